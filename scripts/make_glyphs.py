@@ -1,0 +1,376 @@
+"""Make the embedded image set `glyphs`: characters (classes) drawn in typefaces (images).
+
+    python scripts/make_glyphs.py [--fonts DIR]
+
+Running time: about 40 seconds on one core; the first run downloads 197 wheels (85 MB) before.
+Needs: Pillow and fontTools (the dependency group `glyphs`), numpy, pip.
+Made with Pillow 13.0.0, FreeType 2.14.3 and fontTools 4.68.0; others may give other pixels.
+
+Reads  scripts/glyphs_fonts.txt              pinned wheels, one type family each
+Writes src/unibct/data/glyphs.npz            images, labels, typefaces, names and parts
+       src/unibct/data/glyphs_typefaces.csv  origin, licence and number of images of each typeface
+
+Two runs with the same versions write the same bytes. The steps:
+
+1.  Draw every character that at least 20 typefaces have, in the Regular upright face of each
+    family, 32x32, 16 grey levels, with the same cap height and baseline for all.
+2.  Merge characters that look the same in at least 20 % of the typefaces that have both.
+3.  Drop an image that looks the same as one of another class in its own typeface, or as one of its
+    own class in another typeface, and one that is byte-identical to any other.
+4.  Keep the classes with at least 20 images, and 24 images at most of each.
+5.  Assign the classes to training, validation and test (60, 10 and 30 %).
+"""
+
+import argparse
+import collections
+import csv
+import hashlib
+import io
+import json
+import subprocess
+import sys
+import unicodedata
+import zipfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import fontTools  # pyright: ignore[reportMissingTypeStubs]
+import numpy as np
+import PIL
+from fontTools.pens.boundsPen import BoundsPen  # pyright: ignore[reportMissingTypeStubs]
+from fontTools.ttLib import TTFont  # pyright: ignore[reportMissingTypeStubs]
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFont, features
+
+REPO = Path(__file__).resolve().parent.parent
+REQUIREMENTS = REPO / "scripts" / "glyphs_fonts.txt"
+GLYPHS = REPO / "src" / "unibct" / "data" / "glyphs.npz"
+TYPEFACES = REPO / "src" / "unibct" / "data" / "glyphs_typefaces.csv"
+
+SIDE = 32  # pixels
+CAP_HEIGHT = 15  # pixels, of the letter H; leaves room for two stacked accents
+BASELINE = 24  # rows above the baseline
+OVERSAMPLING = 8  # drawn larger, then averaged: hinting moves an edge by 1/8 pixel at most
+WHITE_LEVEL = 15  # 16 grey levels, so that two pixels fit in a byte
+MIN_TYPEFACES, MAX_TYPEFACES = 20, 24
+LINKED_SHARE = 0.2
+# Two images look the same if their Euclidean distance is at most 8 grey levels: half of the range
+# of a single pixel. It absorbs outlines moved by a rounding; the smallest mark that tells two
+# characters apart, a dot, covers more than one pixel (distance 15 and above).
+SAME_DISTANCE = 8
+SEED = 666
+PART_SHARES = (0.6, 0.1)  # training, validation; the rest is test
+LICENCE_TITLES = {
+    "OFL-1.1": "sil open font license version 1.1",
+    "Apache-2.0": "apache license version 2.0",
+}
+
+
+@dataclass(frozen=True)
+class Typeface:
+    """The Regular upright face of one family, and where it comes from."""
+
+    name: str
+    family: str
+    package: str
+    version: str
+    sha256: str
+    font_file: str
+    licence: str
+    copyright: str
+    font: bytes
+    axes: dict[str, float]  # of a variable font
+    characters: dict[int, str]  # code point -> glyph name
+    cap_top: float  # of the letter H, in em; cap_bottom too
+    cap_bottom: float
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """The characters of one typeface: ink levels (n, SIDE * SIDE), 0 = paper, 15 = black."""
+
+    code_points: NDArray[np.int64]
+    ink: NDArray[np.uint8]
+
+
+def find_wheels(folder: Path) -> list[Path]:
+    """Gives the pinned wheels, ordered by package; downloads them if one is missing."""
+    pins = sorted(line.split("==") for line in REQUIREMENTS.read_text().split())
+    patterns = [f"{package.replace('-', '_')}-{version}-*.whl" for package, version in pins]
+    if not all(any(folder.glob(pattern)) for pattern in patterns):
+        folder.mkdir(parents=True, exist_ok=True)
+        pip = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:"]
+        subprocess.run([*pip, "-r", str(REQUIREMENTS), "-d", str(folder)], check=True)
+    return [next(folder.glob(pattern)) for pattern in patterns]
+
+
+def has_open_licence(licence: str, text: str) -> bool:
+    """Tells whether the licence is an open one and the licence text is the one of that name."""
+    words = " ".join(text.lower().replace(",", " ").split())
+    return licence in LICENCE_TITLES and LICENCE_TITLES[licence] in words
+
+
+def read_typeface(wheel: Path) -> Typeface | None:
+    """Reads the Regular upright face of a wheel; None if it is not openly licensed."""
+    package, version = wheel.name.split("-")[:2]
+    with zipfile.ZipFile(wheel) as archive:
+        metadata = json.loads(archive.read(f"{package}/metadata.json"))
+        if not has_open_licence(metadata["license"], archive.read(f"{package}/LICENSE").decode()):
+            return None
+        upright = [file for file in metadata["files"] if file["style"] == "normal"]
+        regular = [file for file in upright if file["variable"] or file["weight"] == 400]
+        if len(regular) != 1:
+            raise ValueError(f"{wheel.name}: {len(regular)} Regular upright faces, expected one")
+        font_file = regular[0]["path"]
+        font = archive.read(f"{package}/{font_file}")
+
+    table: Any = TTFont(io.BytesIO(font), lazy=True)
+    axes: dict[str, float] = {}
+    variable_axes: list[Any] = table["fvar"].axes if "fvar" in table else []
+    for axis in variable_axes:
+        regular_weight = min(max(400, axis.minValue), axis.maxValue)
+        axes[axis.axisTag] = regular_weight if axis.axisTag == "wght" else axis.defaultValue
+    characters = table.getBestCmap()
+    glyphs = table.getGlyphSet(location=axes)
+    pen: Any = BoundsPen(glyphs)
+    glyphs[characters[ord("H")]].draw(pen)
+    _, bottom, _, top = pen.bounds
+    em = table["head"].unitsPerEm
+    notice = table["name"].getDebugName(0) or metadata["copyright"]
+    return Typeface(
+        name=package.removeprefix("fontpkg_").replace("_", "-"),
+        family=metadata["family"],
+        package=package.replace("_", "-"),
+        version=version,
+        sha256=hashlib.sha256(wheel.read_bytes()).hexdigest(),
+        font_file=font_file,
+        licence=metadata["license"],
+        copyright=" ".join(notice.split()),
+        font=font,
+        axes=axes,
+        characters=characters,
+        cap_top=top / em,
+        cap_bottom=max(bottom, 0) / em,  # a swash below the baseline is not part of the height
+    )
+
+
+def is_drawable(code_point: int) -> bool:
+    """Excludes control, private-use and unassigned (C), white-space (Z), combining (M)."""
+    return unicodedata.category(chr(code_point))[0] not in "CZM"
+
+
+def draw_character(
+    character: str, font: ImageFont.FreeTypeFont, baseline: float
+) -> NDArray[np.uint8] | None:
+    """Draws ink levels (SIDE * SIDE,), centred; None if there is no ink or it exceeds the frame."""
+    side = SIDE * OVERSAMPLING
+    margin = side // 2
+    canvas = Image.new("L", (2 * side, 2 * side))
+    position = (margin, margin + round(baseline * OVERSAMPLING))
+    ImageDraw.Draw(canvas).text(position, character, fill=255, font=font, anchor="ls")
+    box = canvas.getbbox()
+    if box is None:
+        return None
+    left, top, right, bottom = box
+    cut_by_canvas = left == 0 or right == canvas.width
+    if cut_by_canvas or right - left > side or top < margin or bottom > margin + side:
+        return None
+    left = (left + right - side) // 2
+    frame = canvas.crop((left, margin, left + side, margin + side)).reduce(OVERSAMPLING)
+    ink = (np.asarray(frame, np.uint16) * WHITE_LEVEL + 127) // 255
+    return ink.astype(np.uint8).ravel() if ink.any() else None
+
+
+def draw_typeface(typeface: Typeface, code_points: Iterable[int]) -> Drawn:
+    """Draws those of the characters that the typeface has and that fit the frame."""
+    em = CAP_HEIGHT / (typeface.cap_top - typeface.cap_bottom)  # in pixels
+    font = ImageFont.truetype(
+        io.BytesIO(typeface.font), em * OVERSAMPLING, layout_engine=ImageFont.Layout.BASIC
+    )
+    if typeface.axes:
+        font.set_variation_by_axes(list(typeface.axes.values()))
+    baseline = BASELINE + em * typeface.cap_bottom
+    missing = draw_character("\uffff", font, baseline)  # a non-character: draws .notdef
+    drawn: dict[int, NDArray[np.uint8]] = {}
+    for code_point in code_points:
+        if typeface.characters.get(code_point, ".notdef") == ".notdef":
+            continue
+        ink = draw_character(chr(code_point), font, baseline)
+        if ink is not None and (missing is None or not np.array_equal(ink, missing)):
+            drawn[code_point] = ink
+    stacked = np.array(list(drawn.values()), np.uint8).reshape(len(drawn), SIDE * SIDE)
+    return Drawn(np.array(list(drawn), np.int64), stacked)
+
+
+def looks_same(ink: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    """Tells for each pair of images (n, SIDE * SIDE) whether they look the same, (n, n)."""
+    levels = ink.astype(np.float32)  # squared distances stay below 2**24: exact
+    products = levels @ levels.T
+    norms = products.diagonal()
+    return norms[:, None] + norms[None, :] - 2 * products <= SAME_DISTANCE**2
+
+
+def first_of_each_look(ink: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """Gives the rows, in order, that look the same as no row given before them."""
+    same = looks_same(ink)
+    kept: list[int] = []
+    for row in range(len(ink)):
+        if not same[row, kept].any():
+            kept.append(row)
+    return np.array(kept, np.int64)
+
+
+def merge_look_alikes(drawn: Sequence[Drawn], code_points: Sequence[int]) -> dict[int, int]:
+    """Maps each code point to the lowest one of its class (union-find over the linked pairs)."""
+    column = {code_point: index for index, code_point in enumerate(code_points)}
+    present = np.zeros((len(drawn), len(code_points)), np.float32)
+    same = np.zeros((len(code_points), len(code_points)), np.int64)
+    for row, typeface in enumerate(drawn):
+        columns = np.array([column[int(code_point)] for code_point in typeface.code_points])
+        present[row, columns] = 1
+        same[np.ix_(columns, columns)] += looks_same(typeface.ink)
+    both = present.T @ present
+
+    parent = list(range(len(code_points)))
+
+    def root(index: int) -> int:
+        while parent[index] != index:
+            index = parent[index]
+        return index
+
+    for first, second in np.argwhere(np.triu((same > 0) & (same >= LINKED_SHARE * both), 1)):
+        low, high = sorted((root(int(first)), root(int(second))))
+        parent[high] = low
+    return {code_point: code_points[root(index)] for index, code_point in enumerate(code_points)}
+
+
+def gather_classes(
+    drawn: Sequence[Drawn], lowest: dict[int, int]
+) -> dict[int, tuple[NDArray[np.int64], NDArray[np.uint8]]]:
+    """Gives the typefaces (n,) and ink (n, SIDE * SIDE) of each class, without look-alikes."""
+    members: dict[int, list[tuple[int, NDArray[np.uint8]]]] = collections.defaultdict(list)
+    for index, typeface in enumerate(drawn):
+        of_class: dict[int, NDArray[np.uint8]] = {}
+        for code_point, ink in zip(typeface.code_points.tolist(), typeface.ink, strict=True):
+            of_class.setdefault(lowest[code_point], ink)  # code points ascend: the lowest stays
+        names = sorted(of_class)
+        ink = np.array([of_class[name] for name in names])
+        for row in first_of_each_look(ink):  # drops e.g. the small letters of a capitals-only face
+            members[names[row]].append((index, ink[row]))
+
+    classes: dict[int, tuple[NDArray[np.int64], NDArray[np.uint8]]] = {}
+    seen: set[bytes] = set()
+    for name in sorted(members):
+        fresh = [(index, ink) for index, ink in members[name] if ink.tobytes() not in seen]
+        seen.update(ink.tobytes() for _, ink in fresh)
+        if not fresh:
+            continue
+        ink = np.array([ink for _, ink in fresh])
+        rows = first_of_each_look(ink)
+        classes[name] = (np.array([index for index, _ in fresh], np.int64)[rows], ink[rows])
+    return classes
+
+
+def choose_typefaces(name: int, count: int) -> NDArray[np.int64]:
+    """Chooses at most MAX_TYPEFACES of the images of a class, in their order."""
+    if count <= MAX_TYPEFACES:
+        return np.arange(count)
+    return np.sort(np.random.default_rng([SEED, name]).permutation(count)[:MAX_TYPEFACES])
+
+
+def assign_parts(classes: int) -> NDArray[np.int8]:
+    """Gives the part of each class: 0 training, 1 validation, 2 test."""
+    ends = np.round(np.cumsum(PART_SHARES) * classes).astype(np.int64)
+    parts = np.empty(classes, np.int8)
+    parts[np.random.default_rng(SEED).permutation(classes)] = np.searchsorted(
+        ends, np.arange(classes), side="right"
+    )
+    return parts
+
+
+def write_npz(path: Path, arrays: dict[str, NDArray[np.generic]]) -> None:
+    """Writes what `numpy.savez_compressed` does, but with a fixed time stamp."""
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, array in arrays.items():
+            content = io.BytesIO()
+            np.lib.format.write_array(content, array, allow_pickle=False)
+            entry = zipfile.ZipInfo(f"{name}.npy", date_time=(1980, 1, 1, 0, 0, 0))
+            entry.create_system = 3  # the same on all systems
+            archive.writestr(entry, content.getvalue(), zipfile.ZIP_DEFLATED, 9)
+
+
+def write_typefaces(path: Path, typefaces: Sequence[Typeface], counts: Sequence[int]) -> None:
+    """Writes the record of the typefaces."""
+    columns = ("name", "family", "package", "version", "sha256", "font_file", "licence")
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow([*columns, "copyright", "images"])
+        for typeface, count in zip(typefaces, counts, strict=True):
+            values = [getattr(typeface, column) for column in columns]
+            writer.writerow([*values, typeface.copyright, count])
+
+
+def main() -> None:
+    """Makes the two files."""
+    parser = argparse.ArgumentParser(description="Make the embedded image set glyphs.")
+    parser.add_argument("--fonts", type=Path, default=REPO / "build" / "fonts", metavar="DIR")
+    folder: Path = parser.parse_args().fonts
+    freetype = features.version("freetype2")
+    print(f"Pillow {PIL.__version__}, FreeType {freetype}, fontTools {fontTools.version}")
+
+    typefaces: list[Typeface] = []
+    for wheel in find_wheels(folder):
+        typeface = read_typeface(wheel)
+        if typeface is None:
+            print(f"left out, not openly licensed: {wheel.name}")
+        else:
+            typefaces.append(typeface)
+    typefaces.sort(key=lambda typeface: typeface.name)
+
+    owners = collections.Counter(
+        code_point for typeface in typefaces for code_point in typeface.characters
+    )
+    code_points = sorted(
+        code_point
+        for code_point, count in owners.items()
+        if count >= MIN_TYPEFACES and is_drawable(code_point)
+    )
+    drawn = [draw_typeface(typeface, code_points) for typeface in typefaces]
+    print(f"{len(code_points)} characters, {sum(len(d.ink) for d in drawn)} drawn images")
+
+    lowest = merge_look_alikes(drawn, code_points)
+    print(f"{len(code_points) - len(set(lowest.values()))} characters merged into others")
+    classes = gather_classes(drawn, lowest)
+    names = [name for name, (indices, _) in classes.items() if len(indices) >= MIN_TYPEFACES]
+
+    chosen = [choose_typefaces(name, len(classes[name][0])) for name in names]
+    indices = [classes[name][0][rows] for name, rows in zip(names, chosen, strict=True)]
+    ink = np.concatenate([classes[name][1][rows] for name, rows in zip(names, chosen, strict=True)])
+    labels = np.repeat(np.arange(len(names)), [len(rows) for rows in chosen])
+    counts = np.bincount(np.concatenate(indices), minlength=len(typefaces)).tolist()
+    unused = [t.package for t, count in zip(typefaces, counts, strict=True) if count == 0]
+    if unused:
+        raise SystemExit(f"no image of {', '.join(unused)}: remove from {REQUIREMENTS.name}")
+
+    grey = WHITE_LEVEL - ink
+    write_npz(
+        GLYPHS,
+        {
+            "pixels": grey[:, 0::2] << 4 | grey[:, 1::2],
+            "labels": labels.astype(np.uint16),
+            "typefaces": np.concatenate(indices).astype(np.uint8),
+            "code_points": np.array(names, np.uint32),
+            "typeface_names": np.array([typeface.name for typeface in typefaces]),
+            "parts": assign_parts(len(names)),
+        },
+    )
+    write_typefaces(TYPEFACES, typefaces, counts)
+    digest = hashlib.sha256(GLYPHS.read_bytes()).hexdigest()
+    print(f"{len(names)} classes, {len(ink)} images, {len(typefaces)} typefaces")
+    print(f"{GLYPHS.name}: {GLYPHS.stat().st_size / 1e6:.2f} MB, sha256 {digest}")
+
+
+if __name__ == "__main__":
+    main()

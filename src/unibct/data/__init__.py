@@ -1,0 +1,1 @@
+"""Images with classes: where they come from and how they are read."""

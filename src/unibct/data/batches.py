@@ -1,0 +1,128 @@
+"""Pixels of an image set in batches, decoded by threads, kept in memory where they fit."""
+
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from os import cpu_count
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unibct.data.images import Pixels, UnreadableImageError, fit
+from unibct.data.sets import ImageSet
+from unibct.errors import UserError
+from unibct.progress import Progress, Silent
+
+MEMORY = 2 << 30  # bytes of pixels that are kept rather than decoded in every epoch
+_AHEAD = 3  # batches decoded ahead of the one in use
+_NAMED = 10  # unreadable images that an error names before it says "and n more"
+
+
+@dataclass(frozen=True)
+class PixelBatches:
+    """The pixels of ``images``, each fitted to (height, width, channels).
+
+    Attributes:
+        images: the set, without unreadable images.
+        unreadable: the ids of images that were left out.
+    """
+
+    images: ImageSet
+    height: int
+    width: int
+    channels: int
+    unreadable: tuple[str, ...]
+    _kept: Pixels | None
+
+    def batches(self, order: NDArray[np.int64], batch_size: int) -> Iterator[Pixels]:
+        """(batch, height, width, channels) for consecutive pieces of ``order``."""
+        pieces = [order[i : i + batch_size] for i in range(0, len(order), batch_size)]
+        if self._kept is not None:
+            for piece in pieces:
+                yield self._kept[piece]
+            return
+        with ThreadPoolExecutor(_threads()) as pool:
+            waiting: deque[list[Future[Pixels]]] = deque()
+            for piece in pieces:
+                waiting.append([pool.submit(self._read, int(i)) for i in piece])
+                if len(waiting) > _AHEAD:
+                    yield np.stack([future.result() for future in waiting.popleft()])
+            for futures in waiting:
+                yield np.stack([future.result() for future in futures])
+
+    def _read(self, index: int) -> Pixels:
+        return _read_fitted(self.images, index, self.height, self.width, self.channels)
+
+
+def read_pixels(
+    images: ImageSet,
+    height: int,
+    width: int,
+    channels: int,
+    *,
+    skip_bad: bool = False,
+    memory: int = MEMORY,
+    progress: Progress | None = None,
+) -> PixelBatches:
+    """Decode every image once: find the unreadable ones, and keep the pixels if they fit.
+
+    Args:
+        images: the set.
+        height: rows that the model takes.
+        width: columns that it takes.
+        channels: 1 or 3.
+        skip_bad: leave unreadable images out instead of refusing.
+        memory: bytes up to which the pixels are kept.
+        progress: told of each image.
+    """
+    shape = (len(images), height, width, channels)
+    kept = np.empty(shape, dtype=np.uint8) if int(np.prod(shape)) <= memory else None
+    unreadable: dict[int, str] = {}
+
+    def read(index: int) -> None:
+        try:
+            pixels = _read_fitted(images, index, height, width, channels)
+            if kept is not None:
+                kept[index] = pixels
+        except UnreadableImageError as error:
+            unreadable[index] = str(error)
+
+    with (progress or Silent()).task("reading images", len(images), weight=0.0) as advance:
+        if len(images) <= 256:
+            for index in range(len(images)):
+                read(index)
+                advance(1)
+        else:
+            with ThreadPoolExecutor(_threads()) as pool:
+                for done, _ in enumerate(pool.map(read, range(len(images)), chunksize=64), 1):
+                    if done % 64 == 0 or done == len(images):
+                        advance(64 if done % 64 == 0 else done % 64)
+    if not unreadable:
+        return PixelBatches(images, height, width, channels, (), kept)
+    bad = sorted(unreadable)
+    if not skip_bad:
+        named = "; ".join(f"{images.ids[i]} ({unreadable[i]})" for i in bad[:_NAMED])
+        more = f"; and {len(bad) - _NAMED} more" if len(bad) > _NAMED else ""
+        raise UserError(
+            f"{images.name} has {len(bad)} unreadable image{'s' if len(bad) > 1 else ''}: "
+            f"{named}{more}. Mend or remove, or leave them out with --skip-bad-images"
+        )
+    good = np.setdiff1d(np.arange(len(images)), bad)
+    if not len(good):
+        raise UserError(f"{images.name}: not one of its {len(images)} images can be read")
+    remaining = images.select(good)
+    names = tuple(images.ids[i] for i in bad)
+    if progress is not None:
+        progress.note(f"left out {len(bad)} unreadable images of {images.name}: {', '.join(names)}")
+    return PixelBatches(
+        remaining, height, width, channels, names, None if kept is None else kept[good]
+    )
+
+
+def _read_fitted(images: ImageSet, index: int, height: int, width: int, channels: int) -> Pixels:
+    return fit(images.read(images.ids[index]), height, width, channels)
+
+
+def _threads() -> int:
+    return max(2, cpu_count() or 2)

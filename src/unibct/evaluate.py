@@ -1,0 +1,322 @@
+"""Self test, cross test and the compatibility criterion, with its uncertainty.
+
+The protocol: a seeded quarter of each class's images (at least one) is pooled into the gallery's
+template of that class, the rest are queries. Every query meets every template: that is the 1:1
+test (TAR at FAR) and the 1:N test (top-1, top-5). In the self test both sides come from one
+model; in the cross test the queries come from the new one and the templates from the old one.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unibct.arrays import (
+    checked_embeddings,
+    checked_labels,
+    normalized,
+    require_contiguous_labels,
+    require_same_dim,
+)
+from unibct.errors import UserError
+from unibct.metrics import Floats, mate_ranks, strict_threshold, tar_at_far
+from unibct.scenarios import sample_images
+
+Ints: TypeAlias = NDArray[np.int64]
+Verdict: TypeAlias = Literal["compatible", "not compatible", "within noise"]
+
+GALLERY_SHARE = 0.25
+HEADLINE_FAR = 1e-4
+REPORTED_FARS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
+KS = (1, 5)
+BOOTSTRAP_REPEATS = 2000
+CONFIDENCE = 0.95
+_FALSE_ACCEPTS_NEEDED = 10  # a FAR is reported if this many impostor pairs may pass at it
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """Which images are pooled into templates, and which are queries."""
+
+    labels: Ints
+    gallery: Ints
+    query: Ints
+
+    @property
+    def query_labels(self) -> Ints:
+        """(queries,) the class of each query: also the column of its mate."""
+        return self.labels[self.query]
+
+
+@dataclass(frozen=True)
+class SearchTest:
+    """One query model against one gallery model: all scores, and the metrics they give."""
+
+    name: str
+    scores: Floats  # (queries, templates)
+    query_labels: Ints
+    ranks: Ints = field(init=False)
+    genuine: Floats = field(init=False)
+    impostor: Floats = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Take the scores apart once."""
+        columns = np.arange(self.scores.shape[1])
+        mates = self.query_labels[:, None] == columns[None, :]
+        object.__setattr__(self, "ranks", mate_ranks(self.scores, self.query_labels, columns))
+        object.__setattr__(self, "genuine", self.scores[mates])
+        object.__setattr__(self, "impostor", self.scores[~mates])
+
+    def tar(self, far: float) -> float:
+        """TAR at FAR, by the strict rule."""
+        return tar_at_far(self.genuine, self.impostor, [far])[far]
+
+    def top(self, k: int) -> float:
+        """The share of queries whose mate is among the k best templates."""
+        return float(np.mean(self.ranks < k))
+
+
+@dataclass(frozen=True)
+class Criterion:
+    """M(cross) − M(old self) for one metric, with its bootstrap interval."""
+
+    metric: str
+    old_self: float
+    cross: float
+    low: float
+    high: float
+
+    @property
+    def difference(self) -> float:
+        """By how much the cross test exceeds the old self test."""
+        return self.cross - self.old_self
+
+    @property
+    def verdict(self) -> Verdict:
+        """*Within noise* as long as the interval holds zero."""
+        if self.low > 0:
+            return "compatible"
+        return "not compatible" if self.high < 0 else "within noise"
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What `unibct evaluate` reports: the tests, and the criterion per metric."""
+
+    tests: dict[str, SearchTest]
+    criteria: tuple[Criterion, ...]
+    far: float
+    protocol: Protocol
+
+    @property
+    def verdict(self) -> Verdict:
+        """Compatible only if each metric is; not compatible as soon as one is not."""
+        verdicts = {criterion.verdict for criterion in self.criteria}
+        if "not compatible" in verdicts:
+            return "not compatible"
+        return "within noise" if "within noise" in verdicts else "compatible"
+
+    def metrics(self, test: str) -> dict[str, float]:
+        """The headline metrics of one test, in the criteria's order."""
+        found = self.tests[test]
+        return {tar_name(self.far): found.tar(self.far)} | {f"top-{k}": found.top(k) for k in KS}
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values for machines."""
+        carried = carried_fars(len(next(iter(self.tests.values())).impostor))
+        return {
+            "verdict": self.verdict,
+            "criteria": [
+                {
+                    "metric": c.metric,
+                    "old_self": c.old_self,
+                    "cross": c.cross,
+                    "difference": c.difference,
+                    "interval": [c.low, c.high],
+                    "confidence": CONFIDENCE,
+                    "verdict": c.verdict,
+                }
+                for c in self.criteria
+            ],
+            "tests": {
+                name: self.metrics(name)
+                | {"tar_at_far": {f"{far:g}": test.tar(far) for far in carried}}
+                for name, test in self.tests.items()
+            },
+            "queries": len(self.protocol.query),
+            "templates": len(np.unique(self.protocol.labels)),
+            "images_in_templates": len(self.protocol.gallery),
+        }
+
+
+def tar_name(far: float) -> str:
+    """How a table calls the TAR at ``far``."""
+    return f"TAR@{far:.0e}".replace("e-0", "e-")
+
+
+def carried_fars(impostors: int) -> list[float]:
+    """The reported false accept rates that this many impostor pairs can measure."""
+    return [far for far in REPORTED_FARS if far * impostors + 1e-9 >= _FALSE_ACCEPTS_NEEDED]
+
+
+def headline_far(impostors: int, wanted: float = HEADLINE_FAR) -> float:
+    """``wanted`` if the impostor pairs carry it, else the smallest larger one they carry."""
+    if wanted * impostors + 1e-9 >= _FALSE_ACCEPTS_NEEDED:
+        return wanted
+    return next((far for far in carried_fars(impostors) if far > wanted), REPORTED_FARS[-1])
+
+
+def make_protocol(labels: Any, *, seed: int = 0, share: float = GALLERY_SHARE) -> Protocol:
+    """Choose each class's template images: max(1, floor(share · size)), the rest are queries."""
+    labels = checked_labels(labels)
+    classes = require_contiguous_labels(labels)
+    if classes < 2:
+        raise UserError("a search test needs at least two classes")
+    sizes = np.bincount(labels)
+    if sizes.max() < 2:
+        raise UserError("every class has one image only: there is no query left to search with")
+    quota = np.maximum((sizes * share + 1e-9).astype(np.int64), 1)
+    pooled = sample_images(labels, quota, np.random.default_rng(seed))
+    return Protocol(labels, gallery=np.flatnonzero(pooled), query=np.flatnonzero(~pooled))
+
+
+def pool_templates(embeddings: Floats, labels: Ints) -> Floats:
+    """(classes, dim): the normalised mean of each class's normalised embeddings."""
+    sums = np.zeros((int(labels.max()) + 1, embeddings.shape[1]), dtype=np.float64)
+    np.add.at(sums, labels, normalized(embeddings))
+    return normalized(sums).astype(np.float32)
+
+
+def search_test(name: str, query: Any, gallery: Any, protocol: Protocol) -> SearchTest:
+    """Search one model's queries among another's templates.
+
+    Args:
+        name: of the test, such as ``new→old``.
+        query: (images, dim) embeddings of all images by the query model.
+        gallery: (images, dim) embeddings of all images by the gallery model.
+        protocol: which rows are queries and which are pooled.
+    """
+    query = checked_embeddings(query, "query")
+    gallery = checked_embeddings(gallery, "gallery")
+    require_same_dim(query, "query", gallery, "gallery")
+    for rows, side in ((query, "query"), (gallery, "gallery")):
+        if len(rows) != len(protocol.labels):
+            raise UserError(
+                f"the {side} model has {len(rows)} embeddings for {len(protocol.labels)} images"
+            )
+    templates = pool_templates(gallery[protocol.gallery], protocol.labels[protocol.gallery])
+    scores = normalized(query[protocol.query]).astype(np.float32) @ templates.T
+    return SearchTest(name, scores, protocol.query_labels)
+
+
+def evaluate_upgrade(
+    old: Any,
+    new: Any,
+    labels: Any,
+    *,
+    free: Any = None,
+    far: float = HEADLINE_FAR,
+    seed: int = 0,
+    repeats: int = BOOTSTRAP_REPEATS,
+) -> Evaluation:
+    """Old self, cross and new self test of the same images, and the verdict.
+
+    Args:
+        old: (images, dim) the old model's embeddings.
+        new: (images, dim) the new model's.
+        labels: (images,) integers 0…C-1.
+        free: (images, dim′) of a new model trained without compatibility, for its self test.
+        far: false accept rate of the headline TAR; a larger one is taken where the number of
+            impostor pairs does not carry it.
+        seed: chooses the template images and the bootstrap samples.
+        repeats: bootstrap samples.
+    """
+    protocol = make_protocol(labels, seed=seed)
+    tests = {
+        "old→old": search_test("old→old", old, old, protocol),
+        "new→old": search_test("new→old", new, old, protocol),
+        "new→new": search_test("new→new", new, new, protocol),
+    }
+    if free is not None:
+        tests["free→free"] = search_test("free→free", free, free, protocol)
+    far = headline_far(len(tests["old→old"].impostor), far)
+    criteria = compatibility(
+        tests["old→old"], tests["new→old"], far=far, seed=seed, repeats=repeats
+    )
+    return Evaluation(tests, criteria, far, protocol)
+
+
+def compatibility(
+    old_self: SearchTest,
+    cross: SearchTest,
+    *,
+    far: float = HEADLINE_FAR,
+    seed: int = 0,
+    repeats: int = BOOTSTRAP_REPEATS,
+) -> tuple[Criterion, ...]:
+    """The criterion per metric, each difference with a paired bootstrap over classes."""
+    classes = cross.scores.shape[1]
+    weights = np.random.default_rng([seed, 1]).multinomial(
+        classes, np.full(classes, 1 / classes), size=repeats
+    )
+    criteria: list[Criterion] = []
+    tars = [_bootstrap_tar(test, weights, far) for test in (old_self, cross)]
+    criteria.append(
+        _criterion(tar_name(far), old_self.tar(far), cross.tar(far), tars[1] - tars[0])
+    )
+    for k in KS:
+        tops = [_bootstrap_top(test, weights, k) for test in (old_self, cross)]
+        criteria.append(_criterion(f"top-{k}", old_self.top(k), cross.top(k), tops[1] - tops[0]))
+    return tuple(criteria)
+
+
+def _criterion(metric: str, old_self: float, cross: float, differences: Floats) -> Criterion:
+    tail = (1 - CONFIDENCE) / 2
+    low, high = np.nanquantile(differences, [tail, 1 - tail])
+    return Criterion(metric, old_self, cross, float(low), float(high))
+
+
+def _bootstrap_top(test: SearchTest, weights: Ints, k: int) -> Floats:
+    """(repeats,) top-k where class c's queries count ``weights[:, c]`` times."""
+    classes = weights.shape[1]
+    hits = np.bincount(test.query_labels, weights=test.ranks < k, minlength=classes)
+    queries = np.bincount(test.query_labels, minlength=classes)
+    return (weights @ hits) / (weights @ queries)
+
+
+def _bootstrap_tar(test: SearchTest, weights: Ints, far: float) -> Floats:
+    """(repeats,) TAR at FAR where class c is drawn ``weights[:, c]`` times.
+
+    A genuine pair counts as often as its class, an impostor pair as often as the product of its
+    two classes' counts (each copy of one meets each copy of the other).
+    """
+    classes = weights.shape[1]
+    queries = np.bincount(test.query_labels, minlength=classes)
+    pairs = len(test.impostor)
+    # Only the highest impostors can set the threshold; keep many times more than it needs.
+    keep = min(pairs, max(20_000, int(20 * far * pairs)))
+    floor = strict_threshold(test.impostor, min(1.0, keep / pairs))
+    rows, columns = np.nonzero(
+        (test.scores > floor) & (test.query_labels[:, None] != np.arange(classes))
+    )
+    order = np.argsort(-test.scores[rows, columns], kind="stable")
+    scores = test.scores[rows, columns][order]
+    query_class, template_class = test.query_labels[rows][order], columns[order]
+
+    result = np.empty(len(weights))
+    block = max(1, 4_000_000 // max(1, len(scores)))
+    for start in range(0, len(weights), block):
+        part = weights[start : start + block].astype(np.float64)
+        all_pairs = (part @ queries) * part.sum(axis=1) - (part**2) @ queries
+        mass = np.cumsum(part[:, query_class] * part[:, template_class], axis=1)
+        # The first impostor that takes the accepted mass over the limit must be refused.
+        refused = (mass <= far * all_pairs[:, None] + 1e-9).sum(axis=1)
+        thresholds = np.append(scores, floor)[refused]
+        accepted = test.genuine[None, :] > thresholds[:, None]
+        genuine_weight = part[:, test.query_labels]
+        total = genuine_weight.sum(axis=1)
+        result[start : start + block] = np.where(
+            total > 0, (accepted * genuine_weight).sum(axis=1) / np.maximum(total, 1), np.nan
+        )
+    return result

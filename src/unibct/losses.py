@@ -1,0 +1,117 @@
+"""The losses, as pure functions of embeddings: ArcFace, regression, contrast."""
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from unibct.errors import UserError
+
+
+def arcface(
+    embeddings: Any,
+    class_vectors: Any,
+    labels: Any,
+    *,
+    scale: float = 64.0,
+    margin: float = 0.5,
+) -> Tensor:
+    """ArcFace: cross entropy of scaled cosines, the target's angle widened by the margin.
+
+    Paper, equation 4. Where θ + margin would pass π, the target's logit goes on as
+    cos θ − margin·sin(margin), so that it falls with θ everywhere (as in ArcFace's own code and
+    pytorch-metric-learning). Gradients stay finite at θ = 0 and θ = π.
+
+    Args:
+        embeddings: (batch, dim), need not be normalised.
+        class_vectors: (classes, dim), trainable class weights or frozen prototypes.
+        labels: (batch,) integers, rows of ``class_vectors``.
+        scale: s, multiplies the cosines.
+        margin: m, in radians.
+
+    Returns:
+        The mean over the batch, a scalar tensor.
+    """
+    embeddings = torch.as_tensor(embeddings)
+    class_vectors = torch.as_tensor(class_vectors).to(embeddings.device)
+    labels = torch.as_tensor(labels).to(embeddings.device)
+    _check_arcface(embeddings, class_vectors, labels)
+    dtype = torch.promote_types(embeddings.dtype, class_vectors.dtype)
+    cosine = F.linear(_unit(embeddings.to(dtype)), _unit(class_vectors.to(dtype)))
+    target = cosine.gather(1, labels.long()[:, None])
+    logits = scale * cosine.scatter(1, labels.long()[:, None], widened_cosine(target, margin))
+    return F.cross_entropy(logits, labels.long())
+
+
+def widened_cosine(cosine: Tensor, margin: float) -> Tensor:
+    """cos(θ + margin) from cos θ, monotone in θ, with a finite slope at cos θ = ±1."""
+    cosine = cosine.clamp(-1, 1)
+    # The slope of the square root is infinite at 0; below eps it is cut off.
+    sine = (1 - cosine.square()).clamp_min(torch.finfo(cosine.dtype).eps).sqrt()
+    widened = cosine * math.cos(margin) - sine * math.sin(margin)
+    past_pi = cosine - margin * math.sin(margin)
+    return torch.where(cosine > -math.cos(margin), widened, past_pi)
+
+
+def regress(new: Tensor, old: Tensor) -> Tensor:
+    """Mean squared Euclidean distance of normalised embeddings of the same images (AML).
+
+    Paper, equation 11, without its minus sign: the distance is to be small.
+
+    Args:
+        new: (batch, dim) with gradients.
+        old: (batch, dim) of the same images.
+    """
+    return (_unit(new) - _unit(old)).square().sum(dim=1).mean()
+
+
+def contrast(
+    new: Tensor, old: Tensor, labels: Tensor, *, tau: float = 0.05
+) -> Tensor:
+    """Softmax of each image's own old embedding against the old ones of other classes.
+
+    Paper, equation 12. Other images of the same class are left out of the sum.
+
+    Args:
+        new: (batch, dim) with gradients.
+        old: (batch, dim) of the same images.
+        labels: (batch,) integers.
+        tau: temperature.
+    """
+    logits = _unit(new) @ _unit(old).T / tau
+    own = torch.eye(len(labels), dtype=torch.bool, device=logits.device)
+    same_class = (labels[:, None] == labels[None, :]) & ~own
+    logits = logits.masked_fill(same_class, -torch.inf)
+    return F.cross_entropy(logits, torch.arange(len(labels), device=logits.device))
+
+
+def _unit(vectors: Tensor) -> Tensor:
+    """Rows of length 1, at least in single precision whatever autocast made of them."""
+    if vectors.dtype in (torch.float16, torch.bfloat16):
+        vectors = vectors.float()
+    return F.normalize(vectors, dim=1)
+
+
+def _check_arcface(embeddings: Tensor, class_vectors: Tensor, labels: Tensor) -> None:
+    if embeddings.ndim != 2 or class_vectors.ndim != 2 or len(embeddings) == 0:
+        raise UserError(
+            "arcface takes embeddings (batch, dim) and class_vectors (classes, dim), not "
+            f"{tuple(embeddings.shape)} and {tuple(class_vectors.shape)}"
+        )
+    if embeddings.shape[1] != class_vectors.shape[1]:
+        raise UserError(
+            f"embeddings have dimension {embeddings.shape[1]} but class_vectors have "
+            f"dimension {class_vectors.shape[1]}"
+        )
+    if labels.shape != embeddings.shape[:1] or labels.dtype.is_floating_point:
+        raise UserError(
+            f"labels must be {len(embeddings)} integers, one per embedding, not "
+            f"{labels.dtype} of shape {tuple(labels.shape)}"
+        )
+    if labels.device.type == "cpu":  # on a GPU the look would wait for the device
+        low, high = int(labels.min()), int(labels.max())
+        if low < 0 or high >= len(class_vectors):
+            bad = low if low < 0 else high
+            raise UserError(f"label {bad} has no row among the {len(class_vectors)} class_vectors")

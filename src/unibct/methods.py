@@ -1,0 +1,207 @@
+"""The compatibility methods: what L_comp is, each one entry in one table.
+
+A method is built once from what the old model knows of the new training set; the training loop
+calls ``refresh`` at the refresh epochs and ``loss`` in each step, and names no method.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from unibct import losses
+from unibct.errors import UserError
+from unibct.prototypes import class_prototypes
+
+
+@dataclass(frozen=True)
+class OldKnowledge:
+    """What the old model says of the new training set.
+
+    Attributes:
+        embeddings: (images, dim) the old model's embeddings of the new training set.
+        labels: (images,) the classes of the new training set, 0…C-1.
+        class_names: the names of those classes.
+        old_class_names: the classes that the old model was trained on.
+        old_class_weights: (old classes, dim) its classifier's rows.
+    """
+
+    embeddings: Tensor
+    labels: Tensor
+    class_names: tuple[str, ...]
+    old_class_names: tuple[str, ...]
+    old_class_weights: Tensor | None
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The recipe's numbers that methods use."""
+
+    scale: float
+    margin: float
+    tau: float
+    lam: float
+    drop: float
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One step's images: new embeddings with gradients, labels, and rows in the training set."""
+
+    embeddings: Tensor
+    labels: Tensor
+    rows: Tensor
+
+
+class Method:
+    """No compatibility: the upper bound of the self test, and the base of the others."""
+
+    needs_new_embeddings = False  # at each refresh
+
+    def refresh(self, new_embeddings: Tensor | None) -> None:
+        """Renew what depends on the new model, at the beginning of a refresh epoch.
+
+        Args:
+            new_embeddings: (images, dim) in evaluation mode, without augmentation; only for
+                methods that ask for them.
+        """
+
+    def loss(self, batch: Batch) -> Tensor:
+        """L_comp of a batch, a scalar."""
+        return batch.embeddings.new_zeros(())
+
+    def state(self) -> dict[str, Tensor]:
+        """Tensors that a checkpoint must keep."""
+        return {}
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """Take back what ``state`` gave."""
+
+
+class Regress(Method):
+    """Pull each new embedding to the old one of the same image."""
+
+    def __init__(self, old: OldKnowledge, settings: Settings) -> None:
+        self._old = old.embeddings
+
+    def loss(self, batch: Batch) -> Tensor:
+        """Mean squared distance."""
+        return losses.regress(batch.embeddings, self._old[batch.rows])
+
+
+class Contrast(Method):
+    """Each image's own old embedding against the batch's old embeddings of other classes."""
+
+    def __init__(self, old: OldKnowledge, settings: Settings) -> None:
+        self._old = old.embeddings
+        self._tau = settings.tau
+
+    def loss(self, batch: Batch) -> Tensor:
+        """Softmax cross entropy."""
+        return losses.contrast(
+            batch.embeddings, self._old[batch.rows], batch.labels, tau=self._tau
+        )
+
+
+class FrozenClassVectors(Method):
+    """ArcFace on class vectors of the old space that get no gradient."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._vectors: Tensor | None = None
+
+    def loss(self, batch: Batch) -> Tensor:
+        """ArcFace."""
+        assert self._vectors is not None, "refresh comes before the first compatible step"
+        return losses.arcface(
+            batch.embeddings,
+            self._vectors,
+            batch.labels,
+            scale=self._settings.scale,
+            margin=self._settings.margin,
+        )
+
+    def state(self) -> dict[str, Tensor]:
+        """The class vectors in use."""
+        return {} if self._vectors is None else {"class_vectors": self._vectors}
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """Go on with the same class vectors."""
+        self._vectors = state.get("class_vectors", self._vectors)
+
+
+class Bct(FrozenClassVectors):
+    """The old classifier's own class weights; only where the old classes cover the new ones."""
+
+    def __init__(self, old: OldKnowledge, settings: Settings) -> None:
+        super().__init__(settings)
+        if old.old_class_weights is None:
+            raise UserError(
+                "bct needs the old classifier, but the old model's folder has no "
+                "classifier.safetensors; use unibct"
+            )
+        row = {name: i for i, name in enumerate(old.old_class_names)}
+        new_classes = [name for name in old.class_names if name not in row]
+        if new_classes:
+            raise UserError(
+                f"bct cannot be used here: the old model does not know {len(new_classes)} of the "
+                f"{len(old.class_names)} new classes, first {new_classes[0]!r}; use unibct"
+            )
+        rows = torch.tensor([row[name] for name in old.class_names])
+        self._vectors = old.old_class_weights[rows].to(old.embeddings.device)
+
+
+class Prototypes(FrozenClassVectors):
+    """Prototypes made from the old embeddings of the new training set."""
+
+    def __init__(self, old: OldKnowledge, settings: Settings, *, kind: str) -> None:
+        super().__init__(settings)
+        self._old = old
+        self._kind = kind
+        self.needs_new_embeddings = kind == "structural"
+
+    def refresh(self, new_embeddings: Tensor | None) -> None:
+        """Make the prototypes; those that use no new embeddings never change again."""
+        if self._vectors is not None and not self.needs_new_embeddings:
+            return
+        self._vectors = class_prototypes(
+            self._old.embeddings,
+            self._old.labels,
+            new=new_embeddings,
+            kind=self._kind,
+            tau=self._settings.tau,
+            lam=self._settings.lam,
+            drop=self._settings.drop,
+        )
+
+
+Maker = Callable[[OldKnowledge, Settings], Method]
+
+
+@dataclass(frozen=True)
+class MethodEntry:
+    """How a method is made, and one line of help."""
+
+    make: Maker
+    help: str
+    needs_old_model: bool = True
+
+
+METHODS: dict[str, MethodEntry] = {
+    "none": MethodEntry(lambda old, settings: Method(), "no compatibility loss", False),
+    "regress": MethodEntry(Regress, "distance to the same image's old embedding"),
+    "contrast": MethodEntry(Contrast, "old embeddings: own image against other classes"),
+    "bct": MethodEntry(Bct, "ArcFace on the old classifier's class weights"),
+    "unibct-centroid": MethodEntry(partial(Prototypes, kind="centroid"), "… on class means"),
+    "unibct-drop": MethodEntry(partial(Prototypes, kind="drop"), "… means without outliers"),
+    "unibct": MethodEntry(partial(Prototypes, kind="structural"), "… on refined prototypes"),
+}
+
+
+def find_method(name: str) -> MethodEntry:
+    """The method called ``name``, or an error that lists the names there are."""
+    if name not in METHODS:
+        raise UserError(f"unknown method {name!r}; choose one of {', '.join(METHODS)}")
+    return METHODS[name]

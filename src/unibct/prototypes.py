@@ -1,0 +1,323 @@
+"""One vector per class in the old space: centroid, drop and structural prototypes.
+
+Structural refinement (paper, equations 6 to 10) walks at random over the graph of a class's
+images, whose edges Ẽ come from the *new* embeddings X, and averages the *old* ones V:
+
+    Ẽ(i,j) = softmax over j ≠ i of ⟨x_i, x_j⟩/τ  (each row sums to 1),
+    V∞ = (1−λ)(I − λẼ)⁻¹ V,   prototype = mean of the rows of V∞.
+
+Neither V∞ nor an inverse is needed. The prototype is wᵀV with one weight per image,
+
+    (I − λẼᵀ) w = (1−λ)/m · 1,
+
+a personalised PageRank of the images. With the symmetric kernel K = exp((⟨x_i,x_j⟩ − 1)/τ), zero
+on the diagonal, and D its row sums, Ẽ = D⁻¹K and w = D^½ u where
+
+    (I − λ D^-½ K D^-½) u = (1−λ)/m · D^-½ 1
+
+is symmetric positive definite with condition number at most (1+λ)/(1−λ): some 30 steps of
+conjugate gradients solve it to float32 accuracy, for a whole batch of classes at a time.
+"""
+
+from collections.abc import Iterator
+from typing import Any, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from unibct.arrays import (
+    checked_embeddings,
+    checked_labels,
+    is_tensor,
+    require_contiguous_labels,
+    require_same_dim,
+)
+from unibct.errors import UserError
+
+PROTOTYPE_KINDS = ("centroid", "drop", "structural")
+
+_BATCH_ENTRIES = 8_000_000  # kernel entries (batch · m²) that one batch of classes may take
+_TILE = 1024  # rows gathered at a time for the kernel of a large class
+_CHUNK = 16_384  # rows that the weighted sum takes at a time
+_PADDING = 1.15  # a batch's largest class may exceed its smallest by this factor
+
+
+def class_prototypes(
+    old: Any,
+    labels: Any,
+    *,
+    new: Any = None,
+    kind: str = "structural",
+    tau: float = 0.05,
+    lam: float = 0.9,
+    drop: float = 0.1,
+) -> Any:
+    """One L2-normalised prototype per class, in label order.
+
+    Args:
+        old: (images, dim) the old model's embeddings.
+        labels: (images,) integers 0…C-1, each of them in use.
+        new: (images, dim′) the new model's embeddings of the same images, from which
+            ``structural`` makes its graph; without it, the graph is that of the old ones.
+        kind: ``centroid`` (the mean), ``drop`` (the mean without the share ``drop`` farthest from
+            it) or ``structural``.
+        tau: temperature of the graph's softmax.
+        lam: share of the walk that follows the graph, 0 ≤ lam < 1.
+        drop: share of a class's images that ``drop`` leaves out (rounded down).
+
+    Returns:
+        (C, dim), NumPy or torch as ``old`` is.
+    """
+    vectors = _as_float_tensor(old, "old")
+    label_array = checked_labels(labels, len(vectors))
+    classes = require_contiguous_labels(label_array)
+    if kind == "centroid":
+        weights = _uniform_weights(vectors, label_array)
+    elif kind == "drop":
+        weights = drop_weights(vectors, label_array, drop=drop)
+    elif kind == "structural":
+        graph = vectors if new is None else _as_float_tensor(new, "new")
+        if len(graph) != len(vectors):
+            raise UserError(
+                f"new has {len(graph)} rows but old has {len(vectors)}: give both for each image"
+            )
+        weights = structural_weights(graph, label_array, tau=tau, lam=lam)
+    else:
+        raise UserError(
+            f"unknown kind of prototype {kind!r}; choose one of {', '.join(PROTOTYPE_KINDS)}"
+        )
+    prototypes = _weighted_class_sums(vectors, weights, label_array, classes)
+    prototypes = torch.nn.functional.normalize(prototypes, dim=1)
+    if is_tensor(old):
+        return prototypes.to(cast(Tensor, old).device)
+    return prototypes.cpu().numpy()
+
+
+def structural_weights(new: Any, labels: Any, *, tau: float = 0.05, lam: float = 0.9) -> Any:
+    """The weight w of each image in its class's structural prototype: which images count.
+
+    Args:
+        new: (images, dim) embeddings that make the graph.
+        labels: (images,) integers 0…C-1, each of them in use.
+        tau: temperature of the graph's softmax.
+        lam: share of the walk that follows the graph, 0 ≤ lam < 1.
+
+    Returns:
+        (images,) positive weights that sum to 1 in each class; NumPy or torch as ``new`` is.
+    """
+    if not tau > 0:
+        raise UserError(f"tau must be positive, not {tau}")
+    if not 0 <= lam < 1:
+        raise UserError(f"lam must be at least 0 and below 1, not {lam}: at 1 the walk forgets V")
+    vectors = _as_float_tensor(new, "new")
+    label_array = checked_labels(labels, len(vectors))
+    require_contiguous_labels(label_array)
+    inverse_lengths = _inverse_lengths(vectors)
+    weights = torch.empty(len(vectors), dtype=vectors.dtype, device=vectors.device)
+    for rows, sizes in _batches_of_like_size(label_array):
+        row_index = torch.from_numpy(rows).to(vectors.device)
+        real = torch.arange(rows.shape[1]) < torch.from_numpy(sizes)[:, None]
+        real = real.to(vectors.device)
+        cosine = _gram(vectors, inverse_lengths, row_index)
+        weights[row_index[real]] = _walk_weights(cosine, real, tau, lam)[real]
+    if is_tensor(new):
+        return weights.to(cast(Tensor, new).device)
+    return weights.cpu().numpy()
+
+
+def drop_weights(old: Any, labels: Any, *, drop: float = 0.1) -> Any:
+    """1/kept for the images that stay and 0 for the ``drop`` share farthest from the class mean.
+
+    floor(drop · m) images of a class of m are dropped; of equally far ones, the later.
+    """
+    if not 0 <= drop < 1:
+        raise UserError(f"drop must be at least 0 and below 1, not {drop}")
+    vectors = _as_float_tensor(old, "old")
+    label_array = checked_labels(labels, len(vectors))
+    classes = require_contiguous_labels(label_array)
+    means = _weighted_class_sums(
+        vectors, _uniform_weights(vectors, label_array), label_array, classes
+    )
+    inverse_lengths = _inverse_lengths(vectors)
+    # ‖v − μ‖² = 1 − 2⟨v, μ⟩ + ‖μ‖²: within a class, far from the mean is a small ⟨v, μ⟩.
+    closeness = np.empty(len(vectors), dtype=np.float64)
+    for start in range(0, len(vectors), _CHUNK):
+        part = slice(start, start + _CHUNK)
+        own_mean = means[torch.from_numpy(label_array[part]).to(means.device)]
+        dots = (vectors[part] * own_mean).sum(dim=1) * inverse_lengths[part]
+        closeness[part] = dots.cpu().numpy()
+    order = np.lexsort((-closeness, label_array))
+    sizes = np.bincount(label_array)
+    kept = sizes - np.floor(sizes * drop + 1e-9).astype(np.int64)
+    rank = np.arange(len(order)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    weights = np.zeros(len(order))
+    sorted_labels = label_array[order]
+    weights[order] = np.where(rank < kept[sorted_labels], 1 / kept[sorted_labels], 0)
+    result = torch.from_numpy(weights).to(vectors)
+    return result if is_tensor(old) else result.cpu().numpy()
+
+
+def _as_float_tensor(value: Any, name: str) -> Tensor:
+    """Checked embeddings as a float32 or float64 tensor, sharing memory where that is possible."""
+    if is_tensor(value):
+        tensor = cast(Tensor, value).detach()
+        if tensor.ndim != 2 or not tensor.dtype.is_floating_point:
+            raise UserError(
+                f"{name} must be floating point of shape (rows, dim), "
+                f"not {tensor.dtype} of shape {tuple(tensor.shape)}"
+            )
+        finite = torch.isfinite(tensor).all(dim=1)
+        if not bool(finite.all()):
+            row = int((~finite).int().argmax())
+            raise UserError(f"{name} has NaN or infinite values, first in row {row}")
+    else:
+        array = checked_embeddings(value, name)
+        if not array.flags.writeable:
+            array = array.copy()
+        tensor = torch.from_numpy(array)
+    return tensor if tensor.dtype == torch.float64 else tensor.float()
+
+
+def _inverse_lengths(vectors: Tensor) -> Tensor:
+    """1/‖v‖ of each row, so that nothing as large as the data need be normalised."""
+    return 1 / vectors.norm(dim=1).clamp_min(torch.finfo(vectors.dtype).tiny)
+
+
+def _uniform_weights(vectors: Tensor, labels: NDArray[np.int64]) -> Tensor:
+    return torch.from_numpy(1 / np.bincount(labels)[labels]).to(vectors)
+
+
+def _weighted_class_sums(
+    vectors: Tensor, weights: Any, labels: NDArray[np.int64], classes: int
+) -> Tensor:
+    """Σ w_i · v_i/‖v_i‖ over the images of each class; temporaries of a bounded size."""
+    weights = torch.as_tensor(weights).to(vectors)
+    scale = (weights * _inverse_lengths(vectors))[:, None]
+    index = torch.from_numpy(labels).to(vectors.device)
+    sums = torch.zeros(classes, vectors.shape[1], dtype=vectors.dtype, device=vectors.device)
+    for start in range(0, len(vectors), _CHUNK):
+        part = slice(start, start + _CHUNK)
+        sums.index_add_(0, index[part], vectors[part] * scale[part])
+    return sums
+
+
+def _batches_of_like_size(
+    labels: NDArray[np.int64],
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """Row indices of classes of like size, padded with the class's first row.
+
+    Yields:
+        rows (batch, m) and the true class sizes (batch,), with batch · m² bounded.
+    """
+    order = np.argsort(labels, kind="stable")
+    sizes = np.bincount(labels)
+    starts = np.cumsum(sizes) - sizes
+    by_size = np.argsort(sizes, kind="stable")
+    begin = 0
+    while begin < len(by_size):
+        limit = int(sizes[by_size[begin]] * _PADDING)
+        end = begin + 1
+        while (
+            end < len(by_size)
+            and sizes[by_size[end]] <= limit
+            and (end - begin + 1) * int(sizes[by_size[end]]) ** 2 <= _BATCH_ENTRIES
+        ):
+            end += 1
+        batch = by_size[begin:end]
+        column = np.arange(sizes[batch].max())
+        offset = np.where(column < sizes[batch][:, None], column, 0)
+        yield order[starts[batch][:, None] + offset], sizes[batch]
+        begin = end
+
+
+def _gram(vectors: Tensor, inverse_lengths: Tensor, rows: Tensor) -> Tensor:
+    """(batch, m, m) cosines between the rows of each class, from tiles of bounded size."""
+    batch, m = rows.shape
+    if m <= _TILE:
+        x = vectors[rows] * inverse_lengths[rows][:, :, None]
+        return x @ x.transpose(1, 2)
+    cosine = torch.empty(batch, m, m, dtype=vectors.dtype, device=vectors.device)
+    for i in range(0, m, _TILE):
+        left_rows = rows[:, i : i + _TILE]
+        left = vectors[left_rows] * inverse_lengths[left_rows][:, :, None]
+        for j in range(i, m, _TILE):
+            right_rows = rows[:, j : j + _TILE]
+            right = vectors[right_rows] * inverse_lengths[right_rows][:, :, None]
+            tile = left @ right.transpose(1, 2)
+            cosine[:, i : i + _TILE, j : j + _TILE] = tile
+            if j > i:
+                cosine[:, j : j + _TILE, i : i + _TILE] = tile.transpose(1, 2)
+    return cosine
+
+
+def _walk_weights(cosine: Tensor, real: Tensor, tau: float, lam: float) -> Tensor:
+    """Weights w (batch, m) of the walk on each class; 0 where ``real`` is False (padding)."""
+    sizes = real.sum(dim=1)
+    if int(sizes.max()) == 1:  # Ẽ is 0/0 for a class of one image: the prototype is that image
+        return real.to(cosine.dtype)
+    both_real = real[:, :, None] & real[:, None, :]
+    both_real &= ~torch.eye(real.shape[1], dtype=torch.bool, device=real.device)
+    kernel = ((cosine - 1) / tau).exp_().mul_(both_real)
+    degree = kernel.sum(dim=2)
+    start = real / sizes[:, None]
+    # Where a whole row of the kernel underflows, its shift must be the row's own.
+    safe = torch.finfo(kernel.dtype).tiny * 1e6
+    underflow = ((degree < safe) & real).any(dim=1)
+    degree = torch.where(real & (degree >= safe), degree, torch.ones_like(degree))
+    root = degree.sqrt()
+    kernel.div_(root[:, :, None]).div_(root[:, None, :])
+    u, converged = _conjugate_gradients(kernel, (1 - lam) * start / root, lam)
+    weights = u * root * real
+    redo = underflow | ~converged
+    if bool(redo.any()):
+        weights[redo] = _walk_weights_by_elimination(
+            cosine[redo], both_real[redo], real[redo], start[redo], tau, lam
+        )
+    weights.clamp_min_(0)
+    return weights / weights.sum(dim=1, keepdim=True)
+
+
+def _conjugate_gradients(
+    kernel: Tensor, right: Tensor, lam: float
+) -> tuple[Tensor, Tensor]:
+    """Solve (I − λ·kernel) u = right for each matrix of the batch.
+
+    Returns:
+        u (batch, m), and whether each system's residual fell to the tolerance (batch,).
+    """
+    tolerance = 20 * torch.finfo(kernel.dtype).eps
+    # The error falls by (√κ − 1)/(√κ + 1) a step, κ = (1+λ)/(1−λ).
+    root_kappa = ((1 + lam) / (1 - lam)) ** 0.5
+    steps = 10 + int(np.ceil(np.log(2 / tolerance) * (root_kappa + 1) / 2))
+    steps = min(steps, 1000)
+    u = torch.zeros_like(right)
+    residual = right.clone()
+    direction = residual.clone()
+    square = residual.square().sum(dim=1)
+    goal = square * tolerance**2
+    tiny = torch.finfo(kernel.dtype).tiny
+    for _ in range(steps):
+        if bool((square <= goal).all()):
+            break
+        image = direction - lam * torch.bmm(kernel, direction[:, :, None])[:, :, 0]
+        step = square / (direction * image).sum(dim=1).clamp_min(tiny)
+        u += step[:, None] * direction
+        residual -= step[:, None] * image
+        next_square = residual.square().sum(dim=1)
+        direction = residual + (next_square / square.clamp_min(tiny))[:, None] * direction
+        square = next_square
+    return u, square <= goal
+
+
+def _walk_weights_by_elimination(
+    cosine: Tensor, edges: Tensor, real: Tensor, start: Tensor, tau: float, lam: float
+) -> Tensor:
+    """The same weights for any τ, from the row softmax itself, in double precision."""
+    logits = (cosine.double() / tau).masked_fill(~edges, -torch.inf)
+    walk = torch.softmax(logits, dim=2).nan_to_num(0.0)  # padding: a row of −∞ only
+    identity = torch.eye(walk.shape[1], dtype=walk.dtype, device=walk.device)
+    right = (1 - lam) * start.double()
+    weights = torch.linalg.solve(identity - lam * walk.transpose(1, 2), right)
+    return weights.to(cosine.dtype) * real

@@ -1,0 +1,425 @@
+"""Training a model, alone or so that it is compatible with an old one."""
+
+import csv
+import hashlib
+import io
+import json
+import shutil
+import time
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from unibct import losses
+from unibct.data.augment import shifted
+from unibct.data.batches import PixelBatches, read_pixels
+from unibct.data.sets import ImageSet
+from unibct.embeddings import (
+    Embeddings,
+    embed_pixel_batches,
+    open_embeddings,
+    save_embeddings,
+)
+from unibct.errors import UserError
+from unibct.files import atomic_file, require_absent, write_text
+from unibct.methods import Batch, Method, OldKnowledge, Settings, find_method
+from unibct.models.architectures import InputSpec, build_network, find_architecture
+from unibct.models.model import DESCRIPTION_FILE, Model, load_model, save_model, to_input
+from unibct.progress import Progress, Silent
+from unibct.recipe import Recipe
+
+CHECKPOINT_FILE = "checkpoint.safetensors"
+METRICS_FILE = "metrics.csv"
+OLD_EMBEDDINGS = "old_embeddings"
+
+
+def pick_device(name: str = "auto") -> torch.device:
+    """``auto``: a GPU if there is one, else the CPU."""
+    if name != "auto":
+        try:
+            return torch.empty(0, device=name).device
+        except (RuntimeError, AssertionError) as error:
+            reason = str(error).splitlines()[0]
+            raise UserError(f"device {name!r} cannot be used: {reason}") from error
+    if torch.cuda.is_available():
+        return torch.device("cuda")
+    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+
+
+@dataclass(frozen=True)
+class Run:
+    """What determines a training run's result; the digest names it."""
+
+    images: ImageSet
+    recipe: Recipe
+    method: str
+    old_fingerprint: str | None
+
+    def described(self) -> dict[str, Any]:
+        """Plain values: kept with each checkpoint and model, and compared on resuming."""
+        return {
+            "method": self.method,
+            "data": self.images.name,
+            "images": len(self.images),
+            "images_digest": self.images.digest,
+            "old_model": self.old_fingerprint,
+            "recipe": self.recipe.model_dump(mode="json"),
+            "unibct": metadata.version("unibct"),
+        }
+
+    @property
+    def digest(self) -> str:
+        """Of all that is described."""
+        text = json.dumps(self.described(), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+def plan_run(
+    images: ImageSet, recipe: Recipe, *, old: Model | None = None, method: str | None = None
+) -> Run:
+    """Settle method and dimension, and refuse what cannot work, before anything is written."""
+    name = method or ("unibct" if old is not None else "none")
+    entry = find_method(name)
+    if entry.needs_old_model and old is None:
+        raise UserError(f"method {name} needs the old model: give --old MODEL")
+    architecture = find_architecture(recipe.architecture)
+    dim = recipe.dim or (old.dim if old is not None else architecture.dim)
+    if entry.needs_old_model and old is not None:
+        if dim != old.dim:
+            raise UserError(
+                f"the new model's dimension is {dim} but the old one's is {old.dim}: embeddings "
+                "of different dimensions cannot be compared; leave dim out of the recipe"
+            )
+        if recipe.warmup_epochs >= recipe.epochs:
+            raise UserError(
+                f"warmup_epochs = {recipe.warmup_epochs} leaves none of {recipe.epochs} epochs "
+                f"for the compatibility loss of {name}"
+            )
+    if len(images.class_names) < 2:
+        raise UserError(f"{images.name} has one class only; training needs at least two")
+    used_old = old.fingerprint if entry.needs_old_model and old is not None else None
+    return Run(images, recipe.updated(dim=dim), name, used_old)
+
+
+def train(
+    images: ImageSet,
+    recipe: Recipe,
+    out: Path,
+    *,
+    old: Model | None = None,
+    method: str | None = None,
+    resume: bool = False,
+    skip_bad: bool = False,
+    device: str = "auto",
+    label: str = "training",
+    progress: Progress | None = None,
+) -> Model:
+    """Train a model and write its folder.
+
+    Args:
+        images: the training set.
+        recipe: every number of the run.
+        out: the model's folder; while training it holds a checkpoint and the metrics.
+        old: the old model that the new one is to be compatible with.
+        method: a name from ``METHODS``; by default ``unibct`` with an old model, else ``none``.
+        resume: go on from the checkpoint in ``out``, if there is one of the same run.
+        skip_bad: leave unreadable images out instead of refusing.
+        device: ``auto``, ``cpu``, ``cuda``, …
+        label: what the progress bar calls it.
+        progress: told of each image.
+
+    Returns:
+        The trained model, in evaluation mode.
+    """
+    progress = progress or Silent()
+    run = plan_run(images, recipe, old=old, method=method)
+    target = pick_device(device)
+    created = not out.exists()
+    if not resume:
+        require_absent(out)
+    elif (out / DESCRIPTION_FILE).is_file():
+        model = load_model(out, device=target)
+        _require_same_run(model.training, run.described(), out)
+        progress.note(f"{out}: already trained")
+        return model
+    checkpoint = _read_checkpoint(out) if resume else None
+    if checkpoint is not None:
+        _require_same_run(checkpoint.described, run.described(), out)
+
+    spec = find_architecture(run.recipe.architecture).input
+    pixels = read_pixels(
+        images, spec.height, spec.width, spec.channels, skip_bad=skip_bad, progress=progress
+    )
+    try:
+        trainer = _Trainer(run, pixels, spec, target, out)
+        if old is not None and find_method(run.method).needs_old_model:
+            trainer.learn_from(old, progress)
+        if checkpoint is not None:
+            trainer.restore(checkpoint)
+        trainer.train(label, progress)
+        model = trainer.finished_model()
+        save_model(model, out)
+    except UserError:
+        if created and not (out / CHECKPOINT_FILE).is_file():
+            shutil.rmtree(out, ignore_errors=True)
+        raise
+    (out / CHECKPOINT_FILE).unlink(missing_ok=True)
+    shutil.rmtree(out / OLD_EMBEDDINGS, ignore_errors=True)
+    return model
+
+
+@dataclass
+class _Checkpoint:
+    """The state at the end of an epoch."""
+
+    described: dict[str, Any]
+    epochs_done: int
+    metrics: list[dict[str, float]]
+    tensors: dict[str, Tensor]
+
+
+@dataclass
+class _Trainer:
+    """The state of one run: network, classifier, optimiser, method."""
+
+    run: Run
+    pixels: PixelBatches
+    spec: InputSpec
+    device: torch.device
+    out: Path
+    epochs_done: int = 0
+    metrics: list[dict[str, float]] = field(default_factory=list)
+    network: nn.Module = field(init=False)
+    class_weights: nn.Parameter = field(init=False)
+    optimizer: torch.optim.SGD = field(init=False)
+    method: Method = field(init=False)
+    labels: Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Draw the weights from the seed."""
+        recipe = self.run.recipe
+        assert recipe.dim is not None
+        images = self.pixels.images
+        network = build_network(recipe.architecture, self.spec, recipe.dim, seed=recipe.seed)
+        self.network = network.to(self.device, memory_format=torch.channels_last)  # pyright: ignore
+        generator = torch.Generator().manual_seed(recipe.seed + 1)
+        weights = torch.randn(len(images.class_names), recipe.dim, generator=generator) * 0.01
+        self.class_weights = nn.Parameter(weights.to(self.device))
+        self.optimizer = torch.optim.SGD(
+            self._parameters(),
+            lr=recipe.lr,
+            momentum=recipe.momentum,
+            weight_decay=recipe.weight_decay,
+        )
+        self.method = Method()
+        self.labels = torch.from_numpy(images.labels).to(self.device)
+
+    def _parameters(self) -> list[nn.Parameter]:
+        trained = [p for p in self.network.parameters() if p.requires_grad]
+        return [*trained, self.class_weights]
+
+    def learn_from(self, old: Model, progress: Progress) -> None:
+        """Make the method; the old embeddings of the training set are computed once."""
+        embeddings = self._old_embeddings(old.to(self.device), progress)
+        recipe = self.run.recipe
+        knowledge = OldKnowledge(
+            embeddings=torch.from_numpy(np.array(embeddings.vectors)).to(self.device),
+            labels=self.labels,
+            class_names=self.pixels.images.class_names,
+            old_class_names=old.class_names,
+            old_class_weights=old.class_weights,
+        )
+        settings = Settings(recipe.scale, recipe.margin, recipe.tau, recipe.lam, recipe.drop)
+        self.method = find_method(self.run.method).make(knowledge, settings)
+
+    def _old_embeddings(self, old: Model, progress: Progress) -> Embeddings:
+        folder = self.out / OLD_EMBEDDINGS
+        if folder.is_dir():
+            kept = open_embeddings(folder)
+            if kept.fingerprint == old.fingerprint and kept.ids == self.pixels.images.ids:
+                return kept
+            shutil.rmtree(folder)
+        pixels = self.pixels
+        if old.input != self.spec:
+            size = (old.input.height, old.input.width, old.input.channels)
+            pixels = read_pixels(pixels.images, *size, progress=progress)
+        embeddings = embed_pixel_batches(old, pixels, label="old embeddings", progress=progress)
+        save_embeddings(embeddings, folder)
+        return embeddings
+
+    def train(self, label: str, progress: Progress) -> None:
+        """All epochs that are left, each with a checkpoint at its end."""
+        recipe = self.run.recipe
+        per_epoch = _images_per_epoch(len(self.pixels.images), recipe.batch_size)
+        total = per_epoch * recipe.epochs
+        done = per_epoch * self.epochs_done
+        with progress.task(label, total, done=done) as advance:
+            for epoch in range(self.epochs_done, recipe.epochs):
+                begin = time.perf_counter()
+                compatible = epoch >= recipe.warmup_epochs
+                if compatible and recipe.refreshes_at(epoch):
+                    self.method.refresh(self._new_embeddings())
+                row = self._epoch(epoch, recipe.eta if compatible else 0.0, advance)
+                seconds = time.perf_counter() - begin
+                row |= {"seconds": seconds, "images_per_second": per_epoch / seconds}
+                self.metrics.append(row)
+                self.epochs_done = epoch + 1
+                self._save_checkpoint()
+
+    def _new_embeddings(self) -> Tensor | None:
+        """The new model's view of the training set, for methods that ask for it."""
+        if not self.method.needs_new_embeddings:
+            return None
+        vectors = embed_pixel_batches(self._model(), self.pixels).vectors
+        return torch.from_numpy(vectors).to(self.device)
+
+    def _epoch(self, epoch: int, eta: float, advance: Any) -> dict[str, float]:
+        recipe = self.run.recipe
+        rng = np.random.default_rng([recipe.seed, epoch])
+        images = len(self.pixels.images)
+        used = _images_per_epoch(images, recipe.batch_size)
+        order = rng.permutation(images)[:used]
+        steps = -(-used // recipe.batch_size)
+        sums = torch.zeros(2, device=self.device)
+        self.network.train()
+        row = 0
+        for step, pixels in enumerate(self.pixels.batches(order, recipe.batch_size)):
+            for group in self.optimizer.param_groups:
+                group["lr"] = recipe.learning_rate(epoch + (step + 0.5) / steps)
+            rows = torch.from_numpy(order[row : row + len(pixels)]).to(self.device)
+            row += len(pixels)
+            labels = self.labels[rows]
+            inputs = to_input(shifted(pixels, recipe.shift, rng), self.spec, self.device)
+            embeddings = self.network(inputs)
+            loss_cls = losses.arcface(
+                embeddings, self.class_weights, labels, scale=recipe.scale, margin=recipe.margin
+            )
+            loss = loss_cls
+            if eta > 0:
+                loss_comp = self.method.loss(Batch(embeddings, labels, rows))
+                loss = loss + eta * loss_comp
+                sums[1] += loss_comp.detach()
+            self.optimizer.zero_grad()
+            loss.backward()
+            self.optimizer.step()
+            sums[0] += loss_cls.detach()
+            advance(len(pixels))
+        loss_cls, loss_comp = (sums / steps).tolist()
+        if not np.isfinite(loss_cls + loss_comp):
+            raise UserError(
+                f"training diverged in epoch {epoch}: the loss is not finite; lower lr "
+                f"(now {recipe.lr}) or raise lr_warmup_epochs"
+            )
+        return {
+            "epoch": epoch,
+            "lr": recipe.learning_rate(epoch),
+            "eta": eta,
+            "loss_cls": loss_cls,
+            "loss_comp": loss_comp,
+        }
+
+    def _model(self) -> Model:
+        assert self.run.recipe.dim is not None
+        return Model(self.network, self.run.recipe.architecture, self.spec, self.run.recipe.dim)
+
+    def finished_model(self) -> Model:
+        """The trained model with all that is known of it."""
+        model = self._model()
+        self.network.eval()
+        return Model(
+            network=model.network,
+            architecture=model.architecture,
+            input=model.input,
+            dim=model.dim,
+            class_names=self.pixels.images.class_names,
+            class_weights=self.class_weights.detach(),
+            training=self.run.described()
+            | {"unreadable_images": list(self.pixels.unreadable), "torch": torch.__version__},
+            old_fingerprint=self.run.old_fingerprint,
+        )
+
+    def _save_checkpoint(self) -> None:
+        tensors: dict[str, Tensor] = {}
+        for name, tensor in self.network.state_dict().items():
+            tensors[f"network.{name}"] = tensor
+        tensors["class_weights"] = self.class_weights.detach()
+        for index, parameter in enumerate(self._parameters()):
+            tensors[f"momentum.{index}"] = self.optimizer.state[parameter]["momentum_buffer"]
+        for name, tensor in self.method.state().items():
+            tensors[f"method.{name}"] = tensor
+        state = {
+            "described": self.run.described(),
+            "epochs_done": self.epochs_done,
+            "metrics": self.metrics,
+        }
+        with atomic_file(self.out / CHECKPOINT_FILE) as temporary:
+            safetensors.torch.save_file(
+                {name: tensor.contiguous() for name, tensor in tensors.items()},
+                temporary,
+                metadata={"state": json.dumps(state)},
+            )
+        write_text(self.out / METRICS_FILE, _as_csv(self.metrics))
+
+    def restore(self, checkpoint: _Checkpoint) -> None:
+        """Go on from the end of an epoch, to the bit: batches depend on seed and epoch only."""
+        tensors = checkpoint.tensors
+        self.network.load_state_dict(_with_prefix(tensors, "network."))
+        with torch.no_grad():
+            self.class_weights.copy_(tensors["class_weights"])
+        for index, parameter in enumerate(self._parameters()):
+            buffer = torch.empty_like(parameter).copy_(tensors[f"momentum.{index}"])
+            self.optimizer.state[parameter]["momentum_buffer"] = buffer
+        method_state = _with_prefix(tensors, "method.")
+        self.method.load_state({k: v.to(self.device) for k, v in method_state.items()})
+        self.epochs_done = checkpoint.epochs_done
+        self.metrics = checkpoint.metrics
+
+
+def _with_prefix(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+
+
+def _images_per_epoch(images: int, batch_size: int) -> int:
+    """Whole batches only: a rest of one or two images would upset batch normalisation."""
+    return images // batch_size * batch_size if images >= batch_size else images
+
+
+def _read_checkpoint(out: Path) -> _Checkpoint | None:
+    path = out / CHECKPOINT_FILE
+    if not path.is_file():
+        return None
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            state = json.loads(file.metadata()["state"])
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (OSError, KeyError, TypeError, safetensors.SafetensorError) as error:
+        raise UserError(f"{path} is damaged ({error}); remove {out} and train anew") from error
+    return _Checkpoint(state["described"], state["epochs_done"], state["metrics"], tensors)
+
+
+def _require_same_run(kept: dict[str, Any], wanted: dict[str, Any], out: Path) -> None:
+    """Refuse to go on with a run that was another one, and name what differs."""
+    ours = {**{f"recipe.{k}": v for k, v in wanted["recipe"].items()}, **wanted}
+    theirs = {**{f"recipe.{k}": v for k, v in kept.get("recipe", {}).items()}, **kept}
+    differing = [key for key, value in ours.items() if key != "recipe" and theirs.get(key) != value]
+    if differing:
+        key = differing[0]
+        raise UserError(
+            f"{out} holds another run: its {key} is {theirs.get(key)!r}, not {ours[key]!r}; "
+            "choose another --out or remove it"
+        )
+
+
+def _as_csv(rows: list[dict[str, float]]) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
