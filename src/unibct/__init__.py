@@ -1,1 +1,75 @@
-"""unibct: upgrade the model of a visual search without embedding the gallery again."""
+"""unibct: upgrade the model of a visual search without embedding the gallery again.
+
+The new model is trained so that its queries search the old model's gallery as it stands.
+Nothing heavy is imported before it is used: ``import unibct`` takes milliseconds.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from unibct.data.sets import open_images
+    from unibct.embeddings import embed_images, open_embeddings, save_embeddings
+    from unibct.errors import UserError
+    from unibct.evaluate import evaluate_upgrade
+    from unibct.losses import arcface
+    from unibct.metrics import identification, verification
+    from unibct.models.model import load_model, save_model
+    from unibct.prototypes import class_prototypes, structural_weights
+    from unibct.recipe import Recipe, load_recipe
+    from unibct.scenarios import split
+    from unibct.train import train as train_model
+
+_HOMES = {
+    "UserError": "errors",
+    "open_images": "data.sets",
+    "split": "scenarios",
+    "load_model": "models.model",
+    "save_model": "models.model",
+    "embed_images": "embeddings",
+    "open_embeddings": "embeddings",
+    "save_embeddings": "embeddings",
+    "class_prototypes": "prototypes",
+    "structural_weights": "prototypes",
+    "arcface": "losses",
+    "Recipe": "recipe",
+    "load_recipe": "recipe",
+    "train_model": "train:train",
+    "verification": "metrics",
+    "identification": "metrics",
+    "evaluate_upgrade": "evaluate",
+}
+
+__all__ = [
+    "Recipe",
+    "UserError",
+    "arcface",
+    "class_prototypes",
+    "embed_images",
+    "evaluate_upgrade",
+    "identification",
+    "load_model",
+    "load_recipe",
+    "open_embeddings",
+    "open_images",
+    "save_embeddings",
+    "save_model",
+    "split",
+    "structural_weights",
+    "train_model",
+    "verification",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name from its module when it is first used."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'unibct' has no attribute {name!r}")
+    module, _, attribute = _HOMES[name].partition(":")
+    value = getattr(import_module(f"unibct.{module}"), attribute or name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

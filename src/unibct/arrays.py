@@ -20,6 +20,11 @@ def is_tensor(value: object) -> bool:
     return torch_module is not None and isinstance(value, torch_module.Tensor)
 
 
+def is_array(value: object) -> bool:
+    """Whether ``value`` is a NumPy array or a torch tensor."""
+    return isinstance(value, np.ndarray) or is_tensor(value)
+
+
 def to_numpy(value: object) -> NDArray[Any]:
     """A NumPy view of an array, a tensor or a sequence (a copy where it lies on a GPU)."""
     if is_tensor(value):

@@ -143,7 +143,9 @@ def open_embeddings(folder: str | Path, *, verify: bool = True) -> Embeddings:
     described: dict[str, Any] = read_json(folder / DESCRIPTION_FILE)
     try:
         if described["format"] != FORMAT:
-            raise UserError(f"{folder} has format {described['format']}; this unibct reads {FORMAT}")
+            raise UserError(
+                f"{folder} has format {described['format']}; this unibct reads {FORMAT}"
+            )
         if verify:
             for name, expected in described["sha256"].items():
                 if _digest(folder / name) != expected:

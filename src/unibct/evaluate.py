@@ -62,7 +62,7 @@ class SearchTest:
 
     def __post_init__(self) -> None:
         """Take the scores apart once."""
-        columns = np.arange(self.scores.shape[1])
+        columns: Ints = np.arange(int(self.scores.shape[1]))
         mates = self.query_labels[:, None] == columns[None, :]
         object.__setattr__(self, "ranks", mate_ranks(self.scores, self.query_labels, columns))
         object.__setattr__(self, "genuine", self.scores[mates])
@@ -226,7 +226,8 @@ def evaluate_upgrade(
         old: (images, dim) the old model's embeddings.
         new: (images, dim) the new model's.
         labels: (images,) integers 0…C-1.
-        free: (images, dim′) of a new model trained without compatibility, for its self test.
+        free: (images, dim′) of a new model trained without compatibility: its self test is the
+            upper bound, and its queries against the old gallery show what compatibility is for.
         far: false accept rate of the headline TAR; a larger one is taken where the number of
             impostor pairs does not carry it.
         seed: chooses the template images and the bootstrap samples.
@@ -240,6 +241,8 @@ def evaluate_upgrade(
     }
     if free is not None:
         tests["free→free"] = search_test("free→free", free, free, protocol)
+        if free.shape[1] == old.shape[1]:
+            tests["free→old"] = search_test("free→old", free, old, protocol)
     far = headline_far(len(tests["old→old"].impostor), far)
     criteria = compatibility(
         tests["old→old"], tests["new→old"], far=far, seed=seed, repeats=repeats
@@ -256,15 +259,13 @@ def compatibility(
     repeats: int = BOOTSTRAP_REPEATS,
 ) -> tuple[Criterion, ...]:
     """The criterion per metric, each difference with a paired bootstrap over classes."""
-    classes = cross.scores.shape[1]
+    classes = int(cross.scores.shape[1])
     weights = np.random.default_rng([seed, 1]).multinomial(
         classes, np.full(classes, 1 / classes), size=repeats
     )
     criteria: list[Criterion] = []
     tars = [_bootstrap_tar(test, weights, far) for test in (old_self, cross)]
-    criteria.append(
-        _criterion(tar_name(far), old_self.tar(far), cross.tar(far), tars[1] - tars[0])
-    )
+    criteria.append(_criterion(tar_name(far), old_self.tar(far), cross.tar(far), tars[1] - tars[0]))
     for k in KS:
         tops = [_bootstrap_top(test, weights, k) for test in (old_self, cross)]
         criteria.append(_criterion(f"top-{k}", old_self.top(k), cross.top(k), tops[1] - tops[0]))
@@ -291,15 +292,14 @@ def _bootstrap_tar(test: SearchTest, weights: Ints, far: float) -> Floats:
     A genuine pair counts as often as its class, an impostor pair as often as the product of its
     two classes' counts (each copy of one meets each copy of the other).
     """
-    classes = weights.shape[1]
+    classes = int(weights.shape[1])
     queries = np.bincount(test.query_labels, minlength=classes)
     pairs = len(test.impostor)
     # Only the highest impostors can set the threshold; keep many times more than it needs.
     keep = min(pairs, max(20_000, int(20 * far * pairs)))
     floor = strict_threshold(test.impostor, min(1.0, keep / pairs))
-    rows, columns = np.nonzero(
-        (test.scores > floor) & (test.query_labels[:, None] != np.arange(classes))
-    )
+    others = test.query_labels[:, None] != np.arange(classes)
+    rows, columns = np.nonzero((test.scores > floor) & others)
     order = np.argsort(-test.scores[rows, columns], kind="stable")
     scores = test.scores[rows, columns][order]
     query_class, template_class = test.query_labels[rows][order], columns[order]

@@ -67,9 +67,7 @@ def regress(new: Tensor, old: Tensor) -> Tensor:
     return (_unit(new) - _unit(old)).square().sum(dim=1).mean()
 
 
-def contrast(
-    new: Tensor, old: Tensor, labels: Tensor, *, tau: float = 0.05
-) -> Tensor:
+def contrast(new: Tensor, old: Tensor, labels: Tensor, *, tau: float = 0.05) -> Tensor:
     """Softmax of each image's own old embedding against the old ones of other classes.
 
     Paper, equation 12. Other images of the same class are left out of the sum.

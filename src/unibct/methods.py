@@ -100,9 +100,7 @@ class Contrast(Method):
 
     def loss(self, batch: Batch) -> Tensor:
         """Softmax cross entropy."""
-        return losses.contrast(
-            batch.embeddings, self._old[batch.rows], batch.labels, tau=self._tau
-        )
+        return losses.contrast(batch.embeddings, self._old[batch.rows], batch.labels, tau=self._tau)
 
 
 class FrozenClassVectors(Method):

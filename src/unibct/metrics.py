@@ -158,7 +158,9 @@ def identification(
             raise UserError(f"k must be at least 1, not {k}")
     ranks = np.concatenate(
         [
-            mate_ranks(query[i : i + _BLOCK] @ gallery.T, query_labels[i : i + _BLOCK], gallery_labels)
+            mate_ranks(
+                query[i : i + _BLOCK] @ gallery.T, query_labels[i : i + _BLOCK], gallery_labels
+            )
             for i in range(0, len(query), _BLOCK)
         ]
     )

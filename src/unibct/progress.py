@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
@@ -41,7 +41,7 @@ class Silent:
     @contextmanager
     def task(
         self, label: str, total: int, unit: str = "images", *, done: int = 0, weight: float = 1.0
-    ) -> Iterator[Advance]:
+    ) -> Generator[Advance]:
         """Count nothing."""
         yield lambda count: None
 
@@ -58,7 +58,7 @@ class Lines:
     @contextmanager
     def task(
         self, label: str, total: int, unit: str = "images", *, done: int = 0, weight: float = 1.0
-    ) -> Iterator[Advance]:
+    ) -> Generator[Advance]:
         """Report in lines."""
         begin = last = time.monotonic()
         count = done
@@ -71,9 +71,7 @@ class Lines:
                 last = now
                 rate = (count - done) / max(now - begin, 1e-9)
                 left = _clock((total - count) / max(rate, 1e-9))
-                self.note(
-                    f"{label}: {count:,}/{total:,} {unit}, {rate:,.0f} {unit}/s, {left} left"
-                )
+                self.note(f"{label}: {count:,}/{total:,} {unit}, {rate:,.0f} {unit}/s, {left} left")
 
         yield advance
         seconds = max(time.monotonic() - begin, 1e-9)
@@ -116,7 +114,7 @@ class Bars:
     @contextmanager
     def task(
         self, label: str, total: int, unit: str = "images", *, done: int = 0, weight: float = 1.0
-    ) -> Iterator[Advance]:
+    ) -> Generator[Advance]:
         """Show one more bar."""
         bar = self._bars.add_task(label, total=total, completed=done, unit=unit)
 
@@ -135,7 +133,7 @@ class Bars:
 
 
 @contextmanager
-def terminal_progress(overall: float | None = None) -> Iterator[Progress]:
+def terminal_progress(overall: float | None = None) -> Generator[Progress]:
     """Bars if standard error is a terminal, else lines."""
     if sys.stderr.isatty():
         with Bars(overall) as bars:

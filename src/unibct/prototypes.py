@@ -19,6 +19,7 @@ is symmetric positive definite with condition number at most (1+λ)/(1−λ): so
 conjugate gradients solve it to float32 accuracy, for a whole batch of classes at a time.
 """
 
+import warnings
 from collections.abc import Iterator
 from typing import Any, cast
 
@@ -32,7 +33,7 @@ from unibct.arrays import (
     checked_labels,
     is_tensor,
     require_contiguous_labels,
-    require_same_dim,
+    to_numpy,
 )
 from unibct.errors import UserError
 
@@ -90,9 +91,7 @@ def class_prototypes(
         )
     prototypes = _weighted_class_sums(vectors, weights, label_array, classes)
     prototypes = torch.nn.functional.normalize(prototypes, dim=1)
-    if is_tensor(old):
-        return prototypes.to(cast(Tensor, old).device)
-    return prototypes.cpu().numpy()
+    return _same_kind(prototypes, old)
 
 
 def structural_weights(new: Any, labels: Any, *, tau: float = 0.05, lam: float = 0.9) -> Any:
@@ -122,9 +121,7 @@ def structural_weights(new: Any, labels: Any, *, tau: float = 0.05, lam: float =
         real = real.to(vectors.device)
         cosine = _gram(vectors, inverse_lengths, row_index)
         weights[row_index[real]] = _walk_weights(cosine, real, tau, lam)[real]
-    if is_tensor(new):
-        return weights.to(cast(Tensor, new).device)
-    return weights.cpu().numpy()
+    return _same_kind(weights, new)
 
 
 def drop_weights(old: Any, labels: Any, *, drop: float = 0.1) -> Any:
@@ -155,8 +152,12 @@ def drop_weights(old: Any, labels: Any, *, drop: float = 0.1) -> Any:
     weights = np.zeros(len(order))
     sorted_labels = label_array[order]
     weights[order] = np.where(rank < kept[sorted_labels], 1 / kept[sorted_labels], 0)
-    result = torch.from_numpy(weights).to(vectors)
-    return result if is_tensor(old) else result.cpu().numpy()
+    return _same_kind(torch.from_numpy(weights).to(vectors), old)
+
+
+def _same_kind(result: Tensor, example: Any) -> Any:
+    """NumPy or torch, as ``example`` is."""
+    return result if is_tensor(example) else to_numpy(result)
 
 
 def _as_float_tensor(value: Any, name: str) -> Tensor:
@@ -174,15 +175,15 @@ def _as_float_tensor(value: Any, name: str) -> Tensor:
             raise UserError(f"{name} has NaN or infinite values, first in row {row}")
     else:
         array = checked_embeddings(value, name)
-        if not array.flags.writeable:
-            array = array.copy()
-        tensor = torch.from_numpy(array)
+        with warnings.catch_warnings():  # a read-only memory map: nothing here writes to it
+            warnings.filterwarnings("ignore", message=".*not writable.*")
+            tensor = torch.from_numpy(array)
     return tensor if tensor.dtype == torch.float64 else tensor.float()
 
 
 def _inverse_lengths(vectors: Tensor) -> Tensor:
     """1/‖v‖ of each row, so that nothing as large as the data need be normalised."""
-    return 1 / vectors.norm(dim=1).clamp_min(torch.finfo(vectors.dtype).tiny)
+    return 1 / torch.linalg.vector_norm(vectors, dim=1).clamp_min(torch.finfo(vectors.dtype).tiny)
 
 
 def _uniform_weights(vectors: Tensor, labels: NDArray[np.int64]) -> Tensor:
@@ -226,7 +227,7 @@ def _batches_of_like_size(
         ):
             end += 1
         batch = by_size[begin:end]
-        column = np.arange(sizes[batch].max())
+        column = np.arange(int(sizes[batch].max()))
         offset = np.where(column < sizes[batch][:, None], column, 0)
         yield order[starts[batch][:, None] + offset], sizes[batch]
         begin = end
@@ -279,9 +280,7 @@ def _walk_weights(cosine: Tensor, real: Tensor, tau: float, lam: float) -> Tenso
     return weights / weights.sum(dim=1, keepdim=True)
 
 
-def _conjugate_gradients(
-    kernel: Tensor, right: Tensor, lam: float
-) -> tuple[Tensor, Tensor]:
+def _conjugate_gradients(kernel: Tensor, right: Tensor, lam: float) -> tuple[Tensor, Tensor]:
     """Solve (I − λ·kernel) u = right for each matrix of the batch.
 
     Returns:
@@ -319,5 +318,6 @@ def _walk_weights_by_elimination(
     walk = torch.softmax(logits, dim=2).nan_to_num(0.0)  # padding: a row of −∞ only
     identity = torch.eye(walk.shape[1], dtype=walk.dtype, device=walk.device)
     right = (1 - lam) * start.double()
-    weights = torch.linalg.solve(identity - lam * walk.transpose(1, 2), right)
+    system = identity - lam * walk.transpose(1, 2)
+    weights = cast(Tensor, torch.linalg.solve(system, right))
     return weights.to(cosine.dtype) * real

@@ -84,7 +84,9 @@ class Recipe(BaseModel):
 def shipped_recipes() -> list[str]:
     """The names of the recipes inside the package."""
     folder = resources.files("unibct") / "recipes"
-    return sorted(f.name.removesuffix(".toml") for f in folder.iterdir() if f.name.endswith(".toml"))
+    return sorted(
+        f.name.removesuffix(".toml") for f in folder.iterdir() if f.name.endswith(".toml")
+    )
 
 
 def load_recipe(name: str = DEFAULT_RECIPE, overrides: Sequence[str] = ()) -> Recipe:

@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import safetensors
@@ -148,7 +148,9 @@ def train(
         model = load_model(out, device=target)
         _require_same_run(model.training, run.described(), out)
         progress.note(f"{out}: already trained")
-        return model
+        work = _images_per_epoch(len(images), run.recipe.batch_size) * run.recipe.epochs
+        with progress.task(label, work, done=work):
+            return model
     checkpoint = _read_checkpoint(out) if resume else None
     if checkpoint is not None:
         _require_same_run(checkpoint.described, run.described(), out)
@@ -311,8 +313,8 @@ class _Trainer:
             self.optimizer.step()
             sums[0] += loss_cls.detach()
             advance(len(pixels))
-        loss_cls, loss_comp = (sums / steps).tolist()
-        if not np.isfinite(loss_cls + loss_comp):
+        mean_cls, mean_comp = float(sums[0]) / steps, float(sums[1]) / steps
+        if not np.isfinite(mean_cls + mean_comp):
             raise UserError(
                 f"training diverged in epoch {epoch}: the loss is not finite; lower lr "
                 f"(now {recipe.lr}) or raise lr_warmup_epochs"
@@ -321,8 +323,8 @@ class _Trainer:
             "epoch": epoch,
             "lr": recipe.learning_rate(epoch),
             "eta": eta,
-            "loss_cls": loss_cls,
-            "loss_comp": loss_comp,
+            "loss_cls": mean_cls,
+            "loss_comp": mean_comp,
         }
 
     def _model(self) -> Model:
@@ -396,9 +398,9 @@ def _read_checkpoint(out: Path) -> _Checkpoint | None:
     if not path.is_file():
         return None
     try:
-        with safetensors.safe_open(path, framework="pt") as file:
+        with cast(Any, safetensors.safe_open(path, framework="pt")) as file:
             state = json.loads(file.metadata()["state"])
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        tensors = safetensors.torch.load_file(path)
     except (OSError, KeyError, TypeError, safetensors.SafetensorError) as error:
         raise UserError(f"{path} is damaged ({error}); remove {out} and train anew") from error
     return _Checkpoint(state["described"], state["epochs_done"], state["metrics"], tensors)

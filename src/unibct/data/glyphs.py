@@ -25,5 +25,5 @@ def read_glyphs(name: str) -> ImageSet:
     def read(image_id: str) -> Pixels:
         return pixels[image_id]
 
-    class_names = tuple(file.class_names[c] for c in kept)
+    class_names = tuple(file.class_names[int(c)] for c in kept)
     return ImageSet(name, ids, labels.astype(np.int64), class_names, read)

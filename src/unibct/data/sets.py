@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from unibct.data.images import Pixels
 from unibct.errors import UserError
-from unibct.files import write_text
 
 
 class PixelSource(Protocol):
@@ -46,13 +45,13 @@ class ImageSet:
 
     def select(self, indices: NDArray[Any] | Sequence[int]) -> "ImageSet":
         """Some of the images; classes without an image go, the others keep their order."""
-        indices = np.asarray(indices, dtype=np.int64)
-        kept, labels = np.unique(self.labels[indices], return_inverse=True)
+        rows: list[int] = np.asarray(indices, dtype=np.int64).tolist()
+        kept, labels = np.unique(self.labels[rows], return_inverse=True)
         return ImageSet(
             self.name,
-            tuple(self.ids[i] for i in indices),
+            tuple(self.ids[i] for i in rows),
             labels.astype(np.int64),
-            tuple(self.class_names[c] for c in kept),
+            tuple(self.class_names[int(c)] for c in kept),
             self.read,
         )
 
@@ -102,7 +101,7 @@ def select_listed(images: ImageSet, list_file: Path) -> ImageSet:
     seen: set[str] = set()
     for number, line in enumerate(lines, start=1):
         image_id = line.strip("\r\n")
-        if not image_id or image_id.startswith("#"):
+        if not image_id:
             continue
         if image_id not in images.position:
             raise UserError(
@@ -115,8 +114,3 @@ def select_listed(images: ImageSet, list_file: Path) -> ImageSet:
     if not indices:
         raise UserError(f"{list_file} lists no image")
     return images.select(np.sort(np.asarray(indices)))
-
-
-def write_list(path: Path, ids: Sequence[str], comment: str) -> None:
-    """A list file that ``select_listed`` reads."""
-    write_text(path, "\n".join([f"# {comment}", *ids]) + "\n")

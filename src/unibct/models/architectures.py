@@ -55,8 +55,7 @@ def _small(*widths: int) -> Callable[[InputSpec, int], nn.Module]:
         widths,
         dim=dim,
         channels=spec.channels,
-        small_images=True,
-        stem_stride=2,
+        small_images=(spec.height, spec.width),
     )
 
 

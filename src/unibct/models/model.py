@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor, nn
 
-from unibct.arrays import is_tensor, to_numpy
+from unibct.arrays import is_array, is_tensor, to_numpy
 from unibct.data.images import Pixels, UnreadableImageError, decode, fit
 from unibct.errors import UserError
 from unibct.files import atomic_file, read_json, write_json
@@ -109,7 +109,7 @@ class Model:
 
 
 @contextmanager
-def evaluating(network: nn.Module) -> Iterator[None]:
+def evaluating(network: nn.Module) -> Generator[None]:
     """Evaluation mode for a block, then the mode it had."""
     was_training = network.training
     network.eval()
@@ -164,7 +164,9 @@ def load_model(path: str | Path, *, device: str | torch.device = "cpu") -> Model
     described = read_json(folder / DESCRIPTION_FILE)
     try:
         if described["format"] != FORMAT:
-            raise UserError(f"{folder} has format {described['format']}; this unibct reads {FORMAT}")
+            raise UserError(
+                f"{folder} has format {described['format']}; this unibct reads {FORMAT}"
+            )
         spec = InputSpec(**{k: v for k, v in described["input"].items() if k != "resize"})
         network = build_network(described["architecture"], spec, described["dim"])
         network.load_state_dict(safetensors.torch.load_file(folder / WEIGHTS_FILE))
@@ -203,7 +205,7 @@ def _as_image_list(images: Any) -> Sequence[Any]:
     """Images one by one, channels last."""
     if isinstance(images, (str, Path, Image.Image)):
         raise UserError("embed takes several images: put a single one into a list")
-    if not isinstance(images, np.ndarray) and not is_tensor(images):
+    if not is_array(images):
         return cast(Sequence[Any], images)
     array = to_numpy(images)
     if array.ndim == 4 and array.shape[3] not in (1, 3) and array.shape[1] in (1, 3):

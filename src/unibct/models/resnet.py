@@ -4,6 +4,7 @@ Parameter names follow torchvision (ResNet) and InsightFace (IResNet), so that p
 load by name.
 """
 
+import math
 from collections.abc import Sequence
 
 from torch import Tensor, nn
@@ -64,8 +65,9 @@ class ResNet(nn.Module):
         widths: channels per stage (before the block's expansion).
         dim: dimension of the embedding.
         channels: 1 or 3.
-        small_images: a 3×3 stem without pooling instead of 7×7 with stride 2 and pooling.
-        stem_stride: stride of the 3×3 stem.
+        small_images: (height, width) of images too small for the usual ends of the network: a
+            3×3 stem with stride 2 instead of 7×7 and pooling, and the last map flattened instead
+            of averaged, because where a stroke is tells characters apart.
     """
 
     def __init__(
@@ -76,12 +78,11 @@ class ResNet(nn.Module):
         *,
         dim: int,
         channels: int,
-        small_images: bool = False,
-        stem_stride: int = 1,
+        small_images: tuple[int, int] | None = None,
     ) -> None:
         super().__init__()
-        kernel, stride = (3, stem_stride) if small_images else (7, 2)
-        self.conv1 = nn.Conv2d(channels, widths[0], kernel, stride, kernel // 2, bias=False)
+        kernel = 3 if small_images else 7
+        self.conv1 = nn.Conv2d(channels, widths[0], kernel, 2, kernel // 2, bias=False)
         self.bn1 = nn.BatchNorm2d(widths[0])
         self.relu = nn.ReLU(inplace=True)
         self.maxpool = nn.Identity() if small_images else nn.MaxPool2d(3, 2, 1)
@@ -96,7 +97,12 @@ class ResNet(nn.Module):
         self.stage_names = [f"layer{stage + 1}" for stage in range(len(stages))]
         for name, stage in zip(self.stage_names, stages, strict=True):
             self.add_module(name, stage)
-        self.avgpool = nn.AdaptiveAvgPool2d(1)
+        if small_images:
+            shrink = 2 ** len(widths)
+            self.avgpool = nn.Identity()
+            in_width *= math.prod(-(-size // shrink) for size in small_images)
+        else:
+            self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.fc = nn.Linear(in_width, dim)
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
@@ -177,4 +183,3 @@ def _shortcut(in_width: int, width: int, stride: int) -> nn.Module:
     return nn.Sequential(
         nn.Conv2d(in_width, width, 1, stride, bias=False), nn.BatchNorm2d(width, eps=1e-5)
     )
-

@@ -1,0 +1,6 @@
+"""``python -m unibct``."""
+
+from unibct.cli import main
+
+if __name__ == "__main__":
+    main()

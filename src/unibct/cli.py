@@ -1,0 +1,278 @@
+"""The command line: each command parses, calls one function and prints."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from unibct.errors import UserError
+
+SCENARIO_NAMES = "extended-data, open-data, extended-class, open-class, identical-data"
+METHOD_NAMES = "none, regress, contrast, bct, unibct-centroid, unibct-drop, unibct"
+
+app = typer.Typer(
+    name="unibct",
+    help=(
+        "Upgrade the model of a visual search without embedding the gallery again.\n\n"
+        "DATA is a folder root/<class>/<image> (PNG, JPEG, WebP; any size) or the embedded set: "
+        "glyphs:train, glyphs:val, glyphs:test. Start with `unibct demo`."
+    ),
+    epilog="Each command explains itself: unibct train --help. Errors: exit code 2.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+DataArgument = Annotated[
+    str, typer.Argument(metavar="DATA", help="root/<class>/<image>, or glyphs:train|val|test")
+]
+ImagesOption = Annotated[
+    Path | None,
+    typer.Option("--images", metavar="LIST", help="only these images: one id per line"),
+]
+SkipOption = Annotated[
+    bool, typer.Option("--skip-bad-images", help="leave unreadable images out, and name them")
+]
+DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps")]
+
+
+@app.callback()
+def options(
+    version: Annotated[bool, typer.Option("--version", help="print the version")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="show the traceback of an error")] = False,
+) -> None:
+    """Options of every command."""
+    # main() handles both before the commands are parsed, so that they work in any place.
+
+
+@app.command("split")
+def split_command(
+    data: DataArgument,
+    scenario: Annotated[str, typer.Option(help=SCENARIO_NAMES)],
+    out: Annotated[Path, typer.Option(help="folder for old.txt and new.txt")],
+    fraction: Annotated[float, typer.Option(help="share of the images or classes in old")] = 0.3,
+    seed: Annotated[int, typer.Option(help="chooses the sample")] = 666,
+) -> None:
+    """Split a data set into an old and a new training set.
+
+    Writes two lists of image ids, old.txt and new.txt, for `unibct train --images`.
+
+    Example: unibct split photos/ --scenario open-class --out split/
+    """
+    from unibct.data.sets import open_images
+    from unibct.data.split_files import write_split
+    from unibct.report.tables import print_counts
+
+    print_counts(write_split(open_images(data), scenario, out, fraction=fraction, seed=seed))
+
+
+@app.command("train")
+def train_command(
+    data: DataArgument,
+    out: Annotated[Path, typer.Option(help="the model's folder")],
+    images: ImagesOption = None,
+    old: Annotated[
+        Path | None, typer.Option(metavar="MODEL", help="the old model's folder")
+    ] = None,
+    method: Annotated[
+        str | None,
+        typer.Option(help=f"{METHOD_NAMES}  [default: unibct with --old, else none]"),
+    ] = None,
+    recipe: Annotated[
+        str, typer.Option(metavar="FILE", help="a TOML file, or a shipped one: glyphs, paper")
+    ] = "glyphs",
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="change one number of the recipe"),
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="the recipe's seed")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="go on from the checkpoint")] = False,
+    skip_bad_images: SkipOption = False,
+    device: DeviceOption = "auto",
+) -> None:
+    """Train a model, with --old so that its queries search the old model's gallery.
+
+    A checkpoint is kept after each epoch; a run that was stopped goes on with --resume.
+    metrics.csv in the model's folder has a line per epoch.
+
+    Examples: unibct train DATA --images split/old.txt --out models/old
+
+    unibct train DATA --images split/new.txt --old models/old --out models/new
+    --set epochs=20
+    """
+    from unibct.data.sets import open_images, select_listed
+    from unibct.models.model import load_model
+    from unibct.progress import terminal_progress
+    from unibct.recipe import load_recipe
+    from unibct.train import train
+
+    overrides = [*(set_ or []), *([] if seed is None else [f"seed={seed}"])]
+    settings = load_recipe(recipe, overrides)
+    image_set = open_images(data)
+    if images is not None:
+        image_set = select_listed(image_set, images)
+    old_model = None if old is None else load_model(old)
+    with terminal_progress() as progress:
+        model = train(
+            image_set,
+            settings,
+            out,
+            old=old_model,
+            method=method,
+            resume=resume,
+            skip_bad=skip_bad_images,
+            device=device,
+            progress=progress,
+        )
+    print(f"{out}: {model.architecture}, dimension {model.dim}, fingerprint {model.fingerprint}")
+
+
+@app.command("embed")
+def embed_command(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="a model's folder")],
+    data: DataArgument,
+    out: Annotated[Path, typer.Option(help="folder for the embeddings")],
+    images: ImagesOption = None,
+    skip_bad_images: SkipOption = False,
+    device: DeviceOption = "auto",
+) -> None:
+    """Embed every image of a data set.
+
+    The folder holds vectors.npy (float32, one L2-normalised row per image; memory-mapped when it
+    is opened), ids.txt, labels.npy, and a description with the model's fingerprint.
+
+    Example: unibct embed models/new DATA --out emb/new
+    """
+    from unibct.data.sets import open_images, select_listed
+    from unibct.embeddings import embed_images, save_embeddings
+    from unibct.files import require_absent
+    from unibct.models.model import load_model
+    from unibct.progress import terminal_progress
+    from unibct.train import pick_device
+
+    require_absent(out)
+    loaded = load_model(model, device=pick_device(device))
+    image_set = open_images(data)
+    if images is not None:
+        image_set = select_listed(image_set, images)
+    with terminal_progress() as progress:
+        result = embed_images(loaded, image_set, skip_bad=skip_bad_images, progress=progress)
+    save_embeddings(result, out)
+    print(f"{out}: {len(result):,} embeddings of dimension {loaded.dim}")
+
+
+@app.command("evaluate")
+def evaluate_command(
+    data: DataArgument,
+    query: Annotated[
+        Path, typer.Option(metavar="NEW", help="the new model's folder, or its embeddings'")
+    ],
+    gallery: Annotated[
+        Path, typer.Option(metavar="OLD", help="the old model's folder, or its embeddings'")
+    ],
+    images: ImagesOption = None,
+    far: Annotated[float, typer.Option(help="false accept rate of the headline TAR")] = 1e-4,
+    seed: Annotated[int, typer.Option(help="chooses the template images")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON for machines")] = False,
+    skip_bad_images: SkipOption = False,
+    device: DeviceOption = "auto",
+) -> None:
+    """Test whether the new model's queries search the old model's gallery.
+
+    A quarter of each class's images is pooled into the gallery's template, the rest are queries.
+    Self test: both sides from one model. Cross test: new queries, old templates. Compatible:
+    the cross test beats the old self test, by more than the bootstrap interval's width.
+
+    Example: unibct evaluate DATA --query models/new --gallery models/old
+    """
+    from unibct.compare import compare
+    from unibct.data.sets import open_images, select_listed
+    from unibct.progress import terminal_progress
+    from unibct.report.tables import print_evaluation
+
+    image_set = open_images(data)
+    if images is not None:
+        image_set = select_listed(image_set, images)
+    with terminal_progress() as progress:
+        evaluation = compare(
+            image_set,
+            query,
+            gallery,
+            far=far,
+            seed=seed,
+            skip_bad=skip_bad_images,
+            device=device,
+            progress=progress,
+        )
+    if as_json:
+        print(json.dumps(evaluation.as_json(), indent=2, ensure_ascii=False))
+    else:
+        print_evaluation(evaluation)
+
+
+@app.command("demo")
+def demo_command(
+    scenario: Annotated[str, typer.Option(help=SCENARIO_NAMES)] = "extended-data",
+    method: Annotated[str, typer.Option(help=METHOD_NAMES)] = "unibct",
+    seed: Annotated[int, typer.Option(help="chooses the split and the weights")] = 0,
+    out: Annotated[Path, typer.Option(help="folder for models and report")] = Path("runs/demo"),
+    fresh: Annotated[bool, typer.Option("--fresh", help="train again what is there")] = False,
+    device: DeviceOption = "auto",
+) -> None:
+    """From nothing to a verdict on the embedded images, in a few minutes on two cores.
+
+    Trains the old model, the new one, and a free one without compatibility; tests them on
+    characters that none has seen; writes report.html with curves and pictures.
+
+    Example: unibct demo --scenario open-class
+    """
+    from unibct.demo import plan_demo, run_demo
+    from unibct.progress import terminal_progress
+    from unibct.report.page import write_report
+    from unibct.report.tables import print_evaluation
+
+    plan = plan_demo(scenario, method, seed)
+    with terminal_progress(overall=plan.work) as progress:
+        result = run_demo(plan, out, fresh=fresh, device=device, progress=progress)
+    write_report(result, out / "report.html")
+    print_evaluation(result.evaluation)
+    print(f"report: {out / 'report.html'}")
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line; bad input is one line on standard error and exit code 2."""
+    given = sys.argv[1:] if arguments is None else arguments
+    debug = "--debug" in given
+    given = [argument for argument in given if argument != "--debug"]
+    if given == ["--version"]:
+        from importlib.metadata import version
+
+        print(f"unibct {version('unibct')}")
+        return
+    try:
+        status = app(args=given, prog_name="unibct", standalone_mode=False)
+    except KeyboardInterrupt:
+        _fail("stopped; a training run goes on with --resume", 130)
+    except UserError as error:
+        if debug:
+            raise
+        _fail(str(error), 2)
+    except OSError as error:
+        if debug:
+            raise
+        _fail(f"{error.filename or 'system'}: {error.strerror or error}", 2)
+    except Exception as error:
+        show = getattr(error, "format_message", None)  # a wrong option or argument
+        if debug or show is None:
+            raise
+        _fail(f"{show()} (unibct --help explains)".replace("\n", " "), 2)
+    else:
+        sys.exit(status if isinstance(status, int) else 0)
+
+
+def _fail(message: str, code: int) -> None:
+    print(f"error: {message}", file=sys.stderr)
+    sys.exit(code)

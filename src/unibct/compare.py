@@ -1,0 +1,63 @@
+"""Two models (or their embeddings) on one data set: embed, then evaluate."""
+
+from pathlib import Path
+
+from unibct import embeddings
+from unibct.data.sets import ImageSet
+from unibct.errors import UserError
+from unibct.evaluate import HEADLINE_FAR, Evaluation, evaluate_upgrade
+from unibct.models.model import load_model
+from unibct.progress import Progress
+from unibct.train import pick_device
+
+
+def compare(
+    images: ImageSet,
+    query: Path,
+    gallery: Path,
+    *,
+    far: float = HEADLINE_FAR,
+    seed: int = 0,
+    skip_bad: bool = False,
+    device: str = "auto",
+    progress: Progress | None = None,
+) -> Evaluation:
+    """Self, cross and verdict of a new (query) and an old (gallery) model.
+
+    Args:
+        images: the test set.
+        query: the new model's folder, or a folder of its embeddings of these images.
+        gallery: the old model's, likewise.
+        far: false accept rate of the headline TAR.
+        seed: chooses the template images and the bootstrap samples.
+        skip_bad: leave unreadable images out instead of refusing.
+        device: ``auto``, ``cpu``, ``cuda``, …
+        progress: told of each image.
+    """
+    if not 0 < far <= 1:
+        raise UserError(f"--far must lie in (0, 1], not {far}")
+    sides = {
+        path: _embeddings(path, images, skip_bad=skip_bad, device=device, progress=progress)
+        for path in dict.fromkeys((gallery, query))
+    }
+    old, new = sides[gallery], sides[query]
+    if old.vectors.shape[1] != new.vectors.shape[1]:
+        raise UserError(
+            f"{query} has dimension {new.vectors.shape[1]} but {gallery} has dimension "
+            f"{old.vectors.shape[1]}: the one cannot search the other"
+        )
+    if skip_bad:
+        readable = set(old.ids) & set(new.ids)
+        images = images.select([i for i, name in enumerate(images.ids) if name in readable])
+    return evaluate_upgrade(
+        old.rows_of(images), new.rows_of(images), images.labels, far=far, seed=seed
+    )
+
+
+def _embeddings(
+    path: Path, images: ImageSet, *, skip_bad: bool, device: str, progress: Progress | None
+) -> embeddings.Embeddings:
+    if (path / embeddings.DESCRIPTION_FILE).is_file():
+        return embeddings.open_embeddings(path)
+    model = load_model(path, device=pick_device(device))
+    return embeddings.embed_images(model, images, skip_bad=skip_bad, progress=progress)

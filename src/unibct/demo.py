@@ -1,0 +1,130 @@
+"""The demo: old, new and free model on the embedded images, from nothing to a verdict."""
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from unibct.data.sets import ImageSet, open_images
+from unibct.embeddings import Embeddings, embed_images
+from unibct.evaluate import Evaluation, evaluate_upgrade
+from unibct.methods import find_method
+from unibct.models.model import Model
+from unibct.progress import Progress, Silent
+from unibct.recipe import Recipe, load_recipe
+from unibct.scenarios import find_scenario, split
+from unibct.train import plan_run, train
+
+LARGER_ARCHITECTURE = "resnet-small-wide"  # of the new model in identical-data
+
+
+@dataclass(frozen=True)
+class DemoPlan:
+    """Which images each model learns from, and by which recipe."""
+
+    scenario: str
+    method: str
+    old_images: ImageSet
+    new_images: ImageSet
+    test_images: ImageSet
+    old_recipe: Recipe
+    new_recipe: Recipe
+
+    @property
+    def work(self) -> float:
+        """Images through training, in all; an evaluated image counts a third."""
+        old = self.old_recipe.epochs * len(self.old_images)
+        new = self.new_recipe.epochs * len(self.new_images)
+        return old + 2 * new + len(self.new_images) / 3 + len(self.test_images)
+
+
+@dataclass(frozen=True)
+class DemoResult:
+    """What the demo found."""
+
+    plan: DemoPlan
+    models: dict[str, Model]
+    embeddings: dict[str, Embeddings]
+    evaluation: Evaluation
+
+
+def plan_demo(
+    scenario: str = "extended-data", method: str = "unibct", seed: int = 0, part: str = "test"
+) -> DemoPlan:
+    """Settle the demo; a bad name is refused before any work.
+
+    Args:
+        scenario: a name from ``SCENARIOS``.
+        method: a name from ``METHODS``.
+        seed: chooses the split (666 + seed) and the weights.
+        part: of the embedded set that is searched; ``val`` to choose recipes, ``test`` to report.
+    """
+    find_scenario(scenario)
+    find_method(method)
+    images = open_images("glyphs:train")
+    sets = split(images.labels, scenario, seed=666 + seed)
+    recipe = load_recipe("glyphs").updated(seed=seed)
+    larger = scenario == "identical-data"
+    return DemoPlan(
+        scenario,
+        method,
+        images.select(sets.old),
+        images.select(sets.new),
+        open_images(f"glyphs:{part}"),
+        old_recipe=recipe,
+        new_recipe=recipe.updated(architecture=LARGER_ARCHITECTURE) if larger else recipe,
+    )
+
+
+def run_demo(
+    plan: DemoPlan,
+    out: Path,
+    *,
+    fresh: bool = False,
+    device: str = "auto",
+    progress: Progress | None = None,
+) -> DemoResult:
+    """Train the three models (or take up those an earlier run left), and evaluate them.
+
+    Args:
+        plan: what to do.
+        out: models go to ``out/models``, each in a folder named after its run.
+        fresh: train anew even if a finished model of the same run is there.
+        device: ``auto``, ``cpu``, ``cuda``, …
+        progress: told of each image.
+    """
+    progress = progress or Silent()
+
+    def trained(
+        role: str, images: ImageSet, recipe: Recipe, old: Model | None = None, method: str = "none"
+    ) -> Model:
+        run = plan_run(images, recipe, old=old, method=method)
+        folder = out / "models" / f"{role}-{run.digest[:12]}"
+        if fresh:
+            shutil.rmtree(folder, ignore_errors=True)
+        return train(
+            images,
+            recipe,
+            folder,
+            old=old,
+            method=method,
+            resume=True,
+            device=device,
+            label=f"training the {role} model",
+            progress=progress,
+        )
+
+    old = trained("old", plan.old_images, plan.old_recipe)
+    new = trained("new", plan.new_images, plan.new_recipe, old, plan.method)
+    free = trained("free", plan.new_images, plan.new_recipe)
+    models = {"old": old, "new": new, "free": free}
+    embeddings = {
+        role: embed_images(model, plan.test_images, progress=progress)
+        for role, model in models.items()
+    }
+    evaluation = evaluate_upgrade(
+        embeddings["old"].vectors,
+        embeddings["new"].vectors,
+        plan.test_images.labels,
+        free=embeddings["free"].vectors,
+    )
+    return DemoResult(plan, models, embeddings, evaluation)

@@ -1,0 +1,1 @@
+"""Reports that a person looks at: tables, curves and pictures in one HTML file."""
