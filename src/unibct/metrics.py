@@ -105,13 +105,12 @@ def roc_curve(genuine: Floats, impostor: Floats) -> Roc:
     last_of_score = np.append(np.flatnonzero(np.diff(scores)), len(scores) - 1)
     accepted_genuine = np.cumsum(is_genuine)[last_of_score]
     accepted_impostor = last_of_score + 1 - accepted_genuine
-    accepted_genuine = np.concatenate([[0], accepted_genuine])
-    accepted_impostor = np.concatenate([[0], accepted_impostor])
-    turns = np.flatnonzero(np.diff(accepted_genuine, 2) | np.diff(accepted_impostor, 2)) + 1
-    corner = np.concatenate([[0], turns, [len(accepted_genuine) - 1]])
-    return Roc(
-        far=accepted_impostor[corner] / len(impostor), tar=accepted_genuine[corner] / len(genuine)
-    )
+    turns = np.diff(accepted_genuine, 2) | np.diff(accepted_impostor, 2)
+    ends = [0, len(accepted_genuine) - 1]
+    corners = np.union1d(np.flatnonzero(turns) + 1, ends)
+    accepted_genuine = np.append(0, accepted_genuine[corners])
+    accepted_impostor = np.append(0, accepted_impostor[corners])
+    return Roc(far=accepted_impostor / len(impostor), tar=accepted_genuine / len(genuine))
 
 
 def _tar_at_nearest_far(

@@ -1,0 +1,47 @@
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import settings
+from PIL import Image
+
+from unibct.data.sets import ImageSet, open_images
+
+torch.set_num_threads(1)  # several test processes share few cores
+os.environ["OMP_NUM_THREADS"] = "1"
+settings.register_profile("unibct", deadline=None, max_examples=40, derandomize=True)
+settings.load_profile("unibct")
+
+TINY = [
+    "epochs=3",
+    "batch_size=16",
+    "warmup_epochs=1",
+    "refresh_epochs=[2]",
+    "shift=0",
+    "lr_warmup_epochs=0",
+]
+
+
+@pytest.fixture(scope="session")
+def glyph_classes() -> ImageSet:
+    """Twelve classes of the embedded set, some 280 images."""
+    images = open_images("glyphs:train")
+    return images.select(np.flatnonzero(images.labels < 12))
+
+
+@pytest.fixture(scope="session")
+def photo_folder(tmp_path_factory: pytest.TempPathFactory, glyph_classes: ImageSet) -> Path:
+    """root/<class>/<image> with PNG, JPEG and WebP, grey and colour, of several sizes."""
+    root = tmp_path_factory.mktemp("photos")
+    kinds = [("png", "L", 32), ("jpg", "RGB", 48), ("webp", "RGB", 40), ("jpg", "L", 32)]
+    for number, (image_id, label) in enumerate(
+        zip(glyph_classes.ids, glyph_classes.labels, strict=True)
+    ):
+        suffix, mode, size = kinds[number % 4]
+        folder = root / f"class {label:02}"
+        folder.mkdir(exist_ok=True)
+        image = Image.fromarray(glyph_classes.read(image_id)).convert(mode).resize((size, size))
+        image.save(folder / f"{number:04}.{suffix}")
+    return root
