@@ -134,7 +134,7 @@ def test_a_large_class_needs_no_copy_of_its_rows(monkeypatch):
     edges = torch.softmax((unit_x @ unit_x.T / 0.2).fill_diagonal_(-torch.inf), dim=1)
     residual = 0.9 * edges.T @ w + 0.1 / m - w
     assert float(residual.abs().sum()) < 3e-6
-    assert float(w.std() * m) > 0.1, "the graph matters"
+    assert float(w.std() * m) > 0.01, "the graph matters"
 
 
 def test_drop_leaves_out_the_farthest():
