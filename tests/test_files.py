@@ -1,0 +1,32 @@
+import pytest
+
+from unibct.errors import UserError
+from unibct.files import atomic_file, atomic_folder, write_json
+
+
+def test_a_file_is_there_whole_or_not_at_all(tmp_path):
+    path = tmp_path / "deep" / "file.txt"
+    with atomic_file(path) as temporary:
+        temporary.write_text("new")
+        assert not path.exists()
+    assert path.read_text() == "new"
+    with pytest.raises(RuntimeError), atomic_file(path) as temporary:
+        temporary.write_text("half")
+        raise RuntimeError
+    assert path.read_text() == "new"
+    assert [p.name for p in path.parent.iterdir()] == ["file.txt"]
+
+
+def test_a_folder_is_there_whole_or_not_at_all(tmp_path):
+    path = tmp_path / "folder"
+    with pytest.raises(RuntimeError), atomic_folder(path) as temporary:
+        (temporary / "a").write_text("half")
+        raise RuntimeError
+    assert list(tmp_path.iterdir()) == []
+    path.mkdir()
+    with atomic_folder(path) as temporary:
+        write_json(temporary / "a.json", {"é": 1})
+    assert (path / "a.json").read_text(encoding="utf-8") == '{\n  "é": 1\n}\n'
+    with pytest.raises(UserError, match="exists already"), atomic_folder(path):
+        pass
+    assert [p.name for p in tmp_path.iterdir()] == ["folder"]
