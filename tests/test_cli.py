@@ -71,7 +71,7 @@ def test_evaluate_prints_a_table_and_json(work, photo_folder, capsys):
     assert run(*arguments, "--json") == 0
     result = json.loads(capsys.readouterr().out)
     assert result["verdict"] in ("compatible", "not compatible", "within noise")
-    assert [c["metric"] for c in result["criteria"]] == ["TAR@1e-2", "top-1", "top-5"]
+    assert [c["metric"] for c in result["criteria"]] == ["TAR@1e-1", "top-1", "top-5"]
     stored = ["--query", work / "emb/new", "--gallery", work / "emb/old", "--json"]
     assert run("evaluate", photo_folder, *stored) == 0
     assert json.loads(capsys.readouterr().out) == result
