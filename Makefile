@@ -1,0 +1,46 @@
+# make demo     install, then the whole method on real images, from nothing to a verdict
+# make test     install, then every fast check and test
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+
+.PHONY: help install dev demo test format glyphs clean
+
+help:
+	@grep -E '^# make' Makefile | cut -c3-
+
+install: $(VENV)/installed
+dev: $(VENV)/installed-dev
+
+$(VENV)/installed: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit("unibct needs Python 3.11 or newer, not " + sys.version.split()[0] + "; say make PYTHON=python3.12" if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install -e .
+	@touch $@
+
+$(VENV)/installed-dev: $(VENV)/installed
+	$(PIP) install --quiet --upgrade 'pip>=25.1'
+	$(PIP) install --quiet --group dev
+	@touch $@
+
+demo: install
+	$(BIN)/unibct demo
+
+test: dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/basedpyright --pythonpath $(BIN)/python
+	$(BIN)/python -m pytest -n auto
+
+format: dev
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+# Make the embedded image set again (needs the font packages of scripts/glyphs_fonts.txt).
+glyphs: dev
+	$(PIP) install --quiet --group glyphs
+	$(BIN)/python scripts/make_glyphs.py
+
+clean:
+	rm -rf $(VENV) build dist

@@ -1,0 +1,81 @@
+"""The cost of a compatible training step against a plain one, side by side in one run.
+
+    python benchmarks/step_cost.py
+
+Half a minute on two cores. Each method takes turns with the plain step on the same batch of the
+embedded images; the table gives the median time and the ratio to the plain one.
+"""
+
+import statistics
+import time
+
+import numpy as np
+import torch
+
+from unibct import losses
+from unibct.data.batches import read_pixels
+from unibct.data.sets import open_images
+from unibct.methods import METHODS, Batch, OldKnowledge, Settings
+from unibct.models.architectures import build_network, find_architecture
+from unibct.models.model import to_input
+from unibct.recipe import load_recipe
+
+ROUNDS = 60
+
+
+def main() -> None:
+    """Time every method."""
+    recipe = load_recipe("glyphs")
+    architecture = find_architecture(recipe.architecture)
+    images = open_images("glyphs:train")
+    size = (architecture.input.height, architecture.input.width, architecture.input.channels)
+    pixels = read_pixels(images, *size)
+    classes, dim = len(images.class_names), architecture.dim
+    network = build_network(recipe.architecture, architecture.input, dim)
+    class_weights = torch.nn.Parameter(torch.randn(classes, dim) * 0.01)
+    optimizer = torch.optim.SGD([*network.parameters(), class_weights], lr=1e-3, momentum=0.9)
+    labels = torch.from_numpy(images.labels)
+    knowledge = OldKnowledge(
+        torch.nn.functional.normalize(torch.randn(len(images), dim), dim=1),
+        labels,
+        images.class_names,
+        images.class_names,
+        torch.randn(classes, dim),
+    )
+    settings = Settings(recipe.scale, recipe.margin, recipe.tau, recipe.lam, recipe.drop)
+    order = np.random.default_rng(0).permutation(len(images))[: recipe.batch_size]
+    rows = torch.from_numpy(order)
+    inputs = to_input(next(pixels.batches(order, len(order))), architecture.input, rows.device)
+    network.train()
+
+    methods = {name: entry.make(knowledge, settings) for name, entry in METHODS.items()}
+    for method in methods.values():
+        method.refresh(knowledge.embeddings if method.needs_new_embeddings else None)
+
+    def step(name: str) -> None:
+        embeddings = network(inputs)
+        loss = losses.arcface(
+            embeddings, class_weights, labels[rows], scale=recipe.scale, margin=recipe.margin
+        )
+        if name != "none":
+            loss = loss + methods[name].loss(Batch(embeddings, labels[rows], rows))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+    seconds: dict[str, list[float]] = {name: [] for name in METHODS}
+    for round_ in range(ROUNDS + 5):
+        for name in METHODS:
+            begin = time.perf_counter()
+            step(name)
+            if round_ >= 5:
+                seconds[name].append(time.perf_counter() - begin)
+    plain = statistics.median(seconds["none"])
+    print(f"{'method':<16} {'ms a step':>10} {'against plain':>14}")
+    for name, values in seconds.items():
+        median = statistics.median(values)
+        print(f"{name:<16} {1000 * median:>10.2f} {median / plain:>14.3f}")
+
+
+if __name__ == "__main__":
+    main()
