@@ -181,7 +181,7 @@ def _as_float_tensor(value: Any, name: str) -> Tensor:
 
 def _inverse_lengths(vectors: Tensor) -> Tensor:
     """1/‖v‖ of each row, so that nothing as large as the data need be normalised."""
-    lengths: Tensor = torch.linalg.vector_norm(vectors, dim=1)
+    lengths = cast(Tensor, torch.linalg.vector_norm(vectors, dim=1))
     return lengths.clamp_min(torch.finfo(vectors.dtype).tiny).reciprocal()
 
 

@@ -1,0 +1,42 @@
+"""The README's examples run: Python blocks as they stand, command lines on a small folder."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import TINY
+from tests.test_cli import run
+
+README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```(\w+)\n(.*?)```", README, flags=re.DOTALL)
+
+
+def test_python_blocks_run(tmp_path, monkeypatch, photo_folder):
+    monkeypatch.chdir(tmp_path)
+    code = [text for language, text in BLOCKS if language == "python"]
+    assert code
+    names: dict[str, object] = {}
+    for text in code:
+        exec(compile(text.replace("DATA", str(photo_folder)), "README.md", "exec"), names)
+
+
+def test_command_lines_run(tmp_path, monkeypatch, photo_folder):
+    monkeypatch.chdir(tmp_path)
+    text = "\n".join(text for language, text in BLOCKS if language == "sh")
+    lines = [line.split("  #")[0] for line in text.splitlines() if line.startswith("unibct ")]
+    commands = [shlex.split(line)[1:] for line in lines]
+    assert {command[0] for command in commands} >= {"split", "train", "embed", "evaluate"}
+    for command in commands:
+        if command[0] == "demo":  # minutes; tests/test_demo.py runs it on fewer images
+            continue
+        arguments = [str(photo_folder) if part == "DATA" else part for part in command]
+        if command[0] == "train":
+            arguments += [part for setting in TINY for part in ("--set", setting)]
+        assert run(*arguments) == 0, command
+
+
+@pytest.mark.parametrize("path", re.findall(r"\]\(((?!http)[^)#]+)\)", README))
+def test_links_lead_somewhere(path):
+    assert (Path(__file__).parent.parent / path).exists()
