@@ -72,22 +72,23 @@ def test_bootstrap_with_each_class_once_gives_the_metric_itself():
 
 
 def test_bootstrap_equals_a_naive_resample():
-    """A class drawn c times stands there c times, and meets each copy of the others."""
+    """A class drawn c times sends each of its queries c times; the gallery stays."""
     old, labels = embeddings(classes=6, noise=1.5)
     test = search_test("old→old", old, old, make_protocol(labels))
     weights = np.array([[2, 0, 1, 3, 0, 0], [1, 1, 1, 0, 2, 1]])
-    ours = evaluate._bootstrap_tar(test, weights, 0.1)
+    tars = evaluate._bootstrap_tar(test, weights, 0.1)
+    tops = evaluate._bootstrap_top(test, weights, 1)
     for repeat, counts in enumerate(weights):
-        genuine, impostor = [], []
+        genuine, impostor, hits = [], [], []
         for row, label in zip(test.scores, test.query_labels, strict=True):
-            genuine += [row[label]] * counts[label]
-            for c in range(6):
-                if c != label:
-                    impostor += [row[c]] * (counts[label] * counts[c])
+            for _ in range(counts[label]):
+                genuine.append(row[label])
+                impostor += [score for c, score in enumerate(row) if c != label]
+                hits.append(row.argmax() == label)
         impostor = np.sort(impostor)[::-1]
         threshold = impostor[int(0.1 * len(impostor) + 1e-9)]
-        # Copies tie: the naive rule must refuse all copies of the threshold's score.
-        assert ours[repeat] == pytest.approx(np.mean(np.array(genuine) > threshold))
+        assert tars[repeat] == pytest.approx(np.mean(np.array(genuine) > threshold))
+        assert tops[repeat] == pytest.approx(np.mean(hits))
 
 
 def test_verdicts():
@@ -129,6 +130,25 @@ def test_interval_covers_the_truth_about_as_often_as_it_says():
         criteria = compatibility(*tests, far=0.05, seed=seed, repeats=200)
         covered += criteria[1].low <= 0 <= criteria[1].high
     assert 50 <= covered <= 60
+
+
+def test_the_interval_of_a_tar_is_as_wide_as_the_spread_over_draws_of_classes():
+    """Look-alike classes set the threshold: the bootstrap must neither hide nor inflate that."""
+    rng = np.random.default_rng(0)
+    differences, widths = [], []
+    for seed in range(60):
+        centres = rng.normal(size=(45, 8))
+        centres[:15] = centres[15:30] + 0.15 * rng.normal(size=(15, 8))
+        labels = np.repeat(np.arange(45), 10)
+        shared, own = rng.normal(size=(2, 450, 8))
+        old = (centres[labels] + 0.5 * shared).astype(np.float32)
+        new = (centres[labels] + 0.35 * shared + 0.1 * own).astype(np.float32)
+        protocol = make_protocol(labels, seed=seed)
+        tests = [search_test("", query, old, protocol) for query in (old, new)]
+        tar = compatibility(*tests, far=0.01, seed=seed, repeats=150)[0]
+        differences.append(tar.difference)
+        widths.append(tar.high - tar.low)
+    assert 0.9 < np.mean(widths) / (2 * 1.96 * np.std(differences)) < 1.4
 
 
 def test_fars_follow_the_number_of_class_pairs():

@@ -8,6 +8,7 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from unibct.evaluate import SearchTest
 from unibct.metrics import roc_curve
@@ -46,9 +47,14 @@ def cmc_svg(tests: dict[str, SearchTest], most: int = 20) -> str:
     def draw(axes: Axes) -> None:
         templates = next(iter(tests.values())).scores.shape[1]
         ks = np.arange(1, min(most, templates) + 1)
-        for name, test in tests.items():
-            hits = [100 * test.top(int(k)) for k in ks]
-            axes.plot(ks, hits, label=name, color=COLOURS.get(name), lw=2, marker=".")
+        curves = {name: [100 * test.top(int(k)) for k in ks] for name, test in tests.items()}
+        # Free queries find nothing in the old gallery: shown in full they would flatten the rest.
+        bottom = min(hits[0] for name, hits in curves.items() if name != "free→old") - 5
+        for name, hits in curves.items():
+            label = f"{name} (below)" if hits[-1] < bottom else name
+            axes.plot(ks, hits, label=label, color=COLOURS.get(name), lw=2, marker=".")
+        axes.set_ylim(bottom=max(0.0, bottom))
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_xlabel("k")
         axes.set_ylabel("found among the k best, %")
 
