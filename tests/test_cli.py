@@ -145,6 +145,15 @@ def test_every_kind_of_bad_input_is_one_line_and_exit_code_2(work, photo_folder,
     assert "exists already" in capsys.readouterr().err
 
 
+def test_ctrl_c_says_how_to_go_on(monkeypatch, capsys):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("unibct.data.sets.open_images", interrupted)
+    assert run("split", "glyphs:val", "--scenario", "open-data", "--out", "never") == 130
+    assert capsys.readouterr().err.strip().startswith("error: stopped; the same command goes on")
+
+
 def test_debug_shows_the_traceback_anywhere_on_the_line():
     for arguments in (["--debug", "split"], ["split", "--debug"]):
         with pytest.raises(ValueError, match="unknown scenario"):

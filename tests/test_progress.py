@@ -19,9 +19,12 @@ def test_bars_add_up_to_an_overall_one(capsys):
             advance(60)
         with bars.task("two", 120, done=60, weight=1 / 3) as advance:
             advance(60)
+        with bars.task("done before", 5, done=5, weight=0.0):
+            pass
         bars.note("kept")
         tasks = bars._bars.tasks
-        assert [task.completed for task in tasks] == [100, 60, 120]
+        assert [task.completed for task in tasks] == [100, 60, 120, 5]
+        assert all(task.finished for task in tasks)
     assert "kept" in capsys.readouterr().err
 
 

@@ -11,6 +11,7 @@ from unibct.errors import UserError
 
 SCENARIO_NAMES = "extended-data, open-data, extended-class, open-class, identical-data"
 METHOD_NAMES = "none, regress, contrast, bct, unibct-centroid, unibct-drop, unibct"
+_INTERRUPTED = 130  # what a command returns on Ctrl-C
 
 app = typer.Typer(
     name="unibct",
@@ -254,8 +255,6 @@ def main(arguments: list[str] | None = None) -> None:
         return
     try:
         status = app(args=given, prog_name="unibct", standalone_mode=False)
-    except KeyboardInterrupt:
-        _fail("stopped; a training run goes on with --resume", 130)
     except UserError as error:
         if debug:
             raise
@@ -270,6 +269,8 @@ def main(arguments: list[str] | None = None) -> None:
             raise
         _fail(f"{show()} (unibct --help explains)".replace("\n", " "), 2)
     else:
+        if status == _INTERRUPTED:
+            _fail("stopped; the same command goes on from here (train: with --resume)", status)
         sys.exit(status if isinstance(status, int) else 0)
 
 

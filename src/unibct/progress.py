@@ -116,13 +116,14 @@ class Bars:
         self, label: str, total: int, unit: str = "images", *, done: int = 0, weight: float = 1.0
     ) -> Generator[Advance]:
         """Show one more bar."""
-        bar = self._bars.add_task(label, total=total, completed=done, unit=unit)
+        bar = self._bars.add_task(label, total=total, unit=unit)
 
         def advance(units: int) -> None:
             self._bars.advance(bar, units)
             if self._overall is not None:
                 self._bars.advance(self._overall, units * weight)
 
+        self._bars.update(bar, completed=done)  # a task that is done already shows as finished
         if self._overall is not None and done:
             self._bars.advance(self._overall, done * weight)
         yield advance
