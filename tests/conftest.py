@@ -21,6 +21,7 @@ TINY = [
     "refresh_epochs=[2]",
     "shift=0",
     "lr_warmup_epochs=0",
+    "eta=1.0",
 ]
 
 

@@ -1,4 +1,5 @@
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -130,6 +131,9 @@ def test_every_kind_of_bad_input_is_one_line_and_exit_code_2(work, photo_folder,
         (["train", photo_folder], "Missing option"),
         (["frob"], "No such command"),
         (["split", photo_folder, "--seed", "x"], "valid integer"),
+        (["split", photo_folder, "--scenario", "open-data", "--seed", -1, *out], "--seed"),
+        ([*train, "--seed", -1], "seed = -1"),
+        ([*evaluate, work / "old", "--seed", -1], "--seed"),
     ]
     before = sorted(tmp_path.rglob("*"))
     for arguments, message in cases:
@@ -177,3 +181,36 @@ def test_the_module_runs_as_a_command():
     assert done.stdout == ""
     want = "error: glyphs:nope: say which part, glyphs:train, glyphs:val, glyphs:test\n"
     assert done.stderr == want
+
+
+def test_an_empty_out_folder_stays_usable_after_an_error(work, photo_folder, tmp_path, capsys):
+    out = tmp_path / "empty"
+    out.mkdir()
+    train = ["train", photo_folder, "--old", work / "old", "--out", out, "--device", "cpu", *SET]
+    assert run(*train, "--method", "bct") == 2
+    assert run(*train, "--set", "lr=1e30") == 2
+    assert not out.exists() or list(out.iterdir()) == []
+    assert run(*train) == 0
+
+
+def test_stored_embeddings_must_cover_the_images(work, photo_folder, tmp_path, capsys):
+    assert run("embed", work / "old", photo_folder, "--out", tmp_path / "e", "--images",
+               work / "split/old.txt") == 0  # fmt: skip
+    evaluate = ["evaluate", photo_folder, "--query", work / "new", "--gallery", tmp_path / "e"]
+    for command in (evaluate, [*evaluate, "--skip-bad-images"]):
+        assert run(*command) == 2
+        assert "have no embedding" in capsys.readouterr().err
+
+
+def test_no_command_shows_the_help(capsys):
+    assert run() == 0
+    assert "Usage: unibct" in capsys.readouterr().out
+
+
+def test_a_terminal_without_unicode_still_works(work, photo_folder):
+    line = [sys.executable, "-m", "unibct", "evaluate", str(photo_folder)]
+    line += ["--query", str(work / "new"), "--gallery", str(work / "old")]
+    env = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    for more in ([], ["--json"]):
+        done = subprocess.run([*line, *more], capture_output=True, env=env, check=False)
+        assert done.returncode == 0, done.stderr

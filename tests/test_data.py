@@ -1,4 +1,6 @@
+import dataclasses
 import io
+import shutil
 
 import numpy as np
 import pytest
@@ -170,3 +172,48 @@ def test_shift_moves_each_image_and_keeps_its_size():
     assert shifted(pixels, 0, rng) is pixels
     again = shifted(pixels, 2, np.random.default_rng(1))
     assert np.array_equal(moved, again)
+
+
+def test_folder_takes_the_images_of_class_folders_only(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        ramp("L").save(tmp_path / name / "ONE.PNG")
+    (tmp_path / "a" / ".thumbs").mkdir()
+    ramp("L").save(tmp_path / "a" / ".thumbs" / "x.png")
+    ramp("L").save(tmp_path / "a" / ".hidden.png")
+    (tmp_path / "a" / "loop").symlink_to(tmp_path)
+    assert open_images(tmp_path).ids == ("a/ONE.PNG", "b/ONE.PNG")
+
+
+def test_unusual_names(tmp_path):
+    for name in ("çlass é", "a\u2028b"):
+        (tmp_path / name).mkdir()
+        ramp("L").save(tmp_path / name / "1.png")
+    images = open_images(tmp_path)
+    path = tmp_path / "list.txt"
+    path.write_text("\ufeff" + "".join(f"{image_id}\n" for image_id in images.ids), "utf-8")
+    assert select_listed(images, path).ids == images.ids
+    (tmp_path / "line\nbreak").mkdir()
+    ramp("L").save(tmp_path / "line\nbreak" / "1.png")
+    with pytest.raises(UserError, match="line break"):
+        open_images(tmp_path)
+
+
+def test_digest_follows_the_pixels(photo_folder):
+    images = open_images(str(photo_folder))
+    digest = read_pixels(images, 32, 32, 1).digest
+    assert read_pixels(images, 32, 32, 1, memory=0).digest == digest
+    assert read_pixels(images.select(range(9)), 32, 32, 1).digest != digest
+    white = images.read(images.ids[0]) * 0
+    changed = dataclasses.replace(images, read=lambda image_id: white)
+    assert read_pixels(changed, 32, 32, 1).digest != digest
+
+
+def test_an_image_that_vanishes_is_named(photo_folder, tmp_path):
+    root = tmp_path / "copy"
+    shutil.copytree(photo_folder, root)
+    images = open_images(root)
+    pixels = read_pixels(images, 32, 32, 1, memory=0)
+    (root / images.ids[4]).unlink()
+    with pytest.raises(UserError, match=f"{images.ids[4]} was readable before"):
+        list(pixels.batches(np.arange(10), 5))

@@ -91,6 +91,8 @@ def test_bad_names_are_refused_before_any_work():
         plan_demo("closed")
     with pytest.raises(UserError, match="unknown method"):
         plan_demo(method="magic")
+    with pytest.raises(UserError, match="bct cannot be used here"):
+        plan_demo("open-class", "bct")
 
 
 def test_old_and_new_model_start_from_different_weights():

@@ -64,6 +64,9 @@ def test_wrong_counts_are_found_without_checksums(folder):
     description.write_text(json.dumps(described | {"images": 7}))
     with pytest.raises(UserError, match="says"):
         open_embeddings(folder, verify=False)
+    description.write_text("[]")
+    with pytest.raises(UserError, match="cannot be opened"):
+        open_embeddings(folder, verify=False)
     del described["model"]
     description.write_text(json.dumps(described))
     with pytest.raises(UserError, match="lacks the entry"):

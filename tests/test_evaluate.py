@@ -43,7 +43,7 @@ def test_search_test_equals_naive_loops():
     old, labels = embeddings(classes=8)
     new, _ = embeddings(classes=8, seed=1)
     protocol = make_protocol(labels)
-    test = search_test("new→old", new, old, protocol)
+    test = search_test(new, old, protocol)
     genuine, impostor, hits = [], [], 0
     unit = lambda v: v / np.linalg.norm(v)  # noqa: E731
     templates = [
@@ -63,9 +63,9 @@ def test_search_test_equals_naive_loops():
 
 def test_bootstrap_with_each_class_once_gives_the_metric_itself():
     old, labels = embeddings()
-    test = search_test("old→old", old, old, make_protocol(labels))
+    test = search_test(old, old, make_protocol(labels))
     once = np.ones((1, 30), dtype=np.int64)
-    for far in (1e-3, 1e-2, 0.1, 0.5):
+    for far in (1e-3, 1e-2, 0.1, 0.5, 1.0):
         assert evaluate._bootstrap_tar(test, once, far)[0] == pytest.approx(test.tar(far))
     for k in (1, 5):
         assert evaluate._bootstrap_top(test, once, k)[0] == pytest.approx(test.top(k))
@@ -74,7 +74,7 @@ def test_bootstrap_with_each_class_once_gives_the_metric_itself():
 def test_bootstrap_equals_a_naive_resample():
     """A class drawn c times sends each of its queries c times; the gallery stays."""
     old, labels = embeddings(classes=6, noise=1.5)
-    test = search_test("old→old", old, old, make_protocol(labels))
+    test = search_test(old, old, make_protocol(labels))
     weights = np.array([[2, 0, 1, 3, 0, 0], [1, 1, 1, 0, 2, 1]])
     tars = evaluate._bootstrap_tar(test, weights, 0.1)
     tops = evaluate._bootstrap_top(test, weights, 1)
@@ -112,6 +112,8 @@ def test_a_better_query_model_is_compatible_and_a_foreign_one_is_not():
     assert foreign.verdict == "not compatible"
     assert foreign.tests["new→new"].top(1) == pytest.approx(good.tests["new→new"].top(1))
     assert foreign.tests["free→old"].top(1) == pytest.approx(good.tests["new→old"].top(1))
+    assert evaluate_upgrade(old, old, labels, far=0.1, repeats=9).note is None
+    assert "TAR@1e-1 instead of TAR@1e-4" in evaluate_upgrade(old, old, labels, repeats=9).note
     itself = evaluate_upgrade(old, old, labels, repeats=50)
     assert itself.verdict == "within noise"
     assert good.as_json()["verdict"] == "compatible"
@@ -126,7 +128,7 @@ def test_interval_covers_the_truth_about_as_often_as_it_says():
         protocol = make_protocol(labels, seed=seed)
         first, _ = embeddings(classes=25, images=8, noise=1.2, seed=1000 + seed)
         second, _ = embeddings(classes=25, images=8, noise=1.2, seed=2000 + seed)
-        tests = [search_test("", query, old, protocol) for query in (first, second)]
+        tests = [search_test(query, old, protocol) for query in (first, second)]
         criteria = compatibility(*tests, far=0.05, seed=seed, repeats=200)
         covered += criteria[1].low <= 0 <= criteria[1].high
     assert 50 <= covered <= 60
@@ -144,7 +146,7 @@ def test_the_interval_of_a_tar_is_as_wide_as_the_spread_over_draws_of_classes():
         old = (centres[labels] + 0.5 * shared).astype(np.float32)
         new = (centres[labels] + 0.35 * shared + 0.1 * own).astype(np.float32)
         protocol = make_protocol(labels, seed=seed)
-        tests = [search_test("", query, old, protocol) for query in (old, new)]
+        tests = [search_test(query, old, protocol) for query in (old, new)]
         tar = compatibility(*tests, far=0.01, seed=seed, repeats=150)[0]
         differences.append(tar.difference)
         widths.append(tar.high - tar.low)
@@ -158,11 +160,16 @@ def test_fars_follow_the_number_of_class_pairs():
     assert headline_far(318) == 1e-3
     assert headline_far(318, 0.05) == 0.05
     assert headline_far(3) == 1e-1
+    assert headline_far(5, 0.9) == 0.9
+    for far, name in [(1e-3, "1e-3"), (0.015, "0.015"), (0.25, "0.25"), (1e-4, "1e-4"), (1, "1")]:
+        assert evaluate.tar_name(far) == f"TAR@{name}"
+    with pytest.raises(ValueError, match="false accept rate"):
+        headline_far(50, 5)
 
 
 def test_scores_are_taken_apart_once():
     scores = np.array([[0.9, 0.1], [0.3, 0.2]])
-    test = SearchTest("", scores, np.array([0, 1]))
+    test = SearchTest(scores, np.array([0, 1]))
     assert test.genuine.tolist() == [0.9, 0.2]
     assert test.impostor.tolist() == [0.1, 0.3]
     assert test.ranks.tolist() == [0, 1]
@@ -172,7 +179,8 @@ def test_scores_are_taken_apart_once():
     ("call", "message"),
     [
         (lambda: make_protocol([0, 0, 0]), "two classes"),
-        (lambda: make_protocol([0, 1, 2]), "one image only"),
+        (lambda: make_protocol([0, 1, 2]), "fewer than two classes"),
+        (lambda: make_protocol([0, 0, 1]), "fewer than two classes"),
         (lambda: make_protocol([0, 0, 2, 2]), "gap"),
         (
             lambda: evaluate_upgrade(np.ones((4, 2)), np.ones((4, 3)), [0, 0, 1, 1]),

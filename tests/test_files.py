@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 
 from unibct.errors import UserError
@@ -30,3 +32,9 @@ def test_a_folder_is_there_whole_or_not_at_all(tmp_path):
     with pytest.raises(UserError, match="exists already"), atomic_folder(path):
         pass
     assert [p.name for p in tmp_path.iterdir()] == ["folder"]
+
+
+def test_the_current_folder_is_not_replaced(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match="current folder"), atomic_folder(Path(".")):
+        pass

@@ -1,4 +1,3 @@
-import numpy as np
 import pytest
 import torch
 
@@ -102,4 +101,3 @@ def test_names():
     with pytest.raises(UserError, match="unknown method 'magic'; choose one of none, regress"):
         find_method("magic")
     assert [name for name, entry in METHODS.items() if not entry.needs_old_model] == ["none"]
-    assert np.all([entry.help for entry in METHODS.values()])

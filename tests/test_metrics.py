@@ -139,3 +139,18 @@ def test_a_tie_never_flatters():
 def test_bad_input_is_named(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_unusual_arrays_give_the_same_result():
+    rng = np.random.default_rng(0)
+    gallery = rng.normal(size=(9, 5)).astype(np.float32)
+    labels = rng.integers(0, 9, 60)
+    query = (gallery[labels] + rng.normal(size=(60, 5))).astype(np.float32)
+    want = unibct.identification(query, labels, gallery, np.arange(9))
+    for changed in (query * 1e-25, query * 1e25, query.astype(">f4"), query.astype(np.longdouble)):
+        assert unibct.identification(changed, labels.tolist(), gallery, range(9)) == want
+    assert unibct.identification(query[::-1], labels[::-1], gallery, range(9)) == want
+    reversed_ = unibct.class_prototypes(query[::-1], np.zeros(60, dtype=np.int32))
+    assert np.allclose(reversed_, unibct.class_prototypes(query, [0] * 60), atol=1e-5)
+    loss = unibct.arcface(query[::-1], gallery, labels[::-1].astype(np.uint16))
+    assert torch.allclose(loss, unibct.arcface(query, gallery, labels), rtol=1e-4)

@@ -1,4 +1,5 @@
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -123,6 +124,7 @@ def test_embed_takes_many_forms(tmp_path):
         (np.zeros((2, 32, 32)), "uint8"),
         (np.zeros((32, 32), np.uint8), "shape"),
         ("one.png", "put a single one into a list"),
+        (np.zeros((32, 32, 3), np.uint8), "put a single one into a list"),
         (["missing.png"], "missing.png cannot be read"),
         ([np.zeros((32, 32))], "image 0 is float64"),
     ],
@@ -151,6 +153,7 @@ def test_loading_names_what_is_wrong(tmp_path):
         ({"architecture": "vgg"}, "unknown architecture 'vgg'"),
         ({"format": 99}, "has format 99"),
         ({"dim": None}, "cannot be loaded"),
+        ({"input": 3}, "cannot be loaded"),
     ]:
         description.write_text(json.dumps(described | change))
         with pytest.raises(UserError, match=message):
@@ -162,3 +165,28 @@ def test_loading_names_what_is_wrong(tmp_path):
     description.write_text("{")
     with pytest.raises(UserError, match=r"model.json cannot be read"):
         load_model(tmp_path / "n")
+
+
+def test_a_file_and_its_pillow_image_are_the_same(tmp_path):
+    rng = np.random.default_rng(0)
+    model = small_model()
+    grey = Image.fromarray(rng.integers(0, 255, (40, 32)).astype(np.uint8))
+    alpha = Image.merge("RGBA", [grey, grey, grey, grey.rotate(180)])
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    grey.save(tmp_path / "turned.png", exif=exif)
+    alpha.save(tmp_path / "alpha.png")
+    Image.fromarray(rng.integers(0, 65535, (32, 32)).astype(np.uint16)).save(tmp_path / "wide.png")
+    for path in tmp_path.glob("*.png"):
+        with Image.open(path) as image:
+            assert np.array_equal(model.embed([image]), model.embed([path])), path
+
+
+def test_a_folder_never_mixes_two_models(tmp_path):
+    save_model(small_model(), str(tmp_path / "m"))
+    save_model(small_model(1, class_weights=None, class_names=("a",)), tmp_path / "m")
+    assert load_model(tmp_path / "m").class_weights is None
+    save_model(small_model(), tmp_path / "n")
+    shutil.copy(tmp_path / "n" / "classifier.safetensors", tmp_path / "m")
+    with pytest.raises(UserError, match="2 class weights for 1 classes"):
+        load_model(tmp_path / "m")

@@ -36,3 +36,9 @@ def test_the_terminal_decides(monkeypatch):
         assert isinstance(progress, Bars)
     with Silent().task("x", 1) as advance:
         advance(1)
+
+
+def test_names_are_not_read_as_markup(capsys):
+    with Bars() as bars:
+        bars.note("left out a[/b].png, x[red].png")
+    assert "a[/b].png, x[red].png" in capsys.readouterr().err

@@ -147,13 +147,13 @@ def test_drop_leaves_out_the_farthest():
     assert np.allclose(drop_weights(v[1:], labels[1:]), 1 / 9)
 
 
-@given(st.lists(st.integers(1, 25), min_size=1, max_size=5), st.floats(0, 0.9))
+@given(st.lists(st.integers(1, 25), min_size=1, max_size=5), st.floats(0, 0.45))
 def test_drop_equals_a_naive_loop(sizes, drop):
     v, _, labels = classes_of(sizes, dim=4)
     ours = unibct.class_prototypes(v, labels, kind="drop", drop=drop)
     for c, m in enumerate(sizes):
         rows = unit(v[labels == c])
-        distance = np.linalg.norm(rows - rows.mean(axis=0), axis=1).round(6)
+        distance = np.linalg.norm(rows - rows.mean(axis=0), axis=1)
         kept = rows[np.argsort(distance, kind="stable")[: m - int(drop * m + 1e-9)]]
         mean = kept.mean(axis=0)
         assert np.allclose(ours[c], mean / np.linalg.norm(mean), atol=1e-6)

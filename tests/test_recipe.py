@@ -50,6 +50,10 @@ def test_files_and_overrides(tmp_path):
         ("schedule=linear", "schedule = 'linear'"),
         ("milestones=[5, 3]", "milestones must rise"),
         ("batch_size=1", "batch_size = 1"),
+        ("epochs=true", "epochs = True"),
+        ('lr="0.1"', "lr = '0.1'"),
+        ("seed=-1", "seed = -1"),
+        ("seed=18446744073709551616", "seed = 18446744073709551616"),
         ("epochs", "write it as key=value"),
     ],
 )

@@ -113,3 +113,9 @@ def test_every_scenario_has_a_rule():
         "open-class",
         "identical-data",
     ]
+
+
+@pytest.mark.parametrize(("fraction", "want"), [(1 / 3, 999), (0.1 + 0.2, 900), (1e-20, 1)])
+def test_fractions_of_many_digits_do_not_overflow(fraction, want):
+    labels = np.zeros(3000, dtype=int)
+    assert abs(len(unibct.split(labels, "extended-data", fraction=fraction).old) - want) <= 1

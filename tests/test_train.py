@@ -1,4 +1,5 @@
 import csv
+import dataclasses
 import subprocess
 import sys
 import time
@@ -172,3 +173,53 @@ def test_a_free_model_may_have_its_own_dimension(sets, old_model):
     run = plan_run(sets[1], RECIPE.updated(dim=64), old=old_model, method="none")
     assert run.recipe.dim == 64
     assert run.old_fingerprint is None
+
+
+def test_a_foreign_folder_is_never_touched(sets, tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    (tmp_path / "metrics.csv").write_text("mine too")
+    with pytest.raises(UserError, match="exists already"):
+        train.train(sets[0], RECIPE, tmp_path, resume=True, device="cpu")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["metrics.csv", "notes.txt"]
+    assert (tmp_path / "metrics.csv").read_text() == "mine too"
+
+
+def test_changed_pixels_are_another_run(sets, old_model, tmp_path, monkeypatch):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    options = {"old": old_model, "device": "cpu"}
+    for stop_at in ("_epoch", "finished_model"):
+        out = tmp_path / stop_at
+        with monkeypatch.context() as patch:
+            patch.setattr(train._Trainer, stop_at, stop)
+            with pytest.raises(KeyboardInterrupt):
+                train.train(sets[1], RECIPE, out, **options)
+        upside_down = dataclasses.replace(sets[1], read=lambda i: sets[1].read(i)[::-1])
+        if stop_at == "_epoch":  # nothing but the cache was written: it must not be used
+            again = train.train(upside_down, RECIPE, out, resume=True, **options)
+            fresh = train.train(upside_down, RECIPE, tmp_path / "fresh", **options)
+            assert again.fingerprint == fresh.fingerprint
+        else:
+            with pytest.raises(UserError, match="another run: its pixels is"):
+                train.train(upside_down, RECIPE, out, resume=True, **options)
+
+
+def test_the_folder_s_name_does_not_matter_on_resuming(photo_folder, tmp_path):
+    images = open_images(photo_folder)
+    first = train.train(images, RECIPE, str(tmp_path / "m"), device="cpu")
+    renamed = dataclasses.replace(images, name=f"{photo_folder}/")
+    again = train.train(renamed, RECIPE, tmp_path / "m", resume=True, device="cpu")
+    assert again.fingerprint == first.fingerprint
+
+
+def test_without_momentum(sets, tmp_path):
+    model = train.train(sets[0], RECIPE.updated(momentum=0.0), tmp_path / "m", device="cpu")
+    assert load_model(tmp_path / "m").fingerprint == model.fingerprint
+
+
+def test_bct_needs_no_old_embeddings(sets, old_model, tmp_path, monkeypatch):
+    monkeypatch.setattr(train, "embed_pixel_batches", None)
+    train.train(sets[1], RECIPE, tmp_path / "m", old=old_model, method="bct", device="cpu")
+    with pytest.raises(TypeError):
+        train.train(sets[1], RECIPE, tmp_path / "n", old=old_model, method="regress", device="cpu")

@@ -35,13 +35,13 @@ def to_numpy(value: object) -> NDArray[Any]:
     return np.asarray(value)
 
 
-def like(result: NDArray[Any], example: object) -> Any:
-    """``result`` as the kind (and on the device) of ``example``."""
-    if is_tensor(example):
-        import torch
+def same_kind(result: Any, example: object) -> Any:
+    """An array or tensor as the kind (and on the device) of ``example``."""
+    if not is_tensor(example):
+        return to_numpy(result)
+    import torch
 
-        return torch.from_numpy(result).to(cast("torch.Tensor", example).device)
-    return result
+    return torch.as_tensor(result).to(cast("torch.Tensor", example).device)
 
 
 def checked_embeddings(value: object, name: str) -> NDArray[np.floating[Any]]:
@@ -54,7 +54,10 @@ def checked_embeddings(value: object, name: str) -> NDArray[np.floating[Any]]:
     finite = np.isfinite(array).all(axis=1)
     if not finite.all():
         raise UserError(f"{name} has NaN or infinite values, first in row {int(finite.argmin())}")
-    return array
+    # What torch takes too: contiguous, in the machine's byte order, at most double precision.
+    narrow = array.dtype.itemsize <= 8
+    native = np.dtype(array.dtype.newbyteorder("=") if narrow else np.float64)
+    return np.ascontiguousarray(array, dtype=native)
 
 
 def checked_labels(value: object, rows: int | None = None, name: str = "labels") -> NDArray[Any]:
@@ -100,5 +103,7 @@ def normalized(array: NDArray[np.floating[Any]]) -> NDArray[np.floating[Any]]:
     """Rows scaled to Euclidean length 1 (a row of zeros stays zero)."""
     if array.dtype.itemsize < 4:
         array = array.astype(np.float32)
-    lengths = np.linalg.norm(array, axis=1, keepdims=True)
-    return array / np.maximum(lengths, np.finfo(array.dtype).tiny)
+    # Squares of large or small float32 values would overflow or vanish.
+    lengths = np.sqrt(np.einsum("ij,ij->i", array, array, dtype=np.float64))
+    lengths = np.maximum(lengths, np.finfo(array.dtype).tiny).astype(array.dtype)
+    return array / lengths[:, None]

@@ -1,5 +1,6 @@
 """The command line: each command parses, calls one function and prints."""
 
+import io
 import json
 import sys
 from pathlib import Path
@@ -21,7 +22,6 @@ app = typer.Typer(
         "glyphs:train, glyphs:val, glyphs:test. Start with `unibct demo`."
     ),
     epilog="Each command explains itself: unibct train --help. Errors: exit code 2.",
-    no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -55,7 +55,7 @@ def split_command(
     scenario: Annotated[str, typer.Option(help=SCENARIO_NAMES)],
     out: Annotated[Path, typer.Option(help="folder for old.txt and new.txt")],
     fraction: Annotated[float, typer.Option(help="share of the images or classes in old")] = 0.3,
-    seed: Annotated[int, typer.Option(help="chooses the sample")] = 666,
+    seed: Annotated[int, typer.Option(min=0, help="chooses the sample")] = 666,
 ) -> None:
     """Split a data set into an old and a new training set.
 
@@ -104,7 +104,7 @@ def train_command(
     unibct train DATA --images split/new.txt --old models/old --out models/new
     --set epochs=20
     """
-    from unibct.data.sets import open_images, select_listed
+    from unibct.data.sets import open_images
     from unibct.models.model import load_model
     from unibct.progress import terminal_progress
     from unibct.recipe import load_recipe
@@ -112,9 +112,7 @@ def train_command(
 
     overrides = [*(set_ or []), *([] if seed is None else [f"seed={seed}"])]
     settings = load_recipe(recipe, overrides)
-    image_set = open_images(data)
-    if images is not None:
-        image_set = select_listed(image_set, images)
+    image_set = open_images(data, images)
     old_model = None if old is None else load_model(old)
     with terminal_progress() as progress:
         model = train(
@@ -147,7 +145,7 @@ def embed_command(
 
     Example: unibct embed models/new DATA --out emb/new
     """
-    from unibct.data.sets import open_images, select_listed
+    from unibct.data.sets import open_images
     from unibct.embeddings import embed_images, save_embeddings
     from unibct.files import require_absent
     from unibct.models.model import load_model
@@ -156,9 +154,7 @@ def embed_command(
 
     require_absent(out)
     loaded = load_model(model, device=pick_device(device))
-    image_set = open_images(data)
-    if images is not None:
-        image_set = select_listed(image_set, images)
+    image_set = open_images(data, images)
     with terminal_progress() as progress:
         result = embed_images(loaded, image_set, skip_bad=skip_bad_images, progress=progress)
     save_embeddings(result, out)
@@ -176,7 +172,7 @@ def evaluate_command(
     ],
     images: ImagesOption = None,
     far: Annotated[float, typer.Option(help="false accept rate of the headline TAR")] = 1e-4,
-    seed: Annotated[int, typer.Option(help="chooses the template images")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="chooses the template images")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON for machines")] = False,
     skip_bad_images: SkipOption = False,
     device: DeviceOption = "auto",
@@ -185,18 +181,17 @@ def evaluate_command(
 
     A quarter of each class's images is pooled into the gallery's template, the rest are queries.
     Self test: both sides from one model. Cross test: new queries, old templates. Compatible:
-    the cross test beats the old self test, by more than the bootstrap interval's width.
+    the cross test beats the old self test, and the bootstrap interval of the difference lies
+    above zero.
 
     Example: unibct evaluate DATA --query models/new --gallery models/old
     """
     from unibct.compare import compare
-    from unibct.data.sets import open_images, select_listed
+    from unibct.data.sets import open_images
     from unibct.progress import terminal_progress
     from unibct.report.tables import print_evaluation
 
-    image_set = open_images(data)
-    if images is not None:
-        image_set = select_listed(image_set, images)
+    image_set = open_images(data, images)
     with terminal_progress() as progress:
         evaluation = compare(
             image_set,
@@ -209,7 +204,7 @@ def evaluate_command(
             progress=progress,
         )
     if as_json:
-        print(json.dumps(evaluation.as_json(), indent=2, ensure_ascii=False))
+        print(json.dumps(evaluation.as_json(), indent=2))
     else:
         print_evaluation(evaluation)
 
@@ -218,7 +213,7 @@ def evaluate_command(
 def demo_command(
     scenario: Annotated[str, typer.Option(help=SCENARIO_NAMES)] = "extended-data",
     method: Annotated[str, typer.Option(help=METHOD_NAMES)] = "unibct",
-    seed: Annotated[int, typer.Option(help="chooses the split and the weights")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="chooses the split and the weights")] = 0,
     out: Annotated[Path, typer.Option(help="folder for models and report")] = Path("runs/demo"),
     fresh: Annotated[bool, typer.Option("--fresh", help="train again what is there")] = False,
     device: DeviceOption = "auto",
@@ -248,13 +243,16 @@ def main(arguments: list[str] | None = None) -> None:
     given = sys.argv[1:] if arguments is None else arguments
     debug = "--debug" in given
     given = [argument for argument in given if argument != "--debug"]
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without → must not stop a job
     if given == ["--version"]:
         from importlib.metadata import version
 
         print(f"unibct {version('unibct')}")
         return
     try:
-        status = app(args=given, prog_name="unibct", standalone_mode=False)
+        status = app(args=given or ["--help"], prog_name="unibct", standalone_mode=False)
     except UserError as error:
         if debug:
             raise
@@ -262,7 +260,8 @@ def main(arguments: list[str] | None = None) -> None:
     except OSError as error:
         if debug:
             raise
-        _fail(f"{error.filename or 'system'}: {error.strerror or error}", 2)
+        place = f"{error.filename}: " if error.filename else "reading or writing failed: "
+        _fail(f"{place}{error.strerror or error}", 2)
     except Exception as error:
         show = getattr(error, "format_message", None)  # a wrong option or argument
         if debug or show is None:

@@ -46,18 +46,23 @@ def compare(
             f"{query} has dimension {new.vectors.shape[1]} but {gallery} has dimension "
             f"{old.vectors.shape[1]}: the one cannot search the other"
         )
-    if skip_bad:
-        readable = set(old.ids) & set(new.ids)
-        images = images.select([i for i, name in enumerate(images.ids) if name in readable])
+    for path, side in sides.items():
+        if not _is_stored(path):  # unreadable images were left out, and named, just now
+            read = set(side.ids)
+            images = images.select([i for i, name in enumerate(images.ids) if name in read])
     return evaluate_upgrade(
         old.rows_of(images), new.rows_of(images), images.labels, far=far, seed=seed
     )
 
 
+def _is_stored(path: Path) -> bool:
+    return (path / embeddings.DESCRIPTION_FILE).is_file()
+
+
 def _embeddings(
     path: Path, images: ImageSet, *, skip_bad: bool, device: str, progress: Progress | None
 ) -> embeddings.Embeddings:
-    if (path / embeddings.DESCRIPTION_FILE).is_file():
+    if _is_stored(path):
         return embeddings.open_embeddings(path)
     model = load_model(path, device=pick_device(device))
     return embeddings.embed_images(model, images, skip_bad=skip_bad, progress=progress)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from unibct.data.sets import ImageSet, open_images
-from unibct.embeddings import Embeddings, embed_images
+from unibct.embeddings import embed_images
 from unibct.evaluate import Evaluation, evaluate_upgrade
 from unibct.methods import find_method
 from unibct.models.model import Model
@@ -43,7 +43,6 @@ class DemoResult:
 
     plan: DemoPlan
     models: dict[str, Model]
-    embeddings: dict[str, Embeddings]
     evaluation: Evaluation
 
 
@@ -59,9 +58,11 @@ def plan_demo(
         part: of the embedded set that is searched; ``val`` to choose recipes, ``test`` to report.
     """
     find_scenario(scenario)
-    find_method(method)
+    entry = find_method(method)
     images = open_images("glyphs:train")
     sets = split(images.labels, scenario, seed=666 + seed)
+    old_images, new_images = images.select(sets.old), images.select(sets.new)
+    entry.check_classes(old_images.class_names, new_images.class_names)
     recipe = load_recipe("glyphs")
     # Old and new model start from different weights: from the same ones they would agree already.
     old_recipe, new_recipe = recipe.updated(seed=2 * seed), recipe.updated(seed=2 * seed + 1)
@@ -70,8 +71,8 @@ def plan_demo(
     return DemoPlan(
         scenario,
         method,
-        images.select(sets.old),
-        images.select(sets.new),
+        old_images,
+        new_images,
         open_images(f"glyphs:{part}"),
         old_recipe,
         new_recipe,
@@ -120,14 +121,11 @@ def run_demo(
     new = trained("new", plan.new_images, plan.new_recipe, old, plan.method)
     free = trained("free", plan.new_images, plan.new_recipe)
     models = {"old": old, "new": new, "free": free}
-    embeddings = {
-        role: embed_images(model, plan.test_images, progress=progress)
+    vectors = {
+        role: embed_images(model, plan.test_images, progress=progress).vectors
         for role, model in models.items()
     }
     evaluation = evaluate_upgrade(
-        embeddings["old"].vectors,
-        embeddings["new"].vectors,
-        plan.test_images.labels,
-        free=embeddings["free"].vectors,
+        vectors["old"], vectors["new"], plan.test_images.labels, free=vectors["free"]
     )
-    return DemoResult(plan, models, embeddings, evaluation)
+    return DemoResult(plan, models, evaluation)

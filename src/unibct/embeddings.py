@@ -104,9 +104,9 @@ def embed_pixel_batches(
     return Embeddings(vectors, images.ids, images.labels, images.class_names, model.fingerprint)
 
 
-def save_embeddings(embeddings: Embeddings, folder: Path) -> None:
+def save_embeddings(embeddings: Embeddings, folder: str | Path) -> None:
     """Write an embeddings folder, whole or not at all."""
-    with atomic_folder(folder) as temporary:
+    with atomic_folder(Path(folder)) as temporary:
         np.save(temporary / VECTORS_FILE, embeddings.vectors, allow_pickle=False)
         np.save(temporary / LABELS_FILE, embeddings.labels, allow_pickle=False)
         text = "".join(f"{image_id}\n" for image_id in embeddings.ids)
@@ -167,7 +167,7 @@ def open_embeddings(folder: str | Path, *, verify: bool = True) -> Embeddings:
         raise UserError(f"{folder / DESCRIPTION_FILE} lacks the entry {error}") from error
     except UserError:
         raise
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, TypeError) as error:
         raise UserError(f"{folder} cannot be opened: {error}") from error
 
 

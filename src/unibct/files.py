@@ -33,6 +33,9 @@ def atomic_file(path: Path) -> Generator[Path]:
 def atomic_folder(path: Path) -> Generator[Path]:
     """A temporary folder to fill; synced and renamed to ``path`` when the block succeeds."""
     require_absent(path)
+    path = path.resolve()
+    if path == Path.cwd():
+        raise UserError(f"{path} is the current folder; name a new one inside it")
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent))
     try:

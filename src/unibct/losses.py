@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from unibct.arrays import checked_embeddings, checked_labels, is_tensor
 from unibct.errors import UserError
 
 
@@ -34,15 +35,20 @@ def arcface(
     Returns:
         The mean over the batch, a scalar tensor.
     """
-    embeddings = torch.as_tensor(embeddings)
-    class_vectors = torch.as_tensor(class_vectors).to(embeddings.device)
-    labels = torch.as_tensor(labels).to(embeddings.device)
+    if not is_tensor(embeddings):
+        embeddings = torch.from_numpy(checked_embeddings(embeddings, "embeddings"))
+    if not is_tensor(class_vectors):
+        class_vectors = torch.from_numpy(checked_embeddings(class_vectors, "class_vectors"))
+    if not is_tensor(labels):
+        labels = torch.from_numpy(checked_labels(labels))
+    class_vectors, labels = class_vectors.to(embeddings.device), labels.to(embeddings.device)
     _check_arcface(embeddings, class_vectors, labels)
+    labels = labels.long()
     dtype = torch.promote_types(embeddings.dtype, class_vectors.dtype)
     cosine = F.linear(_unit(embeddings.to(dtype)), _unit(class_vectors.to(dtype)))
-    target = cosine.gather(1, labels.long()[:, None])
-    logits = scale * cosine.scatter(1, labels.long()[:, None], widened_cosine(target, margin))
-    return F.cross_entropy(logits, labels.long())
+    target = cosine.gather(1, labels[:, None])
+    logits = scale * cosine.scatter(1, labels[:, None], widened_cosine(target, margin))
+    return F.cross_entropy(logits, labels)
 
 
 def widened_cosine(cosine: Tensor, margin: float) -> Tensor:
@@ -103,13 +109,16 @@ def _check_arcface(embeddings: Tensor, class_vectors: Tensor, labels: Tensor) ->
             f"embeddings have dimension {embeddings.shape[1]} but class_vectors have "
             f"dimension {class_vectors.shape[1]}"
         )
-    if labels.shape != embeddings.shape[:1] or labels.dtype.is_floating_point:
+    if not (embeddings.dtype.is_floating_point and class_vectors.dtype.is_floating_point):
+        raise UserError("arcface takes floating point embeddings and class_vectors")
+    whole = not labels.dtype.is_floating_point and labels.dtype != torch.bool
+    if labels.shape != embeddings.shape[:1] or not whole:
         raise UserError(
             f"labels must be {len(embeddings)} integers, one per embedding, not "
             f"{labels.dtype} of shape {tuple(labels.shape)}"
         )
     if labels.device.type == "cpu":  # on a GPU the look would wait for the device
-        low, high = int(labels.min()), int(labels.max())
+        low, high = int(labels.long().min()), int(labels.long().max())
         if low < 0 or high >= len(class_vectors):
             bad = low if low < 0 else high
             raise UserError(f"label {bad} has no row among the {len(class_vectors)} class_vectors")

@@ -4,7 +4,7 @@ A method is built once from what the old model knows of the new training set; th
 calls ``refresh`` at the refresh epochs and ``loss`` in each step, and names no method.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -21,7 +21,8 @@ class OldKnowledge:
     """What the old model says of the new training set.
 
     Attributes:
-        embeddings: (images, dim) the old model's embeddings of the new training set.
+        embeddings: (images, dim) the old model's embeddings of the new training set; (0, dim) for
+            a method that says it needs none.
         labels: (images,) the classes of the new training set, 0…C-1.
         class_names: the names of those classes.
         old_class_names: the classes that the old model was trained on.
@@ -140,15 +141,10 @@ class Bct(FrozenClassVectors):
                 "bct needs the old classifier, but the old model's folder has no "
                 "classifier.safetensors; use unibct"
             )
+        require_known_classes(old.old_class_names, old.class_names)
         row = {name: i for i, name in enumerate(old.old_class_names)}
-        new_classes = [name for name in old.class_names if name not in row]
-        if new_classes:
-            raise UserError(
-                f"bct cannot be used here: the old model does not know {len(new_classes)} of the "
-                f"{len(old.class_names)} new classes, first {new_classes[0]!r}; use unibct"
-            )
         rows = torch.tensor([row[name] for name in old.class_names])
-        self._vectors = old.old_class_weights[rows].to(old.embeddings.device)
+        self._vectors = old.old_class_weights[rows].to(old.labels.device)
 
 
 class Prototypes(FrozenClassVectors):
@@ -175,26 +171,45 @@ class Prototypes(FrozenClassVectors):
         )
 
 
-Maker = Callable[[OldKnowledge, Settings], Method]
+def require_known_classes(old_classes: Sequence[str], new_classes: Sequence[str]) -> None:
+    """Refuse new classes that the old model was not trained on."""
+    unknown = sorted(set(new_classes) - set(old_classes))
+    if unknown:
+        raise UserError(
+            f"bct cannot be used here: the old model does not know {len(unknown)} of the "
+            f"{len(new_classes)} new classes, first {unknown[0]!r}; use unibct"
+        )
+
+
+def _any_classes(old_classes: Sequence[str], new_classes: Sequence[str]) -> None:
+    """Most methods work whatever the old model was trained on."""
 
 
 @dataclass(frozen=True)
 class MethodEntry:
-    """How a method is made, and one line of help."""
+    """How a method is made, and what it needs.
 
-    make: Maker
-    help: str
+    Attributes:
+        make: builds it from what the old model knows.
+        needs_old_model: whether there must be an old model.
+        needs_old_embeddings: whether the new training set is embedded by the old model.
+        check_classes: refuses old and new class names that it cannot work with.
+    """
+
+    make: Callable[[OldKnowledge, Settings], Method]
     needs_old_model: bool = True
+    needs_old_embeddings: bool = True
+    check_classes: Callable[[Sequence[str], Sequence[str]], None] = _any_classes
 
 
 METHODS: dict[str, MethodEntry] = {
-    "none": MethodEntry(lambda old, settings: Method(), "no compatibility loss", False),
-    "regress": MethodEntry(Regress, "distance to the same image's old embedding"),
-    "contrast": MethodEntry(Contrast, "old embeddings: own image against other classes"),
-    "bct": MethodEntry(Bct, "ArcFace on the old classifier's class weights"),
-    "unibct-centroid": MethodEntry(partial(Prototypes, kind="centroid"), "… on class means"),
-    "unibct-drop": MethodEntry(partial(Prototypes, kind="drop"), "… means without outliers"),
-    "unibct": MethodEntry(partial(Prototypes, kind="structural"), "… on refined prototypes"),
+    "none": MethodEntry(lambda old, settings: Method(), False, False),
+    "regress": MethodEntry(Regress),
+    "contrast": MethodEntry(Contrast),
+    "bct": MethodEntry(Bct, needs_old_embeddings=False, check_classes=require_known_classes),
+    "unibct-centroid": MethodEntry(partial(Prototypes, kind="centroid")),
+    "unibct-drop": MethodEntry(partial(Prototypes, kind="drop")),
+    "unibct": MethodEntry(partial(Prototypes, kind="structural")),
 }
 
 

@@ -19,7 +19,7 @@ from unibct.errors import UserError
 Floats: TypeAlias = NDArray[np.floating[Any]]
 ThresholdRule: TypeAlias = Literal["strict", "nearest"]
 
-_BLOCK = 4096  # query rows scored at a time
+_BLOCK_ENTRIES = 16_000_000  # scores held at a time
 
 
 def verification(
@@ -155,12 +155,13 @@ def identification(
     for k in ks:
         if k < 1:
             raise UserError(f"k must be at least 1, not {k}")
+    block = max(1, _BLOCK_ENTRIES // len(gallery))
     ranks = np.concatenate(
         [
             mate_ranks(
-                query[i : i + _BLOCK] @ gallery.T, query_labels[i : i + _BLOCK], gallery_labels
+                query[i : i + block] @ gallery.T, query_labels[i : i + block], gallery_labels
             )
-            for i in range(0, len(query), _BLOCK)
+            for i in range(0, len(query), block)
         ]
     )
     return {k: float(np.mean(ranks < k)) for k in ks}

@@ -130,7 +130,7 @@ class Bars:
 
     def note(self, text: str) -> None:
         """Print a line above the bars."""
-        self._bars.console.print(text, highlight=False)
+        self._bars.console.print(text, highlight=False, markup=False)
 
 
 @contextmanager

@@ -31,7 +31,7 @@ from unibct.arrays import (
     checked_labels,
     is_tensor,
     require_contiguous_labels,
-    to_numpy,
+    same_kind,
 )
 from unibct.errors import UserError
 
@@ -89,7 +89,7 @@ def class_prototypes(
         )
     prototypes = _weighted_class_sums(vectors, weights, label_array, classes)
     prototypes = torch.nn.functional.normalize(prototypes, dim=1)
-    return _same_kind(prototypes, old)
+    return same_kind(prototypes, old)
 
 
 def structural_weights(new: Any, labels: Any, *, tau: float = 0.05, lam: float = 0.9) -> Any:
@@ -119,13 +119,13 @@ def structural_weights(new: Any, labels: Any, *, tau: float = 0.05, lam: float =
         real = real.to(vectors.device)
         cosine = _gram(vectors, inverse_lengths, row_index)
         weights[row_index[real]] = _walk_weights(cosine, real, tau, lam)[real]
-    return _same_kind(weights, new)
+    return same_kind(weights, new)
 
 
 def drop_weights(old: Any, labels: Any, *, drop: float = 0.1) -> Any:
     """1/kept for the images that stay and 0 for the ``drop`` share farthest from the class mean.
 
-    floor(drop · m) images of a class of m are dropped; of equally far ones, the later.
+    floor(drop · m) images of a class of m are dropped.
     """
     if not 0 <= drop < 1:
         raise UserError(f"drop must be at least 0 and below 1, not {drop}")
@@ -136,33 +136,27 @@ def drop_weights(old: Any, labels: Any, *, drop: float = 0.1) -> Any:
         vectors, _uniform_weights(vectors, label_array), label_array, classes
     )
     inverse_lengths = _inverse_lengths(vectors)
-    # ‖v − μ‖² = 1 − 2⟨v, μ⟩ + ‖μ‖²: within a class, far from the mean is a small ⟨v, μ⟩.
-    closeness = np.empty(len(vectors), dtype=np.float64)
+    distance = np.empty(len(vectors), dtype=np.float64)
     for start in range(0, len(vectors), _CHUNK):
         part = slice(start, start + _CHUNK)
         own_mean = means[torch.from_numpy(label_array[part]).to(means.device)]
-        dots = (vectors[part] * own_mean).sum(dim=1) * inverse_lengths[part]
-        closeness[part] = dots.cpu().numpy()
-    order = np.lexsort((-closeness.round(6), label_array))  # rounding must not settle a tie
+        gap = vectors[part] * inverse_lengths[part, None] - own_mean
+        distance[part] = gap.square().sum(dim=1).cpu().numpy()
+    order = np.lexsort((distance, label_array))
     sizes = np.bincount(label_array)
     kept = sizes - np.floor(sizes * drop + 1e-9).astype(np.int64)
     rank = np.arange(len(order)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     weights = np.zeros(len(order))
     sorted_labels = label_array[order]
     weights[order] = np.where(rank < kept[sorted_labels], 1 / kept[sorted_labels], 0)
-    return _same_kind(torch.from_numpy(weights).to(vectors), old)
-
-
-def _same_kind(result: Tensor, example: Any) -> Any:
-    """NumPy or torch, as ``example`` is."""
-    return result if is_tensor(example) else to_numpy(result)
+    return same_kind(torch.from_numpy(weights).to(vectors), old)
 
 
 def _as_float_tensor(value: Any, name: str) -> Tensor:
     """Checked embeddings as a float32 or float64 tensor, sharing memory where that is possible."""
     if is_tensor(value):
         tensor = cast(Tensor, value).detach()
-        if tensor.ndim != 2 or not tensor.dtype.is_floating_point:
+        if tensor.ndim != 2 or tensor.shape[1] == 0 or not tensor.dtype.is_floating_point:
             raise UserError(
                 f"{name} must be floating point of shape (rows, dim), "
                 f"not {tensor.dtype} of shape {tuple(tensor.shape)}"
@@ -181,8 +175,8 @@ def _as_float_tensor(value: Any, name: str) -> Tensor:
 
 def _inverse_lengths(vectors: Tensor) -> Tensor:
     """1/‖v‖ of each row, so that nothing as large as the data need be normalised."""
-    lengths = cast(Tensor, torch.linalg.vector_norm(vectors, dim=1))
-    return lengths.clamp_min(torch.finfo(vectors.dtype).tiny).reciprocal()
+    lengths = cast(Tensor, torch.linalg.vector_norm(vectors, dim=1, dtype=torch.float64))
+    return lengths.clamp_min(torch.finfo(vectors.dtype).tiny).reciprocal().to(vectors.dtype)
 
 
 def _uniform_weights(vectors: Tensor, labels: NDArray[np.int64]) -> Tensor:

@@ -5,7 +5,7 @@ import tomllib
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -25,7 +25,7 @@ class Recipe(BaseModel):
     (``milestones``), or falls along half a cosine to zero (``cosine``).
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     architecture: str = "resnet18"
     dim: Annotated[int, Field(ge=1)] | None = None  # None: the old model's, or the network's own
@@ -47,7 +47,7 @@ class Recipe(BaseModel):
     tau: Positive = 0.05
     lam: Share = 0.9
     drop: Share = 0.1
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -117,6 +117,11 @@ def load_recipe(name: str = DEFAULT_RECIPE, overrides: Sequence[str] = ()) -> Re
 
 
 def _checked(values: dict[str, Any], source: str) -> Recipe:
+    # TOML has lists where the recipe has tuples.
+    values = {
+        key: tuple(cast(list[Any], value)) if isinstance(value, list) else value
+        for key, value in values.items()
+    }
     try:
         return Recipe(**values)
     except ValidationError as error:

@@ -20,7 +20,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from unibct.arrays import checked_labels, like
+from unibct.arrays import checked_labels, same_kind
 from unibct.errors import UserError
 
 DEFAULT_FRACTION = 0.3
@@ -71,7 +71,10 @@ def old_images_per_class(
 ) -> NDArray[np.int64]:
     """max(1, floor(fraction · size)) of each class: how many of its images the old set takes."""
     exact = _exact_fraction(fraction)
-    return np.maximum(class_sizes * exact.numerator // exact.denominator, 1)
+    # In Python's integers: 1/3 is a fraction with 16 digits, which would overflow int64.
+    sizes, inverse = np.unique(class_sizes, return_inverse=True)
+    quota = [max(1, int(n) * exact.numerator // exact.denominator) for n in sizes]
+    return np.array(quota, dtype=np.int64)[inverse]
 
 
 def old_class_count(classes: int, fraction: float = DEFAULT_FRACTION) -> int:
@@ -103,6 +106,8 @@ def split(
     if not len(labels):
         raise UserError("labels is empty: there is nothing to split")
     _, labels, sizes = np.unique(labels, return_inverse=True, return_counts=True)
+    if seed < 0:
+        raise UserError(f"seed must not be negative, not {seed}")
     rng = np.random.default_rng(seed)
     if rule.sample == "images":
         old = sample_images(labels, old_images_per_class(sizes, fraction), rng)
@@ -119,7 +124,7 @@ def split(
     new = {"all": np.ones_like(old), "rest": ~old, "same": old}[rule.new]
     if not new.any():
         raise UserError(f"{scenario} leaves no image for the new set: every class has one image")
-    return Split(like(np.flatnonzero(old), given), like(np.flatnonzero(new), given))
+    return Split(same_kind(np.flatnonzero(old), given), same_kind(np.flatnonzero(new), given))
 
 
 def sample_images(

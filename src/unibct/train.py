@@ -28,16 +28,23 @@ from unibct.embeddings import (
     save_embeddings,
 )
 from unibct.errors import UserError
-from unibct.files import atomic_file, require_absent, write_text
+from unibct.files import require_absent, write_text
 from unibct.methods import Batch, Method, OldKnowledge, Settings, find_method
 from unibct.models.architectures import InputSpec, build_network, find_architecture
-from unibct.models.model import DESCRIPTION_FILE, Model, load_model, save_model, to_input
+from unibct.models.model import (
+    DESCRIPTION_FILE,
+    Model,
+    load_model,
+    save_model,
+    save_tensors,
+    to_input,
+)
 from unibct.progress import Progress, Silent
 from unibct.recipe import Recipe
 
 CHECKPOINT_FILE = "checkpoint.safetensors"
 METRICS_FILE = "metrics.csv"
-OLD_EMBEDDINGS = "old_embeddings"
+OLD_EMBEDDINGS = ".old_embeddings"  # a cache; gone when the model is finished
 
 
 def pick_device(name: str = "auto") -> torch.device:
@@ -55,7 +62,7 @@ def pick_device(name: str = "auto") -> torch.device:
 
 @dataclass(frozen=True)
 class Run:
-    """What determines a training run's result; the digest names it."""
+    """What determines a training run's result."""
 
     images: ImageSet
     recipe: Recipe
@@ -66,9 +73,8 @@ class Run:
         """Plain values: kept with each checkpoint and model, and compared on resuming."""
         return {
             "method": self.method,
-            "data": self.images.name,
             "images": len(self.images),
-            "images_digest": self.images.digest,
+            "classes": len(self.images.class_names),
             "old_model": self.old_fingerprint,
             "recipe": self.recipe.model_dump(mode="json"),
             "unibct": metadata.version("unibct"),
@@ -76,8 +82,8 @@ class Run:
 
     @property
     def digest(self) -> str:
-        """Of all that is described."""
-        text = json.dumps(self.described(), sort_keys=True)
+        """Names the run before any image is read; a folder of another one is found out later."""
+        text = json.dumps([self.images.digest, self.described()], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -92,6 +98,7 @@ def plan_run(
     architecture = find_architecture(recipe.architecture)
     dim = recipe.dim or (old.dim if old is not None else architecture.dim)
     if entry.needs_old_model and old is not None:
+        entry.check_classes(old.class_names, images.class_names)
         if dim != old.dim:
             raise UserError(
                 f"the new model's dimension is {dim} but the old one's is {old.dim}: embeddings "
@@ -111,7 +118,7 @@ def plan_run(
 def train(
     images: ImageSet,
     recipe: Recipe,
-    out: Path,
+    out: str | Path,
     *,
     old: Model | None = None,
     method: str | None = None,
@@ -138,30 +145,32 @@ def train(
     Returns:
         The trained model, in evaluation mode.
     """
-    progress = progress or Silent()
+    progress, out = progress or Silent(), Path(out)
     run = plan_run(images, recipe, old=old, method=method)
     target = pick_device(device)
-    created = not out.exists()
-    if not resume:
-        require_absent(out)
-    elif (out / DESCRIPTION_FILE).is_file():
-        model = load_model(out, device=target)
-        _require_same_run(model.training, run.described(), out)
-        progress.note(f"{out}: already trained")
-        work = _images_per_epoch(len(images), run.recipe.batch_size) * run.recipe.epochs
-        with progress.task(label, work, done=work):
-            return model
-    checkpoint = _read_checkpoint(out) if resume else None
-    if checkpoint is not None:
-        _require_same_run(checkpoint.described, run.described(), out)
+    finished = resume and (out / DESCRIPTION_FILE).is_file()
+    checkpoint = _read_checkpoint(out) if resume and not finished else None
+    if not finished and checkpoint is None:
+        _require_nothing_but_cache(out)
 
     spec = find_architecture(run.recipe.architecture).input
     pixels = read_pixels(
         images, spec.height, spec.width, spec.channels, skip_bad=skip_bad, progress=progress
     )
+    run = plan_run(pixels.images, recipe, old=old, method=method)
+    described = run.described() | {"pixels": pixels.digest}
+    if finished:
+        model = load_model(out, device=target)
+        _require_same_run(model.training, described, out)
+        progress.note(f"{out}: already trained")
+        work = _images_per_epoch(len(pixels.images), run.recipe.batch_size) * run.recipe.epochs
+        with progress.task(label, work, done=work):
+            return model
+    if checkpoint is not None:
+        _require_same_run(checkpoint.described, described, out)
     try:
-        trainer = _Trainer(run, pixels, spec, target, out)
-        if old is not None and find_method(run.method).needs_old_model:
+        trainer = _Trainer(run, described, pixels, spec, target, out)
+        if old is not None:
             trainer.learn_from(old, progress)
         if checkpoint is not None:
             trainer.restore(checkpoint)
@@ -169,7 +178,7 @@ def train(
         model = trainer.finished_model()
         save_model(model, out)
     except UserError:
-        if created and not (out / CHECKPOINT_FILE).is_file():
+        if not (out / CHECKPOINT_FILE).is_file():
             shutil.rmtree(out, ignore_errors=True)
         raise
     (out / CHECKPOINT_FILE).unlink(missing_ok=True)
@@ -192,6 +201,7 @@ class _Trainer:
     """The state of one run: network, classifier, optimiser, method."""
 
     run: Run
+    described: dict[str, Any]
     pixels: PixelBatches
     spec: InputSpec
     device: torch.device
@@ -229,23 +239,27 @@ class _Trainer:
 
     def learn_from(self, old: Model, progress: Progress) -> None:
         """Make the method; the old embeddings of the training set are computed once."""
-        embeddings = self._old_embeddings(old.to(self.device), progress)
+        entry = find_method(self.run.method)
+        vectors = np.empty((0, old.dim), dtype=np.float32)
+        if entry.needs_old_embeddings:
+            vectors = np.array(self._old_embeddings(old.to(self.device), progress).vectors)
         recipe = self.run.recipe
         knowledge = OldKnowledge(
-            embeddings=torch.from_numpy(np.array(embeddings.vectors)).to(self.device),
+            embeddings=torch.from_numpy(vectors).to(self.device),
             labels=self.labels,
             class_names=self.pixels.images.class_names,
             old_class_names=old.class_names,
             old_class_weights=old.class_weights,
         )
         settings = Settings(recipe.scale, recipe.margin, recipe.tau, recipe.lam, recipe.drop)
-        self.method = find_method(self.run.method).make(knowledge, settings)
+        self.method = entry.make(knowledge, settings)
 
     def _old_embeddings(self, old: Model, progress: Progress) -> Embeddings:
-        folder = self.out / OLD_EMBEDDINGS
+        folder = self.out / OLD_EMBEDDINGS / "embeddings"
+        note = self.out / OLD_EMBEDDINGS / "pixels.txt"  # of which images they are
         if folder.is_dir():
             kept = open_embeddings(folder)
-            if kept.fingerprint == old.fingerprint and kept.ids == self.pixels.images.ids:
+            if kept.fingerprint == old.fingerprint and note.read_text() == self.pixels.digest:
                 return kept
             shutil.rmtree(folder)
         pixels = self.pixels
@@ -253,6 +267,7 @@ class _Trainer:
             size = (old.input.height, old.input.width, old.input.channels)
             pixels = read_pixels(pixels.images, *size, progress=progress)
         embeddings = embed_pixel_batches(old, pixels, label="old embeddings", progress=progress)
+        write_text(note, self.pixels.digest)
         save_embeddings(embeddings, folder)
         return embeddings
 
@@ -321,7 +336,7 @@ class _Trainer:
             )
         return {
             "epoch": epoch,
-            "lr": recipe.learning_rate(epoch),
+            "lr": self.optimizer.param_groups[0]["lr"],  # of the last step
             "eta": eta,
             "loss_cls": mean_cls,
             "loss_comp": mean_comp,
@@ -342,8 +357,12 @@ class _Trainer:
             dim=model.dim,
             class_names=self.pixels.images.class_names,
             class_weights=self.class_weights.detach(),
-            training=self.run.described()
-            | {"unreadable_images": list(self.pixels.unreadable), "torch": torch.__version__},
+            training=self.described
+            | {
+                "data": self.pixels.images.name,
+                "unreadable_images": list(self.pixels.unreadable),
+                "torch": torch.__version__,
+            },
             old_fingerprint=self.run.old_fingerprint,
         )
 
@@ -353,20 +372,17 @@ class _Trainer:
             tensors[f"network.{name}"] = tensor
         tensors["class_weights"] = self.class_weights.detach()
         for index, parameter in enumerate(self._parameters()):
-            tensors[f"momentum.{index}"] = self.optimizer.state[parameter]["momentum_buffer"]
+            buffer = self.optimizer.state[parameter].get("momentum_buffer")
+            if buffer is not None:  # there is none at momentum 0
+                tensors[f"momentum.{index}"] = buffer
         for name, tensor in self.method.state().items():
             tensors[f"method.{name}"] = tensor
         state = {
-            "described": self.run.described(),
+            "described": self.described,
             "epochs_done": self.epochs_done,
             "metrics": self.metrics,
         }
-        with atomic_file(self.out / CHECKPOINT_FILE) as temporary:
-            safetensors.torch.save_file(
-                {name: tensor.contiguous() for name, tensor in tensors.items()},
-                temporary,
-                metadata={"state": json.dumps(state)},
-            )
+        save_tensors(self.out / CHECKPOINT_FILE, tensors, {"state": json.dumps(state)})
         write_text(self.out / METRICS_FILE, _as_csv(self.metrics))
 
     def restore(self, checkpoint: _Checkpoint) -> None:
@@ -376,8 +392,10 @@ class _Trainer:
         with torch.no_grad():
             self.class_weights.copy_(tensors["class_weights"])
         for index, parameter in enumerate(self._parameters()):
-            buffer = torch.empty_like(parameter).copy_(tensors[f"momentum.{index}"])
-            self.optimizer.state[parameter]["momentum_buffer"] = buffer
+            kept = tensors.get(f"momentum.{index}")
+            if kept is not None:
+                buffer = torch.empty_like(parameter).copy_(kept)
+                self.optimizer.state[parameter]["momentum_buffer"] = buffer
         method_state = _with_prefix(tensors, "method.")
         self.method.load_state({k: v.to(self.device) for k, v in method_state.items()})
         self.epochs_done = checkpoint.epochs_done
@@ -391,6 +409,13 @@ def _with_prefix(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
 def _images_per_epoch(images: int, batch_size: int) -> int:
     """Whole batches only: a rest of one or two images would upset batch normalisation."""
     return images // batch_size * batch_size if images >= batch_size else images
+
+
+def _require_nothing_but_cache(out: Path) -> None:
+    """Refuse a folder that holds anything but what a run stopped in its first epoch leaves."""
+    others = [p for p in out.iterdir() if p.name != OLD_EMBEDDINGS] if out.is_dir() else []
+    if others or out.is_file():
+        require_absent(out)
 
 
 def _read_checkpoint(out: Path) -> _Checkpoint | None:

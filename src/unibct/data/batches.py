@@ -1,5 +1,6 @@
 """Pixels of an image set in batches, decoded by threads, kept in memory where they fit."""
 
+import hashlib
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -26,6 +27,7 @@ class PixelBatches:
     Attributes:
         images: the set, without unreadable images.
         unreadable: the ids of images that were left out.
+        digest: changes with any image's pixels, id, class or place.
     """
 
     images: ImageSet
@@ -33,6 +35,7 @@ class PixelBatches:
     width: int
     channels: int
     unreadable: tuple[str, ...]
+    digest: str
     _kept: Pixels | None
 
     def batches(self, order: NDArray[np.int64], batch_size: int) -> Iterator[Pixels]:
@@ -52,7 +55,10 @@ class PixelBatches:
                 yield np.stack([future.result() for future in futures])
 
     def _read(self, index: int) -> Pixels:
-        return _read_fitted(self.images, index, self.height, self.width, self.channels)
+        try:
+            return _read_fitted(self.images, index, self.height, self.width, self.channels)
+        except UnreadableImageError as error:
+            raise UserError(f"{self.images.ids[index]} was readable before: {error}") from error
 
 
 def read_pixels(
@@ -79,10 +85,12 @@ def read_pixels(
     shape = (len(images), height, width, channels)
     kept = np.empty(shape, dtype=np.uint8) if int(np.prod(shape)) <= memory else None
     unreadable: dict[int, str] = {}
+    digests: list[bytes] = [b""] * len(images)
 
     def read(index: int) -> None:
         try:
             pixels = _read_fitted(images, index, height, width, channels)
+            digests[index] = hashlib.blake2b(pixels.tobytes(), digest_size=16).digest()
             if kept is not None:
                 kept[index] = pixels
         except UnreadableImageError as error:
@@ -99,7 +107,8 @@ def read_pixels(
                     if done % 64 == 0 or done == len(images):
                         advance(64 if done % 64 == 0 else done % 64)
     if not unreadable:
-        return PixelBatches(images, height, width, channels, (), kept)
+        digest = _digest(images, digests)
+        return PixelBatches(images, height, width, channels, (), digest, kept)
     bad = sorted(unreadable)
     if not skip_bad:
         named = "; ".join(f"{images.ids[i]} ({unreadable[i]})" for i in bad[:_NAMED])
@@ -115,9 +124,13 @@ def read_pixels(
     names = tuple(images.ids[i] for i in bad)
     if progress is not None:
         progress.note(f"left out {len(bad)} unreadable images of {images.name}: {', '.join(names)}")
-    return PixelBatches(
-        remaining, height, width, channels, names, None if kept is None else kept[good]
-    )
+    digest = _digest(remaining, [digests[i] for i in good])
+    kept = None if kept is None else kept[good]
+    return PixelBatches(remaining, height, width, channels, names, digest, kept)
+
+
+def _digest(images: ImageSet, pixel_digests: list[bytes]) -> str:
+    return hashlib.sha256(images.digest.encode() + b"".join(pixel_digests)).hexdigest()
 
 
 def _read_fitted(images: ImageSet, index: int, height: int, width: int, channels: int) -> Pixels:

@@ -11,7 +11,7 @@ from unibct.errors import UserError
 
 
 def read_folder(name: str) -> ImageSet:
-    """All PNG, JPEG and WebP images under the class folders of ``name``, sorted by path.
+    """All PNG, JPEG and WebP images in the class folders of ``name``, sorted by path.
 
     Hidden files and files of other types are passed over; a class folder without an image is an
     error, because it is more often a failed copy than a wish.
@@ -32,17 +32,13 @@ def read_folder(name: str) -> ImageSet:
     ids: list[str] = []
     labels: list[int] = []
     for label, class_name in enumerate(classes):
-        found = sorted(_image_paths(root / class_name))
+        found = _image_names(root / class_name)
         if not found:
             raise UserError(
                 f"class folder {root / class_name} has no PNG, JPEG or WebP image; "
-                "add images or remove the folder"
+                "add images or remove the folder (the layout is root/<class>/<image>)"
             )
-        for path in found:
-            relative = path.relative_to(root).as_posix()
-            if "\n" in relative or "\r" in relative:
-                raise UserError(f"{path!r} has a line break in its name; rename it")
-            ids.append(relative)
+        ids.extend(_checked_id(f"{class_name}/{name}") for name in found)
         labels.extend([label] * len(found))
 
     def read(image_id: str) -> Pixels:
@@ -54,10 +50,22 @@ def read_folder(name: str) -> ImageSet:
     return ImageSet(name, tuple(ids), np.asarray(labels, dtype=np.int64), tuple(classes), read)
 
 
-def _image_paths(folder: Path) -> list[Path]:
-    return [
-        Path(parent) / file
-        for parent, _, files in os.walk(folder, followlinks=True)
-        for file in files
-        if file.lower().endswith(SUFFIXES) and not file.startswith(".")
-    ]
+def _checked_id(image_id: str) -> str:
+    """An id must fit on one line of a UTF-8 list file."""
+    if not image_id.isprintable() and any(mark in image_id for mark in "\n\r"):
+        raise UserError(f"{image_id!r} has a line break in its name; rename it")
+    try:
+        image_id.encode()
+    except UnicodeEncodeError as error:
+        raise UserError(f"{image_id!r} is not valid UTF-8; rename it") from error
+    return image_id
+
+
+def _image_names(folder: Path) -> list[str]:
+    return sorted(
+        entry.name
+        for entry in os.scandir(folder)
+        if entry.name.lower().endswith(SUFFIXES)
+        and not entry.name.startswith(".")
+        and entry.is_file()
+    )

@@ -31,7 +31,7 @@ def decode(data: bytes) -> Pixels:
         if data[:3] == b"\xff\xd8\xff" and b"Exif\0" not in data[:65536]:
             return _decode_jpeg(data)
         with Image.open(io.BytesIO(data), formats=_FORMATS) as image:
-            return _pillow_pixels(image)
+            return pillow_pixels(image)
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise UnreadableImageError(str(error).replace("\n", " ")) from error
 
@@ -44,10 +44,11 @@ def _decode_jpeg(data: bytes) -> Pixels:
     if colorspace in ("YCbCr", "RGB"):
         return simplejpeg.decode_jpeg(data, colorspace="RGB")
     with Image.open(io.BytesIO(data), formats=_FORMATS) as image:  # CMYK
-        return _pillow_pixels(image)
+        return pillow_pixels(image)
 
 
-def _pillow_pixels(image: Image.Image) -> Pixels:
+def pillow_pixels(image: Image.Image) -> Pixels:
+    """The pixels of a Pillow image, as ``decode`` gives them."""
     image.load()
     image = ImageOps.exif_transpose(image)
     if image.mode.startswith("I"):  # 16 bits a pixel

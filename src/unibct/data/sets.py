@@ -72,25 +72,27 @@ class ImageSet:
 Reader = Callable[[str], ImageSet]
 
 
-def open_images(name: str) -> ImageSet:
+def open_images(name: str | Path, list_file: Path | None = None) -> ImageSet:
     """The image set that ``name`` stands for: a folder ``root/<class>/<image>`` or ``glyphs:PART``.
 
-    Adding a reader is one file and one line in this table.
+    With ``list_file``, only the images that it names. Adding a reader is one file and one line in
+    this table.
     """
     from unibct.data.folder import read_folder
     from unibct.data.glyphs import read_glyphs
 
+    name = str(name)
     readers: dict[str, Reader] = {"glyphs": read_glyphs}
     kind = name.split(":", 1)[0]
-    if kind in readers and not Path(name).exists():
-        return readers[kind](name)
-    return read_folder(name)
+    embedded = kind in readers and not Path(name).exists()
+    images = readers[kind](name) if embedded else read_folder(name)
+    return images if list_file is None else select_listed(images, list_file)
 
 
 def select_listed(images: ImageSet, list_file: Path) -> ImageSet:
     """The images that a list file names, one id per line (`unibct split` writes such lists)."""
     try:
-        lines = list_file.read_text(encoding="utf-8").splitlines()
+        lines = list_file.read_text(encoding="utf-8-sig").split("\n")
     except OSError as error:
         raise UserError(
             f"{list_file} cannot be read ({error.strerror}); make it with `unibct split`"

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor, nn
 
-from unibct.arrays import is_array, is_tensor, to_numpy
-from unibct.data.images import Pixels, UnreadableImageError, decode, fit
+from unibct.arrays import is_array, same_kind, to_numpy
+from unibct.data.images import Pixels, UnreadableImageError, decode, fit, pillow_pixels
 from unibct.errors import UserError
 from unibct.files import atomic_file, read_json, write_json
 from unibct.models.architectures import InputSpec, build_network
@@ -27,6 +27,13 @@ FORMAT = 1
 DESCRIPTION_FILE = "model.json"
 WEIGHTS_FILE = "model.safetensors"
 CLASSIFIER_FILE = "classifier.safetensors"
+_LOADING_ERRORS = (
+    OSError,
+    TypeError,
+    AttributeError,
+    RuntimeError,
+    safetensors.SafetensorError,
+)
 _RESIZE = "stretch, bilinear"  # part of what determines the output
 
 
@@ -92,9 +99,7 @@ class Model:
             vectors[start : start + len(part)] = self.embed_pixels(
                 np.stack([fit(_pixels(image, start + i), *size) for i, image in enumerate(part)])
             )
-        if is_tensor(images):
-            return torch.from_numpy(vectors).to(cast(Tensor, images).device)
-        return vectors
+        return same_kind(vectors, images)
 
     def embed_pixels(self, pixels: Pixels) -> NDArray[np.float32]:
         """One batch that is fitted already: (batch, height, width, channels) -> (batch, dim)."""
@@ -125,16 +130,27 @@ def to_input(pixels: Pixels, spec: InputSpec, device: torch.device) -> Tensor:
     return tensor.float().div_(255).sub_(spec.mean).div_(spec.std)
 
 
-def save_model(model: Model, folder: Path) -> None:
+def save_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
+    """Write a safetensors file, whole or not at all."""
+    contiguous = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
+    try:
+        with atomic_file(path) as temporary:
+            safetensors.torch.save_file(contiguous, temporary, metadata=metadata)
+    except safetensors.SafetensorError as error:
+        raise UserError(f"{path} cannot be written: {error}; is the disk full?") from error
+
+
+def save_model(model: Model, folder: str | Path) -> None:
     """Write a model folder; the description comes last and makes it complete."""
+    folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    state = {name: tensor.contiguous() for name, tensor in model.network.state_dict().items()}
-    with atomic_file(folder / WEIGHTS_FILE) as temporary:
-        safetensors.torch.save_file(state, temporary, metadata={"format": "pt"})
-    if model.class_weights is not None:
-        with atomic_file(folder / CLASSIFIER_FILE) as temporary:
-            weights = {"class_weights": model.class_weights.detach().contiguous()}
-            safetensors.torch.save_file(weights, temporary, metadata={"format": "pt"})
+    (folder / DESCRIPTION_FILE).unlink(missing_ok=True)
+    save_tensors(folder / WEIGHTS_FILE, model.network.state_dict(), {"format": "pt"})
+    if model.class_weights is None:
+        (folder / CLASSIFIER_FILE).unlink(missing_ok=True)
+    else:
+        weights = {"class_weights": model.class_weights}
+        save_tensors(folder / CLASSIFIER_FILE, weights, {"format": "pt"})
     write_json(
         folder / DESCRIPTION_FILE,
         {
@@ -190,9 +206,14 @@ def load_model(path: str | Path, *, device: str | torch.device = "cpu") -> Model
         raise
     except KeyError as error:
         raise UserError(f"{folder / DESCRIPTION_FILE} lacks the entry {error}") from error
-    except (OSError, TypeError, RuntimeError, safetensors.SafetensorError) as error:
+    except _LOADING_ERRORS as error:
         reason = str(error).splitlines()[0]
         raise UserError(f"{folder} cannot be loaded as a model: {reason}") from error
+    if model.class_weights is not None and len(model.class_weights) != len(model.class_names):
+        raise UserError(
+            f"{folder / CLASSIFIER_FILE} has {len(model.class_weights)} class weights for "
+            f"{len(model.class_names)} classes; restore all files from one copy"
+        )
     if model.fingerprint != expected:
         raise UserError(
             f"{folder / WEIGHTS_FILE} does not belong to {DESCRIPTION_FILE}: the fingerprint is "
@@ -210,6 +231,8 @@ def _as_image_list(images: Any) -> Sequence[Any]:
     array = to_numpy(images)
     if array.ndim == 4 and array.shape[3] not in (1, 3) and array.shape[1] in (1, 3):
         array = array.transpose(0, 2, 3, 1)
+    if array.ndim == 3 and array.shape[2] in (1, 3):
+        raise UserError("embed takes several images: put a single one into a list")
     if array.ndim not in (3, 4) or array.dtype != np.uint8:
         raise UserError(
             "images must be uint8 of shape (n, h, w), (n, h, w, c) or (n, c, h, w), not "
@@ -227,7 +250,7 @@ def _pixels(image: Any, index: int) -> NDArray[Any]:
         except UnreadableImageError as error:
             raise UserError(f"{image} is not a readable image: {error}") from error
     if isinstance(image, Image.Image):
-        return np.asarray(image if image.mode == "L" else image.convert("RGB"))
+        return pillow_pixels(image)
     pixels = to_numpy(image)
     if pixels.ndim == 3 and pixels.shape[2] not in (1, 3) and pixels.shape[0] in (1, 3):
         pixels = pixels.transpose(1, 2, 0)

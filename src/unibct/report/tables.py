@@ -41,6 +41,8 @@ def print_evaluation(evaluation: Evaluation, console: Console | None = None) -> 
         )
     console.print(criterion_table)
     verdict = evaluation.verdict
+    if evaluation.note:
+        console.print(evaluation.note, highlight=False)
     console.print(f"verdict: [{_STYLES[verdict]}]{verdict}[/]", highlight=False)
 
 
