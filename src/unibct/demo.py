@@ -7,7 +7,7 @@ from pathlib import Path
 from unibct.data.sets import ImageSet, open_images
 from unibct.embeddings import embed_images
 from unibct.evaluate import Evaluation, evaluate_upgrade
-from unibct.methods import find_method
+from unibct.methods import DEFAULT_METHOD, NO_METHOD, find_method
 from unibct.models.model import Model
 from unibct.progress import Progress, Silent
 from unibct.recipe import Recipe, load_recipe
@@ -47,7 +47,7 @@ class DemoResult:
 
 
 def plan_demo(
-    scenario: str = "extended-data", method: str = "unibct", seed: int = 0, part: str = "test"
+    scenario: str = "extended-data", method: str = DEFAULT_METHOD, seed: int = 0, part: str = "test"
 ) -> DemoPlan:
     """Settle the demo; a bad name is refused before any work.
 
@@ -99,7 +99,11 @@ def run_demo(
     progress = progress or Silent()
 
     def trained(
-        role: str, images: ImageSet, recipe: Recipe, old: Model | None = None, method: str = "none"
+        role: str,
+        images: ImageSet,
+        recipe: Recipe,
+        old: Model | None = None,
+        method: str = NO_METHOD,
     ) -> Model:
         run = plan_run(images, recipe, old=old, method=method)
         folder = out / "models" / f"{role}-{run.digest[:12]}"

@@ -213,6 +213,10 @@ METHODS: dict[str, MethodEntry] = {
 }
 
 
+DEFAULT_METHOD = "unibct"
+NO_METHOD = "none"
+
+
 def find_method(name: str) -> MethodEntry:
     """The method called ``name``, or an error that lists the names there are."""
     if name not in METHODS:

@@ -37,7 +37,7 @@ from unibct.errors import UserError
 
 PROTOTYPE_KINDS = ("centroid", "drop", "structural")
 
-_BATCH_ENTRIES = 8_000_000  # kernel entries (batch · m²) that one batch of classes may take
+_BATCH_ENTRIES = 8_000_000  # numbers (batch · m · m, and batch · m · dim) that one batch may take
 _TILE = 1024  # rows gathered at a time for the kernel of a large class
 _CHUNK = 16_384  # rows that the weighted sum takes at a time
 _PADDING = 1.15  # a batch's largest class may exceed its smallest by this factor
@@ -113,7 +113,7 @@ def structural_weights(new: Any, labels: Any, *, tau: float = 0.05, lam: float =
     require_contiguous_labels(label_array)
     inverse_lengths = _inverse_lengths(vectors)
     weights = torch.empty(len(vectors), dtype=vectors.dtype, device=vectors.device)
-    for rows, sizes in _batches_of_like_size(label_array):
+    for rows, sizes in _batches_of_like_size(label_array, vectors.shape[1]):
         row_index = torch.from_numpy(rows).to(vectors.device)
         real = torch.arange(rows.shape[1]) < torch.from_numpy(sizes)[:, None]
         real = real.to(vectors.device)
@@ -198,12 +198,12 @@ def _weighted_class_sums(
 
 
 def _batches_of_like_size(
-    labels: NDArray[np.int64],
+    labels: NDArray[np.int64], dim: int
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
     """Row indices of classes of like size, padded with the class's first row.
 
     Yields:
-        rows (batch, m) and the true class sizes (batch,), with batch · m² bounded.
+        rows (batch, m) and the true class sizes (batch,), with batch · m · max(m, dim) bounded.
     """
     order = np.argsort(labels, kind="stable")
     sizes = np.bincount(labels)
@@ -213,11 +213,10 @@ def _batches_of_like_size(
     while begin < len(by_size):
         limit = int(sizes[by_size[begin]] * _PADDING)
         end = begin + 1
-        while (
-            end < len(by_size)
-            and sizes[by_size[end]] <= limit
-            and (end - begin + 1) * int(sizes[by_size[end]]) ** 2 <= _BATCH_ENTRIES
-        ):
+        while end < len(by_size) and sizes[by_size[end]] <= limit:
+            m = int(sizes[by_size[end]])
+            if (end - begin + 1) * m * max(m, dim) > _BATCH_ENTRIES:
+                break
             end += 1
         batch = by_size[begin:end]
         column = np.arange(int(sizes[batch].max()))

@@ -29,7 +29,15 @@ from unibct.embeddings import (
 )
 from unibct.errors import UserError
 from unibct.files import require_absent, write_text
-from unibct.methods import Batch, Method, OldKnowledge, Settings, find_method
+from unibct.methods import (
+    DEFAULT_METHOD,
+    NO_METHOD,
+    Batch,
+    Method,
+    OldKnowledge,
+    Settings,
+    find_method,
+)
 from unibct.models.architectures import InputSpec, build_network, find_architecture
 from unibct.models.model import (
     DESCRIPTION_FILE,
@@ -91,7 +99,7 @@ def plan_run(
     images: ImageSet, recipe: Recipe, *, old: Model | None = None, method: str | None = None
 ) -> Run:
     """Settle method and dimension, and refuse what cannot work, before anything is written."""
-    name = method or ("unibct" if old is not None else "none")
+    name = method or (NO_METHOD if old is None else DEFAULT_METHOD)
     entry = find_method(name)
     if entry.needs_old_model and old is None:
         raise UserError(f"method {name} needs the old model: give --old MODEL")
