@@ -28,12 +28,19 @@ def main() -> None:
     parser.add_argument("--part", default="test", help="val to choose a recipe, test to report")
     parser.add_argument("--out", type=Path, default=Path("runs/scenarios"))
     parser.add_argument("--scenarios", nargs="+", default=list(SCENARIOS))
+    parser.add_argument("--set", action="append", default=[], help="key=value of the recipe")
     arguments = parser.parse_args()
     results: dict[str, list[Evaluation]] = {}
     with terminal_progress() as progress:
         for seed in arguments.seeds:
             for scenario in arguments.scenarios:
-                plan = plan_demo(scenario, arguments.method, seed, arguments.part)
+                plan = plan_demo(
+                    scenario,
+                    arguments.method,
+                    seed,
+                    part=arguments.part,
+                    overrides=arguments.set,
+                )
                 found = run_demo(plan, arguments.out, progress=progress)
                 results.setdefault(scenario, []).append(found.evaluation)
     print_table(results)

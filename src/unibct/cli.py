@@ -37,6 +37,10 @@ ImagesOption = Annotated[
 SkipOption = Annotated[
     bool, typer.Option("--skip-bad-images", help="leave unreadable images out, and name them")
 ]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="change one number of the recipe"),
+]
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps")]
 
 
@@ -85,10 +89,7 @@ def train_command(
     recipe: Annotated[
         str, typer.Option(metavar="FILE", help="a TOML file, or a shipped one: glyphs, paper")
     ] = "glyphs",
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="change one number of the recipe"),
-    ] = None,
+    set_: SetOption = None,
     seed: Annotated[int | None, typer.Option(help="the recipe's seed")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="go on from the checkpoint")] = False,
     skip_bad_images: SkipOption = False,
@@ -215,6 +216,7 @@ def demo_command(
     method: Annotated[str, typer.Option(help=METHOD_NAMES)] = "unibct",
     seed: Annotated[int, typer.Option(min=0, help="chooses the split and the weights")] = 0,
     out: Annotated[Path, typer.Option(help="folder for models and report")] = Path("runs/demo"),
+    set_: SetOption = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="train again what is there")] = False,
     device: DeviceOption = "auto",
 ) -> None:
@@ -230,7 +232,7 @@ def demo_command(
     from unibct.report.page import write_report
     from unibct.report.tables import print_evaluation
 
-    plan = plan_demo(scenario, method, seed)
+    plan = plan_demo(scenario, method, seed, overrides=set_ or ())
     with terminal_progress(overall=plan.work) as progress:
         result = run_demo(plan, out, fresh=fresh, device=device, progress=progress)
     write_report(result, out / "report.html")

@@ -1,6 +1,7 @@
 """The demo: old, new and free model on the embedded images, from nothing to a verdict."""
 
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,7 +48,12 @@ class DemoResult:
 
 
 def plan_demo(
-    scenario: str = "extended-data", method: str = DEFAULT_METHOD, seed: int = 0, part: str = "test"
+    scenario: str = "extended-data",
+    method: str = DEFAULT_METHOD,
+    seed: int = 0,
+    *,
+    part: str = "test",
+    overrides: Sequence[str] = (),
 ) -> DemoPlan:
     """Settle the demo; a bad name is refused before any work.
 
@@ -56,6 +62,7 @@ def plan_demo(
         method: a name from ``METHODS``.
         seed: chooses the split (666 + seed) and the weights.
         part: of the embedded set that is searched; ``val`` to choose recipes, ``test`` to report.
+        overrides: ``key=value`` changes of the recipe.
     """
     find_scenario(scenario)
     entry = find_method(method)
@@ -63,7 +70,7 @@ def plan_demo(
     sets = split(images.labels, scenario, seed=666 + seed)
     old_images, new_images = images.select(sets.old), images.select(sets.new)
     entry.check_classes(old_images.class_names, new_images.class_names)
-    recipe = load_recipe("glyphs")
+    recipe = load_recipe("glyphs", overrides)
     # Old and new model start from different weights: from the same ones they would agree already.
     old_recipe, new_recipe = recipe.updated(seed=2 * seed), recipe.updated(seed=2 * seed + 1)
     if scenario == "identical-data":
