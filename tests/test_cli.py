@@ -197,9 +197,16 @@ def test_stored_embeddings_must_cover_the_images(work, photo_folder, tmp_path, c
     assert run("embed", work / "old", photo_folder, "--out", tmp_path / "e", "--images",
                work / "split/old.txt") == 0  # fmt: skip
     evaluate = ["evaluate", photo_folder, "--query", work / "new", "--gallery", tmp_path / "e"]
-    for command in (evaluate, [*evaluate, "--skip-bad-images"]):
-        assert run(*command) == 2
-        assert "have no embedding" in capsys.readouterr().err
+    assert run(*evaluate) == 2
+    assert "have no embedding" in capsys.readouterr().err
+    assert run(*evaluate, "--skip-bad-images") == 0
+    assert "images without embedding in" in capsys.readouterr().err
+    evaluate[3] = work / "emb/new"
+    assert run(*evaluate, "--skip-bad-images", "--json") == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["templates"] == 3
+    assert [c["metric"] for c in result["criteria"]] == ["TAR@1e-1", "top-1"], "top-5 of 3 is all"
+    assert "too few to measure TAR@1e-1" in result["note"]
 
 
 def test_no_command_shows_the_help(capsys):
@@ -214,3 +221,22 @@ def test_a_terminal_without_unicode_still_works(work, photo_folder):
     for more in ([], ["--json"]):
         done = subprocess.run([*line, *more], capture_output=True, env=env, check=False)
         assert done.returncode == 0, done.stderr
+
+
+def test_embeddings_without_bad_images_can_be_evaluated(work, photo_folder, tmp_path):
+    data = tmp_path / "photos"
+    shutil.copytree(photo_folder, data)
+    next(data.glob("class 03/*")).write_text("no image")
+    (data / "class 04" / "broken.png").symlink_to("nowhere.png")
+    for name in ("old", "new"):
+        embed = ["embed", work / name, data, "--out", tmp_path / name]
+        assert run(*embed) == 2
+        assert run(*embed, "--skip-bad-images") == 0
+    evaluate = ["evaluate", data, "--query", tmp_path / "new", "--gallery", tmp_path / "old"]
+    assert run(*evaluate) == 2
+    assert run(*evaluate, "--skip-bad-images") == 0
+
+
+def test_old_and_new_model_start_from_different_seeds(work):
+    seeds = [load_model(work / name).training["recipe"]["seed"] for name in ("old", "new")]
+    assert seeds == [0, 1]

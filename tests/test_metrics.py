@@ -122,6 +122,8 @@ def test_a_tie_never_flatters():
         (lambda: unibct.verification(np.ones((2, 3)), np.ones((2, 3)), [1, 1]), "no impostor"),
         (lambda: unibct.verification(np.ones((2, 3)), np.ones((2, 3)), [0, 0]), "no genuine"),
         (lambda: unibct.verification(np.ones((2, 3)), np.ones((2, 3)), [1]), "same must have"),
+        (lambda: unibct.verification(np.ones((2, 3)), np.ones((2, 3)), [3, 0]), "True or False"),
+        (lambda: unibct.verification(np.ones((2, 3)), np.ones((2, 3)), ["a", ""]), "True or"),
         (
             lambda: unibct.verification(np.ones((2, 3)), np.ones((2, 3)), [1, 0], fars=[0]),
             "false accept rate",

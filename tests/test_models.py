@@ -113,6 +113,9 @@ def test_embed_takes_many_forms(tmp_path):
     assert np.allclose(model.embed(colour), want, atol=2e-2)
     assert model.embed([np.zeros((50, 70, 3), np.uint8)]).shape == (1, 16)
     assert model.embed([]).shape == (0, 16)
+    assert np.allclose(model.embed(image for image in images), want, atol=1e-5)
+    with pytest.raises(UserError, match="batch_size"):
+        model.embed(images, batch_size=0)
     model.network.train()
     model.embed(images)
     assert model.network.training, "embedding leaves the mode as it was"
@@ -188,5 +191,5 @@ def test_a_folder_never_mixes_two_models(tmp_path):
     assert load_model(tmp_path / "m").class_weights is None
     save_model(small_model(), tmp_path / "n")
     shutil.copy(tmp_path / "n" / "classifier.safetensors", tmp_path / "m")
-    with pytest.raises(UserError, match="2 class weights for 1 classes"):
+    with pytest.raises(UserError, match=r"classifier.safetensors does not belong"):
         load_model(tmp_path / "m")

@@ -202,6 +202,16 @@ def test_bad_input_is_named(change, message):
         unibct.class_prototypes(old, np.array(labels), **arguments)
 
 
+@pytest.mark.filterwarnings("error")
+def test_read_only_arrays_and_extreme_lambda():
+    v, x, labels = classes_of([5, 6])
+    for array in (v, x):
+        array.flags.writeable = False
+    prototypes_ = unibct.class_prototypes(v, labels, new=x, lam=0.999)
+    unibct.arcface(v, prototypes_, labels)
+    assert np.isfinite(unibct.structural_weights(x, labels, lam=1 - 1e-15)).all()
+
+
 def test_batches_hold_every_row_once_within_bounds():
     labels = np.random.default_rng(0).integers(0, 40, 3000)
     labels = np.unique(labels, return_inverse=True)[1]

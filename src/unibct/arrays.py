@@ -1,6 +1,7 @@
 """Arrays in, arrays of the same kind out: NumPy or torch, checked on the way in."""
 
 import sys
+import warnings
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
@@ -33,6 +34,15 @@ def to_numpy(value: object) -> NDArray[Any]:
             tensor = tensor.float()  # NumPy has no bfloat16
         return tensor.cpu().numpy()
     return np.asarray(value)
+
+
+def readonly_tensor(array: NDArray[Any]) -> "torch.Tensor":
+    """A tensor on the same memory; torch's warning that it must not be written to is heeded."""
+    import torch
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*not writable.*")
+        return torch.from_numpy(array)
 
 
 def same_kind(result: Any, example: object) -> Any:

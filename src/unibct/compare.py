@@ -46,23 +46,31 @@ def compare(
             f"{query} has dimension {new.vectors.shape[1]} but {gallery} has dimension "
             f"{old.vectors.shape[1]}: the one cannot search the other"
         )
-    for path, side in sides.items():
-        if not _is_stored(path):  # unreadable images were left out, and named, just now
-            read = set(side.ids)
-            images = images.select([i for i, name in enumerate(images.ids) if name in read])
+    if skip_bad:
+        for path, side in sides.items():
+            images = _embedded_images(images, side, path, progress)
     return evaluate_upgrade(
         old.rows_of(images), new.rows_of(images), images.labels, far=far, seed=seed
     )
 
 
-def _is_stored(path: Path) -> bool:
-    return (path / embeddings.DESCRIPTION_FILE).is_file()
+def _embedded_images(
+    images: ImageSet, side: embeddings.Embeddings, path: Path, progress: Progress | None
+) -> ImageSet:
+    """The images that a side has; the others are counted aloud."""
+    known = set(side.ids)
+    kept = [i for i, name in enumerate(images.ids) if name in known]
+    if not kept:
+        raise UserError(f"{path} has no embedding of any image of {images.name}")
+    if len(kept) < len(images) and progress is not None:
+        progress.note(f"left out {len(images) - len(kept)} images without embedding in {path}")
+    return images.select(kept)
 
 
 def _embeddings(
     path: Path, images: ImageSet, *, skip_bad: bool, device: str, progress: Progress | None
 ) -> embeddings.Embeddings:
-    if _is_stored(path):
+    if (path / embeddings.DESCRIPTION_FILE).is_file():
         return embeddings.open_embeddings(path)
     model = load_model(path, device=pick_device(device))
     return embeddings.embed_images(model, images, skip_bad=skip_bad, progress=progress)

@@ -98,7 +98,11 @@ def embed_pixel_batches(
     with (progress or Silent()).task(label, len(images), weight=1 / 3) as advance:
         row = 0
         for batch in pixels.batches(np.arange(len(images)), _BATCH):
-            vectors[row : row + len(batch)] = model.embed_pixels(batch)
+            found = model.embed_pixels(batch)
+            if not np.isfinite(found).all():
+                bad = row + int(np.isfinite(found).all(axis=1).argmin())
+                raise UserError(f"the model gives no finite embedding for {images.ids[bad]}")
+            vectors[row : row + len(batch)] = found
             row += len(batch)
             advance(len(batch))
     return Embeddings(vectors, images.ids, images.labels, images.class_names, model.fingerprint)

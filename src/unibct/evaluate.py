@@ -32,7 +32,7 @@ REPORTED_FARS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
 KS = (1, 5)
 BOOTSTRAP_REPEATS = 2000
 CONFIDENCE = 0.95
-_BLOCK = 1024  # sorted impostors whose counts per class are added up
+_BLOCK = 1024  # sorted impostors whose counts per class are added up, at least
 _REPEATS_AT_ONCE = 100
 _CLASS_PAIRS_NEEDED = 30  # Doddington's rule of 30 errors, see carried_fars
 
@@ -113,10 +113,15 @@ class Evaluation:
 
     @property
     def note(self) -> str | None:
-        """Why the headline's false accept rate is not the one that was asked for."""
+        """What to know of the headline's false accept rate, if anything."""
+        classes = len(np.unique(self.protocol.labels))
+        if not _is_carried(self.far, classes):
+            return (
+                f"{classes} classes are too few to measure {tar_name(self.far)} well: "
+                "25 are needed for TAR@1e-1, 78 for TAR@1e-2, 246 for TAR@1e-3"
+            )
         if self.far == self.wanted_far:
             return None
-        classes = len(np.unique(self.protocol.labels))
         return (
             f"{tar_name(self.far)} instead of {tar_name(self.wanted_far)}: "
             f"{classes} classes cannot measure a smaller false accept rate"
@@ -133,7 +138,8 @@ class Evaluation:
     def metrics(self, test: str) -> dict[str, float]:
         """The headline metrics of one test, in the criteria's order."""
         found = self.tests[test]
-        return {tar_name(self.far): found.tar(self.far)} | {f"top-{k}": found.top(k) for k in KS}
+        tops = {f"top-{k}": found.top(k) for k in reported_ks(found.scores.shape[1])}
+        return {tar_name(self.far): found.tar(self.far)} | tops
 
     def as_json(self) -> dict[str, Any]:
         """Plain values for machines."""
@@ -169,6 +175,11 @@ def tar_name(far: float) -> str:
     """How a table calls the TAR at ``far``."""
     power = f"{far:.0e}".replace("e-0", "e-")
     return f"TAR@{power if float(power) == far and far < 1 else f'{far:g}'}"
+
+
+def reported_ks(templates: int) -> list[int]:
+    """The k of top-k that can tell models apart: among k templates all are found."""
+    return [k for k in KS if k < templates]
 
 
 def carried_fars(classes: int) -> list[float]:
@@ -306,7 +317,7 @@ def compatibility(
     criteria: list[Criterion] = []
     tars = [_bootstrap_tar(test, weights, far) for test in (old_self, cross)]
     criteria.append(_criterion(tar_name(far), old_self.tar(far), cross.tar(far), tars[1] - tars[0]))
-    for k in KS:
+    for k in reported_ks(cross.scores.shape[1]):
         tops = [_bootstrap_top(test, weights, k) for test in (old_self, cross)]
         criteria.append(_criterion(f"top-{k}", old_self.top(k), cross.top(k), tops[1] - tops[0]))
     return tuple(criteria)
@@ -339,8 +350,9 @@ def _bootstrap_tar(test: SearchTest, weights: Ints, far: float) -> Floats:
     impostor_class = np.broadcast_to(test.query_labels[:, None], others.shape)[others]
     order = np.argsort(-test.impostor, kind="stable")
     scores, impostor_class = test.impostor[order], impostor_class[order]
-    blocks = -(-len(scores) // _BLOCK)
-    cell = np.arange(len(scores)) // _BLOCK * classes + impostor_class
+    size = max(_BLOCK, 8 * classes)  # so that the table of counts stays smaller than the scores
+    blocks = -(-len(scores) // size)
+    cell = np.arange(len(scores)) // size * classes + impostor_class
     counts = np.bincount(cell, minlength=blocks * classes).reshape(blocks, classes)
     counts_to_end = np.cumsum(counts, axis=0).astype(np.float64)
 
@@ -351,13 +363,13 @@ def _bootstrap_tar(test: SearchTest, weights: Ints, far: float) -> Floats:
         allowed = far * (part @ queries)[:, None] * (classes - 1) + 1e-9
         mass = np.pad(part @ counts_to_end.T, ((0, 0), (1, 0)))  # accepted before each block
         block = np.minimum((mass[:, 1:] <= allowed).sum(axis=1), blocks - 1)
-        place = block[:, None] * _BLOCK + np.arange(_BLOCK)
+        place = block[:, None] * size + np.arange(size)
         inside = place < len(scores)
         place = np.minimum(place, len(scores) - 1)
         steps = part[repeat[:, None], impostor_class[place]]
         within = mass[repeat, block][:, None] + np.cumsum(steps, axis=1)
         # The first impostor that takes the accepted mass over the limit must be refused.
-        first_refused = block * _BLOCK + ((within <= allowed) & inside).sum(axis=1)
+        first_refused = block * size + ((within <= allowed) & inside).sum(axis=1)
         thresholds = np.append(scores, -np.inf)[first_refused]
         accepted = test.genuine[None, :] > thresholds[:, None]
         counted = part[:, test.query_labels]

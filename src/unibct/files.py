@@ -4,7 +4,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,13 @@ def atomic_folder(path: Path) -> Generator[Path]:
         _sync(path.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def remove_temporaries(folder: Path, names: Sequence[str]) -> None:
+    """Remove what ``atomic_file`` leaves of these files when its process is killed."""
+    for name in names:
+        for path in folder.glob(f".{name}.*.tmp"):
+            path.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:

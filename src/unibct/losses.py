@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from unibct.arrays import checked_embeddings, checked_labels, is_tensor
+from unibct.arrays import checked_embeddings, checked_labels, is_tensor, readonly_tensor
 from unibct.errors import UserError
 
 
@@ -36,11 +36,11 @@ def arcface(
         The mean over the batch, a scalar tensor.
     """
     if not is_tensor(embeddings):
-        embeddings = torch.from_numpy(checked_embeddings(embeddings, "embeddings"))
+        embeddings = readonly_tensor(checked_embeddings(embeddings, "embeddings"))
     if not is_tensor(class_vectors):
-        class_vectors = torch.from_numpy(checked_embeddings(class_vectors, "class_vectors"))
+        class_vectors = readonly_tensor(checked_embeddings(class_vectors, "class_vectors"))
     if not is_tensor(labels):
-        labels = torch.from_numpy(checked_labels(labels))
+        labels = readonly_tensor(checked_labels(labels))
     class_vectors, labels = class_vectors.to(embeddings.device), labels.to(embeddings.device)
     _check_arcface(embeddings, class_vectors, labels)
     labels = labels.long()

@@ -49,7 +49,10 @@ def verification(
         raise UserError(
             f"query has {len(query)} rows but gallery has {len(gallery)}: pairs are row-wise"
         )
-    genuine = to_numpy(same).astype(bool)
+    given = to_numpy(same)
+    genuine = given.astype(bool) if given.dtype.kind in "biuf" else np.zeros(0, dtype=bool)
+    if given.dtype.kind not in "biuf" or not np.array_equal(given, genuine):
+        raise UserError("same must be True or False (or 1 or 0) for each pair")
     if genuine.shape != (len(query),):
         raise UserError(f"same must have the shape ({len(query)},), not {genuine.shape}")
     scores = np.einsum("ij,ij->i", query, gallery)

@@ -74,6 +74,8 @@ class Lines:
                 self.note(f"{label}: {count:,}/{total:,} {unit}, {rate:,.0f} {unit}/s, {left} left")
 
         yield advance
+        if count == done:  # nothing was left to do
+            return
         seconds = max(time.monotonic() - begin, 1e-9)
         rate = (count - done) / seconds
         self.note(f"{label}: {count:,} {unit} in {_clock(seconds)}, {rate:,.0f} {unit}/s")

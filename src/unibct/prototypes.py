@@ -17,7 +17,6 @@ classes at a time. Ẽᵀ does not lengthen a vector's sum of absolute values, s
 the error: ‖w − ŵ‖₁ ≤ ‖residual‖₁/(1−λ).
 """
 
-import warnings
 from collections.abc import Iterator
 from typing import Any, cast
 
@@ -30,6 +29,7 @@ from unibct.arrays import (
     checked_embeddings,
     checked_labels,
     is_tensor,
+    readonly_tensor,
     require_contiguous_labels,
     same_kind,
 )
@@ -167,9 +167,7 @@ def _as_float_tensor(value: Any, name: str) -> Tensor:
             raise UserError(f"{name} has NaN or infinite values, first in row {row}")
     else:
         array = checked_embeddings(value, name)
-        with warnings.catch_warnings():  # a read-only memory map: nothing here writes to it
-            warnings.filterwarnings("ignore", message=".*not writable.*")
-            tensor = torch.from_numpy(array)
+        tensor = readonly_tensor(array)
     return tensor if tensor.dtype == torch.float64 else tensor.float()
 
 
@@ -261,6 +259,7 @@ def _chebyshev(walk: Tensor, constant: Tensor, start: Tensor, lam: float) -> Ten
     eps = torch.finfo(walk.dtype).eps
     contraction = lam / (1 + (1 - lam**2) ** 0.5)
     steps = 2 + int(np.ceil(1.5 * np.log(eps) / np.log(contraction))) if lam > 0 else 1
+    steps = min(steps, 10_000)  # enough for λ = 0.999999
     before, weights, omega = start, start, 1.0
     for step in range(steps):
         stepped = lam * torch.bmm(weights[:, None, :], walk)[:, 0, :] + constant

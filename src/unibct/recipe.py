@@ -47,7 +47,8 @@ class Recipe(BaseModel):
     tau: Positive = 0.05
     lam: Share = 0.9
     drop: Share = 0.1
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    # None: 0, or one more than the old model's, so that the two start from different weights
+    seed: Annotated[int, Field(ge=0, lt=2**62)] | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -6,6 +6,7 @@ import io
 import json
 import shutil
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -28,7 +29,7 @@ from unibct.embeddings import (
     save_embeddings,
 )
 from unibct.errors import UserError
-from unibct.files import require_absent, write_text
+from unibct.files import remove_temporaries, require_absent, write_text
 from unibct.methods import (
     DEFAULT_METHOD,
     NO_METHOD,
@@ -40,7 +41,9 @@ from unibct.methods import (
 )
 from unibct.models.architectures import InputSpec, build_network, find_architecture
 from unibct.models.model import (
+    CLASSIFIER_FILE,
     DESCRIPTION_FILE,
+    WEIGHTS_FILE,
     Model,
     load_model,
     save_model,
@@ -53,6 +56,8 @@ from unibct.recipe import Recipe
 CHECKPOINT_FILE = "checkpoint.safetensors"
 METRICS_FILE = "metrics.csv"
 OLD_EMBEDDINGS = ".old_embeddings"  # a cache; gone when the model is finished
+
+_OWN_FILES = (CHECKPOINT_FILE, METRICS_FILE, WEIGHTS_FILE, CLASSIFIER_FILE, DESCRIPTION_FILE)
 
 
 def pick_device(name: str = "auto") -> torch.device:
@@ -120,7 +125,17 @@ def plan_run(
     if len(images.class_names) < 2:
         raise UserError(f"{images.name} has one class only; training needs at least two")
     used_old = old.fingerprint if entry.needs_old_model and old is not None else None
-    return Run(images, recipe.updated(dim=dim), name, used_old)
+    return Run(images, recipe.updated(dim=dim, seed=_seed(recipe, old)), name, used_old)
+
+
+def _seed(recipe: Recipe, old: Model | None) -> int:
+    """The recipe's seed; by default one that the old model was not trained with.
+
+    From the same initial weights two models agree before anything makes them compatible.
+    """
+    if recipe.seed is not None:
+        return recipe.seed
+    return 0 if old is None else int(old.training.get("recipe", {}).get("seed", 0)) + 1
 
 
 def train(
@@ -156,6 +171,8 @@ def train(
     progress, out = progress or Silent(), Path(out)
     run = plan_run(images, recipe, old=old, method=method)
     target = pick_device(device)
+    if resume:
+        remove_temporaries(out, _OWN_FILES)
     finished = resume and (out / DESCRIPTION_FILE).is_file()
     checkpoint = _read_checkpoint(out) if resume and not finished else None
     if not finished and checkpoint is None:
@@ -170,6 +187,7 @@ def train(
     if finished:
         model = load_model(out, device=target)
         _require_same_run(model.training, described, out)
+        _remove_working_files(out)
         progress.note(f"{out}: already trained")
         work = _images_per_epoch(len(pixels.images), run.recipe.batch_size) * run.recipe.epochs
         with progress.task(label, work, done=work):
@@ -189,9 +207,13 @@ def train(
         if not (out / CHECKPOINT_FILE).is_file():
             shutil.rmtree(out, ignore_errors=True)
         raise
+    _remove_working_files(out)
+    return model
+
+
+def _remove_working_files(out: Path) -> None:
     (out / CHECKPOINT_FILE).unlink(missing_ok=True)
     shutil.rmtree(out / OLD_EMBEDDINGS, ignore_errors=True)
-    return model
 
 
 @dataclass
@@ -226,6 +248,7 @@ class _Trainer:
         """Draw the weights from the seed."""
         recipe = self.run.recipe
         assert recipe.dim is not None
+        assert recipe.seed is not None
         images = self.pixels.images
         network = build_network(recipe.architecture, self.spec, recipe.dim, seed=recipe.seed)
         self.network = network.to(self.device, memory_format=torch.channels_last)  # pyright: ignore
@@ -265,11 +288,12 @@ class _Trainer:
     def _old_embeddings(self, old: Model, progress: Progress) -> Embeddings:
         folder = self.out / OLD_EMBEDDINGS / "embeddings"
         note = self.out / OLD_EMBEDDINGS / "pixels.txt"  # of which images they are
-        if folder.is_dir():
-            kept = open_embeddings(folder)
-            if kept.fingerprint == old.fingerprint and note.read_text() == self.pixels.digest:
-                return kept
-            shutil.rmtree(folder)
+        if folder.is_dir() and note.is_file() and note.read_text() == self.pixels.digest:
+            with suppress(UserError):  # damaged: compute them again
+                kept = open_embeddings(folder)
+                if kept.fingerprint == old.fingerprint:
+                    return kept
+        shutil.rmtree(folder.parent, ignore_errors=True)
         pixels = self.pixels
         if old.input != self.spec:
             size = (old.input.height, old.input.width, old.input.channels)
@@ -307,6 +331,7 @@ class _Trainer:
 
     def _epoch(self, epoch: int, eta: float, advance: Any) -> dict[str, float]:
         recipe = self.run.recipe
+        assert recipe.seed is not None
         rng = np.random.default_rng([recipe.seed, epoch])
         images = len(self.pixels.images)
         used = _images_per_epoch(images, recipe.batch_size)
@@ -337,9 +362,13 @@ class _Trainer:
             sums[0] += loss_cls.detach()
             advance(len(pixels))
         mean_cls, mean_comp = float(sums[0]) / steps, float(sums[1]) / steps
-        if not np.isfinite(mean_cls + mean_comp):
+        # The losses were taken before the last step; what came of it shows in an embedding.
+        look = next(self.pixels.batches(order[: recipe.batch_size], recipe.batch_size))
+        finite = np.isfinite(self._model().embed_pixels(look)).all()
+        finite &= bool(torch.isfinite(self.class_weights).all())
+        if not finite or not np.isfinite(mean_cls + mean_comp):
             raise UserError(
-                f"training diverged in epoch {epoch}: the loss is not finite; lower lr "
+                f"training diverged in epoch {epoch}: loss or embeddings are not finite; lower lr "
                 f"(now {recipe.lr}) or raise lr_warmup_epochs"
             )
         return {

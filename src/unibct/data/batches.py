@@ -96,16 +96,19 @@ def read_pixels(
         except UnreadableImageError as error:
             unreadable[index] = str(error)
 
+    def read_all(indices: range) -> None:
+        for index in indices:
+            read(index)
+
     with (progress or Silent()).task("reading images", len(images), weight=0.0) as advance:
         if len(images) <= 256:
-            for index in range(len(images)):
-                read(index)
-                advance(1)
+            read_all(range(len(images)))
+            advance(len(images))
         else:
+            pieces = [range(i, min(i + 256, len(images))) for i in range(0, len(images), 256)]
             with ThreadPoolExecutor(_threads()) as pool:
-                for done, _ in enumerate(pool.map(read, range(len(images)), chunksize=64), 1):
-                    if done % 64 == 0 or done == len(images):
-                        advance(64 if done % 64 == 0 else done % 64)
+                for piece, _ in zip(pieces, pool.map(read_all, pieces), strict=True):
+                    advance(len(piece))
     if not unreadable:
         digest = _digest(images, digests)
         return PixelBatches(images, height, width, channels, (), digest, kept)

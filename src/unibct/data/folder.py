@@ -67,5 +67,5 @@ def _image_names(folder: Path) -> list[str]:
         for entry in os.scandir(folder)
         if entry.name.lower().endswith(SUFFIXES)
         and not entry.name.startswith(".")
-        and entry.is_file()
+        and not entry.is_dir()  # a broken link is an unreadable image
     )

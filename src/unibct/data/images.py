@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import simplejpeg
 from numpy.typing import NDArray
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from unibct.errors import UserError
 
@@ -32,6 +32,8 @@ def decode(data: bytes) -> Pixels:
             return _decode_jpeg(data)
         with Image.open(io.BytesIO(data), formats=_FORMATS) as image:
             return pillow_pixels(image)
+    except UnidentifiedImageError as error:
+        raise UnreadableImageError("not a PNG, JPEG or WebP image") from error
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise UnreadableImageError(str(error).replace("\n", " ")) from error
 

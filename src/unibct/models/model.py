@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -91,6 +91,8 @@ class Model:
         Returns:
             (n, dim) float32; torch if ``images`` is a tensor, else NumPy.
         """
+        if batch_size < 1:
+            raise UserError(f"batch_size must be at least 1, not {batch_size}")
         listed = _as_image_list(images)
         vectors = np.empty((len(listed), self.dim), dtype=np.float32)
         size = (self.input.height, self.input.width, self.input.channels)
@@ -159,6 +161,7 @@ def save_model(model: Model, folder: str | Path) -> None:
             "input": asdict(model.input) | {"resize": _RESIZE},
             "dim": model.dim,
             "fingerprint": model.fingerprint,
+            "classifier": _digest(model.class_weights),
             "old_model": model.old_fingerprint,
             "training": model.training,
             "classes": list(model.class_names),
@@ -201,7 +204,7 @@ def load_model(path: str | Path, *, device: str | torch.device = "cpu") -> Model
             training=described["training"],
             old_fingerprint=described["old_model"],
         )
-        expected = described["fingerprint"]
+        expected, classifier_digest = described["fingerprint"], described["classifier"]
     except UserError:
         raise
     except KeyError as error:
@@ -209,10 +212,10 @@ def load_model(path: str | Path, *, device: str | torch.device = "cpu") -> Model
     except _LOADING_ERRORS as error:
         reason = str(error).splitlines()[0]
         raise UserError(f"{folder} cannot be loaded as a model: {reason}") from error
-    if model.class_weights is not None and len(model.class_weights) != len(model.class_names):
+    if model.class_weights is not None and _digest(model.class_weights) != classifier_digest:
         raise UserError(
-            f"{folder / CLASSIFIER_FILE} has {len(model.class_weights)} class weights for "
-            f"{len(model.class_names)} classes; restore all files from one copy"
+            f"{folder / CLASSIFIER_FILE} does not belong to {DESCRIPTION_FILE}; "
+            "restore all files from one copy"
         )
     if model.fingerprint != expected:
         raise UserError(
@@ -222,12 +225,18 @@ def load_model(path: str | Path, *, device: str | torch.device = "cpu") -> Model
     return model.to(device)
 
 
+def _digest(class_weights: Tensor | None) -> str | None:
+    if class_weights is None:
+        return None
+    return hashlib.sha256(to_numpy(class_weights).tobytes()).hexdigest()[:32]
+
+
 def _as_image_list(images: Any) -> Sequence[Any]:
     """Images one by one, channels last."""
     if isinstance(images, (str, Path, Image.Image)):
         raise UserError("embed takes several images: put a single one into a list")
     if not is_array(images):
-        return cast(Sequence[Any], images)
+        return list(cast(Iterable[Any], images))
     array = to_numpy(images)
     if array.ndim == 4 and array.shape[3] not in (1, 3) and array.shape[1] in (1, 3):
         array = array.transpose(0, 2, 3, 1)
