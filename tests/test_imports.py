@@ -20,6 +20,7 @@ ORDER = [
     "prototypes",
     "losses metrics",
     "methods recipe",
+    "runs",
     "train evaluate",
     "compare demo",
     "report",

@@ -14,8 +14,8 @@ from unibct.data.sets import open_images
 from unibct.errors import UserError
 from unibct.models.model import load_model
 from unibct.recipe import load_recipe
+from unibct.runs import plan_run
 from unibct.scenarios import split
-from unibct.train import plan_run
 
 RECIPE = load_recipe("glyphs", TINY)
 

@@ -12,8 +12,9 @@ from unibct.methods import DEFAULT_METHOD, NO_METHOD, find_method
 from unibct.models.model import Model
 from unibct.progress import Progress, Silent
 from unibct.recipe import Recipe, load_recipe
+from unibct.runs import plan_run
 from unibct.scenarios import find_scenario, split
-from unibct.train import plan_run, train
+from unibct.train import train
 
 LARGER_ARCHITECTURE = "resnet-small-wide"  # of the new model in identical-data
 
