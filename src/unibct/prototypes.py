@@ -173,7 +173,8 @@ def _as_float_tensor(value: Any, name: str) -> Tensor:
 
 def _inverse_lengths(vectors: Tensor) -> Tensor:
     """1/‖v‖ of each row, so that nothing as large as the data need be normalised."""
-    lengths = cast(Tensor, torch.linalg.vector_norm(vectors, dim=1, dtype=torch.float64))
+    wide = vectors.dtype if vectors.device.type == "mps" else torch.float64  # MPS has no doubles
+    lengths = cast(Tensor, torch.linalg.vector_norm(vectors, dim=1, dtype=wide))
     return lengths.clamp_min(torch.finfo(vectors.dtype).tiny).reciprocal().to(vectors.dtype)
 
 
