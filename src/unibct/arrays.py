@@ -2,7 +2,7 @@
 
 import sys
 import warnings
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,8 +11,6 @@ from unibct.errors import UserError
 
 if TYPE_CHECKING:
     import torch
-
-    Array: TypeAlias = NDArray[Any] | torch.Tensor
 
 
 def is_tensor(value: object) -> bool:

@@ -1,6 +1,7 @@
 """A recipe: every number of a training run, typed, frozen, and checked on construction."""
 
 import difflib
+import math
 import tomllib
 from collections.abc import Sequence
 from importlib import resources
@@ -60,8 +61,6 @@ class Recipe(BaseModel):
 
     def learning_rate(self, progress: float) -> float:
         """The rate after ``progress`` epochs (a fraction within an epoch)."""
-        import math
-
         rate = self.lr
         if self.schedule == "cosine":
             rate *= 0.5 * (1 + math.cos(math.pi * min(progress / self.epochs, 1.0)))
