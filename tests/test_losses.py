@@ -6,7 +6,13 @@ import torch
 from pytorch_metric_learning.losses import ArcFaceLoss
 
 import unibct
-from unibct.losses import contrast, regress, widened_cosine
+from unibct.losses import (
+    contrast,
+    neighbour_contrast,
+    point_to_set,
+    regress,
+    widened_cosine,
+)
 
 
 def case(batch=32, dim=8, classes=11, seed=0, dtype=torch.float64):
@@ -119,3 +125,91 @@ def test_contrast_equals_a_naive_loop():
 def test_contrast_without_negatives_is_zero():
     x, _, _ = case(batch=3)
     assert float(contrast(x, x, torch.zeros(3).long())) == 0
+
+
+def unit_rows(vectors):
+    return [[a / math.hypot(*row) for a in row] for row in vectors.tolist()]
+
+
+def dot(a, b):
+    return sum(x * y for x, y in zip(a, b, strict=True))
+
+
+@pytest.mark.parametrize("tau", [0.05, 0.5])
+def test_neighbour_contrast_equals_a_naive_loop(tau):
+    x, own, others = (case(batch=n, seed=s)[0] for n, s in ((6, 0), (6, 1), (20, 2)))
+    labels = torch.tensor([0, 1, 2, 3, 3, 0])
+    other_labels = case(batch=20, classes=3, seed=2)[2]
+    assert sorted(set(other_labels.tolist())) == [0, 1, 2]  # class 3 has no positive
+    total, counted, queue = 0.0, 0, unit_rows(others)
+    for z, v, label in zip(unit_rows(x), unit_rows(own), labels.tolist(), strict=True):
+        positives = [j for j in range(20) if other_labels[j] == label]
+        if not positives:
+            continue
+        counted += 1
+        everything = sum(math.exp(dot(z, other) / tau) for other in queue)
+        for j in positives:
+            share = math.exp(dot(z, queue[j]) / tau) / everything
+            total -= (1 + dot(v, queue[j])) / 2 * math.log(share) / len(positives)
+    assert counted == 4
+    ours = neighbour_contrast(x, labels, own=own, others=others, other_labels=other_labels, tau=tau)
+    assert math.isclose(ours.item(), total / counted, rel_tol=1e-9)
+
+
+def test_neighbour_contrast_draws_to_the_consensus():
+    # The positive at the image's own old embedding counts 1, the opposite one nothing.
+    own = torch.tensor([[1.0, 0.0]])
+    others = torch.tensor([[2.0, 0.0], [-3.0, 0.0]])
+    new = torch.tensor([[0.0, 1.0]], requires_grad=True)
+    label = torch.zeros(1).long()
+    loss = neighbour_contrast(
+        new, label, own=own, others=others, other_labels=torch.zeros(2).long(), tau=1.0
+    )
+    loss.backward()
+    assert math.isclose(loss.item(), math.log(2) / 2, rel_tol=1e-6)
+    assert torch.allclose(new.grad, torch.tensor([[-0.5, 0.0]]))
+
+
+def test_neighbour_contrast_without_a_positive_is_zero():
+    x, others, labels = case(batch=4, classes=5)
+    x.requires_grad_()
+    for queue in (others, others[:0]):
+        beyond = torch.full((len(queue),), 9)
+        loss = neighbour_contrast(x, labels, own=x.detach(), others=queue, other_labels=beyond)
+        (gradient,) = torch.autograd.grad(loss, x)
+        assert loss.item() == 0
+        assert (gradient == 0).all()
+
+
+def test_neighbour_contrast_has_finite_gradients_at_the_positive_itself():
+    x, _, labels = case(batch=8, classes=3, dtype=torch.float32)
+    x.requires_grad_()
+    old = x.detach()
+    neighbour_contrast(x, labels, own=old, others=old, other_labels=labels, tau=1e-3).backward()
+    assert torch.isfinite(x.grad).all()
+
+
+def test_point_to_set_equals_a_naive_loop():
+    x, centres = case(batch=10)[0], case(batch=10, seed=1)[0]
+    radius = torch.linspace(0.5, 2, 10, dtype=torch.float64).requires_grad_()
+    beyond = [
+        math.dist(a, b) - r
+        for a, b, r in zip(unit_rows(x), unit_rows(centres), radius.tolist(), strict=True)
+    ]
+    outside = [b for b in beyond if b > 0]
+    assert 0 < len(outside) < 10
+    loss = point_to_set(x, centres, radius)
+    assert math.isclose(loss.item(), sum(outside) / len(outside), rel_tol=1e-9)
+    loss.backward()
+    slopes = [-1 / len(outside) if b > 0 else 0 for b in beyond]
+    assert torch.allclose(radius.grad, torch.tensor(slopes, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("radius", [0.0, 2.0])
+def test_point_to_set_with_nobody_outside_is_zero(radius):
+    x, _, _ = case(batch=4)
+    x.requires_grad_()
+    loss = point_to_set(x, x.detach(), torch.full((4,), radius))
+    loss.backward()
+    assert loss.item() == 0
+    assert (x.grad == 0).all()

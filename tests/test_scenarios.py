@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import unibct
-from unibct.scenarios import SCENARIOS, old_class_count, old_images_per_class
+from unibct.scenarios import SCENARIOS, nested_split, old_class_count, old_images_per_class
 
 labels_strategy = st.lists(st.integers(0, 9), min_size=1, max_size=120)
 
@@ -119,3 +119,36 @@ def test_every_scenario_has_a_rule():
 def test_fractions_of_many_digits_do_not_overflow(fraction, want):
     labels = np.zeros(3000, dtype=int)
     assert abs(len(unibct.split(labels, "extended-data", fraction=fraction).old) - want) <= 1
+
+
+@given(labels_strategy, st.integers(0, 5))
+def test_a_nested_split_holds_the_smaller_ones(labels, seed):
+    labels = np.array(labels)
+    smaller = set()
+    for percent in (1, 30, 50, 99):
+        drawn = nested_split(labels, percent / 100, seed=seed)
+        assert np.array_equal(drawn, np.unique(drawn))
+        for c in np.unique(labels):
+            size = int((labels == c).sum())
+            assert (labels[drawn] == c).sum() == max(1, size * percent // 100)
+        assert smaller <= set(drawn)
+        smaller = set(drawn)
+    assert np.array_equal(nested_split(labels, 1, seed=seed), np.arange(len(labels)))
+
+
+def test_a_nested_split_is_the_old_set_of_extended_data():
+    labels = np.random.default_rng(0).permutation(np.repeat([5, 2, 9], 20))
+    for seed in (0, 666):
+        old = unibct.split(labels, "extended-data", seed=seed).old
+        assert np.array_equal(nested_split(labels, 0.3, seed=seed), old)
+    assert np.array_equal(nested_split(labels, 0.3), unibct.split(labels, "open-data").old)
+    assert not np.array_equal(nested_split(labels, 0.3, seed=1), nested_split(labels, 0.3))
+    as_tensor = nested_split(torch.from_numpy(labels), 0.3)
+    assert isinstance(as_tensor, torch.Tensor)
+    assert np.array_equal(as_tensor.numpy(), nested_split(labels, 0.3))
+
+
+@pytest.mark.parametrize("fraction", [0, 1.5])
+def test_a_nested_split_of_no_fraction_is_refused(fraction):
+    with pytest.raises(ValueError, match="fraction must lie between"):
+        nested_split(np.array([0, 1]), fraction)

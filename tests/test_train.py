@@ -14,7 +14,7 @@ from unibct.data.sets import open_images
 from unibct.errors import UserError
 from unibct.models.model import load_model
 from unibct.recipe import load_recipe
-from unibct.runs import plan_run
+from unibct.runs import plan_run, upgrade_recipes
 from unibct.scenarios import split
 
 RECIPE = load_recipe("glyphs", TINY)
@@ -47,9 +47,10 @@ def test_every_method_trains(method, sets, old_model, tmp_path):
     ]
     rows = list(csv.DictReader((out / "metrics.csv").open()))
     assert [row["epoch"] for row in rows] == ["0", "1", "2"]
-    assert [float(row["eta"]) for row in rows] == [0, 1, 1]
-    assert float(rows[0]["loss_comp"]) == 0
-    assert (float(rows[2]["loss_comp"]) > 0) == (method != "none")
+    waits = method != "unibct-plus"
+    assert [float(row["eta"]) for row in rows] == [0 if waits else 1, 1, 1]
+    assert (float(rows[0]["loss_comp"]) > 0) == (not waits)
+    assert (float(rows[2]["loss_comp"]) > 0) == (method not in ("none", "mixbct"))
 
 
 def test_same_seed_same_result_and_the_first_epochs_are_the_free_model_s(sets, old_model, tmp_path):
@@ -261,3 +262,203 @@ def test_a_last_step_that_ruins_the_model_is_noticed(glyph_classes, tmp_path):
     with pytest.raises(UserError, match="diverged in epoch 0"):
         train.train(glyph_classes, one_step, tmp_path / "m", device="cpu")
     assert not (tmp_path / "m").exists()
+
+
+SMALL = RECIPE.updated(batch_size=8, refresh_epochs=())
+
+
+@pytest.fixture(scope="module")
+def few(sets):
+    """Eight images of each of four classes."""
+    rows = [np.flatnonzero(sets[1].labels == c)[:8] for c in range(4)]
+    return sets[1].select(np.concatenate(rows))
+
+
+@pytest.fixture(scope="module")
+def few_old(few, tmp_path_factory):
+    return train.train(few, SMALL, tmp_path_factory.mktemp("few") / "m", device="cpu")
+
+
+def metrics(folder):
+    return list(csv.DictReader((folder / "metrics.csv").open()))
+
+
+def test_runs_that_share_a_cache_share_the_warm_up_and_the_old_embeddings(
+    few, few_old, tmp_path, monkeypatch
+):
+    def trained(name, method, **options):
+        options |= {"old": few_old, "device": "cpu", "method": method}
+        return train.train(few, SMALL, tmp_path / name, **options)
+
+    alone = {method: trained(f"{method} alone", method) for method in ("contrast", "mixbct")}
+    cache = tmp_path / "cache"
+    first = trained("first", "contrast", cache=cache)
+    assert first.fingerprint == alone["contrast"].fingerprint
+    epochs, epoch = [], train._Trainer._epoch
+
+    def watched(self, number, *arguments):
+        epochs.append(number)
+        return epoch(self, number, *arguments)
+
+    monkeypatch.setattr(train._Trainer, "_epoch", watched)
+    monkeypatch.setattr(train, "embed_pixel_batches", None)
+    second = trained("second", "mixbct", cache=cache)
+    assert epochs == [1, 2]
+    assert second.fingerprint == alone["mixbct"].fingerprint
+    assert torch.equal(second.class_weights, alone["mixbct"].class_weights)
+    rows = metrics(tmp_path / "second")
+    assert rows[0] == metrics(tmp_path / "first")[0]
+    kept = [[row["loss_cls"] for row in metrics(tmp_path / n)] for n in ("second", "mixbct alone")]
+    assert kept[0] == kept[1]
+    assert second.fingerprint != first.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [("bct", "unibct-centroid"), ("nccl", "advbct"), ("advbct", "bct")]
+)
+def test_a_method_takes_nothing_but_the_warm_up_of_another(first, second, few, few_old, tmp_path):
+    options = {"old": few_old, "device": "cpu"}
+    alone = train.train(few, SMALL, tmp_path / "alone", method=second, **options)
+    options["cache"] = tmp_path / "cache"
+    train.train(few, SMALL, tmp_path / "first", method=first, **options)
+    shared = train.train(few, SMALL, tmp_path / "second", method=second, **options)
+    assert shared.fingerprint == alone.fingerprint
+
+
+def test_the_old_model_may_be_another_after_the_same_warm_up(few, few_old, tmp_path):
+    recipe = SMALL.updated(seed=7)
+    other = train.train(few, recipe.updated(seed=8), tmp_path / "other", device="cpu")
+    options = {"method": "bct", "device": "cpu"}
+    alone = train.train(few, recipe, tmp_path / "alone", old=other, **options)
+    options["cache"] = tmp_path / "cache"
+    train.train(few, recipe, tmp_path / "first", old=few_old, **options)
+    shared = train.train(few, recipe, tmp_path / "second", old=other, **options)
+    assert shared.fingerprint == alone.fingerprint
+
+
+def test_a_run_that_is_all_warm_up_keeps_its_metrics(few, tmp_path):
+    recipe, options = SMALL.updated(warmup_epochs=3), {"cache": tmp_path / "cache", "device": "cpu"}
+    first, again = (train.train(few, recipe, tmp_path / name, **options) for name in "ab")
+    assert again.fingerprint == first.fingerprint
+    assert metrics(tmp_path / "b") == metrics(tmp_path / "a")
+
+
+def test_unibct_plus_works_from_the_first_epoch_on(few, few_old, tmp_path):
+    options = {"method": "unibct-plus", "old": few_old, "device": "cpu"}
+    recipe = SMALL.updated(warmup_epochs=3)  # no error: it has no warm-up
+    train.train(few, recipe, tmp_path / "m", cache=tmp_path / "cache", **options)
+    rows = metrics(tmp_path / "m")
+    assert [float(row["eta"]) for row in rows] == [1, 1, 1]
+    assert all(float(row["loss_comp"]) > 0 for row in rows)
+    assert [p.name for p in (tmp_path / "cache").glob("warmup-*")] == []
+
+
+@pytest.mark.parametrize("method", ["advbct", "nccl", "mixbct"])
+def test_a_stopped_run_goes_on_with_what_its_method_has_learnt(
+    method, few, few_old, tmp_path, monkeypatch
+):
+    options = {"old": few_old, "method": method, "device": "cpu"}
+    whole = train.train(few, SMALL, tmp_path / "whole", **options)
+    epoch = train._Trainer._epoch
+
+    def stopping(self, number, *arguments):
+        if number == 2:
+            raise KeyboardInterrupt
+        return epoch(self, number, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(train._Trainer, "_epoch", stopping)
+        with pytest.raises(KeyboardInterrupt):
+            train.train(few, SMALL, tmp_path / "stopped", **options)
+    resumed = train.train(few, SMALL, tmp_path / "stopped", resume=True, **options)
+    assert resumed.fingerprint == whole.fingerprint
+    assert torch.equal(resumed.class_weights, whole.class_weights)
+    kept = [
+        [(row["loss_cls"], row["loss_comp"]) for row in metrics(tmp_path / name)]
+        for name in ("stopped", "whole")
+    ]
+    assert kept[0] == kept[1]
+
+
+def test_a_warm_start_begins_from_the_old_weights(sets, few, few_old, tmp_path):
+    # Classes 2 to 5: the old model knows two of them, at other rows.
+    others = sets[1].select([i for c in (2, 3, 4, 5) for i in np.flatnonzero(sets[1].labels == c)])
+    recipe = SMALL.updated(warm_start=True, epochs=1, lr=1e-9)
+    options = {"old": few_old, "method": "none", "device": "cpu"}
+    warm = train.train(others, recipe, tmp_path / "warm", **options)
+    cold = train.train(others, recipe.updated(warm_start=False), tmp_path / "cold", **options)
+    weights = {
+        name: torch.cat([p.flatten() for p in model.network.parameters()])
+        for name, model in (("old", few_old), ("warm", warm), ("cold", cold))
+    }
+    assert torch.allclose(weights["warm"], weights["old"], atol=1e-6)
+    assert not torch.allclose(weights["cold"], weights["old"], atol=1e-2)
+    assert warm.class_names[:2] == few_old.class_names[2:]
+    assert torch.allclose(warm.class_weights[:2], few_old.class_weights[2:], atol=1e-6)
+    assert torch.allclose(warm.class_weights[2:], cold.class_weights[2:], atol=1e-6)
+    assert not torch.allclose(warm.class_weights[:2], cold.class_weights[:2], atol=1e-2)
+    assert warm.old_fingerprint == few_old.fingerprint
+    assert cold.old_fingerprint is None
+
+
+def test_a_warm_start_that_cannot_work_is_refused(few, few_old, tmp_path):
+    recipe = SMALL.updated(warm_start=True)
+    wide = recipe.updated(architecture="resnet-small-wide")
+    for changed, old, message in [
+        (recipe, None, "old model's weights: give --old MODEL"),
+        (wide, few_old, "the old model is a resnet-small and the new one a resnet-small-wide"),
+    ]:
+        with pytest.raises(UserError, match=message):
+            train.train(few, changed, tmp_path / "m", old=old, device="cpu")
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_a_warm_start_in_another_dimension_is_refused(few, few_old, tmp_path):
+    recipe = SMALL.updated(warm_start=True, dim=64)
+    with pytest.raises(UserError, match="dim"):
+        train.train(few, recipe, tmp_path / "m", old=few_old, method="none", device="cpu")
+
+
+def test_when_a_method_is_at_work_and_refreshed(few, few_old):
+    recipe = SMALL.updated(epochs=9, warmup_epochs=3, refresh_epochs=(1, 3, 6))
+    for method, begin, refreshes in [("unibct", 3, [3, 6]), ("unibct-plus", 0, [0, 1, 3, 6])]:
+        run = plan_run(few, recipe, old=few_old, method=method)
+        assert run.begin == begin
+        assert [epoch for epoch in range(9) if run.refreshes_at(epoch)] == refreshes
+
+
+def test_a_warm_up_is_shared_by_runs_that_differ_later_only(few, few_old):
+    def digest(pixels="p", method="unibct", **changes):
+        return plan_run(
+            few, SMALL.updated(seed=3, **changes), old=few_old, method=method
+        ).warmup_digest(pixels)
+
+    later = {"eta": 5.0, "tau": 0.5, "lam": 0.1, "drop": 0.3, "refresh_epochs": (2,)}
+    assert digest() == digest(method="none") == digest(method="advbct", **later)
+    others = [
+        digest(**changes)
+        for changes in (
+            {"pixels": "q"},
+            {"lr": 0.2},
+            {"epochs": 4},
+            {"warmup_epochs": 2},
+            {"margin": 0.1},
+            {"architecture": "resnet-small-wide"},
+        )
+    ]
+    assert len({digest(), *others}) == 7
+    assert digest(method="unibct-plus") is None
+    assert digest(warmup_epochs=0) is None
+    assert digest(warm_start=True) is None
+
+
+def test_the_two_recipes_of_an_upgrade():
+    for scenario in ("extended-data", "open-class"):
+        for seed in (0, 3):
+            old, new = upgrade_recipes(RECIPE, scenario, seed)
+            assert (old, new) == (RECIPE.updated(seed=2 * seed), RECIPE.updated(seed=2 * seed + 1))
+    old, new = upgrade_recipes(RECIPE.updated(architecture="resnet18"), "identical-data", 1)
+    assert (old.architecture, old.dim, old.seed) == ("resnet18", None, 2)
+    assert (new.architecture, new.dim, new.seed) == ("resnet50", 512, 3)
+    with pytest.raises(UserError, match="identical-data needs a larger network than resnet50"):
+        upgrade_recipes(RECIPE.updated(architecture="resnet50"), "identical-data", 0)

@@ -8,6 +8,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from unibct.adapt import adapt as adapt_model
+    from unibct.adapters import fit_adapter
+    from unibct.benchmark.grid import make_grid
+    from unibct.benchmark.run import plan_benchmark, run_benchmark
     from unibct.data.sets import open_images
     from unibct.embeddings import embed_images, open_embeddings, save_embeddings
     from unibct.errors import UserError
@@ -17,6 +21,7 @@ if TYPE_CHECKING:
     from unibct.models.model import load_model, save_model
     from unibct.prototypes import class_prototypes, structural_weights
     from unibct.recipe import Recipe, load_recipe
+    from unibct.report.benchmark_page import write_benchmark_report
     from unibct.scenarios import split
     from unibct.train import train as train_model
 
@@ -29,6 +34,8 @@ _HOMES = {
     "embed_images": "embeddings",
     "open_embeddings": "embeddings",
     "save_embeddings": "embeddings",
+    "fit_adapter": "adapters",
+    "adapt_model": "adapt:adapt",
     "class_prototypes": "prototypes",
     "structural_weights": "prototypes",
     "arcface": "losses",
@@ -38,26 +45,36 @@ _HOMES = {
     "verification": "metrics",
     "identification": "metrics",
     "evaluate_upgrade": "evaluate",
+    "make_grid": "benchmark.grid",
+    "plan_benchmark": "benchmark.run",
+    "run_benchmark": "benchmark.run",
+    "write_benchmark_report": "report.benchmark_page",
 }
 
 __all__ = [
     "Recipe",
     "UserError",
+    "adapt_model",
     "arcface",
     "class_prototypes",
     "embed_images",
     "evaluate_upgrade",
+    "fit_adapter",
     "identification",
     "load_model",
     "load_recipe",
+    "make_grid",
     "open_embeddings",
     "open_images",
+    "plan_benchmark",
+    "run_benchmark",
     "save_embeddings",
     "save_model",
     "split",
     "structural_weights",
     "train_model",
     "verification",
+    "write_benchmark_report",
 ]
 
 

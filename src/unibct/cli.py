@@ -11,7 +11,11 @@ import typer
 from unibct.errors import UserError
 
 SCENARIO_NAMES = "extended-data, open-data, extended-class, open-class, identical-data"
-METHOD_NAMES = "none, regress, contrast, bct, unibct-centroid, unibct-drop, unibct"
+METHOD_NAMES = (
+    "none, regress, contrast, bct, unibct-centroid, unibct-drop, unibct, unibct-plus, mixbct, "
+    "advbct, nccl, ndpp"
+)
+ADAPTER_NAMES = "procrustes, linear, mlp"
 _INTERRUPTED = 130  # what a command returns on Ctrl-C
 
 app = typer.Typer(
@@ -91,6 +95,9 @@ def train_command(
     ] = "glyphs",
     set_: SetOption = None,
     seed: Annotated[int | None, typer.Option(help="the recipe's seed")] = None,
+    warm_start: Annotated[
+        bool, typer.Option("--warm-start", help="begin from the old model's weights")
+    ] = False,
     resume: Annotated[bool, typer.Option("--resume", help="go on from the checkpoint")] = False,
     skip_bad_images: SkipOption = False,
     device: DeviceOption = "auto",
@@ -112,6 +119,7 @@ def train_command(
     from unibct.train import train
 
     overrides = [*(set_ or []), *([] if seed is None else [f"seed={seed}"])]
+    overrides += ["warm_start=true"] if warm_start else []
     settings = load_recipe(recipe, overrides)
     image_set = open_images(data, images)
     old_model = None if old is None else load_model(old)
@@ -128,6 +136,44 @@ def train_command(
             progress=progress,
         )
     print(f"{out}: {model.architecture}, dimension {model.dim}, fingerprint {model.fingerprint}")
+
+
+@app.command("adapt")
+def adapt_command(
+    data: DataArgument,
+    new: Annotated[Path, typer.Option(metavar="MODEL", help="the new model's folder")],
+    old: Annotated[Path, typer.Option(metavar="MODEL", help="the old model's folder")],
+    out: Annotated[Path, typer.Option(help="folder for the adapted model")],
+    kind: Annotated[str, typer.Option(help=ADAPTER_NAMES)] = "linear",
+    images: ImagesOption = None,
+    seed: Annotated[int, typer.Option(min=0, help="of the mlp")] = 0,
+    skip_bad_images: SkipOption = False,
+    device: DeviceOption = "auto",
+) -> None:
+    """Map a finished new model's queries into the old space, without training it again.
+
+    Fits a map on images that both models embed. Compatible training gives better queries; this
+    is for a model that cannot be trained again.
+
+    Example: unibct adapt DATA --new models/free --old models/old --out models/adapted
+    """
+    from unibct.adapt import adapt
+    from unibct.data.sets import open_images
+    from unibct.files import require_absent
+    from unibct.models.model import load_model, save_model
+    from unibct.progress import terminal_progress
+    from unibct.train import pick_device
+
+    require_absent(out)
+    target = pick_device(device)
+    models = [load_model(path, device=target) for path in (new, old)]
+    image_set = open_images(data, images)
+    with terminal_progress() as progress:
+        adapted = adapt(
+            *models, image_set, kind=kind, seed=seed, skip_bad=skip_bad_images, progress=progress
+        )
+    save_model(adapted, out)
+    print(f"{out}: {kind} map of {new}, fingerprint {adapted.fingerprint}")
 
 
 @app.command("embed")
@@ -238,6 +284,113 @@ def demo_command(
     write_report(result, out / "report.html")
     print_evaluation(result.evaluation)
     print(f"report: {out / 'report.html'}")
+
+
+@app.command("benchmark")
+def benchmark_command(
+    data: Annotated[
+        str, typer.Argument(metavar="[DATA]", help="training images, as everywhere")
+    ] = "glyphs:train",
+    test: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DATA",
+            help="test images of other classes  [default: glyphs:test, or 30 % of DATA's classes]",
+        ),
+    ] = None,
+    scenarios: Annotated[
+        str | None, typer.Option(metavar="A,B", help=f"{SCENARIO_NAMES}  [default: all]")
+    ] = None,
+    methods: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A,B",
+            help=f"{METHOD_NAMES}, {ADAPTER_NAMES}, or paper, all  [default: paper,unibct-plus]",
+        ),
+    ] = None,
+    seeds: Annotated[
+        str | None,
+        typer.Option(metavar="0,1,2", help="each: a split and weights  [default: 0,1,2]"),
+    ] = None,
+    chain: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A,B|none",
+            help="upgrade chains by these methods  [default: unibct,unibct-plus]",
+        ),
+    ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="CELL", help="run only this: a scenario, a method, or a/b"),
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="two scenarios, one seed, no chain, by default")
+    ] = False,
+    recipe: Annotated[
+        str, typer.Option(metavar="FILE", help="a TOML file, or a shipped one: glyphs, paper")
+    ] = "glyphs",
+    set_: SetOption = None,
+    out: Annotated[Path, typer.Option(help="folder for all results")] = Path("runs/benchmark"),
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="processes side by side  [default: one per core]")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="say what would run, and for how long")
+    ] = False,
+    report_only: Annotated[
+        bool, typer.Option("--report-only", help="make the report from what is finished")
+    ] = False,
+    device: DeviceOption = "auto",
+) -> None:
+    """Compare every method in every scenario over several seeds.
+
+    Each cell (scenario, method, seed) is a folder; a finished one is never run again, and a
+    benchmark that was stopped goes on when the same command is given. Writes report.html,
+    report.md and results.csv.
+
+    Examples: unibct benchmark --dry-run
+
+    unibct benchmark photos/ --recipe my.toml --methods unibct,unibct-plus --seeds 0,1,2,3,4
+    """
+    from unibct.benchmark.grid import make_grid
+    from unibct.benchmark.run import plan_benchmark, run_benchmark
+    from unibct.recipe import load_recipe
+    from unibct.report.benchmark_page import write_benchmark_report
+    from unibct.report.live import watched
+    from unibct.report.tables import print_benchmark, print_plan
+
+    grid = make_grid(
+        data,
+        test=test,
+        recipe=load_recipe(recipe, set_ or ()),
+        quick=quick,
+        scenarios=_names(scenarios),
+        methods=_names(methods),
+        seeds=[_number(seed, "--seeds") for seed in _names(seeds)],
+        chain=None if chain is None else [name for name in _names(chain) if name != "none"],
+    )
+    benchmark = plan_benchmark(grid, out, only=only or (), workers=workers, device=device)
+    if dry_run:
+        print_plan(benchmark)
+        return
+    if report_only:
+        results = benchmark.results()
+    else:
+        with watched(benchmark) as changed:
+            results = run_benchmark(benchmark, changed)
+    write_benchmark_report(results, benchmark, out)
+    print_benchmark(results)
+    print(f"report: {out / 'report.html'}, {out / 'report.md'}, {out / 'results.csv'}")
+
+
+def _names(text: str | None) -> list[str]:
+    return [name.strip() for name in (text or "").split(",") if name.strip()]
+
+
+def _number(text: str, option: str) -> int:
+    if not text.isdecimal():
+        raise UserError(f"{option} {text}: write numbers with commas between them, such as 0,1,2")
+    return int(text)
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -12,11 +12,9 @@ from unibct.methods import DEFAULT_METHOD, NO_METHOD, find_method
 from unibct.models.model import Model
 from unibct.progress import Progress, Silent
 from unibct.recipe import Recipe, load_recipe
-from unibct.runs import plan_run
-from unibct.scenarios import find_scenario, split
+from unibct.runs import plan_run, upgrade_recipes
+from unibct.scenarios import DEFAULT_SEED, find_scenario, split
 from unibct.train import train
-
-LARGER_ARCHITECTURE = "resnet-small-wide"  # of the new model in identical-data
 
 
 @dataclass(frozen=True)
@@ -68,14 +66,11 @@ def plan_demo(
     find_scenario(scenario)
     entry = find_method(method)
     images = open_images("glyphs:train")
-    sets = split(images.labels, scenario, seed=666 + seed)
+    sets = split(images.labels, scenario, seed=DEFAULT_SEED + seed)
     old_images, new_images = images.select(sets.old), images.select(sets.new)
     entry.check_classes(old_images.class_names, new_images.class_names)
     recipe = load_recipe("glyphs", overrides)
-    # Old and new model start from different weights: from the same ones they would agree already.
-    old_recipe, new_recipe = recipe.updated(seed=2 * seed), recipe.updated(seed=2 * seed + 1)
-    if scenario == "identical-data":
-        new_recipe = new_recipe.updated(architecture=LARGER_ARCHITECTURE)
+    old_recipe, new_recipe = upgrade_recipes(recipe, scenario, seed)
     return DemoPlan(
         scenario,
         method,

@@ -6,6 +6,7 @@ test (TAR at FAR) and the 1:N test (top-1, top-5). In the self test both sides c
 model; in the cross test the queries come from the new one and the templates from the old one.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
@@ -96,9 +97,7 @@ class Criterion:
     @property
     def verdict(self) -> Verdict:
         """*Within noise* as long as the interval holds zero."""
-        if self.low > 0:
-            return "compatible"
-        return "not compatible" if self.high < 0 else "within noise"
+        return verdict_of(self.low, self.high)
 
 
 @dataclass(frozen=True)
@@ -130,16 +129,11 @@ class Evaluation:
     @property
     def verdict(self) -> Verdict:
         """Compatible only if each metric is; not compatible as soon as one is not."""
-        verdicts = {criterion.verdict for criterion in self.criteria}
-        if "not compatible" in verdicts:
-            return "not compatible"
-        return "within noise" if "within noise" in verdicts else "compatible"
+        return joint_verdict([criterion.verdict for criterion in self.criteria])
 
     def metrics(self, test: str) -> dict[str, float]:
         """The headline metrics of one test, in the criteria's order."""
-        found = self.tests[test]
-        tops = {f"top-{k}": found.top(k) for k in reported_ks(found.scores.shape[1])}
-        return {tar_name(self.far): found.tar(self.far)} | tops
+        return headline_metrics(self.tests[test], self.far)
 
     def as_json(self) -> dict[str, Any]:
         """Plain values for machines."""
@@ -169,6 +163,20 @@ class Evaluation:
             "templates": len(np.unique(self.protocol.labels)),
             "images_in_templates": len(self.protocol.gallery),
         }
+
+
+def verdict_of(low: float, high: float) -> Verdict:
+    """What the interval of a difference cross − old self says."""
+    if low > 0:
+        return "compatible"
+    return "not compatible" if high < 0 else "within noise"
+
+
+def joint_verdict(verdicts: Sequence[Verdict]) -> Verdict:
+    """Compatible only if each one is; not compatible as soon as one is not."""
+    if "not compatible" in verdicts:
+        return "not compatible"
+    return "within noise" if "within noise" in verdicts else "compatible"
 
 
 def tar_name(far: float) -> str:
@@ -309,18 +317,38 @@ def compatibility(
     stays as it is. (To draw the templates too would count the variance between pairs of classes
     three times over; a test checks the interval's calibration.)
     """
-    present = np.unique(cross.query_labels)  # a class of one image has a template but no query
-    weights = np.zeros((repeats, cross.scores.shape[1]), dtype=np.int64)
+    draws = class_draws(cross, seed=seed, repeats=repeats)
+    before, after = (headline_metrics(test, far) for test in (old_self, cross))
+    sampled = [sampled_metrics(test, draws, far) for test in (old_self, cross)]
+    return tuple(
+        _criterion(metric, before[metric], after[metric], sampled[1][metric] - sampled[0][metric])
+        for metric in after
+    )
+
+
+def headline_metrics(test: SearchTest, far: float) -> dict[str, float]:
+    """The headline metrics of one test: TAR at ``far``, top-1, top-5."""
+    tops = {f"top-{k}": test.top(k) for k in reported_ks(test.scores.shape[1])}
+    return {tar_name(far): test.tar(far)} | tops
+
+
+def class_draws(test: SearchTest, *, seed: int = 0, repeats: int = BOOTSTRAP_REPEATS) -> Ints:
+    """(repeats, classes) how often each class of the queries is drawn, with replacement.
+
+    The same seed gives the same draws for every test of the same protocol: differences are paired.
+    """
+    present = np.unique(test.query_labels)  # a class of one image has a template but no query
+    weights = np.zeros((repeats, test.scores.shape[1]), dtype=np.int64)
     weights[:, present] = np.random.default_rng([seed, 1]).multinomial(
         len(present), np.full(len(present), 1 / len(present)), size=repeats
     )
-    criteria: list[Criterion] = []
-    tars = [_bootstrap_tar(test, weights, far) for test in (old_self, cross)]
-    criteria.append(_criterion(tar_name(far), old_self.tar(far), cross.tar(far), tars[1] - tars[0]))
-    for k in reported_ks(cross.scores.shape[1]):
-        tops = [_bootstrap_top(test, weights, k) for test in (old_self, cross)]
-        criteria.append(_criterion(f"top-{k}", old_self.top(k), cross.top(k), tops[1] - tops[0]))
-    return tuple(criteria)
+    return weights
+
+
+def sampled_metrics(test: SearchTest, draws: Ints, far: float) -> dict[str, Floats]:
+    """(repeats,) values of each headline metric when the queries' classes count as drawn."""
+    tops = {f"top-{k}": _bootstrap_top(test, draws, k) for k in reported_ks(draws.shape[1])}
+    return {tar_name(far): _bootstrap_tar(test, draws, far)} | tops
 
 
 def _criterion(metric: str, old_self: float, cross: float, differences: Floats) -> Criterion:

@@ -1,7 +1,7 @@
-"""The losses, as pure functions of embeddings: ArcFace, regression, contrast."""
+"""The losses, as pure functions of embeddings."""
 
 import math
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -89,6 +89,50 @@ def contrast(new: Tensor, old: Tensor, labels: Tensor, *, tau: float = 0.05) -> 
     same_class = (labels[:, None] == labels[None, :]) & ~own
     logits = logits.masked_fill(same_class, -torch.inf)
     return F.cross_entropy(logits, torch.arange(len(labels), device=logits.device))
+
+
+def neighbour_contrast(
+    new: Tensor,
+    labels: Tensor,
+    *,
+    own: Tensor,
+    others: Tensor,
+    other_labels: Tensor,
+    tau: float = 0.05,
+) -> Tensor:
+    """Supervised contrast of new embeddings with old ones, positives weighted by consensus (NCCL).
+
+    An image's loss is the mean over the old embeddings v⁺ of its class of −w·log softmax(⟨z, v⟩/τ)
+    at v⁺, where w = (1 + ⟨own old embedding, v⁺⟩)/2. Images without a positive count nothing.
+
+    Args:
+        new: (batch, dim) with gradients.
+        labels: (batch,) integers.
+        own: (batch, dim) the old embeddings of the same images.
+        others: (queue, dim) old embeddings of any images.
+        other_labels: (queue,) their classes.
+        tau: temperature.
+    """
+    others = _unit(others)
+    positive = (labels[:, None] == other_labels[None, :]).to(others.dtype)
+    consensus = (1 + _unit(own) @ others.T) / 2
+    log_share = F.log_softmax(_unit(new) @ others.T / tau, dim=1)
+    counts = positive.sum(dim=1)
+    per_image = -(positive * consensus * log_share).sum(dim=1) / counts.clamp_min(1)
+    return per_image.sum() / (counts > 0).sum().clamp_min(1)
+
+
+def point_to_set(new: Tensor, centres: Tensor, radius: Tensor) -> Tensor:
+    """How far embeddings lie outside their class's ball, as the mean over those outside (AdvBCT).
+
+    Args:
+        new: (batch, dim) with gradients.
+        centres: (batch, dim) the centre of each one's class.
+        radius: (batch,) the radius of each one's class.
+    """
+    distance = cast(Tensor, torch.linalg.vector_norm(_unit(new) - _unit(centres), dim=1))
+    outside = F.relu(distance - radius)
+    return outside.sum() / (outside > 0).sum().clamp_min(1)
 
 
 def _unit(vectors: Tensor) -> Tensor:

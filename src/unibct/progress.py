@@ -70,7 +70,7 @@ class Lines:
             if now - last >= self.every:
                 last = now
                 rate = (count - done) / max(now - begin, 1e-9)
-                left = _clock((total - count) / max(rate, 1e-9))
+                left = clock((total - count) / max(rate, 1e-9))
                 self.note(f"{label}: {count:,}/{total:,} {unit}, {rate:,.0f} {unit}/s, {left} left")
 
         yield advance
@@ -78,7 +78,7 @@ class Lines:
             return
         seconds = max(time.monotonic() - begin, 1e-9)
         rate = (count - done) / seconds
-        self.note(f"{label}: {count:,} {unit} in {_clock(seconds)}, {rate:,.0f} {unit}/s")
+        self.note(f"{label}: {count:,} {unit} in {clock(seconds)}, {rate:,.0f} {unit}/s")
 
     def note(self, text: str) -> None:
         """Print a line."""
@@ -145,7 +145,8 @@ def terminal_progress(overall: float | None = None) -> Generator[Progress]:
         yield Lines()
 
 
-def _clock(seconds: float) -> str:
+def clock(seconds: float) -> str:
+    """Minutes and seconds, with hours where there are any."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -122,6 +122,34 @@ def structural_weights(new: Any, labels: Any, *, tau: float = 0.05, lam: float =
     return same_kind(weights, new)
 
 
+def moved_apart(prototypes: Any, *, neighbours: int = 5, step: float = 0.5) -> Any:
+    """Each prototype moved away from its nearest ones (neighbour-driven perturbation, NDPP).
+
+    p + step · Σ_j w_j (p − p_j) over the nearest ``neighbours``, w_j their share of the cosines'
+    softmax, then normalised: close prototypes leave each other more room, distant ones stay.
+
+    Args:
+        prototypes: (classes, dim).
+        neighbours: how many others push (fewer where there are fewer classes).
+        step: how far they push.
+    """
+    vectors = torch.nn.functional.normalize(_as_float_tensor(prototypes, "prototypes"), dim=1)
+    count = min(neighbours, len(vectors) - 1)
+    if count < 1:
+        return same_kind(vectors, prototypes)
+    moved = torch.empty_like(vectors)
+    for start in range(0, len(vectors), _TILE):
+        part = vectors[start : start + _TILE]
+        cosine = part @ vectors.T
+        row = torch.arange(len(part), device=part.device)
+        cosine[row, row + start] = -torch.inf
+        nearest, index = cosine.topk(count, dim=1)
+        share = torch.softmax(nearest, dim=1)
+        mean = (share[:, :, None] * vectors[index]).sum(dim=1)
+        moved[start : start + len(part)] = part + step * (part - mean)
+    return same_kind(torch.nn.functional.normalize(moved, dim=1), prototypes)
+
+
 def drop_weights(old: Any, labels: Any, *, drop: float = 0.1) -> Any:
     """1/kept for the images that stay and 0 for the ``drop`` share farthest from the class mean.
 

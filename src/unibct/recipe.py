@@ -13,6 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from unibct.errors import UserError
 
 DEFAULT_RECIPE = "glyphs"
+# Settings that play no part before the end of the warm-up.
+AFTER_WARMUP = ("eta", "refresh_epochs", "tau", "lam", "drop")
 
 Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
@@ -44,6 +46,7 @@ class Recipe(BaseModel):
     margin: Annotated[float, Field(ge=0, lt=1.6)] = 0.5
     eta: NotNegative = 1.0  # weight of the compatibility loss
     warmup_epochs: Annotated[int, Field(ge=0)] = 10  # first epochs, without it
+    warm_start: bool = False  # begin from the old model's weights (the same architecture only)
     refresh_epochs: tuple[Annotated[int, Field(ge=0)], ...] = (20,)  # besides the warm-up's end
     tau: Positive = 0.05
     lam: Share = 0.9
@@ -69,12 +72,6 @@ class Recipe(BaseModel):
         if progress < self.lr_warmup_epochs:
             rate *= progress / self.lr_warmup_epochs
         return rate
-
-    def refreshes_at(self, epoch: int) -> bool:
-        """Whether prototypes are made at the beginning of ``epoch``."""
-        return epoch == self.warmup_epochs or (
-            epoch > self.warmup_epochs and epoch in self.refresh_epochs
-        )
 
     def updated(self, **changes: Any) -> "Recipe":
         """The recipe with some values changed, checked again."""

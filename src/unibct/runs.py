@@ -12,7 +12,8 @@ from unibct.errors import UserError
 from unibct.methods import DEFAULT_METHOD, NO_METHOD, find_method
 from unibct.models.architectures import find_architecture
 from unibct.models.model import Model
-from unibct.recipe import Recipe
+from unibct.recipe import AFTER_WARMUP, Recipe
+from unibct.scenarios import SCENARIOS
 
 
 @dataclass(frozen=True)
@@ -36,10 +37,33 @@ class Run:
         }
 
     @property
+    def begin(self) -> int:
+        """The epoch from which the method is at work."""
+        return self.recipe.warmup_epochs if find_method(self.method).has_warmup else 0
+
+    def refreshes_at(self, epoch: int) -> bool:
+        """Whether the method renews what depends on the new model at the beginning of ``epoch``."""
+        return epoch == self.begin or (epoch > self.begin and epoch in self.recipe.refresh_epochs)
+
+    def warmup_digest(self, pixels: str) -> str | None:
+        """Names the state at the end of the warm-up, which runs that differ later have in common.
+
+        None if there is no warm-up, or if it begins from the old model's weights.
+        """
+        recipe = self.recipe
+        if self.begin == 0 or recipe.warm_start:
+            return None
+        common = recipe.model_dump(mode="json", exclude=set(AFTER_WARMUP))
+        return _digest([pixels, common, metadata.version("unibct")])
+
+    @property
     def digest(self) -> str:
         """Names the run before any image is read; a folder of another one is found out later."""
-        text = json.dumps([self.images.digest, self.described()], sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()
+        return _digest([self.images.digest, self.described()])
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def plan_run(
@@ -59,15 +83,48 @@ def plan_run(
                 f"the new model's dimension is {dim} but the old one's is {old.dim}: embeddings "
                 "of different dimensions cannot be compared; leave dim out of the recipe"
             )
-        if recipe.warmup_epochs >= recipe.epochs:
+        if entry.has_warmup and recipe.warmup_epochs >= recipe.epochs:
             raise UserError(
                 f"warmup_epochs = {recipe.warmup_epochs} leaves none of {recipe.epochs} epochs "
                 f"for the compatibility loss of {name}"
             )
+    if recipe.warm_start:
+        _check_warm_start(recipe, old)
     if len(images.class_names) < 2:
         raise UserError(f"{images.name} has one class only; training needs at least two")
-    used_old = old.fingerprint if entry.needs_old_model and old is not None else None
+    uses_old = entry.needs_old_model or recipe.warm_start
+    used_old = old.fingerprint if uses_old and old is not None else None
     return Run(images, recipe.updated(dim=dim, seed=_seed(recipe, old)), name, used_old)
+
+
+def upgrade_recipes(recipe: Recipe, scenario: str, seed: int) -> tuple[Recipe, Recipe]:
+    """The old and the new model's recipe in a trial with a given seed.
+
+    The two start from different weights: from the same ones they would agree already. In
+    identical-data the new network is larger.
+    """
+    old, new = recipe.updated(seed=2 * seed), recipe.updated(seed=2 * seed + 1)
+    if SCENARIOS[scenario].new == "same":
+        larger = find_architecture(recipe.architecture).larger
+        if larger is None:
+            raise UserError(
+                f"{scenario} needs a larger network than {recipe.architecture}, and none is known; "
+                "name another architecture, or leave this scenario out"
+            )
+        # The same number of dimensions, or the two could not be compared.
+        dim = recipe.dim or find_architecture(recipe.architecture).dim
+        new = new.updated(architecture=larger, dim=dim)
+    return old, new
+
+
+def _check_warm_start(recipe: Recipe, old: Model | None) -> None:
+    if old is None:
+        raise UserError("warm_start begins from the old model's weights: give --old MODEL")
+    if recipe.architecture != old.architecture:
+        raise UserError(
+            f"warm_start needs the same architecture, but the old model is a {old.architecture} "
+            f"and the new one a {recipe.architecture}; leave warm_start out"
+        )
 
 
 def _seed(recipe: Recipe, old: Model | None) -> int:

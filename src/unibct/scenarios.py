@@ -127,6 +127,19 @@ def split(
     return Split(same_kind(np.flatnonzero(old), given), same_kind(np.flatnonzero(new), given))
 
 
+def nested_split(labels: Any, fraction: float, *, seed: int = DEFAULT_SEED) -> Any:
+    """Sorted indices of ``fraction`` of each class's images; a larger fraction holds a smaller's.
+
+    The fraction 1 takes all; with the same seed, 0.3 is the old set of extended-data.
+    """
+    given = labels
+    labels = checked_labels(labels)
+    _, labels, sizes = np.unique(labels, return_inverse=True, return_counts=True)
+    quota = sizes if fraction == 1 else old_images_per_class(sizes, fraction)
+    drawn = sample_images(labels, quota, np.random.default_rng(seed))
+    return same_kind(np.flatnonzero(drawn), given)
+
+
 def sample_images(
     labels: NDArray[np.int64], quota: NDArray[np.int64], rng: np.random.Generator
 ) -> NDArray[np.bool_]:

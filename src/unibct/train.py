@@ -73,6 +73,7 @@ def train(
     method: str | None = None,
     resume: bool = False,
     skip_bad: bool = False,
+    cache: Path | None = None,
     device: str = "auto",
     label: str = "training",
     progress: Progress | None = None,
@@ -87,6 +88,8 @@ def train(
         method: a name from ``METHODS``; by default ``unibct`` with an old model, else ``none``.
         resume: go on from the checkpoint in ``out``, if there is one of the same run.
         skip_bad: leave unreadable images out instead of refusing.
+        cache: a folder in which several runs share what they have in common: the old embeddings
+            of a training set, and the state at the end of the same warm-up. The result is the same.
         device: ``auto``, ``cpu``, ``cuda``, …
         label: what the progress bar calls it.
         progress: told of each image.
@@ -121,11 +124,15 @@ def train(
     if checkpoint is not None:
         require_same_run(checkpoint.described, described, out)
     try:
-        trainer = _Trainer(run, described, pixels, spec, target, out)
+        trainer = _Trainer(run, described, pixels, spec, target, out, cache)
+        if old is not None and run.recipe.warm_start:
+            trainer.start_from(old)
         if old is not None:
             trainer.learn_from(old, progress)
         if checkpoint is not None:
             trainer.restore(checkpoint)
+        else:
+            trainer.take_up_warmup()
         trainer.train(label, progress)
         model = trainer.finished_model()
         save_model(model, out)
@@ -162,6 +169,7 @@ class _Trainer:
     spec: InputSpec
     device: torch.device
     out: Path
+    cache: Path | None
     epochs_done: int = 0
     metrics: list[dict[str, float]] = field(default_factory=list)
     network: nn.Module = field(init=False)
@@ -181,18 +189,30 @@ class _Trainer:
         generator = torch.Generator().manual_seed(recipe.seed + 1)
         weights = torch.randn(len(images.class_names), recipe.dim, generator=generator) * 0.01
         self.class_weights = nn.Parameter(weights.to(self.device))
+        self.method = Method()
         self.optimizer = torch.optim.SGD(
             self._parameters(),
             lr=recipe.lr,
             momentum=recipe.momentum,
             weight_decay=recipe.weight_decay,
         )
-        self.method = Method()
         self.labels = torch.from_numpy(images.labels).to(self.device)
 
     def _parameters(self) -> list[nn.Parameter]:
         trained = [p for p in self.network.parameters() if p.requires_grad]
-        return [*trained, self.class_weights]
+        return [*trained, self.class_weights, *self.method.parameters()]
+
+    def start_from(self, old: Model) -> None:
+        """Begin from the old weights, and for classes it knows from its class weights."""
+        self.network.load_state_dict(old.network.state_dict())
+        if old.class_weights is None:
+            return
+        row = {name: i for i, name in enumerate(old.class_names)}
+        known = [i for i, name in enumerate(self.pixels.images.class_names) if name in row]
+        names = self.pixels.images.class_names
+        with torch.no_grad():
+            weights = old.class_weights[[row[names[i]] for i in known]]
+            self.class_weights[known] = weights.to(self.class_weights)
 
     def learn_from(self, old: Model, progress: Progress) -> None:
         """Make the method; the old embeddings of the training set are computed once."""
@@ -210,24 +230,41 @@ class _Trainer:
         )
         settings = Settings(recipe.scale, recipe.margin, recipe.tau, recipe.lam, recipe.drop)
         self.method = entry.make(knowledge, settings)
+        if self.method.parameters():
+            self.optimizer.add_param_group({"params": self.method.parameters()})
 
     def _old_embeddings(self, old: Model, progress: Progress) -> Embeddings:
-        folder = self.out / OLD_EMBEDDINGS / "embeddings"
-        note = self.out / OLD_EMBEDDINGS / "pixels.txt"  # of which images they are
+        folder = self.out / OLD_EMBEDDINGS
+        if self.cache is not None:
+            folder = self.cache / f"old-embeddings-{old.fingerprint[:12]}-{self.pixels.digest[:12]}"
+        note = folder / "pixels.txt"  # of which images they are
         if folder.is_dir() and note.is_file() and note.read_text() == self.pixels.digest:
             with suppress(UserError):  # damaged: compute them again
-                kept = open_embeddings(folder)
+                kept = open_embeddings(folder / "embeddings")
                 if kept.fingerprint == old.fingerprint:
                     return kept
-        shutil.rmtree(folder.parent, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
         pixels = self.pixels
         if old.input != self.spec:
             size = (old.input.height, old.input.width, old.input.channels)
             pixels = read_pixels(pixels.images, *size, progress=progress)
         embeddings = embed_pixel_batches(old, pixels, label="old embeddings", progress=progress)
         write_text(note, self.pixels.digest)
-        save_embeddings(embeddings, folder)
+        with suppress(UserError):  # another run that shares the cache was as fast
+            save_embeddings(embeddings, folder / "embeddings")
         return embeddings
+
+    def _warmup_file(self) -> Path | None:
+        digest = self.run.warmup_digest(self.pixels.digest)
+        return (
+            None if self.cache is None or digest is None else self.cache / f"warmup-{digest[:24]}"
+        )
+
+    def take_up_warmup(self) -> None:
+        """Begin where another run with the same warm-up was at its end."""
+        path = self._warmup_file()
+        if path is not None and (found := _read_checkpoint(path)) is not None:
+            self.restore(found)
 
     def train(self, label: str, progress: Progress) -> None:
         """All epochs that are left, each with a checkpoint at its end."""
@@ -238,15 +275,17 @@ class _Trainer:
         with progress.task(label, total, done=done) as advance:
             for epoch in range(self.epochs_done, recipe.epochs):
                 begin = time.perf_counter()
-                compatible = epoch >= recipe.warmup_epochs
-                if compatible and recipe.refreshes_at(epoch):
+                if self.run.refreshes_at(epoch):
                     self.method.refresh(self._new_embeddings())
-                row = self._epoch(epoch, recipe.eta if compatible else 0.0, advance)
+                row = self._epoch(epoch, advance)
                 seconds = time.perf_counter() - begin
                 row |= {"seconds": seconds, "images_per_second": per_epoch / seconds}
                 self.metrics.append(row)
                 self.epochs_done = epoch + 1
-                self._save_checkpoint()
+                self._save_checkpoint(self.out)
+                shared = self._warmup_file()
+                if shared is not None and self.epochs_done == self.run.begin:
+                    self._save_checkpoint(shared)
 
     def _new_embeddings(self) -> Tensor | None:
         """The new model's view of the training set, for methods that ask for it."""
@@ -255,10 +294,11 @@ class _Trainer:
         vectors = embed_pixel_batches(self._model(), self.pixels).vectors
         return torch.from_numpy(vectors).to(self.device)
 
-    def _epoch(self, epoch: int, eta: float, advance: Any) -> dict[str, float]:
+    def _epoch(self, epoch: int, advance: Any) -> dict[str, float]:
         recipe = self.run.recipe
         assert recipe.seed is not None
-        rng = np.random.default_rng([recipe.seed, epoch])
+        compatible, eta = epoch >= self.run.begin, recipe.eta
+        rng, method_rng = (np.random.default_rng([recipe.seed, epoch, *own]) for own in ((), (1,)))
         images = len(self.pixels.images)
         used = _images_per_epoch(images, recipe.batch_size)
         order = rng.permutation(images)[:used]
@@ -274,12 +314,18 @@ class _Trainer:
             labels = self.labels[rows]
             inputs = to_input(shifted(pixels, recipe.shift, rng), self.spec, self.device)
             embeddings = self.network(inputs)
+            share = (epoch + (step + 0.5) / steps) / recipe.epochs
+            batch = Batch(embeddings, labels, rows, self.class_weights, share, method_rng)
             loss_cls = losses.arcface(
-                embeddings, self.class_weights, labels, scale=recipe.scale, margin=recipe.margin
+                self.method.classified(batch) if compatible else embeddings,
+                self.class_weights,
+                labels,
+                scale=recipe.scale,
+                margin=recipe.margin,
             )
             loss = loss_cls
-            if eta > 0:
-                loss_comp = self.method.loss(Batch(embeddings, labels, rows))
+            if compatible and eta > 0:
+                loss_comp = self.method.loss(batch)
                 loss = loss + eta * loss_comp
                 sums[1] += loss_comp.detach()
             self.optimizer.zero_grad()
@@ -300,7 +346,7 @@ class _Trainer:
         return {
             "epoch": epoch,
             "lr": self.optimizer.param_groups[0]["lr"],  # of the last step
-            "eta": eta,
+            "eta": eta if compatible else 0.0,
             "loss_cls": mean_cls,
             "loss_comp": mean_comp,
         }
@@ -329,7 +375,7 @@ class _Trainer:
             old_fingerprint=self.run.old_fingerprint,
         )
 
-    def _save_checkpoint(self) -> None:
+    def _save_checkpoint(self, folder: Path) -> None:
         tensors: dict[str, Tensor] = {}
         for name, tensor in self.network.state_dict().items():
             tensors[f"network.{name}"] = tensor
@@ -345,8 +391,8 @@ class _Trainer:
             "epochs_done": self.epochs_done,
             "metrics": self.metrics,
         }
-        save_tensors(self.out / CHECKPOINT_FILE, tensors, {"state": json.dumps(state)})
-        write_text(self.out / METRICS_FILE, _as_csv(self.metrics))
+        save_tensors(folder / CHECKPOINT_FILE, tensors, {"state": json.dumps(state)})
+        write_text(folder / METRICS_FILE, _as_csv(self.metrics))
 
     def restore(self, checkpoint: _Checkpoint) -> None:
         """Go on from the end of an epoch, to the bit: batches depend on seed and epoch only."""

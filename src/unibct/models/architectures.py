@@ -23,11 +23,19 @@ class InputSpec:
 
 @dataclass(frozen=True)
 class Architecture:
-    """A way to build a network, with the input and the dimension it has by default."""
+    """A way to build a network, with the input and the dimension it has by default.
+
+    Attributes:
+        build: makes it for an input and a dimension.
+        input: what it takes.
+        dim: of its embeddings.
+        larger: the architecture that a team would upgrade to.
+    """
 
     build: Callable[[InputSpec, int], nn.Module]
     input: InputSpec
     dim: int
+    larger: str | None = None
 
 
 _FACE = InputSpec(112, 112, 3)
@@ -60,11 +68,11 @@ def _small(*widths: int) -> Callable[[InputSpec, int], nn.Module]:
 
 
 ARCHITECTURES: dict[str, Architecture] = {
-    "resnet18": Architecture(_resnet(BasicBlock, 2, 2, 2, 2), _FACE, 512),
+    "resnet18": Architecture(_resnet(BasicBlock, 2, 2, 2, 2), _FACE, 512, larger="resnet50"),
     "resnet50": Architecture(_resnet(Bottleneck, 3, 4, 6, 3), _FACE, 512),
-    "iresnet18": Architecture(_iresnet(2, 2, 2, 2), _FACE, 512),
+    "iresnet18": Architecture(_iresnet(2, 2, 2, 2), _FACE, 512, larger="iresnet50"),
     "iresnet50": Architecture(_iresnet(3, 4, 14, 3), _FACE, 512),
-    "resnet-small": Architecture(_small(32, 64, 128), _GLYPH, 128),
+    "resnet-small": Architecture(_small(32, 64, 128), _GLYPH, 128, larger="resnet-small-wide"),
     "resnet-small-wide": Architecture(_small(48, 96, 192), _GLYPH, 128),
 }
 

@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor, nn
 
+from unibct.adapters import Adapter
 from unibct.arrays import is_array, same_kind, to_numpy
 from unibct.data.images import Pixels, UnreadableImageError, decode, fit, pillow_pixels
 from unibct.errors import UserError
@@ -27,6 +28,7 @@ FORMAT = 1
 DESCRIPTION_FILE = "model.json"
 WEIGHTS_FILE = "model.safetensors"
 CLASSIFIER_FILE = "classifier.safetensors"
+ADAPTER_FILE = "adapter.safetensors"
 _LOADING_ERRORS = (
     OSError,
     TypeError,
@@ -50,6 +52,7 @@ class Model:
         class_weights: (classes, dim) the trained classifier's rows, if they are at hand.
         training: how it was trained: recipe, data, number of images.
         old_fingerprint: of the old model that it was trained to be compatible with.
+        adapter: maps what the network gives into an old model's space, if it was not trained to.
     """
 
     network: nn.Module
@@ -60,6 +63,7 @@ class Model:
     class_weights: Tensor | None = None
     training: dict[str, Any] = field(default_factory=dict)
     old_fingerprint: str | None = None
+    adapter: Adapter | None = None
 
     @property
     def device(self) -> torch.device:
@@ -78,6 +82,10 @@ class Model:
             array = np.ascontiguousarray(to_numpy(tensor))
             state.update(f"{name} {array.dtype} {array.shape}".encode())
             state.update(array.tobytes())
+        if self.adapter is not None:
+            for name, tensor in sorted(self.adapter.tensors().items()):
+                state.update(f"adapter {self.adapter.kind} {name} {tuple(tensor.shape)}".encode())
+                state.update(np.ascontiguousarray(to_numpy(tensor)).tobytes())
         return state.hexdigest()[:32]
 
     def embed(self, images: Any, *, batch_size: int = 256) -> Any:
@@ -106,13 +114,26 @@ class Model:
     def embed_pixels(self, pixels: Pixels) -> NDArray[np.float32]:
         """One batch that is fitted already: (batch, height, width, channels) -> (batch, dim)."""
         with torch.inference_mode(), evaluating(self.network):
-            vectors = self.network(to_input(pixels, self.input, self.device))
-            return F.normalize(vectors.float(), dim=1).cpu().numpy()
+            vectors = F.normalize(
+                self.network(to_input(pixels, self.input, self.device)).float(), dim=1
+            )
+            return (vectors if self.adapter is None else self.adapter(vectors)).cpu().numpy()
 
     def to(self, device: str | torch.device) -> "Model":
         """Move the network (in place) to a device."""
         self.network.to(device)
         return self
+
+    def adapted(self, adapter: Adapter, old: "Model") -> "Model":
+        """The same network, its embeddings mapped into the old model's space."""
+        return replace(
+            self,
+            adapter=adapter,
+            dim=old.dim,
+            class_weights=None,
+            training=self.training | {"adapter": adapter.kind},
+            old_fingerprint=old.fingerprint,
+        )
 
 
 @contextmanager
@@ -153,6 +174,8 @@ def save_model(model: Model, folder: str | Path) -> None:
     else:
         weights = {"class_weights": model.class_weights}
         save_tensors(folder / CLASSIFIER_FILE, weights, {"format": "pt"})
+    if model.adapter is not None:
+        save_tensors(folder / ADAPTER_FILE, model.adapter.tensors(), {"format": "pt"})
     write_json(
         folder / DESCRIPTION_FILE,
         {
@@ -163,6 +186,7 @@ def save_model(model: Model, folder: str | Path) -> None:
             "fingerprint": model.fingerprint,
             "classifier": _digest(model.class_weights),
             "old_model": model.old_fingerprint,
+            "adapter": None if model.adapter is None else model.adapter.kind,
             "training": model.training,
             "classes": list(model.class_names),
         },
@@ -187,7 +211,12 @@ def load_model(path: str | Path, *, device: str | torch.device = "cpu") -> Model
                 f"{folder} has format {described['format']}; this unibct reads {FORMAT}"
             )
         spec = InputSpec(**{k: v for k, v in described["input"].items() if k != "resize"})
-        network = build_network(described["architecture"], spec, described["dim"])
+        adapter = None
+        if described.get("adapter") is not None:
+            tensors = safetensors.torch.load_file(folder / ADAPTER_FILE)
+            adapter = Adapter.of_tensors(described["adapter"], tensors)
+        dim = described["dim"] if adapter is None else adapter.new_dim
+        network = build_network(described["architecture"], spec, dim)
         network.load_state_dict(safetensors.torch.load_file(folder / WEIGHTS_FILE))
         classifier = folder / CLASSIFIER_FILE
         model = Model(
@@ -203,6 +232,7 @@ def load_model(path: str | Path, *, device: str | torch.device = "cpu") -> Model
             ),
             training=described["training"],
             old_fingerprint=described["old_model"],
+            adapter=adapter,
         )
         expected, classifier_digest = described["fingerprint"], described["classifier"]
     except UserError:

@@ -1,7 +1,7 @@
 """ROC and CMC curves as inline SVG, readable on light and dark pages."""
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import matplotlib as mpl
@@ -17,14 +17,25 @@ COLOURS = {
     "old→old": "#8a8f98",
     "new→old": "#2a9d4a",
     "new→new": "#2f7de1",
-    "free→free": "#b07ae0",
+    "free→free": "#a872dc",
     "free→old": "#d9534f",
 }
-_GREY = "#8a8f98"
+# One for each method of a benchmark, readable on white and on black.
+METHOD_COLOURS = (
+    "#2a9d4a",
+    "#2f7de1",
+    "#cc7722",
+    "#a872dc",
+    "#159a9a",
+    "#d9534f",
+    "#9c7a1d",
+    "#dc5f95",
+)
+_TEXT = "#010203"  # stands for the page's own colour of text, light or dark
 _POINTS = 400  # a curve needs no more to look smooth
 
 
-def roc_svg(tests: dict[str, SearchTest]) -> str:
+def roc_svg(tests: dict[str, SearchTest], colours: Mapping[str, str] = COLOURS) -> str:
     """TAR over FAR, logarithmic in FAR."""
 
     def draw(axes: Axes) -> None:
@@ -33,7 +44,7 @@ def roc_svg(tests: dict[str, SearchTest]) -> str:
         for name, test in tests.items():
             curve = roc_curve(test.genuine, test.impostor)
             at = np.searchsorted(curve.far, grid, side="right") - 1
-            axes.plot(grid, 100 * curve.tar[at], label=name, color=COLOURS.get(name), lw=2)
+            axes.plot(grid, 100 * curve.tar[at], label=name, color=colours.get(name), lw=2)
         axes.set_xscale("log")
         axes.set_xlabel("false accept rate")
         axes.set_ylabel("true accept rate, %")
@@ -41,7 +52,9 @@ def roc_svg(tests: dict[str, SearchTest]) -> str:
     return _svg(draw, "ROC: 1:1 verification")
 
 
-def cmc_svg(tests: dict[str, SearchTest], most: int = 20) -> str:
+def cmc_svg(
+    tests: dict[str, SearchTest], colours: Mapping[str, str] = COLOURS, *, most: int = 20
+) -> str:
     """The share of queries that find their class among the k best, over k."""
 
     def draw(axes: Axes) -> None:
@@ -49,10 +62,11 @@ def cmc_svg(tests: dict[str, SearchTest], most: int = 20) -> str:
         ks = np.arange(1, min(most, templates) + 1)
         curves = {name: [100 * test.top(int(k)) for k in ks] for name, test in tests.items()}
         # Free queries find nothing in the old gallery: shown in full they would flatten the rest.
-        bottom = min(hits[0] for name, hits in curves.items() if name != "free→old") - 5
+        best = max(hits[0] for hits in curves.values())
+        bottom = min(hits[0] for hits in curves.values() if hits[0] > best - 50) - 5
         for name, hits in curves.items():
             label = f"{name} (below)" if hits[-1] < bottom else name
-            axes.plot(ks, hits, label=label, color=COLOURS.get(name), lw=2, marker=".")
+            axes.plot(ks, hits, label=label, color=colours.get(name), lw=2, marker=".")
         axes.set_ylim(bottom=max(0.0, bottom))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_xlabel("k")
@@ -61,28 +75,49 @@ def cmc_svg(tests: dict[str, SearchTest], most: int = 20) -> str:
     return _svg(draw, "CMC: 1:N identification")
 
 
-def _svg(draw: Callable[[Axes], None], title: str) -> str:
+def matrix_svg(values: Sequence[Sequence[float]], names: Sequence[str], title: str) -> str:
+    """A compatibility matrix: queries down, galleries across, percent in each field."""
+
+    def draw(axes: Axes) -> None:
+        percent = 100 * np.asarray(values)
+        lowest, highest = float(percent.min()), float(percent.max())
+        picture = axes.imshow(percent, cmap="viridis", vmin=lowest, vmax=highest)
+        luminance = (picture.to_rgba(percent)[..., :3] ** 2.2) @ (0.2126, 0.7152, 0.0722)
+        for (row, column), value in np.ndenumerate(percent):
+            colour = "#ffffff" if luminance[row, column] < 0.2 else "#15181c"
+            axes.text(column, row, f"{value:.1f}", ha="center", va="center", color=colour)
+        axes.set_xticks(range(len(names)), [f"{name} gallery" for name in names])
+        axes.set_yticks(range(len(names)), [f"{name} queries" for name in names])
+
+    return _svg(draw, title, curve=False)
+
+
+def _svg(draw: Callable[[Axes], None], title: str, *, curve: bool = True) -> str:
     style: dict[Any, Any] = {
         "svg.hashsalt": "unibct",  # the same curve gives the same file
         "svg.fonttype": "none",
         "font.family": "sans-serif",
-        "text.color": _GREY,
-        "axes.labelcolor": _GREY,
-        "axes.edgecolor": _GREY,
-        "xtick.color": _GREY,
-        "ytick.color": _GREY,
+        "font.size": 11,  # read on a phone, where the picture shrinks
+        "axes.titlesize": "medium",
+        "text.color": _TEXT,
+        "axes.labelcolor": _TEXT,
+        "axes.edgecolor": _TEXT,
+        "xtick.color": _TEXT,
+        "ytick.color": _TEXT,
     }
     with mpl.rc_context(style):
-        figure = Figure(figsize=(5.6, 4.2), layout="constrained")
+        figure = Figure(figsize=(4.8, 4.4 if curve else 3.6), layout="constrained")
         figure.patch.set_alpha(0)
         axes = figure.add_subplot()
         axes.patch.set_alpha(0)
         draw(axes)
         axes.set_title(title)
-        axes.set_ylim(top=101)
-        axes.grid(alpha=0.25)
-        axes.legend(frameon=False)
+        if curve:
+            axes.set_ylim(top=101)
+            axes.grid(alpha=0.25)
+            columns = 3 if len(axes.lines) < 6 else 2
+            figure.legend(loc="outside lower center", ncols=columns, frameon=False)
         text = io.StringIO()
         figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
-    svg = text.getvalue()
+    svg = text.getvalue().replace(_TEXT, "currentColor")
     return svg[svg.index("<svg") :]

@@ -1,8 +1,9 @@
 """The demo's report: one self-contained HTML file."""
 
 import platform
-from importlib import metadata, resources
+from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import jinja2
 import torch
@@ -33,11 +34,8 @@ def render_report(result: DemoResult) -> str:
     """The page's HTML; it loads nothing from anywhere."""
     evaluation, plan = result.evaluation, result.plan
     searches = {name: evaluation.tests[name] for name in SEARCH_TITLES}
-    template = (resources.files("unibct.report") / "page.html.jinja").read_text(encoding="utf-8")
-    environment = jinja2.Environment(
-        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
-    )
-    return environment.from_string(template).render(
+    return rendered(
+        "page.html.jinja",
         plan=plan,
         evaluation=evaluation,
         rows={name: evaluation.metrics(name) for name in LONG_TITLES if name in evaluation.tests},
@@ -57,3 +55,15 @@ def render_report(result: DemoResult) -> str:
             "machine": platform.machine(),
         },
     )
+
+
+def rendered(name: str, **values: Any) -> str:
+    """A template of this folder, filled in."""
+    environment = jinja2.Environment(
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+        loader=jinja2.PackageLoader("unibct", "report"),
+    )
+    return environment.get_template(name).render(**values)

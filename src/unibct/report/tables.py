@@ -6,7 +6,11 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from unibct.benchmark.results import Results
+from unibct.benchmark.run import Benchmark
 from unibct.evaluate import CONFIDENCE, Evaluation
+from unibct.progress import clock
+from unibct.report.sheets import Cell, gains, verdicts
 
 TEST_TITLES = {
     "old→old": "old self test",
@@ -60,7 +64,43 @@ def _table(console: Console, first: str, *others: str) -> Table:
     if not console.is_terminal:
         console.width = 200
         options = {"box": None, "padding": (0, 3, 0, 0), "header_style": ""}
-    table = Table(first, **options)
+    table = Table(**options)
+    table.add_column(first, no_wrap=True)
     for name in others:
         table.add_column(name, justify="right", no_wrap=True)
     return table
+
+
+def print_plan(benchmark: Benchmark, console: Console | None = None) -> None:
+    """What a benchmark would run, and how long it should take."""
+    console = console or Console()
+    left = {job.folder for job in benchmark.left}
+    table = _table(console, "job", "images through training", "state")
+    for job in benchmark.chosen:
+        state = "to run" if job.folder in left else "finished"
+        table.add_row(job.folder, f"{job.work:,}" if job.work else "—", state)
+    console.print(table)
+    seconds = benchmark.seconds_left() if left else 0
+    console.print(
+        f"{len(left)} of {len(benchmark.chosen)} jobs to run, {benchmark.workers} at a time with "
+        f"{benchmark.threads} thread{'s' if benchmark.threads > 1 else ''} each: about "
+        f"{clock(seconds)}",
+        highlight=False,
+    )
+
+
+def print_benchmark(results: Results, console: Console | None = None) -> None:
+    """The verdicts, and by how much the cross test gains; the report has the rest."""
+    console = console or Console()
+    for sheet in (verdicts(results), gains(results)):
+        table = _table(console, *sheet.heads)
+        for row in sheet.rows:
+            table.add_row(*(_styled(cell) for cell in row))
+        console.print(f"[bold]{sheet.title}[/]", highlight=False)
+        console.print(table)
+
+
+def _styled(cell: Cell) -> str:
+    style = _STYLES.get(cell.kind.replace("-", " "))
+    text = f"[{style}]{cell.text}[/]" if style else cell.text
+    return f"{text} {cell.small}" if cell.small else text

@@ -1,0 +1,319 @@
+"""When does structural refinement help? Prototypes and cross tests with wrong labels.
+
+    python benchmarks/prototype_study.py --seeds 0 1 2          some 45 minutes on two cores
+    python benchmarks/prototype_study.py --seeds 0 1 2 --draw   the figure and the tables again
+
+Open-class on the embedded images. A share of the new set's labels is made wrong, either by any
+other class (uniform) or by one of the three classes whose old centroids lie nearest (look-alike).
+Then, on training images: the cosine between a prototype and the clean class centre (the mean of
+the old embeddings of all images that truly belong to the class), for each kind of prototype, τ, λ,
+number of images per class, and graph (the new model after its warm-up or at its end, or the old
+model). And on the validation classes: the cross test of models trained on the wrong labels.
+A run that was stopped goes on where it was. docs/prototypes.md has the results.
+"""
+
+import argparse
+import json
+import multiprocessing
+import os
+from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import safetensors.torch
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from unibct.data.sets import ImageSet, open_images
+from unibct.embeddings import embed_images
+from unibct.evaluate import headline_far, make_protocol, search_test
+from unibct.files import write_json
+from unibct.models.architectures import build_network, find_architecture
+from unibct.models.model import Model
+from unibct.prototypes import class_prototypes
+from unibct.recipe import load_recipe
+from unibct.runs import plan_run, upgrade_recipes
+from unibct.scenarios import DEFAULT_SEED, sample_images, split
+from unibct.train import train
+
+SCENARIO = "open-class"
+RATES = (0.0, 0.1, 0.2, 0.4)
+NOISES = ("uniform", "look-alike")
+METHODS = ("unibct-centroid", "unibct-drop", "unibct", "unibct-plus")
+TAUS = (0.02, 0.05, 0.1, 0.2)
+LAMS = (0.5, 0.9, 0.99)
+SIZES = (5, 10, 24)
+LOOK_ALIKES = 3
+GALLERY_DRAWS = 8  # the cross test is averaged over so many choices of template images
+
+
+def main() -> None:
+    """Run what is left, then draw."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--out", type=Path, default=Path("runs/prototypes"))
+    parser.add_argument("--workers", type=int, default=os.cpu_count())
+    parser.add_argument("--draw", action="store_true", help="only draw what is finished")
+    parser.add_argument("--figure", type=Path, default=Path("docs/images/prototypes.svg"))
+    arguments = parser.parse_args()
+    tasks = [
+        (arguments.out, seed, noise, rate)
+        for seed in arguments.seeds
+        for rate in RATES
+        for noise in (NOISES if rate else NOISES[:1])
+    ]
+    if not arguments.draw:
+        os.environ["OMP_NUM_THREADS"] = "1"
+        context = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(arguments.workers, mp_context=context) as pool:
+            for task, seconds in zip(tasks, pool.map(run, *zip(*tasks, strict=True)), strict=True):
+                print(*task[1:], f"{seconds} results", flush=True)
+    found = [
+        json.loads(path.read_text()) for task in tasks if (path := result_file(*task)).is_file()
+    ]
+    draw(found, arguments.figure)
+    print_tables(found)
+
+
+def result_file(out: Path, seed: int, noise: str, rate: float) -> Path:
+    """Where a task's result goes."""
+    return out / f"{noise}-{rate:.0%}-seed{seed}.json"
+
+
+def run(out: Path, seed: int, noise: str, rate: float) -> int:
+    """One share of wrong labels: prototypes of every kind, and the cross test of each method."""
+    torch.set_num_threads(1)
+    path = result_file(out, seed, noise, rate)
+    if path.is_file():
+        return 0
+    images, test = open_images("glyphs:train"), open_images("glyphs:val")
+    parts = split(images.labels, SCENARIO, seed=DEFAULT_SEED + seed)
+    old_recipe, recipe = upgrade_recipes(load_recipe("glyphs"), SCENARIO, seed)
+    clean = images.select(parts.new)
+    folder = out / f"{noise}-{rate:.0%}-seed{seed}"
+    old = train(images.select(parts.old), old_recipe, folder / "old", resume=True)
+    old_vectors = embed_images(old, clean).vectors
+    noisy = replace(clean, labels=with_wrong_labels(clean.labels, old_vectors, noise, rate, seed))
+    cache = folder / "cache"
+    free = train(noisy, recipe, folder / "free", resume=True, cache=cache)
+    graphs = {
+        "late": embed_images(free, clean).vectors,
+        "early": embed_images(after_warmup(noisy, recipe, cache), clean).vectors,
+        "old": old_vectors,
+    }
+    quality = list(qualities(old_vectors, clean.labels, noisy.labels, graphs, seed))
+    old_test = embed_images(old, test).vectors
+    cross = {"old": metrics(old_test, old_test, test)}
+    for method in METHODS:
+        model = train(
+            noisy, recipe, folder / method, old=old, method=method, resume=True, cache=cache
+        )
+        vectors = embed_images(model, test).vectors
+        cross[method] = metrics(vectors, old_test, test)
+        cross[f"{method} self"] = metrics(vectors, vectors, test)
+    write_json(
+        path,
+        {"seed": seed, "noise": noise, "rate": rate, "quality": quality, "cross": cross},
+    )
+    return len(quality) + len(cross)
+
+
+def with_wrong_labels(
+    labels: NDArray[np.int64], old: NDArray[np.float32], noise: str, rate: float, seed: int
+) -> NDArray[np.int64]:
+    """Labels of which exactly the share ``rate`` is wrong, drawn at random."""
+    rng = np.random.default_rng([seed, 7])
+    chosen = rng.permutation(len(labels))[: round(rate * len(labels))]
+    classes = int(labels.max()) + 1
+    wrong = labels.copy()
+    if noise == "uniform":
+        wrong[chosen] = (labels[chosen] + rng.integers(1, classes, len(chosen))) % classes
+    else:
+        centres = class_prototypes(old, labels, kind="centroid")
+        cosine = centres @ centres.T
+        np.fill_diagonal(cosine, -np.inf)
+        nearest = np.argsort(-cosine, axis=1)[:, :LOOK_ALIKES]
+        wrong[chosen] = nearest[labels[chosen], rng.integers(0, LOOK_ALIKES, len(chosen))]
+    return wrong
+
+
+def after_warmup(images: ImageSet, recipe: Any, cache: Path) -> Model:
+    """The new model as it was at the end of the warm-up, from the runs' shared cache."""
+    run = plan_run(images, recipe)
+    architecture = run.recipe.architecture
+    state = next(cache.glob("warmup-*/checkpoint.safetensors"))
+    tensors = safetensors.torch.load_file(state)
+    spec = find_architecture(architecture).input
+    dim = cast(int, run.recipe.dim)
+    network = build_network(architecture, spec, dim)
+    prefix = "network."
+    network.load_state_dict(
+        {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+    )
+    return Model(network.eval(), architecture, spec, dim)
+
+
+def qualities(
+    old: NDArray[np.float32],
+    truth: NDArray[np.int64],
+    labels: NDArray[np.int64],
+    graphs: dict[str, NDArray[np.float32]],
+    seed: int,
+) -> Iterable[dict[str, Any]]:
+    """The mean cosine between prototypes and clean class centres, for every setting."""
+    centres = class_prototypes(old, truth, kind="centroid")
+    for size in SIZES:
+        quota = np.minimum(np.bincount(labels), size)
+        rows = np.flatnonzero(sample_images(labels, quota, np.random.default_rng([seed, 8])))
+
+        def cosine(
+            graph: NDArray[np.float32] | None = None,
+            *,
+            kind: str,
+            rows: NDArray[np.int64] = rows,
+            **options: float,
+        ) -> float:
+            new = None if graph is None else graph[rows]
+            found = class_prototypes(old[rows], labels[rows], new=new, kind=kind, **options)
+            return float((found * centres).sum(axis=1).mean())
+
+        yield {"kind": "centroid", "size": size, "cosine": cosine(kind="centroid")}
+        yield {"kind": "drop", "size": size, "cosine": cosine(kind="drop")}
+        for name, graph in graphs.items():
+            for tau in TAUS:
+                for lam in LAMS:
+                    value = cosine(graph, kind="structural", tau=tau, lam=lam)
+                    yield {
+                        "kind": "structural",
+                        "graph": name,
+                        "tau": tau,
+                        "lam": lam,
+                        "size": size,
+                        "cosine": value,
+                    }
+
+
+def metrics(query: Any, gallery: Any, test: ImageSet) -> dict[str, float]:
+    """TAR and top-1, averaged over several choices of template images."""
+    far = headline_far(len(test.class_names))
+    tests = [
+        search_test(query, gallery, make_protocol(test.labels, seed=seed))
+        for seed in range(GALLERY_DRAWS)
+    ]
+    return {
+        f"TAR@{far:g}": float(np.mean([test.tar(far) for test in tests])),
+        "top-1": float(np.mean([test.top(1) for test in tests])),
+    }
+
+
+def quality_of(found: list[dict[str, Any]], noise: str, rate: float, **wanted: Any) -> list[float]:
+    """The cosines of one setting, one for each seed."""
+    return [
+        entry["cosine"]
+        for result in found
+        if result["rate"] == rate and (result["noise"] == noise or rate == 0)
+        for entry in result["quality"]
+        if all(entry.get(key) == value for key, value in wanted.items())
+    ]
+
+
+def cross_of(
+    found: list[dict[str, Any]], noise: str, rate: float, method: str, metric: str
+) -> list[float]:
+    """Cross − old self in points, one for each seed."""
+    return [
+        100 * (result["cross"][method][metric] - result["cross"]["old"][metric])
+        for result in found
+        if result["rate"] == rate and (result["noise"] == noise or rate == 0)
+    ]
+
+
+SHOWN: dict[str, dict[str, Any]] = {
+    "mean": {"kind": "centroid"},
+    "drop": {"kind": "drop"},
+    "structural, τ = 0.05": {"kind": "structural", "tau": 0.05, "lam": 0.9, "graph": "early"},
+    "structural, τ = 0.1": {"kind": "structural", "tau": 0.1, "lam": 0.9, "graph": "early"},
+    "structural, τ = 0.2": {"kind": "structural", "tau": 0.2, "lam": 0.9, "graph": "early"},
+    "τ = 0.1, graph late": {"kind": "structural", "tau": 0.1, "lam": 0.9, "graph": "late"},
+    "τ = 0.1, graph old": {"kind": "structural", "tau": 0.1, "lam": 0.9, "graph": "old"},
+}
+
+
+def draw(found: list[dict[str, Any]], path: Path) -> None:
+    """Quality of the prototypes, and cross tests, over the share of wrong labels."""
+    figure = Figure(figsize=(12, 7), layout="constrained")
+    panels = cast(NDArray[Any], figure.subplots(2, 3))
+    percents = [100 * rate for rate in RATES]
+
+    def finish(axes: Axes, title: str, y: str) -> None:
+        axes.set_title(title, fontsize=10)
+        axes.set_xlabel("wrong labels, %")
+        axes.set_ylabel(y)
+        axes.grid(alpha=0.25)
+        axes.legend(frameon=False, fontsize=7)
+
+    for row, noise in enumerate(NOISES):
+        axes = panels[row, 0]
+        for name, wanted in SHOWN.items():
+            values = [quality_of(found, noise, rate, size=SIZES[-1], **wanted) for rate in RATES]
+            axes.plot(percents, [np.mean(v) for v in values], marker=".", label=name)
+        finish(axes, f"{noise}: prototype and clean centre", "cosine")
+        axes = panels[row, 1]
+        for size in SIZES:
+            for name in ("mean", "structural, τ = 0.1"):
+                values = [
+                    quality_of(found, noise, rate, size=size, **SHOWN[name]) for rate in RATES
+                ]
+                style = "--" if name == "mean" else "-"
+                label = f"{name}, {size} images"
+                axes.plot(percents, [np.mean(v) for v in values], style, marker=".", label=label)
+        finish(axes, f"{noise}: images per class", "cosine")
+        axes = panels[row, 2]
+        for method in METHODS:
+            values = [cross_of(found, noise, rate, method, "top-1") for rate in RATES]
+            low, high = ([f(v) for v in values] for f in (np.min, np.max))
+            axes.plot(percents, [np.mean(v) for v in values], marker=".", label=method)
+            axes.fill_between(percents, low, high, alpha=0.15)
+        axes.axhline(0, color="grey", lw=1)
+        finish(axes, f"{noise}: cross − old self", "points of top-1")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, metadata={"Date": None})
+
+
+def print_tables(found: list[dict[str, Any]]) -> None:
+    """The same numbers as Markdown."""
+    columns = [(noise, rate) for noise in NOISES for rate in RATES if rate or noise == NOISES[0]]
+    heads = " | ".join(f"{noise} {rate:.0%}" if rate else "clean" for noise, rate in columns)
+    rule = "|" + " --- |" * (len(columns) + 1)
+
+    def quality_row(name: str, size: int, **wanted: Any) -> None:
+        cells = [np.mean(quality_of(found, *c, size=size, **wanted)) for c in columns]
+        print(f"| {name} | " + " | ".join(f"{value:.4f}" for value in cells) + " |")
+
+    print(f"\n| cosine to the clean centre, {SIZES[-1]} images | {heads} |\n{rule}")
+    for name, wanted in SHOWN.items():
+        quality_row(name, SIZES[-1], **wanted)
+    for lam in LAMS:
+        quality_row(f"τ = 0.1, λ = {lam}", SIZES[-1], **SHOWN["structural, τ = 0.1"] | {"lam": lam})
+    for size in SIZES[:-1]:
+        for name in ("mean", "drop", "structural, τ = 0.1"):
+            quality_row(f"{name}, {size} images", size, **SHOWN[name])
+    for metric in found[0]["cross"]["old"]:
+        for title, suffix in (("cross", ""), ("new self", " self")):
+            print(f"\n| {title} − old self, {metric}, points (each seed) | {heads} |\n{rule}")
+            for method in METHODS:
+                differences = [cross_of(found, *c, method + suffix, metric) for c in columns]
+                cells = [
+                    f"{np.mean(values):+.2f} ({', '.join(f'{value:+.1f}' for value in values)})"
+                    for values in differences
+                ]
+                print(f"| {method} | " + " | ".join(cells) + " |")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,233 @@
+"""Worker processes that run jobs side by side, each job after those it needs.
+
+Each worker is a process of its own with a fixed number of threads: on a few cores, one-threaded
+workers are faster than one process with all threads. A worker ends with its parent, however the
+parent ends, so that a benchmark that was killed can be started again at once.
+"""
+
+import multiprocessing
+import os
+import signal
+import threading
+import traceback
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from multiprocessing.connection import wait
+from multiprocessing.context import SpawnProcess
+from typing import Any, Literal, TypeAlias, cast
+
+from unibct.benchmark.grid import Job
+from unibct.benchmark.work import Bench, is_finished, run_job
+from unibct.errors import UserError
+from unibct.progress import Advance
+
+State: TypeAlias = Literal["waiting", "running", "finished", "failed", "left out"]
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+@dataclass
+class Board:
+    """Where every job stands; what the live table shows."""
+
+    jobs: Sequence[Job]
+    states: dict[str, State] = field(default_factory=dict[str, State])
+    done: dict[str, int] = field(default_factory=dict[str, int])  # images of running jobs
+    rates: dict[str, float] = field(default_factory=dict[str, float])
+    errors: dict[str, str] = field(default_factory=dict[str, str])
+
+    def ready(self) -> Job | None:
+        """The first waiting job whose needs are finished."""
+        for job in self.jobs:
+            if self.states[job.folder] == "waiting" and all(
+                self.states.get(need, "finished") == "finished" for need in job.needs
+            ):
+                return job
+        return None
+
+    def fail(self, job: Job, message: str) -> None:
+        """Note an error, and leave out what would need the job."""
+        self.states[job.folder] = "failed"
+        self.errors[job.folder] = message
+        lost = {job.folder}
+        for other in self.jobs:
+            if lost & set(other.needs) and self.states[other.folder] == "waiting":
+                self.states[other.folder] = "left out"
+                lost.add(other.folder)
+
+    @property
+    def work_left(self) -> int:
+        """Images through training that are still to come."""
+        left = sum(
+            job.work for job in self.jobs if self.states[job.folder] in ("waiting", "running")
+        )
+        return max(left - sum(self.done.values()), 0)
+
+
+@dataclass
+class _Worker:
+    process: SpawnProcess
+    pipe: Any  # a Connection, of one kind or another
+    job: Job | None = None
+
+
+def run_jobs(
+    bench: Bench,
+    jobs: Sequence[Job],
+    *,
+    workers: int,
+    threads: int,
+    changed: Callable[[Board, Job | None], None],
+) -> Board:
+    """Run every job that is not finished.
+
+    Args:
+        bench: grid, images and folder.
+        jobs: each after those it needs.
+        workers: processes at work at the same time.
+        threads: of each.
+        changed: called when a job begins or ends (with that job), and every half second.
+
+    Returns:
+        Where every job stands at the end; a failed one stops only those that need it.
+    """
+    board = Board(jobs)
+    for job in jobs:
+        board.states[job.folder] = "finished" if is_finished(bench.out, job) else "waiting"
+    left = sum(state == "waiting" for state in board.states.values())
+    changed(board, None)
+    with _started(bench, min(workers, left), threads) as crew:
+        while True:
+            for worker in crew:
+                if worker.job is None and (job := board.ready()) is not None:
+                    worker.job = job
+                    worker.pipe.send(job)
+                    board.states[job.folder] = "running"
+                    changed(board, job)
+            busy = [worker for worker in crew if worker.job is not None]
+            if not busy:
+                break
+            heard = wait([w.pipe for w in busy] + [w.process.sentinel for w in busy], timeout=0.5)
+            for worker in busy:
+                heard_of = worker.pipe in heard or worker.process.sentinel in heard
+                if heard_of and not _listen(worker, board, changed):
+                    crew.remove(worker)
+            changed(board, None)
+    for job in jobs:  # no worker is left to take it
+        if board.states[job.folder] == "waiting":
+            board.states[job.folder] = "left out"
+    changed(board, None)
+    return board
+
+
+def _listen(worker: _Worker, board: Board, changed: Callable[[Board, Job | None], None]) -> bool:
+    """Take in what a worker says; one that has died fails its job, and the answer is False."""
+    job = worker.job
+    assert job is not None
+    try:
+        kind, value = cast(tuple[str, Any], worker.pipe.recv())
+    except (EOFError, OSError):
+        worker.process.join()
+        code = worker.process.exitcode
+        board.fail(job, f"its process ended with code {code} (killed? out of memory?)")
+        alive = False
+    else:
+        alive = True
+        if kind == "progress":
+            board.done[job.folder], board.rates[job.folder] = value
+            return alive
+        if kind == "failed":
+            board.fail(job, value)
+        else:
+            board.states[job.folder] = "finished"
+    board.done.pop(job.folder, None)
+    board.rates.pop(job.folder, None)
+    worker.job = None
+    changed(board, job)
+    return alive
+
+
+@contextmanager
+def _started(bench: Bench, workers: int, threads: int) -> Generator[list[_Worker]]:
+    context = multiprocessing.get_context("spawn")
+    before = {name: os.environ.get(name) for name in _THREAD_VARIABLES}
+    os.environ.update(dict.fromkeys(_THREAD_VARIABLES, str(threads)))  # read when they start
+    crew: list[_Worker] = []
+    own = replace(bench)  # without the images that this process has opened
+    try:
+        for _ in range(workers):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_work, args=(own, theirs, threads), daemon=True)
+            process.start()
+            theirs.close()
+            crew.append(_Worker(process, ours))
+        yield crew
+    finally:
+        for worker in crew:
+            worker.process.terminate()  # every file is written whole or not at all
+        for worker in crew:
+            worker.process.join()
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _work(bench: Bench, pipe: Any, threads: int) -> None:
+    """A worker's life: run the jobs that it is sent."""
+    import torch
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    torch.set_num_threads(threads)
+    while True:
+        try:
+            job = cast(Job, pipe.recv())
+        except (EOFError, OSError):
+            return
+        try:
+            run_job(bench, job, _Reporter(pipe))
+        except UserError as error:
+            pipe.send(("failed", str(error)))
+        except Exception:
+            pipe.send(("failed", traceback.format_exc()))
+        else:
+            pipe.send(("finished", None))
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os._exit(1)
+
+
+class _Reporter:
+    """Tells the parent how far a job's training is."""
+
+    def __init__(self, pipe: Any) -> None:
+        self._pipe = pipe
+
+    @contextmanager
+    def task(
+        self, label: str, total: int, unit: str = "images", *, done: int = 0, weight: float = 1.0
+    ) -> Generator[Advance]:
+        """Report the training's images, now and then."""
+        import time
+
+        begin = last = time.monotonic()
+        count = 0
+
+        def advance(units: int) -> None:
+            nonlocal count, last
+            count += units
+            now = time.monotonic()
+            if weight == 1 and now - last > 0.5:
+                last = now
+                self._pipe.send(("progress", (count, count / (now - begin))))
+
+        yield advance
+
+    def note(self, text: str) -> None:
+        """Nothing worth the parent's attention."""

@@ -1,0 +1,194 @@
+"""What the jobs of a benchmark left, read back: values, samples, estimates, and a flat table."""
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+from unibct.benchmark.grid import (
+    CROSS,
+    NEW_SELF,
+    OLD_SELF,
+    Grid,
+    Job,
+    cell_folder,
+    free_folder,
+    old_folder,
+    pair_name,
+    version_folder,
+)
+from unibct.benchmark.statistics import Estimate, estimate
+from unibct.benchmark.work import RESULT_FILE, SAMPLES_FILE, is_finished
+from unibct.errors import UserError
+from unibct.files import read_json
+from unibct.metrics import Floats
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One metric of one test over the seeds that have it."""
+
+    values: Floats  # (seeds,)
+    samples: Floats  # (seeds, repeats)
+
+    def __sub__(self, other: "Measured") -> "Measured":
+        return Measured(self.values - other.values, self.samples - other.samples)
+
+    @property
+    def estimate(self) -> Estimate:
+        """Mean and interval."""
+        return estimate(self.values, self.samples)
+
+
+@dataclass(frozen=True)
+class Results:
+    """The finished jobs of a grid."""
+
+    grid: Grid
+    out: Path
+    found: dict[str, dict[str, Any]]  # by job folder
+
+    @cached_property
+    def metrics(self) -> list[str]:
+        """The headline metrics, in order."""
+        first = next(iter(self.found.values()))
+        return list(next(iter(first["tests"].values()))["metrics"])
+
+    @cached_property
+    def scenarios(self) -> list[str]:
+        """The scenarios of which at least one cell is finished."""
+        return [
+            scenario
+            for scenario in self.grid.scenarios
+            if any(self.has(scenario, method) for method in self.grid.methods)
+        ]
+
+    def has(self, scenario: str, method: str) -> bool:
+        """Whether a cell is finished for every seed of the grid."""
+        return all(cell_folder(scenario, method, seed) in self.found for seed in self.grid.seeds)
+
+    def cross(self, scenario: str, method: str, metric: str) -> Measured:
+        """New queries in the old gallery."""
+        return self._over_seeds(
+            CROSS, metric, [cell_folder(scenario, method, s) for s in self.seeds]
+        )
+
+    def new_self(self, scenario: str, method: str, metric: str) -> Measured:
+        """The new model's self test."""
+        folders = [cell_folder(scenario, method, s) for s in self.seeds]
+        return self._over_seeds(NEW_SELF, metric, folders)
+
+    def old_self(self, scenario: str, metric: str) -> Measured:
+        """The old model's self test."""
+        return self._over_seeds(OLD_SELF, metric, [old_folder(scenario, s) for s in self.seeds])
+
+    def free_self(self, scenario: str, metric: str) -> Measured:
+        """The self test of a new model without compatibility: the upper bound."""
+        return self._over_seeds(NEW_SELF, metric, [free_folder(scenario, s) for s in self.seeds])
+
+    def versions(self, method: str, query: int, gallery: int, metric: str) -> Measured:
+        """A test between two versions of an upgrade chain."""
+        later = max(query, gallery)
+        name = OLD_SELF if later == 1 else pair_name(query, gallery)
+        folders = [version_folder(method, seed, later) for seed in self.seeds]
+        return self._over_seeds(name, metric, folders)
+
+    def has_chain(self, method: str) -> bool:
+        """Whether every version of a method's chain is finished for every seed."""
+        return all(
+            version_folder(method, seed, version) in self.found
+            for seed in self.seeds
+            for version in range(1, self.grid.versions + 1)
+        )
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """The grid's seeds."""
+        return self.grid.seeds
+
+    def rates(self, scenario: str, method: str) -> Floats:
+        """Training images per second after the warm-up, of each seed (empty: nothing trained)."""
+        folders = [cell_folder(scenario, method, s) for s in self.seeds]
+        if method == "none":
+            folders = [free_folder(scenario, s) for s in self.seeds]
+        costs = [self.found.get(folder, {}).get("cost") for folder in folders]
+        return np.array([cost["images_per_second"] for cost in costs if cost])
+
+    def _over_seeds(self, test: str, metric: str, folders: Sequence[str]) -> Measured:
+        row = self.metrics.index(metric)
+        values = [self.found[folder]["tests"][test]["metrics"][metric] for folder in folders]
+        samples = [self._samples(folder)[test][row] for folder in folders]
+        return Measured(np.array(values), np.stack(samples).astype(np.float64))
+
+    @cached_property
+    def _kept(self) -> dict[str, dict[str, Floats]]:
+        return {}
+
+    def _samples(self, folder: str) -> dict[str, Floats]:
+        if folder not in self._kept:
+            path = self.out / folder / SAMPLES_FILE
+            try:
+                self._kept[folder] = safetensors.numpy.load_file(path)
+            except (OSError, safetensors.SafetensorError) as error:
+                raise UserError(
+                    f"{path} cannot be read ({error}); remove {path.parent} and run the benchmark "
+                    "again"
+                ) from error
+        return self._kept[folder]
+
+
+def read_results(grid: Grid, jobs: Sequence[Job], out: Path) -> Results:
+    """The results of the jobs that are finished.
+
+    As long as some seeds are complete and others are not, only the complete ones are taken.
+    """
+    complete = tuple(
+        seed
+        for seed in grid.seeds
+        if all(is_finished(out, job) for job in jobs if job.seed == seed)
+    )
+    if complete:
+        grid = replace(grid, seeds=complete)
+        jobs = [job for job in jobs if job.seed in complete]
+    found = {
+        job.folder: read_json(out / job.folder / RESULT_FILE)
+        for job in jobs
+        if is_finished(out, job)
+    }
+    if not found:
+        raise UserError(f"{out} holds no finished result of this benchmark; run it first")
+    return Results(grid, out, found)
+
+
+def as_csv(results: Results) -> str:
+    """A row for each test and metric of each job, for spreadsheets and data frames."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["job", "seed", "test", "query", "gallery", "metric", "value"])
+    for folder, result in results.found.items():
+        for name, test in result["tests"].items():
+            values = {
+                f"TAR@{float(far):.0e}".replace("e-0", "e-"): tar
+                for far, tar in test["tar_at_far"].items()
+            }
+            values |= test["metrics"]
+            for metric, value in values.items():
+                writer.writerow(
+                    [
+                        folder,
+                        result["seed"],
+                        name,
+                        test["query"],
+                        test["gallery"],
+                        metric,
+                        f"{value:.6f}",
+                    ]
+                )
+    return text.getvalue()

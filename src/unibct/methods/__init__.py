@@ -1,0 +1,24 @@
+"""The compatibility methods: ``table`` lists them, ``base`` says what one is."""
+
+from unibct.methods.base import Batch, Method, OldKnowledge, Settings
+from unibct.methods.table import (
+    ABLATIONS,
+    DEFAULT_METHOD,
+    METHODS,
+    NO_METHOD,
+    MethodEntry,
+    find_method,
+)
+
+__all__ = [
+    "ABLATIONS",
+    "DEFAULT_METHOD",
+    "METHODS",
+    "NO_METHOD",
+    "Batch",
+    "Method",
+    "MethodEntry",
+    "OldKnowledge",
+    "Settings",
+    "find_method",
+]

@@ -1,0 +1,79 @@
+"""AdvBCT (Pan et al., CVPR 2023): an old/new discriminator to deceive, and elastic class radii."""
+
+import math
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from unibct import losses
+from unibct.methods.base import Batch, Method, OldKnowledge, Settings
+from unibct.prototypes import class_prototypes
+
+
+class AdvBct(Method):
+    """Old and new embeddings are to be told apart by nothing, each near its class's old mean.
+
+    A discriminator learns to tell old embeddings from new ones, and the network, through a
+    reversed gradient, to prevent it. A point-to-set loss draws each new embedding into a ball
+    around its class's old mean. The ball's radius lies between the class's own (its farthest old
+    embedding) and the mean of those of all classes, at a place that is learnt for each class.
+    """
+
+    def __init__(self, old: OldKnowledge, settings: Settings) -> None:
+        self._old = old.embeddings
+        self._centres = class_prototypes(old.embeddings, old.labels, kind="centroid")
+        distance = (F.normalize(old.embeddings, dim=1) - self._centres[old.labels]).norm(dim=1)
+        largest = distance.new_zeros(len(self._centres))
+        self._radius = largest.scatter_reduce(0, old.labels, distance, "amax")
+        self._place = nn.Parameter(torch.zeros_like(self._radius))
+        dim = old.embeddings.shape[1]
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            discriminator = nn.Sequential(nn.Linear(dim, dim), nn.ReLU(), nn.Linear(dim, 1))
+        self._discriminator = discriminator.to(old.embeddings.device)
+
+    def parameters(self) -> list[nn.Parameter]:
+        """The discriminator's weights, and the place of each radius."""
+        return [*self._discriminator.parameters(), self._place]
+
+    def loss(self, batch: Batch) -> Tensor:
+        """The discriminator's loss with reversed gradients, and the point-to-set loss."""
+        new = F.normalize(batch.embeddings, dim=1)
+        strength = 2 / (1 + math.exp(-10 * batch.progress)) - 1  # as in Ganin and Lempitsky, 2015
+        judged = torch.cat([reversed_gradient(new, strength), self._old[batch.rows]])
+        is_old = torch.arange(len(judged), device=judged.device) >= len(new)
+        told_apart = self._discriminator(judged)[:, 0]
+        adversarial = F.binary_cross_entropy_with_logits(told_apart, is_old.to(told_apart.dtype))
+        radius = torch.lerp(self._radius, self._radius.mean(), torch.sigmoid(self._place))
+        labels = batch.labels
+        return adversarial + losses.point_to_set(new, self._centres[labels], radius[labels])
+
+    def state(self) -> dict[str, Tensor]:
+        """All that is learnt."""
+        weights = self._discriminator.state_dict()
+        return {f"discriminator.{k}": v for k, v in weights.items()} | {"place": self._place.data}
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """Go on with what was learnt."""
+        if state:
+            own = self._discriminator.state_dict()
+            self._discriminator.load_state_dict({k: state[f"discriminator.{k}"] for k in own})
+            self._place.data.copy_(state["place"])
+
+
+class _Reversed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *args: Any) -> Tensor:
+        vectors, ctx.strength = args
+        return vectors.view_as(vectors)
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Any) -> Any:
+        return -ctx.strength * grad_outputs[0], None
+
+
+def reversed_gradient(vectors: Tensor, strength: float) -> Tensor:
+    """The same vectors, whose gradient is multiplied by −strength."""
+    return cast(Tensor, _Reversed.apply(vectors, strength))

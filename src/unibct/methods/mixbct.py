@@ -1,0 +1,29 @@
+"""MixBCT (Liang et al., 2023): one classifier for new and old embeddings, mixed in each batch."""
+
+import torch
+from torch import Tensor
+
+from unibct.methods.base import Batch, Method, OldKnowledge, Settings
+from unibct.prototypes import drop_weights
+
+
+class MixBct(Method):
+    """A share of a batch's new embeddings is replaced by the same images' old ones.
+
+    The classifier must then serve both, and the new embeddings come to where the old ones are.
+    Old embeddings far from their class's mean (the recipe's ``drop`` share) are never mixed in.
+    There is no other compatibility loss, so η does nothing.
+    """
+
+    def __init__(self, old: OldKnowledge, settings: Settings, *, share: float = 0.3) -> None:
+        self._old = old.embeddings
+        self._usable = drop_weights(old.embeddings, old.labels, drop=settings.drop) > 0
+        self._share = share
+
+    def classified(self, batch: Batch) -> Tensor:
+        """New embeddings, some of them replaced; floor(share · batch) rows are drawn."""
+        count = int(self._share * len(batch.rows) + 1e-9)
+        drawn = torch.zeros(len(batch.rows), dtype=torch.bool)
+        drawn[torch.from_numpy(batch.rng.permutation(len(batch.rows))[:count])] = True
+        replaced = drawn.to(batch.rows.device) & self._usable[batch.rows]
+        return torch.where(replaced[:, None], self._old[batch.rows], batch.embeddings)

@@ -1,0 +1,166 @@
+"""A benchmark's report: report.html (self-contained), report.md and results.csv."""
+
+import os
+import platform
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+from markupsafe import Markup
+
+from unibct.benchmark.grid import Grid, cell_folder, free_folder, old_folder
+from unibct.benchmark.results import Results, as_csv
+from unibct.benchmark.run import Benchmark
+from unibct.benchmark.work import Bench
+from unibct.evaluate import SearchTest, search_test
+from unibct.files import write_text
+from unibct.methods import NO_METHOD
+from unibct.report.curves import METHOD_COLOURS, cmc_svg, matrix_svg, roc_svg
+from unibct.report.page import rendered
+from unibct.report.pictures import searched_queries
+from unibct.report.sheets import all_tables, as_markdown
+
+_OLD = "old→old"
+_FREE = "free→free"
+_CURVE_METHODS = 6  # more curves than that are a tangle
+
+
+def write_benchmark_report(results: Results, benchmark: Benchmark, out: Path) -> None:
+    """Write report.html, report.md and results.csv from what is finished; nothing is trained."""
+    write_text(out / "results.csv", as_csv(results))
+    write_text(out / "report.md", render_markdown(results))
+    write_text(out / "report.html", render_page(results, benchmark.bench))
+
+
+def render_markdown(results: Results) -> str:
+    """The tables, and what was run."""
+    grid = results.grid
+    lines = [
+        "# Can the new model search the old gallery?",
+        "",
+        _about(results),
+        "",
+        *(as_markdown(sheet) for sheet in all_tables(results)),
+        "## What was run",
+        "",
+        *(f"- {key}: {value}" for key, value in what_was_run(results).items()),
+        "",
+        "Recipe: "
+        + ", ".join(f"{k} = {v}" for k, v in grid.recipe.model_dump(mode="json").items()),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def render_page(results: Results, bench: Bench) -> str:
+    """The page's HTML; it loads nothing from anywhere."""
+    scenarios = [s for s in results.scenarios if _shown_methods(results, s)]
+    curves = {scenario: _curves(results, bench, scenario) for scenario in scenarios}
+    return rendered(
+        "benchmark.html.jinja",
+        about=_about(results),
+        sheets=all_tables(results),
+        curves=curves,
+        matrices=_matrices(results),
+        queries=_pictures(results, bench, scenarios[0]) if scenarios else [],
+        pictured=scenarios[0] if scenarios else "",
+        run=what_was_run(results),
+        recipe=results.grid.recipe.model_dump(mode="json"),
+    )
+
+
+def what_was_run(results: Results) -> dict[str, str]:
+    """Command, data, seeds, versions and machine."""
+    grid = results.grid
+    first = next(iter(results.found.values()))
+    trained = next(r for r in results.found.values() if "torch" in r)
+    return {
+        "command": command(grid),
+        "training images": grid.data,
+        "test images": grid.test or "30 % of the classes of the training images",
+        "queries and templates": f"{first['queries']:,} and {first['templates']:,}",
+        "seeds": ", ".join(str(seed) for seed in grid.seeds),
+        "finished jobs": f"{len(results.found):,}",
+        "unibct": metadata.version("unibct"),
+        "torch": str(trained["torch"]),
+        "Python": platform.python_version(),
+        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"
+        + (", CUDA" if torch.cuda.is_available() else ""),
+    }
+
+
+def command(grid: Grid) -> str:
+    """The command line that makes the same grid."""
+    parts = ["unibct benchmark", grid.data]
+    if grid.test is not None:
+        parts.append(f"--test {grid.test}")
+    parts.append(f"--scenarios {','.join(grid.scenarios)}")
+    parts.append(f"--methods {','.join(grid.methods)}")
+    parts.append(f"--seeds {','.join(str(seed) for seed in grid.seeds)}")
+    parts.append(f"--chain {','.join(grid.chain_methods) or 'none'}")
+    return " ".join(parts)
+
+
+def _about(results: Results) -> str:
+    grid = results.grid
+    first = next(iter(results.found.values()))
+    seeds = f"{len(grid.seeds)} seeds" if len(grid.seeds) > 1 else "one seed"
+    return (
+        f"{len(grid.methods)} methods in {len(grid.scenarios)} scenarios over {seeds}: models "
+        f"trained on {grid.data}, tested on {first['templates']:,} classes that none has seen "
+        f"({first['queries']:,} queries, one template per class)."
+    )
+
+
+def _shown_methods(results: Results, scenario: str) -> list[str]:
+    """The methods whose curves are drawn: the last ones of the grid."""
+    present = [m for m in results.grid.methods if results.has(scenario, m)]
+    others = [m for m in present if m != NO_METHOD]
+    return others[-_CURVE_METHODS:]
+
+
+def _tests(results: Results, bench: Bench, scenario: str) -> dict[str, SearchTest]:
+    """Old self, each shown method's cross test, free self; of the first seed."""
+    seed = results.grid.seeds[0]
+    old, free = (
+        bench.vectors(old_folder(scenario, seed)),
+        bench.vectors(free_folder(scenario, seed)),
+    )
+    tests = {_OLD: search_test(old, old, bench.protocol)}
+    for method in _shown_methods(results, scenario):
+        query = bench.vectors(cell_folder(scenario, method, seed))
+        tests[method] = search_test(query, old, bench.protocol)
+    return tests | {_FREE: search_test(free, free, bench.protocol)}
+
+
+def _curves(results: Results, bench: Bench, scenario: str) -> dict[str, Markup]:
+    methods = [m for m in results.grid.methods if m != NO_METHOD]
+    colours = {
+        method: METHOD_COLOURS[-1 - index % len(METHOD_COLOURS)]
+        for index, method in enumerate(reversed(methods))
+    } | {_OLD: "#8a8f98", _FREE: "#c3b1d9"}
+    tests = _tests(results, bench, scenario)
+    return {"roc": Markup(roc_svg(tests, colours)), "cmc": Markup(cmc_svg(tests, colours))}
+
+
+def _matrices(results: Results) -> dict[str, Markup]:
+    versions = range(1, results.grid.versions + 1)
+    metric = results.metrics[1]
+    pictures: dict[str, Markup] = {}
+    for method in results.grid.chain_methods:
+        if not results.has_chain(method):
+            continue
+        values = [
+            [float(results.versions(method, q, g, metric).values.mean()) for g in versions]
+            for q in versions
+        ]
+        names = [f"v{version}" for version in versions]
+        pictures[method] = Markup(matrix_svg(values, names, f"{method}: {metric}, %"))
+    return pictures
+
+
+def _pictures(results: Results, bench: Bench, scenario: str) -> Any:
+    tests = _tests(results, bench, scenario)
+    shown = [_OLD, *_shown_methods(results, scenario)[-2:]]
+    return searched_queries(bench.images[1], bench.protocol, {name: tests[name] for name in shown})

@@ -1,0 +1,473 @@
+import csv
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.conftest import TINY
+from unibct import cli
+from unibct.adapters import ADAPTERS, fit_adapter
+from unibct.benchmark.forecast import forecast
+from unibct.benchmark.grid import (
+    ALL_METHODS,
+    Grid,
+    Job,
+    make_grid,
+    make_jobs,
+    select_jobs,
+    training_rows,
+)
+from unibct.benchmark.pool import Board
+from unibct.benchmark.results import Measured, as_csv, read_results
+from unibct.benchmark.run import plan_benchmark, run_benchmark
+from unibct.benchmark.statistics import estimate
+from unibct.benchmark.work import Bench
+from unibct.data.sets import open_images
+from unibct.embeddings import embed_images, open_embeddings
+from unibct.errors import UserError
+from unibct.evaluate import evaluate_upgrade, search_test
+from unibct.models.model import load_model
+from unibct.recipe import load_recipe
+from unibct.report.benchmark_page import command, render_markdown, write_benchmark_report
+from unibct.report.sheets import all_tables, chain_averages
+from unibct.scenarios import split
+
+METHODS = ("none", "unibct-plus", "procrustes")
+
+
+@pytest.fixture(scope="module")
+def unseen_folder(tmp_path_factory):
+    root = tmp_path_factory.mktemp("unseen")
+    images = open_images("glyphs:val")
+    for number, (image_id, label) in enumerate(zip(images.ids, images.labels, strict=True)):
+        if label < 8:
+            folder = root / f"unseen {label}"
+            folder.mkdir(exist_ok=True)
+            Image.fromarray(images.read(image_id)).save(folder / f"{number:04}.png")
+    return root
+
+
+@pytest.fixture(scope="module")
+def grid(photo_folder, unseen_folder):
+    return Grid(
+        str(photo_folder),
+        str(unseen_folder),
+        load_recipe("glyphs", TINY),
+        ("extended-data", "open-class"),
+        METHODS,
+        (0, 1),
+        ("unibct-plus",),
+    )
+
+
+@pytest.fixture(scope="module")
+def finished(grid, tmp_path_factory):
+    out = tmp_path_factory.mktemp("benchmark")
+    benchmark = plan_benchmark(grid, out, workers=2, device="cpu")
+    return benchmark, run_benchmark(benchmark)
+
+
+def jobs_of(**changes):
+    return make_jobs(make_grid(**changes), open_images("glyphs:train"))
+
+
+def test_five_scenarios_share_two_old_and_four_free_models():
+    jobs = jobs_of(seeds=[3], chain=[])
+    assert [job.folder for job in jobs if job.folder.startswith("models/")] == [
+        "models/old-images-seed3",
+        "models/free-all-seed3",
+        "models/free-open-data-seed3",
+        "models/old-classes-seed3",
+        "models/free-open-class-seed3",
+        "models/free-identical-data-seed3",
+    ]
+    cells = [job.folder.split("/")[1:3] for job in jobs if job.folder.startswith("cells/")]
+    assert len(cells) == 5 * 8 - 2
+    assert ["open-class", "bct"] not in cells
+    assert ["extended-class", "bct"] not in cells
+
+
+def test_every_job_comes_after_those_it_needs_and_trains_on_its_scenarios_images():
+    labels = open_images("glyphs:train").labels
+    seen = set()
+    for job in jobs_of(seeds=[0, 1], methods=["all"]):
+        assert set(job.needs) <= seen
+        seen.add(job.folder)
+        if job.training is not None and job.folder.startswith("cells/"):
+            scenario = job.folder.split("/")[1]
+            rows = training_rows(labels, job.training.images, job.seed)
+            assert np.array_equal(rows, split(labels, scenario, seed=666 + job.seed).new)
+            assert job.training.recipe.seed == 2 * job.seed + 1
+            larger = scenario == "identical-data"
+            assert ("wide" in job.training.recipe.architecture) == larger
+    assert len([f for f in seen if f.startswith("cells/open-data/")]) == 2 * len(ALL_METHODS)
+
+
+def test_versions_of_a_chain_learn_from_nested_images_against_the_one_before():
+    labels = open_images("glyphs:train").labels
+    chain = {j.folder: j for j in jobs_of(scenarios=["open-data"], methods=["none"], seeds=[0])}
+    second, third = chain["chains/unibct/seed0/v2"], chain["chains/unibct/seed0/v3"]
+    assert second.training.old == "models/old-images-seed0"
+    assert third.training.old == second.folder
+    first = split(labels, "extended-data", seed=666).old
+    middle = training_rows(labels, second.training.images, 0)
+    assert set(first) < set(middle) < set(training_rows(labels, third.training.images, 0))
+    assert len(training_rows(labels, third.training.images, 0)) == len(labels)
+    assert len({chain[f].training.recipe.seed for f in (second.needs[0], *third.needs)}) == 2
+    assert [name for name, *_ in third.tests] == ["v3→v1", "v1→v3", "v3→v2", "v2→v3", "v3→v3"]
+
+
+def test_only_takes_what_it_names_and_what_that_needs():
+    jobs = jobs_of()
+    chosen = [job.folder for job in select_jobs(jobs, ["open-class/unibct"])]
+    assert "cells/open-class/unibct/seed2" in chosen
+    assert "models/old-classes-seed2" in chosen
+    assert all("open-class" in f or "old-classes" in f for f in chosen)
+    assert len(chosen) == 9
+    assert len(select_jobs(jobs, ["chains"])) == 3 * (1 + 2 * 2)
+    assert select_jobs(jobs, []) == jobs
+    with pytest.raises(UserError, match="--only closed: no cell is called so"):
+        select_jobs(jobs, ["closed"])
+
+
+def test_bad_grids_are_refused_before_any_work(photo_folder):
+    with pytest.raises(UserError, match="unknown scenario"):
+        make_grid(scenarios=["closed"])
+    with pytest.raises(UserError, match="unknown method"):
+        make_grid(methods=["magic"])
+    with pytest.raises(UserError, match="no upgrade chain"):
+        make_grid(chain=["procrustes"])
+    with pytest.raises(UserError, match="classes in common"):
+        make_grid(str(photo_folder), test=str(photo_folder)).open()
+    with pytest.raises(UserError, match="larger network than resnet50"):
+        jobs_of(recipe=load_recipe("glyphs", ["architecture=resnet50"]))
+
+
+def test_without_a_test_set_a_part_of_the_classes_is_held_out(photo_folder):
+    train, test = make_grid(str(photo_folder)).open()
+    assert len(test.class_names) == 3
+    assert len(train.class_names) == 9
+    assert not set(train.class_names) & set(test.class_names)
+
+
+def test_every_cell_is_what_the_commands_would_give_by_hand(finished):
+    benchmark, results = finished
+    bench = benchmark.bench
+    test = bench.images[1]
+    for seed in (0, 1):
+        cell = bench.out / f"cells/open-class/unibct-plus/seed{seed}"
+        new = load_model(cell / "model")
+        old = load_model(bench.out / f"models/old-classes-seed{seed}" / "model")
+        assert new.old_fingerprint == old.fingerprint
+        vectors = [embed_images(model, test).vectors for model in (old, new)]
+        by_hand = evaluate_upgrade(*vectors, test.labels)
+        kept = json.loads((cell / "result.json").read_text())["tests"]
+        assert kept["new→old"]["metrics"] == pytest.approx(by_hand.metrics("new→old"))
+        assert kept["new→new"]["metrics"] == pytest.approx(by_hand.metrics("new→new"))
+        for criterion in by_hand.criteria:
+            metric = criterion.metric
+            gain = results.cross("open-class", "unibct-plus", metric) - results.old_self(
+                "open-class", metric
+            )
+            one = estimate(gain.values[[seed]], gain.samples[[seed]])
+            assert one.mean == pytest.approx(criterion.difference)
+            assert (one.low, one.high) == pytest.approx((criterion.low, criterion.high), abs=1e-5)
+
+
+def test_an_adapter_maps_the_free_model_and_leaves_its_self_test(finished):
+    benchmark, results = finished
+    bench = benchmark.bench
+    images = bench.training_images("new:open-class", 0)
+    free, old = (load_model(bench.out / f"models/{n}-seed0" / "model") for n in
+                 ("free-open-class", "old-classes"))  # fmt: skip
+    fitted = fit_adapter(
+        "procrustes",
+        embed_images(free, images).vectors,
+        embed_images(old, images).vectors,
+        images.labels,
+    )
+    mapped = fitted(embed_images(free, bench.images[1]).vectors)
+    kept = open_embeddings(bench.out / "cells/open-class/procrustes/seed0/embeddings")
+    assert np.allclose(kept.vectors, mapped, atol=1e-5)
+    for metric in results.metrics:
+        own = results.new_self("open-class", "procrustes", metric).values
+        assert np.array_equal(own, results.free_self("open-class", metric).values)
+
+
+def test_a_chain_tests_all_pairs_of_versions(finished):
+    benchmark, results = finished
+    bench = benchmark.bench
+    folders = ["models/old-images-seed0"] + [f"chains/unibct-plus/seed0/v{v}" for v in (2, 3)]
+    vectors = [bench.vectors(folder) for folder in folders]
+    matrix = np.zeros((3, 3))
+    for q in range(3):
+        for g in range(3):
+            matrix[q, g] = search_test(vectors[q], vectors[g], bench.protocol).top(1)
+            kept = results.versions("unibct-plus", q + 1, g + 1, "top-1").values[0]
+            assert kept == pytest.approx(matrix[q, g])
+    average, share = chain_averages(results, "unibct-plus", "top-1")
+    seeds = [
+        np.mean([results.versions("unibct-plus", q, g, "top-1").values[s]
+                 for q in (1, 2, 3) for g in range(1, q + 1)]) for s in (0, 1)
+    ]  # fmt: skip
+    assert average.mean == pytest.approx(np.mean(seeds))
+    assert re.fullmatch(r"\d of 6", share)
+
+
+def test_finished_jobs_never_run_again(finished):
+    benchmark, results = finished
+    out = benchmark.bench.out
+    times = {p: p.stat().st_mtime_ns for p in out.rglob("*") if p.is_file()}
+    boards: list[Board] = []
+    again = run_benchmark(benchmark, lambda board, job: boards.append(board))
+    assert again.found == results.found
+    assert {p: p.stat().st_mtime_ns for p in out.rglob("*") if p.is_file()} == times
+    assert not benchmark.left
+    assert benchmark.seconds_left() == 0
+    assert set(boards[-1].states.values()) == {"finished"}
+
+
+def test_killed_at_any_point_it_goes_on_to_the_same_results(finished, grid, tmp_path):
+    _, results = finished
+    out = tmp_path / "killed"
+    arguments = [
+        sys.executable, "-m", "unibct", "benchmark", grid.data, "--test", grid.test,
+        "--scenarios", "open-class", "--methods", "unibct-plus", "--seeds", "0,1",
+        "--chain", "none", "--workers", "2", "--device", "cpu", "--out", str(out),
+        *[a for item in TINY for a in ("--set", item)],
+    ]  # fmt: skip
+    for kill_after in (1, 3):  # finished jobs
+        process = subprocess.Popen(arguments, stderr=subprocess.DEVNULL)
+        while len(list(out.rglob("result.json"))) < kill_after and process.poll() is None:
+            time.sleep(0.02)
+        workers = children(process.pid)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert workers
+        deadline = time.monotonic() + 20
+        while any(Path(f"/proc/{pid}").exists() for pid in workers):
+            assert time.monotonic() < deadline, "workers must end with their parent"
+            time.sleep(0.05)
+    done = subprocess.run(arguments, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for seed in (0, 1):
+        folder = f"cells/open-class/unibct-plus/seed{seed}"
+        kept = json.loads((out / folder / "result.json").read_text())
+        assert kept["fingerprint"] == results.found[folder]["fingerprint"]
+        assert kept["tests"] == results.found[folder]["tests"]
+
+
+def children(pid):
+    tasks = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for task in tasks for child in task.read_text().split()]
+
+
+def test_a_failed_job_is_named_stops_only_its_dependents_and_is_tried_again(grid, tmp_path):
+    small = Grid(
+        grid.data, grid.test, grid.recipe, ("extended-data", "open-class"), ("none",), (0,), ()
+    )
+    benchmark = plan_benchmark(small, tmp_path, workers=1, device="cpu")
+    spoilt = tmp_path / "models/old-classes-seed0/model"
+    spoilt.mkdir(parents=True)
+    (spoilt / "model.json").write_text("{")
+    with pytest.raises(
+        UserError, match=r"1 of 6 jobs failed and 1 more.*old-classes-seed0: .*cannot be read"
+    ):
+        run_benchmark(benchmark)
+    assert [job.folder for job in benchmark.left] == [
+        "models/old-classes-seed0",
+        "cells/open-class/none/seed0",
+    ]
+    assert benchmark.results().has("extended-data", "none")
+    assert "| none | not compatible" in render_markdown(benchmark.results())
+    (spoilt / "model.json").unlink()
+    assert run_benchmark(benchmark).has("open-class", "none")
+
+
+def test_a_worker_that_dies_fails_its_job_only():
+    jobs = [Job("a", 0, ()), Job("b", 0, (), needs=("a",)), Job("c", 0, ())]
+    board = Board(jobs, states={job.folder: "waiting" for job in jobs})
+    board.fail(jobs[0], "killed")
+    assert board.states == {"a": "failed", "b": "left out", "c": "waiting"}
+    assert board.ready() is jobs[2]
+
+
+def test_a_folder_of_another_benchmark_is_refused(finished, grid):
+    benchmark, _ = finished
+    other = Grid(grid.data, grid.test, grid.recipe.updated(eta=3.0), seeds=(0,))
+    with pytest.raises(UserError, match=r"its recipe.eta is 1.0, not 3.0; choose another --out"):
+        run_benchmark(plan_benchmark(other, benchmark.bench.out, device="cpu"))
+
+
+def test_more_seeds_and_methods_are_added_to_what_is_there(finished, grid):
+    benchmark, _ = finished
+    wider = Grid(grid.data, grid.test, grid.recipe, ("open-class",), ("none", "linear"), (0, 1), ())
+    more = plan_benchmark(wider, benchmark.bench.out, workers=1, device="cpu")
+    assert [job.folder for job in more.left] == [
+        f"cells/open-class/linear/seed{seed}" for seed in (0, 1)
+    ]
+    assert run_benchmark(more).has("open-class", "linear")
+
+
+def test_the_forecast_counts_what_is_left(tmp_path):
+    jobs = jobs_of(seeds=[0], scenarios=["open-class"], methods=["none"], chain=[])
+    options = {"threads": 1, "classes": 10, "test_images": 100, "scores": 0}
+    import torch
+
+    device = torch.device("cpu")
+    one = forecast(jobs, tmp_path, workers=1, device=device, **options)
+    assert one > 0
+    labels = open_images("glyphs:train").labels
+    parts = split(labels, "open-class")
+    assert sum(job.work for job in jobs) == 6 * (len(parts.old) + len(parts.new))
+    two = forecast(jobs, tmp_path, workers=2, device=device, **options)
+    assert two < one
+
+
+def test_the_interval_over_classes_and_seeds_holds_the_truth_as_often_as_it_says():
+    rng = np.random.default_rng(0)
+    classes, repeats, trials = 150, 300, 250
+    for seeds, between in ((3, 0.0), (3, 1.0), (3, 3.0), (5, 3.0)):
+        held = 0
+        for _ in range(trials):
+            effects = rng.normal(size=(1, classes)) + rng.normal(size=(seeds, classes))
+            effects = effects + rng.normal(0, between / np.sqrt(classes), (seeds, 1))
+            draws = rng.multinomial(classes, np.full(classes, 1 / classes), size=repeats) / classes
+            found = estimate(effects.mean(axis=1), effects @ draws.T, seed=int(rng.integers(1e9)))
+            held += found.low <= 0 <= found.high
+        assert 0.88 < held / trials <= 0.995
+
+
+def test_one_seed_has_the_interval_over_classes_alone():
+    samples = np.random.default_rng(0).normal(size=(1, 1000))
+    found = estimate(np.array([0.1]), samples)
+    assert (found.low, found.high) == pytest.approx(tuple(np.quantile(samples, [0.025, 0.975])))
+    assert found.mean == 0.1
+    assert found.verdict == "within noise"
+
+
+def test_differences_are_paired():
+    shared = np.random.default_rng(0).normal(size=(3, 500))
+    pair = Measured(shared.mean(1) + 1, shared + 1) - Measured(shared.mean(1), shared)
+    found = pair.estimate
+    assert (found.mean, found.low, found.high) == pytest.approx((1, 1, 1))
+
+
+def test_the_report_is_whole_plain_and_made_without_training(finished, tmp_path):
+    benchmark, results = finished
+    write_benchmark_report(results, benchmark, tmp_path)
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+
+    class Checker(HTMLParser):
+        sources: list[str] = []  # noqa: RUF012
+        opened: list[str] = []  # noqa: RUF012
+
+        def handle_starttag(self, tag, attrs):
+            self.opened.append(tag)
+            self.sources += [v for k, v in attrs if k in ("src", "href", "xlink:href") and v]
+
+    checker = Checker()
+    checker.feed(page)
+    assert not {"script", "link", "iframe"} & set(checker.opened)
+    assert all(source.startswith(("data:image/png", "#")) for source in checker.sources)
+    assert checker.opened.count("svg") == 2 * 2 + 1
+    assert checker.opened.count("table") == len(all_tables(results))
+    gain = results.cross("open-class", "unibct-plus", "top-1") - results.old_self(
+        "open-class", "top-1"
+    )
+    markdown = (tmp_path / "report.md").read_text(encoding="utf-8")
+    for text in (page, markdown):
+        assert f"{100 * gain.estimate.mean:+.2f}" in text
+        assert f"{100 * gain.estimate.low:+.2f} to {100 * gain.estimate.high:+.2f}" in text
+        assert "paper 93.46" not in text  # unibct was not run
+        assert "92.95" in text  # the paper's old model in open-class
+    rows = list(csv.DictReader((tmp_path / "results.csv").open(encoding="utf-8")))
+    kept = {(r["job"], r["test"], r["metric"]): float(r["value"]) for r in rows}
+    for folder, result in results.found.items():
+        for name, test in result["tests"].items():
+            for metric, value in test["metrics"].items():
+                assert kept[folder, name, metric] == pytest.approx(value, abs=1e-6)
+    assert as_csv(results) == (tmp_path / "results.csv").read_text(encoding="utf-8")
+
+
+def test_no_number_of_a_table_stands_without_its_interval(finished):
+    _, results = finished
+    for sheet in all_tables(results)[:-1]:  # the last one is the cost
+        for row in sheet.rows:
+            for cell in row:
+                if re.fullmatch(r"[+-]?\d+\.\d+", cell.text):
+                    assert re.search(r"\d to [+-]?\d", cell.small), (sheet.title, cell)
+
+
+def test_the_report_names_the_command_that_makes_it():
+    grid = make_grid(quick=True, methods=["paper", "mlp"], chain=["unibct"])
+    words = command(grid).split()[2:]
+    options = dict(zip(words[1::2], words[2::2], strict=True))
+    again = make_grid(
+        words[0],
+        test=options["--test"],
+        scenarios=options["--scenarios"].split(","),
+        methods=options["--methods"].split(","),
+        seeds=[int(seed) for seed in options["--seeds"].split(",")],
+        chain=options["--chain"].split(","),
+    )
+    assert again == grid
+
+
+def test_the_command_line_plans_without_writing_and_reports_without_training(
+    finished, grid, tmp_path, capsys
+):
+    benchmark, _ = finished
+    common = [
+        "benchmark", grid.data, "--test", grid.test, "--methods", ",".join(METHODS),
+        "--scenarios", "extended-data,open-class", "--chain", "unibct-plus",
+        *[a for item in TINY for a in ("--set", item)],
+    ]  # fmt: skip
+
+    def run(*options):
+        with pytest.raises(SystemExit) as stop:
+            cli.main([*common, *options])
+        return stop.value.code, capsys.readouterr()
+
+    code, plan = run("--dry-run", "--seeds", "0,1", "--out", str(tmp_path / "none"))
+    assert code == 0
+    assert "cells/open-class/unibct-plus/seed1" in plan.out
+    assert re.search(r"24 of 24 jobs to run, \d+ at a time .* about \d", plan.out)
+    assert not (tmp_path / "none").exists()
+    code, report = run("--report-only", "--seeds", "0,1", "--out", str(benchmark.bench.out))
+    assert code == 0
+    assert "Verdicts" in report.out
+    assert (benchmark.bench.out / "report.html").is_file()
+    code, nothing = run("--report-only", "--out", str(tmp_path / "none"))
+    assert code == 2
+    assert "holds no finished result" in nothing.err
+    code, bad = run("--seeds", "a", "--out", str(tmp_path / "none"))
+    assert code == 2
+    assert "--seeds a: write numbers" in bad.err
+
+
+def test_the_help_names_every_adapter():
+    assert cli.ADAPTER_NAMES.split(", ") == list(ADAPTERS)
+
+
+def test_a_report_of_an_unfinished_benchmark_takes_the_seeds_that_are_complete(finished, grid):
+    benchmark, results = finished
+    longer = replace(grid, seeds=(0, 1, 2))
+    partial = plan_benchmark(longer, benchmark.bench.out, device="cpu").results()
+    assert partial.seeds == (0, 1)
+    assert partial.found.keys() == results.found.keys()
+
+
+def test_results_need_at_least_one_finished_job(grid, tmp_path):
+    bench = Bench(grid, tmp_path)
+    with pytest.raises(UserError, match="holds no finished result"):
+        read_results(grid, make_jobs(grid, bench.images[0]), tmp_path)
