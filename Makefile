@@ -22,6 +22,7 @@ $(VENV)/installed: pyproject.toml
 $(VENV)/installed-dev: $(VENV)/installed
 	$(PIP) install --quiet --upgrade 'pip>=25.1'
 	$(PIP) install --quiet --group dev
+	@sh scripts/need_browser.sh
 	@touch $@
 
 demo: install

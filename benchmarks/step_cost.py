@@ -53,12 +53,16 @@ def main() -> None:
         method.refresh(knowledge.embeddings if method.needs_new_embeddings else None)
 
     def step(name: str) -> None:
-        embeddings = network(inputs)
+        batch = Batch(network(inputs), labels[rows], rows, class_weights)
         loss = losses.arcface(
-            embeddings, class_weights, labels[rows], scale=recipe.scale, margin=recipe.margin
+            methods[name].classified(batch),
+            class_weights,
+            labels[rows],
+            scale=recipe.scale,
+            margin=recipe.margin,
         )
         if name != "none":
-            loss = loss + methods[name].loss(Batch(embeddings, labels[rows], rows))
+            loss = loss + methods[name].loss(batch)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

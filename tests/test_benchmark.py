@@ -1,6 +1,7 @@
 import csv
 import json
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -409,16 +410,20 @@ def test_no_number_of_a_table_stands_without_its_interval(finished):
 
 
 def test_the_report_names_the_command_that_makes_it():
-    grid = make_grid(quick=True, methods=["paper", "mlp"], chain=["unibct"])
-    words = command(grid).split()[2:]
-    options = dict(zip(words[1::2], words[2::2], strict=True))
+    recipe = load_recipe("glyphs", ["eta=1.0", "refresh_epochs=[3, 4]"])
+    grid = make_grid(quick=True, methods=["paper", "mlp"], chain=["unibct"], recipe=recipe)
+    words = shlex.split(command(grid))[2:]
+    options = {}
+    for name, value in zip(words[1::2], words[2::2], strict=True):
+        options.setdefault(name, []).append(value)
     again = make_grid(
         words[0],
-        test=options["--test"],
-        scenarios=options["--scenarios"].split(","),
-        methods=options["--methods"].split(","),
-        seeds=[int(seed) for seed in options["--seeds"].split(",")],
-        chain=options["--chain"].split(","),
+        test=options["--test"][0],
+        scenarios=options["--scenarios"][0].split(","),
+        methods=options["--methods"][0].split(","),
+        seeds=[int(seed) for seed in options["--seeds"][0].split(",")],
+        chain=options["--chain"][0].split(","),
+        recipe=load_recipe("glyphs", options["--set"]),
     )
     assert again == grid
 

@@ -166,11 +166,17 @@ def adapt_command(
 
     require_absent(out)
     target = pick_device(device)
-    models = [load_model(path, device=target) for path in (new, old)]
+    new_model, old_model = (load_model(path, device=target) for path in (new, old))
     image_set = open_images(data, images)
     with terminal_progress() as progress:
         adapted = adapt(
-            *models, image_set, kind=kind, seed=seed, skip_bad=skip_bad_images, progress=progress
+            new_model,
+            old_model,
+            image_set,
+            kind=kind,
+            seed=seed,
+            skip_bad=skip_bad_images,
+            progress=progress,
         )
     save_model(adapted, out)
     print(f"{out}: {kind} map of {new}, fingerprint {adapted.fingerprint}")

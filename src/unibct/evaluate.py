@@ -113,18 +113,7 @@ class Evaluation:
     @property
     def note(self) -> str | None:
         """What to know of the headline's false accept rate, if anything."""
-        classes = len(np.unique(self.protocol.labels))
-        if not _is_carried(self.far, classes):
-            return (
-                f"{classes} classes are too few to measure {tar_name(self.far)} well: "
-                "25 are needed for TAR@1e-1, 78 for TAR@1e-2, 246 for TAR@1e-3"
-            )
-        if self.far == self.wanted_far:
-            return None
-        return (
-            f"{tar_name(self.far)} instead of {tar_name(self.wanted_far)}: "
-            f"{classes} classes cannot measure a smaller false accept rate"
-        )
+        return far_note(self.far, self.wanted_far, len(np.unique(self.protocol.labels)))
 
     @property
     def verdict(self) -> Verdict:
@@ -163,6 +152,21 @@ class Evaluation:
             "templates": len(np.unique(self.protocol.labels)),
             "images_in_templates": len(self.protocol.gallery),
         }
+
+
+def far_note(far: float, wanted: float, classes: int) -> str | None:
+    """What to know of a headline's false accept rate, if it is not the one that was asked for."""
+    if not _is_carried(far, classes):
+        return (
+            f"{classes} classes are too few to measure {tar_name(far)} well: "
+            "25 are needed for TAR@1e-1, 78 for TAR@1e-2, 246 for TAR@1e-3"
+        )
+    if far == wanted:
+        return None
+    return (
+        f"{tar_name(far)} instead of {tar_name(wanted)}: "
+        f"{classes} classes cannot measure a smaller false accept rate"
+    )
 
 
 def verdict_of(low: float, high: float) -> Verdict:

@@ -69,7 +69,9 @@ def finished_rates(out: Path, jobs: Iterable[Job]) -> dict[str, float]:
     return {architecture: float(np.median(found)) for architecture, found in rates.items()}
 
 
-def trial_rate(recipe: Recipe, classes: int, threads: int, device: torch.device) -> float:
+def trial_rate(
+    recipe: Recipe, classes: int, threads: int, device: torch.device, *, steps: int = _STEPS
+) -> float:
     """Training images per second of a few steps on noise."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
@@ -85,7 +87,7 @@ def trial_rate(recipe: Recipe, classes: int, threads: int, device: torch.device)
         pixels = rng.integers(256, size=shape, dtype=np.uint8)
         labels = torch.from_numpy(rng.integers(classes, size=recipe.batch_size)).to(device)
         times: list[float] = []
-        for _ in range(_STEPS):
+        for _ in range(steps):
             begin = time.perf_counter()
             embeddings = network(to_input(pixels, spec, device))
             loss = losses.arcface(embeddings, class_weights, labels)

@@ -1,7 +1,9 @@
 """A benchmark's report: report.html (self-contained), report.md and results.csv."""
 
+import json
 import os
 import platform
+import shlex
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -13,9 +15,10 @@ from unibct.benchmark.grid import Grid, cell_folder, free_folder, old_folder
 from unibct.benchmark.results import Results, as_csv
 from unibct.benchmark.run import Benchmark
 from unibct.benchmark.work import Bench
-from unibct.evaluate import SearchTest, search_test
+from unibct.evaluate import HEADLINE_FAR, SearchTest, far_note, search_test
 from unibct.files import write_text
 from unibct.methods import NO_METHOD
+from unibct.recipe import load_recipe
 from unibct.report.curves import METHOD_COLOURS, cmc_svg, matrix_svg, roc_svg
 from unibct.report.page import rendered
 from unibct.report.pictures import searched_queries
@@ -46,8 +49,7 @@ def render_markdown(results: Results) -> str:
         "",
         *(f"- {key}: {value}" for key, value in what_was_run(results).items()),
         "",
-        "Recipe: "
-        + ", ".join(f"{k} = {v}" for k, v in grid.recipe.model_dump(mode="json").items()),
+        "Recipe: " + ", ".join(f"{k} = {v}" for k, v in _settled(grid).items()),
         "",
     ]
     return "\n".join(lines)
@@ -66,7 +68,7 @@ def render_page(results: Results, bench: Bench) -> str:
         queries=_pictures(results, bench, scenarios[0]) if scenarios else [],
         pictured=scenarios[0] if scenarios else "",
         run=what_was_run(results),
-        recipe=results.grid.recipe.model_dump(mode="json"),
+        recipe=_settled(results.grid),
     )
 
 
@@ -90,26 +92,37 @@ def what_was_run(results: Results) -> dict[str, str]:
     }
 
 
+def _settled(grid: Grid) -> dict[str, Any]:
+    """The recipe's numbers; dimension and seed are settled by each job."""
+    return grid.recipe.model_dump(mode="json", exclude_none=True)
+
+
 def command(grid: Grid) -> str:
     """The command line that makes the same grid."""
-    parts = ["unibct benchmark", grid.data]
+    parts = ["unibct benchmark", shlex.quote(grid.data)]
     if grid.test is not None:
-        parts.append(f"--test {grid.test}")
+        parts.append(f"--test {shlex.quote(grid.test)}")
     parts.append(f"--scenarios {','.join(grid.scenarios)}")
     parts.append(f"--methods {','.join(grid.methods)}")
     parts.append(f"--seeds {','.join(str(seed) for seed in grid.seeds)}")
     parts.append(f"--chain {','.join(grid.chain_methods) or 'none'}")
+    usual = load_recipe().model_dump(mode="json")
+    for key, value in grid.recipe.model_dump(mode="json").items():
+        if value != usual[key]:
+            text = value if isinstance(value, str) else json.dumps(value)
+            parts.append(f"--set {shlex.quote(f'{key}={text}')}")
     return " ".join(parts)
 
 
 def _about(results: Results) -> str:
     grid = results.grid
     first = next(iter(results.found.values()))
+    note = far_note(first["far"], HEADLINE_FAR, first["templates"])
     seeds = f"{len(grid.seeds)} seeds" if len(grid.seeds) > 1 else "one seed"
     return (
         f"{len(grid.methods)} methods in {len(grid.scenarios)} scenarios over {seeds}: models "
         f"trained on {grid.data}, tested on {first['templates']:,} classes that none has seen "
-        f"({first['queries']:,} queries, one template per class)."
+        f"({first['queries']:,} queries, one template per class)." + (f" {note}." if note else "")
     )
 
 
@@ -139,7 +152,7 @@ def _curves(results: Results, bench: Bench, scenario: str) -> dict[str, Markup]:
     colours = {
         method: METHOD_COLOURS[-1 - index % len(METHOD_COLOURS)]
         for index, method in enumerate(reversed(methods))
-    } | {_OLD: "#8a8f98", _FREE: "#c3b1d9"}
+    } | {_OLD: "#8a8f98", _FREE: "#7f6a9c"}
     tests = _tests(results, bench, scenario)
     return {"roc": Markup(roc_svg(tests, colours)), "cmc": Markup(cmc_svg(tests, colours))}
 

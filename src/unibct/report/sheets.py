@@ -46,8 +46,8 @@ class Sheet:
     def numeric(self) -> tuple[bool, ...]:
         """Which columns hold numbers; the others hold words."""
         return tuple(
-            any(cell.text[:1] in tuple("+-0123456789") for cell in column)
-            for column in zip(*self.rows, strict=True)
+            any(row[column].text[:1] in tuple("+-0123456789") for row in self.rows)
+            for column in range(len(self.heads))
         )
 
 
@@ -343,7 +343,9 @@ def _gain(results: Results, scenario: str, method: str, metric: str) -> Estimate
 
 
 def _texts(found: Estimate) -> tuple[str, str]:
-    return f"{100 * found.mean:.2f}", f"{100 * found.low:.2f} to {100 * found.high:.2f}"
+    """A share in percent; the interval of few seeds may be too wide for one, and is cut."""
+    low, high = max(found.low, 0.0), min(found.high, 1.0)
+    return f"{100 * found.mean:.2f}", f"{100 * low:.2f} to {100 * high:.2f}"
 
 
 def _value(measured: Measured, paper: str | None) -> Cell:
