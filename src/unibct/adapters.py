@@ -30,6 +30,7 @@ ADAPTERS = ("procrustes", "linear", "mlp")
 _RIDGE = 1e-3  # share of the mean variance that the ridge adds to each direction
 _HIDDEN = 4  # hidden units of the MLP, in dimensions
 _EPOCHS = 30
+_STEPS = 2000  # at least so many, where there are few images
 _BATCH = 256
 _RATE = 1e-3
 
@@ -143,9 +144,10 @@ def _fitted_mlp(
     network = nn.Sequential(layers[0], nn.ReLU(), layers[1]).to(x.device)
     optimizer = torch.optim.Adam(network.parameters(), lr=_RATE)
     generator = torch.Generator().manual_seed(seed)
-    steps = _EPOCHS * -(-len(x) // _BATCH)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
-    for _ in range(_EPOCHS):
+    steps = -(-len(x) // _BATCH)
+    epochs = max(_EPOCHS, -(-_STEPS // steps))
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs * steps)
+    for _ in range(epochs):
         order = torch.randperm(len(x), generator=generator).to(x.device)
         for start in range(0, len(x), _BATCH):
             rows = order[start : start + _BATCH]

@@ -126,7 +126,7 @@ def moved_apart(prototypes: Any, *, neighbours: int = 5, step: float = 0.5) -> A
     """Each prototype moved away from its nearest ones (neighbour-driven perturbation, NDPP).
 
     p + step · Σ_j w_j (p − p_j) over the nearest ``neighbours``, w_j their share of the cosines'
-    softmax, then normalised: close prototypes leave each other more room, distant ones stay.
+    softmax, then normalised: prototypes that lie close together leave each other more room.
 
     Args:
         prototypes: (classes, dim).

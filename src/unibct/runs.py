@@ -89,7 +89,7 @@ def plan_run(
                 f"for the compatibility loss of {name}"
             )
     if recipe.warm_start:
-        _check_warm_start(recipe, old)
+        _check_warm_start(recipe, dim, old)
     if len(images.class_names) < 2:
         raise UserError(f"{images.name} has one class only; training needs at least two")
     uses_old = entry.needs_old_model or recipe.warm_start
@@ -117,13 +117,18 @@ def upgrade_recipes(recipe: Recipe, scenario: str, seed: int) -> tuple[Recipe, R
     return old, new
 
 
-def _check_warm_start(recipe: Recipe, old: Model | None) -> None:
+def _check_warm_start(recipe: Recipe, dim: int, old: Model | None) -> None:
     if old is None:
         raise UserError("warm_start begins from the old model's weights: give --old MODEL")
     if recipe.architecture != old.architecture:
         raise UserError(
             f"warm_start needs the same architecture, but the old model is a {old.architecture} "
             f"and the new one a {recipe.architecture}; leave warm_start out"
+        )
+    if dim != old.dim:
+        raise UserError(
+            f"warm_start needs the same dimension, but the old model has {old.dim} and the recipe "
+            f"says dim = {dim}; leave dim out"
         )
 
 

@@ -106,9 +106,7 @@ def split(
     if not len(labels):
         raise UserError("labels is empty: there is nothing to split")
     _, labels, sizes = np.unique(labels, return_inverse=True, return_counts=True)
-    if seed < 0:
-        raise UserError(f"seed must not be negative, not {seed}")
-    rng = np.random.default_rng(seed)
+    rng = _rng(seed)
     if rule.sample == "images":
         old = sample_images(labels, old_images_per_class(sizes, fraction), rng)
     else:
@@ -136,8 +134,14 @@ def nested_split(labels: Any, fraction: float, *, seed: int = DEFAULT_SEED) -> A
     labels = checked_labels(labels)
     _, labels, sizes = np.unique(labels, return_inverse=True, return_counts=True)
     quota = sizes if fraction == 1 else old_images_per_class(sizes, fraction)
-    drawn = sample_images(labels, quota, np.random.default_rng(seed))
+    drawn = sample_images(labels, quota, _rng(seed))
     return same_kind(np.flatnonzero(drawn), given)
+
+
+def _rng(seed: int) -> np.random.Generator:
+    if seed < 0:
+        raise UserError(f"seed must not be negative, not {seed}")
+    return np.random.default_rng(seed)
 
 
 def sample_images(

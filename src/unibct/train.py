@@ -6,7 +6,7 @@ import json
 import shutil
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -249,8 +249,8 @@ class _Trainer:
             size = (old.input.height, old.input.width, old.input.channels)
             pixels = read_pixels(pixels.images, *size, progress=progress)
         embeddings = embed_pixel_batches(old, pixels, label="old embeddings", progress=progress)
-        write_text(note, self.pixels.digest)
-        with suppress(UserError):  # another run that shares the cache was as fast
+        with suppress(UserError, OSError):  # another run that shares the cache was as fast
+            write_text(note, self.pixels.digest)
             save_embeddings(embeddings, folder / "embeddings")
         return embeddings
 
@@ -263,8 +263,11 @@ class _Trainer:
     def take_up_warmup(self) -> None:
         """Begin where another run with the same warm-up was at its end."""
         path = self._warmup_file()
-        if path is not None and (found := _read_checkpoint(path)) is not None:
-            self.restore(found)
+        if path is None or (found := _read_checkpoint(path)) is None:
+            return
+        own = {k: v for k, v in found.tensors.items() if not k.startswith("method.")}
+        self.restore(replace(found, tensors=own))  # the other run's method is not ours
+        self._save_checkpoint(self.out)
 
     def train(self, label: str, progress: Progress) -> None:
         """All epochs that are left, each with a checkpoint at its end."""

@@ -11,7 +11,7 @@ from unibct.prototypes import class_prototypes
 class UnibctPlus(Method):
     """New and old embeddings share one classifier, and each image its place; no warm-up.
 
-    Two losses, whose sum η multiplies, from the first step on:
+    Two losses, whose mean η multiplies, from the first step on:
 
     - ``shared``: the new classifier must classify the old embeddings too. Its class weights then
       lie where the old model puts their class, and draw the new embeddings there. Unlike frozen
@@ -20,8 +20,8 @@ class UnibctPlus(Method):
       the batch's other classes. How the old model sees single images tells where it will put
       classes that nobody has trained on.
 
-    Both are softmax losses with the recipe's scale. The other switches are for the ablation:
-    ``prototype`` adds the paper's loss on centroids, ``weight`` multiplies all.
+    Both are softmax losses with the recipe's scale. The switches are for the ablation:
+    ``prototype`` adds the paper's loss on centroids, ``weight`` multiplies the mean.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class UnibctPlus(Method):
             self._prototypes = class_prototypes(old.embeddings, old.labels, kind="centroid")
 
     def loss(self, batch: Batch) -> Tensor:
-        """The sum of the losses."""
+        """The mean of the losses."""
         assert batch.class_weights is not None
         settings, old = self._settings, self._old[batch.rows]
         angular = {"scale": settings.scale, "margin": settings.margin}
@@ -56,4 +56,4 @@ class UnibctPlus(Method):
             parts.append(
                 losses.arcface(batch.embeddings, self._prototypes, batch.labels, **angular)
             )
-        return self._weight * torch.stack(parts).sum()
+        return self._weight * torch.stack(parts).mean()

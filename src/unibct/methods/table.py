@@ -60,10 +60,8 @@ ABLATIONS: dict[str, MethodEntry] = {
     "plus-no-shared": MethodEntry(partial(UnibctPlus, shared=False), has_warmup=False),
     "plus-no-own": MethodEntry(partial(UnibctPlus, own=False), has_warmup=False),
     "plus-prototype": MethodEntry(partial(UnibctPlus, prototype=True), has_warmup=False),
-    "plus-only-prototype": MethodEntry(
-        partial(UnibctPlus, shared=False, own=False, prototype=True), has_warmup=False
-    ),
     "plus-half": MethodEntry(partial(UnibctPlus, weight=0.5), has_warmup=False),
+    "plus-double": MethodEntry(partial(UnibctPlus, weight=2.0), has_warmup=False),
     "plus-warmup": MethodEntry(UnibctPlus),
 }
 
