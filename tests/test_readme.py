@@ -17,7 +17,7 @@ def test_python_blocks_run(tmp_path, monkeypatch, photo_folder):
     monkeypatch.chdir(tmp_path)
     code = [text for language, text in BLOCKS if language == "python"]
     assert code
-    names: dict[str, object] = {}
+    names: dict[str, object] = {"__name__": "__main__"}
     for text in code:
         exec(compile(text.replace("DATA", str(photo_folder)), "README.md", "exec"), names)
 
@@ -32,7 +32,9 @@ def test_command_lines_run(tmp_path, monkeypatch, photo_folder):
         if command[0] == "demo":  # minutes; tests/test_demo.py runs it on fewer images
             continue
         arguments = [str(photo_folder) if part == "DATA" else part for part in command]
-        if command[0] == "train":
+        if command[0] == "benchmark" and "--dry-run" not in command:
+            arguments.append("--dry-run")  # tests/test_benchmark.py runs small ones
+        if command[0] in ("train", "benchmark"):
             arguments += [part for setting in TINY for part in ("--set", setting)]
         assert run(*arguments) == 0, command
 
