@@ -11,6 +11,7 @@ from tests.conftest import TINY
 from unibct import cli
 from unibct.data.sets import open_images
 from unibct.embeddings import open_embeddings
+from unibct.errors import UserError
 from unibct.methods import METHODS
 from unibct.models.model import load_model
 from unibct.scenarios import SCENARIOS
@@ -240,3 +241,41 @@ def test_embeddings_without_bad_images_can_be_evaluated(work, photo_folder, tmp_
 def test_old_and_new_model_start_from_different_seeds(work):
     seeds = [load_model(work / name).training["recipe"]["seed"] for name in ("old", "new")]
     assert seeds == [0, 1]
+
+
+@pytest.mark.parametrize("kind", ["procrustes", "linear", "mlp"])
+def test_adapt_writes_a_model_that_every_command_takes(work, photo_folder, tmp_path, kind):
+    out = tmp_path / "adapted"
+    models = ["--new", work / "new", "--old", work / "old"]
+    assert run("adapt", photo_folder, *models, "--kind", kind, "--out", out) == 0
+    adapted, new, old = (load_model(path) for path in (out, work / "new", work / "old"))
+    assert adapted.old_fingerprint == old.fingerprint
+    assert adapted.fingerprint != new.fingerprint
+    images = open_images(str(photo_folder))
+    pixels = [images.read(image_id) for image_id in images.ids[:5]]
+    assert np.allclose(adapted.embed(pixels), adapted.adapter(new.embed(pixels)), atol=1e-6)
+    assert not np.allclose(adapted.embed(pixels), new.embed(pixels), atol=0.01)
+    assert run("evaluate", photo_folder, "--query", out, "--gallery", work / "old") == 0
+    again = run("adapt", photo_folder, *models, "--out", out)
+    assert again == 2  # it never writes over a model
+
+
+def test_adapt_refuses_an_unknown_kind_and_a_model_that_is_adapted_already(
+    work, photo_folder, tmp_path, capsys
+):
+    both = ["--new", work / "new", "--old", work / "old"]
+    assert run("adapt", photo_folder, *both, "--kind", "magic", "--out", tmp_path / "a") == 2
+    assert "choose one of procrustes, linear, mlp" in capsys.readouterr().err
+    assert run("adapt", photo_folder, *both, "--out", tmp_path / "b") == 0
+    twice = ["--new", tmp_path / "b", "--old", work / "old"]
+    assert run("adapt", photo_folder, *twice, "--out", tmp_path / "c") == 2
+    assert "adapted already" in capsys.readouterr().err
+
+
+def test_a_damaged_adapter_is_found_out(work, photo_folder, tmp_path):
+    both = ["--new", work / "new", "--old", work / "old"]
+    assert run("adapt", photo_folder, *both, "--out", tmp_path / "a") == 0
+    assert run("adapt", photo_folder, *both, "--kind", "procrustes", "--out", tmp_path / "b") == 0
+    shutil.copy(tmp_path / "b/adapter.safetensors", tmp_path / "a/adapter.safetensors")
+    with pytest.raises(UserError, match="fingerprint"):
+        load_model(tmp_path / "a")

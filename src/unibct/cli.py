@@ -88,7 +88,7 @@ def train_command(
     ] = None,
     method: Annotated[
         str | None,
-        typer.Option(help=f"{METHOD_NAMES}  [default: unibct with --old, else none]"),
+        typer.Option(help=f"{METHOD_NAMES}  [default: unibct-plus with --old, else none]"),
     ] = None,
     recipe: Annotated[
         str, typer.Option(metavar="FILE", help="a TOML file, or a shipped one: glyphs, paper")
@@ -265,7 +265,7 @@ def evaluate_command(
 @app.command("demo")
 def demo_command(
     scenario: Annotated[str, typer.Option(help=SCENARIO_NAMES)] = "extended-data",
-    method: Annotated[str, typer.Option(help=METHOD_NAMES)] = "unibct",
+    method: Annotated[str, typer.Option(help=METHOD_NAMES)] = "unibct-plus",
     seed: Annotated[int, typer.Option(min=0, help="chooses the split and the weights")] = 0,
     out: Annotated[Path, typer.Option(help="folder for models and report")] = Path("runs/demo"),
     set_: SetOption = None,

@@ -85,7 +85,8 @@ def train(
         recipe: every number of the run.
         out: the model's folder; while training it holds a checkpoint and the metrics.
         old: the old model that the new one is to be compatible with.
-        method: a name from ``METHODS``; by default ``unibct`` with an old model, else ``none``.
+        method: a name from ``METHODS``; by default ``unibct-plus`` with an old
+            model, else ``none``.
         resume: go on from the checkpoint in ``out``, if there is one of the same run.
         skip_bad: leave unreadable images out instead of refusing.
         cache: a folder in which several runs share what they have in common: the old embeddings

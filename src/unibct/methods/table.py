@@ -65,7 +65,7 @@ ABLATIONS: dict[str, MethodEntry] = {
     "plus-warmup": MethodEntry(UnibctPlus),
 }
 
-DEFAULT_METHOD = "unibct"
+DEFAULT_METHOD = "unibct-plus"
 NO_METHOD = "none"
 
 
