@@ -152,8 +152,7 @@ def _fitted_mlp(
         for start in range(0, len(x), _BATCH):
             rows = order[start : start + _BATCH]
             gap = F.normalize(network(x[rows]), dim=1) - v[rows]
-            share = weights[rows] / weights[rows].sum()
-            loss = (share * gap.square().sum(dim=1)).sum()
+            loss = (len(x) * weights[rows] * gap.square().sum(dim=1)).mean()
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()

@@ -120,6 +120,11 @@ def upgrade_recipes(recipe: Recipe, scenario: str, seed: int) -> tuple[Recipe, R
 def _check_warm_start(recipe: Recipe, dim: int, old: Model | None) -> None:
     if old is None:
         raise UserError("warm_start begins from the old model's weights: give --old MODEL")
+    if old.adapter is not None:
+        raise UserError(
+            "warm_start begins from a network, but the old model is an adapted one: its network's "
+            "own embeddings are not those of its gallery; leave warm_start out"
+        )
     if recipe.architecture != old.architecture:
         raise UserError(
             f"warm_start needs the same architecture, but the old model is a {old.architecture} "

@@ -83,6 +83,7 @@ class Grid:
             "data": self.data,
             "test": self.test,
             "recipe": self.recipe.model_dump(mode="json"),
+            "versions": self.versions,
         }
 
     def open(self) -> tuple[ImageSet, ImageSet]:
@@ -173,10 +174,10 @@ def make_grid(
         data,
         test,
         recipe or load_recipe(),
-        tuple(scenarios) or (QUICK_SCENARIOS if quick else tuple(SCENARIOS)),
+        tuple(dict.fromkeys(scenarios)) or (QUICK_SCENARIOS if quick else tuple(SCENARIOS)),
         tuple(dict.fromkeys(chosen)),
-        tuple(seeds) or (DEFAULT_SEEDS[:1] if quick else DEFAULT_SEEDS),
-        tuple(chain),
+        tuple(dict.fromkeys(seeds)) or (DEFAULT_SEEDS[:1] if quick else DEFAULT_SEEDS),
+        tuple(dict.fromkeys(chain)),
     )
 
 

@@ -9,7 +9,7 @@ from unibct.benchmark.forecast import forecast
 from unibct.benchmark.grid import Grid, Job, make_jobs, select_jobs
 from unibct.benchmark.pool import Board, run_jobs
 from unibct.benchmark.results import Results, read_results
-from unibct.benchmark.work import Bench, is_finished, prepare
+from unibct.benchmark.work import Bench, is_finished, require_same_benchmark
 from unibct.errors import UserError
 from unibct.train import pick_device
 
@@ -82,6 +82,7 @@ def plan_benchmark(
     if workers < 1:
         raise UserError(f"at least one worker is needed, not {workers}")
     bench = Bench(grid, Path(out), device)
+    require_same_benchmark(bench)
     jobs = make_jobs(grid, bench.images[0])
     chosen = select_jobs(jobs, only)
     return Benchmark(bench, jobs, chosen, workers, max(cores // workers, 1))
@@ -97,7 +98,7 @@ def run_benchmark(
         changed: told of every change; see ``run_jobs``.
     """
     bench = benchmark.bench
-    prepare(bench)
+    require_same_benchmark(bench, note=True)
     board = run_jobs(
         bench,
         benchmark.chosen,

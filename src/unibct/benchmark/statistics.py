@@ -28,11 +28,6 @@ class Estimate:
         """What it says as a difference cross − old self."""
         return verdict_of(self.low, self.high)
 
-    @property
-    def is_sure(self) -> bool:
-        """Whether the interval leaves zero out."""
-        return self.low > 0 or self.high < 0
-
 
 def estimate(values: Floats, samples: Floats, *, seed: int = 0) -> Estimate:
     """The mean over seeds, with an interval over classes and seeds.

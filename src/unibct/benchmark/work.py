@@ -187,15 +187,16 @@ def training_cost(metrics: Path) -> dict[str, float]:
     }
 
 
-def prepare(bench: Bench) -> None:
-    """Note what this folder is about, or refuse one that is about something else."""
+def require_same_benchmark(bench: Bench, *, note: bool = False) -> None:
+    """Refuse a folder that is about something else; ``note`` writes down what it is about."""
     path = bench.out / "benchmark.json"
     wanted = bench.grid.settings() | {
         "images": bench.images[0].digest,
         "test_images": bench.images[1].digest,
     }
     if not path.is_file():
-        write_json(path, wanted)
+        if note:
+            write_json(path, wanted)
         return
     kept = _flat(read_json(path))
     for key, value in _flat(wanted).items():

@@ -174,7 +174,9 @@ def save_model(model: Model, folder: str | Path) -> None:
     else:
         weights = {"class_weights": model.class_weights}
         save_tensors(folder / CLASSIFIER_FILE, weights, {"format": "pt"})
-    if model.adapter is not None:
+    if model.adapter is None:
+        (folder / ADAPTER_FILE).unlink(missing_ok=True)
+    else:
         save_tensors(folder / ADAPTER_FILE, model.adapter.tensors(), {"format": "pt"})
     write_json(
         folder / DESCRIPTION_FILE,
