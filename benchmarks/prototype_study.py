@@ -1,6 +1,6 @@
 """When does structural refinement help? Prototypes and cross tests with wrong labels.
 
-    python benchmarks/prototype_study.py --seeds 0 1 2          some 45 minutes on two cores
+    python benchmarks/prototype_study.py --seeds 0 1 2          some 50 minutes on two cores
     python benchmarks/prototype_study.py --seeds 0 1 2 --draw   the figure and the tables again
 
 Open-class on the embedded images. A share of the new set's labels is made wrong, either by any
@@ -44,7 +44,14 @@ from unibct.train import train
 SCENARIO = "open-class"
 RATES = (0.0, 0.1, 0.2, 0.4)
 NOISES = ("uniform", "look-alike")
-METHODS = ("unibct-centroid", "unibct-drop", "unibct", "unibct-plus")
+METHODS: dict[str, tuple[str, dict[str, float]]] = {  # method and changes of the recipe
+    "unibct-centroid": ("unibct-centroid", {}),
+    "unibct-drop": ("unibct-drop", {}),
+    "unibct": ("unibct", {}),
+    "unibct, τ = 0.1": ("unibct", {"tau": 0.1}),
+    "unibct-plus": ("unibct-plus", {}),
+    "unibct-plus without own": ("plus-no-own", {}),
+}
 TAUS = (0.02, 0.05, 0.1, 0.2)
 LAMS = (0.5, 0.9, 0.99)
 SIZES = (5, 10, 24)
@@ -71,11 +78,12 @@ def main() -> None:
         os.environ["OMP_NUM_THREADS"] = "1"
         context = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(arguments.workers, mp_context=context) as pool:
-            for task, seconds in zip(tasks, pool.map(run, *zip(*tasks, strict=True)), strict=True):
-                print(*task[1:], f"{seconds} results", flush=True)
-    found = [
-        json.loads(path.read_text()) for task in tasks if (path := result_file(*task)).is_file()
-    ]
+            list(pool.map(train_old, [arguments.out] * len(arguments.seeds), arguments.seeds))
+            for task, _ in zip(tasks, pool.map(run, *zip(*tasks, strict=True)), strict=True):
+                print(*task[1:], "finished", flush=True)
+    found = [result for task in tasks if (result := finished(*task)) is not None]
+    if not found:
+        raise SystemExit(f"{arguments.out} holds no finished result; run without --draw first")
     draw(found, arguments.figure)
     print_tables(found)
 
@@ -85,18 +93,48 @@ def result_file(out: Path, seed: int, noise: str, rate: float) -> Path:
     return out / f"{noise}-{rate:.0%}-seed{seed}.json"
 
 
-def run(out: Path, seed: int, noise: str, rate: float) -> int:
+def settings(seed: int) -> dict[str, Any]:
+    """What a result depends on."""
+    _, recipe = upgrade_recipes(load_recipe("glyphs"), SCENARIO, seed)
+    return {
+        "recipe": recipe.model_dump(mode="json"),
+        "methods": {name: list(choice) for name, choice in METHODS.items()},
+        "grid": [list(TAUS), list(LAMS), list(SIZES), LOOK_ALIKES, GALLERY_DRAWS],
+    }
+
+
+def finished(out: Path, seed: int, noise: str, rate: float) -> dict[str, Any] | None:
+    """A task's result, if it is there; one of other settings is refused."""
+    path = result_file(out, seed, noise, rate)
+    if not path.is_file():
+        return None
+    result = json.loads(path.read_text())
+    if result["settings"] != settings(seed):
+        raise SystemExit(f"{path} comes from other settings; choose another --out or remove it")
+    return result
+
+
+def train_old(out: Path, seed: int) -> Model:
+    """The old model of a seed, which no label noise touches."""
+    torch.set_num_threads(1)
+    images = open_images("glyphs:train")
+    parts = split(images.labels, SCENARIO, seed=DEFAULT_SEED + seed)
+    recipe, _ = upgrade_recipes(load_recipe("glyphs"), SCENARIO, seed)
+    return train(images.select(parts.old), recipe, out / f"old-seed{seed}", resume=True)
+
+
+def run(out: Path, seed: int, noise: str, rate: float) -> None:
     """One share of wrong labels: prototypes of every kind, and the cross test of each method."""
     torch.set_num_threads(1)
+    if finished(out, seed, noise, rate) is not None:
+        return
     path = result_file(out, seed, noise, rate)
-    if path.is_file():
-        return 0
     images, test = open_images("glyphs:train"), open_images("glyphs:val")
     parts = split(images.labels, SCENARIO, seed=DEFAULT_SEED + seed)
-    old_recipe, recipe = upgrade_recipes(load_recipe("glyphs"), SCENARIO, seed)
+    _, recipe = upgrade_recipes(load_recipe("glyphs"), SCENARIO, seed)
     clean = images.select(parts.new)
-    folder = out / f"{noise}-{rate:.0%}-seed{seed}"
-    old = train(images.select(parts.old), old_recipe, folder / "old", resume=True)
+    folder = path.with_suffix("")
+    old = train_old(out, seed)
     old_vectors = embed_images(old, clean).vectors
     noisy = replace(clean, labels=with_wrong_labels(clean.labels, old_vectors, noise, rate, seed))
     cache = folder / "cache"
@@ -109,18 +147,21 @@ def run(out: Path, seed: int, noise: str, rate: float) -> int:
     quality = list(qualities(old_vectors, clean.labels, noisy.labels, graphs, seed))
     old_test = embed_images(old, test).vectors
     cross = {"old": metrics(old_test, old_test, test)}
-    for method in METHODS:
+    for number, (name, (method, changes)) in enumerate(METHODS.items()):
         model = train(
-            noisy, recipe, folder / method, old=old, method=method, resume=True, cache=cache
+            noisy,
+            recipe.updated(**changes),
+            folder / f"model{number}",
+            old=old,
+            method=method,
+            resume=True,
+            cache=cache,
         )
         vectors = embed_images(model, test).vectors
-        cross[method] = metrics(vectors, old_test, test)
-        cross[f"{method} self"] = metrics(vectors, vectors, test)
-    write_json(
-        path,
-        {"seed": seed, "noise": noise, "rate": rate, "quality": quality, "cross": cross},
-    )
-    return len(quality) + len(cross)
+        cross[name] = metrics(vectors, old_test, test)
+        cross[f"{name} self"] = metrics(vectors, vectors, test)
+    result = {"seed": seed, "noise": noise, "rate": rate, "quality": quality, "cross": cross}
+    write_json(path, result | {"settings": settings(seed)})
 
 
 def with_wrong_labels(

@@ -2,6 +2,7 @@ import csv
 import json
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,12 +13,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from filelock import FileLock
 from PIL import Image
 
 from tests.conftest import TINY
 from unibct import cli
 from unibct.adapters import ADAPTERS, fit_adapter
-from unibct.benchmark.forecast import forecast
+from unibct.benchmark.forecast import forecast, schedule
 from unibct.benchmark.grid import (
     ALL_METHODS,
     Grid,
@@ -27,7 +29,7 @@ from unibct.benchmark.grid import (
     select_jobs,
     training_rows,
 )
-from unibct.benchmark.pool import Board
+from unibct.benchmark.pool import Board, Crew
 from unibct.benchmark.results import Measured, as_csv, read_results
 from unibct.benchmark.run import plan_benchmark, run_benchmark
 from unibct.benchmark.statistics import estimate
@@ -136,15 +138,19 @@ def test_only_takes_what_it_names_and_what_that_needs():
     assert len(chosen) == 9
     assert len(select_jobs(jobs, ["chains"])) == 3 * (1 + 2 * 2)
     assert select_jobs(jobs, []) == jobs
-    with pytest.raises(UserError, match="--only closed: no cell is called so"):
+    with pytest.raises(UserError, match="--only closed: this benchmark has no such cell"):
         select_jobs(jobs, ["closed"])
 
 
 def test_bad_grids_are_refused_before_any_work(photo_folder):
     with pytest.raises(UserError, match="unknown scenario"):
         make_grid(scenarios=["closed"])
-    with pytest.raises(UserError, match="unknown method"):
+    with pytest.raises(UserError, match=r"unknown method 'magic'.*procrustes.*or paper, or all"):
         make_grid(methods=["magic"])
+    with pytest.raises(UserError, match="leaves none of 2 epochs"):
+        make_grid(recipe=load_recipe("glyphs", ["epochs=2", "warmup_epochs=2"]))
+    with pytest.raises(UserError, match="give the trials' seeds with --seeds"):
+        make_grid(recipe=load_recipe("glyphs", ["seed=3"]))
     with pytest.raises(UserError, match="no upgrade chain"):
         make_grid(chain=["procrustes"])
     with pytest.raises(UserError, match="classes in common"):
@@ -158,6 +164,22 @@ def test_without_a_test_set_a_part_of_the_classes_is_held_out(photo_folder):
     assert len(test.class_names) == 3
     assert len(train.class_names) == 9
     assert not set(train.class_names) & set(test.class_names)
+
+
+def test_too_few_classes_to_hold_some_out_are_refused(unseen_folder):
+    with pytest.raises(UserError, match=r"has 8 classes; to hold some out .* give test images"):
+        make_grid(str(unseen_folder)).open()
+
+
+def test_a_warm_start_is_for_new_models_of_the_same_architecture():
+    recipe = load_recipe("glyphs", ["warm_start=true"])
+    jobs = {job.folder: job for job in jobs_of(recipe=recipe, seeds=[0])}
+    warm = {f for f, job in jobs.items() if job.training and job.training.recipe.warm_start}
+    assert "cells/open-class/unibct/seed0" in warm
+    assert "chains/unibct/seed0/v2" in warm
+    assert not any(f.startswith(("models/", "cells/identical-data")) for f in warm)
+    # Nobody shares the warm-up of such a run.
+    assert jobs["cells/open-class/unibct/seed0"].work == jobs["models/free-open-class-seed0"].work
 
 
 def test_every_cell_is_what_the_commands_would_give_by_hand(finished):
@@ -197,8 +219,12 @@ def test_an_adapter_maps_the_free_model_and_leaves_its_self_test(finished):
         images.labels,
     )
     mapped = fitted(embed_images(free, bench.images[1]).vectors)
-    kept = open_embeddings(bench.out / "cells/open-class/procrustes/seed0/embeddings")
+    cell = bench.out / "cells/open-class/procrustes/seed0"
+    kept = open_embeddings(cell / "embeddings")
     assert np.allclose(kept.vectors, mapped, atol=1e-5)
+    adapted = load_model(cell / "model")
+    assert kept.fingerprint == adapted.fingerprint != free.fingerprint
+    assert adapted.old_fingerprint == old.fingerprint
     for metric in results.metrics:
         own = results.new_self("open-class", "procrustes", metric).values
         assert np.array_equal(own, results.free_self("open-class", metric).values)
@@ -283,6 +309,8 @@ def test_a_failed_job_is_named_stops_only_its_dependents_and_is_tried_again(grid
         UserError, match=r"1 of 6 jobs failed and 1 more.*old-classes-seed0: .*cannot be read"
     ):
         run_benchmark(benchmark)
+    error = tmp_path / "models/old-classes-seed0/error.txt"
+    assert "cannot be read" in error.read_text()
     assert [job.folder for job in benchmark.left] == [
         "models/old-classes-seed0",
         "cells/open-class/none/seed0",
@@ -291,6 +319,95 @@ def test_a_failed_job_is_named_stops_only_its_dependents_and_is_tried_again(grid
     assert "| none | not compatible" in render_markdown(benchmark.results())
     (spoilt / "model.json").unlink()
     assert run_benchmark(benchmark).has("open-class", "none")
+    assert not error.exists()
+
+
+def test_a_worker_that_is_killed_fails_its_job_only_and_is_replaced(grid, tmp_path, capsys):
+    arguments = [
+        "benchmark", grid.data, "--test", grid.test, "--scenarios", "extended-data,open-class",
+        "--methods", "none", "--seeds", "0", "--chain", "none", "--workers", "1",
+        "--device", "cpu", "--out", str(tmp_path), "--set", "warm_start=true",
+        *[a for item in TINY for a in ("--set", item)],
+    ]  # fmt: skip
+    started = Crew._start
+
+    def killed_at_first(crew):
+        worker = started(crew)
+        if not killed:
+            killed.append(worker.process.pid)
+            worker.process.kill()
+        return worker
+
+    killed = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Crew, "_start", killed_at_first)
+        with pytest.raises(SystemExit):
+            cli.main(arguments)
+    error = capsys.readouterr().err
+    assert "1 of 6 jobs failed and 1 more were left out" in error
+    assert "models/old-images-seed0: its process ended with code -9" in error
+    assert "| none | not compatible" in (tmp_path / "report.md").read_text(encoding="utf-8")
+    with pytest.raises(SystemExit) as stop:
+        cli.main(arguments)
+    assert stop.value.code == 0
+
+
+def test_a_worker_that_dies_with_nothing_to_do_is_replaced(finished):
+    benchmark, _ = finished
+    job = benchmark.jobs[0]  # finished: a worker answers at once
+    with Crew(benchmark.bench, 1, 1) as crew:
+        assert crew.give(job)
+        worker = crew.busy[0]
+        assert not crew.give(job)  # it is the only one
+        assert worker.pipe.recv() == ("finished", None)
+        worker.job = None
+        worker.process.kill()
+        worker.process.join()
+        assert crew.give(job)
+        assert crew.busy[0].process.pid != worker.process.pid
+        assert crew.busy[0].pipe.recv() == ("finished", None)
+
+
+def test_two_processes_do_not_run_in_one_folder(grid, tmp_path):
+    small = Grid(grid.data, grid.test, grid.recipe, ("open-class",), ("none",), (0,), ())
+    benchmark = plan_benchmark(small, tmp_path, workers=1, device="cpu")
+    with (
+        FileLock(tmp_path / ".lock"),
+        pytest.raises(UserError, match="another process is running a benchmark in"),
+    ):
+        run_benchmark(benchmark)
+    assert not list(tmp_path.rglob("result.json"))
+
+
+def test_changed_and_unreadable_images_are_found_before_any_training(finished, grid, tmp_path):
+    benchmark, _ = finished
+    photos = tmp_path / "photos"
+    shutil.copytree(grid.data, photos)
+    moved = replace(grid, data=str(photos))
+    out = benchmark.bench.out
+    assert not plan_benchmark(moved, out, device="cpu").left  # the same images elsewhere
+    first = min(photos.rglob("*.png"))
+    Image.new("L", (32, 32)).save(first)
+    with pytest.raises(UserError, match="some of its images have changed since; choose another"):
+        plan_benchmark(moved, out, device="cpu")
+    plan_benchmark(moved, out, device="cpu", read_images=False)  # for a report
+    first.write_bytes(b"")
+    with pytest.raises(UserError, match=f"1 unreadable image: .*{first.name}.*--skip-bad-images"):
+        plan_benchmark(moved, tmp_path / "new", device="cpu")
+    skipping = plan_benchmark(replace(moved, skip_bad=True), tmp_path / "new", device="cpu")
+    assert len(skipping.bench.images[0]) == len(benchmark.bench.images[0]) - 1
+
+
+def test_a_test_of_a_model_that_was_trained_anew_is_refused(finished, tmp_path):
+    benchmark, _ = finished
+    out = tmp_path / "copy"
+    shutil.copytree(benchmark.bench.out, out)
+    path = out / "models/old-classes-seed0/result.json"
+    result = json.loads(path.read_text())
+    result["tests"]["old→old"]["fingerprints"] = ["new", "new"]
+    path.write_text(json.dumps(result | {"fingerprint": "new"}))
+    with pytest.raises(UserError, match="cells/open-class/none/seed0 was tested with a model"):
+        read_results(benchmark.bench.grid, benchmark.jobs, out)
 
 
 def test_a_worker_that_dies_fails_its_job_only():
@@ -331,6 +448,15 @@ def test_the_forecast_counts_what_is_left(tmp_path):
     assert sum(job.work for job in jobs) == 6 * (len(parts.old) + len(parts.new))
     two = forecast(jobs, tmp_path, workers=2, device=device, **options)
     assert two < one
+
+
+def test_the_forecast_waits_for_what_a_job_needs():
+    jobs = [Job("a", 0, ()), Job("b", 0, (), needs=("a",)), Job("c", 0, ()), Job("d", 0, ())]
+    seconds = {"a": 3.0, "b": 4.0, "c": 1.0, "d": 1.0}
+    assert schedule(jobs, seconds, 1) == 9
+    assert schedule(jobs, seconds, 2) == 7  # c and d beside a, then b alone
+    assert schedule(jobs, seconds, 9) == 7
+    assert schedule([], {}, 2) == 0
 
 
 def test_the_interval_over_classes_and_seeds_holds_the_truth_as_often_as_it_says():
@@ -469,6 +595,22 @@ def test_a_report_of_an_unfinished_benchmark_takes_the_seeds_that_are_complete(f
     partial = plan_benchmark(longer, benchmark.bench.out, device="cpu").results()
     assert partial.seeds == (0, 1)
     assert partial.found.keys() == results.found.keys()
+
+
+def test_a_report_of_a_first_seed_shows_the_cells_that_are_finished(finished, grid, tmp_path):
+    benchmark, _ = finished
+    for name in ("models", "cells/extended-data"):
+        shutil.copytree(benchmark.bench.out / name, tmp_path / name)
+    shutil.rmtree(tmp_path / "models/free-all-seed1")  # as if it were still to come
+    shutil.rmtree(tmp_path / "cells/extended-data/none/seed1")
+    partial = read_results(grid, benchmark.jobs, tmp_path)
+    assert (partial.seeds, partial.scenarios) == ((0,), ["extended-data"])
+    text = render_markdown(partial)
+    assert "over 1 seed:" in text
+    assert "Upgrade chain" not in text
+    shutil.rmtree(tmp_path / "cells")
+    with pytest.raises(UserError, match="no finished result of this benchmark yet"):
+        read_results(grid, benchmark.jobs, tmp_path)
 
 
 def test_results_need_at_least_one_finished_job(grid, tmp_path):

@@ -3,6 +3,7 @@
 import io
 import json
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -336,6 +337,7 @@ def benchmark_command(
         str, typer.Option(metavar="FILE", help="a TOML file, or a shipped one: glyphs, paper")
     ] = "glyphs",
     set_: SetOption = None,
+    skip_bad_images: SkipOption = False,
     out: Annotated[Path, typer.Option(help="folder for all results")] = Path("runs/benchmark"),
     workers: Annotated[
         int | None, typer.Option(min=1, help="processes side by side  [default: one per core]")
@@ -359,7 +361,8 @@ def benchmark_command(
     unibct benchmark photos/ --recipe my.toml --methods unibct,unibct-plus --seeds 0,1,2,3,4
     """
     from unibct.benchmark.grid import make_grid
-    from unibct.benchmark.run import plan_benchmark, run_benchmark
+    from unibct.benchmark.run import JobsFailedError, plan_benchmark, run_benchmark
+    from unibct.progress import terminal_progress
     from unibct.recipe import load_recipe
     from unibct.report.benchmark_page import write_benchmark_report
     from unibct.report.live import watched
@@ -374,16 +377,31 @@ def benchmark_command(
         methods=_names(methods),
         seeds=[_number(seed, "--seeds") for seed in _names(seeds)],
         chain=None if chain is None else [name for name in _names(chain) if name != "none"],
+        skip_bad=skip_bad_images,
     )
-    benchmark = plan_benchmark(grid, out, only=only or (), workers=workers, device=device)
+    with terminal_progress() as progress:
+        benchmark = plan_benchmark(
+            grid,
+            out,
+            only=only or (),
+            workers=workers,
+            device=device,
+            read_images=not report_only,
+            progress=progress,
+        )
     if dry_run:
         print_plan(benchmark)
         return
     if report_only:
         results = benchmark.results()
     else:
-        with watched(benchmark) as changed:
-            results = run_benchmark(benchmark, changed)
+        try:
+            with watched(benchmark) as changed:
+                results = run_benchmark(benchmark, changed)
+        except JobsFailedError:
+            with suppress(UserError):  # nothing is finished yet
+                write_benchmark_report(benchmark.results(), benchmark, out)
+            raise
     write_benchmark_report(results, benchmark, out)
     print_benchmark(results)
     print(f"report: {out / 'report.html'}, {out / 'report.md'}, {out / 'results.csv'}")

@@ -126,7 +126,7 @@ def run_demo(
 
     old = trained("old", plan.old_images, plan.old_recipe)
     new = trained("new", plan.new_images, plan.new_recipe, old, plan.method)
-    free = trained("free", plan.new_images, plan.new_recipe)
+    free = trained("free", plan.new_images, plan.new_recipe.updated(warm_start=False))
     models = {"old": old, "new": new, "free": free}
     vectors = {
         role: embed_images(model, plan.test_images, progress=progress).vectors

@@ -1,6 +1,8 @@
 """Embeddings with ids, labels and the fingerprint of the model that made them."""
 
 import hashlib
+import shutil
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ from numpy.typing import NDArray
 from unibct.data.batches import PixelBatches, read_pixels
 from unibct.data.sets import ImageSet
 from unibct.errors import UserError
-from unibct.files import atomic_folder, read_json, write_json
+from unibct.files import atomic_folder, read_json, write_json, write_text
 from unibct.models.model import Model
 from unibct.progress import Progress, Silent
 
@@ -77,10 +79,7 @@ def embed_images(
     model: Model, images: ImageSet, *, skip_bad: bool = False, progress: Progress | None = None
 ) -> Embeddings:
     """Embed every image of a set; unreadable ones are refused, or left out with ``skip_bad``."""
-    spec = model.input
-    pixels = read_pixels(
-        images, spec.height, spec.width, spec.channels, skip_bad=skip_bad, progress=progress
-    )
+    pixels = read_pixels(images, *model.input.size, skip_bad=skip_bad, progress=progress)
     return embed_pixel_batches(model, pixels, progress=progress)
 
 
@@ -106,6 +105,35 @@ def embed_pixel_batches(
             row += len(batch)
             advance(len(batch))
     return Embeddings(vectors, images.ids, images.labels, images.class_names, model.fingerprint)
+
+
+def cached_embeddings(
+    model: Model,
+    pixels: PixelBatches,
+    folder: Path,
+    *,
+    label: str = "embedding",
+    progress: Progress | None = None,
+) -> Embeddings:
+    """The embeddings in ``folder`` if they are of this model and these pixels, else new ones.
+
+    A cache that is damaged, or that cannot be written, costs time and nothing else.
+    """
+    note = folder / "pixels.txt"  # of which images they are
+    with suppress(UserError, OSError):
+        if note.read_text(encoding="utf-8") == pixels.digest:
+            kept = open_embeddings(folder / "embeddings")
+            if kept.fingerprint == model.fingerprint:
+                return kept
+    fitting = pixels
+    if (pixels.height, pixels.width, pixels.channels) != model.input.size:
+        fitting = read_pixels(pixels.images, *model.input.size, progress=progress)
+    embeddings = embed_pixel_batches(model, fitting, label=label, progress=progress)
+    with suppress(UserError, OSError):  # a full disk, or another process that was as fast
+        shutil.rmtree(folder, ignore_errors=True)
+        write_text(note, pixels.digest)
+        save_embeddings(embeddings, folder / "embeddings")
+    return embeddings
 
 
 def save_embeddings(embeddings: Embeddings, folder: str | Path) -> None:

@@ -58,6 +58,15 @@ def remove_temporaries(folder: Path, names: Sequence[str]) -> None:
             path.unlink(missing_ok=True)
 
 
+def sweep(folder: Path) -> None:
+    """Remove every temporary file and folder beneath a folder in which no other process writes."""
+    for path in list(folder.rglob(".*.tmp")):
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a text file whole, as UTF-8."""
     with atomic_file(path) as temporary:

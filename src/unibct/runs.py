@@ -83,11 +83,7 @@ def plan_run(
                 f"the new model's dimension is {dim} but the old one's is {old.dim}: embeddings "
                 "of different dimensions cannot be compared; leave dim out of the recipe"
             )
-        if entry.has_warmup and recipe.warmup_epochs >= recipe.epochs:
-            raise UserError(
-                f"warmup_epochs = {recipe.warmup_epochs} leaves none of {recipe.epochs} epochs "
-                f"for the compatibility loss of {name}"
-            )
+        require_epochs_left(name, recipe)
     if recipe.warm_start:
         _check_warm_start(recipe, dim, old)
     if len(images.class_names) < 2:
@@ -97,13 +93,25 @@ def plan_run(
     return Run(images, recipe.updated(dim=dim, seed=_seed(recipe, old)), name, used_old)
 
 
+def require_epochs_left(method: str, recipe: Recipe) -> None:
+    """Refuse a warm-up that never ends, for a method that waits for its end."""
+    entry = find_method(method)
+    waits = entry.needs_old_model and entry.has_warmup
+    if waits and recipe.warmup_epochs >= recipe.epochs:
+        raise UserError(
+            f"warmup_epochs = {recipe.warmup_epochs} leaves none of {recipe.epochs} epochs "
+            f"for the compatibility loss of {method}"
+        )
+
+
 def upgrade_recipes(recipe: Recipe, scenario: str, seed: int) -> tuple[Recipe, Recipe]:
     """The old and the new model's recipe in a trial with a given seed.
 
     The two start from different weights: from the same ones they would agree already. In
-    identical-data the new network is larger.
+    identical-data the new network is larger, and cannot begin from the old one's weights.
     """
-    old, new = recipe.updated(seed=2 * seed), recipe.updated(seed=2 * seed + 1)
+    old = recipe.updated(seed=2 * seed, warm_start=False)
+    new = recipe.updated(seed=2 * seed + 1)
     if SCENARIOS[scenario].new == "same":
         larger = find_architecture(recipe.architecture).larger
         if larger is None:
@@ -113,7 +121,7 @@ def upgrade_recipes(recipe: Recipe, scenario: str, seed: int) -> tuple[Recipe, R
             )
         # The same number of dimensions, or the two could not be compared.
         dim = recipe.dim or find_architecture(recipe.architecture).dim
-        new = new.updated(architecture=larger, dim=dim)
+        new = new.updated(architecture=larger, dim=dim, warm_start=False)
     return old, new
 
 

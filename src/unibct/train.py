@@ -20,12 +20,7 @@ from unibct import losses
 from unibct.data.augment import shifted
 from unibct.data.batches import PixelBatches, read_pixels
 from unibct.data.sets import ImageSet
-from unibct.embeddings import (
-    Embeddings,
-    embed_pixel_batches,
-    open_embeddings,
-    save_embeddings,
-)
+from unibct.embeddings import Embeddings, cached_embeddings, embed_pixel_batches
 from unibct.errors import UserError
 from unibct.files import remove_temporaries, require_absent, write_text
 from unibct.methods import Batch, Method, OldKnowledge, Settings, find_method
@@ -109,9 +104,7 @@ def train(
         _require_nothing_but_cache(out)
 
     spec = find_architecture(run.recipe.architecture).input
-    pixels = read_pixels(
-        images, spec.height, spec.width, spec.channels, skip_bad=skip_bad, progress=progress
-    )
+    pixels = read_pixels(images, *spec.size, skip_bad=skip_bad, progress=progress)
     run = plan_run(pixels.images, recipe, old=old, method=method)
     described = run.described() | {"pixels": pixels.digest}
     if finished:
@@ -143,6 +136,11 @@ def train(
         raise
     _remove_working_files(out)
     return model
+
+
+def embeddings_folder(cache: Path, model: Model, pixels: PixelBatches) -> Path:
+    """Where runs that share a cache keep a model's embeddings of a training set."""
+    return cache / f"embeddings-{model.fingerprint[:12]}-{pixels.digest[:12]}"
 
 
 def _remove_working_files(out: Path) -> None:
@@ -237,23 +235,10 @@ class _Trainer:
     def _old_embeddings(self, old: Model, progress: Progress) -> Embeddings:
         folder = self.out / OLD_EMBEDDINGS
         if self.cache is not None:
-            folder = self.cache / f"old-embeddings-{old.fingerprint[:12]}-{self.pixels.digest[:12]}"
-        note = folder / "pixels.txt"  # of which images they are
-        if folder.is_dir() and note.is_file() and note.read_text() == self.pixels.digest:
-            with suppress(UserError):  # damaged: compute them again
-                kept = open_embeddings(folder / "embeddings")
-                if kept.fingerprint == old.fingerprint:
-                    return kept
-        shutil.rmtree(folder, ignore_errors=True)
-        pixels = self.pixels
-        if old.input != self.spec:
-            size = (old.input.height, old.input.width, old.input.channels)
-            pixels = read_pixels(pixels.images, *size, progress=progress)
-        embeddings = embed_pixel_batches(old, pixels, label="old embeddings", progress=progress)
-        with suppress(UserError, OSError):  # another run that shares the cache was as fast
-            write_text(note, self.pixels.digest)
-            save_embeddings(embeddings, folder / "embeddings")
-        return embeddings
+            folder = embeddings_folder(self.cache, old, self.pixels)
+        return cached_embeddings(
+            old, self.pixels, folder, label="old embeddings", progress=progress
+        )
 
     def _warmup_file(self) -> Path | None:
         digest = self.run.warmup_digest(self.pixels.digest)
@@ -263,8 +248,11 @@ class _Trainer:
 
     def take_up_warmup(self) -> None:
         """Begin where another run with the same warm-up was at its end."""
-        path = self._warmup_file()
-        if path is None or (found := _read_checkpoint(path)) is None:
+        path, found = self._warmup_file(), None
+        if path is not None:
+            with suppress(UserError):  # damaged: make it anew
+                found = _read_checkpoint(path)
+        if found is None:
             return
         own = {k: v for k, v in found.tensors.items() if not k.startswith("method.")}
         self.restore(replace(found, tensors=own))  # the other run's method is not ours
@@ -289,7 +277,8 @@ class _Trainer:
                 self._save_checkpoint(self.out)
                 shared = self._warmup_file()
                 if shared is not None and self.epochs_done == self.run.begin:
-                    self._save_checkpoint(shared)
+                    with suppress(OSError):  # a full disk: the next run makes its own
+                        self._save_checkpoint(shared)
 
     def _new_embeddings(self) -> Tensor | None:
         """The new model's view of the training set, for methods that ask for it."""

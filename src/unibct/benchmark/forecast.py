@@ -1,7 +1,8 @@
 """How long a benchmark will take: from what its finished jobs took, or from a short trial."""
 
+import heapq
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from unibct.recipe import Recipe
 
 _STEPS = 12
 _SKIPPED = 4  # first steps, which are slower
+_FORWARD = 1 / 3  # of a training step's time, for an image that is only embedded
 _SECONDS_PER_SCORE = 1e-6  # of a test: scores and bootstrap
 
 
@@ -51,12 +53,30 @@ def forecast(
     for architecture, recipe in recipes.items():
         if architecture not in rates:
             rates[architecture] = trial_rate(recipe, classes, threads, device)
-    seconds = sum(_SECONDS_PER_SCORE * scores * len(job.tests) for job in left)
+    seconds: dict[str, float] = {}
     for job in left:
-        if job.training is not None:  # a forward pass takes a third of a training step
-            images = job.work + test_images / 3
-            seconds += images / rates[job.training.recipe.architecture]
-    return seconds / max(workers, 1)
+        seconds[job.folder] = _SECONDS_PER_SCORE * scores * len(job.tests)
+        if job.training is not None:
+            images = job.work + _FORWARD * test_images
+            seconds[job.folder] += images / rates[job.training.recipe.architecture]
+        elif job.adapter is not None:
+            images = job.work + _FORWARD * test_images
+            seconds[job.folder] += images / max(rates.values(), default=np.inf)
+    return schedule(left, seconds, workers)
+
+
+def schedule(jobs: Sequence[Job], seconds: Mapping[str, float], workers: int) -> float:
+    """When the last job ends, if each worker takes the first job whose needs are met."""
+    waiting, running, now = list(jobs), list[tuple[float, str]](), 0.0
+    pending = {job.folder for job in jobs}
+    while waiting or running:
+        ready = [job for job in waiting if not pending & set(job.needs)]
+        for job in ready[: workers - len(running)]:
+            waiting.remove(job)
+            heapq.heappush(running, (now + seconds[job.folder], job.folder))
+        now, folder = heapq.heappop(running)
+        pending.remove(folder)
+    return now
 
 
 def finished_rates(out: Path, jobs: Iterable[Job]) -> dict[str, float]:
@@ -83,7 +103,7 @@ def trial_rate(
         class_weights = torch.nn.Parameter(torch.randn(classes, dim, device=device))
         optimizer = torch.optim.SGD([*network.parameters(), class_weights], lr=1e-3, momentum=0.9)
         rng = np.random.default_rng(0)
-        shape = (recipe.batch_size, spec.height, spec.width, spec.channels)
+        shape = (recipe.batch_size, *spec.size)
         pixels = rng.integers(256, size=shape, dtype=np.uint8)
         labels = torch.from_numpy(rng.integers(classes, size=recipe.batch_size)).to(device)
         times: list[float] = []

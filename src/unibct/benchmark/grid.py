@@ -12,11 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unibct.adapters import ADAPTERS
+from unibct.data.batches import read_pixels
 from unibct.data.sets import ImageSet, open_images
 from unibct.errors import UserError
-from unibct.methods import METHODS, NO_METHOD, find_method
+from unibct.methods import ABLATIONS, METHODS, NO_METHOD, find_method
+from unibct.models.architectures import find_architecture
 from unibct.recipe import Recipe, load_recipe
-from unibct.runs import upgrade_recipes
+from unibct.runs import require_epochs_left, upgrade_recipes
 from unibct.scenarios import (
     DEFAULT_FRACTION,
     DEFAULT_SEED,
@@ -34,6 +36,7 @@ QUICK_SCENARIOS = ("extended-data", "open-class")
 CHAIN_METHODS = ("unibct", "unibct-plus")
 VERSIONS = 3
 HELD_OUT = 0.3  # share of the classes that are tested where no test set is given
+CLASSES_NEEDED = 10  # of which they are held out
 
 OLD_SELF = "old→old"
 CROSS = "new→old"
@@ -53,6 +56,7 @@ class Grid:
         seeds: each chooses a split and initial weights.
         chain_methods: the methods with which a chain of versions is trained.
         versions: how many models an upgrade chain has.
+        skip_bad: leave unreadable images out instead of refusing.
     """
 
     data: str
@@ -63,34 +67,41 @@ class Grid:
     seeds: tuple[int, ...] = DEFAULT_SEEDS
     chain_methods: tuple[str, ...] = CHAIN_METHODS
     versions: int = VERSIONS
+    skip_bad: bool = False
 
     def __post_init__(self) -> None:
         """Refuse bad names before any work."""
         for name in self.scenarios:
             find_scenario(name)
         for name in (*self.methods, *self.chain_methods):
-            if name not in ADAPTERS:
-                find_method(name)
+            if name in ADAPTERS:
+                continue
+            if name not in (*METHODS, *ABLATIONS):
+                raise UserError(
+                    f"unknown method {name!r}; choose some of {', '.join(ALL_METHODS)}, or paper, "
+                    "or all"
+                )
+            require_epochs_left(name, self.recipe)
         for name in self.chain_methods:
             if name in (*ADAPTERS, NO_METHOD):
                 raise UserError(f"{name} trains no compatible model: it makes no upgrade chain")
         if not self.seeds or min(self.seeds) < 0:
             raise UserError(f"seeds are numbers from 0 up, not {list(self.seeds)}")
+        if self.recipe.seed is not None:
+            raise UserError(
+                f"the recipe's seed = {self.recipe.seed} would be the same in every trial: leave "
+                "it out, and give the trials' seeds with --seeds"
+            )
 
     def settings(self) -> dict[str, Any]:
         """What every result of a folder has in common."""
-        return {
-            "data": self.data,
-            "test": self.test,
-            "recipe": self.recipe.model_dump(mode="json"),
-            "versions": self.versions,
-        }
+        return {"recipe": self.recipe.model_dump(mode="json"), "versions": self.versions}
 
     def open(self) -> tuple[ImageSet, ImageSet]:
         """The training images and the test images, whose classes differ."""
-        images = open_images(self.data)
+        images = self._open(self.data)
         if self.test is not None:
-            test = open_images(self.test)
+            test = self._open(self.test)
             common = set(images.class_names) & set(test.class_names)
             if common:
                 raise UserError(
@@ -98,8 +109,21 @@ class Grid:
                     f"{min(common)!r}: the test classes must be ones that no model has seen"
                 )
             return images, test
+        if len(images.class_names) < CLASSES_NEEDED:
+            raise UserError(
+                f"{self.data} has {len(images.class_names)} classes; to hold some out for the "
+                f"tests takes at least {CLASSES_NEEDED}: give test images of other classes "
+                "with --test"
+            )
         parts = split(images.labels, "open-class", fraction=HELD_OUT, seed=DEFAULT_SEED)
         return images.select(parts.new), images.select(parts.old)
+
+    def _open(self, name: str) -> ImageSet:
+        images = open_images(name)
+        if not self.skip_bad:
+            return images
+        size = find_architecture(self.recipe.architecture).input.size
+        return read_pixels(images, *size, skip_bad=True, memory=0).images
 
 
 @dataclass(frozen=True)
@@ -121,10 +145,18 @@ class Training:
 
 @dataclass(frozen=True)
 class Adaptation:
-    """How a job's query embeddings come from another job's model: by a map into the old space."""
+    """How a job's queries come from another job's model: by a map into the old space.
+
+    Attributes:
+        kind: a name from ``ADAPTERS``.
+        images: on which it is fitted, for ``training_rows``.
+        new: the job whose model is mapped.
+        old: the job into whose model's space.
+    """
 
     kind: str
     images: str
+    new: str
     old: str
 
 
@@ -139,7 +171,7 @@ class Job:
         training: how its model is trained; None if it takes another job's.
         adapter: how another job's embeddings become its own.
         needs: jobs that come first.
-        work: images through training.
+        work: images through training, or as many as take the same time.
     """
 
     folder: str
@@ -161,6 +193,7 @@ def make_grid(
     methods: Sequence[str] = (),
     seeds: Sequence[int] = (),
     chain: Sequence[str] | None = None,
+    skip_bad: bool = False,
 ) -> Grid:
     """Settle a benchmark; what is not given takes its default (``quick``: the smaller one)."""
     if test is None and data == "glyphs:train":
@@ -178,6 +211,7 @@ def make_grid(
         tuple(dict.fromkeys(chosen)),
         tuple(dict.fromkeys(seeds)) or (DEFAULT_SEEDS[:1] if quick else DEFAULT_SEEDS),
         tuple(dict.fromkeys(chain)),
+        skip_bad=skip_bad,
     )
 
 
@@ -217,8 +251,9 @@ def select_jobs(jobs: Sequence[Job], only: Sequence[str]) -> list[Job]:
         found = [job.folder for job in jobs if parts <= set(job.folder.split("/"))]
         if not found:
             raise UserError(
-                f"--only {name}: no cell is called so; write a scenario, a method, or both as in "
-                "open-class/unibct"
+                f"--only {name}: this benchmark has no such cell; write one of its scenarios, one "
+                "of its methods, or both as in open-class/unibct (bct has no cell where the new "
+                "set has new classes)"
             )
         wanted.update(found)
     waiting = list(wanted)
@@ -259,6 +294,7 @@ def pair_name(query: int, gallery: int) -> str:
 
 def _scenario_jobs(grid: Grid, images: ImageSet, scenario: str, seed: int) -> list[Job]:
     parts = split(images.labels, scenario, seed=DEFAULT_SEED + seed)
+    classes = [_classes(images, rows) for rows in (parts.old, parts.new)]
     old_recipe, new_recipe = upgrade_recipes(grid.recipe, scenario, seed)
     old, free = old_folder(scenario, seed), free_folder(scenario, seed)
     new_work = new_recipe.epochs * len(parts.new)
@@ -275,7 +311,7 @@ def _scenario_jobs(grid: Grid, images: ImageSet, scenario: str, seed: int) -> li
             free,
             seed,
             ((NEW_SELF, free, free),),
-            Training(f"new:{scenario}", new_recipe),
+            Training(f"new:{scenario}", new_recipe.updated(warm_start=False)),
             work=new_work,
         ),
     ]
@@ -287,9 +323,11 @@ def _scenario_jobs(grid: Grid, images: ImageSet, scenario: str, seed: int) -> li
             jobs.append(Job(cell, seed, tests, needs=needs))
         elif method in ADAPTERS:
             tests = ((CROSS, cell, old), (NEW_SELF, free, free))
-            adapter = Adaptation(method, f"new:{scenario}", old)
-            jobs.append(Job(cell, seed, tests, adapter=adapter, needs=needs))
-        elif _works_in(method, images, parts.old, parts.new):
+            adapter = Adaptation(method, f"new:{scenario}", free, old)
+            # Two models embed the new set: a forward pass is a third of a training step.
+            work = 2 * len(parts.new) // 3
+            jobs.append(Job(cell, seed, tests, adapter=adapter, needs=needs, work=work))
+        elif _works_in(method, *classes):
             training = Training(f"new:{scenario}", new_recipe, method, old)
             shares = find_method(method).has_warmup and not new_recipe.warm_start
             tests = ((CROSS, cell, old), (NEW_SELF, cell, cell))
@@ -298,13 +336,14 @@ def _scenario_jobs(grid: Grid, images: ImageSet, scenario: str, seed: int) -> li
     return jobs
 
 
-def _works_in(
-    method: str, images: ImageSet, old: NDArray[np.int64], new: NDArray[np.int64]
-) -> bool:
+def _classes(images: ImageSet, rows: NDArray[np.int64]) -> list[str]:
+    return [images.class_names[label] for label in np.unique(images.labels[rows])]
+
+
+def _works_in(method: str, old_classes: Sequence[str], new_classes: Sequence[str]) -> bool:
     """Whether a method can be used with these training sets (``bct`` cannot with new classes)."""
-    names = [images.select(rows).class_names for rows in (old, new)]
     try:
-        find_method(method).check_classes(*names)
+        find_method(method).check_classes(old_classes, new_classes)
     except UserError:
         return False
     return True

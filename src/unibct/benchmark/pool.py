@@ -11,7 +11,7 @@ import signal
 import threading
 import traceback
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import wait
 from multiprocessing.context import SpawnProcess
@@ -19,6 +19,7 @@ from typing import Any, Literal, TypeAlias, cast
 
 from unibct.benchmark.grid import Job
 from unibct.benchmark.work import Bench, is_finished, run_job
+from unibct.data.batches import MEMORY, MEMORY_VARIABLE
 from unibct.errors import UserError
 from unibct.progress import Advance
 
@@ -65,7 +66,9 @@ class Board:
 
 
 @dataclass
-class _Worker:
+class Worker:
+    """A process, the pipe to it, and the job it is at."""
+
     process: SpawnProcess
     pipe: Any  # a Connection, of one kind or another
     job: Job | None = None
@@ -94,33 +97,25 @@ def run_jobs(
     board = Board(jobs)
     for job in jobs:
         board.states[job.folder] = "finished" if is_finished(bench.out, job) else "waiting"
-    left = sum(state == "waiting" for state in board.states.values())
     changed(board, None)
-    with _started(bench, min(workers, left), threads) as crew:
+    with Crew(bench, workers, threads) as crew:
         while True:
-            for worker in crew:
-                if worker.job is None and (job := board.ready()) is not None:
-                    worker.job = job
-                    worker.pipe.send(job)
-                    board.states[job.folder] = "running"
-                    changed(board, job)
-            busy = [worker for worker in crew if worker.job is not None]
-            if not busy:
+            while (job := board.ready()) is not None and crew.give(job):
+                board.states[job.folder] = "running"
+                changed(board, job)
+            if not (busy := crew.busy):
                 break
             heard = wait([w.pipe for w in busy] + [w.process.sentinel for w in busy], timeout=0.5)
             for worker in busy:
                 heard_of = worker.pipe in heard or worker.process.sentinel in heard
                 if heard_of and not _listen(worker, board, changed):
-                    crew.remove(worker)
+                    crew.dismiss(worker)
             changed(board, None)
-    for job in jobs:  # no worker is left to take it
-        if board.states[job.folder] == "waiting":
-            board.states[job.folder] = "left out"
     changed(board, None)
     return board
 
 
-def _listen(worker: _Worker, board: Board, changed: Callable[[Board, Job | None], None]) -> bool:
+def _listen(worker: Worker, board: Board, changed: Callable[[Board, Job | None], None]) -> bool:
     """Take in what a worker says; one that has died fails its job, and the answer is False."""
     job = worker.job
     assert job is not None
@@ -147,26 +142,75 @@ def _listen(worker: _Worker, board: Board, changed: Callable[[Board, Job | None]
     return alive
 
 
-@contextmanager
-def _started(bench: Bench, workers: int, threads: int) -> Generator[list[_Worker]]:
-    context = multiprocessing.get_context("spawn")
-    before = {name: os.environ.get(name) for name in _THREAD_VARIABLES}
-    os.environ.update(dict.fromkeys(_THREAD_VARIABLES, str(threads)))  # read when they start
-    crew: list[_Worker] = []
-    own = replace(bench)  # without the images that this process has opened
-    try:
-        for _ in range(workers):
-            ours, theirs = context.Pipe()
-            process = context.Process(target=_work, args=(own, theirs, threads), daemon=True)
-            process.start()
-            theirs.close()
-            crew.append(_Worker(process, ours))
-        yield crew
-    finally:
-        for worker in crew:
+class Crew:
+    """The workers: started when there is a job for them, replaced when they die."""
+
+    def __init__(self, bench: Bench, most: int, threads: int) -> None:
+        self._bench = replace(bench)  # without the images that this process has opened
+        self._most = most
+        self._threads = threads
+        self._workers: list[Worker] = []
+
+    def __enter__(self) -> "Crew":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for worker in self._workers:
             worker.process.terminate()  # every file is written whole or not at all
-        for worker in crew:
+        for worker in self._workers:
             worker.process.join()
+
+    @property
+    def busy(self) -> list[Worker]:
+        """Those that are at a job."""
+        return [worker for worker in self._workers if worker.job is not None]
+
+    def give(self, job: Job) -> bool:
+        """Hand a job to a free worker; False if there is none."""
+        for worker in [worker for worker in self._workers if worker.job is None]:
+            try:
+                worker.pipe.send(job)
+            except OSError:  # it died while it had nothing to do
+                self.dismiss(worker)
+            else:
+                worker.job = job
+                return True
+        if len(self._workers) >= self._most:
+            return False
+        worker = self._start()
+        worker.job = job
+        with suppress(OSError):  # dead already: whoever listens to it will know
+            worker.pipe.send(job)
+        self._workers.append(worker)
+        return True
+
+    def dismiss(self, worker: Worker) -> None:
+        """Forget one that has died."""
+        self._workers.remove(worker)
+        worker.pipe.close()
+        worker.process.join()
+
+    def _start(self) -> Worker:
+        context = multiprocessing.get_context("spawn")
+        ours, theirs = context.Pipe()
+        arguments = (self._bench, theirs, self._threads)
+        process = context.Process(target=_work, args=arguments, daemon=True)
+        with _environment(  # read when it starts
+            dict.fromkeys(_THREAD_VARIABLES, str(self._threads))
+            | {MEMORY_VARIABLE: str(MEMORY // self._most)}
+        ):
+            process.start()
+        theirs.close()
+        return Worker(process, ours)
+
+
+@contextmanager
+def _environment(changes: dict[str, str]) -> Generator[None]:
+    before = {name: os.environ.get(name) for name in changes}
+    os.environ.update(changes)
+    try:
+        yield
+    finally:
         for name, value in before.items():
             if value is None:
                 os.environ.pop(name, None)

@@ -27,7 +27,9 @@ from unibct.benchmark.grid import (
 from unibct.benchmark.statistics import Estimate, estimate
 from unibct.benchmark.work import RESULT_FILE, SAMPLES_FILE, is_finished
 from unibct.errors import UserError
+from unibct.evaluate import tar_name
 from unibct.files import read_json
+from unibct.methods import NO_METHOD
 from unibct.metrics import Floats
 
 
@@ -49,7 +51,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Results:
-    """The finished jobs of a grid."""
+    """The finished jobs of a grid, for seeds that are equally far."""
 
     grid: Grid
     out: Path
@@ -113,13 +115,13 @@ class Results:
         """The grid's seeds."""
         return self.grid.seeds
 
-    def rates(self, scenario: str, method: str) -> Floats:
-        """Training images per second after the warm-up, of each seed (empty: nothing trained)."""
+    def cost(self, scenario: str, method: str) -> dict[str, float] | None:
+        """Images per second and seconds of a training, of the seed that was least disturbed."""
         folders = [cell_folder(scenario, method, s) for s in self.seeds]
-        if method == "none":
+        if method == NO_METHOD:
             folders = [free_folder(scenario, s) for s in self.seeds]
-        costs = [self.found.get(folder, {}).get("cost") for folder in folders]
-        return np.array([cost["images_per_second"] for cost in costs if cost])
+        costs = [cost for f in folders if (cost := self.found.get(f, {}).get("cost"))]
+        return max(costs, key=lambda cost: cost["images_per_second"], default=None)
 
     def _over_seeds(self, test: str, metric: str, folders: Sequence[str]) -> Measured:
         row = self.metrics.index(metric)
@@ -147,24 +149,40 @@ class Results:
 def read_results(grid: Grid, jobs: Sequence[Job], out: Path) -> Results:
     """The results of the jobs that are finished.
 
-    As long as some seeds are complete and others are not, only the complete ones are taken.
+    Seeds are compared only where they are equally far: the ones with most finished jobs are taken.
     """
-    complete = tuple(
-        seed
-        for seed in grid.seeds
-        if all(is_finished(out, job) for job in jobs if job.seed == seed)
-    )
-    if complete:
-        grid = replace(grid, seeds=complete)
-        jobs = [job for job in jobs if job.seed in complete]
+    done: dict[int, set[str]] = {seed: set() for seed in grid.seeds}
+    for job in jobs:
+        if is_finished(out, job):
+            done[job.seed].add(job.folder.replace(f"seed{job.seed}", ""))
+    furthest = max(done.values(), key=len)
+    seeds = tuple(seed for seed in grid.seeds if done[seed] == furthest)
     found = {
         job.folder: read_json(out / job.folder / RESULT_FILE)
         for job in jobs
-        if is_finished(out, job)
+        if job.seed in seeds and is_finished(out, job)
     }
-    if not found:
-        raise UserError(f"{out} holds no finished result of this benchmark; run it first")
-    return Results(grid, out, found)
+    results = Results(replace(grid, seeds=seeds), out, found)
+    if not results.scenarios and not any(map(results.has_chain, grid.chain_methods)):
+        raise UserError(
+            f"{out} holds no finished result of this benchmark yet ({len(found)} jobs, but no cell "
+            "and no chain); run it first"
+        )
+    _require_same_models(results)
+    return results
+
+
+def _require_same_models(results: Results) -> None:
+    """Refuse a test whose models have been trained anew since."""
+    for folder, result in results.found.items():
+        for test in result["tests"].values():
+            for side, kept in zip(("query", "gallery"), test["fingerprints"], strict=True):
+                other = results.found.get(test[side], {}).get("fingerprint", kept)
+                if kept != other:
+                    raise UserError(
+                        f"{results.out / folder} was tested with a model that {test[side]} has no "
+                        f"more; remove {results.out / folder} and run the benchmark again"
+                    )
 
 
 def as_csv(results: Results) -> str:
@@ -174,10 +192,7 @@ def as_csv(results: Results) -> str:
     writer.writerow(["job", "seed", "test", "query", "gallery", "metric", "value"])
     for folder, result in results.found.items():
         for name, test in result["tests"].items():
-            values = {
-                f"TAR@{float(far):.0e}".replace("e-0", "e-"): tar
-                for far, tar in test["tar_at_far"].items()
-            }
+            values = {tar_name(float(far)): tar for far, tar in test["tar_at_far"].items()}
             values |= test["metrics"]
             for metric, value in values.items():
                 writer.writerow(

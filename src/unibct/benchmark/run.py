@@ -1,17 +1,35 @@
 """A benchmark from its grid to its results; started again, it goes on where it was."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
 
 from unibct.benchmark.forecast import forecast
 from unibct.benchmark.grid import Grid, Job, make_jobs, select_jobs
 from unibct.benchmark.pool import Board, run_jobs
 from unibct.benchmark.results import Results, read_results
-from unibct.benchmark.work import Bench, is_finished, require_same_benchmark
+from unibct.benchmark.work import (
+    SETTINGS_FILE,
+    Bench,
+    benchmark_settings,
+    is_finished,
+    require_same_benchmark,
+)
 from unibct.errors import UserError
+from unibct.files import sweep, write_json, write_text
+from unibct.progress import Progress
 from unibct.train import pick_device
+
+ERROR_FILE = "error.txt"
+
+
+class JobsFailedError(UserError):
+    """Some jobs of a benchmark failed; the others are finished and kept."""
 
 
 @dataclass(frozen=True)
@@ -20,6 +38,7 @@ class Benchmark:
 
     Attributes:
         bench: grid, images and folder.
+        settings: what all results of its folder have in common.
         jobs: all jobs of the grid.
         chosen: those that are to be run now.
         workers: processes at work at the same time.
@@ -27,6 +46,7 @@ class Benchmark:
     """
 
     bench: Bench
+    settings: dict[str, Any]
     jobs: list[Job]
     chosen: list[Job]
     workers: int
@@ -63,8 +83,10 @@ def plan_benchmark(
     only: Sequence[str] = (),
     workers: int | None = None,
     device: str = "auto",
+    read_images: bool = True,
+    progress: Progress | None = None,
 ) -> Benchmark:
-    """Settle what will run; bad names and a folder of another benchmark are refused.
+    """Settle what will run; what cannot work is refused now rather than hours later.
 
     Args:
         grid: what is compared.
@@ -73,6 +95,9 @@ def plan_benchmark(
         workers: processes at work at the same time; by default one for each core, or a single
             one on a GPU.
         device: ``auto``, ``cpu``, ``cuda``, …
+        read_images: read every image once, to find unreadable and changed ones; a report needs
+            them no more.
+        progress: told of each image.
     """
     on_cpu = pick_device(device).type == "cpu"
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
@@ -82,10 +107,15 @@ def plan_benchmark(
     if workers < 1:
         raise UserError(f"at least one worker is needed, not {workers}")
     bench = Bench(grid, Path(out), device)
-    require_same_benchmark(bench)
+    settings = benchmark_settings(bench)
+    require_same_benchmark(bench, settings)
     jobs = make_jobs(grid, bench.images[0])
     chosen = select_jobs(jobs, only)
-    return Benchmark(bench, jobs, chosen, workers, max(cores // workers, 1))
+    _ = bench.protocol, bench.far  # test images that cannot be searched
+    if read_images:
+        settings |= bench.read_all(progress)
+        require_same_benchmark(bench, settings)
+    return Benchmark(bench, settings, jobs, chosen, workers, _threads(cores // workers))
 
 
 def run_benchmark(
@@ -96,21 +126,64 @@ def run_benchmark(
     Args:
         benchmark: what ``plan_benchmark`` settled.
         changed: told of every change; see ``run_jobs``.
+
+    Raises:
+        JobsFailedError: some jobs failed; ``benchmark.results()`` has the others.
     """
     bench = benchmark.bench
-    require_same_benchmark(bench, note=True)
-    board = run_jobs(
-        bench,
-        benchmark.chosen,
-        workers=benchmark.workers,
-        threads=benchmark.threads,
-        changed=changed,
-    )
+    with _locked(bench.out):
+        sweep(bench.out)
+        if not (bench.out / SETTINGS_FILE).is_file():
+            pixels = {} if "pixels" in benchmark.settings else bench.read_all()
+            write_json(bench.out / SETTINGS_FILE, benchmark.settings | pixels)
+        board = run_jobs(
+            bench,
+            benchmark.chosen,
+            workers=benchmark.workers,
+            threads=benchmark.threads,
+            changed=changed,
+        )
+        _note_errors(bench.out, board)
     if board.errors:
         folder, message = next(iter(board.errors.items()))
         lost = sum(state == "left out" for state in board.states.values())
-        raise UserError(
+        last = message.strip().splitlines()[-1]
+        raise JobsFailedError(
             f"{len(board.errors)} of {len(board.jobs)} jobs failed and {lost} more were left out; "
-            f"the rest is kept, and the same command tries them again; first {folder}: {message}"
+            f"the rest is kept, and the same command tries them again; first {folder}: {last} "
+            f"(all of it: {bench.out / folder / ERROR_FILE})"
         )
     return benchmark.results()
+
+
+@contextmanager
+def _locked(out: Path) -> Generator[None]:
+    """One process at a time; the lock goes with the process, however it ends."""
+    out.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(out / ".lock", blocking=False)
+    try:
+        lock.acquire()
+    except Timeout as error:
+        raise UserError(
+            f"another process is running a benchmark in {out}; wait for it, or choose another --out"
+        ) from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _note_errors(out: Path, board: Board) -> None:
+    for job in board.jobs:
+        path = out / job.folder / ERROR_FILE
+        if job.folder in board.errors:
+            write_text(path, board.errors[job.folder].strip() + "\n")
+        else:
+            path.unlink(missing_ok=True)
+
+
+def _threads(share: int) -> int:
+    """A worker's share of the cores, or fewer where the user wants fewer."""
+    wanted = os.environ.get("OMP_NUM_THREADS", "")
+    most = int(wanted) if wanted.isdecimal() else share
+    return max(min(share, most), 1)

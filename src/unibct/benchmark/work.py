@@ -6,9 +6,12 @@ last, ``result.json``: a job that has it is finished and never runs again.
 """
 
 import csv
+import os
+import platform
 import shutil
 from dataclasses import dataclass
 from functools import cached_property
+from importlib import metadata
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,8 +21,15 @@ import torch
 
 from unibct.adapters import fit_adapter
 from unibct.benchmark.grid import Adaptation, Grid, Job, Training, training_rows
+from unibct.data.batches import read_pixels
 from unibct.data.sets import ImageSet
-from unibct.embeddings import Embeddings, embed_images, open_embeddings, save_embeddings
+from unibct.embeddings import (
+    Embeddings,
+    cached_embeddings,
+    embed_images,
+    open_embeddings,
+    save_embeddings,
+)
 from unibct.errors import UserError
 from unibct.evaluate import (
     Protocol,
@@ -33,14 +43,16 @@ from unibct.evaluate import (
 )
 from unibct.files import atomic_file, read_json, write_json
 from unibct.metrics import Floats
-from unibct.models.model import Model, load_model
+from unibct.models.architectures import find_architecture
+from unibct.models.model import Model, load_model, save_model
 from unibct.progress import Progress, Silent
-from unibct.train import METRICS_FILE, pick_device, train
+from unibct.train import METRICS_FILE, embeddings_folder, pick_device, train
 
 RESULT_FILE = "result.json"
 SAMPLES_FILE = "samples.safetensors"
 MODEL = "model"
 EMBEDDINGS = "embeddings"
+SETTINGS_FILE = "benchmark.json"
 CACHE = "cache"
 
 
@@ -75,9 +87,21 @@ class Bench:
         """The model that another job trained."""
         return load_model(self.out / folder / MODEL, device=pick_device(self.device))
 
-    def vectors(self, folder: str) -> Floats:
+    def embeddings(self, folder: str) -> Embeddings:
         """The test embeddings that another job left."""
-        return open_embeddings(self.out / folder / EMBEDDINGS).rows_of(self.images[1])
+        return open_embeddings(self.out / folder / EMBEDDINGS)
+
+    def vectors(self, folder: str) -> Floats:
+        """Their vectors, in the order of the test images."""
+        return self.embeddings(folder).rows_of(self.images[1])
+
+    def read_all(self, progress: Progress | None = None) -> dict[str, str]:
+        """Read every image once; an unreadable one is refused. What names all their pixels."""
+        size = find_architecture(self.grid.recipe.architecture).input.size
+        digests = [
+            read_pixels(images, *size, memory=0, progress=progress).digest for images in self.images
+        ]
+        return dict(zip(("pixels", "test_pixels"), digests, strict=True))
 
 
 def is_finished(out: Path, job: Job) -> bool:
@@ -91,19 +115,22 @@ def run_job(bench: Bench, job: Job, progress: Progress | None = None) -> None:
     folder = bench.out / job.folder
     if is_finished(bench.out, job):
         return
-    described: dict[str, Any] = {"job": job.folder, "seed": job.seed}
+    described: dict[str, Any] = {"job": job.folder, "seed": job.seed, "made_by": made_by()}
     if job.training is not None:
         described |= _train(bench, job, job.training, progress)
     elif job.adapter is not None:
-        _adapt(bench, job, job.adapter, progress)
+        described |= _adapt(bench, job, job.adapter, progress)
     tests: dict[str, dict[str, Any]] = {}
     samples: dict[str, Floats] = {}
     fars = carried_fars(len(bench.images[1].class_names))
     for name, query, gallery in job.tests:
-        test = search_test(bench.vectors(query), bench.vectors(gallery), bench.protocol)
+        sides = [bench.embeddings(folder) for folder in (query, gallery)]
+        new, old = (side.rows_of(bench.images[1]) for side in sides)
+        test = search_test(new, old, bench.protocol)
         tests[name] = {
             "query": query,
             "gallery": gallery,
+            "fingerprints": [side.fingerprint for side in sides],
             "metrics": headline_metrics(test, bench.far),
             "tar_at_far": {f"{far:g}": test.tar(far) for far in fars},
         }
@@ -133,7 +160,7 @@ def _train(bench: Bench, job: Job, training: Training, progress: Progress) -> di
         old=None if training.old is None else bench.model(training.old),
         method=training.method,
         resume=True,
-        cache=bench.out / CACHE,
+        cache=None if training.images.startswith("old:") else bench.out / CACHE,
         device=bench.device,
         label=job.folder,
         progress=progress,
@@ -146,25 +173,34 @@ def _train(bench: Bench, job: Job, training: Training, progress: Progress) -> di
         "architecture": model.architecture,
         "dim": model.dim,
         "fingerprint": model.fingerprint,
-        "torch": torch.__version__,
         "cost": training_cost(folder / MODEL / METRICS_FILE),
     }
 
 
-def _adapt(bench: Bench, job: Job, adapter: Adaptation, progress: Progress) -> None:
+def _adapt(bench: Bench, job: Job, adapter: Adaptation, progress: Progress) -> dict[str, Any]:
     """Map the free model's embeddings into the old space, by a map fitted on the new set."""
-    free = next(query for _, query, _ in job.tests if query != job.folder)
+    folder = bench.out / job.folder
     images = bench.training_images(adapter.images, job.seed)
-    new, old = (
-        embed_images(bench.model(name), images, progress=progress).vectors
-        for name in (free, adapter.old)
-    )
-    fitted = fit_adapter(adapter.kind, new, old, images.labels, seed=job.seed)
-    kept = open_embeddings(bench.out / free / EMBEDDINGS)
-    mapped = Embeddings(
-        fitted(np.array(kept.vectors)), kept.ids, kept.labels, kept.class_names, kept.fingerprint
-    )
-    _save_again(mapped, bench.out / job.folder / EMBEDDINGS)
+    new, old = bench.model(adapter.new), bench.model(adapter.old)
+    pixels = read_pixels(images, *new.input.size)
+
+    def view(model: Model) -> Floats:
+        cache = embeddings_folder(bench.out / CACHE, model, pixels)
+        return np.array(cached_embeddings(model, pixels, cache, progress=progress).vectors)
+
+    fitted = fit_adapter(adapter.kind, view(new), view(old), images.labels, seed=job.seed)
+    model = new.adapted(fitted, old)
+    shutil.rmtree(folder / MODEL, ignore_errors=True)
+    save_model(model, folder / MODEL)
+    _save_again(embed_images(model, bench.images[1], progress=progress), folder / EMBEDDINGS)
+    return {
+        "method": adapter.kind,
+        "images": len(images),
+        "classes": len(images.class_names),
+        "architecture": model.architecture,
+        "dim": model.dim,
+        "fingerprint": model.fingerprint,
+    }
 
 
 def _save_again(embeddings: Embeddings, folder: Path) -> None:
@@ -173,12 +209,23 @@ def _save_again(embeddings: Embeddings, folder: Path) -> None:
     save_embeddings(embeddings, folder)
 
 
-def training_cost(metrics: Path) -> dict[str, float]:
-    """Seconds of all epochs, and the rate of the second half, where every method is at work.
+def made_by() -> dict[str, str]:
+    """The versions and the machine that make a result."""
+    machine = f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"
+    return {
+        "unibct": metadata.version("unibct"),
+        "torch": str(torch.__version__),
+        "Python": platform.python_version(),
+        "machine": machine + (", CUDA" if torch.cuda.is_available() else ""),
+    }
+
+
+def training_cost(log: Path) -> dict[str, float]:
+    """Seconds of all epochs, and the rate of the second half, where most methods are at work.
 
     The rate is the median, which a pause of the machine does not move.
     """
-    with metrics.open(encoding="utf-8", newline="") as file:
+    with log.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     rates = [float(row["images_per_second"]) for row in rows[len(rows) // 2 :]]
     return {
@@ -187,23 +234,29 @@ def training_cost(metrics: Path) -> dict[str, float]:
     }
 
 
-def require_same_benchmark(bench: Bench, *, note: bool = False) -> None:
-    """Refuse a folder that is about something else; ``note`` writes down what it is about."""
-    path = bench.out / "benchmark.json"
-    wanted = bench.grid.settings() | {
+def benchmark_settings(bench: Bench) -> dict[str, Any]:
+    """What all results of a folder have in common; ``Bench.read_all`` adds the pixels."""
+    return bench.grid.settings() | {
         "images": bench.images[0].digest,
         "test_images": bench.images[1].digest,
     }
+
+
+def require_same_benchmark(bench: Bench, wanted: dict[str, Any]) -> None:
+    """Refuse a folder that is about something else."""
+    path = bench.out / SETTINGS_FILE
     if not path.is_file():
-        if note:
-            write_json(path, wanted)
         return
     kept = _flat(read_json(path))
     for key, value in _flat(wanted).items():
         if kept.get(key) != value:
+            differs = f"its {key} is {kept.get(key)!r}, not {value!r}"
+            if "images" in key:
+                differs = "it was made from other images, or other classes"
+            elif "pixels" in key:
+                differs = "some of its images have changed since"
             raise UserError(
-                f"{bench.out} holds another benchmark: its {key} is {kept.get(key)!r}, not "
-                f"{value!r}; choose another --out or remove it"
+                f"{bench.out} holds another benchmark: {differs}; choose another --out or remove it"
             )
 
 

@@ -1,11 +1,11 @@
 """Pixels of an image set in batches, decoded by threads, kept in memory where they fit."""
 
 import hashlib
+import os
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from os import cpu_count
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from unibct.errors import UserError
 from unibct.progress import Progress, Silent
 
 MEMORY = 2 << 30  # bytes of pixels that are kept rather than decoded in every epoch
+MEMORY_VARIABLE = "UNIBCT_PIXEL_MEMORY"  # another number of bytes, for this process
 _AHEAD = 3  # batches decoded ahead of the one in use
 _NAMED = 10  # unreadable images that an error names before it says "and n more"
 
@@ -68,7 +69,7 @@ def read_pixels(
     channels: int,
     *,
     skip_bad: bool = False,
-    memory: int = MEMORY,
+    memory: int | None = None,
     progress: Progress | None = None,
 ) -> PixelBatches:
     """Decode every image once: find the unreadable ones, and keep the pixels if they fit.
@@ -79,10 +80,12 @@ def read_pixels(
         width: columns that it takes.
         channels: 1 or 3.
         skip_bad: leave unreadable images out instead of refusing.
-        memory: bytes up to which the pixels are kept.
+        memory: bytes up to which the pixels are kept; by default 2 GiB, or what the environment
+            variable UNIBCT_PIXEL_MEMORY says.
         progress: told of each image.
     """
     shape = (len(images), height, width, channels)
+    memory = int(os.environ.get(MEMORY_VARIABLE, MEMORY)) if memory is None else memory
     kept = np.empty(shape, dtype=np.uint8) if int(np.prod(shape)) <= memory else None
     unreadable: dict[int, str] = {}
     digests: list[bytes] = [b""] * len(images)
@@ -141,4 +144,5 @@ def _read_fitted(images: ImageSet, index: int, height: int, width: int, channels
 
 
 def _threads() -> int:
-    return max(2, cpu_count() or 2)
+    wanted = os.environ.get("OMP_NUM_THREADS", "")  # fewer where processes share the cores
+    return max(2, int(wanted) if wanted.isdecimal() else os.cpu_count() or 2)

@@ -20,6 +20,11 @@ class InputSpec:
     mean: float = 0.5
     std: float = 0.5
 
+    @property
+    def size(self) -> tuple[int, int, int]:
+        """Height, width and channels."""
+        return self.height, self.width, self.channels
+
 
 @dataclass(frozen=True)
 class Architecture:

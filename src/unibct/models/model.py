@@ -103,7 +103,7 @@ class Model:
             raise UserError(f"batch_size must be at least 1, not {batch_size}")
         listed = _as_image_list(images)
         vectors = np.empty((len(listed), self.dim), dtype=np.float32)
-        size = (self.input.height, self.input.width, self.input.channels)
+        size = self.input.size
         for start in range(0, len(listed), batch_size):
             part = listed[start : start + batch_size]
             vectors[start : start + len(part)] = self.embed_pixels(

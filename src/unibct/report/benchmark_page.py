@@ -1,14 +1,10 @@
 """A benchmark's report: report.html (self-contained), report.md and results.csv."""
 
 import json
-import os
-import platform
 import shlex
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import torch
 from markupsafe import Markup
 
 from unibct.benchmark.grid import Grid, cell_folder, free_folder, old_folder
@@ -17,21 +13,24 @@ from unibct.benchmark.run import Benchmark
 from unibct.benchmark.work import Bench
 from unibct.evaluate import HEADLINE_FAR, SearchTest, far_note, search_test
 from unibct.files import write_text
-from unibct.methods import NO_METHOD
+from unibct.methods import DEFAULT_METHOD, NO_METHOD
 from unibct.recipe import load_recipe
 from unibct.report.curves import METHOD_COLOURS, cmc_svg, matrix_svg, roc_svg
 from unibct.report.page import rendered
 from unibct.report.pictures import searched_queries
-from unibct.report.sheets import all_tables, as_markdown
+from unibct.report.sheets import BASELINE, all_tables, as_markdown
 
 _OLD = "old→old"
 _FREE = "free→free"
+_GREY = "#7d8590"  # seen on white and on black, where a file cannot know
 _CURVE_METHODS = 6  # more curves than that are a tangle
 
 
 def write_benchmark_report(results: Results, benchmark: Benchmark, out: Path) -> None:
     """Write report.html, report.md and results.csv from what is finished; nothing is trained."""
     write_text(out / "results.csv", as_csv(results))
+    for method, picture in _matrices(results).items():
+        write_text(out / _matrix_file(method), picture.replace("currentColor", _GREY))
     write_text(out / "report.md", render_markdown(results))
     write_text(out / "report.html", render_page(results, benchmark.bench))
 
@@ -45,6 +44,10 @@ def render_markdown(results: Results) -> str:
         _about(results),
         "",
         *(as_markdown(sheet) for sheet in all_tables(results)),
+        *(
+            f"![compatibility matrix of {method}]({_matrix_file(method)})\n"
+            for method in _matrices(results)
+        ),
         "## What was run",
         "",
         *(f"- {key}: {value}" for key, value in what_was_run(results).items()),
@@ -64,6 +67,7 @@ def render_page(results: Results, bench: Bench) -> str:
         about=_about(results),
         sheets=all_tables(results),
         curves=curves,
+        curves_note=_curves_note(results),
         matrices=_matrices(results),
         queries=_pictures(results, bench, scenarios[0]) if scenarios else [],
         pictured=scenarios[0] if scenarios else "",
@@ -76,7 +80,6 @@ def what_was_run(results: Results) -> dict[str, str]:
     """Command, data, seeds, versions and machine."""
     grid = results.grid
     first = next(iter(results.found.values()))
-    trained = next(r for r in results.found.values() if "torch" in r)
     return {
         "command": command(grid),
         "training images": grid.data,
@@ -84,11 +87,7 @@ def what_was_run(results: Results) -> dict[str, str]:
         "queries and templates": f"{first['queries']:,} and {first['templates']:,}",
         "seeds": ", ".join(str(seed) for seed in grid.seeds),
         "finished jobs": f"{len(results.found):,}",
-        "unibct": metadata.version("unibct"),
-        "torch": str(trained["torch"]),
-        "Python": platform.python_version(),
-        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"
-        + (", CUDA" if torch.cuda.is_available() else ""),
+        **first["made_by"],
     }
 
 
@@ -118,19 +117,30 @@ def _about(results: Results) -> str:
     grid = results.grid
     first = next(iter(results.found.values()))
     note = far_note(first["far"], HEADLINE_FAR, first["templates"])
-    seeds = f"{len(grid.seeds)} seeds" if len(grid.seeds) > 1 else "one seed"
+    methods, scenarios, seeds = (
+        f"{len(names)} {noun}{'s' if len(names) > 1 else ''}"
+        for names, noun in ((grid.methods, "method"), (grid.scenarios, "scenario"),
+                            (grid.seeds, "seed"))
+    )  # fmt: skip
     return (
-        f"{len(grid.methods)} methods in {len(grid.scenarios)} scenarios over {seeds}: models "
+        f"{methods} in {scenarios} over {seeds}: models "
         f"trained on {grid.data}, tested on {first['templates']:,} classes that none has seen "
         f"({first['queries']:,} queries, one template per class)." + (f" {note}." if note else "")
     )
 
 
 def _shown_methods(results: Results, scenario: str) -> list[str]:
-    """The methods whose curves are drawn: the last ones of the grid."""
-    present = [m for m in results.grid.methods if results.has(scenario, m)]
-    others = [m for m in present if m != NO_METHOD]
-    return others[-_CURVE_METHODS:]
+    """The methods whose curves are drawn: ours, the paper's, and the last ones of the grid."""
+    present = [m for m in results.grid.methods if m != NO_METHOD and results.has(scenario, m)]
+    first = [m for m in present if m in (BASELINE, DEFAULT_METHOD)]
+    chosen = (first + [m for m in reversed(present) if m not in first])[:_CURVE_METHODS]
+    return [m for m in present if m in chosen]
+
+
+def _curves_note(results: Results) -> str:
+    drawn = {m for scenario in results.scenarios for m in _shown_methods(results, scenario)}
+    others = [m for m in results.grid.methods if m not in drawn]
+    return f"Not drawn: {', '.join(others)}." if others else ""
 
 
 def _tests(results: Results, bench: Bench, scenario: str) -> dict[str, SearchTest]:
@@ -171,6 +181,10 @@ def _matrices(results: Results) -> dict[str, Markup]:
         names = [f"v{version}" for version in versions]
         pictures[method] = Markup(matrix_svg(values, names, f"{method}: {metric}, %"))
     return pictures
+
+
+def _matrix_file(method: str) -> str:
+    return f"matrix-{method}.svg"
 
 
 def _pictures(results: Results, bench: Bench, scenario: str) -> Any:

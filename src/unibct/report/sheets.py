@@ -16,6 +16,7 @@ from unibct.benchmark.results import Measured, Results
 from unibct.benchmark.statistics import Estimate
 from unibct.evaluate import CONFIDENCE, Verdict, joint_verdict
 from unibct.methods import NO_METHOD
+from unibct.progress import clock
 
 BASELINE = "unibct"
 # The paper's Table 3 and Table 4: the methods they compare, in extended-data.
@@ -51,8 +52,10 @@ class Sheet:
         )
 
 
-def verdicts(results: Results) -> Sheet:
+def verdicts(results: Results) -> Sheet | None:
     """The verdict of each method in each scenario: one line that answers the question."""
+    if not results.scenarios:
+        return None
 
     def cell(scenario: str, method: str) -> Cell:
         if not results.has(scenario, method):
@@ -75,8 +78,10 @@ def verdicts(results: Results) -> Sheet:
     return Sheet("Verdicts", note, ("method", *results.scenarios), rows)
 
 
-def gains(results: Results) -> Sheet:
+def gains(results: Results) -> Sheet | None:
     """Cross − old self in top-1: every method and scenario at one glance."""
+    if not results.scenarios:
+        return None
     metric = results.metrics[1]
 
     def cell(scenario: str, method: str) -> Cell:
@@ -128,7 +133,7 @@ def criterion(results: Results, scenario: str) -> Sheet:
 
 def against_baseline(results: Results) -> Sheet | None:
     """Each method's cross test minus the baseline's, paired."""
-    if BASELINE not in results.grid.methods:
+    if BASELINE not in results.grid.methods or not results.scenarios:
         return None
     metric = results.metrics[1]
     rows: list[tuple[Cell, ...]] = []
@@ -143,6 +148,8 @@ def against_baseline(results: Results) -> Sheet | None:
             pair = [results.cross(scenario, name, metric) for name in (method, BASELINE)]
             cells.append(difference_cell((pair[0] - pair[1]).estimate))
         rows.append(tuple(cells))
+    if not rows:
+        return None
     note = (
         f"Cross test, points of {metric} above (+) or below (−) {BASELINE}, on the same classes "
         "and seeds."
@@ -150,8 +157,10 @@ def against_baseline(results: Results) -> Sheet | None:
     return Sheet(f"Against {BASELINE}", note, ("method", *results.scenarios), tuple(rows))
 
 
-def scenario_table(results: Results) -> Sheet:
+def scenario_table(results: Results) -> Sheet | None:
     """The paper's Table 2: every scenario and method, cross and self test, the paper's beside."""
+    if not results.scenarios:
+        return None
     tar, *tops = results.metrics
     heads = (
         "scenario",
@@ -163,39 +172,32 @@ def scenario_table(results: Results) -> Sheet:
     )
     rows: list[tuple[Cell, ...]] = []
     for scenario in results.scenarios:
-        name = Cell(scenario, kind="head")
-        paper = _paper(scenario, "old")
+        old = [
+            _value(results.old_self(scenario, metric), _paper(scenario, "old", "self", metric))
+            for metric in results.metrics
+        ]
+        empty = Cell("—")
         rows.append(
             (
-                name,
+                Cell(scenario, kind="head"),
                 Cell("old", "the old model"),
-                Cell("—"),
-                _value(results.old_self(scenario, tar), paper.get(f"self {tar}")),
-                *(Cell("—") for _ in tops),
-                *(_value(results.old_self(scenario, t), paper.get(f"self {t}")) for t in tops),
+                *(empty, old[0]),
+                *(empty for _ in tops),
+                *old[1:],
             )
         )
         for method in _methods(results, scenario):
-            paper = _paper(scenario, method)
-            cross = [results.cross(scenario, method, metric) for metric in results.metrics]
-            own = [results.new_self(scenario, method, metric) for metric in results.metrics]
-            title = Cell(method, "upper bound of the self test" if method == NO_METHOD else "")
-            rows.append(
-                (
-                    Cell(""),
-                    title,
-                    _value(cross[0], paper.get(f"cross {tar}")),
-                    _value(own[0], paper.get(f"self {tar}")),
-                    *(
-                        _value(measured, paper.get(f"cross {top}"))
-                        for measured, top in zip(cross[1:], tops, strict=True)
-                    ),
-                    *(
-                        _value(measured, paper.get(f"self {top}"))
-                        for measured, top in zip(own[1:], tops, strict=True)
-                    ),
-                )
+            cross, own = (
+                [
+                    _value(
+                        measure(scenario, method, metric), _paper(scenario, method, test, metric)
+                    )
+                    for metric in results.metrics
+                ]
+                for test, measure in (("cross", results.cross), ("self", results.new_self))
             )
+            title = Cell(method, "upper bound of the self test" if method == NO_METHOD else "")
+            rows.append((Cell(""), title, cross[0], own[0], *cross[1:], *own[1:]))
     note = (
         "Percent, means over the seeds with their intervals. Paper: its figure on IJB-C, trained "
         "on MS1Mv3, at TAR@1e-4, from one run. Compare the relations between rows, not the values: "
@@ -210,7 +212,7 @@ def prototype_table(results: Results) -> Sheet | None:
         "unibct-centroid": "plain mean",
         "unibct-drop": "mean without the farthest",
         "unibct": "structural refinement",
-        "unibct-plus": "plain mean, unibct-plus",
+        "unibct-plus": "no prototype",
     }
     return _comparison(results, "Prototypes (the paper's Table 3)", PROTOTYPE_METHODS, titles)
 
@@ -221,20 +223,23 @@ def earlier_table(results: Results) -> Sheet | None:
     return _comparison(results, "Other losses (the paper's Table 4)", EARLIER_METHODS, titles)
 
 
-def cost_table(results: Results) -> Sheet:
-    """Training images per second of each method, and against plain training."""
+def cost_table(results: Results) -> Sheet | None:
+    """Training images per second of each method, against plain training, and the time it took."""
+    if not results.scenarios:
+        return None
     rows: list[tuple[Cell, ...]] = []
     for method in results.grid.methods:
         if method in ADAPTERS:
             continue
         cells: list[Cell] = [Cell(method)]
         for scenario in results.scenarios:
-            plain, own = results.rates(scenario, NO_METHOD), results.rates(scenario, method)
-            if not len(own) or not len(plain):
+            plain, own = results.cost(scenario, NO_METHOD), results.cost(scenario, method)
+            if own is None or plain is None:
                 cells.append(Cell("—"))
                 continue
-            ratio = float(plain.max() / own.max())
-            cells.append(Cell(f"{own.max():,.0f}", f"{ratio:.2f} × the time of none"))
+            ratio = plain["images_per_second"] / own["images_per_second"]
+            small = f"{ratio:.2f} × the time of none; {clock(own['seconds'])} a training"
+            cells.append(Cell(f"{own['images_per_second']:,.0f}", small))
         rows.append(tuple(cells))
     note = (
         "Training images per second of one process, of the fastest seed, while other jobs ran "
@@ -316,17 +321,19 @@ def _comparison(
     heads: list[str] = ["method"]
     for metric in results.metrics:
         heads += [metric, f"{metric}: cross − old self"]
-    paper = _paper(scenario, "old")
     old: list[Cell] = [Cell("old", "self test")]
     for metric in results.metrics:
-        old += [_value(results.old_self(scenario, metric), paper.get(f"self {metric}")), Cell("—")]
+        paper = _paper(scenario, "old", "self", metric)
+        old += [_value(results.old_self(scenario, metric), paper), Cell("—")]
     rows: list[tuple[Cell, ...]] = [tuple(old)]
     for method in present:
-        paper = _paper(scenario, method)
         cells: list[Cell] = [Cell(method, titles.get(method, ""))]
         for metric in results.metrics:
             cells += [
-                _value(results.cross(scenario, method, metric), paper.get(f"cross {metric}")),
+                _value(
+                    results.cross(scenario, method, metric),
+                    _paper(scenario, method, "cross", metric),
+                ),
                 difference_cell(_gain(results, scenario, method, metric)),
             ]
         rows.append(tuple(cells))
@@ -371,15 +378,9 @@ def _paper_rows() -> dict[tuple[str, str], dict[str, str]]:
     return found
 
 
-class _PaperFigures(dict[str, str]):
-    """Figures that are found whatever the false accept rate in the metric's name is."""
-
-    def get(self, key: str, default: str | None = None) -> str | None:  # pyright: ignore
-        return super().get(key.split("@")[0], default)
-
-
-def _paper(scenario: str, method: str) -> _PaperFigures:
-    return _PaperFigures(_paper_rows().get((scenario, method), {}))
+def _paper(scenario: str, method: str, test: str, metric: str) -> str | None:
+    """The paper's figure, whatever the false accept rate in our metric's name is."""
+    return _paper_rows().get((scenario, method), {}).get(f"{test} {metric.split('@')[0]}")
 
 
 def all_tables(results: Results) -> list[Sheet]:
@@ -399,4 +400,5 @@ def all_tables(results: Results) -> list[Sheet]:
         for method in results.grid.chain_methods
         if results.has_chain(method)
     ]
-    return [*tables, cost_table(results)]
+    cost = cost_table(results)
+    return tables if cost is None else [*tables, cost]

@@ -10,7 +10,7 @@ from unibct.benchmark.results import Results
 from unibct.benchmark.run import Benchmark
 from unibct.evaluate import CONFIDENCE, Evaluation
 from unibct.progress import clock
-from unibct.report.sheets import Cell, gains, verdicts
+from unibct.report.sheets import Cell, chain_table, gains, verdicts
 
 TEST_TITLES = {
     "old→old": "old self test",
@@ -92,15 +92,23 @@ def print_plan(benchmark: Benchmark, console: Console | None = None) -> None:
 def print_benchmark(results: Results, console: Console | None = None) -> None:
     """The verdicts, and by how much the cross test gains; the report has the rest."""
     console = console or Console()
-    for sheet in (verdicts(results), gains(results)):
+    sheets = [verdicts(results), gains(results)]
+    sheets += [chain_table(results, m) for m in results.grid.chain_methods if results.has_chain(m)]
+    for sheet in sheets:
+        if sheet is None:
+            continue
         table = _table(console, *sheet.heads)
+        longest = max(len(f"{cell.text} {cell.small}") for row in sheet.rows for cell in row)
+        wide = console.width >= len(sheet.heads) * (longest + 3)
+        for column in table.columns[1:]:
+            column.no_wrap = wide
         for row in sheet.rows:
-            table.add_row(*(_styled(cell) for cell in row))
+            table.add_row(*(_styled(cell, " " if wide else "\n") for cell in row))
         console.print(f"[bold]{sheet.title}[/]", highlight=False)
         console.print(table)
 
 
-def _styled(cell: Cell) -> str:
+def _styled(cell: Cell, between: str) -> str:
     style = _STYLES.get(cell.kind.replace("-", " "))
     text = f"[{style}]{cell.text}[/]" if style else cell.text
-    return f"{text} {cell.small}" if cell.small else text
+    return f"{text}{between}{cell.small}" if cell.small else text
