@@ -1,4 +1,6 @@
 import os
+import re
+from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +25,23 @@ TINY = [
     "lr_warmup_epochs=0",
     "eta=1.0",
 ]
+
+
+def tags_of_offline_page(page: str) -> list[str]:
+    """Every opened tag of a page, which must load nothing from anywhere."""
+    opened: list[str] = []
+    sources: list[str] = []
+
+    class Checker(HTMLParser):
+        def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+            opened.append(tag)
+            sources.extend(v for k, v in attrs if k in ("src", "href", "xlink:href") and v)
+
+    Checker().feed(page)
+    assert not {"script", "link", "iframe"} & set(opened)
+    assert all(source.startswith(("data:image/png", "#")) for source in sources)
+    assert not re.findall(r"url\((?!#)", page)
+    return opened
 
 
 @pytest.fixture(scope="session")

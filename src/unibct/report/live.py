@@ -105,7 +105,7 @@ class _Clock:
 def _table(grid: Grid, board: Board, gains: Gains) -> Table:
     table = Table("cross − old self, top-1", box=None, padding=(0, 2, 0, 0))
     for scenario in grid.scenarios:
-        table.add_column(scenario, justify="right", no_wrap=True)
+        table.add_column(scenario.replace("-", "-\n"), justify="right")  # for narrow terminals
     for method in grid.methods:
         cells = [_cell(grid, board, gains, scenario, method) for scenario in grid.scenarios]
         table.add_row(method, *cells)

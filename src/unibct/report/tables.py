@@ -97,18 +97,23 @@ def print_benchmark(results: Results, console: Console | None = None) -> None:
     for sheet in sheets:
         if sheet is None:
             continue
-        table = _table(console, *sheet.heads)
-        longest = max(len(f"{cell.text} {cell.small}") for row in sheet.rows for cell in row)
-        wide = console.width >= len(sheet.heads) * (longest + 3)
+        longest = max(len(f"{cell.text} ({cell.small})") for row in sheet.rows for cell in row)
+        wide = not console.is_terminal or console.width >= len(sheet.heads) * (longest + 3)
+        heads = sheet.heads if wide else [head.replace("-", "-\n") for head in sheet.heads]
+        table = _table(console, *heads)
+        if not wide:
+            table.padding = (0, 1, 0, 0)
         for column in table.columns[1:]:
             column.no_wrap = wide
         for row in sheet.rows:
-            table.add_row(*(_styled(cell, " " if wide else "\n") for cell in row))
-        console.print(f"[bold]{sheet.title}[/]", highlight=False)
+            table.add_row(*(_styled(cell, wide=wide) for cell in row))
+        console.print(f"\n[bold]{sheet.title}[/]", highlight=False)
         console.print(table)
 
 
-def _styled(cell: Cell, between: str) -> str:
+def _styled(cell: Cell, *, wide: bool) -> str:
+    """A cell's text, and what is small beside it, or beneath it where the terminal is narrow."""
     style = _STYLES.get(cell.kind.replace("-", " "))
     text = f"[{style}]{cell.text}[/]" if style else cell.text
-    return f"{text}{between}{cell.small}" if cell.small else text
+    small = f" ({cell.small})" if wide else f"\n{cell.small}"
+    return text + small if cell.small else text
