@@ -1,11 +1,12 @@
 # make demo     install, then the whole method on real images, from nothing to a verdict
-# make test     install, then every fast check and test
+# make test     install, then every check and test
+# make check    the same without the slow tests, while working
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help install dev demo test format glyphs clean
+.PHONY: help install dev demo test check format glyphs clean
 
 help:
 	@grep -E '^# make' Makefile | cut -c3-
@@ -28,11 +29,12 @@ $(VENV)/installed-dev: $(VENV)/installed
 demo: install
 	$(BIN)/unibct demo
 
-test: dev
+check: TESTS := -m "not slow"
+check test: dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/basedpyright --pythonpath $(BIN)/python
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto $(TESTS)
 
 format: dev
 	$(BIN)/ruff format .

@@ -261,6 +261,7 @@ def test_finished_jobs_never_run_again(finished):
     assert set(boards[-1].states.values()) == {"finished"}
 
 
+@pytest.mark.slow
 def test_killed_at_any_point_it_goes_on_to_the_same_results(finished, grid, tmp_path):
     _, results = finished
     out = tmp_path / "killed"
@@ -296,6 +297,7 @@ def children(pid):
     return [int(child) for task in tasks for child in task.read_text().split()]
 
 
+@pytest.mark.slow
 def test_a_failed_job_is_named_stops_only_its_dependents_and_is_tried_again(grid, tmp_path):
     small = Grid(
         grid.data, grid.test, grid.recipe, ("extended-data", "open-class"), ("none",), (0,), ()
@@ -321,6 +323,7 @@ def test_a_failed_job_is_named_stops_only_its_dependents_and_is_tried_again(grid
     assert not error.exists()
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed_fails_its_job_only_and_is_replaced(grid, tmp_path, capsys):
     arguments = [
         "benchmark", grid.data, "--test", grid.test, "--scenarios", "extended-data,open-class",

@@ -101,6 +101,7 @@ def browser() -> Iterator[Browser]:
 
 
 # One test for all pages and views: parallel test processes would each train the models anew.
+@pytest.mark.slow
 def test_the_reports_in_a_browser(browser, pages):
     problems = [
         f"{path.name}, {width} px, {scheme}: {problem}"

@@ -126,6 +126,7 @@ def test_a_stopped_run_resumes_to_the_bit(method, sets, old_model, tmp_path, mon
         assert losses[0] == losses[1]
 
 
+@pytest.mark.slow
 def test_a_killed_process_resumes_to_the_bit(photo_folder, tmp_path):
     def command(out):
         settings = ["epochs=6", "batch_size=16", "lr_warmup_epochs=0"]
@@ -224,7 +225,7 @@ def test_without_momentum(sets, tmp_path):
 
 
 def test_bct_needs_no_old_embeddings(sets, old_model, tmp_path, monkeypatch):
-    monkeypatch.setattr(train, "embed_pixel_batches", None)
+    monkeypatch.setattr(train, "cached_embeddings", None)
     train.train(sets[1], RECIPE, tmp_path / "m", old=old_model, method="bct", device="cpu")
     with pytest.raises(TypeError):
         train.train(sets[1], RECIPE, tmp_path / "n", old=old_model, method="regress", device="cpu")
@@ -305,7 +306,7 @@ def test_runs_that_share_a_cache_share_the_warm_up_and_the_old_embeddings(
         return epoch(self, number, *arguments)
 
     monkeypatch.setattr(train._Trainer, "_epoch", watched)
-    monkeypatch.setattr(train, "embed_pixel_batches", None)
+    monkeypatch.setattr(train, "cached_embeddings", None)
     second = trained("second", "mixbct", cache=cache)
     assert epochs == [1]
     assert second.fingerprint == alone["mixbct"].fingerprint
@@ -351,7 +352,7 @@ def test_two_runs_may_fill_the_same_cache_at_once(few, few_old, tmp_path, monkey
 
     monkeypatch.setattr(embeddings, "write_json", overtaken)
     shared = train.train(few, SMALL, tmp_path / "m", cache=tmp_path / "cache", **options)
-    assert list(tmp_path.glob("cache/old-embeddings-*/embeddings"))
+    assert list(tmp_path.glob("cache/embeddings-*/embeddings"))
     assert shared.fingerprint == alone.fingerprint
 
 
