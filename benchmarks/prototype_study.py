@@ -29,7 +29,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from unibct.data.sets import ImageSet, open_images
+from unibct.data.readers import open_images
+from unibct.data.sets import ImageSet
 from unibct.embeddings import embed_images
 from unibct.evaluate import headline_far, make_protocol, search_test
 from unibct.files import write_json

@@ -14,7 +14,7 @@ import torch
 
 from unibct import losses
 from unibct.data.batches import read_pixels
-from unibct.data.sets import open_images
+from unibct.data.readers import open_images
 from unibct.methods import METHODS, Batch, OldKnowledge, Settings
 from unibct.models.architectures import build_network, find_architecture
 from unibct.models.model import to_input

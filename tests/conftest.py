@@ -9,7 +9,8 @@ import torch
 from hypothesis import settings
 from PIL import Image
 
-from unibct.data.sets import ImageSet, open_images
+from unibct.data.readers import open_images
+from unibct.data.sets import ImageSet
 
 torch.set_num_threads(1)  # several test processes share few cores
 os.environ["OMP_NUM_THREADS"] = "1"

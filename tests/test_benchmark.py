@@ -33,7 +33,7 @@ from unibct.benchmark.results import Measured, as_csv, read_results
 from unibct.benchmark.run import plan_benchmark, run_benchmark
 from unibct.benchmark.statistics import estimate
 from unibct.benchmark.work import Bench
-from unibct.data.sets import open_images
+from unibct.data.readers import open_images
 from unibct.embeddings import embed_images, open_embeddings
 from unibct.errors import UserError
 from unibct.evaluate import evaluate_upgrade, search_test
@@ -303,6 +303,9 @@ def test_a_failed_job_is_named_stops_only_its_dependents_and_is_tried_again(grid
         grid.data, grid.test, grid.recipe, ("extended-data", "open-class"), ("none",), (0,), ()
     )
     benchmark = plan_benchmark(small, tmp_path, workers=1, device="cpu")
+    (tmp_path / ".mine.tmp").write_text("not ours")
+    (tmp_path / "cells").mkdir()
+    (tmp_path / "cells/.result.json.x.tmp").write_text("left by a killed run")
     spoilt = tmp_path / "models/old-classes-seed0/model"
     spoilt.mkdir(parents=True)
     (spoilt / "model.json").write_text("{")
@@ -321,6 +324,7 @@ def test_a_failed_job_is_named_stops_only_its_dependents_and_is_tried_again(grid
     (spoilt / "model.json").unlink()
     assert run_benchmark(benchmark).has("open-class", "none")
     assert not error.exists()
+    assert [p.name for p in tmp_path.rglob("*.tmp")] == [".mine.tmp"]
 
 
 @pytest.mark.slow
@@ -585,6 +589,10 @@ def test_a_report_of_an_unfinished_benchmark_takes_the_seeds_that_are_complete(f
     partial = plan_benchmark(longer, benchmark.bench.out, device="cpu").results()
     assert partial.seeds == (0, 1)
     assert partial.found.keys() == results.found.keys()
+    assert partial.behind == {2: len(benchmark.jobs) // 2}
+    assert f"Seed 2 is left out: it lacks {len(benchmark.jobs) // 2} jobs." in render_markdown(
+        partial
+    )
 
 
 def test_a_report_of_a_first_seed_shows_the_cells_that_are_finished(finished, grid, tmp_path):
@@ -592,7 +600,6 @@ def test_a_report_of_a_first_seed_shows_the_cells_that_are_finished(finished, gr
     for name in ("models", "cells/extended-data"):
         shutil.copytree(benchmark.bench.out / name, tmp_path / name)
     shutil.rmtree(tmp_path / "models/free-all-seed1")  # as if it were still to come
-    shutil.rmtree(tmp_path / "cells/extended-data/none/seed1")
     partial = read_results(grid, benchmark.jobs, tmp_path)
     assert (partial.seeds, partial.scenarios) == ((0,), ["extended-data"])
     text = render_markdown(partial)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.conftest import TINY
 from unibct import cli
-from unibct.data.sets import open_images
+from unibct.data.readers import open_images
 from unibct.embeddings import open_embeddings
 from unibct.errors import UserError
 from unibct.methods import METHODS
@@ -115,7 +115,10 @@ def test_every_kind_of_bad_input_is_one_line_and_exit_code_2(work, photo_folder,
         (["split", empty, "--scenario", "open-data", *out], "class folder"),
         (["split", photo_folder, "--scenario", "half", *out], "unknown scenario 'half'"),
         (["split", photo_folder, "--scenario", "open-data", "--fraction", 2, *out], "fraction"),
-        (["split", tmp_path / "no", "--scenario", "open-data", *out], "neither a folder"),
+        (
+            ["split", tmp_path / "no", "--scenario", "open-data", *out],
+            "is not there; DATA is one of",
+        ),
         (["split", "glyphs", "--scenario", "open-data", *out], "say which part"),
         ([*train, "--images", tmp_path / "no.txt"], "no.txt cannot be read"),
         ([*train, "--set", "lam=1"], "lam = 1"),
@@ -154,7 +157,7 @@ def test_ctrl_c_says_how_to_go_on(monkeypatch, capsys):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("unibct.data.sets.open_images", interrupted)
+    monkeypatch.setattr("unibct.data.readers.open_images", interrupted)
     assert run("split", "glyphs:val", "--scenario", "open-data", "--out", "never") == 130
     assert capsys.readouterr().err.strip().startswith("error: stopped; the same command goes on")
 

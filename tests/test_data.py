@@ -10,7 +10,7 @@ from unibct.data import batches
 from unibct.data.augment import shifted
 from unibct.data.batches import read_pixels
 from unibct.data.images import UnreadableImageError, decode, fit
-from unibct.data.sets import open_images, select_listed
+from unibct.data.readers import open_images, select_listed
 from unibct.errors import UserError
 
 
@@ -91,7 +91,7 @@ def test_folder(photo_folder, glyph_classes):
 
 
 def test_folder_errors(tmp_path):
-    with pytest.raises(UserError, match="neither a folder"):
+    with pytest.raises(UserError, match="missing is not there; DATA is one of"):
         open_images(str(tmp_path / "missing"))
     with pytest.raises(UserError, match="no class folders"):
         open_images(str(tmp_path))

@@ -22,6 +22,7 @@ ORDER = [
     "methods recipe",
     "runs",
     "train evaluate adapt",
+    "ijb",
     "compare demo",
     "benchmark",
     "report",

@@ -11,7 +11,7 @@ import torch
 
 from tests.conftest import TINY
 from unibct import embeddings, methods, train
-from unibct.data.sets import open_images
+from unibct.data.readers import open_images
 from unibct.errors import UserError
 from unibct.models.model import load_model
 from unibct.recipe import load_recipe

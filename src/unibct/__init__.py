@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from unibct.adapters import fit_adapter
     from unibct.benchmark.grid import make_grid
     from unibct.benchmark.run import plan_benchmark, run_benchmark
-    from unibct.data.sets import open_images
+    from unibct.data.readers import open_images
     from unibct.embeddings import embed_images, open_embeddings, save_embeddings
     from unibct.errors import UserError
     from unibct.evaluate import evaluate_upgrade
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "UserError": "errors",
-    "open_images": "data.sets",
+    "open_images": "data.readers",
     "split": "scenarios",
     "load_model": "models.model",
     "save_model": "models.model",

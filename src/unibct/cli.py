@@ -23,8 +23,10 @@ app = typer.Typer(
     name="unibct",
     help=(
         "Upgrade the model of a visual search without embedding the gallery again.\n\n"
-        "DATA is a folder root/<class>/<image> (PNG, JPEG, WebP; any size) or the embedded set: "
-        "glyphs:train, glyphs:val, glyphs:test. Start with `unibct demo`."
+        "DATA is a folder root/<class>/<image> (PNG, JPEG, WebP; any size), a RecordIO file "
+        "train.rec, a list of lines `path label`, WebDataset shards-{000..012}.tar, or the "
+        "embedded set glyphs:train, glyphs:val, glyphs:test. Where it is not recognised, say "
+        "folder:PATH, recordio:PATH, list:PATH or webdataset:PATH. Start with `unibct demo`."
     ),
     epilog="Each command explains itself: unibct train --help. Errors: exit code 2.",
     add_completion=False,
@@ -33,7 +35,7 @@ app = typer.Typer(
 )
 
 DataArgument = Annotated[
-    str, typer.Argument(metavar="DATA", help="root/<class>/<image>, or glyphs:train|val|test")
+    str, typer.Argument(metavar="DATA", help="a folder, .rec, list, .tar, or glyphs:train|val|test")
 ]
 ImagesOption = Annotated[
     Path | None,
@@ -72,7 +74,7 @@ def split_command(
 
     Example: unibct split photos/ --scenario open-class --out split/
     """
-    from unibct.data.sets import open_images
+    from unibct.data.readers import open_images
     from unibct.data.split_files import write_split
     from unibct.report.tables import print_counts
 
@@ -113,7 +115,7 @@ def train_command(
     unibct train DATA --images split/new.txt --old models/old --out models/new
     --set epochs=20
     """
-    from unibct.data.sets import open_images
+    from unibct.data.readers import open_images
     from unibct.models.model import load_model
     from unibct.progress import terminal_progress
     from unibct.recipe import load_recipe
@@ -159,7 +161,7 @@ def adapt_command(
     Example: unibct adapt DATA --new models/free --old models/old --out models/adapted
     """
     from unibct.adapt import adapt
-    from unibct.data.sets import open_images
+    from unibct.data.readers import open_images
     from unibct.files import require_absent
     from unibct.models.model import load_model, save_model
     from unibct.progress import terminal_progress
@@ -183,6 +185,30 @@ def adapt_command(
     print(f"{out}: {kind} map of {new}, fingerprint {adapted.fingerprint}")
 
 
+@app.command("convert")
+def convert_command(
+    data: DataArgument,
+    to: Annotated[str, typer.Option(help="recordio (train.rec, train.idx, property) or folder")],
+    out: Annotated[Path, typer.Option(help="a new folder")],
+    images: ImagesOption = None,
+    skip_bad_images: SkipOption = False,
+) -> None:
+    """Write a data set in another layout; the encoded images stay as they are, to the byte.
+
+    Examples: unibct convert faces/ --to recordio --out ms1mv3-like
+
+    unibct convert ms1mv3/train.rec --to folder --out faces
+    """
+    from unibct.data.convert import convert
+    from unibct.data.readers import open_images
+    from unibct.progress import terminal_progress
+
+    image_set = open_images(data, images)
+    with terminal_progress() as progress:
+        written = convert(image_set, out, to=to, skip_bad=skip_bad_images, progress=progress)
+    print(f"{out}: {written:,} images as {to}")
+
+
 @app.command("embed")
 def embed_command(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="a model's folder")],
@@ -199,7 +225,7 @@ def embed_command(
 
     Example: unibct embed models/new DATA --out emb/new
     """
-    from unibct.data.sets import open_images
+    from unibct.data.readers import open_images
     from unibct.embeddings import embed_images, save_embeddings
     from unibct.files import require_absent
     from unibct.models.model import load_model
@@ -241,7 +267,7 @@ def evaluate_command(
     Example: unibct evaluate DATA --query models/new --gallery models/old
     """
     from unibct.compare import compare
-    from unibct.data.sets import open_images
+    from unibct.data.readers import open_images
     from unibct.progress import terminal_progress
     from unibct.report.tables import print_evaluation
 

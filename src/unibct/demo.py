@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from unibct.data.sets import ImageSet, open_images
+from unibct.data.readers import open_images
+from unibct.data.sets import ImageSet
 from unibct.embeddings import embed_images
 from unibct.evaluate import Evaluation, evaluate_upgrade
 from unibct.methods import DEFAULT_METHOD, NO_METHOD, find_method

@@ -277,7 +277,7 @@ class _Trainer:
                 self._save_checkpoint(self.out)
                 shared = self._warmup_file()
                 if shared is not None and self.epochs_done == self.run.begin:
-                    with suppress(OSError):  # a full disk: the next run makes its own
+                    with suppress(OSError, UserError):  # a full disk: the next run makes its own
                         self._save_checkpoint(shared)
 
     def _new_embeddings(self) -> Tensor | None:

@@ -13,10 +13,12 @@ from numpy.typing import NDArray
 
 from unibct.adapters import ADAPTERS
 from unibct.data.batches import read_pixels
-from unibct.data.sets import ImageSet, open_images
+from unibct.data.readers import open_images
+from unibct.data.sets import ImageSet
 from unibct.errors import UserError
 from unibct.methods import ABLATIONS, METHODS, NO_METHOD, find_method
 from unibct.models.architectures import find_architecture
+from unibct.progress import Progress
 from unibct.recipe import Recipe, load_recipe
 from unibct.runs import require_epochs_left, upgrade_recipes
 from unibct.scenarios import (
@@ -97,11 +99,11 @@ class Grid:
         """What every result of a folder has in common."""
         return {"recipe": self.recipe.model_dump(mode="json"), "versions": self.versions}
 
-    def open(self) -> tuple[ImageSet, ImageSet]:
+    def open(self, progress: Progress | None = None) -> tuple[ImageSet, ImageSet]:
         """The training images and the test images, whose classes differ."""
-        images = self._open(self.data)
+        images = self._open(self.data, progress)
         if self.test is not None:
-            test = self._open(self.test)
+            test = self._open(self.test, progress)
             common = set(images.class_names) & set(test.class_names)
             if common:
                 raise UserError(
@@ -118,12 +120,12 @@ class Grid:
         parts = split(images.labels, "open-class", fraction=HELD_OUT, seed=DEFAULT_SEED)
         return images.select(parts.new), images.select(parts.old)
 
-    def _open(self, name: str) -> ImageSet:
+    def _open(self, name: str, progress: Progress | None) -> ImageSet:
         images = open_images(name)
         if not self.skip_bad:
             return images
         size = find_architecture(self.recipe.architecture).input.size
-        return read_pixels(images, *size, skip_bad=True, memory=0).images
+        return read_pixels(images, *size, skip_bad=True, memory=0, progress=progress).images
 
 
 @dataclass(frozen=True)
@@ -295,6 +297,11 @@ def pair_name(query: int, gallery: int) -> str:
 def _scenario_jobs(grid: Grid, images: ImageSet, scenario: str, seed: int) -> list[Job]:
     parts = split(images.labels, scenario, seed=DEFAULT_SEED + seed)
     classes = [_classes(images, rows) for rows in (parts.old, parts.new)]
+    if min(map(len, classes)) < 2:
+        raise UserError(
+            f"{grid.data} has {len(images.class_names)} classes to train on: too few for "
+            f"{scenario}, whose {'old' if len(classes[0]) < 2 else 'new'} set would have one"
+        )
     old_recipe, new_recipe = upgrade_recipes(grid.recipe, scenario, seed)
     old, free = old_folder(scenario, seed), free_folder(scenario, seed)
     new_work = new_recipe.epochs * len(parts.new)

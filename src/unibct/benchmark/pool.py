@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeAlias, cast
 
 from unibct.benchmark.grid import Job
 from unibct.benchmark.work import Bench, is_finished, run_job
-from unibct.data.batches import MEMORY, MEMORY_VARIABLE
+from unibct.data.batches import MEMORY_VARIABLE, pixel_memory
 from unibct.errors import UserError
 from unibct.progress import Advance
 
@@ -63,6 +63,11 @@ class Board:
             job.work for job in self.jobs if self.states[job.folder] in ("waiting", "running")
         )
         return max(left - sum(self.done.values()), 0)
+
+
+def last_line(message: str) -> str:
+    """The line of a traceback, or of any message, that says what was wrong."""
+    return message.strip().splitlines()[-1]
 
 
 @dataclass
@@ -197,7 +202,7 @@ class Crew:
         process = context.Process(target=_work, args=arguments, daemon=True)
         with _environment(  # read when it starts
             dict.fromkeys(_THREAD_VARIABLES, str(self._threads))
-            | {MEMORY_VARIABLE: str(MEMORY // self._most)}
+            | {MEMORY_VARIABLE: str(pixel_memory() // self._most)}
         ):
             process.start()
         theirs.close()
@@ -231,7 +236,7 @@ def _work(bench: Bench, pipe: Any, threads: int) -> None:
         except (EOFError, OSError):
             return
         try:
-            run_job(bench, job, _Reporter(pipe))
+            run_job(bench, job, _Reporter(pipe, job))
         except UserError as error:
             pipe.send(("failed", str(error)))
         except Exception:
@@ -250,8 +255,9 @@ def _end_with_parent() -> None:
 class _Reporter:
     """Tells the parent how far a job's training is."""
 
-    def __init__(self, pipe: Any) -> None:
+    def __init__(self, pipe: Any, job: Job) -> None:
         self._pipe = pipe
+        self._job = job
 
     @contextmanager
     def task(
@@ -261,6 +267,7 @@ class _Reporter:
         import time
 
         begin = last = time.monotonic()
+        before = max(done - (total - self._job.work), 0)  # a shared warm-up is not this job's work
         count = 0
 
         def advance(units: int) -> None:
@@ -269,7 +276,7 @@ class _Reporter:
             now = time.monotonic()
             if weight == 1 and now - last > 0.5:
                 last = now
-                self._pipe.send(("progress", (count, count / (now - begin))))
+                self._pipe.send(("progress", (before + count, count / (now - begin))))
 
         yield advance
 

@@ -56,6 +56,7 @@ class Results:
     grid: Grid
     out: Path
     found: dict[str, dict[str, Any]]  # by job folder
+    behind: dict[int, int]  # seeds that are left out -> jobs they lack
 
     @cached_property
     def metrics(self) -> list[str]:
@@ -151,18 +152,20 @@ def read_results(grid: Grid, jobs: Sequence[Job], out: Path) -> Results:
 
     Seeds are compared only where they are equally far: the ones with most finished jobs are taken.
     """
-    done: dict[int, set[str]] = {seed: set() for seed in grid.seeds}
-    for job in jobs:
-        if is_finished(out, job):
-            done[job.seed].add(job.folder.replace(f"seed{job.seed}", ""))
-    furthest = max(done.values(), key=len)
-    seeds = tuple(seed for seed in grid.seeds if done[seed] == furthest)
+    done: dict[int, dict[str, str]] = {seed: {} for seed in grid.seeds}  # name -> folder
+    for job in jobs:  # each after those it needs
+        own = done[job.seed]
+        if is_finished(out, job) and set(job.needs) <= set(own.values()):
+            own[job.folder.replace(f"seed{job.seed}", "")] = job.folder
+    furthest = set(max(done.values(), key=len))
+    seeds = tuple(seed for seed in grid.seeds if set(done[seed]) == furthest)
     found = {
-        job.folder: read_json(out / job.folder / RESULT_FILE)
-        for job in jobs
-        if job.seed in seeds and is_finished(out, job)
+        folder: read_json(out / folder / RESULT_FILE)
+        for seed in seeds
+        for folder in done[seed].values()
     }
-    results = Results(replace(grid, seeds=seeds), out, found)
+    behind = {seed: len(furthest - set(own)) for seed, own in done.items() if seed not in seeds}
+    results = Results(replace(grid, seeds=seeds), out, found, behind)
     if not results.scenarios and not any(map(results.has_chain, grid.chain_methods)):
         raise UserError(
             f"{out} holds no finished result of this benchmark yet ({len(found)} jobs, but no cell "
@@ -176,7 +179,8 @@ def _require_same_models(results: Results) -> None:
     """Refuse a test whose models have been trained anew since."""
     for folder, result in results.found.items():
         for test in result["tests"].values():
-            for side, kept in zip(("query", "gallery"), test["fingerprints"], strict=True):
+            prints = test.get("fingerprints", ())
+            for side, kept in zip(("query", "gallery"), prints, strict=False):
                 other = results.found.get(test[side], {}).get("fingerprint", kept)
                 if kept != other:
                     raise UserError(

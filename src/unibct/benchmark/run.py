@@ -11,9 +11,10 @@ from filelock import FileLock, Timeout
 
 from unibct.benchmark.forecast import forecast
 from unibct.benchmark.grid import Grid, Job, make_jobs, select_jobs
-from unibct.benchmark.pool import Board, run_jobs
+from unibct.benchmark.pool import Board, last_line, run_jobs
 from unibct.benchmark.results import Results, read_results
 from unibct.benchmark.work import (
+    JOB_FOLDERS,
     SETTINGS_FILE,
     Bench,
     benchmark_settings,
@@ -106,6 +107,8 @@ def plan_benchmark(
         workers = cores if on_cpu else 1
     if workers < 1:
         raise UserError(f"at least one worker is needed, not {workers}")
+    if grid.skip_bad:
+        grid.open(progress)  # says what is left out
     bench = Bench(grid, Path(out), device)
     settings = benchmark_settings(bench)
     require_same_benchmark(bench, settings)
@@ -131,8 +134,15 @@ def run_benchmark(
         JobsFailedError: some jobs failed; ``benchmark.results()`` has the others.
     """
     bench = benchmark.bench
+
+    def noted(board: Board, job: Job | None) -> None:
+        if job is not None:
+            _note_error(bench.out / job.folder / ERROR_FILE, board.errors.get(job.folder))
+        changed(board, job)
+
     with _locked(bench.out):
-        sweep(bench.out)
+        for folder in JOB_FOLDERS:
+            sweep(bench.out / folder)
         if not (bench.out / SETTINGS_FILE).is_file():
             pixels = {} if "pixels" in benchmark.settings else bench.read_all()
             write_json(bench.out / SETTINGS_FILE, benchmark.settings | pixels)
@@ -141,16 +151,15 @@ def run_benchmark(
             benchmark.chosen,
             workers=benchmark.workers,
             threads=benchmark.threads,
-            changed=changed,
+            changed=noted,
         )
-        _note_errors(bench.out, board)
     if board.errors:
         folder, message = next(iter(board.errors.items()))
         lost = sum(state == "left out" for state in board.states.values())
-        last = message.strip().splitlines()[-1]
         raise JobsFailedError(
             f"{len(board.errors)} of {len(board.jobs)} jobs failed and {lost} more were left out; "
-            f"the rest is kept, and the same command tries them again; first {folder}: {last} "
+            f"the rest is kept, and the same command tries them again; first {folder}: "
+            f"{last_line(message)} "
             f"(all of it: {bench.out / folder / ERROR_FILE})"
         )
     return benchmark.results()
@@ -173,13 +182,12 @@ def _locked(out: Path) -> Generator[None]:
         lock.release()
 
 
-def _note_errors(out: Path, board: Board) -> None:
-    for job in board.jobs:
-        path = out / job.folder / ERROR_FILE
-        if job.folder in board.errors:
-            write_text(path, board.errors[job.folder].strip() + "\n")
-        else:
-            path.unlink(missing_ok=True)
+def _note_error(path: Path, message: str | None) -> None:
+    """Keep what went wrong with a job beside it, until it is tried again."""
+    if message is None:
+        path.unlink(missing_ok=True)
+    else:
+        write_text(path, message.strip() + "\n")
 
 
 def _threads(share: int) -> int:

@@ -54,6 +54,7 @@ MODEL = "model"
 EMBEDDINGS = "embeddings"
 SETTINGS_FILE = "benchmark.json"
 CACHE = "cache"
+JOB_FOLDERS = ("models", "cells", "chains", CACHE)
 
 
 @dataclass(frozen=True)
@@ -249,8 +250,13 @@ def require_same_benchmark(bench: Bench, wanted: dict[str, Any]) -> None:
         return
     kept = _flat(read_json(path))
     for key, value in _flat(wanted).items():
-        if kept.get(key) != value:
-            differs = f"its {key} is {kept.get(key)!r}, not {value!r}"
+        if key not in kept:
+            raise UserError(
+                f"{bench.out} was made by an earlier version, which did not keep the {key}; choose "
+                "another --out or remove it"
+            )
+        if kept[key] != value:
+            differs = f"its {key} is {kept[key]!r}, not {value!r}"
             if "images" in key:
                 differs = "it was made from other images, or other classes"
             elif "pixels" in key:

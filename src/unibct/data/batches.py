@@ -85,7 +85,7 @@ def read_pixels(
         progress: told of each image.
     """
     shape = (len(images), height, width, channels)
-    memory = int(os.environ.get(MEMORY_VARIABLE, MEMORY)) if memory is None else memory
+    memory = pixel_memory() if memory is None else memory
     kept = np.empty(shape, dtype=np.uint8) if int(np.prod(shape)) <= memory else None
     unreadable: dict[int, str] = {}
     digests: list[bytes] = [b""] * len(images)
@@ -133,6 +133,14 @@ def read_pixels(
     digest = _digest(remaining, [digests[i] for i in good])
     kept = None if kept is None else kept[good]
     return PixelBatches(remaining, height, width, channels, names, digest, kept)
+
+
+def pixel_memory() -> int:
+    """Bytes of pixels that this process may keep."""
+    wanted = os.environ.get(MEMORY_VARIABLE, str(MEMORY))
+    if not wanted.isdecimal():
+        raise UserError(f"{MEMORY_VARIABLE}={wanted}: write a number of bytes")
+    return int(wanted)
 
 
 def _digest(images: ImageSet, pixel_digests: list[bytes]) -> str:

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from unibct.data.images import SUFFIXES, Pixels, UnreadableImageError, decode
+from unibct.data.encoded import FileSource, checked_id, encoded_set
+from unibct.data.images import SUFFIXES
 from unibct.data.sets import ImageSet
 from unibct.errors import UserError
 
@@ -18,10 +19,7 @@ def read_folder(name: str) -> ImageSet:
     """
     root = Path(name)
     if not root.is_dir():
-        raise UserError(
-            f"{name} is neither a folder root/<class>/<image> nor an embedded set "
-            "(glyphs:train, glyphs:val, glyphs:test)"
-        )
+        raise UserError(f"{name} is not a folder root/<class>/<image>")
     classes = sorted(
         entry.name
         for entry in os.scandir(root)
@@ -38,27 +36,10 @@ def read_folder(name: str) -> ImageSet:
                 f"class folder {root / class_name} has no PNG, JPEG or WebP image; "
                 "add images or remove the folder (the layout is root/<class>/<image>)"
             )
-        ids.extend(_checked_id(f"{class_name}/{name}") for name in found)
+        ids.extend(checked_id(f"{class_name}/{name}") for name in found)
         labels.extend([label] * len(found))
-
-    def read(image_id: str) -> Pixels:
-        try:
-            return decode((root / image_id).read_bytes())
-        except OSError as error:
-            raise UnreadableImageError(error.strerror or str(error)) from error
-
-    return ImageSet(name, tuple(ids), np.asarray(labels, dtype=np.int64), tuple(classes), read)
-
-
-def _checked_id(image_id: str) -> str:
-    """An id must fit on one line of a UTF-8 list file."""
-    if not image_id.isprintable() and any(mark in image_id for mark in "\n\r"):
-        raise UserError(f"{image_id!r} has a line break in its name; rename it")
-    try:
-        image_id.encode()
-    except UnicodeEncodeError as error:
-        raise UserError(f"{image_id!r} is not valid UTF-8; rename it") from error
-    return image_id
+    source = FileSource(root)
+    return encoded_set(name, tuple(ids), np.asarray(labels, dtype=np.int64), tuple(classes), source)
 
 
 def _image_names(folder: Path) -> list[str]:

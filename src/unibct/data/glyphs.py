@@ -8,9 +8,9 @@ from unibct.data.sets import ImageSet
 from unibct.errors import UserError
 
 
-def read_glyphs(name: str) -> ImageSet:
-    """``glyphs:train``, ``glyphs:val`` or ``glyphs:test``: three sets of disjoint classes."""
-    _, _, part = name.partition(":")
+def read_glyphs(part: str) -> ImageSet:
+    """``train``, ``val`` or ``test``: three sets of disjoint classes."""
+    name = f"glyphs:{part}"
     if part not in PARTS:
         raise UserError(f"{name}: say which part, {', '.join(f'glyphs:{p}' for p in PARTS)}")
     file = load_glyph_file()

@@ -38,6 +38,24 @@ def decode(data: bytes) -> Pixels:
         raise UnreadableImageError(str(error).replace("\n", " ")) from error
 
 
+def image_suffix(data: bytes) -> str:
+    """``.jpg``, ``.png`` or ``.webp``, by the first bytes; nothing is decoded."""
+    if data[:3] == b"\xff\xd8\xff":
+        return ".jpg"
+    if data[:8] == b"\x89PNG\r\n\x1a\n":
+        return ".png"
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        return ".webp"
+    raise UnreadableImageError("not a PNG, JPEG or WebP image" if data else "the file is empty")
+
+
+def encode_png(pixels: Pixels) -> bytes:
+    """A PNG file of some pixels."""
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG")
+    return file.getvalue()
+
+
 def _decode_jpeg(data: bytes) -> Pixels:
     """JPEG by libjpeg-turbo, about twice as fast as Pillow."""
     _, _, colorspace, _ = simplejpeg.decode_jpeg_header(data)

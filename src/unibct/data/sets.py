@@ -1,7 +1,7 @@
 """An image set: ids, labels, and a way to read the pixels of each image."""
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -22,6 +22,14 @@ class PixelSource(Protocol):
         ...
 
 
+class EncodedSource(Protocol):
+    """Reads the encoded bytes of one image by its id."""
+
+    def __call__(self, image_id: str) -> bytes:
+        """A PNG, JPEG or WebP file's bytes; an ``UnreadableImageError`` if they are not there."""
+        ...
+
+
 @dataclass(frozen=True)
 class ImageSet:
     """Images in a fixed order, each with an id and a class.
@@ -32,6 +40,7 @@ class ImageSet:
         labels: (images,) int64, indices into ``class_names``, without gaps.
         class_names: one per class.
         read: gives an image's pixels by its id.
+        encoded: gives an image's encoded bytes by its id; None if it was never a file.
     """
 
     name: str
@@ -39,6 +48,7 @@ class ImageSet:
     labels: NDArray[np.int64]
     class_names: tuple[str, ...]
     read: PixelSource
+    encoded: EncodedSource | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -53,6 +63,7 @@ class ImageSet:
             labels.astype(np.int64),
             tuple(self.class_names[int(c)] for c in kept),
             self.read,
+            self.encoded,
         )
 
     @cached_property
@@ -67,26 +78,6 @@ class ImageSet:
         for image_id, label in zip(self.ids, self.labels, strict=True):
             state.update(f"{image_id}\0{self.class_names[label]}\n".encode())
         return state.hexdigest()
-
-
-Reader = Callable[[str], ImageSet]
-
-
-def open_images(name: str | Path, list_file: Path | None = None) -> ImageSet:
-    """The image set that ``name`` stands for: a folder ``root/<class>/<image>`` or ``glyphs:PART``.
-
-    With ``list_file``, only the images that it names. Adding a reader is one file and one line in
-    this table.
-    """
-    from unibct.data.folder import read_folder
-    from unibct.data.glyphs import read_glyphs
-
-    name = str(name)
-    readers: dict[str, Reader] = {"glyphs": read_glyphs}
-    kind = name.split(":", 1)[0]
-    embedded = kind in readers and not Path(name).exists()
-    images = readers[kind](name) if embedded else read_folder(name)
-    return images if list_file is None else select_listed(images, list_file)
 
 
 def select_listed(images: ImageSet, list_file: Path) -> ImageSet:

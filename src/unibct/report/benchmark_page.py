@@ -87,7 +87,7 @@ def what_was_run(results: Results) -> dict[str, str]:
         "queries and templates": f"{first['queries']:,} and {first['templates']:,}",
         "seeds": ", ".join(str(seed) for seed in grid.seeds),
         "finished jobs": f"{len(results.found):,}",
-        **first["made_by"],
+        **first.get("made_by", {}),
     }
 
 
@@ -105,6 +105,8 @@ def command(grid: Grid) -> str:
     parts.append(f"--methods {','.join(grid.methods)}")
     parts.append(f"--seeds {','.join(str(seed) for seed in grid.seeds)}")
     parts.append(f"--chain {','.join(grid.chain_methods) or 'none'}")
+    if grid.skip_bad:
+        parts.append("--skip-bad-images")
     usual = load_recipe().model_dump(mode="json")
     for key, value in grid.recipe.model_dump(mode="json").items():
         if value != usual[key]:
@@ -125,7 +127,12 @@ def _about(results: Results) -> str:
     return (
         f"{methods} in {scenarios} over {seeds}: models "
         f"trained on {grid.data}, tested on {first['templates']:,} classes that none has seen "
-        f"({first['queries']:,} queries, one template per class)." + (f" {note}." if note else "")
+        f"({first['queries']:,} queries, one template per class)."
+        + (f" {note}." if note else "")
+        + "".join(
+            f" Seed {seed} is left out: it lacks {lacks} {'jobs' if lacks > 1 else 'job'}."
+            for seed, lacks in results.behind.items()
+        )
     )
 
 

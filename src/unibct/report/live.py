@@ -1,5 +1,6 @@
 """A benchmark while it runs: a live table in a terminal, a line for each finished job in a pipe."""
 
+import math
 import sys
 import time
 from collections.abc import Generator
@@ -13,9 +14,10 @@ from rich.table import Table
 from rich.text import Text
 
 from unibct.benchmark.grid import CROSS, OLD_SELF, Grid, Job, cell_folder, old_folder
-from unibct.benchmark.pool import Board
+from unibct.benchmark.pool import Board, last_line
 from unibct.benchmark.run import Benchmark
 from unibct.benchmark.work import RESULT_FILE
+from unibct.errors import UserError
 from unibct.files import read_json
 from unibct.progress import clock
 
@@ -36,7 +38,7 @@ class Gains:
         self._top1: dict[tuple[str, str], float] = {}
 
     def of(self, scenario: str, method: str, seed: int) -> float:
-        """The gain of one cell."""
+        """The gain of one cell; not a number while the old model is being trained again."""
         return self._read(cell_folder(scenario, method, seed), CROSS) - self._read(
             old_folder(scenario, seed), OLD_SELF
         )
@@ -44,7 +46,10 @@ class Gains:
     def _read(self, folder: str, test: str) -> float:
         key = (folder, test)
         if key not in self._top1:
-            result = read_json(self._out / folder / RESULT_FILE)
+            try:
+                result = read_json(self._out / folder / RESULT_FILE)
+            except UserError:
+                return math.nan
             self._top1[key] = 100 * result["tests"][test]["metrics"]["top-1"]
         return self._top1[key]
 
@@ -79,6 +84,8 @@ def _lines(benchmark: Benchmark) -> Watcher:
         kind, *names = job.folder.split("/")
         if kind == "cells" and board.states[job.folder] == "finished":
             line += f", cross − old self top-1 {gains.of(names[0], names[1], job.seed):+.1f}"
+        if job.folder in board.errors:
+            line += f": {last_line(board.errors[job.folder])}"
         print(f"{line}{left}", file=sys.stderr, flush=True)
 
     return changed
