@@ -8,7 +8,7 @@ from unibct.recipe import Recipe, load_recipe, shipped_recipes
 
 def test_the_paper_recipe_is_the_default_of_every_field():
     paper = load_recipe("paper")
-    assert paper == Recipe(dim=512)
+    assert paper == Recipe(dim=512, flip=True)  # the flip is usual for faces
     rates = [paper.learning_rate(e) for e in (0, 19.9, 20, 26, 32, 34.9)]
     assert rates == pytest.approx([0.1, 0.1, 0.01, 0.001, 0.0001, 0.0001])
 

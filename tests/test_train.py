@@ -255,7 +255,7 @@ def test_a_damaged_cache_is_made_again(sets, old_model, tmp_path, monkeypatch):
         patch.setattr(train._Trainer, "_epoch", stop)
         with pytest.raises(KeyboardInterrupt):
             train.train(sets[1], RECIPE, out, **options)
-    vectors = out / ".old_embeddings" / "embeddings" / "vectors.npy"
+    vectors = out / ".old_embeddings" / "plain" / "embeddings" / "vectors.npy"
     vectors.write_bytes(vectors.read_bytes()[:-4] + b"ruin")
     again = train.train(sets[1], RECIPE, out, resume=True, **options)
     fresh = train.train(sets[1], RECIPE, tmp_path / "n", **options)

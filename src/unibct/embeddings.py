@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from unibct.data.augment import mirrored
 from unibct.data.batches import PixelBatches, read_pixels
 from unibct.data.sets import ImageSet
 from unibct.errors import UserError
@@ -87,17 +88,18 @@ def embed_pixel_batches(
     model: Model,
     pixels: PixelBatches,
     *,
+    flip: bool = False,
     label: str = "embedding",
     progress: Progress | None = None,
 ) -> Embeddings:
-    """Embed images whose pixels are read already."""
+    """Embed images whose pixels are read already, with ``flip`` their mirror images."""
     images = pixels.images
     vectors = np.empty((len(images), model.dim), dtype=np.float32)
     # A third of a training step: forward only.
     with (progress or Silent()).task(label, len(images), weight=1 / 3) as advance:
         row = 0
         for batch in pixels.batches(np.arange(len(images)), _BATCH):
-            found = model.embed_pixels(batch)
+            found = model.embed_pixels(mirrored(batch) if flip else batch)
             if not np.isfinite(found).all():
                 bad = row + int(np.isfinite(found).all(axis=1).argmin())
                 raise UserError(f"the model gives no finite embedding for {images.ids[bad]}")
@@ -112,6 +114,7 @@ def cached_embeddings(
     pixels: PixelBatches,
     folder: Path,
     *,
+    flip: bool = False,
     label: str = "embedding",
     progress: Progress | None = None,
 ) -> Embeddings:
@@ -128,7 +131,7 @@ def cached_embeddings(
     fitting = pixels
     if (pixels.height, pixels.width, pixels.channels) != model.input.size:
         fitting = read_pixels(pixels.images, *model.input.size, progress=progress)
-    embeddings = embed_pixel_batches(model, fitting, label=label, progress=progress)
+    embeddings = embed_pixel_batches(model, fitting, flip=flip, label=label, progress=progress)
     with suppress(UserError, OSError):  # a full disk, or another process that was as fast
         shutil.rmtree(folder, ignore_errors=True)
         write_text(note, pixels.digest)

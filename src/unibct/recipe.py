@@ -42,6 +42,10 @@ class Recipe(BaseModel):
     gamma: Annotated[float, Field(gt=0, le=1)] = 0.1
     lr_warmup_epochs: NotNegative = 0.0  # the rate rises linearly from 0 for so long
     shift: Annotated[int, Field(ge=0)] = 0  # random shift of each image by up to so many pixels
+    flip: bool = False  # mirror half of the images, drawn anew in each epoch
+    crop: Share = 0.0  # cut off up to this share of an image's area, and stretch the rest
+    colour: Share = 0.0  # change brightness, contrast and saturation by up to this share
+    low_resolution: Share = 0.0  # shrink and enlarge this share of the images
     scale: Positive = 64.0
     margin: Annotated[float, Field(ge=0, lt=1.6)] = 0.5
     eta: NotNegative = 1.0  # weight of the compatibility loss

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from unibct import losses
-from unibct.data.augment import shifted
+from unibct.data.augment import augmented
 from unibct.data.batches import PixelBatches, read_pixels
 from unibct.data.sets import ImageSet
-from unibct.embeddings import Embeddings, cached_embeddings, embed_pixel_batches
+from unibct.embeddings import cached_embeddings, embed_pixel_batches
 from unibct.errors import UserError
 from unibct.files import remove_temporaries, require_absent, write_text
 from unibct.methods import Batch, Method, OldKnowledge, Settings, find_method
@@ -138,9 +138,12 @@ def train(
     return model
 
 
-def embeddings_folder(cache: Path, model: Model, pixels: PixelBatches) -> Path:
+def embeddings_folder(
+    cache: Path, model: Model, pixels: PixelBatches, *, flip: bool = False
+) -> Path:
     """Where runs that share a cache keep a model's embeddings of a training set."""
-    return cache / f"embeddings-{model.fingerprint[:12]}-{pixels.digest[:12]}"
+    view = "-flipped" if flip else ""
+    return cache / f"embeddings-{model.fingerprint[:12]}-{pixels.digest[:12]}{view}"
 
 
 def _remove_working_files(out: Path) -> None:
@@ -216,29 +219,34 @@ class _Trainer:
     def learn_from(self, old: Model, progress: Progress) -> None:
         """Make the method; the old embeddings of the training set are computed once."""
         entry = find_method(self.run.method)
-        vectors = np.empty((0, old.dim), dtype=np.float32)
-        if entry.needs_old_embeddings:
-            vectors = np.array(self._old_embeddings(old.to(self.device), progress).vectors)
         recipe = self.run.recipe
+        embeddings, flipped = torch.empty(0, old.dim, device=self.device), None
+        if entry.needs_old_embeddings:
+            embeddings = self._old_embeddings(old.to(self.device), progress)
+            if recipe.flip:
+                flipped = self._old_embeddings(old, progress, flip=True)
         knowledge = OldKnowledge(
-            embeddings=torch.from_numpy(vectors).to(self.device),
+            embeddings=embeddings,
             labels=self.labels,
             class_names=self.pixels.images.class_names,
             old_class_names=old.class_names,
             old_class_weights=old.class_weights,
+            flipped=flipped,
         )
         settings = Settings(recipe.scale, recipe.margin, recipe.tau, recipe.lam, recipe.drop)
         self.method = entry.make(knowledge, settings)
         if self.method.parameters():
             self.optimizer.add_param_group({"params": self.method.parameters()})
 
-    def _old_embeddings(self, old: Model, progress: Progress) -> Embeddings:
-        folder = self.out / OLD_EMBEDDINGS
+    def _old_embeddings(self, old: Model, progress: Progress, *, flip: bool = False) -> Tensor:
+        folder = self.out / OLD_EMBEDDINGS / ("flipped" if flip else "plain")
         if self.cache is not None:
-            folder = embeddings_folder(self.cache, old, self.pixels)
-        return cached_embeddings(
-            old, self.pixels, folder, label="old embeddings", progress=progress
+            folder = embeddings_folder(self.cache, old, self.pixels, flip=flip)
+        label = "old embeddings, mirrored" if flip else "old embeddings"
+        kept = cached_embeddings(
+            old, self.pixels, folder, flip=flip, label=label, progress=progress
         )
+        return torch.from_numpy(np.array(kept.vectors)).to(self.device)
 
     def _warmup_file(self) -> Path | None:
         digest = self.run.warmup_digest(self.pixels.digest)
@@ -305,10 +313,19 @@ class _Trainer:
             rows = torch.from_numpy(order[row : row + len(pixels)]).to(self.device)
             row += len(pixels)
             labels = self.labels[rows]
-            inputs = to_input(shifted(pixels, recipe.shift, rng), self.spec, self.device)
-            embeddings = self.network(inputs)
+            changed, mirrored = augmented(
+                pixels,
+                rng,
+                shift=recipe.shift,
+                flip=recipe.flip,
+                crop=recipe.crop,
+                colour=recipe.colour,
+                low_resolution=recipe.low_resolution,
+            )
+            flipped = None if mirrored is None else torch.from_numpy(mirrored).to(self.device)
+            embeddings = self.network(to_input(changed, self.spec, self.device))
             share = (epoch + (step + 0.5) / steps) / recipe.epochs
-            batch = Batch(embeddings, labels, rows, self.class_weights, share, method_rng)
+            batch = Batch(embeddings, labels, rows, self.class_weights, share, method_rng, flipped)
             loss_cls = losses.arcface(
                 self.method.classified(batch) if compatible else embeddings,
                 self.class_weights,

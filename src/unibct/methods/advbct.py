@@ -22,7 +22,7 @@ class AdvBct(Method):
     """
 
     def __init__(self, old: OldKnowledge, settings: Settings) -> None:
-        self._old = old.embeddings
+        self._old = old
         self._centres = class_prototypes(old.embeddings, old.labels, kind="centroid")
         distance = (F.normalize(old.embeddings, dim=1) - self._centres[old.labels]).norm(dim=1)
         largest = distance.new_zeros(len(self._centres))
@@ -42,7 +42,7 @@ class AdvBct(Method):
         """The discriminator's loss with reversed gradients, and the point-to-set loss."""
         new = F.normalize(batch.embeddings, dim=1)
         strength = 2 / (1 + math.exp(-10 * batch.progress)) - 1  # as in Ganin and Lempitsky, 2015
-        judged = torch.cat([reversed_gradient(new, strength), self._old[batch.rows]])
+        judged = torch.cat([reversed_gradient(new, strength), self._old.of(batch)])
         is_old = torch.arange(len(judged), device=judged.device) >= len(new)
         told_apart = self._discriminator(judged)[:, 0]
         adversarial = F.binary_cross_entropy_with_logits(told_apart, is_old.to(told_apart.dtype))

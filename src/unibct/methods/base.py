@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 
@@ -17,6 +18,7 @@ class OldKnowledge:
         class_names: the names of those classes.
         old_class_names: the classes that the old model was trained on.
         old_class_weights: (old classes, dim) its classifier's rows.
+        flipped: (images, dim) its embeddings of the mirrored images, where training mirrors them.
     """
 
     embeddings: Tensor
@@ -24,6 +26,14 @@ class OldKnowledge:
     class_names: tuple[str, ...]
     old_class_names: tuple[str, ...]
     old_class_weights: Tensor | None
+    flipped: Tensor | None = None
+
+    def of(self, batch: "Batch") -> Tensor:
+        """(batch, dim) the old embeddings of a batch's images as the batch shows them."""
+        plain = self.embeddings[batch.rows]
+        if self.flipped is None or batch.flipped is None:
+            return plain
+        return torch.where(batch.flipped[:, None], self.flipped[batch.rows], plain)
 
 
 @dataclass(frozen=True)
@@ -48,6 +58,7 @@ class Batch:
         class_weights: (classes, dim) the new classifier's rows, with gradients.
         progress: share of the whole training that is done, 0 to 1.
         rng: for methods that draw; the same in a resumed run.
+        flipped: (batch,) which images are mirrored; None if none is.
     """
 
     embeddings: Tensor
@@ -56,6 +67,7 @@ class Batch:
     class_weights: Tensor | None = None
     progress: float = 0.0
     rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
+    flipped: Tensor | None = None
 
 
 class Method:

@@ -16,7 +16,7 @@ class MixBct(Method):
     """
 
     def __init__(self, old: OldKnowledge, settings: Settings, *, share: float = 0.3) -> None:
-        self._old = old.embeddings
+        self._old = old
         self._usable = drop_weights(old.embeddings, old.labels, drop=settings.drop) > 0
         self._share = share
 
@@ -26,4 +26,4 @@ class MixBct(Method):
         drawn = torch.zeros(len(batch.rows), dtype=torch.bool)
         drawn[torch.from_numpy(batch.rng.permutation(len(batch.rows))[:count])] = True
         replaced = drawn.to(batch.rows.device) & self._usable[batch.rows]
-        return torch.where(replaced[:, None], self._old[batch.rows], batch.embeddings)
+        return torch.where(replaced[:, None], self._old.of(batch), batch.embeddings)

@@ -26,7 +26,7 @@ class Nccl(Method):
         return losses.neighbour_contrast(
             batch.embeddings,
             batch.labels,
-            own=self._old.embeddings[batch.rows],
+            own=self._old.of(batch),
             others=self._old.embeddings[self._queue],
             other_labels=self._old.labels[self._queue],
             tau=self._tau,

@@ -15,23 +15,23 @@ class Regress(Method):
     """Pull each new embedding to the old one of the same image."""
 
     def __init__(self, old: OldKnowledge, settings: Settings) -> None:
-        self._old = old.embeddings
+        self._old = old
 
     def loss(self, batch: Batch) -> Tensor:
         """Mean squared distance."""
-        return losses.regress(batch.embeddings, self._old[batch.rows])
+        return losses.regress(batch.embeddings, self._old.of(batch))
 
 
 class Contrast(Method):
     """Each image's own old embedding against the batch's old embeddings of other classes."""
 
     def __init__(self, old: OldKnowledge, settings: Settings) -> None:
-        self._old = old.embeddings
+        self._old = old
         self._tau = settings.tau
 
     def loss(self, batch: Batch) -> Tensor:
         """Softmax cross entropy."""
-        return losses.contrast(batch.embeddings, self._old[batch.rows], batch.labels, tau=self._tau)
+        return losses.contrast(batch.embeddings, self._old.of(batch), batch.labels, tau=self._tau)
 
 
 class FrozenClassVectors(Method):

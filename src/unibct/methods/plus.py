@@ -34,7 +34,7 @@ class UnibctPlus(Method):
         prototype: bool = False,
         weight: float = 1.0,
     ) -> None:
-        self._old = old.embeddings
+        self._old = old
         self._settings = settings
         self._shared, self._own, self._weight = shared, own, weight
         self._prototypes = None
@@ -44,7 +44,7 @@ class UnibctPlus(Method):
     def loss(self, batch: Batch) -> Tensor:
         """The mean of the losses."""
         assert batch.class_weights is not None
-        settings, old = self._settings, self._old[batch.rows]
+        settings, old = self._settings, self._old.of(batch)
         angular = {"scale": settings.scale, "margin": settings.margin}
         parts: list[Tensor] = []
         if self._shared:
