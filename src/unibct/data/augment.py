@@ -56,8 +56,8 @@ def cropped(pixels: Pixels, most: float, rng: np.random.Generator) -> Pixels:
     for number, image in enumerate(pixels):
         side = math.sqrt(1 - most * rng.random())
         rows, columns = max(round(height * side), 1), max(round(width * side), 1)
-        top = int(rng.integers(0, height - rows + 1))
-        left = int(rng.integers(0, width - columns + 1))
+        top = int(rng.random() * (height - rows + 1))
+        left = int(rng.random() * (width - columns + 1))
         result[number] = fit(image[top : top + rows, left : left + columns], *image.shape)
     return result
 
