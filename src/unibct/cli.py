@@ -5,7 +5,7 @@ import json
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -251,8 +251,21 @@ def evaluate_command(
         Path, typer.Option(metavar="OLD", help="the old model's folder, or its embeddings'")
     ],
     images: ImagesOption = None,
+    protocol: Annotated[
+        str, typer.Option(help="auto, images, pairs (a .bin file), ijbc, ijbb (a folder with meta)")
+    ] = "auto",
     far: Annotated[float, typer.Option(help="false accept rate of the headline TAR")] = 1e-4,
     seed: Annotated[int, typer.Option(min=0, help="chooses the template images")] = 0,
+    flip_test: Annotated[bool, typer.Option(help="IJB: add the mirrored image's embedding")] = True,
+    detector_scores: Annotated[
+        bool, typer.Option(help="IJB: weight images by the detector's score")
+    ] = True,
+    media_mean: Annotated[
+        bool, typer.Option(help="IJB: average a media's images before summing")
+    ] = True,
+    cache: Annotated[
+        Path, typer.Option(help="IJB: where embeddings of the images are kept")
+    ] = Path("runs/cache"),
     as_json: Annotated[bool, typer.Option("--json", help="print JSON for machines")] = False,
     skip_bad_images: SkipOption = False,
     device: DeviceOption = "auto",
@@ -262,27 +275,33 @@ def evaluate_command(
     A quarter of each class's images is pooled into the gallery's template, the rest are queries.
     Self test: both sides from one model. Cross test: new queries, old templates. Compatible:
     the cross test beats the old self test, and the bootstrap interval of the difference lies
-    above zero.
+    above zero. A .bin pair set gives 10-fold accuracy; a folder with the meta files of IJB-B or
+    IJB-C gives that protocol, for which --query and --gallery may be .npy files of embeddings too.
 
-    Example: unibct evaluate DATA --query models/new --gallery models/old
+    Examples: unibct evaluate DATA --query models/new --gallery models/old
+
+    unibct evaluate ijbc/ --protocol ijbc --query models/new --gallery models/old
     """
-    from unibct.compare import compare
+    from unibct.compare import compare, recognised_protocol
+    from unibct.data.pair_file import read_pair_file
     from unibct.data.readers import open_images
+    from unibct.ijb.compare import compare_on_ijb
+    from unibct.pair_sets import compare_on_pairs
     from unibct.progress import terminal_progress
     from unibct.report.tables import print_evaluation
 
-    image_set = open_images(data, images)
+    chosen = recognised_protocol(data, protocol)
     with terminal_progress() as progress:
-        evaluation = compare(
-            image_set,
-            query,
-            gallery,
-            far=far,
-            seed=seed,
-            skip_bad=skip_bad_images,
-            device=device,
-            progress=progress,
-        )
+        options: dict[str, Any] = {"device": device, "progress": progress}
+        if chosen == "pairs":
+            evaluation = compare_on_pairs(read_pair_file(Path(data)), query, gallery, **options)
+        elif chosen == "images":
+            options |= {"far": far, "seed": seed, "skip_bad": skip_bad_images}
+            evaluation = compare(open_images(data, images), query, gallery, **options)
+        else:
+            options |= {"far": far, "seed": seed, "flip_test": flip_test, "cache": cache}
+            options |= {"detector_scores": detector_scores, "media_mean": media_mean}
+            evaluation = compare_on_ijb(Path(data), query, gallery, name=chosen, **options)
     if as_json:
         print(json.dumps(evaluation.as_json(), indent=2))
     else:

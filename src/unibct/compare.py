@@ -10,6 +10,22 @@ from unibct.models.model import load_model
 from unibct.progress import Progress
 from unibct.train import pick_device
 
+PROTOCOLS = ("images", "pairs", "ijbc", "ijbb")
+
+
+def recognised_protocol(data: str, protocol: str = "auto") -> str:
+    """The protocol by which a data set is evaluated; ``auto``: by what it is."""
+    if protocol in PROTOCOLS:
+        return protocol
+    if protocol != "auto":
+        raise UserError(f"unknown protocol {protocol!r}; choose auto, {', '.join(PROTOCOLS)}")
+    if data.endswith(".bin"):
+        return "pairs"
+    for name in ("ijbc", "ijbb"):
+        if (Path(data) / "meta" / f"{name}_face_tid_mid.txt").is_file():
+            return name
+    return "images"
+
 
 def compare(
     images: ImageSet,

@@ -16,7 +16,7 @@ from unibct.data.sets import ImageSet
 from unibct.errors import UserError
 from unibct.files import atomic_folder, read_json, write_json, write_text
 from unibct.models.model import Model
-from unibct.progress import Progress, Silent
+from unibct.progress import Advance, Progress, Silent
 
 FORMAT = 1
 DESCRIPTION_FILE = "embeddings.json"
@@ -107,6 +107,25 @@ def embed_pixel_batches(
             row += len(batch)
             advance(len(batch))
     return Embeddings(vectors, images.ids, images.labels, images.class_names, model.fingerprint)
+
+
+def raw_embeddings(
+    model: Model,
+    pixels: PixelBatches,
+    *,
+    flip_test: bool = True,
+    rows: range | None = None,
+    advance: Advance = lambda count: None,
+) -> NDArray[np.float32]:
+    """(images, dim) of some rows, not normalised; see ``Model.raw_embeddings``."""
+    rows = range(len(pixels.images)) if rows is None else rows
+    vectors = np.empty((len(rows), model.dim), dtype=np.float32)
+    done = 0
+    for batch in pixels.batches(np.arange(rows.start, rows.stop), _BATCH):
+        vectors[done : done + len(batch)] = model.raw_embeddings(batch, flip_test=flip_test)
+        done += len(batch)
+        advance(len(batch))
+    return vectors
 
 
 def cached_embeddings(

@@ -99,6 +99,18 @@ class Criterion:
         """*Within noise* as long as the interval holds zero."""
         return verdict_of(self.low, self.high)
 
+    def as_json(self) -> dict[str, Any]:
+        """Plain values for machines."""
+        return {
+            "metric": self.metric,
+            "old_self": self.old_self,
+            "cross": self.cross,
+            "difference": self.difference,
+            "interval": [self.low, self.high],
+            "confidence": CONFIDENCE,
+            "verdict": self.verdict,
+        }
+
 
 @dataclass(frozen=True)
 class Evaluation:
@@ -131,18 +143,7 @@ class Evaluation:
             "verdict": self.verdict,
             "far": self.far,
             "note": self.note,
-            "criteria": [
-                {
-                    "metric": c.metric,
-                    "old_self": c.old_self,
-                    "cross": c.cross,
-                    "difference": c.difference,
-                    "interval": [c.low, c.high],
-                    "confidence": CONFIDENCE,
-                    "verdict": c.verdict,
-                }
-                for c in self.criteria
-            ],
+            "criteria": [criterion.as_json() for criterion in self.criteria],
             "tests": {
                 name: self.metrics(name)
                 | {"tar_at_far": {f"{far:g}": test.tar(far) for far in carried}}

@@ -59,7 +59,12 @@ class PixelBatches:
         try:
             return _read_fitted(self.images, index, self.height, self.width, self.channels)
         except UnreadableImageError as error:
-            raise UserError(f"{self.images.ids[index]} was readable before: {error}") from error
+            raise UserError(f"{self.images.ids[index]} cannot be read: {error}") from error
+
+
+def unread_pixels(images: ImageSet, height: int, width: int, channels: int) -> PixelBatches:
+    """The same without a look at any image: each is decoded when it is used, and not kept."""
+    return PixelBatches(images, height, width, channels, (), images.digest, None)
 
 
 def read_pixels(

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from unibct.adapters import Adapter
 from unibct.arrays import is_array, same_kind, to_numpy
+from unibct.data.augment import mirrored
 from unibct.data.images import Pixels, UnreadableImageError, decode, fit, pillow_pixels
 from unibct.errors import UserError
 from unibct.files import atomic_file, read_json, write_json
@@ -113,11 +114,26 @@ class Model:
 
     def embed_pixels(self, pixels: Pixels) -> NDArray[np.float32]:
         """One batch that is fitted already: (batch, height, width, channels) -> (batch, dim)."""
-        with torch.inference_mode(), evaluating(self.network):
-            vectors = F.normalize(
-                self.network(to_input(pixels, self.input, self.device)).float(), dim=1
-            )
+        with torch.inference_mode():
+            vectors = F.normalize(self._network_output(pixels), dim=1)
             return (vectors if self.adapter is None else self.adapter(vectors)).cpu().numpy()
+
+    def raw_embeddings(self, pixels: Pixels, *, flip_test: bool = True) -> NDArray[np.float32]:
+        """The network's outputs as they are, for pooling; those of the mirror images added.
+
+        How long an output is tells how sure the network is, and counts where several are pooled.
+        (An adapter takes and gives outputs of length 1.)
+        """
+        views = (pixels, mirrored(pixels)) if flip_test else (pixels,)
+        with torch.inference_mode():
+            outputs = [self._network_output(view) for view in views]
+            if self.adapter is not None:
+                outputs = [self.adapter(output) for output in outputs]
+            return torch.stack(outputs).sum(dim=0).cpu().numpy()
+
+    def _network_output(self, pixels: Pixels) -> Tensor:
+        with evaluating(self.network):
+            return self.network(to_input(pixels, self.input, self.device)).float()
 
     def to(self, device: str | torch.device) -> "Model":
         """Move the network (in place) to a device."""

@@ -9,12 +9,15 @@ from rich.table import Table
 from unibct.benchmark.results import Results
 from unibct.benchmark.run import Benchmark
 from unibct.evaluate import CONFIDENCE, Evaluation
+from unibct.ijb.protocol import IjbEvaluation
+from unibct.pair_sets import PairEvaluation
 from unibct.progress import clock
 from unibct.report.sheets import Cell, chain_table, gains, verdicts
 
 TEST_TITLES = {
     "old→old": "old self test",
     "new→old": "cross test",
+    "old→new": "cross test, reversed",
     "new→new": "new self test",
     "free→free": "free self test",
     "free→old": "free, old gallery",
@@ -22,18 +25,20 @@ TEST_TITLES = {
 _STYLES = {"compatible": "bold green", "not compatible": "bold red", "within noise": "bold yellow"}
 
 
-def print_evaluation(evaluation: Evaluation, console: Console | None = None) -> None:
+def print_evaluation(
+    evaluation: Evaluation | IjbEvaluation | PairEvaluation, console: Console | None = None
+) -> None:
     """The tests, the criterion per metric, and the verdict."""
     console = console or Console()
-    metrics = [criterion.metric for criterion in evaluation.criteria]
-    tests = _table(console, "query → gallery, %", *metrics)
+    tests = {name: evaluation.metrics(name) for name in evaluation.tests}
+    metrics = list(dict.fromkeys(metric for values in tests.values() for metric in values))
+    table = _table(console, "query → gallery, %", *metrics)
     for name, title in TEST_TITLES.items():
-        if name in evaluation.tests:
-            values = evaluation.metrics(name).values()
-            style = "bold" if name == "new→old" else None
-            row = [f"{100 * value:.2f}" for value in values]
-            tests.add_row(f"{name}  {title}", *row, style=style)
-    console.print(tests)
+        if name in tests:
+            values = [tests[name].get(metric) for metric in metrics]
+            row = ["—" if value is None else f"{100 * value:.2f}" for value in values]
+            table.add_row(f"{name}  {title}", *row, style="bold" if name == "new→old" else None)
+    console.print(table)
     interval = f"{100 * CONFIDENCE:.0f} % interval"
     criterion_table = _table(console, "cross − old self, points", "difference", interval, "verdict")
     for c in evaluation.criteria:

@@ -1,0 +1,1 @@
+"""The IJB-B and IJB-C protocols: meta files, aligned faces, pooled templates, tests."""

@@ -1,0 +1,114 @@
+"""The aligned faces of a benchmark, and a model's embeddings of them, kept for the next time."""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unibct.data.batches import unread_pixels
+from unibct.data.images import Pixels, UnreadableImageError, decode
+from unibct.data.sets import ImageSet
+from unibct.embeddings import raw_embeddings
+from unibct.errors import UserError
+from unibct.files import atomic_file
+from unibct.ijb.align import align
+from unibct.ijb.meta import Meta
+from unibct.models.model import Model
+from unibct.progress import Progress, Silent
+
+FOLDER = "loose_crop"
+_PIECE = 8192  # rows of a file in the cache: what a killed run loses at the most
+
+
+@dataclass(frozen=True)
+class _Aligned:
+    """Reads a row's image and brings its face into position; an id is ``row:name``."""
+
+    folder: Path
+    landmarks: NDArray[np.float32]
+
+    def __call__(self, image_id: str) -> Pixels:
+        row, _, name = image_id.partition(":")
+        try:
+            data = (self.folder / name).read_bytes()
+        except OSError as error:
+            raise UnreadableImageError(error.strerror or str(error)) from error
+        return align(decode(data), self.landmarks[int(row)])
+
+
+def aligned_images(root: Path, meta: Meta) -> ImageSet:
+    """Each row of the meta files as an aligned image, a class for each template."""
+    folder = root / FOLDER
+    missing = [name for name in dict.fromkeys(meta.images) if not (folder / name).is_file()]
+    if missing:
+        raise UserError(
+            f"{folder} lacks {len(missing)} of the images that the meta files name, first "
+            f"{missing[0]}; unpack the images again, or give precomputed embeddings"
+        )
+    ids = tuple(f"{row}:{name}" for row, name in enumerate(meta.images))
+    templates, labels = np.unique(meta.templates, return_inverse=True)
+    names = tuple(str(template) for template in templates.tolist())
+    read = _Aligned(folder, meta.landmarks)
+    return ImageSet(str(root), ids, labels.astype(np.int64), names, read)
+
+
+def image_embeddings(
+    model: Model,
+    root: Path,
+    meta: Meta,
+    cache: Path,
+    *,
+    flip_test: bool = True,
+    progress: Progress | None = None,
+) -> NDArray[np.float32]:
+    """(rows, dim) a model's raw embeddings of all images, from the cache as far as they are there.
+
+    The cache has a folder for each model and state of the images, with files of some thousand
+    rows: a run that was killed goes on with the first file that is missing.
+    """
+    images = aligned_images(root, meta)
+    folder = cache / f"{_digest(root, meta)[:16]}-{model.fingerprint[:16]}"
+    folder = folder if flip_test else folder.with_name(f"{folder.name}-one-view")
+    pixels = unread_pixels(images, *model.input.size)
+    pieces: list[NDArray[np.float32]] = []
+    starts = range(0, len(images), _PIECE)
+    kept = [_kept(folder, start, len(images), model.dim) for start in starts]
+    known = sum(len(piece) for piece in kept if piece is not None)
+    task = (progress or Silent()).task("embedding faces", len(images), done=known)
+    with task as advance:
+        for start, piece in zip(starts, kept, strict=True):
+            if piece is None:
+                rows = range(start, min(start + _PIECE, len(images)))
+                piece = raw_embeddings(
+                    model, pixels, flip_test=flip_test, rows=rows, advance=advance
+                )
+                with atomic_file(_piece_file(folder, start)) as new, new.open("wb") as file:
+                    np.save(file, piece, allow_pickle=False)
+            pieces.append(piece)
+    return np.concatenate(pieces)
+
+
+def _piece_file(folder: Path, start: int) -> Path:
+    return folder / f"rows-{start:08}.npy"
+
+
+def _kept(folder: Path, start: int, rows: int, dim: int) -> NDArray[np.float32] | None:
+    """A file of the cache, unless it is missing or damaged."""
+    try:
+        piece: NDArray[Any] = np.load(_piece_file(folder, start), allow_pickle=False)
+    except (OSError, ValueError, EOFError):
+        return None
+    whole = piece.shape == (min(_PIECE, rows - start), dim) and piece.dtype == np.float32
+    return piece if whole else None
+
+
+def _digest(root: Path, meta: Meta) -> str:
+    """Changes with any image's name, size or time, and with any landmark."""
+    state = hashlib.sha256(np.ascontiguousarray(meta.landmarks).tobytes())
+    for name in meta.images:
+        found = (root / FOLDER / name).stat()
+        state.update(f"{name} {found.st_size} {found.st_mtime_ns}\n".encode())
+    return state.hexdigest()
