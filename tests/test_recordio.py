@@ -68,6 +68,9 @@ def test_whatever_is_written_is_read_back(tmp_path_factory, contents):
     path.write_bytes(data)
     file = RecordFile(path)
     assert [file.read(offset) for offset in offsets] == contents
+    for offset, content in zip(offsets, contents, strict=True):
+        if len(content) >= 24 and content[:4] == bytes(4):  # a header whose label stands in it
+            assert file.payload(offset) == content[24:]
     assert list(file.scan()) == offsets
 
 
@@ -154,6 +157,15 @@ def test_insightface_layout(packed):
         assert images.class_names == ("0", "1", "2")
         assert images.encoded("1/4") == jpeg(40)
         assert images.read("2/6").shape == (112, 112, 3)
+
+
+def test_keys_may_have_gaps(packed, tmp_path):
+    (tmp_path / "train.rec").write_bytes((packed / "train.rec").read_bytes())
+    lines = (packed / "train.idx").read_text().splitlines(keepends=True)
+    (tmp_path / "train.idx").write_text("".join(x for x in lines if x.split()[0] not in "24"))
+    images = open_images(tmp_path)
+    assert images.ids == ("0/1", "0/3", "2/5", "2/6")
+    assert [images.encoded(i) for i in images.ids] == [jpeg(10 * key) for key in (1, 3, 5, 6)]
 
 
 def test_it_goes_to_other_processes_without_its_file_handle(packed):

@@ -23,6 +23,8 @@ from unibct.errors import UserError
 MAGIC = 0xCED7230A
 HEADER = struct.Struct("<IfQQ")  # flag, label, id, id2
 _PART = struct.Struct("<II")  # magic, flag and length
+_HEAD = struct.Struct("<III")  # the same, and the header's flag
+_HEAD_BYTES = _PART.size + HEADER.size
 _MAGIC_BYTES = struct.pack("<I", MAGIC)
 _LENGTH = (1 << 29) - 1
 _WHOLE, _FIRST, _MIDDLE, _LAST = range(4)
@@ -104,6 +106,15 @@ class RecordFile:
     def record(self, offset: int) -> Record:
         """The record that begins at ``offset``, taken apart."""
         return parse_record(self.read(offset), f"{self.path}, offset {offset}")
+
+    def payload(self, offset: int) -> bytes:
+        """What follows header and labels of the record that begins at ``offset``."""
+        if 0 <= offset <= self.size - _HEAD.size:  # the usual record, without a detour
+            magic, word, flag = _HEAD.unpack_from(self.data, offset)
+            begin, end = offset + _HEAD_BYTES + 4 * flag, offset + _PART.size + word
+            if magic == MAGIC and word <= _LENGTH and begin <= end <= self.size:
+                return self.data[begin:end]
+        return self.record(offset).payload  # split, or damaged
 
     def scan(self) -> Iterator[int]:
         """The offset of each record, from the first to the last, for files without an index."""

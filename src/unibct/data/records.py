@@ -28,8 +28,10 @@ class RecordSource:
 
     def __call__(self, image_id: str) -> bytes:
         """What follows the record's header and labels."""
-        row = int(np.searchsorted(self.keys, int(image_id.rpartition("/")[2])))
-        return self.file.record(int(self.offsets[row])).payload
+        row = int(image_id.rpartition("/")[2]) - int(self.keys[0])
+        if len(self.keys) <= int(self.keys[-1]) - int(self.keys[0]):  # keys have gaps
+            row = int(np.searchsorted(self.keys, row + int(self.keys[0])))
+        return self.file.payload(int(self.offsets[row]))
 
 
 def is_record_set(path: Path) -> bool:
