@@ -24,6 +24,7 @@ ORDER = [
     "train evaluate adapt",
     "ijb pair_sets",
     "miniatures",
+    "rehearsal",
     "compare demo",
     "benchmark",
     "report",
