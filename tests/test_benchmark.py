@@ -40,6 +40,7 @@ from unibct.evaluate import evaluate_upgrade, search_test
 from unibct.models.model import load_model
 from unibct.recipe import load_recipe
 from unibct.report.benchmark_page import command, render_markdown, write_benchmark_report
+from unibct.report.live import Gains
 from unibct.report.sheets import all_tables, chain_averages
 from unibct.scenarios import split
 
@@ -168,6 +169,23 @@ def test_without_a_test_set_a_part_of_the_classes_is_held_out(photo_folder):
 def test_too_few_classes_to_hold_some_out_are_refused(unseen_folder):
     with pytest.raises(UserError, match=r"has 8 classes; to hold some out .* give test images"):
         make_grid(str(unseen_folder)).open()
+
+
+def test_too_few_classes_for_a_scenario_are_refused_at_planning(glyph_classes):
+    few = glyph_classes.select(np.flatnonzero(glyph_classes.labels < 5))
+    with pytest.raises(UserError, match="has 5 classes to train on: too few for open-class"):
+        make_jobs(make_grid(scenarios=["open-class"]), few)
+    assert make_jobs(make_grid(scenarios=["open-data"], chain=[]), few)
+
+
+def test_a_live_table_has_no_gain_while_the_old_model_is_trained_again(finished, tmp_path):
+    benchmark, results = finished
+    gains = Gains(benchmark.bench.out)
+    expected = results.cross("open-class", "none", "top-1") - results.old_self(
+        "open-class", "top-1"
+    )
+    assert gains.of("open-class", "none", 1) == pytest.approx(100 * expected.values[1])
+    assert np.isnan(Gains(tmp_path).of("open-class", "none", 1))
 
 
 def test_a_warm_start_is_for_new_models_of_the_same_architecture():

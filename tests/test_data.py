@@ -217,3 +217,12 @@ def test_an_image_that_vanishes_is_named(photo_folder, tmp_path):
     (root / images.ids[4]).unlink()
     with pytest.raises(UserError, match=f"{images.ids[4]} was readable before"):
         list(pixels.batches(np.arange(10), 5))
+
+
+def test_the_memory_for_pixels_is_a_number_of_bytes(photo_folder, monkeypatch):
+    images = open_images(photo_folder)
+    monkeypatch.setenv("UNIBCT_PIXEL_MEMORY", "0")
+    assert read_pixels(images, 8, 8, 1)._kept is None
+    monkeypatch.setenv("UNIBCT_PIXEL_MEMORY", "2G")
+    with pytest.raises(UserError, match="UNIBCT_PIXEL_MEMORY=2G: write a number of bytes"):
+        read_pixels(images, 8, 8, 1)
