@@ -215,7 +215,7 @@ def test_an_image_that_vanishes_is_named(photo_folder, tmp_path):
     images = open_images(root)
     pixels = read_pixels(images, 32, 32, 1, memory=0)
     (root / images.ids[4]).unlink()
-    with pytest.raises(UserError, match=f"{images.ids[4]} was readable before"):
+    with pytest.raises(UserError, match=f"{images.ids[4]} cannot be read"):
         list(pixels.batches(np.arange(10), 5))
 
 

@@ -306,7 +306,7 @@ def test_runs_that_share_a_cache_share_the_warm_up_and_the_old_embeddings(
         return epoch(self, number, *arguments)
 
     monkeypatch.setattr(train._Trainer, "_epoch", watched)
-    monkeypatch.setattr(train, "cached_embeddings", None)
+    monkeypatch.setattr(embeddings, "embed_pixel_batches", None)
     second = trained("second", "mixbct", cache=cache)
     assert epochs == [1]
     assert second.fingerprint == alone["mixbct"].fingerprint

@@ -94,7 +94,10 @@ def train_command(
         typer.Option(help=f"{METHOD_NAMES}  [default: unibct-plus with --old, else none]"),
     ] = None,
     recipe: Annotated[
-        str, typer.Option(metavar="FILE", help="a TOML file, or a shipped one: glyphs, paper")
+        str,
+        typer.Option(
+            metavar="FILE", help="a TOML file, or a shipped one: glyphs, paper, ms1mv3-SCENARIO"
+        ),
     ] = "glyphs",
     set_: SetOption = None,
     seed: Annotated[int | None, typer.Option(help="the recipe's seed")] = None,
@@ -408,7 +411,10 @@ def benchmark_command(
         bool, typer.Option("--quick", help="two scenarios, one seed, no chain, by default")
     ] = False,
     recipe: Annotated[
-        str, typer.Option(metavar="FILE", help="a TOML file, or a shipped one: glyphs, paper")
+        str,
+        typer.Option(
+            metavar="FILE", help="a TOML file, or a shipped one: glyphs, paper, ms1mv3-SCENARIO"
+        ),
     ] = "glyphs",
     set_: SetOption = None,
     skip_bad_images: SkipOption = False,
