@@ -1,7 +1,11 @@
+import multiprocessing
 import os
 import re
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,6 +30,13 @@ TINY = [
     "lr_warmup_epochs=0",
     "eta=1.0",
 ]
+
+
+def in_another_process(function: Callable[[str], Any], argument: str) -> Any:
+    """What a function gives in a process that shares nothing with this one."""
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=context) as pool:
+        return pool.submit(function, argument).result()
 
 
 def tags_of_offline_page(page: str) -> list[str]:

@@ -476,10 +476,10 @@ def test_the_forecast_counts_what_is_left(tmp_path):
 
 def test_the_forecast_waits_for_what_a_job_needs():
     jobs = [Job("a", 0, ()), Job("b", 0, (), needs=("a",)), Job("c", 0, ()), Job("d", 0, ())]
-    seconds = {"a": 3.0, "b": 4.0, "c": 1.0, "d": 1.0}
-    assert schedule(jobs, seconds, 1) == 9
-    assert schedule(jobs, seconds, 2) == 7  # c and d beside a, then b alone
-    assert schedule(jobs, seconds, 9) == 7
+    costs = {"a": 3.0, "b": 4.0, "c": 1.0, "d": 1.0}  # given, not measured
+    assert schedule(jobs, costs, 1) == 9
+    assert schedule(jobs, costs, 2) == 7  # c and d beside a, then b alone
+    assert schedule(jobs, costs, 9) == 7
     assert schedule([], {}, 2) == 0
 
 
