@@ -326,7 +326,9 @@ def compatibility(
     before, after = (headline_metrics(test, far) for test in (old_self, cross))
     sampled = [sampled_metrics(test, draws, far) for test in (old_self, cross)]
     return tuple(
-        _criterion(metric, before[metric], after[metric], sampled[1][metric] - sampled[0][metric])
+        sampled_criterion(
+            metric, before[metric], after[metric], sampled[1][metric] - sampled[0][metric]
+        )
         for metric in after
     )
 
@@ -356,7 +358,8 @@ def sampled_metrics(test: SearchTest, draws: Ints, far: float) -> dict[str, Floa
     return {tar_name(far): _bootstrap_tar(test, draws, far)} | tops
 
 
-def _criterion(metric: str, old_self: float, cross: float, differences: Floats) -> Criterion:
+def sampled_criterion(metric: str, old_self: float, cross: float, differences: Floats) -> Criterion:
+    """The criterion with the interval of sampled differences cross − old self."""
     tail = (1 - CONFIDENCE) / 2
     low, high = np.quantile(differences, [tail, 1 - tail])
     return Criterion(metric, old_self, cross, float(low), float(high))

@@ -17,10 +17,10 @@ from unibct.embeddings import raw_embeddings
 from unibct.errors import UserError
 from unibct.evaluate import (
     BOOTSTRAP_REPEATS,
-    CONFIDENCE,
     Criterion,
     Verdict,
     joint_verdict,
+    sampled_criterion,
 )
 from unibct.metrics import Floats, FoldAccuracy, fold_accuracy
 from unibct.models.model import load_model
@@ -95,10 +95,8 @@ def evaluate_pairs(
     draws = np.array(
         [gain[rng.integers(0, len(gain), len(gain))].mean() for _ in range(BOOTSTRAP_REPEATS)]
     )
-    tail = (1 - CONFIDENCE) / 2
-    low, high = (float(v) for v in np.quantile(draws, [tail, 1 - tail]))
     mean = (tests["new→old"].mean + tests["old→new"].mean) / 2
-    return PairEvaluation(tests, (Criterion(METRIC, tests["old→old"].mean, mean, low, high),))
+    return PairEvaluation(tests, (sampled_criterion(METRIC, tests["old→old"].mean, mean, draws),))
 
 
 def compare_on_pairs(

@@ -16,13 +16,13 @@ from unibct.arrays import checked_embeddings, checked_labels, normalized, requir
 from unibct.errors import UserError
 from unibct.evaluate import (
     BOOTSTRAP_REPEATS,
-    CONFIDENCE,
     HEADLINE_FAR,
     Criterion,
     Verdict,
     carried_fars,
     headline_far,
     joint_verdict,
+    sampled_criterion,
     tar_name,
 )
 from unibct.ijb.bootstrap import sampled_tar, sampled_top, subject_draws
@@ -156,7 +156,7 @@ def evaluate_templates(
             }
         )
     criteria = tuple(
-        _criterion(metric, point[0][metric], point[1][metric], values - sampled[0][metric])
+        sampled_criterion(metric, point[0][metric], point[1][metric], values - sampled[0][metric])
         for metric, values in sampled[1].items()
     )
     fars = tuple(sorted({far, *carried_fars(len(subjects))}))
@@ -227,9 +227,3 @@ def _search(meta: Meta, query: _Model, gallery: _Model) -> IdentificationTest:
             for name, part in meta.galleries.items()
         },
     )
-
-
-def _criterion(metric: str, old_self: float, cross: float, differences: Floats) -> Criterion:
-    tail = (1 - CONFIDENCE) / 2
-    low, high = np.quantile(differences, [tail, 1 - tail])
-    return Criterion(metric, old_self, cross, float(low), float(high))
