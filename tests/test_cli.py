@@ -149,8 +149,8 @@ def test_every_kind_of_bad_input_is_one_line_and_exit_code_2(work, photo_folder,
         assert sum(line.startswith("error: ") for line in lines) == 1
         assert "Traceback" not in captured.err
         assert sorted(tmp_path.rglob("*")) == before, arguments
-    assert run("embed", work / "new", photo_folder, "--out", work / "emb/new") == 2
-    assert "exists already" in capsys.readouterr().err
+    assert run("embed", work / "old", photo_folder, "--out", work / "emb/new") == 2
+    assert "emb/new" in capsys.readouterr().err
 
 
 def test_ctrl_c_says_how_to_go_on(monkeypatch, capsys):

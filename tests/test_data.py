@@ -7,7 +7,6 @@ import pytest
 from PIL import Image
 
 from unibct.data import batches
-from unibct.data.augment import shifted
 from unibct.data.batches import read_pixels
 from unibct.data.images import UnreadableImageError, decode, fit
 from unibct.data.readers import open_images, select_listed
@@ -158,20 +157,6 @@ def test_unreadable_images_are_listed_or_left_out(photo_folder, tmp_path, monkey
     monkeypatch.setattr(batches, "_NAMED", 1)
     with pytest.raises(UserError, match="and 1 more"):
         read_pixels(images, 32, 32, 1)
-
-
-def test_shift_moves_each_image_and_keeps_its_size():
-    rng = np.random.default_rng(0)
-    pixels = rng.integers(0, 255, (40, 9, 7, 1)).astype(np.uint8)
-    moved = shifted(pixels, 2, np.random.default_rng(1))
-    assert moved.shape == pixels.shape
-    padded = np.pad(pixels, ((0, 0), (2, 2), (2, 2), (0, 0)), mode="edge")
-    for before, after in zip(padded, moved, strict=True):
-        places = [(r, c) for r in range(5) for c in range(5)]
-        assert any((before[r : r + 9, c : c + 7] == after).all() for r, c in places)
-    assert shifted(pixels, 0, rng) is pixels
-    again = shifted(pixels, 2, np.random.default_rng(1))
-    assert np.array_equal(moved, again)
 
 
 def test_folder_takes_the_images_of_class_folders_only(tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,14 +13,14 @@ from unibct.compare import recognised_protocol
 from unibct.data.images import encode_png
 from unibct.data.pair_file import read_pair_file
 from unibct.data.readers import open_images
-from unibct.embeddings import Embeddings, save_embeddings
 from unibct.errors import UserError
 from unibct.ijb.compare import compare_on_ijb
-from unibct.ijb.images import aligned_images, image_embeddings
+from unibct.ijb.images import aligned_images, image_embeddings, mapped_array
 from unibct.ijb.meta import read_meta
 from unibct.miniatures import coloured, make_ijbc, make_ms1mv3
 from unibct.models.model import load_model
 from unibct.pair_sets import compare_on_pairs, evaluate_pairs
+from unibct.store import Embeddings, save_embeddings
 
 
 def run(*arguments):
@@ -103,6 +104,25 @@ def test_evaluation_on_ijbc_is_cached_and_takes_precomputed_embeddings(root, cap
     assert plain.metrics("new→old") != given.metrics("new→old")
 
 
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"flip_test": False},
+        {"detector_scores": False},
+        {"media_mean": False},
+        {"normalize_images": True},
+    ],
+)
+def test_each_rule_of_pooling_makes_a_difference(root, option):
+    def scores(**options):
+        found = compare_on_ijb(
+            root / "ijbc", root / "new", root / "old", cache=root / "cache", device="cpu", **options
+        )
+        return found.verification["new→old"].impostor
+
+    assert np.abs(scores() - scores(**option)).max() > 1e-4
+
+
 def test_a_killed_embedding_goes_on_and_a_changed_image_is_embedded_again(
     root, monkeypatch, tmp_path
 ):
@@ -111,10 +131,13 @@ def test_a_killed_embedding_goes_on_and_a_changed_image_is_embedded_again(
     whole = image_embeddings(model, root / "ijbc", meta, tmp_path)
     files = sorted(tmp_path.rglob("*.npy"))
     assert [len(np.load(f)) for f in files] == [50, 50, 44]
-    files[1].unlink()
-    files[2].write_bytes(b"damaged")
-    again = image_embeddings(model, root / "ijbc", meta, tmp_path)
-    assert np.array_equal(again, whole)
+    header = files[0].read_bytes()
+    for damaged in (b"", b"damaged", header[:60], header[:200], header.replace(b"}", b"'", 1)):
+        files[0].write_bytes(damaged)
+        files[1].unlink()
+        np.save(files[2], np.zeros((44, 7), dtype=np.float32))  # of another dimension
+        again = image_embeddings(model, root / "ijbc", meta, tmp_path)
+        assert np.array_equal(again, whole)
     picture = root / "ijbc/loose_crop/1.jpg"
     before = picture.read_bytes()
     picture.write_bytes((root / "ijbc/loose_crop/2.jpg").read_bytes())
@@ -143,6 +166,65 @@ def test_what_does_not_fit_is_named(root, tmp_path):
     (tmp_path / "7.jpg").rename(picture)
     with pytest.raises(UserError, match="unknown protocol 'lfw'"):
         recognised_protocol("x", "lfw")
+
+
+def test_nothing_is_embedded_before_both_sides_are_seen(root, tmp_path, monkeypatch):
+    monkeypatch.setattr("unibct.ijb.compare.image_embeddings", None)  # it would be called
+    rows = len(read_meta(root / "ijbc").images)
+    np.save(tmp_path / "narrow.npy", np.ones((rows, 8), dtype=np.float32))
+    np.save(tmp_path / "whole_numbers.npy", np.ones((rows, 128), dtype=np.int64))
+    np.savez(tmp_path / "zip.npz", np.ones((rows, 128)))
+    (tmp_path / "zip.npz").rename(tmp_path / "zip.npy")
+    (tmp_path / "empty.npy").touch()
+    (tmp_path / "pickle.npy").write_bytes(pickle.dumps(np.ones((rows, 128))))
+    for name, message in {
+        "absent": r"absent is not a model folder",
+        "absent.npy": r"absent\.npy cannot be read: No such file",
+        "narrow.npy": r"narrow\.npy has dimension 8 but .*old has dimension 128",
+        "whole_numbers.npy": r"whole_numbers\.npy has int64 values",
+        "zip.npy": r"zip\.npy is not a whole \.npy file",
+        "empty.npy": r"empty\.npy is not a whole \.npy file",
+        "pickle.npy": r"pickle\.npy is not a whole \.npy file",
+    }.items():
+        with pytest.raises(UserError, match=message):
+            compare_on_ijb(root / "ijbc", tmp_path / name, root / "old")
+    with pytest.raises(UserError, match=r"--far must lie in \(0, 1\], not 0"):
+        compare_on_ijb(root / "ijbc", root / "new", root / "old", far=0)
+
+
+def test_a_damaged_npy_file_is_an_error_or_an_array(tmp_path):
+    path = tmp_path / "a.npy"
+    np.save(path, np.ones((3, 2), dtype=np.float32))
+    good = path.read_bytes()
+    header = len(good) - 24
+    damaged = [good[:length] for length in range(len(good))]
+    damaged += [
+        good[:i] + mark + good[i + 1 :] for i in range(header) for mark in (b"(", b"'", b"9")
+    ]
+    messages = []
+    for data in damaged:
+        path.write_bytes(data)
+        try:
+            mapped_array(path)
+        except UserError as error:
+            messages.append(str(error))
+    assert len(messages) > len(good)
+    assert all(m.startswith(f"{path} is not a whole .npy file: ") for m in messages)
+
+
+def test_what_cannot_be_pooled_or_aligned_is_named(root, tmp_path):
+    meta = read_meta(root / "ijbc")
+    vectors = np.ones((len(meta.images), 128), dtype=np.float32)
+    vectors[5, 2] = np.nan
+    np.save(tmp_path / "nan.npy", vectors)
+    with pytest.raises(UserError, match=r"nan\.npy: embeddings has NaN or infinite .* row 5"):
+        compare_on_ijb(root / "ijbc", tmp_path / "nan.npy", tmp_path / "nan.npy")
+    landmarks = meta.landmarks.copy()
+    landmarks[4] = 50
+    with pytest.raises(UserError, match=r"4:5\.jpg cannot be read: the landmarks .* no position"):
+        image_embeddings(
+            load_model(root / "old"), root / "ijbc", replace(meta, landmarks=landmarks), tmp_path
+        )
 
 
 def test_pair_sets(root, tmp_path, capsys):

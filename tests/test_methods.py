@@ -145,12 +145,12 @@ def test_structural_prototypes_follow_the_new_model_and_survive_a_checkpoint():
     old = knowledge()
     method = find_method("unibct").make(old, SETTINGS)
     method.refresh(torch.randn(24, 8, generator=torch.Generator().manual_seed(1)))
-    first = {k: v.clone() for k, v in method.state().items()}
+    first = {k: v.clone() for k, v in method.class_state().items()}
     method.refresh(torch.randn(24, 8, generator=torch.Generator().manual_seed(2)))
-    assert not torch.equal(method.state()["class_vectors"], first["class_vectors"])
+    assert not torch.equal(method.class_state()["class_vectors"], first["class_vectors"])
     other = find_method("unibct").make(old, SETTINGS)
     other.load_state(first)
-    assert torch.equal(other.state()["class_vectors"], first["class_vectors"])
+    assert torch.equal(other.class_state()["class_vectors"], first["class_vectors"])
 
 
 def test_bct_refuses_new_classes_and_a_missing_classifier():

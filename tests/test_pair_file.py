@@ -22,7 +22,7 @@ def written(tmp_path, content, protocol=2):
     return path
 
 
-@pytest.mark.parametrize("protocol", range(5))
+@pytest.mark.parametrize("protocol", range(6))
 @pytest.mark.parametrize("kind", ["bytes", "arrays"])
 def test_pairs_of_every_protocol(tmp_path, protocol, kind):
     images = IMAGES
@@ -53,6 +53,15 @@ class Bomb:
 
     def __reduce__(self):
         return self.made
+
+
+def test_a_pickle_cannot_alter_what_answers_it(tmp_path):
+    state = b"N}X\x07\0\0\0__doc__X\x01\0\0\0xs\x86"  # (None, {"__doc__": "x"}): attributes to set
+    names = ["_codecs\nencode", "numpy\ndtype", "numpy\nndarray", "numpy._core.multiarray\nscalar"]
+    for name in names:
+        path = written(tmp_path, b"\x80\x02c" + name.encode() + b"\n" + state + b"b.")
+        with pytest.raises(UserError, match=r"alters what it asks for|is damaged"):
+            read_pair_file(path)
 
 
 @pytest.mark.parametrize(

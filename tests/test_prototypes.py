@@ -213,15 +213,39 @@ def test_read_only_arrays_and_extreme_lambda():
 
 
 def test_batches_hold_every_row_once_within_bounds():
-    labels = np.random.default_rng(0).integers(0, 40, 3000)
-    labels = np.unique(labels, return_inverse=True)[1]
+    rng = np.random.default_rng(0)
+    sizes = np.r_[rng.integers(1, 150, 40), 1, 900]
+    order = rng.permutation(sizes.sum())
+    labels = np.empty(len(order), dtype=int)
+    labels[order] = np.repeat(np.arange(len(sizes)), sizes)
     seen = np.zeros(len(labels), dtype=int)
-    for rows, sizes in prototypes._batches_of_like_size(labels, 5000):
-        for row, size in zip(rows, sizes, strict=True):
-            assert len(set(labels[row])) == 1
-            seen[row[:size]] += 1
-        assert rows.size * max(rows.shape[1], 5000) <= prototypes._BATCH_ENTRIES
+    for classes, rows in prototypes.batches_of_like_size(sizes, 5000, order):
+        for label, row in zip(classes, rows, strict=True):
+            assert set(labels[row]) == {label}
+            seen[row[: sizes[label]]] += 1
+        assert rows.shape[1] == 1 or rows.shape[1] % 8 == 0
+        assert len(rows) == 1 or rows.size * 5000 <= prototypes._BATCH_ENTRIES
     assert (seen == 1).all()
+
+
+@pytest.mark.parametrize("length", [1e-30, 1e-12, 1e12, 1e30])
+def test_lengths_do_not_matter(length):
+    v, x, labels = (a.astype(np.float32) for a in classes_of([1, 3, 20]))
+    labels = labels.astype(int)
+    ours = unibct.class_prototypes(v, labels, new=x)
+    scaled = np.float32(length) * x
+    scaled[::2] *= 7
+    again = unibct.class_prototypes(np.float32(length) * v, labels, new=scaled)
+    assert np.abs(ours - again).max() < 1e-6
+
+
+def test_a_row_of_zeros_is_far_from_all_and_harms_none():
+    v, x, labels = classes_of([6, 1])
+    zero = np.flatnonzero(labels == 0)[2]
+    v[zero], x[zero] = 0, 0
+    ours = unibct.class_prototypes(v, labels, new=x)
+    assert np.isfinite(ours).all()
+    assert np.allclose(np.linalg.norm(ours, axis=1), 1)
 
 
 def test_memory_does_not_grow_with_the_dimension_of_the_data():

@@ -9,6 +9,7 @@ from PIL import Image
 from tests.conftest import in_another_process
 from unibct import cli
 from unibct.data.batches import read_pixels
+from unibct.data.images import UnreadableImageError, decode
 from unibct.data.readers import READERS, open_images
 from unibct.errors import UserError
 
@@ -53,6 +54,8 @@ def test_a_list_file(tmp_path):
         ("a.png 1\nb.png\n", r"line 2: 'b.png' is not `path label`"),
         ("a.png 1\na.png 2\n", r"line 2: 'a.png' is listed twice"),
         ("# nothing\n", "lists no image"),
+        ("0\t4\ta.png\n", r"line 1: '0\\t4\\ta.png' has more columns than `path label`"),
+        ("a\0b.png 1\n", "a zero byte in its name"),
     ],
 )
 def test_bad_lists(text, match, tmp_path):
@@ -154,3 +157,106 @@ def test_every_command_takes_every_kind(photo_folder, tmp_path, capsys):
     capsys.readouterr()
     assert run("convert", tmp_path / "nothing", "--to", "folder", "--out", tmp_path / "x") == 2
     assert "is not there; DATA is one of" in capsys.readouterr().err
+
+
+def png_members(count):
+    return [(f"{i}.{kind}", png(i) if kind == "png" else b"1") for i in range(count)
+            for kind in ("png", "cls")]  # fmt: skip
+
+
+def test_a_damaged_header_within_a_shard_drops_no_samples_silently(tmp_path):
+    path = tmp_path / "s.tar"
+    write_tar(path, png_members(4))
+    whole = path.read_bytes()
+    with tarfile.open(path) as tar:
+        offset = tar.getmembers()[4].offset
+    for spoilt in (whole[: offset + 3] + b"?" + whole[offset + 4 :], whole[: offset + 100]):
+        path.write_bytes(spoilt)
+        with pytest.raises(UserError, match=f"s.tar is damaged: offset {offset} is no tar header"):
+            open_images(path)
+    path.write_bytes(whole[:-1024])  # some writers leave the zeros at the end out
+    assert len(open_images(path)) == 4
+
+
+@pytest.mark.parametrize(
+    ("members", "expected"),
+    [
+        ([("1.json", b'{"label": "cat"}'), ("1.cls", b"3")], "3"),  # in either order
+        ([("1.cls", b"3"), ("1.json", b'{"label": "cat"}')], "3"),
+        ([("1.cls", b"3"), ("1.json", b"[]")], "3"),
+        ([("1.cls", b"3"), ("1.cls", b"4")], r"^\S*s.tar: sample '1' has '1.cls' twice"),
+        ([("1.cls", b"a\rb")], r"^\S*s.tar: 1.cls is not one number or word"),
+        ([("1.cls", b"")], "1.cls is not one number or word"),
+        ([("1.cls", b"\xff")], "1.cls cannot be read as a label"),
+        ([("1.json", b'{"label": "a\\nb"}')], "1.json is not one number or word"),
+        ([("1.json", b'{"label": 0.5}')], "a 1.json whose label is a whole number or a word"),
+        ([("1.json", b"[" * 100_000)], "1.json cannot be read as a label"),
+        ([("1.cls", b"1" * 5000)], "1" * 5000),
+        ([("1.json", b" " * (1 << 24) + b"{}")], "too long for a label"),
+    ],
+)
+def test_labels_of_samples(members, expected, tmp_path):
+    path = tmp_path / "s.tar"
+    write_tar(path, [("1.png", png(1)), *members])
+    if expected.isdecimal():
+        assert open_images(path).class_names == (expected,)
+    else:
+        with pytest.raises(UserError, match=expected):
+            open_images(path)
+
+
+def test_links_and_negative_sizes_within_shards(tmp_path):
+    path = tmp_path / "s.tar"
+    link = tarfile.TarInfo("2.png")
+    link.type, link.linkname = tarfile.LNKTYPE, "1.png"
+    with tarfile.open(path, "w") as tar:
+        tar.addfile(link)
+    with pytest.raises(
+        UserError, match=r"s.tar: '2.png' is a link or the like; pack the file itself"
+    ):
+        open_images(path)
+    endless = tarfile.TarInfo("1.txt")
+    endless.size = -512
+    path.write_bytes(endless.tobuf(tarfile.GNU_FORMAT) + bytes(1024))
+    with pytest.raises(UserError, match=r"is cut off within '1.txt'"):
+        open_images(path)
+
+
+def test_more_shards_than_a_process_may_hold_open(tmp_path):
+    resource = pytest.importorskip("resource")
+    for number in range(100):
+        write_tar(tmp_path / f"{number:03}.tar", [("1.png", png(number)), ("1.cls", b"1")])
+    images = open_images(tmp_path)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, limits[1]))
+    try:
+        assert [images.encoded(i) for i in images.ids] == [png(n) for n in range(100)]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def test_a_shard_that_changes_under_way_is_an_unreadable_image(shards):
+    images = open_images(shards / "s-01.tar")
+    (shards / "s-01.tar").write_bytes(b"")
+    with pytest.raises(UnreadableImageError, match="is shorter than when it was opened"):
+        images.encoded("s-01/0001")
+    (shards / "s-01.tar").unlink()
+    with pytest.raises(UnreadableImageError, match=r"s-01.tar: No such file"):
+        images.encoded("s-01/0001")
+
+
+def test_classes_named_like_files_are_folders(tmp_path):
+    for name in ("x.tar", "y.rec"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.png").write_bytes(png(1))
+    assert open_images(tmp_path).class_names == ("x.tar", "y.rec")
+
+
+def test_a_small_jpeg_that_says_it_is_huge_is_not_decoded():
+    file = io.BytesIO()
+    Image.new("RGB", (16, 16)).save(file, "JPEG")
+    data = bytearray(file.getvalue())
+    place = data.index(b"\xff\xc0") + 5
+    data[place : place + 4] = (60000).to_bytes(2, "big") * 2
+    with pytest.raises(UnreadableImageError, match="60000×60000 pixels are more than 178,956,970"):
+        decode(bytes(data))

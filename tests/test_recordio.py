@@ -1,14 +1,20 @@
 import io
+import shutil
+import signal
 import struct
+import subprocess
+import sys
 
 import numpy as np
 import pytest
+from filelock import FileLock
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
 from tests.conftest import in_another_process
 from unibct.data.convert import convert
+from unibct.data.images import image_suffix
 from unibct.data.readers import open_images
 from unibct.data.recordio import (
     DamagedRecordError,
@@ -19,6 +25,7 @@ from unibct.data.recordio import (
     write_record,
 )
 from unibct.errors import UserError
+from unibct.progress import Silent
 
 MAGIC = bytes.fromhex("0a23d7ce")
 
@@ -210,6 +217,9 @@ def test_labels_behind_the_header_and_split_records(tmp_path):
         ("1\t4\n", r"train.rec is damaged: offset 4 has .* is train.idx the index of this file\?"),
         ("1\t99999999\n", "offset 99999999 is past the end of the file"),
         ("1\t-8\n", "offset -8 is past the end"),
+        ("1\t9223372036854775805\n", "offset 9223372036854775805 is past the end"),
+        ("1\t99999999999999999999999\n", "is past the end"),
+        ("-1\t0\n", "lists key -1; keys count from 0 up"),
     ],
 )
 def test_a_bad_index_is_refused(packed, tmp_path, index, match):
@@ -224,6 +234,8 @@ def test_bad_labels_and_properties_are_refused(packed, tmp_path):
         (0.5, "the label 0.5; a class is a whole"),
         (-1.0, "label -1"),
         (np.nan, "nan"),
+        (1e30, "a whole number from 0 to 16777216"),
+        (2.0**25, "label 33554432"),
     ):
         data, _ = written(pack_record(jpeg(1), label, 1))
         (tmp_path / "a.rec").write_bytes(data)
@@ -236,6 +248,51 @@ def test_bad_labels_and_properties_are_refused(packed, tmp_path):
     (tmp_path / "property").write_text("many")
     with pytest.raises(UserError, match="is not num_classes,height,width"):
         open_images(tmp_path)
+
+
+def test_a_record_that_is_cut_off_is_found_when_the_file_is_opened(tmp_path):
+    data, _ = written(pack_record(jpeg(1), [5.0], 1))
+    (tmp_path / "a.idx").write_text("1\t0\n")
+    for size in (9, 12, 33, 38, len(data) - 4):
+        (tmp_path / "a.rec").write_bytes(data[:size])
+        with pytest.raises(UserError, match=r"offset 0 says \d+ bytes but the file has"):
+            open_images(tmp_path)
+
+
+def test_without_an_index_none_is_blamed(tmp_path):
+    for data, match in ((b"", "a.rec is empty$"), (written(b"abc")[0], "header alone takes 24$")):
+        (tmp_path / "a.rec").write_bytes(data)
+        with pytest.raises(DamagedRecordError, match=match):
+            open_images(tmp_path)
+
+
+def test_a_file_that_has_shrunk_since_gives_no_half_images(packed, tmp_path):
+    data = (packed / "train.rec").read_bytes()
+    path = tmp_path / "a.rec"
+    path.write_bytes(data)
+    file = RecordFile(path)  # not mapped yet, as in a new worker process
+    path.write_bytes(data[:500])
+    with pytest.raises(DamagedRecordError, match=rf"has 500 bytes and had {len(data)} when"):
+        file.payload(0)
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (b"a\nb\nc", ("a", "b", "c")),  # by hand, without a last line break
+        (b"a\nb\na\n", "names two classes 'a'; rename one"),
+        (b"M\xfcller\nb\nc\n", "is not UTF-8 text"),
+        (b"a\n", "has 1 lines, but a record has the label 2"),
+    ],
+)
+def test_class_names_beside_the_file(packed, tmp_path, names, expected):
+    (tmp_path / "train.rec").write_bytes((packed / "train.rec").read_bytes())
+    (tmp_path / "classes.txt").write_bytes(names)
+    if isinstance(expected, tuple):
+        assert open_images(tmp_path).class_names == expected
+    else:
+        with pytest.raises(UserError, match=rf"classes.txt {expected}"):
+            open_images(tmp_path)
 
 
 def small_file():
@@ -337,8 +394,6 @@ def test_the_embedded_set_is_packed_as_png(glyph_classes, tmp_path):
 
 
 def test_what_cannot_be_converted_is_named_and_nothing_is_left(photo_folder, tmp_path):
-    import shutil
-
     root = tmp_path / "photos"
     shutil.copytree(photo_folder, root)
     bad = min(root.rglob("*.png"))
@@ -352,3 +407,189 @@ def test_what_cannot_be_converted_is_named_and_nothing_is_left(photo_folder, tmp
         convert(images, tmp_path / "x", to="zip")
     with pytest.raises(UserError, match="exists already"):
         convert(images, tmp_path / "rec", to="recordio")
+
+
+def test_a_first_image_that_cannot_be_decoded_stops_nothing(tmp_path):
+    folder = tmp_path / "photos" / "one"
+    folder.mkdir(parents=True)
+    for name, data in (("a.jpg", jpeg(1)[:200]), ("b.jpg", jpeg(2, 20)), ("c.jpg", jpeg(3))):
+        (folder / name).write_bytes(data)
+    assert convert(open_images(folder.parent), tmp_path / "rec", to="recordio") == 3
+    assert (tmp_path / "rec" / "property").read_text() == "1,20,20"
+
+
+def test_more_images_than_exact_keys_are_refused_at_once(photo_folder, tmp_path, monkeypatch):
+    monkeypatch.setattr("unibct.data.convert._EXACT", 100)
+    monkeypatch.setattr("unibct.data.convert.image_suffix", lambda _: pytest.fail("has begun"))
+    with pytest.raises(UserError, match="above 100 the layout's float keys"):
+        convert(open_images(photo_folder), tmp_path / "rec", to="recordio")
+
+
+def test_names_that_lead_upwards_become_no_hidden_files(tmp_path):
+    (tmp_path / "images").mkdir()
+    (tmp_path / "lists").mkdir()
+    (tmp_path / "images" / "a.jpg").write_bytes(jpeg(1))
+    (tmp_path / "lists" / "l.txt").write_text("../images/a.jpg one\n")
+    convert(open_images(tmp_path / "lists" / "l.txt"), tmp_path / "out", to="folder")
+    assert open_images(tmp_path / "out").ids == ("one/_images_a.jpg",)
+
+
+@pytest.fixture(scope="module")
+def damaged_photos(photo_folder, tmp_path_factory):
+    """The photos, and some files that are none: first, last, and between."""
+    root = tmp_path_factory.mktemp("damaged") / "photos"
+    shutil.copytree(photo_folder, root)
+    paths = sorted(root.rglob("*.*"))
+    for number in (0, 9, 40, 41, len(paths) - 1):
+        paths[number].write_bytes(b"no image")
+    return root
+
+
+def files_of(folder):
+    paths = (p for p in folder.rglob("*") if p.is_file())
+    return {str(p.relative_to(folder)): p.read_bytes() for p in paths}
+
+
+class Notes(Silent):
+    def __init__(self):
+        self.lines = []
+
+    def note(self, text):
+        self.lines.append(text)
+
+
+@pytest.mark.parametrize("to", ["recordio", "folder"])
+def test_an_interrupted_conversion_goes_on(to, damaged_photos, tmp_path, monkeypatch):
+    images = open_images(damaged_photos)
+    convert(images, tmp_path / "whole", to=to, skip_bad=True)
+    whole = files_of(tmp_path / "whole")
+    monkeypatch.setattr("unibct.data.convert._SAVED", 7)
+    seen = []
+
+    def stop_after(count):
+        def looked_at(data):
+            seen.append(data)
+            if len(seen) > count:
+                raise KeyboardInterrupt
+            return image_suffix(data)
+
+        seen.clear()
+        monkeypatch.setattr("unibct.data.convert.image_suffix", looked_at)
+
+    out = tmp_path / "out"
+    for count in (3, 10, 33, 41, 0, 60):  # after 0, 7, 35, 70, 70 and 126 images in all
+        stop_after(count)
+        with pytest.raises(KeyboardInterrupt):
+            convert(images, out, to=to, skip_bad=True)
+        assert not out.exists()
+    stop_after(len(images))
+    notes = Notes()
+    assert convert(images, out, to=to, skip_bad=True, progress=notes) == len(images) - 5
+    assert len(seen) == len(images) - 126
+    assert notes.lines[0] == "going on after 126 images of an earlier run"
+    assert notes.lines[1].startswith("left out 5 unreadable images: class 00/0000.png (not a")
+    assert files_of(out) == whole
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["out", "whole"]
+
+
+def interrupted(images, out, monkeypatch, saved=5, after=20):
+    count = iter(range(after))
+    with monkeypatch.context() as patch, pytest.raises(StopIteration):
+        patch.setattr("unibct.data.convert._SAVED", saved)
+        patch.setattr(
+            "unibct.data.convert.image_suffix", lambda data: (next(count), image_suffix(data))[1]
+        )
+        convert(images, out, to="recordio")
+
+
+@pytest.mark.parametrize("change", ["source", "layout", "partial"])
+def test_a_conversion_of_something_else_starts_anew(change, photo_folder, tmp_path, monkeypatch):
+    root = tmp_path / "photos"
+    shutil.copytree(photo_folder, root)
+    out = tmp_path / "out"
+    interrupted(open_images(root), out, monkeypatch)
+    to = "folder" if change == "layout" else "recordio"
+    if change == "source":
+        first = min(root.rglob("*.png"))
+        first.write_bytes(png_of(first))  # the same name, other bytes
+    if change == "partial":
+        (tmp_path / ".out.partial" / "data" / "train.rec").write_bytes(b"short")
+    notes = Notes()
+    convert(open_images(root), out, to=to, progress=notes)
+    assert notes.lines == ["what an earlier run has read may have changed since: starting anew"]
+    convert(open_images(root), tmp_path / "whole", to=to)
+    assert files_of(out) == files_of(tmp_path / "whole")
+
+
+def png_of(path):
+    file = io.BytesIO()
+    Image.open(path).rotate(90).save(file, "PNG")
+    return file.getvalue()
+
+
+def test_two_conversions_at_once_are_refused(photo_folder, tmp_path, monkeypatch):
+    images = open_images(photo_folder)
+    interrupted(images, tmp_path / "out", monkeypatch)
+    with (
+        FileLock(tmp_path / ".out.partial" / "lock"),
+        pytest.raises(UserError, match="another process is writing"),
+    ):
+        convert(images, tmp_path / "out", to="recordio")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    with pytest.raises(UserError, match="current folder"):
+        convert(images, tmp_path / "here", to="recordio")
+
+
+KILLED_AT = """
+import os, signal, sys
+from pathlib import Path
+from unibct.data import convert, resumable
+from unibct.data.images import image_suffix
+from unibct.data.readers import open_images
+
+module, name, calls = {"convert": convert, "resumable": resumable}[sys.argv[4]], *sys.argv[5:]
+real, left = getattr(module, name), int(calls)
+
+def killed(*arguments):
+    global left
+    left -= 1
+    if left < 0:
+        if name == "write_record":  # within a record
+            arguments[0].write(arguments[1][:30])
+            arguments[0].flush()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return real(*arguments)
+
+setattr(module, name, killed)
+convert._SAVED = 7
+convert.convert(open_images(sys.argv[1]), Path(sys.argv[2]), to=sys.argv[3], skip_bad=True)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("to", "places"),
+    [
+        ("recordio", ["write_record 0", "write_record 40", "write_record 60", "_shape 0"]),
+        ("recordio", ["write_json 0", "write_json 5", "image_suffix 99", "atomic_folder 0"]),
+        ("folder", ["image_suffix 30", "image_suffix 90", "write_json 3", "atomic_folder 0"]),
+    ],
+)
+def test_a_killed_conversion_goes_on_to_the_byte(to, places, damaged_photos, tmp_path):
+    images = open_images(damaged_photos)
+    convert(images, tmp_path / "whole", to=to, skip_bad=True)
+    out = tmp_path / "out"
+    for place in places:
+        name, calls = place.split()
+        module = "convert" if name in ("write_record", "_shape", "image_suffix") else "resumable"
+        arguments = [damaged_photos, out, to, module, name, calls]
+        command = [sys.executable, "-c", KILLED_AT, *map(str, arguments)]
+        assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+        assert not out.exists()
+    notes = Notes()
+    convert(images, out, to=to, skip_bad=True, progress=notes)
+    assert notes.lines[0].startswith("going on after ")
+    assert files_of(out) == files_of(tmp_path / "whole")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["out", "whole"]

@@ -1,16 +1,17 @@
 import csv
 import dataclasses
-import shutil
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 import torch
 
 from tests.conftest import TINY
-from unibct import embeddings, methods, train
+from unibct import embeddings, methods, train, trainer
+from unibct.data.batches import read_pixels
 from unibct.data.readers import open_images
 from unibct.errors import UserError
 from unibct.models.model import load_model
@@ -93,19 +94,19 @@ def test_a_stopped_run_resumes_to_the_bit(method, sets, old_model, tmp_path, mon
     old = None if method == "none" else old_model
     recipe = RECIPE.updated(epochs=5)
     whole = train.train(sets[1], recipe, tmp_path / "whole", old=old, method=method, device="cpu")
-    epoch = train._Trainer._epoch
+    epoch = train.Trainer._epoch
     for stop_at in (0, 1, 3):
         out = tmp_path / f"stopped at {stop_at}"
 
-        def stopping(self, number, *arguments, stop_at=stop_at):
-            if number == stop_at:
+        def stopping(self, *arguments, stop_at=stop_at):
+            if self.epoch == stop_at:
                 raise KeyboardInterrupt
-            return epoch(self, number, *arguments)
+            return epoch(self, *arguments)
 
-        monkeypatch.setattr(train._Trainer, "_epoch", stopping)
+        monkeypatch.setattr(train.Trainer, "_epoch", stopping)
         with pytest.raises(KeyboardInterrupt):
             train.train(sets[1], recipe, out, old=old, method=method, device="cpu")
-        monkeypatch.setattr(train._Trainer, "_epoch", epoch)
+        monkeypatch.setattr(train.Trainer, "_epoch", epoch)
         if stop_at > 0:
             with pytest.raises(UserError, match="training has not finished"):
                 load_model(out)
@@ -136,7 +137,7 @@ def test_a_killed_process_resumes_to_the_bit(photo_folder, tmp_path):
 
     killed, whole = tmp_path / "killed", tmp_path / "whole"
     process = subprocess.Popen(command(killed), stderr=subprocess.PIPE)
-    while process.poll() is None and not (killed / "checkpoint.safetensors").exists():
+    while process.poll() is None and not any(killed.glob("checkpoint-*")):
         time.sleep(0.01)
     process.kill()
     process.communicate()
@@ -148,9 +149,9 @@ def test_a_killed_process_resumes_to_the_bit(photo_folder, tmp_path):
 
 def test_a_damaged_checkpoint_is_named(sets, tmp_path):
     out = tmp_path / "m"
-    out.mkdir()
-    (out / "checkpoint.safetensors").write_bytes(b"nonsense")
-    with pytest.raises(UserError, match=r"checkpoint\.safetensors is damaged"):
+    (out / "checkpoint-00001-00000000").mkdir(parents=True)
+    (out / "checkpoint-00001-00000000" / "state.safetensors").write_bytes(b"nonsense")
+    with pytest.raises(UserError, match=r"checkpoint-00001-00000000 is damaged"):
         train.train(sets[0], RECIPE, out, resume=True)
 
 
@@ -198,7 +199,7 @@ def test_changed_pixels_are_another_run(sets, old_model, tmp_path, monkeypatch):
     for stop_at in ("_epoch", "finished_model"):
         out = tmp_path / stop_at
         with monkeypatch.context() as patch:
-            patch.setattr(train._Trainer, stop_at, stop)
+            patch.setattr(train.Trainer, stop_at, stop)
             with pytest.raises(KeyboardInterrupt):
                 train.train(sets[1], RECIPE, out, **options)
         upside_down = dataclasses.replace(sets[1], read=lambda i: sets[1].read(i)[::-1])
@@ -225,7 +226,7 @@ def test_without_momentum(sets, tmp_path):
 
 
 def test_bct_needs_no_old_embeddings(sets, old_model, tmp_path, monkeypatch):
-    monkeypatch.setattr(train, "cached_embeddings", None)
+    monkeypatch.setattr(trainer, "cached_embeddings", None)
     train.train(sets[1], RECIPE, tmp_path / "m", old=old_model, method="bct", device="cpu")
     with pytest.raises(TypeError):
         train.train(sets[1], RECIPE, tmp_path / "n", old=old_model, method="regress", device="cpu")
@@ -234,13 +235,13 @@ def test_bct_needs_no_old_embeddings(sets, old_model, tmp_path, monkeypatch):
 def test_leftovers_of_a_killed_process_neither_block_nor_stay(sets, old_model, tmp_path):
     out = tmp_path / "m"
     (out / ".old_embeddings").mkdir(parents=True)
-    for name in (".checkpoint.safetensors.x1.tmp", ".metrics.csv.y2.tmp"):
-        (out / name).write_text("half")
+    (out / ".checkpoint-00001-00000000.tmp").mkdir()
+    (out / ".metrics.csv.y2.tmp").write_text("half")
     options = {"old": old_model, "resume": True, "device": "cpu"}
     first = train.train(sets[1], RECIPE, out, **options)
     finished = ["classifier.safetensors", "metrics.csv", "model.json", "model.safetensors"]
     assert sorted(p.name for p in out.iterdir()) == finished
-    (out / "checkpoint.safetensors").write_text("killed before it was removed")
+    (out / "checkpoint-00003-00000000").mkdir()  # killed before it was removed
     (out / ".old_embeddings").mkdir()
     assert train.train(sets[1], RECIPE, out, **options).fingerprint == first.fingerprint
     assert sorted(p.name for p in out.iterdir()) == finished
@@ -252,10 +253,10 @@ def test_a_damaged_cache_is_made_again(sets, old_model, tmp_path, monkeypatch):
 
     out, options = tmp_path / "m", {"old": old_model, "device": "cpu"}
     with monkeypatch.context() as patch:
-        patch.setattr(train._Trainer, "_epoch", stop)
+        patch.setattr(train.Trainer, "_epoch", stop)
         with pytest.raises(KeyboardInterrupt):
             train.train(sets[1], RECIPE, out, **options)
-    vectors = out / ".old_embeddings" / "plain" / "embeddings" / "vectors.npy"
+    vectors = out / ".old_embeddings" / "plain" / "vectors-000000.npy"
     vectors.write_bytes(vectors.read_bytes()[:-4] + b"ruin")
     again = train.train(sets[1], RECIPE, out, resume=True, **options)
     fresh = train.train(sets[1], RECIPE, tmp_path / "n", **options)
@@ -299,13 +300,13 @@ def test_runs_that_share_a_cache_share_the_warm_up_and_the_old_embeddings(
     cache = tmp_path / "cache"
     first = trained("first", "contrast", cache=cache)
     assert first.fingerprint == alone["contrast"].fingerprint
-    epochs, epoch = [], train._Trainer._epoch
+    epochs, epoch = [], train.Trainer._epoch
 
-    def watched(self, number, *arguments):
-        epochs.append(number)
-        return epoch(self, number, *arguments)
+    def watched(self, *arguments):
+        epochs.append(self.epoch)
+        return epoch(self, *arguments)
 
-    monkeypatch.setattr(train._Trainer, "_epoch", watched)
+    monkeypatch.setattr(train.Trainer, "_epoch", watched)
     monkeypatch.setattr(embeddings, "embed_pixel_batches", None)
     second = trained("second", "mixbct", cache=cache)
     assert epochs == [1]
@@ -342,18 +343,25 @@ def test_the_old_model_may_be_another_after_the_same_warm_up(few, few_old, tmp_p
 
 
 def test_two_runs_may_fill_the_same_cache_at_once(few, few_old, tmp_path, monkeypatch):
-    options = {"method": "contrast", "old": few_old, "device": "cpu"}
-    alone = train.train(few, SMALL, tmp_path / "alone", **options)
-    write_json = embeddings.write_json
+    pixels = read_pixels(few, *few_old.input.size)
+    embedded, embed = [], embeddings.Model.embed_pixels
 
-    def overtaken(path, value):  # just before the folder gets its name, another run's gets it
-        write_json(path, value)
-        shutil.copytree(path.parent, path.parent.parent / "embeddings")
+    def counted(self, batch):
+        embedded.append(len(batch))
+        return embed(self, batch)
 
-    monkeypatch.setattr(embeddings, "write_json", overtaken)
-    shared = train.train(few, SMALL, tmp_path / "m", cache=tmp_path / "cache", **options)
-    assert list(tmp_path.glob("cache/embeddings-*/embeddings"))
-    assert shared.fingerprint == alone.fingerprint
+    monkeypatch.setattr(embeddings.Model, "embed_pixels", counted)
+
+    def found(_):
+        return np.asarray(
+            embeddings.cached_embeddings(few_old, pixels, tmp_path / "cache" / "e").vectors
+        )
+
+    with ThreadPoolExecutor(3) as pool:
+        results = list(pool.map(found, range(3)))
+    assert embedded == [len(few)]
+    assert np.array_equal(results[0], results[1])
+    assert np.array_equal(results[0], results[2])
 
 
 def test_a_run_that_is_all_warm_up_keeps_its_metrics(few, tmp_path):
@@ -380,15 +388,15 @@ def test_a_stopped_run_goes_on_with_what_its_method_has_learnt(
     recipe = SMALL.updated(epochs=3)
     options = {"old": few_old, "method": method, "device": "cpu"}
     whole = train.train(few, recipe, tmp_path / "whole", **options)
-    epoch = train._Trainer._epoch
+    epoch = train.Trainer._epoch
 
-    def stopping(self, number, *arguments):
-        if number == 2:
+    def stopping(self, *arguments):
+        if self.epoch == 2:
             raise KeyboardInterrupt
-        return epoch(self, number, *arguments)
+        return epoch(self, *arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(train._Trainer, "_epoch", stopping)
+        patch.setattr(train.Trainer, "_epoch", stopping)
         with pytest.raises(KeyboardInterrupt):
             train.train(few, recipe, tmp_path / "stopped", **options)
     resumed = train.train(few, recipe, tmp_path / "stopped", resume=True, **options)

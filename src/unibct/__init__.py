@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from unibct.benchmark.grid import make_grid
     from unibct.benchmark.run import plan_benchmark, run_benchmark
     from unibct.data.readers import open_images
-    from unibct.embeddings import embed_images, open_embeddings, save_embeddings
+    from unibct.embeddings import embed_images
     from unibct.errors import UserError
     from unibct.evaluate import evaluate_upgrade
     from unibct.losses import arcface
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from unibct.recipe import Recipe, load_recipe
     from unibct.report.benchmark_page import write_benchmark_report
     from unibct.scenarios import split
+    from unibct.store import append_embeddings, open_embeddings, save_embeddings
     from unibct.train import train as train_model
 
 _HOMES = {
@@ -32,8 +33,9 @@ _HOMES = {
     "load_model": "models.model",
     "save_model": "models.model",
     "embed_images": "embeddings",
-    "open_embeddings": "embeddings",
-    "save_embeddings": "embeddings",
+    "open_embeddings": "store",
+    "save_embeddings": "store",
+    "append_embeddings": "store",
     "fit_adapter": "adapters",
     "adapt_model": "adapt:adapt",
     "class_prototypes": "prototypes",
@@ -55,6 +57,7 @@ __all__ = [
     "Recipe",
     "UserError",
     "adapt_model",
+    "append_embeddings",
     "arcface",
     "class_prototypes",
     "embed_images",

@@ -3,6 +3,7 @@
 import io
 import json
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from unibct.errors import UserError
+from unibct.progress import is_first_process
 
 SCENARIO_NAMES = "extended-data, open-data, extended-class, open-class, identical-data"
 METHOD_NAMES = (
@@ -17,6 +19,7 @@ METHOD_NAMES = (
     "advbct, nccl, ndpp"
 )
 ADAPTER_NAMES = "procrustes, linear, mlp"
+_OTHERS_WAIT = 3.0  # seconds
 _INTERRUPTED = 130  # what a command returns on Ctrl-C
 
 app = typer.Typer(
@@ -105,18 +108,32 @@ def train_command(
         bool, typer.Option("--warm-start", help="begin from the old model's weights")
     ] = False,
     resume: Annotated[bool, typer.Option("--resume", help="go on from the checkpoint")] = False,
+    checkpoint_every: Annotated[
+        int | None,
+        typer.Option(metavar="STEPS", min=1, help="checkpoints within an epoch, too"),
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=0, help="threads that read images ahead  [default: one per core]"),
+    ] = None,
+    tensorboard: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="write TensorBoard's event files")
+    ] = None,
     skip_bad_images: SkipOption = False,
     device: DeviceOption = "auto",
 ) -> None:
     """Train a model, with --old so that its queries search the old model's gallery.
 
-    A checkpoint is kept after each epoch; a run that was stopped goes on with --resume.
-    metrics.csv in the model's folder has a line per epoch.
+    A checkpoint is kept after each epoch; a run that was stopped, by Ctrl-C too, goes on with
+    --resume. metrics.csv in the model's folder has a line per epoch. Under torchrun the processes
+    share each batch and the classes (docs/scaling.md); OUT/logs has a file for each.
 
     Examples: unibct train DATA --images split/old.txt --out models/old
 
     unibct train DATA --images split/new.txt --old models/old --out models/new
     --set epochs=20
+
+    torchrun --nproc-per-node=4 -m unibct train DATA --out models/old
     """
     from unibct.data.readers import open_images
     from unibct.models.model import load_model
@@ -129,7 +146,7 @@ def train_command(
     settings = load_recipe(recipe, overrides)
     image_set = open_images(data, images)
     old_model = None if old is None else load_model(old)
-    with terminal_progress() as progress:
+    with terminal_progress(logs=out / "logs") as progress:
         model = train(
             image_set,
             settings,
@@ -139,9 +156,12 @@ def train_command(
             resume=resume,
             skip_bad=skip_bad_images,
             device=device,
+            workers=workers,
+            checkpoint_every=checkpoint_every,
+            tensorboard=tensorboard,
             progress=progress,
         )
-    print(f"{out}: {model.architecture}, dimension {model.dim}, fingerprint {model.fingerprint}")
+    _say(f"{out}: {model.architecture}, dimension {model.dim}, fingerprint {model.fingerprint}")
 
 
 @app.command("adapt")
@@ -198,6 +218,8 @@ def convert_command(
 ) -> None:
     """Write a data set in another layout; the encoded images stay as they are, to the byte.
 
+    The folder is there when all is in it. A run that was stopped goes on with the same command.
+
     Examples: unibct convert faces/ --to recordio --out ms1mv3-like
 
     unibct convert ms1mv3/train.rec --to folder --out faces
@@ -218,30 +240,41 @@ def embed_command(
     data: DataArgument,
     out: Annotated[Path, typer.Option(help="folder for the embeddings")],
     images: ImagesOption = None,
+    dtype: Annotated[str, typer.Option(help="float32, or float16: half the size")] = "float32",
     skip_bad_images: SkipOption = False,
     device: DeviceOption = "auto",
 ) -> None:
     """Embed every image of a data set.
 
-    The folder holds vectors.npy (float32, one L2-normalised row per image; memory-mapped when it
-    is opened), ids.txt, labels.npy, and a description with the model's fingerprint.
+    The folder holds shards of L2-normalised rows, one per image, which are memory-mapped when it
+    is opened, their ids and labels, and a description with the model's fingerprint. A command that
+    was stopped goes on where it was when it is given again.
 
     Example: unibct embed models/new DATA --out emb/new
     """
     from unibct.data.readers import open_images
-    from unibct.embeddings import embed_images, save_embeddings
-    from unibct.files import require_absent
+    from unibct.embeddings import embed_images_to_store
     from unibct.models.model import load_model
     from unibct.progress import terminal_progress
+    from unibct.ranks import current_ranks
     from unibct.train import pick_device
 
-    require_absent(out)
     loaded = load_model(model, device=pick_device(device))
     image_set = open_images(data, images)
     with terminal_progress() as progress:
-        result = embed_images(loaded, image_set, skip_bad=skip_bad_images, progress=progress)
-    save_embeddings(result, out)
-    print(f"{out}: {len(result):,} embeddings of dimension {loaded.dim}")
+        ranks = current_ranks()
+        result = embed_images_to_store(
+            loaded,
+            image_set,
+            out,
+            skip_bad=skip_bad_images,
+            dtype=dtype,
+            progress=progress,
+            rank=ranks.rank,
+            world=ranks.world,
+            barrier=ranks.barrier,
+        )
+    _say(f"{out}: {len(result):,} embeddings of dimension {loaded.dim}")
 
 
 @app.command("evaluate")
@@ -258,7 +291,9 @@ def evaluate_command(
         str, typer.Option(help="auto, images, pairs (a .bin file), ijbc, ijbb (a folder with meta)")
     ] = "auto",
     far: Annotated[float, typer.Option(help="false accept rate of the headline TAR")] = 1e-4,
-    seed: Annotated[int, typer.Option(min=0, help="chooses the template images")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, help="chooses template images and bootstrap samples")
+    ] = 0,
     flip_test: Annotated[bool, typer.Option(help="IJB: add the mirrored image's embedding")] = True,
     detector_scores: Annotated[
         bool, typer.Option(help="IJB: weight images by the detector's score")
@@ -266,6 +301,9 @@ def evaluate_command(
     media_mean: Annotated[
         bool, typer.Option(help="IJB: average a media's images before summing")
     ] = True,
+    normalize_images: Annotated[
+        bool, typer.Option("--normalize-images", help="IJB: images count alike before pooling")
+    ] = False,
     cache: Annotated[
         Path, typer.Option(help="IJB: where embeddings of the images are kept")
     ] = Path("runs/cache"),
@@ -294,6 +332,8 @@ def evaluate_command(
     from unibct.report.tables import print_evaluation
 
     chosen = recognised_protocol(data, protocol)
+    if chosen != "images" and (images is not None or skip_bad_images):
+        raise UserError("--images and --skip-bad-images are for --protocol images only")
     with terminal_progress() as progress:
         options: dict[str, Any] = {"device": device, "progress": progress}
         if chosen == "pairs":
@@ -304,6 +344,7 @@ def evaluate_command(
         else:
             options |= {"far": far, "seed": seed, "flip_test": flip_test, "cache": cache}
             options |= {"detector_scores": detector_scores, "media_mean": media_mean}
+            options |= {"normalize_images": normalize_images}
             evaluation = compare_on_ijb(Path(data), query, gallery, name=chosen, **options)
     if as_json:
         print(json.dumps(evaluation.as_json(), indent=2))
@@ -532,6 +573,14 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(status if isinstance(status, int) else 0)
 
 
+def _say(text: str) -> None:
+    """Print a result, once."""
+    if is_first_process():
+        print(text)
+
+
 def _fail(message: str, code: int) -> None:
+    if not is_first_process():
+        time.sleep(_OTHERS_WAIT)  # the first process mostly says the same, and ends us all
     print(f"error: {message}", file=sys.stderr)
     sys.exit(code)

@@ -2,12 +2,13 @@
 
 from pathlib import Path
 
-from unibct import embeddings
 from unibct.data.sets import ImageSet
+from unibct.embeddings import embed_images
 from unibct.errors import UserError
 from unibct.evaluate import HEADLINE_FAR, Evaluation, evaluate_upgrade
 from unibct.models.model import load_model
 from unibct.progress import Progress
+from unibct.store import DESCRIPTION_FILE, Embeddings, open_embeddings
 from unibct.train import pick_device
 
 PROTOCOLS = ("images", "pairs", "ijbc", "ijbb")
@@ -71,7 +72,7 @@ def compare(
 
 
 def _embedded_images(
-    images: ImageSet, side: embeddings.Embeddings, path: Path, progress: Progress | None
+    images: ImageSet, side: Embeddings, path: Path, progress: Progress | None
 ) -> ImageSet:
     """The images that a side has; the others are counted aloud."""
     known = set(side.ids)
@@ -85,8 +86,8 @@ def _embedded_images(
 
 def _embeddings(
     path: Path, images: ImageSet, *, skip_bad: bool, device: str, progress: Progress | None
-) -> embeddings.Embeddings:
-    if (path / embeddings.DESCRIPTION_FILE).is_file():
-        return embeddings.open_embeddings(path)
+) -> Embeddings:
+    if (path / DESCRIPTION_FILE).is_file():
+        return open_embeddings(path)
     model = load_model(path, device=pick_device(device))
-    return embeddings.embed_images(model, images, skip_bad=skip_bad, progress=progress)
+    return embed_images(model, images, skip_bad=skip_bad, progress=progress)

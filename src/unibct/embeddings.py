@@ -1,79 +1,39 @@
-"""Embeddings with ids, labels and the fingerprint of the model that made them."""
+"""Images through a model: embeddings in memory, or into a store by one or several processes."""
 
 import hashlib
+import re
 import shutil
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from filelock import FileLock
 from numpy.typing import NDArray
 
 from unibct.data.augment import mirrored
 from unibct.data.batches import PixelBatches, read_pixels
 from unibct.data.sets import ImageSet
 from unibct.errors import UserError
-from unibct.files import atomic_folder, read_json, write_json, write_text
+from unibct.files import read_json, require_absent, sweep, write_json
 from unibct.models.model import Model
 from unibct.progress import Advance, Progress, Silent
+from unibct.store import (
+    DESCRIPTION_FILE,
+    SHARD_ROWS,
+    Embeddings,
+    Shard,
+    open_embeddings,
+    read_description,
+    shard_from,
+    shard_is_whole,
+    write_description,
+    write_shard,
+)
 
-FORMAT = 1
-DESCRIPTION_FILE = "embeddings.json"
-VECTORS_FILE = "vectors.npy"
-LABELS_FILE = "labels.npy"
-IDS_FILE = "ids.txt"
 _BATCH = 256
-
-
-@dataclass(frozen=True)
-class Embeddings:
-    """The vectors of an image set by one model; checks itself on construction.
-
-    Attributes:
-        vectors: (images, dim) float32, L2-normalised; a memory map if it was opened from disk.
-        ids: one per image.
-        labels: (images,) int64, indices into ``class_names``.
-        class_names: one per class.
-        fingerprint: of the model.
-    """
-
-    vectors: NDArray[np.float32]
-    ids: tuple[str, ...]
-    labels: NDArray[np.int64]
-    class_names: tuple[str, ...]
-    fingerprint: str
-
-    def __post_init__(self) -> None:
-        """Refuse parts that do not fit together."""
-        rows = len(self.vectors)
-        if self.vectors.ndim != 2 or self.vectors.dtype != np.float32:
-            raise UserError(
-                f"vectors must be float32 of shape (images, dim), not {self.vectors.dtype} of "
-                f"shape {self.vectors.shape}"
-            )
-        if len(self.ids) != rows or self.labels.shape != (rows,):
-            raise UserError(
-                f"{rows} vectors, {len(self.ids)} ids and {len(self.labels)} labels do not match"
-            )
-        if rows and not 0 <= self.labels.min() <= self.labels.max() < len(self.class_names):
-            raise UserError(f"labels go beyond the {len(self.class_names)} class names")
-
-    def __len__(self) -> int:
-        return len(self.vectors)
-
-    def rows_of(self, images: ImageSet) -> NDArray[np.float32]:
-        """The vectors of ``images``, in their order."""
-        if self.ids == images.ids:
-            return self.vectors
-        position = {image_id: row for row, image_id in enumerate(self.ids)}
-        missing = [image_id for image_id in images.ids if image_id not in position]
-        if missing:
-            raise UserError(
-                f"{len(missing)} images of {images.name} have no embedding, first {missing[0]!r}; "
-                "make them with `unibct embed`"
-            )
-        return self.vectors[[position[image_id] for image_id in images.ids]]
+_OWN_FILES = re.compile(r"(vectors|labels|ids|shard)-\d{6}\.(npy|txt|json)|classes\.txt|\..*\.tmp")
 
 
 def embed_images(
@@ -94,19 +54,160 @@ def embed_pixel_batches(
 ) -> Embeddings:
     """Embed images whose pixels are read already, with ``flip`` their mirror images."""
     images = pixels.images
-    vectors = np.empty((len(images), model.dim), dtype=np.float32)
     # A third of a training step: forward only.
     with (progress or Silent()).task(label, len(images), weight=1 / 3) as advance:
-        row = 0
-        for batch in pixels.batches(np.arange(len(images)), _BATCH):
-            found = model.embed_pixels(mirrored(batch) if flip else batch)
-            if not np.isfinite(found).all():
-                bad = row + int(np.isfinite(found).all(axis=1).argmin())
-                raise UserError(f"the model gives no finite embedding for {images.ids[bad]}")
-            vectors[row : row + len(batch)] = found
-            row += len(batch)
-            advance(len(batch))
+        vectors = _vectors(model, pixels, range(len(images)), flip=flip, advance=advance)
     return Embeddings(vectors, images.ids, images.labels, images.class_names, model.fingerprint)
+
+
+def embed_images_to_store(
+    model: Model,
+    images: ImageSet,
+    folder: str | Path,
+    *,
+    skip_bad: bool = False,
+    dtype: str = "float32",
+    shard_rows: int = SHARD_ROWS,
+    rank: int = 0,
+    world: int = 1,
+    barrier: Callable[[], None] = lambda: None,
+    progress: Progress | None = None,
+) -> Embeddings:
+    """Embed every image of a set into a folder; see ``embed_to_store``."""
+    pixels = read_pixels(images, *model.input.size, skip_bad=skip_bad, progress=progress)
+    return embed_to_store(
+        model,
+        pixels,
+        folder,
+        dtype=dtype,
+        shard_rows=shard_rows,
+        rank=rank,
+        world=world,
+        barrier=barrier,
+        progress=progress,
+    )
+
+
+def embed_to_store(
+    model: Model,
+    pixels: PixelBatches,
+    folder: str | Path,
+    *,
+    flip: bool = False,
+    dtype: str = "float32",
+    shard_rows: int = SHARD_ROWS,
+    rank: int = 0,
+    world: int = 1,
+    barrier: Callable[[], None] = lambda: None,
+    digest: str | None = None,
+    label: str = "embedding",
+    progress: Progress | None = None,
+) -> Embeddings:
+    """Embed images into a folder, shard by shard; started again, it goes on where it was.
+
+    Shard s is made by rank s mod ``world`` and goes to disk from there: nothing is gathered, and
+    no process holds more than a shard. The number of ranks may change when it is started again.
+
+    Args:
+        model: the model, the same in every rank.
+        pixels: the images' pixels, the same in every rank.
+        folder: a new folder, or what a killed run with the same arguments left there.
+        flip: embed the mirror images.
+        dtype: ``float32`` or ``float16``, on disk.
+        shard_rows: rows in a file.
+        rank: which of the processes this is.
+        world: how many there are.
+        barrier: waits until every process has called it.
+        digest: tells these pixels from others; their own by default.
+        label: what the progress is called.
+        progress: told of each image that this process embeds.
+
+    Returns:
+        The opened folder, with all ranks' rows.
+    """
+    folder, fingerprint = Path(folder), model.fingerprint
+    key = _source(fingerprint, digest or pixels.digest, flip, dtype, shard_rows)
+    if _finished(folder, key):
+        return open_embeddings(folder)
+    _require_own(folder, key)
+    _embed_share(model, pixels, folder, key, flip, dtype, shard_rows, rank, world, label, progress)
+    barrier()
+    if rank == 0:
+        images = pixels.images
+        write_description(
+            folder,
+            [_read_note(folder, n)[1] for n in range(len(_parts(len(images), shard_rows)))],
+            dim=model.dim,
+            dtype=dtype,
+            fingerprint=fingerprint,
+            class_names=images.class_names,
+            source=key,
+        )
+        sweep(folder)
+        for path in folder.glob("shard-*.json"):
+            path.unlink()
+    barrier()
+    return open_embeddings(folder, verify=False)
+
+
+def cached_embeddings(
+    model: Model,
+    pixels: PixelBatches,
+    folder: Path,
+    *,
+    flip: bool = False,
+    label: str = "embedding",
+    progress: Progress | None = None,
+    rank: int = 0,
+    world: int = 1,
+    barrier: Callable[[], None] = lambda: None,
+) -> Embeddings:
+    """The embeddings in ``folder`` if they are of this model and these pixels, else new ones.
+
+    What a killed run left is completed; what is damaged or of another model is made again. Of
+    several runs that want the same, one makes it and the others wait. A single process that
+    cannot write there keeps its embeddings in memory.
+
+    Args:
+        model: the model.
+        pixels: the images' pixels; read again if the model takes another size.
+        folder: the cache.
+        flip: embed the mirror images.
+        label: what the progress is called.
+        progress: told of each image that this process embeds.
+        rank: which of the run's processes this is.
+        world: how many there are.
+        barrier: waits until every process of the run has called it.
+    """
+    key = _source(model.fingerprint, pixels.digest, flip, "float32", SHARD_ROWS)
+    fitting = pixels
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder.parent / f".{folder.name}.lock") if rank == 0 else nullcontext()
+        with lock:
+            if rank == 0 and not _usable(folder, key):
+                shutil.rmtree(folder, ignore_errors=True)
+            barrier()
+            if _finished(folder, key):
+                return open_embeddings(folder, verify=False)
+            if (pixels.height, pixels.width, pixels.channels) != model.input.size:
+                fitting = read_pixels(pixels.images, *model.input.size, progress=progress)
+            return embed_to_store(
+                model,
+                fitting,
+                folder,
+                digest=pixels.digest,
+                flip=flip,
+                rank=rank,
+                world=world,
+                barrier=barrier,
+                label=label,
+                progress=progress,
+            )
+    except OSError:  # a full disk
+        if world > 1:
+            raise
+        return embed_pixel_batches(model, fitting, flip=flip, label=label, progress=progress)
 
 
 def raw_embeddings(
@@ -128,103 +229,106 @@ def raw_embeddings(
     return vectors
 
 
-def cached_embeddings(
+def _vectors(
+    model: Model, pixels: PixelBatches, rows: range, *, flip: bool, advance: Advance
+) -> NDArray[np.float32]:
+    """(rows, dim) of some images; one that the model gives no finite embedding is named."""
+    vectors = np.empty((len(rows), model.dim), dtype=np.float32)
+    done = 0
+    for batch in pixels.batches(np.arange(rows.start, rows.stop), _BATCH):
+        found = model.embed_pixels(mirrored(batch) if flip else batch)
+        finite = np.isfinite(found).all(axis=1)
+        if not finite.all():
+            bad = pixels.images.ids[rows.start + done + int(finite.argmin())]
+            raise UserError(f"the model gives no finite embedding for {bad}")
+        vectors[done : done + len(batch)] = found
+        done += len(batch)
+        advance(len(batch))
+    return vectors
+
+
+def _embed_share(
     model: Model,
     pixels: PixelBatches,
     folder: Path,
-    *,
-    flip: bool = False,
-    label: str = "embedding",
-    progress: Progress | None = None,
-) -> Embeddings:
-    """The embeddings in ``folder`` if they are of this model and these pixels, else new ones.
-
-    A cache that is damaged, or that cannot be written, costs time and nothing else.
-    """
-    note = folder / "pixels.txt"  # of which images they are
-    with suppress(UserError, OSError):
-        if note.read_text(encoding="utf-8") == pixels.digest:
-            kept = open_embeddings(folder / "embeddings")
-            if kept.fingerprint == model.fingerprint:
-                return kept
-    fitting = pixels
-    if (pixels.height, pixels.width, pixels.channels) != model.input.size:
-        fitting = read_pixels(pixels.images, *model.input.size, progress=progress)
-    embeddings = embed_pixel_batches(model, fitting, flip=flip, label=label, progress=progress)
-    with suppress(UserError, OSError):  # a full disk, or another process that was as fast
-        shutil.rmtree(folder, ignore_errors=True)
-        write_text(note, pixels.digest)
-        save_embeddings(embeddings, folder / "embeddings")
-    return embeddings
-
-
-def save_embeddings(embeddings: Embeddings, folder: str | Path) -> None:
-    """Write an embeddings folder, whole or not at all."""
-    with atomic_folder(Path(folder)) as temporary:
-        np.save(temporary / VECTORS_FILE, embeddings.vectors, allow_pickle=False)
-        np.save(temporary / LABELS_FILE, embeddings.labels, allow_pickle=False)
-        text = "".join(f"{image_id}\n" for image_id in embeddings.ids)
-        (temporary / IDS_FILE).write_text(text, encoding="utf-8", newline="\n")
-        write_json(
-            temporary / DESCRIPTION_FILE,
-            {
-                "format": FORMAT,
-                "images": len(embeddings),
-                "dim": embeddings.vectors.shape[1],
-                "dtype": "float32",
-                "normalised": True,
-                "model": embeddings.fingerprint,
-                "sha256": {
-                    name: _digest(temporary / name)
-                    for name in (VECTORS_FILE, LABELS_FILE, IDS_FILE)
-                },
-                "classes": list(embeddings.class_names),
-            },
-        )
+    key: str,
+    flip: bool,
+    dtype: str,
+    shard_rows: int,
+    rank: int,
+    world: int,
+    label: str,
+    progress: Progress | None,
+) -> None:
+    """Write this rank's shards, each with a note of what it is; finished ones stay."""
+    images = pixels.images
+    own = dict(list(enumerate(_parts(len(images), shard_rows)))[rank::world])
+    left = {n: rows for n, rows in own.items() if not _made(folder, n, key)}
+    total = sum(map(len, own.values()))
+    done = total - sum(map(len, left.values()))
+    with (progress or Silent()).task(label, total, done=done, weight=1 / 3) as advance:
+        for number, rows in left.items():
+            part = slice(rows.start, rows.stop)
+            vectors = _vectors(model, pixels, rows, flip=flip, advance=advance)
+            shard = write_shard(
+                folder, number, rows.start, vectors, images.labels[part], images.ids[part], dtype
+            )
+            write_json(_note_file(folder, number), {"key": key, "shard": asdict(shard)})
 
 
-def open_embeddings(folder: str | Path, *, verify: bool = True) -> Embeddings:
-    """Open an embeddings folder; the vectors stay on disk, memory-mapped.
+def _parts(total: int, size: int) -> list[range]:
+    return [range(i, min(i + size, total)) for i in range(0, total, size)]
 
-    Args:
-        folder: what ``save_embeddings`` wrote.
-        verify: read all files once and compare their checksums; without it only the sizes,
-            types and counts are checked.
-    """
-    folder = Path(folder)
-    if not (folder / DESCRIPTION_FILE).is_file():
-        raise UserError(f"{folder} is not an embeddings folder: no {DESCRIPTION_FILE} in it")
-    described: dict[str, Any] = read_json(folder / DESCRIPTION_FILE)
+
+def _source(fingerprint: str, digest: str, flip: bool, dtype: str, shard_rows: int) -> str:
+    """What determines a store's files: the model, the pixels and the way they are stored."""
+    parts = (fingerprint, digest, str(flip), dtype, str(shard_rows))
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def _note_file(folder: Path, number: int) -> Path:
+    return folder / f"shard-{number:06}.json"
+
+
+def _read_note(folder: Path, number: int) -> tuple[str, Shard]:
+    path = _note_file(folder, number)
     try:
-        if described["format"] != FORMAT:
-            raise UserError(
-                f"{folder} has format {described['format']}; this unibct reads {FORMAT}"
-            )
-        if verify:
-            for name, expected in described["sha256"].items():
-                if _digest(folder / name) != expected:
-                    raise UserError(
-                        f"{folder / name} is damaged (its checksum differs); embed the images again"
-                    )
-        vectors = np.load(folder / VECTORS_FILE, mmap_mode="r", allow_pickle=False)
-        labels = np.load(folder / LABELS_FILE, allow_pickle=False)
-        ids = (folder / IDS_FILE).read_text(encoding="utf-8").split("\n")[:-1]
-        if vectors.shape != (described["images"], described["dim"]):
-            raise UserError(
-                f"{folder / VECTORS_FILE} has shape {vectors.shape}, but {DESCRIPTION_FILE} says "
-                f"({described['images']}, {described['dim']})"
-            )
-        return Embeddings(
-            vectors, tuple(ids), labels, tuple(described["classes"]), described["model"]
-        )
-    except KeyError as error:
-        raise UserError(f"{folder / DESCRIPTION_FILE} lacks the entry {error}") from error
-    except UserError:
-        raise
-    except (OSError, ValueError, TypeError) as error:
-        raise UserError(f"{folder} cannot be opened: {error}") from error
+        found = read_json(path)
+        return found["key"], shard_from(found["shard"])
+    except (KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{path} cannot be understood; remove {folder}") from error
 
 
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def _made(folder: Path, number: int, key: str) -> bool:
+    if not _note_file(folder, number).is_file():
+        return False
+    found, shard = _read_note(folder, number)
+    return found == key and shard_is_whole(folder, shard)
+
+
+def _finished(folder: Path, key: str) -> bool:
+    return (folder / DESCRIPTION_FILE).is_file() and read_description(folder).source == key
+
+
+def _require_own(folder: Path, key: str) -> None:
+    """Refuse a folder that holds anything but an unfinished store of the same source."""
+    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+    if not all(_OWN_FILES.fullmatch(name) for name in names):
+        require_absent(folder)
+    for path in folder.glob("shard-*.json"):
+        if _read_note(folder, int(path.stem.removeprefix("shard-")))[0] != key:
+            raise UserError(
+                f"{folder} holds unfinished embeddings by another model or of other images; "
+                "choose another --out or remove it"
+            )
+
+
+def _usable(folder: Path, key: str) -> bool:
+    """Whether a cache is whole, or can be completed."""
+    with suppress(UserError, OSError):
+        if _finished(folder, key):
+            open_embeddings(folder)
+        else:
+            _require_own(folder, key)
+        return True
+    return False

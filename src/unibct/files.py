@@ -21,10 +21,10 @@ def atomic_file(path: Path) -> Generator[Path]:
     temporary = Path(name)
     try:
         yield temporary
-        _sync(temporary)
+        sync(temporary)
         temporary.chmod(0o666 & ~_umask())
         temporary.replace(path)
-        _sync(path.parent)
+        sync(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -41,12 +41,12 @@ def atomic_folder(path: Path) -> Generator[Path]:
     try:
         yield temporary
         for entry in temporary.iterdir():
-            _sync(entry)
+            sync(entry)
         temporary.chmod(0o777 & ~_umask())
         if path.is_dir():
             path.rmdir()  # an empty folder may be replaced
         temporary.rename(path)
-        _sync(path.parent)
+        sync(path.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
@@ -100,7 +100,7 @@ def _umask() -> int:
     return mask
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
     """Flush a file or a folder to the disk, where the system can."""
     if os.name == "nt" and path.is_dir():
         return

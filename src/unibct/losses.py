@@ -9,6 +9,7 @@ from torch import Tensor
 
 from unibct.arrays import checked_embeddings, checked_labels, is_tensor, readonly_tensor
 from unibct.errors import UserError
+from unibct.ranks import ALONE, Ranks
 
 
 def arcface(
@@ -45,7 +46,7 @@ def arcface(
     _check_arcface(embeddings, class_vectors, labels)
     labels = labels.long()
     dtype = torch.promote_types(embeddings.dtype, class_vectors.dtype)
-    cosine = F.linear(_unit(embeddings.to(dtype)), _unit(class_vectors.to(dtype)))
+    cosine = F.linear(unit(embeddings.to(dtype)), unit(class_vectors.to(dtype)))
     target = cosine.gather(1, labels[:, None])
     logits = scale * cosine.scatter(1, labels[:, None], widened_cosine(target, margin))
     return F.cross_entropy(logits, labels)
@@ -70,25 +71,29 @@ def regress(new: Tensor, old: Tensor) -> Tensor:
         new: (batch, dim) with gradients.
         old: (batch, dim) of the same images.
     """
-    return (_unit(new) - _unit(old)).square().sum(dim=1).mean()
+    return (unit(new) - unit(old)).square().sum(dim=1).mean()
 
 
-def contrast(new: Tensor, old: Tensor, labels: Tensor, *, tau: float = 0.05) -> Tensor:
+def contrast(
+    new: Tensor, old: Tensor, labels: Tensor, *, tau: float = 0.05, ranks: Ranks = ALONE
+) -> Tensor:
     """Softmax of each image's own old embedding against the old ones of other classes.
 
     Paper, equation 12. Other images of the same class are left out of the sum.
 
     Args:
         new: (batch, dim) with gradients.
-        old: (batch, dim) of the same images.
+        old: (batch, dim) of the same images; those of all ranks are the others.
         labels: (batch,) integers.
         tau: temperature.
+        ranks: that share a batch; the loss is the mean over this one's part.
     """
-    logits = _unit(new) @ _unit(old).T / tau
-    own = torch.eye(len(labels), dtype=torch.bool, device=logits.device)
-    same_class = (labels[:, None] == labels[None, :]) & ~own
-    logits = logits.masked_fill(same_class, -torch.inf)
-    return F.cross_entropy(logits, torch.arange(len(labels), device=logits.device))
+    all_labels = ranks.gathered(labels)
+    logits = unit(new) @ ranks.gathered(unit(old)).T / tau
+    own = torch.arange(len(all_labels), device=logits.device)[ranks.part(len(all_labels))]
+    same_class = labels[:, None] == all_labels[None, :]
+    same_class[torch.arange(len(labels), device=logits.device), own] = False
+    return F.cross_entropy(logits.masked_fill(same_class, -torch.inf), own)
 
 
 def neighbour_contrast(
@@ -99,6 +104,7 @@ def neighbour_contrast(
     others: Tensor,
     other_labels: Tensor,
     tau: float = 0.05,
+    ranks: Ranks = ALONE,
 ) -> Tensor:
     """Supervised contrast of new embeddings with old ones, positives weighted by consensus (NCCL).
 
@@ -112,30 +118,37 @@ def neighbour_contrast(
         others: (queue, dim) old embeddings of any images.
         other_labels: (queue,) their classes.
         tau: temperature.
+        ranks: that share a batch.
     """
-    others = _unit(others)
+    others = unit(others)
     positive = (labels[:, None] == other_labels[None, :]).to(others.dtype)
-    consensus = (1 + _unit(own) @ others.T) / 2
-    log_share = F.log_softmax(_unit(new) @ others.T / tau, dim=1)
+    consensus = (1 + unit(own) @ others.T) / 2
+    log_share = F.log_softmax(unit(new) @ others.T / tau, dim=1)
     counts = positive.sum(dim=1)
     per_image = -(positive * consensus * log_share).sum(dim=1) / counts.clamp_min(1)
-    return per_image.sum() / (counts > 0).sum().clamp_min(1)
+    return _mean(per_image.sum(), (counts > 0).sum(), ranks)
 
 
-def point_to_set(new: Tensor, centres: Tensor, radius: Tensor) -> Tensor:
+def point_to_set(new: Tensor, centres: Tensor, radius: Tensor, *, ranks: Ranks = ALONE) -> Tensor:
     """How far embeddings lie outside their class's ball, as the mean over those outside (AdvBCT).
 
     Args:
         new: (batch, dim) with gradients.
         centres: (batch, dim) the centre of each one's class.
         radius: (batch,) the radius of each one's class.
+        ranks: that share a batch.
     """
-    distance = cast(Tensor, torch.linalg.vector_norm(_unit(new) - _unit(centres), dim=1))
+    distance = cast(Tensor, torch.linalg.vector_norm(unit(new) - unit(centres), dim=1))
     outside = F.relu(distance - radius)
-    return outside.sum() / (outside > 0).sum().clamp_min(1)
+    return _mean(outside.sum(), (outside > 0).sum(), ranks)
 
 
-def _unit(vectors: Tensor) -> Tensor:
+def _mean(total: Tensor, count: Tensor, ranks: Ranks) -> Tensor:
+    """A rank's loss whose mean over the ranks is the sum of all totals by the sum of all counts."""
+    return total * ranks.world / ranks.summed(count).clamp_min(1)
+
+
+def unit(vectors: Tensor) -> Tensor:
     """Rows of length 1, at least in single precision whatever autocast made of them."""
     if vectors.dtype in (torch.float16, torch.bfloat16):
         vectors = vectors.float()

@@ -68,7 +68,8 @@ def make_ijbc(out: Path, *, subjects: int = 80, seed: int = 0) -> None:
                     pixels = coloured(chosen.read(ids[part * per_template + place]), rng)
                     crop, points = unaligned(pixels, rng)
                     (folder / name).write_bytes(_jpeg(crop))
-                    media = 1000 * template + place // 2 * (1 + part % 2)
+                    # Media of different sizes: pooling with and without their means differs.
+                    media = 1000 * template + (max(place - 1, 0) if part else place // 3)
                     rows.append(f"{name} {template} {media}")
                     numbers = " ".join(f"{value:.4f}" for value in points.ravel())
                     landmarks.append(f"{name} {numbers} {rng.uniform(0.6, 1):.6f}")

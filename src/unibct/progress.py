@@ -1,9 +1,11 @@
 """Progress of long jobs: a bar with rate and time left in a terminal, plain lines in a pipe."""
 
+import os
 import sys
 import time
 from collections.abc import Callable, Generator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 if TYPE_CHECKING:
@@ -50,10 +52,16 @@ class Silent:
 
 
 class Lines:
-    """Plain lines to standard error: one at the end of each task, and every ``every`` seconds."""
+    """Plain lines: one at the end of each task, and every ``every`` seconds.
 
-    def __init__(self, every: float = 15.0) -> None:
+    Args:
+        every: seconds between two lines of a task.
+        log: a file that they are added to, with the time, instead of standard error.
+    """
+
+    def __init__(self, every: float = 15.0, log: Path | None = None) -> None:
         self.every = every
+        self.log = log
 
     @contextmanager
     def task(
@@ -82,7 +90,41 @@ class Lines:
 
     def note(self, text: str) -> None:
         """Print a line."""
-        print(text, file=sys.stderr, flush=True)
+        if self.log is None:
+            print(text, file=sys.stderr, flush=True)
+            return
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        with self.log.open("a", encoding="utf-8") as file:
+            file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
+
+
+class Both:
+    """Reports to two at once."""
+
+    def __init__(self, first: Progress, second: Progress) -> None:
+        self._all = (first, second)
+
+    @contextmanager
+    def task(
+        self, label: str, total: int, unit: str = "images", *, done: int = 0, weight: float = 1.0
+    ) -> Generator[Advance]:
+        """Count in both."""
+        with ExitStack() as stack:
+            advances = [
+                stack.enter_context(one.task(label, total, unit, done=done, weight=weight))
+                for one in self._all
+            ]
+
+            def advance(units: int) -> None:
+                for each in advances:
+                    each(units)
+
+            yield advance
+
+    def note(self, text: str) -> None:
+        """Say it to both."""
+        for one in self._all:
+            one.note(text)
 
 
 class Bars:
@@ -136,13 +178,29 @@ class Bars:
 
 
 @contextmanager
-def terminal_progress(overall: float | None = None) -> Generator[Progress]:
-    """Bars if standard error is a terminal, else lines."""
-    if sys.stderr.isatty():
-        with Bars(overall) as bars:
-            yield bars
-    else:
-        yield Lines()
+def terminal_progress(
+    overall: float | None = None, logs: Path | None = None
+) -> Generator[Progress]:
+    """Bars if standard error is a terminal, else lines.
+
+    Args:
+        overall: the work of the whole job, for one more bar.
+        logs: a folder; where ``torchrun`` started several processes, each adds lines to a file of
+            its own in it, and the first alone reports to the terminal.
+    """
+    with ExitStack() as stack:
+        shown: Progress = Silent()
+        if is_first_process():
+            shown = stack.enter_context(Bars(overall)) if sys.stderr.isatty() else Lines()
+        if logs is not None and os.environ.get("WORLD_SIZE", "1") != "1":
+            rank = int(os.environ.get("RANK", "0"))
+            shown = Both(shown, Lines(log=logs / f"rank-{rank:05}.log"))
+        yield shown
+
+
+def is_first_process() -> bool:
+    """Whether this process speaks for all that ``torchrun`` started."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 def clock(seconds: float) -> str:

@@ -10,14 +10,17 @@ Neither V∞ nor an inverse is needed. The prototype is wᵀV with one weight pe
 
     w = λẼᵀw + (1−λ)/m · 1,
 
-a personalised PageRank of the images. Ẽ is similar to a symmetric matrix (its rows are a symmetric
-kernel's, scaled), so its eigenvalues are real and lie in [−1, 1], and Chebyshev's iteration
-contracts the error by λ/(1 + √(1−λ²)) a step: some 35 steps for λ = 0.9, for a whole batch of
-classes at a time. Ẽᵀ does not lengthen a vector's sum of absolute values, so the residual bounds
-the error: ‖w − ŵ‖₁ ≤ ‖residual‖₁/(1−λ).
+a personalised PageRank of the images: the stationary distribution of the walk λẼ + (1−λ)/m, which
+restarts at random. Ẽ is similar to a symmetric matrix (its rows are a symmetric kernel's, scaled),
+so its eigenvalues are real and lie in [−1, 1], and conjugate gradients contract the error by at
+least λ/(1 + √(1−λ²)) a step, for a whole batch of classes at a time: at most some 35 steps for
+λ = 0.9, and a third of that for most classes. Where τ is so small that the kernel would vanish,
+Chebyshev's iteration needs only its rows. Ẽᵀ does not lengthen a vector's sum of absolute values,
+so the residual bounds the error: ‖w − ŵ‖₁ ≤ ‖residual‖₁/(1−λ).
 """
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import numpy as np
@@ -37,10 +40,12 @@ from unibct.errors import UserError
 
 PROTOTYPE_KINDS = ("centroid", "drop", "structural")
 
-_BATCH_ENTRIES = 8_000_000  # numbers (batch · m · m, and batch · m · dim) that one batch may take
-_TILE = 1024  # rows gathered at a time for the kernel of a large class
-_CHUNK = 16_384  # rows that the weighted sum takes at a time
-_PADDING = 1.15  # a batch's largest class may exceed its smallest by this factor
+_BATCH_ENTRIES = 1_000_000  # numbers (rows · dim) of a batch, so that it stays in the cache
+_CACHE_ENTRIES = 260_000  # the same for the innermost cache that holds more than a few rows
+_TILE = 1024  # rows of a large class that are multiplied at a time
+_STRIP = 48  # the same of other classes; less saves more, but is multiplied less efficiently
+_SMALL_TAU = 0.025  # below it, exp((cosine − 1)/τ) may vanish in float32
+_MULTIPLE = 8  # of which the images of a class are made a multiple
 
 
 def class_prototypes(
@@ -71,25 +76,82 @@ def class_prototypes(
     """
     vectors = _as_float_tensor(old, "old")
     label_array = checked_labels(labels, len(vectors))
-    classes = require_contiguous_labels(label_array)
-    if kind == "centroid":
-        weights = _uniform_weights(vectors, label_array)
-    elif kind == "drop":
-        weights = drop_weights(vectors, label_array, drop=drop)
-    elif kind == "structural":
-        graph = vectors if new is None else _as_float_tensor(new, "new")
-        if len(graph) != len(vectors):
-            raise UserError(
-                f"new has {len(graph)} rows but old has {len(vectors)}: give both for each image"
-            )
-        weights = structural_weights(graph, label_array, tau=tau, lam=lam)
-    else:
+    require_contiguous_labels(label_array)
+    graph = vectors if new is None or kind != "structural" else _as_float_tensor(new, "new")
+    if len(graph) != len(vectors):
+        raise UserError(
+            f"new has {len(graph)} rows but old has {len(vectors)}: give both for each image"
+        )
+    order = np.argsort(label_array, kind="stable")
+    found = grouped_prototypes(
+        vectors,
+        np.bincount(label_array),
+        new=graph,
+        order=order,
+        kind=kind,
+        tau=tau,
+        lam=lam,
+        drop=drop,
+    )
+    return same_kind(found, old)
+
+
+def grouped_prototypes(
+    old: Tensor,
+    sizes: NDArray[np.int64],
+    *,
+    new: Tensor,
+    order: NDArray[np.int64] | None = None,
+    kind: str = "structural",
+    tau: float = 0.05,
+    lam: float = 0.9,
+    drop: float = 0.1,
+) -> Tensor:
+    """The prototypes of classes whose images stand one behind the other; nothing is checked.
+
+    Fastest where the classes stand in the order of their sizes: then no row is copied.
+
+    Args:
+        old: (images, dim) of any floating point type.
+        sizes: (classes,) images of each class, at least one.
+        new: (images, dim′) likewise; only ``structural`` uses it.
+        order: the rows of the first class, then of the second, …; as they stand without it.
+        kind: as for ``class_prototypes``, like the rest.
+        tau: temperature of the graph's softmax.
+        lam: share of the walk that follows the graph.
+        drop: share of a class's images that ``drop`` leaves out.
+
+    Returns:
+        (classes, dim) float32 (float64 if ``old`` is).
+    """
+    check_settings(kind, tau, lam, drop)
+    found = old.new_empty(len(sizes), old.shape[1], dtype=_wide(old.dtype))
+    space = Space()
+    for classes, rows in batches_of_like_size(sizes, max(old.shape[1], new.shape[1]), order):
+        real = _real(sizes[classes], rows, old)
+        if kind == "structural":
+            weights = _walk_weights(taken(new, rows, space, "new"), real, tau, lam, space)
+        elif kind == "drop":
+            weights = _drop_weights(taken(old, rows, space), real, drop)
+        else:
+            weights = _uniform_weights(real, found.dtype)
+        sums = _weighted_sums(old, rows, weights.to(found.dtype), space)
+        found[torch.from_numpy(classes)] = torch.nn.functional.normalize(sums, dim=1)
+    return found
+
+
+def check_settings(kind: str, tau: float, lam: float, drop: float) -> None:
+    """Refuse settings that make no prototype."""
+    if kind not in PROTOTYPE_KINDS:
         raise UserError(
             f"unknown kind of prototype {kind!r}; choose one of {', '.join(PROTOTYPE_KINDS)}"
         )
-    prototypes = _weighted_class_sums(vectors, weights, label_array, classes)
-    prototypes = torch.nn.functional.normalize(prototypes, dim=1)
-    return same_kind(prototypes, old)
+    if not tau > 0:
+        raise UserError(f"tau must be positive, not {tau}")
+    if not 0 <= lam < 1:
+        raise UserError(f"lam must be at least 0 and below 1, not {lam}: at 1 the walk forgets V")
+    if not 0 <= drop < 1:
+        raise UserError(f"drop must be at least 0 and below 1, not {drop}")
 
 
 def structural_weights(new: Any, labels: Any, *, tau: float = 0.05, lam: float = 0.9) -> Any:
@@ -104,22 +166,12 @@ def structural_weights(new: Any, labels: Any, *, tau: float = 0.05, lam: float =
     Returns:
         (images,) positive weights that sum to 1 in each class; NumPy or torch as ``new`` is.
     """
-    if not tau > 0:
-        raise UserError(f"tau must be positive, not {tau}")
-    if not 0 <= lam < 1:
-        raise UserError(f"lam must be at least 0 and below 1, not {lam}: at 1 the walk forgets V")
+    check_settings("structural", tau, lam, 0)
     vectors = _as_float_tensor(new, "new")
-    label_array = checked_labels(labels, len(vectors))
-    require_contiguous_labels(label_array)
-    inverse_lengths = _inverse_lengths(vectors)
-    weights = torch.empty(len(vectors), dtype=vectors.dtype, device=vectors.device)
-    for rows, sizes in _batches_of_like_size(label_array, vectors.shape[1]):
-        row_index = torch.from_numpy(rows).to(vectors.device)
-        real = torch.arange(rows.shape[1]) < torch.from_numpy(sizes)[:, None]
-        real = real.to(vectors.device)
-        cosine = _gram(vectors, inverse_lengths, row_index)
-        weights[row_index[real]] = _walk_weights(cosine, real, tau, lam)[real]
-    return same_kind(weights, new)
+    space = Space()
+    return _weights(
+        vectors, labels, lambda part, real: _walk_weights(part, real, tau, lam, space), new
+    )
 
 
 def moved_apart(prototypes: Any, *, neighbours: int = 5, step: float = 0.5) -> Any:
@@ -155,29 +207,9 @@ def drop_weights(old: Any, labels: Any, *, drop: float = 0.1) -> Any:
 
     floor(drop · m) images of a class of m are dropped.
     """
-    if not 0 <= drop < 1:
-        raise UserError(f"drop must be at least 0 and below 1, not {drop}")
+    check_settings("drop", 1, 0, drop)
     vectors = _as_float_tensor(old, "old")
-    label_array = checked_labels(labels, len(vectors))
-    classes = require_contiguous_labels(label_array)
-    means = _weighted_class_sums(
-        vectors, _uniform_weights(vectors, label_array), label_array, classes
-    )
-    inverse_lengths = _inverse_lengths(vectors)
-    distance = np.empty(len(vectors), dtype=np.float64)
-    for start in range(0, len(vectors), _CHUNK):
-        part = slice(start, start + _CHUNK)
-        own_mean = means[torch.from_numpy(label_array[part]).to(means.device)]
-        gap = vectors[part] * inverse_lengths[part, None] - own_mean
-        distance[part] = gap.square().sum(dim=1).cpu().numpy()
-    order = np.lexsort((distance, label_array))
-    sizes = np.bincount(label_array)
-    kept = sizes - np.floor(sizes * drop + 1e-9).astype(np.int64)
-    rank = np.arange(len(order)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    weights = np.zeros(len(order))
-    sorted_labels = label_array[order]
-    weights[order] = np.where(rank < kept[sorted_labels], 1 / kept[sorted_labels], 0)
-    return same_kind(torch.from_numpy(weights).to(vectors), old)
+    return _weights(vectors, labels, lambda part, real: _drop_weights(part, real, drop), old)
 
 
 def _as_float_tensor(value: Any, name: str) -> Tensor:
@@ -199,101 +231,254 @@ def _as_float_tensor(value: Any, name: str) -> Tensor:
     return tensor if tensor.dtype == torch.float64 else tensor.float()
 
 
+def _weights(
+    vectors: Tensor,
+    labels: Any,
+    weigh: Callable[[Tensor, Tensor], Tensor],
+    example: Any,
+) -> Any:
+    """The weight of each row, from a function that weighs the rows of a batch of classes."""
+    label_array = checked_labels(labels, len(vectors))
+    require_contiguous_labels(label_array)
+    order, sizes = np.argsort(label_array, kind="stable"), np.bincount(label_array)
+    weights = torch.empty(len(vectors), dtype=vectors.dtype, device=vectors.device)
+    space = Space()
+    for classes, rows in batches_of_like_size(sizes, vectors.shape[1], order):
+        real = _real(sizes[classes], rows, vectors)
+        index = torch.from_numpy(rows).to(vectors.device)
+        weights[index[real]] = weigh(taken(vectors, rows, space), real)[real]
+    return same_kind(weights, example)
+
+
+class Space:
+    """Memory that one batch after the other uses: fresh memory costs more than the arithmetic."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, Tensor] = {}
+
+    def empty(
+        self, name: str, shape: tuple[int, ...], example: Tensor, dtype: torch.dtype | None = None
+    ) -> Tensor:
+        """A tensor like the example, in the memory that was last given for ``name``."""
+        count = math.prod(shape)
+        kept = self._kept.get(name)
+        if kept is None or len(kept) < count:
+            kept = self._kept[name] = example.new_empty(count, dtype=dtype or example.dtype)
+        return kept[:count].view(shape)
+
+
+def batches_of_like_size(
+    sizes: NDArray[np.int64], dim: int, order: NDArray[np.int64] | None = None
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """Classes by ascending size, as many at a time as the processor's cache likes.
+
+    All classes of a batch are filled up to the same multiple of 8 images: matrices of such sizes
+    are multiplied up to twice as fast as others. (A single image is not filled up.)
+
+    Args:
+        sizes: (classes,) images of each class.
+        dim: numbers in a row.
+        order: the rows of the first class, then of the second, …; 0, 1, … without it.
+
+    Yields:
+        The classes, and their rows (classes, m), filled up with the class's first one.
+    """
+    starts = np.cumsum(sizes) - sizes
+    filled = np.where(sizes == 1, 1, -(-sizes // _MULTIPLE) * _MULTIPLE)
+    by_size = np.argsort(filled, kind="stable")
+    begin = 0
+    while begin < len(by_size):
+        m = int(filled[by_size[begin]])
+        room = max(1, _BATCH_ENTRIES // (m * max(m, dim)))
+        classes = by_size[begin : begin + room]
+        classes = classes[filled[classes] == m]
+        column = np.arange(m)
+        rows = starts[classes][:, None] + np.where(column < sizes[classes][:, None], column, 0)
+        yield classes, rows if order is None else order[rows]
+        begin += len(classes)
+
+
+def class_products(x: Tensor, space: Space) -> Tensor:
+    """The scalar products (classes, m, m) between the rows of each class.
+
+    Args:
+        x: (classes, m, dim).
+        space: for the result, which the next call overwrites.
+    """
+    batch, m, _ = x.shape
+    products = space.empty("products", (batch, m, m), x)
+    strip = _STRIP if m <= _TILE else _TILE
+    for i in range(0, m, strip):  # they are symmetric: each strip begins at the diagonal
+        left = x[:, i : i + strip]
+        for j in range(i, m, _TILE):
+            right = x[:, j : j + _TILE].transpose(1, 2)
+            torch.bmm(left, right, out=products[:, i : i + strip, j : j + _TILE])
+        below = products[:, i + strip :, i : i + strip]
+        below.copy_(products[:, i : i + strip, i + strip :].transpose(1, 2))
+    return products
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    return dtype if dtype == torch.float64 else torch.float32
+
+
+def taken(vectors: Tensor, rows: NDArray[np.int64], space: Space, name: str = "rows") -> Tensor:
+    """Rows (classes, m, dim) of some classes, widened to float32; the next call overwrites them."""
+    shape = (rows.size, vectors.shape[1])
+    part = space.empty(f"{name} as they are", shape, vectors)
+    if vectors.device.type == "cpu":  # twice as fast as torch's; nothing is out of bounds
+        np.take(vectors.numpy(), rows.ravel(), axis=0, out=part.numpy(), mode="clip")
+    else:
+        index = torch.from_numpy(rows.ravel()).to(vectors.device)
+        torch.index_select(vectors, 0, index, out=part)
+    if vectors.dtype not in (torch.float32, torch.float64):
+        part = space.empty(name, shape, vectors, torch.float32).copy_(part)
+    return part.view(*rows.shape, -1)
+
+
+def _real(sizes: NDArray[np.int64], rows: NDArray[np.int64], example: Tensor) -> Tensor:
+    """(classes, m) which rows of a batch are a class's own, not filled up."""
+    column = torch.arange(rows.shape[1], device=example.device)
+    return column < torch.from_numpy(sizes).to(example.device)[:, None]
+
+
 def _inverse_lengths(vectors: Tensor) -> Tensor:
-    """1/‖v‖ of each row, so that nothing as large as the data need be normalised."""
-    wide = vectors.dtype if vectors.device.type == "mps" else torch.float64  # MPS has no doubles
-    lengths = cast(Tensor, torch.linalg.vector_norm(vectors, dim=1, dtype=wide))
+    """1/‖v‖ of each row; in double precision where the squares would overflow or vanish."""
+    lengths = cast(Tensor, torch.linalg.vector_norm(vectors, dim=-1))
+    if not _squares_fit(lengths.square()) and vectors.device.type != "mps":  # MPS has no doubles
+        lengths = cast(Tensor, torch.linalg.vector_norm(vectors, dim=-1, dtype=torch.float64))
     return lengths.clamp_min(torch.finfo(vectors.dtype).tiny).reciprocal().to(vectors.dtype)
 
 
-def _uniform_weights(vectors: Tensor, labels: NDArray[np.int64]) -> Tensor:
-    return torch.from_numpy(1 / np.bincount(labels)[labels]).to(vectors)
+def _squares_fit(squares: Tensor) -> bool:
+    """Whether squared lengths are so far from the ends of the range that nothing was lost."""
+    low, high = torch.aminmax(squares)
+    return 1e-20 < float(low) <= float(high) < 1e20
 
 
-def _weighted_class_sums(
-    vectors: Tensor, weights: Any, labels: NDArray[np.int64], classes: int
+def _uniform_weights(real: Tensor, dtype: torch.dtype) -> Tensor:
+    return real.to(dtype) / real.sum(dim=1, keepdim=True)
+
+
+def _drop_weights(vectors: Tensor, real: Tensor, drop: float) -> Tensor:
+    means = _class_sums(vectors, _uniform_weights(real, vectors.dtype))
+    gap = vectors * _inverse_lengths(vectors)[:, :, None] - means[:, None]
+    distance = gap.square().sum(dim=2).masked_fill_(~real, torch.inf)
+    rank = distance.argsort(dim=1, stable=True).argsort(dim=1)
+    images = real.sum(dim=1, keepdim=True)
+    wide = images.to(vectors.dtype if vectors.device.type == "mps" else torch.float64)
+    kept = images - torch.floor(wide * drop + 1e-9).to(images.dtype)
+    return (rank < kept).to(vectors.dtype) / kept
+
+
+def _weighted_sums(
+    vectors: Tensor, rows: NDArray[np.int64], weights: Tensor, space: Space
 ) -> Tensor:
-    """Σ w_i · v_i/‖v_i‖ over the images of each class; temporaries of a bounded size."""
-    weights = torch.as_tensor(weights).to(vectors)
-    scale = (weights * _inverse_lengths(vectors))[:, None]
-    index = torch.from_numpy(labels).to(vectors.device)
-    sums = torch.zeros(classes, vectors.shape[1], dtype=vectors.dtype, device=vectors.device)
-    for start in range(0, len(vectors), _CHUNK):
-        part = slice(start, start + _CHUNK)
-        sums.index_add_(0, index[part], vectors[part] * scale[part])
-    return sums
+    """Σ w_i · v_i/‖v_i‖ of a batch, some classes at a time: three passes within the cache."""
+    step = max(1, _CACHE_ENTRIES // (rows.shape[1] * vectors.shape[1]))
+    parts = [slice(i, i + step) for i in range(0, len(rows), step)]
+    return torch.cat([_class_sums(taken(vectors, rows[p], space), weights[p]) for p in parts])
 
 
-def _batches_of_like_size(
-    labels: NDArray[np.int64], dim: int
-) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Row indices of classes of like size, padded with the class's first row.
-
-    Yields:
-        rows (batch, m) and the true class sizes (batch,), with batch · m · max(m, dim) bounded.
-    """
-    order = np.argsort(labels, kind="stable")
-    sizes = np.bincount(labels)
-    starts = np.cumsum(sizes) - sizes
-    by_size = np.argsort(sizes, kind="stable")
-    begin = 0
-    while begin < len(by_size):
-        limit = int(sizes[by_size[begin]] * _PADDING)
-        end = begin + 1
-        while end < len(by_size) and sizes[by_size[end]] <= limit:
-            m = int(sizes[by_size[end]])
-            if (end - begin + 1) * m * max(m, dim) > _BATCH_ENTRIES:
-                break
-            end += 1
-        batch = by_size[begin:end]
-        column = np.arange(int(sizes[batch].max()))
-        offset = np.where(column < sizes[batch][:, None], column, 0)
-        yield order[starts[batch][:, None] + offset], sizes[batch]
-        begin = end
+def _class_sums(vectors: Tensor, weights: Tensor) -> Tensor:
+    """Σ w_i · v_i/‖v_i‖ over the images of each class: (classes, dim)."""
+    scale = weights * _inverse_lengths(vectors)
+    return torch.bmm(scale[:, None], vectors)[:, 0]
 
 
-def _gram(vectors: Tensor, inverse_lengths: Tensor, rows: Tensor) -> Tensor:
-    """(batch, m, m) cosines between the rows of each class, from tiles of bounded size."""
-    batch, m = rows.shape
-    if m <= _TILE:
-        x = vectors[rows] * inverse_lengths[rows][:, :, None]
-        return x @ x.transpose(1, 2)
-    cosine = torch.empty(batch, m, m, dtype=vectors.dtype, device=vectors.device)
-    for i in range(0, m, _TILE):
-        left_rows = rows[:, i : i + _TILE]
-        left = vectors[left_rows] * inverse_lengths[left_rows][:, :, None]
-        for j in range(i, m, _TILE):
-            right_rows = rows[:, j : j + _TILE]
-            right = vectors[right_rows] * inverse_lengths[right_rows][:, :, None]
-            tile = left @ right.transpose(1, 2)
-            cosine[:, i : i + _TILE, j : j + _TILE] = tile
-            if j > i:
-                cosine[:, j : j + _TILE, i : i + _TILE] = tile.transpose(1, 2)
-    return cosine
-
-
-def _walk_weights(cosine: Tensor, real: Tensor, tau: float, lam: float) -> Tensor:
-    """Weights w (batch, m) of the walk on each class; 0 where ``real`` is False (padding)."""
-    no_edge = ~(real[:, :, None] & real[:, None, :])
-    no_edge |= torch.eye(real.shape[1], dtype=torch.bool, device=real.device)
-    walk = torch.softmax(cosine.div_(tau).masked_fill_(no_edge, -torch.inf), dim=2)
-    walk.masked_fill_(no_edge, 0)  # also the row of a class's only image, where the softmax is 0/0
-    start = real.to(walk.dtype) / real.sum(dim=1, keepdim=True)
-    weights = _chebyshev(walk, (1 - lam) * start, start, lam)
+def _walk_weights(x: Tensor, real: Tensor, tau: float, lam: float, space: Space) -> Tensor:
+    """The weights w (classes, m) of the walk on each class; 0 where ``real`` is False."""
+    if x.shape[1] == 1:
+        return x.new_ones(len(x), 1)
+    products = class_products(x, space)
+    if not _squares_fit(products.diagonal(dim1=1, dim2=2)):
+        products = class_products(x * _inverse_lengths(x)[:, :, None], space)
+    scores = _scores(products, real, tau)
+    uniform = _uniform_weights(real, x.dtype)
+    restart = (1 - lam) * uniform[:, None]
+    if tau < _SMALL_TAU:
+        walk = torch.softmax(scores, dim=2, out=scores)
+        weights = _chebyshev(torch.add(restart, walk, alpha=lam, out=walk), uniform, lam)
+    else:
+        kernel = scores.exp_()
+        degrees = kernel.sum(dim=2)
+        walk = torch.addcmul(restart, kernel, (lam / degrees)[:, :, None], out=kernel)
+        degrees = degrees * real
+        stationary = degrees / degrees.sum(dim=1, keepdim=True)
+        weights = _conjugate_gradients(walk, uniform, stationary, lam)
     return weights / weights.sum(dim=1, keepdim=True)
 
 
-def _chebyshev(walk: Tensor, constant: Tensor, start: Tensor, lam: float) -> Tensor:
-    """Solve w = λ·walkᵀw + constant for each matrix of the batch (Golub and Varga, 1961)."""
+def _scores(products: Tensor, real: Tensor, tau: float) -> Tensor:
+    """(cosine − 1)/τ in the memory of the scalar products, whose diagonal has the lengths.
+
+    -inf where there is no edge: on the diagonal, and to a row that is not real. (What leads from
+    such a row does not matter: its weight is 0.)
+    """
+    diagonal = products.diagonal(dim1=1, dim2=2)
+    # Rows of zeros keep products of 0.
+    scale = diagonal.clamp_min(torch.finfo(products.dtype).tiny).rsqrt().mul_(tau**-0.5)
+    shift = torch.full_like(scale, -1 / tau).masked_fill_(~real, -torch.inf)
+    products.mul_(scale[:, :, None])
+    torch.addcmul(shift[:, None, :], products, scale[:, None, :], out=products)
+    diagonal.fill_(-torch.inf)
+    return products
+
+
+def _conjugate_gradients(walk: Tensor, uniform: Tensor, stationary: Tensor, lam: float) -> Tensor:
+    """Solve w = walkᵀw with Σw = 1 for each matrix of the batch.
+
+    Without its restart the walk is self-adjoint for the scalar product Σ a_i b_i/π_i, with π the
+    stationary distribution that it has then. By Cauchy and Schwarz ‖a‖₁² ≤ Σ a_i²/π_i.
+
+    Args:
+        walk: (classes, m, m) λẼ + (1−λ)/m.
+        uniform: (classes, m) 1/m.
+        stationary: (classes, m) π; 0 where a class has no row, like ``uniform``.
+        lam: λ.
+    """
     eps = torch.finfo(walk.dtype).eps
+    weights = torch.lerp(uniform, stationary, lam)[:, None]  # exact if no image had a nearer one
+    inverse = torch.where(stationary > 0, 1 / stationary, 0)[:, None]
+    change = torch.bmm(weights, walk) - weights
+    direction, square = change, (change * change * inverse).sum(dim=2, keepdim=True)
+    for _ in range(_most_steps(lam, eps)):
+        left = square > (4 * eps) ** 2
+        if not bool(left.any()):
+            break
+        moved = direction - torch.bmm(direction, walk)
+        product = (direction * moved * inverse).sum(dim=2, keepdim=True)
+        length = torch.where(left, square / product, 0)
+        weights = torch.addcmul(weights, length, direction)
+        change = torch.addcmul(change, length, moved, value=-1)
+        before, square = square, (change * change * inverse).sum(dim=2, keepdim=True)
+        direction = torch.addcmul(change, torch.where(left, square / before, 0), direction)
+    return weights[:, 0]
+
+
+def _most_steps(lam: float, eps: float) -> int:
+    """Steps after which the error is far below ``eps``, whatever the class."""
+    if lam == 0:
+        return 1
     contraction = lam / (1 + (1 - lam**2) ** 0.5)
-    steps = 2 + int(np.ceil(1.5 * np.log(eps) / np.log(contraction))) if lam > 0 else 1
-    steps = min(steps, 10_000)  # enough for λ = 0.999999
-    before, weights, omega = start, start, 1.0
+    return min(2 + int(np.ceil(1.5 * np.log(eps) / np.log(contraction))), 10_000)
+
+
+def _chebyshev(walk: Tensor, start: Tensor, lam: float) -> Tensor:
+    """Solve w = walkᵀw, with the sum of ``start``, for each matrix of the batch.
+
+    All other eigenvalues lie in [−λ, λ] (Golub and Varga, 1961).
+    """
+    eps = torch.finfo(walk.dtype).eps
+    steps = _most_steps(lam, eps)
+    before = weights = start[:, None]
+    omega = 1.0
     for step in range(steps):
-        stepped = lam * torch.bmm(weights[:, None, :], walk)[:, 0, :] + constant
-        if step % 4 == 3 and float((stepped - weights).abs().sum(dim=1).max()) <= 4 * eps:
-            return stepped
-        before, weights = weights, before + omega * (stepped - before)
+        stepped = torch.bmm(weights, walk)
+        if step % 4 == 3 and 3 * step > steps:
+            change = cast(Tensor, torch.linalg.vector_norm(stepped - weights, ord=1, dim=2))
+            if float(change.max()) <= 4 * eps:
+                return stepped[:, 0]
+        before, weights = weights, torch.lerp(before, stepped, omega)
         omega = 1 / (1 - lam**2 / 2) if step == 0 else 1 / (1 - lam**2 * omega / 4)
-    return weights
+    return weights[:, 0]

@@ -55,6 +55,10 @@ class Recipe(BaseModel):
     tau: Positive = 0.05
     lam: Share = 0.9
     drop: Share = 0.1
+    sample_rate: Annotated[float, Field(gt=0, le=1)] = 1.0  # share of the classes in a step
+    precision: Literal["float32", "bfloat16", "float16"] = "float32"  # of the forward pass
+    sync_batch_norm: bool = True  # with several processes: means and variances over all of them
+    compile: bool = False  # torch.compile; worth a measurement, see docs/scaling.md
     # None: 0, or one more than the old model's, so that the two start from different weights
     seed: Annotated[int, Field(ge=0, lt=2**62)] | None = None
 

@@ -52,6 +52,10 @@ def rehearse(
     progress = progress or Silent()
     for scenario in scenarios:
         find_scenario(scenario)
+    settings = [*SMALL, *overrides]
+    # In identical-data the recipe is the new model's, which has a larger network.
+    old_recipe = load_recipe(recipe_name("extended-data"), settings)
+    new_recipes = {name: load_recipe(recipe_name(name), settings) for name in scenarios}
     faces, ijbc = out / f"ms1mv3-{identities}", out / f"ijbc-{subjects}"
     if not faces.is_dir():
         make_ms1mv3(faces, identities=identities, images_each=6)
@@ -64,9 +68,6 @@ def rehearse(
         if not lists.is_dir():
             write_split(images, scenario, lists)
         old_set, new_set = (open_images(faces, lists / f"{name}.txt") for name in ("old", "new"))
-        new_recipe = load_recipe(recipe_name(scenario), [*SMALL, *overrides])
-        # In identical-data the recipe is the new model's, which has a larger network.
-        old_recipe = load_recipe(recipe_name("extended-data"), [*SMALL, *overrides])
         old_folder = out / f"old-{SCENARIOS[scenario].sample}"
         old = train(
             old_set,
@@ -79,7 +80,7 @@ def rehearse(
         )
         train(
             new_set,
-            new_recipe,
+            new_recipes[scenario],
             out / scenario / "new",
             old=old,
             method=METHOD,

@@ -23,13 +23,7 @@ from unibct.adapters import fit_adapter
 from unibct.benchmark.grid import Adaptation, Grid, Job, Training, training_rows
 from unibct.data.batches import read_pixels
 from unibct.data.sets import ImageSet
-from unibct.embeddings import (
-    Embeddings,
-    cached_embeddings,
-    embed_images,
-    open_embeddings,
-    save_embeddings,
-)
+from unibct.embeddings import cached_embeddings, embed_images
 from unibct.errors import UserError
 from unibct.evaluate import (
     Protocol,
@@ -46,7 +40,9 @@ from unibct.metrics import Floats
 from unibct.models.architectures import find_architecture
 from unibct.models.model import Model, load_model, save_model
 from unibct.progress import Progress, Silent
-from unibct.train import METRICS_FILE, embeddings_folder, pick_device, train
+from unibct.store import Embeddings, open_embeddings, save_embeddings
+from unibct.train import pick_device, train
+from unibct.trainer import METRICS_FILE, embeddings_folder
 
 RESULT_FILE = "result.json"
 SAMPLES_FILE = "samples.safetensors"

@@ -1,20 +1,25 @@
 """Writing a data set in another layout; the encoded images stay as they are, to the byte."""
 
-from collections.abc import Callable, Iterator
+import hashlib
+import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from unibct.data.images import UnreadableImageError, decode, encode_png, image_suffix
-from unibct.data.recordio import pack_record, write_record
+from unibct.data.recordio import RecordFile, pack_record, write_record
 from unibct.data.records import CLASSES_FILE, PROPERTY_FILE
-from unibct.data.sets import ImageSet
+from unibct.data.resumable import ResumableFolder, resumable_folder
+from unibct.data.sets import ImageSet, Stamped
 from unibct.errors import UserError
-from unibct.files import atomic_folder
-from unibct.progress import Advance, Progress, Silent
+from unibct.progress import Progress, Silent
 
 _EXACT = 1 << 24  # above it float32 skips whole numbers
 _NAMED = 10  # unreadable images that an error names
+_SAVED = 4000  # images from one note of the progress to the next
 
 
 def convert(
@@ -26,6 +31,9 @@ def convert(
     progress: Progress | None = None,
 ) -> int:
     """Write every image of a set to a new folder in another layout.
+
+    A run that was stopped or killed goes on when it is called again with the same set, if that
+    is made of files (``Stamped``).
 
     Args:
         images: the set.
@@ -39,105 +47,174 @@ def convert(
     """
     if to not in LAYOUTS:
         raise UserError(f"unknown layout {to!r}; choose one of {', '.join(LAYOUTS)}")
-    bad: list[str] = []
-    with atomic_folder(out) as temporary:
-        with (progress or Silent()).task(f"writing {to}", len(images)) as advance:
-            written = LAYOUTS[to](images, temporary, _encoded(images, bad, advance))
+    progress = progress or Silent()
+    with resumable_folder(out, _fingerprint(images, to), progress.note) as folder:
+        bad = _write_all(images, to, folder, progress)
+        written = len(images) - len(bad)
         if bad and not (skip_bad and written):
             more = f"; and {len(bad) - _NAMED} more" if len(bad) > _NAMED else ""
             raise UserError(
                 f"{images.name} has {len(bad)} unreadable images: {'; '.join(bad[:_NAMED])}{more}. "
                 "Mend or remove, or leave them out with --skip-bad-images"
             )
-    if bad and progress is not None:
+    if bad:
         progress.note(f"left out {len(bad)} unreadable images: {'; '.join(bad)}")
     return written
 
 
-def _encoded(
-    images: ImageSet, bad: list[str], advance: Advance
-) -> Iterator[tuple[int, bytes, str]]:
-    """Row, bytes and suffix of each image, class by class; those that are none go to ``bad``."""
-    for row in map(int, np.argsort(images.labels, kind="stable")):
-        image_id = images.ids[row]
-        try:
-            source = images.encoded
-            data = encode_png(images.read(image_id)) if source is None else source(image_id)
-            yield row, data, image_suffix(data)
-        except UnreadableImageError as error:
-            bad.append(f"{image_id} ({error})")
-        advance(1)
+def _fingerprint(images: ImageSet, to: str) -> str | None:
+    """Changes with the layout and with the set's images; None if these may change unseen."""
+    if not isinstance(images.encoded, Stamped):
+        return None
+    state = hashlib.sha256(f"{to} {images.digest}".encode())
+    for stamp in images.encoded.stamps(images.ids):
+        state.update(f"{stamp}\n".encode())
+    return state.hexdigest()
 
 
-def write_folder(images: ImageSet, out: Path, encoded: Iterator[tuple[int, bytes, str]]) -> int:
+def _write_all(images: ImageSet, to: str, folder: ResumableFolder, progress: Progress) -> list[str]:
+    """Write what is left to do, class by class, and name the images that are none."""
+    order = np.argsort(images.labels, kind="stable")
+    log = folder.grow("bad.jsonl")
+    log.seek(0)
+    bad: dict[int, str] = dict(json.loads(line) for line in log)
+    before = order[: folder.done]
+    layout = LAYOUTS[to](images, folder, before[~np.isin(before, list(bad))])
+    with progress.task(f"writing {to}", len(images), done=folder.done) as advance:
+        for done, row in enumerate(map(int, order[folder.done :]), start=folder.done + 1):
+            try:
+                data = _encoded(images, images.ids[row])
+                suffix = image_suffix(data)
+            except UnreadableImageError as error:
+                bad[row] = f"{images.ids[row]} ({error})"
+                log.write(f"{json.dumps([row, bad[row]])}\n".encode())
+            else:
+                layout.add(row, data, suffix)
+            advance(1)
+            if done % _SAVED == 0:
+                folder.save(done)
+    layout.finish()
+    return list(bad.values())
+
+
+def _encoded(images: ImageSet, image_id: str) -> bytes:
+    if images.encoded is None:
+        return encode_png(images.read(image_id))
+    return images.encoded(image_id)
+
+
+class Layout(Protocol):
+    """Writes images to a folder; it gets them class by class."""
+
+    def add(self, row: int, data: bytes, suffix: str) -> None:
+        """Write the encoded image of a row of the set."""
+        ...
+
+    def finish(self) -> None:
+        """Write what comes after the last image."""
+        ...
+
+
+class FolderLayout:
     """``<class>/<image>``; the image is named after its id."""
-    for name in images.class_names:
-        if not name or name.startswith(".") or "/" in name or "\\" in name:
-            raise UserError(f"class {name!r} of {images.name} cannot be a folder's name")
-    written = 0
-    names: set[str] = set()
-    for row, data, suffix in encoded:
-        class_name = images.class_names[int(images.labels[row])]
-        tail = images.ids[row].removeprefix(f"{class_name}/").replace("/", "_")
+
+    def __init__(
+        self, images: ImageSet, folder: ResumableFolder, before: NDArray[np.int64]
+    ) -> None:
+        for name in images.class_names:
+            if not name or name.startswith(".") or any(mark in name for mark in "/\\\0"):
+                raise UserError(f"class {name!r} of {images.name} cannot be a folder's name")
+        self._images = images
+        self._folder = folder.data
+        self._log = folder.grow("names.txt")
+        self._log.seek(0)
+        self._names = {line.decode().removesuffix("\n") for line in self._log}
+
+    def add(self, row: int, data: bytes, suffix: str) -> None:
+        """Write a file."""
+        class_name = self._images.class_names[int(self._images.labels[row])]
+        tail = self._images.ids[row].removeprefix(f"{class_name}/").replace("/", "_")
+        tail = tail.lstrip(".")  # hidden files are no images
         if not tail.lower().endswith((suffix, suffix.replace("jpg", "jpeg"))):
             tail += suffix
         name = f"{class_name}/{tail}"
-        if name in names:
-            raise UserError(f"{images.name}: two images would be called {name}; rename one")
-        names.add(name)
-        (out / class_name).mkdir(exist_ok=True)
-        (out / name).write_bytes(data)
-        written += 1
-    return written
+        if name in self._names:
+            raise UserError(f"{self._images.name}: two images would be called {name}; rename one")
+        self._names.add(name)
+        self._log.write(f"{name}\n".encode())
+        (self._folder / class_name).mkdir(exist_ok=True)
+        (self._folder / name).write_bytes(data)
+
+    def finish(self) -> None:
+        """All is there."""
 
 
-def write_recordio(images: ImageSet, out: Path, encoded: Iterator[tuple[int, bytes, str]]) -> int:
+class RecordioLayout:
     """``train.rec``, ``train.idx`` and ``property`` in InsightFace's layout, and the class names.
 
     Keys 1…N are the images, class by class; then a record for each class with its range of keys,
     and last, with key 0, the range of those.
     """
-    lines: list[str] = []
-    sizes: list[int] = []  # images of each class that has any
-    kept: list[int] = []
-    shape = (0, 0)
-    with (out / "train.rec").open("wb") as file:
 
-        def write(key: int, content: bytes) -> None:
-            lines.append(f"{key}\t{write_record(file, content)}\n")
-
-        key = 0
-        for row, data, _ in encoded:
-            label = int(images.labels[row])
-            if not kept or kept[-1] != label:
-                kept.append(label)
-                sizes.append(0)
-            if key == 0:
-                shape = decode(data).shape[:2]
-            key += 1
-            sizes[-1] += 1
-            write(key, pack_record(data, float(len(kept) - 1), key))
-        images_written = key
-        if max(images_written + 1 + len(sizes), len(sizes)) >= _EXACT:
+    def __init__(
+        self, images: ImageSet, folder: ResumableFolder, before: NDArray[np.int64]
+    ) -> None:
+        if len(images) + len(images.class_names) + 1 >= _EXACT:
             raise UserError(
-                f"{images.name} has {images_written:,} images: above {_EXACT:,} the layout's float "
+                f"{images.name} has {len(images):,} images: above {_EXACT:,} the layout's float "
                 "keys are no longer exact; split the set into several files"
             )
-        first = 1
-        for size in sizes:
-            key += 1
-            write(key, pack_record(b"", [float(first), float(first + size)], key))
-            first += size
-        write(0, pack_record(b"", [float(images_written + 1), float(key + 1)], 0))
-    (out / "train.idx").write_text("".join(lines), encoding="ascii", newline="\n")
-    height, width = shape
-    (out / PROPERTY_FILE).write_text(f"{len(sizes)},{height},{width}", encoding="ascii")
-    names = "".join(f"{images.class_names[label]}\n" for label in kept)
-    (out / CLASSES_FILE).write_text(names, encoding="utf-8", newline="\n")
-    return images_written
+        self._images = images
+        self._folder = folder.data
+        self._records = folder.grow("data/train.rec")
+        self._index = folder.grow("data/train.idx")
+        labels, counts = np.unique(images.labels[before], return_counts=True)
+        self._labels: list[int] = labels.tolist()  # of the classes that have an image
+        self._counts: list[int] = counts.tolist()
+        self._key = len(before)
+
+    def add(self, row: int, data: bytes, suffix: str) -> None:
+        """Write the record of an image."""
+        label = int(self._images.labels[row])
+        if not self._labels or self._labels[-1] != label:
+            self._labels.append(label)
+            self._counts.append(0)
+        self._counts[-1] += 1
+        self._key += 1
+        self._write(self._key, data, float(len(self._labels) - 1))
+
+    def finish(self) -> None:
+        """Write the records about classes, and the small files."""
+        identities, first = self._key + 1, 1
+        for key, count in enumerate(self._counts, start=identities):
+            self._write(key, b"", [float(first), float(first + count)])
+            first += count
+        self._write(0, b"", [float(identities), float(identities + len(self._counts))])
+        self._records.flush()
+        height, width = _shape(self._folder / "train.rec")
+        size = f"{len(self._labels)},{height},{width}"
+        (self._folder / PROPERTY_FILE).write_text(size, encoding="ascii")
+        names = "".join(f"{self._images.class_names[label]}\n" for label in self._labels)
+        (self._folder / CLASSES_FILE).write_text(names, encoding="utf-8", newline="\n")
+
+    def _write(self, key: int, payload: bytes, labels: float | list[float]) -> None:
+        offset = write_record(self._records, pack_record(payload, labels, key))
+        self._index.write(f"{key}\t{offset}\n".encode())
 
 
-LAYOUTS: dict[str, Callable[[ImageSet, Path, Iterator[tuple[int, bytes, str]]], int]] = {
-    "recordio": write_recordio,
-    "folder": write_folder,
+def _shape(records: Path) -> tuple[int, int]:
+    """Height and width of the first image that can be decoded; zeros if none can."""
+    file = RecordFile(records)
+    for offset in file.scan():
+        try:
+            height, width = decode(file.payload(offset)).shape[:2]
+        except UnreadableImageError:
+            continue
+        return height, width
+    return 0, 0
+
+
+LAYOUTS: dict[str, Callable[[ImageSet, ResumableFolder, NDArray[np.int64]], Layout]] = {
+    "recordio": RecordioLayout,
+    "folder": FolderLayout,
 }

@@ -12,6 +12,7 @@ from unibct.errors import UserError
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
 _FORMATS = ("PNG", "JPEG", "WEBP")  # Pillow's other decoders stay out of reach of user files
+_MOST_PIXELS = 178_956_970  # Pillow's own limit, against small files that fill the memory
 
 Pixels = NDArray[np.uint8]
 
@@ -58,7 +59,9 @@ def encode_png(pixels: Pixels) -> bytes:
 
 def _decode_jpeg(data: bytes) -> Pixels:
     """JPEG by libjpeg-turbo, about twice as fast as Pillow."""
-    _, _, colorspace, _ = simplejpeg.decode_jpeg_header(data)
+    height, width, colorspace, _ = simplejpeg.decode_jpeg_header(data)
+    if int(height) * int(width) > _MOST_PIXELS:
+        raise UnreadableImageError(f"{width}×{height} pixels are more than {_MOST_PIXELS:,}")
     if colorspace == "Gray":
         return simplejpeg.decode_jpeg(data, colorspace="GRAY")[:, :, 0]
     if colorspace in ("YCbCr", "RGB"):

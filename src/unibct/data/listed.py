@@ -37,6 +37,11 @@ def read_list(name: str) -> ImageSet:
         image_id, *label = text.rsplit(None, 1)
         if not label:
             raise UserError(f"{path}, line {number}: {text[:60]!r} is not `path label`")
+        if "\t" in image_id:
+            raise UserError(
+                f"{path}, line {number}: {text[:60]!r} has more columns than `path label`; leave "
+                "the others out"
+            )
         if image_id in seen:
             raise UserError(f"{path}, line {number}: {image_id!r} is listed twice")
         seen.add(image_id)

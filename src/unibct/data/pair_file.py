@@ -6,6 +6,7 @@ name is refused.
 """
 
 import pickle
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -103,6 +104,10 @@ class _Array:
 
     def __setstate__(self, state: Any) -> None:
         _, shape, dtype, _, content = state
+        self.fill(content, dtype, shape)
+
+    def fill(self, content: Any, dtype: Any, shape: Any) -> None:
+        """Keep the bytes, if they are a row of as many as the shape says."""
         if not isinstance(dtype, _Dtype) or dtype.name != "u1" or len(shape) != 1:
             raise UserError("holds a NumPy array that is not a row of bytes")
         self.content = _as_bytes(content)
@@ -114,9 +119,9 @@ def _as_bytes(value: Any, *_: Any) -> bytes:
     """Stands in for _codecs.encode, by which protocol 2 writes bytes."""
     if isinstance(value, str):
         return value.encode("latin1")
-    if not isinstance(value, bytes):
+    if not isinstance(value, bytes | bytearray):
         raise UserError(f"holds a {type(value).__name__} where bytes must be")
-    return value
+    return bytes(value)
 
 
 def _scalar(dtype: Any, content: Any) -> bool:
@@ -133,14 +138,39 @@ def _reconstruct(kind: Any, *_: Any) -> _Array:
     return _Array()
 
 
+def _from_buffer(content: Any, dtype: Any, shape: Any, *_: Any) -> _Array:
+    """Stands in for the one step of an array since protocol 5."""
+    array = _Array()
+    array.fill(content, dtype, shape)
+    return array
+
+
+@dataclass(frozen=True)
+class _StandIn:
+    """A function that a pickle may call; a plain one it could alter as well."""
+
+    function: Callable[..., Any]
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self.function(*arguments)
+
+    def __setstate__(self, _: Any) -> None:
+        """Pickles set attributes by this."""
+        raise UserError("alters what it asks for: refused")
+
+
 _ALLOWED: dict[tuple[str, str], Any] = {
-    ("_codecs", "encode"): _as_bytes,
+    ("_codecs", "encode"): _StandIn(_as_bytes),
     ("numpy", "dtype"): _Dtype,
     ("numpy", "ndarray"): _Array,
     **{
-        (f"numpy.{core}.multiarray", name): stand_in
+        (f"numpy.{core}.{name}", function): _StandIn(stand_in)
         for core in ("core", "_core")
-        for name, stand_in in (("_reconstruct", _reconstruct), ("scalar", _scalar))
+        for name, function, stand_in in (
+            ("multiarray", "_reconstruct", _reconstruct),
+            ("multiarray", "scalar", _scalar),
+            ("numeric", "_frombuffer", _from_buffer),
+        )
     },
 }
 

@@ -97,6 +97,11 @@ class RecordFile:
                 except ValueError as error:
                     raise DamagedRecordError(f"{self.path} is empty") from error
             self._process = os.getpid()
+        if len(self._map) != self.size:
+            raise DamagedRecordError(
+                f"{self.path} has {len(self._map)} bytes and had {self.size} when it was opened; "
+                "start again when nothing writes to it any more"
+            )
         return self._map
 
     def read(self, offset: int) -> bytes:
@@ -125,7 +130,7 @@ class RecordFile:
 
     def heads(self, offsets: NDArray[np.int64]) -> "Heads":
         """The heads of the records that begin at ``offsets``, all at once, without their images."""
-        outside = np.flatnonzero((offsets < 0) | (offsets + _PART.size > self.size))
+        outside = np.flatnonzero((offsets < 0) | (offsets > self.size - _PART.size))
         if len(outside):
             self._part(int(offsets[outside[0]]), int(offsets[outside[0]]))
         data = np.frombuffer(self.data, dtype=np.uint8)
@@ -137,11 +142,13 @@ class RecordFile:
             found = data[np.minimum(places, self.size - 1)]
             found[places >= self.size] = 0
             words[rows] = found.view("<u4")
-        bad = np.flatnonzero((words[:, 0] != MAGIC) | (words[:, 1] >> 29 > _FIRST))
+        length = (words[:, 1] & _LENGTH).astype(np.int64)
+        cut = offsets + _PART.size + length > self.size
+        bad = np.flatnonzero((words[:, 0] != MAGIC) | (words[:, 1] >> 29 > _FIRST) | cut)
         if len(bad):
             self.read(int(offsets[bad[0]]))  # which says what is wrong with it
         heads = Heads(
-            length=(words[:, 1] & _LENGTH).astype(np.int64),
+            length=length,
             flag=words[:, 2].copy(),
             label=np.where(words[:, 2] == 0, words[:, 3], words[:, 8]).view(np.float32).copy(),
         )
@@ -264,6 +271,8 @@ def read_index(path: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         raise UserError(f"{path} lists no record")
     pairs = pairs[np.argsort(pairs[:, 0], kind="stable")]
     keys, offsets = pairs[:, 0], pairs[:, 1]
+    if keys[0] < 0:
+        raise UserError(f"{path} lists key {keys[0]}; keys count from 0 up")
     twice = np.flatnonzero(np.diff(keys) == 0)
     if len(twice):
         raise UserError(f"{path} lists key {keys[twice[0]]} twice")

@@ -1,12 +1,14 @@
 """Reader of RecordIO sets (``train.rec``, ``train.idx``, ``property``): MS1Mv3 and its kin."""
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unibct.data.encoded import encoded_set
+from unibct.data.encoded import encoded_set, file_stamp
 from unibct.data.recordio import DamagedRecordError, RecordFile, read_index
 from unibct.data.sets import ImageSet
 from unibct.errors import UserError
@@ -16,6 +18,7 @@ PROPERTY_FILE = "property"
 CLASSES_FILE = "classes.txt"
 _IDENTITY_FLAG = 2  # a record of two labels and no image: a range of keys
 _IDENTITY_BYTES = 32
+_LARGEST_LABEL = 1 << 24  # above it float32 skips whole numbers, and classes run together
 
 
 @dataclass(frozen=True)
@@ -33,11 +36,15 @@ class RecordSource:
             row = int(np.searchsorted(self.keys, row + int(self.keys[0])))
         return self.file.payload(int(self.offsets[row]))
 
+    def stamps(self, image_ids: Sequence[str]) -> list[str]:
+        """Of the one file."""
+        return [file_stamp(self.file.path)]
+
 
 def is_record_set(path: Path) -> bool:
     """Whether a path is a ``.rec`` file, or a folder with one."""
     if path.is_dir():
-        return any(path.glob(f"*{SUFFIX}"))
+        return any(found.is_file() for found in path.glob(f"*{SUFFIX}"))
     return path.suffix == SUFFIX
 
 
@@ -58,6 +65,8 @@ def read_records(name: str) -> ImageSet:
     try:
         heads = file.heads(offsets)
     except DamagedRecordError as error:
+        if not index.is_file():
+            raise
         raise UserError(f"{error}; is {index.name} the index of this file?") from error
     about_identities = (heads.flag == _IDENTITY_FLAG) & (heads.length == _IDENTITY_BYTES)
     # Key 0 is written last, so that a file without an index has it at its end.
@@ -67,11 +76,12 @@ def read_records(name: str) -> ImageSet:
     if not images.any():
         raise UserError(f"{file.path} holds no image")
     keys, offsets, found = keys[images], offsets[images], heads.label[images]
-    bad = np.flatnonzero(~((found >= 0) & (found == np.floor(found)) & np.isfinite(found)))
+    whole = (found >= 0) & (found <= _LARGEST_LABEL) & (found == np.floor(found))
+    bad = np.flatnonzero(~whole)
     if len(bad):
         raise UserError(
             f"{file.path}: the record of key {keys[bad[0]]} has the label {found[bad[0]]}; a class "
-            "is a whole number from 0 up"
+            f"is a whole number from 0 to {_LARGEST_LABEL}"
         )
     numbers, labels = np.unique(found.astype(np.int64), return_inverse=True)
     _check_property(file.path.parent / PROPERTY_FILE, int(numbers[-1]))
@@ -84,7 +94,7 @@ def read_records(name: str) -> ImageSet:
 def _record_path(path: Path) -> Path:
     if not path.is_dir():
         return path
-    found = sorted(path.glob(f"*{SUFFIX}"))
+    found = sorted(p for p in path.glob(f"*{SUFFIX}") if p.is_file())
     if len(found) > 1:
         names = ", ".join(p.name for p in found)
         raise UserError(f"{path} has {len(found)} RecordIO files ({names}); name one of them")
@@ -97,7 +107,15 @@ def _class_names(path: Path, numbers: NDArray[np.int64]) -> tuple[str, ...]:
     """The classes' names, if `unibct convert` left them; else their numbers."""
     if not path.is_file():
         return tuple(str(number) for number in numbers.tolist())
-    names = path.read_text(encoding="utf-8").split("\n")[:-1]
+    try:
+        names = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"{path} is not UTF-8 text with a class name a line; remove it to go without names"
+        ) from error
+    twice = sorted({name for name, count in Counter(names).items() if count > 1})
+    if twice:
+        raise UserError(f"{path} names two classes {twice[0]!r}; rename one")
     if numbers[-1] >= len(names):
         raise UserError(
             f"{path} has {len(names)} lines, but a record has the label {numbers[-1]}; remove it "

@@ -1,11 +1,11 @@
 """An image set: ids, labels, and a way to read the pixels of each image."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,15 @@ class EncodedSource(Protocol):
 
     def __call__(self, image_id: str) -> bytes:
         """A PNG, JPEG or WebP file's bytes; an ``UnreadableImageError`` if they are not there."""
+        ...
+
+
+@runtime_checkable
+class Stamped(Protocol):
+    """An encoded source that can tell, without reading them, whether images have changed."""
+
+    def stamps(self, image_ids: Sequence[str]) -> Iterable[str]:
+        """What changes when one of the images does: size and time of the files they are in."""
         ...
 
 

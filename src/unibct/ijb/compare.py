@@ -1,20 +1,22 @@
 """Two models on IJB-B or IJB-C: embed, pool, test."""
 
 from pathlib import Path
+from typing import Any, TypeAlias
 
-import numpy as np
 from numpy.typing import NDArray
 
-from unibct import embeddings
 from unibct.errors import UserError
 from unibct.evaluate import HEADLINE_FAR
-from unibct.ijb.images import image_embeddings
+from unibct.ijb.images import image_embeddings, mapped_array
 from unibct.ijb.meta import Meta, read_meta
 from unibct.ijb.protocol import IjbEvaluation, evaluate_templates
-from unibct.ijb.templates import pool_templates
-from unibct.models.model import load_model
+from unibct.ijb.templates import Pooled, pool_templates
+from unibct.models.model import Model, load_model
 from unibct.progress import Progress
+from unibct.store import DESCRIPTION_FILE, open_embeddings
 from unibct.train import pick_device
+
+Source: TypeAlias = Model | NDArray[Any]
 
 
 def compare_on_ijb(
@@ -28,6 +30,7 @@ def compare_on_ijb(
     flip_test: bool = True,
     detector_scores: bool = True,
     media_mean: bool = True,
+    normalize_images: bool = False,
     cache: Path = Path("runs/cache"),
     device: str = "auto",
     progress: Progress | None = None,
@@ -45,44 +48,64 @@ def compare_on_ijb(
         flip_test: add the embedding of the mirrored image (models only).
         detector_scores: weight each image by its detector's score.
         media_mean: average the images of a media before the media are summed.
+        normalize_images: scale each image's embedding to length 1 first.
         cache: where models' embeddings of the images are kept.
         device: ``auto``, ``cpu``, ``cuda``, …
         progress: told of each image.
     """
+    if not 0 < far <= 1:
+        raise UserError(f"--far must lie in (0, 1], not {far}")
     meta = read_meta(root, name)
-
-    def pooled(path: Path) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        vectors = _given(path, meta)
-        if vectors is None:
-            model = load_model(path, device=pick_device(device))
-            vectors = image_embeddings(
-                model, root, meta, cache, flip_test=flip_test, progress=progress
-            )
-        scores = meta.scores if detector_scores else None
-        return pool_templates(
-            vectors, meta.templates, meta.media, scores=scores, media_mean=media_mean
+    # Both are opened, and compared, before the first image is embedded: that takes hours.
+    sources = {path: _opened(path, meta, device) for path in dict.fromkeys((gallery, query))}
+    old_dim, new_dim = (_dim(sources[path]) for path in (gallery, query))
+    if old_dim != new_dim:
+        raise UserError(
+            f"{query} has dimension {new_dim} but {gallery} has dimension {old_dim}: "
+            "the one cannot search the other"
         )
 
-    sides = {path: pooled(path) for path in dict.fromkeys((gallery, query))}
+    def pooled(path: Path, source: Source) -> Pooled:
+        vectors = source
+        if isinstance(source, Model):
+            vectors = image_embeddings(
+                source, root, meta, cache, flip_test=flip_test, progress=progress
+            )
+        try:
+            return pool_templates(
+                vectors,
+                meta.templates,
+                meta.media,
+                scores=meta.scores if detector_scores else None,
+                media_mean=media_mean,
+                normalize_images=normalize_images,
+            )
+        except UserError as error:
+            raise UserError(f"{path}: {error}") from error
+
+    sides = {path: pooled(path, source) for path, source in sources.items()}
     return evaluate_templates(meta, sides[gallery], sides[query], far=far, seed=seed)
 
 
-def _given(path: Path, meta: Meta) -> NDArray[np.float32] | None:
-    """Precomputed embeddings of all image rows; None if ``path`` is a model's folder."""
+def _dim(source: Source) -> int:
+    return source.dim if isinstance(source, Model) else source.shape[1]
+
+
+def _opened(path: Path, meta: Meta, device: str) -> Source:
+    """The model in a folder, or precomputed embeddings of all image rows."""
     if path.suffix == ".npy":
-        try:
-            vectors: NDArray[np.float32] = np.load(path, mmap_mode="r", allow_pickle=False)
-        except (OSError, ValueError) as error:
-            raise UserError(f"{path} cannot be read as an array: {error}") from error
+        vectors = mapped_array(path)
         if vectors.ndim != 2 or len(vectors) != len(meta.images):
             raise UserError(
                 f"{path} has the shape {vectors.shape}; it needs a row for each of the "
                 f"{len(meta.images)} rows of the meta files"
             )
+        if vectors.dtype.kind != "f":
+            raise UserError(f"{path} has {vectors.dtype} values; embeddings are floating point")
         return vectors
-    if not (path / embeddings.DESCRIPTION_FILE).is_file():
-        return None
-    kept = embeddings.open_embeddings(path)
+    if not (path / DESCRIPTION_FILE).is_file():
+        return load_model(path, device=pick_device(device))
+    kept = open_embeddings(path)
     row = {name: number for number, name in enumerate(kept.ids)}
     missing = [name for name in meta.images if name not in row]
     if missing:

@@ -1,6 +1,8 @@
 """The aligned faces of a benchmark, and a model's embeddings of them, kept for the next time."""
 
 import hashlib
+import tokenize
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,8 @@ from unibct.progress import Progress, Silent
 
 FOLDER = "loose_crop"
 _PIECE = 8192  # rows of a file in the cache: what a killed run loses at the most
+# What NumPy's reader lets through when a header is damaged.
+_DAMAGED = (ValueError, TypeError, OverflowError, SyntaxError, tokenize.TokenError)
 
 
 @dataclass(frozen=True)
@@ -36,7 +40,11 @@ class _Aligned:
             data = (self.folder / name).read_bytes()
         except OSError as error:
             raise UnreadableImageError(error.strerror or str(error)) from error
-        return align(decode(data), self.landmarks[int(row)])
+        pixels = decode(data)
+        try:
+            return align(pixels, self.landmarks[int(row)])
+        except UserError as error:  # the reader of the batch names the image
+            raise UnreadableImageError(str(error)) from error
 
 
 def aligned_images(root: Path, meta: Meta) -> ImageSet:
@@ -73,36 +81,44 @@ def image_embeddings(
     folder = cache / f"{_digest(root, meta)[:16]}-{model.fingerprint[:16]}"
     folder = folder if flip_test else folder.with_name(f"{folder.name}-one-view")
     pixels = unread_pixels(images, *model.input.size)
-    pieces: list[NDArray[np.float32]] = []
-    starts = range(0, len(images), _PIECE)
-    kept = [_kept(folder, start, len(images), model.dim) for start in starts]
-    known = sum(len(piece) for piece in kept if piece is not None)
-    task = (progress or Silent()).task("embedding faces", len(images), done=known)
-    with task as advance:
-        for start, piece in zip(starts, kept, strict=True):
-            if piece is None:
-                rows = range(start, min(start + _PIECE, len(images)))
-                piece = raw_embeddings(
-                    model, pixels, flip_test=flip_test, rows=rows, advance=advance
-                )
-                with atomic_file(_piece_file(folder, start)) as new, new.open("wb") as file:
-                    np.save(file, piece, allow_pickle=False)
-            pieces.append(piece)
-    return np.concatenate(pieces)
+    vectors = np.empty((len(images), model.dim), dtype=np.float32)
+    pieces = {
+        folder / f"rows-{start:08}.npy": range(start, min(start + _PIECE, len(images)))
+        for start in range(0, len(images), _PIECE)
+    }
+    left = {file: rows for file, rows in pieces.items() if not _filled(_part(vectors, rows), file)}
+    done = len(images) - sum(len(rows) for rows in left.values())
+    with (progress or Silent()).task("embedding faces", len(images), done=done) as advance:
+        for file, rows in left.items():
+            part = _part(vectors, rows)
+            part[:] = raw_embeddings(model, pixels, flip_test=flip_test, rows=rows, advance=advance)
+            with atomic_file(file) as temporary, temporary.open("wb") as stream:
+                np.save(stream, part, allow_pickle=False)
+    return vectors
 
 
-def _piece_file(folder: Path, start: int) -> Path:
-    return folder / f"rows-{start:08}.npy"
-
-
-def _kept(folder: Path, start: int, rows: int, dim: int) -> NDArray[np.float32] | None:
-    """A file of the cache, unless it is missing or damaged."""
+def mapped_array(path: Path) -> NDArray[Any]:
+    """A ``.npy`` file, memory-mapped; no other format is read, and nothing unpickled."""
     try:
-        piece: NDArray[Any] = np.load(_piece_file(folder, start), allow_pickle=False)
-    except (OSError, ValueError, EOFError):
-        return None
-    whole = piece.shape == (min(_PIECE, rows - start), dim) and piece.dtype == np.float32
-    return piece if whole else None
+        return np.lib.format.open_memmap(path, mode="r")
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror or error}") from error
+    except _DAMAGED as error:
+        raise UserError(f"{path} is not a whole .npy file: {error}") from error
+
+
+def _part(vectors: NDArray[np.float32], rows: range) -> NDArray[np.float32]:
+    return vectors[rows.start : rows.stop]
+
+
+def _filled(part: NDArray[np.float32], file: Path) -> bool:
+    """Whether ``part`` could be taken from a file of the cache, which may be damaged."""
+    with suppress(UserError):
+        kept = mapped_array(file)
+        if (kept.shape, kept.dtype) == (part.shape, part.dtype):
+            part[:] = kept
+            return True
+    return False
 
 
 def _digest(root: Path, meta: Meta) -> str:

@@ -81,7 +81,9 @@ def read_meta(root: Path, name: str = "ijbc") -> Meta:
         part: _read_subjects(folder / f"{name}_1N_gallery_{part}.csv", known, subject_of)
         for part in GALLERIES[name]
     }
-    probes = _read_subjects(folder / f"{name}_1N_probe_mixed.csv", known, subject_of)
+    probe_file = folder / f"{name}_1N_probe_mixed.csv"
+    probes = _read_subjects(probe_file, known, subject_of)
+    _require_mates(probes, galleries, probe_file)
     first, second, same = _read_pairs(folder / f"{name}_template_pair_label.txt", known)
     return Meta(images, templates, media, landmarks, scores, first, second, same, galleries, probes)
 
@@ -215,6 +217,18 @@ def _read_subjects(path: Path, known: Ints, subject_of: dict[int, int]) -> Subje
     _require_known(templates, known, np.array(list(line_of.values())), path)
     subjects = np.array([subject_of[template] for template in line_of], dtype=np.int64)
     return Subjects(templates, subjects)
+
+
+def _require_mates(probes: Subjects, galleries: dict[str, Subjects], path: Path) -> None:
+    enrolled = np.concatenate([gallery.subjects for gallery in galleries.values()])
+    alone = ~np.isin(probes.subjects, enrolled)
+    if alone.any():
+        row = int(alone.argmax())
+        raise UserError(
+            f"{path}: template {int(probes.templates[row])} has the subject "
+            f"{int(probes.subjects[row])}, which no gallery has; the files of the galleries "
+            f"({', '.join(galleries)}) and of the probes must come from the same release"
+        )
 
 
 def _read_pairs(path: Path, known: Ints) -> tuple[Ints, Ints, Bools]:

@@ -61,7 +61,13 @@ def pair_scores(first: Any, second: Any, first_rows: Any, second_rows: Any) -> F
         raise UserError(
             f"first_rows has {len(first_rows)} entries but second_rows has {len(second_rows)}"
         )
-    threads = ThreadPoolExecutor(os.cpu_count())
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        return _scores(first, second, first_rows, second_rows, threads)
+
+
+def _scores(
+    first: Floats32, second: Floats32, first_rows: Rows, second_rows: Rows, threads: Executor
+) -> Floats32:
     columns, column_of = _used(second_rows, len(second), threads)
     others = second[columns]
     height = max(1, _PRODUCT_ENTRIES // max(1, len(others)))
@@ -70,21 +76,20 @@ def pair_scores(first: Any, second: Any, first_rows: Any, second_rows: Any) -> F
     scores = np.empty(len(first_rows), dtype=np.float32)
 
     def look_up(pairs: slice | Ints) -> None:
-        cells = _taken(cell_of, first_rows[pairs]) + _taken(column_of, second_rows[pairs])
+        cells = cell_of.take(first_rows[pairs]) + column_of.take(second_rows[pairs])
         scores[pairs] = product.take(cells)
 
     def multiply(pairs: slice | Ints) -> None:
         rows = first[first_rows[pairs]], second[second_rows[pairs]]
         scores[pairs] = np.einsum("ij,ij->i", *rows)
 
-    with threads:
-        for rows, pairs in _blocks(first_rows, len(first), height, threads):
-            if len(pairs) * _PRODUCT_GAIN >= len(rows) * len(others):
-                np.matmul(first[rows], others.T, out=product[: len(rows)])
-                cell_of[rows] = np.arange(len(rows)) * len(others)
-                list(threads.map(look_up, _parts(pairs, _PAIRS_AT_ONCE)))
-            else:
-                list(threads.map(multiply, _parts(pairs, _GATHERED_AT_ONCE)))
+    for rows, pairs in _blocks(first_rows, len(first), height, threads):
+        if len(pairs) * _PRODUCT_GAIN >= len(rows) * len(others):
+            np.matmul(first[rows], others.T, out=product[: len(rows)])
+            cell_of[rows] = np.arange(len(rows)) * len(others)
+            list(threads.map(look_up, _parts(pairs, _PAIRS_AT_ONCE)))
+        else:
+            list(threads.map(multiply, _parts(pairs, _GATHERED_AT_ONCE)))
     return scores
 
 
@@ -106,11 +111,6 @@ def _parts(pairs: range | Ints, size: int) -> Generator[slice | Ints]:
     for begin in range(0, len(pairs), size):
         part = pairs[begin : begin + size]
         yield slice(part.start, part.stop) if isinstance(part, range) else part  # a view
-
-
-def _taken(table: Ints, places: Rows) -> Ints:
-    """``table[places]``, but faster."""
-    return table.take(places)
 
 
 def _used(rows: Rows, limit: int, threads: Executor) -> tuple[Ints, Ints]:

@@ -20,6 +20,7 @@ from unibct.evaluate import (
     Criterion,
     Verdict,
     carried_fars,
+    far_note,
     headline_far,
     joint_verdict,
     sampled_criterion,
@@ -36,23 +37,25 @@ Ints: TypeAlias = NDArray[np.int64]
 KS = (1, 5, 10)
 CRITERION_KS = (1, 5)
 FPIRS = (0.01, 0.1)
-OLD_SELF, CROSS, NEW_SELF, REVERSE = "old→old", "new→old", "new→new", "old→new"
+OLD_SELF, CROSS = "old→old", "new→old"
+TESTS = (OLD_SELF, CROSS, "new→new", "old→new")
 
 
 @dataclass(frozen=True)
 class IjbEvaluation:
     """The tests of two models on one benchmark, and the criterion per metric.
 
-    ``verification`` has the tests old→old, new→old (deployment: the probe's side of each pair
-    from the new model), new→new and old→new (the paper's cross test: the enrolled side from the
-    new model). ``identification`` has all but the last.
+    Both kinds have the tests old→old, new→old (deployment: the probe's side from the new model),
+    new→new and old→new (the enrolled side from the new model: the paper's cross test, 1:1).
     """
 
     verification: dict[str, VerificationTest]
     identification: dict[str, IdentificationTest]
     criteria: tuple[Criterion, ...]
     far: float
+    wanted_far: float
     fars: tuple[float, ...]
+    subjects: int
 
     @property
     def tests(self) -> list[str]:
@@ -61,10 +64,13 @@ class IjbEvaluation:
 
     @property
     def note(self) -> str:
-        """What the reversed cross test is."""
-        return (
-            "old→new is the paper's cross test: the enrolled side of each pair from the new model"
+        """What the reversed cross test is, and what to know of the headline's FAR."""
+        reverse = (
+            "old→new has the enrolled side from the new model; "
+            "its TAR is the paper's cross test of 1:1"
         )
+        headline = far_note(self.far, self.wanted_far, self.subjects)
+        return reverse if headline is None else f"{headline}; {reverse}"
 
     def as_json(self) -> dict[str, Any]:
         """Plain values for machines."""
@@ -87,11 +93,9 @@ class IjbEvaluation:
         """All metrics of one test: TAR at each FAR that the subjects carry, top-k, TPIR."""
         tars = self.verification[test].tars(self.fars, rule=rule)
         values = {tar_name(far): tar for far, tar in tars.items()}
-        search = self.identification.get(test)
-        if search is not None:
-            values |= {f"top-{k}": search.top(k) for k in KS}
-            values |= {f"TPIR@{fpir:g}": search.tpir(fpir) for fpir in FPIRS}
-        return values
+        search = self.identification[test]
+        values |= {f"top-{k}": search.top(k) for k in KS}
+        return values | {f"TPIR@{fpir:g}": search.tpir(fpir) for fpir in FPIRS}
 
 
 def evaluate_templates(
@@ -125,7 +129,7 @@ def evaluate_templates(
     probe_subjects = np.searchsorted(subjects, meta.probes.subjects)
 
     verification: dict[str, VerificationTest] = {}
-    for name in (OLD_SELF, CROSS, NEW_SELF, REVERSE):
+    for name in TESTS:
         query, gallery = (models[part] for part in name.split("→"))
         scores = pair_scores(
             gallery.vectors, query.vectors, gallery.rows(gallery_side), query.rows(query_side)
@@ -133,11 +137,10 @@ def evaluate_templates(
         verification[name] = VerificationTest(scores[meta.same], scores[~meta.same])
         del scores
     identification = {
-        name: _search(meta, *(models[part] for part in name.split("→")))
-        for name in (OLD_SELF, CROSS, NEW_SELF)
+        name: _search(meta, *(models[part] for part in name.split("→"))) for name in TESTS
     }
 
-    far = headline_far(len(subjects), far)
+    wanted, far = far, headline_far(len(subjects), far)
     draws = subject_draws(len(subjects), seed=seed, repeats=repeats)
     genuine_subjects, impostor_subjects = pair_subjects[meta.same], pair_subjects[~meta.same]
     point: list[dict[str, float]] = []
@@ -160,7 +163,7 @@ def evaluate_templates(
         for metric, values in sampled[1].items()
     )
     fars = tuple(sorted({far, *carried_fars(len(subjects))}))
-    return IjbEvaluation(verification, identification, criteria, far, fars)
+    return IjbEvaluation(verification, identification, criteria, far, wanted, fars, len(subjects))
 
 
 @dataclass(frozen=True)

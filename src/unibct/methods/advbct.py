@@ -23,16 +23,17 @@ class AdvBct(Method):
 
     def __init__(self, old: OldKnowledge, settings: Settings) -> None:
         self._old = old
-        self._centres = class_prototypes(old.embeddings, old.labels, kind="centroid")
-        distance = (F.normalize(old.embeddings, dim=1) - self._centres[old.labels]).norm(dim=1)
+        embeddings = old.whole()
+        self._centres = class_prototypes(embeddings, old.labels, kind="centroid")
+        distance = (F.normalize(embeddings, dim=1) - self._centres[old.labels]).norm(dim=1)
         largest = distance.new_zeros(len(self._centres))
         self._radius = largest.scatter_reduce(0, old.labels, distance, "amax")
         self._place = nn.Parameter(torch.zeros_like(self._radius))
-        dim = old.embeddings.shape[1]
+        dim = embeddings.shape[1]
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             discriminator = nn.Sequential(nn.Linear(dim, dim), nn.ReLU(), nn.Linear(dim, 1))
-        self._discriminator = discriminator.to(old.embeddings.device)
+        self._discriminator = discriminator.to(embeddings.device)
 
     def parameters(self) -> list[nn.Parameter]:
         """The discriminator's weights, and the place of each radius."""
@@ -47,8 +48,8 @@ class AdvBct(Method):
         told_apart = self._discriminator(judged)[:, 0]
         adversarial = F.binary_cross_entropy_with_logits(told_apart, is_old.to(told_apart.dtype))
         radius = torch.lerp(self._radius, self._radius.mean(), torch.sigmoid(self._place))
-        labels = batch.labels
-        return adversarial + losses.point_to_set(new, self._centres[labels], radius[labels])
+        centres, own_radius = self._centres[batch.labels], radius[batch.labels]
+        return adversarial + losses.point_to_set(new, centres, own_radius, ranks=batch.ranks)
 
     def state(self) -> dict[str, Tensor]:
         """All that is learnt."""

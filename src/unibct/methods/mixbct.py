@@ -17,13 +17,16 @@ class MixBct(Method):
 
     def __init__(self, old: OldKnowledge, settings: Settings, *, share: float = 0.3) -> None:
         self._old = old
-        self._usable = drop_weights(old.embeddings, old.labels, drop=settings.drop) > 0
+        self._usable = drop_weights(old.whole(), old.labels, drop=settings.drop) > 0
         self._share = share
 
     def classified(self, batch: Batch) -> Tensor:
         """New embeddings, some of them replaced; floor(share · batch) rows are drawn."""
-        count = int(self._share * len(batch.rows) + 1e-9)
-        drawn = torch.zeros(len(batch.rows), dtype=torch.bool)
-        drawn[torch.from_numpy(batch.rng.permutation(len(batch.rows))[:count])] = True
-        replaced = drawn.to(batch.rows.device) & self._usable[batch.rows]
+        size = len(batch.rows) * batch.ranks.world
+        drawn = torch.zeros(size, dtype=torch.bool)
+        drawn[torch.from_numpy(batch.rng.permutation(size)[: int(self._share * size + 1e-9)])] = (
+            True
+        )
+        own = drawn[batch.ranks.part(size)]
+        replaced = own.to(batch.rows.device) & self._usable[batch.rows]
         return torch.where(replaced[:, None], self._old.of(batch), batch.embeddings)

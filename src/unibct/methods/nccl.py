@@ -22,14 +22,15 @@ class Nccl(Method):
 
     def loss(self, batch: Batch) -> Tensor:
         """Queue this batch, then contrast it with the queue."""
-        self._queue = torch.cat([self._queue, batch.rows])[-self._length :]
+        self._queue = torch.cat([self._queue, batch.ranks.gathered(batch.rows)])[-self._length :]
         return losses.neighbour_contrast(
             batch.embeddings,
             batch.labels,
             own=self._old.of(batch),
-            others=self._old.embeddings[self._queue],
+            others=self._old.rows(self._queue),
             other_labels=self._old.labels[self._queue],
             tau=self._tau,
+            ranks=batch.ranks,
         )
 
     def state(self) -> dict[str, Tensor]:

@@ -1,6 +1,7 @@
 """The paper's methods: regression, contrast, BCT, and ArcFace on three kinds of prototypes."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -8,7 +9,7 @@ from torch import Tensor
 from unibct import losses
 from unibct.errors import UserError
 from unibct.methods.base import Batch, Method, OldKnowledge, Settings
-from unibct.prototypes import class_prototypes, moved_apart
+from unibct.prototypes import moved_apart
 
 
 class Regress(Method):
@@ -31,7 +32,13 @@ class Contrast(Method):
 
     def loss(self, batch: Batch) -> Tensor:
         """Softmax cross entropy."""
-        return losses.contrast(batch.embeddings, self._old.of(batch), batch.labels, tau=self._tau)
+        return losses.contrast(
+            batch.embeddings,
+            self._old.of(batch),
+            batch.labels,
+            tau=self._tau,
+            ranks=batch.ranks,
+        )
 
 
 class FrozenClassVectors(Method):
@@ -44,15 +51,9 @@ class FrozenClassVectors(Method):
     def loss(self, batch: Batch) -> Tensor:
         """ArcFace."""
         assert self._vectors is not None, "refresh comes before the first compatible step"
-        return losses.arcface(
-            batch.embeddings,
-            self._vectors,
-            batch.labels,
-            scale=self._settings.scale,
-            margin=self._settings.margin,
-        )
+        return batch.arcface(batch.embeddings, batch.in_use(self._vectors), self._settings)
 
-    def state(self) -> dict[str, Tensor]:
+    def class_state(self) -> dict[str, Tensor]:
         """The class vectors in use."""
         return {} if self._vectors is None else {"class_vectors": self._vectors}
 
@@ -73,7 +74,7 @@ class Bct(FrozenClassVectors):
             )
         require_known_classes(old.old_class_names, old.class_names)
         row = {name: i for i, name in enumerate(old.old_class_names)}
-        rows = torch.tensor([row[name] for name in old.class_names])
+        rows = torch.tensor([row[old.class_names[i]] for i in old.own_classes])
         self._vectors = old.old_class_weights[rows].to(old.labels.device)
 
 
@@ -89,21 +90,20 @@ class Prototypes(FrozenClassVectors):
         self._apart = apart
         self.needs_new_embeddings = kind == "structural"
 
-    def refresh(self, new_embeddings: Tensor | None) -> None:
+    def refresh(self, new_embeddings: Any) -> None:
         """Make the prototypes; those that use no new embeddings never change again."""
         if self._vectors is not None and not self.needs_new_embeddings:
             return
-        self._vectors = class_prototypes(
-            self._old.embeddings,
-            self._old.labels,
-            new=new_embeddings,
-            kind=self._kind,
-            tau=self._settings.tau,
-            lam=self._settings.lam,
-            drop=self._settings.drop,
-        )
+        self._vectors = self._old.prototypes(self._kind, self._settings, new_embeddings)
         if self._apart:
-            self._vectors = moved_apart(self._vectors)
+            self._vectors = self._moved_apart(self._vectors)
+
+    def _moved_apart(self, own: Tensor) -> Tensor:
+        """Moved away from the prototypes of all ranks, which this method holds for a moment."""
+        classes, part = len(self._old.class_names), self._old.own_classes
+        everyone = own.new_zeros((classes, own.shape[1]))
+        everyone[part.start : part.stop] = own
+        return moved_apart(self._old.ranks.summed(everyone))[part.start : part.stop]
 
 
 def require_known_classes(old_classes: Sequence[str], new_classes: Sequence[str]) -> None:

@@ -5,7 +5,6 @@ from torch import Tensor
 
 from unibct import losses
 from unibct.methods.base import Batch, Method, OldKnowledge, Settings
-from unibct.prototypes import class_prototypes
 
 
 class UnibctPlus(Method):
@@ -39,21 +38,21 @@ class UnibctPlus(Method):
         self._shared, self._own, self._weight = shared, own, weight
         self._prototypes = None
         if prototype:
-            self._prototypes = class_prototypes(old.embeddings, old.labels, kind="centroid")
+            self._prototypes = old.prototypes("centroid", settings)
 
     def loss(self, batch: Batch) -> Tensor:
         """The mean of the losses."""
         assert batch.class_weights is not None
         settings, old = self._settings, self._old.of(batch)
-        angular = {"scale": settings.scale, "margin": settings.margin}
         parts: list[Tensor] = []
         if self._shared:
-            parts.append(losses.arcface(old, batch.class_weights, batch.labels, **angular))
+            parts.append(batch.arcface(old, batch.class_weights, settings))
         if self._own:
             tau = 1 / settings.scale
-            parts.append(losses.contrast(batch.embeddings, old, batch.labels, tau=tau))
-        if self._prototypes is not None:
             parts.append(
-                losses.arcface(batch.embeddings, self._prototypes, batch.labels, **angular)
+                losses.contrast(batch.embeddings, old, batch.labels, tau=tau, ranks=batch.ranks)
             )
+        if self._prototypes is not None:
+            vectors = batch.in_use(self._prototypes)
+            parts.append(batch.arcface(batch.embeddings, vectors, settings))
         return self._weight * torch.stack(parts).mean()

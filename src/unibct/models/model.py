@@ -215,7 +215,7 @@ def load_model(path: str | Path, *, device: str | torch.device = "cpu") -> Model
     """A model from its folder; its weights are checked against its fingerprint."""
     folder = Path(path)
     if not (folder / DESCRIPTION_FILE).is_file():
-        unfinished = (folder / "checkpoint.safetensors").is_file()
+        unfinished = any(folder.glob("checkpoint-*"))
         hint = (
             "its training has not finished; go on with `unibct train … --resume`"
             if unfinished

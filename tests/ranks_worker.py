@@ -1,0 +1,146 @@
+"""What each process of a distributed test does; started by ``torchrun``, writes its findings."""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import numpy as np
+import safetensors.torch
+import torch
+from torch import nn
+
+from unibct import losses, sharded, train, trainer
+from unibct.data.readers import open_images
+from unibct.gradients import AveragedGradients
+from unibct.models.batch_norm import synced
+from unibct.ranks import current_ranks
+from unibct.recipe import load_recipe
+from unibct.sharded import ClassPart, sampled_classes
+
+CLASSES, DIM, BATCH = 23, 8, 12
+
+
+def problem():
+    """The same inputs in each process."""
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randn(BATCH, 3, 6, 6, generator=generator)
+    labels = torch.randint(0, CLASSES, (BATCH,), generator=generator)
+    labels[:3] = torch.tensor([0, 0, CLASSES - 1])
+    weights = torch.randn(CLASSES, DIM, generator=generator)
+    frozen = torch.randn(CLASSES, DIM, generator=generator)
+    old = torch.randn(BATCH, DIM, generator=generator)
+    return images, labels, weights, frozen, old
+
+
+def network():
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        return nn.Sequential(
+            nn.Conv2d(3, 5, 3),
+            nn.BatchNorm2d(5),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(80, DIM),
+            nn.BatchNorm1d(DIM),
+        )
+
+
+def look(sample: bool) -> dict[str, torch.Tensor]:
+    """Losses and gradients of one step, whatever the number of ranks."""
+    ranks = current_ranks()
+    images, labels, weights, frozen, old = problem()
+    own = ranks.part(BATCH)
+    model = synced(network(), ranks)
+    averaged = AveragedGradients(list(model.parameters()), ranks, bucket_bytes=1000)
+    classes = ranks.share(CLASSES)
+    part = ClassPart(CLASSES, ranks)
+    if sample:  # the same classes, however they are spread
+        chosen = sampled_classes(labels.numpy(), range(CLASSES), 0.7, np.random.default_rng(3))
+        mine = chosen[(chosen >= classes.start) & (chosen < classes.stop)] - classes.start
+        part = ClassPart(CLASSES, ranks, torch.from_numpy(mine))
+    shard = weights[classes.start : classes.stop].clone().requires_grad_()
+    embeddings = model(images[own])
+    labels, old = labels[own], old[own]
+    frozen = frozen[classes.start : classes.stop]
+    parts = {
+        "trained": sharded.arcface(embeddings, part.rows(shard), labels, part),
+        "frozen": sharded.arcface(embeddings, part.rows(frozen), labels, part),
+        "shared": sharded.arcface(old, part.rows(shard), labels, part),
+        "contrast": losses.contrast(embeddings, old, labels, ranks=ranks),
+        "regress": losses.regress(embeddings, old),
+        "nccl": losses.neighbour_contrast(
+            embeddings,
+            labels,
+            own=old,
+            others=ranks.gathered(old)[:7],
+            other_labels=ranks.gathered(labels)[:7],
+            ranks=ranks,
+        ),
+        "set": losses.point_to_set(embeddings, old, torch.ones(len(old)), ranks=ranks),
+    }
+    sum(parts.values()).backward()
+    averaged.finish()
+    found = {f"loss.{k}": ranks.summed(v.detach().clone()) / ranks.world for k, v in parts.items()}
+    found |= {f"gradient.{n}": p.grad for n, p in model.named_parameters()}
+    found |= {f"buffer.{n}": b for n, b in model.named_buffers()}
+    found["shard"] = shard.grad
+    return found
+
+
+def trained(out: Path) -> None:
+    """Whole runs, and one that is stopped and goes on, by all ranks together."""
+    images = open_images("glyphs:val").select(range(160))
+    settings = ["batch_size=48", "lr_warmup_epochs=0", "flip=true"]
+    old = train.train(
+        images.select(range(96)), load_recipe("glyphs", [*settings, "epochs=1"]), out / "old"
+    )
+    settings += ["epochs=3", "warmup_epochs=1", "refresh_epochs=[2]"]
+    for name, more in RUNS.items():
+        recipe = load_recipe("glyphs", [*settings, *more])
+        method = name.split(",")[0]
+        train.train(images, recipe, out / name, old=old, method=method)
+    train.remove_checkpoints = lambda folder: None
+    recipe = load_recipe("glyphs", [*settings, "sample_rate=0.6"])
+    options = {"old": old, "method": "unibct", "resume": True}
+    train.train(images, recipe, out / "whole", **options)
+    step, stop_at = trainer.Trainer._step, 0
+
+    def stopping(self, *arguments):
+        step(self, *arguments)
+        if self.steps_done + 1 == stop_at and self.ranks.rank == self.ranks.world - 1:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    trainer.Trainer._step = stopping
+    trainer._AGREE_EVERY = 1
+    for stop_at in (2, 8, 0):
+        try:
+            train.train(images, recipe, out / "part", **options)
+        except KeyboardInterrupt:
+            assert stop_at, "nobody asked"
+
+
+RUNS = {
+    "none": [],
+    "unibct": [],
+    "unibct,own": ["sync_batch_norm=false"],
+    "unibct,half": ["precision='bfloat16'"],
+    "unibct-plus": [],
+    "contrast": [],
+    "mixbct": [],
+    "nccl": [],
+    "advbct": [],
+    "ndpp": [],
+    "regress": [],
+}
+
+
+if __name__ == "__main__":
+    out, ranks = Path(sys.argv[1]), current_ranks()
+    torch.set_num_threads(1)
+    for name in ("all", "sample"):
+        tensors = look(name == "sample")
+        safetensors.torch.save_file(
+            {k: v.contiguous() for k, v in tensors.items()}, out / f"{name}-{ranks.rank}"
+        )
+    trained(out)
