@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,13 +29,13 @@ from unibct.miniatures import make_ms1mv3
 from unibct.models.architectures import build_network, find_architecture
 from unibct.models.model import to_input
 
-BATCH, STEPS, ROUNDS = 64, 6, 5
+BATCH, STEPS, ROUNDS = 64, 6, 3
 
 
 def main() -> None:
     """Measure the three in turns."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--architecture", default="iresnet18")
+    parser.add_argument("--architecture", default="resnet18")
     parser.add_argument("--workers", type=int, default=None)
     options = parser.parse_args()
     architecture = find_architecture(options.architecture)
@@ -43,8 +44,8 @@ def main() -> None:
         make_ms1mv3(Path(root) / "set", identities=40)
         images = open_images(str(Path(root) / "set" / "train.rec"))
         pixels = unread_pixels(images, *spec.size)
-        network = build_network(options.architecture, spec, architecture.dim)
-        network = network.to(memory_format=torch.channels_last).train()  # pyright: ignore
+        network: Any = build_network(options.architecture, spec, architecture.dim).train()
+        network = network.to(memory_format=torch.channels_last)
         weights = torch.nn.Parameter(torch.randn(len(images.class_names), architecture.dim))
         optimizer = torch.optim.SGD([*network.parameters(), weights], lr=1e-3, momentum=0.9)
         labels = torch.from_numpy(images.labels)

@@ -10,10 +10,11 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from unibct import losses, sharded, train, trainer
+from unibct import embeddings, losses, sharded, train, trainer
 from unibct.data.readers import open_images
 from unibct.gradients import AveragedGradients
 from unibct.models.batch_norm import synced
+from unibct.models.model import load_model
 from unibct.ranks import current_ranks
 from unibct.recipe import load_recipe
 from unibct.sharded import ClassPart, sampled_classes
@@ -138,9 +139,13 @@ RUNS = {
 if __name__ == "__main__":
     out, ranks = Path(sys.argv[1]), current_ranks()
     torch.set_num_threads(1)
+    embeddings._SMALLEST_SHARD = 16  # so that each rank has some
     for name in ("all", "sample"):
         tensors = look(name == "sample")
         safetensors.torch.save_file(
             {k: v.contiguous() for k, v in tensors.items()}, out / f"{name}-{ranks.rank}"
         )
     trained(out)
+    model = load_model(out / "none")
+    images = open_images("glyphs:val").select(range(160))
+    embeddings.embed_images_to_store(model, images, out / "store", ranks=ranks)

@@ -16,6 +16,7 @@ from unibct.embeddings import (
     embed_to_store,
 )
 from unibct.errors import UserError
+from unibct.ranks import Ranks
 from unibct.store import Embeddings, open_embeddings, save_embeddings
 
 
@@ -72,8 +73,11 @@ def test_a_store_is_what_is_made_in_memory(model, pixels, tmp_path, flip):
 
 @pytest.mark.parametrize("world", [2, 3])
 def test_several_processes_make_one_store(model, pixels, tmp_path, world):
-    barrier, seconds = threading.Barrier(world), 60
-    opened = {}
+    waiting, opened = threading.Barrier(world), {}
+
+    class Threads(Ranks):
+        def barrier(self):
+            waiting.wait(60)
 
     def run(rank):
         opened[rank] = embed_to_store(
@@ -81,9 +85,7 @@ def test_several_processes_make_one_store(model, pixels, tmp_path, world):
             pixels,
             tmp_path / "e",
             shard_rows=20,
-            rank=rank,
-            world=world,
-            barrier=lambda: barrier.wait(seconds),
+            ranks=Threads(rank, world),
         )
 
     threads = [threading.Thread(target=run, args=(rank,)) for rank in range(world)]

@@ -94,6 +94,24 @@ def test_a_very_small_tau_does_not_underflow(tau):
         assert np.abs(ours[c] - naive / np.linalg.norm(naive)).max() < 2e-3
 
 
+@pytest.mark.parametrize("tau", [0.02, 0.03, 0.05, 0.5])
+@pytest.mark.parametrize("lam", [0.5, 0.9, 0.999])
+def test_copies_clusters_and_outliers_converge(tau, lam):
+    # The hard graphs: parts that are all but closed have eigenvalues next to 1.
+    rng = np.random.default_rng(0)
+    centres = unit(rng.normal(size=(4, 16)))
+    x = np.repeat(centres, [30, 12, 2, 1], axis=0)
+    x[5:35] += 0.2 * rng.normal(size=(30, 16))
+    x[40] = -x[0]
+    v = rng.normal(size=x.shape)
+    for dtype, bound in ((np.float32, 3e-4), (np.float64, 1e-9)):
+        ours = unibct.class_prototypes(
+            v.astype(dtype), np.zeros(45, int), new=x.astype(dtype), tau=tau, lam=lam
+        )[0]
+        naive = naive_refined(v, x, tau, lam)
+        assert np.abs(ours - naive / np.linalg.norm(naive)).max() < bound
+
+
 def test_weights_are_positive_sum_to_one_and_give_the_prototype():
     v, x, labels = classes_of([1, 2, 5, 30])
     w = unibct.structural_weights(x, labels)

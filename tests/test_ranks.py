@@ -15,6 +15,7 @@ from tests.test_resume import require_same
 from unibct import losses, sharded
 from unibct.checkpoints import find_checkpoint, read_checkpoint
 from unibct.data.readers import open_images
+from unibct.embeddings import embed_images
 from unibct.errors import UserError
 from unibct.models.model import load_model
 from unibct.ranks import ALONE, Ranks
@@ -129,16 +130,18 @@ def test_a_checkpoint_of_two_processes_goes_on_in_three(runs, tmp_path, monkeypa
 
 @pytest.mark.slow
 def test_extraction_is_divided_and_lands_in_one_store(runs, photo_folder, tmp_path):
-    model = runs[1] / "none"
-    for processes in (1, 3):
-        line = ["unibct", "embed", model, photo_folder, "--out", tmp_path / str(processes)]
-        found = torchrun(processes, *line, check=False)
-        assert found.returncode == 0, found.stderr
-        assert found.stdout.count("embeddings of dimension") == 1
-    one, three = (open_embeddings(tmp_path / str(n)) for n in (1, 3))
-    assert one.ids == three.ids
-    assert np.array_equal(one.labels, three.labels)
-    assert np.allclose(np.asarray(one.vectors), np.asarray(three.vectors), atol=1e-6)
+    images = open_images("glyphs:val").select(range(160))
+    for world in (2, 3):
+        found = open_embeddings(runs[world] / "store", verify=True)
+        assert len(list((runs[world] / "store").glob("vectors-*"))) == 10
+        expected = embed_images(load_model(runs[world] / "none"), images)
+        assert found.ids == images.ids
+        assert np.array_equal(found.labels, images.labels)
+        assert np.allclose(np.asarray(found.vectors), expected.vectors, atol=1e-6)
+    line = ["unibct", "embed", runs[1] / "none", photo_folder, "--out", tmp_path / "e"]
+    shown = torchrun(2, *line)
+    assert shown.stdout.count("embeddings of dimension") == 1
+    assert len(open_embeddings(tmp_path / "e")) == len(open_images(photo_folder))
 
 
 @pytest.mark.parametrize("rate", [0.2, 0.5, 0.99])

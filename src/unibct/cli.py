@@ -262,7 +262,6 @@ def embed_command(
     loaded = load_model(model, device=pick_device(device))
     image_set = open_images(data, images)
     with terminal_progress() as progress:
-        ranks = current_ranks()
         result = embed_images_to_store(
             loaded,
             image_set,
@@ -270,9 +269,7 @@ def embed_command(
             skip_bad=skip_bad_images,
             dtype=dtype,
             progress=progress,
-            rank=ranks.rank,
-            world=ranks.world,
-            barrier=ranks.barrier,
+            ranks=current_ranks(),
         )
     _say(f"{out}: {len(result):,} embeddings of dimension {loaded.dim}")
 

@@ -3,7 +3,6 @@
 import hashlib
 import re
 import shutil
-from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -19,6 +18,7 @@ from unibct.errors import UserError
 from unibct.files import read_json, require_absent, sweep, write_json
 from unibct.models.model import Model
 from unibct.progress import Advance, Progress, Silent
+from unibct.ranks import ALONE, Ranks
 from unibct.store import (
     DESCRIPTION_FILE,
     SHARD_ROWS,
@@ -33,6 +33,7 @@ from unibct.store import (
 )
 
 _BATCH = 256
+_SMALLEST_SHARD = 1024
 _OWN_FILES = re.compile(r"(vectors|labels|ids|shard)-\d{6}\.(npy|txt|json)|classes\.txt|\..*\.tmp")
 
 
@@ -67,23 +68,20 @@ def embed_images_to_store(
     *,
     skip_bad: bool = False,
     dtype: str = "float32",
-    shard_rows: int = SHARD_ROWS,
-    rank: int = 0,
-    world: int = 1,
-    barrier: Callable[[], None] = lambda: None,
+    shard_rows: int | None = None,
+    ranks: Ranks = ALONE,
     progress: Progress | None = None,
 ) -> Embeddings:
     """Embed every image of a set into a folder; see ``embed_to_store``."""
-    pixels = read_pixels(images, *model.input.size, skip_bad=skip_bad, progress=progress)
+    size = model.input.size
+    pixels = read_pixels(images, *size, skip_bad=skip_bad, progress=progress, ranks=ranks)
     return embed_to_store(
         model,
         pixels,
         folder,
         dtype=dtype,
         shard_rows=shard_rows,
-        rank=rank,
-        world=world,
-        barrier=barrier,
+        ranks=ranks,
         progress=progress,
     )
 
@@ -95,18 +93,16 @@ def embed_to_store(
     *,
     flip: bool = False,
     dtype: str = "float32",
-    shard_rows: int = SHARD_ROWS,
-    rank: int = 0,
-    world: int = 1,
-    barrier: Callable[[], None] = lambda: None,
+    shard_rows: int | None = None,
+    ranks: Ranks = ALONE,
     digest: str | None = None,
     label: str = "embedding",
     progress: Progress | None = None,
 ) -> Embeddings:
     """Embed images into a folder, shard by shard; started again, it goes on where it was.
 
-    Shard s is made by rank s mod ``world`` and goes to disk from there: nothing is gathered, and
-    no process holds more than a shard. The number of ranks may change when it is started again.
+    Shard s is made by rank s mod world and goes to disk from there: nothing is gathered, and no
+    process holds more than a shard. The number of ranks may change when it is started again.
 
     Args:
         model: the model, the same in every rank.
@@ -114,10 +110,8 @@ def embed_to_store(
         folder: a new folder, or what a killed run with the same arguments left there.
         flip: embed the mirror images.
         dtype: ``float32`` or ``float16``, on disk.
-        shard_rows: rows in a file.
-        rank: which of the processes this is.
-        world: how many there are.
-        barrier: waits until every process has called it.
+        shard_rows: rows in a file; by default so many that there are some 64 files or more.
+        ranks: the processes that divide the shards.
         digest: tells these pixels from others; their own by default.
         label: what the progress is called.
         progress: told of each image that this process embeds.
@@ -126,13 +120,14 @@ def embed_to_store(
         The opened folder, with all ranks' rows.
     """
     folder, fingerprint = Path(folder), model.fingerprint
+    shard_rows = shard_rows or _shard_rows(len(pixels.images))
     key = _source(fingerprint, digest or pixels.digest, flip, dtype, shard_rows)
     if _finished(folder, key):
         return open_embeddings(folder)
     _require_own(folder, key)
-    _embed_share(model, pixels, folder, key, flip, dtype, shard_rows, rank, world, label, progress)
-    barrier()
-    if rank == 0:
+    _embed_share(model, pixels, folder, key, flip, dtype, shard_rows, ranks, label, progress)
+    ranks.barrier()
+    if ranks.first:
         images = pixels.images
         write_description(
             folder,
@@ -146,7 +141,7 @@ def embed_to_store(
         sweep(folder)
         for path in folder.glob("shard-*.json"):
             path.unlink()
-    barrier()
+    ranks.barrier()
     return open_embeddings(folder, verify=False)
 
 
@@ -158,9 +153,7 @@ def cached_embeddings(
     flip: bool = False,
     label: str = "embedding",
     progress: Progress | None = None,
-    rank: int = 0,
-    world: int = 1,
-    barrier: Callable[[], None] = lambda: None,
+    ranks: Ranks = ALONE,
 ) -> Embeddings:
     """The embeddings in ``folder`` if they are of this model and these pixels, else new ones.
 
@@ -175,37 +168,36 @@ def cached_embeddings(
         flip: embed the mirror images.
         label: what the progress is called.
         progress: told of each image that this process embeds.
-        rank: which of the run's processes this is.
-        world: how many there are.
-        barrier: waits until every process of the run has called it.
+        ranks: the run's processes.
     """
-    key = _source(model.fingerprint, pixels.digest, flip, "float32", SHARD_ROWS)
+    shard_rows = _shard_rows(len(pixels.images))
+    key = _source(model.fingerprint, pixels.digest, flip, "float32", shard_rows)
     fitting = pixels
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(folder.parent / f".{folder.name}.lock") if rank == 0 else nullcontext()
+        lock = FileLock(folder.parent / f".{folder.name}.lock") if ranks.first else nullcontext()
         with lock:
-            if rank == 0 and not _usable(folder, key):
+            if ranks.first and not _usable(folder, key):
                 shutil.rmtree(folder, ignore_errors=True)
-            barrier()
+            ranks.barrier()
             if _finished(folder, key):
                 return open_embeddings(folder, verify=False)
             if (pixels.height, pixels.width, pixels.channels) != model.input.size:
-                fitting = read_pixels(pixels.images, *model.input.size, progress=progress)
+                fitting = read_pixels(
+                    pixels.images, *model.input.size, progress=progress, ranks=ranks
+                )
             return embed_to_store(
                 model,
                 fitting,
                 folder,
                 digest=pixels.digest,
                 flip=flip,
-                rank=rank,
-                world=world,
-                barrier=barrier,
+                ranks=ranks,
                 label=label,
                 progress=progress,
             )
     except OSError:  # a full disk
-        if world > 1:
+        if ranks.world > 1:
             raise
         return embed_pixel_batches(model, fitting, flip=flip, label=label, progress=progress)
 
@@ -255,14 +247,13 @@ def _embed_share(
     flip: bool,
     dtype: str,
     shard_rows: int,
-    rank: int,
-    world: int,
+    ranks: Ranks,
     label: str,
     progress: Progress | None,
 ) -> None:
     """Write this rank's shards, each with a note of what it is; finished ones stay."""
     images = pixels.images
-    own = dict(list(enumerate(_parts(len(images), shard_rows)))[rank::world])
+    own = dict(list(enumerate(_parts(len(images), shard_rows)))[ranks.rank :: ranks.world])
     left = {n: rows for n, rows in own.items() if not _made(folder, n, key)}
     total = sum(map(len, own.values()))
     done = total - sum(map(len, left.values()))
@@ -274,6 +265,11 @@ def _embed_share(
                 folder, number, rows.start, vectors, images.labels[part], images.ids[part], dtype
             )
             write_json(_note_file(folder, number), {"key": key, "shard": asdict(shard)})
+
+
+def _shard_rows(images: int) -> int:
+    """Enough files for as many processes as one would start, whatever their number."""
+    return min(SHARD_ROWS, max(_SMALLEST_SHARD, -(-images // 64)))
 
 
 def _parts(total: int, size: int) -> list[range]:

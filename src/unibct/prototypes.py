@@ -14,9 +14,9 @@ a personalised PageRank of the images: the stationary distribution of the walk �
 restarts at random. Ẽ is similar to a symmetric matrix (its rows are a symmetric kernel's, scaled),
 so its eigenvalues are real and lie in [−1, 1], and conjugate gradients contract the error by at
 least λ/(1 + √(1−λ²)) a step, for a whole batch of classes at a time: at most some 35 steps for
-λ = 0.9, and a third of that for most classes. Where τ is so small that the kernel would vanish,
-Chebyshev's iteration needs only its rows. Ẽᵀ does not lengthen a vector's sum of absolute values,
-so the residual bounds the error: ‖w − ŵ‖₁ ≤ ‖residual‖₁/(1−λ).
+λ = 0.9, and a third of that for most classes. Where τ is so small that the kernel would vanish, or
+a class is too hard for float32, Chebyshev's iteration contracts as surely. Ẽᵀ does not lengthen a
+vector's sum of absolute values, so the residual bounds the error: ‖w − ŵ‖₁ ≤ ‖residual‖₁/(1−λ).
 """
 
 import math
@@ -40,7 +40,7 @@ from unibct.errors import UserError
 
 PROTOTYPE_KINDS = ("centroid", "drop", "structural")
 
-_BATCH_ENTRIES = 1_000_000  # numbers (rows · dim) of a batch, so that it stays in the cache
+_BATCH_ENTRIES = 2_000_000  # numbers (rows · dim) of a batch, so that it stays in the cache
 _CACHE_ENTRIES = 260_000  # the same for the innermost cache that holds more than a few rows
 _TILE = 1024  # rows of a large class that are multiplied at a time
 _STRIP = 48  # the same of other classes; less saves more, but is multiplied less efficiently
@@ -398,14 +398,15 @@ def _walk_weights(x: Tensor, real: Tensor, tau: float, lam: float, space: Space)
     restart = (1 - lam) * uniform[:, None]
     if tau < _SMALL_TAU:
         walk = torch.softmax(scores, dim=2, out=scores)
-        weights = _chebyshev(torch.add(restart, walk, alpha=lam, out=walk), uniform, lam)
+        walk, start = torch.add(restart, walk, alpha=lam, out=walk), uniform
     else:
         kernel = scores.exp_()
         degrees = kernel.sum(dim=2)
         walk = torch.addcmul(restart, kernel, (lam / degrees)[:, :, None], out=kernel)
         degrees = degrees * real
         stationary = degrees / degrees.sum(dim=1, keepdim=True)
-        weights = _conjugate_gradients(walk, uniform, stationary, lam)
+        start = _conjugate_gradients(walk, uniform, stationary, lam)
+    weights = _chebyshev(walk, start, lam)
     return weights / weights.sum(dim=1, keepdim=True)
 
 
@@ -426,10 +427,12 @@ def _scores(products: Tensor, real: Tensor, tau: float) -> Tensor:
 
 
 def _conjugate_gradients(walk: Tensor, uniform: Tensor, stationary: Tensor, lam: float) -> Tensor:
-    """Solve w = walkᵀw with Σw = 1 for each matrix of the batch.
+    """Solve w = walkᵀw with Σw = 1 for each matrix of the batch, all but the very hard ones.
 
     Without its restart the walk is self-adjoint for the scalar product Σ a_i b_i/π_i, with π the
-    stationary distribution that it has then. By Cauchy and Schwarz ‖a‖₁² ≤ Σ a_i²/π_i.
+    stationary distribution that it has then. By Cauchy and Schwarz ‖a‖₁² ≤ Σ a_i²/π_i. An image
+    so far from all others that rounding has its way in that product may spoil a class, which then
+    comes back as ``uniform``.
 
     Args:
         walk: (classes, m, m) λẼ + (1−λ)/m.
@@ -437,7 +440,7 @@ def _conjugate_gradients(walk: Tensor, uniform: Tensor, stationary: Tensor, lam:
         stationary: (classes, m) π; 0 where a class has no row, like ``uniform``.
         lam: λ.
     """
-    eps = torch.finfo(walk.dtype).eps
+    eps, tiny = torch.finfo(walk.dtype).eps, torch.finfo(walk.dtype).tiny
     weights = torch.lerp(uniform, stationary, lam)[:, None]  # exact if no image had a nearer one
     inverse = torch.where(stationary > 0, 1 / stationary, 0)[:, None]
     change = torch.bmm(weights, walk) - weights
@@ -448,12 +451,15 @@ def _conjugate_gradients(walk: Tensor, uniform: Tensor, stationary: Tensor, lam:
             break
         moved = direction - torch.bmm(direction, walk)
         product = (direction * moved * inverse).sum(dim=2, keepdim=True)
+        left &= product > (1 - lam) / 2 * square  # else only rounding is left
         length = torch.where(left, square / product, 0)
         weights = torch.addcmul(weights, length, direction)
         change = torch.addcmul(change, length, moved, value=-1)
         before, square = square, (change * change * inverse).sum(dim=2, keepdim=True)
-        direction = torch.addcmul(change, torch.where(left, square / before, 0), direction)
-    return weights[:, 0]
+        square = torch.where(left, square, 0)
+        direction = torch.addcmul(change, square / before.clamp_min(tiny), direction)
+    gap = (torch.bmm(weights, walk) - weights).abs().sum(dim=2)
+    return torch.where(gap < 1e-3, weights[:, 0], uniform)
 
 
 def _most_steps(lam: float, eps: float) -> int:
@@ -465,7 +471,7 @@ def _most_steps(lam: float, eps: float) -> int:
 
 
 def _chebyshev(walk: Tensor, start: Tensor, lam: float) -> Tensor:
-    """Solve w = walkᵀw, with the sum of ``start``, for each matrix of the batch.
+    """Solve w = walkᵀw, with the sum of ``start``, which may be the solution already.
 
     All other eigenvalues lie in [−λ, λ] (Golub and Varga, 1961).
     """
@@ -475,7 +481,7 @@ def _chebyshev(walk: Tensor, start: Tensor, lam: float) -> Tensor:
     omega = 1.0
     for step in range(steps):
         stepped = torch.bmm(weights, walk)
-        if step % 4 == 3 and 3 * step > steps:
+        if step % 4 == 0:
             change = cast(Tensor, torch.linalg.vector_norm(stepped - weights, ord=1, dim=2))
             if float(change.max()) <= 4 * eps:
                 return stepped[:, 0]

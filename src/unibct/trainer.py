@@ -237,7 +237,7 @@ class Trainer:
             folder = embeddings_folder(self.cache, old, self.pixels, flip=flip)
         label = "old embeddings, mirrored" if flip else "old embeddings"
         kept = cached_embeddings(
-            old, self.pixels, folder, flip=flip, label=label, progress=progress, **self._share
+            old, self.pixels, folder, flip=flip, label=label, progress=progress, ranks=self.ranks
         )
         return self._at_hand(kept.vectors)
 
@@ -255,15 +255,9 @@ class Trainer:
             self.out / NEW_EMBEDDINGS,
             label="new embeddings",
             progress=progress,
-            **self._share,
+            ranks=self.ranks,
         )
         return self._at_hand(kept.vectors)
-
-    @property
-    def _share(self) -> dict[str, Any]:
-        """How the ranks divide the images that are embedded."""
-        ranks = self.ranks
-        return {"rank": ranks.rank, "world": ranks.world, "barrier": ranks.barrier}
 
     def _fits(self, images: Any) -> bool:
         return len(images) * (self.recipe.dim or 0) * 4 <= _IN_MEMORY
@@ -317,7 +311,7 @@ class Trainer:
 
     def _end_epoch(self, row: dict[str, float]) -> None:
         self.metrics.append(row)
-        self._track({"images_per_second": row["images_per_second"]})
+        self._track({"images_per_second": row["images_per_second"]}, self.steps_done - 1)
         self.epoch, self.step, self.generators = self.epoch + 1, 0, {}
         self.sums.zero_()
         self.save(self.out)
@@ -415,7 +409,8 @@ class Trainer:
         self._descend(loss, part, class_weights, lr)
         self.sums[0] += loss_cls.detach()
         if self.tracker is not None and self.step % _TRACK_EVERY == 0:
-            self._track({"loss": float(loss), "loss_cls": float(loss_cls), "lr": lr})
+            values = {"loss": loss.item(), "loss_cls": loss_cls.item(), "lr": lr}
+            self._track(values, self.steps_done)
 
     def _autocast(self) -> AbstractContextManager[Any]:
         if self.recipe.precision == "float32":
@@ -490,9 +485,9 @@ class Trainer:
             "loss_comp": mean_comp,
         }
 
-    def _track(self, values: dict[str, float]) -> None:
-        if self.tracker is not None and self.ranks.first:
-            self.tracker.log(values, self.steps_done)
+    def _track(self, values: dict[str, float], step: int) -> None:
+        if self.tracker is not None:
+            self.tracker.log(values, step)
 
     def _model(self) -> Model:
         assert self.recipe.dim is not None
