@@ -23,12 +23,12 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-import safetensors.torch
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from unibct.checkpoints import read_checkpoint
 from unibct.data.readers import open_images
 from unibct.data.sets import ImageSet
 from unibct.embeddings import embed_images
@@ -136,13 +136,13 @@ def run(out: Path, seed: int, noise: str, rate: float) -> None:
     clean = images.select(parts.new)
     folder = path.with_suffix("")
     old = train_old(out, seed)
-    old_vectors = embed_images(old, clean).vectors
+    old_vectors = np.asarray(embed_images(old, clean).vectors)
     noisy = replace(clean, labels=with_wrong_labels(clean.labels, old_vectors, noise, rate, seed))
     cache = folder / "cache"
     free = train(noisy, recipe, folder / "free", resume=True, cache=cache)
     graphs = {
-        "late": embed_images(free, clean).vectors,
-        "early": embed_images(after_warmup(noisy, recipe, cache), clean).vectors,
+        "late": np.asarray(embed_images(free, clean).vectors),
+        "early": np.asarray(embed_images(after_warmup(noisy, recipe, cache), clean).vectors),
         "old": old_vectors,
     }
     quality = list(qualities(old_vectors, clean.labels, noisy.labels, graphs, seed))
@@ -188,8 +188,8 @@ def after_warmup(images: ImageSet, recipe: Any, cache: Path) -> Model:
     """The new model as it was at the end of the warm-up, from the runs' shared cache."""
     run = plan_run(images, recipe)
     architecture = run.recipe.architecture
-    state = next(cache.glob("warmup-*/checkpoint.safetensors"))
-    tensors = safetensors.torch.load_file(state)
+    state = next(cache.glob("warmup-*/checkpoint-*"))
+    tensors = read_checkpoint(state).tensors
     spec = find_architecture(architecture).input
     dim = cast(int, run.recipe.dim)
     network = build_network(architecture, spec, dim)

@@ -99,10 +99,9 @@ class _CrossEntropy(torch.autograd.Function):
         logits, own, target, ranks = args
         largest = ranks.largest(logits.amax(dim=1))
         share = (logits - largest[:, None]).exp_()
-        total = ranks.summed(share.sum(dim=1))
         chosen = torch.zeros_like(largest)
         chosen[own] = logits[own, target]
-        ranks.summed(chosen)
+        total, chosen = ranks.summed(torch.stack([share.sum(dim=1), chosen]))
         share /= total[:, None]
         ctx.save_for_backward(share, own, target)
         return (total.log() + largest - chosen).mean()

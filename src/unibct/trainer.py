@@ -468,7 +468,8 @@ class Trainer:
         sums = self.ranks.summed(self.sums.clone()) / self.ranks.world
         mean_cls, mean_comp = float(sums[0]) / steps, float(sums[1]) / steps
         # The losses were taken before the last step; what came of it shows in an embedding.
-        look = next(self.pixels.batches(order[: recipe.batch_size], recipe.batch_size))
+        first = order[: recipe.batch_size]
+        look = next(self.pixels.batches(first[self.ranks.part(len(first))], len(first)))
         finite = np.isfinite(self._model().embed_pixels(look)).all()
         finite &= bool(torch.isfinite(self.class_weights).all())
         finite &= bool(np.isfinite(mean_cls + mean_comp))

@@ -9,6 +9,8 @@ from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPriva
 
 from unibct.ranks import Ranks
 
+_aten: Any = torch.ops.aten
+
 
 class SyncedBatchNorm(_BatchNorm):
     """Takes mean and variance over all ranks (torch's own ``SyncBatchNorm`` needs a GPU)."""
@@ -56,37 +58,34 @@ def synced(network: nn.Module, ranks: Ranks) -> nn.Module:
     return network
 
 
-def mean_dtype(x: Tensor) -> torch.dtype:
-    """In which means are taken: at least single precision."""
-    return torch.promote_types(x.dtype, torch.float32)
-
-
 class _Normalised(torch.autograd.Function):
+    """torch's own kernels on this rank's part, corrected for what the other ranks have."""
+
     @staticmethod
     def forward(ctx: Any, *args: Any) -> Any:
         x, weight, bias, eps, ranks = args
-        dims = [0, *range(2, x.ndim)]
-        variance, mean = torch.var_mean(x.to(mean_dtype(x)), dims, correction=0)
-        everyone = ranks.gathered(torch.stack([mean, variance])[None])
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        own = _aten.batch_norm_update_stats(wide, None, None, 0)
+        everyone = ranks.gathered(torch.stack(own)[None])
         mean = everyone[:, 0].mean(dim=0)
         variance = everyone[:, 1].mean(dim=0) + everyone[:, 0].var(dim=0, correction=0)
         ctx.save_for_backward(x, weight, mean, (variance + eps).rsqrt())
-        ctx.ranks = ranks
+        ctx.ranks, ctx.eps = ranks, eps
         ctx.mark_non_differentiable(mean, variance)
         return F.batch_norm(x, mean, variance, weight, bias, eps=eps), mean, variance
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Any) -> Any:
         x, weight, mean, inverse = ctx.saved_tensors
-        gradient = grad_outputs[0]
-        dims = [0, *range(2, x.ndim)]
+        # Of a unit z = (x − mean)·inverse: weight·inverse·(g − mean of g − z·mean of g·z), with
+        # means over this rank's part; the difference to those over all is linear in x.
+        for_input, for_weight, for_bias = _aten.native_batch_norm_backward(
+            grad_outputs[0], x, weight, None, None, mean, inverse, True, ctx.eps, [True] * 3
+        )
+        own = torch.stack([for_bias, for_weight]) / (x.numel() // x.shape[1])
+        gap, slope = (own - ctx.ranks.summed(own.clone()) / ctx.ranks.world) * (weight * inverse)
+        slope *= inverse
         shape = [1, -1, *[1] * (x.ndim - 2)]
-        unit = (x - mean.view(shape)) * inverse.view(shape)
-        for_bias = gradient.sum(dims)
-        for_weight = (gradient * unit).sum(dims)
-        means = ctx.ranks.summed(torch.stack([for_bias, for_weight]))
-        means /= x.numel() // x.shape[1] * ctx.ranks.world
-        unit *= means[1].view(shape)
-        unit += means[0].view(shape)
-        for_input = (gradient - unit) * (weight * inverse).view(shape)
+        slopes, offsets = (part.to(x.dtype).view(shape) for part in (slope, gap - slope * mean))
+        for_input.addcmul_(x, slopes).add_(offsets)
         return for_input, for_weight, for_bias, None, None
