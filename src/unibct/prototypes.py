@@ -12,11 +12,10 @@ Neither V∞ nor an inverse is needed. The prototype is wᵀV with one weight pe
 
 a personalised PageRank of the images: the stationary distribution of the walk λẼ + (1−λ)/m, which
 restarts at random. Ẽ is similar to a symmetric matrix (its rows are a symmetric kernel's, scaled),
-so its eigenvalues are real and lie in [−1, 1], and conjugate gradients contract the error by at
-least λ/(1 + √(1−λ²)) a step, for a whole batch of classes at a time: at most some 35 steps for
-λ = 0.9, and a third of that for most classes. Where τ is so small that the kernel would vanish, or
-a class is too hard for float32, Chebyshev's iteration contracts as surely. Ẽᵀ does not lengthen a
-vector's sum of absolute values, so the residual bounds the error: ‖w − ŵ‖₁ ≤ ‖residual‖₁/(1−λ).
+so its eigenvalues are real and lie in [−1, 1], and Chebyshev's iteration contracts the error by
+λ/(1 + √(1−λ²)) a step: some 35 steps for λ = 0.9, for a whole batch of classes at a time. Ẽᵀ does
+not lengthen a vector's sum of absolute values, so the residual bounds the error:
+‖w − ŵ‖₁ ≤ ‖residual‖₁/(1−λ).
 """
 
 import math
@@ -44,7 +43,6 @@ _BATCH_ENTRIES = 2_000_000  # numbers (rows · dim) of a batch, so that it stays
 _CACHE_ENTRIES = 260_000  # the same for the innermost cache that holds more than a few rows
 _TILE = 1024  # rows of a large class that are multiplied at a time
 _STRIP = 48  # the same of other classes; less saves more, but is multiplied less efficiently
-_SMALL_TAU = 0.025  # below it, exp((cosine − 1)/τ) may vanish in float32
 _MULTIPLE = 8  # of which the images of a class are made a multiple
 
 
@@ -394,19 +392,10 @@ def _walk_weights(x: Tensor, real: Tensor, tau: float, lam: float, space: Space)
     if not _squares_fit(products.diagonal(dim1=1, dim2=2)):
         products = class_products(x * _inverse_lengths(x)[:, :, None], space)
     scores = _scores(products, real, tau)
+    walk = torch.softmax(scores, dim=2, out=scores)
     uniform = _uniform_weights(real, x.dtype)
-    restart = (1 - lam) * uniform[:, None]
-    if tau < _SMALL_TAU:
-        walk = torch.softmax(scores, dim=2, out=scores)
-        walk, start = torch.add(restart, walk, alpha=lam, out=walk), uniform
-    else:
-        kernel = scores.exp_()
-        degrees = kernel.sum(dim=2)
-        walk = torch.addcmul(restart, kernel, (lam / degrees)[:, :, None], out=kernel)
-        degrees = degrees * real
-        stationary = degrees / degrees.sum(dim=1, keepdim=True)
-        start = _conjugate_gradients(walk, uniform, stationary, lam)
-    weights = _chebyshev(walk, start, lam)
+    walk = torch.add((1 - lam) * uniform[:, None], walk, alpha=lam, out=walk)
+    weights = _chebyshev(walk, uniform, lam)
     return weights / weights.sum(dim=1, keepdim=True)
 
 
@@ -424,42 +413,6 @@ def _scores(products: Tensor, real: Tensor, tau: float) -> Tensor:
     torch.addcmul(shift[:, None, :], products, scale[:, None, :], out=products)
     diagonal.fill_(-torch.inf)
     return products
-
-
-def _conjugate_gradients(walk: Tensor, uniform: Tensor, stationary: Tensor, lam: float) -> Tensor:
-    """Solve w = walkᵀw with Σw = 1 for each matrix of the batch, all but the very hard ones.
-
-    Without its restart the walk is self-adjoint for the scalar product Σ a_i b_i/π_i, with π the
-    stationary distribution that it has then. By Cauchy and Schwarz ‖a‖₁² ≤ Σ a_i²/π_i. An image
-    so far from all others that rounding has its way in that product may spoil a class, which then
-    comes back as ``uniform``.
-
-    Args:
-        walk: (classes, m, m) λẼ + (1−λ)/m.
-        uniform: (classes, m) 1/m.
-        stationary: (classes, m) π; 0 where a class has no row, like ``uniform``.
-        lam: λ.
-    """
-    eps, tiny = torch.finfo(walk.dtype).eps, torch.finfo(walk.dtype).tiny
-    weights = torch.lerp(uniform, stationary, lam)[:, None]  # exact if no image had a nearer one
-    inverse = torch.where(stationary > 0, 1 / stationary, 0)[:, None]
-    change = torch.bmm(weights, walk) - weights
-    direction, square = change, (change * change * inverse).sum(dim=2, keepdim=True)
-    for _ in range(_most_steps(lam, eps)):
-        left = square > (4 * eps) ** 2
-        if not bool(left.any()):
-            break
-        moved = direction - torch.bmm(direction, walk)
-        product = (direction * moved * inverse).sum(dim=2, keepdim=True)
-        left &= product > (1 - lam) / 2 * square  # else only rounding is left
-        length = torch.where(left, square / product, 0)
-        weights = torch.addcmul(weights, length, direction)
-        change = torch.addcmul(change, length, moved, value=-1)
-        before, square = square, (change * change * inverse).sum(dim=2, keepdim=True)
-        square = torch.where(left, square, 0)
-        direction = torch.addcmul(change, square / before.clamp_min(tiny), direction)
-    gap = (torch.bmm(weights, walk) - weights).abs().sum(dim=2)
-    return torch.where(gap < 1e-3, weights[:, 0], uniform)
 
 
 def _most_steps(lam: float, eps: float) -> int:
