@@ -23,6 +23,7 @@ from unibct.sharded import ClassPart, sampled_classes, step_rows
 from unibct.store import open_embeddings
 
 RNG = np.random.default_rng
+pytestmark = pytest.mark.xdist_group("ranks")  # they share runs that take a minute to make
 
 
 def torchrun(processes, *command, check=True):
@@ -102,7 +103,6 @@ def test_other_numbers_of_processes_go_on(photo_folder, tmp_path):
             line += ["--set", setting]
         return torchrun(processes, *line, "--checkpoint-every", 1, *options, check=False)
 
-    # Killed by the launcher as soon as a second process meets an error.
     whole = train(2, "whole", 4)
     assert whole.returncode == 0, whole.stderr
     assert whole.stdout.count("fingerprint") == 1

@@ -1,0 +1,15 @@
+"""The command line: each command parses, calls one function and prints."""
+
+from unibct.cli import data, models, studies  # they register their commands
+from unibct.cli.entry import main
+from unibct.cli.options import ADAPTER_NAMES, METHOD_NAMES, SCENARIO_NAMES
+
+__all__ = [
+    "ADAPTER_NAMES",
+    "METHOD_NAMES",
+    "SCENARIO_NAMES",
+    "data",
+    "main",
+    "models",
+    "studies",
+]

@@ -1,0 +1,74 @@
+"""The command line's root, and what several commands have in common."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from unibct.errors import UserError
+from unibct.progress import is_first_process
+
+SCENARIO_NAMES = "extended-data, open-data, extended-class, open-class, identical-data"
+METHOD_NAMES = (
+    "none, regress, contrast, bct, unibct-centroid, unibct-drop, unibct, unibct-plus, mixbct, "
+    "advbct, nccl, ndpp"
+)
+ADAPTER_NAMES = "procrustes, linear, mlp"
+
+app = typer.Typer(
+    name="unibct",
+    help=(
+        "Upgrade the model of a visual search without embedding the gallery again.\n\n"
+        "DATA is a folder root/<class>/<image> (PNG, JPEG, WebP; any size), a RecordIO file "
+        "train.rec, a list of lines `path label`, WebDataset shards-{000..012}.tar, or the "
+        "embedded set glyphs:train, glyphs:val, glyphs:test. Where it is not recognised, say "
+        "folder:PATH, recordio:PATH, list:PATH or webdataset:PATH. Start with `unibct demo`."
+    ),
+    epilog="Each command explains itself: unibct train --help. Errors: exit code 2.",
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+DataArgument = Annotated[
+    str, typer.Argument(metavar="DATA", help="a folder, .rec, list, .tar, or glyphs:train|val|test")
+]
+ImagesOption = Annotated[
+    Path | None,
+    typer.Option("--images", metavar="LIST", help="only these images: one id per line"),
+]
+SkipOption = Annotated[
+    bool, typer.Option("--skip-bad-images", help="leave unreadable images out, and name them")
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="change one number of the recipe"),
+]
+DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps")]
+
+
+@app.callback()
+def options(
+    version: Annotated[bool, typer.Option("--version", help="print the version")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="show the traceback of an error")] = False,
+) -> None:
+    """Options of every command."""
+    # main() handles both before the commands are parsed, so that they work in any place.
+
+
+def names(text: str | None) -> list[str]:
+    """The names in a list with commas."""
+    return [name.strip() for name in (text or "").split(",") if name.strip()]
+
+
+def number(text: str, option: str) -> int:
+    """A number that is not negative."""
+    if not text.isdecimal():
+        raise UserError(f"{option} {text}: write numbers with commas between them, such as 0,1,2")
+    return int(text)
+
+
+def say(text: str) -> None:
+    """Print a result, once."""
+    if is_first_process():
+        print(text)
