@@ -9,14 +9,22 @@ import pytest
 from tests.conftest import TINY
 from tests.test_cli import run
 
-README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"```(\w+)\n(.*?)```", README, flags=re.DOTALL)
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(text: str) -> list[tuple[str, str]]:
+    return re.findall(r"```(\w+)\n(.*?)```", text, flags=re.DOTALL)
+
+
+BLOCKS = blocks(README)
 
 
 def test_python_blocks_run(tmp_path, monkeypatch, photo_folder):
     monkeypatch.chdir(tmp_path)
-    code = [text for language, text in BLOCKS if language == "python"]
-    assert code
+    scaling = blocks((ROOT / "docs" / "scaling.md").read_text(encoding="utf-8"))
+    code = [text for language, text in [*BLOCKS, *scaling] if language == "python"]
+    assert len(code) > 3
     names: dict[str, object] = {"__name__": "__main__"}
     for text in code:
         exec(compile(text.replace("DATA", str(photo_folder)), "README.md", "exec"), names)
@@ -41,4 +49,4 @@ def test_command_lines_run(tmp_path, monkeypatch, photo_folder):
 
 @pytest.mark.parametrize("path", re.findall(r"\]\(((?!http)[^)#]+)\)", README))
 def test_links_lead_somewhere(path):
-    assert (Path(__file__).parent.parent / path).exists()
+    assert (ROOT / path).exists()

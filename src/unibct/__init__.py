@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from unibct.benchmark.grid import make_grid
     from unibct.benchmark.run import plan_benchmark, run_benchmark
     from unibct.data.readers import open_images
-    from unibct.embeddings import embed_images
+    from unibct.embeddings import embed_images, embed_images_to_store
     from unibct.errors import UserError
     from unibct.evaluate import evaluate_upgrade
     from unibct.losses import arcface
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from unibct.models.model import load_model, save_model
     from unibct.prototypes import class_prototypes, structural_weights
     from unibct.recipe import Recipe, load_recipe
+    from unibct.refinement import refined_prototypes
     from unibct.report.benchmark_page import write_benchmark_report
     from unibct.scenarios import split
     from unibct.store import append_embeddings, open_embeddings, save_embeddings
@@ -33,6 +34,7 @@ _HOMES = {
     "load_model": "models.model",
     "save_model": "models.model",
     "embed_images": "embeddings",
+    "embed_images_to_store": "embeddings",
     "open_embeddings": "store",
     "save_embeddings": "store",
     "append_embeddings": "store",
@@ -40,6 +42,7 @@ _HOMES = {
     "adapt_model": "adapt:adapt",
     "class_prototypes": "prototypes",
     "structural_weights": "prototypes",
+    "refined_prototypes": "refinement",
     "arcface": "losses",
     "Recipe": "recipe",
     "load_recipe": "recipe",
@@ -61,6 +64,7 @@ __all__ = [
     "arcface",
     "class_prototypes",
     "embed_images",
+    "embed_images_to_store",
     "evaluate_upgrade",
     "fit_adapter",
     "identification",
@@ -70,6 +74,7 @@ __all__ = [
     "open_embeddings",
     "open_images",
     "plan_benchmark",
+    "refined_prototypes",
     "run_benchmark",
     "save_embeddings",
     "save_model",
