@@ -205,7 +205,7 @@ def test_the_loss_scale_falls_at_once_and_rises_slowly():
     assert scale.value == 1.0
 
 
-@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+@pytest.mark.parametrize("precision", ["bfloat16", pytest.param("float16", marks=pytest.mark.slow)])
 def test_other_precisions_train_and_resume_to_the_bit(precision, few, old, tmp_path, monkeypatch):
     monkeypatch.setattr(train, "remove_checkpoints", lambda folder: None)
     recipe = RECIPE.updated(precision=precision)
