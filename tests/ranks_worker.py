@@ -113,7 +113,6 @@ def trained(out: Path) -> None:
             os.kill(os.getpid(), signal.SIGINT)
 
     trainer.Trainer._step = stopping
-    trainer._AGREE_EVERY = 1
     for stop_at in (2, 8, 0):
         try:
             train.train(images, recipe, out / "part", **options)
