@@ -2,6 +2,7 @@
 
 import csv
 import os
+import shutil
 import subprocess
 import sys
 
@@ -10,10 +11,11 @@ import pytest
 import safetensors.torch
 import torch
 
-from tests.ranks_worker import RUNS, look
+from tests.ranks_worker import RUNS, look, moved_run
 from tests.test_resume import require_same
-from unibct import losses, sharded
+from unibct import losses, sharded, train
 from unibct.checkpoints import find_checkpoint, read_checkpoint
+from unibct.data import batches
 from unibct.data.readers import open_images
 from unibct.embeddings import embed_images
 from unibct.errors import UserError
@@ -21,6 +23,7 @@ from unibct.models.model import load_model
 from unibct.ranks import ALONE, Ranks
 from unibct.sharded import ClassPart, sampled_classes, step_rows
 from unibct.store import open_embeddings
+from unibct.train import pick_device
 
 RNG = np.random.default_rng
 pytestmark = pytest.mark.xdist_group("ranks")  # they share runs that take a minute to make
@@ -95,7 +98,7 @@ def test_stopped_together_they_go_on_to_the_bit(runs, world):
 
 
 @pytest.mark.slow
-def test_other_numbers_of_processes_go_on(photo_folder, tmp_path):
+def test_one_process_speaks_each_keeps_a_log_and_errors_are_said_once(photo_folder, tmp_path):
     def train(processes, out, epochs, *options):
         settings = ["batch_size=12", "lr_warmup_epochs=0", "schedule=milestones", "sample_rate=0.8"]
         line = ["unibct", "train", photo_folder, "--out", tmp_path / out, "--device", "cpu"]
@@ -119,7 +122,53 @@ def test_other_numbers_of_processes_go_on(photo_folder, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_checkpoint_of_two_processes_goes_on_in_three(runs, tmp_path, monkeypatch):
+def test_processes_that_are_not_started_alike_are_refused(photo_folder, tmp_path):
+    code = (
+        "import os, sys\n"
+        "from unibct.cli.entry import main\n"
+        f"line = ['train', {str(photo_folder)!r}, '--out', {str(tmp_path / 'm')!r}]\n"
+        "line += ['--device', 'cpu', '--set', 'batch_size=12']\n"
+        "main(line + ['--checkpoint-every', '1'] * (os.environ['RANK'] == '1'))\n"
+    )
+    (tmp_path / "odd.py").write_text(code)
+    line = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    line.append(str(tmp_path / "odd.py"))
+    found = subprocess.run(line, capture_output=True, text=True, check=False, timeout=120)
+    assert found.returncode != 0
+    assert "error: the processes were not started alike" in found.stderr
+    assert not (tmp_path / "m").exists()
+
+
+@pytest.mark.slow
+def test_a_run_killed_in_its_first_refresh_goes_on(photo_folder, tmp_path):
+    def train(out, *more):
+        line = ["unibct", "train", photo_folder, "--out", tmp_path / out, "--device", "cpu"]
+        for setting in ("batch_size=12", "lr_warmup_epochs=0", "warmup_epochs=0", "epochs=1"):
+            line += ["--set", setting]
+        return torchrun(2, *line, *more, check=False)
+
+    assert train("old").returncode == 0
+    method = ("--old", tmp_path / "old", "--method", "unibct")
+    (tmp_path / "new" / ".new_embeddings").mkdir(parents=True)
+    (tmp_path / "new" / ".new_embeddings" / ".plain.lock").touch()
+    found = train("new", *method, "--resume")
+    assert found.returncode == 0, found.stderr
+    assert [p.name for p in (tmp_path / "new").iterdir() if p.name[0] == "."] == []
+
+
+@pytest.mark.slow
+def test_what_two_processes_began_one_finishes(runs, tmp_path):
+    folder = tmp_path / "m"
+    shutil.copytree(runs[2] / "moved", folder)
+    assert read_checkpoint(find_checkpoint(folder)).state["step"] == 1
+    images, recipe = moved_run()
+    old = load_model(runs[2] / "old")
+    train.train(images, recipe, folder, old=old, method="unibct", resume=True, device="cpu")
+    assert np.allclose(losses_of(folder), losses_of(runs[2] / "unibct"), rtol=5e-3)
+
+
+@pytest.mark.slow
+def test_a_checkpoint_of_two_processes_goes_on_in_three(runs):
     path = find_checkpoint(runs[2] / "whole")
     whole = read_checkpoint(path)
     classes = len(whole.class_tensors["class_weights"])
@@ -203,6 +252,24 @@ def test_a_step_on_all_rows_is_torch_s():
     assert torch.equal(weights[[0, 2, 3, 4, 6]], before[[0, 2, 3, 4, 6]])
     assert torch.equal(momentum[[0, 2, 3, 4, 6]], kept[[0, 2, 3, 4, 6]])
     assert not torch.equal(weights[[1, 5]], before[[1, 5]])
+
+
+def test_each_process_of_a_machine_has_its_gpu_and_its_cores(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    for name in ("auto", "cuda"):
+        assert pick_device(name) == torch.device("cuda", 1)
+    assert pick_device("cpu") == torch.device("cpu")
+    monkeypatch.setenv("LOCAL_RANK", "2")
+    with pytest.raises(UserError, match="no GPU for process 2 of this machine, which has 2"):
+        pick_device()
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # as torchrun sets it
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
+    assert batches._threads() == 8
+    monkeypatch.delenv("LOCAL_WORLD_SIZE")
+    assert batches._threads() == 2
 
 
 def test_a_world_without_a_launcher_is_explained(monkeypatch):

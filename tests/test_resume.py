@@ -128,6 +128,37 @@ def test_ctrl_c_keeps_a_checkpoint_and_says_how_to_go_on(photo_folder, tmp_path)
     assert read_checkpoint(find_checkpoint(out)).state["epoch"] >= 1
 
 
+def test_only_a_second_ctrl_c_stops_at_once():
+    with trainer.stop_request() as stop:
+        assert not stop.wanted
+        for _ in range(3):  # Slurm's, torchrun's
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert stop.wanted
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_a_damaged_shared_warm_up_is_made_anew(few, old, tmp_path):
+    options = {"old": old, "method": "contrast", "device": "cpu", "cache": tmp_path / "cache"}
+    first = train.train(few, RECIPE, tmp_path / "first", **options)
+    shared = next((tmp_path / "cache").glob("warmup-*/checkpoint-*"))
+    next(shared.glob("classes-*")).unlink()
+    second = train.train(few, RECIPE, tmp_path / "second", **options)
+    assert second.fingerprint == first.fingerprint
+    assert read_checkpoint(shared).class_tensors
+
+
+def test_class_momentum_is_kept_once(few, tmp_path, monkeypatch):
+    seen, save = [], trainer.Trainer.save
+    monkeypatch.setattr(
+        trainer.Trainer, "save", lambda self, folder: (seen.append(self), save(self, folder))
+    )
+    train.train(few, RECIPE.updated(epochs=1), tmp_path / "m", device="cpu")
+    own = seen[0].optimizer.state[seen[0].class_weights]["momentum_buffer"]
+    assert own.shape == seen[0].class_weights.shape
+    assert len(seen[0].class_momentum) == 0
+
+
 def whole_checkpoint(folder, world, classes=10):
     """A checkpoint as ``world`` ranks write it."""
     rows = torch.arange(classes * 2.0).reshape(classes, 2)

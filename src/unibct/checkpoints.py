@@ -66,9 +66,9 @@ def save_checkpoint(
         classes: how many there are in all.
         ranks: that write together.
     """
-    name = f"checkpoint-{place[0]:05}-{place[1]:08}"
-    final, temporary, own = folder / name, folder / f".{name}.tmp", ranks.share(classes)
-    if final.is_dir():  # taken up again, and stopped before another step
+    name, own = _name(*place), ranks.share(classes)
+    final, temporary = folder / name, folder / f".{name}.tmp"
+    if ranks.first_numbers(final.is_dir())[0]:  # another run's, of the same warm-up
         return
     ranks.barrier()
     if ranks.first:
@@ -88,9 +88,10 @@ def save_checkpoint(
     ranks.barrier()
 
 
-def find_checkpoint(folder: Path) -> Path | None:
-    """The last whole checkpoint in a run's folder."""
-    return max(_all(folder), key=_place, default=None)
+def find_checkpoint(folder: Path, ranks: Ranks = ALONE) -> Path | None:
+    """The last whole checkpoint in a run's folder, as the first of the ranks sees it."""
+    epoch, step = ranks.first_numbers(*max(map(_place, _all(folder)), default=(-1, -1)))
+    return None if epoch < 0 else folder / _name(epoch, step)
 
 
 def read_checkpoint(path: Path, classes: range | None = None) -> Checkpoint:
@@ -139,6 +140,10 @@ def _read_rows(path: Path, classes: range | None) -> dict[str, Tensor]:
 
 def _all(folder: Path) -> list[Path]:
     return [p for p in folder.glob("checkpoint-*") if _NAME.fullmatch(p.name) and p.is_dir()]
+
+
+def _name(epoch: int, step: int) -> str:
+    return f"checkpoint-{epoch:05}-{step:08}"
 
 
 def _place(path: Path) -> tuple[int, int]:

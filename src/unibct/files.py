@@ -4,12 +4,18 @@ import json
 import os
 import shutil
 import tempfile
+import tokenize
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from unibct.errors import UserError
+
+_DAMAGED = (ValueError, TypeError, OverflowError, SyntaxError, tokenize.TokenError)
 
 
 @contextmanager
@@ -84,6 +90,16 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise UserError(f"{path} cannot be read: {error}") from error
+
+
+def mapped_array(path: Path) -> NDArray[Any]:
+    """A ``.npy`` file, memory-mapped; no other format is read, and nothing unpickled."""
+    try:
+        return np.lib.format.open_memmap(path, mode="r")
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror or error}") from error
+    except _DAMAGED as error:
+        raise UserError(f"{path} is not a whole .npy file: {error}") from error
 
 
 def require_absent(path: Path) -> None:

@@ -90,12 +90,18 @@ class Ranks:
             dist.broadcast(tensor, src=0)
         return tensor
 
+    def first_numbers(self, *numbers: int) -> list[int]:
+        """The first rank's numbers, so that all take one branch whatever each sees on its disk."""
+        if self.world == 1:
+            return list(numbers)
+        own = torch.tensor(numbers, dtype=torch.int64, device=_speaking_device())
+        return cast(list[int], self.first_s(own).tolist())
+
     def summed_array(self, array: NDArray[Any]) -> NDArray[Any]:
         """The sum of all ranks' arrays, by way of the device that they speak over."""
         if self.world == 1:
             return array
-        device = "cuda" if dist.get_backend() == "nccl" else "cpu"
-        return self.summed(torch.from_numpy(array).to(device)).cpu().numpy()
+        return self.summed(torch.from_numpy(array).to(_speaking_device())).cpu().numpy()
 
 
 ALONE = Ranks()
@@ -118,11 +124,11 @@ def current_ranks() -> Ranks:
             f"WORLD_SIZE is {world}, but MASTER_ADDR is not set: start with "
             "`torchrun --nproc-per-node=N -m unibct …`, or unset WORLD_SIZE"
         )
-    if torch.cuda.is_available():
+    if local_rank() < torch.cuda.device_count():
         torch.cuda.set_device(local_rank())
-        dist.init_process_group("nccl", timeout=_WAIT)
-    else:
-        dist.init_process_group("gloo", timeout=_WAIT)
+    # Both where there are GPUs: a run may still be told to use the CPU.
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    dist.init_process_group(backend, timeout=_WAIT)
     atexit.register(_leave)
     return Ranks(dist.get_rank(), dist.get_world_size())
 
@@ -132,9 +138,9 @@ def local_rank() -> int:
     return int(os.environ.get("LOCAL_RANK", "0"))
 
 
-def local_world() -> int:
-    """How many processes of this run share the machine."""
-    return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+def _speaking_device() -> str:
+    """Where a tensor must be that belongs to no device; a script may have begun with NCCL alone."""
+    return "cuda" if dist.get_backend() == "nccl" else "cpu"
 
 
 def _leave() -> None:

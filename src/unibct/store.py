@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from unibct.data.sets import ImageSet
 from unibct.errors import UserError
-from unibct.files import atomic_file, atomic_folder, read_json, write_json
+from unibct.files import atomic_file, atomic_folder, mapped_array, read_json, write_json
 
 FORMAT = 2
 DESCRIPTION_FILE = "embeddings.json"
@@ -541,9 +541,9 @@ def _check_file(path: Path, note: FileNote, *, verify: bool) -> None:
 
 def _mapped(path: Path, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
     try:
-        found = np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read ({error}); embed the images again") from error
+        found = np.asarray(mapped_array(path))
+    except UserError as error:
+        raise UserError(f"{error}; embed the images again") from error
     if found.shape != shape or found.dtype != dtype:
         raise UserError(
             f"{path} holds {found.dtype} of shape {found.shape}, but {DESCRIPTION_FILE} says "

@@ -14,18 +14,23 @@ class Tracker(Protocol):
         ...
 
 
+def require_tensorboard() -> Any:
+    """What writes event files; an error says how to install it."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise UserError(
+            "TensorBoard is not installed; install it with: pip install 'unibct[track]'"
+        ) from error
+    return SummaryWriter
+
+
 class TensorBoard:
     """Writes event files; ``tensorboard --logdir FOLDER`` shows them."""
 
     def __init__(self, folder: Path, first_step: int = 0) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            raise UserError(
-                "TensorBoard is not installed; install it with: pip install 'unibct[track]'"
-            ) from error
         # What a stopped run wrote after its last checkpoint is not shown.
-        self._writer: Any = SummaryWriter(str(folder), purge_step=first_step or None)
+        self._writer: Any = require_tensorboard()(str(folder), purge_step=first_step or None)
 
     def log(self, values: dict[str, float], step: int) -> None:
         """A point of each named curve at a step."""

@@ -1,12 +1,13 @@
 """Training a model, alone or so that it is compatible with an old one."""
 
+import hashlib
 import shutil
 from pathlib import Path
 
 import torch
 
 from unibct.checkpoints import find_checkpoint, read_checkpoint, remove_checkpoints
-from unibct.data.batches import read_pixels
+from unibct.data.batches import pixel_memory, read_pixels
 from unibct.data.sets import ImageSet
 from unibct.errors import UserError
 from unibct.files import remove_temporaries, require_absent
@@ -22,8 +23,8 @@ from unibct.models.model import (
 from unibct.progress import Progress, Silent
 from unibct.ranks import Ranks, current_ranks, local_rank
 from unibct.recipe import Recipe
-from unibct.runs import plan_run, require_same_run
-from unibct.tracking import TensorBoard
+from unibct.runs import Run, plan_run, require_same_run
+from unibct.tracking import TensorBoard, require_tensorboard
 from unibct.trainer import (
     METRICS_FILE,
     NEW_EMBEDDINGS,
@@ -38,6 +39,14 @@ _LEFTOVERS = (OLD_EMBEDDINGS, NEW_EMBEDDINGS, "logs")  # of a run stopped in its
 
 def pick_device(name: str = "auto") -> torch.device:
     """``auto``: a GPU if there is one (each local rank its own), else the CPU."""
+    own_gpu = name == "cuda" or (name == "auto" and torch.cuda.is_available())
+    if own_gpu and local_rank() > 0:
+        if local_rank() >= torch.cuda.device_count():
+            raise UserError(
+                f"there is no GPU for process {local_rank()} of this machine, which has "
+                f"{torch.cuda.device_count()}; start one process for each, or say --device cpu"
+            )
+        return torch.device("cuda", local_rank())
     if name != "auto":
         try:
             return torch.empty(0, device=name).device
@@ -92,22 +101,28 @@ def train(
         progress: told of each image.
 
     Returns:
-        The trained model, in evaluation mode.
+        The trained model, in evaluation mode; of several processes the first has its class weights.
     """
     progress, out, ranks = progress or Silent(), Path(out), current_ranks()
     run = plan_run(images, recipe, old=old, method=method)
-    _check_ranks(ranks, run.recipe.batch_size, len(images), len(images.class_names))
+    _check_ranks(ranks, run)
     target = pick_device(device)
+    if tensorboard is not None:
+        require_tensorboard()
+    if ranks.world > 1:
+        options = (run.digest, resume, skip_bad, checkpoint_every, pixel_memory())
+        _require_started_alike(ranks, repr(options), target)
     if resume and ranks.first:
         remove_temporaries(out, _OWN_FILES)
-    finished = resume and (out / DESCRIPTION_FILE).is_file()
-    found = find_checkpoint(out) if resume and not finished else None
+    finished = resume and bool(ranks.first_numbers((out / DESCRIPTION_FILE).is_file())[0])
+    found = find_checkpoint(out, ranks) if resume and not finished else None
     if not finished and found is None:
         _require_nothing_but_leftovers(out)
 
     spec = find_architecture(run.recipe.architecture).input
     pixels = read_pixels(images, *spec.size, skip_bad=skip_bad, progress=progress, ranks=ranks)
     run = plan_run(pixels.images, recipe, old=old, method=method)
+    _check_ranks(ranks, run)  # without the images that were left out
     described = run.described() | {"pixels": pixels.digest}
     if finished:
         model = load_model(out, device=target)
@@ -150,24 +165,35 @@ def train(
             tracker.close()
     ranks.barrier()
     _remove_working_files(out, ranks)
-    return load_model(out, device=target)
+    return load_model(out, device=target, with_classifier=ranks.first)
 
 
-def _check_ranks(ranks: Ranks, batch_size: int, images: int, classes: int) -> None:
+def _check_ranks(ranks: Ranks, run: Run) -> None:
     if ranks.world == 1:
         return
+    batch_size, images = run.recipe.batch_size, run.images
     if batch_size % ranks.world:
         raise UserError(
             f"batch_size = {batch_size} cannot be divided evenly by {ranks.world} processes; "
             "choose a multiple"
         )
-    for count, what in ((images, "images"), (classes, "classes")):
+    for count, what in ((len(images), "images"), (len(images.class_names), "classes")):
         needed = batch_size if what == "images" else ranks.world
         if count < needed:
             raise UserError(
                 f"{count} {what} are too few for {ranks.world} processes (batch_size = "
                 f"{batch_size}); train in one process"
             )
+
+
+def _require_started_alike(ranks: Ranks, options: str, device: torch.device) -> None:
+    """Refuse processes that would wait for each other in different places, or train nonsense."""
+    own = int(hashlib.sha256(options.encode()).hexdigest()[:15], 16)
+    if ranks.any(ranks.first_numbers(own)[0] != own, device):
+        raise UserError(
+            "the processes were not started alike: give each the same command, data and "
+            "environment, on every machine"
+        )
 
 
 def _remove_working_files(out: Path, ranks: Ranks) -> None:

@@ -71,8 +71,12 @@ class StopRequest:
     wanted: bool = False
 
     def __call__(self, number: int, frame: Any) -> None:
-        """The first is noted, for the next step to see; a second one stops at once."""
-        if self.wanted:
+        """The first is noted, for the next step to see; a second Ctrl-C stops at once.
+
+        SIGTERM never does: a scheduler sends it to ``torchrun`` and to its processes, and
+        ``torchrun`` passes it on to them.
+        """
+        if self.wanted and number == signal.SIGINT:
             raise KeyboardInterrupt
         self.wanted = True
 
@@ -123,7 +127,7 @@ class Trainer:
     metrics: list[dict[str, float]] = field(default_factory=list)
     network: nn.Module = field(init=False)
     class_weights: nn.Parameter = field(init=False)
-    class_momentum: Tensor = field(init=False)
+    class_momentum: Tensor = field(init=False)  # of a run that samples; else the optimiser's
     optimizer: torch.optim.SGD = field(init=False)
     method: Method = field(init=False)
     labels: Tensor = field(init=False)
@@ -145,7 +149,8 @@ class Trainer:
             len(images.class_names), recipe.dim, recipe.seed + 1, self.own_classes
         )
         self.class_weights = nn.Parameter(weights.to(self.device))
-        self.class_momentum = torch.zeros_like(self.class_weights, requires_grad=False)
+        kept = self.class_weights if self.samples else self.class_weights[:0]
+        self.class_momentum = torch.zeros_like(kept, requires_grad=False)
         self.method = Method()
         self.optimizer = torch.optim.SGD(
             self._network_parameters() + ([] if self.samples else [self.class_weights]),
@@ -160,7 +165,6 @@ class Trainer:
             self._forward = cast(nn.Module, torch.compile(self.network))
         for tensor in self.network.state_dict().values():
             self.ranks.first_s(tensor)
-        self._averaged = AveragedGradients(self._network_parameters(), self.ranks)
 
     @property
     def recipe(self) -> Recipe:
@@ -228,8 +232,6 @@ class Trainer:
         self.method = entry.make(knowledge, settings)
         if self.method.parameters():
             self.optimizer.add_param_group({"params": self.method.parameters()})
-            learnt = [*self.method.parameters(), *self._network_parameters()]
-            self._averaged = AveragedGradients(learnt, self.ranks)
 
     def _old_embeddings(self, old: Model, progress: Progress, *, flip: bool = False) -> Any:
         folder = self.out / OLD_EMBEDDINGS / ("flipped" if flip else "plain")
@@ -252,7 +254,7 @@ class Trainer:
         kept = cached_embeddings(
             self._model(),
             self.pixels,
-            self.out / NEW_EMBEDDINGS,
+            self.out / NEW_EMBEDDINGS / "plain",
             label="new embeddings",
             progress=progress,
             ranks=self.ranks,
@@ -277,17 +279,25 @@ class Trainer:
     def take_up_warmup(self) -> None:
         """Begin where another run with the same warm-up was at its end."""
         folder = self._warmup_folder()
-        path = None if folder is None else find_checkpoint(folder)
+        path = None if folder is None else find_checkpoint(folder, self.ranks)
         if path is None:
             return
-        with suppress(UserError):  # damaged: make it anew
+        found = None
+        with suppress(UserError):
             found = read_checkpoint(path, self.own_classes)
-            self.restore(found, with_method=False)  # the other run's method is not ours
-            self.save(self.out)
+        if self.ranks.any(found is None, self.device):  # damaged: make it anew
+            if self.ranks.first:
+                shutil.rmtree(path, ignore_errors=True)
+            return
+        assert found is not None
+        self.restore(found, with_method=False)  # the other run's method is not ours
+        self.save(self.out)
 
     def train(self, label: str, progress: Progress) -> None:
         """All that is left, with a checkpoint at the end of each epoch, and where it is asked."""
         recipe, per_epoch = self.recipe, self.images_per_epoch
+        learnt = [*self.method.parameters(), *self._network_parameters()]
+        self._averaged = AveragedGradients(learnt, self.ranks)
         done = per_epoch * self.epoch + recipe.batch_size * self.step
         with progress.task(label, per_epoch * recipe.epochs, done=done) as advance:
             while self.epoch < recipe.epochs:
@@ -317,7 +327,8 @@ class Trainer:
         self.save(self.out)
         shared = self._warmup_folder()
         if shared is not None and self.epoch == self.run.begin:
-            with suppress(OSError, UserError):  # a full disk: the next run makes its own
+            # A full disk: the next run makes its own. Of several ranks none may go on alone.
+            with suppress(OSError, UserError) if self.ranks.world == 1 else nullcontext():
                 self.save(shared)
 
     def _epoch(self, advance: Advance, stop: StopRequest) -> dict[str, float]:
@@ -529,17 +540,16 @@ class Trainer:
         """Write a checkpoint of this moment."""
         self._agree_on_buffers()
         tensors = {f"network.{k}": v for k, v in self.network.state_dict().items()}
-        tensors["sums"] = self.sums
+        tensors["sums"] = self.ranks.gathered(self.sums[None])
         for name, parameter in self._momentum_names().items():
             buffer = self.optimizer.state[parameter].get("momentum_buffer")
             if buffer is not None:  # there is none at momentum 0
                 tensors[f"momentum.{name}"] = buffer
         tensors |= {f"method.{k}": v for k, v in self.method.state().items()}
         class_tensors = {"class_weights": self.class_weights.detach()}
-        class_tensors["class_momentum"] = self.class_momentum
         buffer = self.optimizer.state.get(self.class_weights, {}).get("momentum_buffer")
-        if buffer is not None:
-            class_tensors["class_momentum"] = buffer
+        if self.samples or buffer is not None:
+            class_tensors["class_momentum"] = self.class_momentum if buffer is None else buffer
         class_tensors |= {f"method.{k}": v for k, v in self.method.class_state().items()}
         state = {
             "described": self.described,
@@ -567,15 +577,18 @@ class Trainer:
         self.network.load_state_dict(_with_prefix(tensors, "network."))
         with torch.no_grad():
             self.class_weights.copy_(rows["class_weights"])
-            self.class_momentum.copy_(rows["class_momentum"])
-            self.sums.copy_(tensors["sums"])
+            sums = tensors["sums"]  # a row for each rank
+            same_ranks = len(sums) == self.ranks.world
+            self.sums.copy_(sums[self.ranks.rank] if same_ranks else sums.mean(dim=0))
         kept = _with_prefix(tensors, "momentum.")
         for name, parameter in self._momentum_names().items():
             if name in kept:
                 buffer = torch.empty_like(parameter).copy_(kept[name])
                 self.optimizer.state[parameter]["momentum_buffer"] = buffer
-        if self.recipe.momentum and not self.samples:
-            buffer = self.class_momentum.clone()
+        if self.samples:
+            self.class_momentum.copy_(rows["class_momentum"])
+        elif "class_momentum" in rows:
+            buffer = rows["class_momentum"].to(self.device)
             self.optimizer.state[self.class_weights]["momentum_buffer"] = buffer
         if with_method:
             state = _with_prefix(tensors, "method.") | _with_prefix(rows, "method.")

@@ -11,6 +11,7 @@ from unibct.cli.options import (
     DataArgument,
     DeviceOption,
     ImagesOption,
+    RecipeOption,
     SetOption,
     SkipOption,
     app,
@@ -30,12 +31,7 @@ def train_command(
         str | None,
         typer.Option(help=f"{METHOD_NAMES}  [default: unibct-plus with --old, else none]"),
     ] = None,
-    recipe: Annotated[
-        str,
-        typer.Option(
-            metavar="FILE", help="a TOML file, or a shipped one: glyphs, paper, ms1mv3-SCENARIO"
-        ),
-    ] = "glyphs",
+    recipe: RecipeOption = "glyphs",
     set_: SetOption = None,
     seed: Annotated[int | None, typer.Option(help="the recipe's seed")] = None,
     warm_start: Annotated[

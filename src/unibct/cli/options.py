@@ -44,6 +44,12 @@ SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="change one number of the recipe"),
 ]
+RecipeOption = Annotated[
+    str,
+    typer.Option(
+        metavar="FILE", help="a TOML file, or a shipped one: glyphs, paper, ms1mv3-SCENARIO"
+    ),
+]
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps")]
 
 

@@ -14,6 +14,7 @@ from unibct.cli.options import (
     DataArgument,
     DeviceOption,
     ImagesOption,
+    RecipeOption,
     SetOption,
     SkipOption,
     app,
@@ -197,12 +198,7 @@ def benchmark_command(
     quick: Annotated[
         bool, typer.Option("--quick", help="two scenarios, one seed, no chain, by default")
     ] = False,
-    recipe: Annotated[
-        str,
-        typer.Option(
-            metavar="FILE", help="a TOML file, or a shipped one: glyphs, paper, ms1mv3-SCENARIO"
-        ),
-    ] = "glyphs",
+    recipe: RecipeOption = "glyphs",
     set_: SetOption = None,
     skip_bad_images: SkipOption = False,
     out: Annotated[Path, typer.Option(help="folder for all results")] = Path("runs/benchmark"),

@@ -209,5 +209,9 @@ def _read_fitted(images: ImageSet, index: int, height: int, width: int, channels
 
 
 def _threads() -> int:
+    cores = os.cpu_count() or 2
+    processes = os.environ.get("LOCAL_WORLD_SIZE", "")
+    if processes.isdecimal():  # torchrun sets OMP_NUM_THREADS to 1, whatever the cores
+        return max(2, cores // int(processes))
     wanted = os.environ.get("OMP_NUM_THREADS", "")  # fewer where processes share the cores
-    return max(2, int(wanted) if wanted.isdecimal() else os.cpu_count() or 2)
+    return max(2, int(wanted) if wanted.isdecimal() else cores)

@@ -7,7 +7,8 @@ from numpy.typing import NDArray
 
 from unibct.errors import UserError
 from unibct.evaluate import HEADLINE_FAR
-from unibct.ijb.images import image_embeddings, mapped_array
+from unibct.files import mapped_array
+from unibct.ijb.images import image_embeddings
 from unibct.ijb.meta import Meta, read_meta
 from unibct.ijb.protocol import IjbEvaluation, evaluate_templates
 from unibct.ijb.templates import Pooled, pool_templates

@@ -1,11 +1,9 @@
 """The aligned faces of a benchmark, and a model's embeddings of them, kept for the next time."""
 
 import hashlib
-import tokenize
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +13,7 @@ from unibct.data.images import Pixels, UnreadableImageError, decode
 from unibct.data.sets import ImageSet
 from unibct.embeddings import raw_embeddings
 from unibct.errors import UserError
-from unibct.files import atomic_file
+from unibct.files import atomic_file, mapped_array
 from unibct.ijb.align import align
 from unibct.ijb.meta import Meta
 from unibct.models.model import Model
@@ -24,7 +22,6 @@ from unibct.progress import Progress, Silent
 FOLDER = "loose_crop"
 _PIECE = 8192  # rows of a file in the cache: what a killed run loses at the most
 # What NumPy's reader lets through when a header is damaged.
-_DAMAGED = (ValueError, TypeError, OverflowError, SyntaxError, tokenize.TokenError)
 
 
 @dataclass(frozen=True)
@@ -95,16 +92,6 @@ def image_embeddings(
             with atomic_file(file) as temporary, temporary.open("wb") as stream:
                 np.save(stream, part, allow_pickle=False)
     return vectors
-
-
-def mapped_array(path: Path) -> NDArray[Any]:
-    """A ``.npy`` file, memory-mapped; no other format is read, and nothing unpickled."""
-    try:
-        return np.lib.format.open_memmap(path, mode="r")
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror or error}") from error
-    except _DAMAGED as error:
-        raise UserError(f"{path} is not a whole .npy file: {error}") from error
 
 
 def _part(vectors: NDArray[np.float32], rows: range) -> NDArray[np.float32]:

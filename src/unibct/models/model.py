@@ -211,8 +211,16 @@ def save_model(model: Model, folder: str | Path) -> None:
     )
 
 
-def load_model(path: str | Path, *, device: str | torch.device = "cpu") -> Model:
-    """A model from its folder; its weights are checked against its fingerprint."""
+def load_model(
+    path: str | Path, *, device: str | torch.device = "cpu", with_classifier: bool = True
+) -> Model:
+    """A model from its folder; its weights are checked against its fingerprint.
+
+    Args:
+        path: the folder.
+        device: where the network goes.
+        with_classifier: read the class weights too, which may be larger than the network.
+    """
     folder = Path(path)
     if not (folder / DESCRIPTION_FILE).is_file():
         unfinished = any(folder.glob("checkpoint-*"))
@@ -245,7 +253,7 @@ def load_model(path: str | Path, *, device: str | torch.device = "cpu") -> Model
             class_names=tuple(described["classes"]),
             class_weights=(
                 safetensors.torch.load_file(classifier)["class_weights"]
-                if classifier.is_file()
+                if with_classifier and classifier.is_file()
                 else None
             ),
             training=described["training"],
