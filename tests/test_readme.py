@@ -30,6 +30,7 @@ def test_python_blocks_run(tmp_path, monkeypatch, photo_folder):
         exec(compile(text.replace("DATA", str(photo_folder)), "README.md", "exec"), names)
 
 
+@pytest.mark.slow
 def test_command_lines_run(tmp_path, monkeypatch, photo_folder):
     monkeypatch.chdir(tmp_path)
     text = "\n".join(text for language, text in BLOCKS if language == "sh")
