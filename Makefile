@@ -34,7 +34,7 @@ check test: dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/basedpyright --pythonpath $(BIN)/python
-	$(BIN)/python -m pytest -n auto --dist loadgroup $(TESTS)
+	$(BIN)/python -m pytest -n auto $(TESTS)
 
 format: dev
 	$(BIN)/ruff format .

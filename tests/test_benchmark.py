@@ -44,7 +44,6 @@ from unibct.report.live import Gains
 from unibct.report.sheets import all_tables, chain_averages
 from unibct.scenarios import split
 
-pytestmark = pytest.mark.xdist_group("benchmark")  # they share a finished one
 METHODS = ("none", "unibct-plus", "procrustes")
 
 

@@ -7,8 +7,6 @@ from unibct.errors import UserError
 from unibct.recipe import load_recipe
 from unibct.report.page import render_report, write_report
 
-pytestmark = pytest.mark.xdist_group("demo")  # they share a finished one
-
 
 @pytest.fixture(scope="module")
 def result(tmp_path_factory):

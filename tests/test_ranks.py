@@ -26,7 +26,6 @@ from unibct.store import open_embeddings
 from unibct.train import pick_device
 
 RNG = np.random.default_rng
-pytestmark = pytest.mark.xdist_group("ranks")  # they share runs that take a minute to make
 
 
 def torchrun(processes, *command, check=True):
