@@ -218,6 +218,7 @@ def test_no_command_shows_the_help(capsys):
     assert "Usage: unibct" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_terminal_without_unicode_still_works(work, photo_folder):
     line = [sys.executable, "-m", "unibct", "evaluate", str(photo_folder)]
     line += ["--query", str(work / "new"), "--gallery", str(work / "old")]

@@ -20,6 +20,7 @@ def blocks(text: str) -> list[tuple[str, str]]:
 BLOCKS = blocks(README)
 
 
+@pytest.mark.slow
 def test_python_blocks_run(tmp_path, monkeypatch, photo_folder):
     monkeypatch.chdir(tmp_path)
     scaling = blocks((ROOT / "docs" / "scaling.md").read_text(encoding="utf-8"))
