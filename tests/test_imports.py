@@ -19,7 +19,7 @@ ORDER = [
     "embeddings",
     "prototypes",
     "refinement",
-    "losses metrics tracking",
+    "losses metrics tracking loss_scale stopping",
     "sharded checkpoints gradients",
     "methods recipe",
     "runs",

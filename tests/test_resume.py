@@ -16,9 +16,11 @@ from tests.conftest import TINY
 from unibct import checkpoints, train, trainer
 from unibct.checkpoints import find_checkpoint, read_checkpoint, save_checkpoint
 from unibct.errors import UserError
+from unibct.loss_scale import LossScale
 from unibct.models.model import load_model
 from unibct.ranks import Ranks, share_of
 from unibct.recipe import load_recipe
+from unibct.stopping import stop_request
 
 RECIPE = load_recipe("glyphs", [*TINY, "flip=true", "crop=0.1", "colour=0.1"])
 
@@ -134,7 +136,7 @@ def test_ctrl_c_keeps_a_checkpoint_and_says_how_to_go_on(photo_folder, tmp_path)
 
 
 def test_only_a_second_ctrl_c_stops_at_once():
-    with trainer.stop_request() as stop:
+    with stop_request() as stop:
         assert not stop.wanted
         for _ in range(3):  # Slurm's, torchrun's
             os.kill(os.getpid(), signal.SIGTERM)
@@ -230,7 +232,7 @@ def test_class_weights_are_drawn_alike_for_any_ranks(monkeypatch):
 
 
 def test_the_loss_scale_falls_at_once_and_rises_slowly():
-    scale = trainer.LossScale(8.0)
+    scale = LossScale(8.0)
     scale.update(finite=False)
     assert (scale.value, scale.good_steps) == (4.0, 0)
     for _ in range(2000):

@@ -202,6 +202,14 @@ def cached_embeddings(
         return embed_pixel_batches(model, fitting, flip=flip, label=label, progress=progress)
 
 
+def embeddings_folder(
+    cache: Path, model: Model, pixels: PixelBatches, *, flip: bool = False
+) -> Path:
+    """Where runs that share a cache keep a model's embeddings of a training set."""
+    view = "-flipped" if flip else ""
+    return cache / f"embeddings-{model.fingerprint[:12]}-{pixels.digest[:12]}{view}"
+
+
 def raw_embeddings(
     model: Model,
     pixels: PixelBatches,

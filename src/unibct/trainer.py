@@ -3,11 +3,9 @@
 import csv
 import io
 import shutil
-import signal
-import threading
 import time
-from collections.abc import Callable, Generator, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -23,10 +21,11 @@ from unibct.checkpoints import Checkpoint, find_checkpoint, read_checkpoint, sav
 from unibct.data.augment import Changes, changed, drawn_changes
 from unibct.data.batches import PixelBatches
 from unibct.data.images import Pixels
-from unibct.embeddings import cached_embeddings, embed_pixel_batches
+from unibct.embeddings import cached_embeddings, embed_pixel_batches, embeddings_folder
 from unibct.errors import UserError
 from unibct.files import write_text
 from unibct.gradients import AveragedGradients
+from unibct.loss_scale import LossScale
 from unibct.methods import Batch, Method, OldKnowledge, Settings, find_method
 from unibct.models.architectures import InputSpec, build_network
 from unibct.models.batch_norm import synced
@@ -36,6 +35,7 @@ from unibct.ranks import Ranks
 from unibct.recipe import Recipe
 from unibct.runs import Run
 from unibct.sharded import ClassPart
+from unibct.stopping import StopRequest, stop_request
 from unibct.tracking import Tracker
 
 METRICS_FILE = "metrics.csv"
@@ -46,54 +46,6 @@ _IN_MEMORY = 2 << 30  # bytes of embeddings that one process keeps on its device
 _AGREE_EVERY = 8  # steps on a GPU, where asking all ranks whether to stop holds up the next step
 _PIECE = 1 << 16  # rows of class weights that are drawn at a time
 _TRACK_EVERY = 20  # steps between two points of a curve
-
-
-@dataclass
-class LossScale:
-    """The factor that keeps half-precision gradients from vanishing; found by trial."""
-
-    value: float = 2.0**16
-    good_steps: int = 0
-
-    def update(self, finite: bool) -> None:
-        """Halve it after a step whose gradients overflowed, double it after 2000 good ones."""
-        self.good_steps = self.good_steps + 1 if finite else 0
-        if not finite:
-            self.value = max(self.value / 2, 1.0)
-        elif self.good_steps == 2000:
-            self.value, self.good_steps = min(self.value * 2, 2.0**24), 0
-
-
-@dataclass
-class StopRequest:
-    """Whether Ctrl-C (or an end by the scheduler) was asked for."""
-
-    wanted: bool = False
-
-    def __call__(self, number: int, frame: Any) -> None:
-        """The first is noted, for the next step to see; a second Ctrl-C stops at once.
-
-        SIGTERM never does: a scheduler sends it to ``torchrun`` and to its processes, and
-        ``torchrun`` passes it on to them.
-        """
-        if self.wanted and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        self.wanted = True
-
-
-@contextmanager
-def stop_request() -> Generator[StopRequest]:
-    """Note SIGINT and SIGTERM for a block instead of stopping in the middle of a step."""
-    request = StopRequest()
-    if threading.current_thread() is not threading.main_thread():
-        yield request
-        return
-    before = {name: signal.signal(name, request) for name in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield request
-    finally:
-        for name, handler in before.items():
-            signal.signal(name, handler)
 
 
 @dataclass(frozen=True)
@@ -600,14 +552,6 @@ class Trainer:
     def _momentum_names(self) -> dict[str, nn.Parameter]:
         named = {f"network.{i}": p for i, p in enumerate(self._network_parameters())}
         return named | {f"method.{i}": p for i, p in enumerate(self.method.parameters())}
-
-
-def embeddings_folder(
-    cache: Path, model: Model, pixels: PixelBatches, *, flip: bool = False
-) -> Path:
-    """Where runs that share a cache keep a model's embeddings of a training set."""
-    view = "-flipped" if flip else ""
-    return cache / f"embeddings-{model.fingerprint[:12]}-{pixels.digest[:12]}{view}"
 
 
 def images_per_epoch(images: int, batch_size: int) -> int:

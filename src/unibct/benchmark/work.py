@@ -23,7 +23,7 @@ from unibct.adapters import fit_adapter
 from unibct.benchmark.grid import Adaptation, Grid, Job, Training, training_rows
 from unibct.data.batches import read_pixels
 from unibct.data.sets import ImageSet
-from unibct.embeddings import cached_embeddings, embed_images
+from unibct.embeddings import cached_embeddings, embed_images, embeddings_folder
 from unibct.errors import UserError
 from unibct.evaluate import (
     Protocol,
@@ -42,7 +42,7 @@ from unibct.models.model import Model, load_model, save_model
 from unibct.progress import Progress, Silent
 from unibct.store import Embeddings, open_embeddings, save_embeddings
 from unibct.train import pick_device, train
-from unibct.trainer import METRICS_FILE, embeddings_folder
+from unibct.trainer import METRICS_FILE
 
 RESULT_FILE = "result.json"
 SAMPLES_FILE = "samples.safetensors"
