@@ -7,8 +7,8 @@ Needs: Pillow and fontTools (the dependency group `glyphs`), numpy, pip.
 Made with Pillow 13.0.0, FreeType 2.14.3 and fontTools 4.68.0; others may give other pixels.
 
 Reads  scripts/glyphs_fonts.txt              pinned wheels, one type family each
-Writes src/unibct/data/glyphs.npz            images, labels, typefaces, names and parts
-       src/unibct/data/glyphs_typefaces.csv  origin, licence and number of images of each typeface
+Writes src/unibct/data/readers/glyphs.npz  images, labels, typefaces, names and parts
+       src/unibct/data/readers/glyphs_typefaces.csv  origin, licence, images of each typeface
 
 Two runs with the same versions write the same bytes. The steps:
 
@@ -46,8 +46,8 @@ from PIL import Image, ImageDraw, ImageFont, features
 
 REPO = Path(__file__).resolve().parent.parent
 REQUIREMENTS = REPO / "scripts" / "glyphs_fonts.txt"
-GLYPHS = REPO / "src" / "unibct" / "data" / "glyphs.npz"
-TYPEFACES = REPO / "src" / "unibct" / "data" / "glyphs_typefaces.csv"
+GLYPHS = REPO / "src" / "unibct" / "data" / "readers" / "glyphs.npz"
+TYPEFACES = REPO / "src" / "unibct" / "data" / "readers" / "glyphs_typefaces.csv"
 
 SIDE = 32  # pixels
 CAP_HEIGHT = 15  # pixels, of the letter H; leaves room for two stacked accents

@@ -13,8 +13,8 @@ import torch
 from hypothesis import settings
 from PIL import Image
 
-from unibct.data.readers import open_images
-from unibct.data.sets import ImageSet
+from unibct.data.image_set import ImageSet
+from unibct.data.readers.table import open_images
 
 torch.set_num_threads(1)  # several test processes share few cores
 os.environ["OMP_NUM_THREADS"] = "1"

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.test_commands import run
 from tests.conftest import TINY
-from tests.test_cli import run
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -8,52 +8,52 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from unibct.adapt import adapt as adapt_model
-    from unibct.adapters import fit_adapter
-    from unibct.benchmark.grid import make_grid
+    from unibct.benchmark.jobs import make_grid
     from unibct.benchmark.run import plan_benchmark, run_benchmark
-    from unibct.data.readers import open_images
-    from unibct.embeddings import embed_images, embed_images_to_store
+    from unibct.data.readers.table import open_images
+    from unibct.data.scenarios import split
+    from unibct.embeddings.extraction import embed_images, embed_images_to_store
+    from unibct.embeddings.store import append_embeddings, open_embeddings, save_embeddings
     from unibct.errors import UserError
-    from unibct.evaluate import evaluate_upgrade
-    from unibct.losses import arcface
-    from unibct.metrics import identification, verification
+    from unibct.evaluation.evaluate import evaluate_upgrade
+    from unibct.evaluation.metrics import identification, verification
+    from unibct.losses.arcface import arcface
+    from unibct.maps.adapter import fit_adapter
     from unibct.models.model import load_model, save_model
-    from unibct.prototypes import class_prototypes, structural_weights
-    from unibct.recipe import Recipe, load_recipe
-    from unibct.refinement import refined_prototypes
-    from unibct.report.benchmark_page import write_benchmark_report
-    from unibct.scenarios import split
-    from unibct.store import append_embeddings, open_embeddings, save_embeddings
-    from unibct.train import train as train_model
+    from unibct.prototypes.class_prototypes import class_prototypes, structural_weights
+    from unibct.prototypes.streaming import refined_prototypes
+    from unibct.report.pages.benchmark import write_benchmark_report
+    from unibct.training.adapt import adapt as adapt_model
+    from unibct.training.recipe import Recipe, load_recipe
+    from unibct.training.train import train as train_model
 
 _HOMES = {
     "UserError": "errors",
-    "open_images": "data.readers",
-    "split": "scenarios",
+    "open_images": "data.readers.table",
+    "split": "data.scenarios",
     "load_model": "models.model",
     "save_model": "models.model",
-    "embed_images": "embeddings",
-    "embed_images_to_store": "embeddings",
-    "open_embeddings": "store",
-    "save_embeddings": "store",
-    "append_embeddings": "store",
-    "fit_adapter": "adapters",
-    "adapt_model": "adapt:adapt",
-    "class_prototypes": "prototypes",
-    "structural_weights": "prototypes",
-    "refined_prototypes": "refinement",
-    "arcface": "losses",
-    "Recipe": "recipe",
-    "load_recipe": "recipe",
-    "train_model": "train:train",
-    "verification": "metrics",
-    "identification": "metrics",
-    "evaluate_upgrade": "evaluate",
-    "make_grid": "benchmark.grid",
+    "embed_images": "embeddings.extraction",
+    "embed_images_to_store": "embeddings.extraction",
+    "open_embeddings": "embeddings.store",
+    "save_embeddings": "embeddings.store",
+    "append_embeddings": "embeddings.store",
+    "fit_adapter": "maps.adapter",
+    "adapt_model": "training.adapt:adapt",
+    "class_prototypes": "prototypes.class_prototypes",
+    "structural_weights": "prototypes.class_prototypes",
+    "refined_prototypes": "prototypes.streaming",
+    "arcface": "losses.arcface",
+    "Recipe": "training.recipe",
+    "load_recipe": "training.recipe",
+    "train_model": "training.train:train",
+    "verification": "evaluation.metrics",
+    "identification": "evaluation.metrics",
+    "evaluate_upgrade": "evaluation.evaluate",
+    "make_grid": "benchmark.jobs",
     "plan_benchmark": "benchmark.run",
     "run_benchmark": "benchmark.run",
-    "write_benchmark_report": "report.benchmark_page",
+    "write_benchmark_report": "report.pages.benchmark",
 }
 
 __all__ = [

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from unibct import losses
-from unibct.benchmark.grid import Job
-from unibct.benchmark.work import RESULT_FILE, is_finished
+from unibct.benchmark.execution import RESULT_FILE, is_finished
+from unibct.benchmark.jobs import Job
 from unibct.files import read_json
-from unibct.models.architectures import build_network, find_architecture
+from unibct.losses.arcface import arcface
+from unibct.models.architectures.table import build_network, find_architecture
 from unibct.models.model import to_input
-from unibct.recipe import Recipe
+from unibct.training.recipe import Recipe
 
 _STEPS = 12
 _SKIPPED = 4  # first steps, which are slower
@@ -110,7 +110,7 @@ def trial_rate(
         for _ in range(steps):
             begin = time.perf_counter()
             embeddings = network(to_input(pixels, spec, device))
-            loss = losses.arcface(embeddings, class_weights, labels)
+            loss = arcface(embeddings, class_weights, labels)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()

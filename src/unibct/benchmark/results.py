@@ -12,7 +12,8 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from unibct.benchmark.grid import (
+from unibct.benchmark.execution import RESULT_FILE, SAMPLES_FILE, is_finished
+from unibct.benchmark.jobs import (
     CROSS,
     NEW_SELF,
     OLD_SELF,
@@ -25,12 +26,11 @@ from unibct.benchmark.grid import (
     version_folder,
 )
 from unibct.benchmark.statistics import Estimate, estimate
-from unibct.benchmark.work import RESULT_FILE, SAMPLES_FILE, is_finished
 from unibct.errors import UserError
-from unibct.evaluate import tar_name
+from unibct.evaluation.evaluate import tar_name
+from unibct.evaluation.metrics import Floats
 from unibct.files import read_json
 from unibct.methods import NO_METHOD
-from unibct.metrics import Floats
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from unibct.benchmark.forecast import forecast
-from unibct.benchmark.grid import Grid, Job, make_jobs, select_jobs
-from unibct.benchmark.pool import Board, last_line, run_jobs
-from unibct.benchmark.results import Results, read_results
-from unibct.benchmark.work import (
+from unibct.benchmark.execution import (
     JOB_FOLDERS,
     SETTINGS_FILE,
     Bench,
@@ -21,10 +17,14 @@ from unibct.benchmark.work import (
     is_finished,
     require_same_benchmark,
 )
+from unibct.benchmark.forecast import forecast
+from unibct.benchmark.jobs import Grid, Job, make_jobs, select_jobs
+from unibct.benchmark.results import Results, read_results
+from unibct.benchmark.workers import Board, last_line, run_jobs
+from unibct.distributed.device import pick_device
 from unibct.errors import UserError
 from unibct.files import sweep, write_json, write_text
 from unibct.progress import Progress
-from unibct.train import pick_device
 
 ERROR_FILE = "error.txt"
 

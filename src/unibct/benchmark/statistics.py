@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from unibct.evaluate import CONFIDENCE, Verdict, verdict_of
-from unibct.metrics import Floats
+from unibct.evaluation.evaluate import CONFIDENCE, Verdict, verdict_of
+from unibct.evaluation.metrics import Floats
 
 
 @dataclass(frozen=True)

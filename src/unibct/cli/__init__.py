@@ -1,4 +1,7 @@
-"""The command line: each command parses, calls one function and prints."""
+"""The command line: each command parses, calls one function and prints.
+
+No logic lives here: what a command does can be done from Python as well.
+"""
 
 from unibct.cli import data, models, studies  # they register their commands
 from unibct.cli.entry import main

@@ -28,9 +28,9 @@ def split_command(
 
     Example: unibct split photos/ --scenario open-class --out split/
     """
-    from unibct.data.readers import open_images
-    from unibct.data.split_files import write_split
-    from unibct.report.tables import print_counts
+    from unibct.data.readers.table import open_images
+    from unibct.data.split_lists import write_split
+    from unibct.report.terminal import print_counts
 
     print_counts(write_split(open_images(data), scenario, out, fraction=fraction, seed=seed))
 
@@ -52,7 +52,7 @@ def convert_command(
     unibct convert ms1mv3/train.rec --to folder --out faces
     """
     from unibct.data.convert import convert
-    from unibct.data.readers import open_images
+    from unibct.data.readers.table import open_images
     from unibct.progress import terminal_progress
 
     image_set = open_images(data, images)

@@ -65,11 +65,11 @@ def train_command(
 
     torchrun --nproc-per-node=4 -m unibct train DATA --out models/old
     """
-    from unibct.data.readers import open_images
+    from unibct.data.readers.table import open_images
     from unibct.models.model import load_model
     from unibct.progress import terminal_progress
-    from unibct.recipe import load_recipe
-    from unibct.train import train
+    from unibct.training.recipe import load_recipe
+    from unibct.training.train import train
 
     overrides = [*(set_ or []), *([] if seed is None else [f"seed={seed}"])]
     overrides += ["warm_start=true"] if warm_start else []
@@ -113,12 +113,12 @@ def adapt_command(
 
     Example: unibct adapt DATA --new models/free --old models/old --out models/adapted
     """
-    from unibct.adapt import adapt
-    from unibct.data.readers import open_images
+    from unibct.data.readers.table import open_images
+    from unibct.distributed.device import pick_device
     from unibct.files import require_absent
     from unibct.models.model import load_model, save_model
     from unibct.progress import terminal_progress
-    from unibct.train import pick_device
+    from unibct.training.adapt import adapt
 
     require_absent(out)
     target = pick_device(device)
@@ -156,12 +156,12 @@ def embed_command(
 
     Example: unibct embed models/new DATA --out emb/new
     """
-    from unibct.data.readers import open_images
-    from unibct.embeddings import embed_images_to_store
+    from unibct.data.readers.table import open_images
+    from unibct.distributed.device import pick_device
+    from unibct.distributed.ranks import current_ranks
+    from unibct.embeddings.extraction import embed_images_to_store
     from unibct.models.model import load_model
     from unibct.progress import terminal_progress
-    from unibct.ranks import current_ranks
-    from unibct.train import pick_device
 
     loaded = load_model(model, device=pick_device(device))
     image_set = open_images(data, images)

@@ -70,13 +70,13 @@ def evaluate_command(
 
     unibct evaluate ijbc/ --protocol ijbc --query models/new --gallery models/old
     """
-    from unibct.compare import compare, recognised_protocol
-    from unibct.data.pair_file import read_pair_file
-    from unibct.data.readers import open_images
-    from unibct.ijb.compare import compare_on_ijb
-    from unibct.pair_sets import compare_on_pairs
+    from unibct.data.readers.pair_file import read_pair_file
+    from unibct.data.readers.table import open_images
+    from unibct.evaluation.protocols.ijb.compare import compare_on_ijb
+    from unibct.evaluation.protocols.images import compare, recognised_protocol
+    from unibct.evaluation.protocols.pairs import compare_on_pairs
     from unibct.progress import terminal_progress
-    from unibct.report.tables import print_evaluation
+    from unibct.report.terminal import print_evaluation
 
     chosen = recognised_protocol(data, protocol)
     if chosen != "images" and (images is not None or skip_bad_images):
@@ -116,10 +116,10 @@ def demo_command(
 
     Example: unibct demo --scenario open-class
     """
-    from unibct.demo import plan_demo, run_demo
+    from unibct.examples.demo import plan_demo, run_demo
     from unibct.progress import terminal_progress
-    from unibct.report.page import write_report
-    from unibct.report.tables import print_evaluation
+    from unibct.report.pages.demo import write_report
+    from unibct.report.terminal import print_evaluation
 
     plan = plan_demo(scenario, method, seed, overrides=set_ or ())
     with terminal_progress(overall=plan.work) as progress:
@@ -145,10 +145,10 @@ def rehearse_command(
 
     Example: unibct rehearse --scenarios open-class
     """
+    from unibct.data.scenarios import SCENARIOS
+    from unibct.examples.rehearsal import rehearse
     from unibct.progress import terminal_progress
-    from unibct.rehearsal import rehearse
-    from unibct.report.tables import print_evaluation
-    from unibct.scenarios import SCENARIOS
+    from unibct.report.terminal import print_evaluation
 
     chosen = names(scenarios) or list(SCENARIOS)
     with terminal_progress() as progress:
@@ -223,13 +223,13 @@ def benchmark_command(
 
     unibct benchmark photos/ --recipe my.toml --methods unibct,unibct-plus --seeds 0,1,2,3,4
     """
-    from unibct.benchmark.grid import make_grid
+    from unibct.benchmark.jobs import make_grid
     from unibct.benchmark.run import JobsFailedError, plan_benchmark, run_benchmark
     from unibct.progress import terminal_progress
-    from unibct.recipe import load_recipe
-    from unibct.report.benchmark_page import write_benchmark_report
     from unibct.report.live import watched
-    from unibct.report.tables import print_benchmark, print_plan
+    from unibct.report.pages.benchmark import write_benchmark_report
+    from unibct.report.terminal import print_benchmark, print_plan
+    from unibct.training.recipe import load_recipe
 
     grid = make_grid(
         data,

@@ -9,11 +9,11 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from unibct.data.images import UnreadableImageError, decode, encode_png, image_suffix
-from unibct.data.recordio import RecordFile, pack_record, write_record
-from unibct.data.records import CLASSES_FILE, PROPERTY_FILE
-from unibct.data.resumable import ResumableFolder, resumable_folder
-from unibct.data.sets import ImageSet, Stamped
+from unibct.data.decoding import UnreadableImageError, decode, encode_png, image_suffix
+from unibct.data.image_set import ImageSet, Stamped
+from unibct.data.readers.record_file import RecordFile, pack_record, write_record
+from unibct.data.readers.recordio import CLASSES_FILE, PROPERTY_FILE
+from unibct.data.resumable_folder import ResumableFolder, resumable_folder
 from unibct.errors import UserError
 from unibct.progress import Progress, Silent
 

@@ -1,4 +1,7 @@
-"""The compatibility methods: ``table`` lists them, ``base`` says what one is."""
+"""The compatibility methods: ``table`` lists them, ``base`` says what one is, each has a file.
+
+The formulas live in ``losses`` and ``prototypes``; the training loop names no method.
+"""
 
 from unibct.methods.base import Batch, Method, OldKnowledge, Settings
 from unibct.methods.table import (

@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from unibct import losses
+from unibct.losses.point_to_set import point_to_set
 from unibct.methods.base import Batch, Method, OldKnowledge, Settings
-from unibct.prototypes import class_prototypes
+from unibct.prototypes.class_prototypes import class_prototypes
 
 
 class AdvBct(Method):
@@ -49,7 +49,7 @@ class AdvBct(Method):
         adversarial = F.binary_cross_entropy_with_logits(told_apart, is_old.to(told_apart.dtype))
         radius = torch.lerp(self._radius, self._radius.mean(), torch.sigmoid(self._place))
         centres, own_radius = self._centres[batch.labels], radius[batch.labels]
-        return adversarial + losses.point_to_set(new, centres, own_radius, ranks=batch.ranks)
+        return adversarial + point_to_set(new, centres, own_radius, ranks=batch.ranks)
 
     def state(self) -> dict[str, Tensor]:
         """All that is learnt."""

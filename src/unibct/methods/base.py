@@ -7,12 +7,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from unibct import sharded
 from unibct.arrays import is_tensor
-from unibct.prototypes import class_prototypes
-from unibct.ranks import ALONE, Ranks
-from unibct.refinement import refined_prototypes
-from unibct.sharded import ClassPart
+from unibct.distributed.class_shards import ClassPart
+from unibct.distributed.ranks import ALONE, Ranks
+from unibct.losses.sharded_arcface import sharded_arcface
+from unibct.prototypes.class_prototypes import class_prototypes
+from unibct.prototypes.streaming import refined_prototypes
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class Batch:
         """ArcFace of this batch's classes against class vectors that are in use."""
         part = self.part or ClassPart(len(rows))
         angular = {"scale": settings.scale, "margin": settings.margin}
-        return sharded.arcface(embeddings, rows, self.labels, part, **angular)
+        return sharded_arcface(embeddings, rows, self.labels, part, **angular)
 
     def in_use(self, own: Tensor) -> Tensor:
         """Of the class vectors that this rank holds, the ones that this step looks at."""

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from unibct import losses
+from unibct.losses.contrast import neighbour_contrast
 from unibct.methods.base import Batch, Method, OldKnowledge, Settings
 
 
@@ -23,7 +23,7 @@ class Nccl(Method):
     def loss(self, batch: Batch) -> Tensor:
         """Queue this batch, then contrast it with the queue."""
         self._queue = torch.cat([self._queue, batch.ranks.gathered(batch.rows)])[-self._length :]
-        return losses.neighbour_contrast(
+        return neighbour_contrast(
             batch.embeddings,
             batch.labels,
             own=self._old.of(batch),

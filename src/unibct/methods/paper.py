@@ -6,10 +6,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unibct import losses
 from unibct.errors import UserError
+from unibct.losses.contrast import contrast
+from unibct.losses.regress import regress
 from unibct.methods.base import Batch, Method, OldKnowledge, Settings
-from unibct.prototypes import moved_apart
+from unibct.prototypes.class_prototypes import moved_apart
 
 
 class Regress(Method):
@@ -20,7 +21,7 @@ class Regress(Method):
 
     def loss(self, batch: Batch) -> Tensor:
         """Mean squared distance."""
-        return losses.regress(batch.embeddings, self._old.of(batch))
+        return regress(batch.embeddings, self._old.of(batch))
 
 
 class Contrast(Method):
@@ -32,7 +33,7 @@ class Contrast(Method):
 
     def loss(self, batch: Batch) -> Tensor:
         """Softmax cross entropy."""
-        return losses.contrast(
+        return contrast(
             batch.embeddings,
             self._old.of(batch),
             batch.labels,

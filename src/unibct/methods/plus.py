@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from unibct import losses
+from unibct.losses.contrast import contrast
 from unibct.methods.base import Batch, Method, OldKnowledge, Settings
 
 
@@ -49,9 +49,7 @@ class UnibctPlus(Method):
             parts.append(batch.arcface(old, batch.class_weights, settings))
         if self._own:
             tau = 1 / settings.scale
-            parts.append(
-                losses.contrast(batch.embeddings, old, batch.labels, tau=tau, ranks=batch.ranks)
-            )
+            parts.append(contrast(batch.embeddings, old, batch.labels, tau=tau, ranks=batch.ranks))
         if self._prototypes is not None:
             vectors = batch.in_use(self._prototypes)
             parts.append(batch.arcface(batch.embeddings, vectors, settings))

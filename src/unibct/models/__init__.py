@@ -1,1 +1,4 @@
-"""Networks that turn images into embeddings, and models on disk."""
+"""What turns images into embeddings: the model, its folder on disk, its fingerprint.
+
+Training does not live here, and neither do stored embeddings.
+"""

@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor, nn
 
-from unibct.adapters import Adapter
 from unibct.arrays import is_array, same_kind, to_numpy
-from unibct.data.augment import mirrored
-from unibct.data.images import Pixels, UnreadableImageError, decode, fit, pillow_pixels
+from unibct.data.augmentation import mirrored
+from unibct.data.decoding import Pixels, UnreadableImageError, decode, fit, pillow_pixels
 from unibct.errors import UserError
 from unibct.files import atomic_file, read_json, write_json
-from unibct.models.architectures import InputSpec, build_network
+from unibct.maps.adapter import Adapter
+from unibct.models.architectures.table import InputSpec, build_network
 
 FORMAT = 1
 DESCRIPTION_FILE = "model.json"

@@ -10,8 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from unibct.evaluate import SearchTest
-from unibct.metrics import roc_curve
+from unibct.evaluation.evaluate import SearchTest
+from unibct.evaluation.metrics import roc_curve
 
 COLOURS = {
     "old→old": "#8a8f98",

@@ -13,10 +13,10 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from unibct.benchmark.grid import CROSS, OLD_SELF, Grid, Job, cell_folder, old_folder
-from unibct.benchmark.pool import Board, last_line
+from unibct.benchmark.execution import RESULT_FILE
+from unibct.benchmark.jobs import CROSS, OLD_SELF, Grid, Job, cell_folder, old_folder
 from unibct.benchmark.run import Benchmark
-from unibct.benchmark.work import RESULT_FILE
+from unibct.benchmark.workers import Board, last_line
 from unibct.errors import UserError
 from unibct.files import read_json
 from unibct.progress import clock

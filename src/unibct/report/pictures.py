@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image
 
-from unibct.data.images import Pixels
-from unibct.data.sets import ImageSet
-from unibct.evaluate import Protocol, SearchTest
+from unibct.data.decoding import Pixels
+from unibct.data.image_set import ImageSet
+from unibct.evaluation.evaluate import Protocol, SearchTest
 
 
 @dataclass(frozen=True)

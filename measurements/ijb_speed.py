@@ -1,0 +1,231 @@
+"""Time and memory of the IJB-C protocol at its true size, on synthetic embeddings.
+
+    python measurements/ijb_speed.py
+
+Some two minutes on two cores, most of it to write the files. The numbers of images, templates,
+pairs and subjects are IJB-C's; the embeddings are drawn at random around one centre per subject.
+The 1:1 scores are compared with the field's way (gathered rows, batches of 100,000) in
+the same run. On a busy machine look at the processor's seconds (of all threads) rather than the
+clock's.
+"""
+
+import multiprocessing
+import tempfile
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unibct.evaluation.evaluate import BOOTSTRAP_REPEATS, HEADLINE_FAR
+from unibct.evaluation.protocols.ijb.align import TEMPLATE, align
+from unibct.evaluation.protocols.ijb.bootstrap import sampled_tar, sampled_top, subject_draws
+from unibct.evaluation.protocols.ijb.meta import Meta, read_meta, rows_of
+from unibct.evaluation.protocols.ijb.pairs import VerificationTest, pair_scores
+from unibct.evaluation.protocols.ijb.protocol import evaluate_templates
+from unibct.evaluation.protocols.ijb.search import identification_test
+from unibct.evaluation.protocols.ijb.templates import Pooled, pool_templates
+
+IMAGES, PROBES, GALLERIES = 469_375, 19_593, (1_772, 1_759)
+GENUINE, PAIRS, DIM = 19_557, 15_658_489, 512
+FIELD_BATCH = 100_000
+SUBJECTS = sum(GALLERIES)
+
+Array: TypeAlias = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Synthetic:
+    """Templates, first the galleries', then the probes', and their subjects."""
+
+    ids: Array
+    subjects: Array
+    image_templates: Array  # (images,) rows of ``ids``
+
+
+def main() -> None:
+    """Write the files, then time each step."""
+    rng = np.random.default_rng(0)
+    made = synthetic(rng)
+    print(f"{'step':<44} {'seconds':>8} {'of CPU':>8} {'extra GB':>9}")
+    with tempfile.TemporaryDirectory() as root:
+        # In a process of its own: memory that it leaves behind would hide what reading takes.
+        writer = multiprocessing.Process(target=write_files, args=(Path(root), made, rng))
+        writer.start()
+        writer.join()
+        with step("read the meta files"):
+            meta = read_meta(Path(root))
+    centres = rng.standard_normal((SUBJECTS, DIM), dtype=np.float32)
+
+    embeddings = rng.standard_normal((IMAGES, DIM), dtype=np.float32)
+    embeddings *= 4
+    embeddings += centres[made.subjects[made.image_templates]]
+    flipped = embeddings * np.float32(0.9)
+    with step(f"pool {IMAGES:,} × {DIM} and the mirrored ones"):
+        new = pool_templates(
+            embeddings, meta.templates, meta.media, flipped=flipped, scores=meta.scores
+        )
+    del embeddings, flipped
+    noise = rng.standard_normal((len(new.ids), DIM), dtype=np.float32)
+    subject_of = made.subjects[np.argsort(made.ids)]
+    old = Pooled(new.ids, normalized_rows(centres[subject_of] + 2.5 * noise))
+
+    scores = compare_scoring(meta, old, new, rng)
+    with step(f"search {PROBES:,} probes in {SUBJECTS:,}"):
+        search = identification_test(
+            new.vectors[rows_of(new.ids, meta.probes.templates)],
+            meta.probes.subjects,
+            {
+                name: (old.vectors[rows_of(old.ids, part.templates)], part.subjects)
+                for name, part in meta.galleries.items()
+            },
+        )
+    test = VerificationTest(scores[meta.same], scores[~meta.same])
+    subjects = subject_of[rows_of(new.ids, meta.second)]
+    sides = subjects[meta.same], subjects[~meta.same]
+    with step(f"bootstrap of one test, {BOOTSTRAP_REPEATS} repeats"):
+        draws = subject_draws(SUBJECTS, seed=0, repeats=BOOTSTRAP_REPEATS)
+        sampled_tar(test, *sides, draws, HEADLINE_FAR)
+        for k in (1, 5):
+            sampled_top(search.ranks, meta.probes.subjects, draws, k)
+    del scores, test, subjects, sides
+    with step("whole evaluation"):
+        result = evaluate_templates(meta, old, new)
+        metrics = {name: result.metrics(name) for name in result.verification}
+    print(f"{'  peak of the whole process in that step':<44} {'':>17} {memory('VmHWM'):>9.2f}")
+    for name, values in metrics.items():
+        print(name, *(f"{metric} {100 * value:.2f}" for metric, value in values.items()))
+    for c in result.criteria:
+        print(f"{c.metric}: {c.difference:+.4f} [{c.low:+.4f}, {c.high:+.4f}] {c.verdict}")
+
+    image = rng.integers(0, 256, (300, 250, 3), dtype=np.uint8)
+    points = 1.8 * TEMPLATE + rng.normal(size=(5, 2))
+    seconds, _ = repeated(lambda: [align(image, points) for _ in range(200)])
+    wall, cpu = 1000 * seconds / 200
+    print(f"align a face: {wall:.2f} ms, {cpu:.2f} of CPU")
+
+
+def compare_scoring(meta: Meta, old: Pooled, new: Pooled, rng: np.random.Generator) -> Array:
+    """Score all pairs, and some of them in the field's way."""
+    first, second = (rows_of(new.ids, side).astype(np.int32) for side in (meta.first, meta.second))
+    seconds, scores = repeated(lambda: pair_scores(old.vectors, new.vectors, first, second))
+    with step(f"score {PAIRS:,} pairs"):
+        pair_scores(old.vectors, new.vectors, first, second)
+    field_seconds = np.zeros(2)
+    for start in range(0, PAIRS, FIELD_BATCH):
+        batch = slice(start, start + FIELD_BATCH)
+        begin = clocks()
+        slow = np.sum(old.vectors[first[batch]] * new.vectors[second[batch]], axis=-1)
+        field_seconds += clocks() - begin
+        assert np.allclose(slow, scores[batch], atol=1e-5)
+    for name, (wall, cpu) in (
+        ("  the same, median of five", seconds),
+        ("  the field's way", field_seconds),
+        ("  ratio", field_seconds / seconds),
+    ):
+        print(f"{name:<44} {wall:>8.2f} {cpu:>8.2f}")
+    order = rng.permutation(PAIRS)
+    shuffled = first[order], second[order]
+    with step("  the pairs in random order"):
+        pair_scores(old.vectors, new.vectors, *shuffled)
+    return scores
+
+
+def synthetic(rng: np.random.Generator) -> Synthetic:
+    """Ids and subjects of IJB-C's numbers of templates and images; ids have gaps."""
+    templates = SUBJECTS + PROBES
+    ids = rng.permutation(200_000)[:templates] + 1
+    subjects = np.concatenate([np.arange(SUBJECTS), rng.integers(0, SUBJECTS, PROBES)])
+    images = np.sort(
+        np.concatenate([np.arange(templates), rng.integers(0, templates, IMAGES - templates)])
+    )
+    return Synthetic(ids, subjects, images)
+
+
+def write_files(root: Path, made: Synthetic, rng: np.random.Generator) -> None:
+    """The meta files in the true layout."""
+    folder = root / "meta"
+    folder.mkdir()
+    tids = made.ids[made.image_templates]
+    media = rng.integers(0, 8, IMAGES)
+    rows = zip(tids.tolist(), media.tolist(), strict=True)
+    text = "".join(f"{i}.jpg {tid} {mid}\n" for i, (tid, mid) in enumerate(rows, start=1))
+    (folder / "ijbc_face_tid_mid.txt").write_text(text)
+    points = " ".join(f"{value:.3f}" for value in TEMPLATE.ravel().tolist())
+    text = "".join(f"{i}.jpg {points} 0.9{i % 1000:03}\n" for i in range(1, IMAGES + 1))
+    (folder / "ijbc_name_5pts_score.txt").write_text(text)
+
+    ends = (0, GALLERIES[0], SUBJECTS, SUBJECTS + PROBES)
+    for name, low, high in zip(
+        ("gallery_G1", "gallery_G2", "probe_mixed"), ends[:-1], ends[1:], strict=True
+    ):
+        chosen = made.image_templates[(made.image_templates >= low) & (made.image_templates < high)]
+        lines = zip(made.ids[chosen].tolist(), made.subjects[chosen].tolist(), strict=True)
+        text = "".join(f"{tid},{sid},img/{tid}.jpg\n" for tid, sid in lines)
+        (folder / f"ijbc_1N_{name}.csv").write_text("TEMPLATE_ID,SUBJECT_ID,FILENAME\n" + text)
+
+    probe_subjects = made.subjects[SUBJECTS:]
+    genuine = (probe_subjects * PROBES + np.arange(PROBES))[:GENUINE]
+    cells = np.unique(rng.integers(0, SUBJECTS * PROBES, PAIRS * 5 // 4))
+    cells = cells[probe_subjects[cells % PROBES] != cells // PROBES]
+    dropped = rng.permutation(len(cells))[: len(cells) - (PAIRS - GENUINE)]
+    cells = np.sort(np.concatenate([np.delete(cells, dropped), genuine]))
+    labels = (probe_subjects[cells % PROBES] == cells // PROBES).astype(np.int64)
+    with (folder / "ijbc_template_pair_label.txt").open("w") as file:
+        for start in range(0, PAIRS, 1_000_000):
+            part = cells[start : start + 1_000_000]
+            columns = (
+                made.ids[part // PROBES].tolist(),
+                made.ids[SUBJECTS + part % PROBES].tolist(),
+                labels[start : start + 1_000_000].tolist(),
+            )
+            file.write("".join(f"{a} {b} {same}\n" for a, b, same in zip(*columns, strict=True)))
+
+
+def normalized_rows(vectors: Array) -> Array:
+    """Rows of length 1."""
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+def clocks() -> Array:
+    """The clock's and the processor's seconds."""
+    return np.array([time.perf_counter(), time.process_time()])
+
+
+def repeated(run: Callable[[], Any]) -> tuple[Array, Any]:
+    """The median times of five runs, and the last result."""
+    seconds: list[Array] = []
+    result = None
+    for _ in range(5):
+        begin = clocks()
+        result = run()
+        seconds.append(clocks() - begin)
+    return np.median(seconds, axis=0), result
+
+
+@contextmanager
+def step(name: str) -> Generator[None]:
+    """Print the time of a block and the peak memory beyond what was there before (Linux)."""
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
+    before = memory("VmRSS")
+    begin = clocks()
+    yield
+    wall, cpu = clocks() - begin
+    extra = memory("VmHWM") - before
+    print(f"{name:<44} {wall:>8.2f} {cpu:>8.2f} {extra:>9.2f}", flush=True)
+
+
+def memory(field: str) -> float:
+    """Gigabytes, by this line of the process's status."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(field + ":"):
+            return int(line.split()[1]) / 1e6
+    raise ValueError(field)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""Batch normalisation over the batch of all ranks, on any device."""
+
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPrivateUsage]
+
+from unibct.distributed.ranks import Ranks
+
+_aten: Any = torch.ops.aten
+
+
+class SyncedBatchNorm(_BatchNorm):
+    """Takes mean and variance over all ranks (torch's own ``SyncBatchNorm`` needs a GPU)."""
+
+    def __init__(self, norm: _BatchNorm, ranks: Ranks) -> None:
+        super().__init__(norm.num_features, norm.eps, norm.momentum)
+        self.weight, self.bias = norm.weight, norm.bias
+        self.running_mean, self.running_var = norm.running_mean, norm.running_var
+        self.num_batches_tracked = norm.num_batches_tracked
+        self._ranks = ranks
+
+    def _check_input_dim(self, input: Tensor) -> None:
+        """Any number of dimensions."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """As batch normalisation does, of one large batch."""
+        if not self.training:
+            return super().forward(input)
+        normalised, mean, variance = cast(
+            tuple[Tensor, Tensor, Tensor],
+            _Normalised.apply(input, self.weight, self.bias, self.eps, self._ranks),
+        )
+        with torch.no_grad():
+            assert self.running_mean is not None
+            assert self.running_var is not None
+            assert self.num_batches_tracked is not None
+            assert self.momentum is not None
+            count = input.numel() // input.shape[1] * self._ranks.world
+            self.running_mean.lerp_(mean, self.momentum)
+            self.running_var.lerp_(variance * (count / (count - 1)), self.momentum)
+            self.num_batches_tracked += 1
+        return normalised
+
+
+def synced(network: nn.Module, ranks: Ranks) -> nn.Module:
+    """The same network (in place), its batch normalisation over all ranks."""
+    if ranks.world == 1:
+        return network
+    if next(network.parameters()).is_cuda:
+        return cast(nn.Module, nn.SyncBatchNorm.convert_sync_batchnorm(network))
+    for parent in list(network.modules()):
+        for name, child in list(parent.named_children()):
+            if isinstance(child, _BatchNorm):
+                setattr(parent, name, SyncedBatchNorm(child, ranks))
+    return network
+
+
+class _Normalised(torch.autograd.Function):
+    """torch's own kernels on this rank's part, corrected for what the other ranks have."""
+
+    @staticmethod
+    def forward(ctx: Any, *args: Any) -> Any:
+        x, weight, bias, eps, ranks = args
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        own = _aten.batch_norm_update_stats(wide, None, None, 0)
+        everyone = ranks.gathered(torch.stack(own)[None])
+        mean = everyone[:, 0].mean(dim=0)
+        variance = everyone[:, 1].mean(dim=0) + everyone[:, 0].var(dim=0, correction=0)
+        ctx.save_for_backward(x, weight, mean, (variance + eps).rsqrt())
+        ctx.ranks, ctx.eps = ranks, eps
+        ctx.mark_non_differentiable(mean, variance)
+        return F.batch_norm(x, mean, variance, weight, bias, eps=eps), mean, variance
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Any) -> Any:
+        x, weight, mean, inverse = ctx.saved_tensors
+        # Of a unit z = (x − mean)·inverse: weight·inverse·(g − mean of g − z·mean of g·z), with
+        # means over this rank's part; the difference to those over all is linear in x.
+        for_input, for_weight, for_bias = _aten.native_batch_norm_backward(
+            grad_outputs[0], x, weight, None, None, mean, inverse, True, ctx.eps, [True] * 3
+        )
+        own = torch.stack([for_bias, for_weight]) / (x.numel() // x.shape[1])
+        gap, slope = (own - ctx.ranks.summed(own.clone()) / ctx.ranks.world) * (weight * inverse)
+        slope *= inverse
+        shape = [1, -1, *[1] * (x.ndim - 2)]
+        slopes, offsets = (part.to(x.dtype).view(shape) for part in (slope, gap - slope * mean))
+        for_input.addcmul_(x, slopes).add_(offsets)
+        return for_input, for_weight, for_bias, None, None

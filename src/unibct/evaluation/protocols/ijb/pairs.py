@@ -1,0 +1,147 @@
+"""1:1 verification: the scores of a list of pairs."""
+
+import os
+from collections.abc import Generator, Iterable
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unibct.arrays import checked_embeddings, checked_labels, require_same_dim, to_numpy
+from unibct.errors import UserError
+from unibct.evaluation.metrics import Floats, Roc, ThresholdRule, roc_curve, tar_at_far
+
+Ints: TypeAlias = NDArray[np.int64]
+Rows: TypeAlias = NDArray[np.integer[Any]]
+Floats32: TypeAlias = NDArray[np.float32]
+
+_PRODUCT_ENTRIES = 40_000_000  # scores of a block's combinations
+_PAIRS_AT_ONCE = 1 << 18
+_GATHERED_AT_ONCE = 1 << 10
+_PRODUCT_GAIN = 64  # a score costs so many times less in a product than by gathered rows
+
+
+@dataclass(frozen=True)
+class VerificationTest:
+    """1:1: the scores of all pairs, the impostors' and genuine ones apart."""
+
+    genuine: Floats
+    impostor: Floats
+
+    def tars(self, fars: Iterable[float], *, rule: ThresholdRule = "strict") -> dict[float, float]:
+        """TAR at each FAR."""
+        return tar_at_far(self.genuine, self.impostor, fars, rule=rule)
+
+    def roc(self) -> Roc:
+        """The whole curve."""
+        return roc_curve(self.genuine, self.impostor)
+
+
+def pair_scores(first: Any, second: Any, first_rows: Any, second_rows: Any) -> Floats32:
+    """(pairs,) dot products of ``first[first_rows]`` and ``second[second_rows]``.
+
+    The pairs of a protocol cover much of all combinations of their templates, so the product of
+    the two matrices, a block of rows at a time, is far cheaper than gathered rows; these are
+    left for blocks with few pairs.
+
+    Args:
+        first: (templates, dim).
+        second: (templates′, dim).
+        first_rows: (pairs,) rows of ``first``.
+        second_rows: (pairs,) rows of ``second``.
+    """
+    first = checked_embeddings(first, "first").astype(np.float32, copy=False)
+    second = checked_embeddings(second, "second").astype(np.float32, copy=False)
+    require_same_dim(first, "first", second, "second")
+    first_rows = _checked_rows(first_rows, len(first), "first_rows")
+    second_rows = _checked_rows(second_rows, len(second), "second_rows")
+    if len(first_rows) != len(second_rows):
+        raise UserError(
+            f"first_rows has {len(first_rows)} entries but second_rows has {len(second_rows)}"
+        )
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        return _scores(first, second, first_rows, second_rows, threads)
+
+
+def _scores(
+    first: Floats32, second: Floats32, first_rows: Rows, second_rows: Rows, threads: Executor
+) -> Floats32:
+    columns, column_of = _used(second_rows, len(second), threads)
+    others = second[columns]
+    height = max(1, _PRODUCT_ENTRIES // max(1, len(others)))
+    cell_of = np.empty(len(first), dtype=np.int64)  # of each row in its block's product
+    product = np.empty((min(height, len(first)), len(others)), dtype=np.float32)
+    scores = np.empty(len(first_rows), dtype=np.float32)
+
+    def look_up(pairs: slice | Ints) -> None:
+        cells = cell_of.take(first_rows[pairs]) + column_of.take(second_rows[pairs])
+        scores[pairs] = product.take(cells)
+
+    def multiply(pairs: slice | Ints) -> None:
+        rows = first[first_rows[pairs]], second[second_rows[pairs]]
+        scores[pairs] = np.einsum("ij,ij->i", *rows)
+
+    for rows, pairs in _blocks(first_rows, len(first), height, threads):
+        if len(pairs) * _PRODUCT_GAIN >= len(rows) * len(others):
+            np.matmul(first[rows], others.T, out=product[: len(rows)])
+            cell_of[rows] = np.arange(len(rows)) * len(others)
+            list(threads.map(look_up, _parts(pairs, _PAIRS_AT_ONCE)))
+        else:
+            list(threads.map(multiply, _parts(pairs, _GATHERED_AT_ONCE)))
+    return scores
+
+
+def _checked_rows(rows: Any, limit: int, name: str) -> Rows:
+    array = to_numpy(rows)
+    if array.dtype != np.int32 or array.ndim != 1:  # int32 saves memory
+        array = checked_labels(array, name=name)
+    if len(array) and (array.min() < 0 or array.max() >= limit):
+        outside = (array < 0) | (array >= limit)
+        raise UserError(
+            f"{name} has {int(array[outside.argmax()])} in pair {int(outside.argmax())}, "
+            f"but there are {limit} templates"
+        )
+    return array
+
+
+def _parts(pairs: range | Ints, size: int) -> Generator[slice | Ints]:
+    """Parts so short that what is made of them stays in the processor's cache."""
+    for begin in range(0, len(pairs), size):
+        part = pairs[begin : begin + size]
+        yield slice(part.start, part.stop) if isinstance(part, range) else part  # a view
+
+
+def _used(rows: Rows, limit: int, threads: Executor) -> tuple[Ints, Ints]:
+    """The rows that occur, and the place of each row among them."""
+
+    def counts(part: slice | Ints) -> Ints:
+        return np.bincount(rows[part], minlength=limit)
+
+    occurs = np.zeros(limit, dtype=bool)
+    for count in threads.map(counts, _parts(range(len(rows)), _PAIRS_AT_ONCE)):
+        occurs |= count > 0
+    return np.flatnonzero(occurs), np.cumsum(occurs) - 1
+
+
+def _blocks(
+    rows: Rows, limit: int, height: int, threads: Executor
+) -> Generator[tuple[Rows, range | Ints]]:
+    """Blocks of ``height`` different rows, and their pairs; a range where these stand together."""
+    if not len(rows):
+        return
+    starts = np.concatenate([[0], np.flatnonzero(rows[1:] != rows[:-1]) + 1])
+    if len(starts) <= limit and len(used := rows[starts]) == len(np.unique(used)):
+        ends = [*starts[height::height].tolist(), len(rows)]
+        pairs = range(len(rows))
+    else:
+        used, place = _used(rows, limit, threads)
+        kind = np.int32 if len(used) > height << 16 else np.uint16  # 16 bits are sorted faster
+        block = (place // height).astype(kind)[rows]
+        pairs = np.argsort(block, kind="stable")
+        ends = np.cumsum(np.bincount(block)).tolist()
+    begin = 0
+    for number, end in enumerate(ends):
+        yield used[number * height : (number + 1) * height], pairs[begin:end]
+        begin = end

@@ -1,0 +1,137 @@
+"""Miniature MS1Mv3 and IJB-C in the true layout, drawn from the embedded images, in colour.
+
+A character is a person, a typeface a photograph. They rehearse the whole path of the real sets,
+file by file; what is measured on them says nothing about faces.
+"""
+
+import io
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from unibct.data.convert import convert
+from unibct.data.decoding import Pixels, fit
+from unibct.data.encoded_images import encoded_set
+from unibct.data.image_set import ImageSet
+from unibct.data.readers.table import open_images
+from unibct.errors import UserError
+from unibct.evaluation.protocols.ijb.align import SIZE, TEMPLATE, warp
+from unibct.evaluation.protocols.ijb.images import FOLDER
+from unibct.files import atomic_folder
+
+_CROP = 160  # side of a loose crop
+_QUALITY = 92
+
+
+def make_ms1mv3(out: Path, *, identities: int = 240, images_each: int = 8, seed: int = 0) -> None:
+    """Write ``train.rec``, ``train.idx`` and ``property``: 112×112 JPEG, identity records."""
+    chosen = _some(open_images("glyphs:train"), identities, images_each, seed)
+    rng = np.random.default_rng([seed, 1])
+    files = {image_id: _jpeg(coloured(chosen.read(image_id), rng)) for image_id in chosen.ids}
+
+    def encoded(image_id: str) -> bytes:
+        return files[image_id]
+
+    source = encoded_set("miniature", chosen.ids, chosen.labels, chosen.class_names, encoded)
+    convert(source, out, to="recordio")
+
+
+def make_ijbc(out: Path, *, subjects: int = 80, seed: int = 0) -> None:
+    """Write ``meta/`` and ``loose_crop/``: unaligned images, templates of several media, pairs.
+
+    Each subject has a gallery template and two probe templates of four images in two or three
+    media; the first half of the subjects is in G1, the second in G2; all gallery templates are
+    paired with all probes.
+    """
+    per_template, probes_each = 4, 2
+    images_each = per_template * (1 + probes_each)
+    chosen = _some(open_images("glyphs:test"), subjects, images_each, seed)
+    rng = np.random.default_rng([seed, 2])
+    rows: list[str] = []
+    landmarks: list[str] = []
+    lists: dict[str, list[str]] = {"G1": [], "G2": [], "probe": []}
+    with atomic_folder(out) as temporary:
+        folder = temporary / FOLDER
+        (temporary / "meta").mkdir()
+        folder.mkdir()
+        number = 0
+        for subject in range(subjects):
+            ids = [chosen.ids[i] for i in np.flatnonzero(chosen.labels == subject)]
+            for part in range(1 + probes_each):
+                template = 1 + 7 * (subject * (1 + probes_each) + part)  # ids have gaps
+                side = "probe" if part else "G1" if subject < subjects // 2 else "G2"
+                for place in range(per_template):
+                    number += 1
+                    name = f"{number}.jpg"
+                    pixels = coloured(chosen.read(ids[part * per_template + place]), rng)
+                    crop, points = unaligned(pixels, rng)
+                    (folder / name).write_bytes(_jpeg(crop))
+                    # Media of different sizes: pooling with and without their means differs.
+                    media = 1000 * template + (max(place - 1, 0) if part else place // 3)
+                    rows.append(f"{name} {template} {media}")
+                    numbers = " ".join(f"{value:.4f}" for value in points.ravel())
+                    landmarks.append(f"{name} {numbers} {rng.uniform(0.6, 1):.6f}")
+                    lists[side].append(f"{template},{subject + 1},{FOLDER}/{name}")
+        pairs = [
+            f"{first[0]} {second[0]} {int(first[1] == second[1])}"
+            for first in _templates(lists["G1"] + lists["G2"])
+            for second in _templates(lists["probe"])
+        ]
+        header = ["TEMPLATE_ID,SUBJECT_ID,FILENAME"]
+        for file, lines in {
+            "ijbc_face_tid_mid.txt": rows,
+            "ijbc_name_5pts_score.txt": landmarks,
+            "ijbc_template_pair_label.txt": pairs,
+            "ijbc_1N_gallery_G1.csv": header + lists["G1"],
+            "ijbc_1N_gallery_G2.csv": header + lists["G2"],
+            "ijbc_1N_probe_mixed.csv": header + lists["probe"],
+        }.items():
+            text = "".join(f"{line}\n" for line in lines)
+            (temporary / "meta" / file).write_text(text, encoding="ascii", newline="\n")
+
+
+def coloured(glyph: Pixels, rng: np.random.Generator) -> Pixels:
+    """(112, 112, 3): a character in one colour on another, the paper lighter than the ink."""
+    ink, paper = rng.uniform(0, 110, 3), rng.uniform(150, 255, 3)
+    cover = fit(glyph, SIZE, SIZE, 1).astype(np.float64) / 255
+    lightness = cover if glyph[0, 0] > 127 else 1 - cover  # of the paper
+    return np.rint(ink + (paper - ink) * lightness).astype(np.uint8)
+
+
+def unaligned(pixels: Pixels, rng: np.random.Generator) -> tuple[Pixels, NDArray[np.float64]]:
+    """A loose crop in which an aligned image lies turned, scaled and shifted; its landmarks."""
+    angle, scale = rng.uniform(-0.3, 0.3), rng.uniform(0.8, 1.2)
+    turn = scale * np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+    middle = np.full(2, (SIZE - 1) / 2)
+    shift = np.full(2, (_CROP - 1) / 2) + rng.uniform(-6, 6, 2) - turn @ middle
+    crop = warp(pixels, np.column_stack([turn, shift]), _CROP)
+    return crop, TEMPLATE @ turn.T + shift
+
+
+def _some(images: ImageSet, classes: int, images_each: int, seed: int) -> ImageSet:
+    """Some classes with some images each, renumbered."""
+    sizes = np.bincount(images.labels)
+    enough = np.flatnonzero(sizes >= images_each)
+    if len(enough) < classes:
+        raise UserError(
+            f"{images.name} has {len(enough)} classes of {images_each} images, not {classes}"
+        )
+    rng = np.random.default_rng([seed, 0])
+    rows = [
+        rng.permutation(np.flatnonzero(images.labels == label))[:images_each]
+        for label in np.sort(rng.permutation(enough)[:classes])
+    ]
+    return images.select(np.concatenate(rows))
+
+
+def _jpeg(pixels: Pixels) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "JPEG", quality=_QUALITY)
+    return file.getvalue()
+
+
+def _templates(rows: list[str]) -> list[tuple[str, str]]:
+    """Template and subject of each template of a list, once."""
+    return list(dict.fromkeys((row.split(",")[0], row.split(",")[1]) for row in rows))

@@ -1,1 +1,0 @@
-"""The IJB-B and IJB-C protocols: meta files, aligned faces, pooled templates, tests."""

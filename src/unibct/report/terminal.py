@@ -1,0 +1,124 @@
+"""Tables for the terminal: pleasant there, plain in a pipe."""
+
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from unibct.benchmark.results import Results
+from unibct.benchmark.run import Benchmark
+from unibct.evaluation.evaluate import CONFIDENCE, Evaluation
+from unibct.evaluation.protocols.ijb.protocol import IjbEvaluation
+from unibct.evaluation.protocols.pairs import PairEvaluation
+from unibct.progress import clock
+from unibct.report.tables import Cell, chain_table, gains, verdicts
+
+TEST_TITLES = {
+    "old→old": "old self test",
+    "new→old": "cross test",
+    "old→new": "cross test, reversed",
+    "new→new": "new self test",
+    "free→free": "free self test",
+    "free→old": "free, old gallery",
+}
+_STYLES = {"compatible": "bold green", "not compatible": "bold red", "within noise": "bold yellow"}
+
+
+def print_evaluation(
+    evaluation: Evaluation | IjbEvaluation | PairEvaluation, console: Console | None = None
+) -> None:
+    """The tests, the criterion per metric, and the verdict."""
+    console = console or Console()
+    tests = {name: evaluation.metrics(name) for name in evaluation.tests}
+    metrics = list(dict.fromkeys(metric for values in tests.values() for metric in values))
+    table = _table(console, "query → gallery, %", *metrics)
+    for name, title in TEST_TITLES.items():
+        if name in tests:
+            values = [tests[name].get(metric) for metric in metrics]
+            row = ["—" if value is None else f"{100 * value:.2f}" for value in values]
+            table.add_row(f"{name}  {title}", *row, style="bold" if name == "new→old" else None)
+    console.print(table)
+    interval = f"{100 * CONFIDENCE:.0f} % interval"
+    criterion_table = _table(console, "cross − old self, points", "difference", interval, "verdict")
+    for c in evaluation.criteria:
+        criterion_table.add_row(
+            c.metric,
+            f"{100 * c.difference:+.2f}",
+            f"{100 * c.low:+.2f} to {100 * c.high:+.2f}",
+            f"[{_STYLES[c.verdict]}]{c.verdict}[/]",
+        )
+    console.print(criterion_table)
+    verdict = evaluation.verdict
+    if evaluation.note:
+        console.print(evaluation.note, highlight=False)
+    console.print(f"verdict: [{_STYLES[verdict]}]{verdict}[/]", highlight=False)
+
+
+def print_counts(rows: dict[str, tuple[int, int]], console: Console | None = None) -> None:
+    """Images and classes of each set of a split."""
+    console = console or Console()
+    table = _table(console, "set", "images", "classes")
+    for name, (images, classes) in rows.items():
+        table.add_row(name, f"{images:,}", f"{classes:,}")
+    console.print(table)
+
+
+def _table(console: Console, first: str, *others: str) -> Table:
+    options: dict[str, Any] = {"box": box.SIMPLE_HEAD}
+    if not console.is_terminal:
+        console.width = 200
+        options = {"box": None, "padding": (0, 3, 0, 0), "header_style": ""}
+    table = Table(**options)
+    table.add_column(first, no_wrap=True)
+    for name in others:
+        table.add_column(name, justify="right", no_wrap=True)
+    return table
+
+
+def print_plan(benchmark: Benchmark, console: Console | None = None) -> None:
+    """What a benchmark would run, and how long it should take."""
+    console = console or Console()
+    left = {job.folder for job in benchmark.left}
+    table = _table(console, "job", "images through training", "state")
+    for job in benchmark.chosen:
+        state = "to run" if job.folder in left else "finished"
+        table.add_row(job.folder, f"{job.work:,}" if job.work else "—", state)
+    console.print(table)
+    seconds = benchmark.seconds_left() if left else 0
+    console.print(
+        f"{len(left)} of {len(benchmark.chosen)} jobs to run, {benchmark.workers} at a time with "
+        f"{benchmark.threads} thread{'s' if benchmark.threads > 1 else ''} each: about "
+        f"{clock(seconds)}",
+        highlight=False,
+    )
+
+
+def print_benchmark(results: Results, console: Console | None = None) -> None:
+    """The verdicts, and by how much the cross test gains; the report has the rest."""
+    console = console or Console()
+    sheets = [verdicts(results), gains(results)]
+    sheets += [chain_table(results, m) for m in results.grid.chain_methods if results.has_chain(m)]
+    for sheet in sheets:
+        if sheet is None:
+            continue
+        longest = max(len(f"{cell.text} ({cell.small})") for row in sheet.rows for cell in row)
+        wide = not console.is_terminal or console.width >= len(sheet.heads) * (longest + 3)
+        heads = sheet.heads if wide else [head.replace("-", "-\n") for head in sheet.heads]
+        table = _table(console, *heads)
+        if not wide:
+            table.padding = (0, 1, 0, 0)
+        for column in table.columns[1:]:
+            column.no_wrap = wide
+        for row in sheet.rows:
+            table.add_row(*(_styled(cell, wide=wide) for cell in row))
+        console.print(f"\n[bold]{sheet.title}[/]", highlight=False)
+        console.print(table)
+
+
+def _styled(cell: Cell, *, wide: bool) -> str:
+    """A cell's text, and what is small beside it, or beneath it where the terminal is narrow."""
+    style = _STYLES.get(cell.kind.replace("-", " "))
+    text = f"[{style}]{cell.text}[/]" if style else cell.text
+    small = f" ({cell.small})" if wide else f"\n{cell.small}"
+    return text + small if cell.small else text

@@ -1,0 +1,145 @@
+"""A recipe: every number of a training run, typed, frozen, and checked on construction."""
+
+import difflib
+import math
+import tomllib
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, cast
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from unibct.errors import UserError
+
+DEFAULT_RECIPE = "glyphs"
+# Settings that play no part before the end of the warm-up.
+AFTER_WARMUP = ("eta", "refresh_epochs", "tau", "lam", "drop")
+
+Positive = Annotated[float, Field(gt=0)]
+NotNegative = Annotated[float, Field(ge=0)]
+Share = Annotated[float, Field(ge=0, lt=1)]
+
+
+class Recipe(BaseModel):
+    """How a model is trained. The defaults are the paper's.
+
+    Epochs are counted from 0. The learning rate is multiplied by ``gamma`` at each milestone
+    (``milestones``), or falls along half a cosine to zero (``cosine``).
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    architecture: str = "resnet18"
+    dim: Annotated[int, Field(ge=1)] | None = None  # None: the old model's, or the network's own
+    epochs: Annotated[int, Field(ge=1)] = 35
+    batch_size: Annotated[int, Field(ge=2)] = 256
+    lr: Positive = 0.1
+    momentum: Share = 0.9
+    weight_decay: NotNegative = 1e-4
+    schedule: Literal["milestones", "cosine"] = "milestones"
+    milestones: tuple[Annotated[int, Field(ge=0)], ...] = (20, 26, 32)
+    gamma: Annotated[float, Field(gt=0, le=1)] = 0.1
+    lr_warmup_epochs: NotNegative = 0.0  # the rate rises linearly from 0 for so long
+    shift: Annotated[int, Field(ge=0)] = 0  # random shift of each image by up to so many pixels
+    flip: bool = False  # mirror half of the images, drawn anew in each epoch
+    crop: Share = 0.0  # cut off up to this share of an image's area, and stretch the rest
+    colour: Share = 0.0  # change brightness, contrast and saturation by up to this share
+    low_resolution: Share = 0.0  # shrink and enlarge this share of the images
+    scale: Positive = 64.0
+    margin: Annotated[float, Field(ge=0, lt=1.6)] = 0.5
+    eta: NotNegative = 1.0  # weight of the compatibility loss
+    warmup_epochs: Annotated[int, Field(ge=0)] = 10  # first epochs, without it
+    warm_start: bool = False  # begin from the old model's weights (the same architecture only)
+    refresh_epochs: tuple[Annotated[int, Field(ge=0)], ...] = (20,)  # besides the warm-up's end
+    tau: Positive = 0.05
+    lam: Share = 0.9
+    drop: Share = 0.1
+    sample_rate: Annotated[float, Field(gt=0, le=1)] = 1.0  # share of the classes in a step
+    precision: Literal["float32", "bfloat16", "float16"] = "float32"  # of the forward pass
+    sync_batch_norm: bool = True  # with several processes: means and variances over all of them
+    compile: bool = False  # torch.compile; worth a measurement, see docs/scaling.md
+    # None: 0, or one more than the old model's, so that the two start from different weights
+    seed: Annotated[int, Field(ge=0, lt=2**62)] | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        for name in ("milestones", "refresh_epochs"):
+            values = getattr(self, name)
+            if list(values) != sorted(set(values)):
+                raise ValueError(f"{name} must rise, not {list(values)}")
+        return self
+
+    def learning_rate(self, progress: float) -> float:
+        """The rate after ``progress`` epochs (a fraction within an epoch)."""
+        rate = self.lr
+        if self.schedule == "cosine":
+            rate *= 0.5 * (1 + math.cos(math.pi * min(progress / self.epochs, 1.0)))
+        else:
+            rate *= self.gamma ** sum(int(progress) >= epoch for epoch in self.milestones)
+        if progress < self.lr_warmup_epochs:
+            rate *= progress / self.lr_warmup_epochs
+        return rate
+
+    def updated(self, **changes: Any) -> "Recipe":
+        """The recipe with some values changed, checked again."""
+        return _checked({**self.model_dump(), **changes}, "recipe")
+
+
+def shipped_recipes() -> list[str]:
+    """The names of the recipes inside the package."""
+    folder = resources.files("unibct.training") / "recipes"
+    return sorted(
+        f.name.removesuffix(".toml") for f in folder.iterdir() if f.name.endswith(".toml")
+    )
+
+
+def load_recipe(name: str = DEFAULT_RECIPE, overrides: Sequence[str] = ()) -> Recipe:
+    """A recipe from a TOML file, or one of the package's by name, with ``key=value`` overrides."""
+    if name in shipped_recipes():
+        text = (resources.files("unibct.training") / "recipes" / f"{name}.toml").read_text(
+            encoding="utf-8"
+        )
+    else:
+        try:
+            text = Path(name).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(
+                f"recipe {name!r} is neither a readable TOML file nor one of "
+                f"{', '.join(shipped_recipes())}"
+            ) from error
+    try:
+        values = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"recipe {name}: {error}") from error
+    for override in overrides:
+        key, equals, value = override.partition("=")
+        if not equals:
+            raise UserError(f"--set {override}: write it as key=value, such as epochs=20")
+        try:
+            values[key.strip()] = tomllib.loads(f"value = {value}")["value"]
+        except tomllib.TOMLDecodeError:
+            values[key.strip()] = value
+    return _checked(values, f"recipe {name}")
+
+
+def _checked(values: dict[str, Any], source: str) -> Recipe:
+    # TOML has lists where the recipe has tuples.
+    values = {
+        key: tuple(cast(list[Any], value)) if isinstance(value, list) else value
+        for key, value in values.items()
+    }
+    try:
+        return Recipe(**values)
+    except ValidationError as error:
+        problems = [_problem(details) for details in error.errors()]
+        raise UserError(f"{source}: {'; '.join(problems)}") from error
+
+
+def _problem(details: Any) -> str:
+    key = ".".join(str(part) for part in details["loc"])
+    if details["type"] == "extra_forbidden":
+        close = difflib.get_close_matches(key, Recipe.model_fields, n=1)
+        return f"unknown setting {key!r}" + (f", did you mean {close[0]!r}?" if close else "")
+    message = details["msg"].removeprefix("Value error, ")
+    return f"{key} = {details['input']!r}: {message}" if key else message

@@ -1,0 +1,166 @@
+"""What each process of a distributed test does; started by ``torchrun``, writes its findings."""
+
+import os
+import signal
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import safetensors.torch
+import torch
+from torch import nn
+
+from unibct.data.readers.table import open_images
+from unibct.distributed.batch_norm import synced
+from unibct.distributed.class_shards import ClassPart, sampled_classes
+from unibct.distributed.gradients import AveragedGradients
+from unibct.distributed.ranks import current_ranks
+from unibct.embeddings import extraction as embeddings
+from unibct.losses.contrast import contrast, neighbour_contrast
+from unibct.losses.point_to_set import point_to_set
+from unibct.losses.regress import regress
+from unibct.losses.sharded_arcface import sharded_arcface
+from unibct.models.model import load_model
+from unibct.training import train, trainer
+from unibct.training.recipe import load_recipe
+
+CLASSES, DIM, BATCH = 23, 8, 12
+
+
+def problem():
+    """The same inputs in each process."""
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randn(BATCH, 3, 6, 6, generator=generator)
+    labels = torch.randint(0, CLASSES, (BATCH,), generator=generator)
+    labels[:3] = torch.tensor([0, 0, CLASSES - 1])
+    weights = torch.randn(CLASSES, DIM, generator=generator)
+    frozen = torch.randn(CLASSES, DIM, generator=generator)
+    old = torch.randn(BATCH, DIM, generator=generator)
+    return images, labels, weights, frozen, old
+
+
+def network():
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        return nn.Sequential(
+            nn.Conv2d(3, 5, 3),
+            nn.BatchNorm2d(5),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(80, DIM),
+            nn.BatchNorm1d(DIM),
+        )
+
+
+def look(sample: bool) -> dict[str, torch.Tensor]:
+    """Losses and gradients of one step, whatever the number of ranks."""
+    ranks = current_ranks()
+    images, labels, weights, frozen, old = problem()
+    own = ranks.part(BATCH)
+    model = synced(network(), ranks)
+    averaged = AveragedGradients(list(model.parameters()), ranks, bucket_bytes=1000)
+    classes = ranks.share(CLASSES)
+    part = ClassPart(CLASSES, ranks)
+    if sample:  # the same classes, however they are spread
+        chosen = sampled_classes(labels.numpy(), range(CLASSES), 0.7, np.random.default_rng(3))
+        mine = chosen[(chosen >= classes.start) & (chosen < classes.stop)] - classes.start
+        part = ClassPart(CLASSES, ranks, torch.from_numpy(mine))
+    shard = weights[classes.start : classes.stop].clone().requires_grad_()
+    embeddings = model(images[own])
+    labels, old = labels[own], old[own]
+    frozen = frozen[classes.start : classes.stop]
+    parts = {
+        "trained": sharded_arcface(embeddings, part.rows(shard), labels, part),
+        "frozen": sharded_arcface(embeddings, part.rows(frozen), labels, part),
+        "shared": sharded_arcface(old, part.rows(shard), labels, part),
+        "contrast": contrast(embeddings, old, labels, ranks=ranks),
+        "regress": regress(embeddings, old),
+        "nccl": neighbour_contrast(
+            embeddings,
+            labels,
+            own=old,
+            others=ranks.gathered(old)[:7],
+            other_labels=ranks.gathered(labels)[:7],
+            ranks=ranks,
+        ),
+        "set": point_to_set(embeddings, old, torch.ones(len(old)), ranks=ranks),
+    }
+    sum(parts.values()).backward()
+    averaged.finish()
+    found = {f"loss.{k}": ranks.summed(v.detach().clone()) / ranks.world for k, v in parts.items()}
+    found |= {f"gradient.{n}": p.grad for n, p in model.named_parameters()}
+    found |= {f"buffer.{n}": b for n, b in model.named_buffers()}
+    found["shard"] = shard.grad
+    return found
+
+
+SETTINGS = ["batch_size=48", "lr_warmup_epochs=0", "flip=true"]
+LONGER = [*SETTINGS, "epochs=3", "warmup_epochs=1", "refresh_epochs=[2]"]
+
+
+def moved_run():
+    """What the run that is stopped in the middle trains on."""
+    return open_images("glyphs:val").select(range(160)), load_recipe("glyphs", LONGER)
+
+
+def trained(out: Path) -> None:
+    """Whole runs, one that is stopped and goes on, and one that stays so, by all ranks together."""
+    images, plain = moved_run()
+    short = load_recipe("glyphs", [*SETTINGS, "epochs=1"])
+    old = train.train(images.select(range(96)), short, out / "old")
+    for name, more in RUNS.items():
+        recipe = load_recipe("glyphs", [*LONGER, *more])
+        method = name.split(",")[0]
+        train.train(images, recipe, out / name, old=old, method=method)
+    train.remove_checkpoints = lambda folder: None
+    # A loss that differs between the ranks, what the method learns, and a sample of the classes.
+    recipe = load_recipe("glyphs", [*LONGER, "sample_rate=0.6"])
+    options = {"old": old, "method": "advbct", "resume": True}
+    train.train(images, recipe, out / "whole", **options)
+    step, stop_at = trainer.Trainer._step, 0
+
+    def stopping(self, *arguments):
+        step(self, *arguments)
+        if self.steps_done + 1 == stop_at and self.ranks.rank == self.ranks.world - 1:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    trainer.Trainer._step = stopping
+    for stop_at in (2, 8, 0):
+        try:
+            train.train(images, recipe, out / "part", **options)
+        except KeyboardInterrupt:
+            assert stop_at, "nobody asked"
+    stop_at = 4
+    with suppress(KeyboardInterrupt):
+        train.train(images, plain, out / "moved", old=old, method="unibct")
+
+
+RUNS = {
+    "none": [],
+    "unibct": [],
+    "unibct,own": ["sync_batch_norm=false"],
+    "unibct,half": ["precision='bfloat16'"],
+    "unibct-plus": [],
+    "contrast": [],
+    "mixbct": [],
+    "nccl": [],
+    "advbct": [],
+    "ndpp": [],
+    "regress": [],
+}
+
+
+if __name__ == "__main__":
+    out, ranks = Path(sys.argv[1]), current_ranks()
+    torch.set_num_threads(1)
+    embeddings._SMALLEST_SHARD = 16  # so that each rank has some
+    for name in ("all", "sample"):
+        tensors = look(name == "sample")
+        safetensors.torch.save_file(
+            {k: v.contiguous() for k, v in tensors.items()}, out / f"{name}-{ranks.rank}"
+        )
+    trained(out)
+    model = load_model(out / "none")
+    images = open_images("glyphs:val").select(range(160))
+    embeddings.embed_images_to_store(model, images, out / "store", ranks=ranks)

@@ -1,0 +1,319 @@
+import tracemalloc
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import unibct
+from unibct.prototypes import class_prototypes as prototypes
+from unibct.prototypes.class_prototypes import drop_weights, moved_apart
+
+
+def unit(x):
+    return x / np.linalg.norm(x, axis=1, keepdims=True)
+
+
+def naive_refined(v, x, tau=0.05, lam=0.9, axis=1):
+    """The paper's equations as they stand, in double precision, with an inverse."""
+    v, x = unit(v.astype(np.float64)), unit(x.astype(np.float64))
+    m = len(v)
+    if m == 1:
+        return v[0]
+    logits = x @ x.T / tau
+    np.fill_diagonal(logits, -np.inf)
+    logits -= logits.max(axis=axis, keepdims=True)
+    edges = np.exp(logits)
+    edges /= edges.sum(axis=axis, keepdims=True)
+    refined = (1 - lam) * np.linalg.inv(np.eye(m) - lam * edges) @ v
+    return refined.mean(axis=0)
+
+
+def classes_of(sizes, dim=16, seed=0, noise=0.6):
+    rng = np.random.default_rng(seed)
+    labels = np.repeat(np.arange(len(sizes)), sizes)
+    centres = rng.normal(size=(len(sizes), dim))
+    x = centres[labels] + noise * rng.normal(size=(len(labels), dim))
+    v = centres[labels][:, ::-1] + noise * rng.normal(size=(len(labels), dim))
+    order = rng.permutation(len(labels))
+    return v[order], x[order], labels[order]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(("tau", "lam"), [(0.05, 0.9), (0.1, 0.99), (1.0, 0.5), (0.05, 0.0)])
+def test_structural_equals_the_naive_inverse(dtype, tau, lam):
+    v, x, labels = classes_of([1, 2, 3, 7, 8, 8, 9, 40, 41, 130])
+    v, x = v.astype(dtype), x.astype(dtype)
+    ours = unibct.class_prototypes(v, labels, new=x, tau=tau, lam=lam)
+    assert ours.dtype == dtype
+    for c in range(10):
+        naive = naive_refined(v[labels == c], x[labels == c], tau, lam)
+        assert np.abs(ours[c] - naive / np.linalg.norm(naive)).max() < 1e-5
+
+
+@given(
+    st.lists(st.integers(1, 12), min_size=1, max_size=8),
+    st.floats(0.02, 2.0),
+    st.floats(0.0, 0.98),
+    st.integers(0, 1000),
+)
+def test_structural_equals_the_naive_inverse_everywhere(sizes, tau, lam, seed):
+    v, x, labels = classes_of(sizes, dim=5, seed=seed)
+    ours = unibct.class_prototypes(v, labels, new=x, tau=tau, lam=lam)
+    for c in range(len(sizes)):
+        naive = naive_refined(v[labels == c], x[labels == c], tau, lam)
+        assert np.abs(ours[c] - naive / np.linalg.norm(naive)).max() < 1e-5
+
+
+def test_the_wrong_axis_gives_the_centroid_and_ours_does_not():
+    v, x, labels = classes_of([20])
+    centroid = unibct.class_prototypes(v, labels, kind="centroid")[0]
+    wrong = naive_refined(v, x, axis=0)
+    assert np.abs(wrong / np.linalg.norm(wrong) - centroid).max() < 1e-12
+    refined = unibct.class_prototypes(v, labels, new=x)[0]
+    assert np.abs(refined - centroid).max() > 1e-3
+
+
+def test_one_and_two_images():
+    v, x, labels = classes_of([1, 2])
+    ours = unibct.class_prototypes(v, labels, new=x)
+    mean = unit(v[labels == 1]).mean(axis=0)
+    assert np.allclose(ours[0], unit(v[labels == 0])[0], atol=1e-12)
+    assert np.allclose(ours[1], mean / np.linalg.norm(mean), atol=1e-12)
+
+
+@pytest.mark.parametrize("tau", [1e-2, 1e-3, 1e-4])
+def test_a_very_small_tau_does_not_underflow(tau):
+    v, x, labels = classes_of([6, 9], noise=1.5)
+    v, x = v.astype(np.float32), x.astype(np.float32)
+    x = unit(x.astype(np.float64)).astype(np.float32)
+    ours = unibct.class_prototypes(v, labels, new=x, tau=tau)
+    for c in range(2):
+        naive = naive_refined(v[labels == c], x[labels == c], tau)
+        assert np.abs(ours[c] - naive / np.linalg.norm(naive)).max() < 2e-3
+
+
+@pytest.mark.parametrize("tau", [0.02, 0.03, 0.05, 0.5])
+@pytest.mark.parametrize("lam", [0.5, 0.9, 0.999])
+def test_copies_clusters_and_outliers_converge(tau, lam):
+    # The hard graphs: parts that are all but closed have eigenvalues next to 1.
+    rng = np.random.default_rng(0)
+    centres = unit(rng.normal(size=(4, 16)))
+    x = np.repeat(centres, [30, 12, 2, 1], axis=0)
+    x[5:35] += 0.2 * rng.normal(size=(30, 16))
+    x[40] = -x[0]
+    v = rng.normal(size=x.shape)
+    for dtype, bound in ((np.float32, 3e-4), (np.float64, 1e-9)):
+        ours = unibct.class_prototypes(
+            v.astype(dtype), np.zeros(45, int), new=x.astype(dtype), tau=tau, lam=lam
+        )[0]
+        naive = naive_refined(v, x, tau, lam)
+        assert np.abs(ours - naive / np.linalg.norm(naive)).max() < bound
+
+
+def test_weights_are_positive_sum_to_one_and_give_the_prototype():
+    v, x, labels = classes_of([1, 2, 5, 30])
+    w = unibct.structural_weights(x, labels)
+    assert (w > 0).all()
+    assert np.allclose(np.bincount(labels, weights=w), 1)
+    sums = np.stack([(w[:, None] * unit(v))[labels == c].sum(axis=0) for c in range(4)])
+    assert np.allclose(unit(sums), unibct.class_prototypes(v, labels, new=x), atol=1e-6)
+
+
+def test_an_outlier_of_the_new_space_counts_less():
+    rng = np.random.default_rng(0)
+    x = np.r_[np.ones((9, 8)) + 0.1 * rng.normal(size=(9, 8)), -np.ones((1, 8))]
+    w = unibct.structural_weights(x, np.zeros(10, dtype=int))
+    assert w[-1] < 0.5 * w[:-1].min()
+
+
+def test_a_large_class_needs_no_copy_of_its_rows(monkeypatch):
+    m, dim = 5000, 256
+    rng = np.random.default_rng(0)
+    x = torch.from_numpy(rng.normal(size=(m, dim)).astype(np.float32) + 0.5)
+    labels = np.zeros(m, dtype=int)
+    shapes = []
+    real = torch.Tensor.__getitem__
+
+    def spy(tensor, key):
+        result = real(tensor, key)
+        if result.data_ptr() != tensor.data_ptr() and result.ndim >= 2:
+            shapes.append(tuple(result.shape))
+        return result
+
+    monkeypatch.setattr(torch.Tensor, "__getitem__", spy)
+    w = unibct.structural_weights(x, labels, tau=0.2)
+    monkeypatch.undo()
+    assert shapes, "rows are gathered in tiles"
+    assert all(np.prod(shape) <= 1024 * dim for shape in shapes if shape[-1] == dim)
+    # w solves w = λẼᵀw + (1−λ)/m, whose only solution it is.
+    unit_x = torch.nn.functional.normalize(x, dim=1)
+    edges = torch.softmax((unit_x @ unit_x.T / 0.2).fill_diagonal_(-torch.inf), dim=1)
+    residual = 0.9 * edges.T @ w + 0.1 / m - w
+    assert float(residual.abs().sum()) < 3e-6
+    assert float(w.std() * m) > 0.01, "the graph matters"
+
+
+def test_drop_leaves_out_the_farthest():
+    # Nine copies of one direction and an outlier: the outlier goes, the rest average.
+    v = np.r_[np.tile([[1.0, 0.0]], (9, 1)), [[0.0, 1.0]]]
+    labels = np.zeros(10, dtype=int)
+    assert np.allclose(unibct.class_prototypes(v, labels, kind="drop"), [[1.0, 0.0]])
+    assert np.allclose(drop_weights(v, labels), [1 / 9] * 9 + [0])
+    # Below ten images nothing is dropped: floor(0.1 · 9) = 0.
+    assert np.allclose(drop_weights(v[1:], labels[1:]), 1 / 9)
+
+
+@given(st.lists(st.integers(1, 25), min_size=1, max_size=5), st.floats(0, 0.45))
+def test_drop_equals_a_naive_loop(sizes, drop):
+    v, _, labels = classes_of(sizes, dim=4)
+    ours = unibct.class_prototypes(v, labels, kind="drop", drop=drop)
+    for c, m in enumerate(sizes):
+        rows = unit(v[labels == c])
+        distance = np.linalg.norm(rows - rows.mean(axis=0), axis=1)
+        kept = rows[np.argsort(distance, kind="stable")[: m - int(drop * m + 1e-9)]]
+        mean = kept.mean(axis=0)
+        assert np.allclose(ours[c], mean / np.linalg.norm(mean), atol=1e-6)
+
+
+def test_kinds_of_arrays_and_order():
+    v, x, labels = classes_of([4, 6, 5])
+    v, x = v.astype(np.float32), x.astype(np.float32)
+    ours = unibct.class_prototypes(v, labels, new=x)
+    theirs = unibct.class_prototypes(
+        torch.from_numpy(v), torch.from_numpy(labels), new=torch.from_numpy(x)
+    )
+    assert isinstance(ours, np.ndarray)
+    assert isinstance(theirs, torch.Tensor)
+    assert np.allclose(ours, theirs.numpy(), atol=1e-6)
+    shuffle = np.random.default_rng(1).permutation(len(labels))
+    again = unibct.class_prototypes(v[shuffle], labels[shuffle], new=x[shuffle])
+    assert np.allclose(ours, again, atol=1e-5)
+    assert np.allclose(
+        unibct.class_prototypes(v, labels), unibct.class_prototypes(v, labels, new=v)
+    )
+    halves = unibct.class_prototypes(v.astype(np.float16), labels, new=x.astype(np.float16))
+    assert np.allclose(ours, halves, atol=2e-2)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"lam": 1.0}, "lam must be at least 0 and below 1"),
+        ({"lam": -0.1}, "lam must be"),
+        ({"tau": 0.0}, "tau must be positive"),
+        ({"kind": "median"}, "unknown kind of prototype 'median'"),
+        ({"kind": "drop", "drop": 1.0}, "drop must be"),
+        ({"labels": [0, 0, 2, 2]}, "gap: no image has label 1"),
+        ({"labels": [0, 0, 1]}, "3 entries, but there are 4 rows"),
+        ({"labels": [-1, 0, 0, 0]}, "negative"),
+        ({"new": np.ones((3, 2))}, "new has 3 rows but old has 4"),
+        ({"old": np.full((4, 2), np.nan)}, "NaN or infinite values, first in row 0"),
+        ({"old": np.ones(4)}, r"\(rows, dim\)"),
+    ],
+)
+def test_bad_input_is_named(change, message):
+    arguments = {"old": np.ones((4, 2)), "labels": [0, 0, 1, 1], "new": np.ones((4, 2))} | change
+    old, labels = arguments.pop("old"), arguments.pop("labels")
+    with pytest.raises(ValueError, match=message):
+        unibct.class_prototypes(old, np.array(labels), **arguments)
+
+
+@pytest.mark.filterwarnings("error")
+def test_read_only_arrays_and_extreme_lambda():
+    v, x, labels = classes_of([5, 6])
+    for array in (v, x):
+        array.flags.writeable = False
+    prototypes_ = unibct.class_prototypes(v, labels, new=x, lam=0.999)
+    unibct.arcface(v, prototypes_, labels)
+    assert np.isfinite(unibct.structural_weights(x, labels, lam=1 - 1e-15)).all()
+
+
+def test_batches_hold_every_row_once_within_bounds():
+    rng = np.random.default_rng(0)
+    sizes = np.r_[rng.integers(1, 150, 40), 1, 900]
+    order = rng.permutation(sizes.sum())
+    labels = np.empty(len(order), dtype=int)
+    labels[order] = np.repeat(np.arange(len(sizes)), sizes)
+    seen = np.zeros(len(labels), dtype=int)
+    for classes, rows in prototypes.batches_of_like_size(sizes, 5000, order):
+        for label, row in zip(classes, rows, strict=True):
+            assert set(labels[row]) == {label}
+            seen[row[: sizes[label]]] += 1
+        assert rows.shape[1] == 1 or rows.shape[1] % 8 == 0
+        assert len(rows) == 1 or rows.size * 5000 <= prototypes._BATCH_ENTRIES
+    assert (seen == 1).all()
+
+
+@pytest.mark.parametrize("length", [1e-30, 1e-12, 1e12, 1e30])
+def test_lengths_do_not_matter(length):
+    v, x, labels = (a.astype(np.float32) for a in classes_of([1, 3, 20]))
+    labels = labels.astype(int)
+    ours = unibct.class_prototypes(v, labels, new=x)
+    scaled = np.float32(length) * x
+    scaled[::2] *= 7
+    again = unibct.class_prototypes(np.float32(length) * v, labels, new=scaled)
+    assert np.abs(ours - again).max() < 1e-6
+
+
+def test_a_row_of_zeros_is_far_from_all_and_harms_none():
+    v, x, labels = classes_of([6, 1])
+    zero = np.flatnonzero(labels == 0)[2]
+    v[zero], x[zero] = 0, 0
+    ours = unibct.class_prototypes(v, labels, new=x)
+    assert np.isfinite(ours).all()
+    assert np.allclose(np.linalg.norm(ours, axis=1), 1)
+
+
+def test_memory_does_not_grow_with_the_dimension_of_the_data():
+    v, x, labels = classes_of([200] * 20, dim=64)
+    tracemalloc.start()
+    unibct.class_prototypes(v, labels, new=x)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < v.nbytes  # NumPy's side: indices and labels only
+
+
+def naive_moved_apart(p, rows, neighbours, step):
+    p = unit(p)
+    moved = []
+    for i in rows:
+        cosines = {j: float(p[i] @ p[j]) for j in range(len(p)) if j != i}
+        nearest = sorted(cosines, key=cosines.get, reverse=True)[:neighbours]
+        total = sum(np.exp(cosines[j]) for j in nearest)
+        push = sum(np.exp(cosines[j]) / total * (p[i] - p[j]) for j in nearest)
+        moved.append(p[i] + step * push)
+    return unit(np.array(moved))
+
+
+@pytest.mark.parametrize(("neighbours", "step"), [(5, 0.5), (1, 0.5), (3, 2.0), (50, 0.1)])
+def test_moved_apart_equals_a_naive_loop(neighbours, step):
+    p = np.random.default_rng(0).normal(size=(9, 4))
+    ours = moved_apart(p, neighbours=neighbours, step=step)
+    assert np.allclose(ours, naive_moved_apart(p, range(9), neighbours, step), atol=1e-12)
+
+
+def test_moved_apart_of_more_classes_than_a_tile():
+    p = np.random.default_rng(0).normal(size=(1500, 4))
+    assert len(p) > prototypes._TILE
+    rows = [0, 1, 1023, 1024, 1025, 1499]
+    assert np.allclose(moved_apart(p)[rows], naive_moved_apart(p, rows, 5, 0.5), atol=1e-9)
+
+
+def test_close_prototypes_end_farther_apart():
+    p = np.eye(6)
+    p[1] = p[0] + 0.1 * p[1]
+    moved = moved_apart(p)
+    before, after = (np.arccos(rows[0] @ rows[1]) for rows in (unit(p), moved))
+    assert after > 1.2 * before
+    assert np.allclose(np.linalg.norm(moved, axis=1), 1)
+
+
+def test_moved_apart_by_nobody_and_kinds_of_arrays():
+    assert np.allclose(moved_apart(np.array([[3.0, 4.0]])), [[0.6, 0.8]])
+    p = torch.randn(7, 3, generator=torch.Generator().manual_seed(0))
+    ours = moved_apart(p)
+    assert isinstance(ours, torch.Tensor)
+    assert ours.dtype == torch.float32
+    assert np.allclose(ours.numpy(), moved_apart(p.numpy()), atol=1e-6)

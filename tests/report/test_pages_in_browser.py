@@ -1,0 +1,254 @@
+"""The reports in a real browser: on a phone and a wide screen, in light and in dark."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from tests.conftest import TINY
+from unibct.benchmark.jobs import cell_folder, free_folder, make_grid, old_folder
+from unibct.benchmark.run import plan_benchmark, run_benchmark
+from unibct.evaluation.evaluate import evaluate_upgrade
+from unibct.examples.demo import DemoPlan, DemoResult
+from unibct.report.pages.benchmark import write_benchmark_report
+from unibct.report.pages.demo import write_report
+from unibct.training.recipe import load_recipe
+
+VIEWS = [(width, scheme) for width in (390, 1280) for scheme in ("light", "dark")]
+BENCHMARK, DEMO = "report.html", "demo.html"
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+CONTRAST = 4.5  # WCAG AA for text
+
+# What the checks below share: colours as [red, green, blue, alpha], and their contrast.
+HELPERS = """
+const rgba = text => {
+  const numbers = text.match(/[\\d.]+/g).map(Number);
+  return numbers.length < 4 ? [...numbers, 1] : numbers;
+};
+const luminance = ([...colour]) => {
+  const [r, g, b] = colour.slice(0, 3).map(v => v / 255)
+    .map(v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+};
+const background = element => {
+  for (let e = element; e; e = e.parentElement) {
+    const colour = rgba(getComputedStyle(e).backgroundColor);
+    if (colour[3] === 1) return colour;
+    if (colour[3] > 0) throw new Error("a background that shines through: " + e.outerHTML);
+  }
+  return [255, 255, 255, 1];
+};
+const contrast = (element, property = "color") => {
+  const pair = [rgba(getComputedStyle(element)[property]), background(element)].map(luminance);
+  return (Math.max(...pair) + 0.05) / (Math.min(...pair) + 0.05);
+};
+const all = (selector, root = document) => [...root.querySelectorAll(selector)];
+const named = element => `${element.tagName} ${element.textContent.trim().slice(0, 30)}`;
+"""
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory, photo_folder) -> list[Path]:
+    """A tiny benchmark's report, and the demo's report on three of its models."""
+    out = tmp_path_factory.mktemp("browser")
+    recipe = load_recipe("glyphs", [*TINY, "epochs=2", "refresh_epochs=[]"])
+    grid = make_grid(
+        str(photo_folder),
+        recipe=recipe,
+        scenarios=("extended-data", "open-class"),
+        methods=("none", "unibct-centroid", "unibct-plus"),
+        seeds=(0,),
+        chain=("unibct-plus",),
+    )
+    benchmark = replace(plan_benchmark(grid, out, workers=1, device="cpu"), threads=1)
+    write_benchmark_report(run_benchmark(benchmark), benchmark, out)
+
+    bench, scenario, method = benchmark.bench, "extended-data", "unibct-plus"
+    jobs = {
+        "old": old_folder(scenario, 0),
+        "new": cell_folder(scenario, method, 0),
+        "free": free_folder(scenario, 0),
+    }
+    old, new, free = (bench.vectors(job) for job in jobs.values())
+    sets = [bench.training_images(f"{side}:{scenario}", 0) for side in ("old", "new")]
+    test = bench.images[1]
+    result = DemoResult(
+        DemoPlan(scenario, method, *sets, test, recipe, recipe),
+        {role: bench.model(job) for role, job in jobs.items()},
+        evaluate_upgrade(old, new, test.labels, free=free),
+    )
+    write_report(result, out / DEMO)
+    return [out / BENCHMARK, out / DEMO]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    path = os.environ.get("UNIBCT_BROWSER") or next(filter(None, map(shutil.which, BROWSERS)), None)
+    if path is None:
+        pytest.fail(
+            "no browser: install chromium (Debian: apt-get install chromium), or set "
+            "UNIBCT_BROWSER to the path of a Chromium or Chrome",
+            pytrace=False,
+        )
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=path, args=["--disable-gpu"])
+        yield started
+        started.close()
+
+
+# One test for all pages and views: parallel test processes would each train the models anew.
+@pytest.mark.slow
+def test_the_reports_in_a_browser(browser, pages):
+    problems = [
+        f"{path.name}, {width} px, {scheme}: {problem}"
+        for path in pages
+        for width, scheme in VIEWS
+        for problem in _problems(browser, path, width, scheme)
+    ]
+    assert not problems, "\n".join(problems)
+
+
+def _problems(browser: Browser, path: Path, width: int, scheme: str) -> list[str]:
+    page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    said: list[str] = []
+    page.on("console", lambda message: message.type == "error" and said.append(message.text))
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.on("request", lambda request: said.append(request.url))
+    page.goto(path.as_uri())
+    found = [*_layout(page), *_pictures(page), *_links(page)]
+    if path.name == BENCHMARK:
+        found += _tables(page, narrow=width < 500)
+    found += _colours(page, scheme)  # last, for it adds to the page
+    page.close()
+    return found + [f"loads or says: {text}" for text in said if not _is_own(text, path)]
+
+
+def _is_own(url: str, path: Path) -> bool:
+    return url.startswith("data:") or url.split("#")[0] == path.as_uri()
+
+
+def _ask(page: Page, script: str) -> list[str]:
+    """What a script, whose last line is an array, has to complain about."""
+    *before, last = script.strip().splitlines()
+    body = "\n".join(before)
+    return page.evaluate(f"() => {{ {HELPERS}\n{body}\nreturn {last}; }}")
+
+
+def _layout(page: Page) -> list[str]:
+    """The page never scrolls sideways, and every heading is in sight of a reader."""
+    wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
+    hidden = _ask(
+        page,
+        """
+        const headings = all("h1, h2, h3, summary");
+        const seen = h => h.checkVisibility() && h.offsetHeight > 0 && h.textContent.trim();
+        const inside = h => h.getBoundingClientRect().right <= innerWidth;
+        const bad = headings.filter(h => !seen(h) || !inside(h)).map(named);
+        headings.length < 5 ? ["few headings: " + headings.length] : bad
+        """,
+    )
+    too_wide = [f"the page is {wide} px too wide"] if wide > 0 else []
+    return too_wide + [f"heading not visible: {h}" for h in hidden]
+
+
+def _colours(page: Page, scheme: str) -> list[str]:
+    """The scheme is followed, and every text is readable; so is every verdict, found or not."""
+    lightness = page.evaluate(f"() => {{ {HELPERS} return luminance(background(document.body)); }}")
+    wrong = lightness < 0.8 if scheme == "light" else lightness > 0.05
+    faint = _ask(
+        page,
+        f"""
+        const verdicts = ["compatible", "not-compatible", "within-noise"];
+        const original = document.querySelector(".sheet td[class*=is-], .badge");
+        for (const verdict of verdicts) {{
+          const copy = original.cloneNode(true);
+          copy.className = copy.tagName === "TD" ? "is-" + verdict : "badge " + verdict;
+          original.after(copy);
+        }}
+        const texts = all("body *").filter(e => e.checkVisibility() && !e.closest("svg")
+          && [...e.childNodes].some(n => n.nodeType === 3 && n.data.trim()));
+        const labels = all("svg text").filter(e => !/^\\d+\\.\\d$/.test(e.textContent.trim()));
+        const bad = [...texts.filter(e => contrast(e) < {CONTRAST}),
+          ...labels.filter(e => contrast(e, "fill") < {CONTRAST})].map(named);
+        const there = verdicts.filter(v => !document.querySelector(`.is-${{v}}, .badge.${{v}}`));
+        [...bad, ...there.map(v => "no example of " + v), ...(labels.length ? [] : ["no labels"])]
+        """,
+    )
+    return ([f"the page is not {scheme}"] if wrong else []) + [f"faint: {text}" for text in faint]
+
+
+def _pictures(page: Page) -> list[str]:
+    """Every picture decodes and is shown."""
+    bad = _ask(
+        page,
+        """
+        const size = e => e.getBoundingClientRect();
+        const shown = e => size(e).width > 10 && size(e).height > 10 && size(e).right <= innerWidth;
+        const broken = e => e.tagName === "IMG" && !(e.complete && e.naturalWidth > 0);
+        const pictures = all("img, svg");
+        const bad = pictures.filter(e => broken(e) || !shown(e)).map(e => e.outerHTML.slice(0, 60));
+        all("img").length && all("svg").length > 1 ? bad : ["too few pictures"]
+        """,
+    )
+    return [f"picture: {text}" for text in bad]
+
+
+def _links(page: Page) -> list[str]:
+    """Each link of the navigation leads to a heading that the navigation itself does not cover."""
+    bad = _ask(
+        page,
+        """
+        const bad = [];
+        for (const link of all("nav a")) {
+          const target = document.getElementById(link.hash.slice(1));
+          target?.scrollIntoView();
+          const bar = document.querySelector("nav").getBoundingClientRect();
+          const top = target?.getBoundingClientRect().top;
+          if (!target) bad.push("to nowhere: " + named(link));
+          else if (bar.top < 0 || bar.height > 120) bad.push("the navigation is out of place");
+          else if (top < bar.bottom || top > innerHeight) bad.push("to a hidden " + named(target));
+        }
+        bad
+        """,
+    )
+    return [f"link {text}" for text in bad]
+
+
+def _tables(page: Page, *, narrow: bool) -> list[str]:
+    """Tables scroll in their own boxes and keep their first column; columns are aligned."""
+    bad = _ask(
+        page,
+        """
+        const bad = [];
+        for (const box of all(".scroll")) {
+          box.scrollLeft = 1e6;
+          box.dataset.moved = box.scrollLeft;
+          const left = box.getBoundingClientRect().left;
+          for (const cell of all("tr > :first-child", box))
+            if (Math.abs(cell.getBoundingClientRect().left - left) > 1) bad.push(named(cell));
+          for (const cell of all("th", box))
+            if (cell.firstChild && !/ /.test(cell.firstChild.data)) {
+              const range = document.createRange();
+              range.selectNodeContents(cell.firstChild);
+              if (range.getClientRects().length > 1) bad.push("broken: " + named(cell));
+            }
+          for (const cell of all("td", box)) {
+            const side = getComputedStyle(cell).textAlign;
+            const text = cell.firstChild?.data ?? "";
+            const wanted = /^[-+\\d]/.test(text) ? "right" : text === "—" ? side : "left";
+            if (side !== wanted) bad.push(`${side}: ` + named(cell));
+          }
+        }
+        bad
+        """,
+    )
+    if page.locator("nav a").count() < 6:
+        bad.append("hardly any navigation")
+    moved = page.evaluate("[...document.querySelectorAll('.scroll')].map(b => +b.dataset.moved)")
+    if narrow and not any(moved):
+        bad.append("nothing scrolls on a narrow screen")
+    return [f"table: {text}" for text in bad] + _layout(page)

@@ -1,0 +1,68 @@
+import math
+
+import pytest
+
+from unibct.errors import UserError
+from unibct.training.recipe import Recipe, load_recipe, shipped_recipes
+
+
+def test_the_paper_recipe_is_the_default_of_every_field():
+    paper = load_recipe("paper")
+    assert paper == Recipe(dim=512, flip=True)  # the flip is usual for faces
+    rates = [paper.learning_rate(e) for e in (0, 19.9, 20, 26, 32, 34.9)]
+    assert rates == pytest.approx([0.1, 0.1, 0.01, 0.001, 0.0001, 0.0001])
+
+
+def test_cosine_and_warm_up():
+    recipe = Recipe(schedule="cosine", epochs=10, lr=0.2, lr_warmup_epochs=2)
+    assert recipe.learning_rate(0) == 0
+    assert recipe.learning_rate(1) == pytest.approx(0.1 * (1 + math.cos(math.pi / 10)) / 2)
+    assert recipe.learning_rate(5) == pytest.approx(0.1)
+    assert recipe.learning_rate(10) == pytest.approx(0)
+
+
+def test_files_and_overrides(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text('architecture = "resnet50"\nepochs = 3\n')
+    recipe = load_recipe(str(path), ["lr=0.5", "schedule=cosine", "refresh_epochs=[1, 2]"])
+    assert (recipe.architecture, recipe.epochs, recipe.lr) == ("resnet50", 3, 0.5)
+    assert (recipe.schedule, recipe.refresh_epochs) == ("cosine", (1, 2))
+    assert {"glyphs", "paper", "ms1mv3-open-class"} <= set(shipped_recipes())
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("epoch=3", "unknown setting 'epoch', did you mean 'epochs'"),
+        ("epochs=0", "epochs = 0: .*greater than or equal to 1"),
+        ("lr=fast", "lr = 'fast'"),
+        ("lam=1.0", "lam = 1.0: .*less than 1"),
+        ("tau=0", "tau = 0"),
+        ("lr=nan", "lr = nan"),
+        ("schedule=linear", "schedule = 'linear'"),
+        ("milestones=[5, 3]", "milestones must rise"),
+        ("batch_size=1", "batch_size = 1"),
+        ("epochs=true", "epochs = True"),
+        ('lr="0.1"', "lr = '0.1'"),
+        ("seed=-1", "seed = -1"),
+        ("seed=18446744073709551616", "seed = 18446744073709551616"),
+        ("epochs", "write it as key=value"),
+    ],
+)
+def test_bad_values_are_refused_by_name(override, message):
+    with pytest.raises(UserError, match=message) as error:
+        load_recipe("paper", [override])
+    assert "\n" not in str(error.value)
+
+
+def test_missing_or_broken_files_are_named(tmp_path):
+    with pytest.raises(UserError, match="neither a readable TOML file nor one of glyphs, ms1mv3-"):
+        load_recipe("nothing.toml")
+    (tmp_path / "bad.toml").write_text("epochs = = 3")
+    with pytest.raises(UserError, match=r"bad.toml"):
+        load_recipe(str(tmp_path / "bad.toml"))
+
+
+def test_a_recipe_is_frozen():
+    with pytest.raises(ValueError, match="frozen"):
+        Recipe().lr = 1.0  # pyright: ignore
