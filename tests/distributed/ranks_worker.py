@@ -57,7 +57,7 @@ def look(sample: bool) -> dict[str, torch.Tensor]:
     """Losses and gradients of one step, whatever the number of ranks."""
     ranks = current_ranks()
     images, labels, weights, frozen, old = problem()
-    own = ranks.part(BATCH)
+    own = ranks.batch_slice(BATCH)
     model = synced(network(), ranks)
     averaged = AveragedGradients(list(model.parameters()), ranks, bucket_bytes=1000)
     classes = ranks.share(CLASSES)

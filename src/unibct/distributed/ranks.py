@@ -37,7 +37,7 @@ class Ranks:
         """This rank's part of ``range(total)``: consecutive, and of like size for all ranks."""
         return share_of(total, self.rank, self.world)
 
-    def part(self, batch: int) -> slice:
+    def batch_slice(self, batch: int) -> slice:
         """This rank's part of a batch that the ranks divide evenly."""
         own = batch // self.world
         return slice(self.rank * own, (self.rank + 1) * own)
@@ -85,18 +85,18 @@ class Ranks:
             return rows
         return cast(Tensor, _GatheredRows.apply(rows, self))
 
-    def first_s(self, tensor: Tensor) -> Tensor:
+    def broadcast_from_first(self, tensor: Tensor) -> Tensor:
         """The first rank's tensor, in place, everywhere."""
         if self.world > 1:
             dist.broadcast(tensor, src=0)
         return tensor
 
-    def first_numbers(self, *numbers: int) -> list[int]:
+    def broadcast_numbers(self, *numbers: int) -> list[int]:
         """The first rank's numbers, so that all take one branch whatever each sees on its disk."""
         if self.world == 1:
             return list(numbers)
         own = torch.tensor(numbers, dtype=torch.int64, device=_speaking_device())
-        return cast(list[int], self.first_s(own).tolist())
+        return cast(list[int], self.broadcast_from_first(own).tolist())
 
     def summed_array(self, array: NDArray[Any]) -> NDArray[Any]:
         """The sum of all ranks' arrays, by way of the device that they speak over."""
@@ -154,4 +154,4 @@ class _GatheredRows(torch.autograd.Function):
     def backward(ctx: Any, *grad_outputs: Any) -> Any:
         ranks: Ranks = ctx.ranks
         gradient = ranks.summed(grad_outputs[0].contiguous())
-        return gradient[ranks.part(len(gradient))] * ranks.world, None
+        return gradient[ranks.batch_slice(len(gradient))] * ranks.world, None

@@ -24,7 +24,7 @@ def contrast(
     """
     all_labels = ranks.gathered(labels)
     logits = unit(new) @ ranks.gathered(unit(old)).T / tau
-    own = torch.arange(len(all_labels), device=logits.device)[ranks.part(len(all_labels))]
+    own = torch.arange(len(all_labels), device=logits.device)[ranks.batch_slice(len(all_labels))]
     same_class = labels[:, None] == all_labels[None, :]
     same_class[torch.arange(len(labels), device=logits.device), own] = False
     return F.cross_entropy(logits.masked_fill(same_class, -torch.inf), own)

@@ -27,6 +27,6 @@ class MixBct(Method):
         drawn[torch.from_numpy(batch.rng.permutation(size)[: int(self._share * size + 1e-9)])] = (
             True
         )
-        own = drawn[batch.ranks.part(size)]
+        own = drawn[batch.ranks.batch_slice(size)]
         replaced = own.to(batch.rows.device) & self._usable[batch.rows]
         return torch.where(replaced[:, None], self._old.of(batch), batch.embeddings)

@@ -68,7 +68,7 @@ def save_checkpoint(
     """
     name, own = _name(*place), ranks.share(classes)
     final, temporary = folder / name, folder / f".{name}.tmp"
-    if ranks.first_numbers(final.is_dir())[0]:  # another run's, of the same warm-up
+    if ranks.broadcast_numbers(final.is_dir())[0]:  # another run's, of the same warm-up
         return
     ranks.barrier()
     if ranks.first:
@@ -90,7 +90,7 @@ def save_checkpoint(
 
 def find_checkpoint(folder: Path, ranks: Ranks = ALONE) -> Path | None:
     """The last whole checkpoint in a run's folder, as the first of the ranks sees it."""
-    epoch, step = ranks.first_numbers(*max(map(_place, _all(folder)), default=(-1, -1)))
+    epoch, step = ranks.broadcast_numbers(*max(map(_place, _all(folder)), default=(-1, -1)))
     return None if epoch < 0 else folder / _name(epoch, step)
 
 

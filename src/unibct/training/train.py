@@ -94,7 +94,7 @@ def train(
         _require_started_alike(ranks, repr(options), target)
     if resume and ranks.first:
         remove_temporaries(out, _OWN_FILES)
-    finished = resume and bool(ranks.first_numbers((out / DESCRIPTION_FILE).is_file())[0])
+    finished = resume and bool(ranks.broadcast_numbers((out / DESCRIPTION_FILE).is_file())[0])
     found = find_checkpoint(out, ranks) if resume and not finished else None
     if not finished and found is None:
         _require_nothing_but_leftovers(out)
@@ -169,7 +169,7 @@ def _check_ranks(ranks: Ranks, run: Run) -> None:
 def _require_started_alike(ranks: Ranks, options: str, device: torch.device) -> None:
     """Refuse processes that would wait for each other in different places, or train nonsense."""
     own = int(hashlib.sha256(options.encode()).hexdigest()[:15], 16)
-    if ranks.any(ranks.first_numbers(own)[0] != own, device):
+    if ranks.any(ranks.broadcast_numbers(own)[0] != own, device):
         raise UserError(
             "the processes were not started alike: give each the same command, data and "
             "environment, on every machine"

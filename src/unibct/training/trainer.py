@@ -121,7 +121,7 @@ class Trainer:
         if recipe.compile:
             self._forward = cast(nn.Module, torch.compile(self.network))
         for tensor in self.network.state_dict().values():
-            self.ranks.first_s(tensor)
+            self.ranks.broadcast_from_first(tensor)
 
     @property
     def recipe(self) -> Recipe:
@@ -326,7 +326,7 @@ class Trainer:
         recipe = self.recipe
         for start in range(self.step * recipe.batch_size, len(order), recipe.batch_size):
             everyone = order[start : start + recipe.batch_size]
-            own = self.ranks.part(len(everyone))
+            own = self.ranks.batch_slice(len(everyone))
             changes = drawn_changes(
                 len(everyone),
                 rng,
@@ -438,7 +438,7 @@ class Trainer:
         mean_cls, mean_comp = float(sums[0]) / steps, float(sums[1]) / steps
         # The losses were taken before the last step; what came of it shows in an embedding.
         first = order[: recipe.batch_size]
-        look = next(self.pixels.batches(first[self.ranks.part(len(first))], len(first)))
+        look = next(self.pixels.batches(first[self.ranks.batch_slice(len(first))], len(first)))
         finite = np.isfinite(self._model().embed_pixels(look)).all()
         finite &= bool(torch.isfinite(self.class_weights).all())
         finite &= bool(np.isfinite(mean_cls + mean_comp))
@@ -467,7 +467,7 @@ class Trainer:
         """Running means that each rank took over its own images become the first rank's."""
         if not self.recipe.sync_batch_norm:
             for buffer in self.network.buffers():
-                self.ranks.first_s(buffer)
+                self.ranks.broadcast_from_first(buffer)
 
     def finished_model(self) -> Model:
         """The trained model with all that is known of it, from the last checkpoint."""
