@@ -2,7 +2,7 @@
 
 import sys
 import warnings
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,9 @@ from unibct.errors import UserError
 
 if TYPE_CHECKING:
     import torch
+
+Floats: TypeAlias = NDArray[np.floating[Any]]
+Ints: TypeAlias = NDArray[np.int64]
 
 
 def is_tensor(value: object) -> bool:
