@@ -37,7 +37,7 @@ from unibct.data.scenarios import split
 from unibct.embeddings.extraction import embed_images, open_embeddings
 from unibct.errors import UserError
 from unibct.evaluation.evaluate import evaluate_upgrade, search_test
-from unibct.maps.adapter import ADAPTERS, fit_adapter
+from unibct.maps.adapter import fit_adapter
 from unibct.models.model import load_model
 from unibct.report.live import Gains
 from unibct.report.pages.benchmark import command, render_markdown, write_benchmark_report
@@ -595,10 +595,6 @@ def test_the_command_line_plans_without_writing_and_reports_without_training(
     code, bad = run("--seeds", "a", "--out", str(tmp_path / "none"))
     assert code == 2
     assert "--seeds a: write numbers" in bad.err
-
-
-def test_the_help_names_every_adapter():
-    assert cli.ADAPTER_NAMES.split(", ") == list(ADAPTERS)
 
 
 def test_a_report_of_an_unfinished_benchmark_takes_the_seeds_that_are_complete(finished, grid):

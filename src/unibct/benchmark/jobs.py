@@ -23,8 +23,8 @@ from unibct.data.scenarios import (
     split,
 )
 from unibct.errors import UserError
-from unibct.maps.adapter import ADAPTERS
-from unibct.methods import ABLATIONS, METHODS, NO_METHOD, find_method
+from unibct.maps.table import ADAPTERS
+from unibct.methods.table import ABLATIONS, METHODS, NO_METHOD, find_method
 from unibct.models.architectures.table import find_architecture
 from unibct.progress import Progress
 from unibct.training.plan import require_epochs_left, upgrade_recipes

@@ -30,7 +30,7 @@ from unibct.errors import UserError
 from unibct.evaluation.evaluate import tar_name
 from unibct.evaluation.metrics import Floats
 from unibct.files import read_json
-from unibct.methods import NO_METHOD
+from unibct.methods.table import NO_METHOD
 
 
 @dataclass(frozen=True)

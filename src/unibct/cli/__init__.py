@@ -5,14 +5,5 @@ No logic lives here: what a command does can be done from Python as well.
 
 from unibct.cli import data, models, studies  # they register their commands
 from unibct.cli.entry import main
-from unibct.cli.options import ADAPTER_NAMES, METHOD_NAMES, SCENARIO_NAMES
 
-__all__ = [
-    "ADAPTER_NAMES",
-    "METHOD_NAMES",
-    "SCENARIO_NAMES",
-    "data",
-    "main",
-    "models",
-    "studies",
-]
+__all__ = ["data", "main", "models", "studies"]

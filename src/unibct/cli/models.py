@@ -15,11 +15,14 @@ from unibct.cli.options import (
     SetOption,
     SkipOption,
     app,
+    described,
     say,
 )
+from unibct.maps.table import ADAPTERS
+from unibct.methods.table import DEFAULT_METHOD, METHODS, NO_METHOD
 
 
-@app.command("train")
+@app.command("train", epilog=described("Methods", METHODS))
 def train_command(
     data: DataArgument,
     out: Annotated[Path, typer.Option(help="the model's folder")],
@@ -29,7 +32,9 @@ def train_command(
     ] = None,
     method: Annotated[
         str | None,
-        typer.Option(help=f"{METHOD_NAMES}  [default: unibct-plus with --old, else none]"),
+        typer.Option(
+            help=f"{METHOD_NAMES}  [default: {DEFAULT_METHOD} with --old, else {NO_METHOD}]"
+        ),
     ] = None,
     recipe: RecipeOption = "glyphs",
     set_: SetOption = None,
@@ -94,7 +99,7 @@ def train_command(
     say(f"{out}: {model.architecture}, dimension {model.dim}, fingerprint {model.fingerprint}")
 
 
-@app.command("adapt")
+@app.command("adapt", epilog=described("Maps", ADAPTERS))
 def adapt_command(
     data: DataArgument,
     new: Annotated[Path, typer.Option(metavar="MODEL", help="the new model's folder")],

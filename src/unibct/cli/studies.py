@@ -22,6 +22,7 @@ from unibct.cli.options import (
     number,
 )
 from unibct.errors import UserError
+from unibct.methods.table import DEFAULT_METHOD
 
 
 @app.command("evaluate")
@@ -102,7 +103,7 @@ def evaluate_command(
 @app.command("demo")
 def demo_command(
     scenario: Annotated[str, typer.Option(help=SCENARIO_NAMES)] = "extended-data",
-    method: Annotated[str, typer.Option(help=METHOD_NAMES)] = "unibct-plus",
+    method: Annotated[str, typer.Option(help=METHOD_NAMES)] = DEFAULT_METHOD,
     seed: Annotated[int, typer.Option(min=0, help="chooses the split and the weights")] = 0,
     out: Annotated[Path, typer.Option(help="folder for models and report")] = Path("runs/demo"),
     set_: SetOption = None,
@@ -177,7 +178,8 @@ def benchmark_command(
         str | None,
         typer.Option(
             metavar="A,B",
-            help=f"{METHOD_NAMES}, {ADAPTER_NAMES}, or paper, all  [default: paper,unibct-plus]",
+            help=f"{METHOD_NAMES}, {ADAPTER_NAMES}, or paper, all  "
+            f"[default: paper,{DEFAULT_METHOD}]",
         ),
     ] = None,
     seeds: Annotated[

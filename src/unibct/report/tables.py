@@ -14,8 +14,8 @@ import numpy as np
 from unibct.benchmark.results import Measured, Results
 from unibct.benchmark.statistics import Estimate
 from unibct.evaluation.evaluate import CONFIDENCE, Verdict, joint_verdict
-from unibct.maps.adapter import ADAPTERS
-from unibct.methods import NO_METHOD
+from unibct.maps.table import ADAPTERS
+from unibct.methods.table import NO_METHOD
 from unibct.progress import clock
 
 BASELINE = "unibct"

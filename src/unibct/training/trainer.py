@@ -27,7 +27,8 @@ from unibct.embeddings.extraction import cached_embeddings, embed_pixel_batches,
 from unibct.errors import UserError
 from unibct.files import write_text
 from unibct.losses.sharded_arcface import sharded_arcface
-from unibct.methods import Batch, Method, OldKnowledge, Settings, find_method
+from unibct.methods.base import Batch, Method, OldKnowledge, Settings
+from unibct.methods.table import find_method
 from unibct.models.architectures.table import InputSpec, build_network
 from unibct.models.model import Model, to_input
 from unibct.progress import Advance, Progress

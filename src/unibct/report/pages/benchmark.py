@@ -13,7 +13,7 @@ from unibct.benchmark.results import Results, as_csv
 from unibct.benchmark.run import Benchmark
 from unibct.evaluation.evaluate import HEADLINE_FAR, SearchTest, far_note, search_test
 from unibct.files import write_text
-from unibct.methods import DEFAULT_METHOD, NO_METHOD
+from unibct.methods.table import DEFAULT_METHOD, NO_METHOD
 from unibct.report.curves import METHOD_COLOURS, cmc_svg, matrix_svg, roc_svg
 from unibct.report.pages.demo import rendered
 from unibct.report.pictures import searched_queries
