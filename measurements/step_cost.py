@@ -21,7 +21,8 @@ from unibct.losses.arcface import arcface
 from unibct.methods.base import Batch, OldKnowledge, Settings
 from unibct.methods.table import METHODS
 from unibct.models.architectures.table import build_network, find_architecture
-from unibct.models.model import Model, to_input
+from unibct.models.input import to_input
+from unibct.models.model import Model
 from unibct.training.recipe import load_recipe
 
 ROUNDS = 60

@@ -38,7 +38,7 @@ from unibct.embeddings.extraction import embed_images, open_embeddings
 from unibct.errors import UserError
 from unibct.evaluation.evaluate import evaluate_upgrade, search_test
 from unibct.maps.adapter import fit_adapter
-from unibct.models.model import load_model
+from unibct.models.folder import load_model
 from unibct.report.live import Gains
 from unibct.report.pages.benchmark import command, render_markdown, write_benchmark_report
 from unibct.report.tables import all_tables, chain_averages

@@ -16,7 +16,7 @@ from unibct.embeddings.extraction import open_embeddings
 from unibct.errors import UserError
 from unibct.maps.table import ADAPTERS
 from unibct.methods.table import METHODS
-from unibct.models.model import load_model
+from unibct.models.folder import load_model
 
 SET = [part for setting in TINY for part in ("--set", setting)]
 

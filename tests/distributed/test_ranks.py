@@ -23,7 +23,7 @@ from unibct.embeddings.store import open_embeddings
 from unibct.errors import UserError
 from unibct.losses.arcface import arcface
 from unibct.losses.sharded_arcface import sharded_arcface
-from unibct.models.model import load_model
+from unibct.models.folder import load_model
 from unibct.training import train
 from unibct.training.checkpoints import find_checkpoint, read_checkpoint
 

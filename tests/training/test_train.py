@@ -16,7 +16,7 @@ from unibct.data.scenarios import split
 from unibct.embeddings import extraction as embeddings
 from unibct.errors import UserError
 from unibct.methods.table import METHODS
-from unibct.models.model import load_model
+from unibct.models.folder import load_model
 from unibct.training import train, trainer
 from unibct.training.plan import plan_run, upgrade_recipes
 from unibct.training.recipe import load_recipe

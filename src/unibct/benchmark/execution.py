@@ -40,7 +40,8 @@ from unibct.evaluation.metrics import Floats
 from unibct.files import atomic_file, read_json, write_json
 from unibct.maps.adapter import fit_adapter
 from unibct.models.architectures.table import find_architecture
-from unibct.models.model import Model, load_model, save_model
+from unibct.models.folder import load_model, save_model
+from unibct.models.model import Model
 from unibct.progress import Progress, Silent
 from unibct.training.train import train
 from unibct.training.trainer import METRICS_FILE

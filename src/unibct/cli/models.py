@@ -71,7 +71,7 @@ def train_command(
     torchrun --nproc-per-node=4 -m unibct train DATA --out models/old
     """
     from unibct.data.readers.table import open_images
-    from unibct.models.model import load_model
+    from unibct.models.folder import load_model
     from unibct.progress import terminal_progress
     from unibct.training.recipe import load_recipe
     from unibct.training.train import train
@@ -121,7 +121,7 @@ def adapt_command(
     from unibct.data.readers.table import open_images
     from unibct.distributed.device import pick_device
     from unibct.files import require_absent
-    from unibct.models.model import load_model, save_model
+    from unibct.models.folder import load_model, save_model
     from unibct.progress import terminal_progress
     from unibct.training.adapt import adapt
 
@@ -165,7 +165,7 @@ def embed_command(
     from unibct.distributed.device import pick_device
     from unibct.distributed.ranks import current_ranks
     from unibct.embeddings.extraction import embed_images_to_store
-    from unibct.models.model import load_model
+    from unibct.models.folder import load_model
     from unibct.progress import terminal_progress
 
     loaded = load_model(model, device=pick_device(device))

@@ -20,7 +20,7 @@ from unibct.evaluation.protocols.ijb.meta import read_meta
 from unibct.evaluation.protocols.images import recognised_protocol
 from unibct.evaluation.protocols.pairs import compare_on_pairs, evaluate_pairs
 from unibct.examples.miniatures import coloured, make_ijbc, make_ms1mv3
-from unibct.models.model import load_model
+from unibct.models.folder import load_model
 
 
 def run(*arguments):

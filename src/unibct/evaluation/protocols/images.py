@@ -8,7 +8,7 @@ from unibct.embeddings.extraction import embed_images
 from unibct.embeddings.store import DESCRIPTION_FILE, Embeddings, open_embeddings
 from unibct.errors import UserError
 from unibct.evaluation.evaluate import HEADLINE_FAR, Evaluation, evaluate_upgrade
-from unibct.models.model import load_model
+from unibct.models.folder import load_model
 from unibct.progress import Progress
 
 PROTOCOLS = ("images", "pairs", "ijbc", "ijbb")

@@ -24,7 +24,7 @@ from unibct.evaluation.evaluate import (
     sampled_criterion,
 )
 from unibct.evaluation.metrics import Floats, FoldAccuracy, fold_accuracy
-from unibct.models.model import load_model
+from unibct.models.folder import load_model
 from unibct.progress import Progress, Silent
 
 METRIC = "accuracy"

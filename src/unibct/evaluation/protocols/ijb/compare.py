@@ -14,7 +14,8 @@ from unibct.evaluation.protocols.ijb.meta import Meta, read_meta
 from unibct.evaluation.protocols.ijb.protocol import IjbEvaluation, evaluate_templates
 from unibct.evaluation.protocols.ijb.templates import Pooled, pool_templates
 from unibct.files import mapped_array
-from unibct.models.model import Model, load_model
+from unibct.models.folder import load_model
+from unibct.models.model import Model
 from unibct.progress import Progress
 
 Source: TypeAlias = Model | NDArray[Any]
