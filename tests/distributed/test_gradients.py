@@ -46,12 +46,12 @@ def test_gradients_are_averaged_in_fixed_buckets_from_the_last_layer(sent):
     assert sent == []
     averaged = AveragedGradients(ours.parameters(), Twins(), bucket_bytes=25 * 4)
     for _ in range(2):
-        found = step(ours, averaged)
+        averages = step(ours, averaged)
         # Biases and weights of 6 and 30, 5 and 20, 4 and 12 numbers; at most 25 in a bucket.
         assert sent == [6, 30, 25, 16]
         sent.clear()
-        for gradient, expected in zip(found, want, strict=True):
+        for gradient, expected in zip(averages, want, strict=True):
             if expected is None:
-                assert gradient is None, "a parameter that has no part in the loss"
+                assert gradient is None, "the loss does not use this parameter"
             else:
                 assert torch.equal(gradient, expected / 2)
