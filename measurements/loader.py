@@ -27,7 +27,7 @@ from unibct.data.readers.table import open_images
 from unibct.examples.miniatures import make_ms1mv3
 from unibct.losses.arcface import arcface
 from unibct.models.architectures.table import build_network, find_architecture
-from unibct.models.model import to_input
+from unibct.models.input import to_input
 
 BATCH, STEPS, ROUNDS = 64, 6, 3
 

@@ -18,9 +18,11 @@ from unibct.data.loader import read_pixels
 from unibct.data.readers.table import open_images
 from unibct.embeddings.extraction import embed_pixel_batches
 from unibct.losses.arcface import arcface
-from unibct.methods import METHODS, Batch, OldKnowledge, Settings
+from unibct.methods.base import Batch, OldKnowledge, Settings
+from unibct.methods.table import METHODS
 from unibct.models.architectures.table import build_network, find_architecture
-from unibct.models.model import Model, to_input
+from unibct.models.input import to_input
+from unibct.models.model import Model
 from unibct.training.recipe import load_recipe
 
 ROUNDS = 60

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from unibct.evaluation.upgrade import evaluate_upgrade
     from unibct.losses.arcface import arcface
     from unibct.maps.adapter import fit_adapter
-    from unibct.models.model import load_model, save_model
+    from unibct.models.folder import load_model, save_model
     from unibct.prototypes.class_prototypes import class_prototypes, structural_weights
     from unibct.prototypes.streaming import refined_prototypes
     from unibct.report.pages.benchmark import write_benchmark_report
@@ -32,8 +32,8 @@ _HOMES = {
     "UserError": "errors",
     "open_images": "data.readers.table",
     "split": "data.scenarios",
-    "load_model": "models.model",
-    "save_model": "models.model",
+    "load_model": "models.folder",
+    "save_model": "models.folder",
     "embed_images": "embeddings.extraction",
     "embed_images_to_store": "embeddings.extraction",
     "open_embeddings": "embeddings.store",

@@ -1,6 +1,6 @@
 """``python -m unibct``."""
 
-from unibct.cli import main
+from unibct.cli.entry import main
 
 if __name__ == "__main__":
     main()

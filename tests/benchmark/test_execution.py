@@ -8,7 +8,7 @@ from unibct.embeddings.store import open_embeddings
 from unibct.evaluation.criterion import estimate
 from unibct.evaluation.upgrade import evaluate_upgrade
 from unibct.maps.adapter import fit_adapter
-from unibct.models.model import load_model
+from unibct.models.folder import load_model
 
 
 def test_every_cell_is_what_the_commands_would_give_by_hand(finished):

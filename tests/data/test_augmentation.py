@@ -8,7 +8,7 @@ from unibct.data.loader import read_pixels
 from unibct.data.scenarios import split
 from unibct.embeddings.extraction import embed_pixel_batches
 from unibct.embeddings.store import open_embeddings
-from unibct.methods import Batch, OldKnowledge
+from unibct.methods.base import Batch, OldKnowledge
 from unibct.training import train
 from unibct.training.recipe import load_recipe
 

@@ -8,8 +8,9 @@ from PIL import Image
 
 from unibct.data import loader
 from unibct.data.decoding import UnreadableImageError, decode, fit
+from unibct.data.image_set import select_listed
 from unibct.data.loader import read_pixels
-from unibct.data.readers.table import open_images, select_listed
+from unibct.data.readers.table import open_images
 from unibct.errors import UserError
 
 

@@ -21,7 +21,7 @@ from unibct.losses.contrast import contrast, neighbour_contrast
 from unibct.losses.point_to_set import point_to_set
 from unibct.losses.regress import regress
 from unibct.losses.sharded_arcface import sharded_arcface
-from unibct.models.model import load_model
+from unibct.models.folder import load_model
 from unibct.training import train, trainer
 from unibct.training.recipe import load_recipe
 

@@ -7,7 +7,7 @@ import pytest
 from unibct.data.scenarios import SCENARIOS
 from unibct.errors import UserError
 from unibct.examples import rehearsal
-from unibct.models.model import load_model
+from unibct.models.folder import load_model
 from unibct.training.recipe import Recipe, load_recipe
 
 

@@ -1,38 +1,11 @@
 import numpy as np
 import pytest
 import torch
-from scipy.linalg import orthogonal_procrustes
-from sklearn.linear_model import Ridge
 
+from tests.maps.cases import case, naive_weights, rotation, unit
 from unibct.errors import UserError
-from unibct.maps.adapter import (
-    ADAPTERS,
-    Adapter,
-    balanced_weights,
-    fit_adapter,
-    least_squares,
-    procrustes,
-)
-
-
-def unit(x):
-    return x / np.linalg.norm(x, axis=1, keepdims=True)
-
-
-def rotation(dim, seed=0):
-    return np.linalg.qr(np.random.default_rng(seed).normal(size=(dim, dim)))[0]
-
-
-def case(rows=60, new_dim=6, old_dim=6, seed=0):
-    """Unrelated embeddings, of any length, in five classes of different size."""
-    rng = np.random.default_rng(seed)
-    labels = np.minimum(rng.geometric(0.4, rows), 5) - 1
-    return rng.normal(size=(rows, new_dim)), rng.normal(size=(rows, old_dim)), labels
-
-
-def naive_weights(labels):
-    classes = set(labels.tolist())
-    return np.array([1 / (labels == c).sum() / len(classes) for c in labels])
+from unibct.maps.adapter import Adapter, balanced_weights, fit_adapter
+from unibct.maps.table import ADAPTERS
 
 
 def test_every_class_counts_the_same():
@@ -40,45 +13,6 @@ def test_every_class_counts_the_same():
     weights = balanced_weights(labels, 7).numpy()
     assert np.allclose(weights, naive_weights(labels))
     assert np.allclose([weights[labels == c].sum() for c in (2, 7, 9)], 1 / 3)
-
-
-def test_procrustes_equals_scipy_and_is_orthogonal():
-    new, old, labels = case()
-    weights = naive_weights(labels)
-    ours = procrustes(*map(torch.from_numpy, (new, old, weights))).numpy()
-    root = np.sqrt(weights)[:, None]
-    theirs, _ = orthogonal_procrustes(root * unit(new), root * unit(old))
-    assert np.allclose(ours, theirs.T, atol=1e-10)
-    assert np.allclose(ours @ ours.T, np.eye(6), atol=1e-12)
-    unweighted, _ = orthogonal_procrustes(unit(new), unit(old))
-    assert not np.allclose(ours, unweighted.T, atol=1e-2), "the weights matter here"
-
-
-def test_procrustes_recovers_a_rotation():
-    new, _, labels = case()
-    turn = rotation(6)
-    adapter = fit_adapter("procrustes", new, new @ turn.T, labels)
-    assert np.allclose(adapter.layers[0][0].numpy(), turn, atol=1e-5)
-    assert np.allclose(adapter(new), unit(new @ turn.T), atol=1e-5)
-
-
-def test_least_squares_equals_scikit_learn():
-    new, old, labels = case(new_dim=7, old_dim=4)
-    weights = naive_weights(labels)
-    ours = least_squares(*map(torch.from_numpy, (new, old, weights))).numpy()
-    # Rows of length 1 whose weights sum to 1: the mean variance of a direction is 1/dim.
-    ridge = Ridge(alpha=1e-3 / 7, fit_intercept=False)
-    theirs = ridge.fit(unit(new), unit(old), sample_weight=weights).coef_
-    assert np.allclose(ours, theirs, atol=1e-10)
-    # The ridge is slight: nearly the solution of numpy's plain least squares.
-    root = np.sqrt(weights)[:, None]
-    plain = np.linalg.lstsq(root * unit(new), root * unit(old), rcond=None)[0].T
-    assert np.abs(ours - plain).max() < 0.01
-
-
-def test_least_squares_stands_fewer_images_than_dimensions():
-    new, old, labels = case(rows=5, new_dim=8, old_dim=8)
-    assert np.allclose(fit_adapter("linear", new, old, labels)(new), unit(old), atol=0.05)
 
 
 @pytest.mark.parametrize("kind", ADAPTERS)
@@ -90,22 +24,6 @@ def test_every_adapter_beats_the_identity(kind):
     identity = (unit(new[1500:]) * old[1500:]).sum(axis=1)
     assert identity.mean() < 0.5
     assert cosine.mean() > 0.9
-
-
-def test_a_nonlinear_map_is_better_learnt_by_the_mlp():
-    # Embeddings on a circle, whose old ones go round it twice as fast.
-    angle = np.random.default_rng(0).uniform(0, 2 * np.pi, 1500)
-    labels = np.arange(1500) % 5
-    new, old = (
-        np.stack([np.cos(k * angle), np.sin(k * angle)], axis=1) @ rotation(16, seed=k)[:2]
-        for k in (1, 2)
-    )
-    mean = {}
-    for kind in ADAPTERS:
-        adapted = fit_adapter(kind, new[:1000], old[:1000], labels[:1000])(new[1000:])
-        mean[kind] = (adapted * old[1000:]).sum(axis=1).mean()
-    assert mean["mlp"] > 0.9
-    assert mean["linear"] < 0.3
 
 
 @pytest.mark.parametrize("kind", ADAPTERS)
@@ -156,20 +74,6 @@ def test_two_layers_have_a_relu_between_them():
     assert np.allclose(adapter(np.array([[-6.0, 8.0]])), [[0.5**0.5, 0.5**0.5]])
 
 
-def test_same_seed_same_mlp_whatever_the_global_state():
-    new, old, labels = case()
-
-    def fitted(seed):
-        return fit_adapter("mlp", new, old, labels, seed=seed)(new)
-
-    torch.manual_seed(1)
-    first, state = fitted(3), torch.get_rng_state()
-    assert torch.equal(state, torch.manual_seed(1).get_state()), "and leaves it as it was"
-    torch.manual_seed(2)
-    assert np.array_equal(fitted(3), first)
-    assert not np.allclose(fitted(4), first, atol=1e-3)
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -185,3 +89,14 @@ def test_bad_input_is_named(change, message):
     arguments |= {"labels": np.zeros(4, dtype=int)} | change
     with pytest.raises(UserError, match=message):
         fit_adapter(**arguments)
+
+
+@pytest.mark.parametrize("kind", ADAPTERS)
+def test_an_adapter_is_made_again_from_its_tensors(kind):
+    new, old, labels = case()
+    adapter = fit_adapter(kind, new, old, labels)
+    again = Adapter.of_tensors(kind, adapter.tensors())
+    assert np.array_equal(again(new), adapter(new))
+    assert again.new_dim == 6
+    with pytest.raises(UserError, match="takes embeddings of dimension 6, not 5"):
+        again(new[:, :5])

@@ -1,53 +1,12 @@
-import json
-import shutil
-
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
-import unibct
+from tests.models.cases import small_model
 from unibct.errors import UserError
-from unibct.models.architectures.table import ARCHITECTURES, InputSpec, build_network
-from unibct.models.model import Model, load_model, save_model
-
-
-def small_model(seed=0, **changes) -> Model:
-    spec = InputSpec(32, 32, 1)
-    network = build_network("resnet-small", spec, 16, seed=seed).eval()
-    options = {"class_names": ("a", "b"), "class_weights": torch.ones(2, 16)} | changes
-    return Model(network, "resnet-small", spec, 16, **options)
-
-
-@pytest.mark.parametrize("name", ARCHITECTURES)
-def test_every_architecture_gives_its_dimension(name):
-    architecture = ARCHITECTURES[name]
-    spec = architecture.input
-    network = build_network(name, spec, architecture.dim)
-    network.train()
-    out = network(torch.randn(2, spec.channels, spec.height, spec.width))
-    assert out.shape == (2, architecture.dim)
-    assert (spec.height, architecture.dim) == ((112, 512) if "small" not in name else (32, 128))
-    out.square().sum().backward()
-    for name, parameter in network.named_parameters():
-        assert parameter.grad is not None or not parameter.requires_grad, name
-
-
-@pytest.mark.parametrize(
-    ("name", "millions"),
-    # Published sizes: torchvision's ResNet less its 1000-way layer, InsightFace's IResNet.
-    [
-        ("resnet18", 11.689512 - 0.513 + 0.262656),
-        ("resnet50", 25.557032 - 2.049 + 1.049088),
-        ("iresnet18", 24.025600),
-        ("iresnet50", 43.590848),
-    ],
-)
-def test_parameter_counts_are_those_of_the_field(name, millions):
-    architecture = ARCHITECTURES[name]
-    network = build_network(name, architecture.input, 512)
-    count = sum(parameter.numel() for parameter in network.parameters())
-    assert count / 1e6 == pytest.approx(millions, abs=2e-6)
+from unibct.models.input import InputSpec
+from unibct.models.model import Model, evaluating
 
 
 def test_weights_come_from_the_seed_alone():
@@ -69,22 +28,6 @@ def test_fingerprint_changes_with_what_determines_the_output_only():
     assert model.fingerprint != fingerprint
     other_input = Model(small_model().network, "resnet-small", InputSpec(32, 32, 1, 0.4), 16)
     assert other_input.fingerprint != fingerprint
-
-
-def test_round_trip(tmp_path):
-    model = small_model(training={"method": "none"}, old_fingerprint="abc")
-    save_model(model, tmp_path / "m")
-    loaded = unibct.load_model(tmp_path / "m")
-    assert loaded.fingerprint == model.fingerprint
-    assert (loaded.class_names, loaded.old_fingerprint) == (("a", "b"), "abc")
-    assert loaded.training == {"method": "none"}
-    assert torch.equal(loaded.class_weights, model.class_weights)
-    images = np.random.default_rng(0).integers(0, 255, (5, 32, 32)).astype(np.uint8)
-    assert np.array_equal(model.embed(images), loaded.embed(images))
-    described = json.loads((tmp_path / "m" / "model.json").read_text())
-    assert described["architecture"] == "resnet-small"
-    assert described["input"]["height"] == 32
-    assert not list(tmp_path.glob("**/*.tmp"))
 
 
 def test_embed_takes_many_forms(tmp_path):
@@ -137,39 +80,6 @@ def test_embed_names_bad_input(images, message):
         small_model().embed(images)
 
 
-def test_loading_names_what_is_wrong(tmp_path):
-    with pytest.raises(UserError, match="is not a model folder"):
-        load_model(tmp_path)
-    save_model(small_model(), tmp_path / "m")
-    save_model(small_model(1), tmp_path / "n")
-    weights = tmp_path / "m" / "model.safetensors"
-    whole = weights.read_bytes()
-    weights.write_bytes((tmp_path / "n" / "model.safetensors").read_bytes())
-    with pytest.raises(UserError, match=r"does not belong to model.json"):
-        load_model(tmp_path / "m")
-    weights.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(UserError, match="cannot be loaded as a model"):
-        load_model(tmp_path / "m")
-    description = tmp_path / "n" / "model.json"
-    described = json.loads(description.read_text())
-    for change, message in [
-        ({"architecture": "vgg"}, "unknown architecture 'vgg'"),
-        ({"format": 99}, "has format 99"),
-        ({"dim": None}, "cannot be loaded"),
-        ({"input": 3}, "cannot be loaded"),
-    ]:
-        description.write_text(json.dumps(described | change))
-        with pytest.raises(UserError, match=message):
-            load_model(tmp_path / "n")
-    del described["classes"]
-    description.write_text(json.dumps(described))
-    with pytest.raises(UserError, match="lacks the entry 'classes'"):
-        load_model(tmp_path / "n")
-    description.write_text("{")
-    with pytest.raises(UserError, match=r"model.json cannot be read"):
-        load_model(tmp_path / "n")
-
-
 def test_a_file_and_its_pillow_image_are_the_same(tmp_path):
     rng = np.random.default_rng(0)
     model = small_model()
@@ -185,11 +95,29 @@ def test_a_file_and_its_pillow_image_are_the_same(tmp_path):
             assert np.array_equal(model.embed([image]), model.embed([path])), path
 
 
-def test_a_folder_never_mixes_two_models(tmp_path):
-    save_model(small_model(), str(tmp_path / "m"))
-    save_model(small_model(1, class_weights=None, class_names=("a",)), tmp_path / "m")
-    assert load_model(tmp_path / "m").class_weights is None
-    save_model(small_model(), tmp_path / "n")
-    shutil.copy(tmp_path / "n" / "classifier.safetensors", tmp_path / "m")
-    with pytest.raises(UserError, match=r"classifier.safetensors does not belong"):
-        load_model(tmp_path / "m")
+def test_raw_embeddings_add_the_mirrored_image_and_keep_their_length():
+    model = small_model()
+    pixels = np.random.default_rng(0).integers(0, 255, (3, 32, 32, 1)).astype(np.uint8)
+    plain = model.raw_embeddings(pixels, flip_test=False)
+    turned = model.raw_embeddings(pixels[:, :, ::-1], flip_test=False)
+    assert np.allclose(model.raw_embeddings(pixels), plain + turned, atol=1e-5)
+    lengths = np.linalg.norm(plain, axis=1, keepdims=True)
+    assert not np.allclose(lengths, 1, atol=0.01)
+    assert np.allclose(plain / lengths, model.embed_pixels(pixels), atol=1e-6)
+
+
+def test_evaluation_mode_ends_with_the_block():
+    network = small_model().network.train()
+    with pytest.raises(KeyError), evaluating(network):
+        assert not network.training
+        raise KeyError
+    assert network.training
+
+
+def test_the_fingerprint_stays_what_it_was():
+    network = torch.nn.Linear(2, 3)
+    with torch.no_grad():
+        network.weight.copy_(torch.arange(6.0).view(3, 2))
+        network.bias.fill_(0.5)
+    model = Model(network, "resnet-small", InputSpec(32, 32, 1), 3)
+    assert model.fingerprint == "000f5d9ba3af6ac09fbfb2885c62b711"

@@ -17,7 +17,8 @@ import torch
 
 from unibct.data.readers.table import open_images
 from unibct.embeddings import extraction as embeddings
-from unibct.models.model import Model, load_model
+from unibct.models.folder import load_model
+from unibct.models.model import Model
 from unibct.training import train, trainer
 from unibct.training.recipe import load_recipe
 

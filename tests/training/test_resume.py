@@ -15,7 +15,7 @@ import torch
 from tests.conftest import TINY
 from unibct.distributed.ranks import Ranks, share_of
 from unibct.errors import UserError
-from unibct.models.model import load_model
+from unibct.models.folder import load_model
 from unibct.training import checkpoints, train, trainer
 from unibct.training.checkpoints import find_checkpoint, read_checkpoint, save_checkpoint
 from unibct.training.loss_scale import LossScale

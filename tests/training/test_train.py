@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from tests.conftest import TINY
-from unibct import methods
 from unibct.data.loader import read_pixels
 from unibct.data.readers.table import open_images
 from unibct.data.scenarios import split
 from unibct.embeddings import extraction as embeddings
 from unibct.errors import UserError
-from unibct.models.model import load_model
+from unibct.methods.table import METHODS
+from unibct.models.folder import load_model
 from unibct.training import train, trainer
 from unibct.training.plan import plan_run, upgrade_recipes
 from unibct.training.recipe import load_recipe
@@ -35,7 +35,7 @@ def old_model(sets, tmp_path_factory):
     return train.train(sets[0], RECIPE, tmp_path_factory.mktemp("old") / "m", device="cpu")
 
 
-@pytest.mark.parametrize("method", methods.METHODS)
+@pytest.mark.parametrize("method", METHODS)
 def test_every_method_trains(method, sets, old_model, tmp_path):
     out = tmp_path / "new"
     model = train.train(sets[1], RECIPE, out, old=old_model, method=method, device="cpu")

@@ -29,7 +29,8 @@ from unibct.evaluation.resolution import carried_fars
 from unibct.evaluation.search_test import search_test
 from unibct.files import atomic_file, write_json
 from unibct.maps.adapter import fit_adapter
-from unibct.models.model import Model, save_model
+from unibct.models.folder import save_model
+from unibct.models.model import Model
 from unibct.progress import Progress, Silent
 from unibct.training.train import train
 from unibct.training.trainer import METRICS_FILE

@@ -13,7 +13,7 @@ from unibct.benchmark.workspace import RESULT_FILE, is_finished
 from unibct.files import read_json
 from unibct.losses.arcface import arcface
 from unibct.models.architectures.table import build_network, find_architecture
-from unibct.models.model import to_input
+from unibct.models.input import to_input
 from unibct.training.recipe import Recipe
 
 _STEPS = 12

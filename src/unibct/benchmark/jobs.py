@@ -15,8 +15,8 @@ from unibct.data.image_set import ImageSet
 from unibct.data.scenarios import DEFAULT_FRACTION, DEFAULT_SEED, SCENARIOS, nested_split, split
 from unibct.errors import UserError
 from unibct.evaluation.directions import CROSS, NEW_SELF, OLD_SELF, direction_of
-from unibct.maps.adapter import ADAPTERS
-from unibct.methods import NO_METHOD, find_method
+from unibct.maps.table import ADAPTERS
+from unibct.methods.table import NO_METHOD, find_method
 from unibct.training.plan import upgrade_recipes
 from unibct.training.recipe import Recipe
 

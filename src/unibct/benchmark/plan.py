@@ -9,8 +9,8 @@ from unibct.data.loader import read_pixels
 from unibct.data.readers.table import open_images
 from unibct.data.scenarios import DEFAULT_SEED, SCENARIOS, find_scenario, split
 from unibct.errors import UserError
-from unibct.maps.adapter import ADAPTERS
-from unibct.methods import ABLATIONS, METHODS, NO_METHOD
+from unibct.maps.table import ADAPTERS
+from unibct.methods.table import ABLATIONS, METHODS, NO_METHOD
 from unibct.models.architectures.table import find_architecture
 from unibct.progress import Progress
 from unibct.training.plan import require_epochs_left

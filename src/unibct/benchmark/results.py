@@ -30,7 +30,7 @@ from unibct.evaluation.directions import CROSS, NEW_SELF, OLD_SELF
 from unibct.evaluation.metrics.table import find_metric
 from unibct.evaluation.resolution import tar_name
 from unibct.files import read_json
-from unibct.methods import NO_METHOD
+from unibct.methods.table import NO_METHOD
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,8 @@ from unibct.evaluation.gallery_split import GallerySplit, split_gallery
 from unibct.evaluation.resolution import headline_far
 from unibct.files import read_json
 from unibct.models.architectures.table import find_architecture
-from unibct.models.model import Model, load_model
+from unibct.models.folder import load_model
+from unibct.models.model import Model
 from unibct.progress import Progress
 
 RESULT_FILE = "result.json"

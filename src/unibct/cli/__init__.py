@@ -3,24 +3,7 @@
 No logic lives here: what a command does can be done from Python as well.
 """
 
-from unibct.cli import (  # they register their commands
-    benchmark,
-    data,
-    evaluation,
-    examples,
-    models,
-)
+from unibct.cli import benchmark, data, evaluation, examples, models  # they register commands
 from unibct.cli.entry import main
-from unibct.cli.options import ADAPTER_NAMES, METHOD_NAMES, SCENARIO_NAMES
 
-__all__ = [
-    "ADAPTER_NAMES",
-    "METHOD_NAMES",
-    "SCENARIO_NAMES",
-    "benchmark",
-    "data",
-    "evaluation",
-    "examples",
-    "main",
-    "models",
-]
+__all__ = ["benchmark", "data", "evaluation", "examples", "main", "models"]

@@ -19,6 +19,7 @@ from unibct.cli.options import (
     number,
 )
 from unibct.errors import UserError
+from unibct.methods.table import DEFAULT_METHOD
 
 if TYPE_CHECKING:
     from unibct.benchmark.run import Benchmark
@@ -38,7 +39,7 @@ MethodsOption = Annotated[
     str | None,
     typer.Option(
         metavar="A,B",
-        help=f"{METHOD_NAMES}, {ADAPTER_NAMES}, or paper, all  [default: paper,unibct-plus]",
+        help=f"{METHOD_NAMES}, {ADAPTER_NAMES}, or paper, all  [default: paper,{DEFAULT_METHOD}]",
     ),
 ]
 SeedsOption = Annotated[

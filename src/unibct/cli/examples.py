@@ -6,12 +6,13 @@ from typing import Annotated
 import typer
 
 from unibct.cli.options import METHOD_NAMES, SCENARIO_NAMES, DeviceOption, SetOption, app, names
+from unibct.methods.table import DEFAULT_METHOD
 
 
 @app.command("demo")
 def demo_command(
     scenario: Annotated[str, typer.Option(help=SCENARIO_NAMES)] = "extended-data",
-    method: Annotated[str, typer.Option(help=METHOD_NAMES)] = "unibct-plus",
+    method: Annotated[str, typer.Option(help=METHOD_NAMES)] = DEFAULT_METHOD,
     seed: Annotated[int, typer.Option(min=0, help="chooses the split and the weights")] = 0,
     out: Annotated[Path, typer.Option(help="folder for models and report")] = Path("runs/demo"),
     set_: SetOption = None,

@@ -15,11 +15,14 @@ from unibct.cli.options import (
     SetOption,
     SkipOption,
     app,
+    described,
     say,
 )
+from unibct.maps.table import ADAPTERS
+from unibct.methods.table import DEFAULT_METHOD, METHODS, NO_METHOD
 
 
-@app.command("train")
+@app.command("train", epilog=described("Methods", METHODS))
 def train_command(
     data: DataArgument,
     out: Annotated[Path, typer.Option(help="the model's folder")],
@@ -29,7 +32,9 @@ def train_command(
     ] = None,
     method: Annotated[
         str | None,
-        typer.Option(help=f"{METHOD_NAMES}  [default: unibct-plus with --old, else none]"),
+        typer.Option(
+            help=f"{METHOD_NAMES}  [default: {DEFAULT_METHOD} with --old, else {NO_METHOD}]"
+        ),
     ] = None,
     recipe: RecipeOption = "glyphs",
     set_: SetOption = None,
@@ -66,7 +71,7 @@ def train_command(
     torchrun --nproc-per-node=4 -m unibct train DATA --out models/old
     """
     from unibct.data.readers.table import open_images
-    from unibct.models.model import load_model
+    from unibct.models.folder import load_model
     from unibct.progress import terminal_progress
     from unibct.training.recipe import load_recipe
     from unibct.training.train import train
@@ -94,7 +99,7 @@ def train_command(
     say(f"{out}: {model.architecture}, dimension {model.dim}, fingerprint {model.fingerprint}")
 
 
-@app.command("adapt")
+@app.command("adapt", epilog=described("Maps", ADAPTERS))
 def adapt_command(
     data: DataArgument,
     new: Annotated[Path, typer.Option(metavar="MODEL", help="the new model's folder")],
@@ -116,7 +121,7 @@ def adapt_command(
     from unibct.data.readers.table import open_images
     from unibct.distributed.device import pick_device
     from unibct.files import require_absent
-    from unibct.models.model import load_model, save_model
+    from unibct.models.folder import load_model, save_model
     from unibct.progress import terminal_progress
     from unibct.training.adapt import adapt
 
@@ -160,7 +165,7 @@ def embed_command(
     from unibct.distributed.device import pick_device
     from unibct.distributed.ranks import current_ranks
     from unibct.embeddings.extraction import embed_images_to_store
-    from unibct.models.model import load_model
+    from unibct.models.folder import load_model
     from unibct.progress import terminal_progress
 
     loaded = load_model(model, device=pick_device(device))

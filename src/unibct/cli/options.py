@@ -1,19 +1,20 @@
 """The command line's root, and what several commands have in common."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from unibct.data.scenarios import SCENARIOS
 from unibct.errors import UserError
+from unibct.maps.table import ADAPTERS, AdapterEntry
+from unibct.methods.table import METHODS, MethodEntry
 from unibct.progress import is_first_process
 
-SCENARIO_NAMES = "extended-data, open-data, extended-class, open-class, identical-data"
-METHOD_NAMES = (
-    "none, regress, contrast, bct, unibct-centroid, unibct-drop, unibct, unibct-plus, mixbct, "
-    "advbct, nccl, ndpp"
-)
-ADAPTER_NAMES = "procrustes, linear, mlp"
+SCENARIO_NAMES = ", ".join(SCENARIOS)
+METHOD_NAMES = ", ".join(METHODS)
+ADAPTER_NAMES = ", ".join(ADAPTERS)
 
 app = typer.Typer(
     name="unibct",
@@ -65,6 +66,13 @@ def options(
 def names(text: str | None) -> list[str]:
     """The names in a list with commas."""
     return [name.strip() for name in (text or "").split(",") if name.strip()]
+
+
+def described(title: str, entries: Mapping[str, MethodEntry | AdapterEntry]) -> str:
+    """Return a list of names with their descriptions, for the end of a command's help."""
+    width = max(map(len, entries))
+    lines = [f"  {name:{width}}  {entry.description}" for name, entry in entries.items()]
+    return "\n".join(["\b", f"{title}:", *lines])  # \b: click keeps the line breaks
 
 
 def number(text: str, option: str) -> int:

@@ -1,4 +1,5 @@
-"""The processes of one run: who they are, their device, and what they exchange.
+"""The processes of one run: which ranks there are, their devices, and what they exchange.
 
-Losses and training call what lives here; nothing here knows an image, a model folder or a method.
+Losses, methods and training build on this room. Nothing here knows about images, model folders or
+methods.
 """

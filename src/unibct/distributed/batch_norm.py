@@ -1,4 +1,4 @@
-"""Batch normalisation over the batch of all ranks, on any device."""
+"""Batch normalisation over the images of all ranks, on any device."""
 
 from typing import Any, cast
 
@@ -13,7 +13,10 @@ _aten: Any = torch.ops.aten
 
 
 class SyncedBatchNorm(_BatchNorm):
-    """Takes mean and variance over all ranks (torch's own ``SyncBatchNorm`` needs a GPU)."""
+    """Batch normalisation with the mean and variance over all ranks.
+
+    torch's own ``SyncBatchNorm`` needs a GPU. The parameters and buffers of ``norm`` are shared.
+    """
 
     def __init__(self, norm: _BatchNorm, ranks: Ranks) -> None:
         super().__init__(norm.num_features, norm.eps, norm.momentum)
@@ -23,10 +26,10 @@ class SyncedBatchNorm(_BatchNorm):
         self._ranks = ranks
 
     def _check_input_dim(self, input: Tensor) -> None:
-        """Any number of dimensions."""
+        """Accept any number of dimensions."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """As batch normalisation does, of one large batch."""
+        """Normalise as if the batches of all ranks were one: (batch, channels, …) -> same shape."""
         if not self.training:
             return super().forward(input)
         normalised, mean, variance = cast(
@@ -46,7 +49,7 @@ class SyncedBatchNorm(_BatchNorm):
 
 
 def synced(network: nn.Module, ranks: Ranks) -> nn.Module:
-    """The same network (in place), its batch normalisation over all ranks."""
+    """Replace (in place) a network's batch normalisation by one over all ranks."""
     if ranks.world == 1:
         return network
     if next(network.parameters()).is_cuda:
@@ -59,16 +62,16 @@ def synced(network: nn.Module, ranks: Ranks) -> nn.Module:
 
 
 class _Normalised(torch.autograd.Function):
-    """torch's own kernels on this rank's part, corrected for what the other ranks have."""
+    """torch's own kernels on this rank's images, corrected for those of the other ranks."""
 
     @staticmethod
     def forward(ctx: Any, *args: Any) -> Any:
         x, weight, bias, eps, ranks = args
         wide = x.to(torch.promote_types(x.dtype, torch.float32))
-        own = _aten.batch_norm_update_stats(wide, None, None, 0)
-        everyone = ranks.gathered(torch.stack(own)[None])
-        mean = everyone[:, 0].mean(dim=0)
-        variance = everyone[:, 1].mean(dim=0) + everyone[:, 0].var(dim=0, correction=0)
+        own_moments = _aten.batch_norm_update_stats(wide, None, None, 0)
+        means, variances = ranks.gathered(torch.stack(own_moments)[None]).unbind(dim=1)
+        mean = means.mean(dim=0)
+        variance = variances.mean(dim=0) + means.var(dim=0, correction=0)
         ctx.save_for_backward(x, weight, mean, (variance + eps).rsqrt())
         ctx.ranks, ctx.eps = ranks, eps
         ctx.mark_non_differentiable(mean, variance)
@@ -77,13 +80,15 @@ class _Normalised(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Any) -> Any:
         x, weight, mean, inverse = ctx.saved_tensors
-        # Of a unit z = (x − mean)·inverse: weight·inverse·(g − mean of g − z·mean of g·z), with
-        # means over this rank's part; the difference to those over all is linear in x.
+        # With z = (x − mean)·inverse, the gradient of x is
+        # weight·inverse·(g − mean(g) − z·mean(g·z)). torch's kernel takes these two means over
+        # this rank's images; the correction to those over all ranks is linear in x.
         for_input, for_weight, for_bias = _aten.native_batch_norm_backward(
             grad_outputs[0], x, weight, None, None, mean, inverse, True, ctx.eps, [True] * 3
         )
-        own = torch.stack([for_bias, for_weight]) / (x.numel() // x.shape[1])
-        gap, slope = (own - ctx.ranks.summed(own.clone()) / ctx.ranks.world) * (weight * inverse)
+        own_means = torch.stack([for_bias, for_weight]) / (x.numel() // x.shape[1])
+        all_means = ctx.ranks.summed(own_means.clone()) / ctx.ranks.world
+        gap, slope = (own_means - all_means) * (weight * inverse)
         slope *= inverse
         shape = [1, -1, *[1] * (x.ndim - 2)]
         slopes, offsets = (part.to(x.dtype).view(shape) for part in (slope, gap - slope * mean))

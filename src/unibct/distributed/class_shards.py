@@ -1,7 +1,7 @@
-"""Classes spread over the ranks: which rows a rank holds, which of them a step looks at.
+"""Classes divided among the ranks: which rows a rank holds, and which of them a step uses.
 
-With a sample (Partial FC, An et al., 2022) a rank looks at the classes of the batch and at random
-others of its range, so that cost and memory fall with the share.
+With sampling (Partial FC, An et al., 2022) a step uses the classes of the batch and some random
+others of each rank's range, which saves time and memory.
 """
 
 from dataclasses import dataclass
@@ -17,12 +17,12 @@ from unibct.errors import UserError
 
 @dataclass(frozen=True)
 class ClassPart:
-    """Which classes this rank looks at in a step.
+    """The classes that this rank uses in a step.
 
     Attributes:
-        classes: how many there are in all.
-        ranks: over which they are spread.
-        sampled: (rows,) ascending rows of this rank's range; None: all of them.
+        classes: the number of all classes.
+        ranks: the ranks that share them.
+        sampled: (rows,) ascending rows of this rank's range; None means all of them.
     """
 
     classes: int
@@ -31,50 +31,53 @@ class ClassPart:
 
     @property
     def range(self) -> range:
-        """The classes of this rank."""
+        """The classes that this rank holds."""
         return self.ranks.share(self.classes)
 
     @property
     def whole(self) -> bool:
-        """Whether this rank looks at every class."""
+        """Whether this rank uses every class."""
         return self.ranks.world == 1 and self.sampled is None
 
-    def rows(self, own: Tensor) -> Tensor:
-        """(rows in use, dim) of the (own classes, dim) that this rank holds."""
-        return own if self.sampled is None else own[self.sampled]
+    def rows(self, class_vectors: Tensor) -> Tensor:
+        """Select the rows in use: (own classes, dim) -> (rows in use, dim)."""
+        return class_vectors if self.sampled is None else class_vectors[self.sampled]
 
     def columns(self, labels: Tensor) -> Tensor:
-        """The place of each label among the rows in use; −1 for other ranks' classes."""
-        place = labels - self.range.start
-        own = (place >= 0) & (place < len(self.range))
+        """Return each label's index among the rows in use, or −1 for other ranks' classes.
+
+        Every label of this rank must be among the rows in use.
+        """
+        index = labels - self.range.start
+        is_own = (index >= 0) & (index < len(self.range))
         if self.sampled is not None:
-            place = torch.searchsorted(self.sampled, place.clamp(0, len(self.range) - 1))
-        return torch.where(own, place, -1)
+            index = torch.searchsorted(self.sampled, index.clamp(0, len(self.range) - 1))
+        return torch.where(is_own, index, -1)
 
 
 def sampled_classes(
     labels: NDArray[np.int64], own: range, rate: float, rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Rows of ``own`` to look at: those of the labels, and random others up to ``rate`` of it.
+    """Draw the rows of a step: those of the labels, and random others.
 
     Args:
-        labels: the classes of the whole batch.
+        labels: (batch,) the classes of the whole batch.
         own: this rank's range of classes.
-        rate: share of the range; more if the labels alone are more.
-        rng: where the others are drawn from.
+        rate: the share of the range to use; more are used if the labels alone are more.
+        rng: the generator that draws the others.
 
     Returns:
-        Ascending rows, counted from the beginning of ``own``.
+        (rows,) ascending, counted from the beginning of ``own``.
     """
     if not 0 < rate <= 1:
         raise UserError(f"sample_rate must lie in (0, 1], not {rate}")
     present = np.unique(labels[(labels >= own.start) & (labels < own.stop)]) - own.start
-    others = max(round(rate * len(own)), 1) - len(present)
-    draw = rng.random(len(own), dtype=np.float32)
-    if others <= 0:
+    missing = max(round(rate * len(own)), 1) - len(present)
+    keys = rng.random(len(own), dtype=np.float32)  # drawn in any case: the same use of rng
+    if missing <= 0:
         return present
-    draw[present] = 2.0  # never among the smallest
-    negatives = np.argpartition(draw, others - 1)[:others]
+    keys[present] = 2.0  # never among the smallest
+    negatives = np.argpartition(keys, missing - 1)[:missing]
     return np.sort(np.concatenate([present, negatives]))
 
 
@@ -88,8 +91,18 @@ def step_rows(
     momentum: float,
     weight_decay: float,
 ) -> None:
-    """A step of SGD on some rows; the others, and their momentum, stay as they are."""
-    kept = weights[rows]
-    velocity = momentum * momentum_buffer[rows] + gradient + weight_decay * kept
+    """Make a step of SGD (in place) on some rows. The other rows and their momentum stay.
+
+    Args:
+        weights: (own classes, dim).
+        momentum_buffer: (own classes, dim).
+        rows: (rows,) the rows to change.
+        gradient: (rows, dim) their gradients.
+        lr: learning rate.
+        momentum: as in ``torch.optim.SGD``.
+        weight_decay: as in ``torch.optim.SGD``.
+    """
+    before = weights[rows]
+    velocity = momentum * momentum_buffer[rows] + gradient + weight_decay * before
     momentum_buffer[rows] = velocity
-    weights[rows] = kept - lr * velocity
+    weights[rows] = before - lr * velocity

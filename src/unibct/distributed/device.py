@@ -8,13 +8,16 @@ from unibct.errors import UserError
 
 
 def pick_device(name: str = "auto") -> torch.device:
-    """``auto``: a GPU if there is one (each local rank its own), else the CPU."""
-    own_gpu = name == "cuda" or (name == "auto" and torch.cuda.is_available())
-    if own_gpu and local_rank() > 0:
+    """Return the device called ``name``.
+
+    ``auto`` is a GPU if there is one, else the CPU. Each process of a machine gets its own GPU.
+    """
+    wants_own_gpu = name == "cuda" or (name == "auto" and torch.cuda.is_available())
+    if wants_own_gpu and local_rank() > 0:
         if local_rank() >= torch.cuda.device_count():
             raise UserError(
                 f"there is no GPU for process {local_rank()} of this machine, which has "
-                f"{torch.cuda.device_count()}; start one process for each, or say --device cpu"
+                f"{torch.cuda.device_count()}; start one process per GPU, or use --device cpu"
             )
         return torch.device("cuda", local_rank())
     if name != "auto":
@@ -29,5 +32,5 @@ def pick_device(name: str = "auto") -> torch.device:
 
 
 def local_rank() -> int:
-    """This process's number on its machine: which GPU it takes."""
+    """Return the number of this process on its machine, which is the number of its GPU."""
     return int(os.environ.get("LOCAL_RANK", "0"))

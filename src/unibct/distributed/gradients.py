@@ -1,8 +1,8 @@
-"""Gradients averaged over the ranks while the backward pass goes on.
+"""Gradients averaged over the ranks during the backward pass.
 
-torch's DistributedDataParallel regroups its buckets after the first step, so that a run that was
-stopped and goes on adds in another order than one that was not. Here the groups are fixed: with
-the same ranks the result is the same to the bit.
+torch's DistributedDataParallel regroups its buckets after the first step, so a resumed run adds in
+another order than one that was never stopped. Here the groups are fixed: with the same number of
+ranks the result is identical to the bit.
 """
 
 from collections.abc import Iterable
@@ -21,24 +21,36 @@ _BUCKET_BYTES = 25 << 20
 
 @dataclass
 class _Bucket:
-    """Parameters whose gradients travel together."""
+    """Parameters whose gradients are sent together.
+
+    Attributes:
+        parameters: the parameters.
+        size: of their gradients, in bytes.
+        ready: how many gradients the backward pass has computed.
+        sums: the gradients in one vector, which becomes their sum over the ranks.
+        work: the running transfer.
+    """
 
     parameters: list[nn.Parameter] = field(default_factory=list[nn.Parameter])
     size: int = 0
-    arrived: int = 0
-    sent: Tensor | None = None
+    ready: int = 0
+    sums: Tensor | None = None
     work: Any = None
 
 
 class AveragedGradients:
-    """Sends the gradients of parameters as they arrive; the last layers' come first."""
+    """Averages the gradients of parameters over the ranks.
+
+    A bucket is sent as soon as all its gradients are computed; the last layers come first.
+    Call ``finish`` after each backward pass.
+    """
 
     def __init__(
         self, parameters: Iterable[nn.Parameter], ranks: Ranks, bucket_bytes: int = _BUCKET_BYTES
     ) -> None:
         self._ranks = ranks
         self._buckets: list[_Bucket] = []
-        self._next = 0
+        self._next_bucket = 0
         if ranks.world == 1:
             return
         for parameter in reversed(list(parameters)):
@@ -48,37 +60,37 @@ class AveragedGradients:
             bucket = self._buckets[-1]
             bucket.parameters.append(parameter)
             bucket.size += size
-            parameter.register_post_accumulate_grad_hook(partial(self._arrived, bucket))
+            parameter.register_post_accumulate_grad_hook(partial(self._gradient_ready, bucket))
 
-    def _arrived(self, bucket: _Bucket, parameter: Tensor) -> None:
-        bucket.arrived += 1
-        # In a fixed order, the same in every rank.
-        while self._next < len(self._buckets):
-            first = self._buckets[self._next]
-            if first.arrived < len(first.parameters):
+    def _gradient_ready(self, bucket: _Bucket, parameter: Tensor) -> None:
+        bucket.ready += 1
+        # Send in a fixed order, which is the same on every rank.
+        while self._next_bucket < len(self._buckets):
+            first = self._buckets[self._next_bucket]
+            if first.ready < len(first.parameters):
                 return
             self._send(first)
 
     def _send(self, bucket: _Bucket) -> None:
-        self._next += 1
-        parts = [
+        self._next_bucket += 1
+        gradients = [
             (torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in bucket.parameters
         ]
-        bucket.sent = torch.cat(parts)
-        bucket.work = dist.all_reduce(bucket.sent, async_op=True)
+        bucket.sums = torch.cat(gradients)
+        bucket.work = dist.all_reduce(bucket.sums, async_op=True)
 
     def finish(self) -> None:
-        """After the backward pass: wait, and put the means in place."""
-        while self._next < len(self._buckets):  # parameters that had no part in the loss
-            self._send(self._buckets[self._next])
+        """Wait for the transfers and replace each gradient by its mean over the ranks."""
+        while self._next_bucket < len(self._buckets):  # of parameters that the loss does not use
+            self._send(self._buckets[self._next_bucket])
         for bucket in self._buckets:
             bucket.work.wait()
-            assert bucket.sent is not None
-            means, begin = bucket.sent.div_(self._ranks.world), 0
+            assert bucket.sums is not None
+            means, begin = bucket.sums.div_(self._ranks.world), 0
             for parameter in bucket.parameters:
                 end = begin + parameter.numel()
                 if parameter.grad is not None:
                     parameter.grad.copy_(means[begin:end].view_as(parameter.grad))
                 begin = end
-            bucket.arrived, bucket.sent, bucket.work = 0, None, None
-        self._next = 0
+            bucket.ready, bucket.sums, bucket.work = 0, None, None
+        self._next_bucket = 0

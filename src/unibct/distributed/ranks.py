@@ -1,7 +1,7 @@
-"""The processes of one run: which of them this is, and what they tell each other.
+"""The processes of one run, called ranks, and how they exchange tensors.
 
-Alone, everything here costs nothing. Started by ``torchrun`` the processes speak over NCCL on
-GPUs and over gloo on CPUs.
+In a single process all of this does nothing. Processes started by ``torchrun`` communicate over
+NCCL on GPUs and over gloo on CPUs.
 """
 
 import atexit
@@ -18,103 +18,109 @@ from torch import Tensor
 from unibct.distributed.device import local_rank
 from unibct.errors import UserError
 
-_WAIT = timedelta(hours=2)  # the first rank may read a large file while the others wait
+_TIMEOUT = timedelta(hours=2)  # the first rank may read a large file while the others wait
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process among ``world`` of them; without arguments, alone."""
+    """This process as one of ``world`` processes. By default it is the only one."""
 
     rank: int = 0
     world: int = 1
 
     @property
     def first(self) -> bool:
-        """Whether this one speaks and writes for all."""
+        """Whether this is the rank that prints and writes files."""
         return self.rank == 0
 
     def share(self, total: int) -> range:
-        """This rank's part of ``range(total)``: consecutive, and of like size for all ranks."""
+        """Return this rank's part of ``range(total)``, see ``share_of``."""
         return share_of(total, self.rank, self.world)
 
     def batch_slice(self, batch: int) -> slice:
-        """This rank's part of a batch that the ranks divide evenly."""
-        own = batch // self.world
-        return slice(self.rank * own, (self.rank + 1) * own)
+        """Return this rank's part of a batch whose size the number of ranks divides."""
+        size = batch // self.world
+        return slice(self.rank * size, (self.rank + 1) * size)
 
     def barrier(self) -> None:
-        """Wait for all ranks."""
+        """Wait until all ranks have come here."""
         if self.world > 1:
             dist.barrier()
 
     def summed(self, tensor: Tensor) -> Tensor:
-        """The sum of all ranks' tensors, in place; no gradients."""
+        """Sum a tensor over all ranks, in place and without gradients."""
         if self.world > 1:
             dist.all_reduce(tensor)
         return tensor
 
     def largest(self, tensor: Tensor) -> Tensor:
-        """The largest of all ranks' values, in place; no gradients."""
+        """Take each element's largest value over all ranks, in place and without gradients."""
         if self.world > 1:
             dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
         return tensor
 
     def any(self, flag: bool, device: torch.device) -> bool:
-        """Whether the flag is up in any rank."""
+        """Return whether the flag is set on any rank."""
         if self.world == 1:
             return flag
         return bool(self.largest(torch.tensor(int(flag), device=device)))
 
     def gathered(self, tensor: Tensor) -> Tensor:
-        """All ranks' tensors of one shape, one behind the other; no gradients."""
+        """Concatenate the tensors of all ranks, without gradients.
+
+        The shapes are (n, …), the same on each rank, -> (world · n, …).
+        """
         if self.world == 1:
             return tensor
         tensor = tensor.contiguous()
-        whole = tensor.new_empty((self.world * len(tensor), *tensor.shape[1:]))
-        dist.all_gather(list(whole.chunk(self.world)), tensor)
-        return whole
+        result = tensor.new_empty((self.world * len(tensor), *tensor.shape[1:]))
+        dist.all_gather(list(result.chunk(self.world)), tensor)
+        return result
 
     def gathered_rows(self, rows: Tensor) -> Tensor:
-        """All ranks' rows, one behind the other, with gradients.
+        """Concatenate the rows of all ranks, with gradients: (n, dim) -> (world · n, dim).
 
-        For a loss that every rank computes from all rows and that is meant once: the gradient of
-        the own rows is summed over the ranks' computations, then multiplied by their number,
-        because the gradients of the network are averaged over the ranks afterwards.
+        For a loss that every rank computes from all rows, but that counts once. The gradient of
+        this rank's rows is the sum over all ranks, multiplied by the number of ranks: the
+        gradients of the network are averaged over the ranks afterwards, which divides by it.
         """
         if self.world == 1:
             return rows
         return cast(Tensor, _GatheredRows.apply(rows, self))
 
     def broadcast_from_first(self, tensor: Tensor) -> Tensor:
-        """The first rank's tensor, in place, everywhere."""
+        """Copy the first rank's tensor to all ranks, in place."""
         if self.world > 1:
             dist.broadcast(tensor, src=0)
         return tensor
 
     def broadcast_numbers(self, *numbers: int) -> list[int]:
-        """The first rank's numbers, so that all take one branch whatever each sees on its disk."""
+        """Return the first rank's numbers on every rank.
+
+        All ranks then take the same branch, even if they see different files.
+        """
         if self.world == 1:
             return list(numbers)
-        own = torch.tensor(numbers, dtype=torch.int64, device=_speaking_device())
-        return cast(list[int], self.broadcast_from_first(own).tolist())
+        tensor = torch.tensor(numbers, dtype=torch.int64, device=_communication_device())
+        return cast(list[int], self.broadcast_from_first(tensor).tolist())
 
     def summed_array(self, array: NDArray[Any]) -> NDArray[Any]:
-        """The sum of all ranks' arrays, by way of the device that they speak over."""
+        """Return the sum of a NumPy array over all ranks."""
         if self.world == 1:
             return array
-        return self.summed(torch.from_numpy(array).to(_speaking_device())).cpu().numpy()
+        return self.summed(torch.from_numpy(array).to(_communication_device())).cpu().numpy()
 
 
 ALONE = Ranks()
 
 
 def share_of(total: int, rank: int, world: int) -> range:
-    """The part of ``range(total)`` that falls to a rank."""
+    """Return a rank's part of ``range(total)``. Parts are consecutive and differ by at most 1."""
     return range(total * rank // world, total * (rank + 1) // world)
 
 
 def current_ranks() -> Ranks:
-    """The ranks that ``torchrun`` started, or this process alone."""
+    """Return this process's rank if ``torchrun`` started it, else ``ALONE``."""
     if dist.is_initialized():
         return Ranks(dist.get_rank(), dist.get_world_size())
     world = os.environ.get("WORLD_SIZE", "1")
@@ -127,24 +133,26 @@ def current_ranks() -> Ranks:
         )
     if local_rank() < torch.cuda.device_count():
         torch.cuda.set_device(local_rank())
-    # Both where there are GPUs: a run may still be told to use the CPU.
+    # With GPUs, set up both backends: the run may still use --device cpu.
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-    dist.init_process_group(backend, timeout=_WAIT)
-    atexit.register(_leave)
+    dist.init_process_group(backend, timeout=_TIMEOUT)
+    atexit.register(_leave_group)
     return Ranks(dist.get_rank(), dist.get_world_size())
 
 
-def _speaking_device() -> str:
-    """Where a tensor must be that belongs to no device; a script may have begun with NCCL alone."""
+def _communication_device() -> str:
+    """Return a device whose tensors can be sent; a caller may have set up NCCL alone."""
     return "cuda" if dist.get_backend() == "nccl" else "cpu"
 
 
-def _leave() -> None:
+def _leave_group() -> None:
     if dist.is_initialized():
         dist.destroy_process_group()
 
 
 class _GatheredRows(torch.autograd.Function):
+    """``Ranks.gathered_rows`` with its gradient."""
+
     @staticmethod
     def forward(ctx: Any, *args: Any) -> Tensor:
         rows, ctx.ranks = args

@@ -10,7 +10,7 @@ from unibct.data.readers.table import open_images
 from unibct.data.scenarios import DEFAULT_SEED, find_scenario, split
 from unibct.embeddings.extraction import embed_images
 from unibct.evaluation.upgrade import UpgradeEvaluation, evaluate_upgrade
-from unibct.methods import DEFAULT_METHOD, NO_METHOD, find_method
+from unibct.methods.table import DEFAULT_METHOD, NO_METHOD, find_method
 from unibct.models.model import Model
 from unibct.progress import Progress, Silent
 from unibct.training.plan import plan_run, upgrade_recipes

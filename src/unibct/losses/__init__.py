@@ -1,4 +1,4 @@
-"""The losses, each a pure function of embeddings, one idea in a file.
+"""The losses: pure functions of embeddings, one idea per file.
 
-Which loss a method uses, and when, is not decided here.
+The methods decide which loss they use and when.
 """

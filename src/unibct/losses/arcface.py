@@ -9,7 +9,7 @@ from torch import Tensor
 
 from unibct.arrays import checked_embeddings, checked_labels, is_tensor, readonly_tensor
 from unibct.errors import UserError
-from unibct.losses.unit import unit
+from unibct.losses.unit_rows import unit_rows
 
 
 def arcface(
@@ -20,17 +20,17 @@ def arcface(
     scale: float = 64.0,
     margin: float = 0.5,
 ) -> Tensor:
-    """ArcFace: cross entropy of scaled cosines, the target's angle widened by the margin.
+    """Compute ArcFace: cross entropy of scaled cosines, with a margin added to the target's angle.
 
-    Paper, equation 4. Where θ + margin would pass π, the target's logit goes on as
-    cos θ − margin·sin(margin), so that it falls with θ everywhere (as in ArcFace's own code and
-    pytorch-metric-learning). Gradients stay finite at θ = 0 and θ = π.
+    Paper, equation 4. Where θ + margin would exceed π, the target's logit is
+    cos θ − margin·sin(margin) instead, so that it decreases in θ everywhere (as in ArcFace's own
+    code and pytorch-metric-learning). Gradients stay finite at θ = 0 and θ = π.
 
     Args:
-        embeddings: (batch, dim), need not be normalised.
-        class_vectors: (classes, dim), trainable class weights or frozen prototypes.
+        embeddings: (batch, dim), not necessarily normalised.
+        class_vectors: (classes, dim) trainable class weights or frozen prototypes.
         labels: (batch,) integers, rows of ``class_vectors``.
-        scale: s, multiplies the cosines.
+        scale: s, the factor of the cosines.
         margin: m, in radians.
 
     Returns:
@@ -46,16 +46,16 @@ def arcface(
     _check_arcface(embeddings, class_vectors, labels)
     labels = labels.long()
     dtype = torch.promote_types(embeddings.dtype, class_vectors.dtype)
-    cosine = F.linear(unit(embeddings.to(dtype)), unit(class_vectors.to(dtype)))
+    cosine = F.linear(unit_rows(embeddings.to(dtype)), unit_rows(class_vectors.to(dtype)))
     target = cosine.gather(1, labels[:, None])
     logits = scale * cosine.scatter(1, labels[:, None], widened_cosine(target, margin))
     return F.cross_entropy(logits, labels)
 
 
 def widened_cosine(cosine: Tensor, margin: float) -> Tensor:
-    """cos(θ + margin) from cos θ, monotone in θ, with a finite slope at cos θ = ±1."""
+    """Compute cos(θ + margin) from cos θ, monotone in θ, with a finite slope at cos θ = ±1."""
     cosine = cosine.clamp(-1, 1)
-    # The slope of the square root is infinite at 0; below eps it is cut off.
+    # The square root has an infinite slope at 0; clamping at eps keeps it finite.
     sine = (1 - cosine.square()).clamp_min(torch.finfo(cosine.dtype).eps).sqrt()
     widened = cosine * math.cos(margin) - sine * math.sin(margin)
     past_pi = cosine - margin * math.sin(margin)
@@ -75,14 +75,16 @@ def _check_arcface(embeddings: Tensor, class_vectors: Tensor, labels: Tensor) ->
         )
     if not (embeddings.dtype.is_floating_point and class_vectors.dtype.is_floating_point):
         raise UserError("arcface takes floating point embeddings and class_vectors")
-    whole = not labels.dtype.is_floating_point and labels.dtype != torch.bool
-    if labels.shape != embeddings.shape[:1] or not whole:
+    are_integers = not labels.dtype.is_floating_point and labels.dtype != torch.bool
+    if labels.shape != embeddings.shape[:1] or not are_integers:
         raise UserError(
             f"labels must be {len(embeddings)} integers, one per embedding, not "
             f"{labels.dtype} of shape {tuple(labels.shape)}"
         )
-    if labels.device.type == "cpu":  # on a GPU the look would wait for the device
+    if labels.device.type == "cpu":  # on a GPU this check would wait for the device
         low, high = int(labels.long().min()), int(labels.long().max())
         if low < 0 or high >= len(class_vectors):
-            bad = low if low < 0 else high
-            raise UserError(f"label {bad} has no row among the {len(class_vectors)} class_vectors")
+            bad_label = low if low < 0 else high
+            raise UserError(
+                f"label {bad_label} has no row among the {len(class_vectors)} class_vectors"
+            )

@@ -1,4 +1,4 @@
-"""The distance of new embeddings from the ball of their class."""
+"""The distance of new embeddings from a ball around their class."""
 
 from typing import cast
 
@@ -7,18 +7,21 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from unibct.distributed.ranks import ALONE, Ranks
-from unibct.losses.unit import mean_over_ranks, unit
+from unibct.losses.mean_over_ranks import mean_over_ranks
+from unibct.losses.unit_rows import unit_rows
 
 
 def point_to_set(new: Tensor, centres: Tensor, radius: Tensor, *, ranks: Ranks = ALONE) -> Tensor:
-    """How far embeddings lie outside their class's ball, as the mean over those outside (AdvBCT).
+    """Return how far embeddings are outside their class's ball, averaged over those outside.
+
+    From AdvBCT.
 
     Args:
         new: (batch, dim) with gradients.
-        centres: (batch, dim) the centre of each one's class.
-        radius: (batch,) the radius of each one's class.
-        ranks: that share a batch.
+        centres: (batch, dim) the centre of each image's class.
+        radius: (batch,) the radius of each image's class.
+        ranks: the ranks that share the batch.
     """
-    distance = cast(Tensor, torch.linalg.vector_norm(unit(new) - unit(centres), dim=1))
+    distance = cast(Tensor, torch.linalg.vector_norm(unit_rows(new) - unit_rows(centres), dim=1))
     outside = F.relu(distance - radius)
     return mean_over_ranks(outside.sum(), (outside > 0).sum(), ranks)

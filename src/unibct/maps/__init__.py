@@ -1,4 +1,5 @@
 """Maps from a finished model's embeddings into another model's space: fit, apply, save.
 
-They work on arrays. The model that carries a map lives in ``models``.
+``table`` lists them and each has a file. They work on arrays; the model that carries a map is in
+``models``.
 """

@@ -1,4 +1,4 @@
-"""AdvBCT (Pan et al., CVPR 2023): an old/new discriminator to deceive, and elastic class radii."""
+"""`advbct` (Pan et al., CVPR 2023): an old/new discriminator to deceive, and elastic radii."""
 
 import math
 from typing import Any, cast
@@ -13,12 +13,13 @@ from unibct.prototypes.class_prototypes import class_prototypes
 
 
 class AdvBct(Method):
-    """Old and new embeddings are to be told apart by nothing, each near its class's old mean.
+    """New embeddings that cannot be told from old ones, each near its class's old mean.
 
-    A discriminator learns to tell old embeddings from new ones, and the network, through a
-    reversed gradient, to prevent it. A point-to-set loss draws each new embedding into a ball
-    around its class's old mean. The ball's radius lies between the class's own (its farthest old
-    embedding) and the mean of those of all classes, at a place that is learnt for each class.
+    A discriminator learns to tell old embeddings from new ones. Through a reversed gradient, the
+    network learns to prevent it. A point-to-set loss pulls each new embedding into a ball around
+    its class's old mean. The ball's radius is between the class's own (the distance of its
+    farthest old embedding) and the mean over all classes; the position between the two is learnt
+    for each class.
     """
 
     def __init__(self, old: OldKnowledge, settings: Settings) -> None:
@@ -26,8 +27,8 @@ class AdvBct(Method):
         embeddings = old.whole()
         self._centres = class_prototypes(embeddings, old.labels, kind="centroid")
         distance = (F.normalize(embeddings, dim=1) - self._centres[old.labels]).norm(dim=1)
-        largest = distance.new_zeros(len(self._centres))
-        self._radius = largest.scatter_reduce(0, old.labels, distance, "amax")
+        zeros = distance.new_zeros(len(self._centres))
+        self._radius = zeros.scatter_reduce(0, old.labels, distance, "amax")
         self._place = nn.Parameter(torch.zeros_like(self._radius))
         dim = embeddings.shape[1]
         with torch.random.fork_rng(devices=[]):
@@ -36,31 +37,31 @@ class AdvBct(Method):
         self._discriminator = discriminator.to(embeddings.device)
 
     def parameters(self) -> list[nn.Parameter]:
-        """The discriminator's weights, and the place of each radius."""
+        """Return the discriminator's weights and each radius's place between its two ends."""
         return [*self._discriminator.parameters(), self._place]
 
     def loss(self, batch: Batch) -> Tensor:
-        """The discriminator's loss with reversed gradients, and the point-to-set loss."""
+        """Return the discriminator's loss, with reversed gradients, plus the point-to-set loss."""
         new = F.normalize(batch.embeddings, dim=1)
         strength = 2 / (1 + math.exp(-10 * batch.progress)) - 1  # as in Ganin and Lempitsky, 2015
         judged = torch.cat([reversed_gradient(new, strength), self._old.of(batch)])
         is_old = torch.arange(len(judged), device=judged.device) >= len(new)
-        told_apart = self._discriminator(judged)[:, 0]
-        adversarial = F.binary_cross_entropy_with_logits(told_apart, is_old.to(told_apart.dtype))
+        logits = self._discriminator(judged)[:, 0]
+        adversarial = F.binary_cross_entropy_with_logits(logits, is_old.to(logits.dtype))
         radius = torch.lerp(self._radius, self._radius.mean(), torch.sigmoid(self._place))
-        centres, own_radius = self._centres[batch.labels], radius[batch.labels]
-        return adversarial + point_to_set(new, centres, own_radius, ranks=batch.ranks)
+        centres, radii = self._centres[batch.labels], radius[batch.labels]
+        return adversarial + point_to_set(new, centres, radii, ranks=batch.ranks)
 
     def state(self) -> dict[str, Tensor]:
-        """All that is learnt."""
+        """Return everything that is learnt."""
         weights = self._discriminator.state_dict()
         return {f"discriminator.{k}": v for k, v in weights.items()} | {"place": self._place.data}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        """Go on with what was learnt."""
+        """Continue with the weights of a checkpoint. An empty state changes nothing."""
         if state:
-            own = self._discriminator.state_dict()
-            self._discriminator.load_state_dict({k: state[f"discriminator.{k}"] for k in own})
+            names = self._discriminator.state_dict()
+            self._discriminator.load_state_dict({k: state[f"discriminator.{k}"] for k in names})
             self._place.data.copy_(state["place"])
 
 
@@ -76,5 +77,5 @@ class _Reversed(torch.autograd.Function):
 
 
 def reversed_gradient(vectors: Tensor, strength: float) -> Tensor:
-    """The same vectors, whose gradient is multiplied by −strength."""
+    """Return the same vectors; their gradient is multiplied by −strength."""
     return cast(Tensor, _Reversed.apply(vectors, strength))

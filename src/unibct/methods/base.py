@@ -1,4 +1,4 @@
-"""What every compatibility method is, what it is made from, and what it is told in each step."""
+"""The base class of compatibility methods, and what a method gets: once, and in each step."""
 
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -17,17 +17,18 @@ from unibct.prototypes.streaming import refined_prototypes
 
 @dataclass(frozen=True)
 class OldKnowledge:
-    """What the old model says of the new training set.
+    """What the old model knows about the new training set.
 
     Attributes:
         embeddings: (images, dim) the old model's embeddings of the new training set, a tensor on
-            the device or rows on disk; (0, dim) for a method that says it needs none.
+            the device or rows on disk; (0, dim) for a method that needs none.
         labels: (images,) the classes of the new training set, 0…C-1.
         class_names: the names of those classes.
-        old_class_names: the classes that the old model was trained on.
-        old_class_weights: (old classes, dim) its classifier's rows.
-        flipped: (images, dim) its embeddings of the mirrored images, where training mirrors them.
-        ranks: over which the classes are spread.
+        old_class_names: the names of the classes that the old model was trained on.
+        old_class_weights: (old classes, dim) the rows of the old classifier, if they are known.
+        flipped: (images, dim) the old model's embeddings of the mirrored images, if training
+            mirrors images.
+        ranks: the ranks that share the classes.
     """
 
     embeddings: Any
@@ -44,23 +45,23 @@ class OldKnowledge:
         return self.ranks.share(len(self.class_names))
 
     def rows(self, rows: Tensor) -> Tensor:
-        """(rows, dim) the old embeddings of some images as they are."""
-        return self._rows_of(self.embeddings, rows)
+        """Return the old embeddings of some images, not mirrored: (rows, dim)."""
+        return self._select(self.embeddings, rows)
 
     def of(self, batch: "Batch") -> Tensor:
-        """(batch, dim) the old embeddings of a batch's images as the batch shows them."""
+        """Return the old embeddings of a batch's images, mirrored where they are: (batch, dim)."""
         plain = self.rows(batch.rows)
         if self.flipped is None or batch.flipped is None:
             return plain
-        return torch.where(batch.flipped[:, None], self._rows_of(self.flipped, batch.rows), plain)
+        return torch.where(batch.flipped[:, None], self._select(self.flipped, batch.rows), plain)
 
-    def _rows_of(self, vectors: Any, rows: Tensor) -> Tensor:
+    def _select(self, vectors: Any, rows: Tensor) -> Tensor:
         if is_tensor(vectors):
             return cast(Tensor, vectors)[rows]
         return torch.from_numpy(vectors[rows.cpu().numpy()]).to(self.labels.device)
 
     def whole(self) -> Tensor:
-        """(images, dim) all old embeddings, on the device."""
+        """Return all old embeddings, on the device: (images, dim)."""
         if is_tensor(self.embeddings):
             return self.embeddings
         return torch.from_numpy(np.array(self.embeddings)).to(self.labels.device)
@@ -90,17 +91,17 @@ class Settings:
 
 @dataclass(frozen=True)
 class Batch:
-    """One step's images.
+    """This rank's part of the images of one step.
 
     Attributes:
         embeddings: (batch, dim) of the new model, with gradients.
-        labels: (batch,) their classes.
-        rows: (batch,) their rows in the training set.
-        class_weights: (classes, dim) the new classifier's rows that are in use, with gradients.
-        progress: share of the whole training that is done, 0 to 1.
-        rng: for methods that draw; the same in a resumed run.
+        labels: (batch,) the classes of the images.
+        rows: (batch,) the rows of the images in the training set.
+        class_weights: (classes in use, dim) of the new classifier, with gradients.
+        progress: how much of the whole training is done, 0 to 1.
+        rng: the generator for methods that draw; a resumed run draws the same numbers.
         flipped: (batch,) which images are mirrored; None if none is.
-        part: which classes this rank looks at; None: all of them.
+        part: the classes that this rank uses in this step; None means all classes.
     """
 
     embeddings: Tensor
@@ -114,52 +115,76 @@ class Batch:
 
     @property
     def ranks(self) -> Ranks:
-        """That share the batch; this object holds one's part of it."""
+        """The ranks that share the batch."""
         return ALONE if self.part is None else self.part.ranks
 
-    def arcface(self, embeddings: Tensor, rows: Tensor, settings: Settings) -> Tensor:
-        """ArcFace of this batch's classes against class vectors that are in use."""
-        part = self.part or ClassPart(len(rows))
-        angular = {"scale": settings.scale, "margin": settings.margin}
-        return sharded_arcface(embeddings, rows, self.labels, part, **angular)
+    def arcface(self, embeddings: Tensor, class_vectors: Tensor, settings: Settings) -> Tensor:
+        """Return ArcFace of this batch's labels.
 
-    def in_use(self, own: Tensor) -> Tensor:
-        """Of the class vectors that this rank holds, the ones that this step looks at."""
-        return own if self.part is None else self.part.rows(own)
+        Args:
+            embeddings: (batch, dim) new or old embeddings of the batch's images.
+            class_vectors: (classes in use, dim), see ``in_use``.
+            settings: scale and margin.
+        """
+        part = self.part or ClassPart(len(class_vectors))
+        return sharded_arcface(
+            embeddings,
+            class_vectors,
+            self.labels,
+            part,
+            scale=settings.scale,
+            margin=settings.margin,
+        )
+
+    def in_use(self, class_vectors: Tensor) -> Tensor:
+        """Select the classes of this step: (own classes, dim) -> (classes in use, dim)."""
+        return class_vectors if self.part is None else self.part.rows(class_vectors)
 
 
 class Method:
-    """No compatibility: the upper bound of the self test, and the base of the others."""
+    """A method without compatibility: the upper bound of the self test, and the base of the others.
 
-    needs_new_embeddings = False  # at each refresh
+    A method is made once, before training. The training loop calls ``refresh`` at the refresh
+    epochs, and ``classified`` and ``loss`` in each step.
+    """
+
+    needs_new_embeddings = False  # whether refresh gets the new model's embeddings
 
     def parameters(self) -> list[nn.Parameter]:
-        """What the method itself learns; trained with the network, gone with the training."""
+        """Return what the method itself learns. It is trained with the network, then discarded."""
         return []
 
     def refresh(self, new_embeddings: Any) -> None:
-        """Renew what depends on the new model, at the beginning of a refresh epoch.
+        """Update what depends on the new model, at the beginning of a refresh epoch.
 
         Args:
-            new_embeddings: (images, dim) in evaluation mode, without augmentation, in the form of
-                the old ones; only for methods that ask for them.
+            new_embeddings: (images, dim) in evaluation mode, without augmentation, a tensor or
+                rows on disk like the old ones; None unless ``needs_new_embeddings``.
         """
 
     def classified(self, batch: Batch) -> Tensor:
-        """(batch, dim) what the new classifier is trained on: the batch's new embeddings."""
+        """Return what the new classifier is trained on, by default the new embeddings.
+
+        The shape is (batch, dim).
+        """
         return batch.embeddings
 
     def loss(self, batch: Batch) -> Tensor:
-        """L_comp of a batch, a scalar."""
+        """Return L_comp of a batch, a scalar."""
         return batch.embeddings.new_zeros(())
 
     def state(self) -> dict[str, Tensor]:
-        """Tensors that a checkpoint must keep, the same on each rank."""
+        """Return tensors for the checkpoint that are the same on each rank."""
         return {}
 
     def class_state(self) -> dict[str, Tensor]:
-        """(own classes, …) tensors that a checkpoint must keep, each rank its classes' rows."""
+        """Return tensors for the checkpoint that hold a row per class of this rank."""
         return {}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        """Take back what ``state`` and ``class_state`` gave."""
+        """Restore what ``state`` and ``class_state`` returned."""
+
+
+def no_compatibility(old: OldKnowledge, settings: Settings) -> Method:
+    """Return the method ``none``, which ignores the old model."""
+    return Method()

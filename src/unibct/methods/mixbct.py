@@ -1,4 +1,4 @@
-"""MixBCT (Liang et al., 2023): one classifier for new and old embeddings, mixed in each batch."""
+"""`mixbct` (Liang et al., 2023): old embeddings mixed into the classifier's batches."""
 
 import torch
 from torch import Tensor
@@ -8,11 +8,11 @@ from unibct.prototypes.class_prototypes import drop_weights
 
 
 class MixBct(Method):
-    """A share of a batch's new embeddings is replaced by the same images' old ones.
+    """Replaces a share of a batch's new embeddings by the old embeddings of the same images.
 
-    The classifier must then serve both, and the new embeddings come to where the old ones are.
-    Old embeddings far from their class's mean (the recipe's ``drop`` share) are never mixed in.
-    There is no other compatibility loss, so η does nothing.
+    The classifier must then serve both, which moves the new embeddings to the old ones.
+    Old embeddings far from their class's mean (the recipe's ``drop`` share) are never used.
+    There is no other compatibility loss, so η has no effect.
     """
 
     def __init__(self, old: OldKnowledge, settings: Settings, *, share: float = 0.3) -> None:
@@ -21,12 +21,11 @@ class MixBct(Method):
         self._share = share
 
     def classified(self, batch: Batch) -> Tensor:
-        """New embeddings, some of them replaced; floor(share · batch) rows are drawn."""
+        """Return the embeddings after the replacement; floor(share · batch) rows are drawn."""
         size = len(batch.rows) * batch.ranks.world
+        count = int(self._share * size + 1e-9)  # 0.3 · 10 must give 3
         drawn = torch.zeros(size, dtype=torch.bool)
-        drawn[torch.from_numpy(batch.rng.permutation(size)[: int(self._share * size + 1e-9)])] = (
-            True
-        )
-        own = drawn[batch.ranks.batch_slice(size)]
-        replaced = own.to(batch.rows.device) & self._usable[batch.rows]
+        drawn[torch.from_numpy(batch.rng.permutation(size)[:count])] = True
+        own_drawn = drawn[batch.ranks.batch_slice(size)].to(batch.rows.device)
+        replaced = own_drawn & self._usable[batch.rows]
         return torch.where(replaced[:, None], self._old.of(batch), batch.embeddings)

@@ -1,4 +1,4 @@
-"""NCCL (Wu et al., AAAI 2022): supervised contrast of new embeddings with a queue of old ones."""
+"""`nccl` (Wu et al., AAAI 2022): supervised contrast of new embeddings with a queue of old ones."""
 
 import torch
 from torch import Tensor
@@ -8,21 +8,28 @@ from unibct.methods.base import Batch, Method, OldKnowledge, Settings
 
 
 class Nccl(Method):
-    """Every old embedding of the same class in the queue is a positive, all others are negatives.
+    """Contrast with the old embeddings of the images seen last, including this batch's.
 
-    The queue holds the old embeddings of the last images seen, this batch's among them. A positive
-    counts by how close it lies to the image's own old embedding: the neighbours' consensus.
+    Old embeddings of the same class are positives, all others negatives. A positive counts more
+    the closer it is to the image's own old embedding: the neighbours' consensus.
+
+    Args:
+        old: what the old model knows of the new training set.
+        settings: the recipe's numbers.
+        queue: how many old embeddings the queue holds.
     """
 
     def __init__(self, old: OldKnowledge, settings: Settings, *, queue: int = 4096) -> None:
         self._old = old
         self._tau = settings.tau
-        self._length = queue
+        self._queue_length = queue
+        # Rows of the training set; their old embeddings are looked up when needed.
         self._queue = torch.empty(0, dtype=torch.int64, device=old.labels.device)
 
     def loss(self, batch: Batch) -> Tensor:
-        """Queue this batch, then contrast it with the queue."""
-        self._queue = torch.cat([self._queue, batch.ranks.gathered(batch.rows)])[-self._length :]
+        """Add this batch to the queue, then contrast it with the queue."""
+        seen = torch.cat([self._queue, batch.ranks.gathered(batch.rows)])
+        self._queue = seen[-self._queue_length :]
         return neighbour_contrast(
             batch.embeddings,
             batch.labels,
@@ -34,9 +41,9 @@ class Nccl(Method):
         )
 
     def state(self) -> dict[str, Tensor]:
-        """The rows in the queue."""
+        """Return the rows in the queue."""
         return {"queue": self._queue}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        """Go on with the same queue."""
+        """Continue with the queue of a checkpoint."""
         self._queue = state.get("queue", self._queue)

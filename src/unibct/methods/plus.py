@@ -1,4 +1,4 @@
-"""Ours: `unibct-plus`, a classifier that new and old embeddings share from the first step on."""
+"""`unibct-plus`, our own: a classifier that new and old embeddings share from the first step."""
 
 import torch
 from torch import Tensor
@@ -8,18 +8,18 @@ from unibct.methods.base import Batch, Method, OldKnowledge, Settings
 
 
 class UnibctPlus(Method):
-    """New and old embeddings share one classifier, and each image its place; no warm-up.
+    """One classifier for new and old embeddings, and contrast with each image's old embedding.
 
-    Two losses, whose mean η multiplies, from the first step on:
+    The compatibility loss is the mean of two losses and is active from the first step:
 
-    - ``shared``: the new classifier must classify the old embeddings too. Its class weights then
-      lie where the old model puts their class, and draw the new embeddings there. Unlike frozen
-      prototypes they give way where the old model confuses classes.
-    - ``own``: each new embedding must find its own image's old embedding among the old ones of
-      the batch's other classes. How the old model sees single images tells where it will put
-      classes that nobody has trained on.
+    - ``shared``: the new classifier must also classify the old embeddings. This puts its class
+      weights where the old model puts the class, and they pull the new embeddings there. Unlike
+      frozen prototypes, they can move where the old model confuses classes.
+    - ``own``: each new embedding must recognise its own image's old embedding among the batch's
+      old embeddings of other classes. How the old model sees single images tells where it puts
+      classes that neither model was trained on.
 
-    Both are softmax losses with the recipe's scale. The switches are for the ablation:
+    Both are softmax losses with the recipe's scale. The keyword arguments are for the ablation:
     ``prototype`` adds the paper's loss on centroids, ``weight`` multiplies the mean.
     """
 
@@ -41,16 +41,23 @@ class UnibctPlus(Method):
             self._prototypes = old.prototypes("centroid", settings)
 
     def loss(self, batch: Batch) -> Tensor:
-        """The mean of the losses."""
+        """Return the weighted mean of the losses that are switched on."""
         assert batch.class_weights is not None
-        settings, old = self._settings, self._old.of(batch)
-        parts: list[Tensor] = []
+        settings, old_embeddings = self._settings, self._old.of(batch)
+        losses: list[Tensor] = []
         if self._shared:
-            parts.append(batch.arcface(old, batch.class_weights, settings))
+            losses.append(batch.arcface(old_embeddings, batch.class_weights, settings))
         if self._own:
-            tau = 1 / settings.scale
-            parts.append(contrast(batch.embeddings, old, batch.labels, tau=tau, ranks=batch.ranks))
+            losses.append(
+                contrast(
+                    batch.embeddings,
+                    old_embeddings,
+                    batch.labels,
+                    tau=1 / settings.scale,
+                    ranks=batch.ranks,
+                )
+            )
         if self._prototypes is not None:
-            vectors = batch.in_use(self._prototypes)
-            parts.append(batch.arcface(batch.embeddings, vectors, settings))
-        return self._weight * torch.stack(parts).mean()
+            prototypes = batch.in_use(self._prototypes)
+            losses.append(batch.arcface(batch.embeddings, prototypes, settings))
+        return self._weight * torch.stack(losses).mean()

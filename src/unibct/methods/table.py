@@ -1,68 +1,110 @@
-"""The table of compatibility methods: what L_comp is, each one entry.
+"""The table of compatibility methods, readable without torch.
 
-A method is built once from what the old model knows of the new training set; the training loop
-calls ``refresh`` at the refresh epochs and ``loss`` in each step, and names no method.
+An entry names the class of its method as text. The class is imported when the method is made, so
+that the command line can list the names quickly.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any
 
 from unibct.errors import UserError
-from unibct.methods.advbct import AdvBct
-from unibct.methods.base import Method, OldKnowledge, Settings
-from unibct.methods.mixbct import MixBct
-from unibct.methods.nccl import Nccl
-from unibct.methods.paper import Bct, Contrast, Prototypes, Regress, require_known_classes
-from unibct.methods.plus import UnibctPlus
+from unibct.methods.known_classes import allow_any_classes, require_known_classes
 
-
-def _any_classes(old_classes: Sequence[str], new_classes: Sequence[str]) -> None:
-    """Most methods work whatever the old model was trained on."""
+if TYPE_CHECKING:
+    from unibct.methods.base import Method, OldKnowledge, Settings
 
 
 @dataclass(frozen=True)
 class MethodEntry:
-    """How a method is made, and what it needs.
+    """How to make a method, and what it needs.
 
     Attributes:
-        make: builds it from what the old model knows.
+        home: where its class is, as ``module:name`` within ``unibct.methods``.
+        description: one line for help texts.
+        options: keyword arguments of the class.
         needs_old_model: whether there must be an old model.
-        needs_old_embeddings: whether the new training set is embedded by the old model.
-        has_warmup: whether it waits for the end of the recipe's warm-up.
-        check_classes: refuses old and new class names that it cannot work with.
+        needs_old_embeddings: whether the old model must embed the new training set.
+        has_warmup: whether the method starts only after the recipe's warm-up.
+        check_classes: raises an error for old and new class names that the method cannot handle.
     """
 
-    make: Callable[[OldKnowledge, Settings], Method]
+    home: str
+    description: str
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     needs_old_model: bool = True
     needs_old_embeddings: bool = True
     has_warmup: bool = True
-    check_classes: Callable[[Sequence[str], Sequence[str]], None] = _any_classes
+    check_classes: Callable[[Sequence[str], Sequence[str]], None] = allow_any_classes
+
+    def make(self, old: "OldKnowledge", settings: "Settings") -> "Method":
+        """Import the method's class and make the method for one training run."""
+        return resolve_name(f"unibct.methods.{self.home}")(old, settings, **self.options)
 
 
 METHODS: dict[str, MethodEntry] = {
-    "none": MethodEntry(lambda old, settings: Method(), False, False),
-    "regress": MethodEntry(Regress),
-    "contrast": MethodEntry(Contrast),
-    "bct": MethodEntry(Bct, needs_old_embeddings=False, check_classes=require_known_classes),
-    "unibct-centroid": MethodEntry(partial(Prototypes, kind="centroid")),
-    "unibct-drop": MethodEntry(partial(Prototypes, kind="drop")),
-    "unibct": MethodEntry(partial(Prototypes, kind="structural")),
-    "unibct-plus": MethodEntry(UnibctPlus, has_warmup=False),
-    "mixbct": MethodEntry(MixBct),
-    "advbct": MethodEntry(AdvBct),
-    "nccl": MethodEntry(Nccl),
-    "ndpp": MethodEntry(partial(Prototypes, kind="centroid", apart=True)),
+    "none": MethodEntry(
+        "base:no_compatibility",
+        "plain training without compatibility",
+        needs_old_model=False,
+        needs_old_embeddings=False,
+    ),
+    "regress": MethodEntry("regress:Regress", "pull each image to its own old embedding"),
+    "contrast": MethodEntry(
+        "contrast:Contrast", "find each image's own old embedding among other classes'"
+    ),
+    "bct": MethodEntry(
+        "bct:Bct",
+        "ArcFace on the old classifier, if it knows all new classes",
+        needs_old_embeddings=False,
+        check_classes=require_known_classes,
+    ),
+    "unibct-centroid": MethodEntry(
+        "prototypes:Prototypes",
+        "ArcFace on the mean old embedding of each class",
+        {"kind": "centroid"},
+    ),
+    "unibct-drop": MethodEntry(
+        "prototypes:Prototypes",
+        "ArcFace on that mean without its farthest embeddings",
+        {"kind": "drop"},
+    ),
+    "unibct": MethodEntry(
+        "prototypes:Prototypes",
+        "ArcFace on structural prototypes that follow the new model",
+        {"kind": "structural"},
+    ),
+    "unibct-plus": MethodEntry(
+        "plus:UnibctPlus",
+        "one classifier for new and old embeddings, and contrast",
+        has_warmup=False,
+    ),
+    "mixbct": MethodEntry("mixbct:MixBct", "mix old embeddings into the classifier's batches"),
+    "advbct": MethodEntry(
+        "advbct:AdvBct", "deceive an old/new discriminator; stay near the class mean"
+    ),
+    "nccl": MethodEntry("nccl:Nccl", "supervised contrast with a queue of old embeddings"),
+    "ndpp": MethodEntry(
+        "prototypes:Prototypes",
+        "ArcFace on class means that are first moved apart",
+        {"kind": "centroid", "apart": True},
+    ),
 }
 
-# unibct-plus with a part taken out, added or changed: for its ablation.
+
+def _plus_variant(description: str, *, has_warmup: bool = False, **options: Any) -> MethodEntry:
+    return MethodEntry("plus:UnibctPlus", description, options, has_warmup=has_warmup)
+
+
+# Variants of unibct-plus with one part removed, added or changed.
 ABLATIONS: dict[str, MethodEntry] = {
-    "plus-no-shared": MethodEntry(partial(UnibctPlus, shared=False), has_warmup=False),
-    "plus-no-own": MethodEntry(partial(UnibctPlus, own=False), has_warmup=False),
-    "plus-prototype": MethodEntry(partial(UnibctPlus, prototype=True), has_warmup=False),
-    "plus-half": MethodEntry(partial(UnibctPlus, weight=0.5), has_warmup=False),
-    "plus-double": MethodEntry(partial(UnibctPlus, weight=2.0), has_warmup=False),
-    "plus-warmup": MethodEntry(UnibctPlus),
+    "plus-no-shared": _plus_variant("unibct-plus without the shared classifier", shared=False),
+    "plus-no-own": _plus_variant("unibct-plus without the contrast", own=False),
+    "plus-prototype": _plus_variant("unibct-plus with the loss on centroids", prototype=True),
+    "plus-half": _plus_variant("unibct-plus with half the weight", weight=0.5),
+    "plus-double": _plus_variant("unibct-plus with twice the weight", weight=2.0),
+    "plus-warmup": _plus_variant("unibct-plus after a warm-up", has_warmup=True),
 }
 
 DEFAULT_METHOD = "unibct-plus"
@@ -70,7 +112,7 @@ NO_METHOD = "none"
 
 
 def find_method(name: str) -> MethodEntry:
-    """The method called ``name``, or an error that lists the names there are."""
+    """Return the method called ``name``, or raise an error that lists the names."""
     entry = METHODS.get(name) or ABLATIONS.get(name)
     if entry is None:
         raise UserError(f"unknown method {name!r}; choose one of {', '.join(METHODS)}")

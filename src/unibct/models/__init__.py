@@ -1,4 +1,4 @@
-"""What turns images into embeddings: the model, its folder on disk, its fingerprint.
+"""What turns images into embeddings: the model, its input, its folder on disk, its fingerprint.
 
-Training does not live here, and neither do stored embeddings.
+The networks are in ``architectures``. Training and stored embeddings are in other rooms.
 """

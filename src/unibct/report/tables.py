@@ -14,8 +14,8 @@ import numpy as np
 from unibct.benchmark.results import Measured, Results
 from unibct.evaluation.criterion import CONFIDENCE, Estimate, Verdict, joint_verdict
 from unibct.evaluation.metrics.table import TOP_1, find_metric
-from unibct.maps.adapter import ADAPTERS
-from unibct.methods import NO_METHOD
+from unibct.maps.table import ADAPTERS
+from unibct.methods.table import NO_METHOD
 from unibct.progress import clock
 
 BASELINE = "unibct"

@@ -21,7 +21,7 @@ from torch import Tensor
 from unibct.distributed.ranks import ALONE, Ranks
 from unibct.errors import UserError
 from unibct.files import sync
-from unibct.models.model import save_tensors
+from unibct.models.folder import save_tensors
 
 _STATE_FILE = "state.safetensors"
 _NAME = re.compile(r"checkpoint-(\d+)-(\d+)")

@@ -10,7 +10,7 @@ from typing import Any
 from unibct.data.image_set import ImageSet
 from unibct.data.scenarios import SCENARIOS
 from unibct.errors import UserError
-from unibct.methods import DEFAULT_METHOD, NO_METHOD, find_method
+from unibct.methods.table import DEFAULT_METHOD, NO_METHOD, find_method
 from unibct.models.architectures.table import find_architecture
 from unibct.models.model import Model
 from unibct.training.recipe import AFTER_WARMUP, Recipe

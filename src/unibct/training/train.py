@@ -13,14 +13,14 @@ from unibct.distributed.ranks import Ranks, current_ranks
 from unibct.errors import UserError
 from unibct.files import remove_temporaries, require_absent
 from unibct.models.architectures.table import find_architecture
-from unibct.models.model import (
+from unibct.models.folder import (
     CLASSIFIER_FILE,
     DESCRIPTION_FILE,
     WEIGHTS_FILE,
-    Model,
     load_model,
     save_model,
 )
+from unibct.models.model import Model
 from unibct.progress import Progress, Silent
 from unibct.training.checkpoints import find_checkpoint, read_checkpoint, remove_checkpoints
 from unibct.training.plan import Run, plan_run, require_same_run

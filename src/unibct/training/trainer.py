@@ -27,9 +27,11 @@ from unibct.embeddings.extraction import cached_embeddings, embed_pixel_batches,
 from unibct.errors import UserError
 from unibct.files import write_text
 from unibct.losses.sharded_arcface import sharded_arcface
-from unibct.methods import Batch, Method, OldKnowledge, Settings, find_method
-from unibct.models.architectures.table import InputSpec, build_network
-from unibct.models.model import Model, to_input
+from unibct.methods.base import Batch, Method, OldKnowledge, Settings
+from unibct.methods.table import find_method
+from unibct.models.architectures.table import build_network
+from unibct.models.input import InputSpec, to_input
+from unibct.models.model import Model
 from unibct.progress import Advance, Progress
 from unibct.training.checkpoints import (
     Checkpoint,

@@ -10,7 +10,7 @@ from sklearn.model_selection import KFold
 from tests.data.readers.test_table import png
 from unibct.data.readers.pair_file import read_pair_file
 from unibct.errors import UserError
-from unibct.evaluation.metrics import fold_accuracy
+from unibct.evaluation.metrics.pair_accuracy import fold_accuracy
 
 IMAGES = [png(value) for value in range(8)]
 SAME = [True, False, True, False]

@@ -10,7 +10,7 @@ from unibct.embeddings.store import DESCRIPTION_FILE, Embeddings, open_embedding
 from unibct.errors import UserError
 from unibct.evaluation.protocols.request import EvaluationRequest
 from unibct.evaluation.upgrade import UpgradeEvaluation, evaluate_upgrade
-from unibct.models.model import load_model
+from unibct.models.folder import load_model
 from unibct.progress import Progress
 
 

@@ -22,7 +22,7 @@ from unibct.evaluation.directions import CROSS, NEW_SELF, OLD_SELF, REVERSED_CRO
 from unibct.evaluation.metrics.pair_accuracy import FoldAccuracy, fold_accuracy
 from unibct.evaluation.protocols.request import EvaluationRequest
 from unibct.evaluation.upgrade import Evaluation
-from unibct.models.model import load_model
+from unibct.models.folder import load_model
 
 METRIC = "accuracy"
 

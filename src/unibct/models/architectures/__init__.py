@@ -1,4 +1,4 @@
-"""One file for each family of networks, and the table of their names.
+"""The networks: a file for each family, and the table of their names.
 
-Networks know nothing of files, classes or training.
+Networks know nothing about files, classes or training.
 """

@@ -1,4 +1,4 @@
-"""The table of architectures: a name, and how it is built for an input and a dimension."""
+"""The table of architectures, and how to build a network by name."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,33 +7,19 @@ import torch
 from torch import nn
 
 from unibct.errors import UserError
-from unibct.models.architectures.resnet import BasicBlock, Bottleneck, IResNet, ResNet
-
-
-@dataclass(frozen=True)
-class InputSpec:
-    """What a network takes: size, channels, and (x/255 − mean)/std of the pixels."""
-
-    height: int
-    width: int
-    channels: int
-    mean: float = 0.5
-    std: float = 0.5
-
-    @property
-    def size(self) -> tuple[int, int, int]:
-        """Height, width and channels."""
-        return self.height, self.width, self.channels
+from unibct.models.architectures.iresnet import iresnet
+from unibct.models.architectures.resnet import BasicBlock, Bottleneck, resnet, small_resnet
+from unibct.models.input import InputSpec
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """A way to build a network, with the input and the dimension it has by default.
+    """How to build a network, with its default input and dimension.
 
     Attributes:
-        build: makes it for an input and a dimension.
-        input: what it takes.
-        dim: of its embeddings.
+        build: builds the network for an input and a dimension.
+        input: the default input.
+        dim: the default dimension of the embeddings.
         larger: the architecture that a team would upgrade to.
     """
 
@@ -46,51 +32,27 @@ class Architecture:
 _FACE = InputSpec(112, 112, 3)
 _GLYPH = InputSpec(32, 32, 1)
 
-
-def _resnet(
-    block: type[BasicBlock] | type[Bottleneck], *depths: int
-) -> Callable[[InputSpec, int], nn.Module]:
-    return lambda spec, dim: ResNet(
-        block, depths, (64, 128, 256, 512), dim=dim, channels=spec.channels
-    )
-
-
-def _iresnet(*depths: int) -> Callable[[InputSpec, int], nn.Module]:
-    return lambda spec, dim: IResNet(
-        depths, dim=dim, channels=spec.channels, height=spec.height, width=spec.width
-    )
-
-
-def _small(*widths: int) -> Callable[[InputSpec, int], nn.Module]:
-    return lambda spec, dim: ResNet(
-        BasicBlock,
-        (1,) * len(widths),
-        widths,
-        dim=dim,
-        channels=spec.channels,
-        small_images=(spec.height, spec.width),
-    )
-
-
 ARCHITECTURES: dict[str, Architecture] = {
-    "resnet18": Architecture(_resnet(BasicBlock, 2, 2, 2, 2), _FACE, 512, larger="resnet50"),
-    "resnet50": Architecture(_resnet(Bottleneck, 3, 4, 6, 3), _FACE, 512),
-    "iresnet18": Architecture(_iresnet(2, 2, 2, 2), _FACE, 512, larger="iresnet50"),
-    "iresnet50": Architecture(_iresnet(3, 4, 14, 3), _FACE, 512),
-    "resnet-small": Architecture(_small(32, 64, 128), _GLYPH, 128, larger="resnet-small-wide"),
-    "resnet-small-wide": Architecture(_small(48, 96, 192), _GLYPH, 128),
+    "resnet18": Architecture(resnet(BasicBlock, 2, 2, 2, 2), _FACE, 512, larger="resnet50"),
+    "resnet50": Architecture(resnet(Bottleneck, 3, 4, 6, 3), _FACE, 512),
+    "iresnet18": Architecture(iresnet(2, 2, 2, 2), _FACE, 512, larger="iresnet50"),
+    "iresnet50": Architecture(iresnet(3, 4, 14, 3), _FACE, 512),
+    "resnet-small": Architecture(
+        small_resnet(32, 64, 128), _GLYPH, 128, larger="resnet-small-wide"
+    ),
+    "resnet-small-wide": Architecture(small_resnet(48, 96, 192), _GLYPH, 128),
 }
 
 
 def find_architecture(name: str) -> Architecture:
-    """The architecture called ``name``, or an error that lists the names there are."""
+    """Return the architecture called ``name``, or raise an error that lists the names."""
     if name not in ARCHITECTURES:
         raise UserError(f"unknown architecture {name!r}; choose one of {', '.join(ARCHITECTURES)}")
     return ARCHITECTURES[name]
 
 
 def build_network(name: str, spec: InputSpec, dim: int, *, seed: int = 0) -> nn.Module:
-    """A network with weights drawn from ``seed``, whatever the global random state is."""
+    """Build a network. Its weights depend on ``seed`` only, not on the global random state."""
     architecture = find_architecture(name)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

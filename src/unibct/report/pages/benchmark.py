@@ -17,7 +17,7 @@ from unibct.evaluation.metrics.table import TOP_1
 from unibct.evaluation.resolution import HEADLINE_FAR, far_note
 from unibct.evaluation.search_test import SearchTest, search_test
 from unibct.files import write_text
-from unibct.methods import DEFAULT_METHOD, NO_METHOD
+from unibct.methods.table import DEFAULT_METHOD, NO_METHOD
 from unibct.report.curves import METHOD_COLOURS, cmc_svg, matrix_svg, roc_svg
 from unibct.report.pages.html import rendered
 from unibct.report.pictures import searched_queries

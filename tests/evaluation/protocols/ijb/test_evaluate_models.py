@@ -11,7 +11,7 @@ from unibct.evaluation.protocols.ijb.faces import image_embeddings
 from unibct.evaluation.protocols.ijb.meta import read_meta
 from unibct.evaluation.protocols.request import EvaluationRequest, PoolingRules
 from unibct.evaluation.protocols.table import evaluate_data
-from unibct.models.model import load_model
+from unibct.models.folder import load_model
 
 
 def evaluated(root, query=None, gallery=None, **options):

@@ -8,7 +8,7 @@ from unibct.errors import UserError
 from unibct.evaluation.protocols.ijb.faces import aligned_images, image_embeddings
 from unibct.evaluation.protocols.ijb.meta import read_meta
 from unibct.examples.miniatures import coloured
-from unibct.models.model import load_model
+from unibct.models.folder import load_model
 
 
 def test_alignment_brings_an_image_back(faces_root):

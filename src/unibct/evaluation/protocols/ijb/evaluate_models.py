@@ -14,7 +14,8 @@ from unibct.evaluation.protocols.ijb.template_tests import IjbEvaluation, evalua
 from unibct.evaluation.protocols.request import EvaluationRequest
 from unibct.evaluation.templates import Pooled, pool_templates
 from unibct.files import mapped_array
-from unibct.models.model import Model, load_model
+from unibct.models.folder import load_model
+from unibct.models.model import Model
 
 Source: TypeAlias = Model | NDArray[Any]
 

@@ -1,0 +1,163 @@
+"""A model's folder on disk: a description, the network's weights, the classifier, the adapter."""
+
+import hashlib
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from unibct.arrays import to_numpy
+from unibct.errors import UserError
+from unibct.files import atomic_file, read_json, write_json
+from unibct.maps.adapter import Adapter
+from unibct.models.architectures.table import build_network
+from unibct.models.input import RESIZE, InputSpec
+from unibct.models.model import Model
+
+FORMAT = 1
+DESCRIPTION_FILE = "model.json"
+WEIGHTS_FILE = "model.safetensors"
+CLASSIFIER_FILE = "classifier.safetensors"
+ADAPTER_FILE = "adapter.safetensors"
+_LOADING_ERRORS = (
+    OSError,
+    TypeError,
+    AttributeError,
+    RuntimeError,
+    safetensors.SafetensorError,
+)
+
+
+def save_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
+    """Write a safetensors file atomically."""
+    contiguous = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
+    try:
+        with atomic_file(path) as temporary:
+            safetensors.torch.save_file(contiguous, temporary, metadata=metadata)
+    except safetensors.SafetensorError as error:
+        raise UserError(f"{path} cannot be written: {error}; is the disk full?") from error
+
+
+def save_model(model: Model, folder: str | Path) -> None:
+    """Write a model folder. The description is written last and makes the folder complete."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / DESCRIPTION_FILE).unlink(missing_ok=True)
+    class_weights, adapter = model.class_weights, model.adapter
+    optional_files = {
+        CLASSIFIER_FILE: None if class_weights is None else {"class_weights": class_weights},
+        ADAPTER_FILE: None if adapter is None else adapter.tensors(),
+    }
+    save_tensors(folder / WEIGHTS_FILE, model.network.state_dict(), {"format": "pt"})
+    for name, tensors in optional_files.items():
+        if tensors is None:
+            (folder / name).unlink(missing_ok=True)
+        else:
+            save_tensors(folder / name, tensors, {"format": "pt"})
+    write_json(
+        folder / DESCRIPTION_FILE,
+        {
+            "format": FORMAT,
+            "architecture": model.architecture,
+            "input": asdict(model.input) | {"resize": RESIZE},
+            "dim": model.dim,
+            "fingerprint": model.fingerprint,
+            "classifier": _classifier_digest(class_weights),
+            "old_model": model.old_fingerprint,
+            "adapter": None if adapter is None else adapter.kind,
+            "training": model.training,
+            "classes": list(model.class_names),
+        },
+    )
+
+
+def load_model(
+    path: str | Path, *, device: str | torch.device = "cpu", with_classifier: bool = True
+) -> Model:
+    """Load a model from its folder, and check its weights against the stored fingerprint.
+
+    Args:
+        path: the folder.
+        device: where to put the network.
+        with_classifier: load the class weights too. They may be larger than the network.
+    """
+    folder = Path(path)
+    description = _read_description(folder)
+    try:
+        model = _read_model(folder, description, with_classifier)
+        fingerprint, classifier_digest = description["fingerprint"], description["classifier"]
+    except UserError:
+        raise
+    except KeyError as error:
+        raise UserError(f"{folder / DESCRIPTION_FILE} lacks the entry {error}") from error
+    except _LOADING_ERRORS as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"{folder} cannot be loaded as a model: {reason}") from error
+    _require_matching_files(folder, model, fingerprint, classifier_digest)
+    return model.to(device)
+
+
+def _read_description(folder: Path) -> Any:
+    if not (folder / DESCRIPTION_FILE).is_file():
+        unfinished = any(folder.glob("checkpoint-*"))
+        hint = (
+            "its training has not finished; go on with `unibct train … --resume`"
+            if unfinished
+            else f"there is no {DESCRIPTION_FILE} in it"
+        )
+        raise UserError(f"{folder} is not a model folder: {hint}")
+    return read_json(folder / DESCRIPTION_FILE)
+
+
+def _read_model(folder: Path, description: Any, with_classifier: bool) -> Model:
+    if description["format"] != FORMAT:
+        raise UserError(f"{folder} has format {description['format']}; this unibct reads {FORMAT}")
+    spec = InputSpec(**{k: v for k, v in description["input"].items() if k != "resize"})
+    adapter = None
+    if description.get("adapter") is not None:
+        adapter_tensors = safetensors.torch.load_file(folder / ADAPTER_FILE)
+        adapter = Adapter.of_tensors(description["adapter"], adapter_tensors)
+    network_dim = description["dim"] if adapter is None else adapter.new_dim
+    network = build_network(description["architecture"], spec, network_dim)
+    network.load_state_dict(safetensors.torch.load_file(folder / WEIGHTS_FILE))
+    class_weights = None
+    if with_classifier and (folder / CLASSIFIER_FILE).is_file():
+        class_weights = safetensors.torch.load_file(folder / CLASSIFIER_FILE)["class_weights"]
+    return Model(
+        network=network.eval(),
+        architecture=description["architecture"],
+        input=spec,
+        dim=description["dim"],
+        class_names=tuple(description["classes"]),
+        class_weights=class_weights,
+        training=description["training"],
+        old_fingerprint=description["old_model"],
+        adapter=adapter,
+    )
+
+
+def _require_matching_files(
+    folder: Path, model: Model, fingerprint: str, classifier_digest: str | None
+) -> None:
+    """Raise an error if the weights or the classifier belong to another description."""
+    class_weights = model.class_weights
+    if class_weights is not None and _classifier_digest(class_weights) != classifier_digest:
+        raise UserError(
+            f"{folder / CLASSIFIER_FILE} does not belong to {DESCRIPTION_FILE}; "
+            "restore all files from one copy"
+        )
+    if model.fingerprint != fingerprint:
+        raise UserError(
+            f"{folder / WEIGHTS_FILE} does not belong to {DESCRIPTION_FILE}: the fingerprint is "
+            f"{model.fingerprint} instead of {fingerprint}; restore both files from one copy"
+        )
+
+
+def _classifier_digest(class_weights: Tensor | None) -> str | None:
+    if class_weights is None:
+        return None
+    return hashlib.sha256(to_numpy(class_weights).tobytes()).hexdigest()[:32]

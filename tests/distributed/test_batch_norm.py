@@ -1,0 +1,38 @@
+import torch
+from torch import nn
+
+from tests.distributed.twins import Twins
+from unibct.distributed.batch_norm import SyncedBatchNorm, synced
+from unibct.distributed.ranks import ALONE
+
+
+def network():
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        layers = nn.Sequential(nn.Conv2d(2, 3, 1), nn.BatchNorm2d(3), nn.Flatten())
+        return nn.Sequential(layers, nn.Linear(12, 4), nn.BatchNorm1d(4)).double()
+
+
+def test_one_process_keeps_torch_s_own():
+    model = network()
+    assert synced(model, ALONE) is model
+    assert not any(isinstance(module, SyncedBatchNorm) for module in model.modules())
+
+
+def test_two_equal_batches_are_normalised_like_one_of_twice_the_size():
+    images = torch.randn(5, 2, 2, 2, generator=torch.Generator().manual_seed(1)).double()
+    target = torch.randn(5, 4, generator=torch.Generator().manual_seed(2)).double()
+    both, one = network(), synced(network(), Twins())
+    assert sum(isinstance(module, SyncedBatchNorm) for module in one.modules()) == 2
+    twice = images.repeat(2, 1, 1, 1).requires_grad_()
+    own = images.clone().requires_grad_()
+    want, ours = both(twice), one(own)
+    assert torch.allclose(ours, want[:5])
+    ((want - target.repeat(2, 1)) ** 2).sum().backward()
+    ((ours - target) ** 2).sum().backward()
+    assert torch.allclose(own.grad, twice.grad[:5])
+    for name, parameter in one.named_parameters():
+        assert torch.allclose(2 * parameter.grad, both.get_parameter(name).grad, atol=1e-10), name
+    for name, buffer in one.named_buffers():
+        assert torch.allclose(buffer, both.get_buffer(name)), name
+    assert torch.allclose(one.eval()(images), both.eval()(images))

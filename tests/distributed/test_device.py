@@ -1,0 +1,42 @@
+import os
+
+import pytest
+import torch
+
+from unibct.data import loader
+from unibct.distributed.device import local_rank, pick_device
+from unibct.errors import UserError
+
+
+def test_each_process_of_a_machine_has_its_gpu(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    for name in ("auto", "cuda"):
+        assert pick_device(name) == torch.device("cuda", 1)
+    assert pick_device("cpu") == torch.device("cpu")
+    monkeypatch.setenv("LOCAL_RANK", "2")
+    with pytest.raises(UserError, match="no GPU for process 2 of this machine, which has 2"):
+        pick_device()
+
+
+def test_each_process_of_a_machine_has_its_cores(monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # as torchrun sets it
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
+    assert loader._threads() == 8
+    monkeypatch.delenv("LOCAL_WORLD_SIZE")
+    assert loader._threads() == 2
+
+
+def test_a_device_that_is_not_there_is_named():
+    assert pick_device("cpu") == torch.device("cpu")
+    with pytest.raises(UserError, match="device 'tpu9' cannot be used: "):
+        pick_device("tpu9")
+
+
+def test_the_number_of_a_process_comes_from_its_launcher(monkeypatch):
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    assert local_rank() == 0
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    assert local_rank() == 3

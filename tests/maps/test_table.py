@@ -1,0 +1,21 @@
+import subprocess
+import sys
+
+import pytest
+
+from unibct.errors import UserError
+from unibct.maps.table import ADAPTERS, find_adapter
+
+
+def test_every_name_has_its_function_and_a_description():
+    for name, entry in ADAPTERS.items():
+        assert callable(entry.fit_function()), name
+        assert 0 < len(entry.description) < 60, name
+        assert find_adapter(name) is entry
+    with pytest.raises(UserError, match="unknown adapter 'spline'; choose one of procrustes"):
+        find_adapter("spline")
+
+
+def test_the_names_need_no_torch():
+    code = "import sys, unibct.maps.table; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

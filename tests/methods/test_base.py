@@ -1,0 +1,54 @@
+import numpy as np
+import torch
+
+from tests.methods.cases import SETTINGS, batch, knowledge, small_arcface
+from unibct.distributed.class_shards import ClassPart
+from unibct.distributed.ranks import ALONE, Ranks
+from unibct.methods.base import Method
+
+
+def test_the_base_does_nothing():
+    method, step = Method(), batch()
+    assert method.classified(step) is step.embeddings
+    assert method.parameters() == []
+    assert method.state() == {}
+
+
+def test_old_embeddings_of_a_batch_are_mirrored_where_its_images_are():
+    plain = knowledge()
+    old = knowledge(flipped=-plain.embeddings)
+    step = batch(flipped=torch.tensor([True, False, True, False, False, True]))
+    sign = torch.tensor([-1.0, 1.0, -1.0, 1.0, 1.0, -1.0])[:, None]
+    assert torch.equal(old.of(step), sign * plain.embeddings[step.rows])
+    assert torch.equal(old.rows(step.rows), plain.embeddings[step.rows])
+    assert torch.equal(old.of(batch()), plain.embeddings[step.rows])
+    assert torch.equal(plain.of(step), plain.embeddings[step.rows])
+
+
+def test_old_embeddings_on_disk_are_read_like_those_in_memory(tmp_path):
+    plain, step = knowledge(), batch()
+    np.save(tmp_path / "old.npy", plain.embeddings.numpy())
+    stored = knowledge(embeddings=np.load(tmp_path / "old.npy", mmap_mode="r"))
+    assert torch.equal(stored.of(step), plain.of(step))
+    assert torch.equal(stored.whole(), plain.embeddings)
+    for kind in ("centroid", "drop"):
+        ours, theirs = (old.prototypes(kind, SETTINGS) for old in (stored, plain))
+        assert torch.allclose(ours, theirs, atol=1e-6)
+
+
+def test_a_rank_holds_its_share_of_the_classes():
+    assert [list(knowledge(ranks=Ranks(r, 3)).own_classes) for r in range(3)] == [[0], [1], [2, 3]]
+
+
+def test_a_batch_uses_all_class_vectors_or_those_of_its_sample():
+    vectors = torch.randn(4, 8, generator=torch.Generator().manual_seed(3))
+    step = batch(rows=(0, 13))  # of the classes 0 and 2
+    assert step.ranks is ALONE
+    assert step.in_use(vectors) is vectors
+    whole = step.arcface(step.embeddings, vectors, SETTINGS)
+    assert torch.equal(whole, small_arcface(step.embeddings, vectors, step.labels))
+    sampled = batch(rows=(0, 13), part=ClassPart(4, ALONE, torch.tensor([0, 2])))
+    assert torch.equal(sampled.in_use(vectors), vectors[[0, 2]])
+    loss = sampled.arcface(sampled.embeddings, sampled.in_use(vectors), SETTINGS)
+    want = small_arcface(step.embeddings, vectors[[0, 2]], torch.tensor([0, 1]))
+    assert torch.allclose(loss, want)

@@ -1,0 +1,58 @@
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from tests.methods.cases import SETTINGS, batch, knowledge
+from unibct.errors import UserError
+from unibct.methods.table import ABLATIONS, DEFAULT_METHOD, METHODS, NO_METHOD, find_method
+
+
+@pytest.mark.parametrize("name", [*METHODS, *ABLATIONS])
+def test_every_method_gives_a_loss_whose_gradient_reaches_the_new_model_only(name):
+    old = knowledge()
+    before = old.embeddings.clone()
+    method = find_method(name).make(old, SETTINGS)
+    new = torch.randn(24, 8)
+    method.refresh(new if method.needs_new_embeddings else None)
+    step = batch()
+    loss = method.loss(step)
+    assert loss.ndim == 0
+    assert torch.isfinite(loss)
+    assert torch.equal(old.embeddings, before)
+    assert not old.embeddings.requires_grad
+    if name in ("none", "mixbct"):
+        assert float(loss) == 0
+    elif name == "plus-no-own":  # it draws the new embeddings through the classifier only
+        loss.backward()
+        assert step.embeddings.grad is None
+        assert float(step.class_weights.grad.abs().sum()) > 0
+    else:
+        loss.backward()
+        assert float(step.embeddings.grad.abs().sum()) > 0
+    step = batch(range(24))
+    replaces = not torch.equal(method.classified(step), step.embeddings)
+    assert replaces == (name == "mixbct")
+    assert all(not tensor.requires_grad for tensor in method.state().values())
+
+
+def test_names():
+    with pytest.raises(UserError, match="unknown method 'magic'; choose one of none, regress"):
+        find_method("magic")
+    assert [name for name, entry in METHODS.items() if not entry.needs_old_model] == ["none"]
+    assert [name for name, entry in METHODS.items() if not entry.has_warmup] == ["unibct-plus"]
+    assert not set(METHODS) & set(ABLATIONS)
+
+
+def test_the_names_stand_alone():
+    assert {DEFAULT_METHOD, NO_METHOD} <= set(METHODS)
+    code = "import sys, unibct.methods.table; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_descriptions_fit_a_terminal_of_80_columns():
+    widest = max(map(len, METHODS))
+    for name, entry in (METHODS | ABLATIONS).items():
+        assert 0 < len(entry.description) <= 80 - widest - 6, name
+        assert entry.description.isprintable(), name

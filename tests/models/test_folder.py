@@ -1,0 +1,99 @@
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+
+import unibct
+from tests.models.cases import small_model
+from unibct.errors import UserError
+from unibct.maps.adapter import Adapter
+from unibct.models.folder import load_model, save_model
+
+
+def test_round_trip(tmp_path):
+    model = small_model(training={"method": "none"}, old_fingerprint="abc")
+    save_model(model, tmp_path / "m")
+    loaded = unibct.load_model(tmp_path / "m")
+    assert loaded.fingerprint == model.fingerprint
+    assert (loaded.class_names, loaded.old_fingerprint) == (("a", "b"), "abc")
+    assert loaded.training == {"method": "none"}
+    assert torch.equal(loaded.class_weights, model.class_weights)
+    images = np.random.default_rng(0).integers(0, 255, (5, 32, 32)).astype(np.uint8)
+    assert np.array_equal(model.embed(images), loaded.embed(images))
+    described = json.loads((tmp_path / "m" / "model.json").read_text())
+    assert described["architecture"] == "resnet-small"
+    assert described["input"]["height"] == 32
+    assert not list(tmp_path.glob("**/*.tmp"))
+
+
+def test_loading_names_what_is_wrong(tmp_path):
+    with pytest.raises(UserError, match="is not a model folder"):
+        load_model(tmp_path)
+    save_model(small_model(), tmp_path / "m")
+    save_model(small_model(1), tmp_path / "n")
+    weights = tmp_path / "m" / "model.safetensors"
+    whole = weights.read_bytes()
+    weights.write_bytes((tmp_path / "n" / "model.safetensors").read_bytes())
+    with pytest.raises(UserError, match=r"does not belong to model.json"):
+        load_model(tmp_path / "m")
+    weights.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(UserError, match="cannot be loaded as a model"):
+        load_model(tmp_path / "m")
+    description = tmp_path / "n" / "model.json"
+    described = json.loads(description.read_text())
+    for change, message in [
+        ({"architecture": "vgg"}, "unknown architecture 'vgg'"),
+        ({"format": 99}, "has format 99"),
+        ({"dim": None}, "cannot be loaded"),
+        ({"input": 3}, "cannot be loaded"),
+    ]:
+        description.write_text(json.dumps(described | change))
+        with pytest.raises(UserError, match=message):
+            load_model(tmp_path / "n")
+    del described["classes"]
+    description.write_text(json.dumps(described))
+    with pytest.raises(UserError, match="lacks the entry 'classes'"):
+        load_model(tmp_path / "n")
+    description.write_text("{")
+    with pytest.raises(UserError, match=r"model.json cannot be read"):
+        load_model(tmp_path / "n")
+
+
+def test_a_folder_never_mixes_two_models(tmp_path):
+    save_model(small_model(), str(tmp_path / "m"))
+    save_model(small_model(1, class_weights=None, class_names=("a",)), tmp_path / "m")
+    assert load_model(tmp_path / "m").class_weights is None
+    save_model(small_model(), tmp_path / "n")
+    shutil.copy(tmp_path / "n" / "classifier.safetensors", tmp_path / "m")
+    with pytest.raises(UserError, match=r"classifier.safetensors does not belong"):
+        load_model(tmp_path / "m")
+
+
+def test_an_adapted_model_keeps_its_map(tmp_path):
+    old = small_model(3)
+    turn = torch.linalg.qr(torch.randn(16, 16, generator=torch.Generator().manual_seed(0)))[0]
+    model = small_model().adapted(Adapter("procrustes", ((turn, None),)), old)
+    save_model(model, tmp_path / "m")
+    loaded = load_model(tmp_path / "m")
+    assert loaded.fingerprint == model.fingerprint != small_model().fingerprint
+    assert (loaded.adapter.kind, loaded.old_fingerprint) == ("procrustes", old.fingerprint)
+    images = np.random.default_rng(0).integers(0, 255, (5, 32, 32)).astype(np.uint8)
+    assert np.array_equal(model.embed(images), loaded.embed(images))
+    assert np.allclose(
+        loaded.embed(images), small_model().embed(images) @ turn.T.numpy(), atol=1e-5
+    )
+    save_model(small_model(), tmp_path / "m")
+    assert not (tmp_path / "m" / "adapter.safetensors").exists()
+
+
+def test_the_class_weights_may_be_left_out(tmp_path):
+    save_model(small_model(), tmp_path / "m")
+    assert load_model(tmp_path / "m", with_classifier=False).class_weights is None
+
+
+def test_an_unfinished_training_is_named(tmp_path):
+    (tmp_path / "m" / "checkpoint-00001-000000").mkdir(parents=True)
+    with pytest.raises(UserError, match="its training has not finished; go on with"):
+        load_model(tmp_path / "m")

@@ -1,0 +1,67 @@
+"""The command line's training, started as several processes."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.distributed.torchrun import torchrun
+
+
+@pytest.mark.slow
+def test_one_process_speaks_each_keeps_a_log_and_errors_are_said_once(photo_folder, tmp_path):
+    def train(processes, out, epochs, *options):
+        settings = ["batch_size=12", "lr_warmup_epochs=0", "schedule=milestones", "sample_rate=0.8"]
+        line = ["unibct", "train", photo_folder, "--out", tmp_path / out, "--device", "cpu"]
+        for setting in (*settings, f"epochs={epochs}"):
+            line += ["--set", setting]
+        return torchrun(processes, *line, "--checkpoint-every", 1, *options, check=False)
+
+    whole = train(2, "whole", 4)
+    assert whole.returncode == 0, whole.stderr
+    assert whole.stdout.count("fingerprint") == 1
+    assert whole.stderr.count("training: 1,152 images in ") == 1  # once, however slow
+    assert sorted(p.name for p in (tmp_path / "whole" / "logs").iterdir()) == [
+        "rank-00000.log",
+        "rank-00001.log",
+    ]
+    assert "training: " in (tmp_path / "whole" / "logs" / "rank-00001.log").read_text()
+    wrong = train(5, "wrong", 4)
+    assert wrong.returncode != 0
+    assert "batch_size = 12 cannot be divided evenly by 5 processes" in wrong.stderr
+    assert wrong.stderr.count("error: ") == 1
+
+
+@pytest.mark.slow
+def test_processes_that_are_not_started_alike_are_refused(photo_folder, tmp_path):
+    code = (
+        "import os, sys\n"
+        "from unibct.cli.entry import main\n"
+        f"line = ['train', {str(photo_folder)!r}, '--out', {str(tmp_path / 'm')!r}]\n"
+        "line += ['--device', 'cpu', '--set', 'batch_size=12']\n"
+        "main(line + ['--checkpoint-every', '1'] * (os.environ['RANK'] == '1'))\n"
+    )
+    (tmp_path / "odd.py").write_text(code)
+    line = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    line.append(str(tmp_path / "odd.py"))
+    found = subprocess.run(line, capture_output=True, text=True, check=False, timeout=120)
+    assert found.returncode != 0
+    assert "error: the processes were not started alike" in found.stderr
+    assert not (tmp_path / "m").exists()
+
+
+@pytest.mark.slow
+def test_a_run_killed_in_its_first_refresh_goes_on(photo_folder, tmp_path):
+    def train(out, *more):
+        line = ["unibct", "train", photo_folder, "--out", tmp_path / out, "--device", "cpu"]
+        for setting in ("batch_size=12", "lr_warmup_epochs=0", "warmup_epochs=0", "epochs=1"):
+            line += ["--set", setting]
+        return torchrun(2, *line, *more, check=False)
+
+    assert train("old").returncode == 0
+    method = ("--old", tmp_path / "old", "--method", "unibct")
+    (tmp_path / "new" / ".new_embeddings").mkdir(parents=True)
+    (tmp_path / "new" / ".new_embeddings" / ".plain.lock").touch()
+    found = train("new", *method, "--resume")
+    assert found.returncode == 0, found.stderr
+    assert [p.name for p in (tmp_path / "new").iterdir() if p.name[0] == "."] == []
