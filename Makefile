@@ -1,12 +1,13 @@
 # make demo     install, then the whole method on real images, from nothing to a verdict
 # make test     install, then every check and test
 # make check    the same without the slow tests, while working
+# make build    the source archive and the wheel, into dist/
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help install dev demo test check format glyphs clean
+.PHONY: help install dev demo test check build format glyphs clean
 
 help:
 	@grep -E '^# make' Makefile | cut -c3-
@@ -35,6 +36,9 @@ check test: dev
 	$(BIN)/ruff check .
 	$(BIN)/basedpyright --pythonpath $(BIN)/python
 	$(BIN)/python -m pytest -n auto $(TESTS)
+
+build: dev
+	$(BIN)/python -m build --no-isolation
 
 format: dev
 	$(BIN)/ruff format .
