@@ -40,15 +40,10 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unibct.embeddings.store import (
-    DESCRIPTION_FILE,
-    SHARD_ROWS,
-    Shard,
-    Vectors,
-    open_embeddings,
-    write_description,
-    write_shard,
-)
+from unibct.embeddings.folder import open_embeddings
+from unibct.embeddings.layout import DESCRIPTION_FILE, SHARD_ROWS, Shard
+from unibct.embeddings.rows import Vectors
+from unibct.embeddings.writing import write_description, write_shard
 from unibct.progress import Lines
 from unibct.prototypes.class_prototypes import (
     Space,

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from unibct.data.readers.table import open_images
     from unibct.data.scenarios import split
     from unibct.embeddings.extraction import embed_images, embed_images_to_store
-    from unibct.embeddings.store import append_embeddings, open_embeddings, save_embeddings
+    from unibct.embeddings.folder import open_embeddings
+    from unibct.embeddings.writing import append_embeddings, save_embeddings
     from unibct.errors import UserError
     from unibct.evaluation.evaluate import evaluate_upgrade
     from unibct.evaluation.metrics import identification, verification
@@ -35,9 +36,9 @@ _HOMES = {
     "save_model": "models.model",
     "embed_images": "embeddings.extraction",
     "embed_images_to_store": "embeddings.extraction",
-    "open_embeddings": "embeddings.store",
-    "save_embeddings": "embeddings.store",
-    "append_embeddings": "embeddings.store",
+    "open_embeddings": "embeddings.folder",
+    "save_embeddings": "embeddings.writing",
+    "append_embeddings": "embeddings.writing",
     "fit_adapter": "maps.adapter",
     "adapt_model": "training.adapt:adapt",
     "class_prototypes": "prototypes.class_prototypes",

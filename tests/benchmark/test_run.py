@@ -34,7 +34,8 @@ from unibct.benchmark.statistics import estimate
 from unibct.benchmark.workers import Board, Crew
 from unibct.data.readers.table import open_images
 from unibct.data.scenarios import split
-from unibct.embeddings.extraction import embed_images, open_embeddings
+from unibct.embeddings.extraction import embed_images
+from unibct.embeddings.folder import open_embeddings
 from unibct.errors import UserError
 from unibct.evaluation.evaluate import evaluate_upgrade, search_test
 from unibct.maps.adapter import ADAPTERS, fit_adapter

@@ -11,7 +11,7 @@ from tests.conftest import TINY
 from unibct import cli
 from unibct.data.readers.table import open_images
 from unibct.data.scenarios import SCENARIOS
-from unibct.embeddings.extraction import open_embeddings
+from unibct.embeddings.folder import open_embeddings
 from unibct.errors import UserError
 from unibct.methods import METHODS
 from unibct.models.model import load_model

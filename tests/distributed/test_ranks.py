@@ -19,7 +19,7 @@ from unibct.distributed.class_shards import ClassPart, sampled_classes, step_row
 from unibct.distributed.device import pick_device
 from unibct.distributed.ranks import ALONE, Ranks
 from unibct.embeddings.extraction import embed_images
-from unibct.embeddings.store import open_embeddings
+from unibct.embeddings.folder import open_embeddings
 from unibct.errors import UserError
 from unibct.losses.arcface import arcface
 from unibct.losses.sharded_arcface import sharded_arcface

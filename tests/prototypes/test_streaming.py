@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from tests.prototypes.test_class_prototypes import classes_of, naive_refined, unit
-from unibct.embeddings.store import Embeddings, open_embeddings, save_embeddings
+from unibct.embeddings.folder import Embeddings, open_embeddings
+from unibct.embeddings.writing import save_embeddings
 from unibct.errors import UserError
 from unibct.prototypes import streaming as refinement
 from unibct.prototypes.class_prototypes import PROTOTYPE_KINDS, class_prototypes

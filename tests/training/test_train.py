@@ -14,7 +14,7 @@ from unibct import methods
 from unibct.data.loader import read_pixels
 from unibct.data.readers.table import open_images
 from unibct.data.scenarios import split
-from unibct.embeddings import extraction as embeddings
+from unibct.embeddings import cache as embeddings
 from unibct.errors import UserError
 from unibct.models.model import load_model
 from unibct.training import train, trainer

@@ -23,8 +23,10 @@ from unibct.benchmark.jobs import Adaptation, Grid, Job, Training, training_rows
 from unibct.data.image_set import ImageSet
 from unibct.data.loader import read_pixels
 from unibct.distributed.device import pick_device
-from unibct.embeddings.extraction import cached_embeddings, embed_images, embeddings_folder
-from unibct.embeddings.store import Embeddings, open_embeddings, save_embeddings
+from unibct.embeddings.cache import cached_embeddings, embeddings_folder
+from unibct.embeddings.extraction import embed_images
+from unibct.embeddings.folder import Embeddings, open_embeddings
+from unibct.embeddings.writing import save_embeddings
 from unibct.errors import UserError
 from unibct.evaluation.evaluate import (
     Protocol,

@@ -24,7 +24,7 @@ import torch
 from numpy.typing import NDArray
 
 from unibct.arrays import checked_labels, require_contiguous_labels, to_numpy
-from unibct.embeddings.store import Rows
+from unibct.embeddings.rows import Rows
 from unibct.errors import UserError
 from unibct.progress import Progress, Silent
 from unibct.prototypes.class_prototypes import check_settings, grouped_prototypes
@@ -307,7 +307,7 @@ def _stored_dtype(source: Source) -> np.dtype[Any]:
 
 def _read(source: Source, rows: slice | NDArray[np.int64], out: NDArray[Any]) -> None:
     if isinstance(source, Rows):
-        source.stored(rows, out)
+        source.read_stored(rows, out)
     elif isinstance(rows, slice):
         out[...] = source[rows]
     else:  # with "clip" NumPy needs no second buffer; nothing is out of bounds

@@ -12,7 +12,8 @@ from unibct import cli
 from unibct.data.decoding import encode_png
 from unibct.data.readers.pair_file import read_pair_file
 from unibct.data.readers.table import open_images
-from unibct.embeddings.store import Embeddings, save_embeddings
+from unibct.embeddings.folder import Embeddings
+from unibct.embeddings.writing import save_embeddings
 from unibct.errors import UserError
 from unibct.evaluation.protocols.ijb.compare import compare_on_ijb
 from unibct.evaluation.protocols.ijb.images import aligned_images, image_embeddings, mapped_array

@@ -5,7 +5,8 @@ from pathlib import Path
 from unibct.data.image_set import ImageSet
 from unibct.distributed.device import pick_device
 from unibct.embeddings.extraction import embed_images
-from unibct.embeddings.store import DESCRIPTION_FILE, Embeddings, open_embeddings
+from unibct.embeddings.folder import Embeddings, open_embeddings
+from unibct.embeddings.layout import DESCRIPTION_FILE
 from unibct.errors import UserError
 from unibct.evaluation.evaluate import HEADLINE_FAR, Evaluation, evaluate_upgrade
 from unibct.models.model import load_model
