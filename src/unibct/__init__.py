@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from unibct.losses.arcface import arcface
     from unibct.maps.adapter import fit_adapter
     from unibct.models.model import load_model, save_model
-    from unibct.prototypes.class_prototypes import class_prototypes, structural_weights
-    from unibct.prototypes.streaming import refined_prototypes
+    from unibct.prototypes.class_prototypes import class_prototypes
+    from unibct.prototypes.weights import structural_weights
     from unibct.report.pages.benchmark import write_benchmark_report
     from unibct.training.adapt import adapt as adapt_model
     from unibct.training.recipe import Recipe, load_recipe
@@ -42,8 +42,7 @@ _HOMES = {
     "fit_adapter": "maps.adapter",
     "adapt_model": "training.adapt:adapt",
     "class_prototypes": "prototypes.class_prototypes",
-    "structural_weights": "prototypes.class_prototypes",
-    "refined_prototypes": "prototypes.streaming",
+    "structural_weights": "prototypes.weights",
     "arcface": "losses.arcface",
     "Recipe": "training.recipe",
     "load_recipe": "training.recipe",
@@ -75,7 +74,6 @@ __all__ = [
     "open_embeddings",
     "open_images",
     "plan_benchmark",
-    "refined_prototypes",
     "run_benchmark",
     "save_embeddings",
     "save_model",

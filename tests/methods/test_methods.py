@@ -23,7 +23,8 @@ from unibct.methods.advbct import reversed_gradient
 from unibct.methods.mixbct import MixBct
 from unibct.methods.nccl import Nccl
 from unibct.methods.plus import UnibctPlus
-from unibct.prototypes.class_prototypes import class_prototypes, moved_apart
+from unibct.prototypes.class_prototypes import class_prototypes
+from unibct.prototypes.spread import moved_apart
 
 SETTINGS = Settings(scale=16.0, margin=0.3, tau=0.05, lam=0.9, drop=0.2)
 

@@ -10,7 +10,7 @@ from unibct.errors import UserError
 from unibct.losses.contrast import contrast
 from unibct.losses.regress import regress
 from unibct.methods.base import Batch, Method, OldKnowledge, Settings
-from unibct.prototypes.class_prototypes import moved_apart
+from unibct.prototypes.spread import moved_apart
 
 
 class Regress(Method):
