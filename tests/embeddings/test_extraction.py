@@ -46,9 +46,9 @@ def test_round_trip(model, glyph_classes, tmp_path):
 
 @pytest.mark.parametrize("flip", [False, True])
 def test_a_store_is_what_is_made_in_memory(model, pixels, tmp_path, flip):
-    made = stored(model, pixels, tmp_path / "e", flip=flip, shard_rows=20)
-    assert_same(made, embed_pixel_batches(model, pixels, flip=flip))
-    assert_same(open_embeddings(tmp_path / "e", verify=True), made)
+    store = stored(model, pixels, tmp_path / "e", flip=flip, shard_rows=20)
+    assert_same(store, embed_pixel_batches(model, pixels, flip=flip))
+    assert_same(open_embeddings(tmp_path / "e", verify=True), store)
     names = {path.name.split("-")[0] for path in (tmp_path / "e").iterdir()}
     assert names == {"vectors", "labels", "ids", "classes.txt", "embeddings.json"}
 
@@ -71,8 +71,8 @@ def test_several_processes_make_one_store(model, pixels, tmp_path, world):
         thread.start()
     for thread in threads:
         thread.join()
-    for made in opened.values():
-        assert_same(made, embed_pixel_batches(model, pixels))
+    for store in opened.values():
+        assert_same(store, embed_pixel_batches(model, pixels))
     assert len(opened) == world
 
 
@@ -88,11 +88,11 @@ def test_a_stopped_run_goes_on_after_its_last_shard(
     assert not (tmp_path / "e" / "embeddings.json").exists()
     with monkeypatch.context() as patch:
         counter = EmbeddingCounter(patch)
-        made = embed_images_to_store(model, glyph_classes, tmp_path / "e", **options)
+        store = embed_images_to_store(model, glyph_classes, tmp_path / "e", **options)
         assert counter.images == len(glyph_classes) - 20 * (stop_at - 1)
         embed_images_to_store(model, glyph_classes, tmp_path / "e", **options)
         assert counter.images == len(glyph_classes) - 20 * (stop_at - 1), "it was finished"
-    assert_same(made, embed_pixel_batches(model, pixels))
+    assert_same(store, embed_pixel_batches(model, pixels))
 
 
 def test_models_are_never_mixed(model, pixels, tmp_path, monkeypatch):

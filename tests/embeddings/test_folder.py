@@ -80,23 +80,25 @@ def test_wrong_descriptions_are_named(folder, change, message):
 
 
 def test_embeddings_check_themselves():
-    made = random_embeddings(3)
+    original = random_embeddings(3)
     with pytest.raises(UserError, match="3 vectors and 2 ids"):
-        Embeddings(made.vectors, made.ids[:2], made.labels, made.class_names, "m")
+        Embeddings(original.vectors, original.ids[:2], original.labels, original.class_names, "m")
     with pytest.raises(UserError, match="3 vectors and 2 labels"):
-        Embeddings(made.vectors, made.ids, made.labels[:2], made.class_names, "m")
+        Embeddings(original.vectors, original.ids, original.labels[:2], original.class_names, "m")
     with pytest.raises(UserError, match="beyond the 3 class names"):
-        Embeddings(made.vectors, made.ids, made.labels + 3, made.class_names, "m")
+        Embeddings(original.vectors, original.ids, original.labels + 3, original.class_names, "m")
     with pytest.raises(UserError, match="must be float32"):
-        Embeddings(made.vectors.astype(float), made.ids, made.labels, made.class_names, "m")
+        Embeddings(
+            original.vectors.astype(float), original.ids, original.labels, original.class_names, "m"
+        )
 
 
 def test_rows_follow_the_ids(glyph_classes, tmp_path):
     vectors = np.random.default_rng(0).normal(size=(len(glyph_classes), 6)).astype(np.float32)
-    made = Embeddings(
+    original = Embeddings(
         vectors, glyph_classes.ids, glyph_classes.labels, glyph_classes.class_names, "model"
     )
-    save_embeddings(made, tmp_path / "emb")
+    save_embeddings(original, tmp_path / "emb")
     opened = open_embeddings(tmp_path / "emb")
     three = glyph_classes.select([50, 3, 20])
     assert np.array_equal(opened.rows_of(three), opened.vectors[[50, 3, 20]])
@@ -111,6 +113,6 @@ def test_rows_follow_the_ids(glyph_classes, tmp_path):
         fewer.rows_of(three)
 
 
-def test_a_folder_that_is_none_is_named(tmp_path):
+def test_a_folder_without_embeddings_is_named(folder):
     with pytest.raises(UserError, match="not an embeddings folder"):
-        open_embeddings(tmp_path)
+        open_embeddings(folder.parent)

@@ -10,13 +10,13 @@ from unibct.embeddings.writing import save_embeddings
 
 @given(st.lists(st.integers(-25, 24), max_size=60), st.integers(1, 30))
 def test_rows_are_taken_as_numpy_takes_them(tmp_path_factory, rows, shard_rows):
-    made = random_embeddings(25)
+    original = random_embeddings(25)
     path = tmp_path_factory.mktemp("s") / "e"
-    save_embeddings(made, path, shard_rows=shard_rows)
+    save_embeddings(original, path, shard_rows=shard_rows)
     taken = open_embeddings(path).vectors
     wanted = np.array(rows, dtype=int)
     for index in (wanted, np.sort(wanted), rows or slice(0, 0), np.isin(np.arange(25), wanted)):
-        assert np.array_equal(taken[index], made.vectors[index])
+        assert np.array_equal(taken[index], original.vectors[index])
     for part in (
         slice(None),
         slice(3, 20),
@@ -24,8 +24,8 @@ def test_rows_are_taken_as_numpy_takes_them(tmp_path_factory, rows, shard_rows):
         slice(-8, None, 3),
         slice(None, None, -1),
     ):
-        assert np.array_equal(taken[part], made.vectors[part])
-    assert np.array_equal(taken[-2], made.vectors[-2])
+        assert np.array_equal(taken[part], original.vectors[part])
+    assert np.array_equal(taken[-2], original.vectors[-2])
     for wrong in ([25], [-26], [0.5], [[1]], [True]):
         with pytest.raises(IndexError):
             taken[wrong]

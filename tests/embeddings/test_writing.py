@@ -16,15 +16,15 @@ from unibct.errors import UserError
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("shard_rows", [1, 7, 25, 100])
 def test_round_trip(tmp_path, dtype, shard_rows):
-    made = random_embeddings(25)
-    save_embeddings(made, tmp_path / "e", dtype=dtype, shard_rows=shard_rows)
+    original = random_embeddings(25)
+    save_embeddings(original, tmp_path / "e", dtype=dtype, shard_rows=shard_rows)
     opened = open_embeddings(tmp_path / "e")
     assert len(list((tmp_path / "e").glob("vectors-*.npy"))) == -(-25 // shard_rows)
     assert opened.vectors.dtype == np.float32
     assert opened.vectors.stored_dtype == dtype
-    assert np.array_equal(np.asarray(opened.vectors), made.vectors.astype(dtype))
-    assert (opened.ids, opened.class_names) == (made.ids, made.class_names)
-    assert np.array_equal(opened.labels, made.labels)
+    assert np.array_equal(np.asarray(opened.vectors), original.vectors.astype(dtype))
+    assert (opened.ids, opened.class_names) == (original.ids, original.class_names)
+    assert np.array_equal(opened.labels, original.labels)
     assert opened.fingerprint == "model"
 
 
@@ -33,8 +33,6 @@ def test_nothing_is_written_over(folder):
     with pytest.raises(UserError, match="exists already"):
         save_embeddings(open_embeddings(folder), folder)
     assert sorted(folder.parent.rglob("*")) == before
-    with pytest.raises(UserError, match="not an embeddings folder"):
-        open_embeddings(folder.parent)
 
 
 def test_what_cannot_be_stored_is_named(tmp_path):

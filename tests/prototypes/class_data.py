@@ -1,5 +1,8 @@
 import numpy as np
 
+SIZES = [1, 7, 2, 60, 8, 8, 1, 33, 90, 15, 9, 3]
+ROW = 2 * 16 * 4  # bytes of an old and a new row of 16 numbers
+
 
 def unit(x):
     """Rows scaled to length 1."""

@@ -3,13 +3,10 @@ import tempfile
 import numpy as np
 import torch
 
-from tests.prototypes.class_data import classes_in
+from tests.prototypes.class_data import ROW, SIZES, classes_in
 from unibct.prototypes import class_blocks
 from unibct.prototypes.class_blocks import MemoryLimits, map_classes
 from unibct.prototypes.class_prototypes import class_prototypes
-
-SIZES = [1, 7, 2, 60, 8, 8, 1, 33, 90, 15, 9, 3]
-ROW = 2 * 16 * 4  # bytes of an old and a new row
 
 
 def test_blocks_hold_every_row_once_and_no_more_than_the_buffer():

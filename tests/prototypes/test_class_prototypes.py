@@ -100,8 +100,8 @@ def test_drop_equals_a_naive_loop(sizes, drop):
     for c, m in enumerate(sizes):
         rows = unit(v[labels == c])
         distance = np.linalg.norm(rows - rows.mean(axis=0), axis=1)
-        kept = rows[np.argsort(distance, kind="stable")[: m - int(drop * m + 1e-9)]]
-        mean = kept.mean(axis=0)
+        nearest = rows[np.argsort(distance, kind="stable")[: m - int(drop * m + 1e-9)]]
+        mean = nearest.mean(axis=0)
         assert np.allclose(ours[c], mean / np.linalg.norm(mean), atol=1e-6)
 
 

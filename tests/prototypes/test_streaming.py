@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.prototypes.class_data import classes_in, naive_refined, unit
+from tests.prototypes.class_data import ROW, SIZES, classes_in, naive_refined, unit
 from unibct.embeddings.folder import Embeddings, open_embeddings
 from unibct.embeddings.writing import save_embeddings
 from unibct.errors import UserError
@@ -12,15 +12,12 @@ from unibct.prototypes.class_blocks import MemoryLimits
 from unibct.prototypes.class_prototypes import class_prototypes
 from unibct.prototypes.inputs import PROTOTYPE_KINDS
 
-SIZES = [1, 7, 2, 60, 8, 8, 1, 33, 90, 15, 9, 3]
-ROW = 2 * 16 * 4  # bytes of an old and a new row
-
 
 def stored(tmp_path, name, vectors, labels, dtype="float32"):
     names = tuple(map(str, range(labels.max() + 1)))
     ids = tuple(map(str, range(len(labels))))
-    made = Embeddings(unit(vectors).astype(np.float32), ids, labels, names, name)
-    save_embeddings(made, tmp_path / name, dtype=dtype, shard_rows=50)
+    embeddings = Embeddings(unit(vectors).astype(np.float32), ids, labels, names, name)
+    save_embeddings(embeddings, tmp_path / name, dtype=dtype, shard_rows=50)
     return open_embeddings(tmp_path / name).vectors
 
 
