@@ -220,10 +220,11 @@ def qualities(
             *,
             kind: str,
             rows: NDArray[np.int64] = rows,
-            **options: float,
+            tau: float = 0.05,
+            lam: float = 0.9,
         ) -> float:
             new = None if graph is None else graph[rows]
-            found = class_prototypes(old[rows], labels[rows], new=new, kind=kind, **options)
+            found = class_prototypes(old[rows], labels[rows], new=new, kind=kind, tau=tau, lam=lam)
             return float((found * centres).sum(axis=1).mean())
 
         yield {"kind": "centroid", "size": size, "cosine": cosine(kind="centroid")}

@@ -40,26 +40,21 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unibct.embeddings.store import (
-    DESCRIPTION_FILE,
-    SHARD_ROWS,
-    Shard,
-    Vectors,
-    open_embeddings,
-    write_description,
-    write_shard,
-)
+from unibct.embeddings.folder import open_embeddings
+from unibct.embeddings.layout import DESCRIPTION_FILE, SHARD_ROWS, Shard
+from unibct.embeddings.rows import Vectors
+from unibct.embeddings.writing import write_description, write_shard
 from unibct.progress import Lines
-from unibct.prototypes.class_prototypes import (
-    Space,
-    batches_of_like_size,
-    grouped_prototypes,
-    taken,
-)
-from unibct.prototypes.streaming import Block, map_classes, refined_prototypes
+from unibct.prototypes.batching import ReusedMemory, batches_of_like_size, take_rows
+from unibct.prototypes.class_blocks import Block, MemoryLimits, map_classes
+from unibct.prototypes.class_prototypes import class_prototypes
+from unibct.prototypes.in_memory import grouped_prototypes
+from unibct.prototypes.inputs import PrototypeSettings
 
 ROWS, CLASSES, DIM = 5_179_510, 93_431, 512
 TAU, LAM = 0.05, 0.9
+SETTINGS = PrototypeSettings("structural", tau=TAU, lam=LAM)
+NO_SPILL = MemoryLimits(spill=False)
 SAMPLES = 7
 SAMPLE_ROWS = 200_000  # of each sample
 
@@ -132,7 +127,7 @@ def unit(x: NDArray[Any]) -> NDArray[np.float32]:
 
 def ours(old: Tensor, new: Tensor, sizes: NDArray[np.int64], order: Any) -> Tensor:
     """What the library does."""
-    return grouped_prototypes(old, sizes, new=new, order=order, tau=TAU, lam=LAM)
+    return grouped_prototypes(old, sizes, new=new, settings=SETTINGS, order=order)
 
 
 def inverse(old: Tensor, new: Tensor, sizes: NDArray[np.int64], order: Any) -> Tensor:
@@ -165,10 +160,10 @@ def product(old: Tensor, new: Tensor, sizes: NDArray[np.int64], order: Any) -> T
 
 def batched_product(old: Tensor, new: Tensor, sizes: NDArray[np.int64], order: Any) -> Tensor:
     """(c) The same in the library's batches of classes, filled up to multiples of 8 images."""
-    space = Space()
+    memory = ReusedMemory()
     for _, rows in batches_of_like_size(sizes, new.shape[1], order):
-        x = taken(new, rows, space)
-        products = space.empty("products", (*rows.shape, rows.shape[1]), x)
+        x = take_rows(new, rows, memory)
+        products = memory.empty("products", (*rows.shape, rows.shape[1]), x)
         torch.bmm(x, x.transpose(1, 2), out=products)
     return torch.empty(0)
 
@@ -197,8 +192,14 @@ def measure(folder: Path, *, spill: bool | None) -> None:
     labels = old.labels
     with PeakMemory() as memory:
         begin = time.perf_counter()
-        refined_prototypes(
-            old.vectors, labels, new=new.vectors, tau=TAU, lam=LAM, spill=spill, progress=Lines()
+        class_prototypes(
+            old.vectors,
+            labels,
+            new=new.vectors,
+            tau=TAU,
+            lam=LAM,
+            memory=MemoryLimits(spill=spill),
+            progress=Lines(),
         )
         seconds = time.perf_counter() - begin
     sizes = np.bincount(labels)
@@ -229,7 +230,7 @@ def sample_seconds(
     for way in ("reading alone", *WAYS):  # the first may read from the disk, the others do not
         begin = time.perf_counter()
         made = map_classes(
-            partial(apply, way, sizes), sources, labels, classes=classes, spill=False
+            partial(apply, way, sizes), sources, labels, classes=classes, memory=NO_SPILL
         )
         results[way] = torch.cat(list(made))
         found[way] = time.perf_counter() - begin
@@ -246,7 +247,7 @@ def block_seconds(
     def copied(block: Block) -> Block:
         return Block(block.classes, [part.copy() for part in block.parts], block.order)
 
-    blocks = list(map_classes(copied, sources, labels, classes=classes, spill=False))
+    blocks = list(map_classes(copied, sources, labels, classes=classes, memory=NO_SPILL))
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     found: dict[str, float] = {}

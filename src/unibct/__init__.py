@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from unibct.data.readers.table import open_images
     from unibct.data.scenarios import split
     from unibct.embeddings.extraction import embed_images, embed_images_to_store
-    from unibct.embeddings.store import append_embeddings, open_embeddings, save_embeddings
+    from unibct.embeddings.folder import open_embeddings
+    from unibct.embeddings.writing import append_embeddings, save_embeddings
     from unibct.errors import UserError
     from unibct.evaluation.metrics.identification import identification
     from unibct.evaluation.metrics.verification import verification
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
     from unibct.losses.arcface import arcface
     from unibct.maps.adapter import fit_adapter
     from unibct.models.folder import load_model, save_model
-    from unibct.prototypes.class_prototypes import class_prototypes, structural_weights
-    from unibct.prototypes.streaming import refined_prototypes
+    from unibct.prototypes.class_prototypes import class_prototypes
+    from unibct.prototypes.weights import structural_weights
     from unibct.report.pages.benchmark import write_benchmark_report
     from unibct.training.adapt import adapt as adapt_model
     from unibct.training.recipe import Recipe, load_recipe
@@ -36,14 +37,13 @@ _HOMES = {
     "save_model": "models.folder",
     "embed_images": "embeddings.extraction",
     "embed_images_to_store": "embeddings.extraction",
-    "open_embeddings": "embeddings.store",
-    "save_embeddings": "embeddings.store",
-    "append_embeddings": "embeddings.store",
+    "open_embeddings": "embeddings.folder",
+    "save_embeddings": "embeddings.writing",
+    "append_embeddings": "embeddings.writing",
     "fit_adapter": "maps.adapter",
     "adapt_model": "training.adapt:adapt",
     "class_prototypes": "prototypes.class_prototypes",
-    "structural_weights": "prototypes.class_prototypes",
-    "refined_prototypes": "prototypes.streaming",
+    "structural_weights": "prototypes.weights",
     "arcface": "losses.arcface",
     "Recipe": "training.recipe",
     "load_recipe": "training.recipe",
@@ -75,7 +75,6 @@ __all__ = [
     "open_embeddings",
     "open_images",
     "plan_benchmark",
-    "refined_prototypes",
     "run_benchmark",
     "save_embeddings",
     "save_model",

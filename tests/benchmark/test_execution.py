@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from unibct.embeddings.extraction import embed_images
-from unibct.embeddings.store import open_embeddings
+from unibct.embeddings.folder import open_embeddings
 from unibct.evaluation.criterion import estimate
 from unibct.evaluation.upgrade import evaluate_upgrade
 from unibct.maps.adapter import fit_adapter

@@ -12,7 +12,7 @@ from tests.conftest import TINY
 from unibct import cli
 from unibct.data.readers.table import open_images
 from unibct.data.scenarios import SCENARIOS
-from unibct.embeddings.store import open_embeddings
+from unibct.embeddings.folder import open_embeddings
 from unibct.errors import UserError
 from unibct.maps.table import ADAPTERS
 from unibct.methods.table import METHODS

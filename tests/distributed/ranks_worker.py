@@ -16,7 +16,7 @@ from unibct.distributed.batch_norm import synced
 from unibct.distributed.class_shards import ClassPart, sampled_classes
 from unibct.distributed.gradients import AveragedGradients
 from unibct.distributed.ranks import current_ranks
-from unibct.embeddings import extraction as embeddings
+from unibct.embeddings import extraction, store_plan
 from unibct.losses.contrast import contrast, neighbour_contrast
 from unibct.losses.point_to_set import point_to_set
 from unibct.losses.regress import regress
@@ -154,7 +154,7 @@ RUNS = {
 if __name__ == "__main__":
     out, ranks = Path(sys.argv[1]), current_ranks()
     torch.set_num_threads(1)
-    embeddings._SMALLEST_SHARD = 16  # so that each rank has some
+    store_plan._FEWEST_SHARD_ROWS = 16  # so that each rank has some
     for name in ("all", "sample"):
         tensors = look(name == "sample")
         safetensors.torch.save_file(
@@ -163,4 +163,4 @@ if __name__ == "__main__":
     trained(out)
     model = load_model(out / "none")
     images = open_images("glyphs:val").select(range(160))
-    embeddings.embed_images_to_store(model, images, out / "store", ranks=ranks)
+    extraction.embed_images_to_store(model, images, out / "store", ranks=ranks)

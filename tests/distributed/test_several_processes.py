@@ -14,7 +14,7 @@ from tests.training.test_resume import require_same
 from unibct.data.readers.table import open_images
 from unibct.distributed.ranks import Ranks
 from unibct.embeddings.extraction import embed_images
-from unibct.embeddings.store import open_embeddings
+from unibct.embeddings.folder import open_embeddings
 from unibct.models.folder import load_model
 from unibct.training import train
 from unibct.training.checkpoints import find_checkpoint, read_checkpoint

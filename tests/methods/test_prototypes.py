@@ -3,7 +3,8 @@ import torch
 
 from tests.methods.cases import SETTINGS, knowledge, refreshed_loss, small_arcface
 from unibct.methods.table import find_method
-from unibct.prototypes.class_prototypes import class_prototypes, moved_apart
+from unibct.prototypes.class_prototypes import class_prototypes
+from unibct.prototypes.spread import moved_apart
 
 
 @pytest.mark.parametrize(

@@ -7,37 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import unibct
-from unibct.prototypes import class_prototypes as prototypes
-from unibct.prototypes.class_prototypes import drop_weights, moved_apart
-
-
-def unit(x):
-    return x / np.linalg.norm(x, axis=1, keepdims=True)
-
-
-def naive_refined(v, x, tau=0.05, lam=0.9, axis=1):
-    """The paper's equations as they stand, in double precision, with an inverse."""
-    v, x = unit(v.astype(np.float64)), unit(x.astype(np.float64))
-    m = len(v)
-    if m == 1:
-        return v[0]
-    logits = x @ x.T / tau
-    np.fill_diagonal(logits, -np.inf)
-    logits -= logits.max(axis=axis, keepdims=True)
-    edges = np.exp(logits)
-    edges /= edges.sum(axis=axis, keepdims=True)
-    refined = (1 - lam) * np.linalg.inv(np.eye(m) - lam * edges) @ v
-    return refined.mean(axis=0)
-
-
-def classes_of(sizes, dim=16, seed=0, noise=0.6):
-    rng = np.random.default_rng(seed)
-    labels = np.repeat(np.arange(len(sizes)), sizes)
-    centres = rng.normal(size=(len(sizes), dim))
-    x = centres[labels] + noise * rng.normal(size=(len(labels), dim))
-    v = centres[labels][:, ::-1] + noise * rng.normal(size=(len(labels), dim))
-    order = rng.permutation(len(labels))
-    return v[order], x[order], labels[order]
+from tests.prototypes.class_data import classes_in, classes_of, naive_refined, unit
+from unibct.embeddings.folder import Embeddings, open_embeddings
+from unibct.embeddings.writing import save_embeddings
+from unibct.prototypes import class_prototypes as module
+from unibct.prototypes.class_blocks import MemoryLimits
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -112,57 +86,11 @@ def test_copies_clusters_and_outliers_converge(tau, lam):
         assert np.abs(ours - naive / np.linalg.norm(naive)).max() < bound
 
 
-def test_weights_are_positive_sum_to_one_and_give_the_prototype():
-    v, x, labels = classes_of([1, 2, 5, 30])
-    w = unibct.structural_weights(x, labels)
-    assert (w > 0).all()
-    assert np.allclose(np.bincount(labels, weights=w), 1)
-    sums = np.stack([(w[:, None] * unit(v))[labels == c].sum(axis=0) for c in range(4)])
-    assert np.allclose(unit(sums), unibct.class_prototypes(v, labels, new=x), atol=1e-6)
-
-
-def test_an_outlier_of_the_new_space_counts_less():
-    rng = np.random.default_rng(0)
-    x = np.r_[np.ones((9, 8)) + 0.1 * rng.normal(size=(9, 8)), -np.ones((1, 8))]
-    w = unibct.structural_weights(x, np.zeros(10, dtype=int))
-    assert w[-1] < 0.5 * w[:-1].min()
-
-
-def test_a_large_class_needs_no_copy_of_its_rows(monkeypatch):
-    m, dim = 5000, 256
-    rng = np.random.default_rng(0)
-    x = torch.from_numpy(rng.normal(size=(m, dim)).astype(np.float32) + 0.5)
-    labels = np.zeros(m, dtype=int)
-    shapes = []
-    real = torch.Tensor.__getitem__
-
-    def spy(tensor, key):
-        result = real(tensor, key)
-        if result.data_ptr() != tensor.data_ptr() and result.ndim >= 2:
-            shapes.append(tuple(result.shape))
-        return result
-
-    monkeypatch.setattr(torch.Tensor, "__getitem__", spy)
-    w = unibct.structural_weights(x, labels, tau=0.2)
-    monkeypatch.undo()
-    assert shapes, "rows are gathered in tiles"
-    assert all(np.prod(shape) <= 1024 * dim for shape in shapes if shape[-1] == dim)
-    # w solves w = λẼᵀw + (1−λ)/m, whose only solution it is.
-    unit_x = torch.nn.functional.normalize(x, dim=1)
-    edges = torch.softmax((unit_x @ unit_x.T / 0.2).fill_diagonal_(-torch.inf), dim=1)
-    residual = 0.9 * edges.T @ w + 0.1 / m - w
-    assert float(residual.abs().sum()) < 3e-6
-    assert float(w.std() * m) > 0.01, "the graph matters"
-
-
 def test_drop_leaves_out_the_farthest():
     # Nine copies of one direction and an outlier: the outlier goes, the rest average.
     v = np.r_[np.tile([[1.0, 0.0]], (9, 1)), [[0.0, 1.0]]]
     labels = np.zeros(10, dtype=int)
     assert np.allclose(unibct.class_prototypes(v, labels, kind="drop"), [[1.0, 0.0]])
-    assert np.allclose(drop_weights(v, labels), [1 / 9] * 9 + [0])
-    # Below ten images nothing is dropped: floor(0.1 · 9) = 0.
-    assert np.allclose(drop_weights(v[1:], labels[1:]), 1 / 9)
 
 
 @given(st.lists(st.integers(1, 25), min_size=1, max_size=5), st.floats(0, 0.45))
@@ -172,8 +100,8 @@ def test_drop_equals_a_naive_loop(sizes, drop):
     for c, m in enumerate(sizes):
         rows = unit(v[labels == c])
         distance = np.linalg.norm(rows - rows.mean(axis=0), axis=1)
-        kept = rows[np.argsort(distance, kind="stable")[: m - int(drop * m + 1e-9)]]
-        mean = kept.mean(axis=0)
+        nearest = rows[np.argsort(distance, kind="stable")[: m - int(drop * m + 1e-9)]]
+        mean = nearest.mean(axis=0)
         assert np.allclose(ours[c], mean / np.linalg.norm(mean), atol=1e-6)
 
 
@@ -230,22 +158,6 @@ def test_read_only_arrays_and_extreme_lambda():
     assert np.isfinite(unibct.structural_weights(x, labels, lam=1 - 1e-15)).all()
 
 
-def test_batches_hold_every_row_once_within_bounds():
-    rng = np.random.default_rng(0)
-    sizes = np.r_[rng.integers(1, 150, 40), 1, 900]
-    order = rng.permutation(sizes.sum())
-    labels = np.empty(len(order), dtype=int)
-    labels[order] = np.repeat(np.arange(len(sizes)), sizes)
-    seen = np.zeros(len(labels), dtype=int)
-    for classes, rows in prototypes.batches_of_like_size(sizes, 5000, order):
-        for label, row in zip(classes, rows, strict=True):
-            assert set(labels[row]) == {label}
-            seen[row[: sizes[label]]] += 1
-        assert rows.shape[1] == 1 or rows.shape[1] % 8 == 0
-        assert len(rows) == 1 or rows.size * 5000 <= prototypes._BATCH_ENTRIES
-    assert (seen == 1).all()
-
-
 @pytest.mark.parametrize("length", [1e-30, 1e-12, 1e12, 1e30])
 def test_lengths_do_not_matter(length):
     v, x, labels = (a.astype(np.float32) for a in classes_of([1, 3, 20]))
@@ -275,45 +187,41 @@ def test_memory_does_not_grow_with_the_dimension_of_the_data():
     assert peak < v.nbytes  # NumPy's side: indices and labels only
 
 
-def naive_moved_apart(p, rows, neighbours, step):
-    p = unit(p)
-    moved = []
-    for i in rows:
-        cosines = {j: float(p[i] @ p[j]) for j in range(len(p)) if j != i}
-        nearest = sorted(cosines, key=cosines.get, reverse=True)[:neighbours]
-        total = sum(np.exp(cosines[j]) for j in nearest)
-        push = sum(np.exp(cosines[j]) / total * (p[i] - p[j]) for j in nearest)
-        moved.append(p[i] + step * push)
-    return unit(np.array(moved))
+def test_stores_ranges_and_limits_are_streamed_and_arrays_are_not(tmp_path, monkeypatch):
+    v, x, labels = classes_in("shuffled", [3, 9, 2])
+    whole = unibct.class_prototypes(v, labels, new=x)
+    streamed = []
+    real = module.streamed_prototypes
+
+    def counted(*arguments, **options):
+        streamed.append(options["memory"])
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(module, "streamed_prototypes", counted)
+    ids = tuple(map(str, range(len(labels))))
+    save_embeddings(Embeddings(x, ids, labels, ("a", "b", "c"), "new"), tmp_path / "new")
+    rows = open_embeddings(tmp_path / "new").vectors
+    limits = MemoryLimits(buffer_bytes=1000)
+    for old, options, calls in [
+        (v, {"new": x}, 0),
+        (torch.from_numpy(v), {"new": x}, 0),
+        (v, {"new": rows}, 1),
+        (torch.from_numpy(v), {"new": rows}, 2),
+        (v, {"new": x, "classes": range(3)}, 3),
+        (torch.from_numpy(v), {"new": x, "memory": limits}, 4),
+    ]:
+        ours = unibct.class_prototypes(old, labels, **options)
+        assert type(ours) is type(old)
+        assert np.abs(np.asarray(ours) - whole).max() < 1e-6
+        assert len(streamed) == calls
+    assert streamed[-1] is limits
+    ours = unibct.class_prototypes(rows, torch.from_numpy(labels), kind="centroid")
+    assert isinstance(ours, np.ndarray)
+    assert np.abs(ours - unibct.class_prototypes(x, labels, kind="centroid")).max() < 1e-6
 
 
-@pytest.mark.parametrize(("neighbours", "step"), [(5, 0.5), (1, 0.5), (3, 2.0), (50, 0.1)])
-def test_moved_apart_equals_a_naive_loop(neighbours, step):
-    p = np.random.default_rng(0).normal(size=(9, 4))
-    ours = moved_apart(p, neighbours=neighbours, step=step)
-    assert np.allclose(ours, naive_moved_apart(p, range(9), neighbours, step), atol=1e-12)
-
-
-def test_moved_apart_of_more_classes_than_a_tile():
-    p = np.random.default_rng(0).normal(size=(1500, 4))
-    assert len(p) > prototypes._TILE
-    rows = [0, 1, 1023, 1024, 1025, 1499]
-    assert np.allclose(moved_apart(p)[rows], naive_moved_apart(p, rows, 5, 0.5), atol=1e-9)
-
-
-def test_close_prototypes_end_farther_apart():
-    p = np.eye(6)
-    p[1] = p[0] + 0.1 * p[1]
-    moved = moved_apart(p)
-    before, after = (np.arccos(rows[0] @ rows[1]) for rows in (unit(p), moved))
-    assert after > 1.2 * before
-    assert np.allclose(np.linalg.norm(moved, axis=1), 1)
-
-
-def test_moved_apart_by_nobody_and_kinds_of_arrays():
-    assert np.allclose(moved_apart(np.array([[3.0, 4.0]])), [[0.6, 0.8]])
-    p = torch.randn(7, 3, generator=torch.Generator().manual_seed(0))
-    ours = moved_apart(p)
-    assert isinstance(ours, torch.Tensor)
-    assert ours.dtype == torch.float32
-    assert np.allclose(ours.numpy(), moved_apart(p.numpy()), atol=1e-6)
+def test_progress_counts_the_images_in_memory(counting_progress):
+    v, x, labels = classes_of([1, 30, 8])
+    progress = counting_progress(total=39)
+    unibct.class_prototypes(v, labels, new=x, progress=progress)
+    assert progress.done == 39

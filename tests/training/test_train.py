@@ -13,7 +13,7 @@ from tests.conftest import TINY
 from unibct.data.loader import read_pixels
 from unibct.data.readers.table import open_images
 from unibct.data.scenarios import split
-from unibct.embeddings import extraction as embeddings
+from unibct.embeddings import cache as embeddings
 from unibct.errors import UserError
 from unibct.methods.table import METHODS
 from unibct.models.folder import load_model

@@ -21,8 +21,10 @@ from unibct.arrays import Floats
 from unibct.benchmark.jobs import Adaptation, Job, Training
 from unibct.benchmark.workspace import CACHE, EMBEDDINGS, MODEL, RESULT_FILE, Workspace, is_finished
 from unibct.data.loader import read_pixels
-from unibct.embeddings.extraction import cached_embeddings, embed_images, embeddings_folder
-from unibct.embeddings.store import Embeddings, save_embeddings
+from unibct.embeddings.cache import cached_embeddings, embeddings_folder
+from unibct.embeddings.extraction import embed_images
+from unibct.embeddings.folder import Embeddings
+from unibct.embeddings.writing import save_embeddings
 from unibct.evaluation.bootstrap import class_draws
 from unibct.evaluation.metrics.table import measured_metrics, sampled_metrics
 from unibct.evaluation.resolution import carried_fars

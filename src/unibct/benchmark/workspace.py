@@ -11,7 +11,7 @@ from unibct.benchmark.plan import Grid
 from unibct.data.image_set import ImageSet
 from unibct.data.loader import read_pixels
 from unibct.distributed.device import pick_device
-from unibct.embeddings.store import Embeddings, open_embeddings
+from unibct.embeddings.folder import Embeddings, open_embeddings
 from unibct.errors import UserError
 from unibct.evaluation.gallery_split import GallerySplit, split_gallery
 from unibct.evaluation.resolution import headline_far

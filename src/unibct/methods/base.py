@@ -12,7 +12,6 @@ from unibct.distributed.class_shards import ClassPart
 from unibct.distributed.ranks import ALONE, Ranks
 from unibct.losses.sharded_arcface import sharded_arcface
 from unibct.prototypes.class_prototypes import class_prototypes
-from unibct.prototypes.streaming import refined_prototypes
 
 
 @dataclass(frozen=True)
@@ -68,14 +67,18 @@ class OldKnowledge:
 
     def prototypes(self, kind: str, settings: "Settings", new: Any = None) -> Tensor:
         """(own classes, dim) this rank's prototypes; see ``class_prototypes``."""
-        options: dict[str, Any] = {"new": new, "kind": kind, "tau": settings.tau}
-        options |= {"lam": settings.lam, "drop": settings.drop}
-        if is_tensor(self.embeddings) and self.ranks.world == 1:
-            return class_prototypes(self.embeddings, self.labels, **options)
-        made = refined_prototypes(
-            self.embeddings, self.labels.cpu().numpy(), classes=self.own_classes, **options
+        in_memory = is_tensor(self.embeddings) and self.ranks.world == 1
+        prototypes = class_prototypes(
+            self.embeddings,
+            self.labels,
+            new=new,
+            kind=kind,
+            tau=settings.tau,
+            lam=settings.lam,
+            drop=settings.drop,
+            classes=None if in_memory else self.own_classes,
         )
-        return torch.from_numpy(made).to(self.labels.device)
+        return torch.as_tensor(prototypes, device=self.labels.device)
 
 
 @dataclass(frozen=True)

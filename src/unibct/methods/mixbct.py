@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from unibct.methods.base import Batch, Method, OldKnowledge, Settings
-from unibct.prototypes.class_prototypes import drop_weights
+from unibct.prototypes.weights import drop_weights
 
 
 class MixBct(Method):

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from unibct.methods.base import OldKnowledge, Settings
 from unibct.methods.frozen_class_vectors import FrozenClassVectors
-from unibct.prototypes.class_prototypes import moved_apart
+from unibct.prototypes.spread import moved_apart
 
 
 class Prototypes(FrozenClassVectors):

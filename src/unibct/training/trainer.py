@@ -23,7 +23,8 @@ from unibct.distributed.batch_norm import synced
 from unibct.distributed.class_shards import ClassPart, sampled_classes, step_rows
 from unibct.distributed.gradients import AveragedGradients
 from unibct.distributed.ranks import Ranks
-from unibct.embeddings.extraction import cached_embeddings, embed_pixel_batches, embeddings_folder
+from unibct.embeddings.cache import cached_embeddings, embeddings_folder
+from unibct.embeddings.extraction import embed_pixel_batches
 from unibct.errors import UserError
 from unibct.files import write_text
 from unibct.losses.sharded_arcface import sharded_arcface

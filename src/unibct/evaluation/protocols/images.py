@@ -6,7 +6,8 @@ from unibct.data.image_set import ImageSet
 from unibct.data.readers.table import open_images
 from unibct.distributed.device import pick_device
 from unibct.embeddings.extraction import embed_images
-from unibct.embeddings.store import DESCRIPTION_FILE, Embeddings, open_embeddings
+from unibct.embeddings.folder import Embeddings, open_embeddings
+from unibct.embeddings.layout import DESCRIPTION_FILE
 from unibct.errors import UserError
 from unibct.evaluation.protocols.request import EvaluationRequest
 from unibct.evaluation.upgrade import UpgradeEvaluation, evaluate_upgrade

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from tests.evaluation.protocols.conftest import run
-from unibct.embeddings.store import Embeddings, save_embeddings
+from unibct.embeddings.folder import Embeddings
+from unibct.embeddings.writing import save_embeddings
 from unibct.errors import UserError
 from unibct.evaluation.protocols.ijb.faces import image_embeddings
 from unibct.evaluation.protocols.ijb.meta import read_meta

@@ -6,7 +6,8 @@ from typing import Any, TypeAlias
 from numpy.typing import NDArray
 
 from unibct.distributed.device import pick_device
-from unibct.embeddings.store import DESCRIPTION_FILE, open_embeddings
+from unibct.embeddings.folder import open_embeddings
+from unibct.embeddings.layout import DESCRIPTION_FILE
 from unibct.errors import UserError
 from unibct.evaluation.protocols.ijb.faces import image_embeddings
 from unibct.evaluation.protocols.ijb.meta import Meta, read_meta

@@ -1,0 +1,89 @@
+"""Embeddings that are kept on disk for the next run, and when they may be used again."""
+
+import shutil
+from contextlib import nullcontext, suppress
+from pathlib import Path
+
+from filelock import FileLock
+
+from unibct.data.loader import PixelBatches, read_pixels
+from unibct.distributed.ranks import ALONE, Ranks
+from unibct.embeddings.extraction import embed_pixel_batches, embed_to_store
+from unibct.embeddings.folder import Embeddings, open_embeddings
+from unibct.embeddings.store_plan import (
+    StorePlan,
+    is_finished,
+    plan_store,
+    require_new_or_unfinished,
+)
+from unibct.errors import UserError
+from unibct.models.model import Model
+from unibct.progress import Progress
+
+
+def cached_embeddings(
+    model: Model,
+    pixels: PixelBatches,
+    folder: Path,
+    *,
+    flip: bool = False,
+    label: str = "embedding",
+    progress: Progress | None = None,
+    ranks: Ranks = ALONE,
+) -> Embeddings:
+    """Return the embeddings in ``folder`` if they fit this model and these pixels, else make them.
+
+    An unfinished store is completed; a damaged one, or one of another model, is made again. If
+    several runs want the same store, one makes it and the others wait. A single process that
+    cannot write there keeps its embeddings in memory.
+
+    Args:
+        model: the model.
+        pixels: the images' pixels; read again if the model takes another size.
+        folder: the cached store.
+        flip: embed the mirror images.
+        label: the name of the progress bar.
+        progress: reports the images that this process embeds.
+        ranks: the run's processes.
+    """
+    plan = plan_store(model, pixels, flip=flip)
+    model_pixels = pixels
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder.parent / f".{folder.name}.lock") if ranks.first else nullcontext()
+        with lock:
+            if ranks.first and not _is_usable(folder, plan):
+                shutil.rmtree(folder, ignore_errors=True)
+            ranks.barrier()
+            if is_finished(folder, plan):
+                return open_embeddings(folder, verify=False)
+            if (pixels.height, pixels.width, pixels.channels) != model.input.size:
+                model_pixels = read_pixels(
+                    pixels.images, *model.input.size, progress=progress, ranks=ranks
+                )
+            return embed_to_store(
+                model, model_pixels, folder, plan, ranks=ranks, label=label, progress=progress
+            )
+    except OSError:  # for example a full disk
+        if ranks.world > 1:
+            raise
+        return embed_pixel_batches(model, model_pixels, flip=flip, label=label, progress=progress)
+
+
+def embeddings_folder(
+    cache: Path, model: Model, pixels: PixelBatches, *, flip: bool = False
+) -> Path:
+    """Return where runs that share a cache keep a model's embeddings of a training set."""
+    view = "-flipped" if flip else ""
+    return cache / f"embeddings-{model.fingerprint[:12]}-{pixels.digest[:12]}{view}"
+
+
+def _is_usable(folder: Path, plan: StorePlan) -> bool:
+    """Return whether a cached store is complete and undamaged, or can be completed."""
+    with suppress(UserError, OSError):
+        if is_finished(folder, plan):
+            open_embeddings(folder)
+        else:
+            require_new_or_unfinished(folder, plan)
+        return True
+    return False

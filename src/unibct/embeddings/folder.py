@@ -1,0 +1,237 @@
+"""Embeddings with their ids and labels, and opening a folder of them.
+
+A folder may be larger than memory. Its files are written once and never changed; only
+``embeddings.json``, which says which shards belong to it, is replaced, after everything else. So
+a process that is killed while it adds shards leaves the folder as it was.
+"""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unibct.data.image_set import ImageSet
+from unibct.embeddings.layout import (
+    CLASSES_FILE,
+    DESCRIPTION_FILE,
+    DTYPES,
+    FileDigest,
+    Shard,
+    check_file,
+    ids_file,
+    labels_file,
+    map_array,
+    read_text,
+    shard_from_json,
+)
+from unibct.embeddings.rows import Rows, Vectors
+from unibct.errors import UserError
+from unibct.files import read_json
+
+FORMAT = 2
+VERIFIED_BYTES = 1 << 30  # opening compares the checksums of folders up to this size
+
+T = TypeVar("T")
+
+
+class Embeddings:
+    """One model's vectors of an image set, with the images' ids and labels.
+
+    Attributes:
+        vectors: (images, dim) float32, L2-normalised: an array, or the ``Rows`` of a folder.
+        fingerprint: the model's fingerprint.
+    """
+
+    def __init__(
+        self,
+        vectors: Vectors,
+        ids: tuple[str, ...] | Callable[[], tuple[str, ...]],
+        labels: NDArray[np.int64] | Callable[[], NDArray[np.int64]],
+        class_names: tuple[str, ...] | Callable[[], tuple[str, ...]],
+        fingerprint: str,
+    ) -> None:
+        """Take the values, or functions that read them on first use; check what is given.
+
+        Args:
+            vectors: (images, dim) float32.
+            ids: one per image.
+            labels: (images,) int64, indices into ``class_names``.
+            class_names: one per class.
+            fingerprint: the model's fingerprint.
+        """
+        self.vectors = vectors
+        self.fingerprint = fingerprint
+        self._ids, self._labels, self._class_names = ids, labels, class_names
+        if vectors.ndim != 2 or vectors.dtype != np.float32:
+            raise UserError(
+                f"vectors must be float32 of shape (images, dim), not {vectors.dtype} of "
+                f"shape {vectors.shape}"
+            )
+        if not callable(ids):
+            _ = self.ids
+        if not callable(labels):
+            _ = self.labels
+
+    @cached_property
+    def ids(self) -> tuple[str, ...]:
+        """One id per image."""
+        ids = _value_of(self._ids)
+        if len(ids) != len(self):
+            raise UserError(f"{len(self)} vectors and {len(ids)} ids do not match")
+        return ids
+
+    @cached_property
+    def labels(self) -> NDArray[np.int64]:
+        """(images,) int64, indices into ``class_names``."""
+        labels = _value_of(self._labels)
+        if labels.shape != (len(self),):
+            raise UserError(f"{len(self)} vectors and {len(labels)} labels do not match")
+        if len(labels) and not 0 <= labels.min() <= labels.max() < len(self.class_names):
+            raise UserError(f"labels go beyond the {len(self.class_names)} class names")
+        return labels
+
+    @cached_property
+    def class_names(self) -> tuple[str, ...]:
+        """One name per class."""
+        return _value_of(self._class_names)
+
+    def __len__(self) -> int:
+        return len(self.vectors)
+
+    def rows_of(self, images: ImageSet) -> NDArray[np.float32]:
+        """Return the vectors of ``images``, in the order of ``images``."""
+        if self.ids == images.ids:
+            return np.asarray(self.vectors)
+        position = {image_id: row for row, image_id in enumerate(self.ids)}
+        missing = [image_id for image_id in images.ids if image_id not in position]
+        if missing:
+            raise UserError(
+                f"{len(missing)} images of {images.name} have no embedding, first {missing[0]!r}; "
+                "make them with `unibct embed`"
+            )
+        return self.vectors[[position[image_id] for image_id in images.ids]]
+
+
+def open_embeddings(folder: str | Path, *, verify: bool | None = None) -> Embeddings:
+    """Open an embeddings folder in milliseconds; only its description is read at once.
+
+    Args:
+        folder: what ``save_embeddings`` or ``unibct embed`` wrote.
+        verify: read all files once and compare their checksums. By default this is done for a
+            folder of up to 1 GiB; for a larger one only the counts and the file sizes are checked.
+    """
+    folder = Path(folder)
+    description = read_description(folder)
+    shards = description.shards
+    digests = {name: digest for shard in shards for name, digest in shard.files.items()}
+    total_bytes = sum(digest.bytes for digest in digests.values())
+    verify = total_bytes <= VERIFIED_BYTES if verify is None else verify
+    for name, digest in digests.items():
+        check_file(folder / name, digest, verify=verify)
+    if verify:
+        _read_class_names(folder, description.classes)
+    return Embeddings(
+        Rows(folder, shards, description.dim, description.dtype),
+        lambda: _read_ids(folder, shards),
+        lambda: _read_labels(folder, shards),
+        lambda: _read_class_names(folder, description.classes),
+        description.fingerprint,
+    )
+
+
+@dataclass(frozen=True)
+class Description:
+    """The content of ``embeddings.json``.
+
+    Attributes:
+        dim: numbers in a vector.
+        dtype: the vectors' type on disk.
+        fingerprint: the model's fingerprint.
+        classes: the digest of the part of ``classes.txt`` that belongs to these shards.
+        shards: in the order of their rows.
+        source: the key of the model, pixels and settings the folder was made from, if known.
+    """
+
+    dim: int
+    dtype: str
+    fingerprint: str
+    classes: FileDigest
+    shards: list[Shard]
+    source: str | None
+
+
+def read_description(folder: Path) -> Description:
+    """Read and check ``embeddings.json``; an error says what is wrong with the folder."""
+    path = folder / DESCRIPTION_FILE
+    if not path.is_file():
+        raise UserError(f"{folder} is not an embeddings folder: no {DESCRIPTION_FILE} in it")
+    content: dict[str, Any] = read_json(path)
+    try:
+        if content["format"] != FORMAT:
+            raise UserError(
+                f"{folder} has format {content['format']}, and this unibct reads {FORMAT}; "
+                "embed the images again"
+            )
+        shards = [shard_from_json(entry) for entry in content["shards"]]
+        firsts = [0, *accumulate(shard.rows for shard in shards)]
+        if [shard.first for shard in shards] != firsts[:-1] or firsts[-1] != content["images"]:
+            raise UserError(
+                f"{path} says {content['images']} images, but its shards have {firsts[-1]}; "
+                "embed the images again"
+            )
+        if content["dtype"] not in DTYPES:
+            raise UserError(f"{path}: unknown dtype {content['dtype']!r}")
+        return Description(
+            int(content["dim"]),
+            content["dtype"],
+            content["model"],
+            FileDigest(**content["classes"]),
+            shards,
+            content["source"],
+        )
+    except KeyError as error:
+        raise UserError(f"{path} lacks the entry {error}; embed the images again") from error
+    except (TypeError, AttributeError) as error:
+        raise UserError(f"{path} cannot be understood ({error}); embed the images again") from error
+
+
+def _value_of(value: T | Callable[[], T]) -> T:
+    return cast("Callable[[], T]", value)() if callable(value) else value
+
+
+def _read_labels(folder: Path, shards: Sequence[Shard]) -> NDArray[np.int64]:
+    labels = [
+        map_array(folder / labels_file(number), (shard.rows,), np.int64)
+        for number, shard in enumerate(shards)
+    ]
+    if len(labels) == 1:
+        return labels[0]
+    return np.concatenate(labels) if labels else np.empty(0, dtype=np.int64)
+
+
+def _read_ids(folder: Path, shards: Sequence[Shard]) -> tuple[str, ...]:
+    ids: list[str] = []
+    for number, shard in enumerate(shards):
+        path = folder / ids_file(number)
+        shard_ids = read_text(path).split("\n")[:-1]
+        if len(shard_ids) != shard.rows:
+            raise UserError(
+                f"{path} has {len(shard_ids)} ids for {shard.rows} rows; embed the images again"
+            )
+        ids += shard_ids
+    return tuple(ids)
+
+
+def _read_class_names(folder: Path, digest: FileDigest) -> tuple[str, ...]:
+    """Read the class names that a description counts; the file may have more after them."""
+    path = folder / CLASSES_FILE
+    data = read_text(path).encode()[: digest.bytes]
+    if hashlib.sha256(data).hexdigest() != digest.sha256:
+        raise UserError(f"{path} is damaged (its checksum differs); embed the images again")
+    return tuple(data.decode().split("\n")[:-1])

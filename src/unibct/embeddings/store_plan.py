@@ -1,0 +1,151 @@
+"""What decides the files of a store that is being made, and which of its shards are done.
+
+Next to each finished shard a note ``shard-000000.json`` holds the key of the plan and the shard's
+description. A run that starts again keeps the shards whose notes have its key. The notes are
+removed when the store is complete.
+"""
+
+import hashlib
+import re
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from unibct.data.loader import PixelBatches
+from unibct.embeddings.folder import read_description
+from unibct.embeddings.layout import (
+    DESCRIPTION_FILE,
+    SHARD_ROWS,
+    Shard,
+    shard_from_json,
+    shard_is_whole,
+)
+from unibct.errors import UserError
+from unibct.files import read_json, require_absent, write_json
+from unibct.models.model import Model
+
+_FEWEST_SHARD_ROWS = 1024
+_FILES_OF_A_STORE = re.compile(
+    r"(vectors|labels|ids|shard)-\d{6}\.(npy|txt|json)|classes\.txt|\..*\.tmp"
+)
+
+
+@dataclass(frozen=True)
+class StorePlan:
+    """The store to make: a model's embeddings of some pixels, and how they are stored.
+
+    Attributes:
+        fingerprint: the model's fingerprint.
+        pixel_digest: changes with any of the pixels.
+        images: how many images there are.
+        flip: whether the mirror images are embedded.
+        dtype: ``float32`` or ``float16``, on disk.
+        shard_rows: rows in a file.
+    """
+
+    fingerprint: str
+    pixel_digest: str
+    images: int
+    flip: bool
+    dtype: str
+    shard_rows: int
+
+    @property
+    def key(self) -> str:
+        """A digest of everything that decides the store's files."""
+        parts = (
+            self.fingerprint,
+            self.pixel_digest,
+            str(self.flip),
+            self.dtype,
+            str(self.shard_rows),
+        )
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+    @property
+    def shard_ranges(self) -> list[range]:
+        """The rows of each shard."""
+        starts = range(0, self.images, self.shard_rows)
+        return [range(start, min(start + self.shard_rows, self.images)) for start in starts]
+
+
+def plan_store(
+    model: Model,
+    pixels: PixelBatches,
+    *,
+    flip: bool = False,
+    dtype: str = "float32",
+    shard_rows: int | None = None,
+) -> StorePlan:
+    """Return the plan of a store of a model's embeddings.
+
+    Args:
+        model: the model.
+        pixels: the images' pixels.
+        flip: embed the mirror images.
+        dtype: ``float32`` or ``float16``, on disk.
+        shard_rows: rows in a file. The default gives about 64 files or more, so that any usual
+            number of processes can divide them.
+    """
+    images = len(pixels.images)
+    default_rows = min(SHARD_ROWS, max(_FEWEST_SHARD_ROWS, -(-images // 64)))
+    return StorePlan(
+        model.fingerprint, pixels.digest, images, flip, dtype, shard_rows or default_rows
+    )
+
+
+def is_finished(folder: Path, plan: StorePlan) -> bool:
+    """Return whether a folder is the complete store of this plan."""
+    return (folder / DESCRIPTION_FILE).is_file() and read_description(folder).source == plan.key
+
+
+def require_new_or_unfinished(folder: Path, plan: StorePlan) -> None:
+    """Raise an error if a folder holds anything but an unfinished store of this plan."""
+    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+    if not all(_FILES_OF_A_STORE.fullmatch(name) for name in names):
+        require_absent(folder)
+    for path in folder.glob("shard-*.json"):
+        if _read_note(path)[0] != plan.key:
+            raise UserError(
+                f"{folder} holds unfinished embeddings by another model or of other images; "
+                "choose another --out or remove it"
+            )
+
+
+def shard_is_done(folder: Path, number: int, plan: StorePlan) -> bool:
+    """Return whether an earlier run with the same plan finished a shard."""
+    path = _note_path(folder, number)
+    if not path.is_file():
+        return False
+    key, shard = _read_note(path)
+    return key == plan.key and shard_is_whole(folder, shard)
+
+
+def write_shard_note(folder: Path, number: int, plan: StorePlan, shard: Shard) -> None:
+    """Note that a shard is finished."""
+    write_json(_note_path(folder, number), {"key": plan.key, "shard": asdict(shard)})
+
+
+def noted_shards(folder: Path, plan: StorePlan) -> list[Shard]:
+    """Return all shards of a plan, from their notes."""
+    numbers = range(len(plan.shard_ranges))
+    return [_read_note(_note_path(folder, number))[1] for number in numbers]
+
+
+def remove_shard_notes(folder: Path) -> None:
+    """Remove all notes; a complete store does not need them."""
+    for path in folder.glob("shard-*.json"):
+        path.unlink()
+
+
+def _note_path(folder: Path, number: int) -> Path:
+    return folder / f"shard-{number:06}.json"
+
+
+def _read_note(path: Path) -> tuple[str, Shard]:
+    """Return a note's key and shard."""
+    try:
+        note: Any = read_json(path)
+        return note["key"], shard_from_json(note["shard"])
+    except (KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{path} cannot be understood; remove {path.parent}") from error

@@ -1,0 +1,236 @@
+"""Writing embeddings folders: one shard, a whole folder, more rows for a folder.
+
+A shard's files belong to the folder once ``embeddings.json`` names them.
+"""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from filelock import FileLock, Timeout
+from numpy.typing import NDArray
+
+from unibct.embeddings.folder import (
+    FORMAT,
+    Description,
+    Embeddings,
+    open_embeddings,
+    read_description,
+)
+from unibct.embeddings.layout import (
+    CLASSES_FILE,
+    DESCRIPTION_FILE,
+    DTYPES,
+    SHARD_ROWS,
+    Shard,
+    file_digest,
+    ids_file,
+    labels_file,
+    vectors_file,
+)
+from unibct.errors import UserError
+from unibct.files import atomic_file, atomic_folder, write_json
+
+
+def save_embeddings(
+    embeddings: Embeddings,
+    folder: str | Path,
+    *,
+    dtype: str = "float32",
+    shard_rows: int = SHARD_ROWS,
+) -> None:
+    """Write a new embeddings folder, either all of it or nothing.
+
+    Args:
+        embeddings: what to write.
+        folder: a new folder.
+        dtype: ``float32``, or ``float16`` for half the size and three decimal digits.
+        shard_rows: rows in a file.
+    """
+    with atomic_folder(Path(folder)) as temporary:
+        shards = list(_write_shards(temporary, embeddings, embeddings.labels, dtype, shard_rows))
+        write_description(
+            temporary,
+            shards,
+            dim=embeddings.vectors.shape[1],
+            dtype=dtype,
+            fingerprint=embeddings.fingerprint,
+            class_names=embeddings.class_names,
+        )
+
+
+def append_embeddings(
+    folder: str | Path, embeddings: Embeddings, *, shard_rows: int = SHARD_ROWS
+) -> None:
+    """Add more images of the same model to an embeddings folder.
+
+    Either all images are added or none: a process that is killed leaves the folder as it was.
+    New classes are numbered after the folder's own classes.
+
+    Args:
+        folder: what ``save_embeddings`` or ``unibct embed`` wrote.
+        embeddings: images whose ids are not in the folder yet.
+        shard_rows: rows in a file.
+    """
+    folder = Path(folder)
+    read_description(folder)
+    try:
+        with FileLock(folder / ".lock", blocking=False):
+            _append(folder, embeddings, shard_rows)
+    except Timeout:
+        raise UserError(f"another process is adding to {folder}; wait until it is done") from None
+
+
+def _append(folder: Path, embeddings: Embeddings, shard_rows: int) -> None:
+    description = read_description(folder)
+    stored = open_embeddings(folder, verify=False)
+    _require_same_model(folder, description, embeddings)
+    _require_new_ids(folder, stored, embeddings)
+    class_names = list(dict.fromkeys((*stored.class_names, *embeddings.class_names)))
+    number_of = {name: number for number, name in enumerate(class_names)}
+    class_numbers = np.array([number_of[name] for name in embeddings.class_names], dtype=np.int64)
+    labels = class_numbers[embeddings.labels]
+    shards = [*description.shards]
+    shards += _write_shards(folder, embeddings, labels, description.dtype, shard_rows, shards)
+    write_description(
+        folder,
+        shards,
+        dim=description.dim,
+        dtype=description.dtype,
+        fingerprint=description.fingerprint,
+        class_names=class_names,
+    )
+
+
+def _require_same_model(folder: Path, description: Description, embeddings: Embeddings) -> None:
+    for name, stored, added in (
+        ("model", description.fingerprint, embeddings.fingerprint),
+        ("dimension", description.dim, embeddings.vectors.shape[1]),
+    ):
+        if stored != added:
+            raise UserError(
+                f"{folder} was made with {name} {stored}, not {added}; save into another folder"
+            )
+
+
+def _require_new_ids(folder: Path, stored: Embeddings, embeddings: Embeddings) -> None:
+    known_ids = set(stored.ids)
+    for image_id in embeddings.ids:
+        if image_id in known_ids:
+            raise UserError(f"{folder} has an embedding of {image_id!r} already; leave it out")
+        known_ids.add(image_id)
+
+
+def write_description(
+    folder: Path,
+    shards: Sequence[Shard],
+    *,
+    dim: int,
+    dtype: str,
+    fingerprint: str,
+    class_names: Sequence[str],
+    source: str | None = None,
+) -> None:
+    """Complete a folder: write ``classes.txt``, then ``embeddings.json``.
+
+    Classes are only ever added at the end, so an older description fits the longer file too.
+
+    Args:
+        folder: where the shards were written.
+        shards: all shards of the folder, in the order of their rows.
+        dim: numbers in a vector.
+        dtype: the vectors' type on disk.
+        fingerprint: the model's fingerprint.
+        class_names: one per class.
+        source: the key of the model, pixels and settings the folder was made from, if known.
+    """
+    text = _encoded_lines(class_names, "class")
+    _write_bytes(folder / CLASSES_FILE, text)
+    write_json(
+        folder / DESCRIPTION_FILE,
+        {
+            "format": FORMAT,
+            "images": sum(shard.rows for shard in shards),
+            "dim": dim,
+            "dtype": dtype,
+            "normalised": True,
+            "model": fingerprint,
+            "source": source,
+            "classes": {"bytes": len(text), "sha256": hashlib.sha256(text).hexdigest()},
+            "shards": [asdict(shard) for shard in shards],
+        },
+    )
+
+
+def write_shard(
+    folder: Path,
+    number: int,
+    first: int,
+    vectors: NDArray[Any],
+    labels: NDArray[np.int64],
+    ids: Sequence[str],
+    dtype: str = "float32",
+) -> Shard:
+    """Write the three files of one shard.
+
+    Args:
+        folder: the store's folder.
+        number: the shard's number.
+        first: the number of its first row in the store.
+        vectors: (rows, dim).
+        labels: (rows,).
+        ids: one per row.
+        dtype: ``float32`` or ``float16``.
+    """
+    if dtype not in DTYPES:
+        raise UserError(f"unknown dtype {dtype!r}; choose one of {', '.join(DTYPES)}")
+    with np.errstate(over="ignore"):
+        stored = vectors.astype(dtype, copy=False)
+    finite = np.isfinite(stored).all(axis=1)
+    if not finite.all():
+        raise UserError(f"the embedding of {ids[int(finite.argmin())]} is not finite as {dtype}")
+    names = (vectors_file(number), labels_file(number), ids_file(number))
+    for name, array in ((names[0], stored), (names[1], labels.astype(np.int64, copy=False))):
+        with atomic_file(folder / name) as temporary, temporary.open("wb") as file:
+            np.save(file, array, allow_pickle=False)
+    _write_bytes(folder / names[2], _encoded_lines(ids, "image id"))
+    return Shard(first, len(stored), {name: file_digest(folder / name) for name in names})
+
+
+def _write_shards(
+    folder: Path,
+    embeddings: Embeddings,
+    labels: NDArray[np.int64],
+    dtype: str,
+    shard_rows: int,
+    existing_shards: Sequence[Shard] = (),
+) -> Iterator[Shard]:
+    """Write embeddings as shards numbered after the existing ones."""
+    first_row, first_number = sum(shard.rows for shard in existing_shards), len(existing_shards)
+    for number, begin in enumerate(range(0, len(embeddings), shard_rows), start=first_number):
+        part = slice(begin, begin + shard_rows)
+        yield write_shard(
+            folder,
+            number,
+            first_row + begin,
+            embeddings.vectors[part],
+            labels[part],
+            embeddings.ids[part],
+            dtype,
+        )
+
+
+def _encoded_lines(values: Sequence[str], what: str) -> bytes:
+    text = "".join(f"{value}\n" for value in values)
+    if text.count("\n") != len(values):
+        broken = next(value for value in values if "\n" in value)
+        raise UserError(f"the {what} {broken!r} has a line break; rename it")
+    return text.encode()
+
+
+def _write_bytes(path: Path, data: bytes) -> None:
+    with atomic_file(path) as temporary:
+        temporary.write_bytes(data)

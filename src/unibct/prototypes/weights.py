@@ -1,0 +1,234 @@
+"""How much each image counts in its class's prototype: structural, drop and uniform weights.
+
+Structural refinement (paper, equations 6 to 10) walks at random over the graph of a class's
+images, whose edges Ẽ come from the *new* embeddings X, and averages the *old* ones V:
+
+    Ẽ(i,j) = softmax over j ≠ i of ⟨x_i, x_j⟩/τ  (each row sums to 1),
+    V∞ = (1−λ)(I − λẼ)⁻¹ V,   prototype = mean of the rows of V∞.
+
+Neither V∞ nor an inverse is needed. The prototype is wᵀV with one weight per image,
+
+    w = λẼᵀw + (1−λ)/m · 1,
+
+a personalised PageRank of the images: the stationary distribution of the walk λẼ + (1−λ)/m, which
+restarts at random. Ẽ is similar to a symmetric matrix (its rows are those of a symmetric kernel,
+scaled), so its eigenvalues are real and between −1 and 1, and each step of Chebyshev's iteration
+reduces the error by λ/(1 + √(1−λ²)): about 35 steps for λ = 0.9, for a whole batch of classes at a
+time. Ẽᵀ does not increase the sum of a vector's absolute values, so the residual bounds the error:
+‖w − ŵ‖₁ ≤ ‖residual‖₁/(1−λ).
+"""
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unibct.arrays import same_kind
+from unibct.prototypes.batching import (
+    ReusedMemory,
+    batches_of_like_size,
+    take_rows,
+    valid_rows,
+)
+from unibct.prototypes.inputs import PrototypeSettings, class_labels, float_tensor
+
+_TILE = 1024  # rows of a large class that are multiplied at a time
+_STRIP = 48  # the same for other classes; fewer rows save more work but are multiplied slower
+
+
+def structural_weights(new: Any, labels: Any, *, tau: float = 0.05, lam: float = 0.9) -> Any:
+    """Return the weight w of each image in its class's structural prototype.
+
+    Args:
+        new: (images, dim) embeddings that make the graph.
+        labels: (images,) integers 0…C-1, each of them in use.
+        tau: temperature of the graph's softmax.
+        lam: share of the walk that follows the graph, 0 ≤ lam < 1.
+
+    Returns:
+        (images,) positive weights that sum to 1 in each class; NumPy or torch as ``new`` is.
+    """
+    settings = PrototypeSettings("structural", tau=tau, lam=lam)
+    vectors, memory = float_tensor(new, "new"), ReusedMemory()
+    weights = _weigh_classes(
+        vectors, labels, lambda batch, valid: walk_weights(batch, valid, settings, memory)
+    )
+    return same_kind(weights, new)
+
+
+def drop_weights(old: Any, labels: Any, *, drop: float = 0.1) -> Any:
+    """Return 0 for the images farthest from their class mean, and equal weights for the others.
+
+    Args:
+        old: (images, dim) embeddings.
+        labels: (images,) integers 0…C-1, each of them in use.
+        drop: share of images to drop: floor(drop · m) in a class of m images.
+
+    Returns:
+        (images,) weights that sum to 1 in each class; NumPy or torch as ``old`` is.
+    """
+    settings = PrototypeSettings("drop", drop=drop)
+    vectors = float_tensor(old, "old")
+    weights = _weigh_classes(
+        vectors, labels, lambda batch, valid: trimmed_weights(batch, valid, settings)
+    )
+    return same_kind(weights, old)
+
+
+def _weigh_classes(
+    vectors: Tensor, labels: Any, weigh: Callable[[Tensor, Tensor], Tensor]
+) -> Tensor:
+    """Return the weight of each row (rows,), computed by ``weigh`` for a batch of classes."""
+    label_array = class_labels(labels, len(vectors))
+    order, sizes = np.argsort(label_array, kind="stable"), np.bincount(label_array)
+    weights = torch.empty(len(vectors), dtype=vectors.dtype, device=vectors.device)
+    memory = ReusedMemory()
+    for classes, rows in batches_of_like_size(sizes, vectors.shape[1], order):
+        valid = valid_rows(sizes[classes], rows, vectors)
+        index = torch.from_numpy(rows).to(vectors.device)
+        weights[index[valid]] = weigh(take_rows(vectors, rows, memory), valid)[valid]
+    return weights
+
+
+def uniform_weights(valid: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return (classes, m) the same weight for each image of a class, and 0 for padding."""
+    return valid.to(dtype) / valid.sum(dim=1, keepdim=True)
+
+
+def trimmed_weights(vectors: Tensor, valid: Tensor, settings: PrototypeSettings) -> Tensor:
+    """Return (classes, m) uniform weights of the images that ``settings.drop`` leaves.
+
+    Args:
+        vectors: (classes, m, dim).
+        valid: (classes, m) which rows are images, not padding.
+        settings: the share to drop.
+    """
+    means = weighted_sums(vectors, uniform_weights(valid, vectors.dtype))
+    gap = vectors * _inverse_lengths(vectors)[:, :, None] - means[:, None]
+    distance = gap.square().sum(dim=2).masked_fill_(~valid, torch.inf)
+    rank = distance.argsort(dim=1, stable=True).argsort(dim=1)
+    images = valid.sum(dim=1, keepdim=True)
+    exact = images.to(vectors.dtype if vectors.device.type == "mps" else torch.float64)
+    remaining = images - torch.floor(exact * settings.drop + 1e-9).to(images.dtype)
+    return (rank < remaining).to(vectors.dtype) / remaining
+
+
+def walk_weights(
+    x: Tensor, valid: Tensor, settings: PrototypeSettings, memory: ReusedMemory
+) -> Tensor:
+    """Return the weights w (classes, m) of the walk on each class; 0 for padding.
+
+    Args:
+        x: (classes, m, dim) the rows that make the graph.
+        valid: (classes, m) which rows are images, not padding.
+        settings: τ and λ.
+        memory: for the graph.
+    """
+    if x.shape[1] == 1:
+        return x.new_ones(len(x), 1)
+    lam = settings.lam
+    products = class_products(x, memory)
+    if not _squares_fit(products.diagonal(dim1=1, dim2=2)):
+        products = class_products(x * _inverse_lengths(x)[:, :, None], memory)
+    scores = _scores(products, valid, settings.tau)
+    walk = torch.softmax(scores, dim=2, out=scores)
+    uniform = uniform_weights(valid, x.dtype)
+    walk = torch.add((1 - lam) * uniform[:, None], walk, alpha=lam, out=walk)
+    weights = _chebyshev(walk, uniform, lam)
+    return weights / weights.sum(dim=1, keepdim=True)
+
+
+def class_products(x: Tensor, memory: ReusedMemory) -> Tensor:
+    """Return the scalar products (classes, m, m) between the rows of each class.
+
+    Args:
+        x: (classes, m, dim).
+        memory: for the result, which the next call overwrites.
+    """
+    batch, m, _ = x.shape
+    products = memory.empty("products", (batch, m, m), x)
+    strip = _STRIP if m <= _TILE else _TILE
+    for i in range(0, m, strip):  # they are symmetric: each strip begins at the diagonal
+        left = x[:, i : i + strip]
+        for j in range(i, m, _TILE):
+            right = x[:, j : j + _TILE].transpose(1, 2)
+            torch.bmm(left, right, out=products[:, i : i + strip, j : j + _TILE])
+        below = products[:, i + strip :, i : i + strip]
+        below.copy_(products[:, i : i + strip, i + strip :].transpose(1, 2))
+    return products
+
+
+def weighted_sums(vectors: Tensor, weights: Tensor) -> Tensor:
+    """Return Σ w_i · v_i/‖v_i‖ over the images of each class: (classes, dim).
+
+    Args:
+        vectors: (classes, m, dim).
+        weights: (classes, m).
+    """
+    scale = weights * _inverse_lengths(vectors)
+    return torch.bmm(scale[:, None], vectors)[:, 0]
+
+
+def _inverse_lengths(vectors: Tensor) -> Tensor:
+    """Return 1/‖v‖ of each row; in double precision where squares would overflow or vanish."""
+    lengths = cast(Tensor, torch.linalg.vector_norm(vectors, dim=-1))
+    if not _squares_fit(lengths.square()) and vectors.device.type != "mps":  # MPS has no doubles
+        lengths = cast(Tensor, torch.linalg.vector_norm(vectors, dim=-1, dtype=torch.float64))
+    return lengths.clamp_min(torch.finfo(vectors.dtype).tiny).reciprocal().to(vectors.dtype)
+
+
+def _squares_fit(squares: Tensor) -> bool:
+    """Return whether squared lengths are far enough from overflow and underflow."""
+    low, high = torch.aminmax(squares)
+    return 1e-20 < float(low) <= float(high) < 1e20
+
+
+def _scores(products: Tensor, valid: Tensor, tau: float) -> Tensor:
+    """Overwrite scalar products (classes, m, m) with (cosine − 1)/τ; their diagonal has ‖x‖².
+
+    The score is -inf where there is no edge: on the diagonal, and to a row of padding. (Edges from
+    a row of padding do not matter: its weight is 0.)
+    """
+    diagonal = products.diagonal(dim1=1, dim2=2)
+    # Rows of zeros keep products of 0.
+    scale = diagonal.clamp_min(torch.finfo(products.dtype).tiny).rsqrt().mul_(tau**-0.5)
+    shift = torch.full_like(scale, -1 / tau).masked_fill_(~valid, -torch.inf)
+    products.mul_(scale[:, :, None])
+    torch.addcmul(shift[:, None, :], products, scale[:, None, :], out=products)
+    diagonal.fill_(-torch.inf)
+    return products
+
+
+def _most_steps(lam: float, eps: float) -> int:
+    """Return a number of steps after which the error is far below ``eps`` for any class."""
+    if lam == 0:
+        return 1
+    contraction = lam / (1 + (1 - lam**2) ** 0.5)
+    return min(2 + int(np.ceil(1.5 * np.log(eps) / np.log(contraction))), 10_000)
+
+
+def _chebyshev(walk: Tensor, start: Tensor, lam: float) -> Tensor:
+    """Solve w = walkᵀw by Chebyshev's iteration (Golub and Varga, 1961).
+
+    Besides 1, all eigenvalues of the walk are between −λ and λ.
+
+    Args:
+        walk: (classes, m, m), each row sums to 1.
+        start: (classes, m) the first estimate; the solution has the same sum.
+        lam: bound of the eigenvalues.
+    """
+    eps = torch.finfo(walk.dtype).eps
+    steps = _most_steps(lam, eps)
+    before = weights = start[:, None]
+    omega = 1.0
+    for step in range(steps):
+        stepped = torch.bmm(weights, walk)
+        if step % 4 == 0:
+            change = cast(Tensor, torch.linalg.vector_norm(stepped - weights, ord=1, dim=2))
+            if float(change.max()) <= 4 * eps:
+                return stepped[:, 0]
+        before, weights = weights, torch.lerp(before, stepped, omega)
+        omega = 1 / (1 - lam**2 / 2) if step == 0 else 1 / (1 - lam**2 * omega / 4)
+    return weights[:, 0]

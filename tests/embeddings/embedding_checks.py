@@ -1,0 +1,32 @@
+import numpy as np
+
+from unibct.embeddings import extraction
+
+
+def assert_same(first, second):
+    """Two embeddings have the same vectors, labels, ids, classes and model."""
+    assert np.array_equal(np.asarray(first.vectors), np.asarray(second.vectors))
+    assert np.array_equal(first.labels, second.labels)
+    assert (first.ids, first.class_names) == (second.ids, second.class_names)
+    assert first.fingerprint == second.fingerprint
+
+
+class EmbeddingCounter:
+    """Counts the images that models embed, and stops the run at one of the shards."""
+
+    def __init__(self, monkeypatch, stop_at=None):
+        self.images, self.shards = 0, 0
+        real, write = extraction.Model.embed_pixels, extraction.write_shard
+
+        def embed(model, batch):
+            self.images += len(batch)
+            return real(model, batch)
+
+        def write_shard(*arguments):
+            self.shards += 1
+            if self.shards == stop_at:
+                raise KeyboardInterrupt
+            return write(*arguments)
+
+        monkeypatch.setattr(extraction.Model, "embed_pixels", embed)
+        monkeypatch.setattr(extraction, "write_shard", write_shard)

@@ -1,0 +1,14 @@
+import numpy as np
+
+from unibct.embeddings.folder import Embeddings
+
+
+def random_embeddings(
+    rows, dim=6, *, first=0, classes=("a", "b", "c"), fingerprint="model", seed=0
+):
+    rng = np.random.default_rng(seed + first)
+    vectors = rng.normal(size=(rows, dim)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    labels = rng.integers(0, len(classes), rows)
+    ids = tuple(f"image {first + i}.jpg" for i in range(rows))
+    return Embeddings(vectors, ids, labels, tuple(classes), fingerprint)

@@ -1,0 +1,70 @@
+import threading
+from dataclasses import replace
+
+import pytest
+
+from tests.embeddings.embedding_checks import EmbeddingCounter, assert_same
+from tests.models.test_model import small_model
+from unibct.data.loader import read_pixels
+from unibct.embeddings import extraction
+from unibct.embeddings.cache import cached_embeddings, embeddings_folder
+from unibct.embeddings.extraction import embed_pixel_batches
+
+
+@pytest.fixture(scope="module")
+def model():
+    return small_model()
+
+
+@pytest.fixture(scope="module")
+def pixels(glyph_classes, model):
+    return read_pixels(glyph_classes, *model.input.size)
+
+
+def test_a_cache_is_used_completed_and_made_again(model, pixels, tmp_path, monkeypatch):
+    folder = tmp_path / "caches" / "plain"
+    with monkeypatch.context() as patch:
+        counter = EmbeddingCounter(patch)
+        fresh = cached_embeddings(model, pixels, folder)
+        assert_same(cached_embeddings(model, pixels, folder), fresh)
+        assert counter.images == len(pixels.images)
+        changed = replace(pixels, digest="other pixels")
+        assert_same(cached_embeddings(model, changed, folder), fresh)
+        assert counter.images == 2 * len(pixels.images)
+        vectors = folder / "vectors-000000.npy"
+        vectors.write_bytes(vectors.read_bytes()[:-4] + b"ruin")
+        assert_same(cached_embeddings(model, changed, folder), fresh)
+        assert counter.images == 3 * len(pixels.images)
+    assert_same(fresh, embed_pixel_batches(model, pixels))
+
+
+def test_two_runs_may_want_the_same_cache_at_once(model, pixels, tmp_path, monkeypatch):
+    results, counter = [], EmbeddingCounter(monkeypatch)
+
+    def run():
+        results.append(cached_embeddings(model, pixels, tmp_path / "c"))
+
+    threads = [threading.Thread(target=run) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(results) == 3
+    assert counter.images == len(pixels.images)
+
+
+def test_a_full_disk_costs_nothing_but_time(model, pixels, tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(extraction, "write_shard", full)
+    assert_same(
+        cached_embeddings(model, pixels, tmp_path / "c"), embed_pixel_batches(model, pixels)
+    )
+
+
+def test_a_folder_is_named_for_the_model_the_pixels_and_the_view(model, pixels, tmp_path):
+    plain = embeddings_folder(tmp_path, model, pixels)
+    assert plain == tmp_path / f"embeddings-{model.fingerprint[:12]}-{pixels.digest[:12]}"
+    flipped = embeddings_folder(tmp_path, model, pixels, flip=True)
+    assert flipped.name == f"{plain.name}-flipped"

@@ -1,0 +1,67 @@
+import numpy as np
+import torch
+
+import unibct
+from tests.prototypes.class_data import classes_of, unit
+from unibct.prototypes.weights import drop_weights
+
+
+def test_weights_are_positive_sum_to_one_and_give_the_prototype():
+    v, x, labels = classes_of([1, 2, 5, 30])
+    w = unibct.structural_weights(x, labels)
+    assert (w > 0).all()
+    assert np.allclose(np.bincount(labels, weights=w), 1)
+    sums = np.stack([(w[:, None] * unit(v))[labels == c].sum(axis=0) for c in range(4)])
+    assert np.allclose(unit(sums), unibct.class_prototypes(v, labels, new=x), atol=1e-6)
+
+
+def test_an_outlier_of_the_new_space_counts_less():
+    rng = np.random.default_rng(0)
+    x = np.r_[np.ones((9, 8)) + 0.1 * rng.normal(size=(9, 8)), -np.ones((1, 8))]
+    w = unibct.structural_weights(x, np.zeros(10, dtype=int))
+    assert w[-1] < 0.5 * w[:-1].min()
+
+
+def test_a_large_class_needs_no_copy_of_its_rows(monkeypatch):
+    m, dim = 5000, 256
+    rng = np.random.default_rng(0)
+    x = torch.from_numpy(rng.normal(size=(m, dim)).astype(np.float32) + 0.5)
+    labels = np.zeros(m, dtype=int)
+    shapes = []
+    real = torch.Tensor.__getitem__
+
+    def spy(tensor, key):
+        result = real(tensor, key)
+        if result.data_ptr() != tensor.data_ptr() and result.ndim >= 2:
+            shapes.append(tuple(result.shape))
+        return result
+
+    monkeypatch.setattr(torch.Tensor, "__getitem__", spy)
+    w = unibct.structural_weights(x, labels, tau=0.2)
+    monkeypatch.undo()
+    assert shapes, "rows are gathered in tiles"
+    assert all(np.prod(shape) <= 1024 * dim for shape in shapes if shape[-1] == dim)
+    # w solves w = λẼᵀw + (1−λ)/m, whose only solution it is.
+    unit_x = torch.nn.functional.normalize(x, dim=1)
+    edges = torch.softmax((unit_x @ unit_x.T / 0.2).fill_diagonal_(-torch.inf), dim=1)
+    residual = 0.9 * edges.T @ w + 0.1 / m - w
+    assert float(residual.abs().sum()) < 3e-6
+    assert float(w.std() * m) > 0.01, "the graph matters"
+
+
+def test_drop_weighs_the_farthest_with_zero():
+    # Nine copies of one direction and an outlier: the outlier goes, the rest average.
+    v = np.r_[np.tile([[1.0, 0.0]], (9, 1)), [[0.0, 1.0]]]
+    labels = np.zeros(10, dtype=int)
+    assert np.allclose(drop_weights(v, labels), [1 / 9] * 9 + [0])
+    # Below ten images nothing is dropped: floor(0.1 · 9) = 0.
+    assert np.allclose(drop_weights(v[1:], labels[1:]), 1 / 9)
+
+
+def test_weights_are_of_the_kind_of_the_embeddings():
+    v, x, labels = classes_of([3, 12])
+    for weigh, vectors in ((unibct.structural_weights, x), (drop_weights, v)):
+        array, tensor = weigh(vectors, labels), weigh(torch.from_numpy(vectors), labels)
+        assert isinstance(array, np.ndarray)
+        assert isinstance(tensor, torch.Tensor)
+        assert np.array_equal(array, tensor.numpy())
