@@ -108,7 +108,8 @@ def require_contiguous_labels(labels: NDArray[np.int64], name: str = "labels") -
         gap = int((class_sizes == 0).argmax())
         raise UserError(
             f"{name} has a gap: no image has label {gap}, though the largest label is "
-            f"{len(class_sizes) - 1}; number the classes 0…C-1 (numpy.unique(…, return_inverse=True))"
+            f"{len(class_sizes) - 1}; "
+            "number the classes 0…C-1 (numpy.unique(…, return_inverse=True))"
         )
     return len(class_sizes)
 

@@ -118,11 +118,11 @@ def user_cache_folder() -> Path | None:
     It is the user's cache folder of the operating system (``~/.cache/unibct`` on Linux), or the
     folder in the environment variable ``UNIBCT_CACHE``. Its content may be deleted at any time.
     """
+    chosen_folder = os.environ.get(CACHE_VARIABLE)
+    if chosen_folder:
+        return Path(chosen_folder).absolute()
     from platformdirs import user_cache_path
 
-    chosen = os.environ.get(CACHE_VARIABLE)
-    if chosen:
-        return Path(chosen).absolute()
     folder = user_cache_path("unibct", appauthor=False)
     return folder if folder.is_absolute() else None  # relative: the user has no home folder
 

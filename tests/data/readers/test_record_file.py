@@ -15,7 +15,7 @@ from PIL import Image
 from tests.conftest import in_another_process
 from unibct.data.convert import convert
 from unibct.data.decoding import image_suffix
-from unibct.data.readers.record_file import (
+from unibct.data.readers.record_format import (
     DamagedRecordError,
     RecordFile,
     pack_record,
