@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from sklearn.model_selection import KFold
 
-from tests.data.readers.test_table import png
+from tests.data.example_images import png
 from unibct.data.readers.pair_file import read_pair_file
 from unibct.errors import UserError
 from unibct.evaluation.metrics import fold_accuracy
