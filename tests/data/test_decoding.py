@@ -5,7 +5,14 @@ import pytest
 from PIL import Image
 
 from tests.data.example_images import encoded, ramp
-from unibct.data.decoding import UnreadableImageError, decode, fit
+from unibct.data.decoding import (
+    UnreadableImageError,
+    decode,
+    encode_png,
+    fit,
+    image_suffix,
+    unreadable_images_error,
+)
 from unibct.errors import UserError
 
 
@@ -70,3 +77,26 @@ def test_fitting():
     assert (fitted == grey[:, :, None]).all()
     with pytest.raises(UserError, match="uint8"):
         fit(grey.astype(float), 4, 4, 1)
+
+
+def test_suffixes_are_judged_by_the_first_bytes():
+    kinds = {"PNG": ".png", "JPEG": ".jpg", "WEBP": ".webp"}
+    assert {kind: image_suffix(encoded(ramp("RGB"), kind)) for kind in kinds} == kinds
+    for data in (b"", b"GIF89a"):
+        with pytest.raises(UnreadableImageError):
+            image_suffix(data)
+
+
+@pytest.mark.parametrize("mode", ["L", "RGB"])
+def test_png_keeps_the_pixels(mode):
+    pixels = np.asarray(ramp(mode))
+    assert np.array_equal(decode(encode_png(pixels)), pixels)
+
+
+def test_the_error_names_ten_unreadable_images():
+    one = str(unreadable_images_error("set", ["a (empty)"]))
+    assert one.startswith("set has 1 unreadable image: a (empty). Repair")
+    many = str(unreadable_images_error("set", [f"image {i}" for i in range(12)]))
+    assert "set has 12 unreadable images: image 0; " in many
+    assert "; image 9; and 2 more. Repair or remove them, or leave them out with --skip" in many
+    assert "more" not in str(unreadable_images_error("set", ["x"] * 10))

@@ -1,3 +1,6 @@
+import dataclasses
+
+import numpy as np
 import pytest
 
 from unibct.data.image_set import select_listed
@@ -20,3 +23,25 @@ def test_lists(tmp_path, glyph_classes):
             select_listed(glyph_classes, path)
     with pytest.raises(UserError, match=r"missing.txt cannot be read .*unibct split"):
         select_listed(glyph_classes, tmp_path / "missing.txt")
+
+
+def test_a_selection_drops_empty_classes(glyph_classes):
+    rows = np.flatnonzero(np.isin(glyph_classes.labels, [3, 7]))[::-1]
+    chosen = glyph_classes.select(rows)
+    assert chosen.ids == tuple(glyph_classes.ids[row] for row in rows)
+    assert chosen.class_names == (glyph_classes.class_names[3], glyph_classes.class_names[7])
+    assert set(chosen.labels.tolist()) == {0, 1}
+    assert [chosen.position[image_id] for image_id in chosen.ids] == list(range(len(chosen)))
+    for image_id in chosen.ids:
+        before = glyph_classes.labels[glyph_classes.position[image_id]]
+        after = chosen.labels[chosen.position[image_id]]
+        assert chosen.class_names[after] == glyph_classes.class_names[before]
+
+
+def test_the_digest_follows_ids_order_and_classes(glyph_classes):
+    few = glyph_classes.select(range(50))
+    assert few.digest == glyph_classes.select(range(50)).digest
+    assert few.digest != glyph_classes.select(range(49)).digest
+    assert few.digest != glyph_classes.select(range(50)[::-1]).digest
+    renamed = dataclasses.replace(few, class_names=tuple(f"{name}x" for name in few.class_names))
+    assert few.digest != renamed.digest

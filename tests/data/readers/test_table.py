@@ -1,9 +1,18 @@
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
 from unibct import cli
 from unibct.data.loader import read_pixels
-from unibct.data.readers.table import READERS, open_images
+from unibct.data.readers.table import (
+    READERS,
+    Reader,
+    describe_data,
+    describe_data_briefly,
+    open_images,
+)
 from unibct.errors import UserError
 
 
@@ -37,3 +46,31 @@ def test_every_command_takes_every_kind(photo_folder, tmp_path, capsys):
     capsys.readouterr()
     assert run("convert", tmp_path / "nothing", "--to", "folder", "--out", tmp_path / "x") == 2
     assert "is not there; DATA is one of" in capsys.readouterr().err
+
+
+def test_help_and_messages_are_made_from_the_table(monkeypatch):
+    monkeypatch.setitem(READERS, "zip", Reader("zip_file", ".zip", "a zip file of images"))
+    assert describe_data().endswith("a zip file of images (zip:)")
+    assert describe_data_briefly().endswith("glyphs:train|val|test or .zip")
+    monkeypatch.delitem(READERS, "zip")
+    with pytest.raises(UserError) as caught:
+        open_images("nowhere")
+    assert str(caught.value) == f"nowhere is not there; DATA is one of: {describe_data()}"
+
+
+@pytest.mark.parametrize("kind", READERS)
+def test_each_reader_has_its_functions(kind):
+    module = READERS[kind].load()
+    assert not module.recognises("nowhere/at/all")
+    with pytest.raises(UserError):
+        module.read("nowhere/at/all")
+
+
+def test_the_table_needs_no_reader():
+    code = (
+        "import sys\n"
+        "from unibct.data.readers.table import describe_data\n"
+        "describe_data()\n"
+        "sys.exit(any(name in sys.modules for name in ('numpy', 'PIL', 'tarfile', 'torch')))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
