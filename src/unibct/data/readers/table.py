@@ -24,7 +24,7 @@ class ReaderModule(Protocol):
         ...
 
     def read(self, name: str) -> "ImageSet":
-        """Return the image set at the path ``name``; of ``glyphs:train``, it is ``train``."""
+        """Return the image set at ``name``, which comes without the prefix of its kind."""
         ...
 
 
