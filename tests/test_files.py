@@ -103,3 +103,23 @@ def test_without_a_home_folder_there_is_no_cache_folder(monkeypatch):
     monkeypatch.delenv("UNIBCT_CACHE")
     monkeypatch.setattr("platformdirs.user_cache_path", lambda *_, **__: Path("~/.cache/unibct"))
     assert user_cache_folder() is None
+
+
+def test_a_damaged_npy_file_is_an_error_or_an_array(tmp_path):
+    path = tmp_path / "a.npy"
+    np.save(path, np.ones((3, 2), dtype=np.float32))
+    good = path.read_bytes()
+    header = len(good) - 24
+    damaged = [good[:length] for length in range(len(good))]
+    damaged += [
+        good[:i] + mark + good[i + 1 :] for i in range(header) for mark in (b"(", b"'", b"9")
+    ]
+    messages = []
+    for data in damaged:
+        path.write_bytes(data)
+        try:
+            mapped_array(path)
+        except UserError as error:
+            messages.append(str(error))
+    assert len(messages) > len(good)
+    assert all(m.startswith(f"{path} is not a whole .npy file: ") for m in messages)

@@ -8,15 +8,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from unibct.benchmark.jobs import make_grid
+    from unibct.benchmark.plan import make_grid
     from unibct.benchmark.run import plan_benchmark, run_benchmark
     from unibct.data.readers.table import open_images
     from unibct.data.scenarios import split
     from unibct.embeddings.extraction import embed_images, embed_images_to_store
     from unibct.embeddings.store import append_embeddings, open_embeddings, save_embeddings
     from unibct.errors import UserError
-    from unibct.evaluation.evaluate import evaluate_upgrade
-    from unibct.evaluation.metrics import identification, verification
+    from unibct.evaluation.metrics.identification import identification
+    from unibct.evaluation.metrics.verification import verification
+    from unibct.evaluation.upgrade import evaluate_upgrade
     from unibct.losses.arcface import arcface
     from unibct.maps.adapter import fit_adapter
     from unibct.models.model import load_model, save_model
@@ -47,10 +48,10 @@ _HOMES = {
     "Recipe": "training.recipe",
     "load_recipe": "training.recipe",
     "train_model": "training.train:train",
-    "verification": "evaluation.metrics",
-    "identification": "evaluation.metrics",
-    "evaluate_upgrade": "evaluation.evaluate",
-    "make_grid": "benchmark.jobs",
+    "verification": "evaluation.metrics.verification",
+    "identification": "evaluation.metrics.identification",
+    "evaluate_upgrade": "evaluation.upgrade",
+    "make_grid": "benchmark.plan",
     "plan_benchmark": "benchmark.run",
     "run_benchmark": "benchmark.run",
     "write_benchmark_report": "report.pages.benchmark",

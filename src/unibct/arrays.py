@@ -5,7 +5,7 @@ Public functions take either kind, and return the kind that they were given.
 
 import sys
 import warnings
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,9 @@ from unibct.errors import UserError
 
 if TYPE_CHECKING:
     import torch
+
+Floats: TypeAlias = NDArray[np.floating[Any]]
+Ints: TypeAlias = NDArray[np.int64]
 
 
 def is_tensor(value: object) -> bool:

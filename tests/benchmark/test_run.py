@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 from filelock import FileLock
 from PIL import Image
+from unibct.benchmark.statistics import estimate
+from unibct.evaluation.evaluate import evaluate_upgrade, search_test
 
 from tests.conftest import TINY, tags_of_offline_page
 from unibct import cli
-from unibct.benchmark.execution import Bench
 from unibct.benchmark.forecast import forecast, schedule
 from unibct.benchmark.jobs import (
     ALL_METHODS,
@@ -30,13 +31,12 @@ from unibct.benchmark.jobs import (
 )
 from unibct.benchmark.results import Measured, as_csv, read_results
 from unibct.benchmark.run import plan_benchmark, run_benchmark
-from unibct.benchmark.statistics import estimate
 from unibct.benchmark.workers import Board, Crew
+from unibct.benchmark.workspace import Bench
 from unibct.data.readers.table import open_images
 from unibct.data.scenarios import split
 from unibct.embeddings.extraction import embed_images, open_embeddings
 from unibct.errors import UserError
-from unibct.evaluation.evaluate import evaluate_upgrade, search_test
 from unibct.maps.adapter import ADAPTERS, fit_adapter
 from unibct.models.model import load_model
 from unibct.report.live import Gains

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from unibct.benchmark.execution import RESULT_FILE, is_finished
 from unibct.benchmark.jobs import Job
+from unibct.benchmark.workspace import RESULT_FILE, is_finished
 from unibct.files import read_json
 from unibct.losses.arcface import arcface
 from unibct.models.architectures.table import build_network, find_architecture

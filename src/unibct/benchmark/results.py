@@ -12,23 +12,23 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from unibct.benchmark.execution import RESULT_FILE, SAMPLES_FILE, is_finished
+from unibct.arrays import Floats
+from unibct.benchmark.execution import SAMPLES_FILE, sample_name
 from unibct.benchmark.jobs import (
-    CROSS,
-    NEW_SELF,
-    OLD_SELF,
-    Grid,
     Job,
     cell_folder,
+    chain_test,
     free_folder,
     old_folder,
-    pair_name,
     version_folder,
 )
-from unibct.benchmark.statistics import Estimate, estimate
+from unibct.benchmark.plan import Grid
+from unibct.benchmark.workspace import RESULT_FILE, is_finished
 from unibct.errors import UserError
-from unibct.evaluation.evaluate import tar_name
-from unibct.evaluation.metrics import Floats
+from unibct.evaluation.criterion import Estimate, estimate
+from unibct.evaluation.directions import CROSS, NEW_SELF, OLD_SELF
+from unibct.evaluation.metrics.table import find_metric
+from unibct.evaluation.resolution import tar_name
 from unibct.files import read_json
 from unibct.methods import NO_METHOD
 
@@ -60,9 +60,14 @@ class Results:
 
     @cached_property
     def metrics(self) -> list[str]:
-        """The headline metrics, in order."""
+        """The titles of the metrics, in the order of their table."""
         first = next(iter(self.found.values()))
         return list(next(iter(first["tests"].values()))["metrics"])
+
+    @cached_property
+    def deciding_metrics(self) -> list[str]:
+        """Those on which a verdict depends."""
+        return [metric for metric in self.metrics if find_metric(metric).decides]
 
     @cached_property
     def scenarios(self) -> list[str]:
@@ -99,7 +104,7 @@ class Results:
     def versions(self, method: str, query: int, gallery: int, metric: str) -> Measured:
         """A test between two versions of an upgrade chain."""
         later = max(query, gallery)
-        name = OLD_SELF if later == 1 else pair_name(query, gallery)
+        name = OLD_SELF if later == 1 else chain_test(query, gallery)
         folders = [version_folder(method, seed, later) for seed in self.seeds]
         return self._over_seeds(name, metric, folders)
 
@@ -125,26 +130,26 @@ class Results:
         return max(costs, key=lambda cost: cost["images_per_second"], default=None)
 
     def _over_seeds(self, test: str, metric: str, folders: Sequence[str]) -> Measured:
-        row = self.metrics.index(metric)
         values = [self.found[folder]["tests"][test]["metrics"][metric] for folder in folders]
-        samples = [self._samples(folder)[test][row] for folder in folders]
+        samples = [self._samples(folder, sample_name(test, metric)) for folder in folders]
         return Measured(np.array(values), np.stack(samples).astype(np.float64))
 
     @cached_property
-    def _kept(self) -> dict[str, dict[str, Floats]]:
+    def _samples_by_job(self) -> dict[str, dict[str, Floats]]:
+        """What has been read of the jobs' sample files."""
         return {}
 
-    def _samples(self, folder: str) -> dict[str, Floats]:
-        if folder not in self._kept:
-            path = self.out / folder / SAMPLES_FILE
-            try:
-                self._kept[folder] = safetensors.numpy.load_file(path)
-            except (OSError, safetensors.SafetensorError) as error:
-                raise UserError(
-                    f"{path} cannot be read ({error}); remove {path.parent} and run the benchmark "
-                    "again"
-                ) from error
-        return self._kept[folder]
+    def _samples(self, folder: str, name: str) -> Floats:
+        """Return (repeats,) bootstrap values that a job kept under ``name``."""
+        path = self.out / folder / SAMPLES_FILE
+        try:
+            if folder not in self._samples_by_job:
+                self._samples_by_job[folder] = safetensors.numpy.load_file(path)
+            return self._samples_by_job[folder][name]
+        except (OSError, KeyError, safetensors.SafetensorError) as error:
+            raise UserError(
+                f"{path} cannot be read ({error}); remove {path.parent} and run the benchmark again"
+            ) from error
 
 
 def read_results(grid: Grid, jobs: Sequence[Job], out: Path) -> Results:

@@ -9,18 +9,19 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from unibct.benchmark.execution import (
+from unibct.benchmark.forecast import forecast
+from unibct.benchmark.jobs import Job, make_jobs, select_jobs
+from unibct.benchmark.plan import Grid
+from unibct.benchmark.results import Results, read_results
+from unibct.benchmark.workers import Board, last_line, run_jobs
+from unibct.benchmark.workspace import (
     JOB_FOLDERS,
     SETTINGS_FILE,
-    Bench,
+    Workspace,
     benchmark_settings,
     is_finished,
     require_same_benchmark,
 )
-from unibct.benchmark.forecast import forecast
-from unibct.benchmark.jobs import Grid, Job, make_jobs, select_jobs
-from unibct.benchmark.results import Results, read_results
-from unibct.benchmark.workers import Board, last_line, run_jobs
 from unibct.distributed.device import pick_device
 from unibct.errors import UserError
 from unibct.files import sweep, write_json, write_text
@@ -38,7 +39,7 @@ class Benchmark:
     """A settled benchmark: its jobs, its folder, and with how many processes it runs.
 
     Attributes:
-        bench: grid, images and folder.
+        workspace: grid, images and folder.
         settings: what all results of its folder have in common.
         jobs: all jobs of the grid.
         chosen: those that are to be run now.
@@ -46,7 +47,7 @@ class Benchmark:
         threads: of each.
     """
 
-    bench: Bench
+    workspace: Workspace
     settings: dict[str, Any]
     jobs: list[Job]
     chosen: list[Job]
@@ -56,25 +57,25 @@ class Benchmark:
     @property
     def left(self) -> list[Job]:
         """The chosen jobs that are not finished."""
-        return [job for job in self.chosen if not is_finished(self.bench.out, job)]
+        return [job for job in self.chosen if not is_finished(self.workspace.out, job)]
 
     def seconds_left(self) -> float:
         """How long they should take."""
-        train, test = self.bench.images
+        train, test = self.workspace.images
         return forecast(
             self.chosen,
-            self.bench.out,
+            self.workspace.out,
             workers=self.workers,
             threads=self.threads,
             classes=len(train.class_names),
             test_images=len(test),
-            scores=len(self.bench.protocol.query) * len(test.class_names),
-            device=pick_device(self.bench.device),
+            scores=len(self.workspace.split.query) * len(test.class_names),
+            device=pick_device(self.workspace.device),
         )
 
     def results(self) -> Results:
         """What is finished of the whole grid."""
-        return read_results(self.bench.grid, self.jobs, self.bench.out)
+        return read_results(self.workspace.grid, self.jobs, self.workspace.out)
 
 
 def plan_benchmark(
@@ -109,16 +110,16 @@ def plan_benchmark(
         raise UserError(f"at least one worker is needed, not {workers}")
     if grid.skip_bad:
         grid.open(progress)  # says what is left out
-    bench = Bench(grid, Path(out), device)
-    settings = benchmark_settings(bench)
-    require_same_benchmark(bench, settings)
-    jobs = make_jobs(grid, bench.images[0])
+    workspace = Workspace(grid, Path(out), device)
+    settings = benchmark_settings(workspace)
+    require_same_benchmark(workspace, settings)
+    jobs = make_jobs(grid, workspace.images[0])
     chosen = select_jobs(jobs, only)
-    _ = bench.protocol, bench.far  # test images that cannot be searched
+    _ = workspace.split, workspace.far  # test images that cannot be searched
     if read_images:
-        settings |= bench.read_all(progress)
-        require_same_benchmark(bench, settings)
-    return Benchmark(bench, settings, jobs, chosen, workers, _threads(cores // workers))
+        settings |= workspace.read_all(progress)
+        require_same_benchmark(workspace, settings)
+    return Benchmark(workspace, settings, jobs, chosen, workers, _threads(cores // workers))
 
 
 def run_benchmark(
@@ -133,21 +134,21 @@ def run_benchmark(
     Raises:
         JobsFailedError: some jobs failed; ``benchmark.results()`` has the others.
     """
-    bench = benchmark.bench
+    workspace = benchmark.workspace
 
     def noted(board: Board, job: Job | None) -> None:
         if job is not None:
-            _note_error(bench.out / job.folder / ERROR_FILE, board.errors.get(job.folder))
+            _note_error(workspace.out / job.folder / ERROR_FILE, board.errors.get(job.folder))
         changed(board, job)
 
-    with _locked(bench.out):
+    with _locked(workspace.out):
         for folder in JOB_FOLDERS:
-            sweep(bench.out / folder)
-        if not (bench.out / SETTINGS_FILE).is_file():
-            pixels = {} if "pixels" in benchmark.settings else bench.read_all()
-            write_json(bench.out / SETTINGS_FILE, benchmark.settings | pixels)
+            sweep(workspace.out / folder)
+        if not (workspace.out / SETTINGS_FILE).is_file():
+            pixels = {} if "pixels" in benchmark.settings else workspace.read_all()
+            write_json(workspace.out / SETTINGS_FILE, benchmark.settings | pixels)
         board = run_jobs(
-            bench,
+            workspace,
             benchmark.chosen,
             workers=benchmark.workers,
             threads=benchmark.threads,
@@ -160,7 +161,7 @@ def run_benchmark(
             f"{len(board.errors)} of {len(board.jobs)} jobs failed and {lost} more were left out; "
             f"the rest is kept, and the same command tries them again; first {folder}: "
             f"{last_line(message)} "
-            f"(all of it: {bench.out / folder / ERROR_FILE})"
+            f"(all of it: {workspace.out / folder / ERROR_FILE})"
         )
     return benchmark.results()
 

@@ -17,8 +17,9 @@ from multiprocessing.connection import wait
 from multiprocessing.context import SpawnProcess
 from typing import Any, Literal, TypeAlias, cast
 
-from unibct.benchmark.execution import Bench, is_finished, run_job
+from unibct.benchmark.execution import run_job
 from unibct.benchmark.jobs import Job
+from unibct.benchmark.workspace import Workspace, is_finished
 from unibct.data.loader import MEMORY_VARIABLE, pixel_memory
 from unibct.errors import UserError
 from unibct.progress import Advance
@@ -80,7 +81,7 @@ class Worker:
 
 
 def run_jobs(
-    bench: Bench,
+    workspace: Workspace,
     jobs: Sequence[Job],
     *,
     workers: int,
@@ -90,7 +91,7 @@ def run_jobs(
     """Run every job that is not finished.
 
     Args:
-        bench: grid, images and folder.
+        workspace: grid, images and folder.
         jobs: each after those it needs.
         workers: processes at work at the same time.
         threads: of each.
@@ -101,9 +102,9 @@ def run_jobs(
     """
     board = Board(jobs)
     for job in jobs:
-        board.states[job.folder] = "finished" if is_finished(bench.out, job) else "waiting"
+        board.states[job.folder] = "finished" if is_finished(workspace.out, job) else "waiting"
     changed(board, None)
-    with Crew(bench, workers, threads) as crew:
+    with Crew(workspace, workers, threads) as crew:
         while True:
             while (job := board.ready()) is not None and crew.give(job):
                 board.states[job.folder] = "running"
@@ -150,8 +151,8 @@ def _listen(worker: Worker, board: Board, changed: Callable[[Board, Job | None],
 class Crew:
     """The workers: started when there is a job for them, replaced when they die."""
 
-    def __init__(self, bench: Bench, most: int, threads: int) -> None:
-        self._bench = replace(bench)  # without the images that this process has opened
+    def __init__(self, workspace: Workspace, most: int, threads: int) -> None:
+        self._bench = replace(workspace)  # without the images that this process has opened
         self._most = most
         self._threads = threads
         self._workers: list[Worker] = []
@@ -223,7 +224,7 @@ def _environment(changes: dict[str, str]) -> Generator[None]:
                 os.environ[name] = value
 
 
-def _work(bench: Bench, pipe: Any, threads: int) -> None:
+def _work(workspace: Workspace, pipe: Any, threads: int) -> None:
     """A worker's life: run the jobs that it is sent."""
     import torch
 
@@ -236,7 +237,7 @@ def _work(bench: Bench, pipe: Any, threads: int) -> None:
         except (EOFError, OSError):
             return
         try:
-            run_job(bench, job, _Reporter(pipe, job))
+            run_job(workspace, job, _Reporter(pipe, job))
         except UserError as error:
             pipe.send(("failed", str(error)))
         except Exception:

@@ -3,7 +3,13 @@
 No logic lives here: what a command does can be done from Python as well.
 """
 
-from unibct.cli import data, models, studies  # they register their commands
+from unibct.cli import (  # they register their commands
+    benchmark,
+    data,
+    evaluation,
+    examples,
+    models,
+)
 from unibct.cli.entry import main
 from unibct.cli.options import ADAPTER_NAMES, METHOD_NAMES, SCENARIO_NAMES
 
@@ -11,8 +17,10 @@ __all__ = [
     "ADAPTER_NAMES",
     "METHOD_NAMES",
     "SCENARIO_NAMES",
+    "benchmark",
     "data",
+    "evaluation",
+    "examples",
     "main",
     "models",
-    "studies",
 ]

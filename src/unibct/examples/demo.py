@@ -9,7 +9,7 @@ from unibct.data.image_set import ImageSet
 from unibct.data.readers.table import open_images
 from unibct.data.scenarios import DEFAULT_SEED, find_scenario, split
 from unibct.embeddings.extraction import embed_images
-from unibct.evaluation.evaluate import Evaluation, evaluate_upgrade
+from unibct.evaluation.upgrade import UpgradeEvaluation, evaluate_upgrade
 from unibct.methods import DEFAULT_METHOD, NO_METHOD, find_method
 from unibct.models.model import Model
 from unibct.progress import Progress, Silent
@@ -44,7 +44,7 @@ class DemoResult:
 
     plan: DemoPlan
     models: dict[str, Model]
-    evaluation: Evaluation
+    evaluation: UpgradeEvaluation
 
 
 def plan_demo(

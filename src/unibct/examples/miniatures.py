@@ -18,7 +18,7 @@ from unibct.data.image_set import ImageSet
 from unibct.data.readers.table import open_images
 from unibct.errors import UserError
 from unibct.evaluation.protocols.ijb.align import SIZE, TEMPLATE, warp
-from unibct.evaluation.protocols.ijb.images import FOLDER
+from unibct.evaluation.protocols.ijb.faces import FOLDER
 from unibct.files import atomic_folder
 
 _CROP = 160  # side of a loose crop

@@ -4,14 +4,17 @@ Everything but the size is as in the real runs: the recipes, the file layouts, t
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from unibct.data.readers.table import open_images
 from unibct.data.scenarios import SCENARIOS, find_scenario
 from unibct.data.split_lists import write_split
-from unibct.evaluation.protocols.ijb.compare import compare_on_ijb
-from unibct.evaluation.protocols.ijb.protocol import IjbEvaluation
+from unibct.evaluation.protocols.request import EvaluationRequest
+from unibct.evaluation.protocols.table import evaluate_data
+from unibct.evaluation.upgrade import Evaluation
 from unibct.examples.miniatures import make_ijbc, make_ms1mv3
+from unibct.models.model import Model
 from unibct.progress import Progress, Silent
 from unibct.training.recipe import load_recipe
 from unibct.training.train import train
@@ -37,64 +40,80 @@ def rehearse(
     subjects: int = SUBJECTS,
     device: str = "auto",
     progress: Progress | None = None,
-) -> dict[str, IjbEvaluation]:
+) -> dict[str, Evaluation]:
     """Make the sets, then split, train and evaluate each scenario by its recipe.
 
     Args:
-        out: the sets, splits and models; what is there already is taken up.
+        out: folder for the sets, splits and models; what is already there is used.
         scenarios: names from ``SCENARIOS``.
         overrides: ``key=value`` changes of the recipes, after those that make them small.
         identities: of the miniature MS1Mv3.
         subjects: of the miniature IJB-C.
         device: ``auto``, ``cpu``, ``cuda``, …
-        progress: told of each image.
+        progress: reports progress per image.
     """
-    progress = progress or Silent()
     for scenario in scenarios:
         find_scenario(scenario)
     settings = [*SMALL, *overrides]
-    # In identical-data the recipe is the new model's, which has a larger network.
-    old_recipe = load_recipe(recipe_name("extended-data"), settings)
-    new_recipes = {name: load_recipe(recipe_name(name), settings) for name in scenarios}
+    for scenario in scenarios:  # a bad setting is refused before any work
+        load_recipe(recipe_name(scenario), settings)
     faces, ijbc = out / f"ms1mv3-{identities}", out / f"ijbc-{subjects}"
     if not faces.is_dir():
         make_ms1mv3(faces, identities=identities, images_each=6)
     if not ijbc.is_dir():
         make_ijbc(ijbc, subjects=subjects)
-    images = open_images(faces)
-    results: dict[str, IjbEvaluation] = {}
-    for scenario in scenarios:
-        lists = out / scenario / "split"
+    rehearsal = _Rehearsal(out, faces, ijbc, settings, device, progress or Silent())
+    return {scenario: rehearsal.run(scenario) for scenario in scenarios}
+
+
+@dataclass(frozen=True)
+class _Rehearsal:
+    """Where the sets are, and how their models are trained."""
+
+    out: Path
+    faces: Path
+    ijbc: Path
+    settings: Sequence[str]
+    device: str
+    progress: Progress
+
+    def run(self, scenario: str) -> Evaluation:
+        """Split, train the old and the new model, evaluate."""
+        lists = self.out / scenario / "split"
         if not lists.is_dir():
-            write_split(images, scenario, lists)
-        old_set, new_set = (open_images(faces, lists / f"{name}.txt") for name in ("old", "new"))
-        old_folder = out / f"old-{SCENARIOS[scenario].sample}"
-        old = train(
-            old_set,
-            old_recipe,
+            write_split(open_images(self.faces), scenario, lists)
+        old_folder = self.out / f"old-{SCENARIOS[scenario].sample}"
+        # In identical-data the recipe is the new model's, which has a larger network.
+        old = self._trained(lists / "old.txt", "extended-data", old_folder, "old", scenario)
+        new_folder = self.out / scenario / "new"
+        self._trained(lists / "new.txt", scenario, new_folder, "new", scenario, old)
+        request = EvaluationRequest(
+            str(self.ijbc),
+            new_folder,
             old_folder,
-            resume=True,
-            device=device,
-            label=f"{scenario}: the old model",
-            progress=progress,
+            cache=self.out / "cache",
+            device=self.device,
+            progress=self.progress,
         )
-        train(
-            new_set,
-            new_recipes[scenario],
-            out / scenario / "new",
+        return evaluate_data(request, "ijbc")
+
+    def _trained(
+        self,
+        images: Path,
+        recipe: str,
+        folder: Path,
+        role: str,
+        scenario: str,
+        old: Model | None = None,
+    ) -> Model:
+        return train(
+            open_images(self.faces, images),
+            load_recipe(recipe_name(recipe), self.settings),
+            folder,
             old=old,
-            method=METHOD,
+            method=None if old is None else METHOD,
             resume=True,
-            device=device,
-            label=f"{scenario}: the new model",
-            progress=progress,
+            device=self.device,
+            label=f"{scenario}: the {role} model",
+            progress=self.progress,
         )
-        results[scenario] = compare_on_ijb(
-            ijbc,
-            out / scenario / "new",
-            old_folder,
-            cache=out / "cache",
-            device=device,
-            progress=progress,
-        )
-    return results

@@ -10,15 +10,15 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from unibct.evaluation.evaluate import SearchTest
-from unibct.evaluation.metrics import roc_curve
+from unibct.evaluation.directions import CROSS, FREE_CROSS, FREE_SELF, NEW_SELF, OLD_SELF
+from unibct.evaluation.search_test import SearchTest
 
 COLOURS = {
-    "old→old": "#8a8f98",
-    "new→old": "#2a9d4a",
-    "new→new": "#2f7de1",
-    "free→free": "#a872dc",
-    "free→old": "#d9534f",
+    OLD_SELF: "#8a8f98",
+    CROSS: "#2a9d4a",
+    NEW_SELF: "#2f7de1",
+    FREE_SELF: "#a872dc",
+    FREE_CROSS: "#d9534f",
 }
 # One for each method of a benchmark, readable on white and on black.
 METHOD_COLOURS = (
@@ -42,7 +42,7 @@ def roc_svg(tests: dict[str, SearchTest], colours: Mapping[str, str] = COLOURS) 
         lowest = 1 / min(len(test.impostor) for test in tests.values())
         grid = np.geomspace(max(lowest, 1e-7), 1, _POINTS)
         for name, test in tests.items():
-            curve = roc_curve(test.genuine, test.impostor)
+            curve = test.pairs.roc()
             at = np.searchsorted(curve.far, grid, side="right") - 1
             axes.plot(grid, 100 * curve.tar[at], label=name, color=colours.get(name), lw=2)
         axes.set_xscale("log")
@@ -58,7 +58,7 @@ def cmc_svg(
     """The share of queries that find their class among the k best, over k."""
 
     def draw(axes: Axes) -> None:
-        templates = next(iter(tests.values())).scores.shape[1]
+        templates = next(iter(tests.values())).templates
         ks = np.arange(1, min(most, templates) + 1)
         curves = {name: [100 * test.top(int(k)) for k in ks] for name, test in tests.items()}
         # Free queries find nothing in the old gallery: shown in full they would flatten the rest.

@@ -13,11 +13,14 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from unibct.benchmark.execution import RESULT_FILE
-from unibct.benchmark.jobs import CROSS, OLD_SELF, Grid, Job, cell_folder, old_folder
+from unibct.benchmark.jobs import Job, cell_folder, old_folder
+from unibct.benchmark.plan import Grid
 from unibct.benchmark.run import Benchmark
 from unibct.benchmark.workers import Board, last_line
+from unibct.benchmark.workspace import RESULT_FILE
 from unibct.errors import UserError
+from unibct.evaluation.directions import CROSS, OLD_SELF
+from unibct.evaluation.metrics.table import TOP_1
 from unibct.files import read_json
 from unibct.progress import clock
 
@@ -50,7 +53,7 @@ class Gains:
                 result = read_json(self._out / folder / RESULT_FILE)
             except UserError:
                 return math.nan
-            self._top1[key] = 100 * result["tests"][test]["metrics"]["top-1"]
+            self._top1[key] = 100 * result["tests"][test]["metrics"][TOP_1]
         return self._top1[key]
 
 
@@ -60,19 +63,21 @@ def watched(benchmark: Benchmark) -> Generator[Watcher]:
     if not sys.stderr.isatty():
         yield _lines(benchmark)
         return
-    gains = Gains(benchmark.bench.out)
+    gains = Gains(benchmark.workspace.out)
     begin = time.monotonic()
     clocked = _Clock(begin)
     with Live(console=Console(stderr=True), refresh_per_second=4, transient=True) as live:
 
         def changed(board: Board, job: Job | None) -> None:
-            live.update(Group(_table(benchmark.bench.grid, board, gains), _footer(board, clocked)))
+            live.update(
+                Group(_table(benchmark.workspace.grid, board, gains), _footer(board, clocked))
+            )
 
         yield changed
 
 
 def _lines(benchmark: Benchmark) -> Watcher:
-    gains = Gains(benchmark.bench.out)
+    gains = Gains(benchmark.workspace.out)
     clocked = _Clock(time.monotonic())
 
     def changed(board: Board, job: Job | None) -> None:

@@ -9,7 +9,8 @@ from PIL import Image
 
 from unibct.data.decoding import Pixels
 from unibct.data.image_set import ImageSet
-from unibct.evaluation.evaluate import Protocol, SearchTest
+from unibct.evaluation.gallery_split import GallerySplit
+from unibct.evaluation.search_test import SearchTest
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class SearchedQuery:
 
 def searched_queries(
     images: ImageSet,
-    protocol: Protocol,
+    split: GallerySplit,
     tests: dict[str, SearchTest],
     *,
     count: int = 12,
@@ -41,12 +42,11 @@ def searched_queries(
 ) -> list[SearchedQuery]:
     """A random sample of queries (not a choice of the nicest), each with its k best templates."""
     rng = np.random.default_rng([seed, 2])
-    count = min(count, len(protocol.query))
-    chosen = np.sort(rng.choice(len(protocol.query), size=count, replace=False))
-    pooled_labels = protocol.labels[protocol.gallery]
+    count = min(count, len(split.query))
+    chosen = np.sort(rng.choice(len(split.query), size=count, replace=False))
     first_pooled = {
-        int(c): int(protocol.gallery[i])
-        for c, i in zip(*np.unique(pooled_labels, return_index=True), strict=True)
+        int(c): int(split.gallery[i])
+        for c, i in zip(*np.unique(split.gallery_labels, return_index=True), strict=True)
     }
     pictures: dict[int, str] = {}
 
@@ -57,15 +57,16 @@ def searched_queries(
 
     result: list[SearchedQuery] = []
     for row in chosen:
-        label = int(protocol.query_labels[row])
+        label = int(split.query_labels[row])
         returned: dict[str, list[Hit]] = {}
         for name, test in tests.items():
+            assert test.scores is not None, "a picture needs all scores"
             best = np.argsort(-test.scores[row], kind="stable")[:k]
             returned[name] = [
                 Hit(picture(first_pooled[int(c)]), images.class_names[int(c)], int(c) == label)
                 for c in best
             ]
-        query = int(protocol.query[row])
+        query = int(split.query[row])
         result.append(SearchedQuery(picture(query), images.class_names[label], returned))
     return result
 

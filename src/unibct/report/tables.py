@@ -12,8 +12,8 @@ from importlib import resources
 import numpy as np
 
 from unibct.benchmark.results import Measured, Results
-from unibct.benchmark.statistics import Estimate
-from unibct.evaluation.evaluate import CONFIDENCE, Verdict, joint_verdict
+from unibct.evaluation.criterion import CONFIDENCE, Estimate, Verdict, joint_verdict
+from unibct.evaluation.metrics.table import TOP_1, find_metric
 from unibct.maps.adapter import ADAPTERS
 from unibct.methods import NO_METHOD
 from unibct.progress import clock
@@ -61,7 +61,7 @@ def verdicts(results: Results) -> Sheet | None:
         if not results.has(scenario, method):
             return Cell("—")
         found: list[Verdict] = [
-            _gain(results, scenario, method, metric).verdict for metric in results.metrics
+            _gain(results, scenario, method, metric).verdict for metric in results.deciding_metrics
         ]
         signs = " ".join(_SIGNS[verdict] for verdict in found)
         return Cell(joint_verdict(found), signs, joint_verdict(found).replace(" ", "-"))
@@ -72,8 +72,9 @@ def verdicts(results: Results) -> Sheet | None:
     )
     note = (
         "Compatible: the cross test is above the old self test in every metric "
-        f"({', '.join(results.metrics)}; one sign each), and the {100 * CONFIDENCE:.0f} % interval "
-        "of the difference lies above zero. ≈ and within noise: it holds zero."
+        f"({', '.join(results.deciding_metrics)}; one sign each), and the "
+        f"{100 * CONFIDENCE:.0f} % interval of the difference lies above zero. "
+        "≈ and within noise: it holds zero."
     )
     return Sheet("Verdicts", note, ("method", *results.scenarios), rows)
 
@@ -82,18 +83,17 @@ def gains(results: Results) -> Sheet | None:
     """Cross − old self in top-1: every method and scenario at one glance."""
     if not results.scenarios:
         return None
-    metric = results.metrics[1]
 
     def cell(scenario: str, method: str) -> Cell:
         if not results.has(scenario, method):
             return Cell("—")
-        return difference_cell(_gain(results, scenario, method, metric))
+        return difference_cell(_gain(results, scenario, method, TOP_1))
 
     rows = tuple(
         (Cell(method), *(cell(scenario, method) for scenario in results.scenarios))
         for method in results.grid.methods
     )
-    title = f"Cross − old self, points of {metric}"
+    title = f"Cross − old self, points of {TOP_1}"
     note = "The gain of new queries in the old gallery over old queries, with its interval."
     return Sheet(title, note, ("method", *results.scenarios), rows)
 
@@ -102,18 +102,18 @@ def criterion(results: Results, scenario: str) -> Sheet:
     """Cross − old self of each method in one scenario, and what its own self test pays."""
     rows: list[tuple[Cell, ...]] = []
     for method in _methods(results, scenario):
-        gains = [_gain(results, scenario, method, metric) for metric in results.metrics]
+        gains = {metric: _gain(results, scenario, method, metric) for metric in results.metrics}
         prices = [
             (
                 results.new_self(scenario, method, metric) - results.free_self(scenario, metric)
             ).estimate
             for metric in results.metrics
         ]
-        verdict = joint_verdict([gain.verdict for gain in gains])
+        verdict = joint_verdict([gains[metric].verdict for metric in results.deciding_metrics])
         rows.append(
             (
                 Cell(method),
-                *(difference_cell(gain) for gain in gains),
+                *(difference_cell(gain) for gain in gains.values()),
                 Cell(verdict, kind=verdict.replace(" ", "-")),
                 *(difference_cell(price, coloured=False) for price in prices),
             )
@@ -135,7 +135,6 @@ def against_baseline(results: Results) -> Sheet | None:
     """Each method's cross test minus the baseline's, paired."""
     if BASELINE not in results.grid.methods or not results.scenarios:
         return None
-    metric = results.metrics[1]
     rows: list[tuple[Cell, ...]] = []
     for method in results.grid.methods:
         if method in (BASELINE, NO_METHOD):
@@ -145,13 +144,13 @@ def against_baseline(results: Results) -> Sheet | None:
             if not (results.has(scenario, method) and results.has(scenario, BASELINE)):
                 cells.append(Cell("—"))
                 continue
-            pair = [results.cross(scenario, name, metric) for name in (method, BASELINE)]
+            pair = [results.cross(scenario, name, TOP_1) for name in (method, BASELINE)]
             cells.append(difference_cell((pair[0] - pair[1]).estimate))
         rows.append(tuple(cells))
     if not rows:
         return None
     note = (
-        f"Cross test, points of {metric} above (+) or below (−) {BASELINE}, on the same classes "
+        f"Cross test, points of {TOP_1} above (+) or below (−) {BASELINE}, on the same classes "
         "and seeds."
     )
     return Sheet(f"Against {BASELINE}", note, ("method", *results.scenarios), tuple(rows))
@@ -161,49 +160,49 @@ def scenario_table(results: Results) -> Sheet | None:
     """The paper's Table 2: every scenario and method, cross and self test, the paper's beside."""
     if not results.scenarios:
         return None
-    tar, *tops = results.metrics
-    heads = (
-        "scenario",
-        "method",
-        f"cross {tar}",
-        f"self {tar}",
-        *(f"cross {top}" for top in tops),
-        *(f"self {top}" for top in tops),
-    )
+    columns = _paper_columns(results)
     rows: list[tuple[Cell, ...]] = []
     for scenario in results.scenarios:
         old = [
             _value(results.old_self(scenario, metric), _paper(scenario, "old", "self", metric))
-            for metric in results.metrics
+            if test == "self"
+            else Cell("—")
+            for test, metric in columns
         ]
-        empty = Cell("—")
-        rows.append(
-            (
-                Cell(scenario, kind="head"),
-                Cell("old", "the old model"),
-                *(empty, old[0]),
-                *(empty for _ in tops),
-                *old[1:],
-            )
-        )
+        rows.append((Cell(scenario, kind="head"), Cell("old", "the old model"), *old))
+        measures = {"cross": results.cross, "self": results.new_self}
         for method in _methods(results, scenario):
-            cross, own = (
-                [
-                    _value(
-                        measure(scenario, method, metric), _paper(scenario, method, test, metric)
-                    )
-                    for metric in results.metrics
-                ]
-                for test, measure in (("cross", results.cross), ("self", results.new_self))
-            )
+            cells = [
+                _value(
+                    measures[test](scenario, method, metric),
+                    _paper(scenario, method, test, metric),
+                )
+                for test, metric in columns
+            ]
             title = Cell(method, "upper bound of the self test" if method == NO_METHOD else "")
-            rows.append((Cell(""), title, cross[0], own[0], *cross[1:], *own[1:]))
+            rows.append((Cell(""), title, *cells))
     note = (
         "Percent, means over the seeds with their intervals. Paper: its figure on IJB-C, trained "
         "on MS1Mv3, at TAR@1e-4, from one run. Compare the relations between rows, not the values: "
         "the images, the network and the false accept rate differ."
     )
+    heads = ("scenario", "method", *(f"{test} {metric}" for test, metric in columns))
     return Sheet("All scenarios (the paper's Table 2)", note, heads, tuple(rows))
+
+
+def _paper_columns(results: Results) -> list[tuple[str, str]]:
+    """Return test and metric of each column, ordered as in the paper's Table 2.
+
+    Cross and self test of the 1:1 metrics come first, then all cross and all self tests of 1:N.
+    """
+    kinds = dict.fromkeys(find_metric(metric).kind for metric in results.metrics)
+    return [
+        (test, metric)
+        for kind in kinds
+        for test in ("cross", "self")
+        for metric in results.metrics
+        if find_metric(metric).kind == kind
+    ]
 
 
 def prototype_table(results: Results) -> Sheet | None:
@@ -250,22 +249,21 @@ def cost_table(results: Results) -> Sheet | None:
 
 def chain_table(results: Results, method: str) -> Sheet:
     """All pairs of versions: queries down, galleries across, and the averages."""
-    metric = results.metrics[1]
     versions = range(1, results.grid.versions + 1)
     rows: list[tuple[Cell, ...]] = []
     for query in versions:
         cells = [Cell(f"v{query} queries")]
         for gallery in versions:
-            measured = results.versions(method, query, gallery, metric)
+            measured = results.versions(method, query, gallery, TOP_1)
             kind = ""
             if query > gallery:
-                own = results.versions(method, gallery, gallery, metric)
+                own = results.versions(method, gallery, gallery, TOP_1)
                 kind = (measured - own).estimate.verdict.replace(" ", "-")
             cells.append(Cell(*_texts(measured.estimate), kind))
         rows.append(tuple(cells))
-    average, share = chain_averages(results, method, metric)
+    average, share = chain_averages(results, method)
     note = (
-        f"Percent {metric}; below the diagonal, later queries in an earlier gallery, coloured by "
+        f"Percent {TOP_1}; below the diagonal, later queries in an earlier gallery, coloured by "
         f"the criterion. Average over the diagonal and below: {100 * average.mean:.2f} "
         f"({100 * average.low:.2f} to {100 * average.high:.2f}). Pairs below the diagonal "
         f"that beat their gallery's self test, over all seeds: {share}."
@@ -274,17 +272,17 @@ def chain_table(results: Results, method: str) -> Sheet:
     return Sheet(f"Upgrade chain, {method}", note, heads, tuple(rows))
 
 
-def chain_averages(results: Results, method: str, metric: str) -> tuple[Estimate, str]:
+def chain_averages(results: Results, method: str) -> tuple[Estimate, str]:
     """The mean over all pairs with query ≥ gallery, and how many with query > gallery gain."""
     versions = range(1, results.grid.versions + 1)
     pairs = [(query, gallery) for query in versions for gallery in versions if query >= gallery]
-    measured = [results.versions(method, *pair, metric) for pair in pairs]
+    measured = [results.versions(method, *pair, TOP_1) for pair in pairs]
     mean = Measured(
         np.mean([m.values for m in measured], axis=0),
         np.mean([m.samples for m in measured], axis=0),
     )
     wins = [
-        (m - results.versions(method, gallery, gallery, metric)).values > 0
+        (m - results.versions(method, gallery, gallery, TOP_1)).values > 0
         for m, (query, gallery) in zip(measured, pairs, strict=True)
         if query > gallery
     ]

@@ -8,42 +8,34 @@ from rich.table import Table
 
 from unibct.benchmark.results import Results
 from unibct.benchmark.run import Benchmark
-from unibct.evaluation.evaluate import CONFIDENCE, Evaluation
-from unibct.evaluation.protocols.ijb.protocol import IjbEvaluation
-from unibct.evaluation.protocols.pairs import PairEvaluation
+from unibct.evaluation.criterion import CONFIDENCE
+from unibct.evaluation.directions import CROSS, DIRECTIONS
+from unibct.evaluation.upgrade import Evaluation
 from unibct.progress import clock
 from unibct.report.tables import Cell, chain_table, gains, verdicts
 
-TEST_TITLES = {
-    "old→old": "old self test",
-    "new→old": "cross test",
-    "old→new": "cross test, reversed",
-    "new→new": "new self test",
-    "free→free": "free self test",
-    "free→old": "free, old gallery",
-}
 _STYLES = {"compatible": "bold green", "not compatible": "bold red", "within noise": "bold yellow"}
 
 
-def print_evaluation(
-    evaluation: Evaluation | IjbEvaluation | PairEvaluation, console: Console | None = None
-) -> None:
+def print_evaluation(evaluation: Evaluation, console: Console | None = None) -> None:
     """The tests, the criterion per metric, and the verdict."""
     console = console or Console()
-    tests = {name: evaluation.metrics(name) for name in evaluation.tests}
+    tests = evaluation.values
     metrics = list(dict.fromkeys(metric for values in tests.values() for metric in values))
     table = _table(console, "query → gallery, %", *metrics)
-    for name, title in TEST_TITLES.items():
+    for name, direction in DIRECTIONS.items():
         if name in tests:
             values = [tests[name].get(metric) for metric in metrics]
             row = ["—" if value is None else f"{100 * value:.2f}" for value in values]
-            table.add_row(f"{name}  {title}", *row, style="bold" if name == "new→old" else None)
+            table.add_row(
+                f"{name}  {direction.title}", *row, style="bold" if name == CROSS else None
+            )
     console.print(table)
     interval = f"{100 * CONFIDENCE:.0f} % interval"
     criterion_table = _table(console, "cross − old self, points", "difference", interval, "verdict")
     for c in evaluation.criteria:
         criterion_table.add_row(
-            c.metric,
+            c.metric if c.decides else f"{c.metric} (not in the verdict)",
             f"{100 * c.difference:+.2f}",
             f"{100 * c.low:+.2f} to {100 * c.high:+.2f}",
             f"[{_STYLES[c.verdict]}]{c.verdict}[/]",

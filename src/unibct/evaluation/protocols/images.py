@@ -1,93 +1,63 @@
-"""Two models (or their embeddings) on one data set: embed, then evaluate."""
+"""Images with classes: a quarter of each class is the gallery, the rest are queries."""
 
 from pathlib import Path
 
 from unibct.data.image_set import ImageSet
+from unibct.data.readers.table import open_images
 from unibct.distributed.device import pick_device
 from unibct.embeddings.extraction import embed_images
 from unibct.embeddings.store import DESCRIPTION_FILE, Embeddings, open_embeddings
 from unibct.errors import UserError
-from unibct.evaluation.evaluate import HEADLINE_FAR, Evaluation, evaluate_upgrade
+from unibct.evaluation.protocols.request import EvaluationRequest
+from unibct.evaluation.upgrade import UpgradeEvaluation, evaluate_upgrade
 from unibct.models.model import load_model
 from unibct.progress import Progress
 
-PROTOCOLS = ("images", "pairs", "ijbc", "ijbb")
 
+def evaluate_images(request: EvaluationRequest) -> UpgradeEvaluation:
+    """Evaluate a new model against an old one on an image set.
 
-def recognised_protocol(data: str, protocol: str = "auto") -> str:
-    """The protocol by which a data set is evaluated; ``auto``: by what it is."""
-    if protocol in PROTOCOLS:
-        return protocol
-    if protocol != "auto":
-        raise UserError(f"unknown protocol {protocol!r}; choose auto, {', '.join(PROTOCOLS)}")
-    if data.endswith(".bin"):
-        return "pairs"
-    for name in ("ijbc", "ijbb"):
-        if (Path(data) / "meta" / f"{name}_face_tid_mid.txt").is_file():
-            return name
-    return "images"
-
-
-def compare(
-    images: ImageSet,
-    query: Path,
-    gallery: Path,
-    *,
-    far: float = HEADLINE_FAR,
-    seed: int = 0,
-    skip_bad: bool = False,
-    device: str = "auto",
-    progress: Progress | None = None,
-) -> Evaluation:
-    """Self, cross and verdict of a new (query) and an old (gallery) model.
-
-    Args:
-        images: the test set.
-        query: the new model's folder, or a folder of its embeddings of these images.
-        gallery: the old model's, likewise.
-        far: false accept rate of the headline TAR.
-        seed: chooses the template images and the bootstrap samples.
-        skip_bad: leave unreadable images out instead of refusing.
-        device: ``auto``, ``cpu``, ``cuda``, …
-        progress: told of each image.
+    The request's ``query`` and ``gallery`` are model folders, or folders of their embeddings of
+    these images.
     """
-    if not 0 < far <= 1:
-        raise UserError(f"--far must lie in (0, 1], not {far}")
+    images = open_images(request.data, request.images)
     sides = {
-        path: _embeddings(path, images, skip_bad=skip_bad, device=device, progress=progress)
-        for path in dict.fromkeys((gallery, query))
+        path: _embeddings(path, images, request)
+        for path in dict.fromkeys((request.gallery, request.query))
     }
-    old, new = sides[gallery], sides[query]
+    old, new = sides[request.gallery], sides[request.query]
     if old.vectors.shape[1] != new.vectors.shape[1]:
         raise UserError(
-            f"{query} has dimension {new.vectors.shape[1]} but {gallery} has dimension "
-            f"{old.vectors.shape[1]}: the one cannot search the other"
+            f"{request.query} has dimension {new.vectors.shape[1]} but {request.gallery} has "
+            f"dimension {old.vectors.shape[1]}: the one cannot search the other"
         )
-    if skip_bad:
+    if request.skip_bad:
         for path, side in sides.items():
-            images = _embedded_images(images, side, path, progress)
+            images = _embedded_images(images, side, path, request.progress)
     return evaluate_upgrade(
-        old.rows_of(images), new.rows_of(images), images.labels, far=far, seed=seed
+        old.rows_of(images),
+        new.rows_of(images),
+        images.labels,
+        far=request.far,
+        seed=request.seed,
     )
 
 
 def _embedded_images(
-    images: ImageSet, side: Embeddings, path: Path, progress: Progress | None
+    images: ImageSet, side: Embeddings, path: Path, progress: Progress
 ) -> ImageSet:
-    """The images that a side has; the others are counted aloud."""
-    known = set(side.ids)
-    kept = [i for i, name in enumerate(images.ids) if name in known]
-    if not kept:
+    """Return the images that have an embedding, and report how many have none."""
+    known_ids = set(side.ids)
+    rows = [row for row, image_id in enumerate(images.ids) if image_id in known_ids]
+    if not rows:
         raise UserError(f"{path} has no embedding of any image of {images.name}")
-    if len(kept) < len(images) and progress is not None:
-        progress.note(f"left out {len(images) - len(kept)} images without embedding in {path}")
-    return images.select(kept)
+    if len(rows) < len(images):
+        progress.note(f"left out {len(images) - len(rows)} images without embedding in {path}")
+    return images.select(rows)
 
 
-def _embeddings(
-    path: Path, images: ImageSet, *, skip_bad: bool, device: str, progress: Progress | None
-) -> Embeddings:
+def _embeddings(path: Path, images: ImageSet, request: EvaluationRequest) -> Embeddings:
     if (path / DESCRIPTION_FILE).is_file():
         return open_embeddings(path)
-    model = load_model(path, device=pick_device(device))
-    return embed_images(model, images, skip_bad=skip_bad, progress=progress)
+    model = load_model(path, device=pick_device(request.device))
+    return embed_images(model, images, skip_bad=request.skip_bad, progress=request.progress)

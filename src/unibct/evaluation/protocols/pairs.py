@@ -1,7 +1,7 @@
-"""Verification on pair sets (LFW, CFP-FP, AgeDB-30): 10-fold accuracy, self test and cross test.
+"""Pair sets (LFW, CFP-FP, AgeDB-30): 10-fold accuracy in self test and cross test.
 
-A pair has no query and no gallery side, so the cross test is made both ways: the first image from
-the new model and the second from the old one, and the reverse.
+A pair has no query side and no gallery side, so the cross test is made both ways: the first image
+from the new model and the second from the old one, and the reverse.
 """
 
 from dataclasses import dataclass
@@ -10,49 +10,35 @@ from typing import Any
 
 import numpy as np
 
-from unibct.arrays import checked_embeddings, normalized, require_same_dim
+from unibct.arrays import Floats, checked_embeddings, normalized, require_same_dim
 from unibct.data.loader import read_pixels
-from unibct.data.readers.pair_file import PairSet
+from unibct.data.readers.pair_file import read_pair_file
 from unibct.distributed.device import pick_device
 from unibct.embeddings.extraction import raw_embeddings
 from unibct.errors import UserError
-from unibct.evaluation.evaluate import (
-    BOOTSTRAP_REPEATS,
-    Criterion,
-    Verdict,
-    joint_verdict,
-    sampled_criterion,
-)
-from unibct.evaluation.metrics import Floats, FoldAccuracy, fold_accuracy
+from unibct.evaluation.bootstrap import REPEATS
+from unibct.evaluation.criterion import sampled_criterion
+from unibct.evaluation.directions import CROSS, NEW_SELF, OLD_SELF, REVERSED_CROSS, sides
+from unibct.evaluation.metrics.pair_accuracy import FoldAccuracy, fold_accuracy
+from unibct.evaluation.protocols.request import EvaluationRequest
+from unibct.evaluation.upgrade import Evaluation
 from unibct.models.model import load_model
-from unibct.progress import Progress, Silent
 
 METRIC = "accuracy"
 
 
-@dataclass(frozen=True)
-class PairEvaluation:
-    """The accuracy of each test, and the criterion (with both ways of the cross test averaged)."""
+@dataclass(frozen=True, kw_only=True)
+class PairEvaluation(Evaluation):
+    """The accuracy of each test; the criterion averages both ways of the cross test."""
 
     tests: dict[str, FoldAccuracy]
-    criteria: tuple[Criterion, ...]
-    note: str | None = None
-
-    @property
-    def verdict(self) -> Verdict:
-        """Of the one metric there is."""
-        return joint_verdict([criterion.verdict for criterion in self.criteria])
-
-    def metrics(self, test: str) -> dict[str, float]:
-        """The mean accuracy, and its deviation over the folds."""
-        folds = self.tests[test].folds
-        return {METRIC: self.tests[test].mean, "± over folds": float(folds.std())}
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values for machines."""
+        """Return plain values for machines."""
+        common = super().as_json()
         return {
-            "verdict": self.verdict,
-            "criteria": [criterion.as_json() for criterion in self.criteria],
+            "verdict": common["verdict"],
+            "criteria": common["criteria"],
             "tests": {
                 name: {METRIC: test.mean, "folds": test.folds.tolist()}
                 for name, test in self.tests.items()
@@ -61,65 +47,56 @@ class PairEvaluation:
         }
 
 
+def evaluate_pair_set(request: EvaluationRequest) -> PairEvaluation:
+    """Embed both views of every image of a pair set with two models, and evaluate them."""
+    pairs = read_pair_file(Path(request.data))
+    embeddings: dict[Path, Floats] = {}
+    for path in dict.fromkeys((request.gallery, request.query)):
+        model = load_model(path, device=pick_device(request.device))
+        pixels = read_pixels(pairs.images, *model.input.size, progress=request.progress)
+        with request.progress.task("embedding", len(pairs.images)) as advance:
+            embeddings[path] = raw_embeddings(model, pixels, advance=advance)
+    return evaluate_pairs(embeddings[request.gallery], embeddings[request.query], pairs.same)
+
+
 def evaluate_pairs(
     old: Any, new: Any, same: Any, *, folds: int = 10, seed: int = 0
 ) -> PairEvaluation:
-    """Self tests, the cross test both ways, and the verdict with a bootstrap over pairs.
+    """Make the self tests and the cross test both ways, with a bootstrap over pairs.
 
     Args:
         old: (2 · pairs, dim) the old model's embeddings, the two of a pair one after the other.
-        new: (2 · pairs, dim) the new model's.
-        same: (pairs,) whether the two show the same class.
+        new: (2 · pairs, dim) the new model's embeddings.
+        same: (pairs,) whether the two images show the same class.
         folds: consecutive parts, each with the threshold that is best on the others.
         seed: of the bootstrap.
     """
-    old, new = (normalized(checked_embeddings(v, n)) for v, n in ((old, "old"), (new, "new")))
-    require_same_dim(new, "new", old, "old")
+    models = {
+        name: normalized(checked_embeddings(vectors, name))
+        for name, vectors in (("old", old), ("new", new))
+    }
+    require_same_dim(models["new"], "new", models["old"], "old")
     same = np.asarray(same, dtype=np.bool_)
-    for vectors, name in ((old, "old"), (new, "new")):
+    for name, vectors in models.items():
         if len(vectors) != 2 * len(same):
             raise UserError(f"{name} has {len(vectors)} embeddings for {len(same)} pairs")
-
-    def accuracy(first: Floats, second: Floats) -> FoldAccuracy:
-        return fold_accuracy(np.einsum("ij,ij->i", first[::2], second[1::2]), same, folds=folds)
-
-    tests = {
-        "old→old": accuracy(old, old),
-        "new→old": accuracy(new, old),
-        "old→new": accuracy(old, new),
-        "new→new": accuracy(new, new),
-    }
-    cross = (tests["new→old"].correct + tests["old→new"].correct.astype(np.float64)) / 2
-    gain = cross - tests["old→old"].correct
+    tests: dict[str, FoldAccuracy] = {}
+    for direction in (OLD_SELF, CROSS, REVERSED_CROSS, NEW_SELF):
+        first, second = (models[side] for side in sides(direction))
+        scores = np.einsum("ij,ij->i", first[::2], second[1::2])
+        tests[direction] = fold_accuracy(scores, same, folds=folds)
+    both_ways = (tests[CROSS].correct + tests[REVERSED_CROSS].correct.astype(np.float64)) / 2
+    gains = both_ways - tests[OLD_SELF].correct
     rng = np.random.default_rng(seed)
-    draws = np.array(
-        [gain[rng.integers(0, len(gain), len(gain))].mean() for _ in range(BOOTSTRAP_REPEATS)]
+    sampled_gains = np.array(
+        [gains[rng.integers(0, len(gains), len(gains))].mean() for _ in range(REPEATS)]
     )
-    mean = (tests["new→old"].mean + tests["old→new"].mean) / 2
-    return PairEvaluation(tests, (sampled_criterion(METRIC, tests["old→old"].mean, mean, draws),))
-
-
-def compare_on_pairs(
-    pairs: PairSet,
-    query: Path,
-    gallery: Path,
-    *,
-    device: str = "auto",
-    progress: Progress | None = None,
-) -> PairEvaluation:
-    """Embed both views of every image of a pair set with two models, and evaluate them.
-
-    Args:
-        pairs: what ``read_pair_file`` gives.
-        query: the new model's folder.
-        gallery: the old model's.
-        device: ``auto``, ``cpu``, ``cuda``, …
-        progress: told of each image.
-    """
-    found: dict[Path, Any] = {}
-    for path in dict.fromkeys((gallery, query)):
-        model = load_model(path, device=pick_device(device))
-        pixels = read_pixels(pairs.images, *model.input.size, progress=progress)
-        with (progress or Silent()).task("embedding", len(pairs.images)) as advance:
-            found[path] = raw_embeddings(model, pixels, advance=advance)
-    return evaluate_pairs(found[gallery], found[query], pairs.same)
+    cross_mean = (tests[CROSS].mean + tests[REVERSED_CROSS].mean) / 2
+    return PairEvaluation(
+        values={
+            name: {METRIC: test.mean, "± over folds": float(test.folds.std())}
+            for name, test in tests.items()
+        },
+        criteria=(sampled_criterion(METRIC, tests[OLD_SELF].mean, cross_mean, sampled_gains),),
+        tests=tests,
+    )

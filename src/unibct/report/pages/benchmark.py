@@ -7,21 +7,23 @@ from typing import Any
 
 from markupsafe import Markup
 
-from unibct.benchmark.execution import Bench
-from unibct.benchmark.jobs import Grid, cell_folder, free_folder, old_folder
+from unibct.benchmark.jobs import cell_folder, free_folder, old_folder
+from unibct.benchmark.plan import Grid
 from unibct.benchmark.results import Results, as_csv
 from unibct.benchmark.run import Benchmark
-from unibct.evaluation.evaluate import HEADLINE_FAR, SearchTest, far_note, search_test
+from unibct.benchmark.workspace import Workspace
+from unibct.evaluation.directions import FREE_SELF, OLD_SELF
+from unibct.evaluation.metrics.table import TOP_1
+from unibct.evaluation.resolution import HEADLINE_FAR, far_note
+from unibct.evaluation.search_test import SearchTest, search_test
 from unibct.files import write_text
 from unibct.methods import DEFAULT_METHOD, NO_METHOD
 from unibct.report.curves import METHOD_COLOURS, cmc_svg, matrix_svg, roc_svg
-from unibct.report.pages.demo import rendered
+from unibct.report.pages.html import rendered
 from unibct.report.pictures import searched_queries
 from unibct.report.tables import BASELINE, all_tables, as_markdown
 from unibct.training.recipe import load_recipe
 
-_OLD = "old→old"
-_FREE = "free→free"
 _GREY = "#7d8590"  # seen on white and on black, where a file cannot know
 _CURVE_METHODS = 6  # more curves than that are a tangle
 
@@ -32,7 +34,7 @@ def write_benchmark_report(results: Results, benchmark: Benchmark, out: Path) ->
     for method, picture in _matrices(results).items():
         write_text(out / _matrix_file(method), picture.replace("currentColor", _GREY))
     write_text(out / "report.md", render_markdown(results))
-    write_text(out / "report.html", render_page(results, benchmark.bench))
+    write_text(out / "report.html", render_page(results, benchmark.workspace))
 
 
 def render_markdown(results: Results) -> str:
@@ -58,10 +60,10 @@ def render_markdown(results: Results) -> str:
     return "\n".join(lines)
 
 
-def render_page(results: Results, bench: Bench) -> str:
+def render_page(results: Results, workspace: Workspace) -> str:
     """The page's HTML; it loads nothing from anywhere."""
     scenarios = [s for s in results.scenarios if _shown_methods(results, s)]
-    curves = {scenario: _curves(results, bench, scenario) for scenario in scenarios}
+    curves = {scenario: _curves(results, workspace, scenario) for scenario in scenarios}
     return rendered(
         "benchmark.html.jinja",
         about=_about(results),
@@ -69,7 +71,7 @@ def render_page(results: Results, bench: Bench) -> str:
         curves=curves,
         curves_note=_curves_note(results),
         matrices=_matrices(results),
-        queries=_pictures(results, bench, scenarios[0]) if scenarios else [],
+        queries=_pictures(results, workspace, scenarios[0]) if scenarios else [],
         pictured=scenarios[0] if scenarios else "",
         run=what_was_run(results),
         recipe=_settled(results.grid),
@@ -150,43 +152,42 @@ def _curves_note(results: Results) -> str:
     return f"Not drawn: {', '.join(others)}." if others else ""
 
 
-def _tests(results: Results, bench: Bench, scenario: str) -> dict[str, SearchTest]:
+def _tests(results: Results, workspace: Workspace, scenario: str) -> dict[str, SearchTest]:
     """Old self, each shown method's cross test, free self; of the first seed."""
     seed = results.grid.seeds[0]
     old, free = (
-        bench.vectors(old_folder(scenario, seed)),
-        bench.vectors(free_folder(scenario, seed)),
+        workspace.vectors(old_folder(scenario, seed)),
+        workspace.vectors(free_folder(scenario, seed)),
     )
-    tests = {_OLD: search_test(old, old, bench.protocol)}
+    tests = {OLD_SELF: search_test(old, old, workspace.split)}
     for method in _shown_methods(results, scenario):
-        query = bench.vectors(cell_folder(scenario, method, seed))
-        tests[method] = search_test(query, old, bench.protocol)
-    return tests | {_FREE: search_test(free, free, bench.protocol)}
+        query = workspace.vectors(cell_folder(scenario, method, seed))
+        tests[method] = search_test(query, old, workspace.split)
+    return tests | {FREE_SELF: search_test(free, free, workspace.split)}
 
 
-def _curves(results: Results, bench: Bench, scenario: str) -> dict[str, Markup]:
+def _curves(results: Results, workspace: Workspace, scenario: str) -> dict[str, Markup]:
     methods = [m for m in results.grid.methods if m != NO_METHOD]
     colours = {
         method: METHOD_COLOURS[-1 - index % len(METHOD_COLOURS)]
         for index, method in enumerate(reversed(methods))
-    } | {_OLD: "#8a8f98", _FREE: "#7f6a9c"}
-    tests = _tests(results, bench, scenario)
+    } | {OLD_SELF: "#8a8f98", FREE_SELF: "#7f6a9c"}
+    tests = _tests(results, workspace, scenario)
     return {"roc": Markup(roc_svg(tests, colours)), "cmc": Markup(cmc_svg(tests, colours))}
 
 
 def _matrices(results: Results) -> dict[str, Markup]:
     versions = range(1, results.grid.versions + 1)
-    metric = results.metrics[1]
     pictures: dict[str, Markup] = {}
     for method in results.grid.chain_methods:
         if not results.has_chain(method):
             continue
         values = [
-            [float(results.versions(method, q, g, metric).values.mean()) for g in versions]
+            [float(results.versions(method, q, g, TOP_1).values.mean()) for g in versions]
             for q in versions
         ]
         names = [f"v{version}" for version in versions]
-        pictures[method] = Markup(matrix_svg(values, names, f"{method}: {metric}, %"))
+        pictures[method] = Markup(matrix_svg(values, names, f"{method}: {TOP_1}, %"))
     return pictures
 
 
@@ -194,7 +195,9 @@ def _matrix_file(method: str) -> str:
     return f"matrix-{method}.svg"
 
 
-def _pictures(results: Results, bench: Bench, scenario: str) -> Any:
-    tests = _tests(results, bench, scenario)
-    shown = [_OLD, *_shown_methods(results, scenario)[-2:]]
-    return searched_queries(bench.images[1], bench.protocol, {name: tests[name] for name in shown})
+def _pictures(results: Results, workspace: Workspace, scenario: str) -> Any:
+    tests = _tests(results, workspace, scenario)
+    shown = [OLD_SELF, *_shown_methods(results, scenario)[-2:]]
+    return searched_queries(
+        workspace.images[1], workspace.split, {name: tests[name] for name in shown}
+    )

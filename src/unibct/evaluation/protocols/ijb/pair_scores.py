@@ -1,19 +1,16 @@
-"""1:1 verification: the scores of a list of pairs."""
+"""The scores of a list of template pairs."""
 
 import os
-from collections.abc import Generator, Iterable
+from collections.abc import Generator
 from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unibct.arrays import checked_embeddings, checked_labels, require_same_dim, to_numpy
+from unibct.arrays import Ints, checked_embeddings, checked_labels, require_same_dim, to_numpy
 from unibct.errors import UserError
-from unibct.evaluation.metrics import Floats, Roc, ThresholdRule, roc_curve, tar_at_far
 
-Ints: TypeAlias = NDArray[np.int64]
 Rows: TypeAlias = NDArray[np.integer[Any]]
 Floats32: TypeAlias = NDArray[np.float32]
 
@@ -21,22 +18,6 @@ _PRODUCT_ENTRIES = 40_000_000  # scores of a block's combinations
 _PAIRS_AT_ONCE = 1 << 18
 _GATHERED_AT_ONCE = 1 << 10
 _PRODUCT_GAIN = 64  # a score costs so many times less in a product than by gathered rows
-
-
-@dataclass(frozen=True)
-class VerificationTest:
-    """1:1: the scores of all pairs, the impostors' and genuine ones apart."""
-
-    genuine: Floats
-    impostor: Floats
-
-    def tars(self, fars: Iterable[float], *, rule: ThresholdRule = "strict") -> dict[float, float]:
-        """TAR at each FAR."""
-        return tar_at_far(self.genuine, self.impostor, fars, rule=rule)
-
-    def roc(self) -> Roc:
-        """The whole curve."""
-        return roc_curve(self.genuine, self.impostor)
 
 
 def pair_scores(first: Any, second: Any, first_rows: Any, second_rows: Any) -> Floats32:

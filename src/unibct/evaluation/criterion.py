@@ -1,0 +1,158 @@
+"""The compatibility criterion: M(new→old) > M(old→old), with its uncertainty and its verdict.
+
+The interval of a difference comes from samples of it. Within one evaluation the samples draw the
+test classes. Over several seeds of training they draw the classes (once for all seeds, which
+share them) and then as many seeds as there are, with replacement. A few seeds drawn among
+themselves vary too little, by the factor √((S−1)/S), so their deviation is multiplied by its
+inverse (docs/decisions/0006-benchmark.md).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from unibct.arrays import Floats
+from unibct.evaluation.bootstrap import REPEATS, class_draws
+from unibct.evaluation.metrics.table import find_metric, measured_metrics, sampled_metrics
+from unibct.evaluation.resolution import HEADLINE_FAR
+from unibct.evaluation.search_test import SearchTest
+
+Verdict: TypeAlias = Literal["compatible", "not compatible", "within noise"]
+
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over seeds (or a single value) with its interval."""
+
+    mean: float
+    low: float
+    high: float
+    seeds: int = 1
+
+    @property
+    def verdict(self) -> Verdict:
+        """What the interval says if this is a difference cross − old self."""
+        if self.low > 0:
+            return "compatible"
+        return "not compatible" if self.high < 0 else "within noise"
+
+
+def estimate(values: Floats, samples: Floats, *, seed: int = 0) -> Estimate:
+    """Return the mean over seeds, with an interval over classes and seeds.
+
+    Args:
+        values: (seeds,) the metric (or a difference) of each seed.
+        samples: (seeds, repeats) the same with drawn classes; the same draws for each seed.
+        seed: of the draws of seeds.
+    """
+    seeds, repeats = samples.shape
+    over_classes = samples.mean(axis=0)
+    drawn = over_classes
+    if seeds > 1:
+        index = np.random.default_rng([seed, 3]).integers(seeds, size=(seeds, repeats))
+        over_both = np.take_along_axis(samples, index, axis=0).mean(axis=0)
+        drawn = over_classes + np.sqrt(seeds / (seeds - 1)) * (over_both - over_classes)
+    tail = (1 - CONFIDENCE) / 2
+    low, high = np.quantile(drawn, [tail, 1 - tail])
+    return Estimate(float(np.mean(values)), float(low), float(high), seeds)
+
+
+@dataclass(frozen=True)
+class Criterion:
+    """M(cross) − M(old self) for one metric, with its interval.
+
+    Attributes:
+        metric: its name.
+        old_self: M(old→old).
+        cross: M(new→old).
+        low: lower end of the difference's interval.
+        high: upper end.
+        decides: whether the verdict on the upgrade depends on it.
+    """
+
+    metric: str
+    old_self: float
+    cross: float
+    low: float
+    high: float
+    decides: bool = True
+
+    @property
+    def difference(self) -> float:
+        """By how much the cross test exceeds the old self test."""
+        return self.cross - self.old_self
+
+    @property
+    def verdict(self) -> Verdict:
+        """*Within noise* as long as the interval holds zero."""
+        return Estimate(self.difference, self.low, self.high).verdict
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain values for machines."""
+        return {
+            "metric": self.metric,
+            "old_self": self.old_self,
+            "cross": self.cross,
+            "difference": self.difference,
+            "interval": [self.low, self.high],
+            "confidence": CONFIDENCE,
+            "verdict": self.verdict,
+            "decides": self.decides,
+        }
+
+
+def sampled_criterion(
+    metric: str, old_self: float, cross: float, differences: Floats, *, decides: bool = True
+) -> Criterion:
+    """Return the criterion with the interval of sampled differences cross − old self."""
+    interval = estimate(np.array([cross - old_self]), differences[None])
+    return Criterion(metric, old_self, cross, interval.low, interval.high, decides)
+
+
+def compare_tests(
+    old_self: SearchTest,
+    cross: SearchTest,
+    *,
+    far: float = HEADLINE_FAR,
+    seed: int = 0,
+    repeats: int = REPEATS,
+) -> tuple[Criterion, ...]:
+    """Return the criterion of each metric that has an interval, by a paired bootstrap.
+
+    The classes of the queries are drawn with replacement, the same for both tests; the gallery
+    stays as it is. (Drawing the templates too would count the variance between pairs of classes
+    three times over; a test checks the interval's calibration.)
+
+    Args:
+        old_self: the old model's self test.
+        cross: new queries in the old gallery; the same queries.
+        far: false accept rate of the TAR.
+        seed: chooses the bootstrap samples.
+        repeats: bootstrap samples.
+    """
+    draws = class_draws(cross, seed=seed, repeats=repeats)
+    before, after = (measured_metrics(test, [far]) for test in (old_self, cross))
+    sampled_before, sampled_after = (
+        sampled_metrics(test, draws, far) for test in (old_self, cross)
+    )
+    return tuple(
+        sampled_criterion(
+            metric,
+            before[metric],
+            after[metric],
+            samples - sampled_before[metric],
+            decides=find_metric(metric).decides,
+        )
+        for metric, samples in sampled_after.items()
+    )
+
+
+def joint_verdict(verdicts: Sequence[Verdict]) -> Verdict:
+    """Return *compatible* only if each one is; *not compatible* as soon as one is not."""
+    if "not compatible" in verdicts:
+        return "not compatible"
+    return "within noise" if "within noise" in verdicts else "compatible"

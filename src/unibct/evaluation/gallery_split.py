@@ -1,0 +1,69 @@
+"""Which images of a test set are in the gallery, and which search it."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from unibct.arrays import Ints, checked_labels, require_contiguous_labels
+from unibct.data.scenarios import sample_images
+from unibct.errors import UserError
+
+GALLERY_SHARE = 0.25
+
+
+@dataclass(frozen=True)
+class GallerySplit:
+    """The images that are pooled into the gallery's templates, and those that are queries.
+
+    Attributes:
+        labels: (images,) the class of each image of the test set, 0…C-1.
+        gallery: indices of the gallery's images.
+        query: indices of the queries.
+    """
+
+    labels: Ints
+    gallery: Ints
+    query: Ints
+
+    @property
+    def query_labels(self) -> Ints:
+        """(queries,) the class of each query, which is also the column of its template."""
+        return self.labels[self.query]
+
+    @property
+    def gallery_labels(self) -> Ints:
+        """(gallery images,) the class of each gallery image."""
+        return self.labels[self.gallery]
+
+    @property
+    def classes(self) -> int:
+        """How many classes there are, each with one template."""
+        return int(self.labels.max()) + 1
+
+
+def split_gallery(labels: Any, *, seed: int = 0, share: float = GALLERY_SHARE) -> GallerySplit:
+    """Choose max(1, floor(share · size)) images of each class for the gallery; the rest query it.
+
+    Args:
+        labels: (images,) integers 0…C-1.
+        seed: chooses the images.
+        share: of a class's images in the gallery.
+    """
+    if seed < 0:
+        raise UserError(f"seed must not be negative, not {seed}")
+    labels = checked_labels(labels)
+    classes = require_contiguous_labels(labels)
+    if classes < 2:
+        raise UserError("a search test needs at least two classes")
+    sizes = np.bincount(labels)
+    if (sizes >= 2).sum() < 2:
+        raise UserError(
+            "fewer than two classes have two images or more: a class needs one image for its "
+            "template and another one as a query"
+        )
+    quota = np.maximum((sizes * share + 1e-9).astype(np.int64), 1)
+    in_gallery = sample_images(labels, quota, np.random.default_rng(seed))
+    return GallerySplit(
+        labels, gallery=np.flatnonzero(in_gallery), query=np.flatnonzero(~in_gallery)
+    )

@@ -1,0 +1,40 @@
+"""1:N identification in an open set: some queries have no mate and must be refused."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from unibct.arrays import Floats
+from unibct.errors import UserError
+
+
+@dataclass(frozen=True)
+class OpenSearch:
+    """The scores that decide about each query in one gallery.
+
+    Attributes:
+        mate: (queries with a mate,) the score of the best mate.
+        other: (queries with a mate,) the best score of another subject.
+        unmated: (queries without a mate,) the best score.
+    """
+
+    mate: Floats
+    other: Floats
+    unmated: Floats
+
+    def tpir(self, fpir: float) -> float:
+        """Return the share of mates that are found: above all others and above the threshold.
+
+        The threshold is the field's: of the n scores of queries without a mate, in descending
+        order, the one at max(floor(n · fpir) − 1, 0).
+        """
+        if not 0 < fpir <= 1:
+            raise UserError(f"a false positive identification rate lies in (0, 1], not {fpir}")
+        if not len(self.mate) or not len(self.unmated):
+            missing = "with" if not len(self.mate) else "without"
+            raise UserError(
+                f"no probe is {missing} a mate in a gallery: the open set needs both kinds"
+            )
+        place = max(int(len(self.unmated) * fpir + 1e-9) - 1, 0)
+        threshold = float(np.sort(self.unmated)[::-1][place])
+        return float(np.mean((self.mate > threshold) & (self.mate > self.other)))

@@ -1,0 +1,124 @@
+"""1:1 verification: thresholds, TAR at FAR, and the ROC curve."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from unibct.arrays import Floats, checked_embeddings, normalized, require_same_dim, to_numpy
+from unibct.errors import UserError
+
+ThresholdRule: TypeAlias = Literal["strict", "nearest"]
+
+
+def verification(
+    query: Any,
+    gallery: Any,
+    same: Any,
+    *,
+    fars: Iterable[float] = (1e-4,),
+    rule: ThresholdRule = "strict",
+) -> dict[float, float]:
+    """Return the TAR at each FAR over row-wise pairs, scored by cosine.
+
+    Args:
+        query: (pairs, dim), one side of each pair.
+        gallery: (pairs, dim), the other side.
+        same: (pairs,) whether the two sides show the same class.
+        fars: false accept rates, each in (0, 1].
+        rule: how the threshold is set, see ``tar_at_far``.
+
+    Returns:
+        far -> TAR.
+    """
+    query = normalized(checked_embeddings(query, "query"))
+    gallery = normalized(checked_embeddings(gallery, "gallery"))
+    require_same_dim(query, "query", gallery, "gallery")
+    if len(query) != len(gallery):
+        raise UserError(
+            f"query has {len(query)} rows but gallery has {len(gallery)}: pairs are row-wise"
+        )
+    given = to_numpy(same)
+    is_genuine = given.astype(bool) if given.dtype.kind in "biuf" else np.zeros(0, dtype=bool)
+    if given.dtype.kind not in "biuf" or not np.array_equal(given, is_genuine):
+        raise UserError("same must be True or False (or 1 or 0) for each pair")
+    if is_genuine.shape != (len(query),):
+        raise UserError(f"same must have the shape ({len(query)},), not {is_genuine.shape}")
+    scores = np.einsum("ij,ij->i", query, gallery)
+    return tar_at_far(scores[is_genuine], scores[~is_genuine], fars, rule=rule)
+
+
+def tar_at_far(
+    genuine: Floats, impostor: Floats, fars: Iterable[float], *, rule: ThresholdRule = "strict"
+) -> dict[float, float]:
+    """Return the share of genuine scores that are accepted at each false accept rate.
+
+    Args:
+        genuine: scores of pairs of the same class.
+        impostor: scores of pairs of different classes.
+        fars: false accept rates, each in (0, 1].
+        rule: ``strict`` takes the lowest threshold whose achieved FAR does not exceed the target:
+            a score is accepted if it is above the highest impostor that must be refused.
+            ``nearest`` does what the field's scripts do: it takes the corner of the ROC curve
+            whose FAR is nearest to the target, on either side.
+    """
+    fars = list(fars)
+    for far in fars:
+        require_rate(far)
+    if not len(genuine) or not len(impostor):
+        missing = "genuine" if not len(genuine) else "impostor"
+        raise UserError(f"there is no {missing} pair: a TAR at FAR needs both kinds")
+    if rule == "nearest":
+        return _tar_at_nearest_far(genuine, impostor, fars)
+    if rule != "strict":
+        raise UserError(f"unknown threshold rule {rule!r}; choose strict or nearest")
+    return {far: float(np.mean(genuine > strict_threshold(impostor, far))) for far in fars}
+
+
+def require_rate(far: float) -> None:
+    """Refuse a false accept rate outside (0, 1]."""
+    if not 0 < far <= 1:
+        raise UserError(f"a false accept rate lies in (0, 1], not {far}")
+
+
+def strict_threshold(impostor: Floats, far: float) -> float:
+    """Return the score above which at most floor(far · n) of the n impostor scores are."""
+    allowed = int(far * len(impostor) + 1e-9)
+    if allowed >= len(impostor):
+        return -np.inf
+    return float(np.partition(impostor, len(impostor) - 1 - allowed)[len(impostor) - 1 - allowed])
+
+
+@dataclass(frozen=True)
+class Roc:
+    """FAR and TAR at each distinct score, from the strictest threshold to the loosest."""
+
+    far: Floats
+    tar: Floats
+
+
+def roc_curve(genuine: Floats, impostor: Floats) -> Roc:
+    """Return the corners of the receiver operating characteristic."""
+    scores = np.concatenate([genuine, impostor])
+    is_genuine = np.zeros(len(scores), dtype=bool)
+    is_genuine[: len(genuine)] = True
+    order = np.argsort(-scores, kind="stable")
+    scores, is_genuine = scores[order], is_genuine[order]
+    last_of_score = np.append(np.flatnonzero(np.diff(scores)), len(scores) - 1)
+    accepted_genuine = np.cumsum(is_genuine)[last_of_score]
+    accepted_impostor = last_of_score + 1 - accepted_genuine
+    turns = np.diff(accepted_genuine, 2) | np.diff(accepted_impostor, 2)
+    ends = [0, len(accepted_genuine) - 1]
+    corners = np.union1d(np.flatnonzero(turns) + 1, ends)
+    accepted_genuine = np.append(0, accepted_genuine[corners])
+    accepted_impostor = np.append(0, accepted_impostor[corners])
+    return Roc(far=accepted_impostor / len(impostor), tar=accepted_genuine / len(genuine))
+
+
+def _tar_at_nearest_far(
+    genuine: Floats, impostor: Floats, fars: Sequence[float]
+) -> dict[float, float]:
+    roc = roc_curve(genuine, impostor)
+    # Of equally near corners the field's scripts take the one that accepts the most.
+    return {far: float(roc.tar[::-1][np.abs(roc.far[::-1] - far).argmin()]) for far in fars}

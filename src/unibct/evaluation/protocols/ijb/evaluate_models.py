@@ -1,0 +1,112 @@
+"""Two models on IJB-B or IJB-C: embed the faces, pool the templates, run the tests."""
+
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from numpy.typing import NDArray
+
+from unibct.distributed.device import pick_device
+from unibct.embeddings.store import DESCRIPTION_FILE, open_embeddings
+from unibct.errors import UserError
+from unibct.evaluation.protocols.ijb.faces import image_embeddings
+from unibct.evaluation.protocols.ijb.meta import Meta, read_meta
+from unibct.evaluation.protocols.ijb.template_tests import IjbEvaluation, evaluate_templates
+from unibct.evaluation.protocols.request import EvaluationRequest
+from unibct.evaluation.templates import Pooled, pool_templates
+from unibct.files import mapped_array
+from unibct.models.model import Model, load_model
+
+Source: TypeAlias = Model | NDArray[Any]
+
+
+def evaluate_on_ijbc(request: EvaluationRequest) -> IjbEvaluation:
+    """Evaluate a new model against an old one on IJB-C."""
+    return _evaluate(request, "ijbc")
+
+
+def evaluate_on_ijbb(request: EvaluationRequest) -> IjbEvaluation:
+    """Evaluate a new model against an old one on IJB-B."""
+    return _evaluate(request, "ijbb")
+
+
+def _evaluate(request: EvaluationRequest, benchmark: str) -> IjbEvaluation:
+    """Embed, pool and test.
+
+    The request's ``query`` and ``gallery`` are model folders; or ``.npy`` files with a row for
+    each row of the meta files; or embeddings folders whose ids are image names. Its ``data`` is
+    the folder with ``meta/`` and ``loose_crop/``.
+    """
+    meta = read_meta(Path(request.data), benchmark)
+    # Both are opened and compared before the first image is embedded: that takes hours.
+    sources = {
+        path: _opened(path, meta, request.device)
+        for path in dict.fromkeys((request.gallery, request.query))
+    }
+    old_dim, new_dim = (_dim(sources[path]) for path in (request.gallery, request.query))
+    if old_dim != new_dim:
+        raise UserError(
+            f"{request.query} has dimension {new_dim} but {request.gallery} has dimension "
+            f"{old_dim}: the one cannot search the other"
+        )
+    pooled = {path: _pooled(path, source, meta, request) for path, source in sources.items()}
+    return evaluate_templates(
+        meta,
+        pooled[request.gallery],
+        pooled[request.query],
+        far=request.far,
+        seed=request.seed,
+    )
+
+
+def _pooled(path: Path, source: Source, meta: Meta, request: EvaluationRequest) -> Pooled:
+    rules = request.pooling
+    embeddings = source
+    if isinstance(source, Model):
+        embeddings = image_embeddings(
+            source,
+            Path(request.data),
+            meta,
+            request.cache,
+            flip_test=rules.flip_test,
+            progress=request.progress,
+        )
+    try:
+        return pool_templates(
+            embeddings,
+            meta.templates,
+            meta.media,
+            scores=meta.scores if rules.detector_scores else None,
+            media_mean=rules.media_mean,
+            normalize_images=rules.normalize_images,
+        )
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
+
+
+def _dim(source: Source) -> int:
+    return source.dim if isinstance(source, Model) else source.shape[1]
+
+
+def _opened(path: Path, meta: Meta, device: str) -> Source:
+    """Return the model in a folder, or the given embeddings of all image rows."""
+    if path.suffix == ".npy":
+        vectors = mapped_array(path)
+        if vectors.ndim != 2 or len(vectors) != len(meta.images):
+            raise UserError(
+                f"{path} has the shape {vectors.shape}; it needs a row for each of the "
+                f"{len(meta.images)} rows of the meta files"
+            )
+        if vectors.dtype.kind != "f":
+            raise UserError(f"{path} has {vectors.dtype} values; embeddings are floating point")
+        return vectors
+    if not (path / DESCRIPTION_FILE).is_file():
+        return load_model(path, device=pick_device(device))
+    embeddings = open_embeddings(path)
+    row_of = {name: row for row, name in enumerate(embeddings.ids)}
+    missing = [name for name in meta.images if name not in row_of]
+    if missing:
+        raise UserError(
+            f"{path} has no embedding of {len(missing)} images of the meta files, first "
+            f"{missing[0]}"
+        )
+    return embeddings.vectors[[row_of[name] for name in meta.images]]

@@ -1,0 +1,241 @@
+"""The tests of IJB-B and IJB-C on pooled templates, and the compatibility criterion.
+
+1:1: every pair of the list is scored, TAR at FAR. 1:N closed set: each probe searches the merged
+galleries, top-1, top-5, top-10. 1:N open set: each probe searches each gallery by itself, TPIR at
+FPIR, averaged. In a cross test the query's side comes from the new model and the gallery's from
+the old one.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unibct.arrays import (
+    Floats,
+    Ints,
+    checked_embeddings,
+    checked_labels,
+    normalized,
+    require_same_dim,
+)
+from unibct.errors import UserError
+from unibct.evaluation.bootstrap import REPEATS
+from unibct.evaluation.criterion import compare_tests
+from unibct.evaluation.directions import CROSS, NEW_SELF, OLD_SELF, REVERSED_CROSS, sides
+from unibct.evaluation.metrics.table import measured_metrics
+from unibct.evaluation.metrics.verification import ThresholdRule
+from unibct.evaluation.protocols.ijb.meta import Meta, Subjects, rows_of
+from unibct.evaluation.protocols.ijb.pair_scores import pair_scores
+from unibct.evaluation.protocols.ijb.search import search_galleries
+from unibct.evaluation.resolution import HEADLINE_FAR, carried_fars, far_note, headline_far
+from unibct.evaluation.search_test import ScoredPairs, SearchTest
+from unibct.evaluation.upgrade import Evaluation
+
+TOP_KS = (1, 5, 10)
+TESTS = (OLD_SELF, CROSS, NEW_SELF, REVERSED_CROSS)
+_REVERSED_NOTE = (
+    f"{REVERSED_CROSS} has the enrolled side from the new model; "
+    "its TAR is the paper's cross test of 1:1"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class IjbEvaluation(Evaluation):
+    """The tests of two models on one benchmark, and the criterion per metric.
+
+    The tests are old→old, new→old (deployment: the probe's side from the new model), new→new and
+    old→new (the enrolled side from the new model: the paper's cross test, 1:1).
+
+    Attributes:
+        tests: by the name of their direction.
+        far: false accept rate of the criterion's TAR.
+        fars: false accept rates of the reported TARs.
+    """
+
+    tests: dict[str, SearchTest]
+    far: float
+    fars: tuple[float, ...]
+
+    def metrics(self, test: str, *, rule: ThresholdRule = "strict") -> dict[str, float]:
+        """Return all metrics of one test: TAR at each FAR, top-k, TPIR."""
+        if rule == "strict":
+            return self.values[test]
+        return measured_metrics(self.tests[test], self.fars, rule=rule)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain values for machines."""
+        pairs = self.tests[OLD_SELF].pairs
+        return super().as_json() | {
+            "far": self.far,
+            "pairs": {"genuine": len(pairs.genuine), "impostor": len(pairs.impostor)},
+        }
+
+
+def evaluate_templates(
+    meta: Meta,
+    old: tuple[Any, Any],
+    new: tuple[Any, Any],
+    *,
+    far: float = HEADLINE_FAR,
+    seed: int = 0,
+    repeats: int = REPEATS,
+) -> IjbEvaluation:
+    """Make the self tests and the cross test both ways on one benchmark, with a verdict.
+
+    Args:
+        meta: pairs, galleries and probes.
+        old: template ids and (templates, dim) vectors of the old model, see ``pool_templates``.
+        new: the same of the new model.
+        far: false accept rate of the criterion's TAR (by the strict rule); a larger one is taken
+            where there are too few subjects to measure it.
+        seed: chooses the bootstrap samples.
+        repeats: bootstrap samples.
+    """
+    if seed < 0 or repeats < 1:
+        raise UserError(f"seed must be at least 0 and repeats at least 1, not {seed}, {repeats}")
+    models = {"old": _Model.of("old", *old), "new": _Model.of("new", *new)}
+    require_same_dim(models["new"].vectors, "new", models["old"].vectors, "old")
+    lists = _SubjectLists.of(meta)
+    tests = {
+        direction: _template_test(meta, lists, *(models[side] for side in sides(direction)))
+        for direction in TESTS
+    }
+    used_far = headline_far(lists.subjects, far)
+    fars = tuple(sorted({used_far, *carried_fars(lists.subjects)}))
+    note = far_note(used_far, far, lists.subjects)
+    return IjbEvaluation(
+        values={name: measured_metrics(test, fars) for name, test in tests.items()},
+        criteria=compare_tests(
+            tests[OLD_SELF], tests[CROSS], far=used_far, seed=seed, repeats=repeats
+        ),
+        note=_REVERSED_NOTE if note is None else f"{note}; {_REVERSED_NOTE}",
+        tests=tests,
+        far=used_far,
+        fars=fars,
+    )
+
+
+@dataclass(frozen=True)
+class _SubjectLists:
+    """The templates of the pairs by side, and the subjects of queries as numbers 0…S-1.
+
+    Attributes:
+        gallery_side: (pairs,) template ids of the enrolled side.
+        query_side: (pairs,) template ids of the query's side.
+        genuine_subjects: (genuine pairs,) the query's subject.
+        impostor_subjects: (impostor pairs,) the query's subject.
+        probe_subjects: (probes,).
+        subjects: S.
+    """
+
+    gallery_side: Ints
+    query_side: Ints
+    genuine_subjects: NDArray[np.int32]
+    impostor_subjects: NDArray[np.int32]
+    probe_subjects: Ints
+    subjects: int
+
+    @classmethod
+    def of(cls, meta: Meta) -> "_SubjectLists":
+        gallery_side, query_side = _sides(meta)
+        pair_subjects = _subjects_of(query_side, meta)
+        subjects = np.unique(np.concatenate([pair_subjects, meta.probes.subjects]))
+        pair_subjects = np.searchsorted(subjects, pair_subjects).astype(np.int32)
+        return cls(
+            gallery_side,
+            query_side,
+            pair_subjects[meta.same],
+            pair_subjects[~meta.same],
+            np.searchsorted(subjects, meta.probes.subjects),
+            len(subjects),
+        )
+
+
+def _template_test(
+    meta: Meta, lists: _SubjectLists, query: "_Model", gallery: "_Model"
+) -> SearchTest:
+    """Score the pairs and search the galleries with one query model and one gallery model."""
+    scores = pair_scores(
+        gallery.vectors,
+        query.vectors,
+        gallery.rows(lists.gallery_side),
+        query.rows(lists.query_side),
+    )
+    pairs = ScoredPairs(
+        scores[meta.same], scores[~meta.same], lists.genuine_subjects, lists.impostor_subjects
+    )
+    del scores
+    search = search_galleries(
+        query.vectors[query.rows(meta.probes.templates)],
+        meta.probes.subjects,
+        {
+            name: (gallery.vectors[gallery.rows(part.templates)], part.subjects)
+            for name, part in meta.galleries.items()
+        },
+    )
+    return SearchTest(
+        pairs,
+        ranks=search.ranks,
+        query_classes=lists.probe_subjects,
+        classes=lists.subjects,
+        templates=sum(len(part.templates) for part in meta.galleries.values()),
+        ks=TOP_KS,
+        open_searches=search.open_searches,
+    )
+
+
+@dataclass(frozen=True)
+class _Model:
+    """One model's templates in ascending order of their ids."""
+
+    name: str
+    ids: Ints
+    vectors: Floats
+
+    @classmethod
+    def of(cls, name: str, ids: Any, vectors: Any) -> "_Model":
+        vectors = normalized(checked_embeddings(vectors, name)).astype(np.float32)
+        ids = checked_labels(ids, len(vectors), f"template ids of {name}")
+        order = np.argsort(ids, kind="stable")
+        twice = np.flatnonzero(np.diff(ids[order]) == 0)
+        if len(twice):
+            raise UserError(
+                f"{name} has the template {int(ids[order[twice[0]]])} twice; pool each one once"
+            )
+        return cls(name, ids[order], vectors[order])
+
+    def rows(self, templates: Ints) -> NDArray[np.int32]:
+        rows = rows_of(self.ids, templates)
+        if len(rows) and rows.min() < 0:
+            raise UserError(
+                f"the {self.name} model has no vector of template "
+                f"{int(templates[rows.argmin()])}; embed and pool all images of the benchmark"
+            )
+        return rows.astype(np.int32)
+
+
+def _sides(meta: Meta) -> tuple[Ints, Ints]:
+    """Return the pairs' templates on the gallery's side and on the query's side.
+
+    The lists give the enrolled template first. If a list has it second, which the galleries' files
+    show, the sides are exchanged.
+    """
+    enrolled = np.unique(np.concatenate([g.templates for g in meta.galleries.values()]))
+    shares = [float(np.mean(rows_of(enrolled, side) >= 0)) for side in (meta.first, meta.second)]
+    return (meta.first, meta.second) if shares[0] >= shares[1] else (meta.second, meta.first)
+
+
+def _subjects_of(templates: Ints, meta: Meta) -> Ints:
+    """Return the subject of each template, from the files of probes and galleries."""
+    known: list[Subjects] = [meta.probes, *meta.galleries.values()]
+    ids, first = np.unique(np.concatenate([s.templates for s in known]), return_index=True)
+    subjects = np.concatenate([s.subjects for s in known])[first]
+    rows = rows_of(ids, templates)
+    if len(rows) and rows.min() < 0:
+        raise UserError(
+            f"template {int(templates[rows.argmin()])} of the pairs is in no file of probes or "
+            "galleries, which say whose it is; all must come from the same release"
+        )
+    return subjects[rows]

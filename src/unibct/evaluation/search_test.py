@@ -1,0 +1,167 @@
+"""One query model against one gallery model: the scores from which every metric is computed."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unibct.arrays import Floats, Ints, checked_embeddings, normalized, require_same_dim
+from unibct.errors import UserError
+from unibct.evaluation.gallery_split import GallerySplit
+from unibct.evaluation.metrics.identification import mate_ranks
+from unibct.evaluation.metrics.open_set import OpenSearch
+from unibct.evaluation.metrics.verification import Roc, ThresholdRule, roc_curve, tar_at_far
+from unibct.evaluation.templates import class_templates
+
+Groups: TypeAlias = NDArray[np.integer[Any]]
+
+TOP_KS = (1, 5)
+
+
+@dataclass(frozen=True)
+class ScoredPairs:
+    """1:1: the scores of all pairs, and the class of each pair's query.
+
+    Attributes:
+        genuine: scores of pairs of the same class.
+        impostor: scores of pairs of different classes.
+        genuine_classes: (genuine,) the query's class, 0…C-1.
+        impostor_classes: (impostor,) the query's class.
+    """
+
+    genuine: Floats
+    impostor: Floats
+    genuine_classes: Groups
+    impostor_classes: Groups
+
+    def tars(self, fars: Iterable[float], *, rule: ThresholdRule = "strict") -> dict[float, float]:
+        """Return the TAR at each FAR."""
+        return tar_at_far(self.genuine, self.impostor, fars, rule=rule)
+
+    def roc(self) -> Roc:
+        """Return the whole curve."""
+        return roc_curve(self.genuine, self.impostor)
+
+
+class ImageSearch(NamedTuple):
+    """An image-level gallery: its rows are images, not pooled templates.
+
+    Attributes:
+        query: (queries, dim) normalised.
+        query_labels: (queries,) the class of each query.
+        gallery: (images, dim) normalised; no query is among them.
+        gallery_labels: (images,) with at least one mate for each query.
+    """
+
+    query: Floats
+    query_labels: Ints
+    gallery: Floats
+    gallery_labels: Ints
+
+
+@dataclass(frozen=True)
+class SearchTest:
+    """The outcome of searching one model's queries in another model's gallery.
+
+    A metric uses the parts that it needs and does not apply to tests that lack them. The classes
+    (subjects, for faces) are what the bootstrap draws.
+
+    Attributes:
+        pairs: 1:1, every query against every template, or the pairs of a list.
+        ranks: (queries,) entries of other classes that score at least as high as the mate.
+        query_classes: (queries,) the class of each query, 0…C-1.
+        classes: C, how many classes there are.
+        templates: how many entries the gallery has.
+        ks: the k of top-k that are worth reporting.
+        open_searches: the open-set search in each gallery, by the gallery's name.
+        images: the search among single images, where there is one.
+        scores: (queries, templates) all scores, where they are kept.
+        per_query: values that metrics computed for each query, kept for the intervals.
+    """
+
+    pairs: ScoredPairs
+    ranks: Ints
+    query_classes: Ints
+    classes: int
+    templates: int
+    ks: tuple[int, ...] = TOP_KS
+    open_searches: Mapping[str, OpenSearch] = field(default_factory=dict[str, OpenSearch])
+    images: ImageSearch | None = None
+    scores: Floats | None = None
+    per_query: dict[str, Floats] = field(default_factory=dict[str, Floats], repr=False)
+
+    @property
+    def genuine(self) -> Floats:
+        """Scores of pairs of the same class."""
+        return self.pairs.genuine
+
+    @property
+    def impostor(self) -> Floats:
+        """Scores of pairs of different classes."""
+        return self.pairs.impostor
+
+    def tar(self, far: float, *, rule: ThresholdRule = "strict") -> float:
+        """Return the TAR at a FAR."""
+        return self.pairs.tars([far], rule=rule)[far]
+
+    def top(self, k: int) -> float:
+        """Return the share of queries whose mate is among the k best entries."""
+        if k < 1:
+            raise UserError(f"k must be at least 1, not {k}")
+        return float(np.mean(self.ranks < k))
+
+    def tpir(self, fpir: float) -> float:
+        """Return the TPIR at an FPIR in the open set, averaged over the galleries."""
+        return float(np.mean([search.tpir(fpir) for search in self.open_searches.values()]))
+
+
+def search_test(query: Any, gallery: Any, split: GallerySplit) -> SearchTest:
+    """Search one model's queries among another's templates, one template for each class.
+
+    Args:
+        query: (images, dim) embeddings of all test images by the query model.
+        gallery: (images, dim) embeddings of all test images by the gallery model.
+        split: which rows are queries and which are in the gallery.
+    """
+    query = checked_embeddings(query, "query")
+    gallery = checked_embeddings(gallery, "gallery")
+    require_same_dim(query, "query", gallery, "gallery")
+    for rows, side in ((query, "query"), (gallery, "gallery")):
+        if len(rows) != len(split.labels):
+            raise UserError(
+                f"the {side} model has {len(rows)} embeddings for {len(split.labels)} images"
+            )
+    enrolled = gallery[split.gallery]
+    queries = normalized(query[split.query]).astype(np.float32)
+    images = ImageSearch(
+        queries,
+        split.query_labels,
+        normalized(enrolled).astype(np.float32),
+        split.gallery_labels,
+    )
+    scores = queries @ class_templates(enrolled, split.gallery_labels).T
+    return replace(scored_test(scores, split.query_labels), images=images)
+
+
+def scored_test(scores: Floats, query_labels: Ints) -> SearchTest:
+    """Take the scores of all queries against one template per class apart.
+
+    Args:
+        scores: (queries, classes).
+        query_labels: (queries,) the class of each query: the column of its mate.
+    """
+    classes = int(scores.shape[1])
+    columns: Ints = np.arange(classes)
+    mates = query_labels[:, None] == columns[None, :]
+    pair_classes = np.broadcast_to(query_labels.astype(np.int32)[:, None], mates.shape)
+    return SearchTest(
+        ScoredPairs(scores[mates], scores[~mates], pair_classes[mates], pair_classes[~mates]),
+        ranks=mate_ranks(scores, query_labels, columns),
+        query_classes=query_labels,
+        classes=classes,
+        templates=classes,
+        ks=tuple(k for k in TOP_KS if k < classes),  # among k templates all are found
+        scores=scores,
+    )

@@ -1,0 +1,59 @@
+import json
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from tests.evaluation.noisy_classes import noisy_classes
+from unibct.evaluation.directions import CROSS
+from unibct.evaluation.gallery_split import split_gallery
+from unibct.evaluation.metrics import table
+from unibct.evaluation.metrics.table import METRICS, find_metric, measured_metrics
+from unibct.evaluation.search_test import search_test
+from unibct.evaluation.upgrade import evaluate_upgrade
+from unibct.report.terminal import print_evaluation
+
+
+def test_the_metrics_of_an_image_test():
+    vectors, labels = noisy_classes()
+    test = search_test(vectors, vectors, split_gallery(labels))
+    values = measured_metrics(test, [0.1, 0.5])
+    assert list(values) == ["TAR@1e-1", "TAR@5e-1", "top-1", "top-5", "mAP"]
+    assert values["TAR@1e-1"] == test.tar(0.1)
+    assert values["top-5"] == test.top(5)
+    assert [find_metric(title).name for title in values][:2] == ["TAR", "TAR"]
+    assert find_metric("TPIR@0.01").name == "TPIR@0.01"
+    assert [m.name for m in METRICS if m.decides] == ["TAR", "top-1", "top-5"]
+
+
+def test_a_new_metric_is_one_function_and_one_line(monkeypatch):
+    """The evaluation, the JSON and the terminal show what is in the table."""
+
+    def reciprocal_ranks(test):
+        return 1 / (1 + test.ranks)
+
+    line = table._per_query("MRR", reciprocal_ranks, lambda test: True)
+    monkeypatch.setattr(table, "METRICS", (*METRICS, line))
+    old, labels = noisy_classes(noise=1.3)
+    new, _ = noisy_classes(noise=0.3, seed=1)
+    found = evaluate_upgrade(old, new, labels, repeats=50)
+    assert found.values[CROSS]["MRR"] > found.values[CROSS]["top-1"]
+    described = json.loads(json.dumps(found.as_json()))
+    assert described["tests"][CROSS]["MRR"] == found.values[CROSS]["MRR"]
+    criterion = next(c for c in found.criteria if c.metric == "MRR")
+    assert criterion.low < criterion.difference < criterion.high
+    assert not criterion.decides
+    console = Console(record=True, width=200)
+    print_evaluation(found, console)
+    printed = console.export_text()
+    assert "MRR" in printed.splitlines()[0]
+    assert "MRR (not in the verdict)" in printed
+
+
+def test_a_metric_that_does_not_decide_leaves_the_verdict_alone():
+    old, labels = noisy_classes(noise=1.3)
+    better, _ = noisy_classes(noise=0.3, seed=1)
+    found = evaluate_upgrade(old, better, labels, far=0.01, repeats=300)
+    assert [c.metric for c in found.criteria if not c.decides] == ["mAP"]
+    assert found.verdict == "compatible"
+    assert found.values[CROSS]["mAP"] == pytest.approx(np.mean(found.tests[CROSS].per_query["mAP"]))

@@ -1,0 +1,89 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.metrics import roc_curve as sklearn_roc
+
+import unibct
+from unibct.evaluation.metrics.verification import roc_curve, strict_threshold, tar_at_far
+
+scores_strategy = st.lists(st.integers(-20, 20), min_size=1, max_size=60).map(
+    lambda xs: np.array(xs) / 20
+)
+
+
+def test_tar_by_hand():
+    genuine = np.array([0.9, 0.8, 0.5, 0.2])
+    impostor = np.array([0.7, 0.6, 0.4, 0.3, 0.1, 0.0, -0.1, -0.2, -0.3, -0.4])
+    # FAR 0.1 allows one false accept (0.7): all above 0.6 are accepted.
+    assert tar_at_far(genuine, impostor, [0.01, 0.1, 0.2, 1.0]) == {
+        0.01: 0.5,
+        0.1: 0.5,
+        0.2: 0.75,
+        1.0: 1.0,
+    }
+
+
+@given(scores_strategy, scores_strategy, st.floats(0.001, 1))
+def test_strict_threshold_is_the_lowest_that_keeps_the_rate(genuine, impostor, far):
+    threshold = strict_threshold(impostor, far)
+    assert np.mean(impostor > threshold) <= far + 1e-12
+    tar = tar_at_far(genuine, impostor, [far])[far]
+    for candidate in np.concatenate([impostor, genuine, [-2.0]]):
+        if np.mean(impostor > candidate) <= far:
+            assert np.mean(genuine > candidate) <= tar
+
+
+@given(scores_strategy, scores_strategy)
+def test_tar_grows_with_far(genuine, impostor):
+    tars = tar_at_far(genuine, impostor, [0.001, 0.01, 0.1, 0.3, 1.0])
+    assert list(tars.values()) == sorted(tars.values())
+
+
+@given(scores_strategy, scores_strategy)
+def test_roc_and_nearest_rule_equal_scikit_learn(genuine, impostor):
+    labels = np.r_[np.ones(len(genuine)), np.zeros(len(impostor))]
+    fpr, tpr, _ = sklearn_roc(labels, np.r_[genuine, impostor])
+    ours = roc_curve(genuine, impostor)
+    assert np.allclose(ours.far, fpr)
+    assert np.allclose(ours.tar, tpr)
+    # The field's script, with its flips.
+    fpr, tpr = np.flipud(fpr), np.flipud(tpr)
+    for far in (1e-4, 0.05, 0.1, 0.5):
+        _, index = min(zip(abs(fpr - far), range(len(fpr)), strict=True))
+        assert tar_at_far(genuine, impostor, [far], rule="nearest")[far] == pytest.approx(
+            tpr[index]
+        )
+
+
+def test_verification_scores_rows_by_cosine():
+    rng = np.random.default_rng(0)
+    query, gallery = rng.normal(size=(2, 400, 6))
+    same = rng.random(400) < 0.3
+    gallery[same] += 2 * query[same]
+    scores = (query * gallery).sum(1) / np.linalg.norm(query, axis=1)
+    scores /= np.linalg.norm(gallery, axis=1)
+    want = tar_at_far(scores[same], scores[~same], [0.01, 0.1])
+    assert unibct.verification(query, gallery, same, fars=(0.01, 0.1)) == want
+    tensors = (torch.from_numpy(a) for a in (query, gallery, same))
+    assert unibct.verification(*tensors, fars=(0.01, 0.1)) == want
+    assert list(unibct.verification(query, gallery, same)) == [1e-4]
+
+
+@pytest.mark.parametrize(
+    ("gallery", "same", "options", "message"),
+    [
+        (np.ones((2, 4)), [1, 0], {}, "dimension 3"),
+        (np.ones((3, 3)), [1, 0], {}, "row-wise"),
+        (np.ones((2, 3)), [1, 1], {}, "no impostor"),
+        (np.ones((2, 3)), [0, 0], {}, "no genuine"),
+        (np.ones((2, 3)), [1], {}, "same must have"),
+        (np.ones((2, 3)), [3, 0], {}, "True or False"),
+        (np.ones((2, 3)), ["a", ""], {}, "True or"),
+        (np.ones((2, 3)), [1, 0], {"fars": [0]}, "false accept rate"),
+    ],
+)
+def test_bad_input_is_named(gallery, same, options, message):
+    with pytest.raises(ValueError, match=message):
+        unibct.verification(np.ones((2, 3)), gallery, same, **options)

@@ -1,0 +1,109 @@
+import numpy as np
+import pytest
+
+from tests.evaluation.noisy_classes import noisy_classes
+from unibct.evaluation import bootstrap
+from unibct.evaluation.bootstrap import class_draws, sampled_mean, sampled_tar
+from unibct.evaluation.gallery_split import split_gallery
+from unibct.evaluation.metrics.verification import tar_at_far
+from unibct.evaluation.search_test import ScoredPairs, scored_test, search_test
+
+
+def test_bootstrap_with_each_class_once_gives_the_metric_itself():
+    old, labels = noisy_classes()
+    test = search_test(old, old, split_gallery(labels))
+    once = np.ones((1, 30), dtype=np.int64)
+    for far in (1e-3, 1e-2, 0.1, 0.5, 1.0):
+        assert sampled_tar(test.pairs, once, far)[0] == pytest.approx(test.tar(far))
+    for k in (1, 5):
+        assert sampled_mean(test.ranks < k, test.query_classes, once)[0] == pytest.approx(
+            test.top(k)
+        )
+
+
+def test_bootstrap_equals_a_naive_resample():
+    """A class drawn c times sends each of its queries c times; the gallery stays."""
+    old, labels = noisy_classes(classes=6, noise=1.5)
+    test = search_test(old, old, split_gallery(labels))
+    weights = np.array([[2, 0, 1, 3, 0, 0], [1, 1, 1, 0, 2, 1]])
+    tars = sampled_tar(test.pairs, weights, 0.1)
+    tops = sampled_mean(test.ranks < 1, test.query_classes, weights)
+    for repeat, counts in enumerate(weights):
+        genuine, impostor, hits = [], [], []
+        for row, label in zip(test.scores, test.query_classes, strict=True):
+            for _ in range(counts[label]):
+                genuine.append(row[label])
+                impostor += [score for c, score in enumerate(row) if c != label]
+                hits.append(row.argmax() == label)
+        impostor = np.sort(impostor)[::-1]
+        threshold = impostor[int(0.1 * len(impostor) + 1e-9)]
+        assert tars[repeat] == pytest.approx(np.mean(np.array(genuine) > threshold))
+        assert tops[repeat] == pytest.approx(np.mean(hits))
+
+
+def scored_pairs(seed=8, subjects=9):
+    rng = np.random.default_rng(seed)
+    scores = rng.normal(1.5, 1, 80).round(2), rng.normal(0, 1, 3000).round(2)
+    genuine = rng.integers(0, subjects, 80)
+    return ScoredPairs(*scores, genuine, rng.integers(0, subjects, 3000) ** 2 // subjects)
+
+
+@pytest.fixture(params=[0.0, 1.0], ids=["all impostors", "the highest"])
+def _either_way(request, monkeypatch):
+    """Thresholds from all sorted impostors, and from the highest alone, whatever the FAR."""
+    monkeypatch.setattr(bootstrap, "_SMALL_FAR", request.param)
+
+
+@pytest.mark.usefixtures("_either_way")
+@pytest.mark.parametrize("far", [1e-4, 0.01, 0.2, 1.0])
+def test_sampled_tar_equals_a_naive_resample(monkeypatch, far):
+    monkeypatch.setattr(bootstrap, "_ENTRIES_AT_ONCE", 5000)
+    monkeypatch.setattr(bootstrap, "_BLOCK", 100)
+    pairs = scored_pairs()
+    draws = np.random.default_rng(1).multinomial(9, np.full(9, 1 / 9), size=25)
+    draws[0] = 1
+    found = sampled_tar(pairs, draws, far)
+    assert found[0] == pytest.approx(pairs.tars([far])[far])
+    for value, counts in zip(found, draws, strict=True):
+        genuine = np.repeat(pairs.genuine, counts[pairs.genuine_classes])
+        impostor = np.repeat(pairs.impostor, counts[pairs.impostor_classes])
+        assert value == pytest.approx(tar_at_far(genuine, impostor, [far])[far])
+
+
+@pytest.mark.parametrize("far", [1e-4, 1e-3, 0.03, 0.5])
+def test_both_ways_give_the_same_thresholds_to_the_bit(far):
+    pairs = scored_pairs(seed=3)
+    draws = np.random.default_rng(2).multinomial(9, np.full(9, 1 / 9), size=200)
+    highest = bootstrap._thresholds_among_highest(pairs, draws, far)
+    assert np.array_equal(highest, bootstrap._thresholds_among_all(pairs, draws, far))
+
+
+@pytest.mark.usefixtures("_either_way")
+def test_sampled_tar_looks_further_down_when_a_draw_misses_the_highest_impostors():
+    """All high impostors are of class 0, which is not drawn."""
+    impostor = np.concatenate([np.linspace(5, 4, 3000), np.linspace(1, 0, 3000)])
+    genuine = np.array([2.0, 0.995, 0.5])
+    pairs = ScoredPairs(genuine, impostor, np.array([1, 1, 1]), np.repeat([0, 1], 3000))
+    draws = np.array([[0, 2], [2, 0], [1, 1]])
+    found = sampled_tar(pairs, draws, 0.01)
+    threshold = impostor[3000 + 30]
+    assert found[0] == np.mean(genuine > threshold) == 2 / 3
+    assert found[1:].tolist() == [0, 0]  # none is genuine; none is above
+
+
+def test_sampled_top_equals_a_naive_resample():
+    ranks, classes = np.array([0, 3, 1, 0, 7]), np.array([0, 0, 1, 2, 2])
+    draws = np.array([[1, 1, 1], [2, 0, 1], [0, 0, 3]])
+    assert np.allclose(sampled_mean(ranks < 1, classes, draws), [2 / 5, 3 / 6, 1 / 2])
+    assert np.allclose(sampled_mean(ranks < 5, classes, draws), [4 / 5, 5 / 6, 1 / 2])
+
+
+def test_draws():
+    """A class without a query is never drawn."""
+    scores = np.zeros((4, 6))
+    test = scored_test(scores, np.array([0, 1, 2, 5]))
+    draws = class_draws(test, seed=3, repeats=40)
+    assert draws.shape == (40, 6)
+    assert (draws.sum(axis=1) == 4).all()
+    assert (draws[:, [3, 4]] == 0).all()
+    assert np.array_equal(draws, class_draws(test, seed=3, repeats=40))

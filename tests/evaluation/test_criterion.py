@@ -1,0 +1,49 @@
+import numpy as np
+
+from tests.evaluation.noisy_classes import noisy_classes
+from unibct.evaluation.criterion import Criterion, compare_tests
+from unibct.evaluation.gallery_split import split_gallery
+from unibct.evaluation.search_test import search_test
+
+
+def test_verdicts():
+    def criterion(low, high):
+        return Criterion("top-1", 0.5, 0.5, low, high).verdict
+
+    assert criterion(0.01, 0.03) == "compatible"
+    assert criterion(-0.03, -0.01) == "not compatible"
+    assert criterion(-0.01, 0.03) == "within noise"
+    assert criterion(0.0, 0.0) == "within noise"
+
+
+def test_interval_covers_the_truth_about_as_often_as_it_says():
+    """Two query models of equal quality: a 95 % interval of the difference should hold zero."""
+    covered = 0
+    for seed in range(60):
+        old, labels = noisy_classes(classes=25, images=8, noise=1.2, seed=seed)
+        split = split_gallery(labels, seed=seed)
+        first, _ = noisy_classes(classes=25, images=8, noise=1.2, seed=1000 + seed)
+        second, _ = noisy_classes(classes=25, images=8, noise=1.2, seed=2000 + seed)
+        tests = [search_test(query, old, split) for query in (first, second)]
+        criteria = compare_tests(*tests, far=0.05, seed=seed, repeats=200)
+        covered += criteria[1].low <= 0 <= criteria[1].high
+    assert 50 <= covered <= 60
+
+
+def test_the_interval_of_a_tar_is_as_wide_as_the_spread_over_draws_of_classes():
+    """Look-alike classes set the threshold: the bootstrap must neither hide nor inflate that."""
+    rng = np.random.default_rng(0)
+    differences, widths = [], []
+    for seed in range(60):
+        centres = rng.normal(size=(45, 8))
+        centres[:15] = centres[15:30] + 0.15 * rng.normal(size=(15, 8))
+        labels = np.repeat(np.arange(45), 10)
+        shared, own = rng.normal(size=(2, 450, 8))
+        old = (centres[labels] + 0.5 * shared).astype(np.float32)
+        new = (centres[labels] + 0.35 * shared + 0.1 * own).astype(np.float32)
+        split = split_gallery(labels, seed=seed)
+        tests = [search_test(query, old, split) for query in (old, new)]
+        tar = compare_tests(*tests, far=0.01, seed=seed, repeats=150)[0]
+        differences.append(tar.difference)
+        widths.append(tar.high - tar.low)
+    assert 0.9 < np.mean(widths) / (2 * 1.96 * np.std(differences)) < 1.4

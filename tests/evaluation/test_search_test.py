@@ -1,0 +1,46 @@
+import numpy as np
+import pytest
+
+from tests.evaluation.noisy_classes import noisy_classes
+from unibct.errors import UserError
+from unibct.evaluation.gallery_split import split_gallery
+from unibct.evaluation.search_test import scored_test, search_test
+
+
+def test_search_test_equals_naive_loops():
+    old, labels = noisy_classes(classes=8)
+    new, _ = noisy_classes(classes=8, seed=1)
+    split = split_gallery(labels)
+    test = search_test(new, old, split)
+    genuine, impostor, hits = [], [], 0
+    unit = lambda v: v / np.linalg.norm(v)  # noqa: E731
+    templates = [unit(sum(unit(old[i]) for i in split.gallery if labels[i] == c)) for c in range(8)]
+    for i in split.query:
+        scores = [float(unit(new[i]) @ t) for t in templates]
+        hits += int(np.argmax(scores)) == labels[i]
+        genuine.append(scores[labels[i]])
+        impostor += [s for c, s in enumerate(scores) if c != labels[i]]
+    assert np.allclose(test.genuine, genuine, atol=1e-6)
+    assert np.allclose(np.sort(test.impostor), np.sort(impostor), atol=1e-6)
+    assert test.top(1) == pytest.approx(hits / len(split.query))
+    threshold = sorted(impostor, reverse=True)[int(0.05 * len(impostor))]
+    assert test.tar(0.05) == pytest.approx(np.mean(np.array(genuine) > threshold + 1e-7), abs=1e-3)
+
+
+def test_scores_are_taken_apart_once():
+    scores = np.array([[0.9, 0.1], [0.3, 0.2]])
+    test = scored_test(scores, np.array([0, 1]))
+    assert test.genuine.tolist() == [0.9, 0.2]
+    assert test.impostor.tolist() == [0.1, 0.3]
+    assert test.ranks.tolist() == [0, 1]
+
+
+def test_k_must_be_positive():
+    test = scored_test(np.eye(2), np.array([0, 1]))
+    with pytest.raises(UserError, match="k must be at least 1, not 0"):
+        test.top(0)
+
+
+def test_the_k_that_find_everything_are_not_reported():
+    assert scored_test(np.eye(3), np.arange(3)).ks == (1,)
+    assert scored_test(np.eye(6), np.arange(6)).ks == (1, 5)

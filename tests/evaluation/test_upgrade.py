@@ -1,0 +1,39 @@
+import numpy as np
+import pytest
+
+from tests.evaluation.noisy_classes import noisy_classes
+from unibct.evaluation.upgrade import evaluate_upgrade
+
+
+def test_a_better_query_model_is_compatible_and_a_foreign_one_is_not():
+    old, labels = noisy_classes(noise=1.3)
+    better, _ = noisy_classes(noise=0.3, seed=1)
+    good = evaluate_upgrade(old, better, labels, far=0.01, repeats=300)
+    assert good.verdict == "compatible"
+    assert all(c.low > 0 for c in good.criteria)
+    rotation = np.linalg.qr(np.random.default_rng(2).normal(size=(16, 16)))[0].astype(np.float32)
+    foreign = evaluate_upgrade(old, better @ rotation, labels, free=better, far=0.01, repeats=300)
+    assert foreign.verdict == "not compatible"
+    assert foreign.tests["new→new"].top(1) == pytest.approx(good.tests["new→new"].top(1))
+    assert foreign.tests["free→old"].top(1) == pytest.approx(good.tests["new→old"].top(1))
+    assert evaluate_upgrade(old, old, labels, far=0.1, repeats=9).note is None
+    assert (
+        "TAR@1e-1 instead of TAR@1e-4: 30 classes"
+        in evaluate_upgrade(old, old, labels, repeats=9).note
+    )
+    itself = evaluate_upgrade(old, old, labels, repeats=50)
+    assert itself.verdict == "within noise"
+    assert good.as_json()["verdict"] == "compatible"
+    assert set(good.as_json()["tests"]) == {"old→old", "new→old", "new→new"}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (np.ones((4, 2)), np.ones((4, 3)), "dimension"),
+        (np.ones((3, 2)), np.ones((4, 2)), "3 embeddings"),
+    ],
+)
+def test_bad_input_is_named(old, new, message):
+    with pytest.raises(ValueError, match=message):
+        evaluate_upgrade(old, new, [0, 0, 1, 1])
