@@ -21,14 +21,16 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from unibct.evaluation.evaluate import BOOTSTRAP_REPEATS, HEADLINE_FAR
+from unibct.evaluation.bootstrap import REPEATS, class_draws
+from unibct.evaluation.metrics.table import sampled_metrics
 from unibct.evaluation.protocols.ijb.align import TEMPLATE, align
-from unibct.evaluation.protocols.ijb.bootstrap import sampled_tar, sampled_top, subject_draws
 from unibct.evaluation.protocols.ijb.meta import Meta, read_meta, rows_of
-from unibct.evaluation.protocols.ijb.pairs import VerificationTest, pair_scores
-from unibct.evaluation.protocols.ijb.protocol import evaluate_templates
-from unibct.evaluation.protocols.ijb.search import identification_test
-from unibct.evaluation.protocols.ijb.templates import Pooled, pool_templates
+from unibct.evaluation.protocols.ijb.pair_scores import pair_scores
+from unibct.evaluation.protocols.ijb.search import search_galleries
+from unibct.evaluation.protocols.ijb.template_tests import evaluate_templates
+from unibct.evaluation.resolution import HEADLINE_FAR
+from unibct.evaluation.search_test import ScoredPairs, SearchTest
+from unibct.evaluation.templates import Pooled, pool_templates
 
 IMAGES, PROBES, GALLERIES = 469_375, 19_593, (1_772, 1_759)
 GENUINE, PAIRS, DIM = 19_557, 15_658_489, 512
@@ -76,7 +78,7 @@ def main() -> None:
 
     scores = compare_scoring(meta, old, new, rng)
     with step(f"search {PROBES:,} probes in {SUBJECTS:,}"):
-        search = identification_test(
+        search = search_galleries(
             new.vectors[rows_of(new.ids, meta.probes.templates)],
             meta.probes.subjects,
             {
@@ -84,18 +86,17 @@ def main() -> None:
                 for name, part in meta.galleries.items()
             },
         )
-    test = VerificationTest(scores[meta.same], scores[~meta.same])
     subjects = subject_of[rows_of(new.ids, meta.second)]
-    sides = subjects[meta.same], subjects[~meta.same]
-    with step(f"bootstrap of one test, {BOOTSTRAP_REPEATS} repeats"):
-        draws = subject_draws(SUBJECTS, seed=0, repeats=BOOTSTRAP_REPEATS)
-        sampled_tar(test, *sides, draws, HEADLINE_FAR)
-        for k in (1, 5):
-            sampled_top(search.ranks, meta.probes.subjects, draws, k)
-    del scores, test, subjects, sides
+    pairs = ScoredPairs(
+        scores[meta.same], scores[~meta.same], subjects[meta.same], subjects[~meta.same]
+    )
+    test = SearchTest(pairs, search.ranks, meta.probes.subjects, SUBJECTS, SUBJECTS)
+    with step(f"bootstrap of one test, {REPEATS} repeats"):
+        sampled_metrics(test, class_draws(test), HEADLINE_FAR)
+    del scores, test, pairs, subjects
     with step("whole evaluation"):
         result = evaluate_templates(meta, old, new)
-        metrics = {name: result.metrics(name) for name in result.verification}
+        metrics = {name: result.metrics(name) for name in result.tests}
     print(f"{'  peak of the whole process in that step':<44} {'':>17} {memory('VmHWM'):>9.2f}")
     for name, values in metrics.items():
         print(name, *(f"{metric} {100 * value:.2f}" for metric, value in values.items()))

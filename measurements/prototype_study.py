@@ -32,7 +32,9 @@ from unibct.data.image_set import ImageSet
 from unibct.data.readers.table import open_images
 from unibct.data.scenarios import DEFAULT_SEED, sample_images, split
 from unibct.embeddings.extraction import embed_images
-from unibct.evaluation.evaluate import headline_far, make_protocol, search_test
+from unibct.evaluation.gallery_split import split_gallery
+from unibct.evaluation.resolution import headline_far
+from unibct.evaluation.search_test import search_test
 from unibct.files import write_json
 from unibct.models.architectures.table import build_network, find_architecture
 from unibct.models.model import Model
@@ -244,7 +246,7 @@ def metrics(query: Any, gallery: Any, test: ImageSet) -> dict[str, float]:
     """TAR and top-1, averaged over several choices of template images."""
     far = headline_far(len(test.class_names))
     tests = [
-        search_test(query, gallery, make_protocol(test.labels, seed=seed))
+        search_test(query, gallery, split_gallery(test.labels, seed=seed))
         for seed in range(GALLERY_DRAWS)
     ]
     return {

@@ -17,6 +17,7 @@ from unibct.data.image_set import ImageSet
 from unibct.data.readers.table import open_images
 from unibct.files import CACHE_VARIABLE
 
+pytest_plugins = ["tests.benchmark.finished_benchmark"]
 torch.set_num_threads(1)  # several test processes share few cores
 os.environ["OMP_NUM_THREADS"] = "1"
 settings.register_profile("unibct", deadline=None, max_examples=40, derandomize=True)

@@ -1,7 +1,8 @@
 import numpy as np
+import pytest
 
 from tests.evaluation.noisy_classes import noisy_classes
-from unibct.evaluation.criterion import Criterion, compare_tests
+from unibct.evaluation.criterion import Criterion, compare_tests, estimate
 from unibct.evaluation.gallery_split import split_gallery
 from unibct.evaluation.search_test import search_test
 
@@ -47,3 +48,25 @@ def test_the_interval_of_a_tar_is_as_wide_as_the_spread_over_draws_of_classes():
         differences.append(tar.difference)
         widths.append(tar.high - tar.low)
     assert 0.9 < np.mean(widths) / (2 * 1.96 * np.std(differences)) < 1.4
+
+
+def test_the_interval_over_classes_and_seeds_holds_the_truth_as_often_as_it_says():
+    rng = np.random.default_rng(0)
+    classes, repeats, trials = 150, 300, 250
+    for seeds, between in ((3, 0.0), (3, 1.0), (3, 3.0), (5, 3.0)):
+        held = 0
+        for _ in range(trials):
+            effects = rng.normal(size=(1, classes)) + rng.normal(size=(seeds, classes))
+            effects = effects + rng.normal(0, between / np.sqrt(classes), (seeds, 1))
+            draws = rng.multinomial(classes, np.full(classes, 1 / classes), size=repeats) / classes
+            found = estimate(effects.mean(axis=1), effects @ draws.T, seed=int(rng.integers(1e9)))
+            held += found.low <= 0 <= found.high
+        assert 0.88 < held / trials <= 0.995
+
+
+def test_one_seed_has_the_interval_over_classes_alone():
+    samples = np.random.default_rng(0).normal(size=(1, 1000))
+    found = estimate(np.array([0.1]), samples)
+    assert (found.low, found.high) == pytest.approx(tuple(np.quantile(samples, [0.025, 0.975])))
+    assert found.mean == 0.1
+    assert found.verdict == "within noise"

@@ -101,7 +101,6 @@ class Criterion:
             "interval": [self.low, self.high],
             "confidence": CONFIDENCE,
             "verdict": self.verdict,
-            "decides": self.decides,
         }
 
 

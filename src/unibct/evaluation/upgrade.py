@@ -25,18 +25,23 @@ class Evaluation:
 
     Attributes:
         values: test -> metric -> value, as tables show them.
-        criteria: the compatibility criterion of each metric that has an interval.
+        compared: M(cross) − M(old self) of each metric that has an interval.
         note: what a reader must know about the numbers, if anything.
     """
 
     values: dict[str, dict[str, float]]
-    criteria: tuple[Criterion, ...]
+    compared: tuple[Criterion, ...]
     note: str | None = None
 
     @property
+    def criteria(self) -> tuple[Criterion, ...]:
+        """The criterion of each metric on which the verdict depends."""
+        return tuple(criterion for criterion in self.compared if criterion.decides)
+
+    @property
     def verdict(self) -> Verdict:
-        """Compatible only if each deciding metric is; not compatible as soon as one is not."""
-        return joint_verdict([c.verdict for c in self.criteria if c.decides])
+        """Compatible only if each criterion is; not compatible as soon as one is not."""
+        return joint_verdict([criterion.verdict for criterion in self.criteria])
 
     def metrics(self, test: str) -> dict[str, float]:
         """Return the metrics of one test, in the tables' order."""
@@ -48,6 +53,7 @@ class Evaluation:
             "verdict": self.verdict,
             "note": self.note,
             "criteria": [criterion.as_json() for criterion in self.criteria],
+            "further_metrics": [c.as_json() for c in self.compared if not c.decides],
             "tests": self.values,
         }
 
@@ -121,7 +127,7 @@ def evaluate_upgrade(
     used_far = headline_far(split.classes, far)
     return UpgradeEvaluation(
         values={name: measured_metrics(test, [used_far]) for name, test in tests.items()},
-        criteria=compare_tests(
+        compared=compare_tests(
             tests[OLD_SELF], tests[CROSS], far=used_far, seed=seed, repeats=repeats
         ),
         note=far_note(used_far, far, split.classes),

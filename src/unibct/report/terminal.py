@@ -33,7 +33,7 @@ def print_evaluation(evaluation: Evaluation, console: Console | None = None) -> 
     console.print(table)
     interval = f"{100 * CONFIDENCE:.0f} % interval"
     criterion_table = _table(console, "cross − old self, points", "difference", interval, "verdict")
-    for c in evaluation.criteria:
+    for c in evaluation.compared:
         criterion_table.add_row(
             c.metric if c.decides else f"{c.metric} (not in the verdict)",
             f"{100 * c.difference:+.2f}",

@@ -40,7 +40,7 @@ def test_a_new_metric_is_one_function_and_one_line(monkeypatch):
     assert found.values[CROSS]["MRR"] > found.values[CROSS]["top-1"]
     described = json.loads(json.dumps(found.as_json()))
     assert described["tests"][CROSS]["MRR"] == found.values[CROSS]["MRR"]
-    criterion = next(c for c in found.criteria if c.metric == "MRR")
+    criterion = next(c for c in found.compared if c.metric == "MRR")
     assert criterion.low < criterion.difference < criterion.high
     assert not criterion.decides
     console = Console(record=True, width=200)
@@ -54,6 +54,7 @@ def test_a_metric_that_does_not_decide_leaves_the_verdict_alone():
     old, labels = noisy_classes(noise=1.3)
     better, _ = noisy_classes(noise=0.3, seed=1)
     found = evaluate_upgrade(old, better, labels, far=0.01, repeats=300)
-    assert [c.metric for c in found.criteria if not c.decides] == ["mAP"]
+    assert [c.metric for c in found.compared if not c.decides] == ["mAP"]
+    assert [c.metric for c in found.criteria] == ["TAR@1e-1", "top-1", "top-5"]
     assert found.verdict == "compatible"
     assert found.values[CROSS]["mAP"] == pytest.approx(np.mean(found.tests[CROSS].per_query["mAP"]))

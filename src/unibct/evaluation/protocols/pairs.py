@@ -97,6 +97,6 @@ def evaluate_pairs(
             name: {METRIC: test.mean, "± over folds": float(test.folds.std())}
             for name, test in tests.items()
         },
-        criteria=(sampled_criterion(METRIC, tests[OLD_SELF].mean, cross_mean, sampled_gains),),
+        compared=(sampled_criterion(METRIC, tests[OLD_SELF].mean, cross_mean, sampled_gains),),
         tests=tests,
     )

@@ -107,7 +107,7 @@ def evaluate_templates(
     note = far_note(used_far, far, lists.subjects)
     return IjbEvaluation(
         values={name: measured_metrics(test, fars) for name, test in tests.items()},
-        criteria=compare_tests(
+        compared=compare_tests(
             tests[OLD_SELF], tests[CROSS], far=used_far, seed=seed, repeats=repeats
         ),
         note=_REVERSED_NOTE if note is None else f"{note}; {_REVERSED_NOTE}",

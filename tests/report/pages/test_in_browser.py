@@ -10,9 +10,10 @@ import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from tests.conftest import TINY
-from unibct.benchmark.jobs import cell_folder, free_folder, make_grid, old_folder
+from unibct.benchmark.jobs import cell_folder, free_folder, old_folder
+from unibct.benchmark.plan import make_grid
 from unibct.benchmark.run import plan_benchmark, run_benchmark
-from unibct.evaluation.evaluate import evaluate_upgrade
+from unibct.evaluation.upgrade import evaluate_upgrade
 from unibct.examples.demo import DemoPlan, DemoResult
 from unibct.report.pages.benchmark import write_benchmark_report
 from unibct.report.pages.demo import write_report
@@ -67,7 +68,7 @@ def pages(tmp_path_factory, photo_folder) -> list[Path]:
     benchmark = replace(plan_benchmark(grid, out, workers=1, device="cpu"), threads=1)
     write_benchmark_report(run_benchmark(benchmark), benchmark, out)
 
-    bench, scenario, method = benchmark.bench, "extended-data", "unibct-plus"
+    bench, scenario, method = benchmark.workspace, "extended-data", "unibct-plus"
     jobs = {
         "old": old_folder(scenario, 0),
         "new": cell_folder(scenario, method, 0),

@@ -1,0 +1,9 @@
+"""Jobs of a benchmark on the embedded images, for tests."""
+
+from unibct.benchmark.jobs import make_jobs
+from unibct.benchmark.plan import make_grid
+from unibct.data.readers.table import open_images
+
+
+def jobs_of(**changes):
+    return make_jobs(make_grid(**changes), open_images("glyphs:train"))

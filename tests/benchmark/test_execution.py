@@ -1,0 +1,59 @@
+import json
+
+import numpy as np
+import pytest
+
+from unibct.embeddings.extraction import embed_images
+from unibct.embeddings.store import open_embeddings
+from unibct.evaluation.criterion import estimate
+from unibct.evaluation.upgrade import evaluate_upgrade
+from unibct.maps.adapter import fit_adapter
+from unibct.models.model import load_model
+
+
+def test_every_cell_is_what_the_commands_would_give_by_hand(finished):
+    benchmark, results = finished
+    workspace = benchmark.workspace
+    test = workspace.images[1]
+    for seed in (0, 1):
+        cell = workspace.out / f"cells/open-class/unibct-plus/seed{seed}"
+        new = load_model(cell / "model")
+        old = load_model(workspace.out / f"models/old-classes-seed{seed}" / "model")
+        assert new.old_fingerprint == old.fingerprint
+        vectors = [embed_images(model, test).vectors for model in (old, new)]
+        by_hand = evaluate_upgrade(*vectors, test.labels)
+        kept = json.loads((cell / "result.json").read_text())["tests"]
+        assert kept["new→old"]["metrics"] == pytest.approx(by_hand.metrics("new→old"))
+        assert kept["new→new"]["metrics"] == pytest.approx(by_hand.metrics("new→new"))
+        for criterion in by_hand.compared:
+            metric = criterion.metric
+            gain = results.cross("open-class", "unibct-plus", metric) - results.old_self(
+                "open-class", metric
+            )
+            one = estimate(gain.values[[seed]], gain.samples[[seed]])
+            assert one.mean == pytest.approx(criterion.difference)
+            assert (one.low, one.high) == pytest.approx((criterion.low, criterion.high), abs=1e-5)
+
+
+def test_an_adapter_maps_the_free_model_and_leaves_its_self_test(finished):
+    benchmark, results = finished
+    workspace = benchmark.workspace
+    images = workspace.training_images("new:open-class", 0)
+    free, old = (load_model(workspace.out / f"models/{n}-seed0" / "model") for n in
+                 ("free-open-class", "old-classes"))  # fmt: skip
+    fitted = fit_adapter(
+        "procrustes",
+        embed_images(free, images).vectors,
+        embed_images(old, images).vectors,
+        images.labels,
+    )
+    mapped = fitted(embed_images(free, workspace.images[1]).vectors)
+    cell = workspace.out / "cells/open-class/procrustes/seed0"
+    kept = open_embeddings(cell / "embeddings")
+    assert np.allclose(kept.vectors, mapped, atol=1e-5)
+    adapted = load_model(cell / "model")
+    assert kept.fingerprint == adapted.fingerprint != free.fingerprint
+    assert adapted.old_fingerprint == old.fingerprint
+    for metric in results.metrics:
+        own = results.new_self("open-class", "procrustes", metric).values
+        assert np.array_equal(own, results.free_self("open-class", metric).values)

@@ -1,0 +1,87 @@
+import numpy as np
+import pytest
+
+from tests.benchmark.embedded_jobs import jobs_of
+from unibct.benchmark.jobs import make_jobs, select_jobs, training_rows
+from unibct.benchmark.plan import ALL_METHODS, make_grid
+from unibct.data.readers.table import open_images
+from unibct.data.scenarios import split
+from unibct.errors import UserError
+from unibct.training.recipe import load_recipe
+
+
+def test_five_scenarios_share_two_old_and_four_free_models():
+    jobs = jobs_of(seeds=[3], chain=[])
+    assert [job.folder for job in jobs if job.folder.startswith("models/")] == [
+        "models/old-images-seed3",
+        "models/free-all-seed3",
+        "models/free-open-data-seed3",
+        "models/old-classes-seed3",
+        "models/free-open-class-seed3",
+        "models/free-identical-data-seed3",
+    ]
+    cells = [job.folder.split("/")[1:3] for job in jobs if job.folder.startswith("cells/")]
+    assert len(cells) == 5 * 8 - 2
+    assert ["open-class", "bct"] not in cells
+    assert ["extended-class", "bct"] not in cells
+
+
+def test_every_job_comes_after_those_it_needs_and_trains_on_its_scenarios_images():
+    labels = open_images("glyphs:train").labels
+    seen = set()
+    for job in jobs_of(seeds=[0, 1], methods=["all"]):
+        assert set(job.needs) <= seen
+        seen.add(job.folder)
+        if job.training is not None and job.folder.startswith("cells/"):
+            scenario = job.folder.split("/")[1]
+            rows = training_rows(labels, job.training.images, job.seed)
+            assert np.array_equal(rows, split(labels, scenario, seed=666 + job.seed).new)
+            assert job.training.recipe.seed == 2 * job.seed + 1
+            larger = scenario == "identical-data"
+            assert ("wide" in job.training.recipe.architecture) == larger
+    assert len([f for f in seen if f.startswith("cells/open-data/")]) == 2 * len(ALL_METHODS)
+
+
+def test_versions_of_a_chain_learn_from_nested_images_against_the_one_before():
+    labels = open_images("glyphs:train").labels
+    chain = {j.folder: j for j in jobs_of(scenarios=["open-data"], methods=["none"], seeds=[0])}
+    second, third = chain["chains/unibct/seed0/v2"], chain["chains/unibct/seed0/v3"]
+    assert second.training.old == "models/old-images-seed0"
+    assert third.training.old == second.folder
+    first = split(labels, "extended-data", seed=666).old
+    middle = training_rows(labels, second.training.images, 0)
+    assert set(first) < set(middle) < set(training_rows(labels, third.training.images, 0))
+    assert len(training_rows(labels, third.training.images, 0)) == len(labels)
+    assert len({chain[f].training.recipe.seed for f in (second.needs[0], *third.needs)}) == 2
+    assert [name for name, *_ in third.tests] == ["v3→v1", "v1→v3", "v3→v2", "v2→v3", "v3→v3"]
+
+
+def test_only_takes_what_it_names_and_what_that_needs():
+    jobs = jobs_of()
+    chosen = [job.folder for job in select_jobs(jobs, ["open-class/unibct"])]
+    assert "cells/open-class/unibct/seed2" in chosen
+    assert "models/old-classes-seed2" in chosen
+    assert all("open-class" in f or "old-classes" in f for f in chosen)
+    assert len(chosen) == 9
+    assert len(select_jobs(jobs, ["chains"])) == 3 * (1 + 2 * 2)
+    assert select_jobs(jobs, []) == jobs
+    with pytest.raises(UserError, match="--only closed: this benchmark has no such cell"):
+        select_jobs(jobs, ["closed"])
+
+
+def test_too_few_classes_for_a_scenario_are_refused_at_planning(glyph_classes):
+    few = glyph_classes.select(np.flatnonzero(glyph_classes.labels < 5))
+    with pytest.raises(UserError, match="has 5 classes to train on: too few for open-class"):
+        make_jobs(make_grid(scenarios=["open-class"]), few)
+    assert make_jobs(make_grid(scenarios=["open-data"], chain=[]), few)
+
+
+def test_a_warm_start_is_for_new_models_of_the_same_architecture():
+    recipe = load_recipe("glyphs", ["warm_start=true"])
+    jobs = {job.folder: job for job in jobs_of(recipe=recipe, seeds=[0])}
+    warm = {f for f, job in jobs.items() if job.training and job.training.recipe.warm_start}
+    assert "cells/open-class/unibct/seed0" in warm
+    assert "chains/unibct/seed0/v2" in warm
+    assert not any(f.startswith(("models/", "cells/identical-data")) for f in warm)
+    # Nobody shares the warm-up of such a run.
+    assert jobs["cells/open-class/unibct/seed0"].work == jobs["models/free-open-class-seed0"].work

@@ -1,0 +1,65 @@
+import json
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from unibct.benchmark.jobs import make_jobs
+from unibct.benchmark.results import Measured, read_results
+from unibct.benchmark.run import plan_benchmark
+from unibct.benchmark.workspace import Workspace
+from unibct.errors import UserError
+from unibct.report.pages.benchmark import render_markdown
+
+
+def test_a_test_of_a_model_that_was_trained_anew_is_refused(finished, tmp_path):
+    benchmark, _ = finished
+    out = tmp_path / "copy"
+    shutil.copytree(benchmark.workspace.out, out)
+    path = out / "models/old-classes-seed0/result.json"
+    result = json.loads(path.read_text())
+    result["tests"]["old→old"]["fingerprints"] = ["new", "new"]
+    path.write_text(json.dumps(result | {"fingerprint": "new"}))
+    with pytest.raises(UserError, match="cells/open-class/none/seed0 was tested with a model"):
+        read_results(benchmark.workspace.grid, benchmark.jobs, out)
+
+
+def test_differences_are_paired():
+    shared = np.random.default_rng(0).normal(size=(3, 500))
+    pair = Measured(shared.mean(1) + 1, shared + 1) - Measured(shared.mean(1), shared)
+    found = pair.estimate
+    assert (found.mean, found.low, found.high) == pytest.approx((1, 1, 1))
+
+
+def test_a_report_of_an_unfinished_benchmark_takes_the_seeds_that_are_complete(finished, grid):
+    benchmark, results = finished
+    longer = replace(grid, seeds=(0, 1, 2))
+    partial = plan_benchmark(longer, benchmark.workspace.out, device="cpu").results()
+    assert partial.seeds == (0, 1)
+    assert partial.found.keys() == results.found.keys()
+    assert partial.behind == {2: len(benchmark.jobs) // 2}
+    assert f"Seed 2 is left out: it lacks {len(benchmark.jobs) // 2} jobs." in render_markdown(
+        partial
+    )
+
+
+def test_a_report_of_a_first_seed_shows_the_cells_that_are_finished(finished, grid, tmp_path):
+    benchmark, _ = finished
+    for name in ("models", "cells/extended-data"):
+        shutil.copytree(benchmark.workspace.out / name, tmp_path / name)
+    shutil.rmtree(tmp_path / "models/free-all-seed1")  # as if it were still to come
+    partial = read_results(grid, benchmark.jobs, tmp_path)
+    assert (partial.seeds, partial.scenarios) == ((0,), ["extended-data"])
+    text = render_markdown(partial)
+    assert "over 1 seed:" in text
+    assert "Upgrade chain" not in text
+    shutil.rmtree(tmp_path / "cells")
+    with pytest.raises(UserError, match="no finished result of this benchmark yet"):
+        read_results(grid, benchmark.jobs, tmp_path)
+
+
+def test_results_need_at_least_one_finished_job(grid, tmp_path):
+    workspace = Workspace(grid, tmp_path)
+    with pytest.raises(UserError, match="holds no finished result"):
+        read_results(grid, make_jobs(grid, workspace.images[0]), tmp_path)

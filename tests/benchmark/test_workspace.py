@@ -1,0 +1,35 @@
+import shutil
+from dataclasses import replace
+
+import pytest
+from PIL import Image
+
+from unibct.benchmark.plan import Grid
+from unibct.benchmark.run import plan_benchmark
+from unibct.errors import UserError
+
+
+def test_changed_and_unreadable_images_are_found_before_any_training(finished, grid, tmp_path):
+    benchmark, _ = finished
+    photos = tmp_path / "photos"
+    shutil.copytree(grid.data, photos)
+    moved = replace(grid, data=str(photos))
+    out = benchmark.workspace.out
+    assert not plan_benchmark(moved, out, device="cpu").left  # the same images elsewhere
+    first = min(photos.rglob("*.png"))
+    Image.new("L", (32, 32)).save(first)
+    with pytest.raises(UserError, match="some of its images have changed since; choose another"):
+        plan_benchmark(moved, out, device="cpu")
+    plan_benchmark(moved, out, device="cpu", read_images=False)  # for a report
+    first.write_bytes(b"")
+    with pytest.raises(UserError, match=f"1 unreadable image: .*{first.name}.*--skip-bad-images"):
+        plan_benchmark(moved, tmp_path / "new", device="cpu")
+    skipping = plan_benchmark(replace(moved, skip_bad=True), tmp_path / "new", device="cpu")
+    assert len(skipping.workspace.images[0]) == len(benchmark.workspace.images[0]) - 1
+
+
+def test_a_folder_of_another_benchmark_is_refused(finished, grid):
+    benchmark, _ = finished
+    other = Grid(grid.data, grid.test, grid.recipe.updated(eta=3.0), seeds=(0,))
+    with pytest.raises(UserError, match=r"its recipe.eta is 1.0, not 3.0; choose another --out"):
+        plan_benchmark(other, benchmark.workspace.out, device="cpu")

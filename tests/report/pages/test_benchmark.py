@@ -1,0 +1,55 @@
+import csv
+import shlex
+
+import pytest
+
+from tests.conftest import tags_of_offline_page
+from unibct.benchmark.plan import make_grid
+from unibct.benchmark.results import as_csv
+from unibct.report.pages.benchmark import command, write_benchmark_report
+from unibct.report.tables import all_tables
+from unibct.training.recipe import load_recipe
+
+
+def test_the_report_is_whole_plain_and_made_without_training(finished, tmp_path):
+    benchmark, results = finished
+    write_benchmark_report(results, benchmark, tmp_path)
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    opened = tags_of_offline_page(page)
+    assert opened.count("svg") == 2 * 2 + 1
+    assert opened.count("table") == len(all_tables(results))
+    gain = results.cross("open-class", "unibct-plus", "top-1") - results.old_self(
+        "open-class", "top-1"
+    )
+    markdown = (tmp_path / "report.md").read_text(encoding="utf-8")
+    for text in (page, markdown):
+        assert f"{100 * gain.estimate.mean:+.2f}" in text
+        assert f"{100 * gain.estimate.low:+.2f} to {100 * gain.estimate.high:+.2f}" in text
+        assert "paper 93.46" not in text  # unibct was not run
+        assert "92.95" in text  # the paper's old model in open-class
+    rows = list(csv.DictReader((tmp_path / "results.csv").open(encoding="utf-8")))
+    kept = {(r["job"], r["test"], r["metric"]): float(r["value"]) for r in rows}
+    for folder, result in results.found.items():
+        for name, test in result["tests"].items():
+            for metric, value in test["metrics"].items():
+                assert kept[folder, name, metric] == pytest.approx(value, abs=1e-6)
+    assert as_csv(results) == (tmp_path / "results.csv").read_text(encoding="utf-8")
+
+
+def test_the_report_names_the_command_that_makes_it():
+    recipe = load_recipe("glyphs", ["eta=1.0", "refresh_epochs=[3, 4]"])
+    grid = make_grid(quick=True, methods=["paper", "mlp"], chain=["unibct"], recipe=recipe)
+    words = shlex.split(command(grid))[2:]
+    options = {}
+    for name, value in zip(words[1::2], words[2::2], strict=True):
+        options.setdefault(name, []).append(value)
+    again = make_grid(
+        words[0],
+        test=options["--test"][0],
+        scenarios=options["--scenarios"][0].split(","),
+        methods=options["--methods"][0].split(","),
+        seeds=[int(seed) for seed in options["--seeds"][0].split(",")],
+        chain=options["--chain"][0].split(","),
+        recipe=load_recipe("glyphs", options["--set"]),
+    )
+    assert again == grid

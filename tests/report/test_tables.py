@@ -1,0 +1,36 @@
+import re
+
+import numpy as np
+import pytest
+
+from unibct.evaluation.search_test import search_test
+from unibct.report.tables import all_tables, chain_averages
+
+
+def test_a_chain_tests_all_pairs_of_versions(finished):
+    benchmark, results = finished
+    workspace = benchmark.workspace
+    folders = ["models/old-images-seed0"] + [f"chains/unibct-plus/seed0/v{v}" for v in (2, 3)]
+    vectors = [workspace.vectors(folder) for folder in folders]
+    matrix = np.zeros((3, 3))
+    for q in range(3):
+        for g in range(3):
+            matrix[q, g] = search_test(vectors[q], vectors[g], workspace.split).top(1)
+            kept = results.versions("unibct-plus", q + 1, g + 1, "top-1").values[0]
+            assert kept == pytest.approx(matrix[q, g])
+    average, share = chain_averages(results, "unibct-plus")
+    seeds = [
+        np.mean([results.versions("unibct-plus", q, g, "top-1").values[s]
+                 for q in (1, 2, 3) for g in range(1, q + 1)]) for s in (0, 1)
+    ]  # fmt: skip
+    assert average.mean == pytest.approx(np.mean(seeds))
+    assert re.fullmatch(r"\d of 6", share)
+
+
+def test_no_number_of_a_table_stands_without_its_interval(finished):
+    _, results = finished
+    for sheet in all_tables(results)[:-1]:  # the last one is the cost
+        for row in sheet.rows:
+            for cell in row:
+                if re.fullmatch(r"[+-]?\d+\.\d+", cell.text):
+                    assert re.search(r"\d to [+-]?\d", cell.small), (sheet.title, cell)
