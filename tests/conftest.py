@@ -1,7 +1,7 @@
 import multiprocessing
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from html.parser import HTMLParser
 from pathlib import Path
@@ -15,6 +15,7 @@ from PIL import Image
 
 from unibct.data.image_set import ImageSet
 from unibct.data.readers.table import open_images
+from unibct.files import CACHE_VARIABLE
 
 pytest_plugins = ["tests.benchmark.finished_benchmark"]
 torch.set_num_threads(1)  # several test processes share few cores
@@ -55,6 +56,15 @@ def tags_of_offline_page(page: str) -> list[str]:
     assert all(source.startswith(("data:image/png", "#")) for source in sources)
     assert not re.findall(r"url\((?!#)", page)
     return opened
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A temporary folder for the user's cache, so that no test writes to the home folder."""
+    folder = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(CACHE_VARIABLE, str(folder))
+        yield folder
 
 
 @pytest.fixture(scope="session")

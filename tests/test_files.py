@@ -4,7 +4,16 @@ import numpy as np
 import pytest
 
 from unibct.errors import UserError
-from unibct.files import atomic_file, atomic_folder, mapped_array, write_json
+from unibct.files import (
+    atomic_file,
+    atomic_folder,
+    mapped_array,
+    read_json,
+    remove_temporaries,
+    sweep,
+    user_cache_folder,
+    write_json,
+)
 
 
 def test_a_file_is_there_whole_or_not_at_all(tmp_path):
@@ -39,6 +48,61 @@ def test_the_current_folder_is_not_replaced(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match="current folder"), atomic_folder(Path(".")):
         pass
+
+
+def test_leftovers_of_killed_processes_are_removed(tmp_path):
+    for name in (".a.txt.123.tmp", ".b.txt.123.tmp", "a.txt"):
+        (tmp_path / name).write_text("")
+    (tmp_path / "deep" / ".folder.123.tmp").mkdir(parents=True)
+    remove_temporaries(tmp_path, ["a.txt"])
+    assert {p.name for p in tmp_path.iterdir()} == {".b.txt.123.tmp", "a.txt", "deep"}
+    sweep(tmp_path)
+    assert {p.name for p in tmp_path.rglob("*")} == {"a.txt", "deep"}
+
+
+def test_unreadable_files_are_named(tmp_path):
+    path = tmp_path / "a.json"
+    for content in (None, b"{", b"\xff"):
+        if content is not None:
+            path.write_bytes(content)
+        with pytest.raises(UserError, match=r"a\.json cannot be read"):
+            read_json(path)
+
+
+def test_arrays_are_mapped_and_never_unpickled(tmp_path):
+    path = tmp_path / "a.npy"
+    with pytest.raises(UserError, match=r"a\.npy cannot be read: No such file"):
+        mapped_array(path)
+    np.save(path, np.arange(5))
+    mapped = mapped_array(path)
+    assert isinstance(mapped, np.memmap)
+    assert mapped.tolist() == [0, 1, 2, 3, 4]
+    np.save(path, np.array([print]), allow_pickle=True)
+    with pytest.raises(UserError, match=r"is not a whole \.npy file"):
+        mapped_array(path)
+    path.write_bytes(b"no array")
+    with pytest.raises(UserError, match=r"is not a whole \.npy file"):
+        mapped_array(path)
+
+
+def test_the_cache_folder_can_be_chosen(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("UNIBCT_CACHE", "here")
+    assert user_cache_folder() == tmp_path / "here"
+    monkeypatch.delenv("UNIBCT_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    folder = user_cache_folder()
+    assert folder is not None
+    assert folder.is_relative_to(tmp_path)
+    assert "unibct" in folder.parts
+    assert not folder.exists()
+
+
+def test_without_a_home_folder_there_is_no_cache_folder(monkeypatch):
+    monkeypatch.delenv("UNIBCT_CACHE")
+    monkeypatch.setattr("platformdirs.user_cache_path", lambda *_, **__: Path("~/.cache/unibct"))
+    assert user_cache_folder() is None
 
 
 def test_a_damaged_npy_file_is_an_error_or_an_array(tmp_path):

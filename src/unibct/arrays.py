@@ -1,4 +1,7 @@
-"""Arrays in, arrays of the same kind out: NumPy or torch, checked on the way in."""
+"""Checks and conversions of NumPy arrays and torch tensors.
+
+Public functions take either kind, and return the kind that they were given.
+"""
 
 import sys
 import warnings
@@ -17,28 +20,28 @@ Ints: TypeAlias = NDArray[np.int64]
 
 
 def is_tensor(value: object) -> bool:
-    """Whether ``value`` is a torch tensor, without importing torch for those who do not use it."""
+    """Return whether ``value`` is a torch tensor. Does not import torch."""
     torch_module = sys.modules.get("torch")
     return torch_module is not None and isinstance(value, torch_module.Tensor)
 
 
 def is_array(value: object) -> bool:
-    """Whether ``value`` is a NumPy array or a torch tensor."""
+    """Return whether ``value`` is a NumPy array or a torch tensor."""
     return isinstance(value, np.ndarray) or is_tensor(value)
 
 
 def to_numpy(value: object) -> NDArray[Any]:
-    """A NumPy view of an array, a tensor or a sequence (a copy where it lies on a GPU)."""
+    """Return an array, a tensor or a sequence as a NumPy array, without a copy if possible."""
     if is_tensor(value):
         tensor = cast("torch.Tensor", value).detach()
         if tensor.dtype.itemsize < 4 and tensor.dtype.is_floating_point:
-            tensor = tensor.float()  # NumPy has no bfloat16
+            tensor = tensor.float()  # because NumPy has no bfloat16
         return tensor.cpu().numpy()
     return np.asarray(value)
 
 
 def readonly_tensor(array: NDArray[Any]) -> "torch.Tensor":
-    """A tensor on the same memory; torch's warning that it must not be written to is heeded."""
+    """Return a tensor that shares the memory of a read-only array. Do not write to it."""
     import torch
 
     with warnings.catch_warnings():
@@ -47,7 +50,7 @@ def readonly_tensor(array: NDArray[Any]) -> "torch.Tensor":
 
 
 def same_kind(result: Any, example: object) -> Any:
-    """An array or tensor as the kind (and on the device) of ``example``."""
+    """Return ``result`` as a tensor on the device of ``example``, or as NumPy if that is NumPy."""
     if not is_tensor(example):
         return to_numpy(result)
     import torch
@@ -56,7 +59,11 @@ def same_kind(result: Any, example: object) -> Any:
 
 
 def checked_embeddings(value: object, name: str) -> NDArray[np.floating[Any]]:
-    """A finite (rows, dim) float array, or an error that names ``name`` and the first bad row."""
+    """Return ``value`` as a finite (rows, dim) float array.
+
+    Raises:
+        UserError: if it is not. The message contains ``name`` and the first bad row.
+    """
     array = to_numpy(value)
     if array.ndim != 2 or array.shape[1] == 0:
         raise UserError(f"{name} must have the shape (rows, dim), not {array.shape}")
@@ -65,14 +72,18 @@ def checked_embeddings(value: object, name: str) -> NDArray[np.floating[Any]]:
     finite = np.isfinite(array).all(axis=1)
     if not finite.all():
         raise UserError(f"{name} has NaN or infinite values, first in row {int(finite.argmin())}")
-    # What torch takes too: contiguous, in the machine's byte order, at most double precision.
-    narrow = array.dtype.itemsize <= 8
-    native = np.dtype(array.dtype.newbyteorder("=") if narrow else np.float64)
-    return np.ascontiguousarray(array, dtype=native)
+    # torch needs a contiguous array in native byte order, with at most double precision.
+    fits_float64 = array.dtype.itemsize <= 8
+    native_dtype = np.dtype(array.dtype.newbyteorder("=") if fits_float64 else np.float64)
+    return np.ascontiguousarray(array, dtype=native_dtype)
 
 
 def checked_labels(value: object, rows: int | None = None, name: str = "labels") -> NDArray[Any]:
-    """A (rows,) int64 array, or an error that names ``name``."""
+    """Return ``value`` as a (rows,) int64 array.
+
+    Raises:
+        UserError: if it is not one. The message contains ``name``.
+    """
     array = to_numpy(value)
     if array.ndim != 1:
         raise UserError(f"{name} must have the shape (rows,), not {array.shape}")
@@ -84,25 +95,30 @@ def checked_labels(value: object, rows: int | None = None, name: str = "labels")
 
 
 def require_contiguous_labels(labels: NDArray[np.int64], name: str = "labels") -> int:
-    """The number of classes C of labels that use each of 0…C-1, or an error naming the gap."""
+    """Return the number of classes C, if the labels use each of 0…C-1.
+
+    Raises:
+        UserError: if they do not. The message contains ``name`` and the first missing label.
+    """
     if labels.size == 0:
         raise UserError(f"{name} is empty: at least one image is needed")
     if labels.min() < 0:
         raise UserError(f"{name} has the negative value {int(labels.min())}; labels are 0…C-1")
     if int(labels.max()) > 2 * len(labels) + 1_000_000:
         raise UserError(f"{name} has the value {int(labels.max())}; labels are 0…C-1, without gaps")
-    sizes = np.bincount(labels)
-    if (sizes == 0).any():
-        gap = int((sizes == 0).argmax())
+    class_sizes = np.bincount(labels)
+    if (class_sizes == 0).any():
+        gap = int((class_sizes == 0).argmax())
         raise UserError(
             f"{name} has a gap: no image has label {gap}, though the largest label is "
-            f"{len(sizes) - 1}; number the classes 0…C-1 (numpy.unique(…, return_inverse=True))"
+            f"{len(class_sizes) - 1}; "
+            "number the classes 0…C-1 (numpy.unique(…, return_inverse=True))"
         )
-    return len(sizes)
+    return len(class_sizes)
 
 
 def require_same_dim(first: Any, first_name: str, second: Any, second_name: str) -> None:
-    """Refuse two sets of embeddings whose dimensions differ."""
+    """Raise a ``UserError`` if two sets of embeddings have different dimensions."""
     if first.shape[1] != second.shape[1]:
         raise UserError(
             f"{first_name} has dimension {first.shape[1]} but {second_name} has dimension "
@@ -111,10 +127,10 @@ def require_same_dim(first: Any, first_name: str, second: Any, second_name: str)
 
 
 def normalized(array: NDArray[np.floating[Any]]) -> NDArray[np.floating[Any]]:
-    """Rows scaled to Euclidean length 1 (a row of zeros stays zero)."""
+    """Return the (rows, dim) array with each row scaled to length 1. A row of zeros stays zero."""
     if array.dtype.itemsize < 4:
         array = array.astype(np.float32)
-    # Squares of large or small float32 values would overflow or vanish.
+    # In float32 the squares of large or small values would overflow or become zero.
     lengths = np.sqrt(np.einsum("ij,ij->i", array, array, dtype=np.float64))
     lengths = np.maximum(lengths, np.finfo(array.dtype).tiny).astype(array.dtype)
     return array / lengths[:, None]

@@ -1,9 +1,9 @@
-"""The one error that is meant for the person who uses unibct."""
+"""The error that users of unibct are meant to see."""
 
 
 class UserError(ValueError):
-    """Bad input: the message says what is wrong, where, and what to do, in one line.
+    """Bad input. The message says in one line what is wrong, where, and what to do.
 
-    The command line prints it without a traceback and exits with 2. It is a ``ValueError``,
-    so that callers of the Python API need no import to catch it.
+    The command line prints the message without a traceback and exits with code 2. The class
+    derives from ``ValueError``, so callers of the Python API can catch it without an import.
     """

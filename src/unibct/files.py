@@ -1,4 +1,4 @@
-"""Files and folders that are either there whole or not at all."""
+"""Reading and writing files. Files and folders are written completely or not at all."""
 
 import json
 import os
@@ -15,12 +15,14 @@ from numpy.typing import NDArray
 
 from unibct.errors import UserError
 
-_DAMAGED = (ValueError, TypeError, OverflowError, SyntaxError, tokenize.TokenError)
+CACHE_VARIABLE = "UNIBCT_CACHE"  # environment variable: another folder for the user's cache
+# What NumPy raises for a damaged .npy header.
+_DAMAGED_HEADER_ERRORS = (ValueError, TypeError, OverflowError, SyntaxError, tokenize.TokenError)
 
 
 @contextmanager
 def atomic_file(path: Path) -> Generator[Path]:
-    """A temporary name to write to; synced and renamed to ``path`` when the block succeeds."""
+    """Yield a temporary file to write to. It is renamed to ``path`` if the block succeeds."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
     os.close(handle)
@@ -37,7 +39,7 @@ def atomic_file(path: Path) -> Generator[Path]:
 
 @contextmanager
 def atomic_folder(path: Path) -> Generator[Path]:
-    """A temporary folder to fill; synced and renamed to ``path`` when the block succeeds."""
+    """Yield a temporary folder to fill. It is renamed to ``path`` if the block succeeds."""
     require_absent(path)
     path = path.resolve()
     if path == Path.cwd():
@@ -50,7 +52,7 @@ def atomic_folder(path: Path) -> Generator[Path]:
             sync(entry)
         temporary.chmod(0o777 & ~_umask())
         if path.is_dir():
-            path.rmdir()  # an empty folder may be replaced
+            path.rmdir()  # require_absent has checked that it is empty
         temporary.rename(path)
         sync(path.parent)
     finally:
@@ -58,14 +60,22 @@ def atomic_folder(path: Path) -> Generator[Path]:
 
 
 def remove_temporaries(folder: Path, names: Sequence[str]) -> None:
-    """Remove what ``atomic_file`` leaves of these files when its process is killed."""
+    """Remove the temporary files that ``atomic_file`` leaves if its process is killed.
+
+    Args:
+        folder: where the files are.
+        names: the names of the files that were to be written.
+    """
     for name in names:
         for path in folder.glob(f".{name}.*.tmp"):
             path.unlink(missing_ok=True)
 
 
 def sweep(folder: Path) -> None:
-    """Remove every temporary file and folder beneath a folder in which no other process writes."""
+    """Remove all temporary files and folders below a folder.
+
+    Call it only if no other process is writing there.
+    """
     for path in list(folder.rglob(".*.tmp")):
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
@@ -74,18 +84,18 @@ def sweep(folder: Path) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file whole, as UTF-8."""
+    """Write a UTF-8 text file atomically."""
     with atomic_file(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write a readable JSON file whole."""
+    """Write an indented JSON file atomically."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
 def read_json(path: Path) -> Any:
-    """Read a JSON file; an error names the file."""
+    """Read a JSON file. An error message contains the path."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
@@ -93,17 +103,32 @@ def read_json(path: Path) -> Any:
 
 
 def mapped_array(path: Path) -> NDArray[Any]:
-    """A ``.npy`` file, memory-mapped; no other format is read, and nothing unpickled."""
+    """Memory-map a ``.npy`` file. Other formats and pickled objects are refused."""
     try:
         return np.lib.format.open_memmap(path, mode="r")
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror or error}") from error
-    except _DAMAGED as error:
+    except _DAMAGED_HEADER_ERRORS as error:
         raise UserError(f"{path} is not a whole .npy file: {error}") from error
 
 
+def user_cache_folder() -> Path | None:
+    """Return the folder for files that speed up later runs, or None if there is no place for it.
+
+    It is the user's cache folder of the operating system (``~/.cache/unibct`` on Linux), or the
+    folder in the environment variable ``UNIBCT_CACHE``. Its content may be deleted at any time.
+    """
+    chosen_folder = os.environ.get(CACHE_VARIABLE)
+    if chosen_folder:
+        return Path(chosen_folder).absolute()
+    from platformdirs import user_cache_path
+
+    folder = user_cache_path("unibct", appauthor=False)
+    return folder if folder.is_absolute() else None  # relative: the user has no home folder
+
+
 def require_absent(path: Path) -> None:
-    """Refuse to write over what is there (an empty folder is fine)."""
+    """Raise a ``UserError`` if ``path`` exists and is not an empty folder."""
     if path.is_dir() and not any(path.iterdir()):
         return
     if path.exists():
@@ -117,13 +142,13 @@ def _umask() -> int:
 
 
 def sync(path: Path) -> None:
-    """Flush a file or a folder to the disk, where the system can."""
+    """Flush a file or a folder to the disk, if the system supports it."""
     if os.name == "nt" and path.is_dir():
         return
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
-    except OSError:  # some network file systems refuse it for folders
+    except OSError:  # some network file systems do not support it for folders
         if path.is_file():
             raise
     finally:

@@ -1,5 +1,11 @@
-"""Progress of long jobs: a bar with rate and time left in a terminal, plain lines in a pipe."""
+"""Progress of long jobs: bars in a terminal, otherwise plain lines.
 
+The lines go through the logger ``unibct.progress`` of Python's ``logging``. An application sees
+them in its own handlers if it passes ``Lines(stderr=False)`` as the progress and sets the logger's
+level to INFO. unibct itself adds no handler to any logger.
+"""
+
+import logging
 import os
 import sys
 import time
@@ -14,26 +20,28 @@ if TYPE_CHECKING:
 
 Advance: TypeAlias = Callable[[int], None]
 
+LOGGER = logging.getLogger("unibct.progress")
+
 
 class Progress(Protocol):
-    """What a long job reports to."""
+    """Where a long job reports its progress."""
 
     def task(
         self, label: str, total: int, unit: str = "images", *, done: int = 0, weight: float = 1.0
     ) -> AbstractContextManager[Advance]:
-        """Begin a piece of ``total`` units; call what it gives with the units just done.
+        """Begin a task. The context manager yields a function to call with the units just done.
 
         Args:
             label: what is being done.
-            total: units in all.
+            total: number of units in the task.
             unit: what is counted.
-            done: units that an earlier run had done.
+            done: units that an earlier run has done.
             weight: how much one unit counts in an overall bar.
         """
         ...
 
     def note(self, text: str) -> None:
-        """A line worth keeping."""
+        """Report a message."""
         ...
 
 
@@ -44,30 +52,43 @@ class Silent:
     def task(
         self, label: str, total: int, unit: str = "images", *, done: int = 0, weight: float = 1.0
     ) -> Generator[Advance]:
-        """Count nothing."""
+        """Yield a function that does nothing."""
         yield lambda count: None
 
     def note(self, text: str) -> None:
-        """Keep nothing."""
+        """Do nothing."""
 
 
 class Lines:
-    """Plain lines: one at the end of each task, and every ``every`` seconds.
+    """Plain lines: one at the end of each task, and one every ``every`` seconds.
+
+    Each line is a ``logging`` record. It goes to standard error or to a file, and also to the
+    logger ``unibct.progress``, where an application may have its own handlers.
 
     Args:
         every: seconds between two lines of a task.
-        log: a file that they are added to, with the time, instead of standard error.
+        log: a file to which the lines are appended, with the time.
+        stderr: whether the lines are printed to standard error; by default if there is no log.
     """
 
-    def __init__(self, every: float = 15.0, log: Path | None = None) -> None:
+    def __init__(
+        self, every: float = 15.0, log: Path | None = None, *, stderr: bool | None = None
+    ) -> None:
         self.every = every
         self.log = log
+        # These handlers belong to this object and not to the logger. So two objects never print
+        # each other's lines, and there is nothing to remove from the logger.
+        self._handlers: list[logging.Handler] = []
+        if stderr or (stderr is None and log is None):
+            self._handlers.append(_StderrHandler())
+        if log is not None:
+            self._handlers.append(_LogFileHandler(log))
 
     @contextmanager
     def task(
         self, label: str, total: int, unit: str = "images", *, done: int = 0, weight: float = 1.0
     ) -> Generator[Advance]:
-        """Report in lines."""
+        """Report a task in lines."""
         begin = last = time.monotonic()
         count = done
 
@@ -82,53 +103,77 @@ class Lines:
                 self.note(f"{label}: {count:,}/{total:,} {unit}, {rate:,.0f} {unit}/s, {left} left")
 
         yield advance
-        if count == done:  # nothing was left to do
+        if count == done:  # there was nothing left to do
             return
         seconds = max(time.monotonic() - begin, 1e-9)
         rate = (count - done) / seconds
         self.note(f"{label}: {count:,} {unit} in {clock(seconds)}, {rate:,.0f} {unit}/s")
 
     def note(self, text: str) -> None:
-        """Print a line."""
-        if self.log is None:
-            print(text, file=sys.stderr, flush=True)
-            return
-        self.log.parent.mkdir(parents=True, exist_ok=True)
-        with self.log.open("a", encoding="utf-8") as file:
-            file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
+        """Write a line."""
+        record = LOGGER.makeRecord(LOGGER.name, logging.INFO, __file__, 0, text, (), None, "note")
+        for handler in self._handlers:
+            handler.handle(record)
+        if LOGGER.isEnabledFor(logging.INFO):
+            LOGGER.handle(record)
+
+
+class _StderrHandler(logging.Handler):
+    """Prints the message to what ``sys.stderr`` is at that moment."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print(self.format(record), file=sys.stderr, flush=True)
+
+
+class _LogFileHandler(logging.Handler):
+    """Appends the time and the message to a file.
+
+    The file is opened for each line, so it needs no closing, and its folder is made with the
+    first line.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._path = path
+        self.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S"))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(f"{self.format(record)}\n")
 
 
 class Both:
-    """Reports to two at once."""
+    """Reports everything to two others."""
 
     def __init__(self, first: Progress, second: Progress) -> None:
-        self._all = (first, second)
+        self._receivers = (first, second)
 
     @contextmanager
     def task(
         self, label: str, total: int, unit: str = "images", *, done: int = 0, weight: float = 1.0
     ) -> Generator[Advance]:
-        """Count in both."""
+        """Begin the task in both."""
         with ExitStack() as stack:
             advances = [
-                stack.enter_context(one.task(label, total, unit, done=done, weight=weight))
-                for one in self._all
+                stack.enter_context(receiver.task(label, total, unit, done=done, weight=weight))
+                for receiver in self._receivers
             ]
 
             def advance(units: int) -> None:
-                for each in advances:
-                    each(units)
+                for advance_one in advances:
+                    advance_one(units)
 
             yield advance
 
     def note(self, text: str) -> None:
-        """Say it to both."""
-        for one in self._all:
-            one.note(text)
+        """Pass a message to both."""
+        for receiver in self._receivers:
+            receiver.note(text)
 
 
 class Bars:
-    """Live bars in a terminal; with ``overall``, one more for the whole job."""
+    """Live bars in a terminal; with ``overall``, one more bar for the whole job."""
 
     def __init__(self, overall: float | None = None) -> None:
         from rich.console import Console
@@ -144,7 +189,7 @@ class Bars:
             TimeRemainingColumn(elapsed_when_finished=True),
             console=Console(stderr=True),
         )
-        self._overall = (
+        self._overall_bar = (
             None if overall is None else self._bars.add_task("[bold]all", total=overall, unit="")
         )
 
@@ -159,21 +204,21 @@ class Bars:
     def task(
         self, label: str, total: int, unit: str = "images", *, done: int = 0, weight: float = 1.0
     ) -> Generator[Advance]:
-        """Show one more bar."""
+        """Show a bar for the task."""
         bar = self._bars.add_task(label, total=total, unit=unit)
 
         def advance(units: int) -> None:
             self._bars.advance(bar, units)
-            if self._overall is not None:
-                self._bars.advance(self._overall, units * weight)
+            if self._overall_bar is not None:
+                self._bars.advance(self._overall_bar, units * weight)
 
-        self._bars.update(bar, completed=done)  # a task that is done already shows as finished
-        if self._overall is not None and done:
-            self._bars.advance(self._overall, done * weight)
+        self._bars.update(bar, completed=done)  # shows a task that is already done as finished
+        if self._overall_bar is not None and done:
+            self._bars.advance(self._overall_bar, done * weight)
         yield advance
 
     def note(self, text: str) -> None:
-        """Print a line above the bars."""
+        """Print a message above the bars."""
         self._bars.console.print(text, highlight=False, markup=False)
 
 
@@ -181,36 +226,42 @@ class Bars:
 def terminal_progress(
     overall: float | None = None, logs: Path | None = None
 ) -> Generator[Progress]:
-    """Bars if standard error is a terminal, else lines.
+    """Yield bars if standard error is a terminal, otherwise lines.
+
+    If ``torchrun`` started several processes, only the first one reports to the terminal.
 
     Args:
         overall: the work of the whole job, for one more bar.
-        logs: a folder; where ``torchrun`` started several processes, each adds lines to a file of
-            its own in it, and the first alone reports to the terminal.
+        logs: a folder for log files. If ``torchrun`` started several processes, each appends its
+            lines to its own file there.
     """
-    with ExitStack() as stack:
-        shown: Progress = Silent()
-        if is_first_process():
-            shown = stack.enter_context(Bars(overall)) if sys.stderr.isatty() else Lines()
-        if logs is not None and os.environ.get("WORLD_SIZE", "1") != "1":
-            rank = int(os.environ.get("RANK", "0"))
-            shown = Both(shown, Lines(log=logs / f"rank-{rank:05}.log"))
-        yield shown
+    log = None
+    if logs is not None and os.environ.get("WORLD_SIZE", "1") != "1":
+        rank = int(os.environ.get("RANK", "0"))
+        log = logs / f"rank-{rank:05}.log"
+    if not is_first_process():
+        yield Silent() if log is None else Lines(log=log)
+    elif not sys.stderr.isatty():
+        yield Lines(log=log, stderr=True)
+    else:
+        with Bars(overall) as bars:
+            yield bars if log is None else Both(bars, Lines(log=log))
 
 
 def is_first_process() -> bool:
-    """Whether this process speaks for all that ``torchrun`` started."""
+    """Return whether this is the first process that ``torchrun`` started, or the only one."""
     return os.environ.get("RANK", "0") == "0"
 
 
 def clock(seconds: float) -> str:
-    """Minutes and seconds, with hours where there are any."""
+    """Return a duration as ``minutes:seconds``, or ``hours:minutes:seconds`` from one hour on."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 def _rate_column() -> "ProgressColumn":
+    """Return a column with the rate, such as ``1,200 images/s``."""
     from rich.progress import ProgressColumn
     from rich.text import Text
 

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from unibct.data.readers.table import describe_data, describe_data_briefly
 from unibct.data.scenarios import SCENARIOS
 from unibct.errors import UserError
 from unibct.maps.table import ADAPTERS, AdapterEntry
@@ -20,10 +21,8 @@ app = typer.Typer(
     name="unibct",
     help=(
         "Upgrade the model of a visual search without embedding the gallery again.\n\n"
-        "DATA is a folder root/<class>/<image> (PNG, JPEG, WebP; any size), a RecordIO file "
-        "train.rec, a list of lines `path label`, WebDataset shards-{000..012}.tar, or the "
-        "embedded set glyphs:train, glyphs:val, glyphs:test. Where it is not recognised, say "
-        "folder:PATH, recordio:PATH, list:PATH or webdataset:PATH. Start with `unibct demo`."
+        f"DATA is one of: {describe_data()}. If it is not recognised, write the prefix: folder:PATH. "
+        "Start with `unibct demo`."
     ),
     epilog="Each command explains itself: unibct train --help. Errors: exit code 2.",
     add_completion=False,
@@ -31,9 +30,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-DataArgument = Annotated[
-    str, typer.Argument(metavar="DATA", help="a folder, .rec, list, .tar, or glyphs:train|val|test")
-]
+DataArgument = Annotated[str, typer.Argument(metavar="DATA", help=describe_data_briefly())]
 ImagesOption = Annotated[
     Path | None,
     typer.Option("--images", metavar="LIST", help="only these images: one id per line"),

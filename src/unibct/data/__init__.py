@@ -1,4 +1,5 @@
-"""Images with their classes: how they are found, decoded, changed, loaded in batches and split.
+"""Images and their classes: image sets, decoding, augmentation, batches, splits, conversion.
 
-No model and no embedding lives here; what DATA may be on the command line is in ``readers``.
+``readers`` has a module for each layout that images may have on disk. Models and embeddings have
+their own packages.
 """

@@ -1,4 +1,4 @@
-"""Random changes of training images: drawn for a batch from a seeded generator, then made."""
+"""Random changes to training images: drawn from a seeded generator, then applied to a batch."""
 
 import math
 from dataclasses import dataclass, fields
@@ -14,14 +14,17 @@ _GREY = np.array([0.299, 0.587, 0.114], dtype=np.float32)
 
 @dataclass(frozen=True)
 class Changes:
-    """What is to be changed in each image of a batch; None: no change of that kind.
+    """The random changes to apply to each image of a batch. None means that kind is off.
 
     Attributes:
-        shift: (batch, 3) the largest shift, and pixels down and to the right from −it.
-        crop: (batch, 3) share of the area that stays, and where it lies, 0 to 1 each.
-        resolution: (batch,) of the size to which an image is shrunk; 1 leaves it.
-        colour: (batch, 3) factors of brightness, contrast and saturation.
-        flipped: (batch,) whether it is mirrored.
+        shift: (batch, 3) the largest shift s, then the shift down and to the right plus s, so
+            that both count from 0 to 2s.
+        crop: (batch, 3) the share of the area to keep, then the vertical and the horizontal
+            position of that part, each from 0 to 1.
+        resolution: (batch,) the factor by which an image is shrunk before it is enlarged again;
+            1 leaves it as it is.
+        colour: (batch, 3) factors for brightness, contrast and saturation.
+        flipped: (batch,) whether an image is mirrored.
     """
 
     shift: NDArray[np.int64] | None = None
@@ -30,10 +33,10 @@ class Changes:
     colour: NDArray[np.float64] | None = None
     flipped: NDArray[np.bool_] | None = None
 
-    def part(self, own: slice) -> "Changes":
-        """Those of a part of the batch."""
+    def part(self, rows: slice) -> "Changes":
+        """Return the changes for some rows of the batch."""
         values: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
-        return Changes(**{k: None if v is None else v[own] for k, v in values.items()})
+        return Changes(**{k: None if v is None else v[rows] for k, v in values.items()})
 
 
 def drawn_changes(
@@ -46,17 +49,17 @@ def drawn_changes(
     colour: float = 0.0,
     low_resolution: float = 0.0,
 ) -> Changes:
-    """Draw what is changed in each of ``count`` images.
+    """Draw random changes for each image of a batch.
 
     Args:
-        count: images of the batch.
-        rng: where every change is drawn from.
-        shift: move by up to so many pixels in both directions.
+        count: number of images in the batch.
+        rng: the source of all random numbers.
+        shift: move each image by up to this many pixels in both directions.
         flip: mirror each image with probability one half.
-        crop: cut off up to this share of the area, and stretch the rest.
-        colour: brightness, contrast and saturation times 1 ± up to this share.
-        low_resolution: shrink this share of the images to between a fifth and their size, and
-            enlarge them again.
+        crop: cut off up to this share of the area, and stretch the rest to the full size.
+        colour: multiply brightness, contrast and saturation by 1 ± up to this share.
+        low_resolution: shrink this share of the images to between 20 % and 100 % of their size,
+            and enlarge them again.
     """
     moves = crops = resolution = colours = flipped = None
     if shift:
@@ -76,7 +79,10 @@ def drawn_changes(
 
 
 def changed(pixels: Pixels, changes: Changes) -> Pixels:
-    """(batch, height, width, channels) with these changes; the given pixels stay as they are."""
+    """Return a (batch, height, width, channels) array with the changes applied.
+
+    The input is not modified. Without any change it is returned as it is.
+    """
     if changes.shift is not None:
         pixels = _shifted(pixels, changes.shift)
     if changes.crop is not None:
@@ -91,14 +97,15 @@ def changed(pixels: Pixels, changes: Changes) -> Pixels:
 
 
 def mirrored(pixels: Pixels) -> Pixels:
-    """Every image of a batch, left and right exchanged."""
+    """Return a view of (batch, height, width, channels) with left and right swapped."""
     return pixels[:, :, ::-1]
 
 
-def _cropped(pixels: Pixels, drawn: NDArray[np.float64]) -> Pixels:
+def _cropped(pixels: Pixels, crops: NDArray[np.float64]) -> Pixels:
+    """Cut a part out of each image and stretch it to the full size."""
     height, width = pixels.shape[1:3]
     result = np.empty_like(pixels)
-    for number, (image, (area, down, right)) in enumerate(zip(pixels, drawn.tolist(), strict=True)):
+    for number, (image, (area, down, right)) in enumerate(zip(pixels, crops.tolist(), strict=True)):
         side = math.sqrt(area)
         rows, columns = max(round(height * side), 1), max(round(width * side), 1)
         top = int(down * (height - rows + 1))
@@ -108,6 +115,7 @@ def _cropped(pixels: Pixels, drawn: NDArray[np.float64]) -> Pixels:
 
 
 def _blurred(pixels: Pixels, scales: NDArray[np.float64]) -> Pixels:
+    """Shrink the images whose scale is below 1, and enlarge them again."""
     height, width, channels = pixels.shape[1:]
     result = pixels.copy()
     for number in np.flatnonzero(scales < 1):
@@ -118,6 +126,7 @@ def _blurred(pixels: Pixels, scales: NDArray[np.float64]) -> Pixels:
 
 
 def _recoloured(pixels: Pixels, factors: NDArray[np.float64]) -> Pixels:
+    """Multiply brightness, contrast and, for colour images, saturation."""
     brightness, contrast, saturation = factors.astype(np.float32).T[:, :, None, None, None]
     values = pixels.astype(np.float32) * brightness
     mean = values.mean(axis=(1, 2, 3), keepdims=True)
@@ -129,11 +138,12 @@ def _recoloured(pixels: Pixels, factors: NDArray[np.float64]) -> Pixels:
 
 
 def _shifted(pixels: Pixels, moves: NDArray[np.int64]) -> Pixels:
-    """The border is repeated where an image moves away from it."""
+    """Move each image, and repeat its border where it moves away from it."""
     batch, height, width, _ = pixels.shape
     if not batch:
         return pixels
-    most = int(moves[0, 0])
-    padded = np.pad(pixels, ((0, 0), (most, most), (most, most), (0, 0)), mode="edge")
+    largest_shift = int(moves[0, 0])
+    border = (largest_shift, largest_shift)
+    padded = np.pad(pixels, ((0, 0), border, border, (0, 0)), mode="edge")
     windows = np.lib.stride_tricks.sliding_window_view(padded, (height, width), axis=(1, 2))
     return windows[np.arange(batch), moves[:, 1], moves[:, 2]].transpose(0, 2, 3, 1)

@@ -1,4 +1,4 @@
-"""Writing a data set in another layout; the encoded images stay as they are, to the byte."""
+"""Writing an image set in another layout. The bytes of the encoded images do not change."""
 
 import hashlib
 import json
@@ -9,17 +9,22 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from unibct.data.decoding import UnreadableImageError, decode, encode_png, image_suffix
+from unibct.data.decoding import (
+    UnreadableImageError,
+    decode,
+    encode_png,
+    image_suffix,
+    unreadable_images_error,
+)
 from unibct.data.image_set import ImageSet, Stamped
-from unibct.data.readers.record_file import RecordFile, pack_record, write_record
+from unibct.data.readers.record_format import RecordFile, pack_record, write_record
 from unibct.data.readers.recordio import CLASSES_FILE, PROPERTY_FILE
 from unibct.data.resumable_folder import ResumableFolder, resumable_folder
 from unibct.errors import UserError
 from unibct.progress import Progress, Silent
 
-_EXACT = 1 << 24  # above it float32 skips whole numbers
-_NAMED = 10  # unreadable images that an error names
-_SAVED = 4000  # images from one note of the progress to the next
+_LARGEST_EXACT = 1 << 24  # float32 cannot represent every integer above this
+_SAVE_EVERY = 4000  # images
 
 
 def convert(
@@ -32,146 +37,142 @@ def convert(
 ) -> int:
     """Write every image of a set to a new folder in another layout.
 
-    A run that was stopped or killed goes on when it is called again with the same set, if that
-    is made of files (``Stamped``).
+    A run that was stopped or killed is continued by the next call with the same set, if the set
+    is read from files (``Stamped``).
 
     Args:
         images: the set.
-        out: a new folder; it is there whole or not at all.
+        out: a new folder; it appears when it is complete.
         to: a name from ``LAYOUTS``.
-        skip_bad: leave images out that are no PNG, JPEG or WebP, instead of refusing.
-        progress: told of each image.
+        skip_bad: leave out images that are not PNG, JPEG or WebP, instead of raising an error.
+        progress: reports progress per image.
 
     Returns:
-        How many images were written.
+        The number of images written.
     """
     if to not in LAYOUTS:
         raise UserError(f"unknown layout {to!r}; choose one of {', '.join(LAYOUTS)}")
     progress = progress or Silent()
     with resumable_folder(out, _fingerprint(images, to), progress.note) as folder:
-        bad = _write_all(images, to, folder, progress)
-        written = len(images) - len(bad)
-        if bad and not (skip_bad and written):
-            more = f"; and {len(bad) - _NAMED} more" if len(bad) > _NAMED else ""
-            raise UserError(
-                f"{images.name} has {len(bad)} unreadable images: {'; '.join(bad[:_NAMED])}{more}. "
-                "Mend or remove, or leave them out with --skip-bad-images"
-            )
-    if bad:
-        progress.note(f"left out {len(bad)} unreadable images: {'; '.join(bad)}")
+        problems = _write_all(images, to, folder, progress)
+        written = len(images) - len(problems)
+        if problems and not (skip_bad and written):
+            raise unreadable_images_error(images.name, problems)
+    if problems:
+        progress.note(f"left out {len(problems)} unreadable images: {'; '.join(problems)}")
     return written
 
 
 def _fingerprint(images: ImageSet, to: str) -> str | None:
-    """Changes with the layout and with the set's images; None if these may change unseen."""
+    """Return a hash of the layout and the images; None if changes cannot be detected."""
     if not isinstance(images.encoded, Stamped):
         return None
-    state = hashlib.sha256(f"{to} {images.digest}".encode())
+    digest = hashlib.sha256(f"{to} {images.digest}".encode())
     for stamp in images.encoded.stamps(images.ids):
-        state.update(f"{stamp}\n".encode())
-    return state.hexdigest()
+        digest.update(f"{stamp}\n".encode())
+    return digest.hexdigest()
 
 
 def _write_all(images: ImageSet, to: str, folder: ResumableFolder, progress: Progress) -> list[str]:
-    """Write what is left to do, class by class, and name the images that are none."""
+    """Write the remaining images class by class, and return a text for each unreadable one."""
     order = np.argsort(images.labels, kind="stable")
-    log = folder.grow("bad.jsonl")
-    log.seek(0)
-    bad: dict[int, str] = dict(json.loads(line) for line in log)
-    before = order[: folder.done]
-    layout = LAYOUTS[to](images, folder, before[~np.isin(before, list(bad))])
+    problem_file = folder.grow("bad.jsonl")
+    problem_file.seek(0)
+    problems: dict[int, str] = dict(json.loads(line) for line in problem_file)
+    done_rows = order[: folder.done]
+    layout = LAYOUTS[to](images, folder, done_rows[~np.isin(done_rows, list(problems))])
     with progress.task(f"writing {to}", len(images), done=folder.done) as advance:
         for done, row in enumerate(map(int, order[folder.done :]), start=folder.done + 1):
             try:
-                data = _encoded(images, images.ids[row])
+                data = _encoded_image(images, images.ids[row])
                 suffix = image_suffix(data)
             except UnreadableImageError as error:
-                bad[row] = f"{images.ids[row]} ({error})"
-                log.write(f"{json.dumps([row, bad[row]])}\n".encode())
+                problems[row] = f"{images.ids[row]} ({error})"
+                problem_file.write(f"{json.dumps([row, problems[row]])}\n".encode())
             else:
                 layout.add(row, data, suffix)
             advance(1)
-            if done % _SAVED == 0:
+            if done % _SAVE_EVERY == 0:
                 folder.save(done)
     layout.finish()
-    return list(bad.values())
+    return list(problems.values())
 
 
-def _encoded(images: ImageSet, image_id: str) -> bytes:
+def _encoded_image(images: ImageSet, image_id: str) -> bytes:
     if images.encoded is None:
         return encode_png(images.read(image_id))
     return images.encoded(image_id)
 
 
 class Layout(Protocol):
-    """Writes images to a folder; it gets them class by class."""
+    """Writes images in a layout. The images come class by class."""
 
     def add(self, row: int, data: bytes, suffix: str) -> None:
-        """Write the encoded image of a row of the set."""
+        """Write the encoded image at a row of the set."""
         ...
 
     def finish(self) -> None:
-        """Write what comes after the last image."""
+        """Write what follows the last image."""
         ...
 
 
 class FolderLayout:
-    """``<class>/<image>``; the image is named after its id."""
+    """``<class>/<image>``; the file name is made from the image's id."""
 
     def __init__(
-        self, images: ImageSet, folder: ResumableFolder, before: NDArray[np.int64]
+        self, images: ImageSet, folder: ResumableFolder, done_rows: NDArray[np.int64]
     ) -> None:
         for name in images.class_names:
             if not name or name.startswith(".") or any(mark in name for mark in "/\\\0"):
                 raise UserError(f"class {name!r} of {images.name} cannot be a folder's name")
         self._images = images
         self._folder = folder.data
-        self._log = folder.grow("names.txt")
-        self._log.seek(0)
-        self._names = {line.decode().removesuffix("\n") for line in self._log}
+        self._name_file = folder.grow("names.txt")
+        self._name_file.seek(0)
+        self._names = {line.decode().removesuffix("\n") for line in self._name_file}
 
     def add(self, row: int, data: bytes, suffix: str) -> None:
         """Write a file."""
         class_name = self._images.class_names[int(self._images.labels[row])]
-        tail = self._images.ids[row].removeprefix(f"{class_name}/").replace("/", "_")
-        tail = tail.lstrip(".")  # hidden files are no images
-        if not tail.lower().endswith((suffix, suffix.replace("jpg", "jpeg"))):
-            tail += suffix
-        name = f"{class_name}/{tail}"
+        file_name = self._images.ids[row].removeprefix(f"{class_name}/").replace("/", "_")
+        file_name = file_name.lstrip(".")  # because readers ignore hidden files
+        if not file_name.lower().endswith((suffix, suffix.replace("jpg", "jpeg"))):
+            file_name += suffix
+        name = f"{class_name}/{file_name}"
         if name in self._names:
             raise UserError(f"{self._images.name}: two images would be called {name}; rename one")
         self._names.add(name)
-        self._log.write(f"{name}\n".encode())
+        self._name_file.write(f"{name}\n".encode())
         (self._folder / class_name).mkdir(exist_ok=True)
         (self._folder / name).write_bytes(data)
 
     def finish(self) -> None:
-        """All is there."""
+        """Do nothing: this layout has only images."""
 
 
 class RecordioLayout:
-    """``train.rec``, ``train.idx`` and ``property`` in InsightFace's layout, and the class names.
+    """InsightFace's layout: ``train.rec``, ``train.idx``, ``property``, and ``classes.txt``.
 
-    Keys 1…N are the images, class by class; then a record for each class with its range of keys,
-    and last, with key 0, the range of those.
+    The records with the keys 1…N are the images, class by class. Then each class has a record with
+    the range of its images' keys. The last record, with key 0, has the range of the classes' keys.
     """
 
     def __init__(
-        self, images: ImageSet, folder: ResumableFolder, before: NDArray[np.int64]
+        self, images: ImageSet, folder: ResumableFolder, done_rows: NDArray[np.int64]
     ) -> None:
-        if len(images) + len(images.class_names) + 1 >= _EXACT:
+        if len(images) + len(images.class_names) + 1 >= _LARGEST_EXACT:
             raise UserError(
-                f"{images.name} has {len(images):,} images: above {_EXACT:,} the layout's float "
-                "keys are no longer exact; split the set into several files"
+                f"{images.name} has {len(images):,} images: above {_LARGEST_EXACT:,} the layout's "
+                "float keys are no longer exact; split the set into several files"
             )
         self._images = images
         self._folder = folder.data
         self._records = folder.grow("data/train.rec")
         self._index = folder.grow("data/train.idx")
-        labels, counts = np.unique(images.labels[before], return_counts=True)
-        self._labels: list[int] = labels.tolist()  # of the classes that have an image
-        self._counts: list[int] = counts.tolist()
-        self._key = len(before)
+        labels, counts = np.unique(images.labels[done_rows], return_counts=True)
+        self._labels: list[int] = labels.tolist()  # the classes that have an image so far
+        self._counts: list[int] = counts.tolist()  # how many images each of them has
+        self._key = len(done_rows)
 
     def add(self, row: int, data: bytes, suffix: str) -> None:
         """Write the record of an image."""
@@ -184,16 +185,16 @@ class RecordioLayout:
         self._write(self._key, data, float(len(self._labels) - 1))
 
     def finish(self) -> None:
-        """Write the records about classes, and the small files."""
-        identities, first = self._key + 1, 1
-        for key, count in enumerate(self._counts, start=identities):
-            self._write(key, b"", [float(first), float(first + count)])
-            first += count
-        self._write(0, b"", [float(identities), float(identities + len(self._counts))])
+        """Write the records of the classes, and the small files."""
+        class_key, image_key = self._key + 1, 1  # the first key of the classes, and of a class
+        for key, count in enumerate(self._counts, start=class_key):
+            self._write(key, b"", [float(image_key), float(image_key + count)])
+            image_key += count
+        self._write(0, b"", [float(class_key), float(class_key + len(self._counts))])
         self._records.flush()
-        height, width = _shape(self._folder / "train.rec")
-        size = f"{len(self._labels)},{height},{width}"
-        (self._folder / PROPERTY_FILE).write_text(size, encoding="ascii")
+        height, width = _first_image_size(self._folder / "train.rec")
+        properties = f"{len(self._labels)},{height},{width}"
+        (self._folder / PROPERTY_FILE).write_text(properties, encoding="ascii")
         names = "".join(f"{self._images.class_names[label]}\n" for label in self._labels)
         (self._folder / CLASSES_FILE).write_text(names, encoding="utf-8", newline="\n")
 
@@ -202,8 +203,8 @@ class RecordioLayout:
         self._index.write(f"{key}\t{offset}\n".encode())
 
 
-def _shape(records: Path) -> tuple[int, int]:
-    """Height and width of the first image that can be decoded; zeros if none can."""
+def _first_image_size(records: Path) -> tuple[int, int]:
+    """Return height and width of the first image that can be decoded; (0, 0) if none can."""
     file = RecordFile(records)
     for offset in file.scan():
         try:

@@ -1,6 +1,7 @@
-"""One encoded image: decoding it, and fitting it to what a model takes."""
+"""Decoding a single image, and resizing it to the input of a model."""
 
 import io
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,20 +12,32 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from unibct.errors import UserError
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
-_FORMATS = ("PNG", "JPEG", "WEBP")  # Pillow's other decoders stay out of reach of user files
-_MOST_PIXELS = 178_956_970  # Pillow's own limit, against small files that fill the memory
+_FORMATS = ("PNG", "JPEG", "WEBP")  # Pillow's other decoders are never used on user files
+_MAX_PIXELS = 178_956_970  # Pillow's limit: a small file must not fill the memory
+_NAMED_IN_ERROR = 10  # an error names this many unreadable images, and then says "and n more"
 
 Pixels = NDArray[np.uint8]
 
 
 class UnreadableImageError(UserError):
-    """The bytes are not a whole PNG, JPEG or WebP image."""
+    """Raised if bytes are not a complete PNG, JPEG or WebP image."""
+
+
+def unreadable_images_error(set_name: str, problems: Sequence[str]) -> UserError:
+    """Return the error for a set with unreadable images; ``problems`` has one text for each."""
+    named = "; ".join(problems[:_NAMED_IN_ERROR])
+    more = len(problems) - _NAMED_IN_ERROR
+    return UserError(
+        f"{set_name} has {len(problems)} unreadable image{'s' if len(problems) > 1 else ''}: "
+        f"{named}{f'; and {more} more' if more > 0 else ''}. "
+        "Repair or remove them, or leave them out with --skip-bad-images"
+    )
 
 
 def decode(data: bytes) -> Pixels:
-    """Pixels of a PNG, JPEG or WebP image: (height, width) if grey, else (height, width, 3).
+    """Decode a PNG, JPEG or WebP image to (height, width) if grey, else (height, width, 3).
 
-    Transparent areas become white; the EXIF orientation is applied.
+    Transparent areas become white. The EXIF orientation is applied.
     """
     if not data:
         raise UnreadableImageError("the file is empty")
@@ -40,7 +53,7 @@ def decode(data: bytes) -> Pixels:
 
 
 def image_suffix(data: bytes) -> str:
-    """``.jpg``, ``.png`` or ``.webp``, by the first bytes; nothing is decoded."""
+    """Return ``.jpg``, ``.png`` or ``.webp``, judged by the first bytes. Nothing is decoded."""
     if data[:3] == b"\xff\xd8\xff":
         return ".jpg"
     if data[:8] == b"\x89PNG\r\n\x1a\n":
@@ -51,17 +64,17 @@ def image_suffix(data: bytes) -> str:
 
 
 def encode_png(pixels: Pixels) -> bytes:
-    """A PNG file of some pixels."""
+    """Return the bytes of a PNG file with these pixels."""
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, "PNG")
     return file.getvalue()
 
 
 def _decode_jpeg(data: bytes) -> Pixels:
-    """JPEG by libjpeg-turbo, about twice as fast as Pillow."""
+    """Decode a JPEG with libjpeg-turbo, about twice as fast as Pillow."""
     height, width, colorspace, _ = simplejpeg.decode_jpeg_header(data)
-    if int(height) * int(width) > _MOST_PIXELS:
-        raise UnreadableImageError(f"{width}×{height} pixels are more than {_MOST_PIXELS:,}")
+    if int(height) * int(width) > _MAX_PIXELS:
+        raise UnreadableImageError(f"{width}×{height} pixels are more than {_MAX_PIXELS:,}")
     if colorspace == "Gray":
         return simplejpeg.decode_jpeg(data, colorspace="GRAY")[:, :, 0]
     if colorspace in ("YCbCr", "RGB"):
@@ -71,29 +84,29 @@ def _decode_jpeg(data: bytes) -> Pixels:
 
 
 def pillow_pixels(image: Image.Image) -> Pixels:
-    """The pixels of a Pillow image, as ``decode`` gives them."""
+    """Return the pixels of a Pillow image in the form that ``decode`` returns."""
     image.load()
     image = ImageOps.exif_transpose(image)
-    if image.mode.startswith("I"):  # 16 bits a pixel
-        wide = np.asarray(image).astype(np.int64)
-        return (wide >> 8).clip(0, 255).astype(np.uint8)
+    if image.mode.startswith("I"):  # 16 bits per pixel
+        pixels_16_bit = np.asarray(image).astype(np.int64)
+        return (pixels_16_bit >> 8).clip(0, 255).astype(np.uint8)
     if image.has_transparency_data:
         image = image.convert("RGBA")
-        paper = Image.new("RGBA", image.size, "white")
-        image = Image.alpha_composite(paper, image).convert("RGB")
+        background = Image.new("RGBA", image.size, "white")
+        image = Image.alpha_composite(background, image).convert("RGB")
     if image.mode in ("1", "L"):
         return np.asarray(image.convert("L"))
     return np.asarray(image.convert("RGB"))
 
 
 def fit(pixels: NDArray[Any], height: int, width: int, channels: int) -> Pixels:
-    """Pixels as (height, width, channels): grey or colour as asked, stretched to the size.
+    """Return an image as (height, width, channels): resized, and converted to grey or colour.
 
     Args:
         pixels: uint8, (h, w), (h, w, 1) or (h, w, 3).
-        height: rows wanted.
-        width: columns wanted.
-        channels: 1 or 3.
+        height: rows of the result.
+        width: columns of the result; the image is stretched if its sides have another ratio.
+        channels: 1 for grey, 3 for colour.
     """
     if pixels.ndim == 3 and pixels.shape[2] == 1:
         pixels = pixels[:, :, 0]

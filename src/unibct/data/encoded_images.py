@@ -1,4 +1,7 @@
-"""Image sets whose images are encoded files somewhere: in a folder, a record, an archive."""
+"""What readers build image sets from: encoded images in files, checked ids, class names.
+
+An encoded image is the bytes of a PNG, JPEG or WebP file; it is decoded when it is read.
+"""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -12,12 +15,12 @@ from unibct.data.decoding import Pixels, UnreadableImageError, decode
 from unibct.data.image_set import EncodedSource, ImageSet
 from unibct.errors import UserError
 
-_MOST_DIGITS = 1000  # of a number; what is longer is a word (Python refuses to convert it)
+_MAX_DIGITS = 1000  # a label with more digits is a word: Python would refuse to convert it
 
 
 @dataclass(frozen=True)
-class _Decoded:
-    """Decodes what an encoded source gives; goes with it to other processes."""
+class _DecodingSource:
+    """A pixel source that decodes the images of an encoded source. It can be pickled."""
 
     encoded: EncodedSource
 
@@ -32,51 +35,59 @@ def encoded_set(
     class_names: tuple[str, ...],
     encoded: EncodedSource,
 ) -> ImageSet:
-    """An image set that decodes its images when they are read."""
-    return ImageSet(name, ids, labels, class_names, _Decoded(encoded), encoded)
+    """Return an image set that decodes its images when they are read."""
+    return ImageSet(name, ids, labels, class_names, _DecodingSource(encoded), encoded)
 
 
 @dataclass(frozen=True)
 class FileSource:
-    """The bytes of files beneath a folder; an id is a path."""
+    """The encoded images in the files below a folder; an id is a path relative to it."""
 
     root: Path
 
     def __call__(self, image_id: str) -> bytes:
-        """A file's bytes."""
+        """Return the bytes of a file."""
         try:
             return (self.root / image_id).read_bytes()
         except OSError as error:
             raise UnreadableImageError(error.strerror or str(error)) from error
 
     def stamps(self, image_ids: Sequence[str]) -> Iterator[str]:
-        """Of each file."""
+        """Return the stamp of each file."""
         return (file_stamp(os.path.join(self.root, image_id)) for image_id in image_ids)
 
 
 def file_stamp(path: str | Path) -> str:
-    """Size and time of the last change of a file; empty if it is not there."""
+    """Return the size and modification time of a file as text; empty if it does not exist."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return ""
-    return f"{found.st_size} {found.st_mtime_ns}"
+    return f"{status.st_size} {status.st_mtime_ns}"
 
 
 def classes_of(words: Sequence[str]) -> tuple[tuple[str, ...], NDArray[np.int64]]:
-    """The class names among labels (numbers in their order, then words), and each one's index."""
+    """Return the class names and the labels of images whose classes are given as words.
 
-    def order(word: str) -> tuple[int, int, str]:
-        is_number = word.isdecimal() and len(word) <= _MOST_DIGITS
+    Args:
+        words: the class of each image.
+
+    Returns:
+        The class names, first numbers by value and then other words by alphabet, and
+        (images,) int64, the index of each image's class.
+    """
+
+    def sort_key(word: str) -> tuple[int, int, str]:
+        is_number = word.isdecimal() and len(word) <= _MAX_DIGITS
         return (0, int(word), word) if is_number else (1, 0, word)
 
-    names = sorted(set(words), key=order)
-    index = {word: i for i, word in enumerate(names)}
-    return tuple(names), np.array([index[word] for word in words], dtype=np.int64)
+    class_names = sorted(set(words), key=sort_key)
+    label_of = {word: label for label, word in enumerate(class_names)}
+    return tuple(class_names), np.array([label_of[word] for word in words], dtype=np.int64)
 
 
 def checked_id(image_id: str) -> str:
-    """An id must fit on one line of a UTF-8 list file."""
+    """Return the id, if it fits on one line of a UTF-8 list file; else raise a ``UserError``."""
     if any(mark in image_id for mark in "\n\r\0"):
         raise UserError(f"{image_id!r} has a line break or a zero byte in its name; rename it")
     try:

@@ -1,4 +1,4 @@
-"""An image set: ids, labels, and a way to read the pixels of each image."""
+"""The image set: ids, labels, and a function that reads the pixels of an image."""
 
 import hashlib
 from collections.abc import Iterable, Sequence
@@ -18,7 +18,11 @@ class PixelSource(Protocol):
     """Reads the pixels of one image by its id."""
 
     def __call__(self, image_id: str) -> Pixels:
-        """(height, width) or (height, width, 3), uint8; an ``UnreadableImageError`` if damaged."""
+        """Return (height, width) or (height, width, 3) uint8.
+
+        Raises:
+            UnreadableImageError: if the image is damaged.
+        """
         ...
 
 
@@ -26,16 +30,20 @@ class EncodedSource(Protocol):
     """Reads the encoded bytes of one image by its id."""
 
     def __call__(self, image_id: str) -> bytes:
-        """A PNG, JPEG or WebP file's bytes; an ``UnreadableImageError`` if they are not there."""
+        """Return the bytes of a PNG, JPEG or WebP file.
+
+        Raises:
+            UnreadableImageError: if they cannot be read.
+        """
         ...
 
 
 @runtime_checkable
 class Stamped(Protocol):
-    """An encoded source that can tell, without reading them, whether images have changed."""
+    """An encoded source that can detect changed images without reading them."""
 
     def stamps(self, image_ids: Sequence[str]) -> Iterable[str]:
-        """What changes when one of the images does: size and time of the files they are in."""
+        """Return texts that change if an image changes: size and time of the files."""
         ...
 
 
@@ -44,12 +52,12 @@ class ImageSet:
     """Images in a fixed order, each with an id and a class.
 
     Attributes:
-        name: how the user named the set; used in messages.
+        name: what the user called the set, for messages.
         ids: one unique name per image, such as ``class/image.jpg``.
-        labels: (images,) int64, indices into ``class_names``, without gaps.
-        class_names: one per class.
-        read: gives an image's pixels by its id.
-        encoded: gives an image's encoded bytes by its id; None if it was never a file.
+        labels: (images,) int64, indices into ``class_names``. Each class has an image.
+        class_names: one name per class.
+        read: returns the pixels of an image by its id.
+        encoded: returns the encoded bytes of an image by its id; None if there are only pixels.
     """
 
     name: str
@@ -63,26 +71,29 @@ class ImageSet:
         return len(self.ids)
 
     def select(self, indices: NDArray[Any] | Sequence[int]) -> "ImageSet":
-        """Some of the images; classes without an image go, the others keep their order."""
+        """Return a set of some of the images.
+
+        Classes without an image are dropped. The other classes keep their order.
+        """
         rows: list[int] = np.asarray(indices, dtype=np.int64).tolist()
-        kept, labels = np.unique(self.labels[rows], return_inverse=True)
+        old_labels, labels = np.unique(self.labels[rows], return_inverse=True)
         return ImageSet(
             self.name,
             tuple(self.ids[i] for i in rows),
             labels.astype(np.int64),
-            tuple(self.class_names[int(c)] for c in kept),
+            tuple(self.class_names[int(label)] for label in old_labels),
             self.read,
             self.encoded,
         )
 
     @cached_property
     def position(self) -> dict[str, int]:
-        """The index of each id."""
+        """The index of each id in ``ids``."""
         return {image_id: i for i, image_id in enumerate(self.ids)}
 
     @cached_property
     def digest(self) -> str:
-        """Changes with the images' ids, their order or their classes (not with their pixels)."""
+        """A hash of the ids, their order and their classes, but not of the pixels."""
         state = hashlib.sha256()
         for image_id, label in zip(self.ids, self.labels, strict=True):
             state.update(f"{image_id}\0{self.class_names[label]}\n".encode())
@@ -90,7 +101,10 @@ class ImageSet:
 
 
 def select_listed(images: ImageSet, list_file: Path) -> ImageSet:
-    """The images that a list file names, one id per line (`unibct split` writes such lists)."""
+    """Return the images whose ids are in a list file, in the order of the set.
+
+    The file has one id per line. `unibct split` writes such files.
+    """
     try:
         lines = list_file.read_text(encoding="utf-8-sig").split("\n")
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Pixels of an image set in batches, decoded by threads, kept in memory where they fit."""
+"""Batches of pixels: decoded by threads, and kept in memory if they fit."""
 
 import hashlib
 import os
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from unibct.data.decoding import Pixels, UnreadableImageError, fit
+from unibct.data.decoding import Pixels, UnreadableImageError, fit, unreadable_images_error
 from unibct.data.image_set import ImageSet
 from unibct.errors import UserError
 from unibct.progress import Progress, Silent
@@ -19,22 +19,25 @@ from unibct.progress import Progress, Silent
 if TYPE_CHECKING:
     from unibct.distributed.ranks import Ranks
 
-MEMORY = 2 << 30  # bytes of pixels that are kept rather than decoded in every epoch
-MEMORY_VARIABLE = "UNIBCT_PIXEL_MEMORY"  # another number of bytes, for this process
-_DIGEST = 16  # bytes
-_NAMED = 10  # unreadable images that an error names before it says "and n more"
+MEMORY = 2 << 30  # bytes; pixels that need more are decoded in every epoch
+MEMORY_VARIABLE = "UNIBCT_PIXEL_MEMORY"  # environment variable: another number of bytes
+_DIGEST_BYTES = 16  # of the digest of an image's pixels
+_IMAGES_PER_JOB = 256  # that a thread reads in one go when all images are read
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class PixelBatches:
-    """The pixels of ``images``, each fitted to (height, width, channels).
+    """The pixels of ``images``, each resized to (height, width, channels).
 
     Attributes:
         images: the set, without unreadable images.
-        unreadable: the ids of images that were left out.
-        digest: changes with any image's pixels, id, class or place.
+        height: rows of each image.
+        width: columns of each image.
+        channels: 1 or 3.
+        unreadable: the ids of the images that were left out.
+        digest: a hash of all pixels, ids and classes and their order.
     """
 
     images: ImageSet
@@ -43,66 +46,67 @@ class PixelBatches:
     channels: int
     unreadable: tuple[str, ...]
     digest: str
-    _kept: Pixels | None
+    _in_memory: Pixels | None  # (images, height, width, channels), if they fit
 
     def batches(self, order: NDArray[np.int64], batch_size: int) -> Iterator[Pixels]:
-        """(batch, height, width, channels) for consecutive pieces of ``order``."""
-        pieces = (order[i : i + batch_size] for i in range(0, len(order), batch_size))
-        yield from self.prepared((piece, _as_they_are) for piece in pieces)
+        """Yield (batch, height, width, channels) arrays for consecutive parts of ``order``."""
+        parts = (order[i : i + batch_size] for i in range(0, len(order), batch_size))
+        yield from self.prepared((rows, _unchanged) for rows in parts)
 
     def prepared(
         self,
         jobs: Iterable[tuple[NDArray[np.int64], Callable[[Pixels], T]]],
         workers: int | None = None,
     ) -> Iterator[T]:
-        """What each job makes of the pixels of its rows, in the order of the jobs.
+        """Yield the result of each job, in the order of the jobs.
 
         Args:
-            jobs: rows, and what is done with their pixels, in a thread; taken up in order, a few
-                ahead of the one in use. Random numbers are to be drawn here, not in the thread.
-            workers: threads that read ahead; 0: none; by default one per core, and none if the
-                pixels are in memory.
+            jobs: pairs of rows and a function, which a thread calls with the rows' pixels. The
+                iterable is read a few jobs ahead. If a job needs random numbers, draw them in the
+                iterable: the order in which the threads run is not fixed.
+            workers: threads that read ahead; 0 means that nothing is read ahead. By default one
+                thread per core, or none if the pixels are in memory.
         """
         if workers is None:
-            workers = 0 if self._kept is not None else _threads()
+            workers = 0 if self._in_memory is not None else _threads()
         if workers == 0:
             for rows, prepare in jobs:
                 yield prepare(self._pixels(rows))
             return
         with ThreadPoolExecutor(workers) as pool:
-            waiting: deque[Future[T]] = deque()
+            results: deque[Future[T]] = deque()
             try:
                 for rows, prepare in jobs:
-                    waiting.append(pool.submit(self._prepare, rows, prepare))
-                    if len(waiting) > workers:
-                        yield waiting.popleft().result()
-                while waiting:
-                    yield waiting.popleft().result()
-            finally:  # whoever took the batches stopped early
-                for future in waiting:
-                    future.cancel()
+                    results.append(pool.submit(self._prepare, rows, prepare))
+                    if len(results) > workers:
+                        yield results.popleft().result()
+                while results:
+                    yield results.popleft().result()
+            finally:  # the caller may stop early
+                for result in results:
+                    result.cancel()
 
     def _prepare(self, rows: NDArray[np.int64], prepare: Callable[[Pixels], T]) -> T:
         return prepare(self._pixels(rows))
 
     def _pixels(self, rows: NDArray[np.int64]) -> Pixels:
-        if self._kept is not None:
-            return self._kept[rows]
+        if self._in_memory is not None:
+            return self._in_memory[rows]
         return np.stack([self._read(int(row)) for row in rows])
 
     def _read(self, index: int) -> Pixels:
         try:
-            return _read_fitted(self.images, index, self.height, self.width, self.channels)
+            return _read_image(self.images, index, (self.height, self.width, self.channels))
         except UnreadableImageError as error:
             raise UserError(f"{self.images.ids[index]} cannot be read: {error}") from error
 
 
-def _as_they_are(pixels: Pixels) -> Pixels:
+def _unchanged(pixels: Pixels) -> Pixels:
     return pixels
 
 
 def unread_pixels(images: ImageSet, height: int, width: int, channels: int) -> PixelBatches:
-    """The same without a look at any image: each is decoded when it is used, and not kept."""
+    """Return batches of pixels without reading any image now: each is decoded when it is used."""
     return PixelBatches(images, height, width, channels, (), images.digest, None)
 
 
@@ -117,101 +121,124 @@ def read_pixels(
     progress: Progress | None = None,
     ranks: "Ranks | None" = None,
 ) -> PixelBatches:
-    """Decode every image once: find the unreadable ones, and keep the pixels if they fit.
+    """Decode every image once, to find the unreadable ones, and keep the pixels if they fit.
 
     Args:
         images: the set.
-        height: rows that the model takes.
-        width: columns that it takes.
+        height: rows of the model's input.
+        width: columns of the model's input.
         channels: 1 or 3.
-        skip_bad: leave unreadable images out instead of refusing.
-        memory: bytes up to which the pixels are kept; by default 2 GiB, or what the environment
-            variable UNIBCT_PIXEL_MEMORY says.
-        progress: told of each image.
-        ranks: processes that read the same set and divide the work.
+        skip_bad: leave out unreadable images instead of raising an error.
+        memory: keep the pixels if they need at most this many bytes; by default 2 GiB, or the
+            number in the environment variable UNIBCT_PIXEL_MEMORY.
+        progress: reports progress per image.
+        ranks: the processes that read the same set and share the work.
     """
-    shape = (len(images), height, width, channels)
     memory = pixel_memory() if memory is None else memory
-    kept = np.empty(shape, dtype=np.uint8) if int(np.prod(shape)) <= memory else None
-    unreadable: dict[int, str] = {}
-    # Of each image a digest of its pixels, and at the end whether it cannot be read.
-    looks = np.zeros((len(images), _DIGEST + 1), dtype=np.uint8)
-
-    def read(index: int) -> None:
-        try:
-            pixels = _read_fitted(images, index, height, width, channels)
-            digest = hashlib.blake2b(pixels.tobytes(), digest_size=_DIGEST).digest()
-            looks[index, :-1] = np.frombuffer(digest, dtype=np.uint8)
-            if kept is not None:
-                kept[index] = pixels
-        except UnreadableImageError as error:
-            unreadable[index] = str(error)
-            looks[index, -1] = 1
-
-    def read_all(indices: range) -> None:
-        for index in indices:
-            read(index)
-
-    # Pixels that are kept must be read by each rank; else each looks at its share.
-    shared = ranks is not None and kept is None
-    own = ranks.share(len(images)) if ranks is not None and shared else range(len(images))
-    with (progress or Silent()).task("reading images", len(images), weight=0.0) as advance:
-        if len(own) <= 256:
-            read_all(own)
-            advance(len(images))
-        else:
-            pieces = [own[i : i + 256] for i in range(0, len(own), 256)]
-            with ThreadPoolExecutor(_threads()) as pool:
-                for piece, _ in zip(pieces, pool.map(read_all, pieces), strict=True):
-                    advance(len(piece) * len(images) // len(own))
-    if ranks is not None and shared:
-        looks = ranks.summed_array(looks)
-        for index in np.flatnonzero(looks[:, -1]).tolist():
-            unreadable.setdefault(index, "found by another process")
-    digests = looks[:, :-1]
-    if not unreadable:
-        digest = _digest(images, digests)
-        return PixelBatches(images, height, width, channels, (), digest, kept)
-    bad = sorted(unreadable)
+    scan = _Scan(images, (height, width, channels), memory)
+    scan.run(progress or Silent(), ranks)
+    bad_rows = sorted(scan.problems)
+    if not bad_rows:
+        digest = _set_digest(images, scan.pixel_digests)
+        return PixelBatches(images, height, width, channels, (), digest, scan.pixels)
     if not skip_bad:
-        named = "; ".join(f"{images.ids[i]} ({unreadable[i]})" for i in bad[:_NAMED])
-        more = f"; and {len(bad) - _NAMED} more" if len(bad) > _NAMED else ""
-        raise UserError(
-            f"{images.name} has {len(bad)} unreadable image{'s' if len(bad) > 1 else ''}: "
-            f"{named}{more}. Mend or remove, or leave them out with --skip-bad-images"
-        )
-    good = np.setdiff1d(np.arange(len(images)), bad)
-    if not len(good):
+        problems = [f"{images.ids[row]} ({scan.problems[row]})" for row in bad_rows]
+        raise unreadable_images_error(images.name, problems)
+    good_rows = np.setdiff1d(np.arange(len(images)), bad_rows)
+    if not len(good_rows):
         raise UserError(f"{images.name}: not one of its {len(images)} images can be read")
-    remaining = images.select(good)
-    names = tuple(images.ids[i] for i in bad)
+    bad_ids = tuple(images.ids[row] for row in bad_rows)
     if progress is not None:
-        progress.note(f"left out {len(bad)} unreadable images of {images.name}: {', '.join(names)}")
-    digest = _digest(remaining, digests[good])
-    kept = None if kept is None else kept[good]
-    return PixelBatches(remaining, height, width, channels, names, digest, kept)
+        progress.note(
+            f"left out {len(bad_ids)} unreadable images of {images.name}: {', '.join(bad_ids)}"
+        )
+    readable = images.select(good_rows)
+    digest = _set_digest(readable, scan.pixel_digests[good_rows])
+    pixels = None if scan.pixels is None else scan.pixels[good_rows]
+    return PixelBatches(readable, height, width, channels, bad_ids, digest, pixels)
+
+
+class _Scan:
+    """One pass over all images of a set.
+
+    Attributes:
+        pixels: (images, height, width, channels), or None if they need too much memory.
+        problems: for each row whose image is unreadable, what is wrong with it.
+    """
+
+    def __init__(self, images: ImageSet, size: tuple[int, int, int], memory: int) -> None:
+        self._images = images
+        self._size = size
+        shape = (len(images), *size)
+        self.pixels = np.empty(shape, dtype=np.uint8) if int(np.prod(shape)) <= memory else None
+        self.problems: dict[int, str] = {}
+        # Each row has the digest of an image's pixels, and at the end a 1 if it is unreadable.
+        # One array, so that ranks exchange it in one step.
+        self._findings = np.zeros((len(images), _DIGEST_BYTES + 1), dtype=np.uint8)
+
+    @property
+    def pixel_digests(self) -> NDArray[np.uint8]:
+        """(images, 16) a digest of each image's pixels."""
+        return self._findings[:, :-1]
+
+    def run(self, progress: Progress, ranks: "Ranks | None") -> None:
+        """Read all images; if the pixels are not kept, the ranks share the work."""
+        total = len(self._images)
+        # If the pixels are kept, each rank needs all of them.
+        shares_work = ranks is not None and self.pixels is None
+        rows = ranks.share(total) if ranks is not None and shares_work else range(total)
+        with progress.task("reading images", total, weight=0.0) as advance:
+            if len(rows) <= _IMAGES_PER_JOB:
+                self._read_rows(rows)
+                advance(total)
+            else:
+                jobs = [rows[i : i + _IMAGES_PER_JOB] for i in range(0, len(rows), _IMAGES_PER_JOB)]
+                with ThreadPoolExecutor(_threads()) as pool:
+                    for job, _ in zip(jobs, pool.map(self._read_rows, jobs), strict=True):
+                        advance(len(job) * total // len(rows))
+        if ranks is not None and shares_work:
+            self._findings = ranks.summed_array(self._findings)
+            for row in np.flatnonzero(self._findings[:, -1]).tolist():
+                self.problems.setdefault(row, "found by another process")
+
+    def _read_rows(self, rows: range) -> None:
+        for row in rows:
+            self._read(row)
+
+    def _read(self, row: int) -> None:
+        try:
+            pixels = _read_image(self._images, row, self._size)
+        except UnreadableImageError as error:
+            self.problems[row] = str(error)
+            self._findings[row, -1] = 1
+            return
+        digest = hashlib.blake2b(pixels.tobytes(), digest_size=_DIGEST_BYTES).digest()
+        self._findings[row, :-1] = np.frombuffer(digest, dtype=np.uint8)
+        if self.pixels is not None:
+            self.pixels[row] = pixels
 
 
 def pixel_memory() -> int:
-    """Bytes of pixels that this process may keep."""
-    wanted = os.environ.get(MEMORY_VARIABLE, str(MEMORY))
-    if not wanted.isdecimal():
-        raise UserError(f"{MEMORY_VARIABLE}={wanted}: write a number of bytes")
-    return int(wanted)
+    """Return how many bytes of pixels this process may keep in memory."""
+    text = os.environ.get(MEMORY_VARIABLE, str(MEMORY))
+    if not text.isdecimal():
+        raise UserError(f"{MEMORY_VARIABLE}={text}: write a number of bytes")
+    return int(text)
 
 
-def _digest(images: ImageSet, pixel_digests: NDArray[np.uint8]) -> str:
+def _set_digest(images: ImageSet, pixel_digests: NDArray[np.uint8]) -> str:
     return hashlib.sha256(images.digest.encode() + pixel_digests.tobytes()).hexdigest()
 
 
-def _read_fitted(images: ImageSet, index: int, height: int, width: int, channels: int) -> Pixels:
-    return fit(images.read(images.ids[index]), height, width, channels)
+def _read_image(images: ImageSet, row: int, size: tuple[int, int, int]) -> Pixels:
+    return fit(images.read(images.ids[row]), *size)
 
 
 def _threads() -> int:
+    """Return the number of threads that read images."""
     cores = os.cpu_count() or 2
     processes = os.environ.get("LOCAL_WORLD_SIZE", "")
-    if processes.isdecimal():  # torchrun sets OMP_NUM_THREADS to 1, whatever the cores
+    if processes.isdecimal():  # torchrun sets OMP_NUM_THREADS to 1 on any number of cores
         return max(2, cores // int(processes))
-    wanted = os.environ.get("OMP_NUM_THREADS", "")  # fewer where processes share the cores
-    return max(2, int(wanted) if wanted.isdecimal() else cores)
+    omp_threads = os.environ.get("OMP_NUM_THREADS", "")  # smaller if processes share the cores
+    return max(2, int(omp_threads) if omp_threads.isdecimal() else cores)

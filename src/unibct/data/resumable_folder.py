@@ -1,7 +1,8 @@
-"""A folder that may be made in several runs: what a killed one leaves, the next goes on with.
+"""A folder that can be written in several runs: a run continues where a killed one stopped.
 
-Until it is whole, it stands in a hidden folder beside its place. Its long files only grow. Now and
-then their sizes are noted, and a later run cuts them to these sizes and goes on from there.
+Until it is complete, the folder is a hidden folder next to its final place. Large files are only
+appended to. Their sizes are saved regularly; the next run truncates them to the saved sizes and
+continues from there.
 """
 
 import os
@@ -18,65 +19,66 @@ from unibct.files import atomic_folder, read_json, require_absent, write_json
 
 
 class ResumableFolder:
-    """A folder under way.
+    """A folder that is being written.
 
     Attributes:
-        data: what becomes the folder; work files are kept beside it.
-        done: pieces of work that earlier runs did.
+        data: becomes the final folder; temporary files are next to it.
+        done: how many items earlier runs have done.
     """
 
     def __init__(self, root: Path, fingerprint: str | None, note: Callable[[str], None]) -> None:
         self.data = root / "data"
         self.done = 0
         self._root = root
-        self._progress = root / "progress.json"
+        self._progress_file = root / "progress.json"
         self._fingerprint = fingerprint
-        self._sizes: dict[str, int] = {}
-        self._growing: dict[str, BinaryIO] = {}
-        self._open = ExitStack()
-        noted: Any = read_json(self._progress) if self._progress.is_file() else None
-        if noted is not None and self._goes_on(noted):
-            self.done, self._sizes = noted["done"], noted["sizes"]
+        self._saved_sizes: dict[str, int] = {}
+        self._growing_files: dict[str, BinaryIO] = {}
+        self._open_files = ExitStack()
+        saved: Any = read_json(self._progress_file) if self._progress_file.is_file() else None
+        if saved is not None and self._can_continue(saved):
+            self.done, self._saved_sizes = saved["done"], saved["sizes"]
             note(f"going on after {self.done:,} images of an earlier run")
             return
-        if noted is not None:
+        if saved is not None:
             note("what an earlier run has read may have changed since: starting anew")
-        self._progress.unlink(missing_ok=True)
+        self._progress_file.unlink(missing_ok=True)
         shutil.rmtree(self.data, ignore_errors=True)
         self.data.mkdir()
 
     def grow(self, name: str) -> BinaryIO:
-        """A file to append to and to read; it begins with what was in it when ``done`` was noted.
+        """Open a file to append to and to read, with the content it had at the last ``save``.
 
         Args:
-            name: its path; what begins with ``data/`` becomes part of the folder.
+            name: its path; a path below ``data/`` becomes part of the final folder.
         """
-        file = self._open.enter_context((self._root / name).open("a+b"))
-        file.truncate(self._sizes.get(name, 0))
+        file = self._open_files.enter_context((self._root / name).open("a+b"))
+        file.truncate(self._saved_sizes.get(name, 0))
         file.seek(0, os.SEEK_END)
-        self._growing[name] = file
+        self._growing_files[name] = file
         return file
 
     def save(self, done: int) -> None:
-        """Note that ``done`` pieces of work are in the files."""
+        """Record that the files contain the first ``done`` items."""
         if self._fingerprint is None:
             return
-        for file in self._growing.values():
+        for file in self._growing_files.values():
             file.flush()
             os.fsync(file.fileno())
-        sizes = {name: file.tell() for name, file in self._growing.items()}
-        noted = {"fingerprint": self._fingerprint, "done": done, "sizes": sizes}
-        write_json(self._progress, noted)
+        sizes = {name: file.tell() for name, file in self._growing_files.items()}
+        saved = {"fingerprint": self._fingerprint, "done": done, "sizes": sizes}
+        write_json(self._progress_file, saved)
 
     def close(self) -> None:
-        """Close the files that grow."""
-        self._open.close()
+        """Close the files that ``grow`` opened."""
+        self._open_files.close()
 
-    def _goes_on(self, noted: dict[str, Any]) -> bool:
+    def _can_continue(self, saved: dict[str, Any]) -> bool:
+        """Return whether what an earlier run saved is still complete and up to date."""
         return (
-            noted["fingerprint"] == self._fingerprint
+            saved["fingerprint"] == self._fingerprint
             and self.data.is_dir()
-            and all(_has(self._root / name, size) for name, size in noted["sizes"].items())
+            and all(_has_bytes(self._root / name, size) for name, size in saved["sizes"].items())
         )
 
 
@@ -84,16 +86,17 @@ class ResumableFolder:
 def resumable_folder(
     path: Path, fingerprint: str | None, note: Callable[[str], None]
 ) -> Generator[ResumableFolder]:
-    """A folder to fill; renamed to ``path`` when the block succeeds.
+    """Yield a folder to fill. It is renamed to ``path`` if the block succeeds.
 
-    If the block is interrupted, or its process killed, what it saved waits for the next run. A
-    ``UserError`` removes it: what has to be mended first changes what was read.
+    If the block is interrupted or the process is killed, the next run continues from the last
+    ``save``. A ``UserError`` removes everything, because its cause has to be repaired first, which
+    changes the input.
 
     Args:
         path: a new folder, or an empty one.
-        fingerprint: changes with all that the folder is made of: then a run begins anew. With
-            None every run does.
-        note: told whether an earlier run is gone on with.
+        fingerprint: changes if anything changes that the folder is made from; then a run starts
+            from the beginning. With None every run does.
+        note: is called with a message about whether an earlier run is continued.
     """
     require_absent(path)
     path = path.resolve()
@@ -119,5 +122,5 @@ def resumable_folder(
     shutil.rmtree(root, ignore_errors=True)
 
 
-def _has(path: Path, size: int) -> bool:
+def _has_bytes(path: Path, size: int) -> bool:
     return path.is_file() and path.stat().st_size >= size

@@ -1,6 +1,6 @@
-"""The five ways in which a new training set can relate to the old one.
+"""The five scenarios: how the new training set relates to the old one.
 
-A scenario is a rule; a split is the pair of image index sets that it yields.
+A scenario is a rule. A split is the result: the image indices of the old and of the new set.
 
 =================  ================================  ===================================
 scenario           old set                           new set
@@ -29,7 +29,12 @@ DEFAULT_SEED = 666
 
 @dataclass(frozen=True)
 class Scenario:
-    """What is sampled for the old set, and what the new set is made of."""
+    """A rule for a split.
+
+    Attributes:
+        sample: whether the old set is a sample of each class's images, or of the classes.
+        new: whether the new set is all images, those outside the old set, or the old set itself.
+    """
 
     sample: Literal["images", "classes"]
     new: Literal["all", "rest", "same"]
@@ -46,14 +51,19 @@ SCENARIOS: dict[str, Scenario] = {
 
 @dataclass(frozen=True)
 class Split:
-    """Sorted indices of the images in the old and in the new training set."""
+    """The old and the new training set.
+
+    Attributes:
+        old: sorted indices of the images in the old set.
+        new: sorted indices of the images in the new set.
+    """
 
     old: Any
     new: Any
 
 
 def find_scenario(name: str) -> Scenario:
-    """The scenario called ``name``, or an error that lists the names there are."""
+    """Return the scenario called ``name``. The error for an unknown name lists all names."""
     if name not in SCENARIOS:
         raise UserError(f"unknown scenario {name!r}; choose one of {', '.join(SCENARIOS)}")
     return SCENARIOS[name]
@@ -62,23 +72,28 @@ def find_scenario(name: str) -> Scenario:
 def _exact_fraction(fraction: float) -> Fraction:
     if not 0 < fraction < 1:
         raise UserError(f"fraction must lie between 0 and 1, not {fraction}")
-    # 0.29 · 100 is 28.999… in floating point: take the decimal that the user wrote.
+    # 0.29 · 100 is 28.999… in floating point, so use the decimal number that the user wrote.
     return Fraction(str(fraction))
 
 
 def old_images_per_class(
     class_sizes: NDArray[np.int64], fraction: float = DEFAULT_FRACTION
 ) -> NDArray[np.int64]:
-    """max(1, floor(fraction · size)) of each class: how many of its images the old set takes."""
+    """Return how many images of each class the old set gets: max(1, floor(fraction · size)).
+
+    Args:
+        class_sizes: (classes,) number of images of each class.
+        fraction: the share of the images in the old set.
+    """
     exact = _exact_fraction(fraction)
-    # In Python's integers: 1/3 is a fraction with 16 digits, which would overflow int64.
+    # Computed with Python integers: a fraction such as 1/3 has 16 digits and would overflow int64.
     sizes, inverse = np.unique(class_sizes, return_inverse=True)
     quota = [max(1, int(n) * exact.numerator // exact.denominator) for n in sizes]
     return np.array(quota, dtype=np.int64)[inverse]
 
 
 def old_class_count(classes: int, fraction: float = DEFAULT_FRACTION) -> int:
-    """floor(fraction · classes): how many classes the old set takes."""
+    """Return how many classes the old set gets: floor(fraction · classes)."""
     exact = _exact_fraction(fraction)
     return classes * exact.numerator // exact.denominator
 
@@ -86,22 +101,22 @@ def old_class_count(classes: int, fraction: float = DEFAULT_FRACTION) -> int:
 def split(
     labels: Any, scenario: str, *, fraction: float = DEFAULT_FRACTION, seed: int = DEFAULT_SEED
 ) -> Split:
-    """The old and the new training set of a scenario.
+    """Return the old and the new training set of a scenario.
 
-    The three data scenarios share one old set, and the two class scenarios another, as long as
-    ``fraction`` and ``seed`` are the same.
+    With the same ``fraction`` and ``seed``, the three data scenarios have the same old set, and so
+    do the two class scenarios.
 
     Args:
         labels: (images,) the class of each image, integers.
         scenario: a name from ``SCENARIOS``.
         fraction: the share of the images, or of the classes, in the old set.
-        seed: chooses the sample.
+        seed: seed of the random sample.
 
     Returns:
-        An object with ``old`` and ``new``: sorted int64 index arrays, of the kind of ``labels``.
+        An object with ``old`` and ``new``: sorted int64 indices, as tensors if ``labels`` is one.
     """
     rule = find_scenario(scenario)
-    given = labels
+    given_labels = labels
     labels = checked_labels(labels)
     if not len(labels):
         raise UserError("labels is empty: there is nothing to split")
@@ -116,26 +131,29 @@ def split(
                 f"{fraction} of {len(sizes)} classes is no class at all: "
                 f"{scenario} needs more classes or a larger fraction"
             )
-        chosen = np.zeros(len(sizes), dtype=bool)
-        chosen[rng.permutation(len(sizes))[:count]] = True
-        old = chosen[labels]
+        is_old_class = np.zeros(len(sizes), dtype=bool)
+        is_old_class[rng.permutation(len(sizes))[:count]] = True
+        old = is_old_class[labels]
     new = {"all": np.ones_like(old), "rest": ~old, "same": old}[rule.new]
     if not new.any():
         raise UserError(f"{scenario} leaves no image for the new set: every class has one image")
-    return Split(same_kind(np.flatnonzero(old), given), same_kind(np.flatnonzero(new), given))
+    return Split(
+        same_kind(np.flatnonzero(old), given_labels), same_kind(np.flatnonzero(new), given_labels)
+    )
 
 
 def nested_split(labels: Any, fraction: float, *, seed: int = DEFAULT_SEED) -> Any:
-    """Sorted indices of ``fraction`` of each class's images; a larger fraction holds a smaller's.
+    """Return the sorted indices of a random ``fraction`` of each class's images.
 
-    The fraction 1 takes all; with the same seed, 0.3 is the old set of extended-data.
+    With the same seed, a larger fraction contains all images of a smaller one, and the fraction
+    0.3 is the old set of extended-data. The fraction 1 is all images.
     """
-    given = labels
+    given_labels = labels
     labels = checked_labels(labels)
     _, labels, sizes = np.unique(labels, return_inverse=True, return_counts=True)
     quota = sizes if fraction == 1 else old_images_per_class(sizes, fraction)
-    drawn = sample_images(labels, quota, _rng(seed))
-    return same_kind(np.flatnonzero(drawn), given)
+    sample = sample_images(labels, quota, _rng(seed))
+    return same_kind(np.flatnonzero(sample), given_labels)
 
 
 def _rng(seed: int) -> np.random.Generator:
@@ -147,7 +165,16 @@ def _rng(seed: int) -> np.random.Generator:
 def sample_images(
     labels: NDArray[np.int64], quota: NDArray[np.int64], rng: np.random.Generator
 ) -> NDArray[np.bool_]:
-    """A mask of ``quota[c]`` images of each class c, drawn without replacement."""
+    """Draw ``quota[c]`` images of each class c without replacement.
+
+    Args:
+        labels: (images,) the classes, 0…C-1.
+        quota: (classes,) how many images to draw.
+        rng: the source of the random numbers.
+
+    Returns:
+        (images,) a mask of the drawn images.
+    """
     order = np.lexsort((rng.random(len(labels)), labels))
     sizes = np.bincount(labels)
     rank_in_class = np.arange(len(labels)) - np.repeat(np.cumsum(sizes) - sizes, sizes)

@@ -1,4 +1,4 @@
-"""A split on disk: two lists of image ids."""
+"""Splits on disk: two lists of image ids."""
 
 from pathlib import Path
 
@@ -15,19 +15,21 @@ def write_split(
     fraction: float = DEFAULT_FRACTION,
     seed: int = DEFAULT_SEED,
 ) -> dict[str, tuple[int, int]]:
-    """Write ``old.txt``, ``new.txt`` and ``split.json`` (how they were made) to a new folder.
+    """Split an image set, and write the lists of ids to a new folder.
+
+    The folder contains ``old.txt``, ``new.txt`` and ``split.json``, which records the options.
 
     Returns:
-        Images and classes of the old and of the new set.
+        For ``old`` and ``new``, the number of images and the number of classes.
     """
-    sets = split(images.labels, scenario, fraction=fraction, seed=seed)
+    index_sets = split(images.labels, scenario, fraction=fraction, seed=seed)
     counts: dict[str, tuple[int, int]] = {}
     with atomic_folder(out) as temporary:
-        for name, indices in (("old", sets.old), ("new", sets.new)):
-            chosen = images.select(indices)
-            text = "".join(f"{image_id}\n" for image_id in chosen.ids)
+        for name, indices in (("old", index_sets.old), ("new", index_sets.new)):
+            subset = images.select(indices)
+            text = "".join(f"{image_id}\n" for image_id in subset.ids)
             (temporary / f"{name}.txt").write_text(text, encoding="utf-8", newline="\n")
-            counts[name] = (len(chosen), len(chosen.class_names))
+            counts[name] = (len(subset), len(subset.class_names))
         write_json(
             temporary / "split.json",
             {

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from sklearn.model_selection import KFold
 
 from unibct.errors import UserError
 from unibct.evaluation.metrics.pair_accuracy import fold_accuracy
@@ -20,3 +21,21 @@ def test_a_fold_takes_the_threshold_that_is_best_on_the_others():
 def test_too_few_pairs_are_refused():
     with pytest.raises(UserError, match="3 pairs cannot be divided into 10 folds"):
         fold_accuracy(np.zeros(3), np.ones(3, dtype=bool))
+
+
+def test_ten_fold_accuracy_against_the_field_s_loop():
+    rng = np.random.default_rng(0)
+    same = rng.random(603) < 0.5
+    scores = np.clip(rng.normal(0.2 + 0.3 * same, 0.2), -1, 1)
+    distance = 2 - 2 * scores
+    expected = []
+    for train, test in KFold(10, shuffle=False).split(scores):
+        accuracies = [np.mean((distance[train] < t) == same[train]) for t in np.arange(0, 4, 0.01)]
+        threshold = np.arange(0, 4, 0.01)[int(np.argmax(accuracies))]
+        expected.append(np.mean((distance[test] < threshold) == same[test]))
+    found = fold_accuracy(scores, same)
+    assert found.folds == pytest.approx(expected)
+    assert found.mean == pytest.approx(np.mean(expected))
+    assert found.correct.mean() == pytest.approx(np.average(expected, weights=[61] * 3 + [60] * 7))
+    with pytest.raises(UserError, match="9 pairs cannot be divided into 10 folds"):
+        fold_accuracy(scores[:9], same[:9])

@@ -1,4 +1,4 @@
-"""One file for each layout in which images are kept on disk, and the table that lists them.
+"""One reader for each layout that images may have on disk, and the table that lists the readers.
 
-Readers give an image set. Decoding, batches and splits do not live here.
+A reader returns an image set. Decoding, batches and splits are in ``unibct.data``.
 """

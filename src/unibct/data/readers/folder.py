@@ -1,4 +1,4 @@
-"""Reader of identity folders: ``root/<class>/<image>``."""
+"""Reader of class folders: ``root/<class>/<image>``."""
 
 import os
 from pathlib import Path
@@ -11,11 +11,16 @@ from unibct.data.image_set import ImageSet
 from unibct.errors import UserError
 
 
-def read_folder(name: str) -> ImageSet:
-    """All PNG, JPEG and WebP images in the class folders of ``name``, sorted by path.
+def recognises(name: str) -> bool:
+    """Return whether ``name`` is a folder."""
+    return Path(name).is_dir()
 
-    Hidden files and files of other types are passed over; a class folder without an image is an
-    error, because it is more often a failed copy than a wish.
+
+def read(name: str) -> ImageSet:
+    """Return all PNG, JPEG and WebP images in the class folders of ``name``, sorted by path.
+
+    Hidden files and files of other types are ignored. A class folder without an image is an
+    error, because it is usually the result of a failed copy.
     """
     root = Path(name)
     if not root.is_dir():
@@ -30,14 +35,14 @@ def read_folder(name: str) -> ImageSet:
     ids: list[str] = []
     labels: list[int] = []
     for label, class_name in enumerate(classes):
-        found = _image_names(root / class_name)
-        if not found:
+        file_names = _image_names(root / class_name)
+        if not file_names:
             raise UserError(
                 f"class folder {root / class_name} has no PNG, JPEG or WebP image; "
                 "add images or remove the folder (the layout is root/<class>/<image>)"
             )
-        ids.extend(checked_id(f"{class_name}/{name}") for name in found)
-        labels.extend([label] * len(found))
+        ids.extend(checked_id(f"{class_name}/{file_name}") for file_name in file_names)
+        labels.extend([label] * len(file_names))
     source = FileSource(root)
     return encoded_set(name, tuple(ids), np.asarray(labels, dtype=np.int64), tuple(classes), source)
 
@@ -48,5 +53,5 @@ def _image_names(folder: Path) -> list[str]:
         for entry in os.scandir(folder)
         if entry.name.lower().endswith(SUFFIXES)
         and not entry.name.startswith(".")
-        and not entry.is_dir()  # a broken link is an unreadable image
+        and not entry.is_dir()  # a broken link stays, and is reported as an unreadable image
     )

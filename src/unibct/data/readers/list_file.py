@@ -1,4 +1,4 @@
-"""Reader of list files: a line ``path label`` for each image."""
+"""Reader of list files, which have a line ``path label`` for each image."""
 
 from pathlib import Path
 
@@ -9,16 +9,17 @@ from unibct.errors import UserError
 SUFFIXES = (".txt", ".lst", ".list")
 
 
-def is_list(path: Path) -> bool:
-    """Whether a path is a list file, by its name."""
+def recognises(name: str) -> bool:
+    """Return whether ``name`` is a file whose suffix is that of a list."""
+    path = Path(name)
     return path.is_file() and path.suffix in SUFFIXES
 
 
-def read_list(name: str) -> ImageSet:
-    """The images that a list names, in its order; paths are relative to the list's folder.
+def read(name: str) -> ImageSet:
+    """Return the images of a list file, in its order. Paths are relative to the file's folder.
 
-    The label is the last word of a line and may be any word; a path may have spaces. Empty lines
-    and lines that begin with # are passed over.
+    The last word of a line is the label, which may be any word. A path may contain spaces. Empty
+    lines and lines that begin with # are ignored.
     """
     path = Path(name)
     try:
@@ -28,7 +29,7 @@ def read_list(name: str) -> ImageSet:
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is not a UTF-8 text file of lines `path label`") from error
     ids: list[str] = []
-    words: list[str] = []
+    label_words: list[str] = []
     seen: set[str] = set()
     for number, line in enumerate(lines, start=1):
         text = line.strip()
@@ -46,8 +47,8 @@ def read_list(name: str) -> ImageSet:
             raise UserError(f"{path}, line {number}: {image_id!r} is listed twice")
         seen.add(image_id)
         ids.append(checked_id(image_id))
-        words.append(label[0])
+        label_words.append(label[0])
     if not ids:
         raise UserError(f"{path} lists no image")
-    class_names, labels = classes_of(words)
+    class_names, labels = classes_of(label_words)
     return encoded_set(name, tuple(ids), labels, class_names, FileSource(path.parent))

@@ -1,8 +1,8 @@
-"""Reader of ``.bin`` pair sets (LFW, CFP-FP, AgeDB-30): a pickle, opened by an allow-list.
+"""Reader of ``.bin`` pair sets (LFW, CFP-FP, AgeDB-30), which are pickles.
 
-The file is a pickle of 2N encoded images and N booleans. Nothing of it is ever executed: every
-name it may ask for is answered by a stand-in below that makes bytes or a boolean, and any other
-name is refused.
+The pickle contains 2N encoded images and N booleans. No code in it is ever run: each name that it
+may refer to is replaced by a stand-in from this module, which makes bytes or a boolean. All other
+names are refused.
 """
 
 import pickle
@@ -23,11 +23,11 @@ SUFFIX = ".bin"
 
 @dataclass(frozen=True)
 class PairSet:
-    """Pairs of images: the two of pair i are images 2i and 2i + 1.
+    """Pairs of images. Pair i consists of the images 2i and 2i + 1.
 
     Attributes:
-        images: all of them, each a class of its own (who they show is not known).
-        same: (pairs,) whether the two show the same person.
+        images: all images. Each is a class of its own, because the persons are not known.
+        same: (pairs,) whether the two images show the same person.
     """
 
     images: ImageSet
@@ -35,25 +35,27 @@ class PairSet:
 
 
 def read_pair_file(path: Path) -> PairSet:
-    """The pairs of a ``.bin`` file, whichever Python wrote it."""
+    """Return the pairs of a ``.bin`` file written by any version of Python."""
     try:
         with path.open("rb") as file:
-            content = _AllowList(file, encoding="bytes").load()
+            content = _AllowListUnpickler(file, encoding="bytes").load()
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from error
     except UserError as error:
         raise UserError(f"{path} {error}") from error
-    except Exception as error:  # whatever a damaged pickle makes the machine stumble over
+    except Exception as error:  # a damaged pickle can cause almost any exception
         raise UserError(f"{path} is damaged, or no pair set: {error}") from error
     images, same = _checked(content, path)
-    source = _Listed(images)
+    source = _ListSource(images)
     ids = tuple(str(number) for number in range(len(images)))
     labels = np.arange(len(images), dtype=np.int64)
     return PairSet(encoded_set(str(path), ids, labels, ids, source), same)
 
 
 @dataclass(frozen=True)
-class _Listed:
+class _ListSource:
+    """An encoded source; an id is the number of an image."""
+
     images: tuple[bytes, ...]
 
     def __call__(self, image_id: str) -> bytes:
@@ -61,31 +63,32 @@ class _Listed:
 
 
 def _checked(content: Any, path: Path) -> tuple[tuple[bytes, ...], NDArray[np.bool_]]:
-    wanted = "2N encoded images and N booleans"
+    """Return the images and the booleans of a pair set, or raise an error if it is not one."""
+    expected = "2N encoded images and N booleans"
     if not isinstance(content, tuple | list) or len(cast(list[Any], content)) != 2:
-        raise UserError(f"{path} is no pair set: it does not hold {wanted}")
+        raise UserError(f"{path} is no pair set: it does not hold {expected}")
     images, same = cast(list[Any], content)
     if not isinstance(images, list) or not isinstance(same, list):
-        raise UserError(f"{path} is no pair set: it does not hold two lists, {wanted}")
+        raise UserError(f"{path} is no pair set: it does not hold two lists, {expected}")
     images, same = cast(list[Any], images), cast(list[Any], same)
     if not same or len(images) != 2 * len(same):
         raise UserError(
-            f"{path} has {len(images)} images for {len(same)} pairs; a pair set has {wanted}"
+            f"{path} has {len(images)} images for {len(same)} pairs; a pair set has {expected}"
         )
-    found: list[bytes] = []
+    encoded_images: list[bytes] = []
     for number, image in enumerate(images):
         data = image.content if isinstance(image, _Array) else image
         if not isinstance(data, bytes):
             raise UserError(f"{path}: image {number} is a {type(data).__name__}, not bytes")
-        found.append(data)
+        encoded_images.append(data)
     for number, value in enumerate(same):
         if not isinstance(value, bool | int) or value not in (0, 1):
             raise UserError(f"{path}: pair {number} says {value!r}, not True or False")
-    return tuple(found), np.array(same, dtype=np.bool_)
+    return tuple(encoded_images), np.array(same, dtype=np.bool_)
 
 
 class _Dtype:
-    """Stands in for numpy.dtype: bytes or booleans only."""
+    """Stand-in for numpy.dtype: bytes or booleans only."""
 
     def __init__(self, name: Any, *_: Any) -> None:
         text = name.decode("ascii") if isinstance(name, bytes) else str(name)
@@ -94,11 +97,11 @@ class _Dtype:
         self.name = text
 
     def __setstate__(self, _: Any) -> None:
-        """Byte order and the like: of no account for single bytes."""
+        """Ignore byte order and alignment, which do not matter for single bytes."""
 
 
 class _Array:
-    """Stands in for numpy.ndarray: an encoded image that was kept as an array of bytes."""
+    """Stand-in for numpy.ndarray: an encoded image that was stored as an array of bytes."""
 
     content: bytes = b""
 
@@ -107,7 +110,7 @@ class _Array:
         self.fill(content, dtype, shape)
 
     def fill(self, content: Any, dtype: Any, shape: Any) -> None:
-        """Keep the bytes, if they are a row of as many as the shape says."""
+        """Store the bytes. Refuse other types, other dimensions and wrong lengths."""
         if not isinstance(dtype, _Dtype) or dtype.name != "u1" or len(shape) != 1:
             raise UserError("holds a NumPy array that is not a row of bytes")
         self.content = _as_bytes(content)
@@ -116,7 +119,7 @@ class _Array:
 
 
 def _as_bytes(value: Any, *_: Any) -> bytes:
-    """Stands in for _codecs.encode, by which protocol 2 writes bytes."""
+    """Stand-in for _codecs.encode, which protocol 2 uses for bytes."""
     if isinstance(value, str):
         return value.encode("latin1")
     if not isinstance(value, bytes | bytearray):
@@ -125,21 +128,21 @@ def _as_bytes(value: Any, *_: Any) -> bytes:
 
 
 def _scalar(dtype: Any, content: Any) -> bool:
-    """Stands in for a NumPy scalar: a boolean."""
+    """Stand-in for a NumPy scalar: a boolean."""
     if not isinstance(dtype, _Dtype) or dtype.name != "b1":
         raise UserError("holds a NumPy scalar that is not a boolean")
     return _as_bytes(content) != b"\0"
 
 
 def _reconstruct(kind: Any, *_: Any) -> _Array:
-    """Stands in for the first step of an array."""
+    """Stand-in for the first step in which a pickle makes an array."""
     if kind is not _Array:
         raise UserError("holds a subclass of a NumPy array")
     return _Array()
 
 
 def _from_buffer(content: Any, dtype: Any, shape: Any, *_: Any) -> _Array:
-    """Stands in for the one step of an array since protocol 5."""
+    """Stand-in for the single step in which a pickle of protocol 5 makes an array."""
     array = _Array()
     array.fill(content, dtype, shape)
     return array
@@ -147,7 +150,7 @@ def _from_buffer(content: Any, dtype: Any, shape: Any, *_: Any) -> _Array:
 
 @dataclass(frozen=True)
 class _StandIn:
-    """A function that a pickle may call; a plain one it could alter as well."""
+    """A function that a pickle may call but, unlike a plain function, not modify."""
 
     function: Callable[..., Any]
 
@@ -155,7 +158,7 @@ class _StandIn:
         return self.function(*arguments)
 
     def __setstate__(self, _: Any) -> None:
-        """Pickles set attributes by this."""
+        """Refuse to set attributes, which pickles do through this method."""
         raise UserError("alters what it asks for: refused")
 
 
@@ -175,18 +178,18 @@ _ALLOWED: dict[tuple[str, str], Any] = {
 }
 
 
-class _AllowList(pickle.Unpickler):
-    """An unpickler that knows nothing but the stand-ins above."""
+class _AllowListUnpickler(pickle.Unpickler):
+    """An unpickler that knows only the stand-ins in ``_ALLOWED``."""
 
     def find_class(self, module_name: str, global_name: str, /) -> Any:
-        """A stand-in, or a refusal."""
-        found = _ALLOWED.get((module_name, global_name))
-        if found is None:
+        """Return the stand-in for a name, or raise an error."""
+        stand_in = _ALLOWED.get((module_name, global_name))
+        if stand_in is None:
             raise UserError(
                 f"asks for {module_name}.{global_name}, which no pair set needs: refused"
             )
-        return found
+        return stand_in
 
     def persistent_load(self, pid: Any) -> Any:
-        """Nothing is stored elsewhere."""
+        """Refuse references to objects outside the file."""
         raise UserError("asks for an object outside the file: refused")

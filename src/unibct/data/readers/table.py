@@ -1,19 +1,31 @@
 """The table of readers: what ``DATA`` on the command line may be.
 
-Adding a reader is one file and one line in this table.
+To add a reader, write a module with the functions ``recognises`` and ``read``, and add a line to
+``READERS``. Help texts and messages are made from the table. The modules are imported when they
+are used, so that ``unibct --help`` needs none of them.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, cast
 
-from unibct.data.image_set import ImageSet, select_listed
-from unibct.data.readers.folder import read_folder
-from unibct.data.readers.glyphs import read_glyphs
-from unibct.data.readers.list_file import is_list, read_list
-from unibct.data.readers.recordio import is_record_set, read_records
-from unibct.data.readers.webdataset import is_shards, read_shards
 from unibct.errors import UserError
+
+if TYPE_CHECKING:
+    from unibct.data.image_set import ImageSet
+
+
+class ReaderModule(Protocol):
+    """What the module of a reader contains."""
+
+    def recognises(self, name: str) -> bool:
+        """Return whether ``name`` looks like a set that this reader can read."""
+        ...
+
+    def read(self, name: str) -> "ImageSet":
+        """Return the image set at ``name``, which comes without the prefix of its kind."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -21,44 +33,65 @@ class Reader:
     """A way to read images.
 
     Attributes:
-        read: opens a set by its path.
-        recognises: whether a path looks like one of its sets; asked in the table's order.
-        says: what such a set looks like, for messages.
+        module: the name of its module in this package.
+        short: what such a set is, in a word or two.
+        description: what such a set looks like.
     """
 
-    read: Callable[[str], ImageSet]
-    recognises: Callable[[str], bool]
-    says: str
+    module: str
+    short: str
+    description: str
+
+    def load(self) -> ReaderModule:
+        """Import the module of this reader."""
+        return cast(ReaderModule, import_module(f"unibct.data.readers.{self.module}"))
 
 
+# A name without a prefix is read by the first reader that recognises it.
 READERS: dict[str, Reader] = {
-    "recordio": Reader(
-        read_records, lambda name: is_record_set(Path(name)), "a folder with train.rec"
-    ),
-    "webdataset": Reader(read_shards, is_shards, "shards-{000..012}.tar"),
-    "list": Reader(read_list, lambda name: is_list(Path(name)), "a list of lines `path label`"),
-    "folder": Reader(read_folder, lambda name: Path(name).is_dir(), "root/<class>/<image>"),
-    "glyphs": Reader(read_glyphs, lambda name: name == "glyphs", "the embedded train, val, test"),
+    "recordio": Reader("recordio", ".rec", "a folder with train.rec"),
+    "webdataset": Reader("webdataset", ".tar", "shards-{000..012}.tar"),
+    "list": Reader("list_file", "list", "a list of lines `path label`"),
+    "folder": Reader("folder", "folder", "root/<class>/<image> (PNG, JPEG, WebP; any size)"),
+    "glyphs": Reader("glyphs", "glyphs:train|val|test", "the embedded train, val, test"),
 }
 
 
-def open_images(name: str | Path, list_file: Path | None = None) -> ImageSet:
-    """The image set that ``name`` stands for; with ``list_file``, only the images that it names.
+def open_images(name: str | Path, list_file: Path | None = None) -> "ImageSet":
+    """Open the image set that ``name`` stands for.
 
-    A path is recognised by what it is; ``folder:PATH``, ``recordio:PATH``, ``webdataset:PATH``
-    and ``list:PATH`` say it where it is not. ``glyphs:PART`` is the embedded set.
+    The kind of a path is recognised from the path. If it is not, put it before the path:
+    ``folder:PATH``, ``recordio:PATH``, ``webdataset:PATH`` or ``list:PATH``. ``glyphs:train``,
+    ``glyphs:val`` and ``glyphs:test`` are the embedded sets.
+
+    Args:
+        name: the path or the name of the set.
+        list_file: a file with one image id per line; the result has only these images.
     """
+    from unibct.data.image_set import select_listed
+
     images = _open(str(name))
     return images if list_file is None else select_listed(images, list_file)
 
 
-def _open(name: str) -> ImageSet:
+def describe_data() -> str:
+    """Return what DATA may be, each with its prefix, as a list for help texts and messages."""
+    return ", ".join(f"{reader.description} ({kind}:)" for kind, reader in READERS.items())
+
+
+def describe_data_briefly() -> str:
+    """Return what DATA may be in a few words, for the help of an argument."""
+    *others, last = (reader.short for reader in READERS.values())
+    return f"{', '.join(others)} or {last}"
+
+
+def _open(name: str) -> "ImageSet":
     kind, colon, path = name.partition(":")
     if colon and kind in READERS and not Path(name).exists():
-        return READERS[kind].read(path)
+        return READERS[kind].load().read(path)
     for reader in READERS.values():
-        if reader.recognises(name):
-            return reader.read(name)
-    there = "is of no known kind" if Path(name).exists() else "is not there"
-    kinds = ", ".join(f"{reader.says} ({kind}:)" for kind, reader in READERS.items())
-    raise UserError(f"{name} {there}; DATA is one of: {kinds}")
+        module = reader.load()
+        if module.recognises(name):
+            return module.read(name)
+    problem = "is of no known kind" if Path(name).exists() else "is not there"
+    raise UserError(f"{name} {problem}; DATA is one of: {describe_data()}")

@@ -4,7 +4,7 @@ import importlib.resources
 import numpy as np
 import pytest
 
-from unibct.data.readers.glyph_file import PARTS, load_glyph_file, unpack_pixels
+from unibct.data.readers.embedded_glyphs import PARTS, load_glyph_file, unpack_pixels
 
 OPEN_LICENCES = {"OFL-1.1", "Apache-2.0"}
 

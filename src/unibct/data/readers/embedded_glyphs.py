@@ -1,7 +1,8 @@
-"""The embedded image set `glyphs`: characters (classes) drawn in real typefaces (images).
+"""The file of the embedded image set, ``glyphs.npz``: its layout and how it is loaded.
 
-The images are renderings of type, not photographs. `scripts/make_glyphs.py` makes the file;
-`glyphs_typefaces.csv` beside it records the origin and licence of each typeface.
+Each class is a character, and each of its images shows it in another typeface. The images are
+renderings, not photographs. ``scripts/make_glyphs.py`` makes the file; ``glyphs_typefaces.csv``
+records the origin and licence of each typeface.
 """
 
 import functools
@@ -13,20 +14,21 @@ from numpy.typing import NDArray
 
 PARTS = ("train", "val", "test")
 SIDE = 32
-WHITE_LEVEL = 15  # the file stores 16 grey levels, two pixels a byte
+WHITE_LEVEL = 15  # the file stores 16 grey levels, two pixels per byte
 
 
 @dataclass(frozen=True)
 class GlyphFile:
-    """One image for each class and typeface that has it; the classes are split into parts.
+    """The content of the file: an image for each class and each typeface that has the character.
 
     Attributes:
-        images: (n, 32, 32), dark ink (0) on white paper (255), by class, then by typeface.
-        labels: (n,), class of each image, ascending from 0.
-        typefaces: (n,), index into `typeface_names` of each image.
-        class_names: Code point of each class (the lowest, if characters look alike): "U+0041".
-        typeface_names: Name of each typeface: "inter-tight".
-        parts: (classes,), index into `PARTS` of each class.
+        images: (n, 32, 32), black (0) on white (255), sorted by class, then by typeface.
+        labels: (n,), the class of each image, ascending from 0.
+        typefaces: (n,), the typeface of each image, as an index into ``typeface_names``.
+        class_names: the code point of each class, such as "U+0041"; the lowest one if several
+            characters look alike.
+        typeface_names: the name of each typeface, such as "inter-tight".
+        parts: (classes,), the part that each class belongs to, as an index into ``PARTS``.
     """
 
     images: NDArray[np.uint8]
@@ -38,7 +40,7 @@ class GlyphFile:
 
 
 def unpack_pixels(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Turns two 4-bit pixels a byte, (n, SIDE * SIDE / 2), into images 0..255, (n, SIDE, SIDE)."""
+    """Convert two 4-bit pixels per byte, (n, SIDE * SIDE / 2), to images 0…255, (n, SIDE, SIDE)."""
     images = np.empty((len(pixels), SIDE * SIDE), np.uint8)
     images[:, 0::2] = pixels >> 4
     images[:, 1::2] = pixels & 0x0F
@@ -48,7 +50,7 @@ def unpack_pixels(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 @functools.cache
 def load_glyph_file() -> GlyphFile:
-    """Reads the embedded file once; the arrays are read-only."""
+    """Load the embedded file; later calls return the same object. The arrays are read-only."""
     resource = importlib.resources.files("unibct.data.readers").joinpath("glyphs.npz")
     with resource.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
         glyphs = GlyphFile(

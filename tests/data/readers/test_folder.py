@@ -1,0 +1,61 @@
+import numpy as np
+import pytest
+
+from tests.data.example_images import png, ramp
+from unibct.data.image_set import select_listed
+from unibct.data.readers.table import open_images
+from unibct.errors import UserError
+
+
+def test_folder(photo_folder, glyph_classes):
+    images = open_images(str(photo_folder))
+    assert len(images) == len(glyph_classes)
+    assert images.class_names == tuple(f"class {c:02}" for c in range(12))
+    assert images.ids == tuple(sorted(images.ids))
+    assert all(
+        i.startswith(images.class_names[c]) for i, c in zip(images.ids, images.labels, strict=True)
+    )
+    assert images.read(images.ids[0]).dtype == np.uint8
+
+
+def test_folder_errors(tmp_path):
+    with pytest.raises(UserError, match="missing is not there; DATA is one of"):
+        open_images(str(tmp_path / "missing"))
+    with pytest.raises(UserError, match="no class folders"):
+        open_images(str(tmp_path))
+    (tmp_path / "cats").mkdir()
+    (tmp_path / "cats" / "notes.txt").write_text("no image")
+    with pytest.raises(UserError, match=r"class folder .*cats has no PNG, JPEG or WebP image"):
+        open_images(str(tmp_path))
+
+
+def test_folder_takes_the_images_of_class_folders_only(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        ramp("L").save(tmp_path / name / "ONE.PNG")
+    (tmp_path / "a" / ".thumbs").mkdir()
+    ramp("L").save(tmp_path / "a" / ".thumbs" / "x.png")
+    ramp("L").save(tmp_path / "a" / ".hidden.png")
+    (tmp_path / "a" / "loop").symlink_to(tmp_path)
+    assert open_images(tmp_path).ids == ("a/ONE.PNG", "b/ONE.PNG")
+
+
+def test_classes_named_like_files_are_folders(tmp_path):
+    for name in ("x.tar", "y.rec"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.png").write_bytes(png(1))
+    assert open_images(tmp_path).class_names == ("x.tar", "y.rec")
+
+
+def test_unusual_names(tmp_path):
+    for name in ("çlass é", "a\u2028b"):
+        (tmp_path / name).mkdir()
+        ramp("L").save(tmp_path / name / "1.png")
+    images = open_images(tmp_path)
+    path = tmp_path / "list.txt"
+    path.write_text("\ufeff" + "".join(f"{image_id}\n" for image_id in images.ids), "utf-8")
+    assert select_listed(images, path).ids == images.ids
+    (tmp_path / "line\nbreak").mkdir()
+    ramp("L").save(tmp_path / "line\nbreak" / "1.png")
+    with pytest.raises(UserError, match="line break"):
+        open_images(tmp_path)

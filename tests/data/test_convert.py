@@ -1,0 +1,267 @@
+import io
+import shutil
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from filelock import FileLock
+from PIL import Image
+
+from tests.data.example_images import jpeg
+from unibct.data.convert import convert
+from unibct.data.decoding import image_suffix
+from unibct.data.readers.record_format import RecordFile, read_index
+from unibct.data.readers.table import open_images
+from unibct.errors import UserError
+from unibct.progress import Silent
+
+
+def test_packing_and_unpacking_keeps_every_byte(photo_folder, tmp_path):
+    source = open_images(photo_folder)
+    assert convert(source, tmp_path / "rec", to="recordio") == len(source)
+    packed = open_images(tmp_path / "rec")
+    assert packed.class_names == source.class_names
+    assert (packed.labels == source.labels).all()
+    assert [packed.encoded(i) for i in packed.ids] == [source.encoded(i) for i in source.ids]
+    convert(packed, tmp_path / "folder", to="folder")
+    again = open_images(tmp_path / "folder")
+    assert again.class_names == source.class_names
+
+    def contents(images):
+        return sorted(
+            (int(c), images.encoded(i)) for i, c in zip(images.ids, images.labels, strict=True)
+        )
+
+    assert contents(again) == contents(source)
+    for path in (tmp_path / "rec").iterdir():
+        assert path.stat().st_mode & 0o444 == 0o444
+    keys, offsets = read_index(tmp_path / "rec" / "train.idx")
+    file = RecordFile(tmp_path / "rec" / "train.rec")
+    head = file.record(int(offsets[0]))  # key 0: the range of the identities' keys
+    first, end = head.labels.astype(int)
+    assert (first, end) == (len(source) + 1, len(source) + 1 + len(source.class_names))
+    at = dict(zip(keys.tolist(), offsets.tolist(), strict=True))
+    for identity in range(len(source.class_names)):
+        begin, stop = file.record(at[first + identity]).labels.astype(int)
+        for key in range(begin, stop):
+            assert file.record(at[key]).labels[0] == identity
+    assert (tmp_path / "rec" / "property").read_text().startswith(f"{len(source.class_names)},")
+
+
+def test_the_embedded_set_is_packed_as_png(glyph_classes, tmp_path):
+    convert(glyph_classes, tmp_path / "rec", to="recordio")
+    packed = open_images(tmp_path / "rec")
+    for own, other in zip(glyph_classes.ids[:30], packed.ids[:30], strict=True):
+        assert np.array_equal(packed.read(other), glyph_classes.read(own))
+
+
+def test_what_cannot_be_converted_is_named_and_nothing_is_left(photo_folder, tmp_path):
+    root = tmp_path / "photos"
+    shutil.copytree(photo_folder, root)
+    bad = min(root.rglob("*.png"))
+    bad.write_bytes(b"no image")
+    images = open_images(root)
+    with pytest.raises(UserError, match=f"{bad.name}.*--skip-bad-images"):
+        convert(images, tmp_path / "rec", to="recordio")
+    assert not (tmp_path / "rec").exists()
+    assert convert(images, tmp_path / "rec", to="recordio", skip_bad=True) == len(images) - 1
+    with pytest.raises(UserError, match="unknown layout 'zip'; choose one of recordio, folder"):
+        convert(images, tmp_path / "x", to="zip")
+    with pytest.raises(UserError, match="exists already"):
+        convert(images, tmp_path / "rec", to="recordio")
+
+
+def test_a_first_image_that_cannot_be_decoded_stops_nothing(tmp_path):
+    folder = tmp_path / "photos" / "one"
+    folder.mkdir(parents=True)
+    for name, data in (("a.jpg", jpeg(1)[:200]), ("b.jpg", jpeg(2, 20)), ("c.jpg", jpeg(3))):
+        (folder / name).write_bytes(data)
+    assert convert(open_images(folder.parent), tmp_path / "rec", to="recordio") == 3
+    assert (tmp_path / "rec" / "property").read_text() == "1,20,20"
+
+
+def test_more_images_than_exact_keys_are_refused_at_once(photo_folder, tmp_path, monkeypatch):
+    monkeypatch.setattr("unibct.data.convert._LARGEST_EXACT", 100)
+    monkeypatch.setattr("unibct.data.convert.image_suffix", lambda _: pytest.fail("has begun"))
+    with pytest.raises(UserError, match="above 100 the layout's float keys"):
+        convert(open_images(photo_folder), tmp_path / "rec", to="recordio")
+
+
+def test_names_that_lead_upwards_become_no_hidden_files(tmp_path):
+    (tmp_path / "images").mkdir()
+    (tmp_path / "lists").mkdir()
+    (tmp_path / "images" / "a.jpg").write_bytes(jpeg(1))
+    (tmp_path / "lists" / "l.txt").write_text("../images/a.jpg one\n")
+    convert(open_images(tmp_path / "lists" / "l.txt"), tmp_path / "out", to="folder")
+    assert open_images(tmp_path / "out").ids == ("one/_images_a.jpg",)
+
+
+@pytest.fixture(scope="module")
+def damaged_photos(photo_folder, tmp_path_factory):
+    """The photos, and some files that are none: first, last, and between."""
+    root = tmp_path_factory.mktemp("damaged") / "photos"
+    shutil.copytree(photo_folder, root)
+    paths = sorted(root.rglob("*.*"))
+    for number in (0, 9, 40, 41, len(paths) - 1):
+        paths[number].write_bytes(b"no image")
+    return root
+
+
+def files_of(folder):
+    paths = (p for p in folder.rglob("*") if p.is_file())
+    return {str(p.relative_to(folder)): p.read_bytes() for p in paths}
+
+
+class Notes(Silent):
+    def __init__(self):
+        self.lines = []
+
+    def note(self, text):
+        self.lines.append(text)
+
+
+@pytest.mark.parametrize("to", ["recordio", "folder"])
+def test_an_interrupted_conversion_goes_on(to, damaged_photos, tmp_path, monkeypatch):
+    images = open_images(damaged_photos)
+    convert(images, tmp_path / "whole", to=to, skip_bad=True)
+    whole = files_of(tmp_path / "whole")
+    monkeypatch.setattr("unibct.data.convert._SAVE_EVERY", 7)
+    seen = []
+
+    def stop_after(count):
+        def looked_at(data):
+            seen.append(data)
+            if len(seen) > count:
+                raise KeyboardInterrupt
+            return image_suffix(data)
+
+        seen.clear()
+        monkeypatch.setattr("unibct.data.convert.image_suffix", looked_at)
+
+    out = tmp_path / "out"
+    for count in (3, 10, 33, 41, 0, 60):  # after 0, 7, 35, 70, 70 and 126 images in all
+        stop_after(count)
+        with pytest.raises(KeyboardInterrupt):
+            convert(images, out, to=to, skip_bad=True)
+        assert not out.exists()
+    stop_after(len(images))
+    notes = Notes()
+    assert convert(images, out, to=to, skip_bad=True, progress=notes) == len(images) - 5
+    assert len(seen) == len(images) - 126
+    assert notes.lines[0] == "going on after 126 images of an earlier run"
+    assert notes.lines[1].startswith("left out 5 unreadable images: class 00/0000.png (not a")
+    assert files_of(out) == whole
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["out", "whole"]
+
+
+def interrupted(images, out, monkeypatch, saved=5, after=20):
+    count = iter(range(after))
+    with monkeypatch.context() as patch, pytest.raises(StopIteration):
+        patch.setattr("unibct.data.convert._SAVE_EVERY", saved)
+        patch.setattr(
+            "unibct.data.convert.image_suffix", lambda data: (next(count), image_suffix(data))[1]
+        )
+        convert(images, out, to="recordio")
+
+
+@pytest.mark.parametrize("change", ["source", "layout", "partial"])
+def test_a_conversion_of_something_else_starts_anew(change, photo_folder, tmp_path, monkeypatch):
+    root = tmp_path / "photos"
+    shutil.copytree(photo_folder, root)
+    out = tmp_path / "out"
+    interrupted(open_images(root), out, monkeypatch)
+    to = "folder" if change == "layout" else "recordio"
+    if change == "source":
+        first = min(root.rglob("*.png"))
+        first.write_bytes(png_of(first))  # the same name, other bytes
+    if change == "partial":
+        (tmp_path / ".out.partial" / "data" / "train.rec").write_bytes(b"short")
+    notes = Notes()
+    convert(open_images(root), out, to=to, progress=notes)
+    assert notes.lines == ["what an earlier run has read may have changed since: starting anew"]
+    convert(open_images(root), tmp_path / "whole", to=to)
+    assert files_of(out) == files_of(tmp_path / "whole")
+
+
+def png_of(path):
+    file = io.BytesIO()
+    Image.open(path).rotate(90).save(file, "PNG")
+    return file.getvalue()
+
+
+def test_two_conversions_at_once_are_refused(photo_folder, tmp_path, monkeypatch):
+    images = open_images(photo_folder)
+    interrupted(images, tmp_path / "out", monkeypatch)
+    with (
+        FileLock(tmp_path / ".out.partial" / "lock"),
+        pytest.raises(UserError, match="another process is writing"),
+    ):
+        convert(images, tmp_path / "out", to="recordio")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    with pytest.raises(UserError, match="current folder"):
+        convert(images, tmp_path / "here", to="recordio")
+
+
+KILLED_AT = """
+import os, signal, sys
+from pathlib import Path
+from unibct.data import convert, resumable_folder
+from unibct.data.decoding import image_suffix
+from unibct.data.readers.table import open_images
+
+modules = {"convert": convert, "resumable": resumable_folder}
+module, name, calls = modules[sys.argv[4]], *sys.argv[5:]
+real, left = getattr(module, name), int(calls)
+
+def killed(*arguments):
+    global left
+    left -= 1
+    if left < 0:
+        if name == "write_record":  # within a record
+            arguments[0].write(arguments[1][:30])
+            arguments[0].flush()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return real(*arguments)
+
+setattr(module, name, killed)
+convert._SAVE_EVERY = 7
+convert.convert(open_images(sys.argv[1]), Path(sys.argv[2]), to=sys.argv[3], skip_bad=True)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("to", "places"),
+    [
+        (
+            "recordio",
+            ["write_record 0", "write_record 40", "write_record 60", "_first_image_size 0"],
+        ),
+        ("recordio", ["write_json 0", "write_json 5", "image_suffix 99", "atomic_folder 0"]),
+        ("folder", ["image_suffix 30", "image_suffix 90", "write_json 3", "atomic_folder 0"]),
+    ],
+)
+def test_a_killed_conversion_goes_on_to_the_byte(to, places, damaged_photos, tmp_path):
+    images = open_images(damaged_photos)
+    convert(images, tmp_path / "whole", to=to, skip_bad=True)
+    out = tmp_path / "out"
+    for place in places:
+        name, calls = place.split()
+        module = (
+            "convert"
+            if name in ("write_record", "_first_image_size", "image_suffix")
+            else "resumable"
+        )
+        arguments = [damaged_photos, out, to, module, name, calls]
+        command = [sys.executable, "-c", KILLED_AT, *map(str, arguments)]
+        assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+        assert not out.exists()
+    notes = Notes()
+    convert(images, out, to=to, skip_bad=True, progress=notes)
+    assert notes.lines[0].startswith("going on after ")
+    assert files_of(out) == files_of(tmp_path / "whole")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["out", "whole"]
