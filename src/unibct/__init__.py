@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from unibct.prototypes.class_prototypes import class_prototypes, structural_weights
     from unibct.prototypes.streaming import refined_prototypes
     from unibct.report.pages.benchmark import write_benchmark_report
-    from unibct.training.adapt import adapt as adapt_model
+    from unibct.training.mapped_model import adapt as adapt_model
     from unibct.training.recipe import Recipe, load_recipe
     from unibct.training.train import train as train_model
 
@@ -39,7 +39,7 @@ _HOMES = {
     "save_embeddings": "embeddings.store",
     "append_embeddings": "embeddings.store",
     "fit_adapter": "maps.adapter",
-    "adapt_model": "training.adapt:adapt",
+    "adapt_model": "training.mapped_model:adapt",
     "class_prototypes": "prototypes.class_prototypes",
     "structural_weights": "prototypes.class_prototypes",
     "refined_prototypes": "prototypes.streaming",

@@ -42,8 +42,8 @@ from unibct.maps.adapter import fit_adapter
 from unibct.models.architectures.table import find_architecture
 from unibct.models.model import Model, load_model, save_model
 from unibct.progress import Progress, Silent
+from unibct.training.metrics import METRICS_FILE
 from unibct.training.train import train
-from unibct.training.trainer import METRICS_FILE
 
 RESULT_FILE = "result.json"
 SAMPLES_FILE = "samples.safetensors"
