@@ -12,7 +12,7 @@ import safetensors.torch
 import torch
 
 from tests.distributed.ranks_worker import RUNS, look, moved_run
-from tests.training.test_resume import require_same
+from tests.training.run_results import require_same
 from unibct.data import loader
 from unibct.data.readers.table import open_images
 from unibct.distributed.class_shards import ClassPart, sampled_classes, step_rows
@@ -24,8 +24,8 @@ from unibct.errors import UserError
 from unibct.losses.arcface import arcface
 from unibct.losses.sharded_arcface import sharded_arcface
 from unibct.models.model import load_model
-from unibct.training import train
 from unibct.training.checkpoints import find_checkpoint, read_checkpoint
+from unibct.training.train import train
 
 RNG = np.random.default_rng
 
@@ -164,7 +164,7 @@ def test_what_two_processes_began_one_finishes(runs, tmp_path):
     assert read_checkpoint(find_checkpoint(folder)).state["step"] == 1
     images, recipe = moved_run()
     old = load_model(runs[2] / "old")
-    train.train(images, recipe, folder, old=old, method="unibct", resume=True, device="cpu")
+    train(images, recipe, folder, old=old, method="unibct", resume=True, device="cpu")
     assert np.allclose(losses_of(folder), losses_of(runs[2] / "unibct"), rtol=5e-3)
 
 
@@ -271,6 +271,14 @@ def test_each_process_of_a_machine_has_its_gpu_and_its_cores(monkeypatch):
     assert loader._threads() == 8
     monkeypatch.delenv("LOCAL_WORLD_SIZE")
     assert loader._threads() == 2
+
+
+def test_shares_are_whole_and_even():
+    for total in (0, 1, 7, 93_431):
+        for world in (1, 2, 3, 8):
+            parts = [Ranks(rank, world).share(total) for rank in range(world)]
+            assert [i for part in parts for i in part] == list(range(total))
+            assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
 def test_a_world_without_a_launcher_is_explained(monkeypatch):

@@ -7,10 +7,12 @@ the arithmetic is the function that ``GradScaler`` itself uses.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
+_aten: Any = torch.ops.aten
 _SMALLEST, _LARGEST = 1.0, 2.0**24
 _GROWTH_INTERVAL = 2000  # steps without an overflow before the scale doubles
 
@@ -32,9 +34,7 @@ class LossScale:
         device = gradients[0].device
         overflow = torch.zeros(1, device=device)
         inverse = torch.full((1,), 1 / self.value, device=device)
-        torch._amp_foreach_non_finite_check_and_unscale_(  # pyright: ignore[reportPrivateImportUsage, reportPrivateUsage]
-            list(gradients), overflow, inverse
-        )
+        _aten._amp_foreach_non_finite_check_and_unscale_(list(gradients), overflow, inverse)
         return not bool(overflow)
 
     def update(self, finite: bool) -> None:
