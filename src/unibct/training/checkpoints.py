@@ -108,7 +108,7 @@ def read_checkpoint(path: Path, classes: range | None = None) -> Checkpoint:
     except _DAMAGE_ERRORS as error:
         reason = str(error).splitlines()[0]
         raise UserError(
-            f"{path} is damaged ({reason}); remove it, or the run's folder, and train anew"
+            f"{path} is damaged ({reason}); remove it, or the run's folder, and train again"
         ) from error
 
 
