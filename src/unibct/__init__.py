@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from unibct.prototypes.class_prototypes import class_prototypes
     from unibct.prototypes.weights import structural_weights
     from unibct.report.pages.benchmark import write_benchmark_report
-    from unibct.training.adapt import adapt as adapt_model
+    from unibct.training.mapped_model import adapt as adapt_model
     from unibct.training.recipe import Recipe, load_recipe
     from unibct.training.train import train as train_model
 
@@ -41,7 +41,7 @@ _HOMES = {
     "save_embeddings": "embeddings.writing",
     "append_embeddings": "embeddings.writing",
     "fit_adapter": "maps.adapter",
-    "adapt_model": "training.adapt:adapt",
+    "adapt_model": "training.mapped_model:adapt",
     "class_prototypes": "prototypes.class_prototypes",
     "structural_weights": "prototypes.weights",
     "arcface": "losses.arcface",

@@ -9,7 +9,7 @@ from unibct.data.scenarios import split
 from unibct.embeddings.extraction import embed_pixel_batches
 from unibct.embeddings.folder import open_embeddings
 from unibct.methods.base import Batch, OldKnowledge
-from unibct.training import train
+from unibct.training import loop, train
 from unibct.training.recipe import load_recipe
 
 RNG = np.random.default_rng
@@ -150,15 +150,15 @@ def test_training_with_the_flip_caches_both_views_and_resumes_to_the_bit(
     mirror_images = [old.embed([few.read(i)[:, ::-1]])[0] for i in few.ids[:5]]
     assert np.allclose(vectors[:5], mirror_images, atol=1e-5)
 
-    epoch = train.Trainer._epoch
+    take_steps = loop.TrainingLoop.take_steps
 
     def stopped(self, *arguments):
-        if self.epoch == 2:
+        if self.state.epoch == 2:
             raise KeyboardInterrupt
-        return epoch(self, *arguments)
+        take_steps(self, *arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(train.Trainer, "_epoch", stopped)
+        patch.setattr(loop.TrainingLoop, "take_steps", stopped)
         with pytest.raises(KeyboardInterrupt):
             train.train(few, recipe, tmp_path / "part", **options)
     resumed = train.train(few, recipe, tmp_path / "part", resume=True, **options)

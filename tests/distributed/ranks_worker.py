@@ -22,8 +22,10 @@ from unibct.losses.point_to_set import point_to_set
 from unibct.losses.regress import regress
 from unibct.losses.sharded_arcface import sharded_arcface
 from unibct.models.folder import load_model
-from unibct.training import train, trainer
+from unibct.training import run_folder
 from unibct.training.recipe import load_recipe
+from unibct.training.step import TrainingStep
+from unibct.training.train import train
 
 CLASSES, DIM, BATCH = 23, 8, 12
 
@@ -108,32 +110,33 @@ def trained(out: Path) -> None:
     """Whole runs, one that is stopped and goes on, and one that stays so, by all ranks together."""
     images, plain = moved_run()
     short = load_recipe("glyphs", [*SETTINGS, "epochs=1"])
-    old = train.train(images.select(range(96)), short, out / "old")
+    old = train(images.select(range(96)), short, out / "old")
     for name, more in RUNS.items():
         recipe = load_recipe("glyphs", [*LONGER, *more])
         method = name.split(",")[0]
-        train.train(images, recipe, out / name, old=old, method=method)
-    train.remove_checkpoints = lambda folder: None
+        train(images, recipe, out / name, old=old, method=method)
+    run_folder.remove_checkpoints = lambda folder: None
     # A loss that differs between the ranks, what the method learns, and a sample of the classes.
     recipe = load_recipe("glyphs", [*LONGER, "sample_rate=0.6"])
     options = {"old": old, "method": "advbct", "resume": True}
-    train.train(images, recipe, out / "whole", **options)
-    step, stop_at = trainer.Trainer._step, 0
+    train(images, recipe, out / "whole", **options)
+    take, stop_at = TrainingStep.take, 0
 
     def stopping(self, *arguments):
-        step(self, *arguments)
-        if self.steps_done + 1 == stop_at and self.ranks.rank == self.ranks.world - 1:
+        result, ranks = take(self, *arguments), self.context.ranks
+        if self.state.steps_done(self.context) + 1 == stop_at and ranks.rank == ranks.world - 1:
             os.kill(os.getpid(), signal.SIGINT)
+        return result
 
-    trainer.Trainer._step = stopping
+    TrainingStep.take = stopping
     for stop_at in (2, 8, 0):
         try:
-            train.train(images, recipe, out / "part", **options)
+            train(images, recipe, out / "part", **options)
         except KeyboardInterrupt:
             assert stop_at, "nobody asked"
     stop_at = 4
     with suppress(KeyboardInterrupt):
-        train.train(images, plain, out / "moved", old=old, method="unibct")
+        train(images, plain, out / "moved", old=old, method="unibct")
 
 
 RUNS = {

@@ -10,14 +10,14 @@ import torch
 
 from tests.distributed.ranks_worker import RUNS, look, moved_run
 from tests.distributed.torchrun import torchrun
-from tests.training.test_resume import require_same
+from tests.training.run_results import require_same
 from unibct.data.readers.table import open_images
 from unibct.distributed.ranks import Ranks
 from unibct.embeddings.extraction import embed_images
 from unibct.embeddings.folder import open_embeddings
 from unibct.models.folder import load_model
-from unibct.training import train
 from unibct.training.checkpoints import find_checkpoint, read_checkpoint
+from unibct.training.train import train
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +88,7 @@ def test_what_two_processes_began_one_finishes(runs, tmp_path):
     assert read_checkpoint(find_checkpoint(folder)).state["step"] == 1
     images, recipe = moved_run()
     old = load_model(runs[2] / "old")
-    train.train(images, recipe, folder, old=old, method="unibct", resume=True, device="cpu")
+    train(images, recipe, folder, old=old, method="unibct", resume=True, device="cpu")
     assert np.allclose(losses_of(folder), losses_of(runs[2] / "unibct"), rtol=5e-3)
 
 

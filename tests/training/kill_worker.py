@@ -1,9 +1,9 @@
-"""Trains, is killed at random moments, and goes on, again and again; then tells what came of it.
+"""Train, be killed at random moments and continue, again and again; then print the number of kills.
 
     python -m tests.training.kill_worker OUT WORKERS SEED
 
 Each life is a fork of this process, so that none needs to load torch again. A moment is a training
-step, a batch that is embedded, or an operation on files; a life ends before one of them.
+step, a batch that is embedded, or a file operation; a life ends just before one of them.
 """
 
 import json
@@ -16,11 +16,13 @@ from pathlib import Path
 import torch
 
 from unibct.data.readers.table import open_images
-from unibct.embeddings import extraction as embeddings
+from unibct.embeddings import extraction
 from unibct.models.folder import load_model
 from unibct.models.model import Model
-from unibct.training import train, trainer
+from unibct.training import run_folder
 from unibct.training.recipe import load_recipe
+from unibct.training.step import TrainingStep
+from unibct.training.train import train
 
 SETTINGS = [
     "epochs=4",
@@ -34,7 +36,7 @@ SETTINGS = [
 
 
 class Fate:
-    """Ends the process before its n-th moment."""
+    """Kills the process before its n-th moment."""
 
     def __init__(self, moments: int) -> None:
         self.left = moments
@@ -50,10 +52,10 @@ class Fate:
 
 
 def live(out: Path, workers: int, old: Model, method: str, moments: int) -> None:
-    """One life, of so many moments."""
+    """Train for a number of moments, then be killed."""
     fate = Fate(moments)
-    train.remove_checkpoints = lambda folder: None  # the last one is looked at
-    trainer.Trainer._step = fate(trainer.Trainer._step)
+    run_folder.remove_checkpoints = lambda folder: None  # the test compares the last one
+    TrainingStep.take = fate(TrainingStep.take)
     Model.embed_pixels = fate(Model.embed_pixels)
     os.fsync = fate(os.fsync)
     for name in ("rename", "replace", "mkdir", "unlink"):
@@ -61,11 +63,11 @@ def live(out: Path, workers: int, old: Model, method: str, moments: int) -> None
     images = open_images("glyphs:val").select(range(70))
     recipe = load_recipe("glyphs", SETTINGS)
     options = {"old": old, "method": method, "workers": workers, "checkpoint_every": 2}
-    train.train(images, recipe, out, resume=True, device="cpu", **options)
+    train(images, recipe, out, resume=True, device="cpu", **options)
 
 
 def lives(out: Path, *arguments, rng: random.Random | None) -> int:
-    """Live until the training is finished; how many times it was killed."""
+    """Live until the training is finished, and return how many times it was killed."""
     kills = 0
     while True:
         moments = 10**9 if rng is None else rng.randrange(1, 60)
@@ -86,13 +88,13 @@ def lives(out: Path, *arguments, rng: random.Random | None) -> int:
 
 
 def main() -> None:
-    """Compare a life without and one with many ends."""
+    """Train each method once without kills and once with many."""
     root, workers, seed = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     torch.set_num_threads(1)
-    embeddings._BATCH = 16  # several moments within a refresh
+    extraction._BATCH = 16  # several moments within a refresh
     images = open_images("glyphs:val").select(range(40))
     recipe = load_recipe("glyphs", [*SETTINGS[1:], "epochs=1", "warmup_epochs=0"])
-    old = train.train(images, recipe, root / "old", device="cpu")
+    old = train(images, recipe, root / "old", device="cpu")
     kills = {}
     for method in ("unibct", "unibct-plus"):
         lives(root / f"{method}-whole", workers, old, method, rng=None)

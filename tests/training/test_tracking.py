@@ -3,13 +3,12 @@ import sys
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from tests.conftest import TINY
+from tests.training.interruption import stopped_before_epoch
+from tests.training.recipes import RECIPE
 from unibct.errors import UserError
-from unibct.training import train, trainer
-from unibct.training.recipe import load_recipe
+from unibct.training import loop
 from unibct.training.tracking import TensorBoard
-
-RECIPE = load_recipe("glyphs", TINY)
+from unibct.training.train import train
 
 
 def curve(folder, name):
@@ -19,21 +18,12 @@ def curve(folder, name):
 
 
 def test_a_run_writes_its_curves_and_goes_on_with_them(glyph_classes, tmp_path, monkeypatch):
-    monkeypatch.setattr(trainer, "_TRACK_EVERY", 1)
+    monkeypatch.setattr(loop, "_TRACK_EVERY", 1)
     few = glyph_classes.select(range(80))
     options = {"tensorboard": tmp_path / "tb", "device": "cpu"}
-    epoch = trainer.Trainer._epoch
-
-    def stopping(self, *arguments):
-        if self.epoch == 2:
-            raise KeyboardInterrupt
-        return epoch(self, *arguments)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(trainer.Trainer, "_epoch", stopping)
-        with pytest.raises(KeyboardInterrupt):
-            train.train(few, RECIPE, tmp_path / "m", **options)
-    train.train(few, RECIPE, tmp_path / "m", resume=True, **options)
+    with stopped_before_epoch(2):
+        train(few, RECIPE, tmp_path / "m", **options)
+    train(few, RECIPE, tmp_path / "m", resume=True, **options)
     steps = 3 * (80 // RECIPE.batch_size)
     loss = curve(tmp_path / "tb", "loss")
     assert [step for step, _ in loss] == list(range(steps))

@@ -34,8 +34,8 @@ from unibct.maps.adapter import fit_adapter
 from unibct.models.folder import save_model
 from unibct.models.model import Model
 from unibct.progress import Progress, Silent
+from unibct.training.metrics import METRICS_FILE
 from unibct.training.train import train
-from unibct.training.trainer import METRICS_FILE
 
 SAMPLES_FILE = "samples.safetensors"
 

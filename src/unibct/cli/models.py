@@ -123,7 +123,7 @@ def adapt_command(
     from unibct.files import require_absent
     from unibct.models.folder import load_model, save_model
     from unibct.progress import terminal_progress
-    from unibct.training.adapt import adapt
+    from unibct.training.mapped_model import adapt
 
     require_absent(out)
     target = pick_device(device)

@@ -21,8 +21,8 @@ app = typer.Typer(
     name="unibct",
     help=(
         "Upgrade the model of a visual search without embedding the gallery again.\n\n"
-        f"DATA is one of: {describe_data()}. If it is not recognised, write the prefix: folder:PATH. "
-        "Start with `unibct demo`."
+        f"DATA is one of: {describe_data()}. If it is not recognised, write the prefix: "
+        "folder:PATH. Start with `unibct demo`."
     ),
     epilog="Each command explains itself: unibct train --help. Errors: exit code 2.",
     add_completion=False,

@@ -1,4 +1,5 @@
-"""Training a model: its recipe, the plan of a run, its state, one step, the loop, checkpoints.
+"""Training a model: the recipe, the plan of a run, its state, one step, the loop, checkpoints.
 
-Formulas do not live here, and neither does the choice of training images.
+Losses and compatibility methods live in ``losses`` and ``methods``, and the choice of training
+images in ``data``.
 """

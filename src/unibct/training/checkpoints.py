@@ -1,9 +1,9 @@
-"""Checkpoints of a training run: written by all ranks, whole or not at all; nothing pickled.
+"""Checkpoints of a training run: written by all ranks, complete or not at all, without pickle.
 
-A checkpoint is a folder ``checkpoint-EPOCH-STEP`` with ``state.safetensors`` (network, optimiser,
-method; the run's description, progress and generators as JSON in its header), and per rank
-``classes-BEGIN-END.safetensors`` with the rows of its classes. It is written beside under a
-temporary name, synced, and renamed; then the older ones go.
+A checkpoint is a folder ``checkpoint-EPOCH-STEP``. In it, ``state.safetensors`` holds network,
+optimiser and method, with the run's description, progress and generators as JSON in its header;
+each rank adds ``classes-BEGIN-END.safetensors`` with the rows of its classes. The folder is written
+under a temporary name, synced and renamed; then older checkpoints are removed.
 """
 
 import json
@@ -24,22 +24,20 @@ from unibct.files import sync
 from unibct.models.folder import save_tensors
 
 _STATE_FILE = "state.safetensors"
-_NAME = re.compile(r"checkpoint-(\d+)-(\d+)")
-_DAMAGE = (OSError, KeyError, TypeError, ValueError, safetensors.SafetensorError)
+_FOLDER_NAME = re.compile(r"checkpoint-(\d+)-(\d+)")
+_DAMAGE_ERRORS = (OSError, KeyError, TypeError, ValueError, safetensors.SafetensorError)
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What was kept of a run.
+    """The content of a checkpoint, as one rank sees it.
 
     Attributes:
-        path: its folder.
-        state: plain values.
+        state: plain values, the same on each rank.
         tensors: the same on each rank.
-        class_tensors: (own classes, …) the rows of one rank's classes.
+        class_tensors: (own classes, …) the rows of this rank's classes.
     """
 
-    path: Path
     state: dict[str, Any]
     tensors: dict[str, Tensor]
     class_tensors: dict[str, Tensor]
@@ -48,77 +46,82 @@ class Checkpoint:
 def save_checkpoint(
     folder: Path,
     place: tuple[int, int],
-    state: dict[str, Any],
-    tensors: dict[str, Tensor],
-    class_tensors: dict[str, Tensor],
+    checkpoint: Checkpoint,
     *,
     classes: int,
     ranks: Ranks = ALONE,
 ) -> None:
-    """Write a checkpoint, then remove the older ones; called by every rank.
+    """Write a checkpoint, then remove older ones. Every rank calls this.
 
     Args:
-        folder: the run's; on a file system that all ranks share.
+        folder: the run's folder, on a file system that all ranks share.
         place: epoch and step.
-        state: plain values; the first rank's count.
-        tensors: the first rank's count.
-        class_tensors: the rows of this rank's classes.
-        classes: how many there are in all.
-        ranks: that write together.
+        checkpoint: the content; the first rank writes the state and the tensors, each rank the
+            rows of its classes.
+        classes: the number of all classes.
+        ranks: the processes that write together.
     """
-    name, own = _name(*place), ranks.share(classes)
+    name, own_classes = _folder_name(*place), ranks.share(classes)
     final, temporary = folder / name, folder / f".{name}.tmp"
-    if ranks.broadcast_numbers(final.is_dir())[0]:  # another run's, of the same warm-up
+    # A run with the same warm-up may have written this checkpoint already.
+    if ranks.broadcast_numbers(final.is_dir())[0]:
         return
     ranks.barrier()
     if ranks.first:
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
     ranks.barrier()
-    rows_file = temporary / f"classes-{own.start:010}-{own.stop:010}.safetensors"
-    save_tensors(rows_file, class_tensors, {"format": "pt"})
+    rows_file = f"classes-{own_classes.start:010}-{own_classes.stop:010}.safetensors"
+    save_tensors(temporary / rows_file, checkpoint.class_tensors, {"format": "pt"})
     ranks.barrier()
     if ranks.first:
-        save_tensors(temporary / _STATE_FILE, tensors, {"state": json.dumps(state)})
+        header = {"state": json.dumps(checkpoint.state)}
+        save_tensors(temporary / _STATE_FILE, checkpoint.tensors, header)
         temporary.rename(final)
         sync(folder)
-        for older in _all(folder):
-            if older != final:
-                shutil.rmtree(older, ignore_errors=True)
+        for path in _all_checkpoints(folder):
+            if path != final:
+                shutil.rmtree(path, ignore_errors=True)
     ranks.barrier()
 
 
 def find_checkpoint(folder: Path, ranks: Ranks = ALONE) -> Path | None:
-    """The last whole checkpoint in a run's folder, as the first of the ranks sees it."""
-    epoch, step = ranks.broadcast_numbers(*max(map(_place, _all(folder)), default=(-1, -1)))
-    return None if epoch < 0 else folder / _name(epoch, step)
+    """Return the latest checkpoint in a run's folder, as the first rank sees it."""
+    latest = max(map(_place, _all_checkpoints(folder)), default=(-1, -1))
+    epoch, step = ranks.broadcast_numbers(*latest)
+    return None if epoch < 0 else folder / _folder_name(epoch, step)
 
 
 def read_checkpoint(path: Path, classes: range | None = None) -> Checkpoint:
-    """A checkpoint with the rows of some classes (None: all), whichever ranks wrote them."""
+    """Read a checkpoint with the rows of some classes, whichever ranks wrote them.
+
+    Args:
+        path: the checkpoint's folder.
+        classes: the classes whose rows to read. None means all.
+    """
     try:
         state_file = path / _STATE_FILE
         with cast(Any, safetensors.safe_open(state_file, framework="pt")) as file:
             state = json.loads(file.metadata()["state"])
         tensors = safetensors.torch.load_file(state_file)
-        return Checkpoint(path, state, tensors, _read_rows(path, classes))
-    except _DAMAGE as error:
+        return Checkpoint(state, tensors, _read_rows(path, classes))
+    except _DAMAGE_ERRORS as error:
         reason = str(error).splitlines()[0]
         raise UserError(
-            f"{path} is damaged ({reason}); remove it, or the run's folder, and train anew"
+            f"{path} is damaged ({reason}); remove it, or the run's folder, and train again"
         ) from error
 
 
 def remove_checkpoints(folder: Path) -> None:
-    """Remove a finished run's checkpoints, and what a killed process left of one."""
-    for path in [*_all(folder), *folder.glob(".checkpoint-*.tmp")]:
+    """Remove all checkpoints of a run, and what a killed process left of one."""
+    for path in [*_all_checkpoints(folder), *folder.glob(".checkpoint-*.tmp")]:
         shutil.rmtree(path, ignore_errors=True)
 
 
 def _read_rows(path: Path, classes: range | None) -> dict[str, Tensor]:
-    """The rows of ``classes`` from the files whose classes they are."""
+    """Read the rows of ``classes`` from the files that hold them, one tensor per name."""
     parts: dict[str, list[Tensor]] = {}
-    expected = 0 if classes is None else classes.start
+    next_class = 0 if classes is None else classes.start
     for file_path in sorted(path.glob("classes-*.safetensors")):
         _, begin_text, end_text = file_path.stem.split("-")
         held = range(int(begin_text), int(end_text))
@@ -126,27 +129,28 @@ def _read_rows(path: Path, classes: range | None) -> dict[str, Tensor]:
         begin, end = max(held.start, wanted.start), min(held.stop, wanted.stop)
         if begin >= end:
             continue
-        if begin != expected:
-            raise ValueError(f"the rows of class {expected} are missing")
+        if begin != next_class:
+            raise ValueError(f"the rows of class {next_class} are missing")
         with cast(Any, safetensors.safe_open(file_path, framework="pt")) as file:
             for name in file.keys():  # noqa: SIM118 (not a dictionary)
                 rows = file.get_slice(name)[begin - held.start : end - held.start]
                 parts.setdefault(name, []).append(rows)
-        expected = end
-    if classes is not None and expected != classes.stop:
-        raise ValueError(f"the rows of class {expected} are missing")
+        next_class = end
+    if classes is not None and next_class != classes.stop:
+        raise ValueError(f"the rows of class {next_class} are missing")
     return {name: torch.cat(rows) for name, rows in parts.items()}
 
 
-def _all(folder: Path) -> list[Path]:
-    return [p for p in folder.glob("checkpoint-*") if _NAME.fullmatch(p.name) and p.is_dir()]
+def _all_checkpoints(folder: Path) -> list[Path]:
+    folders = (path for path in folder.glob("checkpoint-*") if path.is_dir())
+    return [path for path in folders if _FOLDER_NAME.fullmatch(path.name)]
 
 
-def _name(epoch: int, step: int) -> str:
+def _folder_name(epoch: int, step: int) -> str:
     return f"checkpoint-{epoch:05}-{step:08}"
 
 
 def _place(path: Path) -> tuple[int, int]:
-    found = _NAME.fullmatch(path.name)
-    assert found is not None
-    return int(found[1]), int(found[2])
+    match = _FOLDER_NAME.fullmatch(path.name)
+    assert match is not None
+    return int(match[1]), int(match[2])

@@ -1,4 +1,4 @@
-"""What a training run is: all that determines its result, settled and checked before it begins."""
+"""What a training run is: everything that determines its result, checked before it starts."""
 
 import hashlib
 import json
@@ -18,15 +18,22 @@ from unibct.training.recipe import AFTER_WARMUP, Recipe
 
 @dataclass(frozen=True)
 class Run:
-    """What determines a training run's result."""
+    """Everything that determines the result of a training run.
+
+    Attributes:
+        images: the training set.
+        recipe: every number of the run, dimension and seed included.
+        method: the compatibility method's name.
+        old_fingerprint: of the old model, if the run uses one.
+    """
 
     images: ImageSet
     recipe: Recipe
     method: str
     old_fingerprint: str | None
 
-    def described(self) -> dict[str, Any]:
-        """Plain values: kept with each checkpoint and model, and compared on resuming."""
+    def description(self) -> dict[str, Any]:
+        """Return plain values to keep with checkpoints and models, and to compare on resuming."""
         return {
             "method": self.method,
             "images": len(self.images),
@@ -37,29 +44,43 @@ class Run:
         }
 
     @property
-    def begin(self) -> int:
-        """The epoch from which the method is at work."""
+    def dim(self) -> int:
+        """The dimension of the embeddings."""
+        assert self.recipe.dim is not None
+        return self.recipe.dim
+
+    @property
+    def seed(self) -> int:
+        """The seed of everything random."""
+        assert self.recipe.seed is not None
+        return self.recipe.seed
+
+    @property
+    def method_start(self) -> int:
+        """The first epoch in which the method is used."""
         return self.recipe.warmup_epochs if find_method(self.method).has_warmup else 0
 
     def refreshes_at(self, epoch: int) -> bool:
-        """Whether the method renews what depends on the new model at the beginning of ``epoch``."""
-        return epoch == self.begin or (epoch > self.begin and epoch in self.recipe.refresh_epochs)
+        """Return whether the method looks at the new model again at the start of ``epoch``."""
+        start = self.method_start
+        return epoch == start or (epoch > start and epoch in self.recipe.refresh_epochs)
 
-    def warmup_digest(self, pixels: str) -> str | None:
-        """Names the state at the end of the warm-up, which runs that differ later have in common.
+    def warmup_digest(self, pixels_digest: str) -> str | None:
+        """Return a name for the state at the end of the warm-up.
 
-        None if there is no warm-up, or if it begins from the old model's weights.
+        Runs that differ only afterwards have the same name. None if there is no warm-up, or if it
+        starts from the old model's weights.
         """
         recipe = self.recipe
-        if self.begin == 0 or recipe.warm_start:
+        if self.method_start == 0 or recipe.warm_start:
             return None
         common = recipe.model_dump(mode="json", exclude=set(AFTER_WARMUP))
-        return _digest([pixels, common, metadata.version("unibct")])
+        return _digest([pixels_digest, common, metadata.version("unibct")])
 
     @property
     def digest(self) -> str:
-        """Names the run before any image is read; a folder of another one is found out later."""
-        return _digest([self.images.digest, self.described()])
+        """A name for the run that needs no pixels, so it is known before any image is read."""
+        return _digest([self.images.digest, self.description()])
 
 
 def _digest(value: Any) -> str:
@@ -69,7 +90,14 @@ def _digest(value: Any) -> str:
 def plan_run(
     images: ImageSet, recipe: Recipe, *, old: Model | None = None, method: str | None = None
 ) -> Run:
-    """Settle method and dimension, and refuse what cannot work, before anything is written."""
+    """Choose method, dimension and seed, and refuse what cannot work, before anything is written.
+
+    Args:
+        images: the training set.
+        recipe: the numbers of the run; dimension and seed may be None.
+        old: the old model.
+        method: a name from ``METHODS``; by default ``unibct-plus`` with ``old``, else ``none``.
+    """
     name = method or (NO_METHOD if old is None else DEFAULT_METHOD)
     entry = find_method(name)
     if entry.needs_old_model and old is None:
@@ -89,12 +117,12 @@ def plan_run(
     if len(images.class_names) < 2:
         raise UserError(f"{images.name} has one class only; training needs at least two")
     uses_old = entry.needs_old_model or recipe.warm_start
-    used_old = old.fingerprint if uses_old and old is not None else None
-    return Run(images, recipe.updated(dim=dim, seed=_seed(recipe, old)), name, used_old)
+    old_fingerprint = old.fingerprint if uses_old and old is not None else None
+    return Run(images, recipe.updated(dim=dim, seed=_seed(recipe, old)), name, old_fingerprint)
 
 
 def require_epochs_left(method: str, recipe: Recipe) -> None:
-    """Refuse a warm-up that never ends, for a method that waits for its end."""
+    """Refuse a warm-up that leaves no epoch for a method that waits for its end."""
     entry = find_method(method)
     waits = entry.needs_old_model and entry.has_warmup
     if waits and recipe.warmup_epochs >= recipe.epochs:
@@ -105,10 +133,10 @@ def require_epochs_left(method: str, recipe: Recipe) -> None:
 
 
 def upgrade_recipes(recipe: Recipe, scenario: str, seed: int) -> tuple[Recipe, Recipe]:
-    """The old and the new model's recipe in a trial with a given seed.
+    """Return the old and the new model's recipe for a trial with a given seed.
 
-    The two start from different weights: from the same ones they would agree already. In
-    identical-data the new network is larger, and cannot begin from the old one's weights.
+    The two start from different weights: from the same weights they would agree before any
+    training. In identical-data the new network is larger and cannot start from the old weights.
     """
     old = recipe.updated(seed=2 * seed, warm_start=False)
     new = recipe.updated(seed=2 * seed + 1)
@@ -119,7 +147,7 @@ def upgrade_recipes(recipe: Recipe, scenario: str, seed: int) -> tuple[Recipe, R
                 f"{scenario} needs a larger network than {recipe.architecture}, and none is known; "
                 "name another architecture, or leave this scenario out"
             )
-        # The same number of dimensions, or the two could not be compared.
+        # With different dimensions the two could not be compared.
         dim = recipe.dim or find_architecture(recipe.architecture).dim
         new = new.updated(architecture=larger, dim=dim, warm_start=False)
     return old, new
@@ -146,23 +174,35 @@ def _check_warm_start(recipe: Recipe, dim: int, old: Model | None) -> None:
 
 
 def _seed(recipe: Recipe, old: Model | None) -> int:
-    """The recipe's seed; by default one that the old model was not trained with.
+    """Return the recipe's seed; by default one more than the old model's.
 
-    From the same initial weights two models agree before anything makes them compatible.
+    From the same initial weights two models would agree before anything makes them compatible.
     """
     if recipe.seed is not None:
         return recipe.seed
     return 0 if old is None else int(old.training.get("recipe", {}).get("seed", 0)) + 1
 
 
-def require_same_run(kept: dict[str, Any], wanted: dict[str, Any], out: Path) -> None:
-    """Refuse to go on with a run that was another one, and name what differs."""
-    ours = {**{f"recipe.{k}": v for k, v in wanted["recipe"].items()}, **wanted}
-    theirs = {**{f"recipe.{k}": v for k, v in kept.get("recipe", {}).items()}, **kept}
-    differing = [key for key, value in ours.items() if key != "recipe" and theirs.get(key) != value]
-    if differing:
-        key = differing[0]
-        raise UserError(
-            f"{out} holds another run: its {key} is {theirs.get(key)!r}, not {ours[key]!r}; "
-            "choose another --out or remove it"
-        )
+def require_same_run(stored: dict[str, Any], planned: dict[str, Any], out: Path) -> None:
+    """Refuse to continue a different run, and name the first value that differs.
+
+    Args:
+        stored: the description that was found in ``out``.
+        planned: the description of the run that is to continue there.
+        out: the run's folder.
+    """
+    stored_values, planned_values = _flat(stored), _flat(planned)
+    for key, planned_value in planned_values.items():
+        stored_value = stored_values.get(key)
+        if stored_value != planned_value:
+            raise UserError(
+                f"{out} holds another run: its {key} is {stored_value!r}, not {planned_value!r}; "
+                "choose another --out or remove it"
+            )
+
+
+def _flat(description: dict[str, Any]) -> dict[str, Any]:
+    """Return the description with the recipe's entries as ``recipe.KEY``, before the others."""
+    recipe: dict[str, Any] = description.get("recipe", {})
+    others = {key: value for key, value in description.items() if key != "recipe"}
+    return {f"recipe.{key}": value for key, value in recipe.items()} | others

@@ -1,4 +1,4 @@
-"""A recipe: every number of a training run, typed, frozen, and checked on construction."""
+"""A recipe: every number of a training run, typed, frozen and checked when it is made."""
 
 import difflib
 import math
@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from unibct.errors import UserError
 
 DEFAULT_RECIPE = "glyphs"
-# Settings that play no part before the end of the warm-up.
+# Settings that are not used before the end of the warm-up.
 AFTER_WARMUP = ("eta", "refresh_epochs", "tau", "lam", "drop")
 
 Positive = Annotated[float, Field(gt=0)]
@@ -22,10 +22,10 @@ Share = Annotated[float, Field(ge=0, lt=1)]
 
 
 class Recipe(BaseModel):
-    """How a model is trained. The defaults are the paper's.
+    """The numbers that a model is trained with. The defaults are the paper's.
 
     Epochs are counted from 0. The learning rate is multiplied by ``gamma`` at each milestone
-    (``milestones``), or falls along half a cosine to zero (``cosine``).
+    (schedule ``milestones``), or falls to zero along half a cosine (schedule ``cosine``).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
@@ -40,25 +40,25 @@ class Recipe(BaseModel):
     schedule: Literal["milestones", "cosine"] = "milestones"
     milestones: tuple[Annotated[int, Field(ge=0)], ...] = (20, 26, 32)
     gamma: Annotated[float, Field(gt=0, le=1)] = 0.1
-    lr_warmup_epochs: NotNegative = 0.0  # the rate rises linearly from 0 for so long
-    shift: Annotated[int, Field(ge=0)] = 0  # random shift of each image by up to so many pixels
-    flip: bool = False  # mirror half of the images, drawn anew in each epoch
-    crop: Share = 0.0  # cut off up to this share of an image's area, and stretch the rest
+    lr_warmup_epochs: NotNegative = 0.0  # epochs in which the rate rises linearly from 0
+    shift: Annotated[int, Field(ge=0)] = 0  # move each image by up to this many pixels
+    flip: bool = False  # mirror half of the images, drawn again in each epoch
+    crop: Share = 0.0  # cut off up to this share of an image's area and stretch the rest
     colour: Share = 0.0  # change brightness, contrast and saturation by up to this share
     low_resolution: Share = 0.0  # shrink and enlarge this share of the images
     scale: Positive = 64.0
     margin: Annotated[float, Field(ge=0, lt=1.6)] = 0.5
     eta: NotNegative = 1.0  # weight of the compatibility loss
-    warmup_epochs: Annotated[int, Field(ge=0)] = 10  # first epochs, without it
-    warm_start: bool = False  # begin from the old model's weights (the same architecture only)
+    warmup_epochs: Annotated[int, Field(ge=0)] = 10  # first epochs, without that loss
+    warm_start: bool = False  # start from the old weights (same architecture only)
     refresh_epochs: tuple[Annotated[int, Field(ge=0)], ...] = (20,)  # besides the warm-up's end
     tau: Positive = 0.05
     lam: Share = 0.9
     drop: Share = 0.1
-    sample_rate: Annotated[float, Field(gt=0, le=1)] = 1.0  # share of the classes in a step
+    sample_rate: Annotated[float, Field(gt=0, le=1)] = 1.0  # share of the classes that a step uses
     precision: Literal["float32", "bfloat16", "float16"] = "float32"  # of the forward pass
-    sync_batch_norm: bool = True  # with several processes: means and variances over all of them
-    compile: bool = False  # torch.compile; worth a measurement, see docs/scaling.md
+    sync_batch_norm: bool = True  # means and variances over all processes
+    compile: bool = False  # use torch.compile; measure first, see docs/scaling.md
     # None: 0, or one more than the old model's, so that the two start from different weights
     seed: Annotated[int, Field(ge=0, lt=2**62)] | None = None
 
@@ -71,7 +71,7 @@ class Recipe(BaseModel):
         return self
 
     def learning_rate(self, progress: float) -> float:
-        """The rate after ``progress`` epochs (a fraction within an epoch)."""
+        """Return the learning rate after ``progress`` epochs, which may be a fraction."""
         rate = self.lr
         if self.schedule == "cosine":
             rate *= 0.5 * (1 + math.cos(math.pi * min(progress / self.epochs, 1.0)))
@@ -82,12 +82,12 @@ class Recipe(BaseModel):
         return rate
 
     def updated(self, **changes: Any) -> "Recipe":
-        """The recipe with some values changed, checked again."""
+        """Return the recipe with some values changed, and check it again."""
         return _checked({**self.model_dump(), **changes}, "recipe")
 
 
 def shipped_recipes() -> list[str]:
-    """The names of the recipes inside the package."""
+    """Return the names of the recipes inside the package."""
     folder = resources.files("unibct.training") / "recipes"
     return sorted(
         f.name.removesuffix(".toml") for f in folder.iterdir() if f.name.endswith(".toml")
@@ -95,21 +95,14 @@ def shipped_recipes() -> list[str]:
 
 
 def load_recipe(name: str = DEFAULT_RECIPE, overrides: Sequence[str] = ()) -> Recipe:
-    """A recipe from a TOML file, or one of the package's by name, with ``key=value`` overrides."""
-    if name in shipped_recipes():
-        text = (resources.files("unibct.training") / "recipes" / f"{name}.toml").read_text(
-            encoding="utf-8"
-        )
-    else:
-        try:
-            text = Path(name).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise UserError(
-                f"recipe {name!r} is neither a readable TOML file nor one of "
-                f"{', '.join(shipped_recipes())}"
-            ) from error
+    """Load a recipe from a TOML file, or one of the package's by name.
+
+    Args:
+        name: a name from ``shipped_recipes``, or the path of a TOML file.
+        overrides: settings that replace the file's, each written ``key=value``.
+    """
     try:
-        values = tomllib.loads(text)
+        values = tomllib.loads(_recipe_text(name))
     except tomllib.TOMLDecodeError as error:
         raise UserError(f"recipe {name}: {error}") from error
     for override in overrides:
@@ -121,6 +114,19 @@ def load_recipe(name: str = DEFAULT_RECIPE, overrides: Sequence[str] = ()) -> Re
         except tomllib.TOMLDecodeError:
             values[key.strip()] = value
     return _checked(values, f"recipe {name}")
+
+
+def _recipe_text(name: str) -> str:
+    if name in shipped_recipes():
+        path = resources.files("unibct.training") / "recipes" / f"{name}.toml"
+        return path.read_text(encoding="utf-8")
+    try:
+        return Path(name).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(
+            f"recipe {name!r} is neither a readable TOML file nor one of "
+            f"{', '.join(shipped_recipes())}"
+        ) from error
 
 
 def _checked(values: dict[str, Any], source: str) -> Recipe:

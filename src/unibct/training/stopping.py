@@ -1,4 +1,4 @@
-"""A clean stop: Ctrl-C and SIGTERM are noted, and seen between two steps."""
+"""A clean stop: Ctrl-C and SIGTERM are remembered, and acted on between two steps."""
 
 import signal
 import threading
@@ -10,14 +10,14 @@ from typing import Any
 
 @dataclass
 class StopRequest:
-    """Whether Ctrl-C (or an end by the scheduler) was asked for."""
+    """A signal handler that remembers whether someone asked the run to stop."""
 
     wanted: bool = False
 
     def __call__(self, number: int, frame: Any) -> None:
-        """The first is noted, for the next step to see; a second Ctrl-C stops at once.
+        """Remember the request for the next step; a second Ctrl-C stops at once.
 
-        SIGTERM never does: a scheduler sends it to ``torchrun`` and to its processes, and
+        A second SIGTERM does not: a scheduler sends it to ``torchrun`` and to its processes, and
         ``torchrun`` passes it on to them.
         """
         if self.wanted and number == signal.SIGINT:
@@ -27,14 +27,14 @@ class StopRequest:
 
 @contextmanager
 def stop_request() -> Generator[StopRequest]:
-    """Note SIGINT and SIGTERM for a block instead of stopping in the middle of a step."""
+    """Handle SIGINT and SIGTERM with a ``StopRequest`` for the duration of a block."""
     request = StopRequest()
     if threading.current_thread() is not threading.main_thread():
-        yield request
+        yield request  # only the main thread may set signal handlers
         return
-    before = {name: signal.signal(name, request) for name in (signal.SIGINT, signal.SIGTERM)}
+    previous = {name: signal.signal(name, request) for name in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield request
     finally:
-        for name, handler in before.items():
+        for name, handler in previous.items():
             signal.signal(name, handler)

@@ -1,4 +1,4 @@
-"""Curves of a training run, for those who watch it in TensorBoard."""
+"""Curves of a training run, to watch in TensorBoard."""
 
 from pathlib import Path
 from typing import Any, Protocol
@@ -7,15 +7,15 @@ from unibct.errors import UserError
 
 
 class Tracker(Protocol):
-    """Takes points of curves."""
+    """Something that records the points of curves."""
 
     def log(self, values: dict[str, float], step: int) -> None:
-        """A point of each named curve at a step."""
+        """Add a point to each named curve."""
         ...
 
 
 def require_tensorboard() -> Any:
-    """What writes event files; an error says how to install it."""
+    """Return the class that writes event files, or explain how to install it."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
@@ -26,17 +26,17 @@ def require_tensorboard() -> Any:
 
 
 class TensorBoard:
-    """Writes event files; ``tensorboard --logdir FOLDER`` shows them."""
+    """A writer of event files, which ``tensorboard --logdir FOLDER`` shows."""
 
     def __init__(self, folder: Path, first_step: int = 0) -> None:
-        # What a stopped run wrote after its last checkpoint is not shown.
+        # Hide the points that a stopped run wrote after its last checkpoint.
         self._writer: Any = require_tensorboard()(str(folder), purge_step=first_step or None)
 
     def log(self, values: dict[str, float], step: int) -> None:
-        """A point of each named curve at a step."""
+        """Add a point to each named curve."""
         for name, value in values.items():
             self._writer.add_scalar(name, value, step)
 
     def close(self) -> None:
-        """Write what is left."""
+        """Write the remaining points and close the file."""
         self._writer.close()

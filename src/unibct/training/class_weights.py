@@ -1,0 +1,48 @@
+"""The class weights that a run starts from."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from unibct.models.model import Model
+
+_CHUNK = 1 << 16  # rows that are drawn at a time
+
+
+def initial_class_weights(classes: int, dim: int, seed: int, own_classes: range) -> Tensor:
+    """Draw (own classes, dim) rows of a (classes, dim) matrix that depends only on the seed.
+
+    The matrix is drawn in chunks, so that no rank holds all of it.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    weights = torch.empty(len(own_classes), dim)
+    for begin in range(0, classes, _CHUNK):
+        chunk = torch.randn(min(_CHUNK, classes - begin), dim, generator=generator) * 0.01
+        low = max(begin, own_classes.start)
+        high = min(begin + len(chunk), own_classes.stop)
+        if low < high:
+            own_rows = slice(low - own_classes.start, high - own_classes.start)
+            weights[own_rows] = chunk[low - begin : high - begin]
+    return weights
+
+
+def copy_known_classes(
+    class_weights: Tensor, class_names: Sequence[str], own_classes: range, old: Model
+) -> None:
+    """Overwrite the rows of classes that the old model knows with its class weights.
+
+    Args:
+        class_weights: (own classes, dim) changed in place.
+        class_names: the names of all new classes.
+        own_classes: the classes whose rows these are.
+        old: the old model; without class weights nothing is copied.
+    """
+    if old.class_weights is None:
+        return
+    old_rows = {name: row for row, name in enumerate(old.class_names)}
+    known = [i for i in own_classes if class_names[i] in old_rows]
+    own_rows = [i - own_classes.start for i in known]
+    with torch.no_grad():
+        old_weights = old.class_weights[[old_rows[class_names[i]] for i in known]]
+        class_weights[own_rows] = old_weights.to(class_weights)

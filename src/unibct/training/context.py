@@ -1,0 +1,86 @@
+"""What stays the same from the first to the last step of a run."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unibct.data.loader import PixelBatches
+from unibct.distributed.ranks import Ranks
+from unibct.models.architectures.table import find_architecture
+from unibct.models.input import InputSpec
+from unibct.training.plan import Run
+from unibct.training.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """A run's plan, images and place. All of it is fixed before the first step.
+
+    Attributes:
+        run: what determines the result.
+        pixels: the training images, decoded.
+        device: where the network is trained.
+        ranks: the processes that share the run.
+        out: the model's folder.
+        cache: a folder that several runs share. None means that they share nothing.
+    """
+
+    run: Run
+    pixels: PixelBatches
+    device: torch.device
+    ranks: Ranks
+    out: Path
+    cache: Path | None = None
+
+    @property
+    def recipe(self) -> Recipe:
+        """Every number of the run."""
+        return self.run.recipe
+
+    @property
+    def input(self) -> InputSpec:
+        """The images that the network takes."""
+        return find_architecture(self.recipe.architecture).input
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """Plain values that tell this run from others, the pixels included."""
+        return self.run.description() | {"pixels": self.pixels.digest}
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The names of all classes."""
+        return self.pixels.images.class_names
+
+    @property
+    def own_classes(self) -> range:
+        """The classes whose weights this rank holds."""
+        return self.ranks.share(len(self.class_names))
+
+    @property
+    def samples_classes(self) -> bool:
+        """Whether a step uses only a sample of the classes."""
+        return self.recipe.sample_rate < 1
+
+    @cached_property
+    def labels(self) -> Tensor:
+        """(images,) the class of each training image, on the device."""
+        return torch.from_numpy(self.pixels.images.labels).to(self.device)
+
+    @property
+    def images_per_epoch(self) -> int:
+        """Images that an epoch uses.
+
+        Only whole batches: a last batch of one or two images would upset batch normalisation.
+        """
+        images, batch_size = len(self.pixels.images), self.recipe.batch_size
+        return images // batch_size * batch_size if images >= batch_size else images
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Batches in an epoch."""
+        return -(-self.images_per_epoch // self.recipe.batch_size)

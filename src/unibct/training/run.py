@@ -1,0 +1,147 @@
+"""One training run from the first check to the finished model."""
+
+from contextlib import ExitStack
+from pathlib import Path
+
+import torch
+
+from unibct.data.image_set import ImageSet
+from unibct.data.loader import pixel_memory, read_pixels
+from unibct.distributed.device import pick_device
+from unibct.distributed.ranks import current_ranks
+from unibct.errors import UserError
+from unibct.models.architectures.table import build_network, find_architecture
+from unibct.models.folder import load_model, save_model
+from unibct.models.model import Model
+from unibct.training.checkpoints import Checkpoint, find_checkpoint, read_checkpoint
+from unibct.training.class_weights import copy_known_classes
+from unibct.training.context import RunContext
+from unibct.training.loop import TrainingLoop
+from unibct.training.options import TrainOptions
+from unibct.training.plan import plan_run, require_same_run
+from unibct.training.processes import require_enough_for_all, require_started_alike
+from unibct.training.recipe import Recipe
+from unibct.training.run_folder import (
+    EarlierRun,
+    find_earlier_run,
+    remove_failed_run,
+    remove_working_files,
+)
+from unibct.training.shared_warmup import restore_shared_warmup
+from unibct.training.state import TrainingState, initial_state, restore_state, tensors_under
+from unibct.training.tracking import TensorBoard, require_tensorboard
+from unibct.training.training_set_embeddings import make_method
+
+
+def run_training(images: ImageSet, recipe: Recipe, out: Path, options: TrainOptions) -> Model:
+    """Train a model and write its folder; see ``train``."""
+    context, earlier = _prepare(images, recipe, out, options)
+    if earlier.finished:
+        return _load_finished(context, options)
+    checkpoint = _read_own_checkpoint(context, earlier)
+    context.ranks.barrier()  # no rank writes before all have checked the folder
+    try:
+        _train(context, checkpoint, options)
+        if context.ranks.first:
+            save_model(finished_model(context), out)
+    except UserError:
+        remove_failed_run(out, context.ranks)
+        raise
+    context.ranks.barrier()
+    remove_working_files(out, context.ranks)
+    return load_model(out, device=context.device, with_classifier=context.ranks.first)
+
+
+def _prepare(
+    images: ImageSet, recipe: Recipe, out: Path, options: TrainOptions
+) -> tuple[RunContext, EarlierRun]:
+    """Check everything and read the images, before anything is written."""
+    ranks = current_ranks()
+    run = plan_run(images, recipe, old=options.old, method=options.method)
+    require_enough_for_all(run, ranks)
+    device = pick_device(options.device)
+    if options.tensorboard is not None:
+        require_tensorboard()
+    if ranks.world > 1:
+        shared = (options.resume, options.skip_bad, options.checkpoint_every, pixel_memory())
+        require_started_alike(ranks, repr((run.digest, *shared)), device)
+    earlier = find_earlier_run(out, resume=options.resume, ranks=ranks)
+    size = find_architecture(run.recipe.architecture).input.size
+    pixels = read_pixels(
+        images, *size, skip_bad=options.skip_bad, progress=options.progress, ranks=ranks
+    )
+    # Unreadable images may have been left out, so plan and check again.
+    run = plan_run(pixels.images, recipe, old=options.old, method=options.method)
+    require_enough_for_all(run, ranks)
+    return RunContext(run, pixels, device, ranks, out, options.cache), earlier
+
+
+def _load_finished(context: RunContext, options: TrainOptions) -> Model:
+    """Load the model of an earlier run that has finished, and report its work as done."""
+    model = load_model(context.out, device=context.device)
+    require_same_run(model.training, context.description, context.out)
+    remove_working_files(context.out, context.ranks)
+    options.progress.note(f"{context.out}: already trained")
+    work = context.images_per_epoch * context.recipe.epochs
+    with options.progress.task(options.label, work, done=work):
+        return model
+
+
+def _read_own_checkpoint(context: RunContext, earlier: EarlierRun) -> Checkpoint | None:
+    if earlier.checkpoint is None:
+        return None
+    checkpoint = read_checkpoint(earlier.checkpoint, context.own_classes)
+    require_same_run(checkpoint.state["described"], context.description, context.out)
+    return checkpoint
+
+
+def _train(context: RunContext, checkpoint: Checkpoint | None, options: TrainOptions) -> None:
+    """Train from the checkpoint, from a shared warm-up or from the start, to the last epoch."""
+    state = _starting_state(context, options)
+    if checkpoint is not None:
+        restore_state(context, state, checkpoint)
+    else:
+        restore_shared_warmup(context, state)
+    with ExitStack() as stack:
+        tracker = None
+        if options.tensorboard is not None and context.ranks.first:
+            tracker = TensorBoard(options.tensorboard, state.steps_done(context))
+            stack.callback(tracker.close)
+        TrainingLoop(context, state, options, tracker).run()
+
+
+def _starting_state(context: RunContext, options: TrainOptions) -> TrainingState:
+    """Build the state before the first step: from the seed, or from the old model's weights."""
+    state, old = initial_state(context), options.old
+    if old is None:
+        return state
+    if context.recipe.warm_start:
+        state.network.load_state_dict(old.network.state_dict())
+        copy_known_classes(state.class_weights, context.class_names, context.own_classes, old)
+    state.use_method(make_method(context, old, options.progress))
+    return state
+
+
+def finished_model(context: RunContext) -> Model:
+    """Return the model of the last checkpoint, with everything that is known of its training."""
+    run, images = context.run, context.pixels.images
+    path = find_checkpoint(context.out)
+    assert path is not None
+    checkpoint = read_checkpoint(path)
+    network = build_network(context.recipe.architecture, context.input, run.dim)
+    network.load_state_dict(tensors_under("network.", checkpoint.tensors))
+    return Model(
+        network=network.to(context.device).eval(),
+        architecture=context.recipe.architecture,
+        input=context.input,
+        dim=run.dim,
+        class_names=images.class_names,
+        class_weights=checkpoint.class_tensors["class_weights"],
+        training=context.description
+        | {
+            "data": images.name,
+            "unreadable_images": list(context.pixels.unreadable),
+            "torch": torch.__version__,
+        },
+        old_fingerprint=run.old_fingerprint,
+    )

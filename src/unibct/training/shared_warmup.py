@@ -1,0 +1,46 @@
+"""The state at the end of a warm-up, which runs that differ only afterwards share in a cache."""
+
+import shutil
+from contextlib import nullcontext, suppress
+from pathlib import Path
+
+from unibct.errors import UserError
+from unibct.training.checkpoints import find_checkpoint, read_checkpoint
+from unibct.training.context import RunContext
+from unibct.training.state import TrainingState, restore_state, save_state
+
+
+def restore_shared_warmup(context: RunContext, state: TrainingState) -> None:
+    """Start where another run with the same warm-up was at its end, if the cache has it."""
+    folder = _shared_folder(context)
+    path = None if folder is None else find_checkpoint(folder, context.ranks)
+    if path is None:
+        return
+    checkpoint = None
+    with suppress(UserError):
+        checkpoint = read_checkpoint(path, context.own_classes)
+    if context.ranks.any(checkpoint is None, context.device):  # damaged: this run writes it again
+        if context.ranks.first:
+            shutil.rmtree(path, ignore_errors=True)
+        return
+    assert checkpoint is not None
+    restore_state(context, state, checkpoint, with_method=False)
+    save_state(context, state, context.out)
+
+
+def save_shared_warmup(context: RunContext, state: TrainingState) -> None:
+    """Put the state into the cache, if the warm-up has just ended and can be shared."""
+    folder = _shared_folder(context)
+    if folder is None or state.epoch != context.run.method_start:
+        return
+    # If the disk is full, the next run does its own warm-up. With several ranks the error must
+    # stop all of them, because none may continue alone.
+    with suppress(OSError, UserError) if context.ranks.world == 1 else nullcontext():
+        save_state(context, state, folder)
+
+
+def _shared_folder(context: RunContext) -> Path | None:
+    digest = context.run.warmup_digest(context.pixels.digest)
+    if context.cache is None or digest is None:
+        return None
+    return context.cache / f"warmup-{digest[:24]}"

@@ -1,0 +1,215 @@
+"""The state of a run, and how it is saved to and restored from a checkpoint."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from unibct.distributed.batch_norm import synced
+from unibct.methods.base import Method
+from unibct.models.architectures.table import build_network
+from unibct.models.model import Model
+from unibct.training.checkpoints import Checkpoint, save_checkpoint
+from unibct.training.class_weights import initial_class_weights
+from unibct.training.context import RunContext
+from unibct.training.loss_scale import LossScale
+from unibct.training.metrics import write_metrics
+
+
+@dataclass
+class TrainingState:
+    """Everything that changes during a run.
+
+    Attributes:
+        network: (batch, channels, height, width) -> (batch, dim).
+        class_weights: (own classes, dim) the rows of this rank's classes.
+        class_momentum: (own classes, dim) in a run that samples classes; otherwise (0, dim),
+            because the optimiser holds the momentum.
+        optimizer: trains network and method, and the class weights unless they are sampled.
+        loss_sums: (2,) this epoch's sums of classification and compatibility loss.
+        method: the compatibility method.
+        epoch: the current epoch, counted from 0.
+        step: steps of this epoch that are done.
+        generators: states of the random generators after the last step; empty between epochs.
+        loss_scale: the factor on the loss in half precision.
+        metrics: one row for each finished epoch.
+    """
+
+    network: nn.Module
+    class_weights: nn.Parameter
+    class_momentum: Tensor
+    optimizer: torch.optim.SGD
+    loss_sums: Tensor
+    method: Method = field(default_factory=Method)
+    epoch: int = 0
+    step: int = 0
+    generators: dict[str, Any] = field(default_factory=dict[str, Any])
+    loss_scale: LossScale = field(default_factory=LossScale)
+    metrics: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+
+    def network_parameters(self) -> list[nn.Parameter]:
+        """Return the parameters of the network that are trained."""
+        return trained_parameters(self.network)
+
+    def use_method(self, method: Method) -> None:
+        """Replace the method, and train its parameters."""
+        self.method = method
+        if method.parameters():
+            self.optimizer.add_param_group({"params": method.parameters()})
+
+    def steps_done(self, context: RunContext) -> int:
+        """Return the number of steps of the whole run that are done."""
+        return self.epoch * context.steps_per_epoch + self.step
+
+    def start_next_epoch(self) -> None:
+        """Move to the start of the next epoch."""
+        self.epoch, self.step, self.generators = self.epoch + 1, 0, {}
+        self.loss_sums.zero_()
+
+    def optimized_parameters(self) -> dict[str, nn.Parameter]:
+        """Return the parameters other than class weights, by their names in a checkpoint."""
+        network = {f"network.{i}": p for i, p in enumerate(self.network_parameters())}
+        return network | {f"method.{i}": p for i, p in enumerate(self.method.parameters())}
+
+
+def initial_state(context: RunContext) -> TrainingState:
+    """Build network and class weights from the seed, the same on each rank."""
+    run, recipe, ranks = context.run, context.recipe, context.ranks
+    network: Any = build_network(recipe.architecture, context.input, run.dim, seed=run.seed)
+    network = network.to(context.device, memory_format=torch.channels_last)
+    network = synced(network, ranks) if recipe.sync_batch_norm else network
+    rows = initial_class_weights(
+        len(context.class_names), run.dim, run.seed + 1, context.own_classes
+    )
+    class_weights = nn.Parameter(rows.to(context.device))
+    sampled_rows = class_weights if context.samples_classes else class_weights[:0]
+    optimized = trained_parameters(network)
+    if not context.samples_classes:
+        optimized.append(class_weights)
+    optimizer = torch.optim.SGD(
+        optimized, lr=recipe.lr, momentum=recipe.momentum, weight_decay=recipe.weight_decay
+    )
+    for tensor in network.state_dict().values():
+        ranks.broadcast_from_first(tensor)
+    return TrainingState(
+        network=network,
+        class_weights=class_weights,
+        class_momentum=torch.zeros_like(sampled_rows, requires_grad=False),
+        optimizer=optimizer,
+        loss_sums=torch.zeros(2, device=context.device),
+    )
+
+
+def trained_parameters(network: nn.Module) -> list[nn.Parameter]:
+    """Return the parameters of a network that are trained."""
+    return [parameter for parameter in network.parameters() if parameter.requires_grad]
+
+
+def current_model(context: RunContext, state: TrainingState) -> Model:
+    """Return the network in training as a model that embeds images."""
+    return Model(state.network, context.recipe.architecture, context.input, context.run.dim)
+
+
+def share_buffers(context: RunContext, state: TrainingState) -> None:
+    """Give all ranks the first rank's running means, which each took over its own images."""
+    if not context.recipe.sync_batch_norm:
+        for buffer in state.network.buffers():
+            context.ranks.broadcast_from_first(buffer)
+
+
+def save_state(context: RunContext, state: TrainingState, folder: Path) -> None:
+    """Write a checkpoint and the metrics of the epochs so far. Every rank calls this."""
+    share_buffers(context, state)
+    save_checkpoint(
+        folder,
+        (state.epoch, state.step),
+        Checkpoint(
+            _plain_values(context, state), _tensors(context, state), _class_tensors(context, state)
+        ),
+        classes=len(context.class_names),
+        ranks=context.ranks,
+    )
+    if context.ranks.first:
+        write_metrics(folder, state.metrics)
+
+
+def restore_state(
+    context: RunContext, state: TrainingState, checkpoint: Checkpoint, *, with_method: bool = True
+) -> None:
+    """Continue from a checkpoint; to the bit if the number of ranks is the same.
+
+    Args:
+        context: the run.
+        state: changed in place.
+        checkpoint: with the rows of this rank's classes.
+        with_method: also restore the method. False for a checkpoint of another run's warm-up,
+            whose method may be another one.
+    """
+    tensors, class_tensors = checkpoint.tensors, checkpoint.class_tensors
+    state.network.load_state_dict(tensors_under("network.", tensors))
+    with torch.no_grad():
+        state.class_weights.copy_(class_tensors["class_weights"])
+        sums = tensors["sums"]  # (ranks, 2)
+        same_ranks = len(sums) == context.ranks.world
+        state.loss_sums.copy_(sums[context.ranks.rank] if same_ranks else sums.mean(dim=0))
+    _restore_momentum(context, state, checkpoint)
+    if with_method:
+        method_state = tensors_under("method.", tensors) | tensors_under("method.", class_tensors)
+        state.method.load_state({k: v.to(context.device) for k, v in method_state.items()})
+    values = checkpoint.state
+    state.epoch, state.step = values["epoch"], values["step"]
+    state.generators, state.metrics = values["generators"], values["metrics"]
+    state.loss_scale = LossScale(*values["loss_scale"])
+
+
+def tensors_under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors whose names start with ``prefix``, by the rest of their names."""
+    return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+
+
+def _restore_momentum(context: RunContext, state: TrainingState, checkpoint: Checkpoint) -> None:
+    saved = tensors_under("momentum.", checkpoint.tensors)
+    for name, parameter in state.optimized_parameters().items():
+        if name in saved:
+            buffer = torch.empty_like(parameter).copy_(saved[name])
+            state.optimizer.state[parameter]["momentum_buffer"] = buffer
+    class_tensors = checkpoint.class_tensors
+    if context.samples_classes:
+        state.class_momentum.copy_(class_tensors["class_momentum"])
+    elif "class_momentum" in class_tensors:
+        buffer = class_tensors["class_momentum"].to(context.device)
+        state.optimizer.state[state.class_weights]["momentum_buffer"] = buffer
+
+
+def _plain_values(context: RunContext, state: TrainingState) -> dict[str, Any]:
+    return {
+        "described": context.description,
+        "epoch": state.epoch,
+        "step": state.step,
+        "generators": state.generators,
+        "loss_scale": [state.loss_scale.value, state.loss_scale.good_steps],
+        "metrics": state.metrics,
+    }
+
+
+def _tensors(context: RunContext, state: TrainingState) -> dict[str, Tensor]:
+    tensors = {f"network.{k}": v for k, v in state.network.state_dict().items()}
+    tensors["sums"] = context.ranks.gathered(state.loss_sums[None])
+    for name, parameter in state.optimized_parameters().items():
+        buffer = state.optimizer.state[parameter].get("momentum_buffer")
+        if buffer is not None:  # momentum 0 has none
+            tensors[f"momentum.{name}"] = buffer
+    return tensors | {f"method.{k}": v for k, v in state.method.state().items()}
+
+
+def _class_tensors(context: RunContext, state: TrainingState) -> dict[str, Tensor]:
+    tensors = {"class_weights": state.class_weights.detach()}
+    if context.samples_classes:
+        tensors["class_momentum"] = state.class_momentum
+    else:
+        buffer = state.optimizer.state.get(state.class_weights, {}).get("momentum_buffer")
+        if buffer is not None:
+            tensors["class_momentum"] = buffer
+    return tensors | {f"method.{k}": v for k, v in state.method.class_state().items()}

@@ -1,0 +1,156 @@
+"""One training step: forward, losses, backward, and the update of all weights."""
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from unibct.distributed.class_shards import ClassPart, sampled_classes, step_rows
+from unibct.distributed.gradients import AveragedGradients
+from unibct.losses.sharded_arcface import sharded_arcface
+from unibct.methods.base import Batch
+from unibct.models.input import to_input
+from unibct.training.batches import LoadedBatch
+from unibct.training.context import RunContext
+from unibct.training.state import TrainingState
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """The numbers of one step, for curves.
+
+    Attributes:
+        loss: the loss that was minimised, a scalar on the device.
+        loss_cls: its classification part.
+        lr: the learning rate.
+    """
+
+    loss: Tensor
+    loss_cls: Tensor
+    lr: float
+
+
+class TrainingStep:
+    """A step of a run; make it once, when the state has its method, and call ``take`` per batch."""
+
+    def __init__(self, context: RunContext, state: TrainingState) -> None:
+        self.context = context
+        self.state = state
+        network = state.network
+        compiled = context.recipe.compile
+        self._forward = cast(nn.Module, torch.compile(network)) if compiled else network
+        averaged = [*state.method.parameters(), *state.network_parameters()]
+        self._averaged_gradients = AveragedGradients(averaged, context.ranks)
+
+    def take(self, loaded: LoadedBatch, method_rng: np.random.Generator) -> StepResult:
+        """Train on one batch, and add its losses to the sums of the epoch."""
+        context, state = self.context, self.state
+        epochs_done = state.epoch + (state.step + 0.5) / context.steps_per_epoch
+        lr = context.recipe.learning_rate(epochs_done)
+        for group in state.optimizer.param_groups:
+            group["lr"] = lr
+        batch = self._embedded(loaded, method_rng, epochs_done / context.recipe.epochs)
+        loss, loss_cls = self._losses(batch)
+        state.optimizer.zero_grad()
+        self._descend(loss, batch, lr)
+        state.loss_sums[0] += loss_cls.detach()
+        return StepResult(loss.detach(), loss_cls.detach(), lr)
+
+    def _embedded(
+        self, loaded: LoadedBatch, method_rng: np.random.Generator, progress: float
+    ) -> Batch:
+        """Run the forward pass and collect what the losses need."""
+        device = self.context.device
+        rows = torch.from_numpy(loaded.rows).to(device)
+        flipped = None if loaded.flipped is None else torch.from_numpy(loaded.flipped).to(device)
+        with self._autocast():
+            embeddings = self._forward(to_input(loaded.pixels, self.context.input, device))
+        part, class_weights = self._classes_in_use(loaded)
+        return Batch(
+            embeddings=embeddings.float(),
+            labels=self.context.labels[rows],
+            rows=rows,
+            class_weights=class_weights,
+            progress=progress,
+            rng=method_rng,
+            flipped=flipped,
+            part=part,
+        )
+
+    def _autocast(self) -> AbstractContextManager[Any]:
+        precision = self.context.recipe.precision
+        if precision == "float32":
+            return nullcontext()
+        return torch.autocast(self.context.device.type, dtype=getattr(torch, precision))
+
+    def _classes_in_use(self, loaded: LoadedBatch) -> tuple[ClassPart, Tensor]:
+        """Return the classes that this step uses, and their weights as a leaf for gradients."""
+        context, state = self.context, self.state
+        classes = len(context.class_names)
+        if not context.samples_classes:
+            return ClassPart(classes, context.ranks), state.class_weights
+        seed = [context.run.seed, state.epoch, state.step, 2, context.ranks.rank]
+        sampled = sampled_classes(
+            context.pixels.images.labels[loaded.whole_batch],
+            context.own_classes,
+            context.recipe.sample_rate,
+            np.random.default_rng(seed),
+        )
+        part = ClassPart(classes, context.ranks, torch.from_numpy(sampled).to(context.device))
+        return part, part.rows(state.class_weights.detach()).requires_grad_()
+
+    def _losses(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return L = L_cls + η·L_comp, and L_cls."""
+        recipe, method = self.context.recipe, self.state.method
+        assert batch.class_weights is not None
+        assert batch.part is not None
+        compatible = self.state.epoch >= self.context.run.method_start
+        loss_cls = sharded_arcface(
+            method.classified(batch) if compatible else batch.embeddings,
+            batch.class_weights,
+            batch.labels,
+            batch.part,
+            scale=recipe.scale,
+            margin=recipe.margin,
+        )
+        if not compatible or recipe.eta == 0:
+            return loss_cls, loss_cls
+        loss_comp = method.loss(batch)
+        self.state.loss_sums[1] += loss_comp.detach()
+        return loss_cls + recipe.eta * loss_comp, loss_cls
+
+    def _descend(self, loss: Tensor, batch: Batch, lr: float) -> None:
+        """Run the backward pass and update everything that is trained."""
+        recipe, state = self.context.recipe, self.state
+        assert batch.class_weights is not None
+        assert batch.part is not None
+        half = recipe.precision == "float16"
+        (loss * state.loss_scale.value if half else loss).backward()
+        self._averaged_gradients.finish()
+        if half and not self._unscale_gradients(batch.class_weights):
+            return
+        state.optimizer.step()
+        # The optimiser would also decay and move the rows of classes that were not sampled.
+        if batch.part.sampled is not None and batch.class_weights.grad is not None:
+            step_rows(
+                state.class_weights.data,
+                state.class_momentum,
+                batch.part.sampled,
+                batch.class_weights.grad,
+                lr=lr,
+                momentum=recipe.momentum,
+                weight_decay=recipe.weight_decay,
+            )
+
+    def _unscale_gradients(self, class_weights: Tensor) -> bool:
+        """Take the loss scale out of the gradients; return False if any rank's overflowed."""
+        state, ranks = self.state, self.context.ranks
+        trained = [*state.network_parameters(), class_weights, *state.method.parameters()]
+        gradients = [tensor.grad for tensor in trained if tensor.grad is not None]
+        finite = state.loss_scale.unscale(gradients)
+        finite = not ranks.any(not finite, self.context.device)
+        state.loss_scale.update(finite)
+        return finite

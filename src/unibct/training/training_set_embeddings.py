@@ -1,0 +1,104 @@
+"""The old and the new model's embeddings of the training set, which methods learn from.
+
+The old embeddings never change, so they are computed once and cached on disk.
+"""
+
+import shutil
+from typing import Any
+
+import numpy as np
+import torch
+
+from unibct.embeddings.cache import cached_embeddings, embeddings_folder
+from unibct.embeddings.extraction import embed_pixel_batches
+from unibct.methods.base import Method, OldKnowledge, Settings
+from unibct.methods.table import find_method
+from unibct.models.model import Model
+from unibct.progress import Progress
+from unibct.training.context import RunContext
+from unibct.training.state import TrainingState, current_model, share_buffers
+
+OLD_EMBEDDINGS = ".old_embeddings"  # folders in the run's; removed when the model is finished
+NEW_EMBEDDINGS = ".new_embeddings"
+
+_IN_MEMORY = 2 << 30  # bytes of embeddings that a single process keeps on its device
+
+
+def make_method(context: RunContext, old: Model, progress: Progress) -> Method:
+    """Build the run's method from what the old model knows of the training set."""
+    entry, recipe = find_method(context.run.method), context.recipe
+    embeddings, flipped = torch.empty(0, old.dim, device=context.device), None
+    if entry.needs_old_embeddings:
+        old.to(context.device)
+        embeddings = _old_embeddings(context, old, progress)
+        if recipe.flip:
+            flipped = _old_embeddings(context, old, progress, flip=True)
+    knowledge = OldKnowledge(
+        embeddings=embeddings,
+        labels=context.labels,
+        class_names=context.class_names,
+        old_class_names=old.class_names,
+        old_class_weights=old.class_weights,
+        flipped=flipped,
+        ranks=context.ranks,
+    )
+    settings = Settings(recipe.scale, recipe.margin, recipe.tau, recipe.lam, recipe.drop)
+    return entry.make(knowledge, settings)
+
+
+def refresh_method(context: RunContext, state: TrainingState, progress: Progress) -> None:
+    """Let the method look at the new model again, with its embeddings if it asks for them."""
+    state.method.refresh(_new_embeddings(context, state, progress))
+    context.ranks.barrier()
+    if context.ranks.first:
+        shutil.rmtree(context.out / NEW_EMBEDDINGS, ignore_errors=True)
+
+
+def _old_embeddings(
+    context: RunContext, old: Model, progress: Progress, *, flip: bool = False
+) -> Any:
+    folder = context.out / OLD_EMBEDDINGS / ("flipped" if flip else "plain")
+    if context.cache is not None:
+        folder = embeddings_folder(context.cache, old, context.pixels, flip=flip)
+    embeddings = cached_embeddings(
+        old,
+        context.pixels,
+        folder,
+        flip=flip,
+        label="old embeddings, mirrored" if flip else "old embeddings",
+        progress=progress,
+        ranks=context.ranks,
+    )
+    return _on_device_if_small(context, embeddings.vectors)
+
+
+def _new_embeddings(context: RunContext, state: TrainingState, progress: Progress) -> Any:
+    """Return (images, dim) of the network as it is now, or None if the method needs none."""
+    if not state.method.needs_new_embeddings:
+        return None
+    model = current_model(context, state)
+    if _fits_in_memory(context, len(context.pixels.images)):
+        vectors = embed_pixel_batches(model, context.pixels).vectors
+        return _on_device_if_small(context, vectors)
+    share_buffers(context, state)
+    embeddings = cached_embeddings(
+        model,
+        context.pixels,
+        context.out / NEW_EMBEDDINGS / "plain",
+        label="new embeddings",
+        progress=progress,
+        ranks=context.ranks,
+    )
+    return _on_device_if_small(context, embeddings.vectors)
+
+
+def _fits_in_memory(context: RunContext, images: int) -> bool:
+    """Return whether one process keeps the embeddings; several share the rows on disk."""
+    return context.ranks.world == 1 and images * context.run.dim * 4 <= _IN_MEMORY
+
+
+def _on_device_if_small(context: RunContext, vectors: Any) -> Any:
+    """Return (images, dim) as a tensor on the device if it fits, else the rows on disk."""
+    if _fits_in_memory(context, len(vectors)):
+        return torch.from_numpy(np.array(vectors)).to(context.device)
+    return vectors

@@ -1,0 +1,59 @@
+import numpy as np
+import pytest
+
+from tests.training.recipes import AUGMENTED
+from tests.training.run_contexts import small_context
+from unibct.distributed.ranks import Ranks
+from unibct.training.batches import draw_epoch, remaining_batches
+from unibct.training.state import initial_state
+
+RECIPE = AUGMENTED.updated(batch_size=8)
+
+
+def batches_of(context, state, workers=0):
+    return list(remaining_batches(context, draw_epoch(context, state), state.step, workers))
+
+
+def require_same_batches(batches, expected):
+    assert len(batches) == len(expected)
+    for one, other in zip(batches, expected, strict=True):
+        assert np.array_equal(one.rows, other.rows)
+        assert np.array_equal(one.pixels, other.pixels)
+        assert np.array_equal(one.flipped, other.flipped)
+        assert one.rng_state == other.rng_state
+
+
+def test_an_epoch_shows_every_image_once_in_an_order_of_its_own(four_classes):
+    context = small_context(four_classes, RECIPE)
+    state = initial_state(context)
+    first = batches_of(context, state)
+    rows = np.concatenate([batch.rows for batch in first])
+    assert sorted(rows.tolist()) == list(range(24))
+    require_same_batches(batches_of(context, state, workers=2), first)
+    state.epoch = 1
+    assert not np.array_equal(np.concatenate([b.rows for b in batches_of(context, state)]), rows)
+
+
+@pytest.mark.parametrize("step", [1, 2])
+def test_the_middle_of_an_epoch_continues_with_the_same_changes(step, four_classes):
+    context = small_context(four_classes, RECIPE)
+    state = initial_state(context)
+    draws = draw_epoch(context, state)
+    whole = list(remaining_batches(context, draws, 0, 0))
+    method_rng_state = draws.method_rng.bit_generator.state
+    state.step = step
+    state.generators = {"changes": whole[step - 1].rng_state, "method": method_rng_state}
+    require_same_batches(batches_of(context, state), whole[step:])
+
+
+def test_ranks_share_a_batch_and_its_changes(four_classes):
+    state = initial_state(small_context(four_classes, RECIPE))
+    whole = batches_of(small_context(four_classes, RECIPE), state)
+    parts = [
+        batches_of(small_context(four_classes, RECIPE, ranks=Ranks(rank, 2)), state)
+        for rank in range(2)
+    ]
+    for batch, *own in zip(whole, *parts, strict=True):
+        assert np.array_equal(np.concatenate([part.pixels for part in own]), batch.pixels)
+        assert np.array_equal(np.concatenate([part.rows for part in own]), batch.rows)
+        assert all(np.array_equal(part.whole_batch, batch.rows) for part in own)

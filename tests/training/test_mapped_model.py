@@ -1,0 +1,37 @@
+import dataclasses
+
+import numpy as np
+import pytest
+
+from tests.training.recipes import SMALL
+from unibct.data.decoding import UnreadableImageError
+from unibct.errors import UserError
+from unibct.training.mapped_model import adapt
+from unibct.training.train import train
+
+
+def test_a_mapped_model_is_closer_to_the_old_one(four_classes, four_classes_old, tmp_path):
+    new = train(four_classes, SMALL.updated(seed=9), tmp_path / "new", device="cpu")
+    adapted = adapt(new, four_classes_old, four_classes)
+    images = np.stack([four_classes.read(i) for i in four_classes.ids])
+    old_vectors = four_classes_old.embed(images)
+    before, after = ((m.embed(images) * old_vectors).sum(axis=1).mean() for m in (new, adapted))
+    assert after > max(before, 0.9)
+    assert adapted.network is new.network
+    assert adapted.old_fingerprint == four_classes_old.fingerprint
+    with pytest.raises(UserError, match="adapted already"):
+        adapt(adapted, four_classes_old, four_classes)
+
+
+def test_both_models_must_read_the_same_images(four_classes, four_classes_old):
+    reads = []
+
+    def read(image_id):
+        reads.append(image_id)
+        if len(reads) == 1:
+            raise UnreadableImageError("torn")
+        return four_classes.read(image_id)
+
+    flaky = dataclasses.replace(four_classes, read=read)
+    with pytest.raises(UserError, match="cannot read the same images"):
+        adapt(four_classes_old, four_classes_old, flaky, skip_bad=True)

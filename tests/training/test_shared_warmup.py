@@ -1,0 +1,89 @@
+import pytest
+import torch
+
+from tests.training.recipes import AUGMENTED, SMALL
+from tests.training.run_results import metrics
+from unibct.training.checkpoints import read_checkpoint
+from unibct.training.loop import TrainingLoop
+from unibct.training.train import train
+
+
+def test_runs_that_share_a_cache_share_the_warm_up_and_the_old_embeddings(
+    four_classes, four_classes_old, tmp_path, monkeypatch
+):
+    def trained(name, method, **options):
+        options |= {"old": four_classes_old, "device": "cpu", "method": method}
+        return train(four_classes, SMALL, tmp_path / name, **options)
+
+    alone = {method: trained(f"{method} alone", method) for method in ("contrast", "mixbct")}
+    cache = tmp_path / "cache"
+    first = trained("first", "contrast", cache=cache)
+    assert first.fingerprint == alone["contrast"].fingerprint
+    epochs, take_steps = [], TrainingLoop.take_steps
+
+    def watched(self, *arguments):
+        epochs.append(self.state.epoch)
+        take_steps(self, *arguments)
+
+    monkeypatch.setattr(TrainingLoop, "take_steps", watched)
+    monkeypatch.setattr("unibct.embeddings.cache.embed_pixel_batches", None)
+    second = trained("second", "mixbct", cache=cache)
+    assert epochs == [1]
+    assert second.fingerprint == alone["mixbct"].fingerprint
+    assert torch.equal(second.class_weights, alone["mixbct"].class_weights)
+    rows = metrics(tmp_path / "second")
+    assert rows[0] == metrics(tmp_path / "first")[0]
+    losses = [
+        [row["loss_cls"] for row in metrics(tmp_path / n)] for n in ("second", "mixbct alone")
+    ]
+    assert losses[0] == losses[1]
+    assert second.fingerprint != first.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [("bct", "unibct-centroid"), ("nccl", "advbct"), ("advbct", "bct")]
+)
+def test_a_method_takes_nothing_but_the_warm_up_of_another(
+    first, second, four_classes, four_classes_old, tmp_path
+):
+    options = {"old": four_classes_old, "device": "cpu"}
+    alone = train(four_classes, SMALL, tmp_path / "alone", method=second, **options)
+    options["cache"] = tmp_path / "cache"
+    train(four_classes, SMALL, tmp_path / "first", method=first, **options)
+    shared = train(four_classes, SMALL, tmp_path / "second", method=second, **options)
+    assert shared.fingerprint == alone.fingerprint
+
+
+def test_the_old_model_may_be_another_after_the_same_warm_up(
+    four_classes, four_classes_old, tmp_path
+):
+    recipe = SMALL.updated(seed=7)
+    other = train(four_classes, recipe.updated(seed=8), tmp_path / "other", device="cpu")
+    options = {"method": "bct", "device": "cpu"}
+    alone = train(four_classes, recipe, tmp_path / "alone", old=other, **options)
+    options["cache"] = tmp_path / "cache"
+    train(four_classes, recipe, tmp_path / "first", old=four_classes_old, **options)
+    shared = train(four_classes, recipe, tmp_path / "second", old=other, **options)
+    assert shared.fingerprint == alone.fingerprint
+
+
+def test_a_run_that_is_all_warm_up_keeps_its_metrics(four_classes, tmp_path):
+    recipe, options = SMALL.updated(warmup_epochs=2), {"cache": tmp_path / "cache", "device": "cpu"}
+    first, again = (train(four_classes, recipe, tmp_path / name, **options) for name in "ab")
+    assert again.fingerprint == first.fingerprint
+    assert metrics(tmp_path / "b") == metrics(tmp_path / "a")
+
+
+def test_a_damaged_shared_warm_up_is_made_anew(eighty_images, eighty_old, tmp_path):
+    options = {
+        "old": eighty_old,
+        "method": "contrast",
+        "device": "cpu",
+        "cache": tmp_path / "cache",
+    }
+    first = train(eighty_images, AUGMENTED, tmp_path / "first", **options)
+    shared = next((tmp_path / "cache").glob("warmup-*/checkpoint-*"))
+    next(shared.glob("classes-*")).unlink()
+    second = train(eighty_images, AUGMENTED, tmp_path / "second", **options)
+    assert second.fingerprint == first.fingerprint
+    assert read_checkpoint(shared).class_tensors

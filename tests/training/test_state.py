@@ -1,0 +1,86 @@
+import pytest
+import torch
+
+from tests.training.interruption import stopped_before_epoch
+from tests.training.recipes import AUGMENTED, SMALL
+from tests.training.run_contexts import small_context
+from tests.training.run_results import metrics
+from unibct.training import loop
+from unibct.training.batches import draw_epoch, remaining_batches
+from unibct.training.checkpoints import find_checkpoint, read_checkpoint
+from unibct.training.loss_scale import LossScale
+from unibct.training.state import initial_state, restore_state, save_state
+from unibct.training.step import TrainingStep
+from unibct.training.train import train
+
+
+@pytest.mark.parametrize("method", ["advbct", "nccl", "mixbct"])
+def test_a_stopped_run_goes_on_with_what_its_method_has_learnt(
+    method, four_classes, four_classes_old, tmp_path
+):
+    recipe = SMALL.updated(epochs=3)
+    options = {"old": four_classes_old, "method": method, "device": "cpu"}
+    whole = train(four_classes, recipe, tmp_path / "whole", **options)
+    with stopped_before_epoch(2):
+        train(four_classes, recipe, tmp_path / "stopped", **options)
+    resumed = train(four_classes, recipe, tmp_path / "stopped", resume=True, **options)
+    assert resumed.fingerprint == whole.fingerprint
+    assert torch.equal(resumed.class_weights, whole.class_weights)
+    losses = [
+        [(row["loss_cls"], row["loss_comp"]) for row in metrics(tmp_path / name)]
+        for name in ("stopped", "whole")
+    ]
+    assert losses[0] == losses[1]
+
+
+def test_class_momentum_is_kept_once(eighty_images, tmp_path, monkeypatch):
+    states, save = [], loop.save_state
+
+    def watched(context, state, folder):
+        states.append(state)
+        save(context, state, folder)
+
+    monkeypatch.setattr(loop, "save_state", watched)
+    train(eighty_images, AUGMENTED.updated(epochs=1), tmp_path / "m", device="cpu")
+    state = states[0]
+    buffer = state.optimizer.state[state.class_weights]["momentum_buffer"]
+    assert buffer.shape == state.class_weights.shape
+    assert len(state.class_momentum) == 0
+
+
+def test_a_checkpoint_restores_every_part_of_the_state(four_classes, tmp_path):
+    context = small_context(four_classes, SMALL.updated(sample_rate=0.5), out=tmp_path)
+    state = initial_state(context)
+    state.network.train()
+    draws = draw_epoch(context, state)
+    step = TrainingStep(context, state)
+    for batch in list(remaining_batches(context, draws, 0, 0))[:2]:
+        step.take(batch, draws.method_rng)
+        state.step += 1
+    state.generators = {"changes": batch.rng_state, "method": draws.method_rng.bit_generator.state}
+    state.loss_scale, state.metrics = LossScale(4.0, 7), [{"epoch": 0, "lr": 0.1}]
+    save_state(context, state, tmp_path)
+    checkpoint = read_checkpoint(find_checkpoint(tmp_path), context.own_classes)
+    restored = initial_state(context)
+    restore_state(context, restored, checkpoint)
+    for name, tensor in state.network.state_dict().items():
+        assert torch.equal(tensor, restored.network.state_dict()[name])
+    for name in ("class_weights", "class_momentum", "loss_sums"):
+        assert torch.equal(getattr(state, name), getattr(restored, name))
+    for name in ("epoch", "step", "generators", "loss_scale", "metrics"):
+        assert getattr(state, name) == getattr(restored, name)
+    for name, parameter in state.optimized_parameters().items():
+        buffer = state.optimizer.state[parameter]["momentum_buffer"]
+        other = restored.optimizer.state[restored.optimized_parameters()[name]]["momentum_buffer"]
+        assert torch.equal(buffer, other)
+    assert restored.steps_done(context) == 2
+
+
+def test_other_ranks_share_the_sums_of_the_losses(four_classes, tmp_path):
+    context = small_context(four_classes, SMALL, out=tmp_path)
+    state = initial_state(context)
+    save_state(context, state, tmp_path)
+    checkpoint = read_checkpoint(find_checkpoint(tmp_path))
+    checkpoint.tensors["sums"] = torch.tensor([[1.0, 2.0], [3.0, 6.0]])  # of two ranks
+    restore_state(context, state, checkpoint)
+    assert state.loss_sums.tolist() == [2.0, 4.0]

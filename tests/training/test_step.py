@@ -1,0 +1,94 @@
+from contextlib import nullcontext
+
+import numpy as np
+import pytest
+import torch
+
+from tests.training.interruption import stopped_before_epoch
+from tests.training.recipes import AUGMENTED, SMALL
+from tests.training.run_contexts import small_context
+from tests.training.run_results import last_checkpoint, require_same
+from unibct.models.folder import load_model
+from unibct.training import run_folder
+from unibct.training.batches import draw_epoch, remaining_batches
+from unibct.training.loss_scale import LossScale
+from unibct.training.state import initial_state
+from unibct.training.step import TrainingStep
+from unibct.training.train import train
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", pytest.param("float16", marks=pytest.mark.slow)])
+def test_other_precisions_train_and_resume_to_the_bit(
+    precision, eighty_images, eighty_old, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(run_folder, "remove_checkpoints", lambda folder: None)
+    recipe = AUGMENTED.updated(precision=precision)
+    options = {"old": eighty_old, "device": "cpu"}
+    train(eighty_images, recipe, tmp_path / "whole", **options)
+    with stopped_before_epoch(1):
+        train(eighty_images, recipe, tmp_path / "part", **options)
+    train(eighty_images, recipe, tmp_path / "part", resume=True, **options)
+    require_same(tmp_path / "part", tmp_path / "whole")
+    exact = train(eighty_images, AUGMENTED, tmp_path / "exact", **options)
+    near, state = load_model(tmp_path / "whole"), last_checkpoint(tmp_path / "whole").state
+    assert exact.fingerprint != near.fingerprint
+    losses = [row["loss_cls"] for row in state["metrics"]]
+    assert losses[-1] < 0.8 * losses[0]
+    if precision == "bfloat16":
+        images = np.stack([eighty_images.read(i) for i in eighty_images.ids])
+        assert (exact.embed(images) * near.embed(images)).sum(axis=1).mean() > 0.9
+    else:
+        assert state["loss_scale"][0] < 2**16  # its first steps overflowed, and were left out
+
+
+def one_step(images, recipe):
+    """A state before and after a step."""
+    context = small_context(images, recipe)
+    before, state = initial_state(context), initial_state(context)
+    draws = draw_epoch(context, state)
+    batch = next(remaining_batches(context, draws, 0, 0))
+    state.network.train()
+    result = TrainingStep(context, state).take(batch, draws.method_rng)
+    assert state.loss_sums[0] == result.loss_cls
+    return context, batch, before, state
+
+
+def test_a_step_changes_network_and_class_weights(four_classes):
+    _, _, before, after = one_step(four_classes, SMALL)
+    for one, other in zip(before.network_parameters(), after.network_parameters(), strict=True):
+        assert not torch.equal(one, other)
+    assert not torch.equal(before.class_weights, after.class_weights)
+
+
+def test_a_step_leaves_classes_alone_that_are_not_sampled(split_images):
+    recipe = SMALL.updated(sample_rate=0.1, batch_size=4)
+    context, batch, before, after = one_step(split_images[1], recipe)
+    changed = (before.class_weights != after.class_weights).any(dim=1)
+    present = set(context.pixels.images.labels[batch.rows].tolist())
+    assert present <= set(torch.nonzero(changed)[:, 0].tolist())
+    assert changed.sum() == max(len(present), round(0.1 * len(context.class_names)))
+    assert not after.class_momentum[~changed].any()
+
+
+def test_an_overflow_changes_nothing_but_the_scale(four_classes, monkeypatch):
+    monkeypatch.setattr(TrainingStep, "_autocast", lambda self: nullcontext())  # slow on a CPU
+    half = SMALL.updated(precision="float16")
+    _, _, before, after = one_step(four_classes, half)
+    assert after.loss_scale == LossScale(2.0**16, 1)
+    assert not torch.equal(before.class_weights, after.class_weights)
+    unscale = LossScale.unscale
+    monkeypatch.setattr(LossScale, "unscale", lambda *arguments: unscale(*arguments) and False)
+    _, _, before, after = one_step(four_classes, half)
+    assert after.loss_scale == LossScale(2.0**15, 0)
+    for one, other in zip(before.network_parameters(), after.network_parameters(), strict=True):
+        assert torch.equal(one, other)
+    assert torch.equal(before.class_weights, after.class_weights)
+
+
+def test_the_loss_scale_changes_no_bit_of_a_step(four_classes, monkeypatch):
+    monkeypatch.setattr(TrainingStep, "_autocast", lambda self: nullcontext())
+    _, _, _, plain = one_step(four_classes, SMALL)
+    _, _, _, scaled = one_step(four_classes, SMALL.updated(precision="float16"))
+    assert torch.equal(plain.class_weights, scaled.class_weights)
+    for one, other in zip(plain.network_parameters(), scaled.network_parameters(), strict=True):
+        assert torch.equal(one, other)

@@ -1,0 +1,68 @@
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from tests.training.interruption import stopped_before_epoch
+from tests.training.recipes import RECIPE
+from unibct.data.loader import read_pixels
+from unibct.embeddings import cache
+from unibct.training import training_set_embeddings
+from unibct.training.train import train
+
+
+def test_old_embeddings_are_computed_once(split_images, old_model, tmp_path, monkeypatch):
+    calls = []
+    real = cache.Model.embed_pixels
+
+    def counted(self, pixels):
+        calls.append(self.fingerprint == old_model.fingerprint)
+        return real(self, pixels)
+
+    monkeypatch.setattr(cache.Model, "embed_pixels", counted)
+    train(split_images[1], RECIPE, tmp_path / "m", old=old_model, method="contrast", device="cpu")
+    assert sum(calls) == -(-len(split_images[1]) // 256)
+
+
+def test_bct_needs_no_old_embeddings(split_images, old_model, tmp_path, monkeypatch):
+    monkeypatch.setattr(training_set_embeddings, "cached_embeddings", None)
+    train(split_images[1], RECIPE, tmp_path / "m", old=old_model, method="bct", device="cpu")
+    with pytest.raises(TypeError):
+        train(
+            split_images[1], RECIPE, tmp_path / "n", old=old_model, method="regress", device="cpu"
+        )
+
+
+def test_a_damaged_cache_is_made_again(split_images, old_model, tmp_path):
+    out, options = tmp_path / "m", {"old": old_model, "device": "cpu"}
+    with stopped_before_epoch(0):
+        train(split_images[1], RECIPE, out, **options)
+    vectors = out / ".old_embeddings" / "plain" / "vectors-000000.npy"
+    vectors.write_bytes(vectors.read_bytes()[:-4] + b"ruin")
+    again = train(split_images[1], RECIPE, out, resume=True, **options)
+    fresh = train(split_images[1], RECIPE, tmp_path / "n", **options)
+    assert again.fingerprint == fresh.fingerprint
+
+
+def test_two_runs_may_fill_the_same_cache_at_once(
+    four_classes, four_classes_old, tmp_path, monkeypatch
+):
+    pixels = read_pixels(four_classes, *four_classes_old.input.size)
+    embedded, embed = [], cache.Model.embed_pixels
+
+    def counted(self, batch):
+        embedded.append(len(batch))
+        return embed(self, batch)
+
+    monkeypatch.setattr(cache.Model, "embed_pixels", counted)
+
+    def cached_vectors(_):
+        return np.asarray(
+            cache.cached_embeddings(four_classes_old, pixels, tmp_path / "cache" / "e").vectors
+        )
+
+    with ThreadPoolExecutor(3) as pool:
+        results = list(pool.map(cached_vectors, range(3)))
+    assert embedded == [len(four_classes)]
+    assert np.array_equal(results[0], results[1])
+    assert np.array_equal(results[0], results[2])
