@@ -79,27 +79,23 @@ class Evaluation:
 
 
 @dataclass(frozen=True, kw_only=True)
-class UpgradeEvaluation(Evaluation):
-    """What ``evaluate_upgrade`` finds; the tests are kept for curves and pictures.
+class SearchEvaluation(Evaluation):
+    """An evaluation by searches: what a team decides on besides the verdict.
 
     Attributes:
         tests: by the name of their direction, such as ``new→old``.
         far: false accept rate of the headline TAR.
-        split: which images are in the gallery.
         old_clients: M(old→new) − M(old→old) of each metric: old queries in a gallery of the new
             model, as in a staged roll-out.
         at_old_threshold: the cross test at the thresholds that the old system uses today.
         flips: queries whose answer changes with the upgrade.
-        backfill_curves: by the order of the rows; empty if they were not asked for.
     """
 
     tests: dict[str, SearchTest]
     far: float
-    split: GallerySplit
     old_clients: tuple[Criterion, ...]
     at_old_threshold: tuple[AtOldThreshold, ...]
     flips: Flips
-    backfill_curves: dict[str, BackfillCurve]
 
     @property
     def old_clients_verdict(self) -> Verdict:
@@ -108,20 +104,60 @@ class UpgradeEvaluation(Evaluation):
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values for machines."""
-        fars = carried_fars(self.split.classes)
         clients = [criterion.as_json() for criterion in self.old_clients if criterion.decides]
         return super().as_json() | {
             "far": self.far,
-            "tests": {
-                name: self.values[name]
-                | {"tar_at_far": {f"{far:g}": test.tar(far) for far in fars}}
-                for name, test in self.tests.items()
-            },
             "old_clients": {"verdict": self.old_clients_verdict, "criteria": clients},
             "at_old_threshold": {
                 rate_name(row.far): row.as_json() for row in self.at_old_threshold
             },
             "flips": self.flips.as_json(),
+        }
+
+
+def compared_answers(
+    tests: dict[str, SearchTest],
+    *,
+    far: float,
+    seed: int,
+    repeats: int,
+    score_map: ScoreMap | None = None,
+) -> dict[str, Any]:
+    """Return the fields of a ``SearchEvaluation`` that compare the tests with each other."""
+    old_self, cross = tests[OLD_SELF], tests[CROSS]
+    options: dict[str, Any] = {"far": far, "seed": seed, "repeats": repeats}
+    draws = class_draws(cross, seed=seed, repeats=repeats)
+    return {
+        "compared": compare_tests(old_self, cross, **options),
+        "old_clients": compare_tests(old_self, tests[REVERSED_CROSS], **options),
+        "at_old_threshold": at_old_thresholds(
+            old_self, cross, draws, score_map=score_map, seed=seed
+        ),
+        "flips": flips_of(old_self, cross, draws),
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpgradeEvaluation(SearchEvaluation):
+    """What ``evaluate_upgrade`` finds; the tests are kept for curves and pictures.
+
+    Attributes:
+        split: which images are in the gallery.
+        backfill_curves: by the order of the rows; empty if they were not asked for.
+    """
+
+    split: GallerySplit
+    backfill_curves: dict[str, BackfillCurve]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain values for machines."""
+        fars = carried_fars(self.split.classes)
+        return super().as_json() | {
+            "tests": {
+                name: self.values[name]
+                | {"tar_at_far": {f"{far:g}": test.tar(far) for far in fars}}
+                for name, test in self.tests.items()
+            },
             "backfill_curve": {n: curve.as_json() for n, curve in self.backfill_curves.items()},
             "queries": len(self.split.query),
             "templates": self.split.classes,
@@ -167,22 +203,15 @@ def evaluate_upgrade(
     tests = _direction_tests(models, split)
     used_far = headline_far(split.classes, far)
     values = {name: measured_metrics(test, [used_far]) for name, test in tests.items()}
-    options: dict[str, Any] = {"far": used_far, "seed": seed, "repeats": repeats}
-    draws = class_draws(tests[CROSS], seed=seed, repeats=repeats)
     curves = _curves(models, split, used_far, values[OLD_SELF], seed, progress)
     return UpgradeEvaluation(
         values=values,
-        compared=compare_tests(tests[OLD_SELF], tests[CROSS], **options),
         note=far_note(used_far, far, split.classes),
         tests=tests,
         far=used_far,
         split=split,
-        old_clients=compare_tests(tests[OLD_SELF], tests[REVERSED_CROSS], **options),
-        at_old_threshold=at_old_thresholds(
-            tests[OLD_SELF], tests[CROSS], draws, score_map=score_map, seed=seed
-        ),
-        flips=flips_of(tests[OLD_SELF], tests[CROSS], draws),
         backfill_curves=dict(curves) if backfill_curves else {},
+        **compared_answers(tests, far=used_far, seed=seed, repeats=repeats, score_map=score_map),
     )
 
 

@@ -1,5 +1,7 @@
 """How well a whole ranking is ordered: average precision over an image-level gallery."""
 
+from typing import cast
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -63,6 +65,6 @@ def _count_at_least(others: Floats, limits: Floats, wanted: NDArray[np.bool_]) -
     ordered = np.sort(others, axis=1)
     for row in range(len(limits)):
         chosen = wanted[row]
-        places = np.searchsorted(ordered[row], limits[row, chosen], side="left")
-        found[row, chosen] = ordered.shape[1] - places
+        below = np.searchsorted(ordered[row], cast(Floats, limits[row, chosen]), side="left")
+        found[row, chosen] = ordered.shape[1] - below
     return found

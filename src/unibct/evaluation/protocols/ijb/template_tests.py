@@ -22,7 +22,6 @@ from unibct.arrays import (
 )
 from unibct.errors import UserError
 from unibct.evaluation.bootstrap import REPEATS
-from unibct.evaluation.criterion import compare_tests
 from unibct.evaluation.directions import CROSS, NEW_SELF, OLD_SELF, REVERSED_CROSS, sides
 from unibct.evaluation.metrics.table import measured_metrics
 from unibct.evaluation.metrics.verification import ThresholdRule
@@ -31,7 +30,7 @@ from unibct.evaluation.protocols.ijb.pair_scores import pair_scores
 from unibct.evaluation.protocols.ijb.search import search_galleries
 from unibct.evaluation.resolution import HEADLINE_FAR, carried_fars, far_note, headline_far
 from unibct.evaluation.search_test import ScoredPairs, SearchTest
-from unibct.evaluation.upgrade import Evaluation
+from unibct.evaluation.upgrade import SearchEvaluation, compared_answers
 
 TOP_KS = (1, 5, 10)
 TESTS = (OLD_SELF, CROSS, NEW_SELF, REVERSED_CROSS)
@@ -42,20 +41,16 @@ _REVERSED_NOTE = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class IjbEvaluation(Evaluation):
+class IjbEvaluation(SearchEvaluation):
     """The tests of two models on one benchmark, and the criterion per metric.
 
     The tests are old→old, new→old (deployment: the probe's side from the new model), new→new and
     old→new (the enrolled side from the new model: the paper's cross test, 1:1).
 
     Attributes:
-        tests: by the name of their direction.
-        far: false accept rate of the criterion's TAR.
         fars: false accept rates of the reported TARs.
     """
 
-    tests: dict[str, SearchTest]
-    far: float
     fars: tuple[float, ...]
 
     def metrics(self, test: str, *, rule: ThresholdRule = "strict") -> dict[str, float]:
@@ -68,7 +63,6 @@ class IjbEvaluation(Evaluation):
         """Return plain values for machines."""
         pairs = self.tests[OLD_SELF].pairs
         return super().as_json() | {
-            "far": self.far,
             "pairs": {"genuine": len(pairs.genuine), "impostor": len(pairs.impostor)},
         }
 
@@ -107,13 +101,11 @@ def evaluate_templates(
     note = far_note(used_far, far, lists.subjects)
     return IjbEvaluation(
         values={name: measured_metrics(test, fars) for name, test in tests.items()},
-        compared=compare_tests(
-            tests[OLD_SELF], tests[CROSS], far=used_far, seed=seed, repeats=repeats
-        ),
         note=_REVERSED_NOTE if note is None else f"{note}; {_REVERSED_NOTE}",
         tests=tests,
         far=used_far,
         fars=fars,
+        **compared_answers(tests, far=used_far, seed=seed, repeats=repeats),
     )
 
 
