@@ -18,7 +18,10 @@ GalleryOption = Annotated[
     Path, typer.Option(metavar="OLD", help="the old model's folder, or its embeddings'")
 ]
 ProtocolOption = Annotated[str, typer.Option(help=_PROTOCOL_HELP)]
-FarOption = Annotated[float, typer.Option(help="false accept rate of the headline TAR")]
+FarOption = Annotated[
+    float | None,
+    typer.Option(help="false accept rate of the headline TAR  [default: the smallest measurable]"),
+]
 SeedOption = Annotated[
     int, typer.Option(min=0, help="chooses template images and bootstrap samples")
 ]
@@ -41,7 +44,7 @@ def evaluate_command(
     gallery: GalleryOption,
     images: ImagesOption = None,
     protocol: ProtocolOption = AUTO,
-    far: FarOption = 1e-4,
+    far: FarOption = None,
     seed: SeedOption = 0,
     flip_test: FlipTestOption = True,
     detector_scores: DetectorScoresOption = True,

@@ -28,14 +28,13 @@ from unibct.evaluation.gallery_split import GallerySplit, split_gallery
 from unibct.evaluation.metrics.table import measured_metrics
 from unibct.evaluation.old_threshold import AtOldThreshold, at_old_thresholds
 from unibct.evaluation.resolution import (
-    HEADLINE_FAR,
     carried_fars,
     far_note,
     headline_far,
     rate_name,
 )
 from unibct.evaluation.score_map import ScoreMap
-from unibct.evaluation.search_test import SearchTest, search_test
+from unibct.evaluation.search_test import GalleryMode, SearchTest, search_test
 from unibct.progress import Progress
 
 
@@ -171,9 +170,11 @@ def evaluate_upgrade(
     labels: Any,
     *,
     free: Any = None,
-    far: float = HEADLINE_FAR,
+    far: float | None = None,
     seed: int = 0,
     repeats: int = REPEATS,
+    split: GallerySplit | None = None,
+    mode: GalleryMode = "templates",
     score_map: ScoreMap | None = None,
     backfill_curves: bool = False,
     progress: Progress | None = None,
@@ -187,10 +188,13 @@ def evaluate_upgrade(
         free: (images, dim′) embeddings of a new model that was trained without compatibility: its
             self test is the upper bound, and its queries in the old gallery show what
             compatibility is for.
-        far: false accept rate of the headline TAR; a larger one is taken where there are too few
-            classes to measure it.
+        far: false accept rate of the headline TAR; by default the smallest of 1e-4, 1e-3, … that
+            the number of classes can measure.
         seed: chooses the gallery's images and the bootstrap samples.
         repeats: bootstrap samples.
+        split: which images are queries and which are in the gallery; by default a quarter of each
+            class's images is in the gallery.
+        mode: the gallery's entries are ``templates``, one for each class, or ``images``.
         score_map: puts cross-test scores on the old scale; by default one is fitted on other
             classes than those it is tested on.
         backfill_curves: also measure the gallery while it is being embedded again.
@@ -199,11 +203,11 @@ def evaluate_upgrade(
     models = {"old": checked_embeddings(old, "old"), "new": checked_embeddings(new, "new")}
     if free is not None:
         models["free"] = checked_embeddings(free, "free")
-    split = split_gallery(labels, seed=seed)
-    tests = _direction_tests(models, split)
+    split = split_gallery(labels, seed=seed) if split is None else split
+    tests = _direction_tests(models, split, mode)
     used_far = headline_far(split.classes, far)
     values = {name: measured_metrics(test, [used_far]) for name, test in tests.items()}
-    curves = _curves(models, split, used_far, values[OLD_SELF], seed, progress)
+    curves = _curves(models, split, used_far, mode, values[OLD_SELF], seed, progress)
     return UpgradeEvaluation(
         values=values,
         note=far_note(used_far, far, split.classes),
@@ -215,7 +219,9 @@ def evaluate_upgrade(
     )
 
 
-def _direction_tests(models: dict[str, Floats], split: GallerySplit) -> dict[str, SearchTest]:
+def _direction_tests(
+    models: dict[str, Floats], split: GallerySplit, mode: GalleryMode
+) -> dict[str, SearchTest]:
     """Make the tests of all directions that the models allow."""
     directions = [OLD_SELF, CROSS, REVERSED_CROSS, NEW_SELF]
     if "free" in models:
@@ -224,7 +230,7 @@ def _direction_tests(models: dict[str, Floats], split: GallerySplit) -> dict[str
     tests: dict[str, SearchTest] = {}
     for name in directions:
         query, gallery = (models[side] for side in sides(name))
-        tests[name] = search_test(query, gallery, split)
+        tests[name] = search_test(query, gallery, split, mode=mode)
     return tests
 
 
@@ -232,6 +238,7 @@ def _curves(
     models: dict[str, Floats],
     split: GallerySplit,
     far: float,
+    mode: GalleryMode,
     old_self: dict[str, float],
     seed: int,
     progress: Progress | None,

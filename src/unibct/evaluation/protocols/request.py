@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from unibct.evaluation.resolution import HEADLINE_FAR
 from unibct.progress import Progress, Silent
 
 
@@ -33,7 +32,8 @@ class EvaluationRequest:
         query: the new model's folder, or its embeddings.
         gallery: the old model's folder, or its embeddings.
         images: a list of image ids; only these are used.
-        far: false accept rate of the headline TAR.
+        far: false accept rate of the headline TAR; by default the smallest of 1e-4, … that the
+            number of classes can measure.
         seed: chooses the gallery's images and the bootstrap samples.
         pooling: how IJB templates are pooled.
         cache: where embeddings of IJB's images are kept.
@@ -46,7 +46,7 @@ class EvaluationRequest:
     query: Path
     gallery: Path
     images: Path | None = None
-    far: float = HEADLINE_FAR
+    far: float | None = None
     seed: int = 0
     pooling: PoolingRules = PoolingRules()
     cache: Path = Path("runs/cache")

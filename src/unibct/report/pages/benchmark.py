@@ -14,7 +14,7 @@ from unibct.benchmark.run import Benchmark
 from unibct.benchmark.workspace import Workspace
 from unibct.evaluation.directions import FREE_SELF, OLD_SELF
 from unibct.evaluation.metrics.table import TOP_1
-from unibct.evaluation.resolution import HEADLINE_FAR, far_note
+from unibct.evaluation.resolution import far_note
 from unibct.evaluation.search_test import SearchTest, search_test
 from unibct.files import write_text
 from unibct.methods.table import DEFAULT_METHOD, NO_METHOD
@@ -120,7 +120,7 @@ def command(grid: Grid) -> str:
 def _about(results: Results) -> str:
     grid = results.grid
     first = next(iter(results.found.values()))
-    note = far_note(first["far"], HEADLINE_FAR, first["templates"])
+    note = far_note(first["far"], None, first["templates"])
     methods, scenarios, seeds = (
         f"{len(names)} {noun}{'s' if len(names) > 1 else ''}"
         for names, noun in ((grid.methods, "method"), (grid.scenarios, "scenario"),

@@ -6,7 +6,7 @@ FPIR, averaged. In a cross test the query's side comes from the new model and th
 the old one.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,7 @@ from unibct.evaluation.metrics.verification import ThresholdRule
 from unibct.evaluation.protocols.ijb.meta import Meta, Subjects, rows_of
 from unibct.evaluation.protocols.ijb.pair_scores import pair_scores
 from unibct.evaluation.protocols.ijb.search import search_galleries
-from unibct.evaluation.resolution import HEADLINE_FAR, carried_fars, far_note, headline_far
+from unibct.evaluation.resolution import carried_fars, far_note, headline_far
 from unibct.evaluation.search_test import ScoredPairs, SearchTest
 from unibct.evaluation.upgrade import SearchEvaluation, compared_answers
 
@@ -72,7 +72,7 @@ def evaluate_templates(
     old: tuple[Any, Any],
     new: tuple[Any, Any],
     *,
-    far: float = HEADLINE_FAR,
+    far: float | None = None,
     seed: int = 0,
     repeats: int = REPEATS,
 ) -> IjbEvaluation:
@@ -82,8 +82,8 @@ def evaluate_templates(
         meta: pairs, galleries and probes.
         old: template ids and (templates, dim) vectors of the old model, see ``pool_templates``.
         new: the same of the new model.
-        far: false accept rate of the criterion's TAR (by the strict rule); a larger one is taken
-            where there are too few subjects to measure it.
+        far: false accept rate of the criterion's TAR (by the strict rule); by default the smallest
+            of 1e-4, 1e-3, … that the number of subjects can measure.
         seed: chooses the bootstrap samples.
         repeats: bootstrap samples.
     """
@@ -98,7 +98,7 @@ def evaluate_templates(
     }
     used_far = headline_far(lists.subjects, far)
     fars = tuple(sorted({used_far, *carried_fars(lists.subjects)}))
-    note = far_note(used_far, far, lists.subjects)
+    note = far_note(used_far, far, lists.subjects, "subjects")
     return IjbEvaluation(
         values={name: measured_metrics(test, fars) for name, test in tests.items()},
         note=_REVERSED_NOTE if note is None else f"{note}; {_REVERSED_NOTE}",
@@ -119,7 +119,7 @@ class _SubjectLists:
         genuine_subjects: (genuine pairs,) the query's subject.
         impostor_subjects: (impostor pairs,) the query's subject.
         probe_subjects: (probes,).
-        subjects: S.
+        subject_ids: (S,) the id of each subject, ascending.
     """
 
     gallery_side: Ints
@@ -127,7 +127,17 @@ class _SubjectLists:
     genuine_subjects: NDArray[np.int32]
     impostor_subjects: NDArray[np.int32]
     probe_subjects: Ints
-    subjects: int
+    subject_ids: Ints
+
+    @property
+    def subjects(self) -> int:
+        """How many subjects there are."""
+        return len(self.subject_ids)
+
+    def number(self, subjects: Ints | None) -> Ints:
+        """Return the numbers 0…S-1 of subjects' ids."""
+        assert subjects is not None
+        return np.searchsorted(self.subject_ids, subjects)
 
     @classmethod
     def of(cls, meta: Meta) -> "_SubjectLists":
@@ -141,7 +151,7 @@ class _SubjectLists:
             pair_subjects[meta.same],
             pair_subjects[~meta.same],
             np.searchsorted(subjects, meta.probes.subjects),
-            len(subjects),
+            subjects,
         )
 
 
@@ -174,7 +184,14 @@ def _template_test(
         classes=lists.subjects,
         templates=sum(len(part.templates) for part in meta.galleries.values()),
         ks=TOP_KS,
-        open_searches=search.open_searches,
+        open_searches={
+            name: replace(
+                found,
+                mate_classes=lists.number(found.mate_classes),
+                unmated_classes=lists.number(found.unmated_classes),
+            )
+            for name, found in search.open_searches.items()
+        },
     )
 
 
