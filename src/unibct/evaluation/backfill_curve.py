@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from unibct.arrays import Floats, Ints, normalized
-from unibct.evaluation.gallery_split import GallerySplit
+from unibct.evaluation.gallery_split import GalleryMode, GallerySplit
 from unibct.evaluation.metrics.table import TOP_1, measured_metrics
-from unibct.evaluation.search_test import GalleryMode, search_test
+from unibct.evaluation.search_test import search_test
 from unibct.evaluation.templates import class_templates
 from unibct.progress import Progress, Silent
 

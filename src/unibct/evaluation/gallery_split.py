@@ -1,13 +1,15 @@
 """Which images of a test set are in the gallery, and which search it."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
 from unibct.arrays import Ints, checked_labels, require_contiguous_labels
 from unibct.data.scenarios import sample_images
 from unibct.errors import UserError
+
+GalleryMode: TypeAlias = Literal["templates", "images"]
 
 GALLERY_SHARE = 0.25
 

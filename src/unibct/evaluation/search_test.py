@@ -2,22 +2,20 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unibct.arrays import Floats, Ints, checked_embeddings, normalized, require_same_dim
 from unibct.errors import UserError
-from unibct.evaluation.gallery_split import GallerySplit
+from unibct.evaluation.gallery_split import GalleryMode, GallerySplit
 from unibct.evaluation.metrics.identification import mate_ranks
 from unibct.evaluation.metrics.open_set import OpenSearch
 from unibct.evaluation.metrics.verification import Roc, ThresholdRule, roc_curve, tar_at_far
 from unibct.evaluation.templates import class_templates
 
 Groups: TypeAlias = NDArray[np.integer[Any]]
-
-GalleryMode: TypeAlias = Literal["templates", "images"]
 
 TOP_KS = (1, 5)
 _CLASSES_FOR_OPEN_SET = 8  # half of them must be enough to refuse a stranger

@@ -24,7 +24,7 @@ from unibct.evaluation.directions import (
     sides,
 )
 from unibct.evaluation.flips import Flips, flips_of
-from unibct.evaluation.gallery_split import GallerySplit, split_gallery
+from unibct.evaluation.gallery_split import GalleryMode, GallerySplit, split_gallery
 from unibct.evaluation.metrics.table import measured_metrics
 from unibct.evaluation.old_threshold import AtOldThreshold, at_old_thresholds
 from unibct.evaluation.resolution import (
@@ -34,7 +34,7 @@ from unibct.evaluation.resolution import (
     rate_name,
 )
 from unibct.evaluation.score_map import ScoreMap
-from unibct.evaluation.search_test import GalleryMode, SearchTest, search_test
+from unibct.evaluation.search_test import SearchTest, search_test
 from unibct.progress import Progress
 
 
