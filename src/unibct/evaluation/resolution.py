@@ -8,10 +8,10 @@ _CLASS_PAIRS_NEEDED = 30  # Doddington's rule of 30 errors, see carried_fars
 
 
 def carried_fars(classes: int) -> list[float]:
-    """Return the reported false accept rates that so many classes can measure.
+    """Return those of the reported false accept rates that this number of classes can measure.
 
-    Thirty independent errors measure a rate to about ±30 % (Doddington's rule). All impostor
-    pairs of two look-alike classes score high together, so class pairs are counted.
+    Thirty independent errors measure a rate to about ±30 % (Doddington's rule). If two classes
+    look alike, all their impostor pairs score high together, so class pairs are counted.
     """
     return [far for far in REPORTED_FARS if _is_carried(far, classes)]
 
@@ -27,7 +27,7 @@ def headline_far(classes: int, wanted: float = HEADLINE_FAR) -> float:
 
 
 def far_note(far: float, wanted: float, classes: int) -> str | None:
-    """Say what a reader must know about the headline's rate if it is not the one asked for."""
+    """Return what a reader must know about the rate of the headline TAR, or None."""
     if not _is_carried(far, classes):
         return (
             f"{classes} classes are too few to measure {tar_name(far)} well: "

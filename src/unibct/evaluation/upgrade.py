@@ -1,9 +1,9 @@
 """Whether a new model may replace an old one: self tests, cross test and verdict.
 
-A seeded quarter of each class's images (at least one) is pooled into the gallery's template of
-that class, the rest are queries. Every query meets every template: that is the 1:1 test and the
-1:N test. In a self test both sides come from one model; in the cross test the queries come from
-the new model and the templates from the old one.
+A quarter of each class's images (at least one), chosen by a seed, is pooled into the class's
+template in the gallery. The rest are queries. Every query is compared with every template; the
+1:1 test and the 1:N test both use these scores. In a self test both sides come from one model. In
+the cross test the queries come from the new model and the templates from the old one.
 """
 
 from dataclasses import dataclass
@@ -40,11 +40,11 @@ class Evaluation:
 
     @property
     def verdict(self) -> Verdict:
-        """Compatible only if each criterion is; not compatible as soon as one is not."""
+        """The joint verdict of the criteria, see ``joint_verdict``."""
         return joint_verdict([criterion.verdict for criterion in self.criteria])
 
     def metrics(self, test: str) -> dict[str, float]:
-        """Return the metrics of one test, in the tables' order."""
+        """Return the metrics of one test, in the order of the tables."""
         return self.values[test]
 
     def as_json(self) -> dict[str, Any]:
@@ -60,10 +60,10 @@ class Evaluation:
 
 @dataclass(frozen=True, kw_only=True)
 class UpgradeEvaluation(Evaluation):
-    """What ``evaluate_upgrade`` finds; the tests are kept for curves and pictures.
+    """The result of ``evaluate_upgrade``, with the tests for curves and pictures.
 
     Attributes:
-        tests: by the name of their direction, such as ``new→old``.
+        tests: the tests by the name of their direction, such as ``new→old``.
         far: false accept rate of the headline TAR.
         split: which images are in the gallery.
     """
@@ -98,19 +98,19 @@ def evaluate_upgrade(
     seed: int = 0,
     repeats: int = REPEATS,
 ) -> UpgradeEvaluation:
-    """Make the old self, the cross and the new self test of the same images, with a verdict.
+    """Run the old self, the cross and the new self test on the same images, with a verdict.
 
     Args:
         old: (images, dim) the old model's embeddings.
         new: (images, dim) the new model's embeddings.
         labels: (images,) integers 0…C-1.
-        free: (images, dim′) embeddings of a new model that was trained without compatibility: its
-            self test is the upper bound, and its queries in the old gallery show what
-            compatibility is for.
-        far: false accept rate of the headline TAR; a larger one is taken where there are too few
-            classes to measure it.
+        free: (images, dim′) embeddings of a new model that was trained without compatibility. Its
+            self test is the upper bound; its queries in the old gallery show what happens without
+            compatible training.
+        far: false accept rate of the headline TAR. If there are too few classes to measure it, a
+            larger one is used.
         seed: chooses the gallery's images and the bootstrap samples.
-        repeats: bootstrap samples.
+        repeats: number of bootstrap samples.
     """
     models = {"old": checked_embeddings(old, "old"), "new": new}
     if free is not None:

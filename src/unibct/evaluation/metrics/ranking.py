@@ -14,7 +14,7 @@ def average_precisions(
 
     The average precision is the mean, over the query's mates, of the share of mates among the
     images down to that mate. An image of another class that scores exactly as high as a mate
-    counts as better, so that no order of the gallery can flatter.
+    counts as better, so the order of the gallery does not matter.
 
     Args:
         query: (queries, dim) normalised.
