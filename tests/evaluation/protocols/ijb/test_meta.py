@@ -42,7 +42,8 @@ def test_meta_as_written(tmp_path, name):
         (
             IMAGES,
             FILES[IMAGES].replace("2.jpg", "9.jpg"),
-            "score.txt line 2 has the image 2.jpg but row 2 of ijbc_face_tid_mid.txt has 9.jpg",
+            "5pts_score.txt line 2 has the image 2.jpg but row 2 of "
+            "ijbc_face_tid_mid.txt has 9.jpg",
         ),
         (IMAGES, FILES[IMAGES] + "6.jpg 4 3\n", "has 5 rows but ijbc_face_tid_mid.txt has 6"),
         (LANDMARKS, FILES[LANDMARKS] + f"6.jpg {POINTS} 1\n", "has 6 rows .* has 5"),
