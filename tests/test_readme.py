@@ -1,54 +1,90 @@
-"""The README's examples run: Python blocks as they stand, command lines on a small folder."""
+"""Examples of README and docs run, their links lead somewhere, their numbers are the report's."""
 
 import re
 import shlex
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from tests.cli.test_commands import run
 from tests.conftest import TINY
+from unibct.data.readers.table import open_images
 
 ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+GUIDES = ("README.md", "docs/guide.md", "docs/evaluation.md", "docs/benchmark.md")
 
 
-def blocks(text: str) -> list[tuple[str, str]]:
-    return re.findall(r"```(\w+)\n(.*?)```", text, flags=re.DOTALL)
+def text_of(path: Path | str) -> str:
+    return (ROOT / path).read_text(encoding="utf-8")
 
 
-BLOCKS = blocks(README)
+def blocks(path: Path | str, language: str) -> list[str]:
+    """The code blocks of one language in a page."""
+    return re.findall(rf"```{language}\n(.*?)```", text_of(path), flags=re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def unseen_classes(tmp_path_factory):
+    """What the pages call TEST: images of classes that DATA does not have."""
+    root = tmp_path_factory.mktemp("test images")
+    images = open_images("glyphs:val")
+    for row in np.flatnonzero(images.labels < 8):
+        folder = root / f"other class {images.labels[row]}"
+        folder.mkdir(exist_ok=True)
+        Image.fromarray(images.read(images.ids[row])).save(folder / f"{row:05}.png")
+    return root
 
 
 @pytest.mark.slow
-def test_python_blocks_run(tmp_path, monkeypatch, photo_folder):
+def test_python_blocks_run(tmp_path, monkeypatch, photo_folder, unseen_classes):
     monkeypatch.chdir(tmp_path)
-    scaling = blocks((ROOT / "docs" / "scaling.md").read_text(encoding="utf-8"))
-    code = [text for language, text in [*BLOCKS, *scaling] if language == "python"]
+    code = [*blocks("docs/python.md", "python"), *blocks("docs/scaling.md", "python")]
     assert len(code) > 3
     names: dict[str, object] = {"__name__": "__main__"}
     for text in code:
-        exec(compile(text.replace("DATA", str(photo_folder)), "README.md", "exec"), names)
+        text = text.replace("DATA", str(photo_folder)).replace("TEST", str(unseen_classes))
+        exec(compile(text, "docs", "exec"), names)
 
 
 @pytest.mark.slow
-def test_command_lines_run(tmp_path, monkeypatch, photo_folder):
+def test_command_lines_run(tmp_path, monkeypatch, photo_folder, unseen_classes):
     monkeypatch.chdir(tmp_path)
-    text = "\n".join(text for language, text in BLOCKS if language == "sh")
+    text = "\n".join(block for page in GUIDES for block in blocks(page, "sh"))
     lines = [line.split("  #")[0] for line in text.splitlines() if line.startswith("unibct ")]
     commands = [shlex.split(line)[1:] for line in lines]
-    assert {command[0] for command in commands} >= {"split", "train", "embed", "evaluate"}
+    assert {command[0] for command in commands} >= {
+        "split", "train", "evaluate", "embed", "convert", "adapt", "benchmark",
+    }  # fmt: skip
+    folders = {"DATA": str(photo_folder), "TEST": str(unseen_classes)}
     for command in commands:
-        if command[0] == "demo":  # minutes; tests/test_demo.py runs it on fewer images
-            continue
-        arguments = [str(photo_folder) if part == "DATA" else part for part in command]
+        arguments = [folders.get(part, part) for part in command]
         if command[0] == "benchmark" and "--dry-run" not in command:
-            arguments.append("--dry-run")  # tests/test_benchmark.py runs small ones
+            arguments.append("--dry-run")  # tests/benchmark runs small ones
         if command[0] in ("train", "benchmark"):
             arguments += [part for setting in TINY for part in ("--set", setting)]
         assert run(*arguments) == 0, command
 
 
-@pytest.mark.parametrize("path", re.findall(r"\]\(((?!http)[^)#]+)\)", README))
-def test_links_lead_somewhere(path):
-    assert (ROOT / path).exists()
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page):
+    for link in re.findall(r"\]\(((?!http)[^)#]+)(?:#[^)]*)?\)", text_of(page)):
+        assert (page.parent / link).exists(), link
+
+
+def test_the_readme_quotes_the_report():
+    """Every difference with its interval stands in docs/results/report.md, in its method's row."""
+    report = text_of("docs/results/report.md").split("## ")
+    gains = next(part for part in report if part.startswith("Cross − old self, points of top-1"))
+    rows = re.findall(r"^\| `(unibct[\w-]*)` .*?\|(.*)$", text_of("README.md"), flags=re.MULTILINE)
+    assert [method for method, _ in rows] == ["unibct", "unibct-plus"]
+    for method, cells in rows:
+        assert f"| {method} |{cells}" in gains
+
+
+def test_the_readme_is_read_in_three_minutes():
+    """At 240 words a minute."""
+    prose = re.sub(r"```.*?```|^\|.*$", "", text_of("README.md"), flags=re.DOTALL | re.MULTILINE)
+    assert len(prose.split()) <= 3 * 240

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from unibct.errors import UserError
     from unibct.evaluation.metrics.identification import identification
     from unibct.evaluation.metrics.verification import verification
+    from unibct.evaluation.protocols.request import EvaluationRequest
+    from unibct.evaluation.protocols.table import evaluate_data
     from unibct.evaluation.upgrade import evaluate_upgrade
     from unibct.losses.arcface import arcface
     from unibct.maps.adapter import fit_adapter
@@ -51,6 +53,8 @@ _HOMES = {
     "verification": "evaluation.metrics.verification",
     "identification": "evaluation.metrics.identification",
     "evaluate_upgrade": "evaluation.upgrade",
+    "EvaluationRequest": "evaluation.protocols.request",
+    "evaluate_data": "evaluation.protocols.table",
     "make_grid": "benchmark.plan",
     "plan_benchmark": "benchmark.run",
     "run_benchmark": "benchmark.run",
@@ -58,6 +62,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "EvaluationRequest",
     "Recipe",
     "UserError",
     "adapt_model",
@@ -66,6 +71,7 @@ __all__ = [
     "class_prototypes",
     "embed_images",
     "embed_images_to_store",
+    "evaluate_data",
     "evaluate_upgrade",
     "fit_adapter",
     "identification",

@@ -1,3 +1,5 @@
+import json
+
 import numpy as np
 import pytest
 
@@ -24,7 +26,7 @@ def test_a_better_query_model_is_compatible_and_a_foreign_one_is_not():
     itself = evaluate_upgrade(old, old, labels, repeats=50)
     assert itself.verdict == "within noise"
     assert good.as_json()["verdict"] == "compatible"
-    assert set(good.as_json()["tests"]) == {"old→old", "new→old", "new→new"}
+    assert set(good.as_json()["tests"]) == {"old→old", "new→old", "old→new", "new→new"}
 
 
 @pytest.mark.parametrize(
@@ -37,3 +39,24 @@ def test_a_better_query_model_is_compatible_and_a_foreign_one_is_not():
 def test_bad_input_is_named(old, new, message):
     with pytest.raises(ValueError, match=message):
         evaluate_upgrade(old, new, [0, 0, 1, 1])
+
+
+def test_what_a_team_decides_on():
+    """Old clients, thresholds, flips and the curve are in the result and in its JSON."""
+    old, labels = noisy_classes(noise=1.3)
+    new, _ = noisy_classes(noise=0.3, seed=1)
+    found = evaluate_upgrade(old, new, labels, repeats=100, backfill_curves=True)
+    described = json.loads(json.dumps(found.as_json()))
+    assert described["old_clients"]["verdict"] == found.old_clients_verdict
+    clients = {c["metric"]: c["cross"] for c in described["old_clients"]["criteria"]}
+    assert clients["top-1"] == described["tests"]["old→new"]["top-1"]
+    assert set(described["at_old_threshold"]) == {"1e-2", "1e-3", "1e-4"}
+    for row in described["at_old_threshold"].values():
+        assert {"threshold", "old", "cross", "mapped"} <= set(row)
+        assert {"tar", "far"} <= set(row["mapped"])
+    flips = described["flips"]
+    change = found.tests["new→old"].top(1) - found.tests["old→old"].top(1)
+    assert flips["pfr"] - flips["nfr"] == pytest.approx(change)
+    assert set(described["backfill_curve"]) == {"random", "farthest"}
+    assert len(described["backfill_curve"]["random"]["top-1"]) == 22
+    assert evaluate_upgrade(old, new, labels, repeats=10).backfill_curves == {}

@@ -8,7 +8,7 @@ same draws can be compared pairwise (docs/decisions/0004-evaluation.md).
 import numpy as np
 
 from unibct.arrays import Floats, Ints
-from unibct.evaluation.search_test import ScoredPairs, SearchTest
+from unibct.evaluation.search_test import Groups, ScoredPairs, SearchTest
 
 REPEATS = 2000
 
@@ -40,7 +40,7 @@ def class_draws(test: SearchTest, *, seed: int = 0, repeats: int = REPEATS) -> I
     return draws
 
 
-def sampled_mean(values: Floats, classes: Ints, draws: Ints) -> Floats:
+def sampled_mean(values: Floats, classes: Groups, draws: Ints) -> Floats:
     """Return (repeats,): the mean of ``values`` where class c counts ``draws[:, c]`` times.
 
     Args:
@@ -57,13 +57,12 @@ def sampled_mean(values: Floats, classes: Ints, draws: Ints) -> Floats:
 def sampled_tar(pairs: ScoredPairs, draws: Ints, far: float) -> Floats:
     """Return (repeats,): the TAR at FAR where the pairs of class c count ``draws[:, c]`` times.
 
-    If few impostors may pass, the thresholds are searched among the highest impostors only, so
-    that not all of them must be sorted; otherwise among all of them. Both ways give the same
-    numbers.
+    Args:
+        pairs: the scores.
+        draws: (repeats, classes).
+        far: false accept rate.
     """
-    few = far <= _SMALL_FAR
-    find = _thresholds_among_highest if few else _thresholds_among_all
-    thresholds = find(pairs, draws, far)
+    thresholds = sampled_thresholds(pairs, draws, far)
     order = np.argsort(pairs.genuine, kind="stable")
     ascending, classes = pairs.genuine[order], pairs.genuine_classes[order]
     genuine = np.bincount(pairs.genuine_classes, minlength=draws.shape[1]).astype(np.float64)
@@ -72,6 +71,17 @@ def sampled_tar(pairs: ScoredPairs, draws: Ints, far: float) -> Floats:
         [float(row[classes[place:]].sum()) for row, place in zip(draws, places, strict=True)]
     )
     return _share(accepted, draws @ genuine)
+
+
+def sampled_thresholds(pairs: ScoredPairs, draws: Ints, far: float) -> Floats:
+    """Return (repeats,): the strict thresholds at a FAR where pairs count as in ``sampled_tar``.
+
+    If few impostors may pass, the thresholds are searched among the highest impostors only, so
+    that not all of them must be sorted; otherwise among all of them. Both ways give the same
+    numbers.
+    """
+    find = _thresholds_among_highest if far <= _SMALL_FAR else _thresholds_among_all
+    return find(pairs, draws, far)
 
 
 def _allowed(pairs: ScoredPairs, draws: Ints, far: float) -> Floats:

@@ -43,8 +43,13 @@ def far_note(far: float, wanted: float, classes: int) -> str | None:
 
 def tar_name(far: float) -> str:
     """Return what a table calls the TAR at ``far``, such as TAR@1e-3."""
+    return f"TAR@{rate_name(far)}"
+
+
+def rate_name(far: float) -> str:
+    """Return how a rate is written, such as 1e-3."""
     power = f"{far:.0e}".replace("e-0", "e-")
-    return f"TAR@{power if float(power) == far and far < 1 else f'{far:g}'}"
+    return power if float(power) == far and far < 1 else f"{far:g}"
 
 
 def _is_carried(far: float, classes: int) -> bool:

@@ -6,17 +6,37 @@ template in the gallery. The rest are queries. Every query is compared with ever
 the cross test the queries come from the new model and the templates from the old one.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from unibct.arrays import checked_embeddings
-from unibct.evaluation.bootstrap import REPEATS
+from unibct.arrays import Floats, checked_embeddings
+from unibct.evaluation.backfill_curve import BackfillCurve, backfill_curve, row_orders
+from unibct.evaluation.bootstrap import REPEATS, class_draws
 from unibct.evaluation.criterion import Criterion, Verdict, compare_tests, joint_verdict
-from unibct.evaluation.directions import CROSS, FREE_CROSS, FREE_SELF, NEW_SELF, OLD_SELF, sides
+from unibct.evaluation.directions import (
+    CROSS,
+    FREE_CROSS,
+    FREE_SELF,
+    NEW_SELF,
+    OLD_SELF,
+    REVERSED_CROSS,
+    sides,
+)
+from unibct.evaluation.flips import Flips, flips_of
 from unibct.evaluation.gallery_split import GallerySplit, split_gallery
 from unibct.evaluation.metrics.table import measured_metrics
-from unibct.evaluation.resolution import HEADLINE_FAR, carried_fars, far_note, headline_far
+from unibct.evaluation.old_threshold import AtOldThreshold, at_old_thresholds
+from unibct.evaluation.resolution import (
+    HEADLINE_FAR,
+    carried_fars,
+    far_note,
+    headline_far,
+    rate_name,
+)
+from unibct.evaluation.score_map import ScoreMap
 from unibct.evaluation.search_test import SearchTest, search_test
+from unibct.progress import Progress
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,15 +86,30 @@ class UpgradeEvaluation(Evaluation):
         tests: the tests by the name of their direction, such as ``new→old``.
         far: false accept rate of the headline TAR.
         split: which images are in the gallery.
+        old_clients: M(old→new) − M(old→old) of each metric: old queries in a gallery of the new
+            model, as in a staged roll-out.
+        at_old_threshold: the cross test at the thresholds that the old system uses today.
+        flips: queries whose answer changes with the upgrade.
+        backfill_curves: by the order of the rows; empty if they were not asked for.
     """
 
     tests: dict[str, SearchTest]
     far: float
     split: GallerySplit
+    old_clients: tuple[Criterion, ...]
+    at_old_threshold: tuple[AtOldThreshold, ...]
+    flips: Flips
+    backfill_curves: dict[str, BackfillCurve]
+
+    @property
+    def old_clients_verdict(self) -> Verdict:
+        """Whether old queries search a gallery of the new model as well as the old one."""
+        return joint_verdict([c.verdict for c in self.old_clients if c.decides])
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values for machines."""
         fars = carried_fars(self.split.classes)
+        clients = [criterion.as_json() for criterion in self.old_clients if criterion.decides]
         return super().as_json() | {
             "far": self.far,
             "tests": {
@@ -82,6 +117,12 @@ class UpgradeEvaluation(Evaluation):
                 | {"tar_at_far": {f"{far:g}": test.tar(far) for far in fars}}
                 for name, test in self.tests.items()
             },
+            "old_clients": {"verdict": self.old_clients_verdict, "criteria": clients},
+            "at_old_threshold": {
+                rate_name(row.far): row.as_json() for row in self.at_old_threshold
+            },
+            "flips": self.flips.as_json(),
+            "backfill_curve": {n: curve.as_json() for n, curve in self.backfill_curves.items()},
             "queries": len(self.split.query),
             "templates": self.split.classes,
             "images_in_templates": len(self.split.gallery),
@@ -97,8 +138,11 @@ def evaluate_upgrade(
     far: float = HEADLINE_FAR,
     seed: int = 0,
     repeats: int = REPEATS,
+    score_map: ScoreMap | None = None,
+    backfill_curves: bool = False,
+    progress: Progress | None = None,
 ) -> UpgradeEvaluation:
-    """Run the old self, the cross and the new self test on the same images, with a verdict.
+    """Test old and new queries in old and new galleries of the same images, with a verdict.
 
     Args:
         old: (images, dim) the old model's embeddings.
@@ -111,27 +155,62 @@ def evaluate_upgrade(
             larger one is used.
         seed: chooses the gallery's images and the bootstrap samples.
         repeats: number of bootstrap samples.
+        score_map: puts cross-test scores on the old scale; by default one is fitted on other
+            classes than those it is tested on.
+        backfill_curves: also measure the gallery while it is being embedded again.
+        progress: reports progress of the curves.
     """
-    models = {"old": checked_embeddings(old, "old"), "new": new}
+    models = {"old": checked_embeddings(old, "old"), "new": checked_embeddings(new, "new")}
     if free is not None:
         models["free"] = checked_embeddings(free, "free")
-    directions = [OLD_SELF, CROSS, NEW_SELF]
-    if free is not None:
-        same_dim = models["free"].shape[1] == models["old"].shape[1]
-        directions += [FREE_SELF, FREE_CROSS] if same_dim else [FREE_SELF]
     split = split_gallery(labels, seed=seed)
-    tests: dict[str, SearchTest] = {}
-    for name in directions:
-        query, gallery = (models[side] for side in sides(name))
-        tests[name] = search_test(query, gallery, split)
+    tests = _direction_tests(models, split)
     used_far = headline_far(split.classes, far)
+    values = {name: measured_metrics(test, [used_far]) for name, test in tests.items()}
+    options: dict[str, Any] = {"far": used_far, "seed": seed, "repeats": repeats}
+    draws = class_draws(tests[CROSS], seed=seed, repeats=repeats)
+    curves = _curves(models, split, used_far, values[OLD_SELF], seed, progress)
     return UpgradeEvaluation(
-        values={name: measured_metrics(test, [used_far]) for name, test in tests.items()},
-        compared=compare_tests(
-            tests[OLD_SELF], tests[CROSS], far=used_far, seed=seed, repeats=repeats
-        ),
+        values=values,
+        compared=compare_tests(tests[OLD_SELF], tests[CROSS], **options),
         note=far_note(used_far, far, split.classes),
         tests=tests,
         far=used_far,
         split=split,
+        old_clients=compare_tests(tests[OLD_SELF], tests[REVERSED_CROSS], **options),
+        at_old_threshold=at_old_thresholds(
+            tests[OLD_SELF], tests[CROSS], draws, score_map=score_map, seed=seed
+        ),
+        flips=flips_of(tests[OLD_SELF], tests[CROSS], draws),
+        backfill_curves=dict(curves) if backfill_curves else {},
     )
+
+
+def _direction_tests(models: dict[str, Floats], split: GallerySplit) -> dict[str, SearchTest]:
+    """Make the tests of all directions that the models allow."""
+    directions = [OLD_SELF, CROSS, REVERSED_CROSS, NEW_SELF]
+    if "free" in models:
+        same_dim = models["free"].shape[1] == models["old"].shape[1]
+        directions += [FREE_SELF, FREE_CROSS] if same_dim else [FREE_SELF]
+    tests: dict[str, SearchTest] = {}
+    for name in directions:
+        query, gallery = (models[side] for side in sides(name))
+        tests[name] = search_test(query, gallery, split)
+    return tests
+
+
+def _curves(
+    models: dict[str, Floats],
+    split: GallerySplit,
+    far: float,
+    old_self: dict[str, float],
+    seed: int,
+    progress: Progress | None,
+) -> Iterator[tuple[str, BackfillCurve]]:
+    """Yield the backfill curve of each order of rows."""
+    old, new = models["old"], models["new"]
+    for name, order in row_orders(old, split, seed=seed).items():
+        yield (
+            name,
+            backfill_curve(old, new, split, order, far=far, old_self=old_self, progress=progress),
+        )

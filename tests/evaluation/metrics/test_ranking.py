@@ -50,3 +50,14 @@ def test_blocks_change_nothing(monkeypatch):
     whole = average_precisions(query, labels, gallery, gallery_labels)
     monkeypatch.setattr(ranking, "_SCORES_AT_ONCE", 50)
     assert np.array_equal(average_precisions(query, labels, gallery, gallery_labels), whole)
+
+
+def test_few_and_many_mates_are_counted_alike(monkeypatch):
+    rng = np.random.default_rng(2)
+    gallery, query = unit(rng.normal(size=(90, 4))), unit(rng.normal(size=(30, 4)))
+    labels, gallery_labels = rng.integers(0, 3, 30), np.arange(90) % 3
+    gallery[:20] = gallery[20:40]  # ties
+    sorted_once = average_precisions(query, labels, gallery, gallery_labels)
+    monkeypatch.setattr(ranking, "_FEW_MATES", 100)
+    counted = average_precisions(query, labels, gallery, gallery_labels)
+    assert np.array_equal(sorted_once, counted)

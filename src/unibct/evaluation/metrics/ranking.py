@@ -1,10 +1,12 @@
 """How well a whole ranking is ordered: average precision over an image-level gallery."""
 
 import numpy as np
+from numpy.typing import NDArray
 
 from unibct.arrays import Floats, Ints
 
-_SCORES_AT_ONCE = 4_000_000
+_SCORES_AT_ONCE = 1_000_000
+_FEW_MATES = 20
 
 
 def average_precisions(
@@ -30,10 +32,37 @@ def average_precisions(
     for start in range(0, len(query), block):
         scores = query[start : start + block] @ gallery.T
         mates = query_labels[start : start + block, None] == gallery_labels
-        others = np.sort(np.where(mates, -np.inf, scores), axis=1)
-        for row in range(len(scores)):
-            mate_scores = np.sort(scores[row, mates[row]])[::-1]
-            others_before = len(gallery) - np.searchsorted(others[row], mate_scores, side="left")
-            mates_so_far = np.arange(1, len(mate_scores) + 1)
-            precisions[start + row] = np.mean(mates_so_far / (mates_so_far + others_before))
+        precisions[start : start + block] = _block_precisions(scores, mates)
     return precisions
+
+
+def _block_precisions(scores: Floats, mates: NDArray[np.bool_]) -> Floats:
+    """Return the average precision of each row of scores."""
+    counts = mates.sum(axis=1)
+    most = int(counts.max())
+    is_mate = np.arange(most) < counts[:, None]
+    # Each row's mate scores in descending order, filled up with infinity.
+    rows, columns = np.nonzero(mates)
+    order = np.lexsort((-scores[rows, columns], rows))
+    mate_scores = np.full(is_mate.shape, np.inf, dtype=scores.dtype)
+    mate_scores[is_mate] = scores[rows[order], columns[order]]
+    others = np.where(mates, -np.inf, scores)
+    mates_so_far = np.arange(1, most + 1)
+    others_before = _count_at_least(others, mate_scores, is_mate)
+    precision = np.where(is_mate, mates_so_far / (mates_so_far + others_before), 0)
+    return precision.sum(axis=1) / counts
+
+
+def _count_at_least(others: Floats, limits: Floats, wanted: NDArray[np.bool_]) -> Ints:
+    """Count in each row the entries that are at least as high as each of the row's limits."""
+    counts = np.zeros(limits.shape, dtype=np.int64)
+    if limits.shape[1] <= _FEW_MATES:  # then one pass per mate is faster than sorting
+        for column in range(limits.shape[1]):
+            counts[:, column] = np.count_nonzero(others >= limits[:, [column]], axis=1)
+        return counts
+    ordered = np.sort(others, axis=1)
+    for row in range(len(limits)):
+        chosen = wanted[row]
+        places = np.searchsorted(ordered[row], limits[row, chosen], side="left")
+        counts[row, chosen] = ordered.shape[1] - places
+    return counts

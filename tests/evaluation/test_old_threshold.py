@@ -1,0 +1,70 @@
+import numpy as np
+import pytest
+
+from tests.evaluation.noisy_classes import noisy_classes
+from unibct.evaluation.bootstrap import class_draws
+from unibct.evaluation.gallery_split import split_gallery
+from unibct.evaluation.metrics.verification import strict_threshold
+from unibct.evaluation.old_threshold import at_old_thresholds
+from unibct.evaluation.score_map import fit_score_map
+from unibct.evaluation.search_test import search_test
+
+
+@pytest.fixture(scope="module")
+def measured():
+    """A better new model whose queries score lower in the old gallery."""
+    old, labels = noisy_classes(classes=120, images=12, noise=1.0, dim=24)
+    new, _ = noisy_classes(classes=120, images=12, noise=0.7, dim=24, seed=1)
+    # Directions that the old gallery does not use make every score smaller, and change no ranking.
+    unused = 1.5 * np.random.default_rng(5).normal(size=new.shape).astype(np.float32)
+    old, new = np.hstack([old, 0 * unused]), np.hstack([new, unused])
+    split = split_gallery(labels)
+    old_self, cross = search_test(old, old, split), search_test(new, old, split)
+    draws = class_draws(cross, repeats=200)
+    return old_self, cross, draws, at_old_thresholds(old_self, cross, draws)
+
+
+def test_the_old_threshold_is_that_of_the_old_self_test(measured):
+    old_self, cross, _, rows = measured
+    assert [row.far for row in rows] == [1e-2, 1e-3, 1e-4]
+    for row in rows:
+        assert row.threshold == strict_threshold(old_self.impostor, row.far)
+        assert row.new_threshold == strict_threshold(cross.impostor, row.far)
+        assert row.old.far <= row.far
+        assert row.old.tar == old_self.tar(row.far)
+        assert row.own_tar == cross.tar(row.far)
+        assert row.cross.tar == np.mean(cross.genuine > row.threshold)
+        assert row.cross.far == np.mean(cross.impostor > row.threshold)
+        assert row.interval[0] <= row.threshold <= row.interval[1]
+
+
+def test_the_map_brings_the_rates_back(measured):
+    """Without it matches are lost; with it FAR is the target's and TAR the cross test's own."""
+    row = measured[-1][0]
+    assert row.must_be_set_anew
+    assert row.cross.tar < 0.9 * row.own_tar
+    assert row.mapped.far_interval[0] <= row.far <= row.mapped.far_interval[1]
+    assert row.mapped.tar >= 0.95 * row.own_tar
+
+
+def test_a_class_is_never_mapped_by_a_map_that_saw_it(measured, monkeypatch):
+    old_self, cross, draws, _ = measured
+    seen = []
+
+    def watched(cross_impostor, old_impostor):
+        seen.append(len(cross_impostor))
+        return fit_score_map(cross_impostor, old_impostor)
+
+    monkeypatch.setattr("unibct.evaluation.old_threshold.fit_score_map", watched)
+    at_old_thresholds(old_self, cross, draws)
+    # Four fifths of the queries against four fifths of the templates, without the mates.
+    queries = 96 * 9
+    assert seen == [queries * 95] * 5
+
+
+def test_a_given_map_is_used_as_it_is(measured):
+    old_self, cross, draws, _ = measured
+    given = fit_score_map(cross.impostor, old_self.impostor)
+    row = at_old_thresholds(old_self, cross, draws, score_map=given)[0]
+    assert row.mapped.tar == np.mean(given(cross.genuine) > row.threshold)
+    assert row.as_json()["mapped"]["far"] == row.mapped.far
