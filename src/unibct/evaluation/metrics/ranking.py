@@ -63,6 +63,7 @@ def _count_at_least(others: Floats, limits: Floats, wanted: NDArray[np.bool_]) -
     ordered = np.sort(others, axis=1)
     for row in range(len(limits)):
         chosen = wanted[row]
-        places = np.searchsorted(ordered[row], limits[row, chosen], side="left")
+        row_limits: Floats = limits[row, chosen]
+        places = np.searchsorted(ordered[row], row_limits, side="left")
         counts[row, chosen] = ordered.shape[1] - places
     return counts
