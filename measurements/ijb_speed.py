@@ -2,11 +2,11 @@
 
     python measurements/ijb_speed.py
 
-Some two minutes on two cores, most of it to write the files. The numbers of images, templates,
-pairs and subjects are IJB-C's; the embeddings are drawn at random around one centre per subject.
-The 1:1 scores are compared with the field's way (gathered rows, batches of 100,000) in
-the same run. On a busy machine look at the processor's seconds (of all threads) rather than the
-clock's.
+About two minutes on two cores, most of it to write the files. The numbers of images, templates,
+pairs and subjects are those of IJB-C. The embeddings are random, around one centre per subject.
+In the same run the 1:1 scores are also computed as the field's script does it: gathered rows in
+batches of 100,000. On a busy machine, compare the CPU seconds (of all threads) and not the
+seconds of the clock.
 """
 
 import multiprocessing
@@ -42,40 +42,34 @@ Array: TypeAlias = NDArray[Any]
 
 @dataclass(frozen=True)
 class Synthetic:
-    """Templates, first the galleries', then the probes', and their subjects."""
+    """The templates: first those of the galleries, then those of the probes.
+
+    Attributes:
+        ids: (templates,).
+        subjects: (templates,).
+        image_templates: (images,) the row of each image's template in ``ids``.
+    """
 
     ids: Array
     subjects: Array
-    image_templates: Array  # (images,) rows of ``ids``
+    image_templates: Array
 
 
 def main() -> None:
     """Write the files, then time each step."""
     rng = np.random.default_rng(0)
-    made = synthetic(rng)
+    synthetic = make_templates(rng)
     print(f"{'step':<44} {'seconds':>8} {'of CPU':>8} {'extra GB':>9}")
     with tempfile.TemporaryDirectory() as root:
-        # In a process of its own: memory that it leaves behind would hide what reading takes.
-        writer = multiprocessing.Process(target=write_files, args=(Path(root), made, rng))
+        # Another process writes the files. In this one, the memory that writing leaves behind
+        # would hide how much reading needs.
+        writer = multiprocessing.Process(target=write_files, args=(Path(root), synthetic, rng))
         writer.start()
         writer.join()
         with step("read the meta files"):
             meta = read_meta(Path(root))
-    centres = rng.standard_normal((SUBJECTS, DIM), dtype=np.float32)
-
-    embeddings = rng.standard_normal((IMAGES, DIM), dtype=np.float32)
-    embeddings *= 4
-    embeddings += centres[made.subjects[made.image_templates]]
-    flipped = embeddings * np.float32(0.9)
-    with step(f"pool {IMAGES:,} × {DIM} and the mirrored ones"):
-        new = pool_templates(
-            embeddings, meta.templates, meta.media, flipped=flipped, scores=meta.scores
-        )
-    del embeddings, flipped
-    noise = rng.standard_normal((len(new.ids), DIM), dtype=np.float32)
-    subject_of = made.subjects[np.argsort(made.ids)]
-    old = Pooled(new.ids, normalized_rows(centres[subject_of] + 2.5 * noise))
-
+    subject_of = synthetic.subjects[np.argsort(synthetic.ids)]
+    old, new = pooled_models(meta, synthetic, subject_of, rng)
     scores = compare_scoring(meta, old, new, rng)
     with step(f"search {PROBES:,} probes in {SUBJECTS:,}"):
         search = search_galleries(
@@ -102,7 +96,36 @@ def main() -> None:
         print(name, *(f"{metric} {100 * value:.2f}" for metric, value in values.items()))
     for c in result.criteria:
         print(f"{c.metric}: {c.difference:+.4f} [{c.low:+.4f}, {c.high:+.4f}] {c.verdict}")
+    time_alignment(rng)
 
+
+def pooled_models(
+    meta: Meta, synthetic: Synthetic, subject_of: Array, rng: np.random.Generator
+) -> tuple[Pooled, Pooled]:
+    """Return the templates of the old and of the new model; time the pooling of the new one.
+
+    Args:
+        meta: the meta files.
+        synthetic: the templates.
+        subject_of: (templates,) the subject of each template, in ascending order of their ids.
+        rng: draws the embeddings.
+    """
+    centres = rng.standard_normal((SUBJECTS, DIM), dtype=np.float32)
+    embeddings = rng.standard_normal((IMAGES, DIM), dtype=np.float32)
+    embeddings *= 4
+    embeddings += centres[synthetic.subjects[synthetic.image_templates]]
+    flipped = embeddings * np.float32(0.9)
+    with step(f"pool {IMAGES:,} × {DIM} and the mirrored ones"):
+        new = pool_templates(
+            embeddings, meta.templates, meta.media, flipped=flipped, scores=meta.scores
+        )
+    del embeddings, flipped
+    noise = rng.standard_normal((len(new.ids), DIM), dtype=np.float32)
+    return Pooled(new.ids, normalized_rows(centres[subject_of] + 2.5 * noise)), new
+
+
+def time_alignment(rng: np.random.Generator) -> None:
+    """Print how long it takes to align a face."""
     image = rng.integers(0, 256, (300, 250, 3), dtype=np.uint8)
     points = 1.8 * TEMPLATE + rng.normal(size=(5, 2))
     seconds, _ = repeated(lambda: [align(image, points) for _ in range(200)])
@@ -111,7 +134,7 @@ def main() -> None:
 
 
 def compare_scoring(meta: Meta, old: Pooled, new: Pooled, rng: np.random.Generator) -> Array:
-    """Score all pairs, and some of them in the field's way."""
+    """Score all pairs, with the library and in the field's way; return the scores."""
     first, second = (rows_of(new.ids, side).astype(np.int32) for side in (meta.first, meta.second))
     seconds, scores = repeated(lambda: pair_scores(old.vectors, new.vectors, first, second))
     with step(f"score {PAIRS:,} pairs"):
@@ -120,9 +143,9 @@ def compare_scoring(meta: Meta, old: Pooled, new: Pooled, rng: np.random.Generat
     for start in range(0, PAIRS, FIELD_BATCH):
         batch = slice(start, start + FIELD_BATCH)
         begin = clocks()
-        slow = np.sum(old.vectors[first[batch]] * new.vectors[second[batch]], axis=-1)
+        gathered = np.sum(old.vectors[first[batch]] * new.vectors[second[batch]], axis=-1)
         field_seconds += clocks() - begin
-        assert np.allclose(slow, scores[batch], atol=1e-5)
+        assert np.allclose(gathered, scores[batch], atol=1e-5)
     for name, (wall, cpu) in (
         ("  the same, median of five", seconds),
         ("  the field's way", field_seconds),
@@ -136,8 +159,8 @@ def compare_scoring(meta: Meta, old: Pooled, new: Pooled, rng: np.random.Generat
     return scores
 
 
-def synthetic(rng: np.random.Generator) -> Synthetic:
-    """Ids and subjects of IJB-C's numbers of templates and images; ids have gaps."""
+def make_templates(rng: np.random.Generator) -> Synthetic:
+    """Return as many templates and images as IJB-C has. The ids have gaps."""
     templates = SUBJECTS + PROBES
     ids = rng.permutation(200_000)[:templates] + 1
     subjects = np.concatenate([np.arange(SUBJECTS), rng.integers(0, SUBJECTS, PROBES)])
@@ -147,11 +170,11 @@ def synthetic(rng: np.random.Generator) -> Synthetic:
     return Synthetic(ids, subjects, images)
 
 
-def write_files(root: Path, made: Synthetic, rng: np.random.Generator) -> None:
-    """The meta files in the true layout."""
+def write_files(root: Path, synthetic: Synthetic, rng: np.random.Generator) -> None:
+    """Write the meta files in their true layout."""
     folder = root / "meta"
     folder.mkdir()
-    tids = made.ids[made.image_templates]
+    tids = synthetic.ids[synthetic.image_templates]
     media = rng.integers(0, 8, IMAGES)
     rows = zip(tids.tolist(), media.tolist(), strict=True)
     text = "".join(f"{i}.jpg {tid} {mid}\n" for i, (tid, mid) in enumerate(rows, start=1))
@@ -164,41 +187,49 @@ def write_files(root: Path, made: Synthetic, rng: np.random.Generator) -> None:
     for name, low, high in zip(
         ("gallery_G1", "gallery_G2", "probe_mixed"), ends[:-1], ends[1:], strict=True
     ):
-        chosen = made.image_templates[(made.image_templates >= low) & (made.image_templates < high)]
-        lines = zip(made.ids[chosen].tolist(), made.subjects[chosen].tolist(), strict=True)
+        in_part = (synthetic.image_templates >= low) & (synthetic.image_templates < high)
+        rows = synthetic.image_templates[in_part]
+        lines = zip(synthetic.ids[rows].tolist(), synthetic.subjects[rows].tolist(), strict=True)
         text = "".join(f"{tid},{sid},img/{tid}.jpg\n" for tid, sid in lines)
         (folder / f"ijbc_1N_{name}.csv").write_text("TEMPLATE_ID,SUBJECT_ID,FILENAME\n" + text)
+    write_pairs(folder / "ijbc_template_pair_label.txt", synthetic, rng)
 
-    probe_subjects = made.subjects[SUBJECTS:]
+
+def write_pairs(path: Path, synthetic: Synthetic, rng: np.random.Generator) -> None:
+    """Write the list of pairs: a gallery template, a probe template, and 1 for the same subject.
+
+    A pair is drawn as a cell of the table of gallery templates and probes.
+    """
+    probe_subjects = synthetic.subjects[SUBJECTS:]
     genuine = (probe_subjects * PROBES + np.arange(PROBES))[:GENUINE]
     cells = np.unique(rng.integers(0, SUBJECTS * PROBES, PAIRS * 5 // 4))
     cells = cells[probe_subjects[cells % PROBES] != cells // PROBES]
     dropped = rng.permutation(len(cells))[: len(cells) - (PAIRS - GENUINE)]
     cells = np.sort(np.concatenate([np.delete(cells, dropped), genuine]))
     labels = (probe_subjects[cells % PROBES] == cells // PROBES).astype(np.int64)
-    with (folder / "ijbc_template_pair_label.txt").open("w") as file:
+    with path.open("w") as file:
         for start in range(0, PAIRS, 1_000_000):
             part = cells[start : start + 1_000_000]
             columns = (
-                made.ids[part // PROBES].tolist(),
-                made.ids[SUBJECTS + part % PROBES].tolist(),
+                synthetic.ids[part // PROBES].tolist(),
+                synthetic.ids[SUBJECTS + part % PROBES].tolist(),
                 labels[start : start + 1_000_000].tolist(),
             )
             file.write("".join(f"{a} {b} {same}\n" for a, b, same in zip(*columns, strict=True)))
 
 
 def normalized_rows(vectors: Array) -> Array:
-    """Rows of length 1."""
+    """Return the rows scaled to length 1."""
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
 def clocks() -> Array:
-    """The clock's and the processor's seconds."""
+    """Return the seconds of the clock and of the CPU."""
     return np.array([time.perf_counter(), time.process_time()])
 
 
 def repeated(run: Callable[[], Any]) -> tuple[Array, Any]:
-    """The median times of five runs, and the last result."""
+    """Return the median times of five runs, and the last result."""
     seconds: list[Array] = []
     result = None
     for _ in range(5):
@@ -210,8 +241,8 @@ def repeated(run: Callable[[], Any]) -> tuple[Array, Any]:
 
 @contextmanager
 def step(name: str) -> Generator[None]:
-    """Print the time of a block and the peak memory beyond what was there before (Linux)."""
-    Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
+    """Print the time of a block, and its peak memory beyond the memory before it (Linux)."""
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     before = memory("VmRSS")
     begin = clocks()
     yield
@@ -221,7 +252,7 @@ def step(name: str) -> Generator[None]:
 
 
 def memory(field: str) -> float:
-    """Gigabytes, by this line of the process's status."""
+    """Return the gigabytes in a line of the process's status, such as ``VmRSS``."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(field + ":"):
             return int(line.split()[1]) / 1e6

@@ -1,11 +1,11 @@
-"""Two processes against one, with one thread each, and what precision and compilation bring.
+"""Two processes against one, with one thread each; also bfloat16 and compilation.
 
     python measurements/processes.py
 
-Some five minutes on two free cores. Each line is a training of the embedded images by the default
-recipe for two epochs, started as a user would start it (`torchrun … -m unibct train`); images a
-second come from its metrics.csv, whose first epoch does not count. The lines take turns. Goal: two
-processes at least 1.7 times as fast as one.
+About five minutes on two free cores. Each line of the result is a training on the embedded images
+with the default recipe for two epochs, started as a user would start it
+(`torchrun … -m unibct train`). The images per second come from its metrics.csv, without the first
+epoch. The lines take turns. Goal: two processes are at least 1.7 times as fast as one.
 """
 
 import argparse
@@ -28,7 +28,7 @@ LINES: dict[str, tuple[int, list[str]]] = {
 
 
 def main() -> None:
-    """Run every line in turns."""
+    """Run the lines in turns."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--lines", nargs="*", default=list(LINES), choices=list(LINES))
@@ -40,20 +40,20 @@ def main() -> None:
                 rates[name].append(rate(Path(root) / f"{name} {number}", *LINES[name]))
     plain = statistics.median(rates[options.lines[0]])
     for name, values in rates.items():
-        found = statistics.median(values)
-        print(f"{name:<22} {found:>8,.0f} images/s {found / plain:>6.2f} ×")
+        median = statistics.median(values)
+        print(f"{name:<22} {median:>8,.0f} images/s {median / plain:>6.2f} ×")
 
 
 def rate(out: Path, processes: int, settings: list[str]) -> float:
-    """Images a second of one training, without its first epoch."""
-    line = [sys.executable, "-m"]
+    """Train once and return the images per second, without the first epoch."""
+    command = [sys.executable, "-m"]
     if processes > 1:
-        line += ["torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", "-m"]
-    line += ["unibct", "train", "glyphs:train", "--out", str(out)]
+        command += ["torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", "-m"]
+    command += ["unibct", "train", "glyphs:train", "--out", str(out)]
     for setting in (*SETTINGS, *settings):
-        line += ["--set", setting]
+        command += ["--set", setting]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    subprocess.run([*line, "--device", "cpu"], check=True, env=environment, capture_output=True)
+    subprocess.run([*command, "--device", "cpu"], check=True, env=environment, capture_output=True)
     with (out / "metrics.csv").open() as file:
         return statistics.median(
             float(row["images_per_second"]) for row in list(csv.DictReader(file))[1:]

@@ -1,15 +1,19 @@
 """When does structural refinement help? Prototypes and cross tests with wrong labels.
 
-    python measurements/prototype_study.py --seeds 0 1 2          some 50 minutes on two cores
+    python measurements/prototype_study.py --seeds 0 1 2          about 50 minutes on two cores
     python measurements/prototype_study.py --seeds 0 1 2 --draw   the figure and the tables again
 
-Open-class on the embedded images. A share of the new set's labels is made wrong, either by any
-other class (uniform) or by one of the three classes whose old centroids lie nearest (look-alike).
-Then, on training images: the cosine between a prototype and the clean class centre (the mean of
-the old embeddings of all images that truly belong to the class), for each kind of prototype, τ, λ,
-number of images per class, and graph (the new model after its warm-up or at its end, or the old
-model). And on the validation classes: the cross test of models trained on the wrong labels.
-A run that was stopped goes on where it was. docs/prototypes.md has the results.
+Open-class on the embedded images. A share of the new set's labels is replaced by wrong ones: by
+any other class (uniform), or by one of the three classes with the nearest old centroids
+(look-alike). Two things are measured:
+
+- on the training images, the cosine between a prototype and the clean class centre (the mean of
+  the old embeddings of all images that truly belong to the class), for each kind of prototype, τ,
+  λ, number of images per class, and graph (of the new model after its warm-up or at its end, or of
+  the old model);
+- on the validation classes, the cross test of models that were trained with the wrong labels.
+
+A run that was stopped continues where it was. The results are in docs/prototypes.md.
 """
 
 import argparse
@@ -47,7 +51,7 @@ from unibct.training.train import train
 SCENARIO = "open-class"
 RATES = (0.0, 0.1, 0.2, 0.4)
 NOISES = ("uniform", "look-alike")
-METHODS: dict[str, tuple[str, dict[str, float]]] = {  # method and changes of the recipe
+METHODS: dict[str, tuple[str, dict[str, float]]] = {  # name: method, changes to the recipe
     "unibct-centroid": ("unibct-centroid", {}),
     "unibct-drop": ("unibct-drop", {}),
     "unibct": ("unibct", {}),
@@ -59,11 +63,11 @@ TAUS = (0.02, 0.05, 0.1, 0.2)
 LAMS = (0.5, 0.9, 0.99)
 SIZES = (5, 10, 24)
 LOOK_ALIKES = 3
-GALLERY_DRAWS = 8  # the cross test is averaged over so many choices of template images
+GALLERY_DRAWS = 8  # the cross test is averaged over this many choices of template images
 
 
 def main() -> None:
-    """Run what is left, then draw."""
+    """Run the tasks that are not finished, then draw."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--out", type=Path, default=Path("runs/prototypes"))
@@ -84,20 +88,20 @@ def main() -> None:
             list(pool.map(train_old, [arguments.out] * len(arguments.seeds), arguments.seeds))
             for task, _ in zip(tasks, pool.map(run, *zip(*tasks, strict=True)), strict=True):
                 print(*task[1:], "finished", flush=True)
-    found = [result for task in tasks if (result := finished(*task)) is not None]
-    if not found:
+    results = [result for task in tasks if (result := finished(*task)) is not None]
+    if not results:
         raise SystemExit(f"{arguments.out} holds no finished result; run without --draw first")
-    draw(found, arguments.figure)
-    print_tables(found)
+    draw(results, arguments.figure)
+    print_tables(results)
 
 
 def result_file(out: Path, seed: int, noise: str, rate: float) -> Path:
-    """Where a task's result goes."""
+    """Return the path of a task's result."""
     return out / f"{noise}-{rate:.0%}-seed{seed}.json"
 
 
 def settings(seed: int) -> dict[str, Any]:
-    """What a result depends on."""
+    """Return the settings that a result depends on."""
     _, recipe = upgrade_recipes(load_recipe("glyphs"), SCENARIO, seed)
     return {
         "recipe": recipe.model_dump(mode="json"),
@@ -107,7 +111,7 @@ def settings(seed: int) -> dict[str, Any]:
 
 
 def finished(out: Path, seed: int, noise: str, rate: float) -> dict[str, Any] | None:
-    """A task's result, if it is there; one of other settings is refused."""
+    """Return a task's result, or None if there is none; refuse one with other settings."""
     path = result_file(out, seed, noise, rate)
     if not path.is_file():
         return None
@@ -118,7 +122,7 @@ def finished(out: Path, seed: int, noise: str, rate: float) -> dict[str, Any] | 
 
 
 def train_old(out: Path, seed: int) -> Model:
-    """The old model of a seed, which no label noise touches."""
+    """Train the old model of a seed, without wrong labels, or load it."""
     torch.set_num_threads(1)
     images = open_images("glyphs:train")
     parts = split(images.labels, SCENARIO, seed=DEFAULT_SEED + seed)
@@ -127,7 +131,7 @@ def train_old(out: Path, seed: int) -> Model:
 
 
 def run(out: Path, seed: int, noise: str, rate: float) -> None:
-    """One share of wrong labels: prototypes of every kind, and the cross test of each method."""
+    """Measure every kind of prototype, and the cross test of each method, for wrong labels."""
     torch.set_num_threads(1)
     if finished(out, seed, noise, rate) is not None:
         return
@@ -170,7 +174,7 @@ def run(out: Path, seed: int, noise: str, rate: float) -> None:
 def with_wrong_labels(
     labels: NDArray[np.int64], old: NDArray[np.float32], noise: str, rate: float, seed: int
 ) -> NDArray[np.int64]:
-    """Labels of which exactly the share ``rate`` is wrong, drawn at random."""
+    """Return labels of which exactly the share ``rate``, drawn at random, is wrong."""
     rng = np.random.default_rng([seed, 7])
     chosen = rng.permutation(len(labels))[: round(rate * len(labels))]
     classes = int(labels.max()) + 1
@@ -187,7 +191,7 @@ def with_wrong_labels(
 
 
 def after_warmup(images: ImageSet, recipe: Any, cache: Path) -> Model:
-    """The new model as it was at the end of the warm-up, from the runs' shared cache."""
+    """Return the new model at the end of the warm-up, from the cache that the runs share."""
     run = plan_run(images, recipe)
     architecture = run.recipe.architecture
     state = next(cache.glob("warmup-*/checkpoint-*"))
@@ -209,7 +213,7 @@ def qualities(
     graphs: dict[str, NDArray[np.float32]],
     seed: int,
 ) -> Iterable[dict[str, Any]]:
-    """The mean cosine between prototypes and clean class centres, for every setting."""
+    """Yield the mean cosine between prototypes and clean class centres, for every setting."""
     centres = class_prototypes(old, truth, kind="centroid")
     for size in SIZES:
         quota = np.minimum(np.bincount(labels), size)
@@ -224,8 +228,10 @@ def qualities(
             lam: float = 0.9,
         ) -> float:
             new = None if graph is None else graph[rows]
-            found = class_prototypes(old[rows], labels[rows], new=new, kind=kind, tau=tau, lam=lam)
-            return float((found * centres).sum(axis=1).mean())
+            prototypes = class_prototypes(
+                old[rows], labels[rows], new=new, kind=kind, tau=tau, lam=lam
+            )
+            return float((prototypes * centres).sum(axis=1).mean())
 
         yield {"kind": "centroid", "size": size, "cosine": cosine(kind="centroid")}
         yield {"kind": "drop", "size": size, "cosine": cosine(kind="drop")}
@@ -244,7 +250,7 @@ def qualities(
 
 
 def metrics(query: Any, gallery: Any, test: ImageSet) -> dict[str, float]:
-    """TAR and top-1, averaged over several choices of template images."""
+    """Return TAR and top-1, averaged over several choices of template images."""
     far = headline_far(len(test.class_names))
     tests = [
         search_test(query, gallery, split_gallery(test.labels, seed=seed))
@@ -256,11 +262,13 @@ def metrics(query: Any, gallery: Any, test: ImageSet) -> dict[str, float]:
     }
 
 
-def quality_of(found: list[dict[str, Any]], noise: str, rate: float, **wanted: Any) -> list[float]:
-    """The cosines of one setting, one for each seed."""
+def quality_of(
+    results: list[dict[str, Any]], noise: str, rate: float, **wanted: Any
+) -> list[float]:
+    """Return the cosines of one setting, one for each seed."""
     return [
         entry["cosine"]
-        for result in found
+        for result in results
         if result["rate"] == rate and (result["noise"] == noise or rate == 0)
         for entry in result["quality"]
         if all(entry.get(key) == value for key, value in wanted.items())
@@ -268,12 +276,12 @@ def quality_of(found: list[dict[str, Any]], noise: str, rate: float, **wanted: A
 
 
 def cross_of(
-    found: list[dict[str, Any]], noise: str, rate: float, method: str, metric: str
+    results: list[dict[str, Any]], noise: str, rate: float, method: str, metric: str
 ) -> list[float]:
-    """Cross − old self in points, one for each seed."""
+    """Return cross − old self in points, one value for each seed."""
     return [
         100 * (result["cross"][method][metric] - result["cross"]["old"][metric])
-        for result in found
+        for result in results
         if result["rate"] == rate and (result["noise"] == noise or rate == 0)
     ]
 
@@ -289,8 +297,8 @@ SHOWN: dict[str, dict[str, Any]] = {
 }
 
 
-def draw(found: list[dict[str, Any]], path: Path) -> None:
-    """Quality of the prototypes, and cross tests, over the share of wrong labels."""
+def draw(results: list[dict[str, Any]], path: Path) -> None:
+    """Draw the quality of the prototypes and the cross tests over the share of wrong labels."""
     figure = Figure(figsize=(12, 7), layout="constrained")
     panels = cast(NDArray[Any], figure.subplots(2, 3))
     percents = [100 * rate for rate in RATES]
@@ -305,14 +313,14 @@ def draw(found: list[dict[str, Any]], path: Path) -> None:
     for row, noise in enumerate(NOISES):
         axes = panels[row, 0]
         for name, wanted in SHOWN.items():
-            values = [quality_of(found, noise, rate, size=SIZES[-1], **wanted) for rate in RATES]
+            values = [quality_of(results, noise, rate, size=SIZES[-1], **wanted) for rate in RATES]
             axes.plot(percents, [np.mean(v) for v in values], marker=".", label=name)
         finish(axes, f"{noise}: prototype and clean centre", "cosine")
         axes = panels[row, 1]
         for size in SIZES:
             for name in ("mean", "structural, τ = 0.1"):
                 values = [
-                    quality_of(found, noise, rate, size=size, **SHOWN[name]) for rate in RATES
+                    quality_of(results, noise, rate, size=size, **SHOWN[name]) for rate in RATES
                 ]
                 style = "--" if name == "mean" else "-"
                 label = f"{name}, {size} images"
@@ -320,7 +328,7 @@ def draw(found: list[dict[str, Any]], path: Path) -> None:
         finish(axes, f"{noise}: images per class", "cosine")
         axes = panels[row, 2]
         for method in METHODS:
-            values = [cross_of(found, noise, rate, method, "top-1") for rate in RATES]
+            values = [cross_of(results, noise, rate, method, "top-1") for rate in RATES]
             low, high = ([f(v) for v in values] for f in (np.min, np.max))
             axes.plot(percents, [np.mean(v) for v in values], marker=".", label=method)
             axes.fill_between(percents, low, high, alpha=0.15)
@@ -330,14 +338,14 @@ def draw(found: list[dict[str, Any]], path: Path) -> None:
     figure.savefig(path, metadata={"Date": None})
 
 
-def print_tables(found: list[dict[str, Any]]) -> None:
-    """The same numbers as Markdown."""
+def print_tables(results: list[dict[str, Any]]) -> None:
+    """Print the same numbers as Markdown tables."""
     columns = [(noise, rate) for noise in NOISES for rate in RATES if rate or noise == NOISES[0]]
     heads = " | ".join(f"{noise} {rate:.0%}" if rate else "clean" for noise, rate in columns)
     rule = "|" + " --- |" * (len(columns) + 1)
 
     def quality_row(name: str, size: int, **wanted: Any) -> None:
-        cells = [np.mean(quality_of(found, *c, size=size, **wanted)) for c in columns]
+        cells = [np.mean(quality_of(results, *c, size=size, **wanted)) for c in columns]
         print(f"| {name} | " + " | ".join(f"{value:.4f}" for value in cells) + " |")
 
     print(f"\n| cosine to the clean centre, {SIZES[-1]} images | {heads} |\n{rule}")
@@ -348,11 +356,11 @@ def print_tables(found: list[dict[str, Any]]) -> None:
     for size in SIZES[:-1]:
         for name in ("mean", "drop", "structural, τ = 0.1"):
             quality_row(f"{name}, {size} images", size, **SHOWN[name])
-    for metric in found[0]["cross"]["old"]:
+    for metric in results[0]["cross"]["old"]:
         for title, suffix in (("cross", ""), ("new self", " self")):
             print(f"\n| {title} − old self, {metric}, points (each seed) | {heads} |\n{rule}")
             for method in METHODS:
-                differences = [cross_of(found, *c, method + suffix, metric) for c in columns]
+                differences = [cross_of(results, *c, method + suffix, metric) for c in columns]
                 cells = [
                     f"{np.mean(values):+.2f} ({', '.join(f'{value:+.1f}' for value in values)})"
                     for values in differences

@@ -1,9 +1,10 @@
 """RecordIO: reading and decoding against decoding from memory, and opening a set of MS1Mv3's size.
 
-    python measurements/recordio_rate.py                  the rate; goal: at least 0.9
-    python measurements/recordio_rate.py --open 5179510   time and memory to open so many records
+    python measurements/recordio_rate.py                  the ratio of the rates; goal: 0.9 or more
+    python measurements/recordio_rate.py --open 5179510   time and memory to open that many records
 
-The two rates are measured in turns on the same images, one thread; the median of the turns counts.
+The two rates are measured in turns on the same images, with one thread. The result is the median
+over the turns.
 """
 
 import argparse
@@ -25,7 +26,7 @@ TURNS = 9
 
 
 def main() -> None:
-    """Measure one or the other."""
+    """Measure the rates, or the opening."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--open", type=int, metavar="N", help="open N records instead")
     arguments = parser.parse_args()
@@ -37,7 +38,7 @@ def main() -> None:
 
 
 def measure_rate(folder: Path) -> None:
-    """Images per second from the file, and from bytes in memory."""
+    """Print the images per second from the file and from bytes in memory."""
     make_ms1mv3(folder / "ms1mv3", identities=240, images_each=8)
     images = open_images(folder / "ms1mv3")
     encoded = images.encoded
@@ -54,7 +55,7 @@ def measure_rate(folder: Path) -> None:
         for row in order:
             decode(in_memory[row])
         seconds["memory"].append(time.perf_counter() - begin)
-    rates = {name: len(images) / float(np.median(found)) for name, found in seconds.items()}
+    rates = {name: len(images) / float(np.median(turns)) for name, turns in seconds.items()}
     print(f"{len(images):,} JPEG images of 112×112, in random order, one thread")
     for name, rate in rates.items():
         print(f"  from {name:7} {rate:8,.0f} images/s")
@@ -62,7 +63,7 @@ def measure_rate(folder: Path) -> None:
 
 
 def measure_opening(folder: Path, records: int) -> None:
-    """A file of so many small records in InsightFace's layout, opened and split."""
+    """Write that many small records in InsightFace's layout; time opening and splitting them."""
     labels = np.sort(np.random.default_rng(0).integers(0, CLASSES, records))
     lines: list[str] = []
     with (folder / "train.rec").open("wb") as file:

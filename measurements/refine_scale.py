@@ -1,26 +1,26 @@
 """Structural refinement at MS1Mv3's size, next to the paper's inverse and to the bare product.
 
     python measurements/refine_scale.py --rows 500000              a minute on two cores
-    python measurements/refine_scale.py --folder /big/disk         all of it: 5.3 GB for each store
+    python measurements/refine_scale.py --folder /big/disk         full size: 5.3 GB for each store
     python measurements/refine_scale.py --dtype float32 …          10.6 GB for each store
     python measurements/refine_scale.py --order shuffled …         rows in random order
 
-Two synthetic stores of 5,179,510 × 512 embeddings of 93,431 classes, written once to the folder.
-How large MS1Mv3's classes are is not published with it; here the sizes are log-normal with its
-mean of 55.4 images and σ = 0.7, so that an image's class has 90 on average, the largest some 800.
-Each class has a centre, three modes around it, and images of various noise; so the graphs have
-structure. Three things are measured:
+The two synthetic stores have 5,179,510 × 512 embeddings of 93,431 classes. They are written once to
+the folder. The class sizes of MS1Mv3 are not published. Here they are log-normal with its mean of
+55.4 images and σ = 0.7. The class of an image then has 90 images on average, and the largest class
+about 800. Each class has a centre, three modes around it, and images with different amounts of
+noise, so that the graphs have structure. The script measures:
 
-- refinement from opening the stores to the last prototype: rows/s, and the peak of anonymous memory
-  (RssAnon: what the process holds besides the system's file cache);
+- refinement, from opening the stores to the last prototype: rows/s, and the peak of anonymous
+  memory (RssAnon, the memory of the process without the system's file cache);
 - on samples of consecutive classes, in turns: refinement, (a) the paper's inverse, class by class,
-  (b) nothing but the products X Xᵀ, class by class, and (c) those products in the library's own
-  batches; all with the same threads and the same reading of both stores;
-- the same without the reading, on one block in memory.
+  (b) only the products X Xᵀ, class by class, and (c) the same products in the library's batches.
+  All use the same threads and read both stores in the same way;
+- the same for blocks that are already in memory.
 
 Goals: at least 2.5 times as fast as (a), at most 1.5 times the time of the product, below 3 GB. The
-fair product is (c): in shuffled order (b) also pays for gathering each class on its own. These
-graphs are easy, some 7 steps of conjugate gradients; hard ones take up to 35.
+fair product is (c), because in shuffled order (b) also gathers each class on its own. Refinement
+takes 33 to 37 steps of Chebyshev's iteration on these graphs, and at most 54 on any (λ = 0.9).
 """
 
 import argparse
@@ -62,7 +62,7 @@ SAMPLE_ROWS = 200_000  # of each sample
 def main() -> None:
     """Write the stores if they are not there, then measure."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--folder", type=Path, help="where the stores go; a temporary one without")
+    parser.add_argument("--folder", type=Path, help="where the stores go (default: temporary)")
     parser.add_argument("--rows", type=int, default=ROWS)
     parser.add_argument("--dtype", choices=("float16", "float32"), default="float16")
     parser.add_argument("--order", choices=("class", "shuffled"), default="class")
@@ -80,7 +80,7 @@ def main() -> None:
 
 
 def class_sizes(rows: int) -> NDArray[np.int64]:
-    """Log-normal sizes of at least 2 with MS1Mv3's mean; their sum is ``rows``."""
+    """Return log-normal sizes of at least 2, with MS1Mv3's mean and the sum ``rows``."""
     rng = np.random.default_rng(0)
     count = max(1, round(CLASSES * rows / ROWS))
     drawn = rng.lognormal(0, 0.7, count)
@@ -90,7 +90,7 @@ def class_sizes(rows: int) -> NDArray[np.int64]:
 
 
 def write_store(folder: Path, rows: int, dtype: str, order: str, number: int) -> None:
-    """Unit vectors around their classes' centres; ``number`` chooses the space."""
+    """Write unit vectors around the centres of their classes; ``number`` chooses the space."""
     shutil.rmtree(folder, ignore_errors=True)
     sizes = class_sizes(rows)
     labels = np.repeat(np.arange(len(sizes)), sizes)
@@ -101,15 +101,18 @@ def write_store(folder: Path, rows: int, dtype: str, order: str, number: int) ->
     shards: list[Shard] = []
     with Lines().task(f"writing {folder}", rows, "rows") as advance:
         for start in range(0, rows, SHARD_ROWS):
-            own = labels[start : start + SHARD_ROWS]
+            shard_labels = labels[start : start + SHARD_ROWS]
+            count = len(shard_labels)
             rng = np.random.default_rng([3, number, start])
-            mode = (own * 7 + 13 * rng.integers(1, 4, len(own))) % len(sizes)
-            noise = rng.standard_normal((len(own), DIM), np.float32) / np.float32(DIM**0.5)
-            noise *= rng.lognormal(-0.4, 0.4, len(own)).astype(np.float32)[:, None]
-            vectors = unit(centres[own] + np.float32(0.4) * centres[mode] + noise)
-            ids = [f"{row}" for row in range(start, start + len(own))]
-            shards.append(write_shard(folder, len(shards), start, vectors, own, ids, dtype))
-            advance(len(own))
+            mode = (shard_labels * 7 + 13 * rng.integers(1, 4, count)) % len(sizes)
+            noise = rng.standard_normal((count, DIM), np.float32) / np.float32(DIM**0.5)
+            noise *= rng.lognormal(-0.4, 0.4, count).astype(np.float32)[:, None]
+            vectors = unit(centres[shard_labels] + np.float32(0.4) * centres[mode] + noise)
+            ids = [f"{row}" for row in range(start, start + count)]
+            shards.append(
+                write_shard(folder, len(shards), start, vectors, shard_labels, ids, dtype)
+            )
+            advance(count)
     write_description(
         folder,
         shards,
@@ -121,33 +124,33 @@ def write_store(folder: Path, rows: int, dtype: str, order: str, number: int) ->
 
 
 def unit(x: NDArray[Any]) -> NDArray[np.float32]:
-    """Rows of length 1."""
+    """Return the rows scaled to length 1."""
     return (x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float32, copy=False)
 
 
 def ours(old: Tensor, new: Tensor, sizes: NDArray[np.int64], order: Any) -> Tensor:
-    """What the library does."""
+    """Compute the prototypes as the library does."""
     return grouped_prototypes(old, sizes, new=new, settings=SETTINGS, order=order)
 
 
 def inverse(old: Tensor, new: Tensor, sizes: NDArray[np.int64], order: Any) -> Tensor:
-    """(a) V∞ = (1−λ)(I−λẼ)⁻¹V and its mean, class by class."""
-    found = torch.empty(len(sizes), old.shape[1])
+    """(a) Compute V∞ = (1−λ)(I−λẼ)⁻¹V and its mean, class by class."""
+    prototypes = torch.empty(len(sizes), old.shape[1])
     rows = None if order is None else torch.from_numpy(order)
     row = 0
     for number, m in enumerate(sizes.tolist()):
         part = slice(row, row + m)
-        own = part if rows is None else rows[part]
-        v, x = (F.normalize(vectors[own].float(), dim=1) for vectors in (old, new))
+        class_rows = part if rows is None else rows[part]
+        v, x = (F.normalize(vectors[class_rows].float(), dim=1) for vectors in (old, new))
         edges = torch.softmax((x @ x.T / TAU).fill_diagonal_(-torch.inf), dim=1)
         refined = (1 - LAM) * cast(Tensor, torch.linalg.inv(torch.eye(m) - LAM * edges)) @ v
-        found[number] = F.normalize(refined.mean(dim=0), dim=0)
+        prototypes[number] = F.normalize(refined.mean(dim=0), dim=0)
         row += m
-    return found
+    return prototypes
 
 
 def product(old: Tensor, new: Tensor, sizes: NDArray[np.int64], order: Any) -> Tensor:
-    """(b) The products X Xᵀ, class by class, and nothing else."""
+    """(b) Compute the products X Xᵀ, class by class, and nothing else."""
     rows = None if order is None else torch.from_numpy(order)
     row = 0
     for m in sizes.tolist():
@@ -159,7 +162,7 @@ def product(old: Tensor, new: Tensor, sizes: NDArray[np.int64], order: Any) -> T
 
 
 def batched_product(old: Tensor, new: Tensor, sizes: NDArray[np.int64], order: Any) -> Tensor:
-    """(c) The same in the library's batches of classes, filled up to multiples of 8 images."""
+    """(c) Compute them in the library's batches of classes, padded to multiples of 8 images."""
     memory = ReusedMemory()
     for _, rows in batches_of_like_size(sizes, new.shape[1], order):
         x = take_rows(new, rows, memory)
@@ -177,7 +180,7 @@ WAYS: dict[str, Callable[[Tensor, Tensor, NDArray[np.int64], Any], Tensor]] = {
 
 
 def apply(way: str, sizes: NDArray[np.int64], block: Block) -> Tensor:
-    """One of the three on a block."""
+    """Run one of the ways on a block; any other name only reads it."""
     if way not in WAYS:
         return torch.empty(0)
     old, new = (torch.from_numpy(part) for part in block.parts)
@@ -224,25 +227,29 @@ def measure(folder: Path, *, spill: bool | None) -> None:
 def sample_seconds(
     sources: list[Vectors], labels: NDArray[np.int64], sizes: NDArray[np.int64], classes: range
 ) -> dict[str, float]:
-    """Seconds of each way for a sample of classes, reading included; also compares the results."""
-    found: dict[str, float] = {}
+    """Return the seconds of each way for a sample of classes, with the reading.
+
+    Also check that refinement and inverse give the same prototypes.
+    """
+    seconds: dict[str, float] = {}
     results: dict[str, Tensor] = {}
-    for way in ("reading alone", *WAYS):  # the first may read from the disk, the others do not
+    # The first pass may read from the disk; the others find the rows in the file cache.
+    for way in ("reading alone", *WAYS):
         begin = time.perf_counter()
-        made = map_classes(
+        blocks = map_classes(
             partial(apply, way, sizes), sources, labels, classes=classes, memory=NO_SPILL
         )
-        results[way] = torch.cat(list(made))
-        found[way] = time.perf_counter() - begin
+        results[way] = torch.cat(list(blocks))
+        seconds[way] = time.perf_counter() - begin
     gap = float((results["refinement"] - results["(a) inverse"]).abs().max())
     assert gap < 1e-5, f"refinement and inverse differ by {gap}"
-    return found
+    return seconds
 
 
 def block_seconds(
     sources: list[Vectors], labels: NDArray[np.int64], sizes: NDArray[np.int64], classes: range
 ) -> dict[str, float]:
-    """Seconds of each way for some classes in memory, on one thread."""
+    """Return the seconds of each way for some classes in memory, on one thread."""
 
     def copied(block: Block) -> Block:
         return Block(block.classes, [part.copy() for part in block.parts], block.order)
@@ -250,26 +257,26 @@ def block_seconds(
     blocks = list(map_classes(copied, sources, labels, classes=classes, memory=NO_SPILL))
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    found: dict[str, float] = {}
+    seconds: dict[str, float] = {}
     for way in WAYS:
         begin = time.perf_counter()
         for block in blocks:
             apply(way, sizes, block)
-        found[way] = time.perf_counter() - begin
+        seconds[way] = time.perf_counter() - begin
     torch.set_num_threads(threads)
-    return found
+    return seconds
 
 
-def report(title: str, found: list[dict[str, float]]) -> None:
-    """The median of the samples' ratios."""
-    to_a = median(times["(a) inverse"] / times["refinement"] for times in found)
-    to_b = median(times["refinement"] / times["(b) product"] for times in found)
-    to_c = median(times["refinement"] / times["(c) batched"] for times in found)
+def report(title: str, samples: list[dict[str, float]]) -> None:
+    """Print the median ratios and the median times of the samples."""
+    to_a = median(times["(a) inverse"] / times["refinement"] for times in samples)
+    to_b = median(times["refinement"] / times["(b) product"] for times in samples)
+    to_c = median(times["refinement"] / times["(c) batched"] for times in samples)
     print(
         f"{title}: {to_a:.2f} × as fast as (a), {to_b:.2f} × the time of (b), {to_c:.2f} × of (c)"
     )
-    for way in found[0]:
-        print(f"    {way:12} {1000 * median(times[way] for times in found):8.0f} ms a sample")
+    for way in samples[0]:
+        print(f"    {way:12} {1000 * median(times[way] for times in samples):8.0f} ms a sample")
 
 
 class PeakMemory:

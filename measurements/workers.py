@@ -2,9 +2,9 @@
 
     python measurements/workers.py
 
-A minute. The two arrangements take turns on the default network; the table gives the images per
-second of all processes together, the median of the rounds, and the ratio. This is why
-`unibct benchmark` runs as many one-threaded workers as there are cores.
+About a minute. The two arrangements take turns on the default network. The table shows the images
+per second of all processes together (median over the rounds) and the ratio. The result is the
+reason why `unibct benchmark` runs one worker with one thread on each core.
 """
 
 import multiprocessing
@@ -22,12 +22,12 @@ CLASSES = 636
 
 
 def rate(threads: int) -> float:
-    """Images per second of one process."""
+    """Return the images per second of one process."""
     return trial_rate(load_recipe("glyphs"), CLASSES, threads, torch.device("cpu"), steps=60)
 
 
 def main() -> None:
-    """Take turns."""
+    """Measure both arrangements in turns."""
     cores = len(os.sched_getaffinity(0))
     context = multiprocessing.get_context("spawn")
     rates: dict[str, list[float]] = {"one process": [], "workers": []}
@@ -35,7 +35,7 @@ def main() -> None:
         for _ in range(ROUNDS):
             rates["one process"].append(pool.submit(rate, cores).result())
             rates["workers"].append(sum(pool.map(rate, [1] * cores)))
-    one, many = (statistics.median(found) for found in rates.values())
+    one, many = (statistics.median(values) for values in rates.values())
     print(f"one process, {cores} threads     {one:8,.0f} images/s")
     print(f"{cores} processes, 1 thread each {many:8,.0f} images/s   {many / one:.2f} ×")
 

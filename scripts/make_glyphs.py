@@ -2,22 +2,23 @@
 
     python scripts/make_glyphs.py [--fonts DIR]
 
-Running time: about 40 seconds on one core; the first run downloads 197 wheels (85 MB) before.
+Running time: about 40 seconds on one core. The first run also downloads 197 wheels (85 MB).
 Needs: Pillow and fontTools (the dependency group `glyphs`), numpy, pip.
-Made with Pillow 13.0.0, FreeType 2.14.3 and fontTools 4.68.0; others may give other pixels.
+Made with Pillow 13.0.0, FreeType 2.14.3 and fontTools 4.68.0; other versions may give other
+pixels.
 
-Reads  scripts/glyphs_fonts.txt              pinned wheels, one type family each
-Writes src/unibct/data/readers/glyphs.npz  images, labels, typefaces, names and parts
+Reads  scripts/glyphs_fonts.txt                      pinned wheels, one type family each
+Writes src/unibct/data/readers/glyphs.npz            images, labels, typefaces, names and parts
        src/unibct/data/readers/glyphs_typefaces.csv  origin, licence, images of each typeface
 
-Two runs with the same versions write the same bytes. The steps:
+Two runs with the same versions write the same bytes. These are the steps:
 
 1.  Draw every character that at least 20 typefaces have, in the Regular upright face of each
     family, 32x32, 16 grey levels, with the same cap height and baseline for all.
 2.  Merge characters that look the same in at least 20 % of the typefaces that have both.
-3.  Drop an image that looks the same as one of another class in its own typeface, or as one of its
-    own class in another typeface, and one that is byte-identical to any other.
-4.  Keep the classes with at least 20 images, and 24 images at most of each.
+3.  Drop an image that looks the same as one of another class in the same typeface, or as one of
+    the same class in another typeface, or that is byte-identical to any other image.
+4.  Keep the classes with at least 20 images, and at most 24 images of each.
 5.  Assign the classes to training, validation and test (60, 10 and 30 %).
 """
 
@@ -51,7 +52,7 @@ TYPEFACES = REPO / "src" / "unibct" / "data" / "readers" / "glyphs_typefaces.csv
 
 SIDE = 32  # pixels
 CAP_HEIGHT = 15  # pixels, of the letter H; leaves room for two stacked accents
-BASELINE = 24  # rows above the baseline
+BASELINE = 24  # number of pixel rows above the baseline
 OVERSAMPLING = 8  # drawn larger, then averaged: hinting moves an edge by 1/8 pixel at most
 WHITE_LEVEL = 15  # 16 grey levels, so that two pixels fit in a byte
 MIN_TYPEFACES, MAX_TYPEFACES = 20, 24
@@ -83,7 +84,7 @@ class Typeface:
     font: bytes
     axes: dict[str, float]  # of a variable font
     characters: dict[int, str]  # code point -> glyph name
-    cap_top: float  # of the letter H, in em; cap_bottom too
+    cap_top: float  # of the letter H, in em; so is cap_bottom
     cap_bottom: float
 
 
@@ -96,7 +97,7 @@ class Drawn:
 
 
 def find_wheels(folder: Path) -> list[Path]:
-    """Gives the pinned wheels, ordered by package; downloads them if one is missing."""
+    """Return the pinned wheels, sorted by package; download them if one is missing."""
     pins = sorted(line.split("==") for line in REQUIREMENTS.read_text().split())
     patterns = [f"{package.replace('-', '_')}-{version}-*.whl" for package, version in pins]
     if not all(any(folder.glob(pattern)) for pattern in patterns):
@@ -107,13 +108,13 @@ def find_wheels(folder: Path) -> list[Path]:
 
 
 def has_open_licence(licence: str, text: str) -> bool:
-    """Tells whether the licence is an open one and the licence text is the one of that name."""
+    """Return whether the licence is an open one and its text has the title of that licence."""
     words = " ".join(text.lower().replace(",", " ").split())
     return licence in LICENCE_TITLES and LICENCE_TITLES[licence] in words
 
 
 def read_typeface(wheel: Path) -> Typeface | None:
-    """Reads the Regular upright face of a wheel; None if it is not openly licensed."""
+    """Read the Regular upright face of a wheel; return None if it is not openly licensed."""
     package, version = wheel.name.split("-")[:2]
     with zipfile.ZipFile(wheel) as archive:
         metadata = json.loads(archive.read(f"{package}/metadata.json"))
@@ -157,14 +158,18 @@ def read_typeface(wheel: Path) -> Typeface | None:
 
 
 def is_drawable(code_point: int) -> bool:
-    """Excludes control, private-use and unassigned (C), white-space (Z), combining (M)."""
+    """Return False for control, private-use and unassigned (C), space (Z) and combining (M)."""
     return unicodedata.category(chr(code_point))[0] not in "CZM"
 
 
 def draw_character(
     character: str, font: ImageFont.FreeTypeFont, baseline: float
 ) -> NDArray[np.uint8] | None:
-    """Draws ink levels (SIDE * SIDE,), centred; None if there is no ink or it exceeds the frame."""
+    """Draw a character, centred.
+
+    Returns:
+        (SIDE * SIDE,) ink levels; None if there is no ink or if it exceeds the frame.
+    """
     side = SIDE * OVERSAMPLING
     margin = side // 2
     canvas = Image.new("L", (2 * side, 2 * side))
@@ -184,7 +189,7 @@ def draw_character(
 
 
 def draw_typeface(typeface: Typeface, code_points: Iterable[int]) -> Drawn:
-    """Draws those of the characters that the typeface has and that fit the frame."""
+    """Draw the characters that the typeface has and that fit into the frame."""
     em = CAP_HEIGHT / (typeface.cap_top - typeface.cap_bottom)  # in pixels
     font = ImageFont.truetype(
         io.BytesIO(typeface.font), em * OVERSAMPLING, layout_engine=ImageFont.Layout.BASIC
@@ -192,7 +197,7 @@ def draw_typeface(typeface: Typeface, code_points: Iterable[int]) -> Drawn:
     if typeface.axes:
         font.set_variation_by_axes(list(typeface.axes.values()))
     baseline = BASELINE + em * typeface.cap_bottom
-    missing = draw_character("\uffff", font, baseline)  # a non-character: draws .notdef
+    missing = draw_character("\uffff", font, baseline)  # not a character: draws .notdef
     drawn: dict[int, NDArray[np.uint8]] = {}
     for code_point in code_points:
         if typeface.characters.get(code_point, ".notdef") == ".notdef":
@@ -205,7 +210,7 @@ def draw_typeface(typeface: Typeface, code_points: Iterable[int]) -> Drawn:
 
 
 def looks_same(ink: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """Tells for each pair of images (n, SIDE * SIDE) whether they look the same, (n, n)."""
+    """Return (n, n): whether each pair of the images (n, SIDE * SIDE) looks the same."""
     levels = ink.astype(np.float32)  # squared distances stay below 2**24: exact
     products = levels @ levels.T
     norms = products.diagonal()
@@ -213,17 +218,17 @@ def looks_same(ink: NDArray[np.uint8]) -> NDArray[np.bool_]:
 
 
 def first_of_each_look(ink: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """Gives the rows, in order, that look the same as no row given before them."""
+    """Return the rows that do not look the same as an earlier row of the result."""
     same = looks_same(ink)
-    kept: list[int] = []
+    distinct: list[int] = []
     for row in range(len(ink)):
-        if not same[row, kept].any():
-            kept.append(row)
-    return np.array(kept, np.int64)
+        if not same[row, distinct].any():
+            distinct.append(row)
+    return np.array(distinct, np.int64)
 
 
 def merge_look_alikes(drawn: Sequence[Drawn], code_points: Sequence[int]) -> dict[int, int]:
-    """Maps each code point to the lowest one of its class (union-find over the linked pairs)."""
+    """Map each code point to the lowest one of its class (union-find over the linked pairs)."""
     column = {code_point: index for index, code_point in enumerate(code_points)}
     present = np.zeros((len(drawn), len(code_points)), np.float32)
     same = np.zeros((len(code_points), len(code_points)), np.int64)
@@ -249,7 +254,7 @@ def merge_look_alikes(drawn: Sequence[Drawn], code_points: Sequence[int]) -> dic
 def gather_classes(
     drawn: Sequence[Drawn], lowest: dict[int, int]
 ) -> dict[int, tuple[NDArray[np.int64], NDArray[np.uint8]]]:
-    """Gives the typefaces (n,) and ink (n, SIDE * SIDE) of each class, without look-alikes."""
+    """Return the typefaces (n,) and the ink (n, SIDE * SIDE) of each class, without look-alikes."""
     members: dict[int, list[tuple[int, NDArray[np.uint8]]]] = collections.defaultdict(list)
     for index, typeface in enumerate(drawn):
         of_class: dict[int, NDArray[np.uint8]] = {}
@@ -274,14 +279,14 @@ def gather_classes(
 
 
 def choose_typefaces(name: int, count: int) -> NDArray[np.int64]:
-    """Chooses at most MAX_TYPEFACES of the images of a class, in their order."""
+    """Choose at most MAX_TYPEFACES of the images of a class; return their rows, ascending."""
     if count <= MAX_TYPEFACES:
         return np.arange(count)
     return np.sort(np.random.default_rng([SEED, name]).permutation(count)[:MAX_TYPEFACES])
 
 
 def assign_parts(classes: int) -> NDArray[np.int8]:
-    """Gives the part of each class: 0 training, 1 validation, 2 test."""
+    """Return the part of each class: 0 training, 1 validation, 2 test."""
     ends = np.round(np.cumsum(PART_SHARES) * classes).astype(np.int64)
     parts = np.empty(classes, np.int8)
     parts[np.random.default_rng(SEED).permutation(classes)] = np.searchsorted(
@@ -291,7 +296,7 @@ def assign_parts(classes: int) -> NDArray[np.int8]:
 
 
 def write_npz(path: Path, arrays: dict[str, NDArray[np.generic]]) -> None:
-    """Writes what `numpy.savez_compressed` does, but with a fixed time stamp."""
+    """Write what `numpy.savez_compressed` writes, but with a fixed time stamp."""
     with zipfile.ZipFile(path, "w") as archive:
         for name, array in arrays.items():
             content = io.BytesIO()
@@ -302,7 +307,7 @@ def write_npz(path: Path, arrays: dict[str, NDArray[np.generic]]) -> None:
 
 
 def write_typefaces(path: Path, typefaces: Sequence[Typeface], counts: Sequence[int]) -> None:
-    """Writes the record of the typefaces."""
+    """Write the table of the typefaces."""
     columns = ("name", "family", "package", "version", "sha256", "font_file", "licence")
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
@@ -313,7 +318,7 @@ def write_typefaces(path: Path, typefaces: Sequence[Typeface], counts: Sequence[
 
 
 def main() -> None:
-    """Makes the two files."""
+    """Make the two files."""
     parser = argparse.ArgumentParser(description="Make the embedded image set glyphs.")
     parser.add_argument("--fonts", type=Path, default=REPO / "build" / "fonts", metavar="DIR")
     folder: Path = parser.parse_args().fonts

@@ -1,7 +1,7 @@
-"""Metrics when the queries' classes are drawn with replacement: the one bootstrap.
+"""The bootstrap: metrics for classes of the queries that are drawn with replacement.
 
-Classes are drawn because the images of a class resemble each other: drawing images or pairs would
-promise a precision that is not there. The gallery stays as it is. Tests that are sampled with the
+Classes are drawn because the images of a class resemble each other. Drawing images or pairs would
+give intervals that are too narrow. The gallery does not change. Tests that are sampled with the
 same draws can be compared pairwise (docs/decisions/0004-evaluation.md).
 """
 
@@ -16,9 +16,10 @@ from unibct.evaluation.search_test import Groups, ScoredPairs, SearchTest
 REPEATS = 2000
 
 _ENTRIES_AT_ONCE = 4_000_000
-_BLOCK = 1024  # sorted impostors whose counts per class are added up, at least
+_BLOCK = 1024  # smallest number of sorted impostors in a block of cumulated counts
 _REPEATS_AT_ONCE = 100
-# Up to this FAR the highest impostors alone are the faster way (measurements/bootstrap_ways.py).
+# Up to this FAR it is faster to look at the highest impostors only: measured by
+# measurements/bootstrap_ways.py.
 _SMALL_FAR = 0.004
 
 
@@ -28,8 +29,8 @@ def class_draws(test: SearchTest, *, seed: int = 0, repeats: int = REPEATS) -> I
     The same seed gives the same draws for every test of the same queries.
 
     Returns:
-        (repeats, classes) how often each class is drawn. A class without a query or pair of its
-        own is never drawn.
+        (repeats, classes) how often each class is drawn. A class that has neither a query nor a
+        pair is never drawn.
     """
     present = np.zeros(test.classes, dtype=bool)
     for classes in (test.query_classes, test.pairs.genuine_classes, test.pairs.impostor_classes):
@@ -104,8 +105,9 @@ def _gallery_tpir(search: OpenSearch, draws: Ints, fpir: float) -> Floats:
 def sampled_thresholds(pairs: ScoredPairs, draws: Ints, far: float) -> Floats:
     """Return (repeats,): the strict thresholds at a FAR where pairs count as in ``sampled_tar``.
 
-    They come from the highest impostors alone where few may pass, which saves sorting all of
-    them, and from all sorted impostors where many may. Both ways give the same numbers.
+    If few impostors may pass, the thresholds are searched among the highest impostors only, so
+    that not all of them must be sorted; otherwise among all of them. Both ways give the same
+    numbers.
     """
     find = _thresholds_among_highest if far <= _SMALL_FAR else _thresholds_among_all
     return find(pairs, draws, far)
@@ -120,8 +122,8 @@ def _allowed(pairs: ScoredPairs, draws: Ints, far: float) -> Floats:
 def _thresholds_among_highest(pairs: ScoredPairs, draws: Ints, far: float) -> Floats:
     """Find each repeat's threshold among the highest impostors.
 
-    Twice as many as may pass are looked at, and twice as many again as long as some repeat lets
-    all of them pass.
+    It begins with about twice as many impostors as may pass, and doubles their number as long as
+    all of them pass in some repeat.
     """
     allowed = _allowed(pairs, draws, far)
     total = len(pairs.impostor)
@@ -151,9 +153,9 @@ def _thresholds_among_highest(pairs: ScoredPairs, draws: Ints, far: float) -> Fl
 def _thresholds_among_all(pairs: ScoredPairs, draws: Ints, far: float) -> Floats:
     """Find each repeat's threshold among all impostors, sorted once.
 
-    A repeat costs no pass over all of them: first the block of sorted impostors in which the
-    passed pairs exceed the limit is found, from cumulated counts per class, then the place within
-    that block.
+    A repeat does not go through all of them. Cumulated counts per class give the block of sorted
+    impostors in which the number of passed pairs exceeds the limit; then only that block is
+    searched.
     """
     classes = int(draws.shape[1])
     order = np.argsort(-pairs.impostor, kind="stable")
@@ -187,5 +189,5 @@ def _highest(scores: Floats, count: int) -> Ints:
 
 
 def _share(part: Floats, whole: Floats) -> Floats:
-    """Divide; a repeat that draws nothing to count has no value and counts as zero."""
+    """Divide; return zero for a repeat in which there is nothing to count."""
     return np.divide(part, whole, out=np.zeros(len(whole)), where=whole > 0)

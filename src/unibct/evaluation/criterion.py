@@ -1,10 +1,10 @@
 """The compatibility criterion: M(new→old) > M(old→old), with its uncertainty and its verdict.
 
-The interval of a difference comes from samples of it. Within one evaluation the samples draw the
-test classes. Over several seeds of training they draw the classes (once for all seeds, which
-share them) and then as many seeds as there are, with replacement. A few seeds drawn among
-themselves vary too little, by the factor √((S−1)/S), so their deviation is multiplied by its
-inverse (docs/decisions/0006-benchmark.md).
+The interval of a difference comes from bootstrap samples. Within one evaluation, a sample draws
+the test classes. Over several seeds of training, it draws the classes (the same for all seeds) and
+then as many seeds as there are, with replacement. If only S seeds are drawn from S, they vary too
+little, by the factor √((S−1)/S), so their deviation is multiplied by its inverse
+(docs/decisions/0006-benchmark.md).
 """
 
 from collections.abc import Sequence
@@ -46,8 +46,8 @@ def estimate(values: Floats, samples: Floats, *, seed: int = 0) -> Estimate:
 
     Args:
         values: (seeds,) the metric (or a difference) of each seed.
-        samples: (seeds, repeats) the same with drawn classes; the same draws for each seed.
-        seed: of the draws of seeds.
+        samples: (seeds, repeats) the same for drawn classes, with the same draws for each seed.
+        seed: of the generator that draws seeds.
     """
     seeds, repeats = samples.shape
     over_classes = samples.mean(axis=0)
@@ -83,12 +83,12 @@ class Criterion:
 
     @property
     def difference(self) -> float:
-        """By how much the cross test exceeds the old self test."""
+        """M(cross) − M(old self)."""
         return self.cross - self.old_self
 
     @property
     def verdict(self) -> Verdict:
-        """*Within noise* as long as the interval holds zero."""
+        """*Within noise* if the interval contains zero."""
         return Estimate(self.difference, self.low, self.high).verdict
 
     def as_json(self) -> dict[str, Any]:
@@ -123,15 +123,15 @@ def compare_tests(
     """Return the criterion of each metric that has an interval, by a paired bootstrap.
 
     The classes of the queries are drawn with replacement, the same for both tests; the gallery
-    stays as it is. (Drawing the templates too would count the variance between pairs of classes
-    three times over; a test checks the interval's calibration.)
+    does not change. (Drawing the templates too would count the variance between pairs of classes
+    three times; a test checks the interval's calibration.)
 
     Args:
         old_self: the old model's self test.
         cross: new queries in the old gallery; the same queries.
         far: false accept rate of the TAR.
         seed: chooses the bootstrap samples.
-        repeats: bootstrap samples.
+        repeats: number of bootstrap samples.
     """
     draws = class_draws(cross, seed=seed, repeats=repeats)
     before, after = (measured_metrics(test, [far]) for test in (old_self, cross))
@@ -151,7 +151,7 @@ def compare_tests(
 
 
 def joint_verdict(verdicts: Sequence[Verdict]) -> Verdict:
-    """Return *compatible* only if each one is; *not compatible* as soon as one is not."""
+    """Return *compatible* if all are; *not compatible* if any is; otherwise *within noise*."""
     if "not compatible" in verdicts:
         return "not compatible"
     return "within noise" if "within noise" in verdicts else "compatible"

@@ -12,7 +12,7 @@ FREE_CROSS = "free→old"
 
 @dataclass(frozen=True)
 class Direction:
-    """What a test is called in tables, and what it means.
+    """The name of a test in tables, and what it means.
 
     Attributes:
         title: a few words, for a table's row.

@@ -1,4 +1,4 @@
-"""Which images of a test set are in the gallery, and which search it."""
+"""Which images of a test set are in the gallery, and which are queries."""
 
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
@@ -50,7 +50,7 @@ def split_gallery(labels: Any, *, seed: int = 0, share: float = GALLERY_SHARE) -
     Args:
         labels: (images,) integers 0…C-1.
         seed: chooses the images.
-        share: of a class's images in the gallery.
+        share: the share of each class's images that goes into the gallery.
     """
     if seed < 0:
         raise UserError(f"seed must not be negative, not {seed}")

@@ -10,10 +10,10 @@ _CLASS_PAIRS_NEEDED = 30  # Doddington's rule of 30 errors, see carried_fars
 
 
 def carried_fars(classes: int) -> list[float]:
-    """Return the reported false accept rates that so many classes can measure.
+    """Return those of the reported false accept rates that this number of classes can measure.
 
-    Thirty independent errors measure a rate to about ±30 % (Doddington's rule). All impostor
-    pairs of two look-alike classes score high together, so class pairs are counted.
+    Thirty independent errors measure a rate to about ±30 % (Doddington's rule). If two classes
+    look alike, all their impostor pairs score high together, so class pairs are counted.
     """
     return [far for far in REPORTED_FARS if _is_carried(far, classes)]
 

@@ -70,16 +70,16 @@ class SearchTest:
     (subjects, for faces) are what the bootstrap draws.
 
     Attributes:
-        pairs: 1:1, every query against every template, or the pairs of a list.
+        pairs: for 1:1, every query against every template, or the pairs of a list.
         ranks: (queries,) entries of other classes that score at least as high as the mate.
         query_classes: (queries,) the class of each query, 0…C-1.
         classes: C, how many classes there are.
         templates: how many entries the gallery has.
         ks: the k of top-k that are worth reporting.
         open_searches: the open-set search in each gallery, by the gallery's name.
-        images: the search among single images, where there is one.
-        scores: (queries, templates) all scores, where they are kept.
-        per_query: values that metrics computed for each query, kept for the intervals.
+        images: the search among single images, if there is one.
+        scores: (queries, templates) all scores, if they are kept.
+        per_query: values that metrics have computed for each query, for the intervals.
     """
 
     pairs: ScoredPairs

@@ -45,7 +45,7 @@ def pool_templates(
     media_mean: bool = True,
     normalize_images: bool = False,
 ) -> Pooled:
-    """Return one vector per template, by the steps of the IJB protocols; each can be left out.
+    """Return one vector per template, by the steps of the IJB protocols. Each step is optional.
 
     Args:
         embeddings: (images, dim).
@@ -92,7 +92,7 @@ def _pooled_sums(
     """Sum the rows of each template, some rows at a time.
 
     Args:
-        readers: each gives some images' rows in double precision; their rows are added.
+        readers: each returns the rows of some images in double precision; the results are added.
         template: (images,) the template of each image, 0…templates-1.
         templates: how many there are.
         weights: (images,) a factor for each image.
@@ -127,7 +127,7 @@ def _checked(value: Any, name: str) -> Floats:
 
 
 def _row_reader(array: Floats, name: str) -> RowReader:
-    """Return a function that gives checked rows without ever copying the whole array."""
+    """Return a function that returns checked rows and never copies the whole array."""
 
     def read(rows: Ints) -> Doubles:
         block = array[rows].astype(np.float64)

@@ -1,9 +1,9 @@
 """Whether a new model may replace an old one: self tests, cross test and verdict.
 
-A seeded quarter of each class's images (at least one) is pooled into the gallery's template of
-that class, the rest are queries. Every query meets every template: that is the 1:1 test and the
-1:N test. In a self test both sides come from one model; in the cross test the queries come from
-the new model and the templates from the old one.
+A quarter of each class's images (at least one), chosen by a seed, is pooled into the class's
+template in the gallery. The rest are queries. Every query is compared with every template; the
+1:1 test and the 1:N test both use these scores. In a self test both sides come from one model. In
+the cross test the queries come from the new model and the templates from the old one.
 """
 
 from collections.abc import Iterator
@@ -59,11 +59,11 @@ class Evaluation:
 
     @property
     def verdict(self) -> Verdict:
-        """Compatible only if each criterion is; not compatible as soon as one is not."""
+        """The joint verdict of the criteria, see ``joint_verdict``."""
         return joint_verdict([criterion.verdict for criterion in self.criteria])
 
     def metrics(self, test: str) -> dict[str, float]:
-        """Return the metrics of one test, in the tables' order."""
+        """Return the metrics of one test, in the order of the tables."""
         return self.values[test]
 
     def as_json(self) -> dict[str, Any]:
@@ -82,7 +82,7 @@ class SearchEvaluation(Evaluation):
     """An evaluation by searches: what a team decides on besides the verdict.
 
     Attributes:
-        tests: by the name of their direction, such as ``new→old``.
+        tests: the tests by the name of their direction, such as ``new→old``.
         far: false accept rate of the headline TAR.
         old_clients: M(old→new) − M(old→old) of each metric: old queries in a gallery of the new
             model, as in a staged roll-out.

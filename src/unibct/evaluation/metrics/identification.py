@@ -28,15 +28,15 @@ def identification(
 ) -> dict[int, float]:
     """Return the share of queries that find an entry of their own class among the k best.
 
-    Closed set: the gallery must hold each query's class. An entry of another class that scores
-    exactly as high as the mate counts as better, so that no order of the gallery can flatter.
+    Closed set: the gallery must contain each query's class. An entry of another class that scores
+    exactly as high as the mate counts as better, so the order of the gallery does not matter.
 
     Args:
         query: (queries, dim).
         query_labels: (queries,) integers.
         gallery: (entries, dim).
         gallery_labels: (entries,) integers.
-        ks: how many of the best entries are looked at.
+        ks: how many of the best entries count, such as 1 and 5.
 
     Returns:
         k -> accuracy.

@@ -10,7 +10,7 @@ from unibct.errors import UserError
 
 @dataclass(frozen=True)
 class OpenSearch:
-    """The scores that decide about each query in one gallery.
+    """The scores of each query in one gallery that an open-set search depends on.
 
     Attributes:
         mate: (queries with a mate,) the score of the best mate.
@@ -27,10 +27,10 @@ class OpenSearch:
     unmated_classes: Ints | None = None
 
     def tpir(self, fpir: float) -> float:
-        """Return the share of mates that are found: above all others and above the threshold.
+        """Return the share of mates that score above all others and above the threshold.
 
-        The threshold is the field's: of the n scores of queries without a mate, in descending
-        order, the one at max(floor(n · fpir) − 1, 0).
+        The threshold follows the field's rule: sort the n scores of queries without a mate in
+        descending order and take the one at index max(floor(n · fpir) − 1, 0).
         """
         if not 0 < fpir <= 1:
             raise UserError(f"a false positive identification rate lies in (0, 1], not {fpir}")

@@ -11,7 +11,7 @@ from unibct.errors import UserError
 
 @dataclass(frozen=True)
 class FoldAccuracy:
-    """The accuracy of each fold, and which pairs are right."""
+    """The accuracy of each fold, (folds,), and whether each pair is right, (pairs,)."""
 
     folds: Floats
     correct: NDArray[np.bool_]
@@ -25,13 +25,13 @@ class FoldAccuracy:
 def fold_accuracy(scores: Floats, same: NDArray[np.bool_], *, folds: int = 10) -> FoldAccuracy:
     """Return the accuracy of pairs, each fold with the threshold that is best on the others.
 
-    As the field does it: folds are consecutive pairs, and the threshold is the best of 400 squared
-    distances 2 − 2·score from 0 to 3.99 (the smallest of equally good ones).
+    This is the field's procedure: folds are consecutive pairs, and the threshold is the best of
+    400 squared distances 2 − 2·score from 0 to 3.99 (the smallest if several are equally good).
 
     Args:
         scores: (pairs,) cosines.
         same: (pairs,) whether the two images show the same class.
-        folds: how many.
+        folds: number of folds.
     """
     if len(scores) != len(same) or len(scores) < folds or folds < 2:
         raise UserError(f"{len(scores)} pairs cannot be divided into {folds} folds")

@@ -18,7 +18,7 @@ def average_precisions(
 
     The average precision is the mean, over the query's mates, of the share of mates among the
     images down to that mate. An image of another class that scores exactly as high as a mate
-    counts as better, so that no order of the gallery can flatter.
+    counts as better, so the order of the gallery does not matter.
 
     Args:
         query: (queries, dim) normalised.
@@ -57,11 +57,11 @@ def _block_precisions(scores: Floats, mates: NDArray[np.bool_]) -> Floats:
 
 def _count_at_least(others: Floats, limits: Floats, wanted: NDArray[np.bool_]) -> Ints:
     """Count in each row the entries that are at least as high as each of the row's limits."""
-    found = np.zeros(limits.shape, dtype=np.int64)
-    if limits.shape[1] <= _FEW_MATES:  # as many passes as mates are faster than sorting
+    counts = np.zeros(limits.shape, dtype=np.int64)
+    if limits.shape[1] <= _FEW_MATES:  # then one pass per mate is faster than sorting
         for column in range(limits.shape[1]):
-            found[:, column] = np.count_nonzero(others >= limits[:, [column]], axis=1)
-        return found
+            counts[:, column] = np.count_nonzero(others >= limits[:, [column]], axis=1)
+        return counts
     ordered = np.sort(others, axis=1)
     for row in range(len(limits)):
         chosen = wanted[row]

@@ -1,7 +1,7 @@
-"""The table of metrics: adding one is a function and a line here.
+"""The table of metrics. To add one, write a function and add a line here.
 
 The terminal, the JSON, the reports and the benchmark show every metric of this table that applies
-to a test. All metrics are shares between 0 and 1, and more is better.
+to a test. Every metric is a share between 0 and 1; larger is better.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,10 +27,10 @@ class Metric:
     """One line of the table.
 
     Attributes:
-        name: what tables call it; the name of a metric at a false accept rate has it added.
+        name: its name in tables; if it is ``at_far``, the title is made from name and rate.
         kind: verification (1:1) or identification (1:N); tables keep the kinds together.
-        measure: its value for a test, at a false accept rate where it is ``at_far``.
-        sample: (repeats,) its values for drawn classes; None if it has no interval.
+        measure: returns its value for a test, at a false accept rate if it is ``at_far``.
+        sample: returns (repeats,) values for drawn classes; None if it has no interval.
         applies: whether a test has what it needs.
         decides: whether the verdict depends on it.
         at_far: whether it is measured at a false accept rate.
@@ -148,6 +148,6 @@ def sampled_metrics(test: SearchTest, draws: Ints, far: float) -> dict[str, Floa
 
 
 def find_metric(title: str) -> Metric:
-    """Return the metric that a table calls ``title``."""
+    """Return the metric with the title ``title`` in tables."""
     name = title.partition("@")[0]
     return next(m for m in METRICS if title == m.name or (m.at_far and name == m.name))

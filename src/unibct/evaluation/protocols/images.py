@@ -1,4 +1,4 @@
-"""Images with classes: a quarter of each class is the gallery, the rest are queries."""
+"""Images with classes: a quarter of each class forms the gallery, the rest are queries."""
 
 from pathlib import Path
 
@@ -37,7 +37,7 @@ def evaluate_images(request: EvaluationRequest) -> UpgradeEvaluation:
     if old.vectors.shape[1] != new.vectors.shape[1]:
         raise UserError(
             f"{request.query} has dimension {new.vectors.shape[1]} but {request.gallery} has "
-            f"dimension {old.vectors.shape[1]}: the one cannot search the other"
+            f"dimension {old.vectors.shape[1]}: one cannot search the other"
         )
     if request.skip_bad:
         for path, side in sides.items():
@@ -105,6 +105,7 @@ def _embedded_images(
 
 
 def _embeddings(path: Path, images: ImageSet, request: EvaluationRequest) -> Embeddings:
+    """Open an embeddings folder, or embed the images with the model in a folder."""
     if (path / DESCRIPTION_FILE).is_file():
         return open_embeddings(path)
     model = load_model(path, device=pick_device(request.device))

@@ -1,7 +1,7 @@
 """Pair sets (LFW, CFP-FP, AgeDB-30): 10-fold accuracy in self test and cross test.
 
-A pair has no query side and no gallery side, so the cross test is made both ways: the first image
-from the new model and the second from the old one, and the reverse.
+A pair has no query side and no gallery side, so the cross test runs in both directions: the first
+image from the new model and the second from the old one, and the reverse.
 """
 
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ METRIC = "accuracy"
 
 @dataclass(frozen=True, kw_only=True)
 class PairEvaluation(Evaluation):
-    """The accuracy of each test; the criterion averages both ways of the cross test."""
+    """The accuracy of each test; the criterion averages both directions of the cross test."""
 
     tests: dict[str, FoldAccuracy]
 
@@ -48,7 +48,7 @@ class PairEvaluation(Evaluation):
 
 
 def evaluate_pair_set(request: EvaluationRequest) -> PairEvaluation:
-    """Embed both views of every image of a pair set with two models, and evaluate them."""
+    """Embed every image of a pair set and its mirror image with two models, and evaluate them."""
     pairs = read_pair_file(Path(request.data))
     embeddings: dict[Path, Floats] = {}
     for path in dict.fromkeys((request.gallery, request.query)):
@@ -62,14 +62,14 @@ def evaluate_pair_set(request: EvaluationRequest) -> PairEvaluation:
 def evaluate_pairs(
     old: Any, new: Any, same: Any, *, folds: int = 10, seed: int = 0
 ) -> PairEvaluation:
-    """Make the self tests and the cross test both ways, with a bootstrap over pairs.
+    """Run the self tests and the cross test in both directions, with a bootstrap over pairs.
 
     Args:
-        old: (2 · pairs, dim) the old model's embeddings, the two of a pair one after the other.
+        old: (2 · pairs, dim) the old model's embeddings; the two of a pair follow each other.
         new: (2 · pairs, dim) the new model's embeddings.
         same: (pairs,) whether the two images show the same class.
-        folds: consecutive parts, each with the threshold that is best on the others.
-        seed: of the bootstrap.
+        folds: number of consecutive parts, each with the threshold that is best on the others.
+        seed: chooses the bootstrap samples.
     """
     models = {
         name: normalized(checked_embeddings(vectors, name))
@@ -85,8 +85,8 @@ def evaluate_pairs(
         first, second = (models[side] for side in sides(direction))
         scores = np.einsum("ij,ij->i", first[::2], second[1::2])
         tests[direction] = fold_accuracy(scores, same, folds=folds)
-    both_ways = (tests[CROSS].correct + tests[REVERSED_CROSS].correct.astype(np.float64)) / 2
-    gains = both_ways - tests[OLD_SELF].correct
+    mean_cross = (tests[CROSS].correct + tests[REVERSED_CROSS].correct.astype(np.float64)) / 2
+    gains = mean_cross - tests[OLD_SELF].correct
     rng = np.random.default_rng(seed)
     sampled_gains = np.array(
         [gains[rng.integers(0, len(gains), len(gains))].mean() for _ in range(REPEATS)]

@@ -1,4 +1,4 @@
-"""What a user asks of an evaluation, whatever the protocol."""
+"""The options of an evaluation, the same for every protocol."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,12 +9,12 @@ from unibct.progress import Progress, Silent
 
 @dataclass(frozen=True)
 class PoolingRules:
-    """How the images of an IJB template become one vector; the defaults are the field's.
+    """How the images of an IJB template become one vector; the defaults are those of the field.
 
     Attributes:
         flip_test: add the embedding of the mirrored image (models only).
         detector_scores: weight each image by its detector's score.
-        media_mean: average the images of a media before the media are summed.
+        media_mean: average the images of each media before the media are summed.
         normalize_images: scale each image's embedding to length 1 first.
     """
 
@@ -53,7 +53,7 @@ class EvaluationRequest:
     """Two models, the data to test them on, and the options. Each protocol uses what it needs.
 
     Attributes:
-        data: what ``--protocol`` reads: images, a ``.bin`` pair set, a folder with IJB meta files.
+        data: an image set, a ``.bin`` pair set, or a folder with IJB meta files.
         query: the new model's folder, or its embeddings.
         gallery: the old model's folder, or its embeddings.
         images: a list of image ids; only these are used.

@@ -1,4 +1,4 @@
-"""The table of evaluation protocols: adding one is a file and a line here.
+"""The table of evaluation protocols. To add one, write a file and add a line here.
 
 The table imports no protocol, so that the command line can read it without loading torch.
 """
@@ -25,9 +25,9 @@ class Protocol:
     Attributes:
         home: module and function that run it, ``pairs:evaluate_pair_set``. The function takes a
             request and returns an evaluation.
-        recognises: whether data looks like the protocol's; asked in the table's order.
+        recognises: whether some data is for this protocol. The first entry that agrees is used.
         says: what its data looks like, for help and messages.
-        takes_images: whether it reads an image set, of which images may be left out.
+        takes_images: whether it reads an image set, so that images can be selected or left out.
     """
 
     home: str
@@ -61,7 +61,7 @@ PROTOCOLS: dict[str, Protocol] = {
 
 
 def recognised_protocol(data: str, protocol: str = AUTO) -> str:
-    """Return the name of the protocol for some data; ``auto`` finds out what the data is."""
+    """Return the name of the protocol for some data; ``auto`` recognises it from the data."""
     if protocol == AUTO:
         return next(name for name, entry in PROTOCOLS.items() if entry.recognises(data))
     if protocol not in PROTOCOLS:
@@ -70,7 +70,7 @@ def recognised_protocol(data: str, protocol: str = AUTO) -> str:
 
 
 def evaluate_data(request: EvaluationRequest, protocol: str = AUTO) -> "Evaluation":
-    """Test a new model against an old one by the protocol that fits the data.
+    """Evaluate a new model against an old one with the protocol for the data.
 
     Args:
         request: the data, the two models, and the options.

@@ -30,7 +30,7 @@ def test_alignment_brings_an_image_back(faces_root):
 def test_a_killed_embedding_goes_on_and_a_changed_image_is_embedded_again(
     faces_root, monkeypatch, tmp_path
 ):
-    monkeypatch.setattr("unibct.evaluation.protocols.ijb.faces._PIECE", 50)
+    monkeypatch.setattr("unibct.evaluation.protocols.ijb.faces._ROWS_PER_FILE", 50)
     meta, model = read_meta(faces_root / "ijbc"), load_model(faces_root / "old")
     whole = image_embeddings(model, faces_root / "ijbc", meta, tmp_path)
     files = sorted(tmp_path.rglob("*.npy"))

@@ -42,7 +42,8 @@ def test_meta_as_written(tmp_path, name):
         (
             IMAGES,
             FILES[IMAGES].replace("2.jpg", "9.jpg"),
-            "5pts_score.txt line 2 is of 2.jpg but row 2 of ijbc_face_tid_mid.txt is of 9.jpg",
+            "5pts_score.txt line 2 has the image 2.jpg but row 2 of "
+            "ijbc_face_tid_mid.txt has 9.jpg",
         ),
         (IMAGES, FILES[IMAGES] + "6.jpg 4 3\n", "has 5 rows but ijbc_face_tid_mid.txt has 6"),
         (LANDMARKS, FILES[LANDMARKS] + f"6.jpg {POINTS} 1\n", "has 6 rows .* has 5"),
@@ -112,6 +113,6 @@ def test_rows_of(monkeypatch):
     known, wanted = np.array([2, 5, 11]), np.array([5, 0, 11, 12, -1, 2, 10**12, 3])
     expected = [1, -1, 2, -1, -1, 0, -1, -1]
     assert rows_of(known, wanted).tolist() == expected
-    monkeypatch.setattr(meta, "_TABLE_ENTRIES", 3)
+    monkeypatch.setattr(meta, "_LARGEST_TABLED_ID", 3)
     assert rows_of(known, wanted).tolist() == expected
     assert rows_of(known[:0], wanted[:2]).tolist() == [-1, -1]

@@ -32,14 +32,14 @@ def evaluate_on_ijbb(request: EvaluationRequest) -> IjbEvaluation:
 
 
 def _evaluate(request: EvaluationRequest, benchmark: str) -> IjbEvaluation:
-    """Embed, pool and test.
+    """Embed the images, pool the templates and run the tests.
 
-    The request's ``query`` and ``gallery`` are model folders; or ``.npy`` files with a row for
-    each row of the meta files; or embeddings folders whose ids are image names. Its ``data`` is
-    the folder with ``meta/`` and ``loose_crop/``.
+    The request's ``data`` is the folder with ``meta/`` and ``loose_crop/``. Its ``query`` and
+    ``gallery`` are model folders, ``.npy`` files with a row for each row of the meta files, or
+    embeddings folders whose ids are image names.
     """
     meta = read_meta(Path(request.data), benchmark)
-    # Both are opened and compared before the first image is embedded: that takes hours.
+    # Embedding takes hours, so both are opened and compared before it begins.
     sources = {
         path: _opened(path, meta, request.device)
         for path in dict.fromkeys((request.gallery, request.query))
@@ -48,7 +48,7 @@ def _evaluate(request: EvaluationRequest, benchmark: str) -> IjbEvaluation:
     if old_dim != new_dim:
         raise UserError(
             f"{request.query} has dimension {new_dim} but {request.gallery} has dimension "
-            f"{old_dim}: the one cannot search the other"
+            f"{old_dim}: one cannot search the other"
         )
     pooled = {path: _pooled(path, source, meta, request) for path, source in sources.items()}
     return evaluate_templates(
@@ -61,6 +61,7 @@ def _evaluate(request: EvaluationRequest, benchmark: str) -> IjbEvaluation:
 
 
 def _pooled(path: Path, source: Source, meta: Meta, request: EvaluationRequest) -> Pooled:
+    """Return the pooled templates of a model or of given embeddings."""
     rules = request.pooling
     embeddings = source
     if isinstance(source, Model):
@@ -90,7 +91,7 @@ def _dim(source: Source) -> int:
 
 
 def _opened(path: Path, meta: Meta, device: str) -> Source:
-    """Return the model in a folder, or the given embeddings of all image rows."""
+    """Return the model in a folder, or the given embeddings of all images: (images, dim)."""
     if path.suffix == ".npy":
         vectors = mapped_array(path)
         if vectors.ndim != 2 or len(vectors) != len(meta.images):

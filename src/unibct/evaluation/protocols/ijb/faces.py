@@ -1,4 +1,4 @@
-"""The aligned faces of a benchmark, and a model's embeddings of them, kept for the next time."""
+"""The aligned faces of a benchmark, and a model's embeddings of them, which are cached."""
 
 import hashlib
 from contextlib import suppress
@@ -20,13 +20,12 @@ from unibct.models.model import Model
 from unibct.progress import Progress, Silent
 
 FOLDER = "loose_crop"
-_PIECE = 8192  # rows of a file in the cache: what a killed run loses at the most
-# What NumPy's reader lets through when a header is damaged.
+_ROWS_PER_FILE = 8192  # of the cache; a killed run loses at most this many embeddings
 
 
 @dataclass(frozen=True)
-class _Aligned:
-    """Reads a row's image and brings its face into position; an id is ``row:name``."""
+class _AlignedReader:
+    """Reads the image of a row and aligns its face; an id is ``row:name``."""
 
     folder: Path
     landmarks: NDArray[np.float32]
@@ -40,12 +39,12 @@ class _Aligned:
         pixels = decode(data)
         try:
             return align(pixels, self.landmarks[int(row)])
-        except UserError as error:  # the reader of the batch names the image
+        except UserError as error:  # the loader adds the image's id to the message
             raise UnreadableImageError(str(error)) from error
 
 
 def aligned_images(root: Path, meta: Meta) -> ImageSet:
-    """Each row of the meta files as an aligned image, a class for each template."""
+    """Return an aligned image for each row of the meta files, with the templates as classes."""
     folder = root / FOLDER
     missing = [name for name in dict.fromkeys(meta.images) if not (folder / name).is_file()]
     if missing:
@@ -55,9 +54,9 @@ def aligned_images(root: Path, meta: Meta) -> ImageSet:
         )
     ids = tuple(f"{row}:{name}" for row, name in enumerate(meta.images))
     templates, labels = np.unique(meta.templates, return_inverse=True)
-    names = tuple(str(template) for template in templates.tolist())
-    read = _Aligned(folder, meta.landmarks)
-    return ImageSet(str(root), ids, labels.astype(np.int64), names, read)
+    class_names = tuple(str(template) for template in templates.tolist())
+    read = _AlignedReader(folder, meta.landmarks)
+    return ImageSet(str(root), ids, labels.astype(np.int64), class_names, read)
 
 
 def image_embeddings(
@@ -69,49 +68,64 @@ def image_embeddings(
     flip_test: bool = True,
     progress: Progress | None = None,
 ) -> NDArray[np.float32]:
-    """(rows, dim) a model's raw embeddings of all images, from the cache as far as they are there.
+    """Return a model's raw embeddings of all images; those in the cache are not computed again.
 
-    The cache has a folder for each model and state of the images, with files of some thousand
-    rows: a run that was killed goes on with the first file that is missing.
+    The cache has a folder for each model and state of the images, with files of a few thousand
+    rows. A run that was killed continues with the first missing file.
+
+    Args:
+        model: the model.
+        root: the folder of the benchmark.
+        meta: its meta files.
+        cache: where the embeddings are kept.
+        flip_test: add the embedding of the mirrored image.
+        progress: reports progress per image.
+
+    Returns:
+        (images, dim), not normalised.
     """
     images = aligned_images(root, meta)
     folder = cache / f"{_digest(root, meta)[:16]}-{model.fingerprint[:16]}"
     folder = folder if flip_test else folder.with_name(f"{folder.name}-one-view")
     pixels = unread_pixels(images, *model.input.size)
     vectors = np.empty((len(images), model.dim), dtype=np.float32)
-    pieces = {
-        folder / f"rows-{start:08}.npy": range(start, min(start + _PIECE, len(images)))
-        for start in range(0, len(images), _PIECE)
+    rows_in_file = {
+        folder / f"rows-{start:08}.npy": range(start, min(start + _ROWS_PER_FILE, len(images)))
+        for start in range(0, len(images), _ROWS_PER_FILE)
     }
-    left = {file: rows for file, rows in pieces.items() if not _filled(_part(vectors, rows), file)}
-    done = len(images) - sum(len(rows) for rows in left.values())
+    missing = {
+        file: rows
+        for file, rows in rows_in_file.items()
+        if not _fill_from_cache(_view(vectors, rows), file)
+    }
+    done = len(images) - sum(len(rows) for rows in missing.values())
     with (progress or Silent()).task("embedding faces", len(images), done=done) as advance:
-        for file, rows in left.items():
-            part = _part(vectors, rows)
+        for file, rows in missing.items():
+            part = _view(vectors, rows)
             part[:] = raw_embeddings(model, pixels, flip_test=flip_test, rows=rows, advance=advance)
             with atomic_file(file) as temporary, temporary.open("wb") as stream:
                 np.save(stream, part, allow_pickle=False)
     return vectors
 
 
-def _part(vectors: NDArray[np.float32], rows: range) -> NDArray[np.float32]:
+def _view(vectors: NDArray[np.float32], rows: range) -> NDArray[np.float32]:
     return vectors[rows.start : rows.stop]
 
 
-def _filled(part: NDArray[np.float32], file: Path) -> bool:
-    """Whether ``part`` could be taken from a file of the cache, which may be damaged."""
+def _fill_from_cache(part: NDArray[np.float32], file: Path) -> bool:
+    """Copy a file of the cache to ``part``; return False if it is missing or damaged."""
     with suppress(UserError):
-        kept = mapped_array(file)
-        if (kept.shape, kept.dtype) == (part.shape, part.dtype):
-            part[:] = kept
+        cached = mapped_array(file)
+        if (cached.shape, cached.dtype) == (part.shape, part.dtype):
+            part[:] = cached
             return True
     return False
 
 
 def _digest(root: Path, meta: Meta) -> str:
-    """Changes with any image's name, size or time, and with any landmark."""
+    """Return a hash of the landmarks and of the images' names, sizes and modification times."""
     state = hashlib.sha256(np.ascontiguousarray(meta.landmarks).tobytes())
     for name in meta.images:
-        found = (root / FOLDER / name).stat()
-        state.update(f"{name} {found.st_size} {found.st_mtime_ns}\n".encode())
+        status = (root / FOLDER / name).stat()
+        state.update(f"{name} {status.st_size} {status.st_mtime_ns}\n".encode())
     return state.hexdigest()

@@ -1,9 +1,9 @@
-"""Reader of the meta files of IJB-B and IJB-C, in the layout that the field passes around.
+"""Reader of the meta files of IJB-B and IJB-C, in the layout in which they are distributed.
 
 root/meta/ijbc_face_tid_mid.txt          image template media
 root/meta/ijbc_name_5pts_score.txt       image x1 y1 … x5 y5 score; the same rows
 root/meta/ijbc_template_pair_label.txt   template template 0/1
-root/meta/ijbc_1N_gallery_G1.csv, …      template,subject,…; a header, a row per image
+root/meta/ijbc_1N_gallery_G1.csv, …      template,subject,…; a header, then a row for each image
 """
 
 from array import array
@@ -24,14 +24,14 @@ Bools: TypeAlias = NDArray[np.bool_]
 GALLERIES = {"ijbb": ("S1", "S2"), "ijbc": ("G1", "G2")}
 
 _CHUNK_BYTES = 4_000_000
-_DIGITS = 18  # what surely fits an int64
-_TABLE_ENTRIES = 50_000_000  # largest id for which a table of all ids is made
+_MAX_DIGITS = 18  # a number with more digits might not fit into an int64
+_LARGEST_TABLED_ID = 50_000_000  # with larger ids a table of all ids would need too much memory
 _TAB_TO_SPACE = bytes.maketrans(b"\t", b" ")
 _PAIR_SEPARATORS = np.frombuffer(b"  \n", dtype=np.uint8)
 
 
 class Subjects(NamedTuple):
-    """Templates and the subject of each, one entry per template, in the file's order."""
+    """Templates and the subject of each, one entry per template, in the order of the file."""
 
     templates: Ints
     subjects: Ints
@@ -39,19 +39,19 @@ class Subjects(NamedTuple):
 
 @dataclass(frozen=True)
 class Meta:
-    """The protocol of one benchmark: its images, its pairs and its searches.
+    """What the meta files of one benchmark contain: its images, its pairs and its searches.
 
     Attributes:
-        images: (images) names in ``loose_crop/``, one per row; a name may occur more than once.
-        templates: (images,) the template of each row.
-        media: (images,) the media of each row, within its template.
+        images: (images,) names in ``loose_crop/``, one per row; a name may occur more than once.
+        templates: (images,) the template id of each row.
+        media: (images,) the media id of each row; it counts only within the template.
         landmarks: (images, 5, 2) float32, x and y of the eyes, the nose and the mouth's corners.
-        scores: (images,) float32, the detector's.
-        first: (pairs,) template ids of the first column, the side that is enrolled.
+        scores: (images,) float32, the scores of the face detector.
+        first: (pairs,) template ids of the first column, normally the enrolled side.
         second: (pairs,) template ids of the second column.
         same: (pairs,) whether the two templates show the same subject.
-        galleries: name -> its templates and subjects.
-        probes: the templates that are searched with, and their subjects.
+        galleries: the templates and subjects of each gallery, by its name.
+        probes: the query templates and their subjects.
     """
 
     images: tuple[str, ...]
@@ -67,7 +67,12 @@ class Meta:
 
 
 def read_meta(root: Path, name: str = "ijbc") -> Meta:
-    """The meta files of ``ijbc`` or ``ijbb`` in ``root/meta``, checked against each other."""
+    """Read the meta files in ``root/meta`` and check them against each other.
+
+    Args:
+        root: the folder of the benchmark.
+        name: ``ijbc`` or ``ijbb``.
+    """
     if name not in GALLERIES:
         raise UserError(f"unknown benchmark {name!r}; choose {' or '.join(sorted(GALLERIES))}")
     folder = Path(root) / "meta"
@@ -75,34 +80,40 @@ def read_meta(root: Path, name: str = "ijbc") -> Meta:
     landmarks, scores = _read_landmarks(
         folder / f"{name}_name_5pts_score.txt", images, folder / f"{name}_face_tid_mid.txt"
     )
-    known: Ints = np.unique(templates)
+    known_ids: Ints = np.unique(templates)
     subject_of: dict[int, int] = {}
     galleries = {
-        part: _read_subjects(folder / f"{name}_1N_gallery_{part}.csv", known, subject_of)
+        part: _read_subjects(folder / f"{name}_1N_gallery_{part}.csv", known_ids, subject_of)
         for part in GALLERIES[name]
     }
     probe_file = folder / f"{name}_1N_probe_mixed.csv"
-    probes = _read_subjects(probe_file, known, subject_of)
+    probes = _read_subjects(probe_file, known_ids, subject_of)
     _require_mates(probes, galleries, probe_file)
-    first, second, same = _read_pairs(folder / f"{name}_template_pair_label.txt", known)
+    first, second, same = _read_pairs(folder / f"{name}_template_pair_label.txt", known_ids)
     return Meta(images, templates, media, landmarks, scores, first, second, same, galleries, probes)
 
 
-def rows_of(known: Ints, wanted: Ints) -> Ints:
-    """The place of each wanted id in ``known`` (ascending, unique), or -1."""
-    if not len(known) or not len(wanted):
-        return np.full(len(wanted), -1, dtype=np.int64)
-    if known[0] < 0 or known[-1] > _TABLE_ENTRIES:
-        place = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
-        return np.where(known[place] == wanted, place, -1)
-    table = np.full(int(known[-1]) + 2, -1, dtype=np.int64)
-    table[known] = np.arange(len(known))
-    outside = (wanted < 0) | (wanted > known[-1])
-    return table[np.where(outside, len(table) - 1, wanted)]
+def rows_of(known_ids: Ints, wanted_ids: Ints) -> Ints:
+    """Return the row of each wanted id among the known ids, or -1 if it is not there.
+
+    Args:
+        known_ids: ascending, each once.
+        wanted_ids: in any order.
+    """
+    if not len(known_ids) or not len(wanted_ids):
+        return np.full(len(wanted_ids), -1, dtype=np.int64)
+    if known_ids[0] < 0 or known_ids[-1] > _LARGEST_TABLED_ID:
+        row = np.minimum(np.searchsorted(known_ids, wanted_ids), len(known_ids) - 1)
+        return np.where(known_ids[row] == wanted_ids, row, -1)
+    row_of_id = np.full(int(known_ids[-1]) + 2, -1, dtype=np.int64)  # the last entry stays -1
+    row_of_id[known_ids] = np.arange(len(known_ids))
+    outside = (wanted_ids < 0) | (wanted_ids > known_ids[-1])
+    return row_of_id[np.where(outside, len(row_of_id) - 1, wanted_ids)]
 
 
 @contextmanager
 def _opened(path: Path) -> Generator[IO[bytes]]:
+    """Open a meta file; an error says where the meta files belong."""
     try:
         with path.open("rb") as file:
             yield file
@@ -114,7 +125,7 @@ def _opened(path: Path) -> Generator[IO[bytes]]:
 
 
 def _rows(path: Path, columns: int, layout: str) -> Generator[tuple[int, list[bytes]]]:
-    """Line number and fields of each line that is not blank."""
+    """Yield the line number and the fields of each line that is not blank."""
     with _opened(path) as file:
         for number, line in enumerate(file, start=1):
             fields = line.removeprefix(b"\xef\xbb\xbf").split()
@@ -124,12 +135,12 @@ def _rows(path: Path, columns: int, layout: str) -> Generator[tuple[int, list[by
                 raise _bad_line(path, number, f"has {len(fields)} fields", layout)
 
 
-def _bad_line(path: Path, number: int, what: str, layout: str) -> UserError:
-    return UserError(f"{path} line {number} {what}; a line is `{layout}`: copy the file again")
+def _bad_line(path: Path, number: int, problem: str, layout: str) -> UserError:
+    return UserError(f"{path} line {number} {problem}; a line is `{layout}`: copy the file again")
 
 
 def _integer(field: bytes, path: Path, number: int, layout: str) -> int:
-    if field.isdigit() and len(field) <= _DIGITS:
+    if field.isdigit() and len(field) <= _MAX_DIGITS:
         return int(field)
     raise _bad_line(path, number, f"has {_text(field)!r}, not a whole number", layout)
 
@@ -156,53 +167,60 @@ def _read_landmarks(
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     layout = "image x1 y1 … x5 y5 score"
     values = array("d")
-    lines = array("q")
+    line_numbers = array("q")
     for number, (name, *numbers) in _rows(path, 12, layout):
-        row = len(lines)
+        row = len(line_numbers)
         if row < len(names) and _text(name) != names[row]:
             raise UserError(
-                f"{path} line {number} is of {_text(name)} but row {row + 1} of {names_path.name} "
-                f"is of {names[row]}; both files must list the same images in the same order"
+                f"{path} line {number} has the image {_text(name)} but row {row + 1} of "
+                f"{names_path.name} has {names[row]}; "
+                "both files must list the same images in the same order"
             )
         try:
             values.extend(map(float, numbers))
         except ValueError as error:
             raise _bad_line(path, number, "has a field that is no number", layout) from error
-        lines.append(number)
-    if len(lines) != len(names):
+        line_numbers.append(number)
+    if len(line_numbers) != len(names):
         raise UserError(
-            f"{path} has {len(lines)} rows but {names_path.name} has {len(names)}; "
+            f"{path} has {len(line_numbers)} rows but {names_path.name} has {len(names)}; "
             "both files must list the same images in the same order"
         )
     with np.errstate(over="ignore"):
         table = np.array(values, dtype=np.float64).astype(np.float32).reshape(-1, 11)
     finite = np.isfinite(table).all(axis=1)
     if not finite.all():
-        number = lines[int(finite.argmin())]
+        number = line_numbers[int(finite.argmin())]
         raise _bad_line(path, number, "has a landmark or score that is not finite", layout)
     return table[:, :10].reshape(-1, 5, 2).copy(), table[:, 10].copy()
 
 
-def _read_subjects(path: Path, known: Ints, subject_of: dict[int, int]) -> Subjects:
-    """Template and subject, columns 0 and 1; ``subject_of`` holds those of all files so far."""
+def _read_subjects(path: Path, known_ids: Ints, subject_of: dict[int, int]) -> Subjects:
+    """Read a file whose first two columns are template and subject.
+
+    Args:
+        path: the file.
+        known_ids: the templates that have an image.
+        subject_of: the subject of each template in the files read so far; this file's are added.
+    """
     layout = "template,subject,…"
     line_of: dict[int, int] = {}
-    header = True
+    expects_header = True
     with _opened(path) as file:
         for number, line in enumerate(file, start=1):
-            # Quotes can only matter in the columns after these two.
+            # Only the columns after these two can have commas between quotes.
             fields = [field.strip(b' \t\r\n"\xef\xbb\xbf') for field in line.split(b",", 2)[:2]]
             if not any(fields):
                 continue
             if len(fields) < 2:
                 raise _bad_line(path, number, "has fewer than two columns", layout)
-            if header:
+            if expects_header:
                 if fields[0].isdigit():
                     raise UserError(
                         f"{path} has no header: line {number} is {_text(b','.join(fields))}; "
                         "put the names of the columns in its first line"
                     )
-                header = False
+                expects_header = False
                 continue
             template, subject = (_integer(field, path, number, layout) for field in fields)
             if subject_of.setdefault(template, subject) != subject:
@@ -214,16 +232,16 @@ def _read_subjects(path: Path, known: Ints, subject_of: dict[int, int]) -> Subje
     if not line_of:
         raise UserError(f"{path} lists no template; copy the file again")
     templates = np.array(list(line_of), dtype=np.int64)
-    _require_known(templates, known, np.array(list(line_of.values())), path)
+    _require_known(templates, known_ids, np.array(list(line_of.values())), path)
     subjects = np.array([subject_of[template] for template in line_of], dtype=np.int64)
     return Subjects(templates, subjects)
 
 
 def _require_mates(probes: Subjects, galleries: dict[str, Subjects], path: Path) -> None:
     enrolled = np.concatenate([gallery.subjects for gallery in galleries.values()])
-    alone = ~np.isin(probes.subjects, enrolled)
-    if alone.any():
-        row = int(alone.argmax())
+    without_mate = ~np.isin(probes.subjects, enrolled)
+    if without_mate.any():
+        row = int(without_mate.argmax())
         raise UserError(
             f"{path}: template {int(probes.templates[row])} has the subject "
             f"{int(probes.subjects[row])}, which no gallery has; the files of the galleries "
@@ -231,83 +249,94 @@ def _require_mates(probes: Subjects, galleries: dict[str, Subjects], path: Path)
         )
 
 
-def _read_pairs(path: Path, known: Ints) -> tuple[Ints, Ints, Bools]:
-    parts: list[tuple[Ints, Ints, Bools]] = []
-    for values, lines in _pair_chunks(path):
-        wrong = values[:, 2] > 1
-        if wrong.any():
-            row = int(wrong.argmax())
+def _read_pairs(path: Path, known_ids: Ints) -> tuple[Ints, Ints, Bools]:
+    """Return the first templates, the second templates, and whether they show one subject."""
+    chunks: list[tuple[Ints, Ints, Bools]] = []
+    for triples, line_numbers in _pair_chunks(path):
+        invalid = triples[:, 2] > 1
+        if invalid.any():
+            row = int(invalid.argmax())
             raise UserError(
-                f"{path} line {int(lines[row])} has the label {int(values[row, 2])}; "
+                f"{path} line {int(line_numbers[row])} has the label {int(triples[row, 2])}; "
                 "a label is 1 (same subject) or 0"
             )
-        first, second = values[:, 0].copy(), values[:, 1].copy()
+        first, second = triples[:, 0].copy(), triples[:, 1].copy()
         for column in (first, second):
-            _require_known(column, known, lines, path)
-        parts.append((first, second, values[:, 2] == 1))
-    if not parts:
+            _require_known(column, known_ids, line_numbers, path)
+        chunks.append((first, second, triples[:, 2] == 1))
+    if not chunks:
         raise UserError(f"{path} lists no pair; copy the file again")
-    first, second, same = (np.concatenate(column) for column in zip(*parts, strict=True))
+    first, second, same = (np.concatenate(column) for column in zip(*chunks, strict=True))
     return first, second, same
 
 
-def _require_known(templates: Ints, known: Ints, lines: NDArray[Any], path: Path) -> None:
-    unknown = rows_of(known, templates) < 0
+def _require_known(
+    templates: Ints, known_ids: Ints, line_numbers: NDArray[Any], path: Path
+) -> None:
+    unknown = rows_of(known_ids, templates) < 0
     if unknown.any():
         row = int(unknown.argmax())
         raise UserError(
-            f"{path} line {int(lines[row])} has the template {int(templates[row])}, which has no "
-            "image in the file …_face_tid_mid.txt; both must come from the same release"
+            f"{path} line {int(line_numbers[row])} has the template {int(templates[row])}, which "
+            "has no image in the file …_face_tid_mid.txt; both must come from the same release"
         )
 
 
 def _pair_chunks(path: Path) -> Generator[tuple[Ints, Ints]]:
-    """(rows, 3) numbers and (rows,) their line numbers, some megabytes at a time."""
-    done, rest = 0, b""
+    """Yield (rows, 3) numbers and (rows,) their line numbers, a few megabytes at a time."""
+    lines_done, rest = 0, b""
     with _opened(path) as file:
         while True:
-            read = file.read(_CHUNK_BYTES)
-            text = (rest + read).translate(_TAB_TO_SPACE, delete=b"\r")
-            if not read:
-                text += b"\n"  # of the last line; a blank one is passed over
+            data = file.read(_CHUNK_BYTES)
+            text = (rest + data).translate(_TAB_TO_SPACE, delete=b"\r")
+            if not data:
+                text += b"\n"  # ends the last line; if that is blank, it is skipped
             end = text.rfind(b"\n") + 1
             text, rest = text[:end], text[end:]
-            values = _plain_triples(text)
-            if values is None:
-                values, lines = _triples_by_line(text, path, done)
+            triples = _plain_triples(text)
+            if triples is None:
+                triples, line_numbers = _triples_by_line(text, path, lines_done)
             else:
-                lines = np.arange(done + 1, done + 1 + len(values))
-            done += text.count(b"\n")
-            if len(values):
-                yield values, lines
-            if not read:
+                line_numbers = np.arange(lines_done + 1, lines_done + 1 + len(triples))
+            lines_done += text.count(b"\n")
+            if len(triples):
+                yield triples, line_numbers
+            if not data:
                 return
 
 
 def _plain_triples(text: bytes) -> Ints | None:
-    """(lines, 3) numbers if each line is three numbers with single spaces, else None."""
+    """Return (lines, 3) numbers; None unless every line is three numbers and single spaces."""
     letters = np.frombuffer(text, dtype=np.uint8)
     separators = np.flatnonzero(letters < ord("0"))
     if not len(separators) or len(separators) % 3 or letters.max() > ord("9"):
         return None
     lengths = np.diff(separators, prepend=-1) - 1
-    if lengths.min() < 1 or lengths.max() > _DIGITS:
+    if lengths.min() < 1 or lengths.max() > _MAX_DIGITS:
         return None
     if not (letters[separators].reshape(-1, 3) == _PAIR_SEPARATORS).all():
         return None
     return np.fromstring(text, dtype=np.int64, sep=" ").reshape(-1, 3)
 
 
-def _triples_by_line(text: bytes, path: Path, done: int) -> tuple[Ints, Ints]:
-    """The same where some line is unusual: slow, but it names the line that is wrong."""
+def _triples_by_line(text: bytes, path: Path, lines_done: int) -> tuple[Ints, Ints]:
+    """Return (lines, 3) numbers and their line numbers, for text with unusual lines.
+
+    This is slower than ``_plain_triples`` but finds the line that is wrong.
+
+    Args:
+        text: whole lines.
+        path: the file, for messages.
+        lines_done: how many lines of the file come before the text.
+    """
     layout = "template template 0/1"
-    values, lines = array("q"), array("q")
-    for number, line in enumerate(text.splitlines(), start=done + 1):
+    values, line_numbers = array("q"), array("q")
+    for number, line in enumerate(text.splitlines(), start=lines_done + 1):
         fields = line.removeprefix(b"\xef\xbb\xbf").split()
         if not fields:
             continue
         if len(fields) != 3:
             raise _bad_line(path, number, f"has {len(fields)} fields", layout)
         values.extend(_integer(field, path, number, layout) for field in fields)
-        lines.append(number)
-    return np.array(values, np.int64).reshape(-1, 3), np.array(lines, np.int64)
+        line_numbers.append(number)
+    return np.array(values, np.int64).reshape(-1, 3), np.array(line_numbers, np.int64)

@@ -21,7 +21,7 @@ _SCORES_AT_ONCE = 1 << 21
 
 
 class GallerySearch(NamedTuple):
-    """What a search in several galleries gives.
+    """The outcome of a search in several galleries.
 
     Attributes:
         ranks: (probes,) entries of other subjects that score at least as high as the mate, in the
@@ -45,27 +45,27 @@ def search_galleries(
     """
     query = normalized(checked_embeddings(query, "query")).astype(np.float32)
     query_subjects = checked_labels(query_subjects, len(query), "query_subjects")
-    vectors = [checked_embeddings(vectors, name) for name, (vectors, _) in galleries.items()]
-    for name, array in zip(galleries, vectors, strict=True):
+    parts = [checked_embeddings(vectors, name) for name, (vectors, _) in galleries.items()]
+    for name, array in zip(galleries, parts, strict=True):
         require_same_dim(query, "query", array, name)
-    merged = normalized(np.concatenate(vectors)).astype(np.float32)
+    merged = normalized(np.concatenate(parts)).astype(np.float32)
     subjects = np.concatenate(
         [
             checked_labels(labels, len(array), f"subjects of {name}")
-            for (name, (_, labels)), array in zip(galleries.items(), vectors, strict=True)
+            for (name, (_, labels)), array in zip(galleries.items(), parts, strict=True)
         ]
     )
     _require_mates(query_subjects, subjects)
-    ends = np.cumsum([len(array) for array in vectors])
-    parts = [slice(end - len(array), end) for array, end in zip(vectors, ends, strict=True)]
+    ends = np.cumsum([len(array) for array in parts])
+    slices = [slice(end - len(array), end) for array, end in zip(parts, ends, strict=True)]
     ranks: list[Ints] = []
     best_scores: list[Floats] = []
     block = max(1, _SCORES_AT_ONCE // len(merged))
     for start in range(0, len(query), block):
         scores = query[start : start + block] @ merged.T
-        wanted = query_subjects[start : start + block]
-        ranks.append(mate_ranks(scores, wanted, subjects))
-        best_scores.append(_best_scores(scores, wanted, subjects, parts))
+        block_subjects = query_subjects[start : start + block]
+        ranks.append(mate_ranks(scores, block_subjects, subjects))
+        best_scores.append(_best_scores(scores, block_subjects, subjects, slices))
     mate, other = np.concatenate(best_scores, axis=2)
     open_searches = {
         name: OpenSearch(
@@ -92,31 +92,37 @@ def _require_mates(query_subjects: Ints, gallery_subjects: Ints) -> None:
 
 
 def _best_scores(
-    scores: Floats, query_subjects: Ints, gallery_subjects: Ints, parts: Sequence[slice]
+    scores: Floats, query_subjects: Ints, gallery_subjects: Ints, slices: Sequence[slice]
 ) -> Floats:
-    """Return the best mate's and the best other's score in each gallery, -inf if there is none.
+    """Return the scores of the best mate and of the best other, in each gallery.
+
+    Args:
+        scores: (probes, entries) in the merged galleries.
+        query_subjects: (probes,).
+        gallery_subjects: (entries,).
+        slices: the entries of each gallery.
 
     Returns:
-        (2, galleries, probes).
+        (2, galleries, probes), -inf if there is none.
     """
-    best = np.full((2, len(parts), len(scores)), -np.inf, dtype=np.float32)
+    best = np.full((2, len(slices), len(scores)), -np.inf, dtype=np.float32)
     probes, entries = _mates(query_subjects, gallery_subjects)
     mate_scores = scores[probes, entries]
     others = scores.copy()
     others[probes, entries] = -np.inf
-    for number, part in enumerate(parts):
-        inside = (entries >= part.start) & (entries < part.stop)
+    for number, gallery in enumerate(slices):
+        inside = (entries >= gallery.start) & (entries < gallery.stop)
         np.maximum.at(best[0, number], probes[inside], mate_scores[inside])
-        best[1, number] = others[:, part].max(axis=1)
+        best[1, number] = others[:, gallery].max(axis=1)
     return best
 
 
 def _mates(query_subjects: Ints, gallery_subjects: Ints) -> tuple[Ints, Ints]:
-    """Return all (probe, gallery entry) of the same subject."""
+    """Return the probe and the gallery entry of each pair of the same subject."""
     order = np.argsort(gallery_subjects, kind="stable")
     ordered = gallery_subjects[order]
     first = np.searchsorted(ordered, query_subjects, side="left")
     count = np.searchsorted(ordered, query_subjects, side="right") - first
     probes = np.repeat(np.arange(len(query_subjects)), count)
-    step = np.arange(len(probes)) - np.repeat(np.cumsum(count) - count, count)
-    return probes, order[np.repeat(first, count) + step]
+    place = np.arange(len(probes)) - np.repeat(np.cumsum(count) - count, count)
+    return probes, order[np.repeat(first, count) + place]

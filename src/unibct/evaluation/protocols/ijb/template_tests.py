@@ -1,9 +1,11 @@
 """The tests of IJB-B and IJB-C on pooled templates, and the compatibility criterion.
 
-1:1: every pair of the list is scored, TAR at FAR. 1:N closed set: each probe searches the merged
-galleries, top-1, top-5, top-10. 1:N open set: each probe searches each gallery by itself, TPIR at
-FPIR, averaged. In a cross test the query's side comes from the new model and the gallery's from
-the old one.
+- 1:1: every pair of the list is scored, for TAR at FAR.
+- 1:N, closed set: each probe searches the merged galleries, for top-1, top-5 and top-10.
+- 1:N, open set: each probe searches each gallery on its own, for TPIR at FPIR; the galleries are
+  averaged.
+
+In a cross test the queries come from the new model and the gallery from the old one.
 """
 
 from dataclasses import dataclass, replace
@@ -44,8 +46,8 @@ _REVERSED_NOTE = (
 class IjbEvaluation(SearchEvaluation):
     """The tests of two models on one benchmark, and the criterion per metric.
 
-    The tests are old→old, new→old (deployment: the probe's side from the new model), new→new and
-    old→new (the enrolled side from the new model: the paper's cross test, 1:1).
+    The tests are old→old, new→old (as in deployment, the probes from the new model), new→new and
+    old→new (the enrolled side from the new model, which is the paper's cross test of 1:1).
 
     Attributes:
         fars: false accept rates of the reported TARs.
@@ -76,7 +78,7 @@ def evaluate_templates(
     seed: int = 0,
     repeats: int = REPEATS,
 ) -> IjbEvaluation:
-    """Make the self tests and the cross test both ways on one benchmark, with a verdict.
+    """Run the self tests and the cross test in both directions, and give a verdict.
 
     Args:
         meta: pairs, galleries and probes.
@@ -85,11 +87,11 @@ def evaluate_templates(
         far: false accept rate of the criterion's TAR (by the strict rule); by default the smallest
             of 1e-4, 1e-3, … that the number of subjects can measure.
         seed: chooses the bootstrap samples.
-        repeats: bootstrap samples.
+        repeats: number of bootstrap samples.
     """
     if seed < 0 or repeats < 1:
         raise UserError(f"seed must be at least 0 and repeats at least 1, not {seed}, {repeats}")
-    models = {"old": _Model.of("old", *old), "new": _Model.of("new", *new)}
+    models = {"old": _ModelTemplates.of("old", *old), "new": _ModelTemplates.of("new", *new)}
     require_same_dim(models["new"].vectors, "new", models["old"].vectors, "old")
     lists = _SubjectLists.of(meta)
     tests = {
@@ -111,7 +113,7 @@ def evaluate_templates(
 
 @dataclass(frozen=True)
 class _SubjectLists:
-    """The templates of the pairs by side, and the subjects of queries as numbers 0…S-1.
+    """The two templates of each pair, and the subjects of the queries as numbers 0…S-1.
 
     Attributes:
         gallery_side: (pairs,) template ids of the enrolled side.
@@ -156,7 +158,7 @@ class _SubjectLists:
 
 
 def _template_test(
-    meta: Meta, lists: _SubjectLists, query: "_Model", gallery: "_Model"
+    meta: Meta, lists: _SubjectLists, query: "_ModelTemplates", gallery: "_ModelTemplates"
 ) -> SearchTest:
     """Score the pairs and search the galleries with one query model and one gallery model."""
     scores = pair_scores(
@@ -196,22 +198,28 @@ def _template_test(
 
 
 @dataclass(frozen=True)
-class _Model:
-    """One model's templates in ascending order of their ids."""
+class _ModelTemplates:
+    """The template vectors of one model.
+
+    Attributes:
+        name: ``old`` or ``new``, for messages.
+        ids: (templates,) in ascending order.
+        vectors: (templates, dim) normalised.
+    """
 
     name: str
     ids: Ints
     vectors: Floats
 
     @classmethod
-    def of(cls, name: str, ids: Any, vectors: Any) -> "_Model":
+    def of(cls, name: str, ids: Any, vectors: Any) -> "_ModelTemplates":
         vectors = normalized(checked_embeddings(vectors, name)).astype(np.float32)
         ids = checked_labels(ids, len(vectors), f"template ids of {name}")
         order = np.argsort(ids, kind="stable")
-        twice = np.flatnonzero(np.diff(ids[order]) == 0)
-        if len(twice):
+        repeated = np.flatnonzero(np.diff(ids[order]) == 0)
+        if len(repeated):
             raise UserError(
-                f"{name} has the template {int(ids[order[twice[0]]])} twice; pool each one once"
+                f"{name} has the template {int(ids[order[repeated[0]]])} twice; pool each one once"
             )
         return cls(name, ids[order], vectors[order])
 
@@ -226,10 +234,10 @@ class _Model:
 
 
 def _sides(meta: Meta) -> tuple[Ints, Ints]:
-    """Return the pairs' templates on the gallery's side and on the query's side.
+    """Return the gallery's template and the query's template of each pair.
 
-    The lists give the enrolled template first. If a list has it second, which the galleries' files
-    show, the sides are exchanged.
+    Most lists give the enrolled template first. The files of the galleries show which templates
+    are enrolled; if they are mostly in the second column, the two columns are swapped.
     """
     enrolled = np.unique(np.concatenate([g.templates for g in meta.galleries.values()]))
     shares = [float(np.mean(rows_of(enrolled, side) >= 0)) for side in (meta.first, meta.second)]
@@ -238,13 +246,13 @@ def _sides(meta: Meta) -> tuple[Ints, Ints]:
 
 def _subjects_of(templates: Ints, meta: Meta) -> Ints:
     """Return the subject of each template, from the files of probes and galleries."""
-    known: list[Subjects] = [meta.probes, *meta.galleries.values()]
-    ids, first = np.unique(np.concatenate([s.templates for s in known]), return_index=True)
-    subjects = np.concatenate([s.subjects for s in known])[first]
+    files: list[Subjects] = [meta.probes, *meta.galleries.values()]
+    ids, first = np.unique(np.concatenate([file.templates for file in files]), return_index=True)
+    subjects = np.concatenate([file.subjects for file in files])[first]
     rows = rows_of(ids, templates)
     if len(rows) and rows.min() < 0:
         raise UserError(
             f"template {int(templates[rows.argmin()])} of the pairs is in no file of probes or "
-            "galleries, which say whose it is; all must come from the same release"
+            "galleries, so its subject is unknown; all files must come from the same release"
         )
     return subjects[rows]

@@ -1,0 +1,93 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from unibct.data.image_set import ImageSet
+from unibct.data.readers.table import open_images
+from unibct.embeddings.folder import Embeddings
+from unibct.embeddings.writing import save_embeddings
+from unibct.errors import UserError
+from unibct.evaluation.protocols.images import evaluate_images
+from unibct.evaluation.protocols.request import EvaluationRequest
+from unibct.evaluation.upgrade import evaluate_upgrade
+from unibct.progress import Silent
+
+
+class Notes(Silent):
+    """Keeps the messages."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.texts.append(text)
+
+
+def noisy_vectors(images: ImageSet, noise: float, dim: int = 16) -> np.ndarray:
+    """One random centre per class, and noise around it."""
+    centres = np.random.default_rng(0).normal(size=(len(images.class_names), dim))
+    rng = np.random.default_rng(int(10 * noise))
+    vectors = centres[images.labels] + noise * rng.normal(size=(len(images), dim))
+    return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+
+
+def save(folder: Path, images: ImageSet, vectors: np.ndarray) -> Path:
+    """An embeddings folder of these images, with its rows in reverse order."""
+    rows = np.arange(len(images))[::-1]
+    ids = tuple(images.ids[row] for row in rows)
+    labels = images.labels[rows]
+    save_embeddings(Embeddings(vectors[rows], ids, labels, images.class_names, "x"), folder)
+    return folder
+
+
+def test_embeddings_are_matched_to_the_images_by_id(photo_folder, tmp_path):
+    images = open_images(photo_folder)
+    old, new = noisy_vectors(images, 1.3), noisy_vectors(images, 0.4)
+    request = EvaluationRequest(
+        str(photo_folder),
+        query=save(tmp_path / "new", images, new),
+        gallery=save(tmp_path / "old", images, old),
+        far=0.1,
+        seed=3,
+    )
+    result = evaluate_images(request)
+    expected = evaluate_upgrade(old, new, images.labels, far=0.1, seed=3)
+    assert result.as_json() == expected.as_json()
+
+
+def test_models_of_different_dimensions_are_refused(photo_folder, tmp_path):
+    images = open_images(photo_folder)
+    request = EvaluationRequest(
+        str(photo_folder),
+        query=save(tmp_path / "new", images, noisy_vectors(images, 0.4, dim=8)),
+        gallery=save(tmp_path / "old", images, noisy_vectors(images, 1.3)),
+    )
+    with pytest.raises(UserError, match=r"dimension 8 but .* dimension 16: one cannot search"):
+        evaluate_images(request)
+
+
+def test_images_without_embedding_are_an_error_unless_they_may_be_skipped(photo_folder, tmp_path):
+    images = open_images(photo_folder)
+    vectors = noisy_vectors(images, 1.0)
+    some = np.arange(len(images))[5:]
+    partial = save(tmp_path / "partial", images.select(some), vectors[some])
+    whole = save(tmp_path / "whole", images, vectors)
+    with pytest.raises(UserError, match="no embedding"):
+        evaluate_images(EvaluationRequest(str(photo_folder), query=partial, gallery=whole))
+    notes = Notes()
+    result = evaluate_images(
+        EvaluationRequest(
+            str(photo_folder), query=partial, gallery=whole, skip_bad=True, progress=notes
+        )
+    )
+    assert notes.texts == [f"left out 5 images without embedding in {partial}"]
+    assert len(result.split.labels) == len(images) - 5
+
+
+def test_a_folder_with_embeddings_of_other_images_is_refused(photo_folder, tmp_path):
+    glyphs = open_images("glyphs:val")
+    foreign = save(tmp_path / "foreign", glyphs, noisy_vectors(glyphs, 1.0))
+    request = EvaluationRequest(str(photo_folder), query=foreign, gallery=foreign, skip_bad=True)
+    with pytest.raises(UserError, match="foreign has no embedding of any image of"):
+        evaluate_images(request)
