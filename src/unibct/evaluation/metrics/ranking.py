@@ -66,5 +66,5 @@ def _count_at_least(others: Floats, limits: Floats, wanted: NDArray[np.bool_]) -
     for row in range(len(limits)):
         chosen = wanted[row]
         below = np.searchsorted(ordered[row], cast(Floats, limits[row, chosen]), side="left")
-        found[row, chosen] = ordered.shape[1] - below
-    return found
+        counts[row, chosen] = ordered.shape[1] - below
+    return counts
