@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.test_commands import run
-from tests.conftest import TINY
+from tests.conftest import TINY_OPTIONS, run_command
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -39,14 +38,14 @@ def test_command_lines_run(tmp_path, monkeypatch, photo_folder):
     commands = [shlex.split(line)[1:] for line in lines]
     assert {command[0] for command in commands} >= {"split", "train", "embed", "evaluate"}
     for command in commands:
-        if command[0] == "demo":  # minutes; tests/test_demo.py runs it on fewer images
+        if command[0] == "demo":  # minutes; tests/examples/test_demo.py runs it on fewer images
             continue
         arguments = [str(photo_folder) if part == "DATA" else part for part in command]
         if command[0] == "benchmark" and "--dry-run" not in command:
-            arguments.append("--dry-run")  # tests/test_benchmark.py runs small ones
+            arguments.append("--dry-run")  # tests/benchmark runs small ones
         if command[0] in ("train", "benchmark"):
-            arguments += [part for setting in TINY for part in ("--set", setting)]
-        assert run(*arguments) == 0, command
+            arguments += TINY_OPTIONS
+        assert run_command(*arguments) == 0, command
 
 
 @pytest.mark.parametrize("path", re.findall(r"\]\(((?!http)[^)#]+)\)", README))

@@ -48,7 +48,11 @@ def run_job(workspace: Workspace, job: Job, progress: Progress | None = None) ->
     folder = workspace.out / job.folder
     if is_finished(workspace.out, job):
         return
-    result: dict[str, Any] = {"job": job.folder, "seed": job.seed, "made_by": software_and_machine()}
+    result: dict[str, Any] = {
+        "job": job.folder,
+        "seed": job.seed,
+        "made_by": software_and_machine(),
+    }
     if job.training is not None:
         result |= _train(workspace, job, job.training, progress)
     elif job.adapter is not None:

@@ -93,7 +93,8 @@ class Grid:
             if shared_classes:
                 raise UserError(
                     f"{self.data} and {self.test} have {len(shared_classes)} classes in common, "
-                    f"first {min(shared_classes)!r}: the test classes must be ones that no model has seen"
+                    f"first {min(shared_classes)!r}: the test classes must be ones that no model "
+                    "has seen"
                 )
             return images, test
         if len(images.class_names) < CLASSES_NEEDED:

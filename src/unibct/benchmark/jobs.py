@@ -209,9 +209,11 @@ def _scenario_jobs(grid: Grid, images: ImageSet, scenario: str, seed: int) -> li
             work=new_recipe.epochs * len(sides.new),
         ),
     ]
-    for method in grid.methods:
-        if method == NO_METHOD or method in ADAPTERS or _works_in(method, *classes):
-            jobs.append(_cell_job(scenario, method, seed, new_recipe, len(sides.new)))
+    jobs += [
+        _cell_job(scenario, method, seed, new_recipe, len(sides.new))
+        for method in grid.methods
+        if method == NO_METHOD or method in ADAPTERS or _works_in(method, *classes)
+    ]
     return jobs
 
 

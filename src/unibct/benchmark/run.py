@@ -127,9 +127,7 @@ def plan_benchmark(
     return Benchmark(workspace, settings, jobs, chosen_jobs, workers, threads)
 
 
-def run_benchmark(
-    benchmark: Benchmark, on_change: OnChange = lambda board, job: None
-) -> Results:
+def run_benchmark(benchmark: Benchmark, on_change: OnChange = lambda board, job: None) -> Results:
     """Run the unfinished jobs, and return the results of all finished jobs.
 
     Args:

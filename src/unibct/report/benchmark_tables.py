@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from unibct.benchmark.results import Measured, Results
-from unibct.evaluation.criterion import CONFIDENCE, Estimate, joint_verdict
+from unibct.evaluation.criterion import CONFIDENCE, Estimate, Verdict, joint_verdict
 from unibct.evaluation.metrics.table import TOP_1, find_metric
 from unibct.maps.table import ADAPTERS
 from unibct.methods.table import NO_METHOD
@@ -54,7 +54,7 @@ def verdict_table(results: Results) -> PlainTable | None:
     def cell(scenario: str, method: str) -> Cell:
         if not results.has_cell(scenario, method):
             return NO_VALUE
-        verdicts = [
+        verdicts: list[Verdict] = [
             _gain(results, scenario, method, metric).verdict for metric in results.deciding_metrics
         ]
         verdict = joint_verdict(verdicts)

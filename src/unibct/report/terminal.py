@@ -81,8 +81,8 @@ def print_plan(benchmark: Benchmark, console: Console | None = None) -> None:
     console.print(table)
     seconds = benchmark.seconds_left() if unfinished else 0
     console.print(
-        f"{len(unfinished)} of {len(benchmark.chosen_jobs)} jobs to run, {benchmark.workers} at a time with "
-        f"{benchmark.threads} thread{'s' if benchmark.threads > 1 else ''} each: about "
+        f"{len(unfinished)} of {len(benchmark.chosen_jobs)} jobs to run, {benchmark.workers} at a "
+        f"time with {benchmark.threads} thread{'s' if benchmark.threads > 1 else ''} each: about "
         f"{clock(seconds)}",
         highlight=False,
     )
