@@ -30,7 +30,7 @@ def module_paths() -> dict[str, Path]:
     }
 
 
-def tested_modules() -> set[str]:
+def modules_with_tests() -> set[str]:
     """The module that each test file is about, by the file's own path."""
     files = [path.relative_to(TESTS).with_suffix("") for path in TESTS.rglob("test_*.py")]
     return {str(file.parent / file.name.removeprefix("test_")) for file in files}
@@ -39,11 +39,11 @@ def tested_modules() -> set[str]:
 def test_every_test_file_has_its_module():
     whole = {name.removeprefix("test_") for name in OF_THE_WHOLE}
     rooms = {name.replace("test_", "") for name in OF_A_ROOM}
-    assert tested_modules() - set(module_paths()) - whole - rooms == set()
+    assert modules_with_tests() - set(module_paths()) - whole - rooms == set()
 
 
 def test_every_module_has_its_test_file():
-    untested = set(module_paths()) - tested_modules() - WITHOUT_TESTS
+    untested = set(module_paths()) - modules_with_tests() - WITHOUT_TESTS
     assert untested == set()
 
 

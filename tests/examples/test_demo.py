@@ -9,6 +9,7 @@ def test_the_demo_tests_all_models(small_demo):
     assert set(result.evaluation.tests) == {
         "old→old",
         "new→old",
+        "old→new",
         "new→new",
         "free→free",
         "free→old",

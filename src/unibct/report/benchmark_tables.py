@@ -181,7 +181,7 @@ def criterion_table(results: Results, scenario: str) -> PlainTable:
         "Differences in points, each with its interval. Left of the verdict: the criterion. Right "
         "of it: what the compatible model's self test loses (−) or gains (+) compared with the "
         "free model."
-        + (f" The verdict does not depend on {' and '.join(further)}." if further else "")
+        + (f" The verdict does not depend on {', '.join(further)}." if further else "")
     )
     return PlainTable(f"{scenario}: the criterion and its price", note, heads, tuple(rows))
 

@@ -13,7 +13,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from unibct.evaluation.directions import CROSS, FREE_CROSS, FREE_SELF, NEW_SELF, OLD_SELF
+from unibct.evaluation.directions import (
+    CROSS,
+    FREE_CROSS,
+    FREE_SELF,
+    NEW_SELF,
+    OLD_SELF,
+    REVERSED_CROSS,
+)
 from unibct.evaluation.search_test import SearchTest
 
 COLOURS = {
@@ -22,6 +29,7 @@ COLOURS = {
     NEW_SELF: "#2f7de1",
     FREE_SELF: "#a872dc",
     FREE_CROSS: "#d9534f",
+    REVERSED_CROSS: "#cc7722",
 }
 # For the methods of a benchmark; readable on white and on black.
 METHOD_COLOURS = (

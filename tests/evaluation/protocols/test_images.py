@@ -52,7 +52,7 @@ def test_embeddings_are_matched_to_the_images_by_id(photo_folder, tmp_path):
         seed=3,
     )
     result = evaluate_images(request)
-    expected = evaluate_upgrade(old, new, images.labels, far=0.1, seed=3)
+    expected = evaluate_upgrade(old, new, images.labels, far=0.1, seed=3, backfill_curves=True)
     assert result.as_json() == expected.as_json()
 
 

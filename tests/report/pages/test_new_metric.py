@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import shutil
 from dataclasses import replace
 
@@ -64,7 +65,7 @@ def test_a_new_metric_is_in_every_file_of_a_benchmark(finished, grid, tmp_path):
         assert "cross MRR" in text
         assert f"{100 * metrics['MRR']:.2f}" in text
         assert f"{100 * gain.estimate.low:+.2f} to {100 * gain.estimate.high:+.2f}" in text
-        assert "The verdict does not depend on mAP and MRR." in text
+        assert re.search(r"The verdict does not depend on .*mAP, MRR\.", text)
 
 
 @pytest.mark.usefixtures("two_more_metrics")
