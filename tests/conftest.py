@@ -13,11 +13,12 @@ import torch
 from hypothesis import settings
 from PIL import Image
 
+from unibct import cli
 from unibct.data.image_set import ImageSet
 from unibct.data.readers.table import open_images
 from unibct.files import CACHE_VARIABLE
 
-pytest_plugins = ["tests.benchmark.finished_benchmark"]
+pytest_plugins = ["tests.benchmark.finished_benchmark", "tests.examples.small_demo"]
 torch.set_num_threads(1)  # several test processes share few cores
 os.environ["OMP_NUM_THREADS"] = "1"
 settings.register_profile("unibct", deadline=None, max_examples=40, derandomize=True)
@@ -34,15 +35,27 @@ TINY = [
 ]
 
 
+TINY_OPTIONS = [part for setting in TINY for part in ("--set", setting)]
+
+
+def run_command(*arguments: object) -> int:
+    """Run the command line in this process and return its exit code."""
+    try:
+        cli.main([str(argument) for argument in arguments])
+    except SystemExit as stop:
+        return int(stop.code or 0)
+    return 0
+
+
 def in_another_process(function: Callable[[str], Any], argument: str) -> Any:
-    """What a function gives in a process that shares nothing with this one."""
+    """Return what a function returns in a process that shares nothing with this one."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=context) as pool:
         return pool.submit(function, argument).result()
 
 
 def tags_of_offline_page(page: str) -> list[str]:
-    """Every opened tag of a page, which must load nothing from anywhere."""
+    """Return every opening tag of a page, and check that the page loads no other file."""
     opened: list[str] = []
     sources: list[str] = []
 

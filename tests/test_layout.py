@@ -9,10 +9,15 @@ SOURCE = Path(unibct.__file__).parent
 TESTS = Path(__file__).parent
 # Tests of the whole package.
 OF_THE_WHOLE = {"test_imports", "test_layout", "test_readme", "test_wheel"}
-# Tests of a room rather than of one of its modules: they start processes or a browser.
-OF_A_ROOM = {"distributed/test_several_processes", "report/pages/test_in_browser"}
+# Tests of a room rather than of one of its modules.
+OF_A_ROOM = {
+    "distributed/test_several_processes",
+    "training/test_torchrun",
+    "report/pages/test_in_browser",
+    "report/pages/test_new_metric",
+}
 # Modules that hold no behaviour of their own, or whose every line another test runs.
-WITHOUT_TESTS = {"__main__", "errors"}
+WITHOUT_TESTS = {"__main__", "errors", "training/options"}
 
 
 def module_paths() -> dict[str, Path]:

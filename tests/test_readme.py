@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.cli.test_commands import run
-from tests.conftest import TINY
+from tests.conftest import TINY_OPTIONS, run_command
 from unibct.data.readers.table import open_images
 
 ROOT = Path(__file__).parent.parent
@@ -64,8 +63,8 @@ def test_command_lines_run(tmp_path, monkeypatch, photo_folder, unseen_classes):
         if command[0] == "benchmark" and "--dry-run" not in command:
             arguments.append("--dry-run")  # tests/benchmark runs small ones
         if command[0] in ("train", "benchmark"):
-            arguments += [part for setting in TINY for part in ("--set", setting)]
-        assert run(*arguments) == 0, command
+            arguments += TINY_OPTIONS
+        assert run_command(*arguments) == 0, command
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from unibct.benchmark.plan import make_grid
+    from unibct.benchmark.grid import make_grid
     from unibct.benchmark.run import plan_benchmark, run_benchmark
     from unibct.data.readers.table import open_images
     from unibct.data.scenarios import split
@@ -55,7 +55,7 @@ _HOMES = {
     "evaluate_upgrade": "evaluation.upgrade",
     "EvaluationRequest": "evaluation.protocols.request",
     "evaluate_data": "evaluation.protocols.table",
-    "make_grid": "benchmark.plan",
+    "make_grid": "benchmark.grid",
     "plan_benchmark": "benchmark.run",
     "run_benchmark": "benchmark.run",
     "write_benchmark_report": "report.pages.benchmark",

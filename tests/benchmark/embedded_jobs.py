@@ -1,7 +1,7 @@
 """Jobs of a benchmark on the embedded images, for tests."""
 
+from unibct.benchmark.grid import make_grid
 from unibct.benchmark.jobs import make_jobs
-from unibct.benchmark.plan import make_grid
 from unibct.data.readers.table import open_images
 
 

@@ -14,7 +14,7 @@ from unibct.models.folder import load_model
 def test_every_cell_is_what_the_commands_would_give_by_hand(finished):
     benchmark, results = finished
     workspace = benchmark.workspace
-    test = workspace.images[1]
+    test = workspace.test_images
     for seed in (0, 1):
         cell = workspace.out / f"cells/open-class/unibct-plus/seed{seed}"
         new = load_model(cell / "model")
@@ -47,7 +47,7 @@ def test_an_adapter_maps_the_free_model_and_leaves_its_self_test(finished):
         embed_images(old, images).vectors,
         images.labels,
     )
-    mapped = fitted(embed_images(free, workspace.images[1]).vectors)
+    mapped = fitted(embed_images(free, workspace.test_images).vectors)
     cell = workspace.out / "cells/open-class/procrustes/seed0"
     kept = open_embeddings(cell / "embeddings")
     assert np.allclose(kept.vectors, mapped, atol=1e-5)

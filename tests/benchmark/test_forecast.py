@@ -1,7 +1,9 @@
+from dataclasses import replace
+
 import torch
 
 from tests.benchmark.embedded_jobs import jobs_of
-from unibct.benchmark.forecast import forecast, schedule
+from unibct.benchmark.forecast import RunConditions, forecast_seconds, schedule
 from unibct.benchmark.jobs import Job
 from unibct.data.readers.table import open_images
 from unibct.data.scenarios import split
@@ -9,14 +11,15 @@ from unibct.data.scenarios import split
 
 def test_the_forecast_counts_what_is_left(tmp_path):
     jobs = jobs_of(seeds=[0], scenarios=["open-class"], methods=["none"], chain=[])
-    options = {"threads": 1, "classes": 10, "test_images": 100, "scores": 0}
-    device = torch.device("cpu")
-    one = forecast(jobs, tmp_path, workers=1, device=device, **options)
+    one_worker = RunConditions(
+        workers=1, threads=1, device=torch.device("cpu"), classes=10, test_images=100, scores=0
+    )
+    one = forecast_seconds(jobs, tmp_path, one_worker)
     assert one > 0
     labels = open_images("glyphs:train").labels
     parts = split(labels, "open-class")
     assert sum(job.work for job in jobs) == 6 * (len(parts.old) + len(parts.new))
-    two = forecast(jobs, tmp_path, workers=2, device=device, **options)
+    two = forecast_seconds(jobs, tmp_path, replace(one_worker, workers=2))
     assert two < one
 
 

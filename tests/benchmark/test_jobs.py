@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from tests.benchmark.embedded_jobs import jobs_of
+from unibct.benchmark.grid import ALL_METHODS, make_grid
 from unibct.benchmark.jobs import make_jobs, select_jobs, training_rows
-from unibct.benchmark.plan import ALL_METHODS, make_grid
 from unibct.data.readers.table import open_images
 from unibct.data.scenarios import split
 from unibct.errors import UserError
@@ -34,7 +34,7 @@ def test_every_job_comes_after_those_it_needs_and_trains_on_its_scenarios_images
         seen.add(job.folder)
         if job.training is not None and job.folder.startswith("cells/"):
             scenario = job.folder.split("/")[1]
-            rows = training_rows(labels, job.training.images, job.seed)
+            rows = training_rows(labels, job.training.part, job.seed)
             assert np.array_equal(rows, split(labels, scenario, seed=666 + job.seed).new)
             assert job.training.recipe.seed == 2 * job.seed + 1
             larger = scenario == "identical-data"
@@ -49,9 +49,9 @@ def test_versions_of_a_chain_learn_from_nested_images_against_the_one_before():
     assert second.training.old == "models/old-images-seed0"
     assert third.training.old == second.folder
     first = split(labels, "extended-data", seed=666).old
-    middle = training_rows(labels, second.training.images, 0)
-    assert set(first) < set(middle) < set(training_rows(labels, third.training.images, 0))
-    assert len(training_rows(labels, third.training.images, 0)) == len(labels)
+    middle = training_rows(labels, second.training.part, 0)
+    assert set(first) < set(middle) < set(training_rows(labels, third.training.part, 0))
+    assert len(training_rows(labels, third.training.part, 0)) == len(labels)
     assert len({chain[f].training.recipe.seed for f in (second.needs[0], *third.needs)}) == 2
     assert [name for name, *_ in third.tests] == ["v3→v1", "v1→v3", "v3→v2", "v2→v3", "v3→v3"]
 

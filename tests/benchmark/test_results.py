@@ -28,8 +28,8 @@ def test_a_test_of_a_model_that_was_trained_anew_is_refused(finished, tmp_path):
 def test_differences_are_paired():
     shared = np.random.default_rng(0).normal(size=(3, 500))
     pair = Measured(shared.mean(1) + 1, shared + 1) - Measured(shared.mean(1), shared)
-    found = pair.estimate
-    assert (found.mean, found.low, found.high) == pytest.approx((1, 1, 1))
+    difference = pair.estimate
+    assert (difference.mean, difference.low, difference.high) == pytest.approx((1, 1, 1))
 
 
 def test_a_report_of_an_unfinished_benchmark_takes_the_seeds_that_are_complete(finished, grid):
@@ -37,8 +37,8 @@ def test_a_report_of_an_unfinished_benchmark_takes_the_seeds_that_are_complete(f
     longer = replace(grid, seeds=(0, 1, 2))
     partial = plan_benchmark(longer, benchmark.workspace.out, device="cpu").results()
     assert partial.seeds == (0, 1)
-    assert partial.found.keys() == results.found.keys()
-    assert partial.behind == {2: len(benchmark.jobs) // 2}
+    assert partial.by_job.keys() == results.by_job.keys()
+    assert partial.missing_jobs == {2: len(benchmark.jobs) // 2}
     assert f"Seed 2 is left out: it lacks {len(benchmark.jobs) // 2} jobs." in render_markdown(
         partial
     )
@@ -52,7 +52,7 @@ def test_a_report_of_a_first_seed_shows_the_cells_that_are_finished(finished, gr
     partial = read_results(grid, benchmark.jobs, tmp_path)
     assert (partial.seeds, partial.scenarios) == ((0,), ["extended-data"])
     text = render_markdown(partial)
-    assert "over 1 seed:" in text
+    assert "over 1 seed." in text
     assert "Upgrade chain" not in text
     shutil.rmtree(tmp_path / "cells")
     with pytest.raises(UserError, match="no finished result of this benchmark yet"):
@@ -62,4 +62,4 @@ def test_a_report_of_a_first_seed_shows_the_cells_that_are_finished(finished, gr
 def test_results_need_at_least_one_finished_job(grid, tmp_path):
     workspace = Workspace(grid, tmp_path)
     with pytest.raises(UserError, match="holds no finished result"):
-        read_results(grid, make_jobs(grid, workspace.images[0]), tmp_path)
+        read_results(grid, make_jobs(grid, workspace.all_training_images), tmp_path)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from tests.conftest import TINY
-from unibct.benchmark.plan import Grid
+from tests.conftest import TINY_OPTIONS
+from unibct.benchmark.grid import Grid
 from unibct.benchmark.run import plan_benchmark, run_benchmark
 from unibct.benchmark.workers import Board
 from unibct.errors import UserError
@@ -22,9 +22,9 @@ def test_finished_jobs_never_run_again(finished):
     times = {p: p.stat().st_mtime_ns for p in out.rglob("*") if p.is_file()}
     boards: list[Board] = []
     again = run_benchmark(benchmark, lambda board, job: boards.append(board))
-    assert again.found == results.found
+    assert again.by_job == results.by_job
     assert {p: p.stat().st_mtime_ns for p in out.rglob("*") if p.is_file()} == times
-    assert not benchmark.left
+    assert not benchmark.unfinished_jobs
     assert set(boards[-1].states.values()) == {"finished"}
 
 
@@ -36,7 +36,7 @@ def test_killed_at_any_point_it_goes_on_to_the_same_results(finished, grid, tmp_
         sys.executable, "-m", "unibct", "benchmark", grid.data, "--test", grid.test,
         "--scenarios", "open-class", "--methods", "unibct-plus", "--seeds", "0,1",
         "--chain", "none", "--workers", "2", "--device", "cpu", "--out", str(out),
-        *[a for item in TINY for a in ("--set", item)],
+        *TINY_OPTIONS,
     ]  # fmt: skip
     for kill_after in (1, 3):  # finished jobs
         process = subprocess.Popen(arguments, stderr=subprocess.DEVNULL)
@@ -55,8 +55,8 @@ def test_killed_at_any_point_it_goes_on_to_the_same_results(finished, grid, tmp_
     for seed in (0, 1):
         folder = f"cells/open-class/unibct-plus/seed{seed}"
         kept = json.loads((out / folder / "result.json").read_text())
-        assert kept["fingerprint"] == results.found[folder]["fingerprint"]
-        assert kept["tests"] == results.found[folder]["tests"]
+        assert kept["fingerprint"] == results.by_job[folder]["fingerprint"]
+        assert kept["tests"] == results.by_job[folder]["tests"]
 
 
 def children(pid):
@@ -82,14 +82,14 @@ def test_a_failed_job_is_named_stops_only_its_dependents_and_is_tried_again(grid
         run_benchmark(benchmark)
     error = tmp_path / "models/old-classes-seed0/error.txt"
     assert "cannot be read" in error.read_text()
-    assert [job.folder for job in benchmark.left] == [
+    assert [job.folder for job in benchmark.unfinished_jobs] == [
         "models/old-classes-seed0",
         "cells/open-class/none/seed0",
     ]
-    assert benchmark.results().has("extended-data", "none")
+    assert benchmark.results().has_cell("extended-data", "none")
     assert "| none | not compatible" in render_markdown(benchmark.results())
     (spoilt / "model.json").unlink()
-    assert run_benchmark(benchmark).has("open-class", "none")
+    assert run_benchmark(benchmark).has_cell("open-class", "none")
     assert not error.exists()
     assert [p.name for p in tmp_path.rglob("*.tmp")] == [".mine.tmp"]
 
@@ -109,7 +109,7 @@ def test_more_seeds_and_methods_are_added_to_what_is_there(finished, grid):
     benchmark, _ = finished
     wider = Grid(grid.data, grid.test, grid.recipe, ("open-class",), ("none", "linear"), (0, 1), ())
     more = plan_benchmark(wider, benchmark.workspace.out, workers=1, device="cpu")
-    assert [job.folder for job in more.left] == [
+    assert [job.folder for job in more.unfinished_jobs] == [
         f"cells/open-class/linear/seed{seed}" for seed in (0, 1)
     ]
-    assert run_benchmark(more).has("open-class", "linear")
+    assert run_benchmark(more).has_cell("open-class", "linear")

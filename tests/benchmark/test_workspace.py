@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 from PIL import Image
 
-from unibct.benchmark.plan import Grid
+from unibct.benchmark.grid import Grid
 from unibct.benchmark.run import plan_benchmark
 from unibct.errors import UserError
 
@@ -15,7 +15,7 @@ def test_changed_and_unreadable_images_are_found_before_any_training(finished, g
     shutil.copytree(grid.data, photos)
     moved = replace(grid, data=str(photos))
     out = benchmark.workspace.out
-    assert not plan_benchmark(moved, out, device="cpu").left  # the same images elsewhere
+    assert not plan_benchmark(moved, out, device="cpu").unfinished_jobs  # the same images elsewhere
     first = min(photos.rglob("*.png"))
     Image.new("L", (32, 32)).save(first)
     with pytest.raises(UserError, match="some of its images have changed since; choose another"):
@@ -25,7 +25,10 @@ def test_changed_and_unreadable_images_are_found_before_any_training(finished, g
     with pytest.raises(UserError, match=f"1 unreadable image: .*{first.name}.*--skip-bad-images"):
         plan_benchmark(moved, tmp_path / "new", device="cpu")
     skipping = plan_benchmark(replace(moved, skip_bad=True), tmp_path / "new", device="cpu")
-    assert len(skipping.workspace.images[0]) == len(benchmark.workspace.images[0]) - 1
+    assert (
+        len(skipping.workspace.all_training_images)
+        == len(benchmark.workspace.all_training_images) - 1
+    )
 
 
 def test_a_folder_of_another_benchmark_is_refused(finished, grid):

@@ -1,10 +1,7 @@
 import re
 
-import pytest
-
 from tests.benchmark.finished_benchmark import METHODS
-from tests.conftest import TINY
-from unibct import cli
+from tests.conftest import TINY_OPTIONS, run_command
 
 
 def test_the_command_line_plans_without_writing_and_reports_without_training(
@@ -14,13 +11,11 @@ def test_the_command_line_plans_without_writing_and_reports_without_training(
     common = [
         "benchmark", grid.data, "--test", grid.test, "--methods", ",".join(METHODS),
         "--scenarios", "extended-data,open-class", "--chain", "unibct-plus",
-        *[a for item in TINY for a in ("--set", item)],
+        *TINY_OPTIONS,
     ]  # fmt: skip
 
     def run(*options):
-        with pytest.raises(SystemExit) as stop:
-            cli.main([*common, *options])
-        return stop.value.code, capsys.readouterr()
+        return run_command(*common, *options), capsys.readouterr()
 
     code, plan = run("--dry-run", "--seeds", "0,1", "--out", str(tmp_path / "none"))
     assert code == 0

@@ -3,8 +3,9 @@ import pytest
 
 from tests.evaluation.noisy_classes import noisy_classes
 from unibct.evaluation import bootstrap
-from unibct.evaluation.bootstrap import class_draws, sampled_mean, sampled_tar
+from unibct.evaluation.bootstrap import class_draws, sampled_mean, sampled_tar, sampled_tpir
 from unibct.evaluation.gallery_split import split_gallery
+from unibct.evaluation.metrics.open_set import OpenSearch
 from unibct.evaluation.metrics.verification import tar_at_far
 from unibct.evaluation.search_test import ScoredPairs, scored_test, search_test
 
@@ -107,3 +108,24 @@ def test_draws():
     assert (draws.sum(axis=1) == 4).all()
     assert (draws[:, [3, 4]] == 0).all()
     assert np.array_equal(draws, class_draws(test, seed=3, repeats=40))
+
+
+def test_sampled_tpir_equals_a_naive_resample():
+    rng = np.random.default_rng(4)
+    search = OpenSearch(
+        mate=rng.normal(1, 1, 60).round(1),
+        other=rng.normal(0, 1, 60).round(1),
+        unmated=rng.normal(0, 1, 90).round(1),
+        mate_classes=rng.integers(0, 7, 60),
+        unmated_classes=rng.integers(0, 7, 90),
+    )
+    draws = rng.multinomial(7, np.full(7, 1 / 7), size=20)
+    draws[0] = 1
+    for fpir in (0.01, 0.1, 0.5):
+        samples = sampled_tpir([search, search], draws, fpir)
+        assert samples[0] == pytest.approx(search.tpir(fpir))
+        for value, counts in zip(samples, draws, strict=True):
+            mated = np.repeat(np.arange(60), counts[search.mate_classes])
+            unmated = np.repeat(search.unmated, counts[search.unmated_classes])
+            drawn = OpenSearch(search.mate[mated], search.other[mated], unmated)
+            assert value == pytest.approx(drawn.tpir(fpir))

@@ -44,3 +44,42 @@ def test_k_must_be_positive():
 def test_the_k_that_find_everything_are_not_reported():
     assert scored_test(np.eye(3), np.arange(3)).ks == (1,)
     assert scored_test(np.eye(6), np.arange(6)).ks == (1, 5)
+
+
+def test_an_image_level_gallery_equals_naive_loops():
+    """Every gallery image is an entry; a query has several mates."""
+    old, labels = noisy_classes(classes=8, images=16)
+    new, _ = noisy_classes(classes=8, images=16, seed=1)
+    split = split_gallery(labels)
+    test = search_test(new, old, split, mode="images")
+    unit = lambda v: v / np.linalg.norm(v)  # noqa: E731
+    genuine, hits = [], 0
+    for i in split.query:
+        scores = np.array([unit(new[i]) @ unit(old[g]) for g in split.gallery])
+        genuine += scores[labels[split.gallery] == labels[i]].tolist()
+        hits += labels[split.gallery[scores.argmax()]] == labels[i]
+    assert np.allclose(np.sort(test.genuine), np.sort(genuine), atol=1e-6)
+    assert len(test.genuine) + len(test.impostor) == len(split.query) * len(split.gallery)
+    assert test.top(1) == pytest.approx(hits / len(split.query))
+    assert test.classes == 8
+    assert test.templates == len(split.gallery)
+
+
+def test_the_open_set_has_two_galleries_with_half_of_the_classes():
+    rng = np.random.default_rng(3)
+    labels = np.arange(40) % 10
+    scores = rng.normal(size=(40, 10))
+    test = scored_test(scores, labels)
+    rates = []
+    for half in (0, 1):
+        columns = np.arange(half, 10, 2)
+        unmated = [scores[q, columns].max() for q in range(40) if labels[q] % 2 != half]
+        threshold = sorted(unmated, reverse=True)[max(int(0.1 * len(unmated)) - 1, 0)]
+        hits = []
+        for q in range(40):
+            if labels[q] % 2 == half:
+                best_other = max(scores[q, c] for c in columns if c != labels[q])
+                hits.append(scores[q, labels[q]] > max(threshold, best_other))
+        rates.append(np.mean(hits))
+    assert test.tpir(0.1) == pytest.approx(np.mean(rates))
+    assert not scored_test(np.eye(7), np.arange(7)).open_searches  # too few classes

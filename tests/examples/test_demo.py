@@ -1,42 +1,20 @@
 import pytest
 
-from tests.conftest import TINY, tags_of_offline_page
 from unibct.errors import UserError
-from unibct.examples import demo
 from unibct.examples.demo import plan_demo, run_demo
-from unibct.report.pages.demo import render_report, write_report
-from unibct.training.recipe import load_recipe
 
 
-@pytest.fixture(scope="module")
-def result(tmp_path_factory):
-    plan = plan_demo("extended-data", "unibct", seed=0, part="val")
-    small = plan.old_images.labels < 12
-    tiny = load_recipe("glyphs", TINY)
-    plan = demo.DemoPlan(
-        plan.scenario,
-        plan.method,
-        plan.old_images.select(small.nonzero()[0]),
-        plan.new_images.select((plan.new_images.labels < 12).nonzero()[0]),
-        plan.test_images.select((plan.test_images.labels < 15).nonzero()[0]),
-        tiny,
-        tiny.updated(seed=1),
-    )
-    out = tmp_path_factory.mktemp("demo")
-    return run_demo(plan, out, device="cpu"), out
-
-
-def test_the_demo_tests_all_models(result):
-    found, out = result
-    assert set(found.evaluation.tests) == {
+def test_the_demo_tests_all_models(small_demo):
+    result, out = small_demo
+    assert set(result.evaluation.tests) == {
         "old→old",
         "new→old",
         "new→new",
         "free→free",
         "free→old",
     }
-    assert found.models["new"].old_fingerprint == found.models["old"].fingerprint
-    assert found.models["free"].old_fingerprint is None
+    assert result.models["new"].old_fingerprint == result.models["old"].fingerprint
+    assert result.models["free"].old_fingerprint is None
     assert sorted(p.name.split("-")[0] for p in (out / "models").iterdir()) == [
         "free",
         "new",
@@ -44,29 +22,14 @@ def test_the_demo_tests_all_models(result):
     ]
 
 
-def test_a_second_run_takes_up_what_is_there(result):
-    found, out = result
+def test_a_second_run_takes_up_what_is_there(small_demo):
+    result, out = small_demo
     times = {p: p.stat().st_mtime_ns for p in out.rglob("model.json")}
-    again = run_demo(found.plan, out, device="cpu")
+    again = run_demo(result.plan, out, device="cpu")
     assert {p: p.stat().st_mtime_ns for p in out.rglob("model.json")} == times
-    assert again.evaluation.metrics("new→old") == found.evaluation.metrics("new→old")
-    run_demo(found.plan, out, fresh=True, device="cpu")
+    assert again.evaluation.metrics("new→old") == result.evaluation.metrics("new→old")
+    run_demo(result.plan, out, fresh=True, device="cpu")
     assert {p: p.stat().st_mtime_ns for p in out.rglob("model.json")} != times
-
-
-def test_the_report_is_whole_and_needs_no_network(result, tmp_path):
-    found, _ = result
-    write_report(found, tmp_path / "report.html")
-    page = (tmp_path / "report.html").read_text(encoding="utf-8")
-    opened = tags_of_offline_page(page)
-    assert opened.count("svg") == 2
-    assert opened.count("table") == 2
-    assert page.count('class="query"') == 12
-    for criterion in found.evaluation.criteria:
-        assert f"{100 * criterion.cross:.2f}" in page
-        assert f"{100 * criterion.low:+.2f}" in page
-    assert found.evaluation.verdict in page
-    assert page == render_report(found), "the same result gives the same page"
 
 
 def test_bad_names_are_refused_before_any_work():

@@ -136,5 +136,5 @@ def test_ctrl_c_keeps_a_checkpoint_and_says_how_to_go_on(photo_folder, tmp_path)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert errors.decode().splitlines()[-1].startswith("error: stopped; the same command goes on")
+    assert errors.decode().splitlines()[-1].startswith("error: stopped; run the same command again")
     assert read_checkpoint(find_checkpoint(out)).state["epoch"] >= 1

@@ -1,4 +1,4 @@
 """Every method in every scenario over several seeds, and upgrade chains, as resumable jobs.
 
-The numbers are kept here; tables and pages of them are made in ``report``.
+This room runs the jobs and reads their numbers back. Tables and pages are made in ``report``.
 """

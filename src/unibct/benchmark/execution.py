@@ -1,8 +1,9 @@
-"""One job of a benchmark: train its model, embed the test images, make its tests, write the result.
+"""Run one job of a benchmark: train its model, embed the test images, run the tests.
 
-A job's folder holds ``model/`` (if it trained one), ``embeddings/`` of the test images,
-``samples.safetensors`` (each metric's bootstrap values, class draws the same in every job) and,
-last, ``result.json``: a job that has it is finished and never runs again.
+The folder of a job holds ``model/`` (if it made a model), ``embeddings/`` of the test images,
+``samples.safetensors`` (the bootstrap values of each metric; all jobs draw the same classes) and
+``result.json``. ``result.json`` is written last: a job that has it is finished and never runs
+again.
 """
 
 import csv
@@ -20,6 +21,7 @@ import torch
 from unibct.arrays import Floats
 from unibct.benchmark.jobs import Adaptation, Job, Training
 from unibct.benchmark.workspace import CACHE, EMBEDDINGS, MODEL, RESULT_FILE, Workspace, is_finished
+from unibct.data.image_set import ImageSet
 from unibct.data.loader import read_pixels
 from unibct.embeddings.cache import cached_embeddings, embeddings_folder
 from unibct.embeddings.extraction import embed_images
@@ -41,56 +43,72 @@ SAMPLES_FILE = "samples.safetensors"
 
 
 def run_job(workspace: Workspace, job: Job, progress: Progress | None = None) -> None:
-    """Do what is left of a job."""
+    """Run a job, or what is left of it. The jobs that it needs must be finished."""
     progress = progress or Silent()
     folder = workspace.out / job.folder
     if is_finished(workspace.out, job):
         return
-    described: dict[str, Any] = {"job": job.folder, "seed": job.seed, "made_by": made_by()}
+    result: dict[str, Any] = {
+        "job": job.folder,
+        "seed": job.seed,
+        "made_by": software_and_machine(),
+    }
     if job.training is not None:
-        described |= _train(workspace, job, job.training, progress)
+        result |= _train(workspace, job, job.training, progress)
     elif job.adapter is not None:
-        described |= _adapt(workspace, job, job.adapter, progress)
-    tests: dict[str, dict[str, Any]] = {}
-    samples: dict[str, Floats] = {}
-    fars = carried_fars(len(workspace.images[1].class_names))
-    for name, query, gallery in job.tests:
-        sides = [workspace.embeddings(folder) for folder in (query, gallery)]
-        new, old = (side.rows_of(workspace.images[1]) for side in sides)
-        test = search_test(new, old, workspace.split)
-        tests[name] = {
-            "query": query,
-            "gallery": gallery,
-            "fingerprints": [side.fingerprint for side in sides],
-            "metrics": measured_metrics(test, [workspace.far]),
-            "tar_at_far": {f"{far:g}": test.tar(far) for far in fars},
-        }
-        for metric, values in sampled_metrics(test, class_draws(test), workspace.far).items():
-            samples[sample_name(name, metric)] = values.astype(np.float32)
+        result |= _adapt(workspace, job, job.adapter, progress)
+    tests, samples = _run_tests(workspace, job)
     with atomic_file(folder / SAMPLES_FILE) as temporary:
         safetensors.numpy.save_file(samples, temporary)
     write_json(
         folder / RESULT_FILE,
-        described
+        result
         | {
             "far": workspace.far,
             "queries": len(workspace.split.query),
-            "templates": len(workspace.images[1].class_names),
+            "templates": len(workspace.test_images.class_names),
             "tests": tests,
         },
     )
 
 
 def sample_name(test: str, metric: str) -> str:
-    """Return the name under which a job keeps a metric's bootstrap values."""
+    """Return the name of a metric's bootstrap values in the samples file."""
     return f"{test}/{metric}"
+
+
+def _run_tests(
+    workspace: Workspace, job: Job
+) -> tuple[dict[str, dict[str, Any]], dict[str, Floats]]:
+    """Return the results of a job's tests, and the bootstrap values of their metrics."""
+    tests: dict[str, dict[str, Any]] = {}
+    samples: dict[str, Floats] = {}
+    fars = carried_fars(len(workspace.test_images.class_names))
+    for name, query_job, gallery_job in job.tests:
+        query, gallery = (workspace.embeddings(folder) for folder in (query_job, gallery_job))
+        test = search_test(
+            query.rows_of(workspace.test_images),
+            gallery.rows_of(workspace.test_images),
+            workspace.split,
+        )
+        tests[name] = {
+            "query": query_job,
+            "gallery": gallery_job,
+            "fingerprints": [query.fingerprint, gallery.fingerprint],
+            "metrics": measured_metrics(test, [workspace.far]),
+            "tar_at_far": {f"{far:g}": test.tar(far) for far in fars},
+        }
+        for metric, values in sampled_metrics(test, class_draws(test), workspace.far).items():
+            samples[sample_name(name, metric)] = values.astype(np.float32)
+    return tests, samples
 
 
 def _train(
     workspace: Workspace, job: Job, training: Training, progress: Progress
 ) -> dict[str, Any]:
+    """Train the job's model, embed the test images, and describe the model."""
     folder = workspace.out / job.folder
-    images = workspace.training_images(training.images, job.seed)
+    images = workspace.training_images(training.part, job.seed)
     model = train(
         images,
         training.recipe,
@@ -98,43 +116,48 @@ def _train(
         old=None if training.old is None else workspace.model(training.old),
         method=training.method,
         resume=True,
-        cache=None if training.images.startswith("old:") else workspace.out / CACHE,
+        cache=None if training.part.startswith("old:") else workspace.out / CACHE,
         device=workspace.device,
         label=job.folder,
         progress=progress,
     )
-    _save_again(embed_images(model, workspace.images[1]), folder / EMBEDDINGS)
-    return {
-        "method": training.method,
-        "images": len(images),
-        "classes": len(images.class_names),
-        "architecture": model.architecture,
-        "dim": model.dim,
-        "fingerprint": model.fingerprint,
-        "cost": training_cost(folder / MODEL / METRICS_FILE),
+    _replace_embeddings(embed_images(model, workspace.test_images), folder / EMBEDDINGS)
+    return _described(training.method, images, model) | {
+        "cost": training_cost(folder / MODEL / METRICS_FILE)
     }
 
 
 def _adapt(
     workspace: Workspace, job: Job, adapter: Adaptation, progress: Progress
 ) -> dict[str, Any]:
-    """Map the free model's embeddings into the old space, by a map fitted on the new set."""
+    """Fit a map on the new set, save the free model with that map, and describe it."""
     folder = workspace.out / job.folder
-    images = workspace.training_images(adapter.images, job.seed)
+    images = workspace.training_images(adapter.part, job.seed)
     new, old = workspace.model(adapter.new), workspace.model(adapter.old)
     pixels = read_pixels(images, *new.input.size)
 
-    def view(model: Model) -> Floats:
+    def training_embeddings(model: Model) -> Floats:
         cache = embeddings_folder(workspace.out / CACHE, model, pixels)
         return np.array(cached_embeddings(model, pixels, cache, progress=progress).vectors)
 
-    fitted = fit_adapter(adapter.kind, view(new), view(old), images.labels, seed=job.seed)
+    fitted = fit_adapter(
+        adapter.kind,
+        training_embeddings(new),
+        training_embeddings(old),
+        images.labels,
+        seed=job.seed,
+    )
     model = new.adapted(fitted, old)
     shutil.rmtree(folder / MODEL, ignore_errors=True)
     save_model(model, folder / MODEL)
-    _save_again(embed_images(model, workspace.images[1], progress=progress), folder / EMBEDDINGS)
+    test_embeddings = embed_images(model, workspace.test_images, progress=progress)
+    _replace_embeddings(test_embeddings, folder / EMBEDDINGS)
+    return _described(adapter.kind, images, model)
+
+
+def _described(method: str, images: ImageSet, model: Model) -> dict[str, Any]:
     return {
-        "method": adapter.kind,
+        "method": method,
         "images": len(images),
         "classes": len(images.class_names),
         "architecture": model.architecture,
@@ -143,14 +166,14 @@ def _adapt(
     }
 
 
-def _save_again(embeddings: Embeddings, folder: Path) -> None:
-    """Write embeddings over what a killed run may have left."""
+def _replace_embeddings(embeddings: Embeddings, folder: Path) -> None:
+    """Save embeddings, and first remove what a killed run may have left there."""
     shutil.rmtree(folder, ignore_errors=True)
     save_embeddings(embeddings, folder)
 
 
-def made_by() -> dict[str, str]:
-    """The versions and the machine that make a result."""
+def software_and_machine() -> dict[str, str]:
+    """Return the versions and the machine with which a result is made."""
     machine = f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"
     return {
         "unibct": metadata.version("unibct"),
@@ -161,9 +184,10 @@ def made_by() -> dict[str, str]:
 
 
 def training_cost(log: Path) -> dict[str, float]:
-    """Seconds of all epochs, and the rate of the second half, where most methods are at work.
+    """Return the seconds of all epochs, and the images per second of a typical later epoch.
 
-    The rate is the median, which a pause of the machine does not move.
+    The rate is the median over the second half of the epochs. Most methods have started by then,
+    and a pause of the machine does not change a median.
     """
     with log.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))

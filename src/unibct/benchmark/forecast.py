@@ -1,8 +1,9 @@
-"""How long a benchmark will take: from what its finished jobs took, or from a short trial."""
+"""How long a benchmark will take, estimated from its finished jobs or from a short trial."""
 
 import heapq
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -16,84 +17,97 @@ from unibct.models.architectures.table import build_network, find_architecture
 from unibct.models.input import to_input
 from unibct.training.recipe import Recipe
 
-_STEPS = 12
-_SKIPPED = 4  # first steps, which are slower
-_FORWARD = 1 / 3  # of a training step's time, for an image that is only embedded
-_SECONDS_PER_SCORE = 1e-6  # of a test: scores and bootstrap
+_TRIAL_STEPS = 12
+_SLOW_STEPS = 4  # the first steps are slower and are not counted
+_FORWARD_SHARE = 1 / 3  # time to embed an image, as a share of a training step's time
+_SECONDS_PER_SCORE = 1e-6  # of a test, with its bootstrap
 
 
-def forecast(
-    jobs: Sequence[Job],
-    out: Path,
-    *,
-    workers: int,
-    threads: int,
-    classes: int,
-    test_images: int,
-    scores: int,
-    device: torch.device,
-) -> float:
-    """Seconds that the unfinished jobs should take.
+@dataclass(frozen=True)
+class RunConditions:
+    """What the time of a job depends on, besides the job itself.
+
+    Attributes:
+        workers: number of processes that run at the same time.
+        threads: number of threads of each process.
+        device: where models are trained.
+        classes: approximate number of classes that a model is trained on.
+        test_images: number of images that each model embeds for the tests.
+        scores: number of scores in a test, queries × templates.
+    """
+
+    workers: int
+    threads: int
+    device: torch.device
+    classes: int
+    test_images: int
+    scores: int
+
+
+def forecast_seconds(jobs: Sequence[Job], out: Path, conditions: RunConditions) -> float:
+    """Return how many seconds the unfinished jobs will take, roughly.
 
     Args:
-        jobs: the benchmark's.
-        out: its folder.
-        workers: processes at work at the same time.
-        threads: of each.
-        classes: about how many a model is trained on.
-        test_images: that each model embeds.
-        scores: of a test, queries × templates.
-        device: on which models are trained.
+        jobs: the jobs of the benchmark, finished ones too.
+        out: the benchmark's folder.
+        conditions: the machine and the size of the data.
     """
-    left = [job for job in jobs if not is_finished(out, job)]
+    unfinished = [job for job in jobs if not is_finished(out, job)]
     recipes = {
-        job.training.recipe.architecture: job.training.recipe for job in left if job.training
+        job.training.recipe.architecture: job.training.recipe for job in unfinished if job.training
     }
     rates = finished_rates(out, jobs)
     for architecture, recipe in recipes.items():
         if architecture not in rates:
-            rates[architecture] = trial_rate(recipe, classes, threads, device)
+            rates[architecture] = trial_rate(
+                recipe, conditions.classes, conditions.threads, conditions.device
+            )
     seconds: dict[str, float] = {}
-    for job in left:
-        seconds[job.folder] = _SECONDS_PER_SCORE * scores * len(job.tests)
+    for job in unfinished:
+        seconds[job.folder] = _SECONDS_PER_SCORE * conditions.scores * len(job.tests)
+        images = job.work + _FORWARD_SHARE * conditions.test_images
         if job.training is not None:
-            images = job.work + _FORWARD * test_images
             seconds[job.folder] += images / rates[job.training.recipe.architecture]
         elif job.adapter is not None:
-            images = job.work + _FORWARD * test_images
             seconds[job.folder] += images / max(rates.values(), default=np.inf)
-    return schedule(left, seconds, workers)
+    return schedule(unfinished, seconds, conditions.workers)
 
 
 def schedule(jobs: Sequence[Job], seconds: Mapping[str, float], workers: int) -> float:
-    """When the last job ends, if each worker takes the first job whose needs are met."""
+    """Return when the last job ends if each free worker takes the first job that is ready.
+
+    Args:
+        jobs: each after those that it needs.
+        seconds: how long each job takes, by its folder.
+        workers: number of jobs that run at the same time.
+    """
     waiting, running, now = list(jobs), list[tuple[float, str]](), 0.0
-    pending = {job.folder for job in jobs}
+    unfinished = {job.folder for job in jobs}
     while waiting or running:
-        ready = [job for job in waiting if not pending & set(job.needs)]
+        ready = [job for job in waiting if not unfinished & set(job.needs)]
         for job in ready[: workers - len(running)]:
             waiting.remove(job)
             heapq.heappush(running, (now + seconds[job.folder], job.folder))
         now, folder = heapq.heappop(running)
-        pending.remove(folder)
+        unfinished.remove(folder)
     return now
 
 
 def finished_rates(out: Path, jobs: Iterable[Job]) -> dict[str, float]:
-    """Training images per second of each architecture, as finished jobs had them."""
+    """Return the training images per second of each architecture in the finished jobs."""
     rates: dict[str, list[float]] = {}
     for job in jobs:
         if job.training is not None and is_finished(out, job):
             result = read_json(out / job.folder / RESULT_FILE)
             rates.setdefault(result["architecture"], []).append(result["cost"]["images_per_second"])
-    return {architecture: float(np.median(found)) for architecture, found in rates.items()}
+    return {architecture: float(np.median(of_jobs)) for architecture, of_jobs in rates.items()}
 
 
 def trial_rate(
-    recipe: Recipe, classes: int, threads: int, device: torch.device, *, steps: int = _STEPS
+    recipe: Recipe, classes: int, threads: int, device: torch.device, *, steps: int = _TRIAL_STEPS
 ) -> float:
-    """Training images per second of a few steps on noise."""
-    before = torch.get_num_threads()
+    """Return the training images per second, measured in a few steps on random pixels."""
+    threads_before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
         spec = find_architecture(recipe.architecture).input
@@ -116,6 +130,6 @@ def trial_rate(
             optimizer.step()
             loss.item()  # waits for the device
             times.append(time.perf_counter() - begin)
-        return recipe.batch_size / float(np.median(times[_SKIPPED:]))
+        return recipe.batch_size / float(np.median(times[_SLOW_STEPS:]))
     finally:
-        torch.set_num_threads(before)
+        torch.set_num_threads(threads_before)

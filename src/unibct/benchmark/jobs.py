@@ -1,16 +1,18 @@
-"""The jobs of a benchmark: each trains at most one model and makes some tests.
+"""The jobs of a benchmark. Each trains at most one model and runs some tests.
 
-Jobs that need the same model share it: the old models of the five scenarios are two, and the free
-models four.
+This module decides which jobs a grid needs, in which order, and in which folders their results
+are. Jobs that need the same model share it: the five scenarios have two old models and four free
+models in all.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unibct.benchmark.plan import Grid
+from unibct.benchmark.grid import Grid
 from unibct.data.image_set import ImageSet
 from unibct.data.scenarios import DEFAULT_FRACTION, DEFAULT_SEED, SCENARIOS, nested_split, split
 from unibct.errors import UserError
@@ -23,16 +25,16 @@ from unibct.training.recipe import Recipe
 
 @dataclass(frozen=True)
 class Training:
-    """How a job's model is trained.
+    """How a job trains its model.
 
     Attributes:
-        images: which images of the training set, for ``training_rows``.
-        recipe: with seed and architecture.
+        part: the part of the training images, as a name for ``training_rows``.
+        recipe: every number of the run, with the seed and the architecture.
         method: a name from ``METHODS``.
-        old: the job whose model is the old one.
+        old: folder of the job that trains the old model.
     """
 
-    images: str
+    part: str
     recipe: Recipe
     method: str = NO_METHOD
     old: str | None = None
@@ -40,55 +42,76 @@ class Training:
 
 @dataclass(frozen=True)
 class Adaptation:
-    """How a job's queries come from another job's model: by a map into the old space.
+    """How a job maps the embeddings of another job's model into the old space.
 
     Attributes:
         kind: a name from ``ADAPTERS``.
-        images: on which it is fitted, for ``training_rows``.
-        new: the job whose model is mapped.
-        old: the job into whose model's space.
+        part: the training images on which the map is fitted, as a name for ``training_rows``.
+        new: folder of the job whose model is mapped.
+        old: folder of the job that trains the old model.
     """
 
     kind: str
-    images: str
+    part: str
     new: str
     old: str
 
 
-@dataclass(frozen=True)
-class Job:
-    """One folder of the benchmark.
+class JobTest(NamedTuple):
+    """A test that a job runs.
 
     Attributes:
-        folder: where its results go; says what it is.
-        seed: of split and weights.
-        tests: name, query job and gallery job of each test it makes.
-        training: how its model is trained; None if it takes another job's.
-        adapter: how another job's embeddings become its own.
-        needs: jobs that come first.
-        work: images through training, or as many as take the same time.
+        name: the direction of the test, such as ``new→old``.
+        query: folder of the job with the query embeddings.
+        gallery: folder of the job with the gallery embeddings.
+    """
+
+    name: str
+    query: str
+    gallery: str
+
+
+@dataclass(frozen=True)
+class Job:
+    """One folder of the benchmark, and how to fill it.
+
+    Attributes:
+        folder: where the results go; its name says what the job is.
+        seed: chooses the split and the initial weights.
+        tests: the tests that it runs.
+        training: how its model is trained; None if it trains no model.
+        adapter: how it maps another job's model; None if it maps none.
+        needs: folders of the jobs that must be finished first.
+        work: number of images that go through training, or that take the same time.
     """
 
     folder: str
     seed: int
-    tests: tuple[tuple[str, str, str], ...]
+    tests: tuple[JobTest, ...]
     training: Training | None = None
     adapter: Adaptation | None = None
     needs: tuple[str, ...] = ()
     work: int = 0
 
 
-def training_rows(labels: NDArray[np.int64], images: str, seed: int) -> NDArray[np.int64]:
-    """The rows of the training set that ``images`` names: old:SCENARIO, new:SCENARIO or share:X."""
-    side, _, which = images.partition(":")
+def training_rows(labels: NDArray[np.int64], part: str, seed: int) -> NDArray[np.int64]:
+    """Return the rows of a part of the training images.
+
+    Args:
+        labels: (images,) the class of each training image.
+        part: ``old:SCENARIO`` or ``new:SCENARIO`` for a side of a split, ``share:X`` for a share
+            of each class's images.
+        seed: chooses the split.
+    """
+    side, _, choice = part.partition(":")
     if side == "share":
-        return nested_split(labels, float(which), seed=DEFAULT_SEED + seed)
-    parts = split(labels, which, seed=DEFAULT_SEED + seed)
-    return parts.old if side == "old" else parts.new
+        return nested_split(labels, float(choice), seed=DEFAULT_SEED + seed)
+    sides = split(labels, choice, seed=DEFAULT_SEED + seed)
+    return sides.old if side == "old" else sides.new
 
 
 def make_jobs(grid: Grid, images: ImageSet) -> list[Job]:
-    """All jobs of a grid, each after those it needs; seed by seed."""
+    """Return all jobs of a grid, seed by seed, each job after those that it needs."""
     jobs: dict[str, Job] = {}
     for seed in grid.seeds:
         for scenario in grid.scenarios:
@@ -101,50 +124,54 @@ def make_jobs(grid: Grid, images: ImageSet) -> list[Job]:
 
 
 def select_jobs(jobs: Sequence[Job], only: Sequence[str]) -> list[Job]:
-    """The jobs that ``only`` names (a scenario, a method, both as a/b, a chain), with their needs.
+    """Return the jobs that ``only`` names, together with the jobs that they need.
 
-    Each part of a name must be a part of a job's folder: ``open-class/unibct``, ``chains``.
+    A name is a scenario, a method, both as ``open-class/unibct``, or ``chains``: each of its
+    parts must be a part of the job's folder. No names mean all jobs.
     """
     if not only:
         return list(jobs)
     by_folder = {job.folder: job for job in jobs}
-    wanted: set[str] = set()
+    selected: set[str] = set()
     for name in only:
         parts = set(name.split("/"))
-        found = [job.folder for job in jobs if parts <= set(job.folder.split("/"))]
-        if not found:
+        matching = [job.folder for job in jobs if parts <= set(job.folder.split("/"))]
+        if not matching:
             raise UserError(
                 f"--only {name}: this benchmark has no such cell; write one of its scenarios, one "
                 "of its methods, or both as in open-class/unibct (bct has no cell where the new "
                 "set has new classes)"
             )
-        wanted.update(found)
-    waiting = list(wanted)
-    while waiting:
-        needs = set(by_folder[waiting.pop()].needs) - wanted
-        wanted |= needs
-        waiting += needs
-    return [job for job in jobs if job.folder in wanted]
+        selected.update(matching)
+    unchecked = list(selected)
+    while unchecked:
+        needs = set(by_folder[unchecked.pop()].needs) - selected
+        selected |= needs
+        unchecked += needs
+    return [job for job in jobs if job.folder in selected]
 
 
 def old_folder(scenario: str, seed: int) -> str:
-    """The old model's job: one for the data scenarios, one for the class scenarios."""
+    """Return the folder of the old model; the data scenarios share one, as do the class ones."""
     return f"models/old-{SCENARIOS[scenario].sample}-seed{seed}"
 
 
 def free_folder(scenario: str, seed: int) -> str:
-    """The free model's job: trained on the scenario's new set without compatibility."""
+    """Return the folder of the free model, trained on the new set without compatibility."""
     new_set = "all" if SCENARIOS[scenario].new == "all" else scenario
     return f"models/free-{new_set}-seed{seed}"
 
 
 def cell_folder(scenario: str, method: str, seed: int) -> str:
-    """A cell's job."""
+    """Return the folder of a cell: one method in one scenario with one seed."""
     return f"cells/{scenario}/{method}/seed{seed}"
 
 
 def version_folder(method: str, seed: int, version: int) -> str:
-    """The job of a version in an upgrade chain; the first one is the data scenarios' old model."""
+    """Return the folder of a version in an upgrade chain.
+
+    The first version is the old model of the data scenarios.
+    """
     if version == 1:
         return old_folder("extended-data", seed)
     return f"chains/{method}/seed{seed}/v{version}"
@@ -156,8 +183,9 @@ def chain_test(query: int, gallery: int) -> str:
 
 
 def _scenario_jobs(grid: Grid, images: ImageSet, scenario: str, seed: int) -> list[Job]:
-    parts = split(images.labels, scenario, seed=DEFAULT_SEED + seed)
-    classes = [_classes(images, rows) for rows in (parts.old, parts.new)]
+    """Return the jobs of one scenario and seed: the old model, the free model and the cells."""
+    sides = split(images.labels, scenario, seed=DEFAULT_SEED + seed)
+    classes = [_classes(images, rows) for rows in (sides.old, sides.new)]
     if min(map(len, classes)) < 2:
         raise UserError(
             f"{grid.data} has {len(images.class_names)} classes to train on: too few for "
@@ -165,43 +193,58 @@ def _scenario_jobs(grid: Grid, images: ImageSet, scenario: str, seed: int) -> li
         )
     old_recipe, new_recipe = upgrade_recipes(grid.recipe, scenario, seed)
     old, free = old_folder(scenario, seed), free_folder(scenario, seed)
-    new_work = new_recipe.epochs * len(parts.new)
-    after_warmup = max(new_recipe.epochs - new_recipe.warmup_epochs, 0) * len(parts.new)
     jobs = [
         Job(
             old,
             seed,
-            ((OLD_SELF, old, old),),
+            (JobTest(OLD_SELF, old, old),),
             Training(f"old:{scenario}", old_recipe),
-            work=old_recipe.epochs * len(parts.old),
+            work=old_recipe.epochs * len(sides.old),
         ),
         Job(
             free,
             seed,
-            ((NEW_SELF, free, free),),
+            (JobTest(NEW_SELF, free, free),),
             Training(f"new:{scenario}", new_recipe.updated(warm_start=False)),
-            work=new_work,
+            work=new_recipe.epochs * len(sides.new),
         ),
     ]
-    for method in grid.methods:
-        cell = cell_folder(scenario, method, seed)
-        needs = (old, free)
-        if method == NO_METHOD:
-            tests = ((CROSS, free, old), (NEW_SELF, free, free))
-            jobs.append(Job(cell, seed, tests, needs=needs))
-        elif method in ADAPTERS:
-            tests = ((CROSS, cell, old), (NEW_SELF, free, free))
-            adapter = Adaptation(method, f"new:{scenario}", free, old)
-            # Two models embed the new set: a forward pass is a third of a training step.
-            work = 2 * len(parts.new) // 3
-            jobs.append(Job(cell, seed, tests, adapter=adapter, needs=needs, work=work))
-        elif _works_in(method, *classes):
-            training = Training(f"new:{scenario}", new_recipe, method, old)
-            shares = find_method(method).has_warmup and not new_recipe.warm_start
-            tests = ((CROSS, cell, old), (NEW_SELF, cell, cell))
-            work = after_warmup if shares else new_work
-            jobs.append(Job(cell, seed, tests, training, needs=needs, work=work))
+    jobs += [
+        _cell_job(scenario, method, seed, new_recipe, len(sides.new))
+        for method in grid.methods
+        if method == NO_METHOD or method in ADAPTERS or _works_in(method, *classes)
+    ]
     return jobs
+
+
+def _cell_job(scenario: str, method: str, seed: int, recipe: Recipe, images: int) -> Job:
+    """Return the job of one cell.
+
+    Args:
+        scenario: a name from ``SCENARIOS``.
+        method: a name from ``METHODS`` or ``ADAPTERS``.
+        seed: of the cell.
+        recipe: of the new model.
+        images: number of images in the new training set.
+    """
+    cell = cell_folder(scenario, method, seed)
+    old, free = old_folder(scenario, seed), free_folder(scenario, seed)
+    needs = (old, free)
+    if method == NO_METHOD:
+        tests = (JobTest(CROSS, free, old), JobTest(NEW_SELF, free, free))
+        return Job(cell, seed, tests, needs=needs)
+    if method in ADAPTERS:
+        tests = (JobTest(CROSS, cell, old), JobTest(NEW_SELF, free, free))
+        adapter = Adaptation(method, f"new:{scenario}", free, old)
+        # Two models embed the new set, and a forward pass is a third of a training step.
+        return Job(cell, seed, tests, adapter=adapter, needs=needs, work=2 * images // 3)
+    tests = (JobTest(CROSS, cell, old), JobTest(NEW_SELF, cell, cell))
+    training = Training(f"new:{scenario}", recipe, method, old)
+    epochs = recipe.epochs
+    if find_method(method).has_warmup and not recipe.warm_start:
+        # The warm-up is the same in all such methods, so the jobs share its result.
+        epochs = max(epochs - recipe.warmup_epochs, 0)
+    return Job(cell, seed, tests, training, needs=needs, work=epochs * images)
 
 
 def _classes(images: ImageSet, rows: NDArray[np.int64]) -> list[str]:
@@ -209,7 +252,7 @@ def _classes(images: ImageSet, rows: NDArray[np.int64]) -> list[str]:
 
 
 def _works_in(method: str, old_classes: Sequence[str], new_classes: Sequence[str]) -> bool:
-    """Whether a method can be used with these training sets (``bct`` cannot with new classes)."""
+    """Return whether a method can train on these classes (``bct`` cannot if some are new)."""
     try:
         find_method(method).check_classes(old_classes, new_classes)
     except UserError:
@@ -218,9 +261,11 @@ def _works_in(method: str, old_classes: Sequence[str], new_classes: Sequence[str
 
 
 def _chain_jobs(grid: Grid, images: ImageSet, method: str, seed: int) -> list[Job]:
-    """v1 knows 30 % of each class's images, the last version all, the others equal steps between.
+    """Return the jobs of an upgrade chain.
 
-    A version makes every test with itself on either side.
+    The first version learns from 30 % of each class's images and the last one from all; the shares
+    of the others are in equal steps between. A version runs every test between itself and the
+    versions before it.
     """
     first_recipe, last_recipe = upgrade_recipes(grid.recipe, "extended-data", seed)
     folders = [version_folder(method, seed, v) for v in range(1, grid.versions + 1)]
@@ -229,7 +274,7 @@ def _chain_jobs(grid: Grid, images: ImageSet, method: str, seed: int) -> list[Jo
         Job(
             folders[0],
             seed,
-            ((OLD_SELF, folders[0], folders[0]),),
+            (JobTest(OLD_SELF, folders[0], folders[0]),),
             Training("old:extended-data", first_recipe),
             work=first_recipe.epochs * len(first_rows),
         )
@@ -240,25 +285,27 @@ def _chain_jobs(grid: Grid, images: ImageSet, method: str, seed: int) -> list[Jo
         recipe = last_recipe
         if version < grid.versions:
             recipe = last_recipe.updated(seed=1000 * version + 2 * seed)
-        own, before = folders[version - 1], folders[: version - 1]
-        tests = [
-            pair
-            for number, other in enumerate(before, start=1)
-            for pair in (
-                (chain_test(version, number), own, other),
-                (chain_test(number, version), other, own),
-            )
-        ]
-        tests.append((chain_test(version, version), own, own))
+        earlier = folders[: version - 1]
         rows = training_rows(images.labels, f"share:{share}", seed)
         jobs.append(
             Job(
-                own,
+                folders[version - 1],
                 seed,
-                tuple(tests),
-                Training(f"share:{share}", recipe, method, before[-1]),
-                needs=tuple(before),
+                _version_tests(folders[version - 1], earlier),
+                Training(f"share:{share}", recipe, method, earlier[-1]),
+                needs=tuple(earlier),
                 work=recipe.epochs * len(rows),
             )
         )
     return jobs
+
+
+def _version_tests(folder: str, earlier: Sequence[str]) -> tuple[JobTest, ...]:
+    """Return the tests of a version against each earlier one, both ways, and its self test."""
+    version = len(earlier) + 1
+    tests: list[JobTest] = []
+    for number, other in enumerate(earlier, start=1):
+        tests.append(JobTest(chain_test(version, number), folder, other))
+        tests.append(JobTest(chain_test(number, version), other, folder))
+    tests.append(JobTest(chain_test(version, version), folder, folder))
+    return tuple(tests)

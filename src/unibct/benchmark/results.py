@@ -1,4 +1,4 @@
-"""What the jobs of a benchmark left, read back: values, samples, estimates, and a flat table."""
+"""Read the results of a benchmark's jobs back: values, bootstrap samples, estimates, and CSV."""
 
 import csv
 import io
@@ -14,6 +14,7 @@ import safetensors.numpy
 
 from unibct.arrays import Floats
 from unibct.benchmark.execution import SAMPLES_FILE, sample_name
+from unibct.benchmark.grid import Grid
 from unibct.benchmark.jobs import (
     Job,
     cell_folder,
@@ -22,7 +23,6 @@ from unibct.benchmark.jobs import (
     old_folder,
     version_folder,
 )
-from unibct.benchmark.plan import Grid
 from unibct.benchmark.workspace import RESULT_FILE, is_finished
 from unibct.errors import UserError
 from unibct.evaluation.criterion import Estimate, estimate
@@ -35,112 +35,134 @@ from unibct.methods.table import NO_METHOD
 
 @dataclass(frozen=True)
 class Measured:
-    """One metric of one test over the seeds that have it."""
+    """One metric of one test, or a difference of two, over the seeds.
 
-    values: Floats  # (seeds,)
-    samples: Floats  # (seeds, repeats)
+    Attributes:
+        values: (seeds,) the metric of each seed.
+        samples: (seeds, repeats) its bootstrap values; every seed draws the same classes.
+    """
+
+    values: Floats
+    samples: Floats
 
     def __sub__(self, other: "Measured") -> "Measured":
         return Measured(self.values - other.values, self.samples - other.samples)
 
     @property
     def estimate(self) -> Estimate:
-        """Mean and interval."""
+        """The mean over the seeds, with its interval."""
         return estimate(self.values, self.samples)
 
 
 @dataclass(frozen=True)
 class Results:
-    """The finished jobs of a grid, for seeds that are equally far."""
+    """The results of the finished jobs, for the seeds that have the same jobs finished.
+
+    Attributes:
+        grid: what is compared, with these seeds only.
+        out: the benchmark's folder.
+        by_job: what each finished job wrote to its result file, by the job's folder.
+        missing_jobs: how many jobs each other seed lacks; such seeds are left out.
+    """
 
     grid: Grid
     out: Path
-    found: dict[str, dict[str, Any]]  # by job folder
-    behind: dict[int, int]  # seeds that are left out -> jobs they lack
+    by_job: dict[str, dict[str, Any]]
+    missing_jobs: dict[int, int]
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """The seeds that are compared."""
+        return self.grid.seeds
 
     @cached_property
     def metrics(self) -> list[str]:
-        """The titles of the metrics, in the order of their table."""
-        first = next(iter(self.found.values()))
-        return list(next(iter(first["tests"].values()))["metrics"])
+        """The titles of the metrics with an interval that every test has, in their table's order.
+
+        Results of an earlier version may lack a metric.
+        """
+        tests = [test for result in self.by_job.values() for test in result["tests"].values()]
+        return [
+            metric
+            for metric in tests[0]["metrics"]
+            if find_metric(metric).sample is not None
+            and all(metric in test["metrics"] for test in tests)
+        ]
 
     @cached_property
     def deciding_metrics(self) -> list[str]:
-        """Those on which a verdict depends."""
+        """The metrics on which the verdict depends."""
         return [metric for metric in self.metrics if find_metric(metric).decides]
 
     @cached_property
     def scenarios(self) -> list[str]:
-        """The scenarios of which at least one cell is finished."""
+        """The scenarios that have at least one finished cell."""
         return [
             scenario
             for scenario in self.grid.scenarios
-            if any(self.has(scenario, method) for method in self.grid.methods)
+            if any(self.has_cell(scenario, method) for method in self.grid.methods)
         ]
 
-    def has(self, scenario: str, method: str) -> bool:
-        """Whether a cell is finished for every seed of the grid."""
-        return all(cell_folder(scenario, method, seed) in self.found for seed in self.grid.seeds)
-
-    def cross(self, scenario: str, method: str, metric: str) -> Measured:
-        """New queries in the old gallery."""
-        return self._over_seeds(
-            CROSS, metric, [cell_folder(scenario, method, s) for s in self.seeds]
-        )
-
-    def new_self(self, scenario: str, method: str, metric: str) -> Measured:
-        """The new model's self test."""
-        folders = [cell_folder(scenario, method, s) for s in self.seeds]
-        return self._over_seeds(NEW_SELF, metric, folders)
-
-    def old_self(self, scenario: str, metric: str) -> Measured:
-        """The old model's self test."""
-        return self._over_seeds(OLD_SELF, metric, [old_folder(scenario, s) for s in self.seeds])
-
-    def free_self(self, scenario: str, metric: str) -> Measured:
-        """The self test of a new model without compatibility: the upper bound."""
-        return self._over_seeds(NEW_SELF, metric, [free_folder(scenario, s) for s in self.seeds])
-
-    def versions(self, method: str, query: int, gallery: int, metric: str) -> Measured:
-        """A test between two versions of an upgrade chain."""
-        later = max(query, gallery)
-        name = OLD_SELF if later == 1 else chain_test(query, gallery)
-        folders = [version_folder(method, seed, later) for seed in self.seeds]
-        return self._over_seeds(name, metric, folders)
+    def has_cell(self, scenario: str, method: str) -> bool:
+        """Return whether a method in a scenario is finished for every seed."""
+        return all(cell_folder(scenario, method, seed) in self.by_job for seed in self.seeds)
 
     def has_chain(self, method: str) -> bool:
-        """Whether every version of a method's chain is finished for every seed."""
+        """Return whether every version of a method's chain is finished for every seed."""
         return all(
-            version_folder(method, seed, version) in self.found
+            version_folder(method, seed, version) in self.by_job
             for seed in self.seeds
             for version in range(1, self.grid.versions + 1)
         )
 
-    @property
-    def seeds(self) -> tuple[int, ...]:
-        """The grid's seeds."""
-        return self.grid.seeds
+    def cross(self, scenario: str, method: str, metric: str) -> Measured:
+        """Return a metric of the cross test: new queries in the old gallery."""
+        folders = [cell_folder(scenario, method, seed) for seed in self.seeds]
+        return self._over_seeds(CROSS, metric, folders)
+
+    def new_self(self, scenario: str, method: str, metric: str) -> Measured:
+        """Return a metric of the new model's self test."""
+        folders = [cell_folder(scenario, method, seed) for seed in self.seeds]
+        return self._over_seeds(NEW_SELF, metric, folders)
+
+    def old_self(self, scenario: str, metric: str) -> Measured:
+        """Return a metric of the old model's self test."""
+        folders = [old_folder(scenario, seed) for seed in self.seeds]
+        return self._over_seeds(OLD_SELF, metric, folders)
+
+    def free_self(self, scenario: str, metric: str) -> Measured:
+        """Return a metric of the free model's self test, the upper bound."""
+        folders = [free_folder(scenario, seed) for seed in self.seeds]
+        return self._over_seeds(NEW_SELF, metric, folders)
+
+    def between_versions(self, method: str, query: int, gallery: int, metric: str) -> Measured:
+        """Return a metric of the test between two versions of an upgrade chain."""
+        later = max(query, gallery)
+        test = OLD_SELF if later == 1 else chain_test(query, gallery)
+        folders = [version_folder(method, seed, later) for seed in self.seeds]
+        return self._over_seeds(test, metric, folders)
 
     def cost(self, scenario: str, method: str) -> dict[str, float] | None:
-        """Images per second and seconds of a training, of the seed that was least disturbed."""
-        folders = [cell_folder(scenario, method, s) for s in self.seeds]
+        """Return images per second and seconds of a training run, of the fastest seed."""
+        folders = [cell_folder(scenario, method, seed) for seed in self.seeds]
         if method == NO_METHOD:
-            folders = [free_folder(scenario, s) for s in self.seeds]
-        costs = [cost for f in folders if (cost := self.found.get(f, {}).get("cost"))]
+            folders = [free_folder(scenario, seed) for seed in self.seeds]
+        costs = [cost for f in folders if (cost := self.by_job.get(f, {}).get("cost"))]
         return max(costs, key=lambda cost: cost["images_per_second"], default=None)
 
     def _over_seeds(self, test: str, metric: str, folders: Sequence[str]) -> Measured:
-        values = [self.found[folder]["tests"][test]["metrics"][metric] for folder in folders]
+        """Return a metric of a test from the folders of the seeds' jobs."""
+        values = [self.by_job[folder]["tests"][test]["metrics"][metric] for folder in folders]
         samples = [self._samples(folder, sample_name(test, metric)) for folder in folders]
         return Measured(np.array(values), np.stack(samples).astype(np.float64))
 
     @cached_property
     def _samples_by_job(self) -> dict[str, dict[str, Floats]]:
-        """What has been read of the jobs' sample files."""
+        """The sample files that have been read, by job folder and name."""
         return {}
 
     def _samples(self, folder: str, name: str) -> Floats:
-        """Return (repeats,) bootstrap values that a job kept under ``name``."""
+        """Return the (repeats,) bootstrap values with this name in the samples file of a job."""
         path = self.out / folder / SAMPLES_FILE
         try:
             if folder not in self._samples_by_job:
@@ -153,66 +175,63 @@ class Results:
 
 
 def read_results(grid: Grid, jobs: Sequence[Job], out: Path) -> Results:
-    """The results of the jobs that are finished.
+    """Return the results of the finished jobs.
 
-    Seeds are compared only where they are equally far: the ones with most finished jobs are taken.
+    Seeds are comparable only if the same jobs are finished for each of them. So the results have
+    the seeds with the most finished jobs, and leave the others out.
     """
-    done: dict[int, dict[str, str]] = {seed: {} for seed in grid.seeds}  # name -> folder
-    for job in jobs:  # each after those it needs
-        own = done[job.seed]
-        if is_finished(out, job) and set(job.needs) <= set(own.values()):
-            own[job.folder.replace(f"seed{job.seed}", "")] = job.folder
-    furthest = set(max(done.values(), key=len))
-    seeds = tuple(seed for seed in grid.seeds if set(done[seed]) == furthest)
-    found = {
+    # Seed -> name of a job without its seed -> folder of the job.
+    finished: dict[int, dict[str, str]] = {seed: {} for seed in grid.seeds}
+    for job in jobs:  # each job comes after those that it needs
+        of_seed = finished[job.seed]
+        if is_finished(out, job) and set(job.needs) <= set(of_seed.values()):
+            of_seed[job.folder.replace(f"seed{job.seed}", "")] = job.folder
+    most_jobs = set(max(finished.values(), key=len))
+    seeds = tuple(seed for seed in grid.seeds if set(finished[seed]) == most_jobs)
+    by_job = {
         folder: read_json(out / folder / RESULT_FILE)
         for seed in seeds
-        for folder in done[seed].values()
+        for folder in finished[seed].values()
     }
-    behind = {seed: len(furthest - set(own)) for seed, own in done.items() if seed not in seeds}
-    results = Results(replace(grid, seeds=seeds), out, found, behind)
+    missing_jobs = {
+        seed: len(most_jobs - set(of_seed))
+        for seed, of_seed in finished.items()
+        if seed not in seeds
+    }
+    results = Results(replace(grid, seeds=seeds), out, by_job, missing_jobs)
     if not results.scenarios and not any(map(results.has_chain, grid.chain_methods)):
         raise UserError(
-            f"{out} holds no finished result of this benchmark yet ({len(found)} jobs, but no cell "
-            "and no chain); run it first"
+            f"{out} holds no finished result of this benchmark yet ({len(by_job)} jobs, but no "
+            "cell and no chain); run it first"
         )
     _require_same_models(results)
     return results
 
 
 def _require_same_models(results: Results) -> None:
-    """Refuse a test whose models have been trained anew since."""
-    for folder, result in results.found.items():
+    """Raise an error if a model was trained again after it was tested."""
+    for folder, result in results.by_job.items():
         for test in result["tests"].values():
-            prints = test.get("fingerprints", ())
-            for side, kept in zip(("query", "gallery"), prints, strict=False):
-                other = results.found.get(test[side], {}).get("fingerprint", kept)
-                if kept != other:
+            fingerprints = test.get("fingerprints", ())
+            for side, tested in zip(("query", "gallery"), fingerprints, strict=False):
+                current = results.by_job.get(test[side], {}).get("fingerprint", tested)
+                if tested != current:
                     raise UserError(
-                        f"{results.out / folder} was tested with a model that {test[side]} has no "
-                        f"more; remove {results.out / folder} and run the benchmark again"
+                        f"{results.out / folder} was tested with a model that {test[side]} no "
+                        f"longer has; remove {results.out / folder} and run the benchmark again"
                     )
 
 
 def as_csv(results: Results) -> str:
-    """A row for each test and metric of each job, for spreadsheets and data frames."""
+    """Return a row for each metric of each test of each job, for spreadsheets and data frames."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["job", "seed", "test", "query", "gallery", "metric", "value"])
-    for folder, result in results.found.items():
+    for folder, result in results.by_job.items():
         for name, test in result["tests"].items():
             values = {tar_name(float(far)): tar for far, tar in test["tar_at_far"].items()}
             values |= test["metrics"]
+            row = [folder, result["seed"], name, test["query"], test["gallery"]]
             for metric, value in values.items():
-                writer.writerow(
-                    [
-                        folder,
-                        result["seed"],
-                        name,
-                        test["query"],
-                        test["gallery"],
-                        metric,
-                        f"{value:.6f}",
-                    ]
-                )
+                writer.writerow([*row, metric, f"{value:.6f}"])
     return text.getvalue()

@@ -1,7 +1,10 @@
-"""A benchmark from its grid to its results; started again, it goes on where it was."""
+"""Plan a benchmark from its grid, run it, and read its results.
+
+A benchmark that was stopped continues when it is run again: finished jobs are not repeated.
+"""
 
 import os
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,11 +12,11 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from unibct.benchmark.forecast import forecast
+from unibct.benchmark.forecast import RunConditions, forecast_seconds
+from unibct.benchmark.grid import Grid
 from unibct.benchmark.jobs import Job, make_jobs, select_jobs
-from unibct.benchmark.plan import Grid
 from unibct.benchmark.results import Results, read_results
-from unibct.benchmark.workers import Board, last_line, run_jobs
+from unibct.benchmark.workers import Board, OnChange, last_line, run_jobs
 from unibct.benchmark.workspace import (
     JOB_FOLDERS,
     SETTINGS_FILE,
@@ -31,50 +34,49 @@ ERROR_FILE = "error.txt"
 
 
 class JobsFailedError(UserError):
-    """Some jobs of a benchmark failed; the others are finished and kept."""
+    """Raised if some jobs of a benchmark failed. The results of the others are kept."""
 
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A settled benchmark: its jobs, its folder, and with how many processes it runs.
+    """A benchmark that is ready to run.
 
     Attributes:
         workspace: grid, images and folder.
-        settings: what all results of its folder have in common.
+        settings: the settings that all results of its folder share.
         jobs: all jobs of the grid.
-        chosen: those that are to be run now.
-        workers: processes at work at the same time.
-        threads: of each.
+        chosen_jobs: the jobs to run now.
+        workers: number of processes that run at the same time.
+        threads: number of threads of each process.
     """
 
     workspace: Workspace
     settings: dict[str, Any]
     jobs: list[Job]
-    chosen: list[Job]
+    chosen_jobs: list[Job]
     workers: int
     threads: int
 
     @property
-    def left(self) -> list[Job]:
+    def unfinished_jobs(self) -> list[Job]:
         """The chosen jobs that are not finished."""
-        return [job for job in self.chosen if not is_finished(self.workspace.out, job)]
+        return [job for job in self.chosen_jobs if not is_finished(self.workspace.out, job)]
 
     def seconds_left(self) -> float:
-        """How long they should take."""
-        train, test = self.workspace.images
-        return forecast(
-            self.chosen,
-            self.workspace.out,
+        """Return how long the unfinished jobs will take, roughly."""
+        test_images = self.workspace.test_images
+        conditions = RunConditions(
             workers=self.workers,
             threads=self.threads,
-            classes=len(train.class_names),
-            test_images=len(test),
-            scores=len(self.workspace.split.query) * len(test.class_names),
             device=pick_device(self.workspace.device),
+            classes=len(self.workspace.all_training_images.class_names),
+            test_images=len(test_images),
+            scores=len(self.workspace.split.query) * len(test_images.class_names),
         )
+        return forecast_seconds(self.chosen_jobs, self.workspace.out, conditions)
 
     def results(self) -> Results:
-        """What is finished of the whole grid."""
+        """Return the results of all finished jobs of the grid."""
         return read_results(self.workspace.grid, self.jobs, self.workspace.out)
 
 
@@ -88,18 +90,20 @@ def plan_benchmark(
     read_images: bool = True,
     progress: Progress | None = None,
 ) -> Benchmark:
-    """Settle what will run; what cannot work is refused now rather than hours later.
+    """Return a benchmark that is ready to run.
+
+    Everything that can be checked is checked here, before hours of training.
 
     Args:
         grid: what is compared.
         out: the benchmark's folder.
-        only: run only these cells (and what they need); see ``select_jobs``.
-        workers: processes at work at the same time; by default one for each core, or a single
-            one on a GPU.
+        only: run only these cells and the jobs that they need; see ``select_jobs``.
+        workers: number of processes that run at the same time; by default one per core, or one
+            on a GPU.
         device: ``auto``, ``cpu``, ``cuda``, …
-        read_images: read every image once, to find unreadable and changed ones; a report needs
-            them no more.
-        progress: told of each image.
+        read_images: read every image once, to find unreadable and changed ones. A report alone
+            does not need this.
+        progress: reports progress per image.
     """
     on_cpu = pick_device(device).type == "cpu"
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
@@ -109,66 +113,65 @@ def plan_benchmark(
     if workers < 1:
         raise UserError(f"at least one worker is needed, not {workers}")
     if grid.skip_bad:
-        grid.open(progress)  # says what is left out
+        grid.open(progress)  # reports the images that are left out
     workspace = Workspace(grid, Path(out), device)
     settings = benchmark_settings(workspace)
     require_same_benchmark(workspace, settings)
-    jobs = make_jobs(grid, workspace.images[0])
-    chosen = select_jobs(jobs, only)
-    _ = workspace.split, workspace.far  # test images that cannot be searched
+    jobs = make_jobs(grid, workspace.all_training_images)
+    chosen_jobs = select_jobs(jobs, only)
+    _ = workspace.split, workspace.far  # raise an error if the test images cannot be searched
     if read_images:
-        settings |= workspace.read_all(progress)
+        settings |= workspace.pixel_digests(progress)
         require_same_benchmark(workspace, settings)
-    return Benchmark(workspace, settings, jobs, chosen, workers, _threads(cores // workers))
+    threads = _threads_per_worker(cores // workers)
+    return Benchmark(workspace, settings, jobs, chosen_jobs, workers, threads)
 
 
-def run_benchmark(
-    benchmark: Benchmark, changed: Callable[[Board, Job | None], None] = lambda board, job: None
-) -> Results:
-    """Run what is left, and read all results.
+def run_benchmark(benchmark: Benchmark, on_change: OnChange = lambda board, job: None) -> Results:
+    """Run the unfinished jobs, and return the results of all finished jobs.
 
     Args:
-        benchmark: what ``plan_benchmark`` settled.
-        changed: told of every change; see ``run_jobs``.
+        benchmark: made by ``plan_benchmark``.
+        on_change: called when a job begins or ends; see ``run_jobs``.
 
     Raises:
         JobsFailedError: some jobs failed; ``benchmark.results()`` has the others.
     """
     workspace = benchmark.workspace
 
-    def noted(board: Board, job: Job | None) -> None:
+    def write_errors(board: Board, job: Job | None) -> None:
         if job is not None:
-            _note_error(workspace.out / job.folder / ERROR_FILE, board.errors.get(job.folder))
-        changed(board, job)
+            _write_error(workspace.out / job.folder / ERROR_FILE, board.errors.get(job.folder))
+        on_change(board, job)
 
     with _locked(workspace.out):
         for folder in JOB_FOLDERS:
             sweep(workspace.out / folder)
         if not (workspace.out / SETTINGS_FILE).is_file():
-            pixels = {} if "pixels" in benchmark.settings else workspace.read_all()
-            write_json(workspace.out / SETTINGS_FILE, benchmark.settings | pixels)
+            digests = {} if "pixels" in benchmark.settings else workspace.pixel_digests()
+            write_json(workspace.out / SETTINGS_FILE, benchmark.settings | digests)
         board = run_jobs(
             workspace,
-            benchmark.chosen,
+            benchmark.chosen_jobs,
             workers=benchmark.workers,
             threads=benchmark.threads,
-            changed=noted,
+            on_change=write_errors,
         )
     if board.errors:
         folder, message = next(iter(board.errors.items()))
-        lost = sum(state == "left out" for state in board.states.values())
+        left_out = sum(state == "left out" for state in board.states.values())
         raise JobsFailedError(
-            f"{len(board.errors)} of {len(board.jobs)} jobs failed and {lost} more were left out; "
-            f"the rest is kept, and the same command tries them again; first {folder}: "
-            f"{last_line(message)} "
-            f"(all of it: {workspace.out / folder / ERROR_FILE})"
+            f"{len(board.errors)} of {len(board.jobs)} jobs failed and {left_out} more were left "
+            "out because they need one of them; the results of the others are kept, and the same "
+            f"command tries these again; the first error is in {folder}: {last_line(message)} "
+            f"(full message: {workspace.out / folder / ERROR_FILE})"
         )
     return benchmark.results()
 
 
 @contextmanager
 def _locked(out: Path) -> Generator[None]:
-    """One process at a time; the lock goes with the process, however it ends."""
+    """Lock the folder for this process; the lock ends with the process, even if it is killed."""
     out.mkdir(parents=True, exist_ok=True)
     lock = FileLock(out / ".lock", blocking=False)
     try:
@@ -183,16 +186,16 @@ def _locked(out: Path) -> Generator[None]:
         lock.release()
 
 
-def _note_error(path: Path, message: str | None) -> None:
-    """Keep what went wrong with a job beside it, until it is tried again."""
+def _write_error(path: Path, message: str | None) -> None:
+    """Write the error of a job to its folder, or remove an earlier one if there is no error."""
     if message is None:
         path.unlink(missing_ok=True)
     else:
         write_text(path, message.strip() + "\n")
 
 
-def _threads(share: int) -> int:
-    """A worker's share of the cores, or fewer where the user wants fewer."""
-    wanted = os.environ.get("OMP_NUM_THREADS", "")
-    most = int(wanted) if wanted.isdecimal() else share
-    return max(min(share, most), 1)
+def _threads_per_worker(cores: int) -> int:
+    """Return the threads of a worker that has so many cores, or fewer if the user set fewer."""
+    variable = os.environ.get("OMP_NUM_THREADS", "")
+    limit = int(variable) if variable.isdecimal() else cores
+    return max(min(cores, limit), 1)

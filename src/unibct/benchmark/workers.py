@@ -1,8 +1,8 @@
-"""Worker processes that run jobs side by side, each job after those it needs.
+"""Worker processes that run several jobs at the same time, each job after those that it needs.
 
-Each worker is a process of its own with a fixed number of threads: on a few cores, one-threaded
-workers are faster than one process with all threads. A worker ends with its parent, however the
-parent ends, so that a benchmark that was killed can be started again at once.
+Each worker is a process with a fixed number of threads. On a few cores, several workers with one
+thread each are faster than one process with all threads. A worker ends when its parent ends, even
+if the parent is killed, so that a killed benchmark can be started again at once.
 """
 
 import multiprocessing
@@ -24,22 +24,31 @@ from unibct.data.loader import MEMORY_VARIABLE, pixel_memory
 from unibct.errors import UserError
 from unibct.progress import Advance
 
+OnChange: TypeAlias = Callable[["Board", Job | None], None]
 State: TypeAlias = Literal["waiting", "running", "finished", "failed", "left out"]
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 @dataclass
 class Board:
-    """Where every job stands; what the live table shows."""
+    """The state of every job, by the job's folder. The live table shows it.
+
+    Attributes:
+        jobs: all jobs, each after those that it needs.
+        states: the state of each job.
+        trained_images: number of images that each running job has trained on so far.
+        rates: images per second of each running job.
+        errors: the message of each failed job.
+    """
 
     jobs: Sequence[Job]
     states: dict[str, State] = field(default_factory=dict[str, State])
-    done: dict[str, int] = field(default_factory=dict[str, int])  # images of running jobs
+    trained_images: dict[str, int] = field(default_factory=dict[str, int])
     rates: dict[str, float] = field(default_factory=dict[str, float])
     errors: dict[str, str] = field(default_factory=dict[str, str])
 
-    def ready(self) -> Job | None:
-        """The first waiting job whose needs are finished."""
+    def next_ready(self) -> Job | None:
+        """Return the first waiting job whose needs are finished, or None."""
         for job in self.jobs:
             if self.states[job.folder] == "waiting" and all(
                 self.states.get(need, "finished") == "finished" for need in job.needs
@@ -48,35 +57,35 @@ class Board:
         return None
 
     def fail(self, job: Job, message: str) -> None:
-        """Note an error, and leave out what would need the job."""
+        """Record the error of a job, and leave out every job that needs it."""
         self.states[job.folder] = "failed"
         self.errors[job.folder] = message
-        lost = {job.folder}
+        unavailable = {job.folder}
         for other in self.jobs:
-            if lost & set(other.needs) and self.states[other.folder] == "waiting":
+            if unavailable & set(other.needs) and self.states[other.folder] == "waiting":
                 self.states[other.folder] = "left out"
-                lost.add(other.folder)
+                unavailable.add(other.folder)
 
     @property
     def work_left(self) -> int:
-        """Images through training that are still to come."""
-        left = sum(
+        """The number of images that have yet to go through training."""
+        unfinished = sum(
             job.work for job in self.jobs if self.states[job.folder] in ("waiting", "running")
         )
-        return max(left - sum(self.done.values()), 0)
+        return max(unfinished - sum(self.trained_images.values()), 0)
 
 
 def last_line(message: str) -> str:
-    """The line of a traceback, or of any message, that says what was wrong."""
+    """Return the last line of a message; in a traceback it says what went wrong."""
     return message.strip().splitlines()[-1]
 
 
 @dataclass
 class Worker:
-    """A process, the pipe to it, and the job it is at."""
+    """A process, the pipe to it, and the job that it is running."""
 
     process: SpawnProcess
-    pipe: Any  # a Connection, of one kind or another
+    pipe: Any  # a Connection, whose type depends on the system
     job: Job | None = None
 
 
@@ -86,43 +95,49 @@ def run_jobs(
     *,
     workers: int,
     threads: int,
-    changed: Callable[[Board, Job | None], None],
+    on_change: OnChange,
 ) -> Board:
-    """Run every job that is not finished.
+    """Run every job that is not finished. A failed job stops only the jobs that need it.
 
     Args:
         workspace: grid, images and folder.
-        jobs: each after those it needs.
-        workers: processes at work at the same time.
-        threads: of each.
-        changed: called when a job begins or ends (with that job), and every half second.
+        jobs: each after those that it needs.
+        workers: number of processes that run at the same time.
+        threads: number of threads of each process.
+        on_change: called with the board and a job when the job begins or ends, and with the board
+            and None every half second.
 
     Returns:
-        Where every job stands at the end; a failed one stops only those that need it.
+        The state of every job at the end.
     """
     board = Board(jobs)
     for job in jobs:
         board.states[job.folder] = "finished" if is_finished(workspace.out, job) else "waiting"
-    changed(board, None)
-    with Crew(workspace, workers, threads) as crew:
+    on_change(board, None)
+    with WorkerPool(workspace, workers, threads) as pool:
         while True:
-            while (job := board.ready()) is not None and crew.give(job):
+            while (job := board.next_ready()) is not None and pool.assign(job):
                 board.states[job.folder] = "running"
-                changed(board, job)
-            if not (busy := crew.busy):
+                on_change(board, job)
+            if not (busy := pool.busy):
                 break
-            heard = wait([w.pipe for w in busy] + [w.process.sentinel for w in busy], timeout=0.5)
+            signalled = wait(
+                [w.pipe for w in busy] + [w.process.sentinel for w in busy], timeout=0.5
+            )
             for worker in busy:
-                heard_of = worker.pipe in heard or worker.process.sentinel in heard
-                if heard_of and not _listen(worker, board, changed):
-                    crew.dismiss(worker)
-            changed(board, None)
-    changed(board, None)
+                has_news = worker.pipe in signalled or worker.process.sentinel in signalled
+                if has_news and not _receive(worker, board, on_change):
+                    pool.discard(worker)
+            on_change(board, None)
+    on_change(board, None)
     return board
 
 
-def _listen(worker: Worker, board: Board, changed: Callable[[Board, Job | None], None]) -> bool:
-    """Take in what a worker says; one that has died fails its job, and the answer is False."""
+def _receive(worker: Worker, board: Board, on_change: OnChange) -> bool:
+    """Read one message of a worker onto the board, and return whether the worker is alive.
+
+    If it has died, its job has failed.
+    """
     job = worker.job
     assert job is not None
     try:
@@ -135,83 +150,90 @@ def _listen(worker: Worker, board: Board, changed: Callable[[Board, Job | None],
     else:
         alive = True
         if kind == "progress":
-            board.done[job.folder], board.rates[job.folder] = value
+            board.trained_images[job.folder], board.rates[job.folder] = value
             return alive
         if kind == "failed":
             board.fail(job, value)
         else:
             board.states[job.folder] = "finished"
-    board.done.pop(job.folder, None)
+    board.trained_images.pop(job.folder, None)
     board.rates.pop(job.folder, None)
     worker.job = None
-    changed(board, job)
+    on_change(board, job)
     return alive
 
 
-class Crew:
-    """The workers: started when there is a job for them, replaced when they die."""
+class WorkerPool:
+    """The workers. They are started when there is a job for them and replaced if they die.
 
-    def __init__(self, workspace: Workspace, most: int, threads: int) -> None:
-        self._bench = replace(workspace)  # without the images that this process has opened
-        self._most = most
+    Args:
+        workspace: grid, images and folder.
+        size: the largest number of workers.
+        threads: number of threads of each worker.
+    """
+
+    def __init__(self, workspace: Workspace, size: int, threads: int) -> None:
+        self._workspace = replace(workspace)  # without the images that this process has opened
+        self._size = size
         self._threads = threads
         self._workers: list[Worker] = []
 
-    def __enter__(self) -> "Crew":
+    def __enter__(self) -> "WorkerPool":
         return self
 
     def __exit__(self, *_: object) -> None:
         for worker in self._workers:
-            worker.process.terminate()  # every file is written whole or not at all
+            worker.process.terminate()  # safe: files are written whole or not at all
         for worker in self._workers:
             worker.process.join()
 
     @property
     def busy(self) -> list[Worker]:
-        """Those that are at a job."""
+        """The workers that are running a job."""
         return [worker for worker in self._workers if worker.job is not None]
 
-    def give(self, job: Job) -> bool:
-        """Hand a job to a free worker; False if there is none."""
+    def assign(self, job: Job) -> bool:
+        """Send a job to a free worker, and return False if there is none."""
         for worker in [worker for worker in self._workers if worker.job is None]:
             try:
                 worker.pipe.send(job)
-            except OSError:  # it died while it had nothing to do
-                self.dismiss(worker)
+            except OSError:  # it died while it was idle
+                self.discard(worker)
             else:
                 worker.job = job
                 return True
-        if len(self._workers) >= self._most:
+        if len(self._workers) >= self._size:
             return False
         worker = self._start()
         worker.job = job
-        with suppress(OSError):  # dead already: whoever listens to it will know
+        with suppress(OSError):  # if it is dead already, _receive will find out
             worker.pipe.send(job)
         self._workers.append(worker)
         return True
 
-    def dismiss(self, worker: Worker) -> None:
-        """Forget one that has died."""
+    def discard(self, worker: Worker) -> None:
+        """Remove a worker that has died."""
         self._workers.remove(worker)
         worker.pipe.close()
         worker.process.join()
 
     def _start(self) -> Worker:
         context = multiprocessing.get_context("spawn")
-        ours, theirs = context.Pipe()
-        arguments = (self._bench, theirs, self._threads)
+        own_end, worker_end = context.Pipe()
+        arguments = (self._workspace, worker_end, self._threads)
         process = context.Process(target=_work, args=arguments, daemon=True)
-        with _environment(  # read when it starts
+        with _environment(  # the process reads these variables when it starts
             dict.fromkeys(_THREAD_VARIABLES, str(self._threads))
-            | {MEMORY_VARIABLE: str(pixel_memory() // self._most)}
+            | {MEMORY_VARIABLE: str(pixel_memory() // self._size)}
         ):
             process.start()
-        theirs.close()
-        return Worker(process, ours)
+        worker_end.close()
+        return Worker(process, own_end)
 
 
 @contextmanager
 def _environment(changes: dict[str, str]) -> Generator[None]:
+    """Change environment variables inside the ``with`` block."""
     before = {name: os.environ.get(name) for name in changes}
     os.environ.update(changes)
     try:
@@ -225,10 +247,10 @@ def _environment(changes: dict[str, str]) -> Generator[None]:
 
 
 def _work(workspace: Workspace, pipe: Any, threads: int) -> None:
-    """A worker's life: run the jobs that it is sent."""
+    """Run the jobs that arrive through the pipe, until it is closed; the main of a worker."""
     import torch
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # on Ctrl-C the parent ends its workers
     threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(threads)
     while True:
@@ -247,6 +269,7 @@ def _work(workspace: Workspace, pipe: Any, threads: int) -> None:
 
 
 def _end_with_parent() -> None:
+    """Wait for the parent process to end, then end this one."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         wait([parent.sentinel])
@@ -254,7 +277,7 @@ def _end_with_parent() -> None:
 
 
 class _Reporter:
-    """Tells the parent how far a job's training is."""
+    """Progress that sends the parent the number of images that a job has trained on."""
 
     def __init__(self, pipe: Any, job: Job) -> None:
         self._pipe = pipe
@@ -264,11 +287,12 @@ class _Reporter:
     def task(
         self, label: str, total: int, unit: str = "images", *, done: int = 0, weight: float = 1.0
     ) -> Generator[Advance]:
-        """Report the training's images, now and then."""
+        """Report the images of the training, at most twice a second."""
         import time
 
         begin = last = time.monotonic()
-        before = max(done - (total - self._job.work), 0)  # a shared warm-up is not this job's work
+        # A warm-up that the job shares with others is not part of its own work.
+        done_before = max(done - (total - self._job.work), 0)
         count = 0
 
         def advance(units: int) -> None:
@@ -277,9 +301,9 @@ class _Reporter:
             now = time.monotonic()
             if weight == 1 and now - last > 0.5:
                 last = now
-                self._pipe.send(("progress", (before + count, count / (now - begin))))
+                self._pipe.send(("progress", (done_before + count, count / (now - begin))))
 
         yield advance
 
     def note(self, text: str) -> None:
-        """Nothing worth the parent's attention."""
+        """Do nothing: the parent shows no messages."""

@@ -1,4 +1,8 @@
-"""A benchmark's folder and images: what every job of a process uses."""
+"""The folder and the images of a benchmark, which its jobs share.
+
+The names of the files in the folder are here too, and the check that a folder belongs to the
+benchmark that wants to use it.
+"""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -6,8 +10,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from unibct.arrays import Floats
+from unibct.benchmark.grid import Grid
 from unibct.benchmark.jobs import Job, training_rows
-from unibct.benchmark.plan import Grid
 from unibct.data.image_set import ImageSet
 from unibct.data.loader import read_pixels
 from unibct.distributed.device import pick_device
@@ -31,91 +35,112 @@ JOB_FOLDERS = ("models", "cells", "chains", CACHE)
 
 @dataclass(frozen=True)
 class Workspace:
-    """A grid with its images and its folder: what every job of a process uses."""
+    """A grid with its folder and its images. Each process opens the images when it needs them.
+
+    Attributes:
+        grid: what is compared.
+        out: the benchmark's folder.
+        device: ``auto``, ``cpu``, ``cuda``, …
+    """
 
     grid: Grid
     out: Path
     device: str = "auto"
 
     @cached_property
-    def images(self) -> tuple[ImageSet, ImageSet]:
-        """Training and test images."""
+    def _image_sets(self) -> tuple[ImageSet, ImageSet]:
         return self.grid.open()
+
+    @property
+    def all_training_images(self) -> ImageSet:
+        """The images from which every job takes its part."""
+        return self._image_sets[0]
+
+    @property
+    def test_images(self) -> ImageSet:
+        """The images of every test; no model has seen their classes."""
+        return self._image_sets[1]
 
     @cached_property
     def split(self) -> GallerySplit:
-        """The gallery's images and the queries: the same in every test."""
-        return split_gallery(self.images[1].labels)
+        """The gallery's images and the queries, the same in every test."""
+        return split_gallery(self.test_images.labels)
 
     @cached_property
     def far(self) -> float:
-        """The headline's false accept rate."""
-        return headline_far(len(self.images[1].class_names))
+        """The false accept rate of the headline TAR."""
+        return headline_far(len(self.test_images.class_names))
 
-    def training_images(self, images: str, seed: int) -> ImageSet:
-        """The part of the training images that a job names."""
-        return self.images[0].select(training_rows(self.images[0].labels, images, seed))
+    def training_images(self, part: str, seed: int) -> ImageSet:
+        """Return the training images of a part; see ``training_rows`` for its name."""
+        images = self.all_training_images
+        return images.select(training_rows(images.labels, part, seed))
 
     def model(self, folder: str) -> Model:
-        """The model that another job trained."""
+        """Load the model of a finished job."""
         return load_model(self.out / folder / MODEL, device=pick_device(self.device))
 
     def embeddings(self, folder: str) -> Embeddings:
-        """The test embeddings that another job left."""
+        """Open the test embeddings of a finished job."""
         return open_embeddings(self.out / folder / EMBEDDINGS)
 
     def vectors(self, folder: str) -> Floats:
-        """Their vectors, in the order of the test images."""
-        return self.embeddings(folder).rows_of(self.images[1])
+        """Return (test images, dim) embeddings of a finished job, in the order of the images."""
+        return self.embeddings(folder).rows_of(self.test_images)
 
-    def read_all(self, progress: Progress | None = None) -> dict[str, str]:
-        """Read every image once; an unreadable one is refused. What names all their pixels."""
+    def pixel_digests(self, progress: Progress | None = None) -> dict[str, str]:
+        """Read every image once and return a digest of all pixels, per image set.
+
+        An unreadable image raises an error.
+        """
         size = find_architecture(self.grid.recipe.architecture).input.size
         digests = [
-            read_pixels(images, *size, memory=0, progress=progress).digest for images in self.images
+            read_pixels(images, *size, memory=0, progress=progress).digest
+            for images in self._image_sets
         ]
         return dict(zip(("pixels", "test_pixels"), digests, strict=True))
 
 
 def is_finished(out: Path, job: Job) -> bool:
-    """Whether a job's result is there."""
+    """Return whether a job has written its result."""
     return (out / job.folder / RESULT_FILE).is_file()
 
 
 def benchmark_settings(workspace: Workspace) -> dict[str, Any]:
-    """What all results of a folder have in common; ``Workspace.read_all`` adds the pixels."""
+    """Return the settings that all results of a folder share, without the pixel digests."""
     return workspace.grid.settings() | {
-        "images": workspace.images[0].digest,
-        "test_images": workspace.images[1].digest,
+        "images": workspace.all_training_images.digest,
+        "test_images": workspace.test_images.digest,
     }
 
 
-def require_same_benchmark(workspace: Workspace, wanted: dict[str, Any]) -> None:
-    """Refuse a folder that is about something else."""
+def require_same_benchmark(workspace: Workspace, settings: dict[str, Any]) -> None:
+    """Raise an error if the folder holds a benchmark with other settings."""
     path = workspace.out / SETTINGS_FILE
     if not path.is_file():
         return
-    kept = _flat(read_json(path))
-    for key, value in _flat(wanted).items():
-        if key not in kept:
+    stored_settings = _flat(read_json(path))
+    for key, value in _flat(settings).items():
+        if key not in stored_settings:
             raise UserError(
-                f"{workspace.out} was made by an earlier version, which did not keep the {key}; "
+                f"{workspace.out} was made by an earlier version, which did not record the {key}; "
                 "choose another --out or remove it"
             )
-        if kept[key] != value:
-            differs = f"its {key} is {kept[key]!r}, not {value!r}"
+        if stored_settings[key] != value:
+            difference = f"its {key} is {stored_settings[key]!r}, not {value!r}"
             if "images" in key:
-                differs = "it was made from other images, or other classes"
+                difference = "it was made from other images, or other classes"
             elif "pixels" in key:
-                differs = "some of its images have changed since"
+                difference = "some of its images have changed since"
             raise UserError(
-                f"{workspace.out} holds another benchmark: {differs}; "
+                f"{workspace.out} holds another benchmark: {difference}; "
                 "choose another --out or remove it"
             )
 
 
 def _flat(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings with each number of the recipe under a key such as ``recipe.eta``."""
     recipe = cast(dict[str, Any], settings.get("recipe", {}))
-    return {f"recipe.{k}": v for k, v in recipe.items()} | {
-        k: v for k, v in settings.items() if k != "recipe"
+    return {f"recipe.{key}": value for key, value in recipe.items()} | {
+        key: value for key, value in settings.items() if key != "recipe"
     }

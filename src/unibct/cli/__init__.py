@@ -1,9 +1,13 @@
-"""The command line: each command parses, calls one function and prints.
+"""The command line: each command parses its arguments, calls one function and prints.
 
-No logic lives here: what a command does can be done from Python as well.
+There is no logic here: whatever a command does can be done from Python as well.
 """
 
-from unibct.cli import benchmark, data, evaluation, examples, models  # they register commands
+# Importing a module registers its commands. The help lists them in this order.
+# isort: off
+from unibct.cli import examples, data, models, evaluation, benchmark
+# isort: on
+
 from unibct.cli.entry import main
 
 __all__ = ["benchmark", "data", "evaluation", "examples", "main", "models"]

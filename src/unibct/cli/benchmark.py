@@ -2,7 +2,7 @@
 
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,8 +15,9 @@ from unibct.cli.options import (
     SetOption,
     SkipOption,
     app,
-    names,
-    number,
+    examples,
+    parse_number,
+    split_names,
 )
 from unibct.errors import UserError
 from unibct.methods.table import DEFAULT_METHOD
@@ -24,12 +25,13 @@ from unibct.methods.table import DEFAULT_METHOD
 if TYPE_CHECKING:
     from unibct.benchmark.run import Benchmark
 
-TrainingData = Annotated[str, typer.Argument(metavar="[DATA]", help="training images")]
+TrainingData = Annotated[str, typer.Argument(metavar="DATA", help="the training images")]
 TestOption = Annotated[
     str | None,
     typer.Option(
         metavar="DATA",
-        help="test images of other classes  [default: glyphs:test, or 30 % of DATA's classes]",
+        help="test images of other classes  [default: glyphs:test for the embedded images, else "
+        "30 % of DATA's classes are held out]",
     ),
 ]
 ScenariosOption = Annotated[
@@ -39,39 +41,56 @@ MethodsOption = Annotated[
     str | None,
     typer.Option(
         metavar="A,B",
-        help=f"{METHOD_NAMES}, {ADAPTER_NAMES}, or paper, all  [default: paper,{DEFAULT_METHOD}]",
+        help=f"{METHOD_NAMES}, {ADAPTER_NAMES}, or the groups paper, all  "
+        f"[default: paper,{DEFAULT_METHOD}]",
     ),
 ]
 SeedsOption = Annotated[
     str | None,
-    typer.Option(metavar="0,1,2", help="each: a split and weights  [default: 0,1,2]"),
+    typer.Option(
+        metavar="0,1,2", help="each seed chooses a split and initial weights  [default: 0,1,2]"
+    ),
 ]
 ChainOption = Annotated[
     str | None,
     typer.Option(
-        metavar="A,B|none", help="upgrade chains by these methods  [default: unibct,unibct-plus]"
+        metavar="A,B|none",
+        help="train upgrade chains, v1 to v3, with these methods  [default: unibct,unibct-plus]",
     ),
 ]
 OnlyOption = Annotated[
     list[str] | None,
-    typer.Option(metavar="CELL", help="run only this: a scenario, a method, or a/b"),
+    typer.Option(
+        metavar="CELL",
+        help="run only a part: a scenario, a method, SCENARIO/METHOD, or chains; may be repeated",
+    ),
 ]
 QuickOption = Annotated[
-    bool, typer.Option("--quick", help="two scenarios, one seed, no chain, by default")
+    bool,
+    typer.Option("--quick", help="smaller defaults: two scenarios, one seed, no upgrade chain"),
 ]
-OutOption = Annotated[Path, typer.Option(help="folder for all results")]
+OutOption = Annotated[Path, typer.Option(help="folder for the results and the report")]
 WorkersOption = Annotated[
-    int | None, typer.Option(min=1, help="processes side by side  [default: one per core]")
+    int | None, typer.Option(min=1, help="jobs to run at the same time  [default: one per core]")
 ]
 DryRunOption = Annotated[
-    bool, typer.Option("--dry-run", help="say what would run, and for how long")
+    bool, typer.Option("--dry-run", help="print what would run and how long it would take")
 ]
 ReportOnlyOption = Annotated[
-    bool, typer.Option("--report-only", help="make the report from what is finished")
+    bool,
+    typer.Option("--report-only", help="write the report from the finished jobs, and run nothing"),
 ]
 
 
-@app.command("benchmark")
+@app.command(
+    "benchmark",
+    epilog=examples(
+        "unibct benchmark --dry-run",
+        "unibct benchmark --quick",
+        "unibct benchmark photos/ --methods unibct,unibct-plus --seeds 0,1,2,3,4",
+        "unibct benchmark --only open-class/unibct",
+    ),
+)
 def benchmark_command(
     data: TrainingData = "glyphs:train",
     test: TestOption = None,
@@ -90,17 +109,13 @@ def benchmark_command(
     report_only: ReportOnlyOption = False,
     device: DeviceOption = "auto",
 ) -> None:
-    """Compare every method in every scenario over several seeds.
+    """Compare methods in several scenarios over several seeds.
 
-    Each cell (scenario, method, seed) is a folder; a finished one is never run again, and a
-    benchmark that was stopped goes on when the same command is given. Writes report.html,
-    report.md and results.csv.
-
-    Examples: unibct benchmark --dry-run
-
-    unibct benchmark photos/ --recipe my.toml --methods unibct,unibct-plus --seeds 0,1,2,3,4
+    Each combination of scenario, method and seed is a job with its own folder. A finished job
+    never runs again: if the benchmark is stopped, run the same command to continue. Writes
+    report.html, report.md and results.csv.
     """
-    from unibct.benchmark.plan import make_grid
+    from unibct.benchmark.grid import make_grid
     from unibct.benchmark.run import plan_benchmark
     from unibct.progress import terminal_progress
     from unibct.report.terminal import print_plan
@@ -111,16 +126,21 @@ def benchmark_command(
         test=test,
         recipe=load_recipe(recipe, set_ or ()),
         quick=quick,
-        scenarios=names(scenarios),
-        methods=names(methods),
-        seeds=[number(seed, "--seeds") for seed in names(seeds)],
-        chain=None if chain is None else [name for name in names(chain) if name != "none"],
+        scenarios=split_names(scenarios),
+        methods=split_names(methods),
+        seeds=[parse_number(seed, "--seeds") for seed in split_names(seeds)],
+        chain=None if chain is None else [name for name in split_names(chain) if name != "none"],
         skip_bad=skip_bad_images,
     )
-    options: dict[str, Any] = {"only": only or (), "workers": workers, "device": device}
     with terminal_progress() as progress:
         benchmark = plan_benchmark(
-            grid, out, read_images=not report_only, progress=progress, **options
+            grid,
+            out,
+            only=only or (),
+            workers=workers,
+            device=device,
+            read_images=not report_only,
+            progress=progress,
         )
     if dry_run:
         print_plan(benchmark)
@@ -129,9 +149,9 @@ def benchmark_command(
 
 
 def _run_and_report(benchmark: "Benchmark", out: Path, *, report_only: bool) -> None:
-    """Run what is left, unless the report alone is wanted, and write the report."""
+    """Run the unfinished jobs, unless only the report is wanted, and write the report."""
     from unibct.benchmark.run import JobsFailedError, run_benchmark
-    from unibct.report.live import watched
+    from unibct.report.live import live_progress
     from unibct.report.pages.benchmark import write_benchmark_report
     from unibct.report.terminal import print_benchmark
 
@@ -139,8 +159,8 @@ def _run_and_report(benchmark: "Benchmark", out: Path, *, report_only: bool) -> 
         results = benchmark.results()
     else:
         try:
-            with watched(benchmark) as changed:
-                results = run_benchmark(benchmark, changed)
+            with live_progress(benchmark) as on_change:
+                results = run_benchmark(benchmark, on_change)
         except JobsFailedError:
             with suppress(UserError):  # nothing is finished yet
                 write_benchmark_report(benchmark.results(), benchmark, out)

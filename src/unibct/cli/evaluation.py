@@ -6,42 +6,59 @@ from typing import Annotated
 
 import typer
 
-from unibct.cli.options import DataArgument, DeviceOption, ImagesOption, SkipOption, app
+from unibct.cli.options import DataArgument, DeviceOption, ImagesOption, SkipOption, app, examples
 from unibct.evaluation.protocols.table import AUTO, PROTOCOLS
 
-_PROTOCOL_HELP = ", ".join([AUTO, *(f"{name} ({p.says})" for name, p in PROTOCOLS.items())])
+_PROTOCOL_HELP = f"how to test: {AUTO} recognises the data; or " + ", ".join(
+    f"{name} ({protocol.says})" for name, protocol in PROTOCOLS.items()
+)
 
 QueryOption = Annotated[
-    Path, typer.Option(metavar="NEW", help="the new model's folder, or its embeddings'")
+    Path, typer.Option(metavar="NEW", help="folder of the new model, or of its embeddings")
 ]
 GalleryOption = Annotated[
-    Path, typer.Option(metavar="OLD", help="the old model's folder, or its embeddings'")
+    Path, typer.Option(metavar="OLD", help="folder of the old model, or of its embeddings")
 ]
 ProtocolOption = Annotated[str, typer.Option(help=_PROTOCOL_HELP)]
-FarOption = Annotated[float, typer.Option(help="false accept rate of the headline TAR")]
+FarOption = Annotated[
+    float | None,
+    typer.Option(help="false accept rate of the headline TAR  [default: the smallest measurable]"),
+]
 SeedOption = Annotated[
-    int, typer.Option(min=0, help="chooses template images and bootstrap samples")
+    int, typer.Option(min=0, help="chooses the gallery images and the bootstrap samples")
 ]
-FlipTestOption = Annotated[bool, typer.Option(help="IJB: add the mirrored image's embedding")]
+FlipTestOption = Annotated[bool, typer.Option(help="IJB: add the embedding of the mirrored image")]
 DetectorScoresOption = Annotated[
-    bool, typer.Option(help="IJB: weight images by the detector's score")
+    bool, typer.Option(help="IJB: weight images by the score of the face detector")
 ]
-MediaMeanOption = Annotated[bool, typer.Option(help="IJB: average a media's images before summing")]
+MediaMeanOption = Annotated[
+    bool, typer.Option(help="IJB: average the images of each media before summing")
+]
 NormalizeImagesOption = Annotated[
-    bool, typer.Option("--normalize-images", help="IJB: images count alike before pooling")
+    bool,
+    typer.Option("--normalize-images", help="IJB: normalise each image's embedding before pooling"),
 ]
-CacheOption = Annotated[Path, typer.Option(help="IJB: where embeddings of the images are kept")]
-JsonOption = Annotated[bool, typer.Option("--json", help="print JSON for machines")]
+CacheOption = Annotated[
+    Path, typer.Option(help="IJB: folder that keeps embeddings for the next time")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="print JSON instead of tables")]
 
 
-@app.command("evaluate")
+@app.command(
+    "evaluate",
+    epilog=examples(
+        "unibct evaluate DATA --query models/new --gallery models/old",
+        "unibct evaluate DATA --query emb/new --gallery emb/old --json",
+        "unibct evaluate ijbc/ --protocol ijbc --query models/new --gallery models/old",
+    ),
+)
 def evaluate_command(
     data: DataArgument,
     query: QueryOption,
     gallery: GalleryOption,
     images: ImagesOption = None,
     protocol: ProtocolOption = AUTO,
-    far: FarOption = 1e-4,
+    far: FarOption = None,
     seed: SeedOption = 0,
     flip_test: FlipTestOption = True,
     detector_scores: DetectorScoresOption = True,
@@ -52,17 +69,17 @@ def evaluate_command(
     skip_bad_images: SkipOption = False,
     device: DeviceOption = "auto",
 ) -> None:
-    """Test whether the new model's queries search the old model's gallery.
+    """Test whether the new model can search the old model's gallery.
 
-    A quarter of each class's images is pooled into the gallery's template, the rest are queries.
-    Self test: both sides from one model. Cross test: new queries, old templates. Compatible:
-    the cross test beats the old self test, and the bootstrap interval of the difference lies
-    above zero. A .bin pair set gives 10-fold accuracy; a folder with the meta files of IJB-B or
-    IJB-C gives that protocol, for which --query and --gallery may be .npy files of embeddings too.
+    A quarter of the images of each class is pooled into a template of the gallery; the rest are
+    queries. In a self test, queries and gallery come from the same model. In the cross test, the
+    queries come from the new model and the gallery from the old one. The verdict is "compatible"
+    if the cross test beats the old self test and the bootstrap interval of the difference is
+    above zero.
 
-    Examples: unibct evaluate DATA --query models/new --gallery models/old
-
-    unibct evaluate ijbc/ --protocol ijbc --query models/new --gallery models/old
+    A .bin pair set is tested by 10-fold accuracy instead, and a folder with the meta files of
+    IJB-B or IJB-C by that protocol. For IJB, --query and --gallery may also be .npy files of
+    embeddings.
     """
     from unibct.evaluation.protocols.request import EvaluationRequest, PoolingRules
     from unibct.evaluation.protocols.table import evaluate_data

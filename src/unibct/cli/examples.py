@@ -1,30 +1,48 @@
-"""Commands that run on images that ship with the package: demo, rehearse."""
+"""The commands that run on images that come with the package: demo and rehearse."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from unibct.cli.options import METHOD_NAMES, SCENARIO_NAMES, DeviceOption, SetOption, app, names
+from unibct.cli.options import (
+    DeviceOption,
+    SetOption,
+    app,
+    examples,
+    method_listing,
+    scenario_listing,
+    split_names,
+)
 from unibct.methods.table import DEFAULT_METHOD
 
+_DEMO_EXAMPLES = examples("unibct demo", "unibct demo --scenario open-class --method unibct")
 
-@app.command("demo")
+
+@app.command("demo", epilog=f"{_DEMO_EXAMPLES}\n\n{scenario_listing()}\n\n{method_listing()}")
 def demo_command(
-    scenario: Annotated[str, typer.Option(help=SCENARIO_NAMES)] = "extended-data",
-    method: Annotated[str, typer.Option(help=METHOD_NAMES)] = DEFAULT_METHOD,
-    seed: Annotated[int, typer.Option(min=0, help="chooses the split and the weights")] = 0,
-    out: Annotated[Path, typer.Option(help="folder for models and report")] = Path("runs/demo"),
+    scenario: Annotated[
+        str,
+        typer.Option(help="how the new training set relates to the old one; see the list below"),
+    ] = "extended-data",
+    method: Annotated[
+        str, typer.Option(help="how the new model is made compatible; see the list below")
+    ] = DEFAULT_METHOD,
+    seed: Annotated[int, typer.Option(min=0, help="chooses the split and the initial weights")] = 0,
+    out: Annotated[Path, typer.Option(help="folder for the models and the report")] = Path(
+        "runs/demo"
+    ),
     set_: SetOption = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="train again what is there")] = False,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="train again even if the models are there")
+    ] = False,
     device: DeviceOption = "auto",
 ) -> None:
-    """From nothing to a verdict on the embedded images, in a few minutes on two cores.
+    """Train and test on the images that come with unibct.
 
-    Trains the old model, the new one, and a free one without compatibility; tests them on
-    characters that none has seen; writes report.html with curves and pictures.
-
-    Example: unibct demo --scenario open-class
+    Trains an old model, a compatible new model, and a free new model without compatibility.
+    Tests them on characters that none of them has seen, and writes report.html with curves and
+    pictures. Takes a few minutes on two cores.
     """
     from unibct.examples.demo import plan_demo, run_demo
     from unibct.progress import terminal_progress
@@ -39,28 +57,33 @@ def demo_command(
     print(f"report: {out / 'report.html'}")
 
 
-@app.command("rehearse")
+@app.command(
+    "rehearse",
+    epilog=examples("unibct rehearse --scenarios open-class") + f"\n\n{scenario_listing()}",
+)
 def rehearse_command(
     scenarios: Annotated[
-        str | None, typer.Option(metavar="A,B", help=f"{SCENARIO_NAMES}  [default: all]")
+        str | None,
+        typer.Option(metavar="A,B", help="only these; see the list below  [default: all]"),
     ] = None,
-    out: Annotated[Path, typer.Option(help="folder for sets and models")] = Path("runs/rehearsal"),
+    out: Annotated[Path, typer.Option(help="folder for the sets and the models")] = Path(
+        "runs/rehearsal"
+    ),
     set_: SetOption = None,
     device: DeviceOption = "auto",
 ) -> None:
-    """Rehearse the paper's runs on a miniature MS1Mv3 and IJB-C, from RecordIO to tables.
+    """Rehearse the paper's runs on miniatures of MS1Mv3 and IJB-C.
 
-    Draws both sets in their true file layout, then splits, trains and evaluates each scenario by
-    its recipe ms1mv3-SCENARIO with fewer epochs: minutes. The numbers say nothing about faces.
-
-    Example: unibct rehearse --scenarios open-class
+    Draws both sets in their real file layouts, then splits, trains and evaluates each scenario
+    with its recipe ms1mv3-SCENARIO and fewer epochs. Takes minutes. It shows that every step
+    works; the numbers say nothing about faces.
     """
     from unibct.data.scenarios import SCENARIOS
     from unibct.examples.rehearsal import rehearse
     from unibct.progress import terminal_progress
     from unibct.report.terminal import print_evaluation
 
-    chosen = names(scenarios) or list(SCENARIOS)
+    chosen = split_names(scenarios) or list(SCENARIOS)
     with terminal_progress() as progress:
         results = rehearse(out, chosen, overrides=set_ or (), device=device, progress=progress)
     for scenario, evaluation in results.items():

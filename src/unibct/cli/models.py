@@ -1,4 +1,4 @@
-"""Commands that make or use a model: train, adapt, embed."""
+"""The commands that make or use a model: train, adapt and embed."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,69 +6,94 @@ from typing import Annotated
 import typer
 
 from unibct.cli.options import (
-    ADAPTER_NAMES,
-    METHOD_NAMES,
     DataArgument,
     DeviceOption,
     ImagesOption,
     RecipeOption,
     SetOption,
     SkipOption,
+    adapter_listing,
     app,
-    described,
-    say,
+    examples,
+    method_listing,
+    print_once,
 )
-from unibct.maps.table import ADAPTERS
-from unibct.methods.table import DEFAULT_METHOD, METHODS, NO_METHOD
+from unibct.methods.table import DEFAULT_METHOD, NO_METHOD
+
+OldOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="MODEL", help="folder of the old model, if the new one is to be compatible"
+    ),
+]
+MethodOption = Annotated[
+    str | None,
+    typer.Option(
+        help="how the model is made compatible; see the list below  "
+        f"[default: {DEFAULT_METHOD} with --old, else {NO_METHOD}]"
+    ),
+]
+SeedOption = Annotated[
+    int | None,
+    typer.Option(help="the recipe's seed; chooses the initial weights and the batches"),
+]
+WarmStartOption = Annotated[
+    bool, typer.Option("--warm-start", help="start from the old model's weights")
+]
+ResumeOption = Annotated[
+    bool, typer.Option("--resume", help="continue from the checkpoint in the folder")
+]
+CheckpointEveryOption = Annotated[
+    int | None,
+    typer.Option(
+        metavar="STEPS", min=1, help="write a checkpoint every so many steps, not only per epoch"
+    ),
+]
+WorkersOption = Annotated[
+    int | None,
+    typer.Option(min=0, help="threads that load images in advance  [default: one per core]"),
+]
+TensorboardOption = Annotated[
+    Path | None,
+    typer.Option(metavar="FOLDER", help="write event files for TensorBoard to this folder"),
+]
+
+_TRAIN_EXAMPLES = examples(
+    "unibct train DATA --images split/old.txt --out models/old",
+    "unibct train DATA --images split/new.txt --old models/old --out models/new",
+    "unibct train DATA --out models/old --recipe paper --set epochs=20",
+    "torchrun --nproc-per-node=4 -m unibct train DATA --out models/old",
+)
+_ADAPT_EXAMPLES = examples(
+    "unibct adapt DATA --new models/free --old models/old --out models/adapted"
+)
 
 
-@app.command("train", epilog=described("Methods", METHODS))
+@app.command("train", epilog=f"{_TRAIN_EXAMPLES}\n\n{method_listing()}")
 def train_command(
     data: DataArgument,
-    out: Annotated[Path, typer.Option(help="the model's folder")],
+    out: Annotated[Path, typer.Option(help="folder for the trained model")],
     images: ImagesOption = None,
-    old: Annotated[
-        Path | None, typer.Option(metavar="MODEL", help="the old model's folder")
-    ] = None,
-    method: Annotated[
-        str | None,
-        typer.Option(
-            help=f"{METHOD_NAMES}  [default: {DEFAULT_METHOD} with --old, else {NO_METHOD}]"
-        ),
-    ] = None,
+    old: OldOption = None,
+    method: MethodOption = None,
     recipe: RecipeOption = "glyphs",
     set_: SetOption = None,
-    seed: Annotated[int | None, typer.Option(help="the recipe's seed")] = None,
-    warm_start: Annotated[
-        bool, typer.Option("--warm-start", help="begin from the old model's weights")
-    ] = False,
-    resume: Annotated[bool, typer.Option("--resume", help="go on from the checkpoint")] = False,
-    checkpoint_every: Annotated[
-        int | None,
-        typer.Option(metavar="STEPS", min=1, help="checkpoints within an epoch, too"),
-    ] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(min=0, help="threads that read images ahead  [default: one per core]"),
-    ] = None,
-    tensorboard: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="write TensorBoard's event files")
-    ] = None,
+    seed: SeedOption = None,
+    warm_start: WarmStartOption = False,
+    resume: ResumeOption = False,
+    checkpoint_every: CheckpointEveryOption = None,
+    workers: WorkersOption = None,
+    tensorboard: TensorboardOption = None,
     skip_bad_images: SkipOption = False,
     device: DeviceOption = "auto",
 ) -> None:
-    """Train a model, with --old so that its queries search the old model's gallery.
+    """Train a model, on its own or compatible with an old one.
 
-    A checkpoint is kept after each epoch; a run that was stopped, by Ctrl-C too, goes on with
-    --resume. metrics.csv in the model's folder has a line per epoch. Under torchrun the processes
-    share each batch and the classes (docs/scaling.md); OUT/logs has a file for each.
-
-    Examples: unibct train DATA --images split/old.txt --out models/old
-
-    unibct train DATA --images split/new.txt --old models/old --out models/new
-    --set epochs=20
-
-    torchrun --nproc-per-node=4 -m unibct train DATA --out models/old
+    With --old, the new model's queries can search the old model's gallery. A checkpoint is
+    written after each epoch; if the run is stopped, for example by Ctrl-C, repeat the command
+    with --resume. metrics.csv in the model's folder has a line per epoch. Under torchrun the
+    processes share each batch and the classes (docs/scaling.md), and each writes a file in
+    OUT/logs.
     """
     from unibct.data.readers.table import open_images
     from unibct.models.folder import load_model
@@ -78,13 +103,13 @@ def train_command(
 
     overrides = [*(set_ or []), *([] if seed is None else [f"seed={seed}"])]
     overrides += ["warm_start=true"] if warm_start else []
-    settings = load_recipe(recipe, overrides)
+    loaded_recipe = load_recipe(recipe, overrides)
     image_set = open_images(data, images)
     old_model = None if old is None else load_model(old)
     with terminal_progress(logs=out / "logs") as progress:
         model = train(
             image_set,
-            settings,
+            loaded_recipe,
             out,
             old=old_model,
             method=method,
@@ -96,27 +121,28 @@ def train_command(
             tensorboard=tensorboard,
             progress=progress,
         )
-    say(f"{out}: {model.architecture}, dimension {model.dim}, fingerprint {model.fingerprint}")
+    print_once(
+        f"{out}: {model.architecture}, dimension {model.dim}, fingerprint {model.fingerprint}"
+    )
 
 
-@app.command("adapt", epilog=described("Maps", ADAPTERS))
+@app.command("adapt", epilog=f"{_ADAPT_EXAMPLES}\n\n{adapter_listing()}")
 def adapt_command(
     data: DataArgument,
-    new: Annotated[Path, typer.Option(metavar="MODEL", help="the new model's folder")],
-    old: Annotated[Path, typer.Option(metavar="MODEL", help="the old model's folder")],
+    new: Annotated[Path, typer.Option(metavar="MODEL", help="folder of the new model")],
+    old: Annotated[Path, typer.Option(metavar="MODEL", help="folder of the old model")],
     out: Annotated[Path, typer.Option(help="folder for the adapted model")],
-    kind: Annotated[str, typer.Option(help=ADAPTER_NAMES)] = "linear",
+    kind: Annotated[str, typer.Option(help="the kind of map; see the list below")] = "linear",
     images: ImagesOption = None,
-    seed: Annotated[int, typer.Option(min=0, help="of the mlp")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="chooses the initial weights of mlp")] = 0,
     skip_bad_images: SkipOption = False,
     device: DeviceOption = "auto",
 ) -> None:
-    """Map a finished new model's queries into the old space, without training it again.
+    """Map the queries of a finished new model into the old space.
 
-    Fits a map on images that both models embed. Compatible training gives better queries; this
-    is for a model that cannot be trained again.
-
-    Example: unibct adapt DATA --new models/free --old models/old --out models/adapted
+    Fits a map from the new to the old embeddings of the images, and saves the new model together
+    with the map. Use it for a model that cannot be trained again; `unibct train --old` gives
+    better queries.
     """
     from unibct.data.readers.table import open_images
     from unibct.distributed.device import pick_device
@@ -143,23 +169,21 @@ def adapt_command(
     print(f"{out}: {kind} map of {new}, fingerprint {adapted.fingerprint}")
 
 
-@app.command("embed")
+@app.command("embed", epilog=examples("unibct embed models/new DATA --out emb/new"))
 def embed_command(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="a model's folder")],
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="folder of the model")],
     data: DataArgument,
     out: Annotated[Path, typer.Option(help="folder for the embeddings")],
     images: ImagesOption = None,
-    dtype: Annotated[str, typer.Option(help="float32, or float16: half the size")] = "float32",
+    dtype: Annotated[str, typer.Option(help="float32, or float16 for half the size")] = "float32",
     skip_bad_images: SkipOption = False,
     device: DeviceOption = "auto",
 ) -> None:
     """Embed every image of a data set.
 
-    The folder holds shards of L2-normalised rows, one per image, which are memory-mapped when it
-    is opened, their ids and labels, and a description with the model's fingerprint. A command that
-    was stopped goes on where it was when it is given again.
-
-    Example: unibct embed models/new DATA --out emb/new
+    Writes a folder with the L2-normalised embeddings, one row per image, with their ids and
+    labels, and with the fingerprint of the model. The rows are memory-mapped when the folder is
+    opened. If the command is stopped, run it again to continue.
     """
     from unibct.data.readers.table import open_images
     from unibct.distributed.device import pick_device
@@ -180,4 +204,4 @@ def embed_command(
             progress=progress,
             ranks=current_ranks(),
         )
-    say(f"{out}: {len(result):,} embeddings of dimension {loaded.dim}")
+    print_once(f"{out}: {len(result):,} embeddings of dimension {loaded.dim}")

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from unibct.arrays import Floats, Ints, normalized
-from unibct.evaluation.gallery_split import GallerySplit
+from unibct.evaluation.gallery_split import GalleryMode, GallerySplit
 from unibct.evaluation.metrics.table import TOP_1, measured_metrics
 from unibct.evaluation.search_test import search_test
 from unibct.evaluation.templates import class_templates
@@ -87,6 +87,7 @@ def backfill_curve(
     *,
     far: float,
     old_self: dict[str, float],
+    mode: GalleryMode = "templates",
     progress: Progress | None = None,
 ) -> BackfillCurve:
     """Measure new queries in a gallery that is made anew in the given order.
@@ -98,6 +99,7 @@ def backfill_curve(
         order: (gallery images,) places in ``split.gallery``, the first to be made anew first.
         far: false accept rate of the TAR.
         old_self: metric -> M(old→old).
+        mode: the gallery's entries are templates or images.
         progress: reports progress per cut.
     """
     counts = [cut * len(order) // (CUTS - 1) for cut in range(CUTS)]
@@ -109,7 +111,7 @@ def backfill_curve(
             remade = split.gallery[order[done:count]]
             gallery[remade] = new[remade]
             done = count
-            points.append(measured_metrics(search_test(new, gallery, split), [far]))
+            points.append(measured_metrics(search_test(new, gallery, split, mode=mode), [far]))
             advance(1)
     return BackfillCurve(
         np.array(counts) / len(order),

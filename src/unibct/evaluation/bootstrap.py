@@ -5,9 +5,12 @@ give intervals that are too narrow. The gallery does not change. Tests that are 
 same draws can be compared pairwise (docs/decisions/0004-evaluation.md).
 """
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from unibct.arrays import Floats, Ints
+from unibct.evaluation.metrics.open_set import OpenSearch
 from unibct.evaluation.search_test import Groups, ScoredPairs, SearchTest
 
 REPEATS = 2000
@@ -71,6 +74,32 @@ def sampled_tar(pairs: ScoredPairs, draws: Ints, far: float) -> Floats:
         [float(row[classes[place:]].sum()) for row, place in zip(draws, places, strict=True)]
     )
     return _share(accepted, draws @ genuine)
+
+
+def sampled_tpir(searches: Iterable[OpenSearch], draws: Ints, fpir: float) -> Floats:
+    """Return (repeats,): the TPIR at FPIR, averaged over the galleries, for drawn classes.
+
+    A search must know the classes of its queries.
+    """
+    return np.mean([_gallery_tpir(search, draws, fpir) for search in searches], axis=0)
+
+
+def _gallery_tpir(search: OpenSearch, draws: Ints, fpir: float) -> Floats:
+    assert search.mate_classes is not None
+    assert search.unmated_classes is not None
+    order = np.argsort(-search.unmated, kind="stable")
+    scores, classes = search.unmated[order], search.unmated_classes[order]
+    rates = np.empty(len(draws))
+    for start in range(0, len(draws), _REPEATS_AT_ONCE):
+        part = draws[start : start + _REPEATS_AT_ONCE].astype(np.float64)
+        counted = np.cumsum(part[:, classes], axis=1)
+        place = np.maximum((counted[:, -1] * fpir + 1e-9).astype(np.int64) - 1, 0)
+        first = (counted <= place[:, None]).sum(axis=1)  # the score at that place
+        thresholds = np.append(scores, -np.inf)[first]
+        hits = (search.mate > thresholds[:, None]) & (search.mate > search.other)
+        weights = part[:, search.mate_classes]
+        rates[start : start + len(part)] = _share((hits * weights).sum(1), weights.sum(1))
+    return rates
 
 
 def sampled_thresholds(pairs: ScoredPairs, draws: Ints, far: float) -> Floats:

@@ -1,13 +1,15 @@
 """Which images of a test set are in the gallery, and which are queries."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
 from unibct.arrays import Ints, checked_labels, require_contiguous_labels
 from unibct.data.scenarios import sample_images
 from unibct.errors import UserError
+
+GalleryMode: TypeAlias = Literal["templates", "images"]
 
 GALLERY_SHARE = 0.25
 
@@ -67,3 +69,29 @@ def split_gallery(labels: Any, *, seed: int = 0, share: float = GALLERY_SHARE) -
     return GallerySplit(
         labels, gallery=np.flatnonzero(in_gallery), query=np.flatnonzero(~in_gallery)
     )
+
+
+def chosen_gallery(labels: Any, query: Any, gallery: Any) -> GallerySplit:
+    """Use these images as queries and those as the gallery.
+
+    Args:
+        labels: (images,) integers 0…C-1 of all test images.
+        query: indices of the queries.
+        gallery: indices of the gallery's images; each class has one, and no query is among them.
+    """
+    labels = checked_labels(labels)
+    classes = require_contiguous_labels(labels)
+    query, gallery = (np.unique(checked_labels(rows)) for rows in (query, gallery))
+    both = np.intersect1d(query, gallery)
+    if len(both):
+        raise UserError(f"image {int(both[0])} is a query and in the gallery; choose one")
+    if not len(query):
+        raise UserError("there is no query")
+    enrolled = np.zeros(classes, dtype=bool)
+    enrolled[labels[gallery]] = True
+    if not enrolled.all():
+        raise UserError(
+            f"class {int(enrolled.argmin())} has no image in the gallery; add one, or leave its "
+            "queries out"
+        )
+    return GallerySplit(labels, gallery=gallery, query=query)

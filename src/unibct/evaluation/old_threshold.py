@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unibct.arrays import Floats, Ints
+from unibct.errors import UserError
 from unibct.evaluation.bootstrap import sampled_mean, sampled_thresholds
 from unibct.evaluation.criterion import estimate
 from unibct.evaluation.metrics.verification import strict_threshold
@@ -42,7 +43,8 @@ class AtOldThreshold:
         new_interval: of that threshold.
         old: what the old system accepts at its threshold.
         cross: what the cross test accepts at the old threshold.
-        mapped: the same after the score map, which was fitted on other classes.
+        mapped: the same after the score map, which was fitted on other classes; None if there
+            are too few pairs, or too few different scores, to fit one.
         own_tar: TAR of the cross test at its own threshold.
     """
 
@@ -53,7 +55,7 @@ class AtOldThreshold:
     new_interval: tuple[float, float]
     old: Accepted
     cross: Accepted
-    mapped: Accepted
+    mapped: Accepted | None
     own_tar: float
 
     def as_json(self) -> dict[str, Any]:
@@ -65,7 +67,7 @@ class AtOldThreshold:
             "new_interval": list(self.new_interval),
             "old": self.old.as_json(),
             "cross": self.cross.as_json(),
-            "mapped": self.mapped.as_json(),
+            "mapped": None if self.mapped is None else self.mapped.as_json(),
             "own_tar": self.own_tar,
         }
 
@@ -107,7 +109,7 @@ def at_old_thresholds(
                 _interval(sampled_thresholds(cross.pairs, draws, far)),
                 old=_accepted(old_self.pairs, threshold, draws),
                 cross=_accepted(cross.pairs, threshold, draws),
-                mapped=_accepted(mapped, threshold, draws),
+                mapped=None if mapped is None else _accepted(mapped, threshold, draws),
                 own_tar=float(np.mean(cross.genuine > new_threshold)),
             )
         )
@@ -131,8 +133,11 @@ def _interval(samples: Floats) -> tuple[float, float]:
 
 def _mapped_pairs(
     old_self: SearchTest, cross: SearchTest, score_map: ScoreMap | None, seed: int
-) -> ScoredPairs:
-    """Return the cross test's pairs with their scores on the old scale."""
+) -> ScoredPairs | None:
+    """Return the cross test's pairs with their scores on the old scale.
+
+    None if there are too few pairs to fit a map.
+    """
     pairs = cross.pairs
     if score_map is not None:
         return replace(pairs, genuine=score_map(pairs.genuine), impostor=score_map(pairs.impostor))
@@ -140,7 +145,10 @@ def _mapped_pairs(
     fold_of = np.random.default_rng([seed, 4]).permutation(cross.classes) % _FOLDS
     for fold in range(_FOLDS):
         others = fold_of != fold
-        fitted = fit_score_map(_impostors(cross, others), _impostors(old_self, others))
+        try:
+            fitted = fit_score_map(_impostors(cross, others), _impostors(old_self, others))
+        except UserError:  # too few pairs, or all of them score the same
+            return None
         for scores, mapped, classes in (
             (pairs.genuine, genuine, pairs.genuine_classes),
             (pairs.impostor, impostor, pairs.impostor_classes),

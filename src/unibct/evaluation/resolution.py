@@ -1,5 +1,7 @@
 """Which false accept rates a number of classes can measure."""
 
+import math
+
 from unibct.errors import UserError
 
 HEADLINE_FAR = 1e-4
@@ -16,28 +18,40 @@ def carried_fars(classes: int) -> list[float]:
     return [far for far in REPORTED_FARS if _is_carried(far, classes)]
 
 
-def headline_far(classes: int, wanted: float = HEADLINE_FAR) -> float:
-    """Return ``wanted`` if the classes can measure it, else the smallest larger rate they can."""
-    if not 0 < wanted <= 1:
-        raise UserError(f"a false accept rate lies in (0, 1], not {wanted}")
-    if _is_carried(wanted, classes):
+def headline_far(classes: int, wanted: float | None = None) -> float:
+    """Return the rate that a user wants, or the smallest of 1e-4, … that the classes can measure.
+
+    Args:
+        classes: how many there are.
+        wanted: taken as it is, even if the classes cannot measure it well; ``far_note`` warns.
+    """
+    if wanted is not None:
+        if not 0 < wanted <= 1:
+            raise UserError(f"a false accept rate lies in (0, 1], not {wanted}")
         return wanted
-    larger = (far for far in carried_fars(classes) if far > wanted)
-    return next(larger, max(wanted, REPORTED_FARS[-1]))
+    carried = (far for far in carried_fars(classes) if far >= HEADLINE_FAR)
+    return next(carried, REPORTED_FARS[-1])
 
 
-def far_note(far: float, wanted: float, classes: int) -> str | None:
-    """Return what a reader must know about the rate of the headline TAR, or None."""
+def far_note(far: float, wanted: float | None, classes: int, what: str = "classes") -> str | None:
+    """Say what a reader must know about the headline's rate, if anything.
+
+    Args:
+        far: the rate in use.
+        wanted: the rate that the user asked for.
+        classes: how many there are.
+        what: what they are called.
+    """
     if not _is_carried(far, classes):
         return (
-            f"{classes} classes are too few to measure {tar_name(far)} well: "
-            "25 are needed for TAR@1e-1, 78 for TAR@1e-2, 246 for TAR@1e-3"
+            f"{classes} {what} are too few to measure {tar_name(far)} well (look at its interval): "
+            f"{_needed(far)} are needed"
         )
-    if far == wanted:
+    if wanted is not None or far == HEADLINE_FAR:
         return None
     return (
-        f"{tar_name(far)} instead of {tar_name(wanted)}: "
-        f"{classes} classes cannot measure a smaller false accept rate"
+        f"{tar_name(far)} instead of {tar_name(HEADLINE_FAR)}: "
+        f"{classes} {what} cannot measure a smaller false accept rate"
     )
 
 
@@ -50,6 +64,11 @@ def rate_name(far: float) -> str:
     """Return how a rate is written, such as 1e-3."""
     power = f"{far:.0e}".replace("e-0", "e-")
     return power if float(power) == far and far < 1 else f"{far:g}"
+
+
+def _needed(far: float) -> int:
+    """Return how many classes measure a rate."""
+    return math.ceil((1 + math.sqrt(1 + 8 * _CLASS_PAIRS_NEEDED / far)) / 2 - 1e-9)
 
 
 def _is_carried(far: float, classes: int) -> bool:

@@ -17,6 +17,7 @@ from unibct.arrays import Floats
 from unibct.errors import UserError
 
 _KNOTS = 64
+_FEWEST_SCORES = 100
 _RAREST_COUNT = 10  # impostor scores above the last knot: fewer tell too little about a quantile
 
 
@@ -67,12 +68,12 @@ def fit_score_map(cross_impostor: Floats, old_impostor: Floats) -> ScoreMap:
         cross_impostor: scores of new queries with old templates of other classes.
         old_impostor: scores of old queries with the same templates.
     """
-    rarest = _RAREST_COUNT / min(len(cross_impostor), len(old_impostor))
-    if rarest >= 0.5:
+    fewest = min(len(cross_impostor), len(old_impostor))
+    if fewest < _FEWEST_SCORES:
         raise UserError(
-            f"{min(len(cross_impostor), len(old_impostor))} impostor scores are too few for a "
-            f"score map; give at least {2 * _RAREST_COUNT + 1}"
+            f"{fewest} impostor scores are too few for a score map; give at least {_FEWEST_SCORES}"
         )
+    rarest = _RAREST_COUNT / fewest
     # Rates are spaced evenly on a logarithmic scale: thresholds are set at small ones.
     rates = np.concatenate([[1.0], np.geomspace(0.75, rarest, _KNOTS)])
     cross, old = (

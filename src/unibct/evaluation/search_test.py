@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from unibct.arrays import Floats, Ints, checked_embeddings, normalized, require_same_dim
 from unibct.errors import UserError
-from unibct.evaluation.gallery_split import GallerySplit
+from unibct.evaluation.gallery_split import GalleryMode, GallerySplit
 from unibct.evaluation.metrics.identification import mate_ranks
 from unibct.evaluation.metrics.open_set import OpenSearch
 from unibct.evaluation.metrics.verification import Roc, ThresholdRule, roc_curve, tar_at_far
@@ -18,6 +18,7 @@ from unibct.evaluation.templates import class_templates
 Groups: TypeAlias = NDArray[np.integer[Any]]
 
 TOP_KS = (1, 5)
+_CLASSES_FOR_OPEN_SET = 8  # half of them must be enough to refuse a stranger
 
 
 @dataclass(frozen=True)
@@ -117,13 +118,16 @@ class SearchTest:
         return float(np.mean([search.tpir(fpir) for search in self.open_searches.values()]))
 
 
-def search_test(query: Any, gallery: Any, split: GallerySplit) -> SearchTest:
-    """Search one model's queries among another's templates, one template for each class.
+def search_test(
+    query: Any, gallery: Any, split: GallerySplit, *, mode: GalleryMode = "templates"
+) -> SearchTest:
+    """Search one model's queries in another model's gallery.
 
     Args:
         query: (images, dim) embeddings of all test images by the query model.
         gallery: (images, dim) embeddings of all test images by the gallery model.
         split: which rows are queries and which are in the gallery.
+        mode: the gallery's entries are ``templates``, one for each class, or ``images``.
     """
     query = checked_embeddings(query, "query")
     gallery = checked_embeddings(gallery, "gallery")
@@ -141,27 +145,65 @@ def search_test(query: Any, gallery: Any, split: GallerySplit) -> SearchTest:
         normalized(enrolled).astype(np.float32),
         split.gallery_labels,
     )
-    scores = queries @ class_templates(enrolled, split.gallery_labels).T
-    return replace(scored_test(scores, split.query_labels), images=images)
+    if mode == "images":
+        scores = queries @ images.gallery.T
+        test = scored_test(scores, split.query_labels, split.gallery_labels)
+    else:
+        scores = queries @ class_templates(enrolled, split.gallery_labels).T
+        test = scored_test(scores, split.query_labels)
+    return replace(test, images=images)
 
 
-def scored_test(scores: Floats, query_labels: Ints) -> SearchTest:
-    """Return the test with the given scores of all queries against one template per class.
+def scored_test(
+    scores: Floats, query_labels: Ints, gallery_labels: Ints | None = None
+) -> SearchTest:
+    """Take the scores of all queries against all entries of the gallery apart.
 
     Args:
-        scores: (queries, classes).
-        query_labels: (queries,) the class of each query: the column of its mate.
+        scores: (queries, entries).
+        query_labels: (queries,) the class of each query, 0…C-1.
+        gallery_labels: (entries,) the class of each entry. By default entry c is the template of
+            class c.
     """
-    classes = int(scores.shape[1])
-    columns: Ints = np.arange(classes)
-    mates = query_labels[:, None] == columns[None, :]
+    entry_labels: Ints = np.arange(int(scores.shape[1]))
+    if gallery_labels is not None:
+        entry_labels = gallery_labels
+    classes, entries = int(entry_labels.max()) + 1, len(entry_labels)
+    mates = query_labels[:, None] == entry_labels[None, :]
     pair_classes = np.broadcast_to(query_labels.astype(np.int32)[:, None], mates.shape)
     return SearchTest(
         ScoredPairs(scores[mates], scores[~mates], pair_classes[mates], pair_classes[~mates]),
-        ranks=mate_ranks(scores, query_labels, columns),
+        ranks=mate_ranks(scores, query_labels, entry_labels),
         query_classes=query_labels,
         classes=classes,
-        templates=classes,
-        ks=tuple(k for k in TOP_KS if k < classes),  # top-k of k templates is always 1
-        scores=scores,
+        templates=entries,
+        ks=tuple(k for k in TOP_KS if k < entries),  # among k entries all are found
+        open_searches=_open_searches(scores, query_labels, entry_labels),
+        scores=scores if gallery_labels is None else None,
     )
+
+
+def _open_searches(scores: Floats, query_labels: Ints, entry_labels: Ints) -> dict[str, OpenSearch]:
+    """Search two galleries with half of the classes each, as IJB does.
+
+    Every query has a mate in one of them and none in the other.
+    """
+    searches: dict[str, OpenSearch] = {}
+    classes = int(entry_labels.max()) + 1
+    if classes < _CLASSES_FOR_OPEN_SET:
+        return searches
+    for number in range(2):
+        columns = entry_labels % 2 == number
+        part, labels = scores[:, columns], entry_labels[columns]
+        mates = query_labels[:, None] == labels[None, :]
+        mate = np.where(mates, part, -np.inf).max(axis=1)
+        other = np.where(mates, -np.inf, part).max(axis=1)
+        has_mate = mates.any(axis=1)
+        searches[f"half {number + 1}"] = OpenSearch(
+            mate[has_mate],
+            other[has_mate],
+            other[~has_mate],
+            query_labels[has_mate],
+            query_labels[~has_mate],
+        )
+    return searches

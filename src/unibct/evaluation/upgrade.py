@@ -24,11 +24,10 @@ from unibct.evaluation.directions import (
     sides,
 )
 from unibct.evaluation.flips import Flips, flips_of
-from unibct.evaluation.gallery_split import GallerySplit, split_gallery
+from unibct.evaluation.gallery_split import GalleryMode, GallerySplit, split_gallery
 from unibct.evaluation.metrics.table import measured_metrics
 from unibct.evaluation.old_threshold import AtOldThreshold, at_old_thresholds
 from unibct.evaluation.resolution import (
-    HEADLINE_FAR,
     carried_fars,
     far_note,
     headline_far,
@@ -79,27 +78,23 @@ class Evaluation:
 
 
 @dataclass(frozen=True, kw_only=True)
-class UpgradeEvaluation(Evaluation):
-    """The result of ``evaluate_upgrade``, with the tests for curves and pictures.
+class SearchEvaluation(Evaluation):
+    """An evaluation by searches: what a team decides on besides the verdict.
 
     Attributes:
         tests: the tests by the name of their direction, such as ``new→old``.
         far: false accept rate of the headline TAR.
-        split: which images are in the gallery.
         old_clients: M(old→new) − M(old→old) of each metric: old queries in a gallery of the new
             model, as in a staged roll-out.
         at_old_threshold: the cross test at the thresholds that the old system uses today.
         flips: queries whose answer changes with the upgrade.
-        backfill_curves: by the order of the rows; empty if they were not asked for.
     """
 
     tests: dict[str, SearchTest]
     far: float
-    split: GallerySplit
     old_clients: tuple[Criterion, ...]
     at_old_threshold: tuple[AtOldThreshold, ...]
     flips: Flips
-    backfill_curves: dict[str, BackfillCurve]
 
     @property
     def old_clients_verdict(self) -> Verdict:
@@ -108,20 +103,60 @@ class UpgradeEvaluation(Evaluation):
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values for machines."""
-        fars = carried_fars(self.split.classes)
         clients = [criterion.as_json() for criterion in self.old_clients if criterion.decides]
         return super().as_json() | {
             "far": self.far,
-            "tests": {
-                name: self.values[name]
-                | {"tar_at_far": {f"{far:g}": test.tar(far) for far in fars}}
-                for name, test in self.tests.items()
-            },
             "old_clients": {"verdict": self.old_clients_verdict, "criteria": clients},
             "at_old_threshold": {
                 rate_name(row.far): row.as_json() for row in self.at_old_threshold
             },
             "flips": self.flips.as_json(),
+        }
+
+
+def compared_answers(
+    tests: dict[str, SearchTest],
+    *,
+    far: float,
+    seed: int,
+    repeats: int,
+    score_map: ScoreMap | None = None,
+) -> dict[str, Any]:
+    """Return the fields of a ``SearchEvaluation`` that compare the tests with each other."""
+    old_self, cross = tests[OLD_SELF], tests[CROSS]
+    options: dict[str, Any] = {"far": far, "seed": seed, "repeats": repeats}
+    draws = class_draws(cross, seed=seed, repeats=repeats)
+    return {
+        "compared": compare_tests(old_self, cross, **options),
+        "old_clients": compare_tests(old_self, tests[REVERSED_CROSS], **options),
+        "at_old_threshold": at_old_thresholds(
+            old_self, cross, draws, score_map=score_map, seed=seed
+        ),
+        "flips": flips_of(old_self, cross, draws),
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpgradeEvaluation(SearchEvaluation):
+    """What ``evaluate_upgrade`` finds; the tests are kept for curves and pictures.
+
+    Attributes:
+        split: which images are in the gallery.
+        backfill_curves: by the order of the rows; empty if they were not asked for.
+    """
+
+    split: GallerySplit
+    backfill_curves: dict[str, BackfillCurve]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain values for machines."""
+        fars = carried_fars(self.split.classes)
+        return super().as_json() | {
+            "tests": {
+                name: self.values[name]
+                | {"tar_at_far": {f"{far:g}": test.tar(far) for far in fars}}
+                for name, test in self.tests.items()
+            },
             "backfill_curve": {n: curve.as_json() for n, curve in self.backfill_curves.items()},
             "queries": len(self.split.query),
             "templates": self.split.classes,
@@ -135,9 +170,11 @@ def evaluate_upgrade(
     labels: Any,
     *,
     free: Any = None,
-    far: float = HEADLINE_FAR,
+    far: float | None = None,
     seed: int = 0,
     repeats: int = REPEATS,
+    split: GallerySplit | None = None,
+    mode: GalleryMode = "templates",
     score_map: ScoreMap | None = None,
     backfill_curves: bool = False,
     progress: Progress | None = None,
@@ -148,13 +185,16 @@ def evaluate_upgrade(
         old: (images, dim) the old model's embeddings.
         new: (images, dim) the new model's embeddings.
         labels: (images,) integers 0…C-1.
-        free: (images, dim′) embeddings of a new model that was trained without compatibility. Its
-            self test is the upper bound; its queries in the old gallery show what happens without
-            compatible training.
-        far: false accept rate of the headline TAR. If there are too few classes to measure it, a
-            larger one is used.
+        free: (images, dim′) embeddings of a new model that was trained without compatibility: its
+            self test is the upper bound, and its queries in the old gallery show what
+            compatibility is for.
+        far: false accept rate of the headline TAR; by default the smallest of 1e-4, 1e-3, … that
+            the number of classes can measure.
         seed: chooses the gallery's images and the bootstrap samples.
-        repeats: number of bootstrap samples.
+        repeats: bootstrap samples.
+        split: which images are queries and which are in the gallery; by default a quarter of each
+            class's images is in the gallery.
+        mode: the gallery's entries are ``templates``, one for each class, or ``images``.
         score_map: puts cross-test scores on the old scale; by default one is fitted on other
             classes than those it is tested on.
         backfill_curves: also measure the gallery while it is being embedded again.
@@ -163,30 +203,25 @@ def evaluate_upgrade(
     models = {"old": checked_embeddings(old, "old"), "new": checked_embeddings(new, "new")}
     if free is not None:
         models["free"] = checked_embeddings(free, "free")
-    split = split_gallery(labels, seed=seed)
-    tests = _direction_tests(models, split)
+    split = split_gallery(labels, seed=seed) if split is None else split
+    tests = _direction_tests(models, split, mode)
     used_far = headline_far(split.classes, far)
     values = {name: measured_metrics(test, [used_far]) for name, test in tests.items()}
-    options: dict[str, Any] = {"far": used_far, "seed": seed, "repeats": repeats}
-    draws = class_draws(tests[CROSS], seed=seed, repeats=repeats)
-    curves = _curves(models, split, used_far, values[OLD_SELF], seed, progress)
+    curves = _curves(models, split, used_far, mode, values[OLD_SELF], seed, progress)
     return UpgradeEvaluation(
         values=values,
-        compared=compare_tests(tests[OLD_SELF], tests[CROSS], **options),
         note=far_note(used_far, far, split.classes),
         tests=tests,
         far=used_far,
         split=split,
-        old_clients=compare_tests(tests[OLD_SELF], tests[REVERSED_CROSS], **options),
-        at_old_threshold=at_old_thresholds(
-            tests[OLD_SELF], tests[CROSS], draws, score_map=score_map, seed=seed
-        ),
-        flips=flips_of(tests[OLD_SELF], tests[CROSS], draws),
         backfill_curves=dict(curves) if backfill_curves else {},
+        **compared_answers(tests, far=used_far, seed=seed, repeats=repeats, score_map=score_map),
     )
 
 
-def _direction_tests(models: dict[str, Floats], split: GallerySplit) -> dict[str, SearchTest]:
+def _direction_tests(
+    models: dict[str, Floats], split: GallerySplit, mode: GalleryMode
+) -> dict[str, SearchTest]:
     """Make the tests of all directions that the models allow."""
     directions = [OLD_SELF, CROSS, REVERSED_CROSS, NEW_SELF]
     if "free" in models:
@@ -195,7 +230,7 @@ def _direction_tests(models: dict[str, Floats], split: GallerySplit) -> dict[str
     tests: dict[str, SearchTest] = {}
     for name in directions:
         query, gallery = (models[side] for side in sides(name))
-        tests[name] = search_test(query, gallery, split)
+        tests[name] = search_test(query, gallery, split, mode=mode)
     return tests
 
 
@@ -203,6 +238,7 @@ def _curves(
     models: dict[str, Floats],
     split: GallerySplit,
     far: float,
+    mode: GalleryMode,
     old_self: dict[str, float],
     seed: int,
     progress: Progress | None,

@@ -1,4 +1,4 @@
-"""Whole runs on images that ship with the package: the demo, and the rehearsal of the paper's.
+"""Whole runs on images that come with the package: the demo, and a rehearsal of the paper's runs.
 
-Nothing that a user's own run needs lives here.
+Nothing here is needed for a run on a user's own images.
 """

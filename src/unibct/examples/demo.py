@@ -1,4 +1,4 @@
-"""The demo: old, new and free model on the embedded images, from nothing to a verdict."""
+"""The demo: train an old, a new and a free model on the embedded images, and evaluate them."""
 
 import shutil
 from collections.abc import Sequence
@@ -20,7 +20,17 @@ from unibct.training.train import train
 
 @dataclass(frozen=True)
 class DemoPlan:
-    """Which images each model learns from, and by which recipe."""
+    """What the demo will do.
+
+    Attributes:
+        scenario: how the new training set relates to the old one.
+        method: how the new model is made compatible.
+        old_images: what the old model is trained on.
+        new_images: what the new and the free model are trained on.
+        test_images: what all models are tested on; no model has seen their classes.
+        old_recipe: every number of the old model's run.
+        new_recipe: every number of the new and the free model's run.
+    """
 
     scenario: str
     method: str
@@ -32,15 +42,23 @@ class DemoPlan:
 
     @property
     def work(self) -> float:
-        """Images through training, in all; an evaluated image counts a third."""
-        old = self.old_recipe.epochs * len(self.old_images)
-        new = self.new_recipe.epochs * len(self.new_images)
-        return old + 2 * new + len(self.new_images) / 3 + len(self.test_images)
+        """The number of images that go through training; an embedded image counts as a third."""
+        old_work = self.old_recipe.epochs * len(self.old_images)
+        new_work = self.new_recipe.epochs * len(self.new_images)
+        # The old model embeds the new set, and all three models embed the test set.
+        embedding_work = len(self.new_images) / 3 + len(self.test_images)
+        return old_work + 2 * new_work + embedding_work
 
 
 @dataclass(frozen=True)
 class DemoResult:
-    """What the demo found."""
+    """What the demo made.
+
+    Attributes:
+        plan: what was done.
+        models: the models ``old``, ``new`` and ``free``.
+        evaluation: the tests and the verdict.
+    """
 
     plan: DemoPlan
     models: dict[str, Model]
@@ -55,13 +73,13 @@ def plan_demo(
     part: str = "test",
     overrides: Sequence[str] = (),
 ) -> DemoPlan:
-    """Settle the demo; a bad name is refused before any work.
+    """Return a plan of the demo. A bad name raises an error before any work is done.
 
     Args:
         scenario: a name from ``SCENARIOS``.
         method: a name from ``METHODS``.
-        seed: chooses the split (666 + seed) and the weights.
-        part: of the embedded set that is searched; ``val`` to choose recipes, ``test`` to report.
+        seed: chooses the split (666 + seed) and the initial weights.
+        part: the embedded images to test on: ``val`` to choose recipes, ``test`` to report.
         overrides: ``key=value`` changes of the recipe.
     """
     find_scenario(scenario)
@@ -91,18 +109,18 @@ def run_demo(
     device: str = "auto",
     progress: Progress | None = None,
 ) -> DemoResult:
-    """Train the three models (or take up those an earlier run left), and evaluate them.
+    """Train the three models, or continue what an earlier run has left, and evaluate them.
 
     Args:
         plan: what to do.
-        out: models go to ``out/models``, each in a folder named after its run.
-        fresh: train anew even if a finished model of the same run is there.
+        out: the models go to ``out/models``, each in a folder that is named after its run.
+        fresh: train again even if a finished model of the same run is there.
         device: ``auto``, ``cpu``, ``cuda``, …
-        progress: told of each image.
+        progress: reports progress per image.
     """
     progress = progress or Silent()
 
-    def trained(
+    def train_role(
         role: str,
         images: ImageSet,
         recipe: Recipe,
@@ -125,9 +143,9 @@ def run_demo(
             progress=progress,
         )
 
-    old = trained("old", plan.old_images, plan.old_recipe)
-    new = trained("new", plan.new_images, plan.new_recipe, old, plan.method)
-    free = trained("free", plan.new_images, plan.new_recipe.updated(warm_start=False))
+    old = train_role("old", plan.old_images, plan.old_recipe)
+    new = train_role("new", plan.new_images, plan.new_recipe, old, plan.method)
+    free = train_role("free", plan.new_images, plan.new_recipe.updated(warm_start=False))
     models = {"old": old, "new": new, "free": free}
     vectors = {
         role: embed_images(model, plan.test_images, progress=progress).vectors

@@ -1,7 +1,7 @@
-"""Miniature MS1Mv3 and IJB-C in the true layout, drawn from the embedded images, in colour.
+"""Miniatures of MS1Mv3 and IJB-C in their real file layouts, drawn from the embedded images.
 
-A character is a person, a typeface a photograph. They rehearse the whole path of the real sets,
-file by file; what is measured on them says nothing about faces.
+A character stands for a person, a typeface for a photograph. The miniatures let every step of a
+real run be tried, file by file. What is measured on them says nothing about faces.
 """
 
 import io
@@ -21,13 +21,13 @@ from unibct.evaluation.protocols.ijb.align import SIZE, TEMPLATE, warp
 from unibct.evaluation.protocols.ijb.faces import FOLDER
 from unibct.files import atomic_folder
 
-_CROP = 160  # side of a loose crop
-_QUALITY = 92
+_CROP = 160  # width and height of a loose crop
+_JPEG_QUALITY = 92
 
 
 def make_ms1mv3(out: Path, *, identities: int = 240, images_each: int = 8, seed: int = 0) -> None:
-    """Write ``train.rec``, ``train.idx`` and ``property``: 112×112 JPEG, identity records."""
-    chosen = _some(open_images("glyphs:train"), identities, images_each, seed)
+    """Write ``train.rec``, ``train.idx`` and ``property``, with 112×112 JPEG images."""
+    chosen = _sample(open_images("glyphs:train"), identities, images_each, seed)
     rng = np.random.default_rng([seed, 1])
     files = {image_id: _jpeg(coloured(chosen.read(image_id), rng)) for image_id in chosen.ids}
 
@@ -39,15 +39,15 @@ def make_ms1mv3(out: Path, *, identities: int = 240, images_each: int = 8, seed:
 
 
 def make_ijbc(out: Path, *, subjects: int = 80, seed: int = 0) -> None:
-    """Write ``meta/`` and ``loose_crop/``: unaligned images, templates of several media, pairs.
+    """Write ``meta/`` and ``loose_crop/``: unaligned images, and the lists of templates and pairs.
 
     Each subject has a gallery template and two probe templates of four images in two or three
-    media; the first half of the subjects is in G1, the second in G2; all gallery templates are
-    paired with all probes.
+    media. The first half of the subjects is in G1, the second in G2. Every gallery template is
+    paired with every probe.
     """
     per_template, probes_each = 4, 2
     images_each = per_template * (1 + probes_each)
-    chosen = _some(open_images("glyphs:test"), subjects, images_each, seed)
+    chosen = _sample(open_images("glyphs:test"), subjects, images_each, seed)
     rng = np.random.default_rng([seed, 2])
     rows: list[str] = []
     landmarks: list[str] = []
@@ -60,7 +60,7 @@ def make_ijbc(out: Path, *, subjects: int = 80, seed: int = 0) -> None:
         for subject in range(subjects):
             ids = [chosen.ids[i] for i in np.flatnonzero(chosen.labels == subject)]
             for part in range(1 + probes_each):
-                template = 1 + 7 * (subject * (1 + probes_each) + part)  # ids have gaps
+                template = 1 + 7 * (subject * (1 + probes_each) + part)  # real ids have gaps, too
                 side = "probe" if part else "G1" if subject < subjects // 2 else "G2"
                 for place in range(per_template):
                     number += 1
@@ -68,7 +68,7 @@ def make_ijbc(out: Path, *, subjects: int = 80, seed: int = 0) -> None:
                     pixels = coloured(chosen.read(ids[part * per_template + place]), rng)
                     crop, points = unaligned(pixels, rng)
                     (folder / name).write_bytes(_jpeg(crop))
-                    # Media of different sizes: pooling with and without their means differs.
+                    # Media of different sizes: pooling with and without media means differs.
                     media = 1000 * template + (max(place - 1, 0) if part else place // 3)
                     rows.append(f"{name} {template} {media}")
                     numbers = " ".join(f"{value:.4f}" for value in points.ravel())
@@ -93,25 +93,25 @@ def make_ijbc(out: Path, *, subjects: int = 80, seed: int = 0) -> None:
 
 
 def coloured(glyph: Pixels, rng: np.random.Generator) -> Pixels:
-    """(112, 112, 3): a character in one colour on another, the paper lighter than the ink."""
+    """Return a (112, 112, 3) character in one colour on a lighter one."""
     ink, paper = rng.uniform(0, 110, 3), rng.uniform(150, 255, 3)
     cover = fit(glyph, SIZE, SIZE, 1).astype(np.float64) / 255
-    lightness = cover if glyph[0, 0] > 127 else 1 - cover  # of the paper
-    return np.rint(ink + (paper - ink) * lightness).astype(np.uint8)
+    paper_share = cover if glyph[0, 0] > 127 else 1 - cover
+    return np.rint(ink + (paper - ink) * paper_share).astype(np.uint8)
 
 
 def unaligned(pixels: Pixels, rng: np.random.Generator) -> tuple[Pixels, NDArray[np.float64]]:
-    """A loose crop in which an aligned image lies turned, scaled and shifted; its landmarks."""
+    """Return a loose crop with the image rotated, scaled and shifted, and its (5, 2) landmarks."""
     angle, scale = rng.uniform(-0.3, 0.3), rng.uniform(0.8, 1.2)
-    turn = scale * np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
-    middle = np.full(2, (SIZE - 1) / 2)
-    shift = np.full(2, (_CROP - 1) / 2) + rng.uniform(-6, 6, 2) - turn @ middle
-    crop = warp(pixels, np.column_stack([turn, shift]), _CROP)
-    return crop, TEMPLATE @ turn.T + shift
+    rotation = scale * np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+    centre = np.full(2, (SIZE - 1) / 2)
+    shift = np.full(2, (_CROP - 1) / 2) + rng.uniform(-6, 6, 2) - rotation @ centre
+    crop = warp(pixels, np.column_stack([rotation, shift]), _CROP)
+    return crop, TEMPLATE @ rotation.T + shift
 
 
-def _some(images: ImageSet, classes: int, images_each: int, seed: int) -> ImageSet:
-    """Some classes with some images each, renumbered."""
+def _sample(images: ImageSet, classes: int, images_each: int, seed: int) -> ImageSet:
+    """Return a random sample of classes, with a random sample of images of each."""
     sizes = np.bincount(images.labels)
     enough = np.flatnonzero(sizes >= images_each)
     if len(enough) < classes:
@@ -128,10 +128,10 @@ def _some(images: ImageSet, classes: int, images_each: int, seed: int) -> ImageS
 
 def _jpeg(pixels: Pixels) -> bytes:
     file = io.BytesIO()
-    Image.fromarray(pixels).save(file, "JPEG", quality=_QUALITY)
+    Image.fromarray(pixels).save(file, "JPEG", quality=_JPEG_QUALITY)
     return file.getvalue()
 
 
 def _templates(rows: list[str]) -> list[tuple[str, str]]:
-    """Template and subject of each template of a list, once."""
+    """Return the template and the subject of each template in the rows of a list, once."""
     return list(dict.fromkeys((row.split(",")[0], row.split(",")[1]) for row in rows))

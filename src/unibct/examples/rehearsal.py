@@ -1,6 +1,6 @@
-"""A rehearsal of the paper's runs on miniature sets: RecordIO, training, templates, tables.
+"""A rehearsal of the paper's runs on miniature sets, from RecordIO files to tables.
 
-Everything but the size is as in the real runs: the recipes, the file layouts, the commands' code.
+Only the size differs from the real runs. The recipes, the file layouts and the code are the same.
 """
 
 from collections.abc import Sequence
@@ -20,14 +20,14 @@ from unibct.training.recipe import load_recipe
 from unibct.training.train import train
 
 METHOD = "unibct"
-# What makes a miniature of a recipe: two epochs of warm-up and refinement, small batches.
+# Changes that make a recipe small: few epochs with a warm-up and a refinement, small batches.
 SMALL = ("epochs=3", "warmup_epochs=1", "milestones=[2]", "refresh_epochs=[2]", "batch_size=32")
 IDENTITIES = 100
 SUBJECTS = 60
 
 
 def recipe_name(scenario: str) -> str:
-    """The shipped recipe of a scenario."""
+    """Return the name of a scenario's recipe."""
     return f"ms1mv3-{scenario}"
 
 
@@ -41,21 +41,21 @@ def rehearse(
     device: str = "auto",
     progress: Progress | None = None,
 ) -> dict[str, Evaluation]:
-    """Make the sets, then split, train and evaluate each scenario by its recipe.
+    """Make the sets, then split, train and evaluate each scenario with its recipe.
 
     Args:
         out: folder for the sets, splits and models; what is already there is used.
         scenarios: names from ``SCENARIOS``.
         overrides: ``key=value`` changes of the recipes, after those that make them small.
-        identities: of the miniature MS1Mv3.
-        subjects: of the miniature IJB-C.
+        identities: number of classes in the miniature MS1Mv3.
+        subjects: number of subjects in the miniature IJB-C.
         device: ``auto``, ``cpu``, ``cuda``, …
         progress: reports progress per image.
     """
     for scenario in scenarios:
         find_scenario(scenario)
     settings = [*SMALL, *overrides]
-    for scenario in scenarios:  # a bad setting is refused before any work
+    for scenario in scenarios:  # raises an error for a bad setting before any work
         load_recipe(recipe_name(scenario), settings)
     faces, ijbc = out / f"ms1mv3-{identities}", out / f"ijbc-{subjects}"
     if not faces.is_dir():
@@ -68,7 +68,16 @@ def rehearse(
 
 @dataclass(frozen=True)
 class _Rehearsal:
-    """Where the sets are, and how their models are trained."""
+    """Where the sets are, and how the models are trained.
+
+    Attributes:
+        out: folder for the splits and the models.
+        faces: the miniature MS1Mv3.
+        ijbc: the miniature IJB-C.
+        settings: ``key=value`` changes of the recipes.
+        device: ``auto``, ``cpu``, ``cuda``, …
+        progress: reports progress per image.
+    """
 
     out: Path
     faces: Path
@@ -78,15 +87,15 @@ class _Rehearsal:
     progress: Progress
 
     def run(self, scenario: str) -> Evaluation:
-        """Split, train the old and the new model, evaluate."""
+        """Split the set, train the old and the new model, and evaluate them."""
         lists = self.out / scenario / "split"
         if not lists.is_dir():
             write_split(open_images(self.faces), scenario, lists)
         old_folder = self.out / f"old-{SCENARIOS[scenario].sample}"
-        # In identical-data the recipe is the new model's, which has a larger network.
-        old = self._trained(lists / "old.txt", "extended-data", old_folder, "old", scenario)
+        # Not the scenario's own recipe: in identical-data that has the new model's larger network.
+        old = self._train(lists / "old.txt", "extended-data", old_folder, "old", scenario)
         new_folder = self.out / scenario / "new"
-        self._trained(lists / "new.txt", scenario, new_folder, "new", scenario, old)
+        self._train(lists / "new.txt", scenario, new_folder, "new", scenario, old)
         request = EvaluationRequest(
             str(self.ijbc),
             new_folder,
@@ -97,7 +106,7 @@ class _Rehearsal:
         )
         return evaluate_data(request, "ijbc")
 
-    def _trained(
+    def _train(
         self,
         images: Path,
         recipe: str,
@@ -106,6 +115,16 @@ class _Rehearsal:
         scenario: str,
         old: Model | None = None,
     ) -> Model:
+        """Train a model, or load it if an earlier run has finished it.
+
+        Args:
+            images: list of image ids.
+            recipe: the scenario whose recipe is used.
+            folder: of the model.
+            role: ``old`` or ``new``, for the progress.
+            scenario: for the progress.
+            old: the old model, if this one is to be compatible.
+        """
         return train(
             open_images(self.faces, images),
             load_recipe(recipe_name(recipe), self.settings),

@@ -1,4 +1,4 @@
 """What a person looks at: tables, curves and pictures, in the terminal and in HTML.
 
-No number is computed here that ``evaluation`` or ``benchmark`` could give.
+The numbers come from ``evaluation`` and ``benchmark``; nothing is measured here.
 """

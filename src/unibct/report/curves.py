@@ -1,4 +1,7 @@
-"""ROC and CMC curves as inline SVG, readable on light and dark pages."""
+"""ROC and CMC curves and compatibility matrices as inline SVG.
+
+Text and lines take the colour of the page, so that they are readable on light and dark pages.
+"""
 
 import io
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +23,7 @@ COLOURS = {
     FREE_SELF: "#a872dc",
     FREE_CROSS: "#d9534f",
 }
-# One for each method of a benchmark, readable on white and on black.
+# For the methods of a benchmark; readable on white and on black.
 METHOD_COLOURS = (
     "#2a9d4a",
     "#2f7de1",
@@ -31,20 +34,20 @@ METHOD_COLOURS = (
     "#9c7a1d",
     "#dc5f95",
 )
-_TEXT = "#010203"  # stands for the page's own colour of text, light or dark
-_POINTS = 400  # a curve needs no more to look smooth
+_TEXT = "#010203"  # replaced by the colour of the page's text, light or dark
+_POINTS = 400  # enough for a curve to look smooth
 
 
 def roc_svg(tests: dict[str, SearchTest], colours: Mapping[str, str] = COLOURS) -> str:
-    """TAR over FAR, logarithmic in FAR."""
+    """Return the ROC curve of each test: TAR over FAR, on a logarithmic axis."""
 
     def draw(axes: Axes) -> None:
         lowest = 1 / min(len(test.impostor) for test in tests.values())
         grid = np.geomspace(max(lowest, 1e-7), 1, _POINTS)
         for name, test in tests.items():
             curve = test.pairs.roc()
-            at = np.searchsorted(curve.far, grid, side="right") - 1
-            axes.plot(grid, 100 * curve.tar[at], label=name, color=colours.get(name), lw=2)
+            points = np.searchsorted(curve.far, grid, side="right") - 1
+            axes.plot(grid, 100 * curve.tar[points], label=name, color=colours.get(name), lw=2)
         axes.set_xscale("log")
         axes.set_xlabel("false accept rate")
         axes.set_ylabel("true accept rate, %")
@@ -53,15 +56,15 @@ def roc_svg(tests: dict[str, SearchTest], colours: Mapping[str, str] = COLOURS) 
 
 
 def cmc_svg(
-    tests: dict[str, SearchTest], colours: Mapping[str, str] = COLOURS, *, most: int = 20
+    tests: dict[str, SearchTest], colours: Mapping[str, str] = COLOURS, *, largest_k: int = 20
 ) -> str:
-    """The share of queries that find their class among the k best, over k."""
+    """Return the CMC curve of each test: the share of queries with their class in the k best."""
 
     def draw(axes: Axes) -> None:
         templates = next(iter(tests.values())).templates
-        ks = np.arange(1, min(most, templates) + 1)
+        ks = np.arange(1, min(largest_k, templates) + 1)
         curves = {name: [100 * test.top(int(k)) for k in ks] for name, test in tests.items()}
-        # Free queries find nothing in the old gallery: shown in full they would flatten the rest.
+        # Free queries find nothing in the old gallery. Their curve would flatten all others.
         best = max(hits[0] for hits in curves.values())
         bottom = min(hits[0] for hits in curves.values() if hits[0] > best - 50) - 5
         for name, hits in curves.items():
@@ -76,7 +79,13 @@ def cmc_svg(
 
 
 def matrix_svg(values: Sequence[Sequence[float]], names: Sequence[str], title: str) -> str:
-    """A compatibility matrix: queries down, galleries across, percent in each field."""
+    """Return a compatibility matrix in percent.
+
+    Args:
+        values: (versions, versions) shares; rows are query models, columns are galleries.
+        names: of the versions.
+        title: of the picture.
+    """
 
     def draw(axes: Axes) -> None:
         percent = 100 * np.asarray(values)
@@ -93,11 +102,12 @@ def matrix_svg(values: Sequence[Sequence[float]], names: Sequence[str], title: s
 
 
 def _svg(draw: Callable[[Axes], None], title: str, *, curve: bool = True) -> str:
+    """Return the SVG element of a figure; a curve has a grid and a legend."""
     style: dict[Any, Any] = {
-        "svg.hashsalt": "unibct",  # the same curve gives the same file
+        "svg.hashsalt": "unibct",  # makes the same curve give the same text
         "svg.fonttype": "none",
         "font.family": "sans-serif",
-        "font.size": 11,  # read on a phone, where the picture shrinks
+        "font.size": 11,  # readable on a phone, where the picture shrinks
         "axes.titlesize": "medium",
         "text.color": _TEXT,
         "axes.labelcolor": _TEXT,

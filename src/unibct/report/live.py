@@ -1,4 +1,4 @@
-"""A benchmark while it runs: a live table in a terminal, a line for each finished job in a pipe."""
+"""Show a benchmark while it runs: a live table in a terminal, a line per job in a pipe."""
 
 import math
 import sys
@@ -6,17 +6,16 @@ import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
 
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from unibct.benchmark.grid import Grid
 from unibct.benchmark.jobs import Job, cell_folder, old_folder
-from unibct.benchmark.plan import Grid
 from unibct.benchmark.run import Benchmark
-from unibct.benchmark.workers import Board, last_line
+from unibct.benchmark.workers import Board, OnChange, last_line
 from unibct.benchmark.workspace import RESULT_FILE
 from unibct.errors import UserError
 from unibct.evaluation.directions import CROSS, OLD_SELF
@@ -25,23 +24,19 @@ from unibct.files import read_json
 from unibct.progress import clock
 
 
-class Watcher(Protocol):
-    """What is told of every change."""
-
-    def __call__(self, board: Board, job: Job | None) -> None:
-        """A job began or ended, or half a second has passed."""
-        ...
-
-
 class Gains:
-    """Cross − old self test of finished cells, in points of top-1, read once."""
+    """Cross − old self of finished cells, in points of top-1. Each result file is read once.
+
+    Args:
+        out: the benchmark's folder.
+    """
 
     def __init__(self, out: Path) -> None:
         self._out = out
         self._top1: dict[tuple[str, str], float] = {}
 
     def of(self, scenario: str, method: str, seed: int) -> float:
-        """The gain of one cell; not a number while the old model is being trained again."""
+        """Return the gain of one cell, or NaN while the old model is being trained again."""
         return self._read(cell_folder(scenario, method, seed), CROSS) - self._read(
             old_folder(scenario, seed), OLD_SELF
         )
@@ -58,30 +53,30 @@ class Gains:
 
 
 @contextmanager
-def watched(benchmark: Benchmark) -> Generator[Watcher]:
-    """Show a benchmark's progress on standard error."""
+def live_progress(benchmark: Benchmark) -> Generator[OnChange]:
+    """Yield a function for ``run_benchmark`` that shows its progress on standard error."""
     if not sys.stderr.isatty():
         yield _lines(benchmark)
         return
     gains = Gains(benchmark.workspace.out)
-    begin = time.monotonic()
-    clocked = _Clock(begin)
+    time_left = _TimeLeft()
     with Live(console=Console(stderr=True), refresh_per_second=4, transient=True) as live:
 
-        def changed(board: Board, job: Job | None) -> None:
+        def show(board: Board, job: Job | None) -> None:
             live.update(
-                Group(_table(benchmark.workspace.grid, board, gains), _footer(board, clocked))
+                Group(_table(benchmark.workspace.grid, board, gains), _footer(board, time_left))
             )
 
-        yield changed
+        yield show
 
 
-def _lines(benchmark: Benchmark) -> Watcher:
+def _lines(benchmark: Benchmark) -> OnChange:
+    """Return a function that prints a line for each job that has ended."""
     gains = Gains(benchmark.workspace.out)
-    clocked = _Clock(time.monotonic())
+    time_left = _TimeLeft()
 
-    def changed(board: Board, job: Job | None) -> None:
-        left = clocked.left(board)
+    def show(board: Board, job: Job | None) -> None:
+        time_left_text = time_left.text(board)
         if job is None or board.states[job.folder] == "running":
             return
         finished = sum(state == "finished" for state in board.states.values())
@@ -91,30 +86,32 @@ def _lines(benchmark: Benchmark) -> Watcher:
             line += f", cross − old self top-1 {gains.of(names[0], names[1], job.seed):+.1f}"
         if job.folder in board.errors:
             line += f": {last_line(board.errors[job.folder])}"
-        print(f"{line}{left}", file=sys.stderr, flush=True)
+        print(f"{line}{time_left_text}", file=sys.stderr, flush=True)
 
-    return changed
+    return show
 
 
-class _Clock:
-    """Time left, from the images that went through training since the start."""
+class _TimeLeft:
+    """The time left, estimated from the images that went through training since the start."""
 
-    def __init__(self, begin: float) -> None:
-        self._begin = begin
-        self._first: int | None = None
+    def __init__(self) -> None:
+        self._begin = time.monotonic()
+        self._work_at_begin: int | None = None
 
-    def left(self, board: Board) -> str:
+    def text(self, board: Board) -> str:
+        """Return the time left as the end of a line, or nothing as long as it is unknown."""
         work = board.work_left
-        if self._first is None:
-            self._first = work
+        if self._work_at_begin is None:
+            self._work_at_begin = work
         seconds = time.monotonic() - self._begin
-        done = self._first - work
+        done = self._work_at_begin - work
         if done <= 0 or seconds < 20 or work == 0:
             return ""
         return f", {clock(seconds * work / done)} left"
 
 
 def _table(grid: Grid, board: Board, gains: Gains) -> Table:
+    """Return the gains so far: a row for each method, a column for each scenario."""
     table = Table("cross − old self, top-1", box=None, padding=(0, 2, 0, 0))
     for scenario in grid.scenarios:
         table.add_column(scenario.replace("-", "-\n"), justify="right")  # for narrow terminals
@@ -125,7 +122,7 @@ def _table(grid: Grid, board: Board, gains: Gains) -> Table:
 
 
 def _cell(grid: Grid, board: Board, gains: Gains, scenario: str, method: str) -> Text:
-    """The mean gain over finished seeds, and what is under way."""
+    """Return the mean gain over the finished seeds, and the state of the others."""
     folders = {seed: cell_folder(scenario, method, seed) for seed in grid.seeds}
     states = {seed: board.states.get(folder) for seed, folder in folders.items()}
     if set(states.values()) == {None}:
@@ -140,19 +137,20 @@ def _cell(grid: Grid, board: Board, gains: Gains, scenario: str, method: str) ->
     for seed, state in states.items():
         if state == "running":
             job = next(job for job in board.jobs if job.folder == folders[seed])
-            share = board.done.get(job.folder, 0) / max(job.work, 1)
+            share = board.trained_images.get(job.folder, 0) / max(job.work, 1)
             text.append(f" ▶{min(share, 1):.0%}", style="cyan")
         elif state in ("failed", "left out"):
             text.append(f" {state}", style="bold red")
     return text if text.plain else Text("·", style="dim")
 
 
-def _footer(board: Board, clocked: _Clock) -> Text:
+def _footer(board: Board, time_left: _TimeLeft) -> Text:
+    """Return how many jobs are finished, the time left, and the running jobs."""
     finished = sum(state == "finished" for state in board.states.values())
     running = [folder for folder, state in board.states.items() if state == "running"]
-    parts = [
+    job_lines = [
         f"{folder} {board.rates[folder]:,.0f} images/s" if folder in board.rates else folder
         for folder in running
     ]
-    line = f"\n{finished} of {len(board.jobs)} jobs{clocked.left(board)}"
-    return Text("\n".join([line, *parts]), style="dim")
+    line = f"\n{finished} of {len(board.jobs)} jobs{time_left.text(board)}"
+    return Text("\n".join([line, *job_lines]), style="dim")

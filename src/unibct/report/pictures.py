@@ -15,7 +15,13 @@ from unibct.evaluation.search_test import SearchTest
 
 @dataclass(frozen=True)
 class Hit:
-    """One returned template: a picture of its class, and whether it is the query's."""
+    """A template that a search returned.
+
+    Attributes:
+        picture: an image of its class, as a data URI.
+        class_name: its class.
+        correct: whether that is the query's class.
+    """
 
     picture: str
     class_name: str
@@ -24,7 +30,13 @@ class Hit:
 
 @dataclass(frozen=True)
 class SearchedQuery:
-    """A query and what each test returns for it, best first."""
+    """A query and what the searches returned for it.
+
+    Attributes:
+        picture: the query image, as a data URI.
+        class_name: its class.
+        returned: the best templates of each test, best first.
+    """
 
     picture: str
     class_name: str
@@ -40,11 +52,20 @@ def searched_queries(
     k: int = 5,
     seed: int = 0,
 ) -> list[SearchedQuery]:
-    """A random sample of queries (not a choice of the nicest), each with its k best templates."""
+    """Return a random sample of queries, each with its best templates in every test.
+
+    Args:
+        images: the test images.
+        split: which of them are queries, and which are pooled into templates.
+        tests: by name; their scores must be kept.
+        count: number of queries.
+        k: number of templates for each query.
+        seed: chooses the queries.
+    """
     rng = np.random.default_rng([seed, 2])
     count = min(count, len(split.query))
-    chosen = np.sort(rng.choice(len(split.query), size=count, replace=False))
-    first_pooled = {
+    chosen_rows = np.sort(rng.choice(len(split.query), size=count, replace=False))
+    first_of_class = {
         int(c): int(split.gallery[i])
         for c, i in zip(*np.unique(split.gallery_labels, return_index=True), strict=True)
     }
@@ -55,24 +76,24 @@ def searched_queries(
             pictures[index] = data_uri(images.read(images.ids[index]))
         return pictures[index]
 
-    result: list[SearchedQuery] = []
-    for row in chosen:
+    queries: list[SearchedQuery] = []
+    for row in chosen_rows:
         label = int(split.query_labels[row])
         returned: dict[str, list[Hit]] = {}
         for name, test in tests.items():
             assert test.scores is not None, "a picture needs all scores"
-            best = np.argsort(-test.scores[row], kind="stable")[:k]
+            best_classes = np.argsort(-test.scores[row], kind="stable")[:k]
             returned[name] = [
-                Hit(picture(first_pooled[int(c)]), images.class_names[int(c)], int(c) == label)
-                for c in best
+                Hit(picture(first_of_class[int(c)]), images.class_names[int(c)], int(c) == label)
+                for c in best_classes
             ]
         query = int(split.query[row])
-        result.append(SearchedQuery(picture(query), images.class_names[label], returned))
-    return result
+        queries.append(SearchedQuery(picture(query), images.class_names[label], returned))
+    return queries
 
 
 def data_uri(pixels: Pixels, longest: int = 96) -> str:
-    """A PNG inside a URI, made smaller where it is large."""
+    """Return an image as a data URI with a PNG whose longer side is at most ``longest``."""
     image = Image.fromarray(pixels)
     image.thumbnail((longest, longest))
     buffer = io.BytesIO()

@@ -1,4 +1,4 @@
-"""Tables for the terminal: pleasant there, plain in a pipe."""
+"""Print tables: with lines and colours in a terminal, as plain text in a pipe."""
 
 from typing import Any
 
@@ -12,13 +12,14 @@ from unibct.evaluation.criterion import CONFIDENCE
 from unibct.evaluation.directions import CROSS, DIRECTIONS
 from unibct.evaluation.upgrade import Evaluation
 from unibct.progress import clock
-from unibct.report.tables import Cell, chain_table, gains, verdicts
+from unibct.report.benchmark_tables import chain_tables, gain_table, verdict_table
+from unibct.report.plain_table import Cell, PlainTable
 
 _STYLES = {"compatible": "bold green", "not compatible": "bold red", "within noise": "bold yellow"}
 
 
 def print_evaluation(evaluation: Evaluation, console: Console | None = None) -> None:
-    """The tests, the criterion per metric, and the verdict."""
+    """Print the tests, the criterion of each metric, and the verdict."""
     console = console or Console()
     tests = evaluation.values
     metrics = list(dict.fromkeys(metric for values in tests.values() for metric in values))
@@ -48,7 +49,7 @@ def print_evaluation(evaluation: Evaluation, console: Console | None = None) -> 
 
 
 def print_counts(rows: dict[str, tuple[int, int]], console: Console | None = None) -> None:
-    """Images and classes of each set of a split."""
+    """Print the number of images and classes of each set of a split."""
     console = console or Console()
     table = _table(console, "set", "images", "classes")
     for name, (images, classes) in rows.items():
@@ -57,9 +58,10 @@ def print_counts(rows: dict[str, tuple[int, int]], console: Console | None = Non
 
 
 def _table(console: Console, first: str, *others: str) -> Table:
+    """Return an empty table with these heads; all columns but the first hold numbers."""
     options: dict[str, Any] = {"box": box.SIMPLE_HEAD}
     if not console.is_terminal:
-        console.width = 200
+        console.width = 200  # a pipe has no width: do not wrap
         options = {"box": None, "padding": (0, 3, 0, 0), "header_style": ""}
     table = Table(**options)
     table.add_column(first, no_wrap=True)
@@ -69,47 +71,49 @@ def _table(console: Console, first: str, *others: str) -> Table:
 
 
 def print_plan(benchmark: Benchmark, console: Console | None = None) -> None:
-    """What a benchmark would run, and how long it should take."""
+    """Print what a benchmark would run, and how long it will take."""
     console = console or Console()
-    left = {job.folder for job in benchmark.left}
+    unfinished = {job.folder for job in benchmark.unfinished_jobs}
     table = _table(console, "job", "images through training", "state")
-    for job in benchmark.chosen:
-        state = "to run" if job.folder in left else "finished"
+    for job in benchmark.chosen_jobs:
+        state = "to run" if job.folder in unfinished else "finished"
         table.add_row(job.folder, f"{job.work:,}" if job.work else "—", state)
     console.print(table)
-    seconds = benchmark.seconds_left() if left else 0
+    seconds = benchmark.seconds_left() if unfinished else 0
     console.print(
-        f"{len(left)} of {len(benchmark.chosen)} jobs to run, {benchmark.workers} at a time with "
-        f"{benchmark.threads} thread{'s' if benchmark.threads > 1 else ''} each: about "
+        f"{len(unfinished)} of {len(benchmark.chosen_jobs)} jobs to run, {benchmark.workers} at a "
+        f"time with {benchmark.threads} thread{'s' if benchmark.threads > 1 else ''} each: about "
         f"{clock(seconds)}",
         highlight=False,
     )
 
 
 def print_benchmark(results: Results, console: Console | None = None) -> None:
-    """The verdicts, and by how much the cross test gains; the report has the rest."""
+    """Print the verdicts, the gains of the cross test, and the upgrade chains."""
     console = console or Console()
-    sheets = [verdicts(results), gains(results)]
-    sheets += [chain_table(results, m) for m in results.grid.chain_methods if results.has_chain(m)]
-    for sheet in sheets:
-        if sheet is None:
-            continue
-        longest = max(len(f"{cell.text} ({cell.small})") for row in sheet.rows for cell in row)
-        wide = not console.is_terminal or console.width >= len(sheet.heads) * (longest + 3)
-        heads = sheet.heads if wide else [head.replace("-", "-\n") for head in sheet.heads]
-        table = _table(console, *heads)
-        if not wide:
-            table.padding = (0, 1, 0, 0)
-        for column in table.columns[1:]:
-            column.no_wrap = wide
-        for row in sheet.rows:
-            table.add_row(*(_styled(cell, wide=wide) for cell in row))
-        console.print(f"\n[bold]{sheet.title}[/]", highlight=False)
-        console.print(table)
+    for table in (verdict_table(results), gain_table(results), *chain_tables(results)):
+        if table is not None:
+            _print_plain_table(table, console)
+
+
+def _print_plain_table(plain: PlainTable, console: Console) -> None:
+    """Print a table; in a narrow terminal its heads and cells take several lines."""
+    longest = max(len(f"{cell.text} ({cell.small})") for row in plain.rows for cell in row)
+    wide = not console.is_terminal or console.width >= len(plain.heads) * (longest + 3)
+    heads = plain.heads if wide else [head.replace("-", "-\n") for head in plain.heads]
+    table = _table(console, *heads)
+    if not wide:
+        table.padding = (0, 1, 0, 0)
+    for column in table.columns[1:]:
+        column.no_wrap = wide
+    for row in plain.rows:
+        table.add_row(*(_styled(cell, wide=wide) for cell in row))
+    console.print(f"\n[bold]{plain.title}[/]", highlight=False)
+    console.print(table)
 
 
 def _styled(cell: Cell, *, wide: bool) -> str:
-    """A cell's text, and what is small beside it, or beneath it where the terminal is narrow."""
+    """Return a cell with its small text beside it, or below it in a narrow terminal."""
     style = _STYLES.get(cell.kind.replace("-", " "))
     text = f"[{style}]{cell.text}[/]" if style else cell.text
     small = f" ({cell.small})" if wide else f"\n{cell.small}"

@@ -4,7 +4,7 @@ import sys
 import numpy as np
 import pytest
 
-from unibct import cli
+from tests.conftest import run_command
 from unibct.data.loader import read_pixels
 from unibct.data.readers.table import (
     READERS,
@@ -21,7 +21,7 @@ def test_what_is_not_recognised_can_be_said(tmp_path, photo_folder):
         open_images("nowhere")
     path = tmp_path / "labels.of.images"
     path.write_text(f"{min(photo_folder.rglob('*.png'))} one\n")
-    with pytest.raises(UserError, match="is of no known kind"):
+    with pytest.raises(UserError, match="is not recognised"):
         open_images(path)
     assert len(open_images(f"list:{path}")) == 1
     assert len(open_images(f"folder:{photo_folder}")) == len(open_images(photo_folder))
@@ -29,14 +29,9 @@ def test_what_is_not_recognised_can_be_said(tmp_path, photo_folder):
 
 
 def test_every_command_takes_every_kind(photo_folder, tmp_path, capsys):
-    def run(*arguments):
-        with pytest.raises(SystemExit) as stop:
-            cli.main([str(a) for a in arguments])
-        return stop.value.code
-
-    assert run("convert", photo_folder, "--to", "recordio", "--out", tmp_path / "rec") == 0
+    assert run_command("convert", photo_folder, "--to", "recordio", "--out", tmp_path / "rec") == 0
     split = ("--scenario", "open-class", "--out")
-    assert run("split", tmp_path / "rec", *split, tmp_path / "split") == 0
+    assert run_command("split", tmp_path / "rec", *split, tmp_path / "split") == 0
     lists = [(tmp_path / "split" / f"{n}.txt").read_text().split("\n")[:-1] for n in ("old", "new")]
     assert sum(map(len, lists)) == len(open_images(photo_folder))
     chosen = open_images(tmp_path / "rec", tmp_path / "split" / "old.txt")
@@ -44,7 +39,9 @@ def test_every_command_takes_every_kind(photo_folder, tmp_path, capsys):
     pixels = read_pixels(chosen, 32, 32, 1)
     assert np.array_equal(pixels.images.labels, chosen.labels)
     capsys.readouterr()
-    assert run("convert", tmp_path / "nothing", "--to", "folder", "--out", tmp_path / "x") == 2
+    assert (
+        run_command("convert", tmp_path / "nothing", "--to", "folder", "--out", tmp_path / "x") == 2
+    )
     assert "is not there; DATA is one of" in capsys.readouterr().err
 
 

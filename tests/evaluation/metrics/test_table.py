@@ -18,7 +18,8 @@ def test_the_metrics_of_an_image_test():
     vectors, labels = noisy_classes()
     test = search_test(vectors, vectors, split_gallery(labels))
     values = measured_metrics(test, [0.1, 0.5])
-    assert list(values) == ["TAR@1e-1", "TAR@5e-1", "top-1", "top-5", "mAP"]
+    titles = ["TAR@1e-1", "TAR@5e-1", "top-1", "top-5", "TPIR@0.01", "TPIR@0.1", "mAP"]
+    assert list(values) == titles
     assert values["TAR@1e-1"] == test.tar(0.1)
     assert values["top-5"] == test.top(5)
     assert [find_metric(title).name for title in values][:2] == ["TAR", "TAR"]
@@ -54,7 +55,7 @@ def test_a_metric_that_does_not_decide_leaves_the_verdict_alone():
     old, labels = noisy_classes(noise=1.3)
     better, _ = noisy_classes(noise=0.3, seed=1)
     found = evaluate_upgrade(old, better, labels, far=0.01, repeats=300)
-    assert [c.metric for c in found.compared if not c.decides] == ["mAP"]
-    assert [c.metric for c in found.criteria] == ["TAR@1e-1", "top-1", "top-5"]
+    assert [c.metric for c in found.compared if not c.decides] == ["TPIR@0.01", "TPIR@0.1", "mAP"]
+    assert [c.metric for c in found.criteria] == ["TAR@1e-2", "top-1", "top-5"]
     assert found.verdict == "compatible"
     assert found.values[CROSS]["mAP"] == pytest.approx(np.mean(found.tests[CROSS].per_query["mAP"]))

@@ -2,15 +2,8 @@
 
 import pytest
 
-from tests.conftest import TINY
-from unibct import cli
+from tests.conftest import TINY_OPTIONS, run_command
 from unibct.examples.miniatures import make_ijbc, make_ms1mv3
-
-
-def run(*arguments):
-    with pytest.raises(SystemExit) as stop:
-        cli.main([str(argument) for argument in arguments])
-    return stop.value.code
 
 
 @pytest.fixture(scope="session")
@@ -19,11 +12,11 @@ def faces_root(tmp_path_factory):
     root = tmp_path_factory.mktemp("faces")
     make_ms1mv3(root / "ms1mv3", identities=20, images_each=6)
     make_ijbc(root / "ijbc", subjects=12)
-    sets = [a for item in TINY for a in ("--set", item)] + ["--set", "flip=true"]
-    assert run("split", root / "ms1mv3", "--scenario", "open-class", "--out", root / "split") == 0
-    train = ("train", root / "ms1mv3", "--device", "cpu", *sets)
+    split = ("--scenario", "open-class", "--out", root / "split")
+    assert run_command("split", root / "ms1mv3", *split) == 0
+    train = ("train", root / "ms1mv3", "--device", "cpu", *TINY_OPTIONS, "--set", "flip=true")
     old = ("--images", root / "split/old.txt", "--out", root / "old")
     new = ("--images", root / "split/new.txt", "--old", root / "old", "--out", root / "new")
-    assert run(*train, *old) == 0
-    assert run(*train, *new) == 0
+    assert run_command(*train, *old) == 0
+    assert run_command(*train, *new) == 0
     return root

@@ -4,7 +4,7 @@ import pickle
 import numpy as np
 import pytest
 
-from tests.evaluation.protocols.conftest import run
+from tests.conftest import run_command
 from unibct.data.decoding import encode_png
 from unibct.data.readers.table import open_images
 from unibct.errors import UserError
@@ -28,7 +28,7 @@ def test_pair_sets(faces_root, tmp_path, capsys):
     found = evaluate_pair_set(EvaluationRequest(str(path), faces_root / "new", faces_root / "old"))
     assert set(found.tests) == {"old→old", "new→old", "old→new", "new→new"}
     assert (
-        run(
+        run_command(
             "evaluate",
             path,
             "--query",

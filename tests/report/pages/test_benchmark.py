@@ -4,10 +4,10 @@ import shlex
 import pytest
 
 from tests.conftest import tags_of_offline_page
-from unibct.benchmark.plan import make_grid
+from unibct.benchmark.grid import make_grid
 from unibct.benchmark.results import as_csv
+from unibct.report.benchmark_tables import all_tables
 from unibct.report.pages.benchmark import command, write_benchmark_report
-from unibct.report.tables import all_tables
 from unibct.training.recipe import load_recipe
 
 
@@ -29,7 +29,7 @@ def test_the_report_is_whole_plain_and_made_without_training(finished, tmp_path)
         assert "92.95" in text  # the paper's old model in open-class
     rows = list(csv.DictReader((tmp_path / "results.csv").open(encoding="utf-8")))
     kept = {(r["job"], r["test"], r["metric"]): float(r["value"]) for r in rows}
-    for folder, result in results.found.items():
+    for folder, result in results.by_job.items():
         for name, test in result["tests"].items():
             for metric, value in test["metrics"].items():
                 assert kept[folder, name, metric] == pytest.approx(value, abs=1e-6)

@@ -10,8 +10,8 @@ import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from tests.conftest import TINY
+from unibct.benchmark.grid import make_grid
 from unibct.benchmark.jobs import cell_folder, free_folder, old_folder
-from unibct.benchmark.plan import make_grid
 from unibct.benchmark.run import plan_benchmark, run_benchmark
 from unibct.evaluation.upgrade import evaluate_upgrade
 from unibct.examples.demo import DemoPlan, DemoResult
@@ -76,7 +76,7 @@ def pages(tmp_path_factory, photo_folder) -> list[Path]:
     }
     old, new, free = (bench.vectors(job) for job in jobs.values())
     sets = [bench.training_images(f"{side}:{scenario}", 0) for side in ("old", "new")]
-    test = bench.images[1]
+    test = bench.test_images
     result = DemoResult(
         DemoPlan(scenario, method, *sets, test, recipe, recipe),
         {role: bench.model(job) for role, job in jobs.items()},
@@ -164,7 +164,7 @@ def _colours(page: Page, scheme: str) -> list[str]:
         page,
         f"""
         const verdicts = ["compatible", "not-compatible", "within-noise"];
-        const original = document.querySelector(".sheet td[class*=is-], .badge");
+        const original = document.querySelector(".plain-table td[class*=is-], .badge");
         for (const verdict of verdicts) {{
           const copy = original.cloneNode(true);
           copy.className = copy.tagName === "TD" ? "is-" + verdict : "badge " + verdict;

@@ -49,11 +49,15 @@ class Reader:
 
 # A name without a prefix is read by the first reader that recognises it.
 READERS: dict[str, Reader] = {
-    "recordio": Reader("recordio", ".rec", "a folder with train.rec"),
-    "webdataset": Reader("webdataset", ".tar", "shards-{000..012}.tar"),
-    "list": Reader("list_file", "list", "a list of lines `path label`"),
-    "folder": Reader("folder", "folder", "root/<class>/<image> (PNG, JPEG, WebP; any size)"),
-    "glyphs": Reader("glyphs", "glyphs:train|val|test", "the embedded train, val, test"),
+    "recordio": Reader("recordio", ".rec", "a RecordIO file train.rec, or its folder"),
+    "webdataset": Reader("webdataset", ".tar", "tar files such as shards-{000..012}.tar"),
+    "list": Reader("list_file", "list", "a text file with lines `path label`"),
+    "folder": Reader("folder", "folder", "a folder of PNG, JPEG or WebP: root/<class>/<image>"),
+    "glyphs": Reader(
+        "glyphs",
+        "glyphs:train|val|test",
+        "the embedded images: glyphs:train, glyphs:val, glyphs:test",
+    ),
 }
 
 
@@ -93,5 +97,5 @@ def _open(name: str) -> "ImageSet":
         module = reader.load()
         if module.recognises(name):
             return module.read(name)
-    problem = "is of no known kind" if Path(name).exists() else "is not there"
+    problem = "is not recognised" if Path(name).exists() else "is not there"
     raise UserError(f"{name} {problem}; DATA is one of: {describe_data()}")

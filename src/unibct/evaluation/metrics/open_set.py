@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from unibct.arrays import Floats
+from unibct.arrays import Floats, Ints
 from unibct.errors import UserError
 
 
@@ -16,11 +16,15 @@ class OpenSearch:
         mate: (queries with a mate,) the score of the best mate.
         other: (queries with a mate,) the best score of another subject.
         unmated: (queries without a mate,) the best score.
+        mate_classes: (queries with a mate,) the class of each, for intervals.
+        unmated_classes: (queries without a mate,) the class of each.
     """
 
     mate: Floats
     other: Floats
     unmated: Floats
+    mate_classes: Ints | None = None
+    unmated_classes: Ints | None = None
 
     def tpir(self, fpir: float) -> float:
         """Return the share of mates that score above all others and above the threshold.

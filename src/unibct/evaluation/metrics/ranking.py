@@ -1,5 +1,7 @@
 """How well a whole ranking is ordered: average precision over an image-level gallery."""
 
+from typing import cast
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -63,7 +65,6 @@ def _count_at_least(others: Floats, limits: Floats, wanted: NDArray[np.bool_]) -
     ordered = np.sort(others, axis=1)
     for row in range(len(limits)):
         chosen = wanted[row]
-        row_limits: Floats = limits[row, chosen]
-        places = np.searchsorted(ordered[row], row_limits, side="left")
-        counts[row, chosen] = ordered.shape[1] - places
+        below = np.searchsorted(ordered[row], cast(Floats, limits[row, chosen]), side="left")
+        counts[row, chosen] = ordered.shape[1] - below
     return counts

@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from unibct.arrays import Floats, Ints
-from unibct.evaluation.bootstrap import sampled_mean, sampled_tar
+from unibct.evaluation.bootstrap import sampled_mean, sampled_tar, sampled_tpir
 from unibct.evaluation.metrics.ranking import average_precisions
 from unibct.evaluation.metrics.verification import ThresholdRule
 from unibct.evaluation.resolution import tar_name
@@ -92,6 +92,7 @@ def _tpir(fpir: float) -> Metric:
         f"TPIR@{fpir:g}",
         "1:N",
         lambda test, far, rule: test.tpir(fpir),
+        lambda test, draws, far: sampled_tpir(test.open_searches.values(), draws, fpir),
         applies=lambda test: len(test.open_searches) > 0,
     )
 

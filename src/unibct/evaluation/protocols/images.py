@@ -2,17 +2,23 @@
 
 from pathlib import Path
 
-from unibct.data.image_set import ImageSet
+from unibct.data.image_set import ImageSet, select_listed
 from unibct.data.readers.table import open_images
 from unibct.distributed.device import pick_device
 from unibct.embeddings.extraction import embed_images
 from unibct.embeddings.folder import Embeddings, open_embeddings
 from unibct.embeddings.layout import DESCRIPTION_FILE
 from unibct.errors import UserError
-from unibct.evaluation.protocols.request import EvaluationRequest
+from unibct.evaluation.directions import CROSS, OLD_SELF
+from unibct.evaluation.gallery_split import GallerySplit, chosen_gallery
+from unibct.evaluation.protocols.request import EvaluationRequest, SearchRules
+from unibct.evaluation.score_map import fit_score_map
+from unibct.evaluation.score_map_file import load_score_map, save_score_map
 from unibct.evaluation.upgrade import UpgradeEvaluation, evaluate_upgrade
 from unibct.models.folder import load_model
 from unibct.progress import Progress
+
+_SCORES_FOR_CURVES = 10_000_000  # images × classes: a curve then takes half a minute at most
 
 
 def evaluate_images(request: EvaluationRequest) -> UpgradeEvaluation:
@@ -21,6 +27,7 @@ def evaluate_images(request: EvaluationRequest) -> UpgradeEvaluation:
     The request's ``query`` and ``gallery`` are model folders, or folders of their embeddings of
     these images.
     """
+    rules = request.search
     images = open_images(request.data, request.images)
     sides = {
         path: _embeddings(path, images, request)
@@ -35,13 +42,53 @@ def evaluate_images(request: EvaluationRequest) -> UpgradeEvaluation:
     if request.skip_bad:
         for path, side in sides.items():
             images = _embedded_images(images, side, path, request.progress)
-    return evaluate_upgrade(
+    score_map = load_score_map(request.query, old.fingerprint) if rules.old_thresholds else None
+    images, split = _listed_split(images, rules)
+    evaluation = evaluate_upgrade(
         old.rows_of(images),
         new.rows_of(images),
         images.labels,
         far=request.far,
         seed=request.seed,
+        split=split,
+        mode=rules.mode,
+        score_map=score_map,
+        backfill_curves=_wants_curves(rules, images),
+        progress=request.progress,
     )
+    if rules.save_score_map:
+        cross, old_self = evaluation.tests[CROSS], evaluation.tests[OLD_SELF]
+        fitted = fit_score_map(cross.impostor, old_self.impostor)
+        path = save_score_map(request.query, old.fingerprint, fitted)
+        request.progress.note(f"{path}: the score map for the old model {old.fingerprint}")
+    return evaluation
+
+
+def _wants_curves(rules: SearchRules, images: ImageSet) -> bool:
+    if rules.backfill_curve is not None:
+        return rules.backfill_curve
+    return len(images) * len(images.class_names) <= _SCORES_FOR_CURVES
+
+
+def _listed_split(images: ImageSet, rules: SearchRules) -> tuple[ImageSet, GallerySplit | None]:
+    """Return the images that the two lists name, and which of them are queries."""
+    if rules.queries is None and rules.gallery_images is None:
+        return images, None
+    if rules.queries is None or rules.gallery_images is None:
+        raise UserError("--queries and --gallery-images go together: give both lists")
+    sides = [select_listed(images, path) for path in (rules.queries, rules.gallery_images)]
+    both = set(sides[0].ids) & set(sides[1].ids)
+    if both:
+        raise UserError(f"{min(both)!r} is in {rules.queries} and in {rules.gallery_images}")
+    rows = [[images.position[image_id] for image_id in side.ids] for side in sides]
+    chosen = images.select(sorted([*rows[0], *rows[1]]))
+    missing = set(chosen.class_names) - set(sides[1].class_names)
+    if missing:
+        raise UserError(
+            f"the class {min(missing)!r} has queries but no image in {rules.gallery_images}"
+        )
+    places = [[chosen.position[image_id] for image_id in side.ids] for side in sides]
+    return chosen, chosen_gallery(chosen.labels, query=places[0], gallery=places[1])
 
 
 def _embedded_images(

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from unibct.evaluation.resolution import HEADLINE_FAR
+from unibct.evaluation.gallery_split import GalleryMode
 from unibct.progress import Progress, Silent
 
 
@@ -25,6 +25,30 @@ class PoolingRules:
 
 
 @dataclass(frozen=True)
+class SearchRules:
+    """How an image set is searched.
+
+    Attributes:
+        queries: a list of the ids of the queries.
+        gallery_images: a list of the ids of the gallery's images. Both lists or none; by default
+            a quarter of each class's images is in the gallery, and the others are queries.
+        mode: the gallery's entries are ``templates``, one for each class, or ``images``.
+        backfill_curve: measure the gallery while it is being embedded again. By default that is
+            done where it takes seconds.
+        old_thresholds: put the scores of the cross test on the old scale by the map that is kept
+            with the new model, instead of maps fitted on other classes of this data.
+        save_score_map: fit a map on all of this data and keep it with the new model.
+    """
+
+    queries: Path | None = None
+    gallery_images: Path | None = None
+    mode: GalleryMode = "templates"
+    backfill_curve: bool | None = None
+    old_thresholds: bool = False
+    save_score_map: bool = False
+
+
+@dataclass(frozen=True)
 class EvaluationRequest:
     """Two models, the data to test them on, and the options. Each protocol uses what it needs.
 
@@ -33,11 +57,13 @@ class EvaluationRequest:
         query: the new model's folder, or its embeddings.
         gallery: the old model's folder, or its embeddings.
         images: a list of image ids; only these are used.
-        far: false accept rate of the headline TAR.
+        far: false accept rate of the headline TAR; by default the smallest of 1e-4, … that the
+            number of classes can measure.
         seed: chooses the gallery's images and the bootstrap samples.
         pooling: how IJB templates are pooled.
         cache: where embeddings of IJB's images are kept.
-        skip_bad: leave out unreadable images instead of raising an error.
+        search: how an image set is searched.
+        skip_bad: leave unreadable images out instead of refusing.
         device: ``auto``, ``cpu``, ``cuda``, …
         progress: reports progress per image.
     """
@@ -46,9 +72,10 @@ class EvaluationRequest:
     query: Path
     gallery: Path
     images: Path | None = None
-    far: float = HEADLINE_FAR
+    far: float | None = None
     seed: int = 0
     pooling: PoolingRules = PoolingRules()
+    search: SearchRules = SearchRules()
     cache: Path = Path("runs/cache")
     skip_bad: bool = False
     device: str = "auto"

@@ -82,7 +82,7 @@ def evaluate_data(request: EvaluationRequest, protocol: str = AUTO) -> "Evaluati
         raise UserError(
             f"--images and --skip-bad-images are for --protocol {' or '.join(names)} only"
         )
-    if not 0 < request.far <= 1:
+    if request.far is not None and not 0 < request.far <= 1:
         raise UserError(f"--far must lie in (0, 1], not {request.far}")
     module, _, function = chosen.home.partition(":")
     run = getattr(import_module(f"unibct.evaluation.protocols.{module}"), function)

@@ -1,4 +1,4 @@
-"""The HTML and Markdown reports, one file for each.
+"""The HTML and Markdown reports, a module for each.
 
-Tables, curves and pictures come from ``report``; the page templates lie in ``templates``.
+Their tables, curves and pictures come from ``report``, and the templates from ``templates``.
 """

@@ -1,4 +1,7 @@
-"""A benchmark's report: report.html (self-contained), report.md and results.csv."""
+"""The report of a benchmark: report.html, report.md and results.csv.
+
+report.html loads no other file.
+"""
 
 import json
 import shlex
@@ -7,29 +10,36 @@ from typing import Any
 
 from markupsafe import Markup
 
+from unibct.benchmark.grid import Grid
 from unibct.benchmark.jobs import cell_folder, free_folder, old_folder
-from unibct.benchmark.plan import Grid
 from unibct.benchmark.results import Results, as_csv
 from unibct.benchmark.run import Benchmark
 from unibct.benchmark.workspace import Workspace
 from unibct.evaluation.directions import FREE_SELF, OLD_SELF
 from unibct.evaluation.metrics.table import TOP_1
-from unibct.evaluation.resolution import HEADLINE_FAR, far_note
+from unibct.evaluation.resolution import far_note
 from unibct.evaluation.search_test import SearchTest, search_test
 from unibct.files import write_text
 from unibct.methods.table import DEFAULT_METHOD, NO_METHOD
+from unibct.report.benchmark_tables import BASELINE, all_tables
 from unibct.report.curves import METHOD_COLOURS, cmc_svg, matrix_svg, roc_svg
-from unibct.report.pages.html import rendered
-from unibct.report.pictures import searched_queries
-from unibct.report.tables import BASELINE, all_tables, as_markdown
+from unibct.report.pages.html import render_template
+from unibct.report.pictures import SearchedQuery, searched_queries
+from unibct.report.plain_table import as_markdown
 from unibct.training.recipe import load_recipe
 
-_GREY = "#7d8590"  # seen on white and on black, where a file cannot know
-_CURVE_METHODS = 6  # more curves than that are a tangle
+_GREY = "#7d8590"  # visible on white and on black, for files that are shown on either
+_CURVE_METHODS = 6  # more curves cannot be told apart
 
 
 def write_benchmark_report(results: Results, benchmark: Benchmark, out: Path) -> None:
-    """Write report.html, report.md and results.csv from what is finished; nothing is trained."""
+    """Write report.html, report.md and results.csv.
+
+    Args:
+        results: of the finished jobs.
+        benchmark: from which they are; its images and embeddings give curves and pictures.
+        out: the folder to write to.
+    """
     write_text(out / "results.csv", as_csv(results))
     for method, picture in _matrices(results).items():
         write_text(out / _matrix_file(method), picture.replace("currentColor", _GREY))
@@ -38,14 +48,14 @@ def write_benchmark_report(results: Results, benchmark: Benchmark, out: Path) ->
 
 
 def render_markdown(results: Results) -> str:
-    """The tables, and what was run."""
+    """Return report.md: the tables, and what was run."""
     grid = results.grid
     lines = [
         "# Can the new model search the old gallery?",
         "",
         _about(results),
         "",
-        *(as_markdown(sheet) for sheet in all_tables(results)),
+        *(as_markdown(table) for table in all_tables(results)),
         *(
             f"![compatibility matrix of {method}]({_matrix_file(method)})\n"
             for method in _matrices(results)
@@ -54,52 +64,52 @@ def render_markdown(results: Results) -> str:
         "",
         *(f"- {key}: {value}" for key, value in what_was_run(results).items()),
         "",
-        "Recipe: " + ", ".join(f"{k} = {v}" for k, v in _settled(grid).items()),
+        "Recipe: " + ", ".join(f"{key} = {value}" for key, value in _recipe(grid).items()),
         "",
     ]
     return "\n".join(lines)
 
 
 def render_page(results: Results, workspace: Workspace) -> str:
-    """The page's HTML; it loads nothing from anywhere."""
-    scenarios = [s for s in results.scenarios if _shown_methods(results, s)]
+    """Return report.html."""
+    scenarios = [s for s in results.scenarios if _drawn_methods(results, s)]
     curves = {scenario: _curves(results, workspace, scenario) for scenario in scenarios}
-    return rendered(
+    return render_template(
         "benchmark.html.jinja",
         about=_about(results),
-        sheets=all_tables(results),
+        tables=all_tables(results),
         curves=curves,
         curves_note=_curves_note(results),
         matrices=_matrices(results),
         queries=_pictures(results, workspace, scenarios[0]) if scenarios else [],
-        pictured=scenarios[0] if scenarios else "",
+        pictured_scenario=scenarios[0] if scenarios else "",
         run=what_was_run(results),
-        recipe=_settled(results.grid),
+        recipe=_recipe(results.grid),
     )
 
 
 def what_was_run(results: Results) -> dict[str, str]:
-    """Command, data, seeds, versions and machine."""
+    """Return the command, the data, the seeds, the versions and the machine."""
     grid = results.grid
-    first = next(iter(results.found.values()))
+    first_result = next(iter(results.by_job.values()))
     return {
         "command": command(grid),
         "training images": grid.data,
         "test images": grid.test or "30 % of the classes of the training images",
-        "queries and templates": f"{first['queries']:,} and {first['templates']:,}",
+        "queries and templates": f"{first_result['queries']:,} and {first_result['templates']:,}",
         "seeds": ", ".join(str(seed) for seed in grid.seeds),
-        "finished jobs": f"{len(results.found):,}",
-        **first.get("made_by", {}),
+        "finished jobs": f"{len(results.by_job):,}",
+        **first_result.get("made_by", {}),
     }
 
 
-def _settled(grid: Grid) -> dict[str, Any]:
-    """The recipe's numbers; dimension and seed are settled by each job."""
+def _recipe(grid: Grid) -> dict[str, Any]:
+    """Return the numbers of the recipe, without those that each job chooses itself."""
     return grid.recipe.model_dump(mode="json", exclude_none=True)
 
 
 def command(grid: Grid) -> str:
-    """The command line that makes the same grid."""
+    """Return the command line that runs the same grid."""
     parts = ["unibct benchmark", shlex.quote(grid.data)]
     if grid.test is not None:
         parts.append(f"--test {shlex.quote(grid.test)}")
@@ -109,64 +119,73 @@ def command(grid: Grid) -> str:
     parts.append(f"--chain {','.join(grid.chain_methods) or 'none'}")
     if grid.skip_bad:
         parts.append("--skip-bad-images")
-    usual = load_recipe().model_dump(mode="json")
+    default_recipe = load_recipe().model_dump(mode="json")
     for key, value in grid.recipe.model_dump(mode="json").items():
-        if value != usual[key]:
+        if value != default_recipe[key]:
             text = value if isinstance(value, str) else json.dumps(value)
             parts.append(f"--set {shlex.quote(f'{key}={text}')}")
     return " ".join(parts)
 
 
 def _about(results: Results) -> str:
+    """Return the introduction of the report."""
     grid = results.grid
-    first = next(iter(results.found.values()))
-    note = far_note(first["far"], HEADLINE_FAR, first["templates"])
+    first_result = next(iter(results.by_job.values()))
+    note = far_note(first_result["far"], None, first_result["templates"])
     methods, scenarios, seeds = (
         f"{len(names)} {noun}{'s' if len(names) > 1 else ''}"
         for names, noun in ((grid.methods, "method"), (grid.scenarios, "scenario"),
                             (grid.seeds, "seed"))
     )  # fmt: skip
     return (
-        f"{methods} in {scenarios} over {seeds}: models "
-        f"trained on {grid.data}, tested on {first['templates']:,} classes that none has seen "
-        f"({first['queries']:,} queries, one template per class)."
+        f"{methods} in {scenarios} over {seeds}. The models were trained on {grid.data} and tested "
+        f"on {first_result['templates']:,} classes that none of them has seen "
+        f"({first_result['queries']:,} queries, one template per class)."
         + (f" {note}." if note else "")
         + "".join(
-            f" Seed {seed} is left out: it lacks {lacks} {'jobs' if lacks > 1 else 'job'}."
-            for seed, lacks in results.behind.items()
+            f" Seed {seed} is left out: it lacks {count} {'jobs' if count > 1 else 'job'}."
+            for seed, count in results.missing_jobs.items()
         )
     )
 
 
-def _shown_methods(results: Results, scenario: str) -> list[str]:
-    """The methods whose curves are drawn: ours, the paper's, and the last ones of the grid."""
-    present = [m for m in results.grid.methods if m != NO_METHOD and results.has(scenario, m)]
-    first = [m for m in present if m in (BASELINE, DEFAULT_METHOD)]
-    chosen = (first + [m for m in reversed(present) if m not in first])[:_CURVE_METHODS]
-    return [m for m in present if m in chosen]
+def _drawn_methods(results: Results, scenario: str) -> list[str]:
+    """Return the methods whose curves are drawn.
+
+    These are the baseline and the default method, then the last ones of the grid.
+    """
+    finished = [m for m in results.grid.methods if m != NO_METHOD and results.has_cell(scenario, m)]
+    preferred = [m for m in finished if m in (BASELINE, DEFAULT_METHOD)]
+    chosen = (preferred + [m for m in reversed(finished) if m not in preferred])[:_CURVE_METHODS]
+    return [m for m in finished if m in chosen]
 
 
 def _curves_note(results: Results) -> str:
-    drawn = {m for scenario in results.scenarios for m in _shown_methods(results, scenario)}
+    """Return which methods have no curve."""
+    drawn = {m for scenario in results.scenarios for m in _drawn_methods(results, scenario)}
     others = [m for m in results.grid.methods if m not in drawn]
     return f"Not drawn: {', '.join(others)}." if others else ""
 
 
 def _tests(results: Results, workspace: Workspace, scenario: str) -> dict[str, SearchTest]:
-    """Old self, each shown method's cross test, free self; of the first seed."""
+    """Return the old self test, the cross tests of the drawn methods, and the free self test.
+
+    All are of the first seed.
+    """
     seed = results.grid.seeds[0]
     old, free = (
         workspace.vectors(old_folder(scenario, seed)),
         workspace.vectors(free_folder(scenario, seed)),
     )
     tests = {OLD_SELF: search_test(old, old, workspace.split)}
-    for method in _shown_methods(results, scenario):
+    for method in _drawn_methods(results, scenario):
         query = workspace.vectors(cell_folder(scenario, method, seed))
         tests[method] = search_test(query, old, workspace.split)
     return tests | {FREE_SELF: search_test(free, free, workspace.split)}
 
 
 def _curves(results: Results, workspace: Workspace, scenario: str) -> dict[str, Markup]:
+    """Return the ROC and the CMC curves of a scenario."""
     methods = [m for m in results.grid.methods if m != NO_METHOD]
     colours = {
         method: METHOD_COLOURS[-1 - index % len(METHOD_COLOURS)]
@@ -177,14 +196,18 @@ def _curves(results: Results, workspace: Workspace, scenario: str) -> dict[str, 
 
 
 def _matrices(results: Results) -> dict[str, Markup]:
+    """Return the compatibility matrix of each upgrade chain."""
     versions = range(1, results.grid.versions + 1)
     pictures: dict[str, Markup] = {}
     for method in results.grid.chain_methods:
         if not results.has_chain(method):
             continue
         values = [
-            [float(results.versions(method, q, g, TOP_1).values.mean()) for g in versions]
-            for q in versions
+            [
+                float(results.between_versions(method, query, gallery, TOP_1).values.mean())
+                for gallery in versions
+            ]
+            for query in versions
         ]
         names = [f"v{version}" for version in versions]
         pictures[method] = Markup(matrix_svg(values, names, f"{method}: {TOP_1}, %"))
@@ -195,9 +218,10 @@ def _matrix_file(method: str) -> str:
     return f"matrix-{method}.svg"
 
 
-def _pictures(results: Results, workspace: Workspace, scenario: str) -> Any:
+def _pictures(results: Results, workspace: Workspace, scenario: str) -> list[SearchedQuery]:
+    """Return queries with what the old model and the last two drawn methods find for them."""
     tests = _tests(results, workspace, scenario)
-    shown = [OLD_SELF, *_shown_methods(results, scenario)[-2:]]
+    pictured = [OLD_SELF, *_drawn_methods(results, scenario)[-2:]]
     return searched_queries(
-        workspace.images[1], workspace.split, {name: tests[name] for name in shown}
+        workspace.test_images, workspace.split, {name: tests[name] for name in pictured}
     )

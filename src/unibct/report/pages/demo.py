@@ -1,4 +1,4 @@
-"""The demo's report: one self-contained HTML file."""
+"""The report of the demo, as one HTML file that loads nothing else."""
 
 import platform
 from importlib import metadata
@@ -12,28 +12,28 @@ from unibct.evaluation.directions import CROSS, DIRECTIONS, FREE_CROSS, OLD_SELF
 from unibct.examples.demo import DemoResult
 from unibct.files import write_text
 from unibct.report.curves import COLOURS, cmc_svg, roc_svg
-from unibct.report.pages.html import rendered
+from unibct.report.pages.html import render_template
 from unibct.report.pictures import searched_queries
 
 SEARCH_TITLES = {OLD_SELF: "old", FREE_CROSS: "free", CROSS: "compatible"}
 
 
 def write_report(result: DemoResult, path: Path) -> None:
-    """Write the page, whole or not at all."""
+    """Write the page to a file."""
     write_text(path, render_report(result))
 
 
 def render_report(result: DemoResult) -> str:
-    """The page's HTML; it loads nothing from anywhere."""
+    """Return the HTML of the page."""
     evaluation, plan = result.evaluation, result.plan
     searches = {name: evaluation.tests[name] for name in SEARCH_TITLES}
-    return rendered(
+    return render_template(
         "demo.html.jinja",
         plan=plan,
         evaluation=evaluation,
         rows={name: evaluation.metrics(name) for name in DIRECTIONS if name in evaluation.tests},
         directions=DIRECTIONS,
-        main=CROSS,
+        highlighted=CROSS,
         search_titles=SEARCH_TITLES,
         colours=COLOURS,
         confidence=CONFIDENCE,

@@ -1,12 +1,12 @@
-"""HTML pages from the templates of the report room."""
+"""Fill in the HTML templates of ``report/templates``."""
 
 from typing import Any
 
 import jinja2
 
 
-def rendered(name: str, **values: Any) -> str:
-    """Return a template of ``report/templates``, filled in."""
+def render_template(name: str, **values: Any) -> str:
+    """Return the HTML of a template with its values filled in; text is escaped."""
     environment = jinja2.Environment(
         autoescape=True,
         trim_blocks=True,

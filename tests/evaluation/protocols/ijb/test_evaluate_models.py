@@ -4,7 +4,7 @@ import pickle
 import numpy as np
 import pytest
 
-from tests.evaluation.protocols.conftest import run
+from tests.conftest import run_command
 from unibct.embeddings.folder import Embeddings
 from unibct.embeddings.writing import save_embeddings
 from unibct.errors import UserError
@@ -29,7 +29,7 @@ def test_evaluation_on_ijbc_is_cached_and_takes_precomputed_embeddings(
     common = ("evaluate", faces_root / "ijbc",
               "--query", faces_root / "new", "--gallery", faces_root / "old",
               "--device", "cpu", "--cache", cache)  # fmt: skip
-    assert run(*common, "--json") == 0
+    assert run_command(*common, "--json") == 0
     found = json.loads(capsys.readouterr().out)
     assert set(found["tests"]) == {"old→old", "new→old", "old→new", "new→new"}
     assert found["pairs"] == {"genuine": 24, "impostor": 12 * 24 - 24}
@@ -38,9 +38,9 @@ def test_evaluation_on_ijbc_is_cached_and_takes_precomputed_embeddings(
         patch.setattr(
             "unibct.evaluation.protocols.ijb.faces.raw_embeddings", None
         )  # a second pass would need it
-        assert run(*common, "--json", "--protocol", "ijbc") == 0
+        assert run_command(*common, "--json", "--protocol", "ijbc") == 0
     assert json.loads(capsys.readouterr().out) == found
-    assert run(*common) == 0
+    assert run_command(*common) == 0
     table = capsys.readouterr().out
     assert "cross test, reversed" in table
     assert "verdict:" in table

@@ -68,7 +68,13 @@ def search_galleries(
         best_scores.append(_best_scores(scores, block_subjects, subjects, slices))
     mate, other = np.concatenate(best_scores, axis=2)
     open_searches = {
-        name: OpenSearch(mate[i][mated], other[i][mated], other[i][~mated])
+        name: OpenSearch(
+            mate[i][mated],
+            other[i][mated],
+            other[i][~mated],
+            query_subjects[mated],
+            query_subjects[~mated],
+        )
         for i, name in enumerate(galleries)
         for mated in [np.isfinite(mate[i])]
     }

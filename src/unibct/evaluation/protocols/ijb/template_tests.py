@@ -8,7 +8,7 @@
 In a cross test the queries come from the new model and the gallery from the old one.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,16 +24,15 @@ from unibct.arrays import (
 )
 from unibct.errors import UserError
 from unibct.evaluation.bootstrap import REPEATS
-from unibct.evaluation.criterion import compare_tests
 from unibct.evaluation.directions import CROSS, NEW_SELF, OLD_SELF, REVERSED_CROSS, sides
 from unibct.evaluation.metrics.table import measured_metrics
 from unibct.evaluation.metrics.verification import ThresholdRule
 from unibct.evaluation.protocols.ijb.meta import Meta, Subjects, rows_of
 from unibct.evaluation.protocols.ijb.pair_scores import pair_scores
 from unibct.evaluation.protocols.ijb.search import search_galleries
-from unibct.evaluation.resolution import HEADLINE_FAR, carried_fars, far_note, headline_far
+from unibct.evaluation.resolution import carried_fars, far_note, headline_far
 from unibct.evaluation.search_test import ScoredPairs, SearchTest
-from unibct.evaluation.upgrade import Evaluation
+from unibct.evaluation.upgrade import SearchEvaluation, compared_answers
 
 TOP_KS = (1, 5, 10)
 TESTS = (OLD_SELF, CROSS, NEW_SELF, REVERSED_CROSS)
@@ -44,20 +43,16 @@ _REVERSED_NOTE = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class IjbEvaluation(Evaluation):
-    """The tests of two models on one benchmark, and the criterion of each metric.
+class IjbEvaluation(SearchEvaluation):
+    """The tests of two models on one benchmark, and the criterion per metric.
 
     The tests are old→old, new→old (as in deployment, the probes from the new model), new→new and
     old→new (the enrolled side from the new model, which is the paper's cross test of 1:1).
 
     Attributes:
-        tests: the tests by the name of their direction.
-        far: false accept rate of the criterion's TAR.
         fars: false accept rates of the reported TARs.
     """
 
-    tests: dict[str, SearchTest]
-    far: float
     fars: tuple[float, ...]
 
     def metrics(self, test: str, *, rule: ThresholdRule = "strict") -> dict[str, float]:
@@ -70,7 +65,6 @@ class IjbEvaluation(Evaluation):
         """Return plain values for machines."""
         pairs = self.tests[OLD_SELF].pairs
         return super().as_json() | {
-            "far": self.far,
             "pairs": {"genuine": len(pairs.genuine), "impostor": len(pairs.impostor)},
         }
 
@@ -80,7 +74,7 @@ def evaluate_templates(
     old: tuple[Any, Any],
     new: tuple[Any, Any],
     *,
-    far: float = HEADLINE_FAR,
+    far: float | None = None,
     seed: int = 0,
     repeats: int = REPEATS,
 ) -> IjbEvaluation:
@@ -89,9 +83,9 @@ def evaluate_templates(
     Args:
         meta: pairs, galleries and probes.
         old: template ids and (templates, dim) vectors of the old model, see ``pool_templates``.
-        new: the same for the new model.
-        far: false accept rate of the criterion's TAR, by the strict rule. If there are too few
-            subjects to measure it, a larger one is used.
+        new: the same of the new model.
+        far: false accept rate of the criterion's TAR (by the strict rule); by default the smallest
+            of 1e-4, 1e-3, … that the number of subjects can measure.
         seed: chooses the bootstrap samples.
         repeats: number of bootstrap samples.
     """
@@ -106,16 +100,14 @@ def evaluate_templates(
     }
     used_far = headline_far(lists.subjects, far)
     fars = tuple(sorted({used_far, *carried_fars(lists.subjects)}))
-    note = far_note(used_far, far, lists.subjects)
+    note = far_note(used_far, far, lists.subjects, "subjects")
     return IjbEvaluation(
         values={name: measured_metrics(test, fars) for name, test in tests.items()},
-        compared=compare_tests(
-            tests[OLD_SELF], tests[CROSS], far=used_far, seed=seed, repeats=repeats
-        ),
         note=_REVERSED_NOTE if note is None else f"{note}; {_REVERSED_NOTE}",
         tests=tests,
         far=used_far,
         fars=fars,
+        **compared_answers(tests, far=used_far, seed=seed, repeats=repeats),
     )
 
 
@@ -124,12 +116,12 @@ class _SubjectLists:
     """The two templates of each pair, and the subjects of the queries as numbers 0…S-1.
 
     Attributes:
-        gallery_side: (pairs,) ids of the enrolled templates.
-        query_side: (pairs,) ids of the query templates.
-        genuine_subjects: (genuine pairs,) the subject of the query.
-        impostor_subjects: (impostor pairs,) the subject of the query.
-        probe_subjects: (probes,) the subject of each probe.
-        subjects: S, how many subjects there are.
+        gallery_side: (pairs,) template ids of the enrolled side.
+        query_side: (pairs,) template ids of the query's side.
+        genuine_subjects: (genuine pairs,) the query's subject.
+        impostor_subjects: (impostor pairs,) the query's subject.
+        probe_subjects: (probes,).
+        subject_ids: (S,) the id of each subject, ascending.
     """
 
     gallery_side: Ints
@@ -137,7 +129,17 @@ class _SubjectLists:
     genuine_subjects: NDArray[np.int32]
     impostor_subjects: NDArray[np.int32]
     probe_subjects: Ints
-    subjects: int
+    subject_ids: Ints
+
+    @property
+    def subjects(self) -> int:
+        """How many subjects there are."""
+        return len(self.subject_ids)
+
+    def number(self, subjects: Ints | None) -> Ints:
+        """Return the numbers 0…S-1 of subjects' ids."""
+        assert subjects is not None
+        return np.searchsorted(self.subject_ids, subjects)
 
     @classmethod
     def of(cls, meta: Meta) -> "_SubjectLists":
@@ -151,7 +153,7 @@ class _SubjectLists:
             pair_subjects[meta.same],
             pair_subjects[~meta.same],
             np.searchsorted(subjects, meta.probes.subjects),
-            len(subjects),
+            subjects,
         )
 
 
@@ -184,7 +186,14 @@ def _template_test(
         classes=lists.subjects,
         templates=sum(len(part.templates) for part in meta.galleries.values()),
         ks=TOP_KS,
-        open_searches=search.open_searches,
+        open_searches={
+            name: replace(
+                found,
+                mate_classes=lists.number(found.mate_classes),
+                unmated_classes=lists.number(found.unmated_classes),
+            )
+            for name, found in search.open_searches.items()
+        },
     )
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from unibct.evaluation.search_test import search_test
-from unibct.report.tables import all_tables, chain_averages
+from unibct.report.benchmark_tables import all_tables, chain_averages
 
 
 def test_a_chain_tests_all_pairs_of_versions(finished):
@@ -16,11 +16,11 @@ def test_a_chain_tests_all_pairs_of_versions(finished):
     for q in range(3):
         for g in range(3):
             matrix[q, g] = search_test(vectors[q], vectors[g], workspace.split).top(1)
-            kept = results.versions("unibct-plus", q + 1, g + 1, "top-1").values[0]
+            kept = results.between_versions("unibct-plus", q + 1, g + 1, "top-1").values[0]
             assert kept == pytest.approx(matrix[q, g])
     average, share = chain_averages(results, "unibct-plus")
     seeds = [
-        np.mean([results.versions("unibct-plus", q, g, "top-1").values[s]
+        np.mean([results.between_versions("unibct-plus", q, g, "top-1").values[s]
                  for q in (1, 2, 3) for g in range(1, q + 1)]) for s in (0, 1)
     ]  # fmt: skip
     assert average.mean == pytest.approx(np.mean(seeds))

@@ -1,7 +1,7 @@
 import pytest
 
 from tests.benchmark.embedded_jobs import jobs_of
-from unibct.benchmark.plan import make_grid
+from unibct.benchmark.grid import make_grid
 from unibct.errors import UserError
 from unibct.training.recipe import load_recipe
 

@@ -1,4 +1,7 @@
-"""What a benchmark compares: scenarios, methods and seeds, on which images, by which recipe."""
+"""What a benchmark compares: its scenarios, methods and seeds, its images and its recipe.
+
+``jobs`` turns a grid into jobs, and ``run`` runs them.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,23 +26,23 @@ DEFAULT_SEEDS = (0, 1, 2)
 QUICK_SCENARIOS = ("extended-data", "open-class")
 CHAIN_METHODS = ("unibct", "unibct-plus")
 VERSIONS = 3
-HELD_OUT = 0.3  # share of the classes that are tested where no test set is given
-CLASSES_NEEDED = 10  # of which they are held out
+HELD_OUT = 0.3  # share of the classes that are kept for testing if there is no test set
+CLASSES_NEEDED = 10  # fewer classes are not enough to hold some out
 
 
 @dataclass(frozen=True)
 class Grid:
-    """What is compared, on which images, by which recipe.
+    """What is compared, on which images and with which recipe.
 
     Attributes:
-        data: the training images, as ``open_images`` takes them.
-        test: the test images; None holds out a part of the classes of ``data``.
-        recipe: every number of the trainings.
+        data: the training images, as a name for ``open_images``.
+        test: the test images. None means that some of the classes of ``data`` are held out.
+        recipe: every number of the training runs.
         scenarios: names from ``SCENARIOS``.
         methods: names from ``METHODS`` and ``ADAPTERS``.
         seeds: each chooses a split and initial weights.
-        chain_methods: the methods with which a chain of versions is trained.
-        versions: how many models an upgrade chain has.
+        chain_methods: methods that train an upgrade chain.
+        versions: number of models in an upgrade chain.
         skip_bad: leave unreadable images out instead of refusing.
     """
 
@@ -54,7 +57,7 @@ class Grid:
     skip_bad: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse bad names before any work."""
+        """Raise an error for a bad name or number before any work is done."""
         for name in self.scenarios:
             find_scenario(name)
         for name in (*self.methods, *self.chain_methods):
@@ -78,25 +81,26 @@ class Grid:
             )
 
     def settings(self) -> dict[str, Any]:
-        """What every result of a folder has in common."""
+        """Return the settings that all results of one folder share."""
         return {"recipe": self.recipe.model_dump(mode="json"), "versions": self.versions}
 
     def open(self, progress: Progress | None = None) -> tuple[ImageSet, ImageSet]:
-        """The training images and the test images, whose classes differ."""
+        """Return the training images and the test images. They have no class in common."""
         images = self._open(self.data, progress)
         if self.test is not None:
             test = self._open(self.test, progress)
-            common = set(images.class_names) & set(test.class_names)
-            if common:
+            shared_classes = set(images.class_names) & set(test.class_names)
+            if shared_classes:
                 raise UserError(
-                    f"{self.data} and {self.test} have {len(common)} classes in common, first "
-                    f"{min(common)!r}: the test classes must be ones that no model has seen"
+                    f"{self.data} and {self.test} have {len(shared_classes)} classes in common, "
+                    f"first {min(shared_classes)!r}: the test classes must be ones that no model "
+                    "has seen"
                 )
             return images, test
         if len(images.class_names) < CLASSES_NEEDED:
             raise UserError(
-                f"{self.data} has {len(images.class_names)} classes; to hold some out for the "
-                f"tests takes at least {CLASSES_NEEDED}: give test images of other classes "
+                f"{self.data} has {len(images.class_names)} classes; to hold some out for "
+                f"testing takes at least {CLASSES_NEEDED}: give test images of other classes "
                 "with --test"
             )
         parts = split(images.labels, "open-class", fraction=HELD_OUT, seed=DEFAULT_SEED)
@@ -122,12 +126,27 @@ def make_grid(
     chain: Sequence[str] | None = None,
     skip_bad: bool = False,
 ) -> Grid:
-    """Settle a benchmark; what is not given takes its default (``quick``: the smaller one)."""
+    """Return the grid of a benchmark. Whatever is not given has its default.
+
+    Args:
+        data: the training images, as a name for ``open_images``.
+        test: the test images; by default ``glyphs:test`` for the embedded images, else some
+            held-out classes of ``data``.
+        recipe: every number of the training runs; by default the recipe ``glyphs``.
+        quick: use smaller defaults: two scenarios, one seed, no upgrade chain.
+        scenarios: names from ``SCENARIOS``; by default all.
+        methods: names from ``METHODS`` and ``ADAPTERS``, or ``paper`` or ``all`` for a group; by
+            default the paper's methods and ``unibct-plus``.
+        seeds: each chooses a split and initial weights; by default 0, 1 and 2.
+        chain: methods that train an upgrade chain; by default ``unibct`` and ``unibct-plus``.
+        skip_bad: leave unreadable images out instead of refusing.
+    """
     if test is None and data == "glyphs:train":
         test = "glyphs:test"
-    chosen: list[str] = []
+    groups = {"all": ALL_METHODS, "paper": PAPER_METHODS}
+    method_names: list[str] = []
     for name in methods or DEFAULT_METHODS:
-        chosen += {"all": ALL_METHODS, "paper": PAPER_METHODS}.get(name, (name,))
+        method_names += groups.get(name, (name,))
     if chain is None:
         chain = () if quick else CHAIN_METHODS
     return Grid(
@@ -135,7 +154,7 @@ def make_grid(
         test,
         recipe or load_recipe(),
         tuple(dict.fromkeys(scenarios)) or (QUICK_SCENARIOS if quick else tuple(SCENARIOS)),
-        tuple(dict.fromkeys(chosen)),
+        tuple(dict.fromkeys(method_names)),
         tuple(dict.fromkeys(seeds)) or (DEFAULT_SEEDS[:1] if quick else DEFAULT_SEEDS),
         tuple(dict.fromkeys(chain)),
         skip_bad=skip_bad,

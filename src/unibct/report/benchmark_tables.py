@@ -1,0 +1,349 @@
+"""The tables of a benchmark's report.
+
+``all_tables`` has them in the order of the report. A table that needs results which the benchmark
+does not have is None.
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from unibct.benchmark.results import Measured, Results
+from unibct.evaluation.criterion import CONFIDENCE, Estimate, Verdict, joint_verdict
+from unibct.evaluation.metrics.table import TOP_1, find_metric
+from unibct.maps.table import ADAPTERS
+from unibct.methods.table import NO_METHOD
+from unibct.progress import clock
+from unibct.report.paper_figures import paper_figure
+from unibct.report.plain_table import (
+    NO_VALUE,
+    Cell,
+    PlainTable,
+    difference_cell,
+    percent_cell,
+    verdict_kind,
+)
+
+BASELINE = "unibct"
+# The methods that the paper's Table 3 and Table 4 compare, in extended-data.
+PROTOTYPE_METHODS = ("unibct-centroid", "unibct-drop", "unibct", "unibct-plus")
+OTHER_LOSSES = ("regress", "bct", "unibct-centroid", "unibct", "unibct-plus")
+_SIGNS = {"compatible": "✓", "not compatible": "✗", "within noise": "≈"}
+
+
+def all_tables(results: Results) -> list[PlainTable]:
+    """Return every table of the report, in its order."""
+    makers: list[Callable[[Results], PlainTable | None]] = [
+        verdict_table,
+        gain_table,
+        scenario_table,
+        prototype_table,
+        other_losses_table,
+        baseline_table,
+    ]
+    tables = [table for make in makers if (table := make(results)) is not None]
+    tables += [criterion_table(results, scenario) for scenario in results.scenarios]
+    tables += chain_tables(results)
+    cost = cost_table(results)
+    return tables if cost is None else [*tables, cost]
+
+
+def verdict_table(results: Results) -> PlainTable | None:
+    """Return the verdict on each method in each scenario."""
+
+    def cell(scenario: str, method: str) -> Cell:
+        if not results.has_cell(scenario, method):
+            return NO_VALUE
+        verdicts: list[Verdict] = [
+            _gain(results, scenario, method, metric).verdict for metric in results.deciding_metrics
+        ]
+        verdict = joint_verdict(verdicts)
+        signs = " ".join(_SIGNS[one] for one in verdicts)
+        return Cell(verdict, signs, verdict_kind(verdict))
+
+    note = (
+        "Compatible means: the cross test is above the old self test in every metric that decides "
+        f"({', '.join(results.deciding_metrics)}; one sign each), and the "
+        f"{100 * CONFIDENCE:.0f} % interval of each difference is above zero. "
+        "Within noise (≈) means: an interval contains zero."
+    )
+    return _methods_by_scenarios(results, "Verdicts", note, results.grid.methods, cell)
+
+
+def gain_table(results: Results) -> PlainTable | None:
+    """Return the gain in top-1 of each method in each scenario."""
+
+    def cell(scenario: str, method: str) -> Cell:
+        if not results.has_cell(scenario, method):
+            return NO_VALUE
+        return difference_cell(_gain(results, scenario, method, TOP_1))
+
+    title = f"Cross − old self, points of {TOP_1}"
+    note = (
+        "By how much new queries find more in the old gallery than old queries do, with the "
+        "interval of the difference."
+    )
+    return _methods_by_scenarios(results, title, note, results.grid.methods, cell)
+
+
+def baseline_table(results: Results) -> PlainTable | None:
+    """Return the difference of each method's cross test to the baseline's, on the same classes."""
+    others = [m for m in results.grid.methods if m not in (BASELINE, NO_METHOD)]
+    if BASELINE not in results.grid.methods or not others:
+        return None
+
+    def cell(scenario: str, method: str) -> Cell:
+        if not (results.has_cell(scenario, method) and results.has_cell(scenario, BASELINE)):
+            return NO_VALUE
+        own, baseline = (results.cross(scenario, name, TOP_1) for name in (method, BASELINE))
+        return difference_cell((own - baseline).estimate)
+
+    note = (
+        f"Cross test, points of {TOP_1} above (+) or below (−) {BASELINE}, on the same classes "
+        "and seeds."
+    )
+    return _methods_by_scenarios(results, f"Against {BASELINE}", note, others, cell)
+
+
+def cost_table(results: Results) -> PlainTable | None:
+    """Return the training images per second of each method, compared with plain training."""
+
+    def cell(scenario: str, method: str) -> Cell:
+        plain, cost = results.cost(scenario, NO_METHOD), results.cost(scenario, method)
+        if cost is None or plain is None:
+            return NO_VALUE
+        ratio = plain["images_per_second"] / cost["images_per_second"]
+        small = f"{ratio:.2f} × the time of none; {clock(cost['seconds'])} per training"
+        return Cell(f"{cost['images_per_second']:,.0f}", small)
+
+    trained = [method for method in results.grid.methods if method not in ADAPTERS]
+    note = (
+        "Training images per second of one process, for the fastest seed, while other jobs ran "
+        "on the same machine: a rough measure. measurements/step_cost.py compares the methods "
+        "side by side."
+    )
+    return _methods_by_scenarios(results, "Cost", note, trained, cell)
+
+
+def _methods_by_scenarios(
+    results: Results,
+    title: str,
+    note: str,
+    methods: Sequence[str],
+    cell: Callable[[str, str], Cell],
+) -> PlainTable | None:
+    """Return a table with a row for each method and a column for each scenario.
+
+    Args:
+        results: of the benchmark.
+        title: of the table.
+        note: of the table.
+        methods: its rows.
+        cell: returns the cell of a scenario and a method.
+    """
+    if not results.scenarios:
+        return None
+    rows = tuple(
+        (Cell(method), *(cell(scenario, method) for scenario in results.scenarios))
+        for method in methods
+    )
+    return PlainTable(title, note, ("method", *results.scenarios), rows)
+
+
+def criterion_table(results: Results, scenario: str) -> PlainTable:
+    """Return cross − old self of each method in a scenario, and the price of compatibility."""
+    rows: list[tuple[Cell, ...]] = []
+    for method in _finished_methods(results, scenario):
+        gains = {metric: _gain(results, scenario, method, metric) for metric in results.metrics}
+        prices = [
+            (
+                results.new_self(scenario, method, metric) - results.free_self(scenario, metric)
+            ).estimate
+            for metric in results.metrics
+        ]
+        verdict = joint_verdict([gains[metric].verdict for metric in results.deciding_metrics])
+        rows.append(
+            (
+                Cell(method),
+                *(difference_cell(gain) for gain in gains.values()),
+                Cell(verdict, kind=verdict_kind(verdict)),
+                *(difference_cell(price, coloured=False) for price in prices),
+            )
+        )
+    heads = (
+        "method",
+        *(f"{metric}: cross − old self" for metric in results.metrics),
+        "verdict",
+        *(f"{metric}: new self − free self" for metric in results.metrics),
+    )
+    further = [metric for metric in results.metrics if metric not in results.deciding_metrics]
+    note = (
+        "Differences in points, each with its interval. Left of the verdict: the criterion. Right "
+        "of it: what the compatible model's self test loses (−) or gains (+) compared with the "
+        "free model."
+        + (f" The verdict does not depend on {' and '.join(further)}." if further else "")
+    )
+    return PlainTable(f"{scenario}: the criterion and its price", note, heads, tuple(rows))
+
+
+def scenario_table(results: Results) -> PlainTable | None:
+    """Return the paper's Table 2: cross and self test of every method in every scenario."""
+    if not results.scenarios:
+        return None
+    columns = _paper_columns(results)
+    rows: list[tuple[Cell, ...]] = []
+    for scenario in results.scenarios:
+        old = [
+            _old_self_cell(results, scenario, metric) if test == "self" else NO_VALUE
+            for test, metric in columns
+        ]
+        rows.append((Cell(scenario, kind="head"), Cell("old", "the old model"), *old))
+        measures = {"cross": results.cross, "self": results.new_self}
+        for method in _finished_methods(results, scenario):
+            cells = [
+                percent_cell(
+                    measures[test](scenario, method, metric).estimate,
+                    paper=paper_figure(scenario, method, test, metric),
+                )
+                for test, metric in columns
+            ]
+            name = Cell(method, "upper bound of the self test" if method == NO_METHOD else "")
+            rows.append((Cell(""), name, *cells))
+    note = (
+        "Percent, means over the seeds with their intervals. Paper: its figure on IJB-C, trained "
+        "on MS1Mv3, with TAR@1e-4, from one run. Compare the relations between rows, not the "
+        "values: the images, the network and the false accept rate differ."
+    )
+    heads = ("scenario", "method", *(f"{test} {metric}" for test, metric in columns))
+    return PlainTable("All scenarios (the paper's Table 2)", note, heads, tuple(rows))
+
+
+def _paper_columns(results: Results) -> list[tuple[str, str]]:
+    """Return test and metric of each column, ordered as in the paper's Table 2.
+
+    Cross and self test of the 1:1 metrics come first, then all cross and all self tests of 1:N.
+    """
+    kinds = dict.fromkeys(find_metric(metric).kind for metric in results.metrics)
+    return [
+        (test, metric)
+        for kind in kinds
+        for test in ("cross", "self")
+        for metric in results.metrics
+        if find_metric(metric).kind == kind
+    ]
+
+
+def prototype_table(results: Results) -> PlainTable | None:
+    """Return the paper's Table 3: kinds of prototypes, in extended-data."""
+    meanings = {
+        "unibct-centroid": "plain mean",
+        "unibct-drop": "mean without the farthest",
+        "unibct": "structural refinement",
+        "unibct-plus": "no prototype",
+    }
+    return _comparison(results, "Prototypes (the paper's Table 3)", PROTOTYPE_METHODS, meanings)
+
+
+def other_losses_table(results: Results) -> PlainTable | None:
+    """Return the paper's Table 4: other losses, in extended-data."""
+    meanings = {"regress": "AML", "bct": "BCT", "unibct-centroid": "L*", "unibct": "UniBCT"}
+    return _comparison(results, "Other losses (the paper's Table 4)", OTHER_LOSSES, meanings)
+
+
+def _comparison(
+    results: Results, title: str, methods: Sequence[str], meanings: dict[str, str]
+) -> PlainTable | None:
+    """Return the cross tests of some methods in extended-data, with the paper's figures.
+
+    Args:
+        results: of the benchmark.
+        title: of the table.
+        methods: its rows, if they are finished; fewer than two make no table.
+        meanings: what is shown below the name of a method.
+    """
+    scenario = "extended-data"
+    finished = [m for m in methods if m in results.grid.methods and results.has_cell(scenario, m)]
+    if scenario not in results.scenarios or len(finished) < 2:
+        return None
+    heads: list[str] = ["method"]
+    old: list[Cell] = [Cell("old", "self test")]
+    for metric in results.metrics:
+        heads += [metric, f"{metric}: cross − old self"]
+        old += [_old_self_cell(results, scenario, metric), NO_VALUE]
+    rows: list[tuple[Cell, ...]] = [tuple(old)]
+    for method in finished:
+        cells: list[Cell] = [Cell(method, meanings.get(method, ""))]
+        for metric in results.metrics:
+            cross = results.cross(scenario, method, metric).estimate
+            paper = paper_figure(scenario, method, "cross", metric)
+            gain = _gain(results, scenario, method, metric)
+            cells += [percent_cell(cross, paper=paper), difference_cell(gain)]
+        rows.append(tuple(cells))
+    note = "Cross test in extended-data, in percent; differences in points."
+    return PlainTable(title, note, tuple(heads), tuple(rows))
+
+
+def chain_tables(results: Results) -> list[PlainTable]:
+    """Return a table for each upgrade chain that is finished."""
+    methods = results.grid.chain_methods
+    return [chain_table(results, method) for method in methods if results.has_chain(method)]
+
+
+def chain_table(results: Results, method: str) -> PlainTable:
+    """Return all pairs of versions: a row for each query model, a column for each gallery."""
+    versions = range(1, results.grid.versions + 1)
+    rows: list[tuple[Cell, ...]] = []
+    for query in versions:
+        cells = [Cell(f"v{query} queries")]
+        for gallery in versions:
+            measured = results.between_versions(method, query, gallery, TOP_1)
+            kind = ""
+            if query > gallery:
+                self_test = results.between_versions(method, gallery, gallery, TOP_1)
+                kind = verdict_kind((measured - self_test).estimate.verdict)
+            cells.append(percent_cell(measured.estimate, kind=kind))
+        rows.append(tuple(cells))
+    average, wins = chain_averages(results, method)
+    note = (
+        f"Percent {TOP_1}. Below the diagonal, later queries search an earlier gallery; the "
+        "colour is the criterion's. Average over the diagonal and below: "
+        f"{100 * average.mean:.2f} ({100 * average.low:.2f} to {100 * average.high:.2f}). Pairs "
+        f"below the diagonal that beat their gallery's self test, over all seeds: {wins}."
+    )
+    heads = ("", *(f"v{gallery} gallery" for gallery in versions))
+    return PlainTable(f"Upgrade chain, {method}", note, heads, tuple(rows))
+
+
+def chain_averages(results: Results, method: str) -> tuple[Estimate, str]:
+    """Return the mean top-1 of a chain, and how many of its upgrades gain.
+
+    The mean is over all pairs whose queries are not older than the gallery. The count, such as
+    ``5 of 6``, is over the pairs with newer queries, of all seeds.
+    """
+    versions = range(1, results.grid.versions + 1)
+    pairs = [(query, gallery) for query in versions for gallery in versions if query >= gallery]
+    measured = [results.between_versions(method, *pair, TOP_1) for pair in pairs]
+    mean = Measured(
+        np.mean([m.values for m in measured], axis=0),
+        np.mean([m.samples for m in measured], axis=0),
+    )
+    wins = [
+        (m - results.between_versions(method, gallery, gallery, TOP_1)).values > 0
+        for m, (query, gallery) in zip(measured, pairs, strict=True)
+        if query > gallery
+    ]
+    return mean.estimate, f"{int(np.sum(wins))} of {int(np.size(wins))}"
+
+
+def _finished_methods(results: Results, scenario: str) -> list[str]:
+    return [method for method in results.grid.methods if results.has_cell(scenario, method)]
+
+
+def _gain(results: Results, scenario: str, method: str, metric: str) -> Estimate:
+    """Return cross − old self."""
+    return (results.cross(scenario, method, metric) - results.old_self(scenario, metric)).estimate
+
+
+def _old_self_cell(results: Results, scenario: str, metric: str) -> Cell:
+    paper = paper_figure(scenario, "old", "self", metric)
+    return percent_cell(results.old_self(scenario, metric).estimate, paper=paper)

@@ -1,0 +1,20 @@
+"""A folder with the results of the main commands, for the tests of all commands."""
+
+import pytest
+
+from tests.conftest import TINY_OPTIONS, run_command
+
+
+@pytest.fixture(scope="session")
+def trained_folder(tmp_path_factory, photo_folder):
+    """A split, an old and a new model, and the embeddings of both, from five commands."""
+    root = tmp_path_factory.mktemp("trained")
+    split = ["--scenario", "open-class", "--out", root / "split"]
+    assert run_command("split", photo_folder, *split) == 0
+    train = ["train", photo_folder, "--device", "cpu", *TINY_OPTIONS]
+    assert run_command(*train, "--images", root / "split/old.txt", "--out", root / "old") == 0
+    new = ["--images", root / "split/new.txt", "--old", root / "old", "--method", "unibct"]
+    assert run_command(*train, *new, "--out", root / "new") == 0
+    assert run_command("embed", root / "new", photo_folder, "--out", root / "emb/new") == 0
+    assert run_command("embed", root / "old", photo_folder, "--out", root / "emb/old") == 0
+    return root

@@ -1,0 +1,94 @@
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from tests.conftest import TINY_OPTIONS, run_command
+from unibct import cli
+
+
+def test_every_kind_of_bad_input_is_one_line_and_exit_code_2(
+    trained_folder, photo_folder, tmp_path, capsys
+):
+    empty = tmp_path / "empty"
+    shutil.copytree(photo_folder, empty)
+    (empty / "nothing here").mkdir()
+    out = ["--out", tmp_path / "out"]
+    train = ["train", photo_folder, *out, *TINY_OPTIONS]
+    new = [*train, "--images", trained_folder / "split/new.txt", "--old", trained_folder / "old"]
+    evaluate = ["evaluate", photo_folder, "--query", trained_folder / "new", "--gallery"]
+    cases = [
+        (["split", empty, "--scenario", "open-data", *out], "class folder"),
+        (["split", photo_folder, "--scenario", "half", *out], "unknown scenario 'half'"),
+        (["split", photo_folder, "--scenario", "open-data", "--fraction", 2, *out], "fraction"),
+        (
+            ["split", tmp_path / "no", "--scenario", "open-data", *out],
+            "is not there; DATA is one of",
+        ),
+        (["split", "glyphs", "--scenario", "open-data", *out], "say which part"),
+        ([*train, "--images", tmp_path / "no.txt"], "no.txt cannot be read"),
+        ([*train, "--set", "lam=1"], "lam = 1"),
+        ([*train, "--set", "hue=red"], "unknown setting 'hue'"),
+        ([*train, "--recipe", "no.toml"], "neither a readable TOML file"),
+        ([*train, "--method", "unibct"], "needs the old model"),
+        ([*train, "--old", tmp_path], "is not a model folder"),
+        ([*train, "--device", "abacus"], "device 'abacus' cannot be used"),
+        ([*new, "--method", "bct"], "does not know 9 of the 9 new classes"),
+        ([*new, "--set", "dim=32"], "dimension is 32 but the old"),
+        (["embed", tmp_path / "no", photo_folder, *out], "is not a model folder"),
+        ([*evaluate, tmp_path], "is not a model folder"),
+        ([*evaluate, trained_folder / "old", "--far", 0], "--far"),
+        (["train", photo_folder], "Missing option"),
+        (["frob"], "No such command"),
+        (["split", photo_folder, "--seed", "x"], "valid integer"),
+        (["split", photo_folder, "--scenario", "open-data", "--seed", -1, *out], "--seed"),
+        ([*train, "--seed", -1], "seed = -1"),
+        ([*evaluate, trained_folder / "old", "--seed", -1], "--seed"),
+    ]
+    before = sorted(tmp_path.rglob("*"))
+    for arguments, message in cases:
+        assert run_command(*arguments) == 2, arguments
+        captured = capsys.readouterr()
+        lines = captured.err.splitlines()
+        assert lines[-1].startswith("error: "), captured.err
+        assert message in lines[-1]
+        assert sum(line.startswith("error: ") for line in lines) == 1
+        assert "Traceback" not in captured.err
+        assert sorted(tmp_path.rglob("*")) == before, arguments
+    assert (
+        run_command(
+            "embed", trained_folder / "old", photo_folder, "--out", trained_folder / "emb/new"
+        )
+        == 2
+    )
+    assert "emb/new" in capsys.readouterr().err
+
+
+def test_ctrl_c_says_how_to_continue(monkeypatch, capsys):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("unibct.data.readers.table.open_images", interrupted)
+    assert run_command("split", "glyphs:val", "--scenario", "open-data", "--out", "never") == 130
+    assert capsys.readouterr().err.strip().startswith("error: stopped; run the same command again")
+
+
+def test_debug_shows_the_traceback_anywhere_on_the_line():
+    for arguments in (["--debug", "split"], ["split", "--debug"]):
+        with pytest.raises(ValueError, match="unknown scenario"):
+            cli.main([*arguments, "glyphs:val", "--scenario", "x", "--out", "never"])
+
+
+def test_the_module_runs_as_a_command():
+    line = [sys.executable, "-m", "unibct", "split", "glyphs:nope", "--scenario", "open-data"]
+    done = subprocess.run([*line, "--out", "never"], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    want = "error: glyphs:nope: say which part, glyphs:train, glyphs:val, glyphs:test\n"
+    assert done.stderr == want
+
+
+def test_no_command_shows_the_help(capsys):
+    assert run_command() == 0
+    assert "Usage: unibct" in capsys.readouterr().out

@@ -1,0 +1,85 @@
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from tests.conftest import run_command
+
+
+def test_evaluate_prints_a_table_and_json(trained_folder, photo_folder, capsys):
+    arguments = [
+        "evaluate",
+        photo_folder,
+        "--query",
+        trained_folder / "new",
+        "--gallery",
+        trained_folder / "old",
+    ]
+    assert run_command(*arguments) == 0
+    text = capsys.readouterr().out
+    assert "new→old" in text
+    assert "verdict:" in text
+    assert "\x1b" not in text, "no colour codes in a pipe"
+    assert run_command(*arguments, "--json") == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["verdict"] in ("compatible", "not compatible", "within noise")
+    assert [c["metric"] for c in result["criteria"]] == ["TAR@1e-1", "top-1", "top-5"]
+    stored = [
+        "--query",
+        trained_folder / "emb/new",
+        "--gallery",
+        trained_folder / "emb/old",
+        "--json",
+    ]
+    assert run_command("evaluate", photo_folder, *stored) == 0
+    assert json.loads(capsys.readouterr().out) == result
+
+
+def test_stored_embeddings_must_cover_the_images(trained_folder, photo_folder, tmp_path, capsys):
+    some = ["--images", trained_folder / "split/old.txt", "--out", tmp_path / "e"]
+    assert run_command("embed", trained_folder / "old", photo_folder, *some) == 0
+    evaluate = [
+        "evaluate",
+        photo_folder,
+        "--query",
+        trained_folder / "new",
+        "--gallery",
+        tmp_path / "e",
+    ]
+    assert run_command(*evaluate) == 2
+    assert "have no embedding" in capsys.readouterr().err
+    assert run_command(*evaluate, "--skip-bad-images") == 0
+    assert "images without embedding in" in capsys.readouterr().err
+    evaluate[3] = trained_folder / "emb/new"
+    assert run_command(*evaluate, "--skip-bad-images", "--json") == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["templates"] == 3
+    assert [c["metric"] for c in result["criteria"]] == ["TAR@1e-1", "top-1"], "top-5 of 3 is all"
+    assert "too few to measure TAR@1e-1" in result["note"]
+
+
+def test_embeddings_without_bad_images_can_be_evaluated(trained_folder, photo_folder, tmp_path):
+    data = tmp_path / "photos"
+    shutil.copytree(photo_folder, data)
+    next(data.glob("class 03/*")).write_text("no image")
+    (data / "class 04" / "broken.png").symlink_to("nowhere.png")
+    for name in ("old", "new"):
+        embed = ["embed", trained_folder / name, data, "--out", tmp_path / name]
+        assert run_command(*embed) == 2
+        assert run_command(*embed, "--skip-bad-images") == 0
+    evaluate = ["evaluate", data, "--query", tmp_path / "new", "--gallery", tmp_path / "old"]
+    assert run_command(*evaluate) == 2
+    assert run_command(*evaluate, "--skip-bad-images") == 0
+
+
+@pytest.mark.slow
+def test_a_terminal_without_unicode_still_works(trained_folder, photo_folder):
+    line = [sys.executable, "-m", "unibct", "evaluate", str(photo_folder)]
+    line += ["--query", str(trained_folder / "new"), "--gallery", str(trained_folder / "old")]
+    env = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    for more in ([], ["--json"]):
+        done = subprocess.run([*line, *more], capture_output=True, env=env, check=False)
+        assert done.returncode == 0, done.stderr

@@ -1,0 +1,39 @@
+from tests.conftest import run_command
+
+
+def test_demo_writes_a_report_and_prints_the_verdict(
+    small_demo_plan, small_demo, tmp_path, monkeypatch, capsys
+):
+    result, _ = small_demo
+    planned = []
+
+    def plan_small_demo(*arguments, **options):
+        planned.append((*arguments, options))
+        return small_demo_plan
+
+    monkeypatch.setattr("unibct.examples.demo.plan_demo", plan_small_demo)
+    monkeypatch.setattr("unibct.examples.demo.run_demo", lambda *_, **__: result)
+    options = ["--method", "unibct", "--seed", 3, "--set", "eta=1.0", "--out", tmp_path]
+    assert run_command("demo", "--scenario", "open-class", *options) == 0
+    assert planned == [("open-class", "unibct", 3, {"overrides": ["eta=1.0"]})]
+    lines = capsys.readouterr().out.splitlines()
+    assert f"verdict: {result.evaluation.verdict}" in lines
+    assert lines[-1] == f"report: {tmp_path / 'report.html'}"
+    assert (tmp_path / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+
+
+def test_rehearse_prints_an_evaluation_per_scenario(small_demo, tmp_path, monkeypatch, capsys):
+    result, _ = small_demo
+    asked = []
+
+    def rehearse(out, scenarios, **options):
+        asked.append((out, scenarios, options["overrides"], options["device"]))
+        return dict.fromkeys(scenarios, result.evaluation)
+
+    monkeypatch.setattr("unibct.examples.rehearsal.rehearse", rehearse)
+    options = ["--scenarios", "open-class, open-data", "--set", "epochs=2", "--device", "cpu"]
+    assert run_command("rehearse", *options, "--out", tmp_path) == 0
+    assert asked == [(tmp_path, ["open-class", "open-data"], ["epochs=2"], "cpu")]
+    text = capsys.readouterr().out
+    assert text.index("\nopen-class\n") < text.index("\nopen-data\n")
+    assert text.count("verdict: ") == 2

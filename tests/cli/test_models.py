@@ -1,0 +1,99 @@
+import shutil
+
+import numpy as np
+import pytest
+
+from tests.conftest import TINY_OPTIONS, run_command
+from unibct.data.readers.table import open_images
+from unibct.embeddings.folder import open_embeddings
+from unibct.errors import UserError
+from unibct.models.folder import load_model
+
+
+def test_models_and_embeddings_belong_together(trained_folder, photo_folder):
+    new, old = load_model(trained_folder / "new"), load_model(trained_folder / "old")
+    assert new.old_fingerprint == old.fingerprint
+    assert len(new.class_names) == 9
+    stored = open_embeddings(trained_folder / "emb/new")
+    assert stored.fingerprint == new.fingerprint
+    paths = [photo_folder / name for name in stored.ids[:20]]
+    assert np.allclose(new.embed(paths), stored.vectors[:20], atol=1e-5)
+
+
+def test_an_empty_out_folder_stays_usable_after_an_error(
+    trained_folder, photo_folder, tmp_path, capsys
+):
+    out = tmp_path / "empty"
+    out.mkdir()
+    train = [
+        "train",
+        photo_folder,
+        "--old",
+        trained_folder / "old",
+        "--out",
+        out,
+        "--device",
+        "cpu",
+        *TINY_OPTIONS,
+    ]
+    assert run_command(*train, "--method", "bct") == 2
+    assert run_command(*train, "--set", "lr=1e30") == 2
+    assert not out.exists() or list(out.iterdir()) == []
+    assert run_command(*train) == 0
+
+
+def test_old_and_new_model_start_from_different_seeds(trained_folder):
+    seeds = [
+        load_model(trained_folder / name).training["recipe"]["seed"] for name in ("old", "new")
+    ]
+    assert seeds == [0, 1]
+
+
+@pytest.mark.parametrize("kind", ["procrustes", "linear", "mlp"])
+def test_adapt_writes_a_model_that_every_command_takes(
+    trained_folder, photo_folder, tmp_path, kind
+):
+    out = tmp_path / "adapted"
+    models = ["--new", trained_folder / "new", "--old", trained_folder / "old"]
+    assert run_command("adapt", photo_folder, *models, "--kind", kind, "--out", out) == 0
+    adapted, new, old = (
+        load_model(path) for path in (out, trained_folder / "new", trained_folder / "old")
+    )
+    assert adapted.old_fingerprint == old.fingerprint
+    assert adapted.fingerprint != new.fingerprint
+    images = open_images(str(photo_folder))
+    pixels = [images.read(image_id) for image_id in images.ids[:5]]
+    assert np.allclose(adapted.embed(pixels), adapted.adapter(new.embed(pixels)), atol=1e-6)
+    assert not np.allclose(adapted.embed(pixels), new.embed(pixels), atol=0.01)
+    assert (
+        run_command("evaluate", photo_folder, "--query", out, "--gallery", trained_folder / "old")
+        == 0
+    )
+    again = run_command("adapt", photo_folder, *models, "--out", out)
+    assert again == 2  # it never writes over a model
+
+
+def test_adapt_refuses_an_unknown_kind_and_a_model_that_is_adapted_already(
+    trained_folder, photo_folder, tmp_path, capsys
+):
+    both = ["--new", trained_folder / "new", "--old", trained_folder / "old"]
+    assert (
+        run_command("adapt", photo_folder, *both, "--kind", "magic", "--out", tmp_path / "a") == 2
+    )
+    assert "choose one of procrustes, linear, mlp" in capsys.readouterr().err
+    assert run_command("adapt", photo_folder, *both, "--out", tmp_path / "b") == 0
+    twice = ["--new", tmp_path / "b", "--old", trained_folder / "old"]
+    assert run_command("adapt", photo_folder, *twice, "--out", tmp_path / "c") == 2
+    assert "adapted already" in capsys.readouterr().err
+
+
+def test_a_damaged_adapter_is_found_out(trained_folder, photo_folder, tmp_path):
+    both = ["--new", trained_folder / "new", "--old", trained_folder / "old"]
+    assert run_command("adapt", photo_folder, *both, "--out", tmp_path / "a") == 0
+    assert (
+        run_command("adapt", photo_folder, *both, "--kind", "procrustes", "--out", tmp_path / "b")
+        == 0
+    )
+    shutil.copy(tmp_path / "b/adapter.safetensors", tmp_path / "a/adapter.safetensors")
+    with pytest.raises(UserError, match="fingerprint"):
+        load_model(tmp_path / "a")

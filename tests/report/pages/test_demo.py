@@ -1,0 +1,38 @@
+import re
+
+from tests.conftest import tags_of_offline_page
+from unibct.evaluation.directions import CROSS, DIRECTIONS
+from unibct.report.pages.demo import render_report, write_report
+
+
+def test_the_report_is_whole_and_needs_no_network(small_demo, tmp_path):
+    result, _ = small_demo
+    write_report(result, tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    opened = tags_of_offline_page(page)
+    assert opened.count("svg") == 2
+    assert opened.count("table") == 2
+    assert page.count('class="query"') == 12
+    for criterion in result.evaluation.criteria:
+        assert f"{100 * criterion.cross:.2f}" in page
+        assert f"{100 * criterion.low:+.2f}" in page
+    assert result.evaluation.verdict in page
+    assert page == render_report(result), "the same result gives the same page"
+
+
+def test_a_metric_outside_the_verdict_is_shown_as_such(small_demo):
+    result, _ = small_demo
+    page = render_report(result)
+    assert 'mAP <span class="soft">not in the verdict</span>' in page
+    assert page.count("not in the verdict") == 1
+    assert f"{100 * result.evaluation.metrics(CROSS)['mAP']:.2f}" in page
+
+
+def test_every_test_has_a_row_and_the_cross_test_is_highlighted(small_demo):
+    result, _ = small_demo
+    page = render_report(result)
+    rows = re.findall(r'<tr( class="main")?><td><span class="dot"[^>]*></span>(\S+)', page)
+    assert [name for _, name in rows] == [
+        name for name in DIRECTIONS if name in result.evaluation.tests
+    ]
+    assert [name for mark, name in rows if mark] == [CROSS]

@@ -1,0 +1,72 @@
+import io
+
+import pytest
+from rich.console import Console
+
+from unibct.evaluation.directions import CROSS
+from unibct.report.terminal import print_benchmark, print_counts, print_evaluation, print_plan
+
+
+def printed(print_to, *, width=None):
+    """What is printed to a pipe, or to a terminal of a width."""
+    file = io.StringIO()
+    print_to(Console(file=file, width=width, force_terminal=width is not None))
+    return file.getvalue()
+
+
+def test_a_pipe_gets_plain_text_and_a_terminal_colours(finished, small_demo):
+    _, results = finished
+    evaluation = small_demo[0].evaluation
+    for print_to in (
+        lambda console: print_evaluation(evaluation, console),
+        lambda console: print_benchmark(results, console),
+    ):
+        assert "\x1b" not in printed(print_to)
+        assert "\x1b[" in printed(print_to, width=120)
+
+
+def test_an_evaluation_has_a_row_per_test_and_per_metric(small_demo):
+    evaluation = small_demo[0].evaluation
+    lines = printed(lambda console: print_evaluation(evaluation, console)).splitlines()
+    for test, metrics in evaluation.values.items():
+        row = next(line for line in lines if line.startswith(test))
+        assert row.split()[-len(metrics) :] == [f"{100 * v:.2f}" for v in metrics.values()]
+    for criterion in evaluation.compared:
+        row = next(line for line in lines if line.startswith(criterion.metric))
+        assert f"{100 * criterion.difference:+.2f}" in row
+        assert row.rstrip().endswith(criterion.verdict)
+        assert ("(not in the verdict)" in row) != criterion.decides
+    assert lines[0].startswith("query → gallery, %")
+    assert lines[-1] == f"verdict: {evaluation.verdict}"
+    assert any(line.startswith(CROSS) for line in lines)
+
+
+def test_a_narrow_terminal_wraps_the_heads_and_loses_nothing(finished):
+    _, results = finished
+    narrow, wide = (
+        printed(lambda console: print_benchmark(results, console), width=width)
+        for width in (46, 200)
+    )
+    assert "extended-data" in wide
+    assert "extended-data" not in narrow
+    assert "extended-" in narrow
+    gain = results.cross("open-class", "none", "top-1") - results.old_self("open-class", "top-1")
+    for text in (narrow, wide):
+        assert f"{100 * gain.estimate.mean:+.2f}" in text
+        assert "…" not in text
+    assert len(narrow.splitlines()) > len(wide.splitlines())
+
+
+def test_counts_have_separators():
+    text = printed(lambda console: print_counts({"old": (1_511_514, 93_431)}, console))
+    assert text.split() == ["set", "images", "classes", "old", "1,511,514", "93,431"]
+
+
+@pytest.mark.parametrize("width", [None, 100])
+def test_a_plan_names_every_job_and_its_state(finished, width):
+    benchmark, _ = finished
+    text = printed(lambda console: print_plan(benchmark, console), width=width)
+    for job in benchmark.jobs:
+        assert job.folder in text
+    assert text.count("finished") == len(benchmark.jobs)
+    assert f"0 of {len(benchmark.jobs)} jobs to run" in text
