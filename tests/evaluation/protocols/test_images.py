@@ -9,7 +9,7 @@ from unibct.embeddings.folder import Embeddings
 from unibct.embeddings.writing import save_embeddings
 from unibct.errors import UserError
 from unibct.evaluation.protocols.images import evaluate_images
-from unibct.evaluation.protocols.request import EvaluationRequest
+from unibct.evaluation.protocols.request import EvaluationRequest, SearchRules
 from unibct.evaluation.upgrade import evaluate_upgrade
 from unibct.progress import Silent
 
@@ -50,6 +50,7 @@ def test_embeddings_are_matched_to_the_images_by_id(photo_folder, tmp_path):
         gallery=save(tmp_path / "old", images, old),
         far=0.1,
         seed=3,
+        search=SearchRules(backfill_curve=False),
     )
     result = evaluate_images(request)
     expected = evaluate_upgrade(old, new, images.labels, far=0.1, seed=3, backfill_curves=True)
