@@ -65,7 +65,8 @@ def verdict_table(results: Results) -> PlainTable | None:
         "Compatible means: the cross test is above the old self test in every metric that decides "
         f"({', '.join(results.deciding_metrics)}; one sign each), and the "
         f"{100 * CONFIDENCE:.0f} % interval of each difference is above zero. "
-        "Within noise (≈) means: an interval contains zero."
+        "Not compatible (✗): an interval is below zero. Within noise (≈): an interval contains "
+        "zero."
     )
     return _methods_by_scenarios(results, "Verdicts", note, results.grid.methods, cell)
 
