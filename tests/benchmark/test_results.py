@@ -14,7 +14,7 @@ from unibct.errors import UserError
 from unibct.report.pages.benchmark import render_markdown
 
 
-def test_a_test_of_a_model_that_was_trained_anew_is_refused(finished, tmp_path):
+def test_a_test_of_a_model_that_was_trained_again_is_refused(finished, tmp_path):
     benchmark, _ = finished
     out = tmp_path / "copy"
     shutil.copytree(benchmark.workspace.out, out)

@@ -96,8 +96,8 @@ def baseline_table(results: Results) -> PlainTable | None:
     def cell(scenario: str, method: str) -> Cell:
         if not (results.has_cell(scenario, method) and results.has_cell(scenario, BASELINE)):
             return NO_VALUE
-        own, baseline = (results.cross(scenario, name, TOP_1) for name in (method, BASELINE))
-        return difference_cell((own - baseline).estimate)
+        cross, baseline = (results.cross(scenario, name, TOP_1) for name in (method, BASELINE))
+        return difference_cell((cross - baseline).estimate)
 
     note = (
         f"Cross test, points of {TOP_1} above (+) or below (−) {BASELINE}, on the same classes "
