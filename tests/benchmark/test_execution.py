@@ -22,9 +22,9 @@ def test_every_cell_is_what_the_commands_would_give_by_hand(finished):
         assert new.old_fingerprint == old.fingerprint
         vectors = [embed_images(model, test).vectors for model in (old, new)]
         by_hand = evaluate_upgrade(*vectors, test.labels)
-        kept = json.loads((cell / "result.json").read_text())["tests"]
-        assert kept["new→old"]["metrics"] == pytest.approx(by_hand.metrics("new→old"))
-        assert kept["new→new"]["metrics"] == pytest.approx(by_hand.metrics("new→new"))
+        stored = json.loads((cell / "result.json").read_text())["tests"]
+        assert stored["new→old"]["metrics"] == pytest.approx(by_hand.metrics("new→old"))
+        assert stored["new→new"]["metrics"] == pytest.approx(by_hand.metrics("new→new"))
         for criterion in by_hand.compared:
             metric = criterion.metric
             gain = results.cross("open-class", "unibct-plus", metric) - results.old_self(
@@ -49,11 +49,11 @@ def test_an_adapter_maps_the_free_model_and_leaves_its_self_test(finished):
     )
     mapped = fitted(embed_images(free, workspace.test_images).vectors)
     cell = workspace.out / "cells/open-class/procrustes/seed0"
-    kept = open_embeddings(cell / "embeddings")
-    assert np.allclose(kept.vectors, mapped, atol=1e-5)
+    stored = open_embeddings(cell / "embeddings")
+    assert np.allclose(stored.vectors, mapped, atol=1e-5)
     adapted = load_model(cell / "model")
-    assert kept.fingerprint == adapted.fingerprint != free.fingerprint
+    assert stored.fingerprint == adapted.fingerprint != free.fingerprint
     assert adapted.old_fingerprint == old.fingerprint
     for metric in results.metrics:
-        own = results.new_self("open-class", "procrustes", metric).values
-        assert np.array_equal(own, results.free_self("open-class", metric).values)
+        self_test = results.new_self("open-class", "procrustes", metric).values
+        assert np.array_equal(self_test, results.free_self("open-class", metric).values)

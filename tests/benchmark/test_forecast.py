@@ -27,6 +27,6 @@ def test_the_forecast_waits_for_what_a_job_needs():
     jobs = [Job("a", 0, ()), Job("b", 0, (), needs=("a",)), Job("c", 0, ()), Job("d", 0, ())]
     costs = {"a": 3.0, "b": 4.0, "c": 1.0, "d": 1.0}  # given, not measured
     assert schedule(jobs, costs, 1) == 9
-    assert schedule(jobs, costs, 2) == 7  # c and d beside a, then b alone
+    assert schedule(jobs, costs, 2) == 7  # c and d run next to a, then b alone
     assert schedule(jobs, costs, 9) == 7
     assert schedule([], {}, 2) == 0

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import safetensors.numpy
 
 from unibct.benchmark.jobs import make_jobs
 from unibct.benchmark.results import Measured, read_results
@@ -13,7 +14,7 @@ from unibct.errors import UserError
 from unibct.report.pages.benchmark import render_markdown
 
 
-def test_a_test_of_a_model_that_was_trained_anew_is_refused(finished, tmp_path):
+def test_a_test_of_a_model_that_was_trained_again_is_refused(finished, tmp_path):
     benchmark, _ = finished
     out = tmp_path / "copy"
     shutil.copytree(benchmark.workspace.out, out)
@@ -23,6 +24,37 @@ def test_a_test_of_a_model_that_was_trained_anew_is_refused(finished, tmp_path):
     path.write_text(json.dumps(result | {"fingerprint": "new"}))
     with pytest.raises(UserError, match="cells/open-class/none/seed0 was tested with a model"):
         read_results(benchmark.workspace.grid, benchmark.jobs, out)
+
+
+def test_results_of_an_earlier_version_are_read_together_with_new_ones(finished, tmp_path):
+    """It knew no mAP, and wrote one array of samples per test with a row per metric."""
+    benchmark, results = finished
+    out = tmp_path / "copy"
+    shutil.copytree(benchmark.workspace.out, out)
+    for folder in ("models/old-classes-seed0", "cells/open-class/none/seed0"):
+        result = json.loads((out / folder / "result.json").read_text())
+        samples = safetensors.numpy.load_file(out / folder / "samples.safetensors")
+        for test in result["tests"].values():
+            del test["metrics"]["mAP"]
+        arrays = {
+            name: np.stack([samples[f"{name}/{metric}"] for metric in test["metrics"]])
+            for name, test in result["tests"].items()
+        }
+        safetensors.numpy.save_file(arrays, out / folder / "samples.safetensors")
+        (out / folder / "result.json").write_text(json.dumps(result))
+    mixed = read_results(benchmark.workspace.grid, benchmark.jobs, out)
+    assert mixed.metrics == [metric for metric in results.metrics if metric != "mAP"]
+    for metric in mixed.metrics:
+        for one, other in (
+            (
+                mixed.cross("open-class", "none", metric),
+                results.cross("open-class", "none", metric),
+            ),
+            (mixed.old_self("open-class", metric), results.old_self("open-class", metric)),
+        ):
+            assert np.array_equal(one.values, other.values)
+            assert np.array_equal(one.samples, other.samples)
+    assert "mAP" not in render_markdown(mixed)
 
 
 def test_differences_are_paired():

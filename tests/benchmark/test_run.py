@@ -54,9 +54,9 @@ def test_killed_at_any_point_it_goes_on_to_the_same_results(finished, grid, tmp_
     assert done.returncode == 0, done.stderr
     for seed in (0, 1):
         folder = f"cells/open-class/unibct-plus/seed{seed}"
-        kept = json.loads((out / folder / "result.json").read_text())
-        assert kept["fingerprint"] == results.by_job[folder]["fingerprint"]
-        assert kept["tests"] == results.by_job[folder]["tests"]
+        stored = json.loads((out / folder / "result.json").read_text())
+        assert stored["fingerprint"] == results.by_job[folder]["fingerprint"]
+        assert stored["tests"] == results.by_job[folder]["tests"]
 
 
 def children(pid):

@@ -21,10 +21,15 @@ def test_the_recipes_are_the_paper_s_and_quote_its_results(scenario):
     text = (resources.files("unibct.training") / "recipes" / name).read_text(encoding="utf-8")
     table = (resources.files("unibct.report") / "paper_results.csv").read_text(encoding="utf-8")
     rows = {(r["scenario"], r["method"]): r for r in csv.DictReader(table.splitlines())}
-    old, own, free = (rows[scenario, method] for method in ("old", "unibct", "none"))
+    old, unibct, free = (rows[scenario, method] for method in ("old", "unibct", "none"))
     assert f"old self {old['self_tar_1e-4']} / {old['self_top1']} / {old['self_top5']}" in text
-    assert f"cross    {own['cross_tar_1e-4']} / {own['cross_top1']} / {own['cross_top5']}" in text
-    selves = (" / ".join(r[f"self_{m}"] for m in ("tar_1e-4", "top1", "top5")) for r in (own, free))
+    assert (
+        f"cross    {unibct['cross_tar_1e-4']} / {unibct['cross_top1']} / {unibct['cross_top5']}"
+        in text
+    )
+    selves = (
+        " / ".join(r[f"self_{m}"] for m in ("tar_1e-4", "top1", "top5")) for r in (unibct, free)
+    )
     assert "new self {}, of a free model {}".format(*selves) in text
     for line in re.findall(r"#   unibct \w+ .*", text):
         for option in re.findall(r"--recipe (\S+)", line):
@@ -43,18 +48,16 @@ def test_unknown_scenarios_and_settings_are_refused_before_anything_is_drawn(tmp
 def test_every_recipe_runs_from_recordio_to_tables_and_is_taken_up_again(tmp_path, monkeypatch):
     options = {"identities": 20, "subjects": 12, "device": "cpu"}
     overrides = ["epochs=2", "refresh_epochs=[]", "batch_size=16"]
-    found = rehearsal.rehearse(tmp_path, overrides=overrides, **options)
-    assert list(found) == list(SCENARIOS)
-    for scenario, evaluation in found.items():
+    evaluations = rehearsal.rehearse(tmp_path, overrides=overrides, **options)
+    assert list(evaluations) == list(SCENARIOS)
+    for scenario, evaluation in evaluations.items():
         assert set(evaluation.metrics("new→old")) >= {"top-1", "top-5", "top-10", "TPIR@0.01"}
         model = load_model(tmp_path / scenario / "new")
         assert model.training["method"] == "unibct"
         assert (model.architecture == "resnet50") == (scenario == "identical-data")
         assert model.input.size == (112, 112, 3)
-    monkeypatch.setattr(
-        "unibct.training.run.TrainingLoop", None
-    )  # whatever is trained again would need it
+    monkeypatch.setattr("unibct.training.run.TrainingLoop", None)  # training again would need it
     again = rehearsal.rehearse(tmp_path, overrides=overrides, **options)
     assert {k: e.metrics("new→old") for k, e in again.items()} == {
-        k: e.metrics("new→old") for k, e in found.items()
+        k: e.metrics("new→old") for k, e in evaluations.items()
     }

@@ -16,8 +16,8 @@ def test_a_chain_tests_all_pairs_of_versions(finished):
     for q in range(3):
         for g in range(3):
             matrix[q, g] = search_test(vectors[q], vectors[g], workspace.split).top(1)
-            kept = results.between_versions("unibct-plus", q + 1, g + 1, "top-1").values[0]
-            assert kept == pytest.approx(matrix[q, g])
+            stored = results.between_versions("unibct-plus", q + 1, g + 1, "top-1").values[0]
+            assert stored == pytest.approx(matrix[q, g])
     average, share = chain_averages(results, "unibct-plus")
     seeds = [
         np.mean([results.between_versions("unibct-plus", q, g, "top-1").values[s]

@@ -153,7 +153,7 @@ class Results:
     def _over_seeds(self, test: str, metric: str, folders: Sequence[str]) -> Measured:
         """Return a metric of a test from the folders of the seeds' jobs."""
         values = [self.by_job[folder]["tests"][test]["metrics"][metric] for folder in folders]
-        samples = [self._samples(folder, sample_name(test, metric)) for folder in folders]
+        samples = [self._samples(folder, test, metric) for folder in folders]
         return Measured(np.array(values), np.stack(samples).astype(np.float64))
 
     @cached_property
@@ -161,13 +161,17 @@ class Results:
         """The sample files that have been read, by job folder and name."""
         return {}
 
-    def _samples(self, folder: str, name: str) -> Floats:
-        """Return the (repeats,) bootstrap values with this name in the samples file of a job."""
+    def _samples(self, folder: str, test: str, metric: str) -> Floats:
+        """Return the (repeats,) bootstrap values of a metric in the samples file of a job."""
         path = self.out / folder / SAMPLES_FILE
         try:
             if folder not in self._samples_by_job:
                 self._samples_by_job[folder] = safetensors.numpy.load_file(path)
-            return self._samples_by_job[folder][name]
+            samples = self._samples_by_job[folder]
+            if test in samples:  # earlier versions wrote one array per test, a row per metric
+                row = list(self.by_job[folder]["tests"][test]["metrics"]).index(metric)
+                return samples[test][row]
+            return samples[sample_name(test, metric)]
         except (OSError, KeyError, safetensors.SafetensorError) as error:
             raise UserError(
                 f"{path} cannot be read ({error}); remove {path.parent} and run the benchmark again"

@@ -1,6 +1,6 @@
 """The command line: each command parses its arguments, calls one function and prints.
 
-There is no logic here: whatever a command does can be done from Python as well.
+There is no logic here: everything that a command does can be done from Python as well.
 """
 
 # Importing a module registers its commands. The help lists them in this order.

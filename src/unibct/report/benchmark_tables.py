@@ -65,7 +65,8 @@ def verdict_table(results: Results) -> PlainTable | None:
         "Compatible means: the cross test is above the old self test in every metric that decides "
         f"({', '.join(results.deciding_metrics)}; one sign each), and the "
         f"{100 * CONFIDENCE:.0f} % interval of each difference is above zero. "
-        "Within noise (≈) means: an interval contains zero."
+        "Not compatible (✗): an interval is below zero. Within noise (≈): an interval contains "
+        "zero."
     )
     return _methods_by_scenarios(results, "Verdicts", note, results.grid.methods, cell)
 
@@ -95,8 +96,8 @@ def baseline_table(results: Results) -> PlainTable | None:
     def cell(scenario: str, method: str) -> Cell:
         if not (results.has_cell(scenario, method) and results.has_cell(scenario, BASELINE)):
             return NO_VALUE
-        own, baseline = (results.cross(scenario, name, TOP_1) for name in (method, BASELINE))
-        return difference_cell((own - baseline).estimate)
+        cross, baseline = (results.cross(scenario, name, TOP_1) for name in (method, BASELINE))
+        return difference_cell((cross - baseline).estimate)
 
     note = (
         f"Cross test, points of {TOP_1} above (+) or below (−) {BASELINE}, on the same classes "

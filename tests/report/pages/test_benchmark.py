@@ -28,11 +28,11 @@ def test_the_report_is_whole_plain_and_made_without_training(finished, tmp_path)
         assert "paper 93.46" not in text  # unibct was not run
         assert "92.95" in text  # the paper's old model in open-class
     rows = list(csv.DictReader((tmp_path / "results.csv").open(encoding="utf-8")))
-    kept = {(r["job"], r["test"], r["metric"]): float(r["value"]) for r in rows}
+    csv_values = {(r["job"], r["test"], r["metric"]): float(r["value"]) for r in rows}
     for folder, result in results.by_job.items():
         for name, test in result["tests"].items():
             for metric, value in test["metrics"].items():
-                assert kept[folder, name, metric] == pytest.approx(value, abs=1e-6)
+                assert csv_values[folder, name, metric] == pytest.approx(value, abs=1e-6)
     assert as_csv(results) == (tmp_path / "results.csv").read_text(encoding="utf-8")
 
 

@@ -68,18 +68,18 @@ def pages(tmp_path_factory, photo_folder) -> list[Path]:
     benchmark = replace(plan_benchmark(grid, out, workers=1, device="cpu"), threads=1)
     write_benchmark_report(run_benchmark(benchmark), benchmark, out)
 
-    bench, scenario, method = benchmark.workspace, "extended-data", "unibct-plus"
+    workspace, scenario, method = benchmark.workspace, "extended-data", "unibct-plus"
     jobs = {
         "old": old_folder(scenario, 0),
         "new": cell_folder(scenario, method, 0),
         "free": free_folder(scenario, 0),
     }
-    old, new, free = (bench.vectors(job) for job in jobs.values())
-    sets = [bench.training_images(f"{side}:{scenario}", 0) for side in ("old", "new")]
-    test = bench.test_images
+    old, new, free = (workspace.vectors(job) for job in jobs.values())
+    sets = [workspace.training_images(f"{side}:{scenario}", 0) for side in ("old", "new")]
+    test = workspace.test_images
     result = DemoResult(
         DemoPlan(scenario, method, *sets, test, recipe, recipe),
-        {role: bench.model(job) for role, job in jobs.items()},
+        {role: workspace.model(job) for role, job in jobs.items()},
         evaluate_upgrade(old, new, test.labels, free=free),
     )
     write_report(result, out / DEMO)
@@ -101,7 +101,7 @@ def browser() -> Iterator[Browser]:
         started.close()
 
 
-# One test for all pages and views: parallel test processes would each train the models anew.
+# One test for all pages and views: parallel test processes would each train the models again.
 @pytest.mark.slow
 def test_the_reports_in_a_browser(browser, pages):
     problems = [
@@ -120,12 +120,13 @@ def _problems(browser: Browser, path: Path, width: int, scheme: str) -> list[str
     page.on("pageerror", lambda error: said.append(str(error)))
     page.on("request", lambda request: said.append(request.url))
     page.goto(path.as_uri())
-    found = [*_layout(page), *_pictures(page), *_links(page)]
-    if path.name == BENCHMARK:
-        found += _tables(page, narrow=width < 500)
-    found += _colours(page, scheme)  # last, for it adds to the page
+    problems = [*_layout(page), *_pictures(page), *_links(page)]
+    if path.name == BENCHMARK and page.locator("nav a").count() < 6:
+        problems.append("hardly any navigation")
+    problems += _tables(page, narrow=width < 500)
+    problems += _colours(page, scheme)  # the last check, because it adds to the page
     page.close()
-    return found + [f"loads or says: {text}" for text in said if not _is_own(text, path)]
+    return problems + [f"loads or says: {text}" for text in said if not _is_own(text, path)]
 
 
 def _is_own(url: str, path: Path) -> bool:
@@ -133,14 +134,14 @@ def _is_own(url: str, path: Path) -> bool:
 
 
 def _ask(page: Page, script: str) -> list[str]:
-    """What a script, whose last line is an array, has to complain about."""
+    """Return the problems that a script finds; its last line is the array of them."""
     *before, last = script.strip().splitlines()
     body = "\n".join(before)
     return page.evaluate(f"() => {{ {HELPERS}\n{body}\nreturn {last}; }}")
 
 
 def _layout(page: Page) -> list[str]:
-    """The page never scrolls sideways, and every heading is in sight of a reader."""
+    """Check that the page never scrolls sideways and that every heading is visible."""
     wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
     hidden = _ask(
         page,
@@ -157,7 +158,7 @@ def _layout(page: Page) -> list[str]:
 
 
 def _colours(page: Page, scheme: str) -> list[str]:
-    """The scheme is followed, and every text is readable; so is every verdict, found or not."""
+    """Check that the page follows the scheme and that every text and verdict is readable."""
     lightness = page.evaluate(f"() => {{ {HELPERS} return luminance(background(document.body)); }}")
     wrong = lightness < 0.8 if scheme == "light" else lightness > 0.05
     faint = _ask(
@@ -183,7 +184,7 @@ def _colours(page: Page, scheme: str) -> list[str]:
 
 
 def _pictures(page: Page) -> list[str]:
-    """Every picture decodes and is shown."""
+    """Check that every picture decodes and is shown."""
     bad = _ask(
         page,
         """
@@ -199,7 +200,7 @@ def _pictures(page: Page) -> list[str]:
 
 
 def _links(page: Page) -> list[str]:
-    """Each link of the navigation leads to a heading that the navigation itself does not cover."""
+    """Check that each link leads to a heading which the navigation does not cover."""
     bad = _ask(
         page,
         """
@@ -220,7 +221,7 @@ def _links(page: Page) -> list[str]:
 
 
 def _tables(page: Page, *, narrow: bool) -> list[str]:
-    """Tables scroll in their own boxes and keep their first column; columns are aligned."""
+    """Check that tables scroll in their boxes, keep their first column, and are aligned."""
     bad = _ask(
         page,
         """
@@ -247,8 +248,6 @@ def _tables(page: Page, *, narrow: bool) -> list[str]:
         bad
         """,
     )
-    if page.locator("nav a").count() < 6:
-        bad.append("hardly any navigation")
     moved = page.evaluate("[...document.querySelectorAll('.scroll')].map(b => +b.dataset.moved)")
     if narrow and not any(moved):
         bad.append("nothing scrolls on a narrow screen")

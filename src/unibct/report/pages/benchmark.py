@@ -164,7 +164,10 @@ def _curves_note(results: Results) -> str:
     """Return which methods have no curve."""
     drawn = {m for scenario in results.scenarios for m in _drawn_methods(results, scenario)}
     others = [m for m in results.grid.methods if m not in drawn]
-    return f"Not drawn: {', '.join(others)}." if others else ""
+    if not others:
+        return ""
+    noun = "methods" if len(others) > 1 else "method"
+    return f"No curve is drawn for the {noun} {', '.join(others)}."
 
 
 def _tests(results: Results, workspace: Workspace, scenario: str) -> dict[str, SearchTest]:
