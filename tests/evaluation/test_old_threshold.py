@@ -41,7 +41,7 @@ def test_the_old_threshold_is_that_of_the_old_self_test(measured):
 def test_the_map_brings_the_rates_back(measured):
     """Without it matches are lost; with it FAR is the target's and TAR the cross test's own."""
     row = measured[-1][0]
-    assert row.must_be_set_anew
+    assert row.needs_new_threshold
     assert row.cross.tar < 0.9 * row.own_tar
     assert row.mapped.far_interval[0] <= row.far <= row.mapped.far_interval[1]
     assert row.mapped.tar >= 0.95 * row.own_tar

@@ -2,11 +2,12 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from unibct.cli.options import DataArgument, DeviceOption, ImagesOption, SkipOption, app, examples
+from unibct.evaluation.gallery_split import GalleryMode
 from unibct.evaluation.protocols.table import AUTO, PROTOCOLS
 
 _PROTOCOL_HELP = f"how to test: {AUTO} recognises the data; or " + ", ".join(
@@ -41,6 +42,27 @@ NormalizeImagesOption = Annotated[
 CacheOption = Annotated[
     Path, typer.Option(help="IJB: folder that keeps embeddings for the next time")
 ]
+QueriesOption = Annotated[
+    Path | None,
+    typer.Option(metavar="LIST", help="ids of the queries; with --gallery-images"),
+]
+GalleryImagesOption = Annotated[
+    Path | None, typer.Option(metavar="LIST", help="ids of the gallery's images; with --queries")
+]
+GalleryModeOption = Annotated[
+    GalleryMode, typer.Option(help="what the gallery holds: one template per class, or images")
+]
+BackfillCurveOption = Annotated[
+    bool | None,
+    typer.Option(help="measure partly backfilled galleries  [default: where it takes seconds]"),
+]
+OldThresholdsOption = Annotated[
+    bool, typer.Option("--old-thresholds", help="use the score map that is kept with NEW")
+]
+SaveScoreMapOption = Annotated[
+    bool,
+    typer.Option("--save-score-map", help="fit a score map on this data and keep it with NEW"),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="print JSON instead of tables")]
 
 
@@ -65,6 +87,12 @@ def evaluate_command(
     media_mean: MediaMeanOption = True,
     normalize_images: NormalizeImagesOption = False,
     cache: CacheOption = Path("runs/cache"),
+    queries: QueriesOption = None,
+    gallery_images: GalleryImagesOption = None,
+    gallery_mode: GalleryModeOption = "templates",
+    backfill_curve: BackfillCurveOption = None,
+    old_thresholds: OldThresholdsOption = False,
+    save_score_map: SaveScoreMapOption = False,
     as_json: JsonOption = False,
     skip_bad_images: SkipOption = False,
     device: DeviceOption = "auto",
@@ -81,25 +109,18 @@ def evaluate_command(
     IJB-B or IJB-C by that protocol. For IJB, --query and --gallery may also be .npy files of
     embeddings.
     """
-    from unibct.evaluation.protocols.request import EvaluationRequest, PoolingRules
+    from unibct.evaluation.protocols.request import EvaluationRequest, PoolingRules, SearchRules
     from unibct.evaluation.protocols.table import evaluate_data
     from unibct.progress import terminal_progress
     from unibct.report.terminal import print_evaluation
 
     pooling = PoolingRules(flip_test, detector_scores, media_mean, normalize_images)
+    lists, maps = (queries, gallery_images), (old_thresholds, save_score_map)
+    search = SearchRules(*lists, gallery_mode, backfill_curve, *maps)
+    shared: dict[str, Any] = {"skip_bad": skip_bad_images, "device": device, "cache": cache}
     with terminal_progress() as progress:
         request = EvaluationRequest(
-            data,
-            query,
-            gallery,
-            images=images,
-            far=far,
-            seed=seed,
-            pooling=pooling,
-            cache=cache,
-            skip_bad=skip_bad_images,
-            device=device,
-            progress=progress,
+            data, query, gallery, images, far, seed, pooling, search, progress=progress, **shared
         )
         evaluation = evaluate_data(request, protocol)
     if as_json:

@@ -72,7 +72,7 @@ class AtOldThreshold:
         }
 
     @property
-    def must_be_set_anew(self) -> bool:
+    def needs_new_threshold(self) -> bool:
         """Whether the cross test loses matches, or lets impostors in, at the old threshold."""
         return self.cross.tar < 0.95 * self.own_tar or self.cross.far > 2 * self.far
 

@@ -152,6 +152,11 @@ def run_demo(
         for role, model in models.items()
     }
     evaluation = evaluate_upgrade(
-        vectors["old"], vectors["new"], plan.test_images.labels, free=vectors["free"]
+        vectors["old"],
+        vectors["new"],
+        plan.test_images.labels,
+        free=vectors["free"],
+        backfill_curves=True,
+        progress=progress,
     )
     return DemoResult(plan, models, evaluation)

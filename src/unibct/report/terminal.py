@@ -13,13 +13,14 @@ from unibct.evaluation.directions import CROSS, DIRECTIONS
 from unibct.evaluation.upgrade import Evaluation
 from unibct.progress import clock
 from unibct.report.benchmark_tables import chain_tables, gain_table, verdict_table
+from unibct.report.decision_tables import decision_tables
 from unibct.report.plain_table import Cell, PlainTable
 
 _STYLES = {"compatible": "bold green", "not compatible": "bold red", "within noise": "bold yellow"}
 
 
 def print_evaluation(evaluation: Evaluation, console: Console | None = None) -> None:
-    """Print the tests, the criterion of each metric, and the verdict."""
+    """Print the tests, the criterion of each metric, what a team decides on, and the verdict."""
     console = console or Console()
     tests = evaluation.values
     metrics = list(dict.fromkeys(metric for values in tests.values() for metric in values))
@@ -42,6 +43,10 @@ def print_evaluation(evaluation: Evaluation, console: Console | None = None) -> 
             f"[{_STYLES[c.verdict]}]{c.verdict}[/]",
         )
     console.print(criterion_table)
+    for plain in decision_tables(evaluation):
+        _print_plain_table(plain, console)
+        console.print(plain.note, highlight=False)
+    console.print()
     verdict = evaluation.verdict
     if evaluation.note:
         console.print(evaluation.note, highlight=False)

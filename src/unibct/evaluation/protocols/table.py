@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from unibct.errors import UserError
-from unibct.evaluation.protocols.request import EvaluationRequest
+from unibct.evaluation.protocols.request import EvaluationRequest, SearchRules
 
 if TYPE_CHECKING:
     from unibct.evaluation.upgrade import Evaluation
@@ -77,10 +77,13 @@ def evaluate_data(request: EvaluationRequest, protocol: str = AUTO) -> "Evaluati
         protocol: a name from ``PROTOCOLS``, or ``auto``.
     """
     chosen = PROTOCOLS[recognised_protocol(request.data, protocol)]
-    if not chosen.takes_images and (request.images is not None or request.skip_bad):
+    uses_images = request.images is not None or request.skip_bad
+    if not chosen.takes_images and (uses_images or request.search != SearchRules()):
         names = [name for name, entry in PROTOCOLS.items() if entry.takes_images]
         raise UserError(
-            f"--images and --skip-bad-images are for --protocol {' or '.join(names)} only"
+            f"--images and --skip-bad-images are for --protocol {' or '.join(names)} only, and so "
+            "are the options of the search: --queries, --gallery-images, --gallery-mode, "
+            "--backfill-curve, --old-thresholds, --save-score-map"
         )
     if request.far is not None and not 0 < request.far <= 1:
         raise UserError(f"--far must lie in (0, 1], not {request.far}")

@@ -1,0 +1,137 @@
+"""Tables of what a team decides on besides the verdict: thresholds, flips, clients, backfill."""
+
+from unibct.evaluation.backfill_curve import BackfillCurve
+from unibct.evaluation.criterion import Estimate
+from unibct.evaluation.old_threshold import Accepted, AtOldThreshold
+from unibct.evaluation.resolution import rate_name
+from unibct.evaluation.upgrade import Evaluation, SearchEvaluation, UpgradeEvaluation
+from unibct.report.plain_table import (
+    NO_VALUE,
+    Cell,
+    PlainTable,
+    difference_cell,
+    percent_cell,
+    verdict_kind,
+)
+
+_ORDERS = {"random": "in random order", "farthest": "farthest from the class mean first"}
+
+
+def decision_tables(evaluation: Evaluation) -> list[PlainTable]:
+    """Return the tables that an evaluation has; a pair set has none."""
+    if not isinstance(evaluation, SearchEvaluation):
+        return []
+    tables = [
+        threshold_table(evaluation.at_old_threshold),
+        flip_table(evaluation),
+        old_client_table(evaluation),
+    ]
+    if isinstance(evaluation, UpgradeEvaluation) and evaluation.backfill_curves:
+        tables.append(backfill_table(evaluation.backfill_curves))
+    return tables
+
+
+def threshold_table(rows: tuple[AtOldThreshold, ...]) -> PlainTable:
+    """Return what the cross test accepts at the thresholds of the old system."""
+    anew = [rate_name(row.far) for row in rows if row.needs_new_threshold]
+    note = (
+        f"At the old thresholds for FAR {', '.join(anew)} new queries lose matches or let "
+        "impostors in: set the thresholds again, or use the score map, which puts new scores on "
+        "the old scale."
+        if anew
+        else "The old thresholds can stay."
+    )
+    heads = (
+        "FAR",
+        "old threshold",
+        "old: TAR / FAR, %",
+        "new queries: TAR / FAR, %",
+        "with the score map: TAR / FAR, %",
+        "new threshold",
+        "TAR there, %",
+    )
+    return PlainTable(
+        "At the thresholds of the old system",
+        note,
+        heads,
+        tuple(
+            (
+                Cell(rate_name(row.far)),
+                _threshold_cell(row.threshold, row.interval),
+                _accepted_cell(row.old),
+                _accepted_cell(row.cross),
+                NO_VALUE if row.mapped is None else _accepted_cell(row.mapped),
+                _threshold_cell(row.new_threshold, row.new_interval),
+                Cell(f"{100 * row.own_tar:.2f}"),
+            )
+            for row in rows
+        ),
+    )
+
+
+def flip_table(evaluation: SearchEvaluation) -> PlainTable:
+    """Return the queries whose answer changes."""
+    flips = evaluation.flips
+    relative = flips.relative_nfr
+    note = (
+        "Queries that find their class first before and not now (negative flips), and the reverse. "
+        "Relative: 1 if the errors now are independent of the old ones, 0 if no old hit is lost."
+    )
+    row = (
+        percent_cell(flips.nfr),
+        percent_cell(flips.pfr),
+        Cell(f"{relative.mean:.2f}", f"{relative.low:.2f} to {relative.high:.2f}"),
+    )
+    heads = ("negative flips, %", "positive flips, %", "relative negative flips")
+    return PlainTable("Flips at top-1", note, heads, (row,))
+
+
+def old_client_table(evaluation: SearchEvaluation) -> PlainTable:
+    """Return the criterion of old queries in a gallery of the new model."""
+    verdict = evaluation.old_clients_verdict
+    rows = tuple(
+        (
+            Cell(c.metric if c.decides else f"{c.metric} (not in the verdict)"),
+            difference_cell(Estimate(c.difference, c.low, c.high)),
+            Cell(c.verdict, kind=verdict_kind(c.verdict)),
+        )
+        for c in evaluation.old_clients
+    )
+    note = (
+        "Old queries in a gallery of the new model, against old queries in the old gallery, in "
+        f"points: what clients see that still run the old model. Verdict: {verdict}."
+    )
+    return PlainTable("Old clients", note, ("metric", "old→new − old→old", "verdict"), rows)
+
+
+def backfill_table(curves: dict[str, BackfillCurve]) -> PlainTable:
+    """Return mean and deepest dip of every metric's curve, and some points of it."""
+    rows: list[tuple[Cell, ...]] = []
+    for order, curve in curves.items():
+        middle = len(curve.shares) // 2
+        for metric, values in curve.values.items():
+            rows.append(
+                (
+                    Cell(f"{metric}, {_ORDERS.get(order, order)}"),
+                    *(Cell(f"{100 * values[cut]:.2f}") for cut in (0, middle, -1)),
+                    Cell(f"{100 * curve.mean(metric):.2f}"),
+                    Cell(f"{100 * curve.dip(metric):+.2f}"),
+                )
+            )
+    note = (
+        "New queries while the gallery is being embedded again, image by image. The dip is the "
+        "lowest point of the curve minus the old self test, in points: above zero, search is "
+        "never worse than before the upgrade."
+    )
+    heads = ("metric, order of the rows", "0 %", "half", "100 %", "mean", "deepest dip")
+    return PlainTable("Partly backfilled galleries, %", note, heads, tuple(rows))
+
+
+def _threshold_cell(threshold: float, interval: tuple[float, float]) -> Cell:
+    return Cell(f"{threshold:.4f}", f"{interval[0]:.4f} to {interval[1]:.4f}")
+
+
+def _accepted_cell(accepted: Accepted) -> Cell:
+    low, high = accepted.far_interval
+    small = f"FAR {100 * low:.4f} to {100 * high:.4f}"
+    return Cell(f"{100 * accepted.tar:.2f} / {100 * accepted.far:.4f}", small)

@@ -1,0 +1,46 @@
+import numpy as np
+import pytest
+
+from tests.evaluation.noisy_classes import noisy_classes
+from unibct.evaluation.protocols.pairs import evaluate_pairs
+from unibct.evaluation.upgrade import evaluate_upgrade
+from unibct.report.decision_tables import decision_tables
+
+
+@pytest.fixture(scope="module")
+def evaluation():
+    old, labels = noisy_classes(noise=1.2, images=16)
+    new, _ = noisy_classes(noise=0.4, images=16, seed=1)
+    return evaluate_upgrade(old, new, labels, repeats=100, backfill_curves=True)
+
+
+def test_every_table_shows_its_numbers(evaluation):
+    thresholds, flips, clients, curves = decision_tables(evaluation)
+    assert [row[0].text for row in thresholds.rows] == ["1e-2", "1e-3", "1e-4"]
+    at = evaluation.at_old_threshold[0]
+    assert thresholds.rows[0][3].text == f"{100 * at.cross.tar:.2f} / {100 * at.cross.far:.4f}"
+    assert flips.rows[0][0].text == f"{100 * evaluation.flips.nfr.mean:.2f}"
+    assert clients.note.endswith(f"Verdict: {evaluation.old_clients_verdict}.")
+    assert clients.rows[1][0].text == "top-1"
+    curve = evaluation.backfill_curves["random"]
+    top_1 = next(row for row in curves.rows if row[0].text == "top-1, in random order")
+    assert top_1[1].text == f"{100 * evaluation.values['new→old']['top-1']:.2f}"
+    assert top_1[3].text == f"{100 * evaluation.values['new→new']['top-1']:.2f}"
+    assert top_1[5].text == f"{100 * curve.dip('top-1'):+.2f}"
+    for table in (thresholds, flips, clients, curves):
+        assert all(len(row) == len(table.heads) for row in table.rows)
+
+
+def test_the_note_says_whether_thresholds_must_be_set_again(evaluation):
+    old, labels = noisy_classes(noise=1.2, images=16)
+    same = decision_tables(evaluate_upgrade(old, old, labels, repeats=20))[0]
+    assert same.note == "The old thresholds can stay."
+    lower = np.hstack([old, 3 * np.random.default_rng(0).normal(size=old.shape)])
+    padded = np.hstack([old, 0 * old])
+    changed = decision_tables(evaluate_upgrade(padded, lower, labels, repeats=20))[0]
+    assert "set the thresholds again" in changed.note
+
+
+def test_a_pair_set_has_no_such_table():
+    vectors = np.random.default_rng(0).normal(size=(40, 8))
+    assert decision_tables(evaluate_pairs(vectors, vectors, np.arange(20) % 2 == 0)) == []
