@@ -101,7 +101,19 @@ def test_bad_labels_and_properties_are_refused(packed, tmp_path):
     with pytest.raises(UserError, match="says 2 classes, but a record has the label 2"):
         open_images(tmp_path)
     (tmp_path / "property").write_text("many")
-    with pytest.raises(UserError, match="is not num_classes,height,width"):
+    with pytest.raises(UserError, match="does not begin with a line num_classes,height,width"):
+        open_images(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "text", ["3,112,112\n\n", "3,112,112\n85742\n5822653\n", "3, 112, 112 \r\n1"]
+)
+def test_of_a_property_file_the_first_line_counts(packed, tmp_path, text):
+    (tmp_path / "a.rec").write_bytes((packed / "train.rec").read_bytes())
+    (tmp_path / "property").write_text(text)
+    assert len(open_images(tmp_path)) == 6
+    (tmp_path / "property").write_text("2" + text[1:])
+    with pytest.raises(UserError, match="says 2 classes"):
         open_images(tmp_path)
 
 

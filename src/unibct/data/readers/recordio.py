@@ -148,12 +148,16 @@ def _class_names(path: Path, numbers: NDArray[np.int64]) -> tuple[str, ...]:
 
 
 def _check_property(path: Path, largest_label: int) -> None:
-    """Raise an error if a label is too large for the file ``num_classes,height,width``."""
+    """Raise an error if a label is too large for the file ``num_classes,height,width``.
+
+    Some of the field's tools write further lines, which are ignored.
+    """
     if not path.is_file():
         return
-    words = path.read_text(encoding="utf-8", errors="replace").strip().split(",")
-    if len(words) != 3 or not all(word.strip().isdecimal() for word in words):
-        raise UserError(f"{path} is not num_classes,height,width")
+    first_line = path.read_text(encoding="utf-8", errors="replace").strip().partition("\n")[0]
+    words = [word.strip() for word in first_line.split(",")]
+    if len(words) != 3 or not all(word.isdecimal() for word in words):
+        raise UserError(f"{path} does not begin with a line num_classes,height,width")
     if largest_label >= int(words[0]):
         raise UserError(
             f"{path} says {words[0]} classes, but a record has the label {largest_label}; does it "

@@ -108,7 +108,9 @@ def roc_curve(genuine: Floats, impostor: Floats) -> Roc:
     last_of_score = np.append(np.flatnonzero(np.diff(scores)), len(scores) - 1)
     accepted_genuine = np.cumsum(is_genuine)[last_of_score]
     accepted_impostor = last_of_score + 1 - accepted_genuine
-    turns = np.diff(accepted_genuine, 2) | np.diff(accepted_impostor, 2)
+    # A corner is where the direction changes. Scores that tie make a longer step, but no corner.
+    genuine_steps, impostor_steps = np.diff(accepted_genuine), np.diff(accepted_impostor)
+    turns = genuine_steps[1:] * impostor_steps[:-1] != genuine_steps[:-1] * impostor_steps[1:]
     ends = [0, len(accepted_genuine) - 1]
     corners = np.union1d(np.flatnonzero(turns) + 1, ends)
     accepted_genuine = np.append(0, accepted_genuine[corners])
