@@ -79,6 +79,14 @@ def test_evaluate_prints_a_table_and_json(work, photo_folder, capsys):
     stored = ["--query", work / "emb/new", "--gallery", work / "emb/old", "--json"]
     assert run("evaluate", photo_folder, *stored) == 0
     assert json.loads(capsys.readouterr().out) == result
+    assert run(*arguments, "--json", "--threshold-rule", "nearest") == 0
+    by_corner = json.loads(capsys.readouterr().out)
+    assert "the ROC corner nearest to the rate" in by_corner["note"]
+    assert by_corner["criteria"] == result["criteria"]
+    assert run(*arguments, "--threshold-rule", "loose") == 2
+    assert "'loose' is not one of 'strict', 'nearest'" in capsys.readouterr().err
+    assert run(*arguments, "--no-flip-test") == 2
+    assert "--no-flip-test has no effect on --protocol images" in capsys.readouterr().err
 
 
 def test_bad_images_are_refused_or_left_out(work, photo_folder, tmp_path, capsys):

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -21,6 +21,12 @@ ProtocolOption = Annotated[str, typer.Option(help=_PROTOCOL_HELP)]
 FarOption = Annotated[float, typer.Option(help="false accept rate of the headline TAR")]
 SeedOption = Annotated[
     int, typer.Option(min=0, help="chooses template images and bootstrap samples")
+]
+ThresholdRuleOption = Annotated[
+    Literal["strict", "nearest"],
+    typer.Option(
+        help="threshold of a TAR: FAR never above the rate, or the field's nearest ROC corner"
+    ),
 ]
 FlipTestOption = Annotated[bool, typer.Option(help="IJB: add the mirrored image's embedding")]
 DetectorScoresOption = Annotated[
@@ -43,6 +49,7 @@ def evaluate_command(
     protocol: ProtocolOption = AUTO,
     far: FarOption = 1e-4,
     seed: SeedOption = 0,
+    threshold_rule: ThresholdRuleOption = "strict",
     flip_test: FlipTestOption = True,
     detector_scores: DetectorScoresOption = True,
     media_mean: MediaMeanOption = True,
@@ -78,6 +85,7 @@ def evaluate_command(
             images=images,
             far=far,
             seed=seed,
+            threshold_rule=threshold_rule,
             pooling=pooling,
             cache=cache,
             skip_bad=skip_bad_images,

@@ -15,6 +15,7 @@ from unibct.evaluation.criterion import Criterion, Verdict, compare_tests, joint
 from unibct.evaluation.directions import CROSS, FREE_CROSS, FREE_SELF, NEW_SELF, OLD_SELF, sides
 from unibct.evaluation.gallery_split import GallerySplit, split_gallery
 from unibct.evaluation.metrics.table import measured_metrics
+from unibct.evaluation.metrics.verification import ThresholdRule
 from unibct.evaluation.resolution import HEADLINE_FAR, carried_fars, far_note, headline_far
 from unibct.evaluation.search_test import SearchTest, search_test
 
@@ -58,6 +59,18 @@ class Evaluation:
         }
 
 
+_NEAREST_NOTE = (
+    "the TARs of the tests are at the ROC corner nearest to the rate, as the field's scripts "
+    "report them; the difference and the verdict use the strict threshold"
+)
+
+
+def joined_notes(*notes: str | None, rule: ThresholdRule) -> str | None:
+    """Join what a reader must know, and add what the threshold rule means if it is not strict."""
+    texts = [note for note in (*notes, _NEAREST_NOTE if rule == "nearest" else None) if note]
+    return "; ".join(texts) or None
+
+
 @dataclass(frozen=True, kw_only=True)
 class UpgradeEvaluation(Evaluation):
     """What ``evaluate_upgrade`` finds; the tests are kept for curves and pictures.
@@ -66,11 +79,13 @@ class UpgradeEvaluation(Evaluation):
         tests: by the name of their direction, such as ``new→old``.
         far: false accept rate of the headline TAR.
         split: which images are in the gallery.
+        rule: how the thresholds of the reported TARs are set.
     """
 
     tests: dict[str, SearchTest]
     far: float
     split: GallerySplit
+    rule: ThresholdRule = "strict"
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values for machines."""
@@ -79,7 +94,7 @@ class UpgradeEvaluation(Evaluation):
             "far": self.far,
             "tests": {
                 name: self.values[name]
-                | {"tar_at_far": {f"{far:g}": test.tar(far) for far in fars}}
+                | {"tar_at_far": {f"{far:g}": test.tar(far, rule=self.rule) for far in fars}}
                 for name, test in self.tests.items()
             },
             "queries": len(self.split.query),
@@ -95,6 +110,7 @@ def evaluate_upgrade(
     *,
     free: Any = None,
     far: float = HEADLINE_FAR,
+    rule: ThresholdRule = "strict",
     seed: int = 0,
     repeats: int = REPEATS,
 ) -> UpgradeEvaluation:
@@ -109,6 +125,8 @@ def evaluate_upgrade(
             compatibility is for.
         far: false accept rate of the headline TAR; a larger one is taken where there are too few
             classes to measure it.
+        rule: how the thresholds of the reported TARs are set, see ``tar_at_far``; the criterion
+            always uses the strict rule.
         seed: chooses the gallery's images and the bootstrap samples.
         repeats: bootstrap samples.
     """
@@ -126,12 +144,15 @@ def evaluate_upgrade(
         tests[name] = search_test(query, gallery, split)
     used_far = headline_far(split.classes, far)
     return UpgradeEvaluation(
-        values={name: measured_metrics(test, [used_far]) for name, test in tests.items()},
+        values={
+            name: measured_metrics(test, [used_far], rule=rule) for name, test in tests.items()
+        },
         compared=compare_tests(
             tests[OLD_SELF], tests[CROSS], far=used_far, seed=seed, repeats=repeats
         ),
-        note=far_note(used_far, far, split.classes),
+        note=joined_notes(far_note(used_far, far, split.classes), rule=rule),
         tests=tests,
         far=used_far,
         split=split,
+        rule=rule,
     )

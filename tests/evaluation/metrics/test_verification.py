@@ -67,9 +67,10 @@ def test_roc_and_nearest_rule_equal_scikit_learn(scores, data):
 
 @given(scores_strategy, scores_strategy)
 def test_corners_are_where_the_curve_changes_its_direction(genuine, impostor):
-    points = [(0.0, 0.0)]
-    for threshold in sorted({*genuine, *impostor}, reverse=True):
-        points.append((np.mean(impostor >= threshold), np.mean(genuine >= threshold)))
+    points = [(0.0, 0.0)] + [
+        (np.mean(impostor >= threshold), np.mean(genuine >= threshold))
+        for threshold in sorted({*genuine, *impostor}, reverse=True)
+    ]
     corners = points[:2]  # the first point after the origin stays, as in scikit-learn
     for before, point, after in zip(points[1:], points[2:], points[3:], strict=False):
         rises = [np.subtract(point, before), np.subtract(after, point)]

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
@@ -69,10 +69,9 @@ def tar_at_far(
     if not len(genuine) or not len(impostor):
         missing = "genuine" if not len(genuine) else "impostor"
         raise UserError(f"there is no {missing} pair: a TAR at FAR needs both kinds")
+    require_rule(rule)
     if rule == "nearest":
         return _tar_at_nearest_far(genuine, impostor, fars)
-    if rule != "strict":
-        raise UserError(f"unknown threshold rule {rule!r}; choose strict or nearest")
     return {far: float(np.mean(genuine > strict_threshold(impostor, far))) for far in fars}
 
 
@@ -80,6 +79,13 @@ def require_rate(far: float) -> None:
     """Refuse a false accept rate outside (0, 1]."""
     if not 0 < far <= 1:
         raise UserError(f"a false accept rate lies in (0, 1], not {far}")
+
+
+def require_rule(rule: str) -> None:
+    """Refuse a threshold rule that does not exist."""
+    if rule not in get_args(ThresholdRule):
+        rules = " or ".join(get_args(ThresholdRule))
+        raise UserError(f"unknown threshold rule {rule!r}; choose {rules}")
 
 
 def strict_threshold(impostor: Floats, far: float) -> float:

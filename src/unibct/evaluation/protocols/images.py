@@ -40,6 +40,7 @@ def evaluate_images(request: EvaluationRequest) -> UpgradeEvaluation:
         new.rows_of(images),
         images.labels,
         far=request.far,
+        rule=request.threshold_rule,
         seed=request.seed,
     )
 

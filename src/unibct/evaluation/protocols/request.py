@@ -1,10 +1,15 @@
 """What a user asks of an evaluation, whatever the protocol."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from unibct.evaluation.resolution import HEADLINE_FAR
 from unibct.progress import Progress, Silent
+
+if TYPE_CHECKING:
+    from unibct.evaluation.metrics.verification import ThresholdRule
 
 
 @dataclass(frozen=True)
@@ -35,6 +40,8 @@ class EvaluationRequest:
         images: a list of image ids; only these are used.
         far: false accept rate of the headline TAR.
         seed: chooses the gallery's images and the bootstrap samples.
+        threshold_rule: how the thresholds of the reported TARs are set: ``strict`` or ``nearest``,
+            see ``tar_at_far``. The verdict always uses the strict rule.
         pooling: how IJB templates are pooled.
         cache: where embeddings of IJB's images are kept.
         skip_bad: leave unreadable images out instead of refusing.
@@ -48,8 +55,30 @@ class EvaluationRequest:
     images: Path | None = None
     far: float = HEADLINE_FAR
     seed: int = 0
+    threshold_rule: "ThresholdRule" = "strict"
     pooling: PoolingRules = PoolingRules()
     cache: Path = Path("runs/cache")
     skip_bad: bool = False
     device: str = "auto"
     progress: Progress = field(default_factory=Silent)
+
+
+# Each option, as the command line spells it when it is changed, and where a request has it.
+OPTIONS: dict[str, Callable[[EvaluationRequest], Any]] = {
+    "--images": lambda request: request.images,
+    "--far": lambda request: request.far,
+    "--seed": lambda request: request.seed,
+    "--threshold-rule": lambda request: request.threshold_rule,
+    "--no-flip-test": lambda request: request.pooling.flip_test,
+    "--no-detector-scores": lambda request: request.pooling.detector_scores,
+    "--no-media-mean": lambda request: request.pooling.media_mean,
+    "--normalize-images": lambda request: request.pooling.normalize_images,
+    "--cache": lambda request: request.cache,
+    "--skip-bad-images": lambda request: request.skip_bad,
+}
+
+
+def changed_options(request: EvaluationRequest) -> list[str]:
+    """Return the options whose value is not the default."""
+    default = EvaluationRequest(request.data, request.query, request.gallery)
+    return [option for option, value in OPTIONS.items() if value(request) != value(default)]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from unibct.errors import UserError
-from unibct.evaluation.protocols.request import EvaluationRequest
+from unibct.evaluation.protocols.request import EvaluationRequest, changed_options
 
 if TYPE_CHECKING:
     from unibct.evaluation.upgrade import Evaluation
@@ -27,13 +27,24 @@ class Protocol:
             request and returns an evaluation.
         recognises: whether data looks like the protocol's; asked in the table's order.
         says: what its data looks like, for help and messages.
-        takes_images: whether it reads an image set, of which images may be left out.
+        takes: the options from ``OPTIONS`` that it uses. Any other one is refused if a user
+            changes it.
     """
 
     home: str
     recognises: Callable[[str], bool]
     says: str
-    takes_images: bool = False
+    takes: frozenset[str] = frozenset()
+
+
+_SEARCH_OPTIONS = frozenset({"--far", "--seed", "--threshold-rule"})
+_IJB_OPTIONS = _SEARCH_OPTIONS | {
+    "--no-flip-test",
+    "--no-detector-scores",
+    "--no-media-mean",
+    "--normalize-images",
+    "--cache",
+}
 
 
 def _has_meta_files(benchmark: str) -> Callable[[str], bool]:
@@ -42,20 +53,28 @@ def _has_meta_files(benchmark: str) -> Callable[[str], bool]:
 
 PROTOCOLS: dict[str, Protocol] = {
     "pairs": Protocol(
-        "pairs:evaluate_pair_set", lambda data: data.endswith(".bin"), "a .bin pair set"
+        "pairs:evaluate_pair_set",
+        lambda data: data.endswith(".bin"),
+        "a .bin pair set",
+        frozenset({"--seed"}),
     ),
     "ijbc": Protocol(
         "ijb.evaluate_models:evaluate_on_ijbc",
         _has_meta_files("ijbc"),
         "a folder with IJB-C's meta files",
+        _IJB_OPTIONS,
     ),
     "ijbb": Protocol(
         "ijb.evaluate_models:evaluate_on_ijbb",
         _has_meta_files("ijbb"),
         "a folder with IJB-B's meta files",
+        _IJB_OPTIONS,
     ),
     "images": Protocol(
-        "images:evaluate_images", lambda data: True, "all other data", takes_images=True
+        "images:evaluate_images",
+        lambda data: True,
+        "all other data",
+        _SEARCH_OPTIONS | {"--images", "--skip-bad-images"},
     ),
 }
 
@@ -76,14 +95,24 @@ def evaluate_data(request: EvaluationRequest, protocol: str = AUTO) -> "Evaluati
         request: the data, the two models, and the options.
         protocol: a name from ``PROTOCOLS``, or ``auto``.
     """
-    chosen = PROTOCOLS[recognised_protocol(request.data, protocol)]
-    if not chosen.takes_images and (request.images is not None or request.skip_bad):
-        names = [name for name, entry in PROTOCOLS.items() if entry.takes_images]
-        raise UserError(
-            f"--images and --skip-bad-images are for --protocol {' or '.join(names)} only"
-        )
+    from unibct.evaluation.metrics.verification import require_rule
+
+    name = recognised_protocol(request.data, protocol)
+    _require_taken(request, name)
     if not 0 < request.far <= 1:
         raise UserError(f"--far must lie in (0, 1], not {request.far}")
-    module, _, function = chosen.home.partition(":")
+    require_rule(request.threshold_rule)
+    module, _, function = PROTOCOLS[name].home.partition(":")
     run = getattr(import_module(f"unibct.evaluation.protocols.{module}"), function)
     return run(request)
+
+
+def _require_taken(request: EvaluationRequest, protocol: str) -> None:
+    """Refuse options that the protocol would ignore."""
+    for option in changed_options(request):
+        if option not in PROTOCOLS[protocol].takes:
+            others = [name for name, entry in PROTOCOLS.items() if option in entry.takes]
+            raise UserError(
+                f"{option} has no effect on --protocol {protocol}; it is for "
+                f"{', '.join(others)} only. Leave it out"
+            )

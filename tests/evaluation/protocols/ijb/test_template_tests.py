@@ -83,6 +83,12 @@ def test_evaluation_equals_naive_scores():
     assert found.verdict == "compatible"
     assert {"top-10", "TPIR@0.01", "TPIR@0.1", "TAR@1e-1"} <= set(found.metrics("new→new"))
     assert found.metrics("old→new", rule="nearest").keys() == found.metrics("new→old").keys()
+    by_corner = evaluate_templates(read, old, new, far=0.05, rule="nearest", repeats=300)
+    assert by_corner.values["old→new"] == found.metrics("old→new", rule="nearest")
+    assert by_corner.values["old→new"] != found.metrics("old→new", rule="strict")
+    assert found.values["old→new"] == by_corner.metrics("old→new", rule="strict")
+    assert by_corner.criteria == found.criteria
+    assert by_corner.note.endswith("the difference and the verdict use the strict threshold")
     assert found.note.startswith("old→new has the enrolled side from the new model")
     tars = [found.metrics("new→old")[f"TAR@{far}"] for far in ("5e-2", "1e-1")]
     assert all(low <= high for low, high in pairwise(tars))

@@ -56,6 +56,7 @@ def _evaluate(request: EvaluationRequest, benchmark: str) -> IjbEvaluation:
         pooled[request.gallery],
         pooled[request.query],
         far=request.far,
+        rule=request.threshold_rule,
         seed=request.seed,
     )
 
