@@ -65,7 +65,9 @@ def evaluate_command(
     Self test: both sides from one model. Cross test: new queries, old templates. Compatible:
     the cross test beats the old self test, and the bootstrap interval of the difference lies
     above zero. A .bin pair set gives 10-fold accuracy; a folder with the meta files of IJB-B or
-    IJB-C gives that protocol, for which --query and --gallery may be .npy files of embeddings too.
+    IJB-C gives that protocol, for which --query and --gallery may be what `unibct embed --protocol
+    ijbc` wrote, or .npy files that hold the same: a row for each row of the meta files, the sum of
+    the embeddings of the aligned face and its mirror image, not normalised.
 
     Examples: unibct evaluate DATA --query models/new --gallery models/old
 

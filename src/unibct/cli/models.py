@@ -18,6 +18,7 @@ from unibct.cli.options import (
     described,
     say,
 )
+from unibct.evaluation.protocols.table import AUTO
 from unibct.maps.table import ADAPTERS
 from unibct.methods.table import DEFAULT_METHOD, METHODS, NO_METHOD
 
@@ -149,6 +150,10 @@ def embed_command(
     data: DataArgument,
     out: Annotated[Path, typer.Option(help="folder for the embeddings")],
     images: ImagesOption = None,
+    protocol: Annotated[
+        str,
+        typer.Option(help="auto, images; ijbc, ijbb: aligned faces, both views, not normalised"),
+    ] = AUTO,
     dtype: Annotated[str, typer.Option(help="float32, or float16: half the size")] = "float32",
     skip_bad_images: SkipOption = False,
     device: DeviceOption = "auto",
@@ -157,27 +162,28 @@ def embed_command(
 
     The folder holds shards of L2-normalised rows, one per image, which are memory-mapped when it
     is opened, their ids and labels, and a description with the model's fingerprint. A command that
-    was stopped goes on where it was when it is given again.
+    was stopped goes on where it was when it is given again. For a folder with the meta files of
+    IJB-B or IJB-C a row is the sum of both views of an aligned face, not normalised: what
+    `unibct evaluate` needs in place of the model.
 
-    Example: unibct embed models/new DATA --out emb/new
+    Examples: unibct embed models/new DATA --out emb/new
+
+    unibct embed models/new ijbc/ --protocol ijbc --out emb/new-ijbc
     """
-    from unibct.data.readers.table import open_images
-    from unibct.distributed.device import pick_device
-    from unibct.distributed.ranks import current_ranks
-    from unibct.embeddings.extraction import embed_images_to_store
-    from unibct.models.folder import load_model
+    from unibct.evaluation.protocols.request import EmbeddingRequest
+    from unibct.evaluation.protocols.table import embed_data
     from unibct.progress import terminal_progress
 
-    loaded = load_model(model, device=pick_device(device))
-    image_set = open_images(data, images)
     with terminal_progress() as progress:
-        result = embed_images_to_store(
-            loaded,
-            image_set,
+        request = EmbeddingRequest(
+            data,
+            model,
             out,
-            skip_bad=skip_bad_images,
+            images=images,
             dtype=dtype,
+            skip_bad=skip_bad_images,
+            device=device,
             progress=progress,
-            ranks=current_ranks(),
         )
-    say(f"{out}: {len(result):,} embeddings of dimension {loaded.dim}")
+        result = embed_data(request, protocol)
+    say(f"{out}: {len(result):,} embeddings of dimension {result.vectors.shape[1]}")

@@ -26,18 +26,25 @@ def headline_far(classes: int, wanted: float = HEADLINE_FAR) -> float:
     return next(larger, max(wanted, REPORTED_FARS[-1]))
 
 
-def far_note(far: float, wanted: float, classes: int) -> str | None:
-    """Say what a reader must know about the headline's rate if it is not the one asked for."""
+def far_note(far: float, wanted: float, classes: int, unit: str = "classes") -> str | None:
+    """Say what a reader must know about the headline's rate if it is not the one asked for.
+
+    Args:
+        far: the rate that is reported.
+        wanted: the rate that was asked for.
+        classes: how many there are.
+        unit: what they are called: classes, or subjects.
+    """
     if not _is_carried(far, classes):
         return (
-            f"{classes} classes are too few to measure {tar_name(far)} well: "
+            f"{classes} {unit} are too few to measure {tar_name(far)} well: "
             "25 are needed for TAR@1e-1, 78 for TAR@1e-2, 246 for TAR@1e-3"
         )
     if far == wanted:
         return None
     return (
         f"{tar_name(far)} instead of {tar_name(wanted)}: "
-        f"{classes} classes cannot measure a smaller false accept rate"
+        f"{classes} {unit} cannot measure a smaller false accept rate"
     )
 
 

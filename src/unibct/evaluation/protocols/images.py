@@ -5,11 +5,12 @@ from pathlib import Path
 from unibct.data.image_set import ImageSet
 from unibct.data.readers.table import open_images
 from unibct.distributed.device import pick_device
-from unibct.embeddings.extraction import embed_images
+from unibct.distributed.ranks import current_ranks
+from unibct.embeddings.extraction import embed_images, embed_images_to_store
 from unibct.embeddings.folder import Embeddings, open_embeddings
 from unibct.embeddings.layout import DESCRIPTION_FILE
 from unibct.errors import UserError
-from unibct.evaluation.protocols.request import EvaluationRequest
+from unibct.evaluation.protocols.request import EmbeddingRequest, EvaluationRequest
 from unibct.evaluation.upgrade import UpgradeEvaluation, evaluate_upgrade
 from unibct.models.folder import load_model
 from unibct.progress import Progress
@@ -42,6 +43,20 @@ def evaluate_images(request: EvaluationRequest) -> UpgradeEvaluation:
         far=request.far,
         rule=request.threshold_rule,
         seed=request.seed,
+    )
+
+
+def embed_image_set(request: EmbeddingRequest) -> Embeddings:
+    """Write a model's normalised embeddings of an image set; under torchrun by all processes."""
+    model = load_model(request.model, device=pick_device(request.device))
+    return embed_images_to_store(
+        model,
+        open_images(request.data, request.images),
+        request.out,
+        skip_bad=request.skip_bad,
+        dtype=request.dtype,
+        progress=request.progress,
+        ranks=current_ranks(),
     )
 
 

@@ -63,7 +63,33 @@ class EvaluationRequest:
     progress: Progress = field(default_factory=Silent)
 
 
-# Each option, as the command line spells it when it is changed, and where a request has it.
+@dataclass(frozen=True)
+class EmbeddingRequest:
+    """A model, the data that it embeds by the rules of a protocol, and the options.
+
+    Attributes:
+        data: what the protocol reads.
+        model: the model's folder.
+        out: a new folder for the embeddings.
+        images: a list of image ids; only these are embedded.
+        dtype: ``float32`` or ``float16``, on disk.
+        skip_bad: leave unreadable images out instead of refusing.
+        device: ``auto``, ``cpu``, ``cuda``, …
+        progress: reports progress per image.
+    """
+
+    data: str
+    model: Path
+    out: Path
+    images: Path | None = None
+    dtype: str = "float32"
+    skip_bad: bool = False
+    device: str = "auto"
+    progress: Progress = field(default_factory=Silent)
+
+
+# Each option of an evaluation, as the command line spells it when it is changed, and where a
+# request has it.
 OPTIONS: dict[str, Callable[[EvaluationRequest], Any]] = {
     "--images": lambda request: request.images,
     "--far": lambda request: request.far,

@@ -7,12 +7,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from unibct.errors import UserError
-from unibct.evaluation.protocols.request import EvaluationRequest, changed_options
+from unibct.evaluation.protocols.request import (
+    EmbeddingRequest,
+    EvaluationRequest,
+    changed_options,
+)
 
 if TYPE_CHECKING:
+    from unibct.embeddings.folder import Embeddings
     from unibct.evaluation.upgrade import Evaluation
 
 AUTO = "auto"
@@ -29,12 +34,15 @@ class Protocol:
         says: what its data looks like, for help and messages.
         takes: the options from ``OPTIONS`` that it uses. Any other one is refused if a user
             changes it.
+        embeds: module and function that write embeddings as the protocol needs them. The function
+            takes an ``EmbeddingRequest``. Empty if the protocol takes models only.
     """
 
     home: str
     recognises: Callable[[str], bool]
     says: str
     takes: frozenset[str] = frozenset()
+    embeds: str = ""
 
 
 _SEARCH_OPTIONS = frozenset({"--far", "--seed", "--threshold-rule"})
@@ -63,18 +71,21 @@ PROTOCOLS: dict[str, Protocol] = {
         _has_meta_files("ijbc"),
         "a folder with IJB-C's meta files",
         _IJB_OPTIONS,
+        "ijb.stored_faces:embed_ijbc",
     ),
     "ijbb": Protocol(
         "ijb.evaluate_models:evaluate_on_ijbb",
         _has_meta_files("ijbb"),
         "a folder with IJB-B's meta files",
         _IJB_OPTIONS,
+        "ijb.stored_faces:embed_ijbb",
     ),
     "images": Protocol(
         "images:evaluate_images",
         lambda data: True,
         "all other data",
         _SEARCH_OPTIONS | {"--images", "--skip-bad-images"},
+        "images:embed_image_set",
     ),
 }
 
@@ -102,9 +113,33 @@ def evaluate_data(request: EvaluationRequest, protocol: str = AUTO) -> "Evaluati
     if not 0 < request.far <= 1:
         raise UserError(f"--far must lie in (0, 1], not {request.far}")
     require_rule(request.threshold_rule)
-    module, _, function = PROTOCOLS[name].home.partition(":")
-    run = getattr(import_module(f"unibct.evaluation.protocols.{module}"), function)
-    return run(request)
+    return _function(PROTOCOLS[name].home)(request)
+
+
+def embed_data(request: EmbeddingRequest, protocol: str = AUTO) -> "Embeddings":
+    """Write a model's embeddings as the protocol that fits the data needs them.
+
+    Args:
+        request: the data, the model, and the options.
+        protocol: a name from ``PROTOCOLS``, or ``auto``.
+    """
+    name = recognised_protocol(request.data, protocol)
+    entry = PROTOCOLS[name]
+    if not entry.embeds:
+        raise UserError(
+            f"{request.data} is {entry.says}, whose embeddings are not stored: give the models "
+            "themselves to `unibct evaluate`"
+        )
+    for option, given in (("--images", request.images), ("--skip-bad-images", request.skip_bad)):
+        if given and option not in entry.takes:
+            raise UserError(f"{option} has no effect on --protocol {name}. Leave it out")
+    return _function(entry.embeds)(request)
+
+
+def _function(home: str) -> Callable[[Any], Any]:
+    """Import the function that an entry of the table names."""
+    module, _, function = home.partition(":")
+    return getattr(import_module(f"unibct.evaluation.protocols.{module}"), function)
 
 
 def _require_taken(request: EvaluationRequest, protocol: str) -> None:

@@ -103,7 +103,7 @@ def test_the_sides_are_told_by_the_galleries_and_verdicts_follow():
     a, b = (evaluate_templates(r, old, new, repeats=20) for r in (read, swapped))
     assert a.criteria == b.criteria
     assert a.criteria[0].metric == "TAR@1e-1"  # 60 subjects carry no smaller rate
-    assert a.as_json()["note"].startswith("TAR@1e-1 instead of TAR@1e-4: 60 classes cannot")
+    assert a.as_json()["note"].startswith("TAR@1e-1 instead of TAR@1e-4: 60 subjects cannot")
     assert evaluate_templates(read, old, old, repeats=20).verdict == "within noise"
     rotation = np.linalg.qr(np.random.default_rng(2).normal(size=(12, 12)))[0]
     foreign = evaluate_templates(read, old, (new[0], new[1] @ rotation), repeats=20)

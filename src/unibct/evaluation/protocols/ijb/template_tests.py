@@ -116,7 +116,9 @@ def evaluate_templates(
         compared=compare_tests(
             tests[OLD_SELF], tests[CROSS], far=used_far, seed=seed, repeats=repeats
         ),
-        note=joined_notes(far_note(used_far, far, lists.subjects), _REVERSED_NOTE, rule=rule),
+        note=joined_notes(
+            far_note(used_far, far, lists.subjects, "subjects"), _REVERSED_NOTE, rule=rule
+        ),
         tests=tests,
         far=used_far,
         fars=fars,
