@@ -86,7 +86,7 @@ class Grid:
         images = self._open(self.data, progress)
         if self.test is not None:
             test = self._open(self.test, progress)
-            common = set(images.class_names) & set(test.class_names)
+            common = set(images.class_identities) & set(test.class_identities)
             if common:
                 raise UserError(
                     f"{self.data} and {self.test} have {len(common)} classes in common, first "

@@ -112,6 +112,11 @@ def plan_benchmark(
         grid.open(progress)  # says what is left out
     workspace = Workspace(grid, Path(out), device)
     settings = benchmark_settings(workspace)
+    if progress is not None and len({images.class_source for images in workspace.images}) > 1:
+        progress.note(
+            "a set numbers its classes without naming them: that no test class is a training "
+            "class cannot be checked"
+        )
     require_same_benchmark(workspace, settings)
     jobs = make_jobs(grid, workspace.images[0])
     chosen = select_jobs(jobs, only)

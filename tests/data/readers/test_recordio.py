@@ -133,6 +133,26 @@ def test_without_an_index_none_is_blamed(tmp_path):
             open_images(tmp_path)
 
 
+def test_class_numbers_are_those_of_one_file(packed, tmp_path):
+    """Without names an identity is the file and the number; a copy is the same file."""
+    first = open_images(packed)
+    assert first.class_source is not None
+    assert first.class_identities[1] == f"1 of {first.class_source}"
+    assert first.select([0, 5]).class_source == first.class_source
+    data = (packed / "train.rec").read_bytes()
+    for folder, content in (("copy", data), ("other", data[:-5] + bytes(1) + data[-4:])):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "renamed.rec").write_bytes(content)
+    copy, other = (open_images(tmp_path / folder) for folder in ("copy", "other"))
+    assert copy.class_identities == first.class_identities
+    assert other.class_names == first.class_names
+    assert not set(other.class_identities) & set(first.class_identities)
+    (tmp_path / "copy/classes.txt").write_text("a\nb\nc\n")
+    named = open_images(tmp_path / "copy")
+    assert named.class_source is None
+    assert named.class_identities == ("a", "b", "c")
+
+
 @pytest.mark.parametrize(
     ("names", "expected"),
     [

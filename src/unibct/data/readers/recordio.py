@@ -3,6 +3,7 @@
 The byte layout of the files is in ``record_format``.
 """
 
+import hashlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ PROPERTY_FILE = "property"
 CLASSES_FILE = "classes.txt"
 _IDENTITY_FLAG = 2  # an identity's record has two labels and no image: a range of keys
 _IDENTITY_BYTES = 32
+_SOURCE_BYTES = 1 << 20  # at the beginning and at the end, that tell a file from others
 _LARGEST_LABEL = 1 << 24  # above it float32 cannot tell neighbouring integers apart
 
 
@@ -83,8 +85,10 @@ def read(name: str) -> ImageSet:
     _check_property(file.path.parent / PROPERTY_FILE, int(numbers[-1]))
     ids = tuple(f"{c}/{k}" for c, k in zip(numbers[labels].tolist(), keys.tolist(), strict=True))
     source = RecordSource(file, keys, offsets)
-    class_names = _class_names(file.path.parent / CLASSES_FILE, numbers)
-    return encoded_set(name, ids, labels.astype(np.int64), class_names, source)
+    classes_file = file.path.parent / CLASSES_FILE
+    class_names = _class_names(classes_file, numbers)
+    class_source = None if classes_file.is_file() else _class_source(file)
+    return encoded_set(name, ids, labels.astype(np.int64), class_names, source, class_source)
 
 
 def _image_records(
@@ -145,6 +149,18 @@ def _class_names(path: Path, numbers: NDArray[np.int64]) -> tuple[str, ...]:
             "to go without names"
         )
     return tuple(names[int(number)] for number in numbers)
+
+
+def _class_source(file: RecordFile) -> str:
+    """Return a name for a file without class names, whose class numbers mean something only there.
+
+    A copy has the same name. The name depends on the size, the beginning and the end of the file,
+    because reading all of it would take minutes.
+    """
+    digest = hashlib.sha256(f"{file.size}\n".encode())
+    digest.update(file.data[:_SOURCE_BYTES])
+    digest.update(file.data[-_SOURCE_BYTES:])
+    return f"recordio-{digest.hexdigest()[:12]}"
 
 
 def _check_property(path: Path, largest_label: int) -> None:
