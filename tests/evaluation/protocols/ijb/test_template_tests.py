@@ -111,6 +111,15 @@ def test_the_sides_are_told_by_the_galleries_and_verdicts_follow():
     assert foreign.metrics("new→new") == pytest.approx(a.metrics("new→new"), abs=1e-3)
 
 
+def test_the_interval_draws_the_same_subjects_for_both_tests():
+    """A model against itself differs in no draw, so its interval is zero."""
+    read, templates, subjects = benchmark_of()
+    old = model_of(templates, subjects, 1.2, 1)
+    found = evaluate_templates(read, old, old, far=0.05, repeats=50)
+    assert [(c.low, c.high) for c in found.compared] == [(0, 0)] * len(found.compared)
+    assert {c.metric for c in found.compared} == {"TAR@5e-2", "top-1", "top-5"}
+
+
 def test_evaluation_errors():
     read, templates, subjects = benchmark_of()
     old = model_of(templates, subjects, 1, 1)
