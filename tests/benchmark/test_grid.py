@@ -1,8 +1,13 @@
+import numpy as np
 import pytest
 
 from tests.benchmark.embedded_jobs import jobs_of
 from unibct.benchmark.grid import make_grid
+from unibct.benchmark.run import plan_benchmark
+from unibct.data.convert import convert
+from unibct.data.readers.table import open_images
 from unibct.errors import UserError
+from unibct.progress import Silent
 from unibct.training.recipe import load_recipe
 
 
@@ -21,6 +26,25 @@ def test_bad_grids_are_refused_before_any_work(photo_folder):
         make_grid(str(photo_folder), test=str(photo_folder)).open()
     with pytest.raises(UserError, match="larger network than resnet50"):
         jobs_of(recipe=load_recipe("glyphs", ["architecture=resnet50"]))
+
+
+def test_files_that_only_number_their_classes_can_be_train_and_test(tmp_path, photo_folder):
+    photos = open_images(str(photo_folder))
+    names = {"train": photos.labels < 8, "test": photos.labels >= 8}
+    for name, chosen in names.items():
+        convert(photos.select(np.flatnonzero(chosen)), tmp_path / name, to="recordio")
+        (tmp_path / name / "classes.txt").unlink()
+    data, test = (str(tmp_path / name) for name in names)
+    train_set, test_set = make_grid(data, test=test).open()
+    assert set(train_set.class_names) & set(test_set.class_names)
+    with pytest.raises(UserError, match="classes in common"):
+        make_grid(data, test=data).open()
+    notes = []
+    progress = Silent()
+    progress.note = notes.append
+    grid = make_grid(data, test=test, quick=True)
+    plan_benchmark(grid, tmp_path / "out", read_images=False, device="cpu", progress=progress)
+    assert [note for note in notes if "cannot be checked" in note]
 
 
 def test_without_a_test_set_a_part_of_the_classes_is_held_out(photo_folder):

@@ -36,6 +36,14 @@ def test_evaluate_prints_a_table_and_json(trained_folder, photo_folder, capsys):
     ]
     assert run_command("evaluate", photo_folder, *stored) == 0
     assert json.loads(capsys.readouterr().out) == result
+    assert run_command(*arguments, "--json", "--threshold-rule", "nearest") == 0
+    by_corner = json.loads(capsys.readouterr().out)
+    assert "the ROC corner nearest to the rate" in by_corner["note"]
+    assert by_corner["criteria"] == result["criteria"]
+    assert run_command(*arguments, "--threshold-rule", "loose") == 2
+    assert "'loose' is not one of 'strict', 'nearest'" in capsys.readouterr().err
+    assert run_command(*arguments, "--no-flip-test") == 2
+    assert "--no-flip-test has no effect on --protocol images" in capsys.readouterr().err
 
 
 def test_stored_embeddings_must_cover_the_images(trained_folder, photo_folder, tmp_path, capsys):

@@ -265,3 +265,15 @@ def test_a_killed_conversion_goes_on_to_the_byte(to, places, damaged_photos, tmp
     assert notes.lines[0].startswith("going on after ")
     assert files_of(out) == files_of(tmp_path / "whole")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out", "whole"]
+
+
+def test_class_numbers_of_a_file_without_names_stay_those_of_that_file(tmp_path, photo_folder):
+    photos = open_images(str(photo_folder))
+    convert(photos, tmp_path / "a", to="recordio")
+    (tmp_path / "a/classes.txt").unlink()
+    numbered = open_images(tmp_path / "a")
+    some = numbered.select(np.flatnonzero(numbered.labels >= 5))
+    convert(some, tmp_path / "b", to="recordio")
+    assert open_images(tmp_path / "b").class_identities == numbered.class_identities[5:]
+    convert(photos, tmp_path / "c", to="recordio")
+    assert open_images(tmp_path / "c").class_names == photos.class_names

@@ -1,4 +1,5 @@
 import io
+import struct
 
 import numpy as np
 import pytest
@@ -36,13 +37,117 @@ def test_unusual_images():
     assert (decode(encoded(transparent, "PNG")) == 255).all(), "transparent is white"
     wide = Image.fromarray(np.array([[0, 65535], [256, 32768]], dtype=np.uint16))
     assert decode(encoded(wide, "PNG")).tolist() == [[0, 255], [1, 128]]
-    cmyk = decode(encoded(ramp("RGB").convert("CMYK"), "JPEG"))
-    assert cmyk.shape == (12, 20, 3)
+
+
+def test_a_cmyk_image_is_not_inverted():
+    colours = [[(255, 0, 0), (0, 0, 255)], [(255, 255, 255), (0, 0, 0)]]
+    pixels = np.array(colours, dtype=np.uint8).repeat(16, axis=0).repeat(16, axis=1)
+    image = Image.fromarray(pixels).convert("CMYK")
+    found = decode(encoded(image, "JPEG", quality=95))
+    assert np.abs(found.astype(int) - pixels).max() <= 20
+
+
+@pytest.mark.parametrize("kind", ["PNG", "WEBP"])
+def test_a_palette_image_has_the_colours_of_its_palette(kind):
+    image = Image.fromarray(np.array([[0, 1, 2], [2, 1, 0]], dtype=np.uint8)).convert("P")
+    image.putpalette([200, 10, 30, 0, 250, 90, 7, 8, 255])
+    red, green, blue = [200, 10, 30], [0, 250, 90], [7, 8, 255]
+    found = decode(encoded(image, kind, **({"lossless": True} if kind == "WEBP" else {})))
+    assert found.tolist() == [[red, green, blue], [blue, green, red]]
+    image.info["transparency"] = 1  # the green entry
+    if kind == "PNG":
+        white = [255, 255, 255]
+        assert decode(encoded(image, kind)).tolist() == [[red, white, blue], [blue, white, red]]
+
+
+# What a camera stores for the picture [[0, 1, 2], [3, 4, 5]] (times 50) in each position.
+STORED = {
+    1: [[0, 1, 2], [3, 4, 5]],
+    2: [[2, 1, 0], [5, 4, 3]],
+    3: [[5, 4, 3], [2, 1, 0]],
+    4: [[3, 4, 5], [0, 1, 2]],
+    5: [[0, 3], [1, 4], [2, 5]],
+    6: [[2, 5], [1, 4], [0, 3]],
+    7: [[5, 2], [4, 1], [3, 0]],
+    8: [[3, 0], [4, 1], [5, 2]],
+}
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP"])
+@pytest.mark.parametrize("orientation", STORED)
+def test_pictures_are_turned_upright(orientation, kind):
+    def picture(rows):
+        return Image.fromarray(50 * np.array(rows, dtype=np.uint8).repeat(16, 0).repeat(16, 1))
+
     exif = Image.Exif()
-    exif[0x0112] = 6  # stored lying on its side
-    assert decode(encoded(ramp("L"), "JPEG", exif=exif)).shape == (20, 12)
-    palette = ramp("L").convert("P")
-    assert decode(encoded(palette, "PNG")).shape == (12, 20, 3)
+    exif[0x0112] = orientation
+    options = {"PNG": {}, "JPEG": {"quality": 95}, "WEBP": {"lossless": True}}[kind]
+    found = decode(encoded(picture(STORED[orientation]), kind, exif=exif, **options)).astype(int)
+    found = found if found.ndim == 2 else found[:, :, 0]
+    want = np.asarray(picture(STORED[1]))
+    assert found.shape == want.shape
+    assert np.abs(found - want).max() <= 10
+
+
+def exif_block(*entries):
+    """The EXIF block of (tag, type, count, four bytes of value or offset)."""
+    directory = b"".join(struct.pack("<HHI4s", *entry) for entry in entries)
+    return b"Exif\0\0II*\0" + struct.pack("<IH", 8, len(entries)) + directory + bytes(4)
+
+
+def with_segment(jpeg, content, marker=0xE1):
+    return jpeg[:2] + struct.pack(">BBH", 0xFF, marker, len(content) + 2) + content + jpeg[2:]
+
+
+ON_ITS_SIDE = (0x0112, 3, 1, b"\6\0\0\0")
+
+
+@pytest.mark.parametrize(
+    ("block", "turned"),
+    [
+        # A width and a resolution that are text: Pillow cannot write them again.
+        (exif_block(ON_ITS_SIDE, (0x0100, 2, 4, b"\xff\xfe\xfdq")), True),
+        (exif_block(ON_ITS_SIDE, (0x011A, 2, 4, b"ab\0\0")), True),
+        (exif_block(ON_ITS_SIDE, (0x010F, 2, 5, b"\xff\xff\0\0")), True),  # beyond the block
+        (exif_block((0x0112, 2, 2, b"6\0\0\0")), False),  # text
+        (exif_block((0x0112, 3, 1, b"\x63\0\0\0")), False),  # 99
+        (b"Exif\0\0II*\0\x08\0\0\0\5", False),
+        (b"Exif\0\0hello", False),
+        (b"Exif\0\0", False),
+    ],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_a_malformed_exif_block_does_not_stop_a_run(block, turned):
+    plain = encoded(ramp("L"), "JPEG")
+    want = np.asarray(Image.open(io.BytesIO(plain)))
+    found = decode(with_segment(plain, block))
+    assert np.array_equal(found, np.rot90(want, -1) if turned else want)
+
+
+def test_an_exif_block_behind_other_long_segments_is_read():
+    plain = encoded(ramp("L"), "JPEG")
+    data = with_segment(plain, exif_block(ON_ITS_SIDE))
+    for _ in range(2):  # such as a colour profile in parts
+        data = with_segment(data, b"ICC_PROFILE\0" + bytes(60_000), marker=0xE2)
+    assert data.index(b"Exif") > 65536
+    assert np.array_equal(decode(data), np.rot90(decode(plain), -1))
+
+
+def test_extraneous_bytes_in_a_jpeg_are_passed_over():
+    plain = encoded(ramp("RGB", (64, 64)), "JPEG")
+    for marker in (b"\xff\xdb", b"\xff\xc4", b"\xff\xda"):
+        place = plain.index(marker)
+        assert np.array_equal(decode(plain[:place] + b"\0\0\0" + plain[place:]), decode(plain))
+
+
+@pytest.mark.parametrize("problem", [KeyError("odd"), struct.error("odd"), IndexError("odd")])
+def test_what_a_decoder_raises_is_an_unreadable_image(problem, monkeypatch):
+    def fail(*_, **__):
+        raise problem
+
+    monkeypatch.setattr(Image, "open", fail)
+    with pytest.raises(UnreadableImageError, match="odd"):
+        decode(encode_png(np.asarray(ramp("L"))))
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP"])

@@ -25,6 +25,16 @@ def test_lists(tmp_path, glyph_classes):
         select_listed(glyph_classes, tmp_path / "missing.txt")
 
 
+def test_the_source_of_class_numbers_is_kept_and_is_not_in_the_digest(glyph_classes):
+    assert glyph_classes.class_identities == glyph_classes.class_names
+    numbered = dataclasses.replace(glyph_classes, class_source="file")
+    chosen = numbered.select(range(20))
+    name = glyph_classes.class_names[0]
+    assert chosen.class_identities[0] == f"{name} of file"
+    assert chosen.class_names[0] == name
+    assert numbered.digest == glyph_classes.digest  # folders of earlier versions stay valid
+
+
 def test_a_selection_drops_empty_classes(glyph_classes):
     rows = np.flatnonzero(np.isin(glyph_classes.labels, [3, 7]))[::-1]
     chosen = glyph_classes.select(rows)

@@ -31,6 +31,14 @@ def test_interval_covers_the_truth_about_as_often_as_it_says():
     assert 50 <= covered <= 60
 
 
+def test_both_tests_are_sampled_with_the_same_draws():
+    """A test against itself differs in no draw, so its interval is zero."""
+    old, labels = noisy_classes(classes=12, images=8, noise=1.2)
+    test = search_test(old, old, split_gallery(labels))
+    for criterion in compare_tests(test, test, far=0.1, repeats=40):
+        assert (criterion.low, criterion.high) == (0, 0)
+
+
 def test_the_interval_of_a_tar_is_as_wide_as_the_spread_over_draws_of_classes():
     """Look-alike classes set the threshold: the bootstrap must neither hide nor inflate that."""
     rng = np.random.default_rng(0)

@@ -29,6 +29,24 @@ def test_a_better_query_model_is_compatible_and_a_foreign_one_is_not():
     assert set(good.as_json()["tests"]) == {"old→old", "new→old", "old→new", "new→new"}
 
 
+def test_the_threshold_rule_changes_the_reported_tars_alone():
+    old, labels = noisy_classes(noise=1.3)
+    new, _ = noisy_classes(noise=0.9, seed=1)
+    strict, nearest = (
+        evaluate_upgrade(old, new, labels, far=0.1, rule=rule, repeats=20)
+        for rule in ("strict", "nearest")
+    )
+    test = nearest.tests["new→old"]
+    tar = test.tar(nearest.far, rule="nearest")
+    assert tar != test.tar(nearest.far)
+    assert nearest.metrics("new→old")["TAR@1e-1"] == tar
+    assert nearest.as_json()["tests"]["new→old"]["tar_at_far"]["0.1"] == tar
+    assert nearest.criteria == strict.criteria
+    assert "the ROC corner nearest to the rate" in nearest.note
+    assert "nearest" not in strict.note
+    assert strict.metrics("new→old")["top-1"] == nearest.metrics("new→old")["top-1"]
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [

@@ -28,6 +28,15 @@ def test_round_trip(tmp_path):
     assert not list(tmp_path.glob("**/*.tmp"))
 
 
+def test_the_source_of_class_numbers_is_kept(tmp_path):
+    save_model(small_model(class_source="recordio-1"), tmp_path / "m")
+    loaded = load_model(tmp_path / "m")
+    assert loaded.class_identities == ("a of recordio-1", "b of recordio-1")
+    save_model(small_model(), tmp_path / "named")
+    assert "class_source" not in json.loads((tmp_path / "named/model.json").read_text())
+    assert load_model(tmp_path / "named").class_identities == ("a", "b")
+
+
 def test_loading_names_what_is_wrong(tmp_path):
     with pytest.raises(UserError, match="is not a model folder"):
         load_model(tmp_path)

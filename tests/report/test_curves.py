@@ -1,11 +1,14 @@
 import re
 
+import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from tests.evaluation.noisy_classes import noisy_classes
 from unibct.evaluation.directions import CROSS, FREE_CROSS, OLD_SELF
 from unibct.evaluation.gallery_split import split_gallery
 from unibct.evaluation.search_test import search_test
+from unibct.report import curves
 from unibct.report.curves import COLOURS, cmc_svg, matrix_svg, roc_svg
 
 
@@ -50,3 +53,34 @@ def test_a_matrix_shows_percent_for_each_pair_of_versions():
     assert re.findall(r">(\d+\.\d)<", svg) == ["50.0", "25.0", "75.0", "100.0"]
     for label in ("v1 queries", "v2 queries", "v1 gallery", "v2 gallery", "a chain"):
         assert label in svg
+
+
+@pytest.fixture
+def lines(monkeypatch):
+    """The lines of a curve, by their labels, as (x, y)."""
+    monkeypatch.setattr(curves, "_svg", lambda draw, title, **_: draw)
+
+    def drawn(draw):
+        axes = Figure().add_subplot()
+        draw(axes)
+        assert axes.get_xlabel()
+        return {line.get_label(): line.get_data() for line in axes.lines}
+
+    return drawn
+
+
+def test_the_roc_has_the_true_accept_rate_over_the_false_accept_rate(lines, tests):
+    drawn = lines(curves.roc_svg(tests))
+    assert set(drawn) == set(tests)
+    for name, (far, percent) in drawn.items():
+        assert far[0] == pytest.approx(1 / len(tests[name].impostor))
+        assert far[-1] == 1
+        want = [100 * tests[name].tar(rate) for rate in far[1:]]
+        assert np.allclose(percent[1:], want)
+
+
+def test_the_cmc_has_the_share_that_is_found_over_k(lines, tests):
+    shown = {name: tests[name] for name in (OLD_SELF, CROSS)}
+    for name, (ks, percent) in lines(curves.cmc_svg(shown, largest_k=7)).items():
+        assert ks.tolist() == [1, 2, 3, 4, 5, 6, 7]
+        assert np.allclose(percent, [100 * tests[name].top(int(k)) for k in ks])

@@ -19,7 +19,7 @@ def test_class_weights_are_drawn_alike_for_any_ranks(monkeypatch):
 
 def test_known_classes_get_the_old_weights_on_each_rank():
     old_weights = torch.arange(6.0).reshape(3, 2)
-    old = SimpleNamespace(class_names=("c", "a", "x"), class_weights=old_weights)
+    old = SimpleNamespace(class_identities=("c", "a", "x"), class_weights=old_weights)
     names = ("a", "b", "c", "d")
     expected = torch.full((4, 2), -1.0)
     expected[0], expected[2] = old_weights[1], old_weights[0]

@@ -1,4 +1,5 @@
 import csv
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from unibct.data.readers.table import open_images
 from unibct.errors import UserError
 from unibct.methods.table import METHODS
 from unibct.models.folder import load_model
+from unibct.progress import Silent
 from unibct.training.train import train
 
 
@@ -141,3 +143,42 @@ def test_a_warm_start_in_another_dimension_is_refused(four_classes, four_classes
         train(
             four_classes, recipe, tmp_path / "m", old=four_classes_old, method="none", device="cpu"
         )
+
+
+class Notes(Silent):
+    """Keeps what is said."""
+
+    def __init__(self):
+        self.texts = []
+
+    def note(self, text):
+        self.texts.append(text)
+
+
+def numbered(images, source):
+    """The set as a file without class names gives it: classes 0, 1, …"""
+    names = tuple(str(number) for number in range(len(images.class_names)))
+    return replace(images, class_names=names, class_source=source)
+
+
+def test_numbers_of_another_file_are_other_classes(four_classes, tmp_path):
+    """Two files without names both have a class 0: it is not the same one."""
+    options = {"device": "cpu", "method": "none"}
+    old = train(numbered(four_classes, "file-1"), SMALL, tmp_path / "old", **options)
+    assert load_model(tmp_path / "old").class_source == "file-1"
+    other, same = (numbered(four_classes, source) for source in ("file-2", "file-1"))
+    recipe = SMALL.updated(epochs=1, warmup_epochs=0, lr=1e-9)
+    for images in (other, replace(other, class_source=None)):
+        with pytest.raises(UserError, match=r"bct cannot be used.*only number.*a classes\.txt"):
+            train(images, recipe, tmp_path / "bct", old=old, method="bct", device="cpu")
+    assert not (tmp_path / "bct").exists()
+    train(same, recipe, tmp_path / "bct", old=old, method="bct", device="cpu")
+
+    warm = recipe.updated(warm_start=True)
+    said = {source: Notes() for source in ("same", "other")}
+    first = train(same, warm, tmp_path / "1", old=old, progress=said["same"], **options)
+    second = train(other, warm, tmp_path / "2", old=old, progress=said["other"], **options)
+    assert torch.allclose(first.class_weights, old.class_weights, atol=1e-6)
+    assert not torch.allclose(second.class_weights, old.class_weights, atol=1e-2)
+    counts = [sum("no class weights" in text for text in notes.texts) for notes in said.values()]
+    assert counts == [0, 1]

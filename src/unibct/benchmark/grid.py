@@ -89,7 +89,7 @@ class Grid:
         images = self._open(self.data, progress)
         if self.test is not None:
             test = self._open(self.test, progress)
-            shared_classes = set(images.class_names) & set(test.class_names)
+            shared_classes = set(images.class_identities) & set(test.class_identities)
             if shared_classes:
                 raise UserError(
                     f"{self.data} and {self.test} have {len(shared_classes)} classes in common, "

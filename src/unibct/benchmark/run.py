@@ -116,6 +116,12 @@ def plan_benchmark(
         grid.open(progress)  # reports the images that are left out
     workspace = Workspace(grid, Path(out), device)
     settings = benchmark_settings(workspace)
+    sets = (workspace.all_training_images, workspace.test_images)
+    if progress is not None and len({images.class_source for images in sets}) > 1:
+        progress.note(
+            "a set numbers its classes without naming them: that no test class is a training "
+            "class cannot be checked"
+        )
     require_same_benchmark(workspace, settings)
     jobs = make_jobs(grid, workspace.all_training_images)
     chosen_jobs = select_jobs(jobs, only)

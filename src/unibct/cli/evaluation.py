@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -27,6 +27,12 @@ FarOption = Annotated[
 ]
 SeedOption = Annotated[
     int, typer.Option(min=0, help="chooses the gallery images and the bootstrap samples")
+]
+ThresholdRuleOption = Annotated[
+    Literal["strict", "nearest"],
+    typer.Option(
+        help="threshold of a TAR: FAR never above the rate, or the field's nearest ROC corner"
+    ),
 ]
 FlipTestOption = Annotated[bool, typer.Option(help="IJB: add the embedding of the mirrored image")]
 DetectorScoresOption = Annotated[
@@ -82,6 +88,7 @@ def evaluate_command(
     protocol: ProtocolOption = AUTO,
     far: FarOption = None,
     seed: SeedOption = 0,
+    threshold_rule: ThresholdRuleOption = "strict",
     flip_test: FlipTestOption = True,
     detector_scores: DetectorScoresOption = True,
     media_mean: MediaMeanOption = True,
@@ -106,8 +113,8 @@ def evaluate_command(
     above zero.
 
     A .bin pair set is tested by 10-fold accuracy instead, and a folder with the meta files of
-    IJB-B or IJB-C by that protocol. For IJB, --query and --gallery may also be .npy files of
-    embeddings.
+    IJB-B or IJB-C by that protocol. For IJB, --query and --gallery may also be what `unibct embed
+    --protocol ijbc` wrote, or .npy files of the same.
     """
     from unibct.evaluation.protocols.request import EvaluationRequest, PoolingRules, SearchRules
     from unibct.evaluation.protocols.table import evaluate_data
@@ -117,10 +124,11 @@ def evaluate_command(
     pooling = PoolingRules(flip_test, detector_scores, media_mean, normalize_images)
     lists, maps = (queries, gallery_images), (old_thresholds, save_score_map)
     search = SearchRules(*lists, gallery_mode, backfill_curve, *maps)
+    numbers = (far, seed, threshold_rule)
     shared: dict[str, Any] = {"skip_bad": skip_bad_images, "device": device, "cache": cache}
     with terminal_progress() as progress:
         request = EvaluationRequest(
-            data, query, gallery, images, far, seed, pooling, search, progress=progress, **shared
+            data, query, gallery, images, *numbers, pooling, search, progress=progress, **shared
         )
         evaluation = evaluate_data(request, protocol)
     if as_json:

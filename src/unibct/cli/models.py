@@ -18,6 +18,7 @@ from unibct.cli.options import (
     method_listing,
     print_once,
 )
+from unibct.evaluation.protocols.table import AUTO
 from unibct.methods.table import DEFAULT_METHOD, NO_METHOD
 
 OldOption = Annotated[
@@ -175,6 +176,10 @@ def embed_command(
     data: DataArgument,
     out: Annotated[Path, typer.Option(help="folder for the embeddings")],
     images: ImagesOption = None,
+    protocol: Annotated[
+        str,
+        typer.Option(help="auto, images; ijbc, ijbb: aligned faces, both views, not normalised"),
+    ] = AUTO,
     dtype: Annotated[str, typer.Option(help="float32, or float16 for half the size")] = "float32",
     skip_bad_images: SkipOption = False,
     device: DeviceOption = "auto",
@@ -184,24 +189,24 @@ def embed_command(
     Writes a folder with the L2-normalised embeddings, one row per image, with their ids and
     labels, and with the fingerprint of the model. The rows are memory-mapped when the folder is
     opened. If the command is stopped, run it again to continue.
+
+    For a folder with the meta files of IJB-B or IJB-C, a row is the sum of both views of an
+    aligned face, not normalised: what `unibct evaluate` takes in place of the model.
     """
-    from unibct.data.readers.table import open_images
-    from unibct.distributed.device import pick_device
-    from unibct.distributed.ranks import current_ranks
-    from unibct.embeddings.extraction import embed_images_to_store
-    from unibct.models.folder import load_model
+    from unibct.evaluation.protocols.request import EmbeddingRequest
+    from unibct.evaluation.protocols.table import embed_data
     from unibct.progress import terminal_progress
 
-    loaded = load_model(model, device=pick_device(device))
-    image_set = open_images(data, images)
     with terminal_progress() as progress:
-        result = embed_images_to_store(
-            loaded,
-            image_set,
+        request = EmbeddingRequest(
+            data,
+            model,
             out,
-            skip_bad=skip_bad_images,
+            images=images,
             dtype=dtype,
+            skip_bad=skip_bad_images,
+            device=device,
             progress=progress,
-            ranks=current_ranks(),
         )
-    print_once(f"{out}: {len(result):,} embeddings of dimension {loaded.dim}")
+        result = embed_data(request, protocol)
+    print_once(f"{out}: {len(result):,} embeddings of dimension {result.vectors.shape[1]}")

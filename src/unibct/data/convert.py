@@ -195,7 +195,9 @@ class RecordioLayout:
         height, width = _first_image_size(self._folder / "train.rec")
         properties = f"{len(self._labels)},{height},{width}"
         (self._folder / PROPERTY_FILE).write_text(properties, encoding="ascii")
-        names = "".join(f"{self._images.class_names[label]}\n" for label in self._labels)
+        # Identities, not names: numbers of a file without names must not become names here.
+        identities = self._images.class_identities
+        names = "".join(f"{identities[label]}\n" for label in self._labels)
         (self._folder / CLASSES_FILE).write_text(names, encoding="utf-8", newline="\n")
 
     def _write(self, key: int, payload: bytes, labels: float | list[float]) -> None:

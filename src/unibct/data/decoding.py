@@ -7,13 +7,24 @@ from typing import Any
 import numpy as np
 import simplejpeg
 from numpy.typing import NDArray
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, UnidentifiedImageError
 
 from unibct.errors import UserError
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
 _FORMATS = ("PNG", "JPEG", "WEBP")  # Pillow's other decoders are never used on user files
 _MAX_PIXELS = 178_956_970  # Pillow's limit: a small file must not fill the memory
+_ORIENTATION_TAG = 0x0112  # of EXIF
+_TURN_UPRIGHT = {  # what to do with a stored picture, by its orientation
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+_LOST_PIXELS = ("premature end", "bad Huffman code")  # what libjpeg says if pixels are missing
 _NAMED_IN_ERROR = 10  # an error names this many unreadable images, and then says "and n more"
 
 Pixels = NDArray[np.uint8]
@@ -42,14 +53,16 @@ def decode(data: bytes) -> Pixels:
     if not data:
         raise UnreadableImageError("the file is empty")
     try:
-        if data[:3] == b"\xff\xd8\xff" and b"Exif\0" not in data[:65536]:
+        if data[:3] == b"\xff\xd8\xff" and b"Exif\0" not in data:
             return _decode_jpeg(data)
-        with Image.open(io.BytesIO(data), formats=_FORMATS) as image:
-            return pillow_pixels(image)
+        return _decode_with_pillow(data)
+    except (UnreadableImageError, MemoryError):
+        raise
     except UnidentifiedImageError as error:
         raise UnreadableImageError("not a PNG, JPEG or WebP image") from error
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise UnreadableImageError(str(error).replace("\n", " ")) from error
+    except Exception as error:  # on damaged bytes a decoder can raise almost anything
+        reason = str(error).replace("\n", " ") or type(error).__name__
+        raise UnreadableImageError(reason) from error
 
 
 def image_suffix(data: bytes) -> str:
@@ -71,22 +84,37 @@ def encode_png(pixels: Pixels) -> bytes:
 
 
 def _decode_jpeg(data: bytes) -> Pixels:
-    """Decode a JPEG with libjpeg-turbo, about twice as fast as Pillow."""
-    height, width, colorspace, _ = simplejpeg.decode_jpeg_header(data)
-    if int(height) * int(width) > _MAX_PIXELS:
-        raise UnreadableImageError(f"{width}×{height} pixels are more than {_MAX_PIXELS:,}")
-    if colorspace == "Gray":
-        return simplejpeg.decode_jpeg(data, colorspace="GRAY")[:, :, 0]
-    if colorspace in ("YCbCr", "RGB"):
-        return simplejpeg.decode_jpeg(data, colorspace="RGB")
-    with Image.open(io.BytesIO(data), formats=_FORMATS) as image:  # CMYK
+    """Decode a JPEG with libjpeg-turbo, about twice as fast as Pillow.
+
+    libjpeg-turbo is strict. What it refuses, such as extraneous bytes between two segments, is
+    left to Pillow, unless pixels are missing: Pillow would fill them with grey.
+    """
+    try:
+        height, width, colorspace, _ = simplejpeg.decode_jpeg_header(data)
+        if int(height) * int(width) > _MAX_PIXELS:
+            raise UnreadableImageError(f"{width}×{height} pixels are more than {_MAX_PIXELS:,}")
+        if colorspace == "Gray":
+            return simplejpeg.decode_jpeg(data, colorspace="GRAY")[:, :, 0]
+        if colorspace in ("YCbCr", "RGB"):
+            return simplejpeg.decode_jpeg(data, colorspace="RGB")
+    except UnreadableImageError:
+        raise
+    except ValueError as error:
+        if any(words in str(error) for words in _LOST_PIXELS):
+            raise
+    return _decode_with_pillow(data)  # also CMYK
+
+
+def _decode_with_pillow(data: bytes) -> Pixels:
+    with Image.open(io.BytesIO(data), formats=_FORMATS) as image:
         return pillow_pixels(image)
 
 
 def pillow_pixels(image: Image.Image) -> Pixels:
     """Return the pixels of a Pillow image in the form that ``decode`` returns."""
     image.load()
-    image = ImageOps.exif_transpose(image)
+    turn = _TURN_UPRIGHT.get(_orientation(image))
+    image = image if turn is None else image.transpose(turn)
     if image.mode.startswith("I"):  # 16 bits per pixel
         pixels_16_bit = np.asarray(image).astype(np.int64)
         return (pixels_16_bit >> 8).clip(0, 255).astype(np.uint8)
@@ -97,6 +125,20 @@ def pillow_pixels(image: Image.Image) -> Pixels:
     if image.mode in ("1", "L"):
         return np.asarray(image.convert("L"))
     return np.asarray(image.convert("RGB"))
+
+
+def _orientation(image: Image.Image) -> Any:
+    """Return the EXIF orientation; None if there is none, or if it cannot be read.
+
+    Only this tag is read. Pillow's ``exif_transpose`` also writes the EXIF block again, which
+    fails if any other tag is malformed.
+    """
+    try:
+        orientation = image.getexif().get(_ORIENTATION_TAG)
+        hash(orientation)  # a malformed entry can be a list
+    except Exception:  # malformed EXIF is no reason to lose the picture
+        return None
+    return orientation
 
 
 def fit(pixels: NDArray[Any], height: int, width: int, channels: int) -> Pixels:

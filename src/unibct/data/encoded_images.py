@@ -34,9 +34,11 @@ def encoded_set(
     labels: NDArray[np.int64],
     class_names: tuple[str, ...],
     encoded: EncodedSource,
+    class_source: str | None = None,
 ) -> ImageSet:
-    """Return an image set that decodes its images when they are read."""
-    return ImageSet(name, ids, labels, class_names, _DecodingSource(encoded), encoded)
+    """Return an image set that decodes its images when they are read; see ``ImageSet``."""
+    read = _DecodingSource(encoded)
+    return ImageSet(name, ids, labels, class_names, read, encoded, class_source)
 
 
 @dataclass(frozen=True)

@@ -58,6 +58,8 @@ class ImageSet:
         class_names: one name per class.
         read: returns the pixels of an image by its id.
         encoded: returns the encoded bytes of an image by its id; None if there are only pixels.
+        class_source: what numbered the classes, if their names are mere numbers: the same number
+            from another source is another class. None if the names are real names.
     """
 
     name: str
@@ -66,6 +68,7 @@ class ImageSet:
     class_names: tuple[str, ...]
     read: PixelSource
     encoded: EncodedSource | None = None
+    class_source: str | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -84,7 +87,13 @@ class ImageSet:
             tuple(self.class_names[int(label)] for label in old_labels),
             self.read,
             self.encoded,
+            self.class_source,
         )
+
+    @property
+    def class_identities(self) -> tuple[str, ...]:
+        """What tells each class from all classes of any set, see ``class_identities``."""
+        return class_identities(self.class_names, self.class_source)
 
     @cached_property
     def position(self) -> dict[str, int]:
@@ -98,6 +107,18 @@ class ImageSet:
         for image_id, label in zip(self.ids, self.labels, strict=True):
             state.update(f"{image_id}\0{self.class_names[label]}\n".encode())
         return state.hexdigest()
+
+
+def class_identities(class_names: Sequence[str], class_source: str | None) -> tuple[str, ...]:
+    """Return a text for each class; two sets have a class in common if they have the same text.
+
+    Args:
+        class_names: one name per class.
+        class_source: what numbered the classes; None if the names are real names.
+    """
+    if class_source is None:
+        return tuple(class_names)
+    return tuple(f"{name} of {class_source}" for name in class_names)
 
 
 def select_listed(images: ImageSet, list_file: Path) -> ImageSet:

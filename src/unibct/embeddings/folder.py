@@ -44,7 +44,8 @@ class Embeddings:
     """One model's vectors of an image set, with the images' ids and labels.
 
     Attributes:
-        vectors: (images, dim) float32, L2-normalised: an array, or the ``Rows`` of a folder.
+        vectors: (images, dim) float32: an array, or the ``Rows`` of a folder. They are
+            L2-normalised, unless the folder was made for an evaluation protocol.
         fingerprint: the model's fingerprint.
     """
 
@@ -156,6 +157,8 @@ class Description:
         classes: the digest of the part of ``classes.txt`` that belongs to these shards.
         shards: in the order of their rows.
         source: the key of the model, pixels and settings the folder was made from, if known.
+        protocol: the evaluation protocol whose rules the vectors follow; they are not normalised
+            then. None: each vector is an image's normalised embedding.
     """
 
     dim: int
@@ -164,6 +167,7 @@ class Description:
     classes: FileDigest
     shards: list[Shard]
     source: str | None
+    protocol: str | None = None
 
 
 def read_description(folder: Path) -> Description:
@@ -194,6 +198,7 @@ def read_description(folder: Path) -> Description:
             FileDigest(**content["classes"]),
             shards,
             content["source"],
+            content.get("protocol"),
         )
     except KeyError as error:
         raise UserError(f"{path} lacks the entry {error}; embed the images again") from error

@@ -41,6 +41,8 @@ def save_embeddings(
     *,
     dtype: str = "float32",
     shard_rows: int = SHARD_ROWS,
+    source: str | None = None,
+    protocol: str | None = None,
 ) -> None:
     """Write a new embeddings folder, either all of it or nothing.
 
@@ -49,6 +51,9 @@ def save_embeddings(
         folder: a new folder.
         dtype: ``float32``, or ``float16`` for half the size and three decimal digits.
         shard_rows: rows in a file.
+        source: the key of what the embeddings were made from, if known.
+        protocol: the evaluation protocol whose rules the vectors follow, if they are not
+            normalised embeddings of images.
     """
     with atomic_folder(Path(folder)) as temporary:
         shards = list(_write_shards(temporary, embeddings, embeddings.labels, dtype, shard_rows))
@@ -59,6 +64,8 @@ def save_embeddings(
             dtype=dtype,
             fingerprint=embeddings.fingerprint,
             class_names=embeddings.class_names,
+            source=source,
+            protocol=protocol,
         )
 
 
@@ -86,6 +93,11 @@ def append_embeddings(
 
 def _append(folder: Path, embeddings: Embeddings, shard_rows: int) -> None:
     description = read_description(folder)
+    if description.protocol is not None:
+        raise UserError(
+            f"{folder} was made for --protocol {description.protocol}, whose images are fixed; "
+            "save into another folder"
+        )
     stored = open_embeddings(folder, verify=False)
     _require_same_model(folder, description, embeddings)
     _require_new_ids(folder, stored, embeddings)
@@ -133,6 +145,7 @@ def write_description(
     fingerprint: str,
     class_names: Sequence[str],
     source: str | None = None,
+    protocol: str | None = None,
 ) -> None:
     """Complete a folder: write ``classes.txt``, then ``embeddings.json``.
 
@@ -146,6 +159,7 @@ def write_description(
         fingerprint: the model's fingerprint.
         class_names: one per class.
         source: the key of the model, pixels and settings the folder was made from, if known.
+        protocol: see ``Description``.
     """
     text = _encoded_lines(class_names, "class")
     _write_bytes(folder / CLASSES_FILE, text)
@@ -156,13 +170,20 @@ def write_description(
             "images": sum(shard.rows for shard in shards),
             "dim": dim,
             "dtype": dtype,
-            "normalised": True,
+            "normalised": protocol is None,
             "model": fingerprint,
             "source": source,
             "classes": {"bytes": len(text), "sha256": hashlib.sha256(text).hexdigest()},
             "shards": [asdict(shard) for shard in shards],
-        },
+        }
+        | ({} if protocol is None else {"protocol": protocol}),
     )
+
+
+def require_dtype(dtype: str) -> None:
+    """Refuse a type that vectors cannot have on disk."""
+    if dtype not in DTYPES:
+        raise UserError(f"unknown dtype {dtype!r}; choose one of {', '.join(DTYPES)}")
 
 
 def write_shard(
@@ -185,8 +206,7 @@ def write_shard(
         ids: one per row.
         dtype: ``float32`` or ``float16``.
     """
-    if dtype not in DTYPES:
-        raise UserError(f"unknown dtype {dtype!r}; choose one of {', '.join(DTYPES)}")
+    require_dtype(dtype)
     with np.errstate(over="ignore"):
         stored = vectors.astype(dtype, copy=False)
     finite = np.isfinite(stored).all(axis=1)

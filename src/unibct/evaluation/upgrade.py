@@ -26,6 +26,7 @@ from unibct.evaluation.directions import (
 from unibct.evaluation.flips import Flips, flips_of
 from unibct.evaluation.gallery_split import GalleryMode, GallerySplit, split_gallery
 from unibct.evaluation.metrics.table import measured_metrics
+from unibct.evaluation.metrics.verification import ThresholdRule
 from unibct.evaluation.old_threshold import AtOldThreshold, at_old_thresholds
 from unibct.evaluation.resolution import (
     carried_fars,
@@ -75,6 +76,18 @@ class Evaluation:
             "further_metrics": [c.as_json() for c in self.compared if not c.decides],
             "tests": self.values,
         }
+
+
+_NEAREST_NOTE = (
+    "the TARs of the tests are at the ROC corner nearest to the rate, as the field's scripts "
+    "report them; the difference and the verdict use the strict threshold"
+)
+
+
+def joined_notes(*notes: str | None, rule: ThresholdRule) -> str | None:
+    """Join what a reader must know, and add what the threshold rule means if it is not strict."""
+    texts = [note for note in (*notes, _NEAREST_NOTE if rule == "nearest" else None) if note]
+    return "; ".join(texts) or None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,6 +160,7 @@ class UpgradeEvaluation(SearchEvaluation):
 
     split: GallerySplit
     backfill_curves: dict[str, BackfillCurve]
+    rule: ThresholdRule = "strict"
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values for machines."""
@@ -154,7 +168,7 @@ class UpgradeEvaluation(SearchEvaluation):
         return super().as_json() | {
             "tests": {
                 name: self.values[name]
-                | {"tar_at_far": {f"{far:g}": test.tar(far) for far in fars}}
+                | {"tar_at_far": {f"{far:g}": test.tar(far, rule=self.rule) for far in fars}}
                 for name, test in self.tests.items()
             },
             "backfill_curve": {n: curve.as_json() for n, curve in self.backfill_curves.items()},
@@ -171,6 +185,7 @@ def evaluate_upgrade(
     *,
     free: Any = None,
     far: float | None = None,
+    rule: ThresholdRule = "strict",
     seed: int = 0,
     repeats: int = REPEATS,
     split: GallerySplit | None = None,
@@ -190,6 +205,8 @@ def evaluate_upgrade(
             compatibility is for.
         far: false accept rate of the headline TAR; by default the smallest of 1e-4, 1e-3, … that
             the number of classes can measure.
+        rule: how the thresholds of the reported TARs are set, see ``tar_at_far``; the criterion
+            always uses the strict rule.
         seed: chooses the gallery's images and the bootstrap samples.
         repeats: bootstrap samples.
         split: which images are queries and which are in the gallery; by default a quarter of each
@@ -206,14 +223,16 @@ def evaluate_upgrade(
     split = split_gallery(labels, seed=seed) if split is None else split
     tests = _direction_tests(models, split, mode)
     used_far = headline_far(split.classes, far)
-    values = {name: measured_metrics(test, [used_far]) for name, test in tests.items()}
-    curves = _curves(models, split, used_far, mode, values[OLD_SELF], seed, progress)
+    values = {n: measured_metrics(test, [used_far], rule=rule) for n, test in tests.items()}
+    old_self = measured_metrics(tests[OLD_SELF], [used_far])
+    curves = _curves(models, split, used_far, mode, old_self, seed, progress)
     return UpgradeEvaluation(
         values=values,
-        note=far_note(used_far, far, split.classes),
+        note=joined_notes(far_note(used_far, far, split.classes), rule=rule),
         tests=tests,
         far=used_far,
         split=split,
+        rule=rule,
         backfill_curves=dict(curves) if backfill_curves else {},
         **compared_answers(tests, far=used_far, seed=seed, repeats=repeats, score_map=score_map),
     )

@@ -22,8 +22,8 @@ class OldKnowledge:
         embeddings: (images, dim) the old model's embeddings of the new training set, a tensor on
             the device or rows on disk; (0, dim) for a method that needs none.
         labels: (images,) the classes of the new training set, 0…C-1.
-        class_names: the names of those classes.
-        old_class_names: the names of the classes that the old model was trained on.
+        class_names: the identities of those classes, see ``ImageSet.class_identities``.
+        old_class_names: the identities of the classes that the old model was trained on.
         old_class_weights: (old classes, dim) the rows of the old classifier, if they are known.
         flipped: (images, dim) the old model's embeddings of the mirrored images, if training
             mirrors images.

@@ -71,7 +71,8 @@ def save_model(model: Model, folder: str | Path) -> None:
             "adapter": None if adapter is None else adapter.kind,
             "training": model.training,
             "classes": list(model.class_names),
-        },
+        }
+        | ({} if model.class_source is None else {"class_source": model.class_source}),
     )
 
 
@@ -137,6 +138,7 @@ def _read_model(folder: Path, description: Any, with_classifier: bool) -> Model:
         training=description["training"],
         old_fingerprint=description["old_model"],
         adapter=adapter,
+        class_source=description.get("class_source"),
     )
 
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from unibct.arrays import is_array, same_kind, to_numpy
 from unibct.data.augmentation import mirrored
 from unibct.data.decoding import Pixels, UnreadableImageError, decode, fit, pillow_pixels
+from unibct.data.image_set import class_identities
 from unibct.errors import UserError
 from unibct.maps.adapter import Adapter
 from unibct.models.input import RESIZE, InputSpec, to_input
@@ -40,6 +41,7 @@ class Model:
         old_fingerprint: of the old model that it is compatible with.
         adapter: maps the network's output into the old model's space, for a model that was not
             trained to be compatible.
+        class_source: of the training set, see ``ImageSet``.
     """
 
     network: nn.Module
@@ -51,6 +53,12 @@ class Model:
     training: dict[str, Any] = field(default_factory=dict)
     old_fingerprint: str | None = None
     adapter: Adapter | None = None
+    class_source: str | None = None
+
+    @property
+    def class_identities(self) -> tuple[str, ...]:
+        """What tells each class it was trained on from all others, see ``class_identities``."""
+        return class_identities(self.class_names, self.class_source)
 
     @property
     def device(self) -> torch.device:

@@ -28,21 +28,21 @@ def initial_class_weights(classes: int, dim: int, seed: int, own_classes: range)
 
 
 def copy_known_classes(
-    class_weights: Tensor, class_names: Sequence[str], own_classes: range, old: Model
+    class_weights: Tensor, class_identities: Sequence[str], own_classes: range, old: Model
 ) -> None:
     """Overwrite the rows of classes that the old model knows with its class weights.
 
     Args:
         class_weights: (own classes, dim) changed in place.
-        class_names: the names of all new classes.
+        class_identities: those of all new classes, see ``ImageSet.class_identities``.
         own_classes: the classes whose rows these are.
         old: the old model; without class weights nothing is copied.
     """
     if old.class_weights is None:
         return
-    old_rows = {name: row for row, name in enumerate(old.class_names)}
-    known = [i for i in own_classes if class_names[i] in old_rows]
+    old_rows = {identity: row for row, identity in enumerate(old.class_identities)}
+    known = [i for i in own_classes if class_identities[i] in old_rows]
     own_rows = [i - own_classes.start for i in known]
     with torch.no_grad():
-        old_weights = old.class_weights[[old_rows[class_names[i]] for i in known]]
+        old_weights = old.class_weights[[old_rows[class_identities[i]] for i in known]]
         class_weights[own_rows] = old_weights.to(class_weights)

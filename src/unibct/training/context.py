@@ -57,6 +57,11 @@ class RunContext:
         return self.pixels.images.class_names
 
     @property
+    def class_identities(self) -> tuple[str, ...]:
+        """What tells each class from all others, see ``ImageSet``."""
+        return self.pixels.images.class_identities
+
+    @property
     def own_classes(self) -> range:
         """The classes whose weights this rank holds."""
         return self.ranks.share(len(self.class_names))

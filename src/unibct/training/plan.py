@@ -10,7 +10,7 @@ from typing import Any
 from unibct.data.image_set import ImageSet
 from unibct.data.scenarios import SCENARIOS
 from unibct.errors import UserError
-from unibct.methods.table import DEFAULT_METHOD, NO_METHOD, find_method
+from unibct.methods.table import DEFAULT_METHOD, NO_METHOD, MethodEntry, find_method
 from unibct.models.architectures.table import find_architecture
 from unibct.models.model import Model
 from unibct.training.recipe import AFTER_WARMUP, Recipe
@@ -105,7 +105,7 @@ def plan_run(
     architecture = find_architecture(recipe.architecture)
     dim = recipe.dim or (old.dim if old is not None else architecture.dim)
     if entry.needs_old_model and old is not None:
-        entry.check_classes(old.class_names, images.class_names)
+        _check_classes(entry, old, images)
         if dim != old.dim:
             raise UserError(
                 f"the new model's dimension is {dim} but the old one's is {old.dim}: embeddings "
@@ -119,6 +119,31 @@ def plan_run(
     uses_old = entry.needs_old_model or recipe.warm_start
     old_fingerprint = old.fingerprint if uses_old and old is not None else None
     return Run(images, recipe.updated(dim=dim, seed=_seed(recipe, old)), name, old_fingerprint)
+
+
+def unknown_identities(old: Model, images: ImageSet) -> str | None:
+    """Say why it is unknown which old classes the training set has; None if it is known."""
+    if old.class_source == images.class_source:
+        return None
+    numbered = f"{images.name} only numbers its classes"
+    if images.class_source is None:
+        numbered = "the old model's training set only numbered its classes"
+    return (
+        f"{numbered}, and the other set is not the same file, so the same name need not be the "
+        "same class; to say which are the same, put a classes.txt with a name per line beside each "
+        ".rec file, and train the old model with it"
+    )
+
+
+def _check_classes(entry: MethodEntry, old: Model, images: ImageSet) -> None:
+    """Refuse classes that the method cannot handle, and say so if their identity is unknown."""
+    try:
+        entry.check_classes(old.class_identities, images.class_identities)
+    except UserError as error:
+        unknown = unknown_identities(old, images)
+        if unknown is None:
+            raise
+        raise UserError(f"{error}. {unknown[0].upper()}{unknown[1:]}") from error
 
 
 def require_epochs_left(method: str, recipe: Recipe) -> None:

@@ -18,7 +18,7 @@ from unibct.training.class_weights import copy_known_classes
 from unibct.training.context import RunContext
 from unibct.training.loop import TrainingLoop
 from unibct.training.options import TrainOptions
-from unibct.training.plan import plan_run, require_same_run
+from unibct.training.plan import plan_run, require_same_run, unknown_identities
 from unibct.training.processes import require_enough_for_all, require_started_alike
 from unibct.training.recipe import Recipe
 from unibct.training.run_folder import (
@@ -117,7 +117,11 @@ def _starting_state(context: RunContext, options: TrainOptions) -> TrainingState
         return state
     if context.recipe.warm_start:
         state.network.load_state_dict(old.network.state_dict())
-        copy_known_classes(state.class_weights, context.class_names, context.own_classes, old)
+        identities = context.class_identities
+        copy_known_classes(state.class_weights, identities, context.own_classes, old)
+        unknown = unknown_identities(old, context.pixels.images)
+        if unknown is not None:
+            options.progress.note(f"no class weights are taken from the old model: {unknown}")
     state.use_method(make_method(context, old, options.progress))
     return state
 
@@ -144,4 +148,5 @@ def finished_model(context: RunContext) -> Model:
             "torch": torch.__version__,
         },
         old_fingerprint=run.old_fingerprint,
+        class_source=images.class_source,
     )

@@ -36,8 +36,8 @@ def make_method(context: RunContext, old: Model, progress: Progress) -> Method:
     knowledge = OldKnowledge(
         embeddings=embeddings,
         labels=context.labels,
-        class_names=context.class_names,
-        old_class_names=old.class_names,
+        class_names=context.class_identities,
+        old_class_names=old.class_identities,
         old_class_weights=old.class_weights,
         flipped=flipped,
         ranks=context.ranks,

@@ -33,6 +33,18 @@ def test_pairs_of_every_protocol(tmp_path, protocol, kind):
     assert pairs.images.read("5")[0, 0] == 5
 
 
+@pytest.mark.parametrize("protocol", range(6))
+def test_pairs_as_the_field_s_tools_wrote_them(tmp_path, protocol):
+    """Columns of bytes (older OpenCV), a Boolean array for the labels, tuples for lists."""
+    columns = [np.frombuffer(image, dtype=np.uint8)[:, None].copy() for image in IMAGES]
+    rows = [column.T for column in columns]  # not contiguous in the pickle's view
+    for images in (columns, rows, tuple(IMAGES)):
+        for same in (np.array(SAME), np.array(SAME)[:, None], tuple(SAME), np.uint8(SAME)):
+            pairs = read_pair_file(written(tmp_path, [images, same], protocol))
+            assert pairs.same.tolist() == SAME
+            assert [pairs.images.encoded(i) for i in pairs.images.ids] == IMAGES
+
+
 def test_pairs_that_python_2_wrote(tmp_path):
     def py2_string(data):  # BINSTRING, which Python 3 reads as text unless told otherwise
         return b"T" + len(data).to_bytes(4, "little") + data
@@ -74,6 +86,11 @@ def test_a_pickle_cannot_alter_what_answers_it(tmp_path):
         (([np.zeros(3)] * 8, SAME), "array of f8; a pair set has bytes only"),
         (([np.zeros((2, 2), dtype=np.uint8)] * 8, SAME), "not a row of bytes"),
         ((IMAGES, [np.float64(1)] * 4), "array of f8"),
+        (([np.zeros(3, dtype=bool)] * 8, SAME), "image 0 is an array of booleans, not bytes"),
+        ((IMAGES, np.zeros((2, 2), dtype=bool)), "not a row of bytes"),
+        ((IMAGES, np.array([1, 0, 2, 0], dtype=np.uint8)), "pair 2 says 2, not True or False"),
+        ((IMAGES, {0: True}), "does not hold two lists"),
+        ((b"".join(IMAGES), SAME), "does not hold two lists"),
         ([1, 2, 3], "does not hold 2N encoded images"),
         ({"a": 1}, "does not hold 2N"),
         (([], []), "0 images for 0 pairs"),

@@ -101,7 +101,19 @@ def test_bad_labels_and_properties_are_refused(packed, tmp_path):
     with pytest.raises(UserError, match="says 2 classes, but a record has the label 2"):
         open_images(tmp_path)
     (tmp_path / "property").write_text("many")
-    with pytest.raises(UserError, match="is not num_classes,height,width"):
+    with pytest.raises(UserError, match="does not begin with a line num_classes,height,width"):
+        open_images(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "text", ["3,112,112\n\n", "3,112,112\n85742\n5822653\n", "3, 112, 112 \r\n1"]
+)
+def test_of_a_property_file_the_first_line_counts(packed, tmp_path, text):
+    (tmp_path / "a.rec").write_bytes((packed / "train.rec").read_bytes())
+    (tmp_path / "property").write_text(text)
+    assert len(open_images(tmp_path)) == 6
+    (tmp_path / "property").write_text("2" + text[1:])
+    with pytest.raises(UserError, match="says 2 classes"):
         open_images(tmp_path)
 
 
@@ -119,6 +131,26 @@ def test_without_an_index_none_is_blamed(tmp_path):
         (tmp_path / "a.rec").write_bytes(data)
         with pytest.raises(DamagedRecordError, match=match):
             open_images(tmp_path)
+
+
+def test_class_numbers_are_those_of_one_file(packed, tmp_path):
+    """Without names an identity is the file and the number; a copy is the same file."""
+    first = open_images(packed)
+    assert first.class_source is not None
+    assert first.class_identities[1] == f"1 of {first.class_source}"
+    assert first.select([0, 5]).class_source == first.class_source
+    data = (packed / "train.rec").read_bytes()
+    for folder, content in (("copy", data), ("other", data[:-5] + bytes(1) + data[-4:])):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "renamed.rec").write_bytes(content)
+    copy, other = (open_images(tmp_path / folder) for folder in ("copy", "other"))
+    assert copy.class_identities == first.class_identities
+    assert other.class_names == first.class_names
+    assert not set(other.class_identities) & set(first.class_identities)
+    (tmp_path / "copy/classes.txt").write_text("a\nb\nc\n")
+    named = open_images(tmp_path / "copy")
+    assert named.class_source is None
+    assert named.class_identities == ("a", "b", "c")
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,14 @@ def test_open_search_by_hand():
     assert search.tpir(0.2) == 0.5  # at 0.5
     assert search.tpir(0.5) == 0.5  # at 0.3: a score equal to the threshold is no hit
     assert search.tpir(1.0) == 0.75  # at 0.0
+    # A mate that scores exactly as high as the threshold, or as another subject, is not found.
+    tied = OpenSearch(
+        mate=np.array([0.5, 0.7, 0.7]),
+        other=np.array([0.1, 0.7, 0.6]),
+        unmated=np.array([0.5, 0.2]),
+    )
+    assert tied.tpir(0.5) == pytest.approx(1 / 3)
+    assert tied.tpir(1.0) == pytest.approx(2 / 3)
     with pytest.raises(UserError, match=r"lies in \(0, 1\], not 0"):
         search.tpir(0)
     with pytest.raises(UserError, match="no probe is without a mate"):

@@ -5,6 +5,8 @@ from sklearn.model_selection import KFold
 from unibct.errors import UserError
 from unibct.evaluation.metrics.pair_accuracy import fold_accuracy
 
+THRESHOLDS = np.arange(0, 4, 0.01)
+
 
 def test_a_fold_takes_the_threshold_that_is_best_on_the_others():
     """Two folds whose best thresholds differ: each is judged by the other's."""
@@ -16,6 +18,26 @@ def test_a_fold_takes_the_threshold_that_is_best_on_the_others():
     assert found.folds.tolist() == pytest.approx([1 / 3, 2 / 3])
     assert found.mean == pytest.approx(0.5)
     assert found.correct.tolist() == [True, False, False, False, True, True]
+
+
+def test_drawn_folds_equal_a_naive_loop():
+    """Each drawn fold is judged at the threshold that is best on the drawn folds besides it."""
+    rng = np.random.default_rng(0)
+    same = rng.random(43) < 0.5
+    scores = np.clip(rng.normal(0.2 + 0.2 * same, 0.3), -1, 1)
+    accuracy = fold_accuracy(scores, same, folds=4)
+    draws = np.array([[1, 1, 1, 1], [2, 0, 1, 1], [0, 3, 0, 1], [1, 0, 2, 1]])
+    parts = np.array_split(np.arange(43), 4)
+    for found, times in zip(accuracy.sampled(draws), draws, strict=True):
+        accuracies = []
+        for fold in np.repeat(np.arange(4), times):
+            others = [i for k in range(4) if k != fold for i in [*parts[k]] * times[k]]
+            right = [np.sum((2 - 2 * scores[others] < t) == same[others]) for t in THRESHOLDS]
+            threshold = THRESHOLDS[int(np.argmax(right))]
+            rows = parts[fold]
+            accuracies.append(np.mean((2 - 2 * scores[rows] < threshold) == same[rows]))
+        assert found == pytest.approx(np.mean(accuracies))
+    assert accuracy.sampled(draws[:1])[0] == pytest.approx(accuracy.mean)
 
 
 def test_too_few_pairs_are_refused():

@@ -41,8 +41,16 @@ def test_tar_grows_with_far(genuine, impostor):
     assert list(tars.values()) == sorted(tars.values())
 
 
-@given(scores_strategy, scores_strategy)
-def test_roc_and_nearest_rule_equal_scikit_learn(genuine, impostor):
+distinct_scores = st.lists(st.integers(-200, 200), min_size=2, max_size=60, unique=True).map(
+    lambda xs: np.array(xs) / 200
+)
+
+
+@given(distinct_scores, st.data())
+def test_roc_and_nearest_rule_equal_scikit_learn(scores, data):
+    """Without ties; with them scikit-learn keeps points on straight lines as well."""
+    split = data.draw(st.integers(1, len(scores) - 1))
+    genuine, impostor = scores[:split], scores[split:]
     labels = np.r_[np.ones(len(genuine)), np.zeros(len(impostor))]
     fpr, tpr, _ = sklearn_roc(labels, np.r_[genuine, impostor])
     ours = roc_curve(genuine, impostor)
@@ -55,6 +63,34 @@ def test_roc_and_nearest_rule_equal_scikit_learn(genuine, impostor):
         assert tar_at_far(genuine, impostor, [far], rule="nearest")[far] == pytest.approx(
             tpr[index]
         )
+
+
+@given(scores_strategy, scores_strategy)
+def test_corners_are_where_the_curve_changes_its_direction(genuine, impostor):
+    points = [(0.0, 0.0)] + [
+        (np.mean(impostor >= threshold), np.mean(genuine >= threshold))
+        for threshold in sorted({*genuine, *impostor}, reverse=True)
+    ]
+    corners = points[:2]  # the first point after the origin stays, as in scikit-learn
+    for before, point, after in zip(points[1:], points[2:], points[3:], strict=False):
+        rises = [np.subtract(point, before), np.subtract(after, point)]
+        if abs(rises[0][0] * rises[1][1] - rises[0][1] * rises[1][0]) > 1e-9:
+            corners.append(point)
+    corners += points[2:][-1:]
+    ours = roc_curve(genuine, impostor)
+    assert np.allclose(np.stack([ours.far, ours.tar], axis=1), corners)
+
+
+def test_tied_float32_scores_give_the_nearest_corner_of_the_distinct_ones():
+    """Impostors that tie in float32 make a longer step, but no corner of the curve."""
+    genuine = np.array([0.9, 0.1])
+    step = 1e-10
+    impostor = np.array([0.8, 0.7, 0.6 + step, 0.6, 0.5, 0.4])
+    assert len(np.unique(impostor.astype(np.float32))) == 5
+    for far in (0.2, 0.45, 0.5, 0.75):
+        want = tar_at_far(genuine, impostor, [far], rule="nearest")
+        single = genuine.astype(np.float32), impostor.astype(np.float32)
+        assert tar_at_far(*single, [far], rule="nearest") == want
 
 
 def test_verification_scores_rows_by_cosine():

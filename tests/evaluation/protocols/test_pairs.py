@@ -8,6 +8,7 @@ from tests.conftest import run_command
 from unibct.data.decoding import encode_png
 from unibct.data.readers.table import open_images
 from unibct.errors import UserError
+from unibct.evaluation.protocols import pairs as pair_protocol
 from unibct.evaluation.protocols.pairs import evaluate_pair_set, evaluate_pairs
 from unibct.evaluation.protocols.request import EvaluationRequest
 
@@ -40,6 +41,13 @@ def test_pair_sets(faces_root, tmp_path, capsys):
         == 0
     )
     assert json.loads(capsys.readouterr().out) == found.as_json()
+    models = ("--query", faces_root / "new", "--gallery", faces_root / "old", "--json")
+    assert run_command("evaluate", path, *models, "--seed", 1) == 0
+    other_seed = json.loads(capsys.readouterr().out)
+    assert other_seed["tests"] == found.as_json()["tests"]
+    assert other_seed["criteria"][0]["interval"] != found.as_json()["criteria"][0]["interval"]
+    assert run_command("evaluate", path, *models, "--far", "1e-3") == 2
+    assert "--far has no effect on --protocol pairs" in capsys.readouterr().err
 
 
 def test_pair_evaluation_by_hand():
@@ -57,3 +65,66 @@ def test_pair_evaluation_by_hand():
     assert found.criteria[0].low <= found.criteria[0].difference <= found.criteria[0].high
     with pytest.raises(UserError, match="new has 78 embeddings for 40 pairs"):
         evaluate_pairs(new, new[:78], same)
+
+
+def random_pairs(seed=0, pairs=60, noise=1.0):
+    """Two models' embeddings of pairs: (2 · pairs, dim) each, and which pairs are genuine."""
+    rng = np.random.default_rng(seed)
+    same = np.arange(pairs) % 2 == 0
+    first = rng.normal(size=(pairs, 6))
+    second = np.where(same[:, None], first, rng.normal(size=(pairs, 6)))
+    images = np.stack([first, second], axis=1).reshape(-1, 6)
+    old, new = (images + noise * rng.normal(size=images.shape) for _ in range(2))
+    return old, new, same
+
+
+def interval(old, new, same, **options):
+    criterion = evaluate_pairs(old, new, same, **options).criteria[0]
+    return criterion.low, criterion.high
+
+
+def test_the_interval_draws_folds_and_not_pairs():
+    """More pairs of the same subjects are no new evidence: repeated pairs change nothing."""
+    old, new, same = random_pairs()
+    rows = np.repeat(np.arange(60), 9)  # each pair nine times, in the same fold
+    images = np.stack([2 * rows, 2 * rows + 1], axis=1).ravel()
+    once, often = interval(old, new, same), interval(old[images], new[images], same[rows])
+    assert once == pytest.approx(often)
+    assert once[0] < once[1]
+
+
+def test_both_ways_of_the_cross_test_are_in_the_interval():
+    """First and second image of a pair have no roles: exchanging them changes nothing."""
+    old, new, same = random_pairs()
+    exchanged = np.arange(120).reshape(-1, 2)[:, ::-1].ravel()
+    found, back = (evaluate_pairs(old[rows], new[rows], same) for rows in (slice(None), exchanged))
+    assert found.tests["new→old"].mean == back.tests["old→new"].mean != back.tests["new→old"].mean
+    assert found.criteria[0] == back.criteria[0]
+
+
+def test_the_seed_chooses_the_samples():
+    data = random_pairs()
+    assert interval(*data, seed=3) == interval(*data, seed=3) != interval(*data, seed=4)
+    low, high = interval(*data, folds=2)
+    assert np.isfinite([low, high]).all()
+
+
+def test_the_interval_holds_the_truth_as_often_as_it_says(monkeypatch):
+    """Folds of subjects that are hard or easy for a model, in all of their pairs."""
+    monkeypatch.setattr(pair_protocol, "REPEATS", 250)
+    rng = np.random.default_rng(0)
+    criteria = []
+    for _ in range(100):
+        subjects = rng.normal(size=(40, 12))  # four in each fold
+        hardness = rng.choice([0.4, 1.4], size=(2, 40))
+        fold = np.repeat(np.arange(10), 24)
+        same = np.arange(240) % 2 == 0
+        first = 4 * fold + rng.integers(0, 4, 240)
+        second = np.where(same, first, 4 * fold + (first + rng.integers(1, 4, 240)) % 4)
+        images = np.stack([first, second], axis=1).ravel()
+        old, new = (
+            subjects[images] + hard[images, None] * rng.normal(size=(480, 12)) for hard in hardness
+        )
+        criteria.append(evaluate_pairs(old, new, same).criteria[0])
+    truth = np.mean([criterion.difference for criterion in criteria])
+    assert 0.91 <= np.mean([c.low <= truth <= c.high for c in criteria]) <= 0.99

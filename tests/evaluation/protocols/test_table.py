@@ -1,4 +1,5 @@
 import sys
+from dataclasses import fields, replace
 from pathlib import Path
 from types import ModuleType
 
@@ -6,7 +7,13 @@ import pytest
 
 from unibct.errors import UserError
 from unibct.evaluation.protocols import table
-from unibct.evaluation.protocols.request import EvaluationRequest
+from unibct.evaluation.protocols.request import (
+    OPTIONS,
+    EvaluationRequest,
+    PoolingRules,
+    SearchRules,
+    changed_options,
+)
 from unibct.evaluation.protocols.table import (
     PROTOCOLS,
     Protocol,
@@ -38,10 +45,59 @@ def test_a_new_protocol_is_one_file_and_one_line(monkeypatch):
     assert evaluate_data(request) == "evaluated x.odd"
 
 
-@pytest.mark.parametrize("option", [{"skip_bad": True}, {"images": Path("list.txt")}])
-def test_options_of_image_sets_are_refused_elsewhere(option):
-    request = EvaluationRequest("lfw.bin", Path("new"), Path("old"), **option)
-    with pytest.raises(UserError, match="--images and --skip-bad-images are for --protocol images"):
+@pytest.mark.parametrize(
+    ("data", "option", "message"),
+    [
+        ("lfw.bin", {"skip_bad": True}, "--skip-bad-images .*pairs; .* images only"),
+        ("lfw.bin", {"images": Path("list.txt")}, "--images .*pairs; .* images only"),
+        ("lfw.bin", {"far": 1e-3}, "--far .*pairs; .* ijbc, ijbb, images only"),
+        ("lfw.bin", {"threshold_rule": "nearest"}, "--threshold-rule .* pairs"),
+        ("lfw.bin", {"pooling": PoolingRules(flip_test=False)}, "--no-flip-test .*pairs"),
+        ("glyphs:test", {"pooling": PoolingRules(detector_scores=False)}, "--no-detector-scores"),
+        ("glyphs:test", {"pooling": PoolingRules(media_mean=False)}, "--no-media-mean .* images"),
+        ("glyphs:test", {"pooling": PoolingRules(normalize_images=True)}, "--normalize-images"),
+        ("glyphs:test", {"cache": Path("elsewhere")}, "--cache .* ijbc, ijbb only"),
+    ],
+)
+def test_an_option_that_a_protocol_does_not_take_is_refused_by_name(data, option, message):
+    request = EvaluationRequest(data, Path("new"), Path("old"), **option)
+    with pytest.raises(UserError, match=message):
+        evaluate_data(request)
+
+
+def test_every_option_is_taken_by_a_protocol_and_every_protocol_knows_its_options():
+    taken = {flag for protocol in PROTOCOLS.values() for flag in protocol.takes}
+    assert taken == set(OPTIONS)
+    default = EvaluationRequest("x", Path("new"), Path("old"))
+    assert changed_options(default) == []
+    assert changed_options(replace(default, seed=1, far=0.1)) == ["--far", "--seed"]
+
+
+def test_every_field_of_a_request_is_an_option_or_said_to_be_none():
+    """A new field needs a line in ``OPTIONS``, or protocols would ignore it silently."""
+    always = {"data", "query", "gallery", "device", "progress"}
+    changed = {
+        "images": Path("x"), "far": 0.5, "seed": 5, "threshold_rule": "nearest",
+        "cache": Path("x"), "skip_bad": True,
+    }  # fmt: skip
+    rules = {"flip_test": False, "detector_scores": False, "media_mean": False}
+    rules["normalize_images"] = True
+    names = {field.name for field in fields(EvaluationRequest)}
+    search = {
+        "queries": Path("x"), "gallery_images": Path("x"), "mode": "images",
+        "backfill_curve": True, "old_thresholds": True, "save_score_map": True,
+    }  # fmt: skip
+    assert names == always | set(changed) | {"pooling", "search"}
+    assert {field.name for field in fields(PoolingRules)} == set(rules)
+    assert {field.name for field in fields(SearchRules)} == set(search)
+    grouped = {"pooling": PoolingRules(**rules), "search": SearchRules(**search)}
+    request = EvaluationRequest("x", Path(), Path(), **grouped, **changed)
+    assert changed_options(request) == list(OPTIONS)
+
+
+def test_an_unknown_threshold_rule_is_refused_at_once():
+    request = EvaluationRequest("glyphs:test", Path("new"), Path("old"), threshold_rule="loose")
+    with pytest.raises(UserError, match="unknown threshold rule 'loose'; choose strict or nearest"):
         evaluate_data(request)
 
 

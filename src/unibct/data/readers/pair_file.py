@@ -68,9 +68,11 @@ def _checked(content: Any, path: Path) -> tuple[tuple[bytes, ...], NDArray[np.bo
     if not isinstance(content, tuple | list) or len(cast(list[Any], content)) != 2:
         raise UserError(f"{path} is no pair set: it does not hold {expected}")
     images, same = cast(list[Any], content)
-    if not isinstance(images, list) or not isinstance(same, list):
+    if isinstance(same, _Array):
+        same = list(same.content)  # zeros and ones
+    if not isinstance(images, tuple | list) or not isinstance(same, tuple | list):
         raise UserError(f"{path} is no pair set: it does not hold two lists, {expected}")
-    images, same = cast(list[Any], images), cast(list[Any], same)
+    images, same = list(cast(list[Any], images)), list(cast(list[Any], same))
     if not same or len(images) != 2 * len(same):
         raise UserError(
             f"{path} has {len(images)} images for {len(same)} pairs; a pair set has {expected}"
@@ -78,6 +80,8 @@ def _checked(content: Any, path: Path) -> tuple[tuple[bytes, ...], NDArray[np.bo
     encoded_images: list[bytes] = []
     for number, image in enumerate(images):
         data = image.content if isinstance(image, _Array) else image
+        if isinstance(image, _Array) and image.dtype != "u1":
+            raise UserError(f"{path}: image {number} is an array of booleans, not bytes")
         if not isinstance(data, bytes):
             raise UserError(f"{path}: image {number} is a {type(data).__name__}, not bytes")
         encoded_images.append(data)
@@ -101,21 +105,27 @@ class _Dtype:
 
 
 class _Array:
-    """Stand-in for numpy.ndarray: an encoded image that was stored as an array of bytes."""
+    """Stand-in for numpy.ndarray: an encoded image as an array of bytes, or many booleans."""
 
     content: bytes = b""
+    dtype: str = "u1"
 
     def __setstate__(self, state: Any) -> None:
         _, shape, dtype, _, content = state
         self.fill(content, dtype, shape)
 
     def fill(self, content: Any, dtype: Any, shape: Any) -> None:
-        """Store the bytes. Refuse other types, other dimensions and wrong lengths."""
-        if not isinstance(dtype, _Dtype) or dtype.name != "u1" or len(shape) != 1:
+        """Store the bytes. Refuse other types, tables of bytes and wrong lengths.
+
+        Older versions of OpenCV store an image as a column, (n, 1).
+        """
+        long_sides = [size for size in shape if size != 1]
+        if not isinstance(dtype, _Dtype) or not shape or len(long_sides) > 1:
             raise UserError("holds a NumPy array that is not a row of bytes")
-        self.content = _as_bytes(content)
-        if shape[0] != len(self.content):
-            raise UserError(f"holds an array of {shape[0]} bytes with {len(self.content)} in it")
+        self.content, self.dtype = _as_bytes(content), dtype.name
+        size = long_sides[0] if long_sides else 1
+        if size != len(self.content):
+            raise UserError(f"holds an array of {size} bytes with {len(self.content)} in it")
 
 
 def _as_bytes(value: Any, *_: Any) -> bytes:

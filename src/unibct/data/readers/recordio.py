@@ -3,6 +3,7 @@
 The byte layout of the files is in ``record_format``.
 """
 
+import hashlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ PROPERTY_FILE = "property"
 CLASSES_FILE = "classes.txt"
 _IDENTITY_FLAG = 2  # an identity's record has two labels and no image: a range of keys
 _IDENTITY_BYTES = 32
+_SOURCE_BYTES = 1 << 20  # at the beginning and at the end, that tell a file from others
 _LARGEST_LABEL = 1 << 24  # above it float32 cannot tell neighbouring integers apart
 
 
@@ -83,8 +85,10 @@ def read(name: str) -> ImageSet:
     _check_property(file.path.parent / PROPERTY_FILE, int(numbers[-1]))
     ids = tuple(f"{c}/{k}" for c, k in zip(numbers[labels].tolist(), keys.tolist(), strict=True))
     source = RecordSource(file, keys, offsets)
-    class_names = _class_names(file.path.parent / CLASSES_FILE, numbers)
-    return encoded_set(name, ids, labels.astype(np.int64), class_names, source)
+    classes_file = file.path.parent / CLASSES_FILE
+    class_names = _class_names(classes_file, numbers)
+    class_source = None if classes_file.is_file() else _class_source(file)
+    return encoded_set(name, ids, labels.astype(np.int64), class_names, source, class_source)
 
 
 def _image_records(
@@ -147,13 +151,29 @@ def _class_names(path: Path, numbers: NDArray[np.int64]) -> tuple[str, ...]:
     return tuple(names[int(number)] for number in numbers)
 
 
+def _class_source(file: RecordFile) -> str:
+    """Return a name for a file without class names, whose class numbers mean something only there.
+
+    A copy has the same name. The name depends on the size, the beginning and the end of the file,
+    because reading all of it would take minutes.
+    """
+    digest = hashlib.sha256(f"{file.size}\n".encode())
+    digest.update(file.data[:_SOURCE_BYTES])
+    digest.update(file.data[-_SOURCE_BYTES:])
+    return f"recordio-{digest.hexdigest()[:12]}"
+
+
 def _check_property(path: Path, largest_label: int) -> None:
-    """Raise an error if a label is too large for the file ``num_classes,height,width``."""
+    """Raise an error if a label is too large for the file ``num_classes,height,width``.
+
+    Some of the field's tools write further lines, which are ignored.
+    """
     if not path.is_file():
         return
-    words = path.read_text(encoding="utf-8", errors="replace").strip().split(",")
-    if len(words) != 3 or not all(word.strip().isdecimal() for word in words):
-        raise UserError(f"{path} is not num_classes,height,width")
+    first_line = path.read_text(encoding="utf-8", errors="replace").strip().partition("\n")[0]
+    words = [word.strip() for word in first_line.split(",")]
+    if len(words) != 3 or not all(word.isdecimal() for word in words):
+        raise UserError(f"{path} does not begin with a line num_classes,height,width")
     if largest_label >= int(words[0]):
         raise UserError(
             f"{path} says {words[0]} classes, but a record has the label {largest_label}; does it "

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
@@ -69,10 +69,9 @@ def tar_at_far(
     if not len(genuine) or not len(impostor):
         missing = "genuine" if not len(genuine) else "impostor"
         raise UserError(f"there is no {missing} pair: a TAR at FAR needs both kinds")
+    require_rule(rule)
     if rule == "nearest":
         return _tar_at_nearest_far(genuine, impostor, fars)
-    if rule != "strict":
-        raise UserError(f"unknown threshold rule {rule!r}; choose strict or nearest")
     return {far: float(np.mean(genuine > strict_threshold(impostor, far))) for far in fars}
 
 
@@ -80,6 +79,13 @@ def require_rate(far: float) -> None:
     """Refuse a false accept rate outside (0, 1]."""
     if not 0 < far <= 1:
         raise UserError(f"a false accept rate lies in (0, 1], not {far}")
+
+
+def require_rule(rule: str) -> None:
+    """Refuse a threshold rule that does not exist."""
+    if rule not in get_args(ThresholdRule):
+        rules = " or ".join(get_args(ThresholdRule))
+        raise UserError(f"unknown threshold rule {rule!r}; choose {rules}")
 
 
 def strict_threshold(impostor: Floats, far: float) -> float:
@@ -108,7 +114,9 @@ def roc_curve(genuine: Floats, impostor: Floats) -> Roc:
     last_of_score = np.append(np.flatnonzero(np.diff(scores)), len(scores) - 1)
     accepted_genuine = np.cumsum(is_genuine)[last_of_score]
     accepted_impostor = last_of_score + 1 - accepted_genuine
-    turns = np.diff(accepted_genuine, 2) | np.diff(accepted_impostor, 2)
+    # A corner is where the direction changes. Scores that tie make a longer step, but no corner.
+    genuine_steps, impostor_steps = np.diff(accepted_genuine), np.diff(accepted_impostor)
+    turns = genuine_steps[1:] * impostor_steps[:-1] != genuine_steps[:-1] * impostor_steps[1:]
     ends = [0, len(accepted_genuine) - 1]
     corners = np.union1d(np.flatnonzero(turns) + 1, ends)
     accepted_genuine = np.append(0, accepted_genuine[corners])

@@ -5,13 +5,14 @@ from pathlib import Path
 from unibct.data.image_set import ImageSet, select_listed
 from unibct.data.readers.table import open_images
 from unibct.distributed.device import pick_device
-from unibct.embeddings.extraction import embed_images
+from unibct.distributed.ranks import current_ranks
+from unibct.embeddings.extraction import embed_images, embed_images_to_store
 from unibct.embeddings.folder import Embeddings, open_embeddings
 from unibct.embeddings.layout import DESCRIPTION_FILE
 from unibct.errors import UserError
 from unibct.evaluation.directions import CROSS, OLD_SELF
 from unibct.evaluation.gallery_split import GallerySplit, chosen_gallery
-from unibct.evaluation.protocols.request import EvaluationRequest, SearchRules
+from unibct.evaluation.protocols.request import EmbeddingRequest, EvaluationRequest, SearchRules
 from unibct.evaluation.score_map import fit_score_map
 from unibct.evaluation.score_map_file import load_score_map, save_score_map
 from unibct.evaluation.upgrade import UpgradeEvaluation, evaluate_upgrade
@@ -49,6 +50,7 @@ def evaluate_images(request: EvaluationRequest) -> UpgradeEvaluation:
         new.rows_of(images),
         images.labels,
         far=request.far,
+        rule=request.threshold_rule,
         seed=request.seed,
         split=split,
         mode=rules.mode,
@@ -89,6 +91,20 @@ def _listed_split(images: ImageSet, rules: SearchRules) -> tuple[ImageSet, Galle
         )
     places = [[chosen.position[image_id] for image_id in side.ids] for side in sides]
     return chosen, chosen_gallery(chosen.labels, query=places[0], gallery=places[1])
+
+
+def embed_image_set(request: EmbeddingRequest) -> Embeddings:
+    """Write a model's normalised embeddings of an image set; under torchrun by all processes."""
+    model = load_model(request.model, device=pick_device(request.device))
+    return embed_images_to_store(
+        model,
+        open_images(request.data, request.images),
+        request.out,
+        skip_bad=request.skip_bad,
+        dtype=request.dtype,
+        progress=request.progress,
+        ranks=current_ranks(),
+    )
 
 
 def _embedded_images(

@@ -56,13 +56,14 @@ def evaluate_pair_set(request: EvaluationRequest) -> PairEvaluation:
         pixels = read_pixels(pairs.images, *model.input.size, progress=request.progress)
         with request.progress.task("embedding", len(pairs.images)) as advance:
             embeddings[path] = raw_embeddings(model, pixels, advance=advance)
-    return evaluate_pairs(embeddings[request.gallery], embeddings[request.query], pairs.same)
+    old, new = embeddings[request.gallery], embeddings[request.query]
+    return evaluate_pairs(old, new, pairs.same, seed=request.seed)
 
 
 def evaluate_pairs(
     old: Any, new: Any, same: Any, *, folds: int = 10, seed: int = 0
 ) -> PairEvaluation:
-    """Run the self tests and the cross test in both directions, with a bootstrap over pairs.
+    """Run the self tests and the cross test in both directions, with a bootstrap over folds.
 
     Args:
         old: (2 · pairs, dim) the old model's embeddings; the two of a pair follow each other.
@@ -85,13 +86,9 @@ def evaluate_pairs(
         first, second = (models[side] for side in sides(direction))
         scores = np.einsum("ij,ij->i", first[::2], second[1::2])
         tests[direction] = fold_accuracy(scores, same, folds=folds)
-    mean_cross = (tests[CROSS].correct + tests[REVERSED_CROSS].correct.astype(np.float64)) / 2
-    gains = mean_cross - tests[OLD_SELF].correct
-    rng = np.random.default_rng(seed)
-    sampled_gains = np.array(
-        [gains[rng.integers(0, len(gains), len(gains))].mean() for _ in range(REPEATS)]
-    )
     cross_mean = (tests[CROSS].mean + tests[REVERSED_CROSS].mean) / 2
+    gain = cross_mean - tests[OLD_SELF].mean
+    sampled_gains = gain + _sampled_deviations(tests, seed)
     return PairEvaluation(
         values={
             name: {METRIC: test.mean, "± over folds": float(test.folds.std())}
@@ -100,3 +97,18 @@ def evaluate_pairs(
         compared=(sampled_criterion(METRIC, tests[OLD_SELF].mean, cross_mean, sampled_gains),),
         tests=tests,
     )
+
+
+def _sampled_deviations(tests: dict[str, FoldAccuracy], seed: int) -> Floats:
+    """Return (repeats,): how far the gain of drawn folds is from the mean of all repeats.
+
+    Folds are drawn because the pairs of a fold share their subjects, and no subject is in two
+    folds. As few folds as these, drawn among themselves, vary too little, by the factor
+    √((n−1)/n), so the deviations are multiplied by its inverse.
+    """
+    folds = len(tests[OLD_SELF].folds)
+    draws = np.random.default_rng(seed).multinomial(folds, np.full(folds, 1 / folds), REPEATS)
+    draws = draws[(draws > 0).sum(axis=1) > 1]  # a threshold comes from the other folds
+    cross = (tests[CROSS].sampled(draws) + tests[REVERSED_CROSS].sampled(draws)) / 2
+    gains = cross - tests[OLD_SELF].sampled(draws)
+    return np.sqrt(folds / (folds - 1)) * (gains - gains.mean())

@@ -1,10 +1,15 @@
 """The options of an evaluation, the same for every protocol."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from unibct.evaluation.gallery_split import GalleryMode
 from unibct.progress import Progress, Silent
+
+if TYPE_CHECKING:
+    from unibct.evaluation.metrics.verification import ThresholdRule
 
 
 @dataclass(frozen=True)
@@ -60,6 +65,8 @@ class EvaluationRequest:
         far: false accept rate of the headline TAR; by default the smallest of 1e-4, … that the
             number of classes can measure.
         seed: chooses the gallery's images and the bootstrap samples.
+        threshold_rule: how the thresholds of the reported TARs are set: ``strict`` or ``nearest``,
+            see ``tar_at_far``. The verdict always uses the strict rule.
         pooling: how IJB templates are pooled.
         cache: where embeddings of IJB's images are kept.
         search: how an image set is searched.
@@ -74,9 +81,63 @@ class EvaluationRequest:
     images: Path | None = None
     far: float | None = None
     seed: int = 0
+    threshold_rule: "ThresholdRule" = "strict"
     pooling: PoolingRules = PoolingRules()
     search: SearchRules = SearchRules()
     cache: Path = Path("runs/cache")
     skip_bad: bool = False
     device: str = "auto"
     progress: Progress = field(default_factory=Silent)
+
+
+@dataclass(frozen=True)
+class EmbeddingRequest:
+    """A model, the data that it embeds by the rules of a protocol, and the options.
+
+    Attributes:
+        data: what the protocol reads.
+        model: the model's folder.
+        out: a new folder for the embeddings.
+        images: a list of image ids; only these are embedded.
+        dtype: ``float32`` or ``float16``, on disk.
+        skip_bad: leave unreadable images out instead of refusing.
+        device: ``auto``, ``cpu``, ``cuda``, …
+        progress: reports progress per image.
+    """
+
+    data: str
+    model: Path
+    out: Path
+    images: Path | None = None
+    dtype: str = "float32"
+    skip_bad: bool = False
+    device: str = "auto"
+    progress: Progress = field(default_factory=Silent)
+
+
+# Each option of an evaluation, as the command line spells it when it is changed, and where a
+# request has it.
+OPTIONS: dict[str, Callable[[EvaluationRequest], Any]] = {
+    "--images": lambda request: request.images,
+    "--far": lambda request: request.far,
+    "--seed": lambda request: request.seed,
+    "--threshold-rule": lambda request: request.threshold_rule,
+    "--no-flip-test": lambda request: request.pooling.flip_test,
+    "--no-detector-scores": lambda request: request.pooling.detector_scores,
+    "--no-media-mean": lambda request: request.pooling.media_mean,
+    "--normalize-images": lambda request: request.pooling.normalize_images,
+    "--cache": lambda request: request.cache,
+    "--skip-bad-images": lambda request: request.skip_bad,
+    "--queries": lambda request: request.search.queries,
+    "--gallery-images": lambda request: request.search.gallery_images,
+    "--gallery-mode": lambda request: request.search.mode,
+    "--backfill-curve": lambda request: request.search.backfill_curve,
+    "--old-thresholds": lambda request: request.search.old_thresholds,
+    "--save-score-map": lambda request: request.search.save_score_map,
+}
+
+
+def changed_options(request: EvaluationRequest) -> list[str]:
+    """Return the options whose value is not the default."""
+    default = EvaluationRequest(request.data, request.query, request.gallery)
+    return [option for option, value in OPTIONS.items() if value(request) != value(default)]

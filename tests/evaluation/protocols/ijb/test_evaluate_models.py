@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import run_command
-from unibct.embeddings.folder import Embeddings
+from unibct.embeddings.folder import Embeddings, open_embeddings
 from unibct.embeddings.writing import save_embeddings
 from unibct.errors import UserError
 from unibct.evaluation.protocols.ijb.faces import image_embeddings
@@ -53,6 +53,9 @@ def test_evaluation_on_ijbc_is_cached_and_takes_precomputed_embeddings(
         )
     given = evaluated(faces_root, faces_root / "new.npy", faces_root / "old.npy")
     assert given.metrics("new→old") == pytest.approx(found["tests"]["new→old"])
+    assert f"{faces_root / 'new.npy'}: taken as a row for each row of the meta files" in given.note
+    assert "12 subjects are too few to measure TAR@1e-1" in given.note
+    assert "classes" not in given.note
     rules = PoolingRules(flip_test=False, detector_scores=False, media_mean=False)
     plain = evaluated(faces_root, cache=cache, pooling=rules)
     assert plain.metrics("new→old") != given.metrics("new→old")
@@ -81,16 +84,54 @@ def test_what_does_not_fit_is_named(faces_root, tmp_path):
     np.save(tmp_path / "short.npy", vectors)
     with pytest.raises(UserError, match=r"has the shape \(5, 8\); it needs a row for each"):
         evaluated(faces_root, tmp_path / "short.npy")
-    names = meta.images[:5]
-    kept = Embeddings(vectors, names, np.zeros(5, dtype=np.int64), ("a",), "f")
-    save_embeddings(kept, tmp_path / "few")
-    with pytest.raises(UserError, match=r"no embedding of 139 images .*, first 6\.jpg"):
-        evaluated(faces_root, tmp_path / "few")
+    rows = np.full((len(meta.images), 128), 1 / np.sqrt(128), dtype=np.float32)
+    np.save(tmp_path / "unit.npy", rows)
+    with pytest.raises(UserError, match=r"unit\.npy has normalised rows .* --normalize-images"):
+        evaluated(faces_root, tmp_path / "unit.npy")
+    labels = np.zeros(len(rows), dtype=np.int64)
+    plain = Embeddings(rows, tuple(map(str, range(len(rows)))), labels, ("a",), "f")
+    save_embeddings(plain, tmp_path / "plain")
+    with pytest.raises(UserError, match=r"plain has one view .* normalised; ijbc needs both views"):
+        evaluated(faces_root, tmp_path / "plain")
+    save_embeddings(plain, tmp_path / "ijbb", protocol="ijbb")
+    with pytest.raises(UserError, match=r"ijbb was made for --protocol ijbb, not ijbc: make it"):
+        evaluated(faces_root, tmp_path / "ijbb")
+    save_embeddings(plain, tmp_path / "other", protocol="ijbc", source="another digest")
+    with pytest.raises(UserError, match=r"other was made with other meta files"):
+        evaluated(faces_root, tmp_path / "other")
     picture = faces_root / "ijbc/loose_crop/7.jpg"
     picture.rename(tmp_path / "7.jpg")
     with pytest.raises(UserError, match=r"lacks 1 of the images .*, first 7\.jpg"):
         evaluated(faces_root, cache=tmp_path / "cache")
     (tmp_path / "7.jpg").rename(picture)
+
+
+def test_embeddings_made_for_the_protocol_stand_for_the_model(faces_root, tmp_path, capsys):
+    cache = faces_root / "cache"
+    want = evaluated(faces_root, cache=cache)
+    ijbc = faces_root / "ijbc"
+    for name in ("old", "new"):
+        protocol = ("--protocol", "ijbc") if name == "old" else ()  # recognised by the meta files
+        assert (
+            run_command("embed", faces_root / name, ijbc, *protocol, "--out", tmp_path / name) == 0
+        )
+        assert f"{name}: 144 embeddings of dimension 128" in capsys.readouterr().out
+    stored = (tmp_path / "new", tmp_path / "old")
+    assert not [path for path in tmp_path.iterdir() if path not in stored]
+    found = evaluated(faces_root, *stored)
+    assert found.values == want.values
+    assert found.criteria == want.criteria
+    assert found.note == want.note
+    evaluated(faces_root, stored[0], cache=cache)  # one model, one folder
+    with pytest.raises(UserError, match=r"--no-flip-test has no effect on .*old, which holds"):
+        evaluated(faces_root, *stored, pooling=PoolingRules(flip_test=False))
+    np.save(tmp_path / "new.npy", np.asarray(open_embeddings(stored[0]).vectors))
+    with pytest.raises(UserError, match=r"--no-flip-test has no effect on .*new\.npy"):
+        evaluated(
+            faces_root, tmp_path / "new.npy", cache=cache, pooling=PoolingRules(flip_test=False)
+        )
+    description = json.loads((stored[0] / "embeddings.json").read_text())
+    assert (description["protocol"], description["normalised"]) == ("ijbc", False)
 
 
 def test_nothing_is_embedded_before_both_sides_are_seen(faces_root, tmp_path, monkeypatch):

@@ -83,6 +83,12 @@ def test_evaluation_equals_naive_scores():
     assert found.verdict == "compatible"
     assert {"top-10", "TPIR@0.01", "TPIR@0.1", "TAR@1e-1"} <= set(found.metrics("new→new"))
     assert found.metrics("old→new", rule="nearest").keys() == found.metrics("new→old").keys()
+    by_corner = evaluate_templates(read, old, new, far=0.05, rule="nearest", repeats=300)
+    assert by_corner.values["old→new"] == found.metrics("old→new", rule="nearest")
+    assert by_corner.values["old→new"] != found.metrics("old→new", rule="strict")
+    assert found.values["old→new"] == by_corner.metrics("old→new", rule="strict")
+    assert by_corner.criteria == found.criteria
+    assert by_corner.note.endswith("the difference and the verdict use the strict threshold")
     assert found.note.startswith("old→new has the enrolled side from the new model")
     tars = [found.metrics("new→old")[f"TAR@{far}"] for far in ("5e-2", "1e-1")]
     assert all(low <= high for low, high in pairwise(tars))
@@ -103,6 +109,15 @@ def test_the_sides_are_told_by_the_galleries_and_verdicts_follow():
     foreign = evaluate_templates(read, old, (new[0], new[1] @ rotation), repeats=20)
     assert foreign.verdict == "not compatible"
     assert foreign.metrics("new→new") == pytest.approx(a.metrics("new→new"), abs=1e-3)
+
+
+def test_the_interval_draws_the_same_subjects_for_both_tests():
+    """A model against itself differs in no draw, so its interval is zero."""
+    read, templates, subjects = benchmark_of()
+    old = model_of(templates, subjects, 1.2, 1)
+    found = evaluate_templates(read, old, old, far=0.05, repeats=50)
+    assert [(c.low, c.high) for c in found.compared] == [(0, 0)] * len(found.compared)
+    assert {c.metric for c in found.criteria} == {"TAR@5e-2", "top-1", "top-5"}
 
 
 def test_evaluation_errors():

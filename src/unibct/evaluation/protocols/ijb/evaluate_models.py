@@ -1,24 +1,30 @@
 """Two models on IJB-B or IJB-C: embed the faces, pool the templates, run the tests."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from numpy.typing import NDArray
 
 from unibct.distributed.device import pick_device
-from unibct.embeddings.folder import open_embeddings
 from unibct.embeddings.layout import DESCRIPTION_FILE
 from unibct.errors import UserError
 from unibct.evaluation.protocols.ijb.faces import image_embeddings
 from unibct.evaluation.protocols.ijb.meta import Meta, read_meta
+from unibct.evaluation.protocols.ijb.stored_faces import (
+    NPY_CONTENT,
+    read_face_array,
+    read_face_folder,
+)
 from unibct.evaluation.protocols.ijb.template_tests import IjbEvaluation, evaluate_templates
 from unibct.evaluation.protocols.request import EvaluationRequest
 from unibct.evaluation.templates import Pooled, pool_templates
-from unibct.files import mapped_array
 from unibct.models.folder import load_model
 from unibct.models.model import Model
 
 Source: TypeAlias = Model | NDArray[Any]
+
+_ARRAY_SUFFIX = ".npy"
 
 
 def evaluate_on_ijbc(request: EvaluationRequest) -> IjbEvaluation:
@@ -35,13 +41,13 @@ def _evaluate(request: EvaluationRequest, benchmark: str) -> IjbEvaluation:
     """Embed the images, pool the templates and run the tests.
 
     The request's ``data`` is the folder with ``meta/`` and ``loose_crop/``. Its ``query`` and
-    ``gallery`` are model folders, ``.npy`` files with a row for each row of the meta files, or
-    embeddings folders whose ids are image names.
+    ``gallery`` are model folders, folders that ``unibct embed`` wrote for this protocol, or
+    ``.npy`` files that hold the same.
     """
     meta = read_meta(Path(request.data), benchmark)
     # Embedding takes hours, so both are opened and compared before it begins.
     sources = {
-        path: _opened(path, meta, request.device)
+        path: _opened(path, meta, benchmark, request)
         for path in dict.fromkeys((request.gallery, request.query))
     }
     old_dim, new_dim = (_dim(sources[path]) for path in (request.gallery, request.query))
@@ -51,12 +57,19 @@ def _evaluate(request: EvaluationRequest, benchmark: str) -> IjbEvaluation:
             f"{old_dim}: one cannot search the other"
         )
     pooled = {path: _pooled(path, source, meta, request) for path, source in sources.items()}
-    return evaluate_templates(
+    evaluation = evaluate_templates(
         meta,
         pooled[request.gallery],
         pooled[request.query],
         far=request.far,
+        rule=request.threshold_rule,
         seed=request.seed,
+    )
+    files = [str(path) for path in sources if path.suffix == _ARRAY_SUFFIX]
+    if not files:
+        return evaluation
+    return replace(
+        evaluation, note=f"{evaluation.note}; {', '.join(files)}: taken as {NPY_CONTENT}"
     )
 
 
@@ -90,26 +103,17 @@ def _dim(source: Source) -> int:
     return source.dim if isinstance(source, Model) else source.shape[1]
 
 
-def _opened(path: Path, meta: Meta, device: str) -> Source:
-    """Return the model in a folder, or the given embeddings of all images: (images, dim)."""
-    if path.suffix == ".npy":
-        vectors = mapped_array(path)
-        if vectors.ndim != 2 or len(vectors) != len(meta.images):
-            raise UserError(
-                f"{path} has the shape {vectors.shape}; it needs a row for each of the "
-                f"{len(meta.images)} rows of the meta files"
-            )
-        if vectors.dtype.kind != "f":
-            raise UserError(f"{path} has {vectors.dtype} values; embeddings are floating point")
-        return vectors
-    if not (path / DESCRIPTION_FILE).is_file():
-        return load_model(path, device=pick_device(device))
-    embeddings = open_embeddings(path)
-    row_of = {name: row for row, name in enumerate(embeddings.ids)}
-    missing = [name for name in meta.images if name not in row_of]
-    if missing:
+def _opened(path: Path, meta: Meta, benchmark: str, request: EvaluationRequest) -> Source:
+    """Return the model in a folder, or the given embeddings of all image rows."""
+    is_array = path.suffix == _ARRAY_SUFFIX
+    if not is_array and not (path / DESCRIPTION_FILE).is_file():
+        return load_model(path, device=pick_device(request.device))
+    rules = request.pooling
+    if not rules.flip_test:
         raise UserError(
-            f"{path} has no embedding of {len(missing)} images of the meta files, first "
-            f"{missing[0]}"
+            f"--no-flip-test has no effect on {path}, which holds the sum of both views; "
+            "give the model's folder"
         )
-    return embeddings.vectors[[row_of[name] for name in meta.images]]
+    if is_array:
+        return read_face_array(path, meta, lengths_count=not rules.normalize_images)
+    return read_face_folder(path, meta, benchmark)

@@ -32,7 +32,7 @@ from unibct.evaluation.protocols.ijb.pair_scores import pair_scores
 from unibct.evaluation.protocols.ijb.search import search_galleries
 from unibct.evaluation.resolution import carried_fars, far_note, headline_far
 from unibct.evaluation.search_test import ScoredPairs, SearchTest
-from unibct.evaluation.upgrade import SearchEvaluation, compared_answers
+from unibct.evaluation.upgrade import SearchEvaluation, compared_answers, joined_notes
 
 TOP_KS = (1, 5, 10)
 TESTS = (OLD_SELF, CROSS, NEW_SELF, REVERSED_CROSS)
@@ -55,9 +55,14 @@ class IjbEvaluation(SearchEvaluation):
 
     fars: tuple[float, ...]
 
-    def metrics(self, test: str, *, rule: ThresholdRule = "strict") -> dict[str, float]:
-        """Return all metrics of one test: TAR at each FAR, top-k, TPIR."""
-        if rule == "strict":
+    def metrics(self, test: str, *, rule: ThresholdRule | None = None) -> dict[str, float]:
+        """Return all metrics of one test: TAR at each FAR, top-k, TPIR.
+
+        Args:
+            test: its direction.
+            rule: how the thresholds are set; by default as in the reported values.
+        """
+        if rule is None:
             return self.values[test]
         return measured_metrics(self.tests[test], self.fars, rule=rule)
 
@@ -75,6 +80,7 @@ def evaluate_templates(
     new: tuple[Any, Any],
     *,
     far: float | None = None,
+    rule: ThresholdRule = "strict",
     seed: int = 0,
     repeats: int = REPEATS,
 ) -> IjbEvaluation:
@@ -86,6 +92,7 @@ def evaluate_templates(
         new: the same of the new model.
         far: false accept rate of the criterion's TAR (by the strict rule); by default the smallest
             of 1e-4, 1e-3, … that the number of subjects can measure.
+        rule: how the thresholds of the reported TARs are set, see ``tar_at_far``.
         seed: chooses the bootstrap samples.
         repeats: number of bootstrap samples.
     """
@@ -100,10 +107,11 @@ def evaluate_templates(
     }
     used_far = headline_far(lists.subjects, far)
     fars = tuple(sorted({used_far, *carried_fars(lists.subjects)}))
-    note = far_note(used_far, far, lists.subjects, "subjects")
     return IjbEvaluation(
-        values={name: measured_metrics(test, fars) for name, test in tests.items()},
-        note=_REVERSED_NOTE if note is None else f"{note}; {_REVERSED_NOTE}",
+        values={name: measured_metrics(test, fars, rule=rule) for name, test in tests.items()},
+        note=joined_notes(
+            far_note(used_far, far, lists.subjects, "subjects"), _REVERSED_NOTE, rule=rule
+        ),
         tests=tests,
         far=used_far,
         fars=fars,
