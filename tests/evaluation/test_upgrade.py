@@ -33,8 +33,7 @@ def test_the_threshold_rule_changes_the_reported_tars_alone():
     old, labels = noisy_classes(noise=1.3)
     new, _ = noisy_classes(noise=0.9, seed=1)
     strict, nearest = (
-        evaluate_upgrade(old, new, labels, far=0.1, rule=rule, repeats=20)
-        for rule in ("strict", "nearest")
+        evaluate_upgrade(old, new, labels, rule=rule, repeats=20) for rule in ("strict", "nearest")
     )
     test = nearest.tests["new→old"]
     tar = test.tar(nearest.far, rule="nearest")
