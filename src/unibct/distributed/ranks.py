@@ -5,11 +5,14 @@ NCCL on GPUs and over gloo on CPUs.
 """
 
 import atexit
+import json
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
@@ -19,6 +22,8 @@ from unibct.distributed.device import local_rank
 from unibct.errors import UserError
 
 _TIMEOUT = timedelta(hours=2)  # the first rank may read a large file while the others wait
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -103,6 +108,37 @@ class Ranks:
             return list(numbers)
         tensor = torch.tensor(numbers, dtype=torch.int64, device=_communication_device())
         return cast(list[int], self.broadcast_from_first(tensor).tolist())
+
+    def ask_first(self, question: Callable[[], T]) -> T:
+        """Ask a question on the first rank, and return its answer on every rank.
+
+        For questions about the disk: all ranks then take the same branch, even if they see
+        different files. If the question raises a ``UserError``, every rank raises it.
+
+        Args:
+            question: returns something that JSON can hold.
+        """
+        if self.world == 1:
+            return question()
+        reply: dict[str, Any] = {}
+        if self.first:
+            try:
+                reply = {"answer": question()}
+            except UserError as error:
+                reply = {"error": str(error)}
+        reply = json.loads(self._broadcast_text(json.dumps(reply)))
+        if "error" in reply:
+            raise UserError(reply["error"])
+        return reply["answer"]
+
+    def _broadcast_text(self, text: str) -> str:
+        data = text.encode()
+        device = _communication_device()
+        size = self.broadcast_numbers(len(data))[0]
+        tensor = torch.empty(size, dtype=torch.uint8)
+        if self.first:
+            tensor = torch.from_numpy(np.frombuffer(data, dtype=np.uint8).copy())
+        return bytes(self.broadcast_from_first(tensor.to(device)).cpu().numpy()).decode()
 
     def summed_array(self, array: NDArray[Any]) -> NDArray[Any]:
         """Return the sum of a NumPy array over all ranks."""
