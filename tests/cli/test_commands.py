@@ -210,7 +210,7 @@ def test_an_empty_out_folder_stays_usable_after_an_error(work, photo_folder, tmp
     train = ["train", photo_folder, "--old", work / "old", "--out", out, "--device", "cpu", *SET]
     assert run(*train, "--method", "bct") == 2
     assert run(*train, "--set", "lr=1e30") == 2
-    assert not out.exists() or list(out.iterdir()) == []
+    assert [p.name for p in out.iterdir()] == [".old_embeddings"]  # kept for the next run
     assert run(*train) == 0
 
 
@@ -300,3 +300,22 @@ def test_a_damaged_adapter_is_found_out(work, photo_folder, tmp_path):
     shutil.copy(tmp_path / "b/adapter.safetensors", tmp_path / "a/adapter.safetensors")
     with pytest.raises(UserError, match="fingerprint"):
         load_model(tmp_path / "a")
+
+
+@pytest.mark.parametrize(
+    ("options", "needed"),
+    [(["--method", "contrast"], False), (["--method", "bct"], True), (["--warm-start"], True)],
+)
+def test_train_loads_the_old_classifier_only_if_it_is_needed(
+    options, needed, work, photo_folder, tmp_path, monkeypatch
+):
+    given = []
+
+    def load(path, **arguments):
+        given.append(arguments)
+        raise UserError("seen enough")
+
+    monkeypatch.setattr("unibct.models.folder.load_model", load)
+    line = ["train", str(photo_folder), "--out", str(tmp_path / "m"), "--old", str(work / "old")]
+    assert run(*line, *options) == 2
+    assert given == [{"with_classifier": needed}]

@@ -1,5 +1,3 @@
-import os
-
 import pytest
 import torch
 
@@ -21,7 +19,7 @@ def test_each_process_of_a_machine_has_its_gpu(monkeypatch):
 
 
 def test_each_process_of_a_machine_has_its_cores(monkeypatch):
-    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    monkeypatch.setattr(loader, "usable_cpus", lambda: 64)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # as torchrun sets it
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
     assert loader._threads() == 8

@@ -6,7 +6,6 @@ last, ``result.json``: a job that has it is finished and never runs again.
 """
 
 import csv
-import os
 import platform
 import shutil
 from importlib import metadata
@@ -21,6 +20,7 @@ from unibct.arrays import Floats
 from unibct.benchmark.jobs import Adaptation, Job, Training
 from unibct.benchmark.workspace import CACHE, EMBEDDINGS, MODEL, RESULT_FILE, Workspace, is_finished
 from unibct.data.loader import read_pixels
+from unibct.distributed.cpus import usable_cpus
 from unibct.embeddings.cache import cached_embeddings, embeddings_folder
 from unibct.embeddings.extraction import embed_images
 from unibct.embeddings.folder import Embeddings
@@ -151,7 +151,7 @@ def _save_again(embeddings: Embeddings, folder: Path) -> None:
 
 def made_by() -> dict[str, str]:
     """The versions and the machine that make a result."""
-    machine = f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"
+    machine = f"{platform.system()} {platform.machine()}, {usable_cpus()} cores"
     return {
         "unibct": metadata.version("unibct"),
         "torch": str(torch.__version__),

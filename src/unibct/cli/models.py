@@ -19,7 +19,7 @@ from unibct.cli.options import (
     say,
 )
 from unibct.maps.table import ADAPTERS
-from unibct.methods.table import DEFAULT_METHOD, METHODS, NO_METHOD
+from unibct.methods.table import DEFAULT_METHOD, METHODS, NO_METHOD, find_method
 
 
 @app.command("train", epilog=described("Methods", METHODS))
@@ -80,7 +80,10 @@ def train_command(
     overrides += ["warm_start=true"] if warm_start else []
     settings = load_recipe(recipe, overrides)
     image_set = open_images(data, images)
-    old_model = None if old is None else load_model(old)
+    uses_classifier = (
+        settings.warm_start or find_method(method or DEFAULT_METHOD).needs_old_classifier
+    )
+    old_model = None if old is None else load_model(old, with_classifier=uses_classifier)
     with terminal_progress(logs=out / "logs") as progress:
         model = train(
             image_set,

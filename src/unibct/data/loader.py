@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from unibct.data.decoding import Pixels, UnreadableImageError, fit, unreadable_images_error
 from unibct.data.image_set import ImageSet
+from unibct.distributed.cpus import usable_cpus
 from unibct.errors import UserError
 from unibct.progress import Progress, Silent
 
@@ -200,6 +201,18 @@ class _Scan:
             self._findings = ranks.summed_array(self._findings)
             for row in np.flatnonzero(self._findings[:, -1]).tolist():
                 self.problems.setdefault(row, "found by another process")
+        elif ranks is not None:
+            self._require_same_findings(ranks)
+
+    def _require_same_findings(self, ranks: "Ranks") -> None:
+        """Refuse ranks that have read differently: their labels would not fit together."""
+        differs = (self._findings != ranks.broadcast_array(self._findings)).any(axis=1)
+        row = ranks.smallest_number(int(differs.argmax()) if differs.any() else len(differs))
+        if row < len(differs):
+            raise UserError(
+                f"the processes do not read the same image {self._images.ids[row]}: its pixels "
+                "differ, or not all of them can read it; give every machine the same files"
+            )
 
     def _read_rows(self, rows: range) -> None:
         for row in rows:
@@ -236,7 +249,7 @@ def _read_image(images: ImageSet, row: int, size: tuple[int, int, int]) -> Pixel
 
 def _threads() -> int:
     """Return the number of threads that read images."""
-    cores = os.cpu_count() or 2
+    cores = usable_cpus()
     processes = os.environ.get("LOCAL_WORLD_SIZE", "")
     if processes.isdecimal():  # torchrun sets OMP_NUM_THREADS to 1 on any number of cores
         return max(2, cores // int(processes))

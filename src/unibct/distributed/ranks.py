@@ -109,6 +109,19 @@ class Ranks:
         tensor = torch.tensor(numbers, dtype=torch.int64, device=_communication_device())
         return cast(list[int], self.broadcast_from_first(tensor).tolist())
 
+    def broadcast_array(self, array: NDArray[Any]) -> NDArray[Any]:
+        """Return the first rank's NumPy array on every rank. The shapes must be the same."""
+        if self.world == 1:
+            return array
+        tensor = torch.from_numpy(array.copy()).to(_communication_device())
+        return self.broadcast_from_first(tensor).cpu().numpy()
+
+    def smallest_number(self, number: int) -> int:
+        """Return the smallest of all ranks' numbers."""
+        if self.world == 1:
+            return number
+        return -int(self.largest(torch.tensor(-number, device=_communication_device())))
+
     def ask_first(self, question: Callable[[], T]) -> T:
         """Ask a question on the first rank, and return its answer on every rank.
 
@@ -132,13 +145,9 @@ class Ranks:
         return reply["answer"]
 
     def _broadcast_text(self, text: str) -> str:
-        data = text.encode()
-        device = _communication_device()
+        data = np.frombuffer(text.encode(), dtype=np.uint8)
         size = self.broadcast_numbers(len(data))[0]
-        tensor = torch.empty(size, dtype=torch.uint8)
-        if self.first:
-            tensor = torch.from_numpy(np.frombuffer(data, dtype=np.uint8).copy())
-        return bytes(self.broadcast_from_first(tensor.to(device)).cpu().numpy()).decode()
+        return bytes(self.broadcast_array(np.resize(data, size))).decode()
 
     def summed_array(self, array: NDArray[Any]) -> NDArray[Any]:
         """Return the sum of a NumPy array over all ranks."""

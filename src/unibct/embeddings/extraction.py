@@ -114,9 +114,9 @@ def embed_to_store(
     Returns:
         The opened folder, with the rows of all ranks.
     """
-    if is_finished(folder, plan):
+    if ranks.ask_first(lambda: is_finished(folder, plan)):
         return open_embeddings(folder)
-    require_new_or_unfinished(folder, plan)
+    ranks.ask_first(lambda: require_new_or_unfinished(folder, plan))
     _embed_own_shards(model, pixels, folder, plan, ranks=ranks, label=label, progress=progress)
     ranks.barrier()
     if ranks.first:
