@@ -161,12 +161,13 @@ class SinglePass:
         good_rows: list[int] = []
         problems: dict[int, str] = {}
         for batch in checked_batches(self.images, rows, self.model.input.size, NETWORK_BATCH):
-            part = slice(len(good_rows), len(good_rows) + len(batch.rows))
-            if len(batch.rows):
-                ids = [self.images.ids[row] for row in batch.rows.tolist()]
+            batch_rows: list[int] = batch.rows.tolist()
+            part = slice(len(good_rows), len(good_rows) + len(batch_rows))
+            if batch_rows:
+                ids = [self.images.ids[row] for row in batch_rows]
                 vectors[part] = finite_embeddings(self.model, batch.pixels, ids)
             digests[part] = batch.pixel_digests
-            good_rows += batch.rows.tolist()
+            good_rows += batch_rows
             problems |= batch.problems
             advance(len(batch.rows) + len(batch.problems))
         shard = write_shard(
