@@ -35,6 +35,7 @@ from numpy.typing import NDArray
 from unibct.data.image_set import ImageSet
 from unibct.data.readers.table import open_images
 from unibct.data.scenarios import DEFAULT_SEED, sample_images, split
+from unibct.distributed.cpus import usable_cpus
 from unibct.embeddings.extraction import embed_images
 from unibct.evaluation.gallery_split import split_gallery
 from unibct.evaluation.resolution import headline_far
@@ -71,7 +72,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--out", type=Path, default=Path("runs/prototypes"))
-    parser.add_argument("--workers", type=int, default=os.cpu_count())
+    parser.add_argument("--workers", type=int, default=usable_cpus())
     parser.add_argument("--draw", action="store_true", help="only draw what is finished")
     parser.add_argument("--figure", type=Path, default=Path("docs/images/prototypes.svg"))
     arguments = parser.parse_args()

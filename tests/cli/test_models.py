@@ -38,7 +38,7 @@ def test_an_empty_out_folder_stays_usable_after_an_error(
     ]
     assert run_command(*train, "--method", "bct") == 2
     assert run_command(*train, "--set", "lr=1e30") == 2
-    assert not out.exists() or list(out.iterdir()) == []
+    assert [p.name for p in out.iterdir()] == [".old_embeddings"]  # kept for the next run
     assert run_command(*train) == 0
 
 
@@ -97,3 +97,22 @@ def test_a_damaged_adapter_is_found_out(trained_folder, photo_folder, tmp_path):
     shutil.copy(tmp_path / "b/adapter.safetensors", tmp_path / "a/adapter.safetensors")
     with pytest.raises(UserError, match="fingerprint"):
         load_model(tmp_path / "a")
+
+
+@pytest.mark.parametrize(
+    ("options", "needed"),
+    [(["--method", "contrast"], False), (["--method", "bct"], True), (["--warm-start"], True)],
+)
+def test_train_loads_the_old_classifier_only_if_it_is_needed(
+    options, needed, trained_folder, photo_folder, tmp_path, monkeypatch
+):
+    given = []
+
+    def load(path, **arguments):
+        given.append(arguments)
+        raise UserError("seen enough")
+
+    monkeypatch.setattr("unibct.models.folder.load_model", load)
+    line = ["train", photo_folder, "--out", tmp_path / "m", "--old", trained_folder / "old"]
+    assert run_command(*line, *options) == 2
+    assert given == [{"with_classifier": needed}]

@@ -1,4 +1,5 @@
 import io
+import os
 import shutil
 import signal
 import subprocess
@@ -15,6 +16,7 @@ from unibct.data.decoding import image_suffix
 from unibct.data.readers.record_format import RecordFile, read_index
 from unibct.data.readers.table import open_images
 from unibct.errors import UserError
+from unibct.files import write_json
 from unibct.progress import Silent
 
 
@@ -277,3 +279,32 @@ def test_class_numbers_of_a_file_without_names_stay_those_of_that_file(tmp_path,
     assert open_images(tmp_path / "b").class_identities == numbered.class_identities[5:]
     convert(photos, tmp_path / "c", to="recordio")
     assert open_images(tmp_path / "c").class_names == photos.class_names
+
+
+def test_no_image_counts_as_done_before_it_is_on_the_disk(photo_folder, tmp_path, monkeypatch):
+    images = open_images(photo_folder)
+    synced, saved, real_sync = set(), [], os.fsync
+    partial = tmp_path / ".out.partial" / "data"
+
+    def fsync(handle):
+        synced.add(os.readlink(f"/proc/self/fd/{handle}"))
+        real_sync(handle)
+
+    def save(path, value):
+        names = (partial.parent / "names.txt").read_text().splitlines()
+        assert len(names) == value["done"]
+        saved.append(value["done"])
+        for name in names:
+            assert str(partial / name) in synced
+            assert str((partial / name).parent) in synced
+        write_json(path, value)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr("unibct.data.resumable_folder.write_json", save)
+    monkeypatch.setattr("unibct.data.convert._SAVE_EVERY", 100)
+    convert(images, tmp_path / "out", to="folder")
+    assert saved[:2] == [100, 200]
+    names = [p for p in (tmp_path / "out").rglob("*") if p.is_file()]
+    assert len(names) == len(images)
+    for path in names:  # the last ones were not counted, but the folder is complete
+        assert str(partial / path.relative_to(tmp_path / "out")) in synced

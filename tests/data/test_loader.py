@@ -4,6 +4,7 @@ import shutil
 import numpy as np
 import pytest
 
+from tests.distributed.thread_ranks import run_ranks
 from unibct.data import decoding
 from unibct.data.decoding import fit
 from unibct.data.loader import read_pixels
@@ -68,3 +69,35 @@ def test_the_memory_for_pixels_is_a_number_of_bytes(photo_folder, monkeypatch):
     monkeypatch.setenv("UNIBCT_PIXEL_MEMORY", "2G")
     with pytest.raises(UserError, match="UNIBCT_PIXEL_MEMORY=2G: write a number of bytes"):
         read_pixels(images, 8, 8, 1)
+
+
+@pytest.mark.parametrize("skip_bad", [False, True])
+@pytest.mark.parametrize("fault", ["unreadable", "other pixels"])
+def test_processes_that_read_differently_all_stop_and_name_the_image(photo_folder, fault, skip_bad):
+    images = open_images(photo_folder)
+
+    def read(ranks):
+        def faulty(image_id):
+            if ranks.rank == 1 and image_id == images.ids[7]:
+                if fault == "unreadable":
+                    raise decoding.UnreadableImageError("Stale file handle")
+                return images.read(image_id)[::-1]
+            return images.read(image_id)
+
+        own_images = dataclasses.replace(images, read=faulty)
+        return read_pixels(own_images, 32, 32, 1, skip_bad=skip_bad, ranks=ranks)
+
+    for error in run_ranks(2, read):
+        assert isinstance(error, UserError)
+        assert str(error).startswith(f"the processes do not read the same image {images.ids[7]}")
+
+
+def test_processes_that_read_alike_have_one_digest(photo_folder):
+    images = open_images(photo_folder)
+    alone = read_pixels(images, 32, 32, 1)
+    for memory in (0, 1 << 30):
+        for pixels in run_ranks(
+            3,
+            lambda ranks, memory=memory: read_pixels(images, 32, 32, 1, memory=memory, ranks=ranks),
+        ):
+            assert pixels.digest == alone.digest

@@ -1,9 +1,6 @@
-import os
-
 import pytest
 import torch
 
-from unibct.data import loader
 from unibct.distributed.device import local_rank, pick_device
 from unibct.errors import UserError
 
@@ -18,15 +15,6 @@ def test_each_process_of_a_machine_has_its_gpu(monkeypatch):
     monkeypatch.setenv("LOCAL_RANK", "2")
     with pytest.raises(UserError, match="no GPU for process 2 of this machine, which has 2"):
         pick_device()
-
-
-def test_each_process_of_a_machine_has_its_cores(monkeypatch):
-    monkeypatch.setattr(os, "cpu_count", lambda: 64)
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # as torchrun sets it
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
-    assert loader._threads() == 8
-    monkeypatch.delenv("LOCAL_WORLD_SIZE")
-    assert loader._threads() == 2
 
 
 def test_a_device_that_is_not_there_is_named():

@@ -4,11 +4,12 @@ import threading
 import numpy as np
 import pytest
 
+from tests.distributed.thread_ranks import run_ranks
 from tests.embeddings.embedding_checks import EmbeddingCounter, assert_same
 from tests.models.test_model import small_model
 from unibct.data.loader import read_pixels
-from unibct.distributed.ranks import ALONE, Ranks
-from unibct.embeddings import extraction
+from unibct.distributed.ranks import ALONE
+from unibct.embeddings import cache, extraction
 from unibct.embeddings.extraction import (
     embed_images,
     embed_images_to_store,
@@ -55,25 +56,45 @@ def test_a_store_is_what_is_made_in_memory(model, pixels, tmp_path, flip):
 
 @pytest.mark.parametrize("world", [2, 3])
 def test_several_processes_make_one_store(model, pixels, tmp_path, world):
-    waiting, opened = threading.Barrier(world), {}
-
-    class Threads(Ranks):
-        def barrier(self):
-            waiting.wait(60)
-
-    def run(rank):
-        opened[rank] = stored(
-            model, pixels, tmp_path / "e", shard_rows=20, ranks=Threads(rank, world)
-        )
-
-    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(world)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for store in opened.values():
+    stores = run_ranks(
+        world, lambda ranks: stored(model, pixels, tmp_path / "e", shard_rows=20, ranks=ranks)
+    )
+    for store in stores:
         assert_same(store, embed_pixel_batches(model, pixels))
-    assert len(opened) == world
+
+
+@pytest.mark.parametrize("first_sees", [False, True])
+@pytest.mark.parametrize("through", ["extraction", "cache"])
+def test_all_processes_see_the_disk_as_the_first_does(
+    through, first_sees, model, pixels, tmp_path, monkeypatch
+):
+    if first_sees:
+        stored(model, pixels, tmp_path / "e", shard_rows=20)
+    seen = threading.local()
+    for module in (extraction, cache):
+        real = module.is_finished
+
+        def is_finished(*arguments, real=real):
+            return real(*arguments) if seen.rank == 0 else not first_sees
+
+        monkeypatch.setattr(module, "is_finished", is_finished)
+
+    def run(ranks):
+        seen.rank = ranks.rank
+        if through == "cache":
+            return cache.cached_embeddings(model, pixels, tmp_path / "e", ranks=ranks)
+        return stored(model, pixels, tmp_path / "e", shard_rows=20, ranks=ranks)
+
+    for store in run_ranks(2, run):
+        assert_same(store, embed_pixel_batches(model, pixels))
+
+
+def test_a_folder_that_the_first_process_refuses_is_refused_by_all(model, pixels, tmp_path):
+    (tmp_path / "e").mkdir()
+    (tmp_path / "e" / "thesis.txt").write_text("years of work")
+    for error in run_ranks(2, lambda ranks: stored(model, pixels, tmp_path / "e", ranks=ranks)):
+        assert isinstance(error, UserError)
+        assert "exists already" in str(error)
 
 
 @pytest.mark.parametrize("stop_at", [1, 3])

@@ -91,7 +91,7 @@ def main() -> None:
     """Train each method once without kills and once with many."""
     root, workers, seed = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     torch.set_num_threads(1)
-    extraction._BATCH = 16  # several moments within a refresh
+    extraction.NETWORK_BATCH = 16  # several moments within a refresh
     images = open_images("glyphs:val").select(range(40))
     recipe = load_recipe("glyphs", [*SETTINGS[1:], "epochs=1", "warmup_epochs=0"])
     old = train(images, recipe, root / "old", device="cpu")

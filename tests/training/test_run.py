@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import time
 import pytest
 import torch
 
+from tests.data.decode_counter import DecodeCounter
 from tests.training.interruption import stopped_before_epoch
 from tests.training.recipes import RECIPE
 from tests.training.run_results import require_same
@@ -100,6 +102,30 @@ def test_the_folder_s_name_does_not_matter_on_resuming(photo_folder, tmp_path):
     renamed = dataclasses.replace(images, name=f"{photo_folder}/")
     again = train(renamed, RECIPE, tmp_path / "m", resume=True, device="cpu")
     assert again.fingerprint == first.fingerprint
+
+
+@pytest.mark.parametrize("memory", [0, 1 << 30])
+def test_a_run_decodes_its_images_to_train_and_not_to_compare(
+    memory, photo_folder, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("UNIBCT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("UNIBCT_PIXEL_MEMORY", str(memory))
+    root = shutil.copytree(photo_folder, tmp_path / "photos")
+    images, counter = open_images(root), DecodeCounter(monkeypatch)
+    per_epoch = len(images) // RECIPE.batch_size * RECIPE.batch_size
+    looked_at = RECIPE.batch_size  # after each epoch, whether it has diverged
+    with stopped_before_epoch(1):
+        train(images, RECIPE, tmp_path / "m", device="cpu")
+    first = len(images) if memory else len(images) + per_epoch + looked_at
+    assert counter.taken() == first
+    for epochs_left in (2, 0):  # resumed, and finished
+        train(images, RECIPE, tmp_path / "m", resume=True, device="cpu")
+        used = len(images) if memory else 2 * (per_epoch + looked_at)
+        assert counter.taken() == (used if epochs_left else 0)
+    train(images, RECIPE, tmp_path / "n", device="cpu")
+    (root / images.ids[5]).write_bytes((root / images.ids[9]).read_bytes())
+    with pytest.raises(UserError, match="another run: its pixels is"):
+        train(images, RECIPE, tmp_path / "n", resume=True, device="cpu")
 
 
 @pytest.mark.slow

@@ -1,7 +1,13 @@
+import shutil
+
 import pytest
 
+from tests.embeddings.embedding_checks import EmbeddingCounter
+from tests.training.interruption import stopped_before_epoch
 from tests.training.recipes import RECIPE
+from unibct.data.readers.table import open_images
 from unibct.errors import UserError
+from unibct.training.loop import TrainingLoop
 from unibct.training.train import train
 
 
@@ -27,3 +33,39 @@ def test_leftovers_of_a_killed_process_neither_block_nor_stay(split_images, old_
     (out / ".old_embeddings").mkdir()
     assert train(split_images[1], RECIPE, out, **options).fingerprint == first.fingerprint
     assert sorted(p.name for p in out.iterdir()) == finished
+
+
+def test_a_read_error_in_the_first_epoch_keeps_the_old_embeddings(
+    photo_folder, old_model, tmp_path, monkeypatch
+):
+    root, out = tmp_path / "photos", tmp_path / "m"
+    shutil.copytree(photo_folder, root)
+    images = open_images(root)
+    monkeypatch.setenv("UNIBCT_PIXEL_MEMORY", "0")
+    options = {"old": old_model, "method": "contrast", "device": "cpu"}
+    take_steps = TrainingLoop.take_steps
+
+    def unreadable(self, *arguments):
+        path = root / images.ids[0]
+        path.rename(root / "elsewhere")
+        try:
+            take_steps(self, *arguments)
+        finally:
+            (root / "elsewhere").rename(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TrainingLoop, "take_steps", unreadable)
+        with pytest.raises(UserError, match="cannot be read"):
+            train(images, RECIPE, out, **options)
+    assert [p.name for p in out.iterdir()] == [".old_embeddings"]
+    counter = EmbeddingCounter(monkeypatch)
+    with stopped_before_epoch(0):
+        train(images, RECIPE, out, **options)
+    assert counter.images == 0
+
+
+def test_a_failed_run_removes_nothing_that_is_not_its_own(four_classes, tmp_path):
+    out = tmp_path / "m"
+    with pytest.raises(UserError, match="diverged"):
+        train(four_classes, RECIPE.updated(lr=1e30, batch_size=8), out, device="cpu")
+    assert not out.exists()

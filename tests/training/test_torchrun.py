@@ -1,5 +1,6 @@
 """The command line's training, started as several processes."""
 
+import os
 import subprocess
 import sys
 
@@ -65,3 +66,36 @@ def test_a_run_killed_in_its_first_refresh_goes_on(photo_folder, tmp_path):
     found = train("new", *method, "--resume")
     assert found.returncode == 0, found.stderr
     assert [p.name for p in (tmp_path / "new").iterdir() if p.name[0] == "."] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("memory", ["0", str(1 << 30)])
+def test_processes_that_read_differently_neither_hang_nor_train(memory, photo_folder, tmp_path):
+    code = (
+        "import os, sys\n"
+        "from unibct.cli.entry import main\n"
+        "from unibct.data import encoded_images\n"
+        "from unibct.data.decoding import UnreadableImageError\n"
+        "real = encoded_images.decode\n"
+        "def decode(data):\n"
+        "    if os.environ['RANK'] == '1' and len(data) % 7 == 3:\n"
+        "        raise UnreadableImageError('Stale file handle')\n"
+        "    return real(data)\n"
+        "encoded_images.decode = decode\n"
+        f"line = ['train', {str(photo_folder)!r}, '--out', {str(tmp_path / 'm')!r}]\n"
+        "line += ['--device', 'cpu', '--set', 'batch_size=12', '--set', 'epochs=1']\n"
+        "main([*line, '--skip-bad-images'])\n"
+    )
+    (tmp_path / "odd.py").write_text(code)
+    line = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    line.append(str(tmp_path / "odd.py"))
+    environment = os.environ | {"UNIBCT_PIXEL_MEMORY": memory, "OMP_NUM_THREADS": "1"}
+    found = subprocess.run(
+        line, capture_output=True, text=True, check=False, timeout=120, env=environment
+    )
+    assert found.returncode != 0
+    if memory == "0":  # each image is first read by one process, and fails in the other later
+        assert "cannot be read: Stale file handle" in found.stderr
+    else:
+        assert found.stderr.count("error: the processes do not read the same image ") == 1
+        assert [p.name for p in (tmp_path / "m").iterdir()] == ["logs"]

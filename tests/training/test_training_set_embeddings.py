@@ -2,11 +2,15 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+import torch
 
 from tests.training.interruption import stopped_before_epoch
-from tests.training.recipes import RECIPE
+from tests.training.recipes import RECIPE, SMALL
+from tests.training.run_contexts import small_context
 from unibct.data.loader import read_pixels
 from unibct.embeddings import cache
+from unibct.methods.table import MethodEntry
+from unibct.progress import Silent
 from unibct.training import training_set_embeddings
 from unibct.training.train import train
 
@@ -66,3 +70,15 @@ def test_two_runs_may_fill_the_same_cache_at_once(
     assert embedded == [len(four_classes)]
     assert np.array_equal(results[0], results[1])
     assert np.array_equal(results[0], results[2])
+
+
+@pytest.mark.parametrize("name", ["contrast", "unibct", "bct", "none"])
+def test_only_bct_holds_the_old_classifier(name, four_classes, four_classes_old, monkeypatch):
+    context = small_context(four_classes, SMALL, old=four_classes_old, method=name)
+    given, make = [], MethodEntry.make
+    monkeypatch.setattr(MethodEntry, "make", lambda *a: (given.append(a[1]), make(*a))[1])
+    monkeypatch.setattr(
+        training_set_embeddings, "_old_embeddings", lambda *_, **__: torch.zeros(24, 8)
+    )
+    training_set_embeddings.make_method(context, four_classes_old, Silent())
+    assert (given[0].old_class_weights is not None) == (name == "bct")

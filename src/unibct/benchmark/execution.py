@@ -7,7 +7,6 @@ again.
 """
 
 import csv
-import os
 import platform
 import shutil
 from importlib import metadata
@@ -23,6 +22,7 @@ from unibct.benchmark.jobs import Adaptation, Job, Training
 from unibct.benchmark.workspace import CACHE, EMBEDDINGS, MODEL, RESULT_FILE, Workspace, is_finished
 from unibct.data.image_set import ImageSet
 from unibct.data.loader import read_pixels
+from unibct.distributed.cpus import usable_cpus
 from unibct.embeddings.cache import cached_embeddings, embeddings_folder
 from unibct.embeddings.extraction import embed_images
 from unibct.embeddings.folder import Embeddings
@@ -174,7 +174,7 @@ def _replace_embeddings(embeddings: Embeddings, folder: Path) -> None:
 
 def software_and_machine() -> dict[str, str]:
     """Return the versions and the machine with which a result is made."""
-    machine = f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"
+    machine = f"{platform.system()} {platform.machine()}, {usable_cpus()} cores"
     return {
         "unibct": metadata.version("unibct"),
         "torch": str(torch.__version__),

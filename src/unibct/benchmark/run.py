@@ -25,6 +25,7 @@ from unibct.benchmark.workspace import (
     is_finished,
     require_same_benchmark,
 )
+from unibct.distributed.cpus import usable_cpus
 from unibct.distributed.device import pick_device
 from unibct.errors import UserError
 from unibct.files import sweep, write_json, write_text
@@ -106,8 +107,7 @@ def plan_benchmark(
         progress: reports progress per image.
     """
     on_cpu = pick_device(device).type == "cpu"
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    cores = cores or 1
+    cores = usable_cpus()
     if workers is None:
         workers = cores if on_cpu else 1
     if workers < 1:

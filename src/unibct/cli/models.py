@@ -19,7 +19,7 @@ from unibct.cli.options import (
     print_once,
 )
 from unibct.evaluation.protocols.table import AUTO
-from unibct.methods.table import DEFAULT_METHOD, NO_METHOD
+from unibct.methods.table import DEFAULT_METHOD, NO_METHOD, find_method
 
 OldOption = Annotated[
     Path | None,
@@ -106,7 +106,9 @@ def train_command(
     overrides += ["warm_start=true"] if warm_start else []
     loaded_recipe = load_recipe(recipe, overrides)
     image_set = open_images(data, images)
-    old_model = None if old is None else load_model(old)
+    entry = find_method(method or DEFAULT_METHOD)
+    uses_classifier = loaded_recipe.warm_start or entry.needs_old_classifier
+    old_model = None if old is None else load_model(old, with_classifier=uses_classifier)
     with terminal_progress(logs=out / "logs") as progress:
         model = train(
             image_set,

@@ -126,7 +126,7 @@ class FolderLayout:
             if not name or name.startswith(".") or any(mark in name for mark in "/\\\0"):
                 raise UserError(f"class {name!r} of {images.name} cannot be a folder's name")
         self._images = images
-        self._folder = folder.data
+        self._folder = folder
         self._name_file = folder.grow("names.txt")
         self._name_file.seek(0)
         self._names = {line.decode().removesuffix("\n") for line in self._name_file}
@@ -143,8 +143,7 @@ class FolderLayout:
             raise UserError(f"{self._images.name}: two images would be called {name}; rename one")
         self._names.add(name)
         self._name_file.write(f"{name}\n".encode())
-        (self._folder / class_name).mkdir(exist_ok=True)
-        (self._folder / name).write_bytes(data)
+        self._folder.add(name, data)
 
     def finish(self) -> None:
         """Do nothing: this layout has only images."""

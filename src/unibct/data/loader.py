@@ -1,18 +1,25 @@
 """Batches of pixels: decoded by threads, and kept in memory if they fit."""
 
-import hashlib
+import math
 import os
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unibct.data.decoding import Pixels, UnreadableImageError, fit, unreadable_images_error
+from unibct.data.checked_set import (
+    CheckedSet,
+    find_checked_set,
+    save_checked_set,
+    source_stamp,
+)
+from unibct.data.decoding import Pixels, UnreadableImageError
 from unibct.data.image_set import ImageSet
+from unibct.data.read_ahead import reading_threads, results_ahead
+from unibct.data.scan import Scan, read_image
 from unibct.errors import UserError
 from unibct.progress import Progress, Silent
 
@@ -21,10 +28,31 @@ if TYPE_CHECKING:
 
 MEMORY = 2 << 30  # bytes; pixels that need more are decoded in every epoch
 MEMORY_VARIABLE = "UNIBCT_PIXEL_MEMORY"  # environment variable: another number of bytes
-_DIGEST_BYTES = 16  # of the digest of an image's pixels
-_IMAGES_PER_JOB = 256  # that a thread reads in one go when all images are read
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class KeptPixels:
+    """Pixels in memory, each image from the first time it is used on.
+
+    Attributes:
+        pixels: (images, height, width, channels).
+        is_read: (images,) which of them have been read.
+    """
+
+    pixels: Pixels
+    is_read: NDArray[np.bool_]
+
+    def rows(self, rows: NDArray[np.int64], read: Callable[[int], Pixels]) -> Pixels:
+        """Return the pixels of some images, and read those that are used for the first time.
+
+        Two threads may read the same image at the same time; they write the same pixels.
+        """
+        for row in rows[~self.is_read[rows]].tolist():
+            self.pixels[row] = read(row)
+            self.is_read[row] = True
+        return self.pixels[rows]
 
 
 @dataclass(frozen=True)
@@ -46,7 +74,7 @@ class PixelBatches:
     channels: int
     unreadable: tuple[str, ...]
     digest: str
-    _in_memory: Pixels | None  # (images, height, width, channels), if they fit
+    _in_memory: KeptPixels | None  # if they fit
 
     def batches(self, order: NDArray[np.int64], batch_size: int) -> Iterator[Pixels]:
         """Yield (batch, height, width, channels) arrays for consecutive parts of ``order``."""
@@ -68,37 +96,24 @@ class PixelBatches:
                 thread per core, or none if the pixels are in memory.
         """
         if workers is None:
-            workers = 0 if self._in_memory is not None else _threads()
-        if workers == 0:
-            for rows, prepare in jobs:
-                yield prepare(self._pixels(rows))
-            return
-        with ThreadPoolExecutor(workers) as pool:
-            results: deque[Future[T]] = deque()
-            try:
-                for rows, prepare in jobs:
-                    results.append(pool.submit(self._prepare, rows, prepare))
-                    if len(results) > workers:
-                        yield results.popleft().result()
-                while results:
-                    yield results.popleft().result()
-            finally:  # the caller may stop early
-                for result in results:
-                    result.cancel()
+            all_read = self._in_memory is not None and bool(self._in_memory.is_read.all())
+            workers = 0 if all_read else reading_threads()
+        calls = (partial(self._prepare, rows, prepare) for rows, prepare in jobs)
+        yield from results_ahead(calls, workers)
 
     def _prepare(self, rows: NDArray[np.int64], prepare: Callable[[Pixels], T]) -> T:
         return prepare(self._pixels(rows))
 
     def _pixels(self, rows: NDArray[np.int64]) -> Pixels:
         if self._in_memory is not None:
-            return self._in_memory[rows]
+            return self._in_memory.rows(rows, self._read)
         return np.stack([self._read(int(row)) for row in rows])
 
-    def _read(self, index: int) -> Pixels:
+    def _read(self, row: int) -> Pixels:
         try:
-            return _read_image(self.images, index, (self.height, self.width, self.channels))
+            return read_image(self.images, row, (self.height, self.width, self.channels))
         except UnreadableImageError as error:
-            raise UserError(f"{self.images.ids[index]} cannot be read: {error}") from error
+            raise UserError(f"{self.images.ids[row]} cannot be read: {error}") from error
 
 
 def _unchanged(pixels: Pixels) -> Pixels:
@@ -121,7 +136,10 @@ def read_pixels(
     progress: Progress | None = None,
     ranks: "Ranks | None" = None,
 ) -> PixelBatches:
-    """Decode every image once, to find the unreadable ones, and keep the pixels if they fit.
+    """Check that every image is readable, and keep the pixels if they fit.
+
+    Each image is decoded once for this, unless an earlier call with the same set has done it and
+    the files have not changed since.
 
     Args:
         images: the set.
@@ -134,88 +152,53 @@ def read_pixels(
         progress: reports progress per image.
         ranks: the processes that read the same set and share the work.
     """
-    memory = pixel_memory() if memory is None else memory
-    scan = _Scan(images, (height, width, channels), memory)
-    scan.run(progress or Silent(), ranks)
-    bad_rows = sorted(scan.problems)
-    if not bad_rows:
-        digest = _set_digest(images, scan.pixel_digests)
-        return PixelBatches(images, height, width, channels, (), digest, scan.pixels)
-    if not skip_bad:
-        problems = [f"{images.ids[row]} ({scan.problems[row]})" for row in bad_rows]
-        raise unreadable_images_error(images.name, problems)
-    good_rows = np.setdiff1d(np.arange(len(images)), bad_rows)
-    if not len(good_rows):
-        raise UserError(f"{images.name}: not one of its {len(images)} images can be read")
-    bad_ids = tuple(images.ids[row] for row in bad_rows)
-    if progress is not None:
-        progress.note(
-            f"left out {len(bad_ids)} unreadable images of {images.name}: {', '.join(bad_ids)}"
-        )
-    readable = images.select(good_rows)
-    digest = _set_digest(readable, scan.pixel_digests[good_rows])
-    pixels = None if scan.pixels is None else scan.pixels[good_rows]
-    return PixelBatches(readable, height, width, channels, bad_ids, digest, pixels)
+    size = (height, width, channels)
+    keep = fits_in_memory(len(images), size, memory)
+    stamp = source_stamp(images) if ranks is None or ranks.first else None
+    checked = known_check(images, size, stamp, ranks)
+    kept = None
+    if checked is None:
+        scan = Scan(images, size, keep=keep)
+        checked = scan.run(progress or Silent(), ranks)
+        save_checked_set(images, size, checked, stamp)
+        if scan.pixels is not None:
+            kept = KeptPixels(scan.pixels, np.ones(len(images), dtype=np.bool_))
+    elif keep:
+        pixels = np.empty((len(images), *size), dtype=np.uint8)
+        kept = KeptPixels(pixels, np.zeros(len(images), dtype=np.bool_))
+    readable = checked.readable(images, skip_bad=skip_bad, progress=progress)
+    if kept is not None and checked.problems:
+        good_rows = np.setdiff1d(np.arange(len(images)), list(checked.problems))
+        kept = KeptPixels(kept.pixels[good_rows], kept.is_read[good_rows])
+    bad_ids = checked.unreadable_ids(images)
+    return PixelBatches(readable, height, width, channels, bad_ids, checked.digest, kept)
 
 
-class _Scan:
-    """One pass over all images of a set.
+def known_check(
+    images: ImageSet, size: tuple[int, int, int], stamp: str | None, ranks: "Ranks | None" = None
+) -> CheckedSet | None:
+    """Return what an earlier check of a set has found, as the first rank knows it.
 
-    Attributes:
-        pixels: (images, height, width, channels), or None if they need too much memory.
-        problems: for each row whose image is unreadable, what is wrong with it.
+    Args:
+        images: the set.
+        size: height, width and channels to which the images are fitted.
+        stamp: the set's ``source_stamp`` now; only the first rank's counts.
+        ranks: the processes that read the same set.
     """
+    if ranks is None or ranks.world == 1:
+        return find_checked_set(images, size, stamp)
 
-    def __init__(self, images: ImageSet, size: tuple[int, int, int], memory: int) -> None:
-        self._images = images
-        self._size = size
-        shape = (len(images), *size)
-        self.pixels = np.empty(shape, dtype=np.uint8) if int(np.prod(shape)) <= memory else None
-        self.problems: dict[int, str] = {}
-        # Each row has the digest of an image's pixels, and at the end a 1 if it is unreadable.
-        # One array, so that ranks exchange it in one step.
-        self._findings = np.zeros((len(images), _DIGEST_BYTES + 1), dtype=np.uint8)
+    def question() -> tuple[str, list[tuple[int, str]]] | None:
+        checked = find_checked_set(images, size, stamp)
+        return None if checked is None else (checked.digest, list(checked.problems.items()))
 
-    @property
-    def pixel_digests(self) -> NDArray[np.uint8]:
-        """(images, 16) a digest of each image's pixels."""
-        return self._findings[:, :-1]
+    answer = ranks.ask_first(question)
+    return None if answer is None else CheckedSet(answer[0], dict(answer[1]))
 
-    def run(self, progress: Progress, ranks: "Ranks | None") -> None:
-        """Read all images; if the pixels are not kept, the ranks share the work."""
-        total = len(self._images)
-        # If the pixels are kept, each rank needs all of them.
-        shares_work = ranks is not None and self.pixels is None
-        rows = ranks.share(total) if ranks is not None and shares_work else range(total)
-        with progress.task("reading images", total, weight=0.0) as advance:
-            if len(rows) <= _IMAGES_PER_JOB:
-                self._read_rows(rows)
-                advance(total)
-            else:
-                jobs = [rows[i : i + _IMAGES_PER_JOB] for i in range(0, len(rows), _IMAGES_PER_JOB)]
-                with ThreadPoolExecutor(_threads()) as pool:
-                    for job, _ in zip(jobs, pool.map(self._read_rows, jobs), strict=True):
-                        advance(len(job) * total // len(rows))
-        if ranks is not None and shares_work:
-            self._findings = ranks.summed_array(self._findings)
-            for row in np.flatnonzero(self._findings[:, -1]).tolist():
-                self.problems.setdefault(row, "found by another process")
 
-    def _read_rows(self, rows: range) -> None:
-        for row in rows:
-            self._read(row)
-
-    def _read(self, row: int) -> None:
-        try:
-            pixels = _read_image(self._images, row, self._size)
-        except UnreadableImageError as error:
-            self.problems[row] = str(error)
-            self._findings[row, -1] = 1
-            return
-        digest = hashlib.blake2b(pixels.tobytes(), digest_size=_DIGEST_BYTES).digest()
-        self._findings[row, :-1] = np.frombuffer(digest, dtype=np.uint8)
-        if self.pixels is not None:
-            self.pixels[row] = pixels
+def fits_in_memory(images: int, size: tuple[int, int, int], memory: int | None = None) -> bool:
+    """Return whether the pixels of so many images may be kept; see ``read_pixels``."""
+    return images * math.prod(size) <= (pixel_memory() if memory is None else memory)
 
 
 def pixel_memory() -> int:
@@ -224,21 +207,3 @@ def pixel_memory() -> int:
     if not text.isdecimal():
         raise UserError(f"{MEMORY_VARIABLE}={text}: write a number of bytes")
     return int(text)
-
-
-def _set_digest(images: ImageSet, pixel_digests: NDArray[np.uint8]) -> str:
-    return hashlib.sha256(images.digest.encode() + pixel_digests.tobytes()).hexdigest()
-
-
-def _read_image(images: ImageSet, row: int, size: tuple[int, int, int]) -> Pixels:
-    return fit(images.read(images.ids[row]), *size)
-
-
-def _threads() -> int:
-    """Return the number of threads that read images."""
-    cores = os.cpu_count() or 2
-    processes = os.environ.get("LOCAL_WORLD_SIZE", "")
-    if processes.isdecimal():  # torchrun sets OMP_NUM_THREADS to 1 on any number of cores
-        return max(2, cores // int(processes))
-    omp_threads = os.environ.get("OMP_NUM_THREADS", "")  # smaller if processes share the cores
-    return max(2, int(omp_threads) if omp_threads.isdecimal() else cores)

@@ -8,6 +8,7 @@ continues from there.
 import os
 import shutil
 from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -15,7 +16,9 @@ from typing import Any, BinaryIO
 from filelock import FileLock, Timeout
 
 from unibct.errors import UserError
-from unibct.files import atomic_folder, read_json, require_absent, write_json
+from unibct.files import atomic_folder, read_json, require_absent, sync, write_json
+
+_SYNC_THREADS = 16  # they mostly wait for the disk, which writes several files at a time
 
 
 class ResumableFolder:
@@ -34,6 +37,7 @@ class ResumableFolder:
         self._fingerprint = fingerprint
         self._saved_sizes: dict[str, int] = {}
         self._growing_files: dict[str, BinaryIO] = {}
+        self._unsynced_files: list[Path] = []
         self._open_files = ExitStack()
         saved: Any = read_json(self._progress_file) if self._progress_file.is_file() else None
         if saved is not None and self._can_continue(saved):
@@ -58,10 +62,32 @@ class ResumableFolder:
         self._growing_files[name] = file
         return file
 
+    def add(self, name: str, content: bytes) -> None:
+        """Write a small file at once.
+
+        Args:
+            name: its path below ``data/``.
+            content: all of it.
+        """
+        path = self.data / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+        self._unsynced_files.append(path)
+
+    def sync(self) -> None:
+        """Flush the files that ``add`` has written, and the folders that name them."""
+        folders = {folder for path in self._unsynced_files for folder in path.parents}
+        inside = [f for f in folders if f.is_relative_to(self.data)]
+        with ThreadPoolExecutor(_SYNC_THREADS) as pool:
+            list(pool.map(sync, self._unsynced_files))
+            list(pool.map(sync, inside))
+        self._unsynced_files.clear()
+
     def save(self, done: int) -> None:
-        """Record that the files contain the first ``done`` items."""
+        """Record that the files contain the first ``done`` items, once they are on the disk."""
         if self._fingerprint is None:
             return
+        self.sync()
         for file in self._growing_files.values():
             file.flush()
             os.fsync(file.fileno())
@@ -109,6 +135,7 @@ def resumable_folder(
             folder = ResumableFolder(root, fingerprint, note)
             try:
                 yield folder
+                folder.sync()
             except UserError:
                 shutil.rmtree(root, ignore_errors=True)
                 raise

@@ -5,11 +5,14 @@ NCCL on GPUs and over gloo on CPUs.
 """
 
 import atexit
+import json
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
@@ -19,6 +22,8 @@ from unibct.distributed.device import local_rank
 from unibct.errors import UserError
 
 _TIMEOUT = timedelta(hours=2)  # the first rank may read a large file while the others wait
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -103,6 +108,46 @@ class Ranks:
             return list(numbers)
         tensor = torch.tensor(numbers, dtype=torch.int64, device=_communication_device())
         return cast(list[int], self.broadcast_from_first(tensor).tolist())
+
+    def broadcast_array(self, array: NDArray[Any]) -> NDArray[Any]:
+        """Return the first rank's NumPy array on every rank. The shapes must be the same."""
+        if self.world == 1:
+            return array
+        tensor = torch.from_numpy(array.copy()).to(_communication_device())
+        return self.broadcast_from_first(tensor).cpu().numpy()
+
+    def smallest_number(self, number: int) -> int:
+        """Return the smallest of all ranks' numbers."""
+        if self.world == 1:
+            return number
+        return -int(self.largest(torch.tensor(-number, device=_communication_device())))
+
+    def ask_first(self, question: Callable[[], T]) -> T:
+        """Ask a question on the first rank, and return its answer on every rank.
+
+        For questions about the disk: all ranks then take the same branch, even if they see
+        different files. If the question raises a ``UserError``, every rank raises it.
+
+        Args:
+            question: returns something that JSON can hold.
+        """
+        if self.world == 1:
+            return question()
+        reply: dict[str, Any] = {}
+        if self.first:
+            try:
+                reply = {"answer": question()}
+            except UserError as error:
+                reply = {"error": str(error)}
+        reply = json.loads(self._broadcast_text(json.dumps(reply)))
+        if "error" in reply:
+            raise UserError(reply["error"])
+        return reply["answer"]
+
+    def _broadcast_text(self, text: str) -> str:
+        data = np.frombuffer(text.encode(), dtype=np.uint8)
+        size = self.broadcast_numbers(len(data))[0]
+        return bytes(self.broadcast_array(np.resize(data, size))).decode()
 
     def summed_array(self, array: NDArray[Any]) -> NDArray[Any]:
         """Return the sum of a NumPy array over all ranks."""

@@ -55,7 +55,7 @@ def cached_embeddings(
             if ranks.first and not _is_usable(folder, plan):
                 shutil.rmtree(folder, ignore_errors=True)
             ranks.barrier()
-            if is_finished(folder, plan):
+            if ranks.ask_first(lambda: is_finished(folder, plan)):
                 return open_embeddings(folder, verify=False)
             if (pixels.height, pixels.width, pixels.channels) != model.input.size:
                 model_pixels = read_pixels(

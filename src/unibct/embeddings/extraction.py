@@ -6,10 +6,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unibct.data.augmentation import mirrored
+from unibct.data.checked_set import find_checked_set, source_stamp
 from unibct.data.image_set import ImageSet
-from unibct.data.loader import PixelBatches, read_pixels
+from unibct.data.loader import PixelBatches, fits_in_memory, read_pixels
 from unibct.distributed.ranks import ALONE, Ranks
 from unibct.embeddings.folder import Embeddings, open_embeddings
+from unibct.embeddings.network_pass import EMBEDDING_WEIGHT, NETWORK_BATCH, finite_embeddings
+from unibct.embeddings.single_pass import SinglePass, has_begun
 from unibct.embeddings.store_plan import (
     StorePlan,
     is_finished,
@@ -21,13 +24,9 @@ from unibct.embeddings.store_plan import (
     write_shard_note,
 )
 from unibct.embeddings.writing import write_description, write_shard
-from unibct.errors import UserError
 from unibct.files import sweep
 from unibct.models.model import Model
 from unibct.progress import Advance, Progress, Silent
-
-_BATCH = 256
-_STEP_SHARE = 1 / 3  # of the time of a training step: forward only
 
 
 def embed_images(
@@ -48,7 +47,7 @@ def embed_pixel_batches(
 ) -> Embeddings:
     """Embed images whose pixels are read already; with ``flip``, embed their mirror images."""
     images = pixels.images
-    with (progress or Silent()).task(label, len(images), weight=_STEP_SHARE) as advance:
+    with (progress or Silent()).task(label, len(images), weight=EMBEDDING_WEIGHT) as advance:
         vectors = _vectors(model, pixels, range(len(images)), flip=flip, advance=advance)
     return Embeddings(vectors, images.ids, images.labels, images.class_names, model.fingerprint)
 
@@ -64,7 +63,7 @@ def embed_images_to_store(
     ranks: Ranks = ALONE,
     progress: Progress | None = None,
 ) -> Embeddings:
-    """Embed every image of a set into a folder, shard by shard.
+    """Embed every image of a set into a folder, shard by shard. Each image is decoded once.
 
     A run that was killed continues where it stopped when it is started again, even with another
     number of processes. No process holds more than one shard in memory.
@@ -82,10 +81,35 @@ def embed_images_to_store(
     Returns:
         The opened folder, with the rows of all ranks.
     """
-    size = model.input.size
+    folder, size = Path(folder), model.input.size
+    if ranks.ask_first(lambda: _takes_single_pass(images, size, folder)):
+        single_pass = SinglePass(
+            model,
+            images,
+            folder,
+            dtype=dtype,
+            shard_rows=shard_rows,
+            ranks=ranks,
+            progress=progress,
+        )
+        return single_pass.run(skip_bad=skip_bad)
     pixels = read_pixels(images, *size, skip_bad=skip_bad, progress=progress, ranks=ranks)
     plan = plan_store(model, pixels, dtype=dtype, shard_rows=shard_rows)
-    return embed_to_store(model, pixels, Path(folder), plan, ranks=ranks, progress=progress)
+    return embed_to_store(model, pixels, folder, plan, ranks=ranks, progress=progress)
+
+
+def _takes_single_pass(images: ImageSet, size: tuple[int, int, int], folder: Path) -> bool:
+    """Return whether the images are to be checked while they are embedded, see ``SinglePass``.
+
+    Not if they are kept in memory after a check, if an earlier check is still valid, or if the
+    folder holds a store that was made after one.
+    """
+    if has_begun(folder):
+        return True
+    if (folder.is_dir() and any(folder.iterdir())) or fits_in_memory(len(images), size):
+        return False
+    stamp = source_stamp(images)
+    return stamp is not None and find_checked_set(images, size, stamp) is None
 
 
 def embed_to_store(
@@ -114,9 +138,9 @@ def embed_to_store(
     Returns:
         The opened folder, with the rows of all ranks.
     """
-    if is_finished(folder, plan):
+    if ranks.ask_first(lambda: is_finished(folder, plan)):
         return open_embeddings(folder)
-    require_new_or_unfinished(folder, plan)
+    ranks.ask_first(lambda: require_new_or_unfinished(folder, plan))
     _embed_own_shards(model, pixels, folder, plan, ranks=ranks, label=label, progress=progress)
     ranks.barrier()
     if ranks.first:
@@ -147,7 +171,7 @@ def raw_embeddings(
     rows = range(len(pixels.images)) if rows is None else rows
     vectors = np.empty((len(rows), model.dim), dtype=np.float32)
     done = 0
-    for batch in pixels.batches(np.arange(rows.start, rows.stop), _BATCH):
+    for batch in pixels.batches(np.arange(rows.start, rows.stop), NETWORK_BATCH):
         vectors[done : done + len(batch)] = model.raw_embeddings(batch, flip_test=flip_test)
         done += len(batch)
         advance(len(batch))
@@ -160,13 +184,10 @@ def _vectors(
     """Return (rows, dim) embeddings; an error names the first image with NaN or infinity."""
     vectors = np.empty((len(rows), model.dim), dtype=np.float32)
     done = 0
-    for batch in pixels.batches(np.arange(rows.start, rows.stop), _BATCH):
-        batch_vectors = model.embed_pixels(mirrored(batch) if flip else batch)
-        finite = np.isfinite(batch_vectors).all(axis=1)
-        if not finite.all():
-            bad_id = pixels.images.ids[rows.start + done + int(finite.argmin())]
-            raise UserError(f"the model gives no finite embedding for {bad_id}")
-        vectors[done : done + len(batch)] = batch_vectors
+    for batch in pixels.batches(np.arange(rows.start, rows.stop), NETWORK_BATCH):
+        ids = pixels.images.ids[rows.start + done : rows.start + done + len(batch)]
+        view = mirrored(batch) if flip else batch
+        vectors[done : done + len(batch)] = finite_embeddings(model, view, ids)
         done += len(batch)
         advance(len(batch))
     return vectors
@@ -192,7 +213,7 @@ def _embed_own_shards(
     }
     total = sum(map(len, own_shards.values()))
     done = total - sum(map(len, remaining_shards.values()))
-    with (progress or Silent()).task(label, total, done=done, weight=_STEP_SHARE) as advance:
+    with (progress or Silent()).task(label, total, done=done, weight=EMBEDDING_WEIGHT) as advance:
         for number, rows in remaining_shards.items():
             part = slice(rows.start, rows.stop)
             vectors = _vectors(model, pixels, rows, flip=plan.flip, advance=advance)

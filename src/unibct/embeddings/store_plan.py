@@ -26,7 +26,7 @@ from unibct.models.model import Model
 
 _FEWEST_SHARD_ROWS = 1024
 _FILES_OF_A_STORE = re.compile(
-    r"(vectors|labels|ids|shard)-\d{6}\.(npy|txt|json)|classes\.txt|\..*\.tmp"
+    r"(vectors|labels|ids|shard|checked)-\d{6}\.(npy|txt|json)|classes\.txt|\..*\.tmp"
 )
 
 
@@ -88,10 +88,13 @@ def plan_store(
             number of processes can divide them.
     """
     images = len(pixels.images)
-    default_rows = min(SHARD_ROWS, max(_FEWEST_SHARD_ROWS, -(-images // 64)))
-    return StorePlan(
-        model.fingerprint, pixels.digest, images, flip, dtype, shard_rows or default_rows
-    )
+    rows = shard_rows or default_shard_rows(images)
+    return StorePlan(model.fingerprint, pixels.digest, images, flip, dtype, rows)
+
+
+def default_shard_rows(images: int) -> int:
+    """Return the rows in a file of a store with so many images, see ``plan_store``."""
+    return min(SHARD_ROWS, max(_FEWEST_SHARD_ROWS, -(-images // 64)))
 
 
 def is_finished(folder: Path, plan: StorePlan) -> bool:
@@ -101,15 +104,20 @@ def is_finished(folder: Path, plan: StorePlan) -> bool:
 
 def require_new_or_unfinished(folder: Path, plan: StorePlan) -> None:
     """Raise an error if a folder holds anything but an unfinished store of this plan."""
-    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
-    if not all(_FILES_OF_A_STORE.fullmatch(name) for name in names):
-        require_absent(folder)
+    require_files_of_a_store(folder)
     for path in folder.glob("shard-*.json"):
         if _read_note(path)[0] != plan.key:
             raise UserError(
                 f"{folder} holds unfinished embeddings by another model or of other images; "
                 "choose another --out or remove it"
             )
+
+
+def require_files_of_a_store(folder: Path) -> None:
+    """Raise an error if a folder holds anything but files of an unfinished store."""
+    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+    if not all(_FILES_OF_A_STORE.fullmatch(name) for name in names):
+        require_absent(folder)
 
 
 def shard_is_done(folder: Path, number: int, plan: StorePlan) -> bool:

@@ -214,10 +214,15 @@ def write_shard(
         raise UserError(f"the embedding of {ids[int(finite.argmin())]} is not finite as {dtype}")
     names = (vectors_file(number), labels_file(number), ids_file(number))
     for name, array in ((names[0], stored), (names[1], labels.astype(np.int64, copy=False))):
-        with atomic_file(folder / name) as temporary, temporary.open("wb") as file:
-            np.save(file, array, allow_pickle=False)
+        write_array(folder / name, array)
     _write_bytes(folder / names[2], _encoded_lines(ids, "image id"))
     return Shard(first, len(stored), {name: file_digest(folder / name) for name in names})
+
+
+def write_array(path: Path, array: NDArray[Any]) -> None:
+    """Write a ``.npy`` file."""
+    with atomic_file(path) as temporary, temporary.open("wb") as file:
+        np.save(file, array, allow_pickle=False)
 
 
 def _write_shards(

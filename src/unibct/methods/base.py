@@ -24,7 +24,8 @@ class OldKnowledge:
         labels: (images,) the classes of the new training set, 0…C-1.
         class_names: the identities of those classes, see ``ImageSet.class_identities``.
         old_class_names: the identities of the classes that the old model was trained on.
-        old_class_weights: (old classes, dim) the rows of the old classifier, if they are known.
+        old_class_weights: (old classes, dim) the rows of the old classifier, if they are known
+            and the method needs them.
         flipped: (images, dim) the old model's embeddings of the mirrored images, if training
             mirrors images.
         ranks: the ranks that share the classes.

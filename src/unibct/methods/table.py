@@ -26,6 +26,7 @@ class MethodEntry:
         options: keyword arguments of the class.
         needs_old_model: whether there must be an old model.
         needs_old_embeddings: whether the old model must embed the new training set.
+        needs_old_classifier: whether the method uses the old model's class weights.
         has_warmup: whether the method starts only after the recipe's warm-up.
         check_classes: raises an error for old and new class names that the method cannot handle.
     """
@@ -35,6 +36,7 @@ class MethodEntry:
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     needs_old_model: bool = True
     needs_old_embeddings: bool = True
+    needs_old_classifier: bool = False
     has_warmup: bool = True
     check_classes: Callable[[Sequence[str], Sequence[str]], None] = allow_any_classes
 
@@ -58,6 +60,7 @@ METHODS: dict[str, MethodEntry] = {
         "bct:Bct",
         "ArcFace on the old classifier, if it knows all new classes",
         needs_old_embeddings=False,
+        needs_old_classifier=True,
         check_classes=require_known_classes,
     ),
     "unibct-centroid": MethodEntry(

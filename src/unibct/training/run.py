@@ -1,6 +1,7 @@
 """One training run from the first check to the finished model."""
 
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -8,7 +9,7 @@ import torch
 from unibct.data.image_set import ImageSet
 from unibct.data.loader import pixel_memory, read_pixels
 from unibct.distributed.device import pick_device
-from unibct.distributed.ranks import current_ranks
+from unibct.distributed.ranks import Ranks, current_ranks
 from unibct.errors import UserError
 from unibct.models.architectures.table import build_network, find_architecture
 from unibct.models.folder import load_model, save_model
@@ -16,15 +17,17 @@ from unibct.models.model import Model
 from unibct.training.checkpoints import Checkpoint, find_checkpoint, read_checkpoint
 from unibct.training.class_weights import copy_known_classes
 from unibct.training.context import RunContext
+from unibct.training.lock import run_lock
 from unibct.training.loop import TrainingLoop
 from unibct.training.options import TrainOptions
-from unibct.training.plan import plan_run, require_same_run, unknown_identities
+from unibct.training.plan import Run, plan_run, require_same_run, unknown_identities
 from unibct.training.processes import require_enough_for_all, require_started_alike
 from unibct.training.recipe import Recipe
 from unibct.training.run_folder import (
     EarlierRun,
     find_earlier_run,
     remove_failed_run,
+    remove_unfinished_files,
     remove_working_files,
 )
 from unibct.training.shared_warmup import restore_shared_warmup
@@ -35,9 +38,22 @@ from unibct.training.training_set_embeddings import make_method
 
 def run_training(images: ImageSet, recipe: Recipe, out: Path, options: TrainOptions) -> Model:
     """Train a model and write its folder; see ``train``."""
-    context, earlier = _prepare(images, recipe, out, options)
-    if earlier.finished:
-        return _load_finished(context, options)
+    request = _check(images, recipe, options)
+    earlier = find_earlier_run(out, resume=options.resume, ranks=request.ranks)
+    # A finished model is only read.
+    with nullcontext() if earlier.finished else run_lock(out, request.ranks):
+        # Another run may have worked here until the lock was free.
+        earlier = find_earlier_run(out, resume=options.resume, ranks=request.ranks)
+        context = _read_images(request, out, options)
+        if earlier.finished:
+            return _load_finished(context, options)
+        remove_unfinished_files(out, context.ranks)
+        return _run(context, earlier, options)
+
+
+def _run(context: RunContext, earlier: EarlierRun, options: TrainOptions) -> Model:
+    """Train to the end, from the start or from an earlier run's checkpoint."""
+    out = context.out
     checkpoint = _read_own_checkpoint(context, earlier)
     context.ranks.barrier()  # no rank writes before all have checked the folder
     try:
@@ -52,10 +68,25 @@ def run_training(images: ImageSet, recipe: Recipe, out: Path, options: TrainOpti
     return load_model(out, device=context.device, with_classifier=context.ranks.first)
 
 
-def _prepare(
-    images: ImageSet, recipe: Recipe, out: Path, options: TrainOptions
-) -> tuple[RunContext, EarlierRun]:
-    """Check everything and read the images, before anything is written."""
+@dataclass(frozen=True)
+class _Request:
+    """What was asked for, checked as far as it can be before any image is read.
+
+    Attributes:
+        run: the plan of the run; images that turn out to be unreadable change it.
+        recipe: as the caller gave it.
+        device: where to train.
+        ranks: the processes that share the run.
+    """
+
+    run: Run
+    recipe: Recipe
+    device: torch.device
+    ranks: Ranks
+
+
+def _check(images: ImageSet, recipe: Recipe, options: TrainOptions) -> _Request:
+    """Refuse what cannot work, before anything is read or written."""
     ranks = current_ranks()
     run = plan_run(images, recipe, old=options.old, method=options.method)
     require_enough_for_all(run, ranks)
@@ -65,20 +96,27 @@ def _prepare(
     if ranks.world > 1:
         shared = (options.resume, options.skip_bad, options.checkpoint_every, pixel_memory())
         require_started_alike(ranks, repr((run.digest, *shared)), device)
-    earlier = find_earlier_run(out, resume=options.resume, ranks=ranks)
-    size = find_architecture(run.recipe.architecture).input.size
+    return _Request(run, recipe, device, ranks)
+
+
+def _read_images(request: _Request, out: Path, options: TrainOptions) -> RunContext:
+    """Read the images; some may be left out, so plan and check again."""
+    ranks = request.ranks
     pixels = read_pixels(
-        images, *size, skip_bad=options.skip_bad, progress=options.progress, ranks=ranks
+        request.run.images,
+        *find_architecture(request.run.recipe.architecture).input.size,
+        skip_bad=options.skip_bad,
+        progress=options.progress,
+        ranks=ranks,
     )
-    # Unreadable images may have been left out, so plan and check again.
-    run = plan_run(pixels.images, recipe, old=options.old, method=options.method)
+    run = plan_run(pixels.images, request.recipe, old=options.old, method=options.method)
     require_enough_for_all(run, ranks)
-    return RunContext(run, pixels, device, ranks, out, options.cache), earlier
+    return RunContext(run, pixels, request.device, ranks, out, options.cache)
 
 
 def _load_finished(context: RunContext, options: TrainOptions) -> Model:
     """Load the model of an earlier run that has finished, and report its work as done."""
-    model = load_model(context.out, device=context.device)
+    model = load_model(context.out, device=context.device, with_classifier=context.ranks.first)
     require_same_run(model.training, context.description, context.out)
     remove_working_files(context.out, context.ranks)
     options.progress.note(f"{context.out}: already trained")

@@ -1,19 +1,25 @@
 """The folder of a run: what an earlier run left there, and what goes when the model is finished."""
 
 import shutil
+from contextlib import suppress
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 
 from unibct.distributed.ranks import Ranks
 from unibct.files import remove_temporaries, require_absent
 from unibct.models.folder import CLASSIFIER_FILE, DESCRIPTION_FILE, WEIGHTS_FILE
 from unibct.training.checkpoints import find_checkpoint, remove_checkpoints
+from unibct.training.lock import LOCK_FILE, OWNER_FILE, remove_lock_files
 from unibct.training.metrics import METRICS_FILE
 from unibct.training.training_set_embeddings import NEW_EMBEDDINGS, OLD_EMBEDDINGS
 
 _MODEL_FILES = (METRICS_FILE, WEIGHTS_FILE, CLASSIFIER_FILE, DESCRIPTION_FILE)
-# What a run that was stopped in its first epoch may leave besides parts of a checkpoint.
-_LEFTOVERS = (OLD_EMBEDDINGS, NEW_EMBEDDINGS, "logs")
+# What a run that was stopped in its first epoch may leave.
+_LEFTOVERS = (
+    *(OLD_EMBEDDINGS, NEW_EMBEDDINGS, "logs", LOCK_FILE, OWNER_FILE, ".checkpoint-*"),
+    *(f".{name}.*.tmp" for name in (*_MODEL_FILES, OWNER_FILE)),
+)
 
 
 @dataclass(frozen=True)
@@ -33,15 +39,20 @@ def find_earlier_run(out: Path, *, resume: bool, ranks: Ranks) -> EarlierRun:
     """Look for an earlier run in ``out``, the same on every rank.
 
     A folder that holds anything else is refused, and so is an earlier run unless ``resume``.
+    Nothing is changed.
     """
-    if resume and ranks.first:
-        remove_temporaries(out, _MODEL_FILES)
-    if resume and ranks.broadcast_numbers((out / DESCRIPTION_FILE).is_file())[0]:
+    if resume and ranks.ask_first((out / DESCRIPTION_FILE).is_file):
         return EarlierRun(finished=True)
     checkpoint = find_checkpoint(out, ranks) if resume else None
     if checkpoint is None:
-        _require_only_leftovers(out)
+        ranks.ask_first(lambda: _require_only_leftovers(out))
     return EarlierRun(checkpoint=checkpoint)
+
+
+def remove_unfinished_files(out: Path, ranks: Ranks) -> None:
+    """Remove the temporary files that a killed process left."""
+    if ranks.first:
+        remove_temporaries(out, _MODEL_FILES)
 
 
 def remove_working_files(out: Path, ranks: Ranks) -> None:
@@ -50,16 +61,29 @@ def remove_working_files(out: Path, ranks: Ranks) -> None:
         remove_checkpoints(out)
         for name in (OLD_EMBEDDINGS, NEW_EMBEDDINGS):
             shutil.rmtree(out / name, ignore_errors=True)
+        with suppress(OSError):  # a folder that may only be read
+            remove_lock_files(out)
 
 
 def remove_failed_run(out: Path, ranks: Ranks) -> None:
-    """Remove the folder of a run that failed before its first checkpoint."""
-    if ranks.first and find_checkpoint(out) is None:
-        shutil.rmtree(out, ignore_errors=True)
+    """Remove what a run has written that failed before its first checkpoint.
+
+    Old embeddings stay: they may have taken hours, and the next run in this folder uses them.
+    """
+    if not ranks.first or find_checkpoint(out) is not None:
+        return
+    remove_checkpoints(out)
+    remove_temporaries(out, _MODEL_FILES)
+    for name in _MODEL_FILES:
+        (out / name).unlink(missing_ok=True)
+    for name in (NEW_EMBEDDINGS, "logs"):
+        shutil.rmtree(out / name, ignore_errors=True)
+    if not any((out / OLD_EMBEDDINGS).glob("*/vectors-*")):
+        shutil.rmtree(out / OLD_EMBEDDINGS, ignore_errors=True)
 
 
 def _require_only_leftovers(out: Path) -> None:
     names = [path.name for path in out.iterdir()] if out.is_dir() else []
-    foreign = [n for n in names if n not in _LEFTOVERS and not n.startswith(".checkpoint-")]
+    foreign = [n for n in names if not any(fnmatch(n, pattern) for pattern in _LEFTOVERS)]
     if out.is_file() or foreign:
         require_absent(out)

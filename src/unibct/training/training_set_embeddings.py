@@ -38,7 +38,7 @@ def make_method(context: RunContext, old: Model, progress: Progress) -> Method:
         labels=context.labels,
         class_names=context.class_identities,
         old_class_names=old.class_identities,
-        old_class_weights=old.class_weights,
+        old_class_weights=old.class_weights if entry.needs_old_classifier else None,
         flipped=flipped,
         ranks=context.ranks,
     )

@@ -1,6 +1,5 @@
 """The scores of a list of template pairs."""
 
-import os
 from collections.abc import Generator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any, TypeAlias
@@ -9,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unibct.arrays import Ints, checked_embeddings, checked_labels, require_same_dim, to_numpy
+from unibct.distributed.cpus import usable_cpus
 from unibct.errors import UserError
 
 Rows: TypeAlias = NDArray[np.integer[Any]]
@@ -45,7 +45,7 @@ def pair_scores(first: Any, second: Any, first_rows: Any, second_rows: Any) -> F
         raise UserError(
             f"first_rows has {len(first_rows)} entries but second_rows has {len(second_rows)}"
         )
-    with ThreadPoolExecutor(os.cpu_count()) as threads:
+    with ThreadPoolExecutor(usable_cpus()) as threads:
         return _scores(first, second, first_rows, second_rows, threads)
 
 

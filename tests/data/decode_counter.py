@@ -1,0 +1,20 @@
+"""Counts the images that are decoded."""
+
+from unibct.data import encoded_images
+
+
+class DecodeCounter:
+    """Counts the encoded images that sets decode; ``taken`` returns the count and starts anew."""
+
+    def __init__(self, monkeypatch):
+        self.count, real = 0, encoded_images.decode
+
+        def counted(data):
+            self.count += 1
+            return real(data)
+
+        monkeypatch.setattr(encoded_images, "decode", counted)
+
+    def taken(self):
+        count, self.count = self.count, 0
+        return count
