@@ -16,10 +16,10 @@ def evaluation():
 
 def test_every_table_shows_its_numbers(evaluation):
     thresholds, flips, clients, curves = decision_tables(evaluation)
-    assert [row[0].text for row in thresholds.rows] == ["1e-2", "1e-3", "1e-4"]
+    assert [row[0].text for row in thresholds.rows] == ["FAR 1e-2", "FAR 1e-3", "FAR 1e-4"]
     at = evaluation.at_old_threshold[0]
     assert thresholds.rows[0][3].text == f"{100 * at.cross.tar:.2f} / {100 * at.cross.far:.4f}"
-    assert flips.rows[0][0].text == f"{100 * evaluation.flips.nfr.mean:.2f}"
+    assert flips.rows[0][1].text == f"{100 * evaluation.flips.nfr.mean:.2f}"
     assert clients.note.endswith(f"Verdict: {evaluation.old_clients_verdict}.")
     assert clients.rows[1][0].text == "top-1"
     curve = evaluation.backfill_curves["random"]

@@ -2,6 +2,7 @@
 
 from unibct.evaluation.backfill_curve import BackfillCurve
 from unibct.evaluation.criterion import Estimate
+from unibct.evaluation.directions import CROSS, OLD_SELF
 from unibct.evaluation.old_threshold import Accepted, AtOldThreshold
 from unibct.evaluation.resolution import rate_name
 from unibct.evaluation.upgrade import Evaluation, SearchEvaluation, UpgradeEvaluation
@@ -42,7 +43,7 @@ def threshold_table(rows: tuple[AtOldThreshold, ...]) -> PlainTable:
         else "The old thresholds can stay."
     )
     heads = (
-        "FAR",
+        "set for",
         "old threshold",
         "old: TAR / FAR, %",
         "new queries: TAR / FAR, %",
@@ -56,7 +57,7 @@ def threshold_table(rows: tuple[AtOldThreshold, ...]) -> PlainTable:
         heads,
         tuple(
             (
-                Cell(rate_name(row.far)),
+                Cell(f"FAR {rate_name(row.far)}"),
                 _threshold_cell(row.threshold, row.interval),
                 _accepted_cell(row.old),
                 _accepted_cell(row.cross),
@@ -78,11 +79,12 @@ def flip_table(evaluation: SearchEvaluation) -> PlainTable:
         "Relative: 1 if the errors now are independent of the old ones, 0 if no old hit is lost."
     )
     row = (
+        Cell(f"{CROSS} after {OLD_SELF}"),
         percent_cell(flips.nfr),
         percent_cell(flips.pfr),
         Cell(f"{relative.mean:.2f}", f"{relative.low:.2f} to {relative.high:.2f}"),
     )
-    heads = ("negative flips, %", "positive flips, %", "relative negative flips")
+    heads = ("tests", "negative flips, %", "positive flips, %", "relative negative flips")
     return PlainTable("Flips at top-1", note, heads, (row,))
 
 
