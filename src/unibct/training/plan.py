@@ -143,7 +143,7 @@ def _check_classes(entry: MethodEntry, old: Model, images: ImageSet) -> None:
         unknown = unknown_identities(old, images)
         if unknown is None:
             raise
-        raise UserError(f"{error}. {unknown[0].upper()}{unknown[1:]}") from error
+        raise UserError(f"{error}; {unknown}") from error
 
 
 def require_epochs_left(method: str, recipe: Recipe) -> None:
