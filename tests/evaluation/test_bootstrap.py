@@ -129,3 +129,17 @@ def test_sampled_tpir_equals_a_naive_resample():
             unmated = np.repeat(search.unmated, counts[search.unmated_classes])
             drawn = OpenSearch(search.mate[mated], search.other[mated], unmated)
             assert value == pytest.approx(drawn.tpir(fpir))
+
+
+def test_sampled_tpir_refuses_ties():
+    """A mate that scores exactly as high as the threshold, or as another subject, is no hit."""
+    search = OpenSearch(
+        mate=np.array([0.5, 0.7, 0.7]),
+        other=np.array([0.1, 0.7, 0.6]),
+        unmated=np.array([0.5, 0.2]),
+        mate_classes=np.array([0, 1, 2]),
+        unmated_classes=np.array([0, 1]),
+    )
+    draws = np.array([[1, 1, 1], [2, 1, 1]])
+    assert sampled_tpir([search], draws, 0.5).tolist() == pytest.approx([1 / 3, 1 / 4])
+    assert sampled_tpir([search], draws, 1.0).tolist() == pytest.approx([2 / 3, 3 / 4])
