@@ -114,7 +114,8 @@ def evaluate_command(
 
     A .bin pair set is tested by 10-fold accuracy instead, and a folder with the meta files of
     IJB-B or IJB-C by that protocol. For IJB, --query and --gallery may also be what `unibct embed
-    --protocol ijbc` wrote, or .npy files of the same.
+    --protocol ijbc` wrote, or .npy files with a row for each row of the meta files: the sum of the
+    embeddings of the aligned face and of its mirror image, not normalised.
     """
     from unibct.evaluation.protocols.request import EvaluationRequest, PoolingRules, SearchRules
     from unibct.evaluation.protocols.table import evaluate_data

@@ -172,7 +172,13 @@ def adapt_command(
     print(f"{out}: {kind} map of {new}, fingerprint {adapted.fingerprint}")
 
 
-@app.command("embed", epilog=examples("unibct embed models/new DATA --out emb/new"))
+@app.command(
+    "embed",
+    epilog=examples(
+        "unibct embed models/new DATA --out emb/new",
+        "unibct embed models/new ijbc/ --protocol ijbc --out emb/new-ijbc",
+    ),
+)
 def embed_command(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="folder of the model")],
     data: DataArgument,

@@ -80,7 +80,7 @@ class Evaluation:
 
 _NEAREST_NOTE = (
     "the TARs of the tests are at the ROC corner nearest to the rate, as the field's scripts "
-    "report them; the difference and the verdict use the strict threshold"
+    "report them; all else, the verdict too, uses the strict threshold"
 )
 
 
