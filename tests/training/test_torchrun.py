@@ -89,7 +89,9 @@ def test_processes_that_read_differently_neither_hang_nor_train(memory, photo_fo
     (tmp_path / "odd.py").write_text(code)
     line = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     line.append(str(tmp_path / "odd.py"))
+    # A cache of its own: a set that was checked before is not scanned again.
     environment = os.environ | {"UNIBCT_PIXEL_MEMORY": memory, "OMP_NUM_THREADS": "1"}
+    environment["UNIBCT_CACHE"] = str(tmp_path / "cache")
     found = subprocess.run(
         line, capture_output=True, text=True, check=False, timeout=120, env=environment
     )
