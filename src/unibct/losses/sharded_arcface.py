@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from unibct.distributed.class_shards import ClassPart
-from unibct.losses.arcface import arcface, widened_cosine
+from unibct.losses.arcface import arcface_of_cosines, widened_cosine
 from unibct.losses.unit_rows import unit_rows
 
 
@@ -23,6 +23,7 @@ def sharded_arcface(
     *,
     scale: float = 64.0,
     margin: float = 0.5,
+    unit_length: bool = False,
 ) -> Tensor:
     """Compute ``arcface`` of all ranks' embeddings over the classes in use.
 
@@ -33,15 +34,19 @@ def sharded_arcface(
         part: the classes that ``rows`` belong to.
         scale: s.
         margin: m, in radians.
+        unit_length: whether ``unit_rows`` has been applied to ``rows`` already. For frozen class
+            vectors this saves a pass over all of them in every step.
 
     Returns:
         The mean over the whole batch, the same on each rank.
     """
+    rows = rows if unit_length else unit_rows(rows)
     if part.whole:
-        return arcface(embeddings, rows, labels, scale=scale, margin=margin)
+        cosine = F.linear(unit_rows(embeddings), rows)
+        return arcface_of_cosines(cosine, labels, scale=scale, margin=margin)
     all_embeddings = part.ranks.gathered_rows(unit_rows(embeddings))
     columns = part.columns(part.ranks.gathered(labels))
-    cosine = F.linear(all_embeddings, unit_rows(rows))
+    cosine = F.linear(all_embeddings, rows)
     # Every image has a target column, but only where its class is this rank's does it count: to
     # select those images would make the host wait for the device.
     is_own, targets = columns >= 0, columns.clamp_min(0)[:, None]

@@ -160,13 +160,21 @@ class Batch:
             return self.ranks.gathered(self.rows).cpu()
         return self.whole_batch
 
-    def arcface(self, embeddings: Tensor, class_vectors: Tensor, settings: Settings) -> Tensor:
+    def arcface(
+        self,
+        embeddings: Tensor,
+        class_vectors: Tensor,
+        settings: Settings,
+        *,
+        unit_length: bool = False,
+    ) -> Tensor:
         """Return ArcFace of this batch's labels.
 
         Args:
             embeddings: (batch, dim) new or old embeddings of the batch's images.
             class_vectors: (classes in use, dim), see ``in_use``.
             settings: scale and margin.
+            unit_length: whether the class vectors have length 1, see ``sharded_arcface``.
         """
         part = self.part or ClassPart(len(class_vectors))
         return sharded_arcface(
@@ -176,6 +184,7 @@ class Batch:
             part,
             scale=settings.scale,
             margin=settings.margin,
+            unit_length=unit_length,
         )
 
     def in_use(self, class_vectors: Tensor) -> Tensor:
