@@ -5,9 +5,11 @@
 About a minute on two cores. The methods take turns on the same batch of the embedded images. The
 table shows the median time of a step and its ratio to a plain step. Below it is the ratio of two
 epochs: one of `unibct` that begins with a refresh (embed every image, compute every prototype),
-and a plain one. Goal: a step of `unibct` costs at most 1.05 plain steps.
+and a plain one. Goal: a step of `unibct` and of `unibct-plus` costs at most 1.05 plain steps. The
+last line gives the machine's load: with other work beside it, the ratios say little.
 """
 
+import os
 import statistics
 import time
 from dataclasses import dataclass
@@ -19,8 +21,10 @@ from torch import Tensor, nn
 from unibct.data.image_set import ImageSet
 from unibct.data.loader import PixelBatches, read_pixels
 from unibct.data.readers.table import open_images
+from unibct.distributed.class_shards import ClassPart
+from unibct.distributed.cpus import usable_cpus
 from unibct.embeddings.extraction import embed_pixel_batches
-from unibct.losses.arcface import arcface
+from unibct.losses.sharded_arcface import sharded_arcface
 from unibct.methods.base import Batch, Method, OldKnowledge, Settings
 from unibct.methods.table import METHODS
 from unibct.models.architectures.table import build_network, find_architecture
@@ -103,10 +107,11 @@ def make_setup() -> Setup:
 def step(setup: Setup, name: str) -> None:
     """Run one training step of a method."""
     batch = Batch(setup.model.network(setup.inputs), setup.labels, setup.rows, setup.class_weights)
-    loss = arcface(
+    loss = sharded_arcface(
         setup.methods[name].classified(batch),
         setup.class_weights,
         setup.labels,
+        ClassPart(len(setup.class_weights)),
         scale=setup.recipe.scale,
         margin=setup.recipe.margin,
     )
@@ -141,6 +146,10 @@ def print_epoch(setup: Setup, unibct_step: float, plain_step: float) -> None:
     print(
         f"an epoch of {steps} steps with a refresh ({embedding:.1f} s of embedding, "
         f"{refresh - embedding:.2f} s of refinement): {epoch / (steps * plain_step):.3f} plain ones"
+    )
+    print(
+        f"load {os.getloadavg()[0]:.1f} on {usable_cpus()} CPUs, of which "
+        f"{torch.get_num_threads()} threads are this measurement's"
     )
 
 

@@ -12,6 +12,7 @@ OF_THE_WHOLE = {"test_imports", "test_layout", "test_readme", "test_wheel"}
 # Tests of a room rather than of one of its modules.
 OF_A_ROOM = {
     "distributed/test_several_processes",
+    "training/test_host_waits",
     "training/test_torchrun",
     "report/pages/test_in_browser",
     "report/pages/test_new_metric",

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from unibct.distributed.device import local_rank, pick_device
+from unibct.distributed.device import local_rank, pick_device, pinned, to_device
 from unibct.errors import UserError
 
 
@@ -28,3 +28,12 @@ def test_the_number_of_a_process_comes_from_its_launcher(monkeypatch):
     assert local_rank() == 0
     monkeypatch.setenv("LOCAL_RANK", "3")
     assert local_rank() == 3
+
+
+def test_a_tensor_is_copied_without_waiting_or_stays_where_it_is():
+    tensor, cpu = torch.arange(3), torch.device("cpu")
+    assert to_device(tensor, cpu) is tensor
+    assert pinned(tensor, cpu) is tensor
+    moved = to_device(tensor, torch.device("meta"))
+    assert moved.device.type == "meta"
+    assert to_device(moved, torch.device("meta")) is moved

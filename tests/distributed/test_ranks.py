@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.distributed.thread_ranks import run_ranks
 from unibct.distributed.ranks import ALONE, Ranks, current_ranks, share_of
 from unibct.errors import UserError
 
@@ -47,3 +48,22 @@ def test_a_world_without_a_launcher_is_explained(monkeypatch):
     monkeypatch.delenv("MASTER_ADDR", raising=False)
     with pytest.raises(UserError, match="start with `torchrun"):
         current_ranks()
+
+
+def test_every_rank_has_the_first_one_s_answer_or_its_error():
+    def ask(ranks):
+        return ranks.ask_first(lambda: {"rank": ranks.rank, "text": "gefüllt"})
+
+    assert run_ranks(3, ask) == [{"rank": 0, "text": "gefüllt"}] * 3
+    assert ALONE.ask_first(lambda: 7) == 7
+
+    def refuse(ranks):
+        def question():
+            assert ranks.first, "only the first rank looks"
+            raise UserError("the folder is not empty")
+
+        ranks.ask_first(question)
+
+    for error in run_ranks(2, refuse):
+        assert isinstance(error, UserError)
+        assert str(error) == "the folder is not empty"

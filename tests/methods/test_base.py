@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import torch
 
@@ -52,3 +54,24 @@ def test_a_batch_uses_all_class_vectors_or_those_of_its_sample():
     loss = sampled.arcface(sampled.embeddings, sampled.in_use(vectors), SETTINGS)
     want = small_arcface(step.embeddings, vectors[[0, 2]], torch.tensor([0, 1]))
     assert torch.allclose(loss, want)
+
+
+def test_what_is_read_ahead_is_what_a_batch_looks_up():
+    plain = knowledge()
+    stored = plain.embeddings.numpy()
+    old = knowledge(embeddings=stored, flipped=-stored)
+    for flipped in (None, torch.tensor([True, False, True, False, False, True])):
+        step = batch(flipped=flipped)
+        mask = None if flipped is None else flipped.numpy()
+        ahead = old.read_ahead(step.rows.numpy(), mask)
+        assert np.array_equal(ahead, old.of(step).numpy())
+        given = replace(step, old=torch.from_numpy(ahead))
+        assert old.of(given) is given.old
+    assert plain.read_ahead(step.rows.numpy(), None) is None  # it is on the device
+
+
+def test_the_rows_of_all_ranks_are_gathered_unless_they_are_known():
+    step = batch()
+    assert torch.equal(step.rows_of_all_ranks(), step.rows)
+    known = replace(step, whole_batch=torch.arange(12))
+    assert known.rows_of_all_ranks() is known.whole_batch

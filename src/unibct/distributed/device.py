@@ -1,8 +1,9 @@
-"""The device that this process computes on."""
+"""The device that this process computes on, and how it gets data from the host."""
 
 import os
 
 import torch
+from torch import Tensor
 
 from unibct.errors import UserError
 
@@ -29,6 +30,26 @@ def pick_device(name: str = "auto") -> torch.device:
     if torch.cuda.is_available():
         return torch.device("cuda", local_rank())
     return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+
+
+def to_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """Copy a tensor from the host to a device without waiting for the device's earlier work.
+
+    A tensor that is on the device already is returned as it is.
+    """
+    # On Apple's devices, a copy in the background may read memory that is already in use again.
+    return pinned(tensor, device).to(device, non_blocking=device.type != "mps")
+
+
+def pinned(tensor: Tensor, device: torch.device) -> Tensor:
+    """Return a tensor in page-locked memory, from which a GPU copies in the background.
+
+    Other devices need no such copy. May be called by any thread.
+    """
+    if device.type != "cuda" or tensor.device.type != "cpu":
+        return tensor
+    with torch.cuda.device(device):  # a new thread would use the first GPU
+        return tensor if tensor.is_pinned() else tensor.pin_memory()
 
 
 def local_rank() -> int:

@@ -44,9 +44,20 @@ def arcface(
         labels = readonly_tensor(checked_labels(labels))
     class_vectors, labels = class_vectors.to(embeddings.device), labels.to(embeddings.device)
     _check_arcface(embeddings, class_vectors, labels)
-    labels = labels.long()
     dtype = torch.promote_types(embeddings.dtype, class_vectors.dtype)
     cosine = F.linear(unit_rows(embeddings.to(dtype)), unit_rows(class_vectors.to(dtype)))
+    return arcface_of_cosines(cosine, labels.long(), scale=scale, margin=margin)
+
+
+def arcface_of_cosines(cosine: Tensor, labels: Tensor, *, scale: float, margin: float) -> Tensor:
+    """Compute ``arcface`` from the cosines of embeddings and class vectors, without any check.
+
+    Args:
+        cosine: (batch, classes).
+        labels: (batch,) int64, columns of ``cosine``.
+        scale: s.
+        margin: m, in radians.
+    """
     target = cosine.gather(1, labels[:, None])
     logits = scale * cosine.scatter(1, labels[:, None], widened_cosine(target, margin))
     return F.cross_entropy(logits, labels)

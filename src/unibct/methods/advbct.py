@@ -23,7 +23,7 @@ class AdvBct(Method):
     """
 
     def __init__(self, old: OldKnowledge, settings: Settings) -> None:
-        self._old = old
+        self._old = self.old_of_images = old
         embeddings = old.whole()
         self._centres = class_prototypes(embeddings, old.labels, kind="centroid")
         distance = (F.normalize(embeddings, dim=1) - self._centres[old.labels]).norm(dim=1)

@@ -5,10 +5,12 @@ from typing import Any, cast
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from unibct.arrays import is_tensor
 from unibct.distributed.class_shards import ClassPart
+from unibct.distributed.device import to_device
 from unibct.distributed.ranks import ALONE, Ranks
 from unibct.losses.sharded_arcface import sharded_arcface
 from unibct.prototypes.class_prototypes import class_prototypes
@@ -45,20 +47,45 @@ class OldKnowledge:
         return self.ranks.share(len(self.class_names))
 
     def rows(self, rows: Tensor) -> Tensor:
-        """Return the old embeddings of some images, not mirrored: (rows, dim)."""
+        """Return the old embeddings of some images, not mirrored: (rows, dim) on the device.
+
+        Embeddings on disk are read here and now. If ``rows`` are on the device, the host has to
+        wait for them first.
+        """
         return self._select(self.embeddings, rows)
 
     def of(self, batch: "Batch") -> Tensor:
         """Return the old embeddings of a batch's images, mirrored where they are: (batch, dim)."""
+        if batch.old is not None:
+            return batch.old
         plain = self.rows(batch.rows)
         if self.flipped is None or batch.flipped is None:
             return plain
         return torch.where(batch.flipped[:, None], self._select(self.flipped, batch.rows), plain)
 
+    def read_ahead(
+        self, rows: NDArray[np.int64], flipped: NDArray[np.bool_] | None
+    ) -> NDArray[np.float32] | None:
+        """Return what ``of`` will return for a batch; may be called by any thread.
+
+        Args:
+            rows: (batch,) the rows of the images in the training set.
+            flipped: (batch,) which images are mirrored; None if none is.
+
+        Returns:
+            (batch, dim), or None if the embeddings are on the device already.
+        """
+        if is_tensor(self.embeddings):
+            return None
+        vectors = np.array(self.embeddings[rows])
+        if self.flipped is not None and flipped is not None:
+            vectors[flipped] = self.flipped[rows[flipped]]
+        return vectors
+
     def _select(self, vectors: Any, rows: Tensor) -> Tensor:
         if is_tensor(vectors):
-            return cast(Tensor, vectors)[rows]
-        return torch.from_numpy(vectors[rows.cpu().numpy()]).to(self.labels.device)
+            return cast(Tensor, vectors)[to_device(rows, self.labels.device)]
+        return to_device(torch.from_numpy(vectors[rows.cpu().numpy()]), self.labels.device)
 
     def whole(self) -> Tensor:
         """Return all old embeddings, on the device: (images, dim)."""
@@ -106,6 +133,9 @@ class Batch:
         rng: the generator for methods that draw; a resumed run draws the same numbers.
         flipped: (batch,) which images are mirrored; None if none is.
         part: the classes that this rank uses in this step; None means all classes.
+        old: (batch, dim) the old embeddings of the images, if they were read ahead.
+        whole_batch: (all ranks' batch,) the rows of all ranks' images, on the host; None if they
+            have to be gathered.
     """
 
     embeddings: Tensor
@@ -116,19 +146,35 @@ class Batch:
     rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
     flipped: Tensor | None = None
     part: ClassPart | None = None
+    old: Tensor | None = None
+    whole_batch: Tensor | None = None
 
     @property
     def ranks(self) -> Ranks:
         """The ranks that share the batch."""
         return ALONE if self.part is None else self.part.ranks
 
-    def arcface(self, embeddings: Tensor, class_vectors: Tensor, settings: Settings) -> Tensor:
+    def rows_of_all_ranks(self) -> Tensor:
+        """Return the rows of all ranks' images, on the host."""
+        if self.whole_batch is None:
+            return self.ranks.gathered(self.rows).cpu()
+        return self.whole_batch
+
+    def arcface(
+        self,
+        embeddings: Tensor,
+        class_vectors: Tensor,
+        settings: Settings,
+        *,
+        unit_length: bool = False,
+    ) -> Tensor:
         """Return ArcFace of this batch's labels.
 
         Args:
             embeddings: (batch, dim) new or old embeddings of the batch's images.
             class_vectors: (classes in use, dim), see ``in_use``.
             settings: scale and margin.
+            unit_length: whether the class vectors have length 1, see ``sharded_arcface``.
         """
         part = self.part or ClassPart(len(class_vectors))
         return sharded_arcface(
@@ -138,6 +184,7 @@ class Batch:
             part,
             scale=settings.scale,
             margin=settings.margin,
+            unit_length=unit_length,
         )
 
     def in_use(self, class_vectors: Tensor) -> Tensor:
@@ -153,6 +200,8 @@ class Method:
     """
 
     needs_new_embeddings = False  # whether refresh gets the new model's embeddings
+    # What the method looks up for each image of a batch, so that it can be read ahead.
+    old_of_images: OldKnowledge | None = None
 
     def parameters(self) -> list[nn.Parameter]:
         """Return what the method itself learns. It is trained with the network, then discarded."""

@@ -10,7 +10,7 @@ class Contrast(Method):
     """Softmax over the image's own old embedding and the batch's old ones of other classes."""
 
     def __init__(self, old: OldKnowledge, settings: Settings) -> None:
-        self._old = old
+        self._old = self.old_of_images = old
         self._tau = settings.tau
 
     def loss(self, batch: Batch) -> Tensor:

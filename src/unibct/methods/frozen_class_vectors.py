@@ -2,6 +2,7 @@
 
 from torch import Tensor
 
+from unibct.losses.unit_rows import unit_rows
 from unibct.methods.base import Batch, Method, Settings
 
 
@@ -14,11 +15,19 @@ class FrozenClassVectors(Method):
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._class_vectors: Tensor | None = None
+        self._normalised: tuple[Tensor, Tensor] | None = None  # class vectors, the same of length 1
 
     def loss(self, batch: Batch) -> Tensor:
         """Return ArcFace of the new embeddings."""
+        class_vectors = batch.in_use(self._unit_class_vectors())
+        return batch.arcface(batch.embeddings, class_vectors, self._settings, unit_length=True)
+
+    def _unit_class_vectors(self) -> Tensor:
+        """Return (own classes, dim) the class vectors of length 1, computed when they change."""
         assert self._class_vectors is not None, "refresh comes before the first compatible step"
-        return batch.arcface(batch.embeddings, batch.in_use(self._class_vectors), self._settings)
+        if self._normalised is None or self._normalised[0] is not self._class_vectors:
+            self._normalised = (self._class_vectors, unit_rows(self._class_vectors))
+        return self._normalised[1]
 
     def class_state(self) -> dict[str, Tensor]:
         """Return the class vectors, if they have been made."""

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from unibct.distributed.device import to_device
 from unibct.methods.base import Batch, Method, OldKnowledge, Settings
 from unibct.prototypes.weights import drop_weights
 
@@ -16,7 +17,7 @@ class MixBct(Method):
     """
 
     def __init__(self, old: OldKnowledge, settings: Settings, *, share: float = 0.3) -> None:
-        self._old = old
+        self._old = self.old_of_images = old
         self._usable = drop_weights(old.whole(), old.labels, drop=settings.drop) > 0
         self._share = share
 
@@ -26,6 +27,6 @@ class MixBct(Method):
         count = int(self._share * size + 1e-9)  # 0.3 · 10 must give 3
         drawn = torch.zeros(size, dtype=torch.bool)
         drawn[torch.from_numpy(batch.rng.permutation(size)[:count])] = True
-        own_drawn = drawn[batch.ranks.batch_slice(size)].to(batch.rows.device)
+        own_drawn = to_device(drawn[batch.ranks.batch_slice(size)], batch.rows.device)
         replaced = own_drawn & self._usable[batch.rows]
         return torch.where(replaced[:, None], self._old.of(batch), batch.embeddings)

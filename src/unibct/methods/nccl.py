@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from unibct.distributed.device import to_device
 from unibct.losses.contrast import neighbour_contrast
 from unibct.methods.base import Batch, Method, OldKnowledge, Settings
 
@@ -20,22 +21,23 @@ class Nccl(Method):
     """
 
     def __init__(self, old: OldKnowledge, settings: Settings, *, queue: int = 4096) -> None:
-        self._old = old
+        self._old = self.old_of_images = old
         self._tau = settings.tau
         self._queue_length = queue
-        # Rows of the training set; their old embeddings are looked up when needed.
-        self._queue = torch.empty(0, dtype=torch.int64, device=old.labels.device)
+        # Rows of the training set; their old embeddings are looked up when needed. They are kept
+        # on the host, because it reads embeddings that are on disk.
+        self._queue = torch.empty(0, dtype=torch.int64)
 
     def loss(self, batch: Batch) -> Tensor:
         """Add this batch to the queue, then contrast it with the queue."""
-        seen = torch.cat([self._queue, batch.ranks.gathered(batch.rows)])
+        seen = torch.cat([self._queue, batch.rows_of_all_ranks()])
         self._queue = seen[-self._queue_length :]
         return neighbour_contrast(
             batch.embeddings,
             batch.labels,
             own=self._old.of(batch),
             others=self._old.rows(self._queue),
-            other_labels=self._old.labels[self._queue],
+            other_labels=self._old.labels[to_device(self._queue, self._old.labels.device)],
             tau=self._tau,
             ranks=batch.ranks,
         )
@@ -46,4 +48,4 @@ class Nccl(Method):
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         """Continue with the queue of a checkpoint."""
-        self._queue = state.get("queue", self._queue)
+        self._queue = state.get("queue", self._queue).cpu()

@@ -33,7 +33,7 @@ class UnibctPlus(Method):
         prototype: bool = False,
         weight: float = 1.0,
     ) -> None:
-        self._old = old
+        self._old = self.old_of_images = old
         self._settings = settings
         self._shared, self._own, self._weight = shared, own, weight
         self._prototypes = None

@@ -10,7 +10,7 @@ class Regress(Method):
     """Squared distance between the new and the old embedding of each image."""
 
     def __init__(self, old: OldKnowledge, settings: Settings) -> None:
-        self._old = old
+        self._old = self.old_of_images = old
 
     def loss(self, batch: Batch) -> Tensor:
         """Return the mean squared distance."""

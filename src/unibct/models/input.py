@@ -38,5 +38,17 @@ def to_input(pixels: Pixels, spec: InputSpec, device: torch.device) -> Tensor:
     Returns:
         (batch, channels, height, width) float32.
     """
-    tensor = torch.from_numpy(np.ascontiguousarray(pixels)).to(device).permute(0, 3, 1, 2)
-    return tensor.float().div_(255).sub_(spec.mean).div_(spec.std)
+    return normalised(torch.from_numpy(np.ascontiguousarray(pixels)).to(device), spec)
+
+
+def normalised(pixels: Tensor, spec: InputSpec) -> Tensor:
+    """Normalise a batch that is on the device already.
+
+    Args:
+        pixels: (batch, height, width, channels) uint8.
+        spec: the network's input.
+
+    Returns:
+        (batch, channels, height, width) float32.
+    """
+    return pixels.permute(0, 3, 1, 2).float().div_(255).sub_(spec.mean).div_(spec.std)

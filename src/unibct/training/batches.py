@@ -1,4 +1,8 @@
-"""The batches of an epoch: their order, their random changes, and their pixels."""
+"""The batches of an epoch: their order, their random changes, and all that a step needs of them.
+
+The loader's threads put a batch together. It is copied to the device while the step before it
+runs, so that the step never waits for the host.
+"""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -6,11 +10,17 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from unibct.data.augmentation import Changes, changed, drawn_changes
 from unibct.data.decoding import Pixels
+from unibct.distributed.class_shards import sampled_classes
+from unibct.distributed.device import pinned
+from unibct.methods.base import OldKnowledge
 from unibct.training.context import RunContext
+from unibct.training.loaded_batch import LoadedBatch, copied_ahead
 from unibct.training.state import TrainingState
 
 
@@ -19,33 +29,16 @@ class EpochDraws:
     """What an epoch draws at random, the same on each rank.
 
     Attributes:
+        epoch: its number.
         order: (images,) rows of the training set, batch after batch.
         changes_rng: draws the random changes of the images.
         method_rng: the generator that the method draws from.
     """
 
+    epoch: int
     order: NDArray[np.int64]
     changes_rng: np.random.Generator
     method_rng: np.random.Generator
-
-
-@dataclass(frozen=True)
-class LoadedBatch:
-    """One rank's part of a batch, ready for the device.
-
-    Attributes:
-        pixels: (own images, height, width, channels), changed at random.
-        rows: (own images,) their rows in the training set.
-        flipped: (own images,) which of them are mirrored. None means that flips are off.
-        whole_batch: (batch,) the rows of all ranks' images.
-        rng_state: the state of ``changes_rng`` after this batch.
-    """
-
-    pixels: Pixels
-    rows: NDArray[np.int64]
-    flipped: NDArray[np.bool_] | None
-    whole_batch: NDArray[np.int64]
-    rng_state: dict[str, Any]
 
 
 def draw_epoch(context: RunContext, state: TrainingState) -> EpochDraws:
@@ -56,30 +49,38 @@ def draw_epoch(context: RunContext, state: TrainingState) -> EpochDraws:
     if state.generators:  # in the middle of an epoch
         changes_rng.bit_generator.state = state.generators["changes"]
         method_rng.bit_generator.state = state.generators["method"]
-    return EpochDraws(order, changes_rng, method_rng)
+    return EpochDraws(state.epoch, order, changes_rng, method_rng)
 
 
 def remaining_batches(
-    context: RunContext, draws: EpochDraws, first_step: int, workers: int | None
+    context: RunContext,
+    draws: EpochDraws,
+    first_step: int,
+    workers: int | None,
+    old: OldKnowledge | None = None,
 ) -> Iterator[LoadedBatch]:
     """Load this rank's part of each batch from ``first_step`` to the end of the epoch.
+
+    The batches are on the run's device; each is copied there while the step before it runs.
 
     Args:
         context: the run.
         draws: the epoch's order and generators.
         first_step: the first batch to load.
         workers: threads that load ahead; see ``PixelBatches.prepared``.
+        old: where to look up the old embeddings of the images, if the method uses them.
     """
-    yield from context.pixels.prepared(_loading_jobs(context, draws, first_step), workers)
+    jobs = _loading_jobs(context, draws, first_step, old)
+    yield from copied_ahead(context.pixels.prepared(jobs, workers), context.device)
 
 
 def _loading_jobs(
-    context: RunContext, draws: EpochDraws, first_step: int
+    context: RunContext, draws: EpochDraws, first_step: int, old: OldKnowledge | None
 ) -> Iterator[tuple[NDArray[np.int64], Callable[[Pixels], LoadedBatch]]]:
     """Draw the changes of each whole batch here, because threads would draw in any order."""
     recipe, rng = context.recipe, draws.changes_rng
-    for start in range(first_step * recipe.batch_size, len(draws.order), recipe.batch_size):
-        whole_batch = draws.order[start : start + recipe.batch_size]
+    for step in range(first_step, context.steps_per_epoch):
+        whole_batch = draws.order[step * recipe.batch_size : (step + 1) * recipe.batch_size]
         own_part = context.ranks.batch_slice(len(whole_batch))
         changes = drawn_changes(
             len(whole_batch),
@@ -90,23 +91,64 @@ def _loading_jobs(
             colour=recipe.colour,
             low_resolution=recipe.low_resolution,
         ).part(own_part)
-        rows = whole_batch[own_part]
         load = partial(
             _load,
-            rows=rows,
-            changes=changes,
+            context=context,
+            old=old,
+            place=(draws.epoch, step),
             whole_batch=whole_batch,
+            changes=changes,
             rng_state=dict(rng.bit_generator.state),
         )
-        yield rows, load
+        yield whole_batch[own_part], load
 
 
 def _load(
     pixels: Pixels,
     *,
-    rows: NDArray[np.int64],
-    changes: Changes,
+    context: RunContext,
+    old: OldKnowledge | None,
+    place: tuple[int, int],
     whole_batch: NDArray[np.int64],
+    changes: Changes,
     rng_state: dict[str, Any],
 ) -> LoadedBatch:
-    return LoadedBatch(changed(pixels, changes), rows, changes.flipped, whole_batch, rng_state)
+    """Put together everything that a step needs, in a thread of the loader.
+
+    Args:
+        pixels: (own images, height, width, channels), as they were read.
+        context: the run.
+        old: where to look up old embeddings.
+        place: epoch and step.
+        whole_batch: (batch,) the rows of all ranks' images.
+        changes: of this rank's images.
+        rng_state: the state of ``changes_rng`` after this batch.
+    """
+    rows = whole_batch[context.ranks.batch_slice(len(whole_batch))]
+    old_vectors = None if old is None else old.read_ahead(rows, changes.flipped)
+    batch = LoadedBatch(
+        pixels=torch.from_numpy(np.ascontiguousarray(changed(pixels, changes))),
+        rows=torch.from_numpy(rows),
+        labels=torch.from_numpy(context.pixels.images.labels[rows]),
+        flipped=None if changes.flipped is None else torch.from_numpy(changes.flipped),
+        old=None if old_vectors is None else torch.from_numpy(old_vectors),
+        sampled=_sampled(context, place, whole_batch),
+        whole_batch=whole_batch,
+        rng_state=rng_state,
+    )
+    return batch.map(lambda tensor: pinned(tensor, context.device))
+
+
+def _sampled(
+    context: RunContext, place: tuple[int, int], whole_batch: NDArray[np.int64]
+) -> Tensor | None:
+    """Draw the classes that a step uses; None if it uses all of them."""
+    if not context.samples_classes:
+        return None
+    sampled = sampled_classes(
+        context.pixels.images.labels[whole_batch],
+        context.own_classes,
+        context.recipe.sample_rate,
+        np.random.default_rng([context.run.seed, *place, 2, context.ranks.rank]),
+    )
+    return torch.from_numpy(sampled)

@@ -92,7 +92,10 @@ class TrainingLoop:
         """Take the steps that are left of the current epoch."""
         context, state, every = self.context, self.state, self.options.checkpoint_every
         state.network.train()
-        for batch in remaining_batches(context, draws, state.step, self.options.workers):
+        uses_method = state.epoch >= context.run.method_start
+        old = state.method.old_of_images if uses_method else None
+        workers = self.options.workers
+        for batch in remaining_batches(context, draws, state.step, workers, old):
             result = self._step.take(batch, draws.method_rng)
             self._track_step(result)
             state.step += 1

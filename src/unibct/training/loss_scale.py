@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from unibct.distributed.ranks import ALONE, Ranks
+
 _aten: Any = torch.ops.aten
 _SMALLEST, _LARGEST = 1.0, 2.0**24
 _GROWTH_INTERVAL = 2000  # steps without an overflow before the scale doubles
@@ -29,13 +31,16 @@ class LossScale:
     value: float = 2.0**16
     good_steps: int = 0
 
-    def unscale(self, gradients: Sequence[Tensor]) -> bool:
-        """Divide gradients by the scale, in place; return whether all of them are finite."""
+    def unscale(self, gradients: Sequence[Tensor], ranks: Ranks = ALONE) -> bool:
+        """Divide gradients by the scale, in place; return whether those of all ranks are finite.
+
+        This is the one place of a step where the host waits for the device.
+        """
         device = gradients[0].device
         overflow = torch.zeros(1, device=device)
         inverse = torch.full((1,), 1 / self.value, device=device)
         _aten._amp_foreach_non_finite_check_and_unscale_(list(gradients), overflow, inverse)
-        return not bool(overflow)
+        return not bool(ranks.largest(overflow))
 
     def update(self, finite: bool) -> None:
         """Halve the scale after an overflow; double it after 2000 steps without one."""

@@ -8,13 +8,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from unibct.distributed.class_shards import ClassPart, sampled_classes, step_rows
+from unibct.distributed.class_shards import ClassPart, step_rows
 from unibct.distributed.gradients import AveragedGradients
 from unibct.losses.sharded_arcface import sharded_arcface
 from unibct.methods.base import Batch
-from unibct.models.input import to_input
-from unibct.training.batches import LoadedBatch
+from unibct.models.input import normalised
 from unibct.training.context import RunContext
+from unibct.training.loaded_batch import LoadedBatch
 from unibct.training.state import TrainingState
 
 
@@ -63,21 +63,20 @@ class TrainingStep:
         self, loaded: LoadedBatch, method_rng: np.random.Generator, progress: float
     ) -> Batch:
         """Run the forward pass and collect what the losses need."""
-        device = self.context.device
-        rows = torch.from_numpy(loaded.rows).to(device)
-        flipped = None if loaded.flipped is None else torch.from_numpy(loaded.flipped).to(device)
         with self._autocast():
-            embeddings = self._forward(to_input(loaded.pixels, self.context.input, device))
+            embeddings = self._forward(normalised(loaded.pixels, self.context.input))
         part, class_weights = self._classes_in_use(loaded)
         return Batch(
             embeddings=embeddings.float(),
-            labels=self.context.labels[rows],
-            rows=rows,
+            labels=loaded.labels,
+            rows=loaded.rows,
             class_weights=class_weights,
             progress=progress,
             rng=method_rng,
-            flipped=flipped,
+            flipped=loaded.flipped,
             part=part,
+            old=loaded.old,
+            whole_batch=torch.from_numpy(loaded.whole_batch),
         )
 
     def _autocast(self) -> AbstractContextManager[Any]:
@@ -88,19 +87,11 @@ class TrainingStep:
 
     def _classes_in_use(self, loaded: LoadedBatch) -> tuple[ClassPart, Tensor]:
         """Return the classes that this step uses, and their weights as a leaf for gradients."""
-        context, state = self.context, self.state
-        classes = len(context.class_names)
-        if not context.samples_classes:
-            return ClassPart(classes, context.ranks), state.class_weights
-        seed = [context.run.seed, state.epoch, state.step, 2, context.ranks.rank]
-        sampled = sampled_classes(
-            context.pixels.images.labels[loaded.whole_batch],
-            context.own_classes,
-            context.recipe.sample_rate,
-            np.random.default_rng(seed),
-        )
-        part = ClassPart(classes, context.ranks, torch.from_numpy(sampled).to(context.device))
-        return part, part.rows(state.class_weights.detach()).requires_grad_()
+        context, class_weights = self.context, self.state.class_weights
+        part = ClassPart(len(context.class_names), context.ranks, loaded.sampled)
+        if loaded.sampled is None:
+            return part, class_weights
+        return part, part.rows(class_weights.detach()).requires_grad_()
 
     def _losses(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return L = L_cls + η·L_comp, and L_cls."""
@@ -147,10 +138,9 @@ class TrainingStep:
 
     def _unscale_gradients(self, class_weights: Tensor) -> bool:
         """Take the loss scale out of the gradients; return False if any rank's overflowed."""
-        state, ranks = self.state, self.context.ranks
+        state = self.state
         trained = [*state.network_parameters(), class_weights, *state.method.parameters()]
         gradients = [tensor.grad for tensor in trained if tensor.grad is not None]
-        finite = state.loss_scale.unscale(gradients)
-        finite = not ranks.any(not finite, self.context.device)
+        finite = state.loss_scale.unscale(gradients, self.context.ranks)
         state.loss_scale.update(finite)
         return finite
