@@ -53,7 +53,7 @@ def median_rates(images: ImageSet, architecture_name: str, workers: int | None) 
     """Return the images per second of the loader, of the network, and of training."""
     architecture = find_architecture(architecture_name)
     spec = architecture.input
-    pixels = unread_pixels(images, *spec.size)
+    pixels = unread_pixels(images, *spec.frame)
     network: Any = build_network(architecture_name, spec, architecture.dim).train()
     network = network.to(memory_format=torch.channels_last)
     weights = torch.nn.Parameter(torch.randn(len(images.class_names), architecture.dim))

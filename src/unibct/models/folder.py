@@ -1,7 +1,6 @@
 """A model's folder on disk: a description, the network's weights, the classifier, the adapter."""
 
 import hashlib
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from unibct.errors import UserError
 from unibct.files import atomic_file, read_json, write_json
 from unibct.maps.adapter import Adapter
 from unibct.models.architectures.table import build_network
-from unibct.models.input import RESIZE, InputSpec
+from unibct.models.input import InputSpec
 from unibct.models.model import Model
 
 FORMAT = 1
@@ -63,7 +62,7 @@ def save_model(model: Model, folder: str | Path) -> None:
         {
             "format": FORMAT,
             "architecture": model.architecture,
-            "input": asdict(model.input) | {"resize": RESIZE},
+            "input": model.input.description(),
             "dim": model.dim,
             "fingerprint": model.fingerprint,
             "classifier": _classifier_digest(class_weights),
@@ -117,7 +116,7 @@ def _read_description(folder: Path) -> Any:
 def _read_model(folder: Path, description: Any, with_classifier: bool) -> Model:
     if description["format"] != FORMAT:
         raise UserError(f"{folder} has format {description['format']}; this unibct reads {FORMAT}")
-    spec = InputSpec(**{k: v for k, v in description["input"].items() if k != "resize"})
+    spec = InputSpec.of_description(description["input"])
     adapter = None
     if description.get("adapter") is not None:
         adapter_tensors = safetensors.torch.load_file(folder / ADAPTER_FILE)

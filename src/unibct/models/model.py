@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,7 +21,7 @@ from unibct.data.decoding import Pixels, UnreadableImageError, decode, fit, pill
 from unibct.data.image_set import class_identities
 from unibct.errors import UserError
 from unibct.maps.adapter import Adapter
-from unibct.models.input import RESIZE, InputSpec, to_input
+from unibct.models.input import InputSpec, to_input
 
 _FINGERPRINT_FORMAT = 1
 
@@ -33,7 +33,7 @@ class Model:
     Attributes:
         network: (batch, channels, height, width) -> (batch, dim).
         architecture: its name in ``ARCHITECTURES``.
-        input: size, channels and normalisation of the images it takes.
+        input: size, channels, fit and normalisation of the images it takes.
         dim: dimension of its embeddings.
         class_names: the classes it was trained on.
         class_weights: (classes, dim) the trained classifier's rows, or None if they are not loaded.
@@ -69,7 +69,8 @@ class Model:
     def fingerprint(self) -> str:
         """A digest of what determines the output: architecture, input and weights."""
         digest = hashlib.sha256()
-        header = [_FINGERPRINT_FORMAT, self.architecture, asdict(self.input), self.dim, RESIZE]
+        spec = self.input
+        header = [_FINGERPRINT_FORMAT, self.architecture, spec.normalisation, self.dim, spec.resize]
         digest.update(json.dumps(header, sort_keys=True).encode())
         for name, tensor in sorted(self.network.state_dict().items()):
             if name.endswith("num_batches_tracked"):
@@ -98,11 +99,11 @@ class Model:
             raise UserError(f"batch_size must be at least 1, not {batch_size}")
         sequence = _as_sequence(images)
         vectors = np.empty((len(sequence), self.dim), dtype=np.float32)
-        size = self.input.size
+        frame = self.input.frame
         for start in range(0, len(sequence), batch_size):
             part = sequence[start : start + batch_size]
             vectors[start : start + len(part)] = self.embed_pixels(
-                np.stack([fit(_pixels(image, start + i), *size) for i, image in enumerate(part)])
+                np.stack([fit(_pixels(image, start + i), *frame) for i, image in enumerate(part)])
             )
         return same_kind(vectors, images)
 

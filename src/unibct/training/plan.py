@@ -11,8 +11,8 @@ from unibct.data.image_set import ImageSet
 from unibct.data.scenarios import SCENARIOS
 from unibct.errors import UserError
 from unibct.methods.table import DEFAULT_METHOD, NO_METHOD, MethodEntry, find_method
-from unibct.models.architectures.table import find_architecture
 from unibct.models.model import Model
+from unibct.training.network import recipe_architecture, recipe_input
 from unibct.training.recipe import AFTER_WARMUP, Recipe
 
 
@@ -102,7 +102,8 @@ def plan_run(
     entry = find_method(name)
     if entry.needs_old_model and old is None:
         raise UserError(f"method {name} needs the old model: give --old MODEL")
-    architecture = find_architecture(recipe.architecture)
+    architecture = recipe_architecture(recipe)
+    recipe_input(recipe, architecture)  # refuses an input that no network can have
     dim = recipe.dim or (old.dim if old is not None else architecture.dim)
     if entry.needs_old_model and old is not None:
         _check_classes(entry, old, images)
@@ -166,14 +167,15 @@ def upgrade_recipes(recipe: Recipe, scenario: str, seed: int) -> tuple[Recipe, R
     old = recipe.updated(seed=2 * seed, warm_start=False)
     new = recipe.updated(seed=2 * seed + 1)
     if SCENARIOS[scenario].new == "same":
-        larger = find_architecture(recipe.architecture).larger
+        architecture = recipe_architecture(recipe)
+        larger = architecture.larger
         if larger is None:
             raise UserError(
                 f"{scenario} needs a larger network than {recipe.architecture}, and none is known; "
                 "name another architecture, or leave this scenario out"
             )
         # With different dimensions the two could not be compared.
-        dim = recipe.dim or find_architecture(recipe.architecture).dim
+        dim = recipe.dim or architecture.dim
         new = new.updated(architecture=larger, dim=dim, warm_start=False)
     return old, new
 

@@ -3,6 +3,7 @@ import torch
 
 from unibct.errors import UserError
 from unibct.models.architectures.table import ARCHITECTURES, build_network, find_architecture
+from unibct.models.input import InputSpec
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
@@ -17,6 +18,15 @@ def test_every_architecture_gives_its_dimension(name):
     out.square().sum().backward()
     for name, parameter in network.named_parameters():
         assert parameter.grad is not None or not parameter.requires_grad, name
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize(("height", "width", "channels"), [(40, 24, 1), (9, 33, 3), (1, 1, 3)])
+def test_every_architecture_takes_every_size(name, height, width, channels):
+    if "50" in name and height > 1:
+        return  # the same classes, deeper
+    network = build_network(name, InputSpec(height, width, channels), 8).eval()
+    assert network(torch.zeros(2, channels, height, width)).shape == (2, 8)
 
 
 def test_names():
