@@ -13,6 +13,7 @@ OF_THE_WHOLE = {"test_imports", "test_layout", "test_readme", "test_wheel"}
 OF_A_ROOM = {
     "distributed/test_several_processes",
     "training/test_host_waits",
+    "training/test_other_networks",
     "training/test_torchrun",
     "report/pages/test_in_browser",
     "report/pages/test_new_metric",

@@ -113,7 +113,7 @@ def trial_rate(
     try:
         architecture = recipe_architecture(recipe)
         spec, dim = recipe_input(recipe, architecture), recipe.dim or architecture.dim
-        network = build_network(recipe.architecture, spec, dim)
+        network = build_network(architecture, spec, dim)
         network.to(device, memory_format=torch.channels_last)  # pyright: ignore
         class_weights = torch.nn.Parameter(torch.randn(classes, dim, device=device))
         optimizer = torch.optim.SGD([*network.parameters(), class_weights], lr=1e-3, momentum=0.9)

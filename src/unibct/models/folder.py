@@ -13,7 +13,7 @@ from unibct.arrays import to_numpy
 from unibct.errors import UserError
 from unibct.files import atomic_file, read_json, write_json
 from unibct.maps.adapter import Adapter
-from unibct.models.architectures.table import build_network
+from unibct.models.architectures.table import build_network, stored_architecture
 from unibct.models.input import InputSpec
 from unibct.models.model import Model
 
@@ -47,6 +47,7 @@ def save_model(model: Model, folder: str | Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / DESCRIPTION_FILE).unlink(missing_ok=True)
     class_weights, adapter = model.class_weights, model.adapter
+    config = model.architecture_config
     optional_files = {
         CLASSIFIER_FILE: None if class_weights is None else {"class_weights": class_weights},
         ADAPTER_FILE: None if adapter is None else adapter.tensors(),
@@ -71,7 +72,8 @@ def save_model(model: Model, folder: str | Path) -> None:
             "training": model.training,
             "classes": list(model.class_names),
         }
-        | ({} if model.class_source is None else {"class_source": model.class_source}),
+        | ({} if model.class_source is None else {"class_source": model.class_source})
+        | ({} if config is None else {"architecture_config": dict(config)}),
     )
 
 
@@ -122,14 +124,15 @@ def _read_model(folder: Path, description: Any, with_classifier: bool) -> Model:
         adapter_tensors = safetensors.torch.load_file(folder / ADAPTER_FILE)
         adapter = Adapter.of_tensors(description["adapter"], adapter_tensors)
     network_dim = description["dim"] if adapter is None else adapter.new_dim
-    network = build_network(description["architecture"], spec, network_dim)
+    name, config = description["architecture"], description.get("architecture_config")
+    network = build_network(stored_architecture(name, config, spec), spec, network_dim)
     network.load_state_dict(safetensors.torch.load_file(folder / WEIGHTS_FILE))
     class_weights = None
     if with_classifier and (folder / CLASSIFIER_FILE).is_file():
         class_weights = safetensors.torch.load_file(folder / CLASSIFIER_FILE)["class_weights"]
     return Model(
         network=network.eval(),
-        architecture=description["architecture"],
+        architecture=name,
         input=spec,
         dim=description["dim"],
         class_names=tuple(description["classes"]),
@@ -138,6 +141,7 @@ def _read_model(folder: Path, description: Any, with_classifier: bool) -> Model:
         old_fingerprint=description["old_model"],
         adapter=adapter,
         class_source=description.get("class_source"),
+        architecture_config=config,
     )
 
 

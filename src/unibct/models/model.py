@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -32,7 +32,7 @@ class Model:
 
     Attributes:
         network: (batch, channels, height, width) -> (batch, dim).
-        architecture: its name in ``ARCHITECTURES``.
+        architecture: its name in ``ARCHITECTURES``, or FAMILY:NAME of another library's.
         input: size, channels, fit and normalisation of the images it takes.
         dim: dimension of its embeddings.
         class_names: the classes it was trained on.
@@ -42,6 +42,7 @@ class Model:
         adapter: maps the network's output into the old model's space, for a model that was not
             trained to be compatible.
         class_source: of the training set, see ``ImageSet``.
+        architecture_config: what another library needs to build the network, see ``Architecture``.
     """
 
     network: nn.Module
@@ -54,6 +55,7 @@ class Model:
     old_fingerprint: str | None = None
     adapter: Adapter | None = None
     class_source: str | None = None
+    architecture_config: Mapping[str, Any] | None = None
 
     @property
     def class_identities(self) -> tuple[str, ...]:
@@ -72,6 +74,9 @@ class Model:
         spec = self.input
         header = [_FINGERPRINT_FORMAT, self.architecture, spec.normalisation, self.dim, spec.resize]
         digest.update(json.dumps(header, sort_keys=True).encode())
+        if self.architecture_config is not None:
+            config = {k: v for k, v in self.architecture_config.items() if k != "library"}
+            digest.update(f"config {json.dumps(config, sort_keys=True)}".encode())
         for name, tensor in sorted(self.network.state_dict().items()):
             if name.endswith("num_batches_tracked"):
                 continue

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from unibct.data.loader import PixelBatches
 from unibct.distributed.ranks import Ranks
-from unibct.models.architectures.table import Architecture
+from unibct.models.architectures.architecture import Architecture
 from unibct.models.input import InputSpec
 from unibct.training.network import recipe_architecture, recipe_input
 from unibct.training.plan import Run

@@ -1,18 +1,22 @@
 """The network that a recipe asks for: its architecture, and the images that it takes."""
 
+import hashlib
+import json
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from unibct.models.architectures.table import Architecture, find_architecture
+from unibct.models.architectures.architecture import Architecture, NetworkRequest
+from unibct.models.architectures.table import find_architecture
 from unibct.models.input import InputSpec, PerChannel
 from unibct.training.recipe import Recipe
 
 
 def recipe_architecture(recipe: Recipe) -> Architecture:
     """Return the architecture that a recipe names."""
-    return find_architecture(recipe.architecture)
+    request = NetworkRequest(recipe.weights, recipe.download, recipe.pooling)
+    return find_architecture(recipe.architecture, request)
 
 
 def recipe_input(recipe: Recipe, architecture: Architecture | None = None) -> InputSpec:
@@ -40,3 +44,15 @@ def recipe_input(recipe: Recipe, architecture: Architecture | None = None) -> In
 def _one(values: PerChannel) -> float:
     """Return one number for images with another number of channels."""
     return float(np.mean(values))
+
+
+def network_digest(architecture: Architecture) -> str | None:
+    """Return a hash of what a recipe's words leave open: another library's files, first weights.
+
+    None for a network of unibct that starts from random weights.
+    """
+    if architecture.config is None and architecture.start_digest is None:
+        return None
+    config = None if architecture.config is None else dict(architecture.config)
+    text = json.dumps([architecture.name, config, architecture.start_digest], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]

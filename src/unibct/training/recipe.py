@@ -63,6 +63,10 @@ class Recipe(BaseModel):
     fit: Literal["stretch", "crop", "letterbox"] | None = None  # images with another ratio
     mean: Means | None = None  # of pixels from 0 to 1; one number, or one for each channel
     deviation: Deviations | None = None
+    # The first weights: a file or folder, or "random". None: the architecture's own, if any.
+    weights: str | None = None
+    download: bool = False  # whether they may be fetched from a hub
+    pooling: Literal["auto", "cls", "mean"] = "auto"  # how another library's network ends
     dim: Annotated[int, Field(ge=1)] | None = None  # None: the old model's, or the network's own
     epochs: Annotated[int, Field(ge=1)] = 35
     batch_size: Annotated[int, Field(ge=2)] = 256

@@ -184,11 +184,12 @@ def finished_model(context: RunContext) -> Model:
     path = find_checkpoint(context.out)
     assert path is not None
     checkpoint = read_checkpoint(path)
-    network = build_network(context.recipe.architecture, context.input, run.dim)
+    architecture = context.architecture
+    network = build_network(architecture, context.input, run.dim)
     network.load_state_dict(tensors_under("network.", checkpoint.tensors))
     return Model(
         network=network.to(context.device).eval(),
-        architecture=context.recipe.architecture,
+        architecture=architecture.name,
         input=context.input,
         dim=run.dim,
         class_names=images.class_names,
@@ -201,4 +202,5 @@ def finished_model(context: RunContext) -> Model:
         },
         old_fingerprint=run.old_fingerprint,
         class_source=images.class_source,
+        architecture_config=architecture.config,
     )
