@@ -64,6 +64,7 @@ def test_a_network_of_the_users_trains_like_ours(four_classes, four_classes_old,
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("other libraries")
 @pytest.mark.parametrize("name", ["vit", "resnet", "dinov2", "timm", "timm vit"])
 def test_a_library_s_network_trains_like_ours(
     name, architectures, four_classes, four_classes_old, tmp_path
@@ -125,6 +126,7 @@ def train_each(photos, out, *architectures):
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("other libraries")
 def test_several_processes_share_the_training(architectures, photo_folder, tmp_path):
     (tmp_path / "several.py").write_text(_SEVERAL)
     names = [architectures["timm"], architectures["dinov2"]]
