@@ -26,6 +26,7 @@ ROOMS = (
     "methods",
     "training",
     "evaluation",
+    "export",
     "benchmark",
     "examples",
     "report",
