@@ -19,6 +19,7 @@ OF_THE_WHOLE = {
 OF_A_ROOM = {
     "distributed/test_several_processes",
     "training/test_host_waits",
+    "training/test_other_networks",
     "training/test_torchrun",
     "report/pages/test_in_browser",
     "report/pages/test_new_metric",
