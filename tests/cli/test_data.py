@@ -14,6 +14,21 @@ def test_split_writes_two_disjoint_lists(trained_folder, photo_folder):
     assert described["counts"]["old"] == {"images": len(old), "classes": 3}
 
 
+def test_split_sets_test_classes_aside(photo_folder, tmp_path, capsys):
+    out = ["--out", tmp_path / "split"]
+    assert run_command("split", photo_folder, "--hold-out", 0.3, *out) == 0
+    printed = capsys.readouterr().out
+    assert "train" in printed
+    assert "test" in printed
+    lists = [(tmp_path / f"split/{name}.txt").read_text().splitlines() for name in ("train", "test")]
+    assert sorted(lists[0] + lists[1]) == list(open_images(str(photo_folder)).ids)
+    classes = [{name.split("/")[0] for name in lines} for lines in lists]
+    assert [len(names) for names in classes] == [9, 3]
+    assert not classes[0] & classes[1]
+    assert run_command("split", photo_folder, "--out", tmp_path / "neither") == 2
+    assert "give --scenario, --hold-out or both" in capsys.readouterr().err
+
+
 def test_convert_says_what_it_wrote(photo_folder, tmp_path, capsys):
     out = tmp_path / "records"
     assert run_command("convert", photo_folder, "--to", "recordio", "--out", out) == 0
