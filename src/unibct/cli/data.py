@@ -38,7 +38,7 @@ def split_command(
     ] = 0.3,
     seed: Annotated[int, typer.Option(min=0, help="chooses the images and classes")] = 666,
 ) -> None:
-    """Split a data set into training and test classes, and into an old and a new training set.
+    """Set test classes aside, and make an old and a new training set.
 
     With --hold-out, writes train.txt and test.txt: lists of image ids that have no class in
     common. With --scenario, writes old.txt and new.txt, from the training classes only. Train

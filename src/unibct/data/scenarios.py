@@ -183,7 +183,8 @@ def hold_out(
         )
     test = _sample_classes(labels, len(names), count, _rng(seed))
     return HoldOut(
-        same_kind(np.flatnonzero(~test), given_labels), same_kind(np.flatnonzero(test), given_labels)
+        same_kind(np.flatnonzero(~test), given_labels),
+        same_kind(np.flatnonzero(test), given_labels),
     )
 
 
