@@ -1,5 +1,6 @@
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from unibct.data.training_classes import training_classes
 from unibct.errors import UserError
 from unibct.maps.adapter import Adapter
 from unibct.models.folder import load_model, save_model
+from unibct.models.input import InputSpec
 
 
 def test_round_trip(tmp_path):
@@ -49,6 +51,15 @@ def test_what_a_model_has_learnt_from_is_kept(tmp_path):
     assert loaded.further_classes == further
     assert loaded.training_classes == own | further
     assert load_model(tmp_path / "m").fingerprint == loaded.fingerprint
+
+
+def test_the_input_is_kept(tmp_path):
+    spec = InputSpec(32, 32, 1, mean=0.25, std=0.125, fit="letterbox")
+    model = replace(small_model(), input=spec)
+    save_model(model, tmp_path / "m")
+    loaded = load_model(tmp_path / "m")
+    assert loaded.input == spec
+    assert loaded.fingerprint == model.fingerprint
 
 
 def test_loading_names_what_is_wrong(tmp_path):
