@@ -27,7 +27,7 @@ def blocks(path: Path | str, language: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def unseen_classes(tmp_path_factory):
-    """What the pages call TEST: images of classes that DATA does not have."""
+    """What the pages call TEST or OTHERS: images of classes that DATA does not have."""
     root = tmp_path_factory.mktemp("test images")
     images = open_images("glyphs:val")
     for row in np.flatnonzero(images.labels < 8):
@@ -57,7 +57,7 @@ def test_command_lines_run(tmp_path, monkeypatch, photo_folder, unseen_classes):
     assert {command[0] for command in commands} >= {
         "split", "train", "evaluate", "embed", "convert", "adapt", "benchmark",
     }  # fmt: skip
-    folders = {"DATA": str(photo_folder), "TEST": str(unseen_classes)}
+    folders = {"DATA": str(photo_folder), "OTHERS": str(unseen_classes)}
     for command in commands:
         arguments = [folders.get(part, part) for part in command]
         if command[0] == "benchmark" and "--dry-run" not in command:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from unibct.benchmark.grid import make_grid
     from unibct.benchmark.run import plan_benchmark, run_benchmark
     from unibct.data.readers.table import open_images
-    from unibct.data.scenarios import split
+    from unibct.data.scenarios import hold_out, split
     from unibct.embeddings.extraction import embed_images, embed_images_to_store
     from unibct.embeddings.folder import open_embeddings
     from unibct.embeddings.writing import append_embeddings, save_embeddings
@@ -35,6 +35,7 @@ _HOMES = {
     "UserError": "errors",
     "open_images": "data.readers.table",
     "split": "data.scenarios",
+    "hold_out": "data.scenarios",
     "load_model": "models.folder",
     "save_model": "models.folder",
     "embed_images": "embeddings.extraction",
@@ -74,6 +75,7 @@ __all__ = [
     "evaluate_data",
     "evaluate_upgrade",
     "fit_adapter",
+    "hold_out",
     "identification",
     "load_model",
     "load_recipe",

@@ -9,6 +9,7 @@ import torch
 
 from unibct.data.image_set import ImageSet
 from unibct.data.loader import pixel_memory, read_pixels
+from unibct.data.training_classes import NO_CLASSES
 from unibct.distributed.device import pick_device
 from unibct.distributed.ranks import Ranks, current_ranks
 from unibct.errors import UserError
@@ -61,7 +62,7 @@ def _run(context: RunContext, earlier: EarlierRun, options: TrainOptions) -> Mod
     try:
         _train(context, checkpoint, options)
         if context.ranks.first:
-            save_model(finished_model(context), out)
+            save_model(finished_model(context, options.old), out)
     except UserError:
         remove_failed_run(out, context.ranks)
         raise
@@ -184,8 +185,9 @@ def _load_old_weights(context: RunContext, state: TrainingState, old: Model) -> 
         ) from error
 
 
-def finished_model(context: RunContext) -> Model:
+def finished_model(context: RunContext, old: Model | None = None) -> Model:
     """Return the model of the last checkpoint, with everything that is known of its training."""
+    starts_from = old if context.recipe.warm_start else None
     run, images = context.run, context.pixels.images
     path = find_checkpoint(context.out)
     assert path is not None
@@ -210,5 +212,6 @@ def finished_model(context: RunContext) -> Model:
         },
         old_fingerprint=run.old_fingerprint,
         class_source=images.class_source,
+        further_classes=NO_CLASSES if starts_from is None else starts_from.training_classes,
         architecture_config=architecture.config,
     )

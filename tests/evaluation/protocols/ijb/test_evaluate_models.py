@@ -34,6 +34,8 @@ def test_evaluation_on_ijbc_is_cached_and_takes_precomputed_embeddings(
     assert set(found["tests"]) == {"old→old", "new→old", "old→new", "new→new"}
     assert found["pairs"] == {"genuine": 24, "impostor": 12 * 24 - 24}
     assert {"top-1", "top-5", "top-10", "TPIR@0.01", "TPIR@0.1"} <= set(found["tests"]["new→old"])
+    assert found["seen_classes"] is None
+    assert found["note"].count("trained on test subjects is unknown") == 1
     with monkeypatch.context() as patch:
         patch.setattr(
             "unibct.evaluation.protocols.ijb.faces.raw_embeddings", None
