@@ -6,13 +6,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unibct.arrays import Floats, Ints
+from unibct.evaluation.score_table import NormalizedRows
 
 _SCORES_AT_ONCE = 1_000_000
 _FEW_MATES = 20
 
 
 def average_precisions(
-    query: Floats, query_labels: Ints, gallery: Floats, gallery_labels: Ints
+    query: Floats | NormalizedRows, query_labels: Ints, gallery: Floats, gallery_labels: Ints
 ) -> Floats:
     """Return each query's average precision over the ranking of all gallery images.
 
