@@ -7,6 +7,8 @@ from unibct.errors import UserError
 from unibct.maps.adapter import Adapter, balanced_weights, fit_adapter
 from unibct.maps.table import ADAPTERS
 
+pytestmark = pytest.mark.usefixtures("short_mlp")
+
 
 def test_every_class_counts_the_same():
     labels = np.array([7, 2, 2, 7, 2, 2, 9])

@@ -40,6 +40,7 @@ def all_tables(results: Results) -> list[PlainTable]:
         prototype_table,
         other_losses_table,
         baseline_table,
+        flip_table,
     ]
     tables = [table for make in makers if (table := make(results)) is not None]
     tables += [criterion_table(results, scenario) for scenario in results.scenarios]
@@ -104,6 +105,34 @@ def baseline_table(results: Results) -> PlainTable | None:
         "and seeds."
     )
     return _methods_by_scenarios(results, f"Against {BASELINE}", note, others, cell)
+
+
+def flip_table(results: Results) -> PlainTable | None:
+    """Return how many queries each method's upgrade turns from right to wrong."""
+
+    def cell(scenario: str, method: str) -> Cell:
+        if not results.has_cell(scenario, method):
+            return NO_VALUE
+        rates = [results.flips(scenario, method, rate) for rate in ("nfr", "pfr", "relative_nfr")]
+        negative, positive, relative = (None if r is None else r.estimate for r in rates)
+        if negative is None or positive is None or relative is None:
+            return NO_VALUE
+        shown = percent_cell(negative)
+        others = (
+            f"positive {100 * positive.mean:.2f} ({100 * positive.low:.2f} to "
+            f"{100 * positive.high:.2f}); relative {relative.mean:.2f} ({relative.low:.2f} to "
+            f"{relative.high:.2f})"
+        )
+        return Cell(shown.text, f"{shown.small}; {others}" if shown.small else others)
+
+    note = (
+        "Percent of the queries that find their class first with the old model and not with the "
+        "new one, in the same old gallery. Small: the interval, the positive flips (the reverse), "
+        "and the relative rate: 1 if the errors now have nothing to do with the old ones."
+    )
+    table = _methods_by_scenarios(results, "Negative flips", note, results.grid.methods, cell)
+    no_value = table is None or all(cell == NO_VALUE for row in table.rows for cell in row[1:])
+    return None if no_value else table
 
 
 def cost_table(results: Results) -> PlainTable | None:
