@@ -1,12 +1,13 @@
 """Peak memory and time of an evaluation of 100,000 queries in a gallery of 10,000 templates.
 
-    python measurements/evaluation_memory.py                    about ten minutes on two cores
+    python measurements/evaluation_memory.py                    about a quarter of an hour of CPU
     python measurements/evaluation_memory.py --dim 512
     python measurements/evaluation_memory.py --curves           also the backfill curves: hours
 
 Synthetic embeddings lie on disk and are memory-mapped, as those of an embeddings folder are. In
 the same run the matrix products alone are timed, those of all tests and of mAP, each once. The
 peak is that of the process's resident memory (Linux); the pages of the mapped embeddings count.
+All times are CPU seconds of all threads, so that a busy machine changes them little.
 """
 
 import argparse
@@ -48,11 +49,11 @@ def main() -> None:
         bare = product_seconds(new, split)
         tests = TESTS + (2 * CUTS if options.curves else 0)
         before = memory("VmRSS")
-        begin = time.perf_counter()
+        begin = time.process_time()
         found = evaluate_upgrade(old, new, labels, split=split, backfill_curves=options.curves)
-        evaluated = time.perf_counter() - begin
+        evaluated = time.process_time() - begin
         found.as_json()
-        seconds = time.perf_counter() - begin
+        seconds = time.process_time() - begin
         scores = len(split.query) * split.classes
         print(f"{len(split.query):,} queries × {split.classes:,} templates × {options.dim}")
         print(f"resident before      {before:8.2f} GB")
@@ -85,10 +86,10 @@ def product_seconds(vectors: Array, split: GallerySplit) -> float:
     images = normalized(vectors[split.gallery])
     seconds = 0.0
     for gallery in (images[: split.classes], images):
-        begin = time.perf_counter()
+        begin = time.process_time()
         for start in range(0, len(queries), ROWS_AT_ONCE):
             _ = queries[start : start + ROWS_AT_ONCE] @ gallery.T
-        seconds += time.perf_counter() - begin
+        seconds += time.process_time() - begin
     return seconds
 
 

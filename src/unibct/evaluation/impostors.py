@@ -120,10 +120,14 @@ class Impostors:
     def at_ranks(self, ranks: Ints) -> Floats:
         """Return the scores at some ranks; rank 0 is the highest score."""
         scores = self._highest[0]
-        if ranks.max(initial=-1) >= len(scores):
-            return self._ranks.at_ranks([ranks])[0]
-        places = len(scores) - 1 - ranks
-        return np.partition(scores, np.unique(places))[places]
+        found = np.empty(len(ranks), dtype=scores.dtype)
+        is_kept = ranks < len(scores)
+        if is_kept.any():
+            places = len(scores) - 1 - ranks[is_kept]
+            found[is_kept] = np.partition(scores, np.unique(places))[places]
+        if not is_kept.all():
+            found[~is_kept] = self._ranks.at_ranks([ranks[~is_kept]])[0]
+        return found
 
     def counts_above(self, limits: Floats) -> Ints:
         """Return (limits, classes): how many pairs of each class score above its limit.

@@ -94,9 +94,7 @@ class ScoreRanks:
         The ranks are those of the first part.
         """
         top, bottom = _bins_of_ranks(self.counts[0], np.array([highest_rank, lowest_rank]))
-        low = (bottom - _HALF) / _HALF if bottom > 0 else np.finfo(np.float32).min
-        high = (top + 1 - _HALF) / _HALF if top < _BINS - 1 else np.inf
-        return float(low), float(high)
+        return _edges(int(bottom), int(top))
 
     def _cell_counts(self) -> Ints:
         """Return (cells, bins)."""
@@ -121,8 +119,15 @@ class ScoreRanks:
     def _collect(self, wanted: NDArray[np.bool_]) -> "_Collected":
         """Return all scores in the wanted bins, with their cells."""
         collected = _Collected()
+        bins = np.flatnonzero(wanted)
+        is_one_range = len(bins) > 0 and bins[-1] - bins[0] == len(bins) - 1
         for block in self._table.blocks():
-            rows, entries = np.nonzero(wanted[_bins(block.others)] & (block.others > -np.inf))
+            if is_one_range:  # then comparing is faster than finding every score's bin
+                low, high = _edges(int(bins[0]), int(bins[-1]))
+                chosen = (block.others >= low) & (block.others < high)
+            else:
+                chosen = wanted[_bins(block.others)] & (block.others > -np.inf)
+            rows, entries = np.nonzero(chosen)
             collected.add(self._cells(block.queries[rows], entries), block.others[rows, entries])
         collected.merge()
         return collected
@@ -193,6 +198,13 @@ def _bins(scores: Floats) -> Ints:
     bins = scaled.astype(np.int64)
     bins += _HALF
     return bins
+
+
+def _edges(lowest: int, highest: int) -> tuple[float, float]:
+    """Return (low, high): the scores of these bins and of those between are in [low, high)."""
+    low = (lowest - _HALF) / _HALF if lowest > 0 else float(np.finfo(np.float32).min)
+    high = (highest + 1 - _HALF) / _HALF if highest < _BINS - 1 else np.inf
+    return low, high
 
 
 def _counts_above(counts: Ints) -> Ints:
