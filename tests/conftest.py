@@ -13,6 +13,7 @@ import torch
 from hypothesis import settings
 from PIL import Image
 
+from tests.torchvision_operators import declare_torchvision_operators
 from unibct import cli
 from unibct.data.image_set import ImageSet
 from unibct.data.readers.table import open_images
@@ -21,6 +22,7 @@ from unibct.files import CACHE_VARIABLE
 pytest_plugins = ["tests.benchmark.finished_benchmark", "tests.examples.small_demo"]
 torch.set_num_threads(1)  # several test processes share few cores
 os.environ["OMP_NUM_THREADS"] = "1"
+declare_torchvision_operators()
 settings.register_profile("unibct", deadline=None, max_examples=40, derandomize=True)
 settings.load_profile("unibct")
 

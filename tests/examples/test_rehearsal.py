@@ -61,7 +61,7 @@ def test_every_recipe_runs_from_recordio_to_tables_and_is_taken_up_again(tmp_pat
         model = load_model(tmp_path / scenario / "new")
         assert model.training["method"] == "unibct"
         assert (model.architecture == "resnet50") == (scenario == "identical-data")
-        assert model.input.size == (112, 112, 3)
+        assert model.input.frame.shape == (112, 112, 3)
     monkeypatch.setattr("unibct.training.run.TrainingLoop", None)  # training again would need it
     again = rehearsal.rehearse(tmp_path, overrides=overrides, **options)
     assert {k: e.metrics("new→old") for k, e in again.items()} == {

@@ -39,7 +39,7 @@ def cached_embeddings(
 
     Args:
         model: the model.
-        pixels: the images' pixels; read again if the model takes another size.
+        pixels: the images' pixels; read again if the model takes them in another form.
         folder: the cached store.
         flip: embed the mirror images.
         label: the name of the progress bar.
@@ -57,9 +57,9 @@ def cached_embeddings(
             ranks.barrier()
             if ranks.ask_first(lambda: is_finished(folder, plan)):
                 return open_embeddings(folder, verify=False)
-            if (pixels.height, pixels.width, pixels.channels) != model.input.size:
+            if pixels.frame != model.input.frame:
                 model_pixels = read_pixels(
-                    pixels.images, *model.input.size, progress=progress, ranks=ranks
+                    pixels.images, *model.input.frame, progress=progress, ranks=ranks
                 )
             return embed_to_store(
                 model, model_pixels, folder, plan, ranks=ranks, label=label, progress=progress

@@ -53,7 +53,7 @@ def evaluate_pair_set(request: EvaluationRequest) -> PairEvaluation:
     embeddings: dict[Path, Floats] = {}
     for path in dict.fromkeys((request.gallery, request.query)):
         model = load_model(path, device=pick_device(request.device))
-        pixels = read_pixels(pairs.images, *model.input.size, progress=request.progress)
+        pixels = read_pixels(pairs.images, *model.input.frame, progress=request.progress)
         with request.progress.task("embedding", len(pairs.images)) as advance:
             embeddings[path] = raw_embeddings(model, pixels, advance=advance)
     old, new = embeddings[request.gallery], embeddings[request.query]
