@@ -1,4 +1,5 @@
 import json
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -7,6 +8,9 @@ from tests.evaluation.noisy_classes import noisy_classes
 from unibct.data.training_classes import training_classes
 from unibct.embeddings.folder import Embeddings
 from unibct.errors import UserError
+from unibct.evaluation import bootstrap, impostors, score_ranks, score_table
+from unibct.evaluation.directions import CROSS
+from unibct.evaluation.metrics import ranking
 from unibct.evaluation.upgrade import evaluate_upgrade
 
 
@@ -109,3 +113,29 @@ def test_embeddings_say_which_test_classes_were_trained_on():
     allowed = evaluate_upgrade(some, most, seen_classes=True, repeats=9)
     assert allowed.as_json()["seen_classes"] == 20
     assert "20 of the 30 test classes were in a model's training set" in allowed.note
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_number_of_scores(monkeypatch):
+    """All parts of an evaluation, with limits that both sizes are far beyond."""
+    monkeypatch.setattr(impostors, "_ALWAYS_KEPT", 10_000)
+    monkeypatch.setattr(impostors, "_MOST_KEPT", 10_000)
+    monkeypatch.setattr(bootstrap, "_WIDEST_WINDOW", 10_000)
+    monkeypatch.setattr(score_table, "_SCORES_AT_ONCE", 20_000)
+    monkeypatch.setattr(ranking, "_SCORES_AT_ONCE", 20_000)
+    monkeypatch.setattr(score_ranks, "_HALF", 1 << 12)
+    monkeypatch.setattr(score_ranks, "_BINS", 1 << 13)
+    peaks, scores = [], []
+    for classes in (100, 400):
+        old, labels = noisy_classes(classes=classes, images=8, dim=8)
+        new, _ = noisy_classes(classes=classes, images=8, dim=8, seed=1)
+        tracemalloc.start()
+        found = evaluate_upgrade(old, new, labels, repeats=20, far=0.2)
+        found.as_json()
+        found.tests[CROSS].pairs.roc()
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        scores.append(len(found.split.query) * classes)
+    assert scores[1] == 16 * scores[0]
+    # One array of all scores would add four bytes a score.
+    assert peaks[1] - peaks[0] < 2 * (scores[1] - scores[0])

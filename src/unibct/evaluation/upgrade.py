@@ -172,7 +172,7 @@ class UpgradeEvaluation(SearchEvaluation):
         return super().as_json() | {
             "tests": {
                 name: self.values[name]
-                | {"tar_at_far": {f"{far:g}": test.tar(far, rule=self.rule) for far in fars}}
+                | {"tar_at_far": _by_rate(test.pairs.tars(fars, rule=self.rule))}
                 for name, test in self.tests.items()
             },
             "backfill_curve": {n: curve.as_json() for n, curve in self.backfill_curves.items()},
@@ -180,6 +180,10 @@ class UpgradeEvaluation(SearchEvaluation):
             "templates": self.split.classes,
             "images_in_templates": len(self.split.gallery),
         }
+
+
+def _by_rate(tars: dict[float, float]) -> dict[str, float]:
+    return {f"{far:g}": tar for far, tar in tars.items()}
 
 
 def evaluate_upgrade(

@@ -31,7 +31,7 @@ from unibct.evaluation.protocols.ijb.meta import Meta, Subjects, rows_of
 from unibct.evaluation.protocols.ijb.pair_scores import pair_scores
 from unibct.evaluation.protocols.ijb.search import search_galleries
 from unibct.evaluation.resolution import carried_fars, far_note, headline_far
-from unibct.evaluation.search_test import ScoredPairs, SearchTest
+from unibct.evaluation.search_test import SearchTest, listed_pairs
 from unibct.evaluation.seen_classes import SeenClasses
 from unibct.evaluation.upgrade import SearchEvaluation, compared_answers, joined_notes
 
@@ -182,7 +182,7 @@ def _template_test(
         gallery.rows(lists.gallery_side),
         query.rows(lists.query_side),
     )
-    pairs = ScoredPairs(
+    pairs = listed_pairs(
         scores[meta.same], scores[~meta.same], lists.genuine_subjects, lists.impostor_subjects
     )
     del scores
