@@ -16,6 +16,7 @@ ROOMS = (
     "arrays",
     "files",
     "progress",
+    "python_reference",
     "distributed",
     "data",
     "maps",

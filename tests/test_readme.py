@@ -34,7 +34,7 @@ def blocks(path: Path | str, language: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def unseen_classes(tmp_path_factory):
-    """What the pages call TEST: images of classes that DATA does not have."""
+    """What the pages call TEST or OTHERS: images of classes that DATA does not have."""
     root = tmp_path_factory.mktemp("test images")
     images = open_images("glyphs:val")
     for row in np.flatnonzero(images.labels < 8):
@@ -65,7 +65,7 @@ def test_command_lines_run(tmp_path, monkeypatch, photo_folder, unseen_classes, 
     assert {command[0] for command in commands} >= {
         "split", "train", "evaluate", "embed", "convert", "adapt", "benchmark", "export", "card",
     }  # fmt: skip
-    folders = {"DATA": str(photo_folder), "TEST": str(unseen_classes)}
+    folders = {"DATA": str(photo_folder), "OTHERS": str(unseen_classes)}
     for command in commands:
         output = command[-1] if ">" in command else None
         command = command[: -2 if output else None]

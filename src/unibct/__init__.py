@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from unibct.benchmark.grid import make_grid
     from unibct.benchmark.run import plan_benchmark, run_benchmark
     from unibct.data.readers.table import open_images
-    from unibct.data.scenarios import split
+    from unibct.data.scenarios import hold_out, split
     from unibct.embeddings.extraction import embed_images, embed_images_to_store
     from unibct.embeddings.folder import open_embeddings
     from unibct.embeddings.writing import append_embeddings, save_embeddings
@@ -37,6 +37,7 @@ _HOMES = {
     "UserError": "errors",
     "open_images": "data.readers.table",
     "split": "data.scenarios",
+    "hold_out": "data.scenarios",
     "load_model": "models.folder",
     "save_model": "models.folder",
     "embed_images": "embeddings.extraction",
@@ -79,6 +80,7 @@ __all__ = [
     "evaluate_upgrade",
     "export_model",
     "fit_adapter",
+    "hold_out",
     "identification",
     "load_model",
     "load_recipe",
