@@ -71,13 +71,13 @@ _TRAIN_EXAMPLES = examples(
 _NETWORK_SETTINGS = listing(
     "Settings of the network and its images, with --set (docs/backbones.md)",
     {
-        "architecture": "resnet18, iresnet18, resnet-small, …; transformers:FOLDER-or-NAME, "
-        "timm:NAME, python:MODULE:ATTRIBUTE",
+        "architecture": "resnet18, resnet50, iresnet18, iresnet50, resnet-small; or",
+        " of others": "transformers:FOLDER-or-NAME, timm:NAME, python:MODULE:ATTRIBUTE",
         "weights": "a file or folder to start from, or random",
-        "download": "true: a hub may be asked for the weights; nothing is fetched otherwise",
+        "download": "true: fetch from a hub; nothing is fetched otherwise",
         "size": "128x64 is 128 high and 64 wide; 64 is square",
         "channels": "1 grey, 3 colour",
-        "fit": "images of another shape: " + ", ".join(f"{k} ({v})" for k, v in FITS.items()),
+        "fit": f"how images of another shape are fitted: {', '.join(FITS)}",
         "mean, deviation": "of pixels from 0 to 1: a number, or [r, g, b]",
     },
 )
