@@ -27,6 +27,7 @@ ROOMS = (
     "methods",
     "training",
     "evaluation",
+    "export",
     "benchmark",
     "examples",
     "report",
