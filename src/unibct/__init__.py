@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from unibct.export.export_model import export_model
     from unibct.losses.arcface import arcface
     from unibct.maps.adapter import fit_adapter
+    from unibct.methods.compatibility_loss import CompatibilityLoss
     from unibct.models.folder import load_model, save_model
     from unibct.prototypes.class_prototypes import class_prototypes
     from unibct.prototypes.weights import structural_weights
@@ -50,6 +51,7 @@ _HOMES = {
     "class_prototypes": "prototypes.class_prototypes",
     "structural_weights": "prototypes.weights",
     "arcface": "losses.arcface",
+    "CompatibilityLoss": "methods.compatibility_loss",
     "Recipe": "training.recipe",
     "load_recipe": "training.recipe",
     "train_model": "training.train:train",
@@ -67,6 +69,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "CompatibilityLoss",
     "EvaluationRequest",
     "Recipe",
     "UserError",
