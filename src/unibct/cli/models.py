@@ -15,9 +15,11 @@ from unibct.cli.options import (
     adapter_listing,
     app,
     examples,
+    listing,
     method_listing,
     print_once,
 )
+from unibct.data.decoding import FITS
 from unibct.evaluation.protocols.table import AUTO
 from unibct.methods.table import DEFAULT_METHOD, NO_METHOD, find_method
 
@@ -63,14 +65,28 @@ _TRAIN_EXAMPLES = examples(
     "unibct train DATA --images split/old.txt --out models/old",
     "unibct train DATA --images split/new.txt --old models/old --out models/new",
     "unibct train DATA --out models/old --recipe paper --set epochs=20",
+    "unibct train DATA --out models/old --set architecture=timm:convnext_tiny --set size=128x64",
     "torchrun --nproc-per-node=4 -m unibct train DATA --out models/old",
+)
+_NETWORK_SETTINGS = listing(
+    "Settings of the network and its images, with --set (docs/backbones.md)",
+    {
+        "architecture": "resnet18, resnet50, iresnet18, iresnet50, resnet-small; or",
+        " of others": "transformers:FOLDER-or-NAME, timm:NAME, python:MODULE:ATTRIBUTE",
+        "weights": "a file or folder to start from, or random",
+        "download": "true: fetch from a hub; nothing is fetched otherwise",
+        "size": "128x64 is 128 high and 64 wide; 64 is square",
+        "channels": "1 grey, 3 colour",
+        "fit": f"how images of another shape are fitted: {', '.join(FITS)}",
+        "mean, deviation": "of pixels from 0 to 1: a number, or [r, g, b]",
+    },
 )
 _ADAPT_EXAMPLES = examples(
     "unibct adapt DATA --new models/free --old models/old --out models/adapted"
 )
 
 
-@app.command("train", epilog=f"{_TRAIN_EXAMPLES}\n\n{method_listing()}")
+@app.command("train", epilog=f"{_TRAIN_EXAMPLES}\n\n{_NETWORK_SETTINGS}\n\n{method_listing()}")
 def train_command(
     data: DataArgument,
     out: Annotated[Path, typer.Option(help="folder for the trained model")],
