@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from unibct.prototypes.class_prototypes import class_prototypes
     from unibct.prototypes.weights import structural_weights
     from unibct.report.pages.benchmark import write_benchmark_report
+    from unibct.training.default_recipe import recipe_for
     from unibct.training.mapped_model import adapt as adapt_model
     from unibct.training.recipe import Recipe, load_recipe
     from unibct.training.train import train as train_model
@@ -49,6 +50,7 @@ _HOMES = {
     "arcface": "losses.arcface",
     "Recipe": "training.recipe",
     "load_recipe": "training.recipe",
+    "recipe_for": "training.default_recipe",
     "train_model": "training.train:train",
     "verification": "evaluation.metrics.verification",
     "identification": "evaluation.metrics.identification",
@@ -81,6 +83,7 @@ __all__ = [
     "open_embeddings",
     "open_images",
     "plan_benchmark",
+    "recipe_for",
     "run_benchmark",
     "save_embeddings",
     "save_model",
