@@ -27,6 +27,7 @@ ROOMS = (
     "training",
     "evaluation",
     "benchmark",
+    "advice",
     "examples",
     "report",
     "cli",

@@ -8,6 +8,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from unibct.advice.advise import advise
+    from unibct.advice.request import AdviceRequest
     from unibct.benchmark.grid import make_grid
     from unibct.benchmark.run import plan_benchmark, run_benchmark
     from unibct.data.readers.table import open_images
@@ -57,6 +59,8 @@ _HOMES = {
     "evaluate_upgrade": "evaluation.upgrade",
     "EvaluationRequest": "evaluation.protocols.request",
     "evaluate_data": "evaluation.protocols.table",
+    "AdviceRequest": "advice.request",
+    "advise": "advice.advise",
     "make_grid": "benchmark.grid",
     "plan_benchmark": "benchmark.run",
     "run_benchmark": "benchmark.run",
@@ -64,10 +68,12 @@ _HOMES = {
 }
 
 __all__ = [
+    "AdviceRequest",
     "EvaluationRequest",
     "Recipe",
     "UserError",
     "adapt_model",
+    "advise",
     "append_embeddings",
     "arcface",
     "class_prototypes",
