@@ -9,6 +9,7 @@ from unibct.training.default_recipe import recipe_for
 from unibct.training.options import TrainOptions
 from unibct.training.recipe import Recipe
 from unibct.training.run import run_training
+from unibct.training.tracking import Tracker
 
 
 def train(
@@ -25,6 +26,7 @@ def train(
     workers: int | None = None,
     checkpoint_every: int | None = None,
     tensorboard: Path | None = None,
+    tracker: Tracker | None = None,
     label: str = "training",
     progress: Progress | None = None,
 ) -> Model:
@@ -48,12 +50,12 @@ def train(
         workers: threads that load images ahead; 0 means none.
         checkpoint_every: steps between checkpoints within an epoch; each epoch ends with one.
         tensorboard: a folder for TensorBoard's event files.
+        tracker: anything with ``log(values, step)``; the first process calls it.
         label: the name of the progress bar.
         progress: reports progress per image.
 
     Returns:
-        The trained model in evaluation mode. With several processes only the first one's has
-        class weights.
+        The trained model. With several processes only the first one's has class weights.
     """
     options = TrainOptions(
         old=old,
@@ -65,6 +67,7 @@ def train(
         workers=workers,
         checkpoint_every=checkpoint_every,
         tensorboard=tensorboard,
+        tracker=tracker,
         label=label,
         progress=progress or Silent(),
     )
