@@ -57,7 +57,7 @@ def advise_command(
     as_json: JsonOption = False,
     device: DeviceOption = "auto",
 ) -> None:
-    """Plan an upgrade: scenario, methods, the old model's strength, costs and commands.
+    """Plan an upgrade: what applies, and what each way would cost.
 
     DATA is the new training set. Reads a sample of the images, embeds it, trains on it for a few
     steps that are thrown away, and estimates from that what training, mapping and a backfill

@@ -57,20 +57,8 @@ def train(
     Returns:
         The trained model. With several processes only the first one's has class weights.
     """
-    options = TrainOptions(
-        old=old,
-        method=method,
-        resume=resume,
-        skip_bad=skip_bad,
-        cache=cache,
-        device=device,
-        workers=workers,
-        checkpoint_every=checkpoint_every,
-        tensorboard=tensorboard,
-        tracker=tracker,
-        label=label,
-        progress=progress or Silent(),
-    )
+    how = (old, method, resume, skip_bad, cache, device, workers, checkpoint_every)
+    options = TrainOptions(*how, tensorboard, tracker, label, progress or Silent())
     if recipe is None:
         recipe = recipe_for(images, progress=options.progress)
     return run_training(images, recipe, Path(out), options)
