@@ -104,7 +104,7 @@ def card_command(
         typer.Option(metavar="FILE", help="the file  [default: MODEL_CARD.md in MODEL]"),
     ] = None,
 ) -> None:
-    """Write a model card from what is known of a model.
+    """Write a model card: origin, compatibility, thresholds, limits.
 
     The card is Markdown: input, training, the old model that it is compatible with, the verdict,
     thresholds and limits. What was not measured is said to be unknown.

@@ -93,7 +93,7 @@ def train_command(
     images: ImagesOption = None,
     old: OldOption = None,
     method: MethodOption = None,
-    recipe: RecipeOption = "glyphs",
+    recipe: RecipeOption = None,
     set_: SetOption = None,
     seed: SeedOption = None,
     warm_start: WarmStartOption = False,
@@ -115,17 +115,19 @@ def train_command(
     from unibct.data.readers.table import open_images
     from unibct.models.folder import load_model
     from unibct.progress import terminal_progress
+    from unibct.training.default_recipe import recipe_for
     from unibct.training.recipe import load_recipe
     from unibct.training.train import train
 
     overrides = [*(set_ or []), *([] if seed is None else [f"seed={seed}"])]
     overrides += ["warm_start=true"] if warm_start else []
-    loaded_recipe = load_recipe(recipe, overrides)
+    named_recipe = None if recipe is None else load_recipe(recipe, overrides)
     image_set = open_images(data, images)
-    entry = find_method(method or DEFAULT_METHOD)
-    uses_classifier = loaded_recipe.warm_start or entry.needs_old_classifier
-    old_model = None if old is None else load_model(old, with_classifier=uses_classifier)
     with terminal_progress(logs=out / "logs") as progress:
+        loaded_recipe = named_recipe or recipe_for(image_set, overrides, progress=progress)
+        entry = find_method(method or DEFAULT_METHOD)
+        uses_classifier = loaded_recipe.warm_start or entry.needs_old_classifier
+        old_model = None if old is None else load_model(old, with_classifier=uses_classifier)
         model = train(
             image_set,
             loaded_recipe,
