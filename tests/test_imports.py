@@ -21,6 +21,7 @@ ROOMS = (
     "maps",
     "models",
     "embeddings",
+    "embedders",
     "prototypes",
     "losses",
     "methods",

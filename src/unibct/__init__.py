@@ -12,8 +12,10 @@ if TYPE_CHECKING:
     from unibct.benchmark.run import plan_benchmark, run_benchmark
     from unibct.data.readers.table import open_images
     from unibct.data.scenarios import split
+    from unibct.embedders.table import open_embedder
     from unibct.embeddings.extraction import embed_images, embed_images_to_store
     from unibct.embeddings.folder import open_embeddings
+    from unibct.embeddings.forms.table import read_embeddings, write_embeddings
     from unibct.embeddings.writing import append_embeddings, save_embeddings
     from unibct.errors import UserError
     from unibct.evaluation.metrics.identification import identification
@@ -39,7 +41,10 @@ _HOMES = {
     "save_model": "models.folder",
     "embed_images": "embeddings.extraction",
     "embed_images_to_store": "embeddings.extraction",
+    "open_embedder": "embedders.table",
     "open_embeddings": "embeddings.folder",
+    "read_embeddings": "embeddings.forms.table",
+    "write_embeddings": "embeddings.forms.table",
     "save_embeddings": "embeddings.writing",
     "append_embeddings": "embeddings.writing",
     "fit_adapter": "maps.adapter",
@@ -78,9 +83,11 @@ __all__ = [
     "load_model",
     "load_recipe",
     "make_grid",
+    "open_embedder",
     "open_embeddings",
     "open_images",
     "plan_benchmark",
+    "read_embeddings",
     "run_benchmark",
     "save_embeddings",
     "save_model",
@@ -89,6 +96,7 @@ __all__ = [
     "train_model",
     "verification",
     "write_benchmark_report",
+    "write_embeddings",
 ]
 
 

@@ -5,6 +5,7 @@ import pytest
 
 from tests.conftest import TINY_OPTIONS, run_command
 from unibct.data.readers.table import open_images
+from unibct.embedders.table import open_embedder
 from unibct.embeddings.folder import open_embeddings
 from unibct.errors import UserError
 from unibct.models.folder import load_model
@@ -99,6 +100,48 @@ def test_a_damaged_adapter_is_found_out(trained_folder, photo_folder, tmp_path):
         load_model(tmp_path / "a")
 
 
+@pytest.mark.parametrize("form", ["parquet", "npy", "safetensors"])
+def test_embed_writes_every_form_and_evaluate_reads_it(
+    form, trained_folder, photo_folder, tmp_path, capsys
+):
+    out = tmp_path / f"new.{form}"
+    embed = ["embed", trained_folder / "new", photo_folder, "--to", form, "--out", out]
+    assert run_command(*embed) == 0
+    stored, written = open_embeddings(trained_folder / "emb/new"), open_embedder(out).embeddings
+    assert np.array_equal(np.asarray(stored.vectors), written.vectors)
+    assert (stored.ids, stored.fingerprint) == (written.ids, written.fingerprint)
+    assert not list(tmp_path.glob(".*"))
+    capsys.readouterr()
+    results = []
+    for query in (trained_folder / "emb/new", f"embeddings:{out}"):
+        sides = ["--query", query, "--gallery", trained_folder / "emb/old"]
+        assert run_command("evaluate", photo_folder, *sides, "--json") == 0
+        results.append(capsys.readouterr().out)
+    assert results[0] == results[1]
+    assert run_command(*embed) == 2
+    assert "exists already" in capsys.readouterr().err
+    assert run_command(*embed[:-1], tmp_path / f"x.{form}", "--dtype", "float16") == 2
+
+
+def test_a_black_box_is_an_old_model_for_every_command(
+    trained_folder, photo_folder, tmp_path, capsys
+):
+    old = "python:tests.embedders.networks:Flattening"
+    assert run_command("embed", old, photo_folder, "--out", tmp_path / "emb") == 0
+    train = ["train", photo_folder, "--device", "cpu", *TINY_OPTIONS, "--set", "epochs=2"]
+    new = tmp_path / "new"
+    assert run_command(*train, "--old", old, "--method", "contrast", "--out", new) == 0
+    assert load_model(new).old_fingerprint == "stated by the object"
+    assert load_model(new).dim == 18
+    sides = ["--query", new, "--gallery", old]
+    assert run_command("evaluate", photo_folder, *sides) == 0
+    for options in (["--method", "bct"], ["--warm-start"]):
+        assert run_command(*train, "--old", old, *options, "--out", tmp_path / "no") == 2
+    errors = capsys.readouterr().err.splitlines()
+    assert "bct uses the old model's classifier" in errors[-2]
+    assert "warm_start begins from the old model's weights" in errors[-1]
+
+
 @pytest.mark.parametrize(
     ("options", "needed"),
     [(["--method", "contrast"], False), (["--method", "bct"], True), (["--warm-start"], True)],
@@ -112,7 +155,7 @@ def test_train_loads_the_old_classifier_only_if_it_is_needed(
         given.append(arguments)
         raise UserError("seen enough")
 
-    monkeypatch.setattr("unibct.models.folder.load_model", load)
+    monkeypatch.setattr("unibct.embedders.model_folder.load_model", load)
     line = ["train", photo_folder, "--out", tmp_path / "m", "--old", trained_folder / "old"]
     assert run_command(*line, *options) == 2
-    assert given == [{"with_classifier": needed}]
+    assert [arguments["with_classifier"] for arguments in given] == [needed]

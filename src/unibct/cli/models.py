@@ -18,13 +18,16 @@ from unibct.cli.options import (
     method_listing,
     print_once,
 )
+from unibct.embedders.table import Opening, describe_embedders
+from unibct.embeddings.forms.table import FOLDER, FORMS
 from unibct.evaluation.protocols.table import AUTO
 from unibct.methods.table import DEFAULT_METHOD, NO_METHOD, find_method
 
 OldOption = Annotated[
-    Path | None,
+    str | None,
     typer.Option(
-        metavar="MODEL", help="folder of the old model, if the new one is to be compatible"
+        metavar="OLD",
+        help=f"the old model, if the new one is to be compatible: {describe_embedders()}",
     ),
 ]
 MethodOption = Annotated[
@@ -62,6 +65,7 @@ TensorboardOption = Annotated[
 _TRAIN_EXAMPLES = examples(
     "unibct train DATA --images split/old.txt --out models/old",
     "unibct train DATA --images split/new.txt --old models/old --out models/new",
+    "unibct train DATA --old embeddings:old.parquet --out models/new",
     "unibct train DATA --out models/old --recipe paper --set epochs=20",
     "torchrun --nproc-per-node=4 -m unibct train DATA --out models/old",
 )
@@ -97,7 +101,7 @@ def train_command(
     OUT/logs.
     """
     from unibct.data.readers.table import open_images
-    from unibct.models.folder import load_model
+    from unibct.distributed.device import pick_device
     from unibct.progress import terminal_progress
     from unibct.training.recipe import load_recipe
     from unibct.training.train import train
@@ -108,8 +112,9 @@ def train_command(
     image_set = open_images(data, images)
     entry = find_method(method or DEFAULT_METHOD)
     uses_classifier = loaded_recipe.warm_start or entry.needs_old_classifier
-    old_model = None if old is None else load_model(old, with_classifier=uses_classifier)
     with terminal_progress(logs=out / "logs") as progress:
+        opening = Opening(pick_device(device), uses_classifier, progress)
+        old_model = None if old is None else opening.open(old)
         model = train(
             image_set,
             loaded_recipe,
@@ -176,14 +181,18 @@ def adapt_command(
     "embed",
     epilog=examples(
         "unibct embed models/new DATA --out emb/new",
+        "unibct embed onnx:old.onnx DATA --to parquet --out old.parquet",
         "unibct embed models/new ijbc/ --protocol ijbc --out emb/new-ijbc",
     ),
 )
 def embed_command(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="folder of the model")],
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help=f"the model: {describe_embedders()}")
+    ],
     data: DataArgument,
-    out: Annotated[Path, typer.Option(help="folder for the embeddings")],
+    out: Annotated[Path, typer.Option(help="folder or file for the embeddings")],
     images: ImagesOption = None,
+    to: Annotated[str, typer.Option(help=f"the form to write: {', '.join(FORMS)}")] = FOLDER,
     protocol: Annotated[
         str,
         typer.Option(help="auto, images; ijbc, ijbb: aligned faces, both views, not normalised"),
@@ -196,7 +205,8 @@ def embed_command(
 
     Writes a folder with the L2-normalised embeddings, one row per image, with their ids and
     labels, and with the fingerprint of the model. The rows are memory-mapped when the folder is
-    opened. If the command is stopped, run it again to continue.
+    opened. If the command is stopped, run it again to continue. --to writes one file instead,
+    for other programs.
 
     For a folder with the meta files of IJB-B or IJB-C, a row is the sum of both views of an
     aligned face, not normalised: what `unibct evaluate` takes in place of the model.
@@ -211,6 +221,7 @@ def embed_command(
             model,
             out,
             images=images,
+            form=to,
             dtype=dtype,
             skip_bad=skip_bad_images,
             device=device,

@@ -35,6 +35,7 @@ from unibct.errors import UserError
 from unibct.files import read_json
 
 FORMAT = 2
+NO_CLASS = -1  # the label of every row of embeddings whose classes are not known
 VERIFIED_BYTES = 1 << 30  # opening compares the checksums of folders up to this size
 
 T = TypeVar("T")
@@ -62,8 +63,9 @@ class Embeddings:
         Args:
             vectors: (images, dim) float32.
             ids: one per image.
-            labels: (images,) int64, indices into ``class_names``.
-            class_names: one per class.
+            labels: (images,) int64, indices into ``class_names``; all ``NO_CLASS`` if there are
+                none.
+            class_names: one per class; none if the classes are not known.
             fingerprint: the model's fingerprint.
         """
         self.vectors = vectors
@@ -89,17 +91,19 @@ class Embeddings:
 
     @cached_property
     def labels(self) -> NDArray[np.int64]:
-        """(images,) int64, indices into ``class_names``."""
+        """(images,) int64, indices into ``class_names``; all −1 if no classes are known."""
         labels = _value_of(self._labels)
         if labels.shape != (len(self),):
             raise UserError(f"{len(self)} vectors and {len(labels)} labels do not match")
+        if not self.class_names and bool((labels == NO_CLASS).all()):
+            return labels
         if len(labels) and not 0 <= labels.min() <= labels.max() < len(self.class_names):
             raise UserError(f"labels go beyond the {len(self.class_names)} class names")
         return labels
 
     @cached_property
     def class_names(self) -> tuple[str, ...]:
-        """One name per class."""
+        """One name per class; none if the classes are not known."""
         return _value_of(self._class_names)
 
     def __len__(self) -> int:

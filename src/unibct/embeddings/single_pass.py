@@ -34,7 +34,7 @@ from unibct.embeddings.store_plan import StorePlan, default_shard_rows, require_
 from unibct.embeddings.writing import write_array, write_description, write_shard
 from unibct.errors import UserError
 from unibct.files import read_json, sweep, write_json
-from unibct.models.model import Model
+from unibct.models.embedder import ImageEmbedder
 from unibct.progress import Advance, Progress, Silent
 
 _NOTES = "checked-*.json"
@@ -85,7 +85,7 @@ class SinglePass:
 
     def __init__(
         self,
-        model: Model,
+        model: ImageEmbedder,
         images: ImageSet,
         folder: Path,
         *,

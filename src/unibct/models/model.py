@@ -21,6 +21,7 @@ from unibct.data.decoding import Pixels, UnreadableImageError, decode, fit, pill
 from unibct.data.image_set import class_identities
 from unibct.errors import UserError
 from unibct.maps.adapter import Adapter
+from unibct.models.embedder import ImageEmbedder
 from unibct.models.input import RESIZE, InputSpec, to_input
 
 _FINGERPRINT_FORMAT = 1
@@ -54,6 +55,11 @@ class Model:
     old_fingerprint: str | None = None
     adapter: Adapter | None = None
     class_source: str | None = None
+
+    @property
+    def name(self) -> str:
+        """What to call it in messages."""
+        return f"the {self.architecture} model {self.fingerprint[:8]}"
 
     @property
     def class_identities(self) -> tuple[str, ...]:
@@ -94,17 +100,7 @@ class Model:
         Returns:
             (n, dim) float32; torch if ``images`` is a tensor, else NumPy.
         """
-        if batch_size < 1:
-            raise UserError(f"batch_size must be at least 1, not {batch_size}")
-        sequence = _as_sequence(images)
-        vectors = np.empty((len(sequence), self.dim), dtype=np.float32)
-        size = self.input.size
-        for start in range(0, len(sequence), batch_size):
-            part = sequence[start : start + batch_size]
-            vectors[start : start + len(part)] = self.embed_pixels(
-                np.stack([fit(_pixels(image, start + i), *size) for i, image in enumerate(part)])
-            )
-        return same_kind(vectors, images)
+        return embed_in_batches(self, images, batch_size)
 
     def embed_pixels(self, pixels: Pixels) -> NDArray[np.float32]:
         """Return L2-normalised embeddings of one batch that already has the input's size.
@@ -154,6 +150,21 @@ class Model:
             training=self.training | {"adapter": adapter.kind},
             old_fingerprint=old.fingerprint,
         )
+
+
+def embed_in_batches(embedder: ImageEmbedder, images: Any, batch_size: int) -> Any:
+    """Return L2-normalised embeddings of images of any size, see ``Model.embed``."""
+    if batch_size < 1:
+        raise UserError(f"batch_size must be at least 1, not {batch_size}")
+    sequence = _as_sequence(images)
+    vectors = np.empty((len(sequence), embedder.dim), dtype=np.float32)
+    size = embedder.input.size
+    for start in range(0, len(sequence), batch_size):
+        part = sequence[start : start + batch_size]
+        vectors[start : start + len(part)] = embedder.embed_pixels(
+            np.stack([fit(_pixels(image, start + i), *size) for i, image in enumerate(part)])
+        )
+    return same_kind(vectors, images)
 
 
 @contextmanager

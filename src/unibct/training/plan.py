@@ -12,6 +12,7 @@ from unibct.data.scenarios import SCENARIOS
 from unibct.errors import UserError
 from unibct.methods.table import DEFAULT_METHOD, NO_METHOD, MethodEntry, find_method
 from unibct.models.architectures.table import find_architecture
+from unibct.models.embedder import Embedder
 from unibct.models.model import Model
 from unibct.training.recipe import AFTER_WARMUP, Recipe
 
@@ -88,7 +89,7 @@ def _digest(value: Any) -> str:
 
 
 def plan_run(
-    images: ImageSet, recipe: Recipe, *, old: Model | None = None, method: str | None = None
+    images: ImageSet, recipe: Recipe, *, old: Embedder | None = None, method: str | None = None
 ) -> Run:
     """Choose method, dimension and seed, and refuse what cannot work, before anything is written.
 
@@ -105,7 +106,9 @@ def plan_run(
     architecture = find_architecture(recipe.architecture)
     dim = recipe.dim or (old.dim if old is not None else architecture.dim)
     if entry.needs_old_model and old is not None:
-        _check_classes(entry, old, images)
+        _require_classifier(name, entry, old)
+        if isinstance(old, Model):
+            _check_classes(entry, old, images)
         if dim != old.dim:
             raise UserError(
                 f"the new model's dimension is {dim} but the old one's is {old.dim}: embeddings "
@@ -133,6 +136,15 @@ def unknown_identities(old: Model, images: ImageSet) -> str | None:
         "same class; to say which are the same, put a classes.txt with a name per line beside each "
         ".rec file, and train the old model with it"
     )
+
+
+def _require_classifier(name: str, entry: MethodEntry, old: Embedder) -> None:
+    """Refuse a method that uses the old classifier, if nothing but embeddings are known."""
+    if entry.needs_old_classifier and not isinstance(old, Model):
+        raise UserError(
+            f"{name} uses the old model's classifier, which {old.name} does not have; choose a "
+            f"method that needs only its embeddings, such as {DEFAULT_METHOD}"
+        )
 
 
 def _check_classes(entry: MethodEntry, old: Model, images: ImageSet) -> None:
@@ -178,9 +190,14 @@ def upgrade_recipes(recipe: Recipe, scenario: str, seed: int) -> tuple[Recipe, R
     return old, new
 
 
-def _check_warm_start(recipe: Recipe, dim: int, old: Model | None) -> None:
+def _check_warm_start(recipe: Recipe, dim: int, old: Embedder | None) -> None:
     if old is None:
         raise UserError("warm_start begins from the old model's weights: give --old MODEL")
+    if not isinstance(old, Model):
+        raise UserError(
+            f"warm_start begins from the old model's weights, which {old.name} does not give; "
+            "leave warm_start out"
+        )
     if old.adapter is not None:
         raise UserError(
             "warm_start begins from a network, but the old model is an adapted one: its network's "
@@ -198,14 +215,17 @@ def _check_warm_start(recipe: Recipe, dim: int, old: Model | None) -> None:
         )
 
 
-def _seed(recipe: Recipe, old: Model | None) -> int:
+def _seed(recipe: Recipe, old: Embedder | None) -> int:
     """Return the recipe's seed; by default one more than the old model's.
 
     From the same initial weights two models would agree before anything makes them compatible.
     """
     if recipe.seed is not None:
         return recipe.seed
-    return 0 if old is None else int(old.training.get("recipe", {}).get("seed", 0)) + 1
+    if old is None:
+        return 0
+    old_recipe: dict[str, Any] = old.training.get("recipe", {}) if isinstance(old, Model) else {}
+    return int(old_recipe.get("seed", 0)) + 1
 
 
 def require_same_run(stored: dict[str, Any], planned: dict[str, Any], out: Path) -> None:

@@ -154,6 +154,7 @@ def _starting_state(context: RunContext, options: TrainOptions) -> TrainingState
     if old is None:
         return state
     if context.recipe.warm_start:
+        assert isinstance(old, Model)  # plan_run has checked it
         state.network.load_state_dict(old.network.state_dict())
         identities = context.class_identities
         copy_known_classes(state.class_weights, identities, context.own_classes, old)

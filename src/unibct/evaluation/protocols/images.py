@@ -1,14 +1,16 @@
 """Images with classes: a quarter of each class forms the gallery, the rest are queries."""
 
+import shutil
 from pathlib import Path
 
 from unibct.data.image_set import ImageSet, select_listed
 from unibct.data.readers.table import open_images
 from unibct.distributed.device import pick_device
 from unibct.distributed.ranks import current_ranks
+from unibct.embedders.table import open_embedder
 from unibct.embeddings.extraction import embed_images, embed_images_to_store
-from unibct.embeddings.folder import Embeddings, open_embeddings
-from unibct.embeddings.layout import DESCRIPTION_FILE
+from unibct.embeddings.folder import Embeddings
+from unibct.embeddings.forms.table import FOLDER, find_form
 from unibct.errors import UserError
 from unibct.evaluation.directions import CROSS, OLD_SELF
 from unibct.evaluation.gallery_split import GallerySplit, chosen_gallery
@@ -16,8 +18,7 @@ from unibct.evaluation.protocols.request import EmbeddingRequest, EvaluationRequ
 from unibct.evaluation.score_map import fit_score_map
 from unibct.evaluation.score_map_file import load_score_map, save_score_map
 from unibct.evaluation.upgrade import UpgradeEvaluation, evaluate_upgrade
-from unibct.models.folder import load_model
-from unibct.progress import Progress
+from unibct.files import require_absent
 
 _SCORES_FOR_CURVES = 10_000_000  # images × classes: a curve then takes half a minute at most
 
@@ -25,14 +26,13 @@ _SCORES_FOR_CURVES = 10_000_000  # images × classes: a curve then takes half a 
 def evaluate_images(request: EvaluationRequest) -> UpgradeEvaluation:
     """Evaluate a new model against an old one on an image set.
 
-    The request's ``query`` and ``gallery`` are model folders, or folders of their embeddings of
-    these images.
+    The request's ``query`` and ``gallery`` are whatever ``open_embedder`` opens.
     """
     rules = request.search
     images = open_images(request.data, request.images)
     sides = {
-        path: _embeddings(path, images, request)
-        for path in dict.fromkeys((request.gallery, request.query))
+        reference: _embeddings(reference, images, request)
+        for reference in dict.fromkeys((request.gallery, request.query))
     }
     old, new = sides[request.gallery], sides[request.query]
     if old.vectors.shape[1] != new.vectors.shape[1]:
@@ -41,9 +41,11 @@ def evaluate_images(request: EvaluationRequest) -> UpgradeEvaluation:
             f"dimension {old.vectors.shape[1]}: one cannot search the other"
         )
     if request.skip_bad:
-        for path, side in sides.items():
-            images = _embedded_images(images, side, path, request.progress)
-    score_map = load_score_map(request.query, old.fingerprint) if rules.old_thresholds else None
+        for side in sides.values():
+            images = _embedded_images(images, side)
+    score_map = None
+    if rules.old_thresholds:
+        score_map = load_score_map(_folder_of(request.query), old.fingerprint)
     images, split = _listed_split(images, rules)
     evaluation = evaluate_upgrade(
         old.rows_of(images),
@@ -61,7 +63,7 @@ def evaluate_images(request: EvaluationRequest) -> UpgradeEvaluation:
     if rules.save_score_map:
         cross, old_self = evaluation.tests[CROSS], evaluation.tests[OLD_SELF]
         fitted = fit_score_map(cross.impostor, old_self.impostor)
-        path = save_score_map(request.query, old.fingerprint, fitted)
+        path = save_score_map(_folder_of(request.query), old.fingerprint, fitted)
         request.progress.note(f"{path}: the score map for the old model {old.fingerprint}")
     return evaluation
 
@@ -94,35 +96,57 @@ def _listed_split(images: ImageSet, rules: SearchRules) -> tuple[ImageSet, Galle
 
 
 def embed_image_set(request: EmbeddingRequest) -> Embeddings:
-    """Write a model's normalised embeddings of an image set; under torchrun by all processes."""
-    model = load_model(request.model, device=pick_device(request.device))
-    return embed_images_to_store(
+    """Write a model's normalised embeddings of an image set; under torchrun by all processes.
+
+    A form other than the folder is written from a hidden folder beside it, which a killed run
+    leaves for the next one.
+    """
+    form, ranks = find_form(request.form), current_ranks()
+    if request.form != FOLDER:
+        require_absent(request.out)
+        if request.dtype != "float32":
+            raise UserError(f"--dtype {request.dtype} is for --to {FOLDER} only")
+    model = open_embedder(
+        request.model, device=pick_device(request.device), progress=request.progress
+    )
+    partial = request.out.with_name(f".{request.out.name}.partial")
+    stored = embed_images_to_store(
         model,
         open_images(request.data, request.images),
-        request.out,
+        request.out if request.form == FOLDER else partial,
         skip_bad=request.skip_bad,
         dtype=request.dtype,
         progress=request.progress,
-        ranks=current_ranks(),
+        ranks=ranks,
     )
+    if request.form == FOLDER:
+        return stored
+    if ranks.first:
+        form.load().write(stored, request.out)
+    ranks.barrier()
+    written = form.load().read(request.out)
+    if ranks.first:
+        shutil.rmtree(partial, ignore_errors=True)
+    return written
 
 
-def _embedded_images(
-    images: ImageSet, side: Embeddings, path: Path, progress: Progress
-) -> ImageSet:
-    """Return the images that have an embedding, and report how many have none."""
+def _embedded_images(images: ImageSet, side: Embeddings) -> ImageSet:
+    """Return the images that have an embedding."""
     known_ids = set(side.ids)
     rows = [row for row, image_id in enumerate(images.ids) if image_id in known_ids]
-    if not rows:
-        raise UserError(f"{path} has no embedding of any image of {images.name}")
-    if len(rows) < len(images):
-        progress.note(f"left out {len(images) - len(rows)} images without embedding in {path}")
-    return images.select(rows)
+    return images if len(rows) == len(images) else images.select(rows)
 
 
-def _embeddings(path: Path, images: ImageSet, request: EvaluationRequest) -> Embeddings:
-    """Open an embeddings folder, or embed the images with the model in a folder."""
-    if (path / DESCRIPTION_FILE).is_file():
-        return open_embeddings(path)
-    model = load_model(path, device=pick_device(request.device))
-    return embed_images(model, images, skip_bad=request.skip_bad, progress=request.progress)
+def _embeddings(reference: str | Path, images: ImageSet, request: EvaluationRequest) -> Embeddings:
+    """Open stored embeddings, or embed the images with a model."""
+    embedder = open_embedder(
+        reference, device=pick_device(request.device), progress=request.progress
+    )
+    return embed_images(embedder, images, skip_bad=request.skip_bad, progress=request.progress)
+
+
+def _folder_of(reference: str | Path) -> Path:
+    """Return the folder in which a score map is kept."""
+    if not Path(reference).is_dir():
+        raise UserError(f"a score map is kept in a folder of the new model; {reference} is none")
+    return Path(reference)

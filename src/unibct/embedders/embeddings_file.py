@@ -1,0 +1,24 @@
+"""`embeddings:` stored embeddings in any form, in place of the model that made them."""
+
+from pathlib import Path
+
+from unibct.embedders.reference import Reference
+from unibct.embedders.table import Opening
+from unibct.embeddings.checking import named_fingerprint, usable_embeddings
+from unibct.embeddings.folder import Embeddings
+from unibct.embeddings.forms.table import read_embeddings, recognised_form
+from unibct.embeddings.stored import StoredEmbeddings
+
+
+def recognises(path: Path) -> bool:
+    """Return whether a path holds embeddings in a form that unibct reads."""
+    return recognised_form(path) is not None
+
+
+def open_reference(reference: Reference, opening: Opening) -> StoredEmbeddings:
+    """Read the embeddings and check every row."""
+    stored = read_embeddings(reference.path)
+    if "model" in reference.options:
+        named = named_fingerprint(reference.options["model"], stored.vectors.shape[1])
+        stored = Embeddings(stored.vectors, stored.ids, stored.labels, stored.class_names, named)
+    return StoredEmbeddings(reference.text, usable_embeddings(stored, reference.place))
