@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from unibct.embeddings.extraction import embed_images, embed_images_to_store
     from unibct.embeddings.folder import open_embeddings
     from unibct.embeddings.forms.table import read_embeddings, write_embeddings
+    from unibct.embeddings.mapping import apply_map, fit_map
     from unibct.embeddings.writing import append_embeddings, save_embeddings
     from unibct.errors import UserError
     from unibct.evaluation.metrics.identification import identification
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from unibct.evaluation.upgrade import evaluate_upgrade
     from unibct.losses.arcface import arcface
     from unibct.maps.adapter import fit_adapter
+    from unibct.maps.folder import load_map, save_map
     from unibct.models.folder import load_model, save_model
     from unibct.prototypes.class_prototypes import class_prototypes
     from unibct.prototypes.weights import structural_weights
@@ -48,6 +50,10 @@ _HOMES = {
     "save_embeddings": "embeddings.writing",
     "append_embeddings": "embeddings.writing",
     "fit_adapter": "maps.adapter",
+    "fit_map": "embeddings.mapping",
+    "apply_map": "embeddings.mapping",
+    "save_map": "maps.folder",
+    "load_map": "maps.folder",
     "adapt_model": "training.mapped_model:adapt",
     "class_prototypes": "prototypes.class_prototypes",
     "structural_weights": "prototypes.weights",
@@ -72,6 +78,7 @@ __all__ = [
     "UserError",
     "adapt_model",
     "append_embeddings",
+    "apply_map",
     "arcface",
     "class_prototypes",
     "embed_images",
@@ -79,7 +86,9 @@ __all__ = [
     "evaluate_data",
     "evaluate_upgrade",
     "fit_adapter",
+    "fit_map",
     "identification",
+    "load_map",
     "load_model",
     "load_recipe",
     "make_grid",
@@ -90,6 +99,7 @@ __all__ = [
     "read_embeddings",
     "run_benchmark",
     "save_embeddings",
+    "save_map",
     "save_model",
     "split",
     "structural_weights",

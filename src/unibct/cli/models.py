@@ -1,4 +1,4 @@
-"""The commands that make or use a model: train, adapt and embed."""
+"""The commands that make or use a model: train and embed."""
 
 from pathlib import Path
 from typing import Annotated
@@ -12,7 +12,6 @@ from unibct.cli.options import (
     RecipeOption,
     SetOption,
     SkipOption,
-    adapter_listing,
     app,
     examples,
     method_listing,
@@ -68,9 +67,6 @@ _TRAIN_EXAMPLES = examples(
     "unibct train DATA --old embeddings:old.parquet --out models/new",
     "unibct train DATA --out models/old --recipe paper --set epochs=20",
     "torchrun --nproc-per-node=4 -m unibct train DATA --out models/old",
-)
-_ADAPT_EXAMPLES = examples(
-    "unibct adapt DATA --new models/free --old models/old --out models/adapted"
 )
 
 
@@ -132,49 +128,6 @@ def train_command(
     print_once(
         f"{out}: {model.architecture}, dimension {model.dim}, fingerprint {model.fingerprint}"
     )
-
-
-@app.command("adapt", epilog=f"{_ADAPT_EXAMPLES}\n\n{adapter_listing()}")
-def adapt_command(
-    data: DataArgument,
-    new: Annotated[Path, typer.Option(metavar="MODEL", help="folder of the new model")],
-    old: Annotated[Path, typer.Option(metavar="MODEL", help="folder of the old model")],
-    out: Annotated[Path, typer.Option(help="folder for the adapted model")],
-    kind: Annotated[str, typer.Option(help="the kind of map; see the list below")] = "linear",
-    images: ImagesOption = None,
-    seed: Annotated[int, typer.Option(min=0, help="chooses the initial weights of mlp")] = 0,
-    skip_bad_images: SkipOption = False,
-    device: DeviceOption = "auto",
-) -> None:
-    """Map the queries of a finished new model into the old space.
-
-    Fits a map from the new to the old embeddings of the images, and saves the new model together
-    with the map. Use it for a model that cannot be trained again; `unibct train --old` gives
-    better queries.
-    """
-    from unibct.data.readers.table import open_images
-    from unibct.distributed.device import pick_device
-    from unibct.files import require_absent
-    from unibct.models.folder import load_model, save_model
-    from unibct.progress import terminal_progress
-    from unibct.training.mapped_model import adapt
-
-    require_absent(out)
-    target = pick_device(device)
-    new_model, old_model = (load_model(path, device=target) for path in (new, old))
-    image_set = open_images(data, images)
-    with terminal_progress() as progress:
-        adapted = adapt(
-            new_model,
-            old_model,
-            image_set,
-            kind=kind,
-            seed=seed,
-            skip_bad=skip_bad_images,
-            progress=progress,
-        )
-    save_model(adapted, out)
-    print(f"{out}: {kind} map of {new}, fingerprint {adapted.fingerprint}")
 
 
 @app.command(

@@ -8,6 +8,7 @@ from unibct.embeddings.checking import named_fingerprint, usable_embeddings
 from unibct.embeddings.folder import Embeddings
 from unibct.embeddings.forms.table import read_embeddings, recognised_form
 from unibct.embeddings.stored import StoredEmbeddings
+from unibct.errors import UserError
 
 
 def recognises(path: Path) -> bool:
@@ -22,3 +23,11 @@ def open_reference(reference: Reference, opening: Opening) -> StoredEmbeddings:
         named = named_fingerprint(reference.options["model"], stored.vectors.shape[1])
         stored = Embeddings(stored.vectors, stored.ids, stored.labels, stored.class_names, named)
     return StoredEmbeddings(reference.text, usable_embeddings(stored, reference.place))
+
+
+def open_stored(reference: str | Path) -> Embeddings:
+    """Return stored embeddings, checked, with rows of length 1; anything else is refused."""
+    opened = Opening().open(reference)
+    if not isinstance(opened, StoredEmbeddings):
+        raise UserError(f"{reference} is a model; embed the images first: unibct embed")
+    return opened.embeddings

@@ -8,6 +8,7 @@ file, size and layout come from the graph, and the rest from options.
 import hashlib
 import json
 from dataclasses import asdict, dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -134,7 +135,7 @@ class OnnxEmbedder(BlackBox):
 
 def _session(path: Path, device: str) -> Any:
     try:
-        import onnxruntime
+        onnxruntime: Any = import_module("onnxruntime")
     except ImportError as error:
         raise UserError("onnx:FILE needs ONNX Runtime: pip install 'unibct[onnx]'") from error
     import torch

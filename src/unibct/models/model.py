@@ -21,7 +21,7 @@ from unibct.data.decoding import Pixels, UnreadableImageError, decode, fit, pill
 from unibct.data.image_set import class_identities
 from unibct.errors import UserError
 from unibct.maps.adapter import Adapter
-from unibct.models.embedder import ImageEmbedder
+from unibct.models.embedder import Embedder, ImageEmbedder
 from unibct.models.input import RESIZE, InputSpec, to_input
 
 _FINGERPRINT_FORMAT = 1
@@ -140,7 +140,7 @@ class Model:
         self.network.to(device)
         return self
 
-    def adapted(self, adapter: Adapter, old: "Model") -> "Model":
+    def adapted(self, adapter: Adapter, old: Embedder) -> "Model":
         """Return a model with the same network and a map into the old model's space."""
         return replace(
             self,
