@@ -41,10 +41,11 @@ from unibct.evaluation.gallery_split import split_gallery
 from unibct.evaluation.resolution import headline_far
 from unibct.evaluation.search_test import search_test
 from unibct.files import write_json
-from unibct.models.architectures.table import build_network, find_architecture
+from unibct.models.architectures.table import build_network
 from unibct.models.model import Model
 from unibct.prototypes.class_prototypes import class_prototypes
 from unibct.training.checkpoints import read_checkpoint
+from unibct.training.network import recipe_input
 from unibct.training.plan import plan_run, upgrade_recipes
 from unibct.training.recipe import load_recipe
 from unibct.training.train import train
@@ -197,7 +198,7 @@ def after_warmup(images: ImageSet, recipe: Any, cache: Path) -> Model:
     architecture = run.recipe.architecture
     state = next(cache.glob("warmup-*/checkpoint-*"))
     tensors = read_checkpoint(state).tensors
-    spec = find_architecture(architecture).input
+    spec = recipe_input(run.recipe)
     dim = cast(int, run.recipe.dim)
     network = build_network(architecture, spec, dim)
     prefix = "network."

@@ -13,6 +13,7 @@ import torch
 from hypothesis import settings
 from PIL import Image
 
+from tests.torchvision_operators import declare_torchvision_operators
 from unibct import cli
 from unibct.data.image_set import ImageSet
 from unibct.data.readers.table import open_images
@@ -21,6 +22,7 @@ from unibct.files import CACHE_VARIABLE
 pytest_plugins = ["tests.benchmark.finished_benchmark", "tests.examples.small_demo"]
 torch.set_num_threads(1)  # several test processes share few cores
 os.environ["OMP_NUM_THREADS"] = "1"
+declare_torchvision_operators()
 settings.register_profile("unibct", deadline=None, max_examples=40, derandomize=True)
 settings.load_profile("unibct")
 
@@ -35,6 +37,9 @@ TINY = [
 ]
 
 
+# Fixtures that train for some time. Tests that share one run in the same test process.
+COSTLY_FIXTURES = {"finished", "runs", "small_demo"}
+SLOW_FIXTURES = {"finished", "runs"}
 TINY_OPTIONS = [part for setting in TINY for part in ("--set", setting)]
 
 
@@ -71,6 +76,17 @@ def tags_of_offline_page(page: str) -> list[str]:
     return opened
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let one test process make each costly fixture, and leave the costliest to `make test`."""
+    for item in items:
+        used = set(getattr(item, "fixturenames", ()))
+        for fixture in sorted(COSTLY_FIXTURES & used):
+            item.add_marker(pytest.mark.xdist_group(fixture))
+        if SLOW_FIXTURES & used:
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A temporary folder for the user's cache, so that no test writes to the home folder."""
@@ -80,11 +96,18 @@ def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield folder
 
 
+@pytest.fixture
+def short_mlp(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the map `mlp` train for fewer steps, where its quality is not what is tested."""
+    monkeypatch.setattr("unibct.maps.mlp._STEPS", 200)
+
+
 @pytest.fixture(scope="session")
 def glyph_classes() -> ImageSet:
-    """Twelve classes of the embedded set, some 280 images."""
+    """Twelve images of each of twelve classes of the embedded set."""
     images = open_images("glyphs:train")
-    return images.select(np.flatnonzero(images.labels < 12))
+    rows = [np.flatnonzero(images.labels == label)[:12] for label in range(12)]
+    return images.select(np.concatenate(rows))
 
 
 @pytest.fixture(scope="session")

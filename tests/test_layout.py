@@ -8,11 +8,18 @@ import unibct
 SOURCE = Path(unibct.__file__).parent
 TESTS = Path(__file__).parent
 # Tests of the whole package.
-OF_THE_WHOLE = {"test_imports", "test_layout", "test_readme", "test_wheel"}
+OF_THE_WHOLE = {
+    "test_imports",
+    "test_layout",
+    "test_lowest_versions",
+    "test_readme",
+    "test_wheel",
+}
 # Tests of a room rather than of one of its modules.
 OF_A_ROOM = {
     "distributed/test_several_processes",
     "training/test_host_waits",
+    "training/test_other_networks",
     "training/test_torchrun",
     "report/pages/test_in_browser",
     "report/pages/test_new_metric",

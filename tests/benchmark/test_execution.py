@@ -25,6 +25,12 @@ def test_every_cell_is_what_the_commands_would_give_by_hand(finished):
         stored = json.loads((cell / "result.json").read_text())["tests"]
         assert stored["new→old"]["metrics"] == pytest.approx(by_hand.metrics("new→old"))
         assert stored["new→new"]["metrics"] == pytest.approx(by_hand.metrics("new→new"))
+        flips = by_hand.flips.as_json()
+        for rate, value in stored["new→old"]["flips"].items():
+            assert value == pytest.approx(flips[rate])
+            measured = results.flips("open-class", "unibct-plus", rate)
+            one = estimate(measured.values[[seed]], measured.samples[[seed]])
+            assert (one.low, one.high) == pytest.approx(flips["intervals"][rate], abs=1e-5)
         for criterion in by_hand.compared:
             metric = criterion.metric
             gain = results.cross("open-class", "unibct-plus", metric) - results.old_self(

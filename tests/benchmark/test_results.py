@@ -27,7 +27,7 @@ def test_a_test_of_a_model_that_was_trained_again_is_refused(finished, tmp_path)
 
 
 def test_results_of_an_earlier_version_are_read_together_with_new_ones(finished, tmp_path):
-    """It knew no mAP, and wrote one array of samples per test with a row per metric."""
+    """It knew no mAP and no flips, and wrote one array per test with a row per metric."""
     benchmark, results = finished
     out = tmp_path / "copy"
     shutil.copytree(benchmark.workspace.out, out)
@@ -36,6 +36,7 @@ def test_results_of_an_earlier_version_are_read_together_with_new_ones(finished,
         samples = safetensors.numpy.load_file(out / folder / "samples.safetensors")
         for test in result["tests"].values():
             del test["metrics"]["mAP"]
+            test.pop("flips", None)
         arrays = {
             name: np.stack([samples[f"{name}/{metric}"] for metric in test["metrics"]])
             for name, test in result["tests"].items()
@@ -55,6 +56,8 @@ def test_results_of_an_earlier_version_are_read_together_with_new_ones(finished,
             assert np.array_equal(one.values, other.values)
             assert np.array_equal(one.samples, other.samples)
     assert "mAP" not in render_markdown(mixed)
+    assert mixed.flips("open-class", "none", "nfr") is None
+    assert mixed.flips("open-class", "unibct-plus", "nfr") is not None
 
 
 def test_differences_are_paired():

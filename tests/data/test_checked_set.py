@@ -10,11 +10,12 @@ from tests.data.example_images import jpeg
 from tests.distributed.thread_ranks import run_ranks
 from unibct.data.checked_set import CheckedSet, find_checked_set, save_checked_set, source_stamp
 from unibct.data.convert import convert
+from unibct.data.decoding import Frame
 from unibct.data.loader import read_pixels
 from unibct.data.readers.table import open_images
 from unibct.errors import UserError
 
-SIZE = (16, 16, 1)
+SIZE = Frame(16, 16, 1)
 
 
 @pytest.fixture
@@ -66,6 +67,8 @@ def test_other_pixels_of_the_same_files_are_checked_again(folder, monkeypatch):
     assert read_pixels(images, 8, 8, 1).digest != digest
     assert read_pixels(images.select(range(20)), *SIZE).digest != digest
     assert counter.taken() == len(images) + 20
+    assert read_pixels(images, 16, 8, 1, "crop").digest != read_pixels(images, 16, 8, 1).digest
+    assert counter.taken() == 2 * len(images)
     upside_down = dataclasses.replace(images, read=lambda i: images.read(i)[::-1])
     for _ in range(2):
         assert read_pixels(upside_down, *SIZE).digest != digest

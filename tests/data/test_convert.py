@@ -301,9 +301,9 @@ def test_no_image_counts_as_done_before_it_is_on_the_disk(photo_folder, tmp_path
 
     monkeypatch.setattr(os, "fsync", fsync)
     monkeypatch.setattr("unibct.data.resumable_folder.write_json", save)
-    monkeypatch.setattr("unibct.data.convert._SAVE_EVERY", 100)
+    monkeypatch.setattr("unibct.data.convert._SAVE_EVERY", 50)
     convert(images, tmp_path / "out", to="folder")
-    assert saved[:2] == [100, 200]
+    assert saved[:2] == [50, 100]
     names = [p for p in (tmp_path / "out").rglob("*") if p.is_file()]
     assert len(names) == len(images)
     for path in names:  # the last ones were not counted, but the folder is complete

@@ -3,10 +3,11 @@ import struct
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageOps
 
 from tests.data.example_images import encoded, ramp
 from unibct.data.decoding import (
+    FITS,
     UnreadableImageError,
     decode,
     encode_png,
@@ -182,6 +183,54 @@ def test_fitting():
     assert (fitted == grey[:, :, None]).all()
     with pytest.raises(UserError, match="uint8"):
         fit(grey.astype(float), 4, 4, 1)
+
+
+def oracle(image, how, size):
+    """Pillow's own functions for the three fits."""
+    functions = {
+        "stretch": lambda: image.resize(size, Image.Resampling.BILINEAR),
+        "crop": lambda: ImageOps.fit(image, size, Image.Resampling.BILINEAR),
+        "letterbox": lambda: ImageOps.pad(image, size, Image.Resampling.BILINEAR),
+    }
+    return np.asarray(functions[how]())
+
+
+@pytest.mark.parametrize("how", FITS)
+@pytest.mark.parametrize("mode", ["L", "RGB"])
+@pytest.mark.parametrize("shape", [(61, 40), (40, 61), (50, 50), (7, 200), (400, 13)])
+def test_the_three_fits_are_pillows(how, mode, shape):
+    noise = np.random.default_rng(0).integers(0, 256, (*shape, 3)).astype(np.uint8)
+    image = Image.fromarray(noise).convert(mode)
+    for height, width in [(32, 32), (48, 24), (24, 48), (97, 31)]:
+        want = oracle(image, how, (width, height)).reshape(height, width, -1)
+        got = fit(np.asarray(image), height, width, want.shape[2], how)
+        assert got.shape == want.shape
+        # The corners of a cropped part may be rounded differently.
+        assert np.abs(got.astype(int) - want).max() <= (how == "crop"), (height, width)
+
+
+@pytest.mark.parametrize("how", FITS)
+@pytest.mark.parametrize("orientation", [1, 3, 6, 8])
+def test_a_turned_photograph_is_fitted_upright(how, orientation):
+    upright = ramp("RGB", (30, 50))
+    turns = {1: 0, 3: 180, 6: 90, 8: 270}
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    file = io.BytesIO()
+    upright.rotate(turns[orientation], expand=True).save(file, "PNG", exif=exif)
+    got = fit(decode(file.getvalue()), 40, 16, 3, how)
+    assert np.abs(got.astype(int) - oracle(upright, how, (16, 40))).max() <= (how == "crop")
+
+
+def test_the_fits_show_what_they_say():
+    wide = np.zeros((10, 30), np.uint8)
+    wide[:, 10:20] = 200  # the middle third
+    assert (fit(wide, 10, 10, 1, "crop") == 200).all()
+    boxed = fit(wide, 30, 30, 1, "letterbox")[:, :, 0]
+    assert (boxed[10:20] == wide).all()
+    assert not boxed[:10].any()
+    assert not boxed[20:].any()
+    assert 0 < fit(wide, 10, 10, 1, "stretch").mean() < 200
 
 
 def test_suffixes_are_judged_by_the_first_bytes():

@@ -2,12 +2,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from unibct.data.decoding import UnreadableImageError
+from unibct.data.decoding import Frame, UnreadableImageError
 from unibct.data.loader import read_pixels
 from unibct.data.scan import Scan, checked_batches, checked_set, read_image
 from unibct.progress import Silent
 
-SIZE = (32, 32, 1)
+SIZE = Frame(32, 32, 1)
 
 
 def with_unreadable(images, bad_rows):

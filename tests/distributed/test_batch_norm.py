@@ -36,3 +36,25 @@ def test_two_equal_batches_are_normalised_like_one_of_twice_the_size():
     for name, buffer in one.named_buffers():
         assert torch.allclose(buffer, both.get_buffer(name)), name
     assert torch.allclose(one.eval()(images), both.eval()(images))
+
+
+class ActivatedNorm(nn.BatchNorm2d):
+    """As timm's BatchNormAct2d: it goes on with drop-out and an activation."""
+
+    def __init__(self, width):
+        super().__init__(width)
+        self.drop, self.act = nn.Identity(), nn.ReLU()
+
+    def forward(self, x):
+        return self.act(self.drop(super().forward(x)))
+
+
+def test_an_activation_inside_the_layer_is_kept():
+    images = torch.randn(5, 2, 3, 3, generator=torch.Generator().manual_seed(1))
+    both, one = nn.Sequential(ActivatedNorm(2)), synced(nn.Sequential(ActivatedNorm(2)), Twins())
+    assert isinstance(one[0], SyncedBatchNorm)
+    want, ours = both(images.repeat(2, 1, 1, 1))[:5], one(images)
+    assert (want == 0).any()
+    assert torch.allclose(ours, want, atol=1e-6)
+    assert torch.allclose(one.eval()(images), both.eval()(images), atol=1e-6)
+    assert list(one.state_dict()) == list(both.state_dict())

@@ -1,6 +1,7 @@
 """Small ONNX files and Python embedders with a known outcome."""
 
 import json
+from typing import ClassVar
 
 import numpy as np
 import onnx
@@ -47,7 +48,7 @@ def flatten(images):
 class Flattening:
     """A class that makes an embedder, with everything stated."""
 
-    input_size = INPUT_SIZE
+    unibct_input: ClassVar = {"size": (2, 3), "channels": 3}
     dim = 18
     fingerprint = "stated by the object"
 

@@ -29,7 +29,7 @@ def test_layout_and_size_come_from_the_graph(tmp_path):
     weights, notes = matrix(72, 7), Notes()
     path = write_onnx(tmp_path / "m.onnx", ["n", 3, 4, 6], weights)
     embedder = open_embedder(f"onnx:{path}", progress=notes)
-    assert (embedder.dim, embedder.input.size) == (7, (4, 6, 3))
+    assert (embedder.dim, embedder.input.frame[:3]) == (7, (4, 6, 3))
     expected = oracle(weights, ((PIXELS / 255 - 0.5) / 0.5).transpose(0, 3, 1, 2))
     assert np.allclose(embedder.embed_pixels(PIXELS), expected, atol=1e-5)
     assert "4×6×3 rgb in nchw" in notes.texts[0]

@@ -18,7 +18,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def pixels(glyph_classes, model):
-    return read_pixels(glyph_classes, *model.input.size)
+    return read_pixels(glyph_classes, *model.input.frame)
 
 
 def test_a_cache_is_used_completed_and_made_again(model, pixels, tmp_path, monkeypatch):

@@ -46,8 +46,14 @@ def test_unknown_scenarios_and_settings_are_refused_before_anything_is_drawn(tmp
 
 @pytest.mark.slow
 def test_every_recipe_runs_from_recordio_to_tables_and_is_taken_up_again(tmp_path, monkeypatch):
-    options = {"identities": 20, "subjects": 12, "device": "cpu"}
-    overrides = ["epochs=2", "refresh_epochs=[]", "batch_size=16"]
+    options = {"identities": 10, "subjects": 6, "device": "cpu"}
+    overrides = [
+        "epochs=1",
+        "warmup_epochs=0",
+        "milestones=[]",
+        "refresh_epochs=[]",
+        "batch_size=16",
+    ]
     evaluations = rehearsal.rehearse(tmp_path, overrides=overrides, **options)
     assert list(evaluations) == list(SCENARIOS)
     for scenario, evaluation in evaluations.items():
@@ -55,7 +61,7 @@ def test_every_recipe_runs_from_recordio_to_tables_and_is_taken_up_again(tmp_pat
         model = load_model(tmp_path / scenario / "new")
         assert model.training["method"] == "unibct"
         assert (model.architecture == "resnet50") == (scenario == "identical-data")
-        assert model.input.size == (112, 112, 3)
+        assert model.input.frame.shape == (112, 112, 3)
     monkeypatch.setattr("unibct.training.run.TrainingLoop", None)  # training again would need it
     again = rehearsal.rehearse(tmp_path, overrides=overrides, **options)
     assert {k: e.metrics("new→old") for k, e in again.items()} == {

@@ -7,6 +7,7 @@ from unibct.errors import UserError
 from unibct.maps.adapter import Adapter, balanced_weights, fit_adapter
 from unibct.maps.table import ADAPTERS
 
+pytestmark = pytest.mark.usefixtures("short_mlp")
 TRAINED = ("mlp", "supervised")
 BY_DISTANCE = [kind for kind in ADAPTERS if kind != "supervised"]
 

@@ -1,5 +1,6 @@
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from tests.models.cases import small_model
 from unibct.errors import UserError
 from unibct.maps.adapter import Adapter
 from unibct.models.folder import load_model, save_model
+from unibct.models.input import InputSpec
 
 
 def test_round_trip(tmp_path):
@@ -35,6 +37,15 @@ def test_the_source_of_class_numbers_is_kept(tmp_path):
     save_model(small_model(), tmp_path / "named")
     assert "class_source" not in json.loads((tmp_path / "named/model.json").read_text())
     assert load_model(tmp_path / "named").class_identities == ("a", "b")
+
+
+def test_the_input_is_kept(tmp_path):
+    spec = InputSpec(32, 32, 1, mean=0.25, std=0.125, fit="letterbox")
+    model = replace(small_model(), input=spec)
+    save_model(model, tmp_path / "m")
+    loaded = load_model(tmp_path / "m")
+    assert loaded.input == spec
+    assert loaded.fingerprint == model.fingerprint
 
 
 def test_loading_names_what_is_wrong(tmp_path):

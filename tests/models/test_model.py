@@ -4,6 +4,7 @@ import torch
 from PIL import Image
 
 from tests.models.cases import small_model
+from unibct.data.decoding import fit
 from unibct.errors import UserError
 from unibct.models.input import InputSpec
 from unibct.models.model import Model, evaluating
@@ -28,6 +29,8 @@ def test_fingerprint_changes_with_what_determines_the_output_only():
     assert model.fingerprint != fingerprint
     other_input = Model(small_model().network, "resnet-small", InputSpec(32, 32, 1, 0.4), 16)
     assert other_input.fingerprint != fingerprint
+    cropped = Model(small_model().network, "resnet-small", InputSpec(32, 32, 1, fit="crop"), 16)
+    assert cropped.fingerprint != fingerprint
 
 
 def test_embed_takes_many_forms(tmp_path):
@@ -104,6 +107,16 @@ def test_raw_embeddings_add_the_mirrored_image_and_keep_their_length():
     lengths = np.linalg.norm(plain, axis=1, keepdims=True)
     assert not np.allclose(lengths, 1, atol=0.01)
     assert np.allclose(plain / lengths, model.embed_pixels(pixels), atol=1e-6)
+
+
+@pytest.mark.parametrize("how", ["stretch", "crop", "letterbox"])
+def test_embed_fits_the_images_as_the_input_says(how):
+    spec = InputSpec(32, 32, 1, fit=how)
+    model = Model(small_model().network, "resnet-small", spec, 16)
+    wide = np.random.default_rng(0).integers(0, 255, (40, 90)).astype(np.uint8)
+    want = model.embed_pixels(fit(wide, 32, 32, 1, how)[None].copy())
+    for form in (wide, Image.fromarray(wide)):
+        assert np.allclose(model.embed([form]), want, atol=1e-5)
 
 
 def test_evaluation_mode_ends_with_the_block():

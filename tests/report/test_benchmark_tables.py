@@ -3,6 +3,7 @@ import re
 import numpy as np
 import pytest
 
+from unibct.benchmark.results import as_csv
 from unibct.evaluation.search_test import search_test
 from unibct.report.benchmark_tables import all_tables, chain_averages
 
@@ -34,3 +35,14 @@ def test_no_number_of_a_table_stands_without_its_interval(finished):
             for cell in row:
                 if re.fullmatch(r"[+-]?\d+\.\d+", cell.text):
                     assert re.search(r"\d to [+-]?\d", cell.small), (sheet.title, cell)
+
+
+def test_negative_flips_are_shown_with_all_three_intervals(finished):
+    _, results = finished
+    table = next(table for table in all_tables(results) if table.title == "Negative flips")
+    cell = next(row for row in table.rows if row[0].text == "unibct-plus")[1]
+    rates = [results.flips(table.heads[1], "unibct-plus", rate) for rate in ("nfr", "pfr")]
+    assert cell.text == f"{100 * rates[0].values.mean():.2f}"
+    assert f"positive {100 * rates[1].values.mean():.2f} (" in cell.small
+    assert len(re.findall(r"\d to -?\d", cell.small)) == 3
+    assert "nfr" in as_csv(results)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from tests.training.recipes import AUGMENTED, RECIPE, SMALL
+from unibct.data.readers.table import open_images
 from unibct.data.scenarios import split
 from unibct.training.train import train
 
@@ -34,8 +35,11 @@ def four_classes_old(four_classes, tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def eighty_images(glyph_classes):
-    return glyph_classes.select(np.arange(80))
+def eighty_images():
+    """Twenty images of each of four classes."""
+    images = open_images("glyphs:train")
+    rows = [np.flatnonzero(images.labels == label)[:20] for label in range(4)]
+    return images.select(np.concatenate(rows))
 
 
 @pytest.fixture(scope="session")

@@ -47,6 +47,13 @@ def test_files_and_overrides(tmp_path):
         ("seed=-1", "seed = -1"),
         ("seed=18446744073709551616", "seed = 18446744073709551616"),
         ("epochs", "write it as key=value"),
+        ("size=12y8", "size = '12y8': write a number, or HEIGHTxWIDTH such as 128x64"),
+        ("size=0", "size.0 = 0"),
+        ("size=1.5", "size = 1.5"),
+        ("channels=2", "channels = 2"),
+        ("fit=squeeze", "fit = 'squeeze'"),
+        ("mean=[0.1, 127]", "mean.1 = 127: .*less than or equal to 1"),
+        ("deviation=0", "deviation.0 = 0: .*greater than 0"),
     ],
 )
 def test_bad_values_are_refused_by_name(override, message):
@@ -61,6 +68,16 @@ def test_missing_or_broken_files_are_named(tmp_path):
     (tmp_path / "bad.toml").write_text("epochs = = 3")
     with pytest.raises(UserError, match=r"bad.toml"):
         load_recipe(str(tmp_path / "bad.toml"))
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("64", (64, 64)), ("128x64", (128, 64)), ("128×64", (128, 64)), ("[9, 8]", (9, 8))],
+)
+def test_a_size_is_height_by_width(text, size):
+    recipe = load_recipe("paper", [f"size={text}"])
+    assert recipe.size == size
+    assert recipe.updated(lr=0.2).size == size
 
 
 def test_a_recipe_is_frozen():

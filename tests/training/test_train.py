@@ -8,9 +8,11 @@ import torch
 from tests.training.recipes import RECIPE, SMALL
 from tests.training.run_results import metrics
 from unibct.data.readers.table import open_images
+from unibct.embeddings.extraction import embed_images
 from unibct.errors import UserError
 from unibct.methods.table import METHODS
 from unibct.models.folder import load_model
+from unibct.models.input import InputSpec
 from unibct.progress import Silent
 from unibct.training.train import train
 
@@ -48,6 +50,32 @@ def test_same_seed_same_result_and_the_first_epochs_are_the_free_model_s(
     assert trained("c", RECIPE.updated(seed=5), old=old_model).fingerprint != first.fingerprint
     no_weight = trained("d", RECIPE.updated(eta=0.0, seed=5), old=old_model)
     assert no_weight.fingerprint == trained("e", RECIPE.updated(seed=5)).fingerprint
+
+
+def test_the_models_input_is_that_of_the_recipe(split_images, old_model, tmp_path):
+    settings = {"size": "24x40", "channels": 3, "fit": "letterbox", "mean": (0.1, 0.2, 0.3)}
+    recipe = RECIPE.updated(**settings)
+    model = train(split_images[1], recipe, tmp_path / "m", old=old_model, device="cpu")
+    spec = InputSpec(24, 40, 3, (0.1, 0.2, 0.3), 0.5, "letterbox")
+    assert model.input == load_model(tmp_path / "m").input == spec
+    # What is embedded from the set is what `embed` makes of the images as they are.
+    rows = split_images[1].select(range(8))
+    want = model.embed([rows.read(image_id) for image_id in rows.ids])
+    assert np.allclose(embed_images(model, rows).vectors, want, atol=1e-5)
+    # The old model has seen the images in its own form, not in the new one's.
+    other = train(
+        split_images[1], recipe.updated(fit="crop"), tmp_path / "n", old=old_model, device="cpu"
+    )
+    assert other.fingerprint != model.fingerprint
+    with pytest.raises(UserError, match="warm_start: the old model's weights are for images of 32"):
+        train(
+            split_images[1],
+            recipe.updated(warm_start=True),
+            tmp_path / "w",
+            old=old_model,
+            device="cpu",
+        )
+    assert not (tmp_path / "w" / "model.json").exists()
 
 
 def test_training_learns(glyph_classes, tmp_path):

@@ -1,9 +1,9 @@
 """Run one job of a benchmark: train its model, embed the test images, run the tests.
 
 The folder of a job holds ``model/`` (if it made a model), ``embeddings/`` of the test images,
-``samples.safetensors`` (the bootstrap values of each metric; all jobs draw the same classes) and
-``result.json``. ``result.json`` is written last: a job that has it is finished and never runs
-again.
+``samples.safetensors`` (the bootstrap values of each metric and flip rate; all jobs draw the same
+classes) and ``result.json``. ``result.json`` is written last: a job that has it is finished and
+never runs again.
 """
 
 import csv
@@ -28,6 +28,8 @@ from unibct.embeddings.extraction import embed_images
 from unibct.embeddings.folder import Embeddings
 from unibct.embeddings.writing import save_embeddings
 from unibct.evaluation.bootstrap import class_draws
+from unibct.evaluation.directions import CROSS
+from unibct.evaluation.flips import flip_rates, sampled_flip_rates
 from unibct.evaluation.metrics.table import measured_metrics, sampled_metrics
 from unibct.evaluation.resolution import carried_fars
 from unibct.evaluation.search_test import search_test
@@ -98,7 +100,14 @@ def _run_tests(
             "metrics": measured_metrics(test, [workspace.far]),
             "tar_at_far": {f"{far:g}": test.tar(far) for far in fars},
         }
-        for metric, values in sampled_metrics(test, class_draws(test), workspace.far).items():
+        draws = class_draws(test)
+        sampled = sampled_metrics(test, draws, workspace.far)
+        if name == CROSS:
+            old_rows = gallery.rows_of(workspace.test_images)
+            old_self = search_test(old_rows, old_rows, workspace.split)
+            tests[name]["flips"] = flip_rates(old_self, test)
+            sampled |= sampled_flip_rates(old_self, test, draws)
+        for metric, values in sampled.items():
             samples[sample_name(name, metric)] = values.astype(np.float32)
     return tests, samples
 
@@ -134,7 +143,7 @@ def _adapt(
     folder = workspace.out / job.folder
     images = workspace.training_images(adapter.part, job.seed)
     new, old = workspace.model(adapter.new), workspace.model(adapter.old)
-    pixels = read_pixels(images, *new.input.size)
+    pixels = read_pixels(images, *new.input.frame)
 
     def training_embeddings(model: Model) -> Floats:
         cache = embeddings_folder(workspace.out / CACHE, model, pixels)

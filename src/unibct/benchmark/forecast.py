@@ -13,8 +13,9 @@ from unibct.benchmark.jobs import Job
 from unibct.benchmark.workspace import RESULT_FILE, is_finished
 from unibct.files import read_json
 from unibct.losses.arcface import arcface
-from unibct.models.architectures.table import build_network, find_architecture
+from unibct.models.architectures.table import build_network
 from unibct.models.input import to_input
+from unibct.training.network import recipe_architecture, recipe_input
 from unibct.training.recipe import Recipe
 
 _TRIAL_STEPS = 12
@@ -110,14 +111,14 @@ def trial_rate(
     threads_before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        spec = find_architecture(recipe.architecture).input
-        dim = recipe.dim or find_architecture(recipe.architecture).dim
-        network = build_network(recipe.architecture, spec, dim)
+        architecture = recipe_architecture(recipe)
+        spec, dim = recipe_input(recipe, architecture), recipe.dim or architecture.dim
+        network = build_network(architecture, spec, dim)
         network.to(device, memory_format=torch.channels_last)  # pyright: ignore
         class_weights = torch.nn.Parameter(torch.randn(classes, dim, device=device))
         optimizer = torch.optim.SGD([*network.parameters(), class_weights], lr=1e-3, momentum=0.9)
         rng = np.random.default_rng(0)
-        shape = (recipe.batch_size, *spec.size)
+        shape = (recipe.batch_size, *spec.frame.shape)
         pixels = rng.integers(256, size=shape, dtype=np.uint8)
         labels = torch.from_numpy(rng.integers(classes, size=recipe.batch_size)).to(device)
         times: list[float] = []

@@ -14,8 +14,8 @@ from unibct.data.scenarios import DEFAULT_SEED, SCENARIOS, find_scenario, split
 from unibct.errors import UserError
 from unibct.maps.table import ADAPTERS
 from unibct.methods.table import ABLATIONS, METHODS, NO_METHOD
-from unibct.models.architectures.table import find_architecture
 from unibct.progress import Progress
+from unibct.training.network import recipe_input
 from unibct.training.plan import require_epochs_left
 from unibct.training.recipe import Recipe, load_recipe
 
@@ -110,8 +110,8 @@ class Grid:
         images = open_images(name)
         if not self.skip_bad:
             return images
-        size = find_architecture(self.recipe.architecture).input.size
-        return read_pixels(images, *size, skip_bad=True, memory=0, progress=progress).images
+        frame = recipe_input(self.recipe).frame
+        return read_pixels(images, *frame, skip_bad=True, memory=0, progress=progress).images
 
 
 def make_grid(

@@ -120,6 +120,19 @@ class Results:
         folders = [cell_folder(scenario, method, seed) for seed in self.seeds]
         return self._over_seeds(CROSS, metric, folders)
 
+    def flips(self, scenario: str, method: str, rate: str) -> Measured | None:
+        """Return a flip rate of the cross test, or None if an earlier version wrote the results.
+
+        Args:
+            scenario: a scenario with a finished cell of the method.
+            method: of the cell.
+            rate: ``nfr``, ``pfr`` or ``relative_nfr``.
+        """
+        folders = [cell_folder(scenario, method, seed) for seed in self.seeds]
+        if not all("flips" in self.by_job[folder]["tests"][CROSS] for folder in folders):
+            return None
+        return self._over_seeds(CROSS, rate, folders, "flips")
+
     def new_self(self, scenario: str, method: str, metric: str) -> Measured:
         """Return a metric of the new model's self test."""
         folders = [cell_folder(scenario, method, seed) for seed in self.seeds]
@@ -150,9 +163,11 @@ class Results:
         costs = [cost for f in folders if (cost := self.by_job.get(f, {}).get("cost"))]
         return max(costs, key=lambda cost: cost["images_per_second"], default=None)
 
-    def _over_seeds(self, test: str, metric: str, folders: Sequence[str]) -> Measured:
-        """Return a metric of a test from the folders of the seeds' jobs."""
-        values = [self.by_job[folder]["tests"][test]["metrics"][metric] for folder in folders]
+    def _over_seeds(
+        self, test: str, metric: str, folders: Sequence[str], kind: str = "metrics"
+    ) -> Measured:
+        """Return a metric (or another kind of value) of a test, from the seeds' job folders."""
+        values = [self.by_job[folder]["tests"][test][kind][metric] for folder in folders]
         samples = [self._samples(folder, test, metric) for folder in folders]
         return Measured(np.array(values), np.stack(samples).astype(np.float64))
 
@@ -234,7 +249,7 @@ def as_csv(results: Results) -> str:
     for folder, result in results.by_job.items():
         for name, test in result["tests"].items():
             values = {tar_name(float(far)): tar for far, tar in test["tar_at_far"].items()}
-            values |= test["metrics"]
+            values |= test["metrics"] | test.get("flips", {})
             row = [folder, result["seed"], name, test["query"], test["gallery"]]
             for metric, value in values.items():
                 writer.writerow([*row, metric, f"{value:.6f}"])

@@ -20,10 +20,10 @@ from unibct.errors import UserError
 from unibct.evaluation.gallery_split import GallerySplit, split_gallery
 from unibct.evaluation.resolution import headline_far
 from unibct.files import read_json
-from unibct.models.architectures.table import find_architecture
 from unibct.models.folder import load_model
 from unibct.models.model import Model
 from unibct.progress import Progress
+from unibct.training.network import recipe_input
 
 RESULT_FILE = "result.json"
 MODEL = "model"
@@ -93,9 +93,9 @@ class Workspace:
 
         An unreadable image raises an error.
         """
-        size = find_architecture(self.grid.recipe.architecture).input.size
+        frame = recipe_input(self.grid.recipe).frame
         digests = [
-            read_pixels(images, *size, memory=0, progress=progress).digest
+            read_pixels(images, *frame, memory=0, progress=progress).digest
             for images in self._image_sets
         ]
         return dict(zip(("pixels", "test_pixels"), digests, strict=True))

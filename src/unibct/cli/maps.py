@@ -51,7 +51,7 @@ def adapt_command(
     skip_bad_images: SkipOption = False,
     device: DeviceOption = "auto",
 ) -> None:
-    """Map a finished model's embeddings into another model's space, without training.
+    """Map a finished model into another model's space.
 
     Fits a map on both models' embeddings of the same images. If NEW is a model folder and the map
     goes backward, saves the new model together with the map: its queries search the old gallery.
@@ -106,7 +106,7 @@ def map_command(
     ] = None,
     to: Annotated[str, typer.Option(help=f"the form to write: {', '.join(FORMS)}")] = FOLDER,
 ) -> None:
-    """Map stored embeddings into another model's space: an upgrade without images.
+    """Map stored embeddings into another space, without images.
 
     A forward map takes rows of the old gallery, a backward map takes new queries; any other use
     is refused. Before anything is written, known queries must find their mates among the mapped

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from unibct.data import decoding
-from unibct.data.decoding import UnreadableImageError, fit, unreadable_images_error
+from unibct.data.decoding import Frame, UnreadableImageError, fit, unreadable_images_error
 from unibct.data.image_set import ImageSet, Stamped
 from unibct.errors import UserError
 from unibct.files import user_cache_folder, write_json
@@ -87,39 +87,37 @@ def source_stamp(images: ImageSet, image_ids: Sequence[str] | None = None) -> st
     return digest.hexdigest()
 
 
-def find_checked_set(
-    images: ImageSet, size: tuple[int, int, int], stamp: str | None
-) -> CheckedSet | None:
+def find_checked_set(images: ImageSet, frame: Frame, stamp: str | None) -> CheckedSet | None:
     """Return what an earlier check found, if the files have not changed since; else None.
 
     Unreadable images are read again, because a network file system may have been the reason.
 
     Args:
         images: the set.
-        size: height, width and channels to which the images are fitted.
+        frame: the form that the images are brought into.
         stamp: the set's ``source_stamp`` now.
     """
-    path = None if stamp is None else _record_path(images, size)
+    path = None if stamp is None else _record_path(images, frame)
     if path is None or stamp is None:
         return None
     checked = _read_record(path, stamp, len(images))
-    if checked is not None and all(_is_unreadable(images, row, size) for row in checked.problems):
+    if checked is not None and all(_is_unreadable(images, row, frame) for row in checked.problems):
         return checked
     return None
 
 
 def save_checked_set(
-    images: ImageSet, size: tuple[int, int, int], checked: CheckedSet, stamp: str | None
+    images: ImageSet, frame: Frame, checked: CheckedSet, stamp: str | None
 ) -> None:
     """Keep what a check found, unless files changed meanwhile or the cache cannot be written.
 
     Args:
         images: the set.
-        size: height, width and channels to which the images were fitted.
+        frame: the form that the images were brought into.
         checked: what was found.
         stamp: the set's ``source_stamp`` before its images were read.
     """
-    path = None if stamp is None else _record_path(images, size)
+    path = None if stamp is None else _record_path(images, frame)
     if path is None or source_stamp(images) != stamp:
         return
     record = {"format": _FORMAT, "stamp": stamp, "digest": checked.digest}
@@ -127,12 +125,12 @@ def save_checked_set(
         write_json(path, record | {"problems": list(checked.problems.items())})
 
 
-def _record_path(images: ImageSet, size: tuple[int, int, int]) -> Path | None:
+def _record_path(images: ImageSet, frame: Frame) -> Path | None:
     """Return the file for the record of a set; None if there is no place for it."""
     folder = user_cache_folder()
     if folder is None:
         return None
-    identity = [os.path.abspath(images.name), images.digest, size, _decoder()]
+    identity = [os.path.abspath(images.name), images.digest, frame, _decoder()]
     name = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:32]
     return folder / "checked-sets" / f"{name}.json"
 
@@ -159,9 +157,9 @@ def _read_record(path: Path, stamp: str, images: int) -> CheckedSet | None:
     return CheckedSet(digest, problems) if is_whole else None
 
 
-def _is_unreadable(images: ImageSet, row: int, size: tuple[int, int, int]) -> bool:
+def _is_unreadable(images: ImageSet, row: int, frame: Frame) -> bool:
     try:
-        fit(images.read(images.ids[row]), *size)
+        fit(images.read(images.ids[row]), *frame)
     except UnreadableImageError:
         return True
     return False

@@ -1,8 +1,8 @@
 """Decoding a single image, and resizing it to the input of a model."""
 
 import io
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import simplejpeg
@@ -27,7 +27,35 @@ _TURN_UPRIGHT = {  # what to do with a stored picture, by its orientation
 _LOST_PIXELS = ("premature end", "bad Huffman code")  # what libjpeg says if pixels are missing
 _NAMED_IN_ERROR = 10  # an error names this many unreadable images, and then says "and n more"
 
+DEFAULT_FIT = "stretch"
+FITS = {  # what happens to an image whose sides have another ratio than the input's
+    "stretch": "all of it, stretched",
+    "crop": "the largest centred part with the input's ratio",
+    "letterbox": "all of it, with black bars",
+}
+
 Pixels = NDArray[np.uint8]
+
+
+class Frame(NamedTuple):
+    """The form that images are brought into before a network sees them.
+
+    Attributes:
+        height: rows.
+        width: columns.
+        channels: 1 for grey, 3 for colour.
+        fit: a name from ``FITS``.
+    """
+
+    height: int
+    width: int
+    channels: int
+    fit: str = DEFAULT_FIT
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """The shape of an image's pixels."""
+        return self.height, self.width, self.channels
 
 
 class UnreadableImageError(UserError):
@@ -141,14 +169,17 @@ def _orientation(image: Image.Image) -> Any:
     return orientation
 
 
-def fit(pixels: NDArray[Any], height: int, width: int, channels: int) -> Pixels:
+def fit(
+    pixels: NDArray[Any], height: int, width: int, channels: int, how: str = DEFAULT_FIT
+) -> Pixels:
     """Return an image as (height, width, channels): resized, and converted to grey or colour.
 
     Args:
         pixels: uint8, (h, w), (h, w, 1) or (h, w, 3).
         height: rows of the result.
-        width: columns of the result; the image is stretched if its sides have another ratio.
+        width: columns of the result.
         channels: 1 for grey, 3 for colour.
+        how: a name from ``FITS``: what happens if the sides have another ratio.
     """
     if pixels.ndim == 3 and pixels.shape[2] == 1:
         pixels = pixels[:, :, 0]
@@ -160,8 +191,40 @@ def fit(pixels: NDArray[Any], height: int, width: int, channels: int) -> Pixels:
     if channels == 1 and pixels.ndim == 3:
         pixels = np.asarray(Image.fromarray(pixels).convert("L"))
     if pixels.shape[:2] != (height, width):
-        resized = Image.fromarray(pixels).resize((width, height), Image.Resampling.BILINEAR)
-        pixels = np.asarray(resized)
+        pixels = np.asarray(_RESIZERS[how](Image.fromarray(pixels), width, height))
     if pixels.ndim == 2:
         pixels = np.broadcast_to(pixels[:, :, None], (height, width, channels))
     return pixels
+
+
+def _stretched(image: Image.Image, width: int, height: int) -> Image.Image:
+    return image.resize((width, height), Image.Resampling.BILINEAR)
+
+
+def _cropped(image: Image.Image, width: int, height: int) -> Image.Image:
+    """Resize the largest centred part that has the ratio of the result."""
+    part_width = min(float(image.width), image.height * width / height)
+    part_height = min(float(image.height), image.width * height / width)
+    left, top = (image.width - part_width) / 2, (image.height - part_height) / 2
+    part = (left, top, left + part_width, top + part_height)
+    return image.resize((width, height), Image.Resampling.BILINEAR, box=part)
+
+
+def _letterboxed(image: Image.Image, width: int, height: int) -> Image.Image:
+    """Resize the whole image and centre it on black."""
+    inner_width, inner_height = width, height
+    if image.width * height > width * image.height:
+        inner_height = max(round(image.height / image.width * width), 1)
+    else:
+        inner_width = max(round(image.width / image.height * height), 1)
+    result = Image.new(image.mode, (width, height))
+    place = (round((width - inner_width) / 2), round((height - inner_height) / 2))
+    result.paste(_stretched(image, inner_width, inner_height), place)
+    return result
+
+
+_RESIZERS: dict[str, Callable[[Image.Image, int, int], Image.Image]] = {
+    "stretch": _stretched,
+    "crop": _cropped,
+    "letterbox": _letterboxed,
+}

@@ -16,7 +16,7 @@ from unibct.data.checked_set import (
     save_checked_set,
     source_stamp,
 )
-from unibct.data.decoding import Pixels, UnreadableImageError
+from unibct.data.decoding import DEFAULT_FIT, Frame, Pixels, UnreadableImageError
 from unibct.data.image_set import ImageSet
 from unibct.data.read_ahead import reading_threads, results_ahead
 from unibct.data.scan import Scan, read_image
@@ -57,21 +57,17 @@ class KeptPixels:
 
 @dataclass(frozen=True)
 class PixelBatches:
-    """The pixels of ``images``, each resized to (height, width, channels).
+    """The pixels of ``images``, each brought into the form of ``frame``.
 
     Attributes:
         images: the set, without unreadable images.
-        height: rows of each image.
-        width: columns of each image.
-        channels: 1 or 3.
+        frame: height, width and channels of each image, and how it was fitted.
         unreadable: the ids of the images that were left out.
         digest: a hash of all pixels, ids and classes and their order.
     """
 
     images: ImageSet
-    height: int
-    width: int
-    channels: int
+    frame: Frame
     unreadable: tuple[str, ...]
     digest: str
     _in_memory: KeptPixels | None  # if they fit
@@ -111,7 +107,7 @@ class PixelBatches:
 
     def _read(self, row: int) -> Pixels:
         try:
-            return read_image(self.images, row, (self.height, self.width, self.channels))
+            return read_image(self.images, row, self.frame)
         except UnreadableImageError as error:
             raise UserError(f"{self.images.ids[row]} cannot be read: {error}") from error
 
@@ -120,9 +116,12 @@ def _unchanged(pixels: Pixels) -> Pixels:
     return pixels
 
 
-def unread_pixels(images: ImageSet, height: int, width: int, channels: int) -> PixelBatches:
+def unread_pixels(
+    images: ImageSet, height: int, width: int, channels: int, fit: str = DEFAULT_FIT
+) -> PixelBatches:
     """Return batches of pixels without reading any image now: each is decoded when it is used."""
-    return PixelBatches(images, height, width, channels, (), images.digest, None)
+    frame = Frame(height, width, channels, fit)
+    return PixelBatches(images, frame, (), images.digest, None)
 
 
 def read_pixels(
@@ -130,6 +129,7 @@ def read_pixels(
     height: int,
     width: int,
     channels: int,
+    fit: str = DEFAULT_FIT,
     *,
     skip_bad: bool = False,
     memory: int | None = None,
@@ -146,59 +146,60 @@ def read_pixels(
         height: rows of the model's input.
         width: columns of the model's input.
         channels: 1 or 3.
+        fit: a name from ``FITS``.
         skip_bad: leave out unreadable images instead of raising an error.
         memory: keep the pixels if they need at most this many bytes; by default 2 GiB, or the
             number in the environment variable UNIBCT_PIXEL_MEMORY.
         progress: reports progress per image.
         ranks: the processes that read the same set and share the work.
     """
-    size = (height, width, channels)
-    keep = fits_in_memory(len(images), size, memory)
+    frame = Frame(height, width, channels, fit)
+    keep = fits_in_memory(len(images), frame, memory)
     stamp = source_stamp(images) if ranks is None or ranks.first else None
-    checked = known_check(images, size, stamp, ranks)
+    checked = known_check(images, frame, stamp, ranks)
     kept = None
     if checked is None:
-        scan = Scan(images, size, keep=keep)
+        scan = Scan(images, frame, keep=keep)
         checked = scan.run(progress or Silent(), ranks)
-        save_checked_set(images, size, checked, stamp)
+        save_checked_set(images, frame, checked, stamp)
         if scan.pixels is not None:
             kept = KeptPixels(scan.pixels, np.ones(len(images), dtype=np.bool_))
     elif keep:
-        pixels = np.empty((len(images), *size), dtype=np.uint8)
+        pixels = np.empty((len(images), *frame.shape), dtype=np.uint8)
         kept = KeptPixels(pixels, np.zeros(len(images), dtype=np.bool_))
     readable = checked.readable(images, skip_bad=skip_bad, progress=progress)
     if kept is not None and checked.problems:
         good_rows = np.setdiff1d(np.arange(len(images)), list(checked.problems))
         kept = KeptPixels(kept.pixels[good_rows], kept.is_read[good_rows])
     bad_ids = checked.unreadable_ids(images)
-    return PixelBatches(readable, height, width, channels, bad_ids, checked.digest, kept)
+    return PixelBatches(readable, frame, bad_ids, checked.digest, kept)
 
 
 def known_check(
-    images: ImageSet, size: tuple[int, int, int], stamp: str | None, ranks: "Ranks | None" = None
+    images: ImageSet, frame: Frame, stamp: str | None, ranks: "Ranks | None" = None
 ) -> CheckedSet | None:
     """Return what an earlier check of a set has found, as the first rank knows it.
 
     Args:
         images: the set.
-        size: height, width and channels to which the images are fitted.
+        frame: the form that the images are brought into.
         stamp: the set's ``source_stamp`` now; only the first rank's counts.
         ranks: the processes that read the same set.
     """
     if ranks is None or ranks.world == 1:
-        return find_checked_set(images, size, stamp)
+        return find_checked_set(images, frame, stamp)
 
     def question() -> tuple[str, list[tuple[int, str]]] | None:
-        checked = find_checked_set(images, size, stamp)
+        checked = find_checked_set(images, frame, stamp)
         return None if checked is None else (checked.digest, list(checked.problems.items()))
 
     answer = ranks.ask_first(question)
     return None if answer is None else CheckedSet(answer[0], dict(answer[1]))
 
 
-def fits_in_memory(images: int, size: tuple[int, int, int], memory: int | None = None) -> bool:
+def fits_in_memory(images: int, frame: Frame, memory: int | None = None) -> bool:
     """Return whether the pixels of so many images may be kept; see ``read_pixels``."""
-    return images * math.prod(size) <= (pixel_memory() if memory is None else memory)
+    return images * math.prod(frame.shape) <= (pixel_memory() if memory is None else memory)
 
 
 def pixel_memory() -> int:

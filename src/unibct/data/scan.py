@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unibct.data.checked_set import CheckedSet
-from unibct.data.decoding import Pixels, UnreadableImageError, fit
+from unibct.data.decoding import Frame, Pixels, UnreadableImageError, fit
 from unibct.data.image_set import ImageSet
 from unibct.data.read_ahead import reading_threads, results_ahead
 from unibct.errors import UserError
@@ -24,9 +24,9 @@ DIGEST_BYTES = 16  # of the digest of an image's pixels
 _IMAGES_PER_JOB = 256  # that a thread reads in one go when all images are read
 
 
-def read_image(images: ImageSet, row: int, size: tuple[int, int, int]) -> Pixels:
-    """Return the pixels of an image, fitted to (height, width, channels)."""
-    return fit(images.read(images.ids[row]), *size)
+def read_image(images: ImageSet, row: int, frame: Frame) -> Pixels:
+    """Return the pixels of an image, brought into the form of ``frame``."""
+    return fit(images.read(images.ids[row]), *frame)
 
 
 def checked_set(
@@ -66,32 +66,34 @@ class CheckedBatch:
 
 
 def checked_batches(
-    images: ImageSet, rows: range, size: tuple[int, int, int], batch_size: int
+    images: ImageSet, rows: range, frame: Frame, batch_size: int
 ) -> Iterator[CheckedBatch]:
     """Read some images once, and yield pixels, digests and problems of each batch.
 
     Args:
         images: the set.
         rows: the images to read.
-        size: height, width and channels to which they are fitted.
+        frame: the form that they are brought into.
         batch_size: images in a batch, the unreadable ones included.
     """
     jobs = (
-        partial(_checked_batch, images, rows[i : i + batch_size], size)
+        partial(_checked_batch, images, rows[i : i + batch_size], frame)
         for i in range(0, len(rows), batch_size)
     )
     yield from results_ahead(jobs, reading_threads())
 
 
-def _checked_batch(images: ImageSet, rows: range, size: tuple[int, int, int]) -> CheckedBatch:
+def _checked_batch(images: ImageSet, rows: range, frame: Frame) -> CheckedBatch:
     readable: dict[int, Pixels] = {}
     problems: dict[int, str] = {}
     for row in rows:
         try:
-            readable[row] = read_image(images, row, size)
+            readable[row] = read_image(images, row, frame)
         except UnreadableImageError as error:
             problems[row] = str(error)
-    pixels = np.stack(list(readable.values())) if readable else np.empty((0, *size), np.uint8)
+    pixels = (
+        np.stack(list(readable.values())) if readable else np.empty((0, *frame.shape), np.uint8)
+    )
     digests = np.empty((len(readable), DIGEST_BYTES), dtype=np.uint8)
     for digest, image in zip(digests, pixels, strict=True):
         digest[:] = pixel_digest(image)
@@ -112,10 +114,10 @@ class Scan:
         problems: for each row whose image is unreadable, what is wrong with it.
     """
 
-    def __init__(self, images: ImageSet, size: tuple[int, int, int], *, keep: bool) -> None:
+    def __init__(self, images: ImageSet, frame: Frame, *, keep: bool) -> None:
         self._images = images
-        self._size = size
-        self.pixels = np.empty((len(images), *size), dtype=np.uint8) if keep else None
+        self._frame = frame
+        self.pixels = np.empty((len(images), *frame.shape), dtype=np.uint8) if keep else None
         self.problems: dict[int, str] = {}
         # Each row has the digest of an image's pixels, and at the end a 1 if it is unreadable.
         # One array, so that ranks exchange it in one step.
@@ -160,7 +162,7 @@ class Scan:
 
     def _read(self, row: int) -> None:
         try:
-            pixels = read_image(self._images, row, self._size)
+            pixels = read_image(self._images, row, self._frame)
         except UnreadableImageError as error:
             self.problems[row] = str(error)
             self._findings[row, -1] = 1

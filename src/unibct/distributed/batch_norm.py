@@ -10,12 +10,14 @@ from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPriva
 from unibct.distributed.ranks import Ranks
 
 _aten: Any = torch.ops.aten
+_FOLLOWING = ("drop", "act")  # what timm's BatchNormAct2d applies to its result
 
 
 class SyncedBatchNorm(_BatchNorm):
     """Batch normalisation with the mean and variance over all ranks.
 
     torch's own ``SyncBatchNorm`` needs a GPU. The parameters and buffers of ``norm`` are shared.
+    If ``norm`` goes on with drop-out and an activation, as timm's layers do, so does this.
     """
 
     def __init__(self, norm: _BatchNorm, ranks: Ranks) -> None:
@@ -24,14 +26,21 @@ class SyncedBatchNorm(_BatchNorm):
         self.running_mean, self.running_var = norm.running_mean, norm.running_var
         self.num_batches_tracked = norm.num_batches_tracked
         self._ranks = ranks
+        self._followed_by = [name for name in _FOLLOWING if hasattr(norm, name)]
+        for name in self._followed_by:
+            setattr(self, name, getattr(norm, name))
 
     def _check_input_dim(self, input: Tensor) -> None:
         """Accept any number of dimensions."""
 
     def forward(self, input: Tensor) -> Tensor:
         """Normalise as if the batches of all ranks were one: (batch, channels, …) -> same shape."""
-        if not self.training:
-            return super().forward(input)
+        values = self._normalised(input) if self.training else super().forward(input)
+        for name in self._followed_by:
+            values = getattr(self, name)(values)
+        return values
+
+    def _normalised(self, input: Tensor) -> Tensor:
         normalised, mean, variance = cast(
             tuple[Tensor, Tensor, Tensor],
             _Normalised.apply(input, self.weight, self.bias, self.eps, self._ranks),
@@ -52,7 +61,9 @@ def synced(network: nn.Module, ranks: Ranks) -> nn.Module:
     """Replace (in place) a network's batch normalisation by one over all ranks."""
     if ranks.world == 1:
         return network
-    if next(network.parameters()).is_cuda:
+    norms = [module for module in network.modules() if isinstance(module, _BatchNorm)]
+    plain = not any(hasattr(norm, name) for norm in norms for name in _FOLLOWING)
+    if plain and next(network.parameters()).is_cuda:
         return cast(nn.Module, nn.SyncBatchNorm.convert_sync_batchnorm(network))
     for parent in list(network.modules()):
         for name, child in list(parent.named_children()):

@@ -1,8 +1,8 @@
 """`onnx:` an ONNX file, run by ONNX Runtime.
 
 A file that unibct has exported describes its input in its metadata, under ``unibct.input``: JSON
-with ``height``, ``width``, ``channels``, ``layout``, ``mean``, ``std`` and ``order``. For any other
-file, size and layout come from the graph, and the rest from options.
+with ``height``, ``width``, ``channels``, ``layout``, ``mean``, ``std``, ``order`` and ``fit``. For
+any other file, size and layout come from the graph, and the rest from options.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unibct.data.decoding import Pixels
+from unibct.data.decoding import DEFAULT_FIT, Pixels
 from unibct.embedders.black_box import BlackBox
 from unibct.embedders.reference import Reference, parse_numbers, parse_size
 from unibct.embedders.table import Opening
@@ -46,6 +46,7 @@ class OnnxInput:
             pixels as they are.
         std: per channel.
         order: ``rgb`` or ``bgr``.
+        fit: a name from ``FITS``: how an image of another shape is fitted.
     """
 
     height: int
@@ -55,6 +56,7 @@ class OnnxInput:
     mean: tuple[float, ...] = (0.5,)
     std: tuple[float, ...] = (0.5,)
     order: str = "rgb"
+    fit: str = DEFAULT_FIT
 
     def arranged(self, pixels: Pixels, dtype: Any) -> NDArray[Any]:
         """Return (batch, height, width, channels) uint8 pixels as the file takes them."""
@@ -103,14 +105,14 @@ class OnnxEmbedder(BlackBox):
 
     def __init__(self, reference: Reference, session: Any, spec: OnnxInput) -> None:
         self.name = reference.text
-        self.input = InputSpec(spec.height, spec.width, spec.channels)
+        self.input = InputSpec(spec.height, spec.width, spec.channels, fit=spec.fit)
         self._session = session
         self._spec = spec
         first = session.get_inputs()[0]
         self._input_name, self._dtype = first.name, _TYPES[first.type]
         self._batch = first.shape[0] if isinstance(first.shape[0], int) else None
         self._output = _output_name(reference, session)
-        self.dim = len(self._run(np.zeros((1, *self.input.size), dtype=np.uint8))[0])
+        self.dim = len(self._run(np.zeros((1, *self.input.frame[:3]), dtype=np.uint8))[0])
         self.fingerprint = _fingerprint(reference.path, spec, self._output)
 
     def outputs(self, pixels: Pixels) -> NDArray[np.float32]:
@@ -181,7 +183,8 @@ def _input_of(reference: Reference, shape: list[Any], described: str | None) -> 
     }
     if not all(numbers["std"]):
         raise UserError(f"{reference.text}: std must not be 0")
-    return OnnxInput(size[0], size[1], channels, layout, **numbers, order=order)
+    fit = options.get("fit", values.get("fit", DEFAULT_FIT))
+    return OnnxInput(size[0], size[1], channels, layout, **numbers, order=order, fit=fit)
 
 
 def _layout_of(shape: list[Any]) -> str:

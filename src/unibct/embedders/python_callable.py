@@ -5,10 +5,7 @@ and returns (batch, dim) numbers: an array, a tensor or lists. See docs/embedder
 """
 
 import hashlib
-import importlib
 import inspect
-import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -17,13 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unibct.arrays import normalized, to_numpy
-from unibct.data.decoding import Pixels
+from unibct.data.decoding import DEFAULT_FIT, Pixels
 from unibct.embedders.black_box import BlackBox
 from unibct.embedders.reference import Reference, parse_size
 from unibct.embedders.table import Opening
 from unibct.errors import UserError
 from unibct.models.input import InputSpec
+from unibct.models.python_reference import imported_attribute
 
+_INPUT = "unibct_input"
+_WORDS = {"size", "channels", "fit"}
 _PROBE_IMAGES = 8
 _PROBE_DECIMALS = 2  # of a probe's vectors in a fingerprint: more than rounding changes
 
@@ -35,7 +35,7 @@ def recognises(path: Path) -> bool:
 
 def open_reference(reference: Reference, opening: Opening) -> "PythonEmbedder":
     """Import the module that the reference names, and nothing else."""
-    return PythonEmbedder(reference, _instance(reference, _attribute(reference)))
+    return PythonEmbedder(reference, _instance(reference, imported_attribute(reference.place)))
 
 
 class PythonEmbedder(BlackBox):
@@ -43,14 +43,15 @@ class PythonEmbedder(BlackBox):
 
     Args:
         reference: how the user named it.
-        embedder: an object with ``embed``, or a callable. Its attributes ``input_size``
-            (height, width, channels), ``dim`` and ``fingerprint`` are used if it has them.
+        embedder: an object with ``embed``, or a callable. Its attributes ``unibct_input`` (a
+            dictionary with ``size``, ``channels`` and ``fit``), ``dim`` and ``fingerprint`` are
+            used if it has them.
     """
 
     def __init__(self, reference: Reference, embedder: Any) -> None:
         self.name = reference.text
         self._call: Callable[[Pixels], Any] = getattr(embedder, "embed", embedder)
-        self.input = InputSpec(*_input_size(reference, embedder))
+        self.input = _input_of(reference, embedder)
         probe = self._checked(self._call(self._probe_images()), _PROBE_IMAGES)
         self.dim = int(getattr(embedder, "dim", probe.shape[1]))
         if probe.shape[1] != self.dim:
@@ -85,25 +86,8 @@ class PythonEmbedder(BlackBox):
     def _probe_images(self) -> Pixels:
         """Return a few images that are the same everywhere."""
         rng = np.random.Generator(np.random.PCG64(0))
-        size = (_PROBE_IMAGES, *self.input.size)
+        size = (_PROBE_IMAGES, *self.input.frame[:3])
         return np.frombuffer(rng.bytes(int(np.prod(size))), dtype=np.uint8).reshape(size)
-
-
-def _attribute(reference: Reference) -> Any:
-    module_name, colon, attribute = reference.place.partition(":")
-    if not colon or not module_name or not attribute:
-        raise UserError(f"{reference.text}: write python:MODULE:ATTRIBUTE")
-    if os.getcwd() not in sys.path and "" not in sys.path:
-        sys.path.insert(0, os.getcwd())  # as `python -m` has it; the console script does not
-    try:
-        value: Any = importlib.import_module(module_name)
-    except ImportError as error:
-        raise UserError(f"{reference.text}: {module_name} cannot be imported: {error}") from error
-    for part in attribute.split("."):
-        if not hasattr(value, part):
-            raise UserError(f"{reference.text}: {module_name} has no attribute {attribute!r}")
-        value = getattr(value, part)
-    return value
 
 
 def _instance(reference: Reference, value: Any) -> Any:
@@ -118,22 +102,26 @@ def _instance(reference: Reference, value: Any) -> Any:
     return value
 
 
-def _input_size(reference: Reference, embedder: Any) -> tuple[int, int, int]:
-    stated: Any = getattr(embedder, "input_size", None)
-    options = reference.options
-    if "size" in options:
-        stated = (*parse_size(options["size"]), 3)
-    if stated is None:
+def _input_of(reference: Reference, embedder: Any) -> InputSpec:
+    """Return the images that it takes: what it says itself, changed by the options."""
+    stated: Any = getattr(embedder, _INPUT, {})
+    if not isinstance(stated, dict) or not set(cast(dict[str, Any], stated)) <= _WORDS:
+        raise UserError(
+            f"{reference.text}: {_INPUT} must be a dictionary with {', '.join(sorted(_WORDS))}"
+        )
+    words = cast(dict[str, Any], stated) | dict(reference.options)
+    if "size" not in words:
         raise UserError(
             f"{reference.text} does not say which images it takes: give it an attribute "
-            "input_size = (height, width, channels), or write ?size=112x112&channels=3"
+            f'{_INPUT} = {{"size": 112, "channels": 3}}, or write ?size=112&channels=3'
         )
-    height, width, channels = (int(number) for number in stated)
-    if "channels" in options:
-        channels = int(options["channels"]) if options["channels"].isdecimal() else 0
-    if channels not in (1, 3):
+    size = words["size"]
+    if not isinstance(size, str):
+        size = "x".join(str(side) for side in np.atleast_1d(size).tolist())
+    channels = str(words.get("channels", 3))
+    if channels not in ("1", "3"):
         raise UserError(f"{reference.text}: channels must be 1 or 3")
-    return height, width, channels
+    return InputSpec(*parse_size(size), int(channels), fit=words.get("fit", DEFAULT_FIT))
 
 
 def _probe_digest(reference: Reference, probe: NDArray[np.float32]) -> str:

@@ -95,13 +95,18 @@ EMBEDDERS: dict[str, Kind] = {
             "std": "per channel, of the pixels divided by 255",
             "layout": "nchw or nhwc",
             "order": "rgb or bgr",
+            "fit": "stretch, crop or letterbox",
             "output": "the name of the output that is the embedding",
         },
     ),
     "python": Kind(
         "python_callable",
         "MODULE:ATTRIBUTE, a callable from images to vectors",
-        {"size": "HEIGHTxWIDTH of its input", "channels": "1 or 3"},
+        {
+            "size": "HEIGHTxWIDTH of its input",
+            "channels": "1 or 3",
+            "fit": "stretch, crop or letterbox",
+        },
     ),
     MODEL_FOLDER: Kind("model_folder", "a model folder"),
 }

@@ -41,7 +41,7 @@ def cached_embeddings(
 
     Args:
         model: the model.
-        pixels: the images' pixels; read again if the model takes another size.
+        pixels: the images' pixels; read again if the model takes them in another form.
         folder: the cached store.
         flip: embed the mirror images.
         label: the name of the progress bar.
@@ -84,9 +84,9 @@ def _fitting(
     model: ImageEmbedder, pixels: PixelBatches, progress: Progress | None, ranks: Ranks
 ) -> PixelBatches:
     """Return the pixels in the size that the model takes; read them again if it is another."""
-    if (pixels.height, pixels.width, pixels.channels) == model.input.size:
+    if pixels.frame == model.input.frame:
         return pixels
-    return read_pixels(pixels.images, *model.input.size, progress=progress, ranks=ranks)
+    return read_pixels(pixels.images, *model.input.frame, progress=progress, ranks=ranks)
 
 
 def _is_usable(folder: Path, plan: StorePlan) -> bool:

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from unibct.data.augmentation import mirrored
 from unibct.data.checked_set import find_checked_set, source_stamp
+from unibct.data.decoding import Frame
 from unibct.data.image_set import ImageSet
 from unibct.data.loader import PixelBatches, fits_in_memory, read_pixels, unread_pixels
 from unibct.distributed.ranks import ALONE, Ranks
@@ -41,7 +42,7 @@ def embed_images(
     if isinstance(model, StoredEmbeddings):
         return model.of(_stored_images(model, images, skip_bad, progress))
     model = cast(ImageEmbedder, model)
-    pixels = read_pixels(images, *model.input.size, skip_bad=skip_bad, progress=progress)
+    pixels = read_pixels(images, *model.input.frame, skip_bad=skip_bad, progress=progress)
     return embed_pixel_batches(model, pixels, progress=progress)
 
 
@@ -98,8 +99,8 @@ def embed_images_to_store(
         plan = plan_store(model, pixels, dtype=dtype, shard_rows=shard_rows)
         return embed_to_store(model, pixels, folder, plan, ranks=ranks, progress=progress)
     model = cast(ImageEmbedder, model)
-    size = model.input.size
-    if ranks.ask_first(lambda: _takes_single_pass(images, size, folder)):
+    frame = model.input.frame
+    if ranks.ask_first(lambda: _takes_single_pass(images, frame, folder)):
         single_pass = SinglePass(
             model,
             images,
@@ -110,12 +111,12 @@ def embed_images_to_store(
             progress=progress,
         )
         return single_pass.run(skip_bad=skip_bad)
-    pixels = read_pixels(images, *size, skip_bad=skip_bad, progress=progress, ranks=ranks)
+    pixels = read_pixels(images, *frame, skip_bad=skip_bad, progress=progress, ranks=ranks)
     plan = plan_store(model, pixels, dtype=dtype, shard_rows=shard_rows)
     return embed_to_store(model, pixels, folder, plan, ranks=ranks, progress=progress)
 
 
-def _takes_single_pass(images: ImageSet, size: tuple[int, int, int], folder: Path) -> bool:
+def _takes_single_pass(images: ImageSet, frame: Frame, folder: Path) -> bool:
     """Return whether the images are to be checked while they are embedded, see ``SinglePass``.
 
     Not if they are kept in memory after a check, if an earlier check is still valid, or if the
@@ -123,10 +124,10 @@ def _takes_single_pass(images: ImageSet, size: tuple[int, int, int], folder: Pat
     """
     if has_begun(folder):
         return True
-    if (folder.is_dir() and any(folder.iterdir())) or fits_in_memory(len(images), size):
+    if (folder.is_dir() and any(folder.iterdir())) or fits_in_memory(len(images), frame):
         return False
     stamp = source_stamp(images)
-    return stamp is not None and find_checked_set(images, size, stamp) is None
+    return stamp is not None and find_checked_set(images, frame, stamp) is None
 
 
 def embed_to_store(

@@ -160,7 +160,7 @@ class SinglePass:
         digests = np.empty((len(rows), DIGEST_BYTES), dtype=np.uint8)
         good_rows: list[int] = []
         problems: dict[int, str] = {}
-        for batch in checked_batches(self.images, rows, self.model.input.size, NETWORK_BATCH):
+        for batch in checked_batches(self.images, rows, self.model.input.frame, NETWORK_BATCH):
             batch_rows: list[int] = batch.rows.tolist()
             part = slice(len(good_rows), len(good_rows) + len(batch_rows))
             if batch_rows:
@@ -187,7 +187,7 @@ class SinglePass:
         numbers = range(len(self._plan.shard_ranges))
         notes = [_read_note(self._note_path(number)) for number in numbers]
         checked = self._checked(notes)
-        save_checked_set(self.images, self.model.input.size, checked, stamp)
+        save_checked_set(self.images, self.model.input.frame, checked, stamp)
         readable = checked.readable(self.images, skip_bad=skip_bad, progress=self.progress)
         plan = replace(
             self._plan,

@@ -1,7 +1,6 @@
 """A model's folder on disk: a description, the network's weights, the classifier, the adapter."""
 
 import hashlib
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,8 @@ from unibct.arrays import to_numpy
 from unibct.errors import UserError
 from unibct.files import atomic_file, read_json, write_json
 from unibct.maps.adapter import Adapter
-from unibct.models.architectures.table import build_network
-from unibct.models.input import RESIZE, InputSpec
+from unibct.models.architectures.table import build_network, stored_architecture
+from unibct.models.input import InputSpec
 from unibct.models.model import Model
 
 FORMAT = 1
@@ -48,6 +47,7 @@ def save_model(model: Model, folder: str | Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / DESCRIPTION_FILE).unlink(missing_ok=True)
     class_weights, adapter = model.class_weights, model.adapter
+    config = model.architecture_config
     optional_files = {
         CLASSIFIER_FILE: None if class_weights is None else {"class_weights": class_weights},
         ADAPTER_FILE: None if adapter is None else adapter.tensors(),
@@ -63,7 +63,7 @@ def save_model(model: Model, folder: str | Path) -> None:
         {
             "format": FORMAT,
             "architecture": model.architecture,
-            "input": asdict(model.input) | {"resize": RESIZE},
+            "input": model.input.description(),
             "dim": model.dim,
             "fingerprint": model.fingerprint,
             "classifier": _classifier_digest(class_weights),
@@ -72,7 +72,8 @@ def save_model(model: Model, folder: str | Path) -> None:
             "training": model.training,
             "classes": list(model.class_names),
         }
-        | ({} if model.class_source is None else {"class_source": model.class_source}),
+        | ({} if model.class_source is None else {"class_source": model.class_source})
+        | ({} if config is None else {"architecture_config": dict(config)}),
     )
 
 
@@ -117,20 +118,21 @@ def _read_description(folder: Path) -> Any:
 def _read_model(folder: Path, description: Any, with_classifier: bool) -> Model:
     if description["format"] != FORMAT:
         raise UserError(f"{folder} has format {description['format']}; this unibct reads {FORMAT}")
-    spec = InputSpec(**{k: v for k, v in description["input"].items() if k != "resize"})
+    spec = InputSpec.of_description(description["input"])
     adapter = None
     if description.get("adapter") is not None:
         adapter_tensors = safetensors.torch.load_file(folder / ADAPTER_FILE)
         adapter = Adapter.of_tensors(description["adapter"], adapter_tensors)
     network_dim = description["dim"] if adapter is None else adapter.new_dim
-    network = build_network(description["architecture"], spec, network_dim)
+    name, config = description["architecture"], description.get("architecture_config")
+    network = build_network(stored_architecture(name, config, spec), spec, network_dim)
     network.load_state_dict(safetensors.torch.load_file(folder / WEIGHTS_FILE))
     class_weights = None
     if with_classifier and (folder / CLASSIFIER_FILE).is_file():
         class_weights = safetensors.torch.load_file(folder / CLASSIFIER_FILE)["class_weights"]
     return Model(
         network=network.eval(),
-        architecture=description["architecture"],
+        architecture=name,
         input=spec,
         dim=description["dim"],
         class_names=tuple(description["classes"]),
@@ -139,6 +141,7 @@ def _read_model(folder: Path, description: Any, with_classifier: bool) -> Model:
         old_fingerprint=description["old_model"],
         adapter=adapter,
         class_source=description.get("class_source"),
+        architecture_config=config,
     )
 
 

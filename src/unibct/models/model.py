@@ -2,9 +2,9 @@
 
 import hashlib
 import json
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,7 +22,7 @@ from unibct.data.image_set import class_identities
 from unibct.errors import UserError
 from unibct.maps.adapter import Adapter
 from unibct.models.embedder import Embedder, ImageEmbedder
-from unibct.models.input import RESIZE, InputSpec, to_input
+from unibct.models.input import InputSpec, to_input
 
 _FINGERPRINT_FORMAT = 1
 
@@ -33,8 +33,8 @@ class Model:
 
     Attributes:
         network: (batch, channels, height, width) -> (batch, dim).
-        architecture: its name in ``ARCHITECTURES``.
-        input: size, channels and normalisation of the images it takes.
+        architecture: its name in ``ARCHITECTURES``, or FAMILY:NAME of another library's.
+        input: size, channels, fit and normalisation of the images it takes.
         dim: dimension of its embeddings.
         class_names: the classes it was trained on.
         class_weights: (classes, dim) the trained classifier's rows, or None if they are not loaded.
@@ -43,6 +43,7 @@ class Model:
         adapter: maps the network's output into the old model's space, for a model that was not
             trained to be compatible.
         class_source: of the training set, see ``ImageSet``.
+        architecture_config: what another library needs to build the network, see ``Architecture``.
     """
 
     network: nn.Module
@@ -55,6 +56,7 @@ class Model:
     old_fingerprint: str | None = None
     adapter: Adapter | None = None
     class_source: str | None = None
+    architecture_config: Mapping[str, Any] | None = None
 
     @property
     def name(self) -> str:
@@ -75,8 +77,12 @@ class Model:
     def fingerprint(self) -> str:
         """A digest of what determines the output: architecture, input and weights."""
         digest = hashlib.sha256()
-        header = [_FINGERPRINT_FORMAT, self.architecture, asdict(self.input), self.dim, RESIZE]
+        spec = self.input
+        header = [_FINGERPRINT_FORMAT, self.architecture, spec.normalisation, self.dim, spec.resize]
         digest.update(json.dumps(header, sort_keys=True).encode())
+        if self.architecture_config is not None:
+            config = {k: v for k, v in self.architecture_config.items() if k != "library"}
+            digest.update(f"config {json.dumps(config, sort_keys=True)}".encode())
         for name, tensor in sorted(self.network.state_dict().items()):
             if name.endswith("num_batches_tracked"):
                 continue
@@ -158,11 +164,11 @@ def embed_in_batches(embedder: ImageEmbedder, images: Any, batch_size: int) -> A
         raise UserError(f"batch_size must be at least 1, not {batch_size}")
     sequence = _as_sequence(images)
     vectors = np.empty((len(sequence), embedder.dim), dtype=np.float32)
-    size = embedder.input.size
+    frame = embedder.input.frame
     for start in range(0, len(sequence), batch_size):
         part = sequence[start : start + batch_size]
         vectors[start : start + len(part)] = embedder.embed_pixels(
-            np.stack([fit(_pixels(image, start + i), *size) for i, image in enumerate(part)])
+            np.stack([fit(_pixels(image, start + i), *frame) for i, image in enumerate(part)])
         )
     return same_kind(vectors, images)
 

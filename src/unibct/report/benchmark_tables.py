@@ -39,9 +39,10 @@ def all_tables(results: Results) -> list[PlainTable]:
         scenario_table,
         prototype_table,
         other_losses_table,
-        baseline_table,
+        flip_table,
     ]
     tables = [table for make in makers if (table := make(results)) is not None]
+    tables += baseline_tables(results)
     tables += [criterion_table(results, scenario) for scenario in results.scenarios]
     tables += chain_tables(results)
     cost = cost_table(results)
@@ -87,23 +88,56 @@ def gain_table(results: Results) -> PlainTable | None:
     return _methods_by_scenarios(results, title, note, results.grid.methods, cell)
 
 
-def baseline_table(results: Results) -> PlainTable | None:
-    """Return the difference of each method's cross test to the baseline's, on the same classes."""
+def baseline_tables(results: Results) -> list[PlainTable]:
+    """Return the difference of each method's cross test to the baseline's, by deciding metric."""
     others = [m for m in results.grid.methods if m not in (BASELINE, NO_METHOD)]
     if BASELINE not in results.grid.methods or not others:
-        return None
+        return []
+    metrics = sorted(results.deciding_metrics, key=lambda metric: metric != TOP_1)
+    tables = (_baseline_table(results, others, metric) for metric in metrics)
+    return [table for table in tables if table is not None]
 
+
+def _baseline_table(results: Results, others: Sequence[str], metric: str) -> PlainTable | None:
     def cell(scenario: str, method: str) -> Cell:
         if not (results.has_cell(scenario, method) and results.has_cell(scenario, BASELINE)):
             return NO_VALUE
-        cross, baseline = (results.cross(scenario, name, TOP_1) for name in (method, BASELINE))
+        cross, baseline = (results.cross(scenario, name, metric) for name in (method, BASELINE))
         return difference_cell((cross - baseline).estimate)
 
     note = (
-        f"Cross test, points of {TOP_1} above (+) or below (−) {BASELINE}, on the same classes "
+        f"Cross test, points of {metric} above (+) or below (−) {BASELINE}, on the same classes "
         "and seeds."
     )
-    return _methods_by_scenarios(results, f"Against {BASELINE}", note, others, cell)
+    return _methods_by_scenarios(results, f"Against {BASELINE}, {metric}", note, others, cell)
+
+
+def flip_table(results: Results) -> PlainTable | None:
+    """Return how many queries each method's upgrade turns from right to wrong."""
+
+    def cell(scenario: str, method: str) -> Cell:
+        if not results.has_cell(scenario, method):
+            return NO_VALUE
+        rates = [results.flips(scenario, method, rate) for rate in ("nfr", "pfr", "relative_nfr")]
+        negative, positive, relative = (None if r is None else r.estimate for r in rates)
+        if negative is None or positive is None or relative is None:
+            return NO_VALUE
+        shown = percent_cell(negative)
+        others = (
+            f"positive {100 * positive.mean:.2f} ({100 * positive.low:.2f} to "
+            f"{100 * positive.high:.2f}); relative {relative.mean:.2f} ({relative.low:.2f} to "
+            f"{relative.high:.2f})"
+        )
+        return Cell(shown.text, f"{shown.small}; {others}" if shown.small else others)
+
+    note = (
+        "Percent of the queries that find their class first with the old model and not with the "
+        "new one, in the same old gallery. Small: the interval, the positive flips (the reverse), "
+        "and the relative rate: 1 if the errors now have nothing to do with the old ones."
+    )
+    table = _methods_by_scenarios(results, "Negative flips", note, results.grid.methods, cell)
+    no_value = table is None or all(cell == NO_VALUE for row in table.rows for cell in row[1:])
+    return None if no_value else table
 
 
 def cost_table(results: Results) -> PlainTable | None:

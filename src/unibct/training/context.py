@@ -10,8 +10,9 @@ from torch import Tensor
 
 from unibct.data.loader import PixelBatches
 from unibct.distributed.ranks import Ranks
-from unibct.models.architectures.table import find_architecture
+from unibct.models.architectures.architecture import Architecture
 from unibct.models.input import InputSpec
+from unibct.training.network import recipe_architecture, recipe_input
 from unibct.training.plan import Run
 from unibct.training.recipe import Recipe
 
@@ -41,10 +42,15 @@ class RunContext:
         """Every number of the run."""
         return self.run.recipe
 
-    @property
+    @cached_property
+    def architecture(self) -> Architecture:
+        """How the network is built."""
+        return recipe_architecture(self.recipe)
+
+    @cached_property
     def input(self) -> InputSpec:
         """The images that the network takes."""
-        return find_architecture(self.recipe.architecture).input
+        return recipe_input(self.recipe, self.architecture)
 
     @property
     def description(self) -> dict[str, Any]:

@@ -11,9 +11,10 @@ from unibct.data.image_set import ImageSet
 from unibct.data.scenarios import SCENARIOS
 from unibct.errors import UserError
 from unibct.methods.table import DEFAULT_METHOD, NO_METHOD, MethodEntry, find_method
-from unibct.models.architectures.table import find_architecture
+from unibct.models.architectures.architecture import Architecture
 from unibct.models.embedder import Embedder
 from unibct.models.model import Model
+from unibct.training.network import network_digest, recipe_architecture, recipe_input
 from unibct.training.recipe import AFTER_WARMUP, Recipe
 
 
@@ -26,12 +27,14 @@ class Run:
         recipe: every number of the run, dimension and seed included.
         method: the compatibility method's name.
         old_fingerprint: of the old model, if the run uses one.
+        network_digest: of what the recipe's words leave open, see ``network_digest``.
     """
 
     images: ImageSet
     recipe: Recipe
     method: str
     old_fingerprint: str | None
+    network_digest: str | None = None
 
     def description(self) -> dict[str, Any]:
         """Return plain values to keep with checkpoints and models, and to compare on resuming."""
@@ -42,7 +45,7 @@ class Run:
             "old_model": self.old_fingerprint,
             "recipe": self.recipe.model_dump(mode="json"),
             "unibct": metadata.version("unibct"),
-        }
+        } | ({} if self.network_digest is None else {"network": self.network_digest})
 
     @property
     def dim(self) -> int:
@@ -76,7 +79,8 @@ class Run:
         if self.method_start == 0 or recipe.warm_start:
             return None
         common = recipe.model_dump(mode="json", exclude=set(AFTER_WARMUP))
-        return _digest([pixels_digest, common, metadata.version("unibct")])
+        network = [] if self.network_digest is None else [self.network_digest]
+        return _digest([pixels_digest, common, metadata.version("unibct"), *network])
 
     @property
     def digest(self) -> str:
@@ -103,7 +107,8 @@ def plan_run(
     entry = find_method(name)
     if entry.needs_old_model and old is None:
         raise UserError(f"method {name} needs the old model: give --old MODEL")
-    architecture = find_architecture(recipe.architecture)
+    architecture = recipe_architecture(recipe)
+    recipe_input(recipe, architecture)  # refuses an input that no network can have
     dim = recipe.dim or (old.dim if old is not None else architecture.dim)
     if entry.needs_old_model and old is not None:
         _require_classifier(name, entry, old)
@@ -116,12 +121,13 @@ def plan_run(
             )
         require_epochs_left(name, recipe)
     if recipe.warm_start:
-        _check_warm_start(recipe, dim, old)
+        _check_warm_start(recipe, architecture, dim, old)
     if len(images.class_names) < 2:
         raise UserError(f"{images.name} has one class only; training needs at least two")
     uses_old = entry.needs_old_model or recipe.warm_start
     old_fingerprint = old.fingerprint if uses_old and old is not None else None
-    return Run(images, recipe.updated(dim=dim, seed=_seed(recipe, old)), name, old_fingerprint)
+    complete = recipe.updated(dim=dim, seed=_seed(recipe, old))
+    return Run(images, complete, name, old_fingerprint, network_digest(architecture))
 
 
 def unknown_identities(old: Model, images: ImageSet) -> str | None:
@@ -178,19 +184,22 @@ def upgrade_recipes(recipe: Recipe, scenario: str, seed: int) -> tuple[Recipe, R
     old = recipe.updated(seed=2 * seed, warm_start=False)
     new = recipe.updated(seed=2 * seed + 1)
     if SCENARIOS[scenario].new == "same":
-        larger = find_architecture(recipe.architecture).larger
+        architecture = recipe_architecture(recipe)
+        larger = architecture.larger
         if larger is None:
             raise UserError(
                 f"{scenario} needs a larger network than {recipe.architecture}, and none is known; "
                 "name another architecture, or leave this scenario out"
             )
         # With different dimensions the two could not be compared.
-        dim = recipe.dim or find_architecture(recipe.architecture).dim
+        dim = recipe.dim or architecture.dim
         new = new.updated(architecture=larger, dim=dim, warm_start=False)
     return old, new
 
 
-def _check_warm_start(recipe: Recipe, dim: int, old: Embedder | None) -> None:
+def _check_warm_start(
+    recipe: Recipe, architecture: Architecture, dim: int, old: Embedder | None
+) -> None:
     if old is None:
         raise UserError("warm_start begins from the old model's weights: give --old MODEL")
     if not isinstance(old, Model):
@@ -203,10 +212,10 @@ def _check_warm_start(recipe: Recipe, dim: int, old: Embedder | None) -> None:
             "warm_start begins from a network, but the old model is an adapted one: its network's "
             "own embeddings are not those of its gallery; leave warm_start out"
         )
-    if recipe.architecture != old.architecture:
+    if (architecture.name, architecture.config) != (old.architecture, old.architecture_config):
         raise UserError(
             f"warm_start needs the same architecture, but the old model is a {old.architecture} "
-            f"and the new one a {recipe.architecture}; leave warm_start out"
+            f"and the new one a {architecture.name}; leave warm_start out"
         )
     if dim != old.dim:
         raise UserError(

@@ -8,7 +8,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, cast
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from unibct.errors import UserError
 
@@ -21,6 +21,32 @@ NotNegative = Annotated[float, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 
 
+def _read_size(value: Any) -> Any:
+    """Return (height, width) of what a user may write as a size; anything else as it is."""
+    if isinstance(value, str):
+        parts = value.lower().replace("×", "x").split("x")
+        if len(parts) > 2 or not all(part.strip().isdecimal() for part in parts):
+            raise ValueError("write a number, or HEIGHTxWIDTH such as 128x64")
+        value = tuple(int(part) for part in parts)
+        return value * 2 if len(value) == 1 else value
+    return (value, value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+_Side = Annotated[int, Field(ge=1, le=65_535)]
+Size = Annotated[tuple[_Side, _Side], BeforeValidator(_read_size)]
+
+
+def _as_tuple(value: Any) -> Any:
+    return (value,) if isinstance(value, (int, float)) else value
+
+
+_Mean = Annotated[float, Field(ge=0, le=1)]
+_Deviation = Annotated[float, Field(gt=0, le=1)]
+_Channels = Field(min_length=1, max_length=3)
+Means = Annotated[tuple[_Mean, ...], BeforeValidator(_as_tuple), _Channels]
+Deviations = Annotated[tuple[_Deviation, ...], BeforeValidator(_as_tuple), _Channels]
+
+
 class Recipe(BaseModel):
     """The numbers that a model is trained with. The defaults are the paper's.
 
@@ -31,6 +57,16 @@ class Recipe(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     architecture: str = "resnet18"
+    # The images that the network takes. None: the architecture's own.
+    size: Size | None = None  # "128x64" is 128 high and 64 wide, 64 is square
+    channels: Literal[1, 3] | None = None  # grey or colour
+    fit: Literal["stretch", "crop", "letterbox"] | None = None  # images with another ratio
+    mean: Means | None = None  # of pixels from 0 to 1; one number, or one for each channel
+    deviation: Deviations | None = None
+    # The first weights: a file or folder, or "random". None: the architecture's own, if any.
+    weights: str | None = None
+    download: bool = False  # whether they may be fetched from a hub
+    pooling: Literal["auto", "cls", "mean"] = "auto"  # how another library's network ends
     dim: Annotated[int, Field(ge=1)] | None = None  # None: the old model's, or the network's own
     epochs: Annotated[int, Field(ge=1)] = 35
     batch_size: Annotated[int, Field(ge=2)] = 256

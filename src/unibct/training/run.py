@@ -11,7 +11,7 @@ from unibct.data.loader import pixel_memory, read_pixels
 from unibct.distributed.device import pick_device
 from unibct.distributed.ranks import Ranks, current_ranks
 from unibct.errors import UserError
-from unibct.models.architectures.table import build_network, find_architecture
+from unibct.models.architectures.table import build_network
 from unibct.models.folder import load_model, save_model
 from unibct.models.model import Model
 from unibct.training.checkpoints import Checkpoint, find_checkpoint, read_checkpoint
@@ -19,6 +19,7 @@ from unibct.training.class_weights import copy_known_classes
 from unibct.training.context import RunContext
 from unibct.training.lock import run_lock
 from unibct.training.loop import TrainingLoop
+from unibct.training.network import recipe_input
 from unibct.training.options import TrainOptions
 from unibct.training.plan import Run, plan_run, require_same_run, unknown_identities
 from unibct.training.processes import require_enough_for_all, require_started_alike
@@ -104,7 +105,7 @@ def _read_images(request: _Request, out: Path, options: TrainOptions) -> RunCont
     ranks = request.ranks
     pixels = read_pixels(
         request.run.images,
-        *find_architecture(request.run.recipe.architecture).input.size,
+        *recipe_input(request.run.recipe).frame,
         skip_bad=options.skip_bad,
         progress=options.progress,
         ranks=ranks,
@@ -155,7 +156,7 @@ def _starting_state(context: RunContext, options: TrainOptions) -> TrainingState
         return state
     if context.recipe.warm_start:
         assert isinstance(old, Model)  # plan_run has checked it
-        state.network.load_state_dict(old.network.state_dict())
+        _load_old_weights(context, state, old)
         identities = context.class_identities
         copy_known_classes(state.class_weights, identities, context.own_classes, old)
         unknown = unknown_identities(old, context.pixels.images)
@@ -165,17 +166,31 @@ def _starting_state(context: RunContext, options: TrainOptions) -> TrainingState
     return state
 
 
+def _load_old_weights(context: RunContext, state: TrainingState, old: Model) -> None:
+    try:
+        state.network.load_state_dict(old.network.state_dict())
+    except RuntimeError as error:  # some networks are built for one size
+        new_input, old_input = context.input, old.input
+        raise UserError(
+            f"warm_start: the old model's weights are for images of {old_input.height}x"
+            f"{old_input.width} with {old_input.channels} channels and do not fit a "
+            f"{context.recipe.architecture} for {new_input.height}x{new_input.width} with "
+            f"{new_input.channels}; leave size and channels out, or warm_start"
+        ) from error
+
+
 def finished_model(context: RunContext) -> Model:
     """Return the model of the last checkpoint, with everything that is known of its training."""
     run, images = context.run, context.pixels.images
     path = find_checkpoint(context.out)
     assert path is not None
     checkpoint = read_checkpoint(path)
-    network = build_network(context.recipe.architecture, context.input, run.dim)
+    architecture = context.architecture
+    network = build_network(architecture, context.input, run.dim)
     network.load_state_dict(tensors_under("network.", checkpoint.tensors))
     return Model(
         network=network.to(context.device).eval(),
-        architecture=context.recipe.architecture,
+        architecture=architecture.name,
         input=context.input,
         dim=run.dim,
         class_names=images.class_names,
@@ -188,4 +203,5 @@ def finished_model(context: RunContext) -> Model:
         },
         old_fingerprint=run.old_fingerprint,
         class_source=images.class_source,
+        architecture_config=architecture.config,
     )

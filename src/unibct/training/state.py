@@ -77,7 +77,10 @@ class TrainingState:
 def initial_state(context: RunContext) -> TrainingState:
     """Build network and class weights from the seed, the same on each rank."""
     run, recipe, ranks = context.run, context.recipe, context.ranks
-    network: Any = build_network(recipe.architecture, context.input, run.dim, seed=run.seed)
+    architecture = context.architecture
+    network: Any = build_network(architecture, context.input, run.dim, seed=run.seed)
+    if architecture.start is not None:
+        architecture.start(network)
     network = network.to(context.device, memory_format=torch.channels_last)
     network = synced(network, ranks) if recipe.sync_batch_norm else network
     rows = initial_class_weights(
@@ -109,7 +112,14 @@ def trained_parameters(network: nn.Module) -> list[nn.Parameter]:
 
 def current_model(context: RunContext, state: TrainingState) -> Model:
     """Return the network in training as a model that embeds images."""
-    return Model(state.network, context.recipe.architecture, context.input, context.run.dim)
+    architecture = context.architecture
+    return Model(
+        state.network,
+        architecture.name,
+        context.input,
+        context.run.dim,
+        architecture_config=architecture.config,
+    )
 
 
 def share_buffers(context: RunContext, state: TrainingState) -> None:

@@ -2,7 +2,9 @@ import pytest
 import torch
 
 from unibct.errors import UserError
+from unibct.models.architectures.architecture import NetworkRequest
 from unibct.models.architectures.table import ARCHITECTURES, build_network, find_architecture
+from unibct.models.input import InputSpec
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
@@ -17,6 +19,15 @@ def test_every_architecture_gives_its_dimension(name):
     out.square().sum().backward()
     for name, parameter in network.named_parameters():
         assert parameter.grad is not None or not parameter.requires_grad, name
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize(("height", "width", "channels"), [(40, 24, 1), (9, 33, 3), (1, 1, 3)])
+def test_every_architecture_takes_every_size(name, height, width, channels):
+    if "50" in name and height > 1:
+        return  # the same classes, deeper
+    network = build_network(name, InputSpec(height, width, channels), 8).eval()
+    assert network(torch.zeros(2, channels, height, width)).shape == (2, 8)
 
 
 def test_names():
@@ -39,3 +50,27 @@ def test_weights_come_from_the_seed_alone():
     assert torch.equal(before, torch.random.get_rng_state())
     assert torch.equal(first, second)
     assert not torch.equal(first, other)
+
+
+@pytest.mark.parametrize("name", ["resnet18", "iresnet18", "resnet-small"])
+def test_our_networks_start_from_a_file_too(name, tmp_path):
+    spec = ARCHITECTURES[name].input
+    source = build_network(name, spec, 16, seed=4).state_dict()
+    torch.save({"state_dict": source}, tmp_path / "w.pth")
+    architecture = find_architecture(name, NetworkRequest(weights=str(tmp_path / "w.pth")))
+    assert architecture.start_digest is not None
+    for dim in (16, 20):  # another dimension keeps the last layer's random weights
+        network = build_network(architecture, spec, dim, seed=5)
+        last = network.fc.weight.clone()
+        architecture.start(network)
+        loaded = network.state_dict()
+        assert torch.equal(loaded["conv1.weight"], source["conv1.weight"])
+        assert torch.equal(loaded["fc.weight"], source["fc.weight"] if dim == 16 else last)
+
+
+def test_requests_that_our_networks_cannot_meet():
+    assert find_architecture("resnet18", NetworkRequest(weights="random")).start is None
+    with pytest.raises(UserError, match="there is no such file or folder"):
+        find_architecture("resnet18", NetworkRequest(weights="nowhere.safetensors"))
+    with pytest.raises(UserError, match="resnet18 has its own; leave pooling out"):
+        find_architecture("resnet18", NetworkRequest(pooling="cls"))

@@ -1,33 +1,20 @@
 """The table of architectures, and how to build a network by name."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from importlib import import_module
+from typing import Any, Protocol, cast
 
 import torch
 from torch import nn
 
 from unibct.errors import UserError
+from unibct.models.architectures.architecture import RANDOM, Architecture, NetworkRequest
 from unibct.models.architectures.iresnet import iresnet
 from unibct.models.architectures.resnet import BasicBlock, Bottleneck, resnet, small_resnet
 from unibct.models.input import InputSpec
-
-
-@dataclass(frozen=True)
-class Architecture:
-    """How to build a network, with its default input and dimension.
-
-    Attributes:
-        build: builds the network for an input and a dimension.
-        input: the default input.
-        dim: the default dimension of the embeddings.
-        larger: the architecture that a team would upgrade to.
-    """
-
-    build: Callable[[InputSpec, int], nn.Module]
-    input: InputSpec
-    dim: int
-    larger: str | None = None
-
+from unibct.models.weights_file import files_digest, load_weights, read_weights, weight_files
 
 _FACE = InputSpec(112, 112, 3)
 _GLYPH = InputSpec(32, 32, 1)
@@ -42,18 +29,82 @@ ARCHITECTURES: dict[str, Architecture] = {
     ),
     "resnet-small-wide": Architecture(small_resnet(48, 96, 192), _GLYPH, 128),
 }
+# Other people's networks, written FAMILY:REFERENCE: the module that opens them, and what the
+# reference is. A module is imported when its family is used.
+FAMILIES = {
+    "transformers": ("transformers_vision", "FOLDER-or-NAME"),
+    "timm": ("timm_networks", "NAME"),
+    "python": ("python_networks", "MODULE:ATTRIBUTE"),
+}
+_OWN_HEAD = ("fc.", "features.")  # the last layers of our networks
 
 
-def find_architecture(name: str) -> Architecture:
-    """Return the architecture called ``name``, or raise an error that lists the names."""
-    if name not in ARCHITECTURES:
-        raise UserError(f"unknown architecture {name!r}; choose one of {', '.join(ARCHITECTURES)}")
-    return ARCHITECTURES[name]
+class Family(Protocol):
+    """The module of a family."""
+
+    def open_architecture(self, reference: str, request: NetworkRequest) -> Architecture:
+        """Return the architecture that a user names."""
+        ...
+
+    def stored_architecture(self, config: Mapping[str, Any], own_input: InputSpec) -> Architecture:
+        """Return the architecture that a model folder describes."""
+        ...
 
 
-def build_network(name: str, spec: InputSpec, dim: int, *, seed: int = 0) -> nn.Module:
+def find_architecture(name: str, request: NetworkRequest | None = None) -> Architecture:
+    """Return the architecture called ``name``, or raise an error that lists the names.
+
+    Args:
+        name: from ``ARCHITECTURES``, or FAMILY:REFERENCE.
+        request: where the weights come from, and whether they may be downloaded.
+    """
+    request = request or NetworkRequest()
+    family, colon, reference = name.partition(":")
+    if colon and family in FAMILIES:
+        return _family(family).open_architecture(reference, request)
+    architecture = _own_architecture(name)
+    if request.pooling != "auto":
+        raise UserError(f"pooling = {request.pooling}: {name} has its own; leave pooling out")
+    if request.weights in (None, RANDOM):
+        return architecture
+    place = request.weights
+    start = partial(_load_own_start, place=place)
+    return replace(architecture, start=start, start_digest=files_digest(weight_files(place)))
+
+
+def stored_architecture(
+    name: str, config: Mapping[str, Any] | None, own_input: InputSpec
+) -> Architecture:
+    """Return the architecture of a model folder, by its name and its stored configuration."""
+    family = name.partition(":")[0]
+    if config is None or family not in FAMILIES:
+        return _own_architecture(name)
+    return _family(family).stored_architecture(config, own_input)
+
+
+def build_network(
+    architecture: str | Architecture, spec: InputSpec, dim: int, *, seed: int = 0
+) -> nn.Module:
     """Build a network. Its weights depend on ``seed`` only, not on the global random state."""
-    architecture = find_architecture(name)
+    if isinstance(architecture, str):
+        architecture = find_architecture(architecture)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return architecture.build(spec, dim)
+
+
+def _own_architecture(name: str) -> Architecture:
+    if name not in ARCHITECTURES:
+        others = (f"{family}:{reference}" for family, (_, reference) in FAMILIES.items())
+        names = ", ".join([*ARCHITECTURES, *others])
+        raise UserError(f"unknown architecture {name!r}; choose one of {names}")
+    return replace(ARCHITECTURES[name], name=name)
+
+
+def _family(name: str) -> Family:
+    module = import_module(f"unibct.models.architectures.{FAMILIES[name][0]}")
+    return cast(Family, module)
+
+
+def _load_own_start(network: nn.Module, *, place: str) -> None:
+    load_weights(network, read_weights(weight_files(place)), place, head=_OWN_HEAD)

@@ -1,0 +1,58 @@
+"""What an architecture is: how its network is built, and where its first weights come from."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from unibct.models.input import InputSpec
+
+POOLINGS = {  # how a backbone's outputs become one vector
+    "auto": "the network's own",
+    "cls": "the first token",
+    "mean": "the mean over all positions",
+}
+RANDOM = "random"  # as the place of the weights: none are loaded
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """How to build a network, with its default input and dimension.
+
+    Attributes:
+        build: builds the network for an input and a dimension, with random weights.
+        input: the default input.
+        dim: the default dimension of the embeddings.
+        larger: the architecture that a team would upgrade to.
+        name: under which a model folder stores it.
+        config: what another library needs to build the network again, as plain values; None for
+            a network of unibct.
+        start: loads the weights that training starts from; None if they are random.
+        start_digest: a hash of the files that ``start`` reads.
+    """
+
+    build: Callable[[InputSpec, int], nn.Module]
+    input: InputSpec
+    dim: int
+    larger: str | None = None
+    name: str = ""
+    config: Mapping[str, Any] | None = None
+    start: Callable[[nn.Module], None] | None = None
+    start_digest: str | None = None
+
+
+@dataclass(frozen=True)
+class NetworkRequest:
+    """What a user asks of an architecture besides its name.
+
+    Attributes:
+        weights: a file or folder with the first weights, or ``random``. None means those that
+            come with the architecture, if there are any.
+        download: whether anything may be fetched from a hub.
+        pooling: a name from ``POOLINGS``.
+    """
+
+    weights: str | None = None
+    download: bool = False
+    pooling: str = "auto"

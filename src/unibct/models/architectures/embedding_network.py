@@ -1,0 +1,91 @@
+"""Somebody else's backbone with pooling and a projection to the wanted dimension."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from unibct.errors import UserError
+from unibct.models.input import InputSpec
+
+Pool = Callable[[nn.Module, Tensor], Tensor]
+
+
+class EmbeddingNetwork(nn.Module):
+    """A backbone, its pooling, and a linear layer to the embedding.
+
+    If the backbone gives vectors of the wanted dimension, there is no linear layer, so that
+    weights that others have trained embed as they did.
+
+    Args:
+        backbone: the network.
+        pool: calls the backbone with a batch of images and returns (batch, features).
+        features: the dimension of what ``pool`` returns.
+        dim: dimension of the embedding.
+    """
+
+    def __init__(self, backbone: nn.Module, pool: Pool, features: int, dim: int) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self._pool = pool
+        self.head = nn.Identity() if features == dim else nn.Linear(features, dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (batch, channels, height, width) -> (batch, dim), not normalised."""
+        return self.head(self._pool(self.backbone, x))
+
+
+def embedding_network(
+    name: str, backbone: nn.Module, pool: Pool, spec: InputSpec, dim: int, *, sizes: str = ""
+) -> EmbeddingNetwork:
+    """Put a head on a backbone, after a trial with one black image.
+
+    Args:
+        name: of the architecture, for messages.
+        backbone: the network.
+        pool: see ``EmbeddingNetwork``.
+        spec: the images that it is to take.
+        dim: dimension of the embedding.
+        sizes: which images it can take, for messages.
+    """
+    backbone.float()
+    return EmbeddingNetwork(backbone, pool, feature_count(name, backbone, pool, spec, sizes), dim)
+
+
+def feature_count(
+    name: str, backbone: nn.Module, pool: Pool, spec: InputSpec, sizes: str = ""
+) -> int:
+    """Return the dimension of a backbone's pooled output, or say why it cannot take the images."""
+    device = next((p.device for p in backbone.parameters()), torch.device("cpu"))
+    image = torch.zeros(1, spec.channels, spec.height, spec.width, device=device)
+    was_training = backbone.training
+    backbone.eval()
+    try:
+        with torch.no_grad():
+            output: Any = pool(backbone, image)
+    except UserError:
+        raise
+    except Exception as error:  # a network may raise anything about a shape that it cannot take
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise UserError(
+            f"{name} cannot take images of {spec.height}x{spec.width} with {spec.channels} "
+            f"channels{f'; it takes {sizes}' if sizes else ''} ({reason})"
+        ) from error
+    finally:
+        backbone.train(was_training)
+    if not isinstance(output, Tensor) or output.ndim != 2 or len(output) != 1:
+        shape = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
+        raise UserError(f"{name} gives {shape} for one image, not one vector")
+    return output.shape[1]
+
+
+def pooled(output: Tensor) -> Tensor:
+    """Return (batch, features): the mean over tokens or positions, if there are any.
+
+    Args:
+        output: (batch, features), (batch, tokens, features) or (batch, features, height, width).
+    """
+    if output.ndim == 4:
+        return output.mean(dim=(2, 3))
+    return output.mean(dim=1) if output.ndim == 3 else output

@@ -1,0 +1,159 @@
+"""`timm:NAME`: a network of the library timm, with its own pooling.
+
+NAME is one that ``timm.list_models()`` knows. Its weights are random, from a file
+(``weights=FILE``), or, only with ``download=true``, those that timm publishes.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from importlib import import_module
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from unibct.errors import UserError
+from unibct.models.architectures.architecture import RANDOM, Architecture, NetworkRequest
+from unibct.models.architectures.embedding_network import (
+    EmbeddingNetwork,
+    embedding_network,
+    pooled,
+)
+from unibct.models.input import InputSpec
+from unibct.models.weights_file import files_digest, load_weights, read_weights, weight_files
+
+_FITS = {"squash": "stretch", "border": "letterbox"}  # timm's words; the others cut out the centre
+
+
+def open_architecture(reference: str, request: NetworkRequest) -> Architecture:
+    """Look a network up by its name."""
+    library = _library()
+    if not library.is_model(reference.split(".")[0]):
+        close = library.list_models(f"*{reference.split('_')[0]}*")[:3]
+        hint = f", such as {', '.join(close)}" if close else ""
+        raise UserError(
+            f"timm has no network called {reference!r}; timm.list_models() lists the names{hint}"
+        )
+    config = {
+        "library": f"timm {library.__version__}",
+        "pooling": request.pooling,
+        "name": reference,
+    }
+    with torch.device("meta"):
+        network = library.create_model(reference, pretrained=False, num_classes=0)
+    architecture = stored_architecture(config, _own_input(network))
+    start, digest = _start(config, request)
+    return replace(architecture, dim=int(network.num_features), start=start, start_digest=digest)
+
+
+def stored_architecture(config: Mapping[str, Any], own_input: InputSpec) -> Architecture:
+    """Return the architecture that a model folder describes."""
+    name = f"timm:{config['name']}"
+    pool = _POOLS[config["pooling"]]
+
+    def build(spec: InputSpec, dim: int) -> nn.Module:
+        backbone = _backbone(config, spec)
+        return embedding_network(name, backbone, pool, spec, dim, sizes=_sizes(backbone))
+
+    return Architecture(build, own_input, 0, name=name, config=config)
+
+
+def _library() -> Any:
+    try:
+        return import_module("timm")
+    except ImportError as error:
+        raise UserError(
+            "architecture = timm:… needs the library timm: pip install 'unibct[timm]'"
+        ) from error
+    except RuntimeError as error:  # torchvision's own, if it was built for another torch
+        reason = str(error).splitlines()[0]
+        raise UserError(
+            f"timm cannot be imported: {reason}; install torch and torchvision from the same index"
+        ) from error
+
+
+def _own_input(network: Any) -> InputSpec:
+    """Return the images that timm recommends for a network."""
+    data = import_module("timm.data").resolve_model_data_config(network)
+    channels, height, width = data["input_size"]
+    mean, std = (tuple(float(number) for number in data[key]) for key in ("mean", "std"))
+    return InputSpec(height, width, channels, mean, std, _FITS.get(data["crop_mode"], "crop"))
+
+
+def _backbone(config: Mapping[str, Any], spec: InputSpec, **options: Any) -> nn.Module:
+    """Build the network; some are built for one image size and take it as an option."""
+    library = _library()
+    options = {"pretrained": False, "num_classes": 0, "in_chans": spec.channels} | options
+    sized = options | {"img_size": (spec.height, spec.width)}
+    try:
+        try:
+            return library.create_model(config["name"], **sized)
+        except TypeError:
+            return library.create_model(config["name"], **options)
+    except UserError:
+        raise
+    except Exception as error:  # a network may raise anything about a size that it cannot take
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise UserError(
+            f"timm:{config['name']} cannot be built by timm {library.__version__} for images of "
+            f"{spec.height}x{spec.width} (the model was made by {config['library']}): {reason}"
+        ) from error
+
+
+def _start(config: Mapping[str, Any], request: NetworkRequest) -> tuple[Any, str | None]:
+    """Return what loads the first weights, and a hash of their files."""
+    if request.weights is not None and request.weights != RANDOM:
+        files = weight_files(request.weights)
+        return partial(_load_file, place=request.weights), files_digest(files)
+    if request.download and request.weights is None:
+        return partial(_download, config=config), f"downloaded by {config['library']}"
+    return None, None
+
+
+def _load_file(network: nn.Module, *, place: str) -> None:
+    assert isinstance(network, EmbeddingNetwork)
+    load_weights(network.backbone, read_weights(weight_files(place)), place)
+
+
+def _download(network: nn.Module, *, config: Mapping[str, Any]) -> None:
+    """Fetch the published weights; timm fits them to the image size and the channels."""
+    assert isinstance(network, EmbeddingNetwork)
+    backbone: Any = network.backbone
+    size = getattr(getattr(backbone, "patch_embed", None), "img_size", None)
+    options: dict[str, Any] = {} if size is None else {"img_size": size}
+    channels = next(p for p in backbone.parameters() if p.ndim == 4).shape[1]
+    try:
+        published = _library().create_model(
+            config["name"], pretrained=True, num_classes=0, in_chans=channels, **options
+        )
+    except Exception as error:  # no network, no weights under this name
+        reason = str(error).splitlines()[0]
+        raise UserError(f"timm:{config['name']} cannot be downloaded: {reason}") from error
+    backbone.load_state_dict(published.state_dict())
+
+
+def _own_pooling(network: nn.Module, x: Tensor) -> Tensor:
+    return network(x)
+
+
+def _first_token(network: nn.Module, x: Tensor) -> Tensor:
+    output = cast(Any, network).forward_features(x)
+    if output.ndim != 3 or not getattr(network, "num_prefix_tokens", 0):
+        raise UserError("pooling = cls: this network has no such token; use pooling=mean or auto")
+    return output[:, 0]
+
+
+def _mean(network: nn.Module, x: Tensor) -> Tensor:
+    output = cast(Any, network).forward_features(x)
+    return pooled(
+        output[:, getattr(network, "num_prefix_tokens", 0) :] if output.ndim == 3 else output
+    )
+
+
+_POOLS: dict[str, Any] = {"auto": _own_pooling, "cls": _first_token, "mean": _mean}
+
+
+def _sizes(backbone: nn.Module) -> str:
+    patch: Any = getattr(getattr(backbone, "patch_embed", None), "patch_size", None)
+    return f"sizes that are multiples of its patches, {patch[0]}x{patch[1]}" if patch else ""

@@ -1,0 +1,51 @@
+"""Networks as a user writes them, for `python:tests.models.architectures.own_networks:…`."""
+
+from torch import nn
+
+
+class Described(nn.Module):
+    """A class with its input beside it; it is built for the size and the dimension."""
+
+    unibct_input = {"size": (24, 16), "channels": 1, "fit": "crop", "mean": 0.4}  # noqa: RUF012
+    unibct_dim = 6
+
+    def __init__(self, height, width, dim):
+        super().__init__()
+        self.flat = nn.Flatten()
+        self.fc = nn.Linear(height * width, dim)
+
+    def forward(self, x):
+        return self.fc(self.flat(x))
+
+
+def convolutions(channels):
+    """A function whose network gives a map of 5 channels."""
+    return nn.Sequential(
+        nn.Conv2d(channels, 5, 3, 2, 1), nn.BatchNorm2d(5), nn.ReLU(), nn.Dropout(0.0)
+    )
+
+
+convolutions.unibct_input = {"size": 20, "mean": (0.1, 0.2, 0.3), "deviation": 0.25}
+
+whole = nn.Sequential(nn.Flatten(1, 2), nn.Linear(8, 4))  # (batch, 24, 8) -> (batch, 24, 4)
+whole.unibct_input = {"size": 8}
+
+undescribed = nn.Linear(3, 4)
+
+
+def wrong():
+    return 3
+
+
+wrong.unibct_input = {"size": 8}
+
+
+def demanding(dim):
+    return nn.Linear(3, dim)
+
+
+demanding.unibct_input = {"size": 8}
+
+
+class Misspelt(nn.Module):
+    unibct_input = {"sizes": 8}  # noqa: RUF012

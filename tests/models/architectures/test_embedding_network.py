@@ -1,0 +1,48 @@
+import pytest
+import torch
+from torch import nn
+
+from unibct.errors import UserError
+from unibct.models.architectures.embedding_network import embedding_network, feature_count, pooled
+from unibct.models.input import InputSpec
+
+SPEC = InputSpec(6, 4, 1)
+
+
+def call(network, x):
+    return pooled(network(x))
+
+
+def test_pooling_takes_the_mean_over_positions():
+    maps = torch.randn(2, 3, 4, 5)
+    assert torch.allclose(pooled(maps), maps.flatten(2).mean(dim=2))
+    tokens = torch.randn(2, 7, 3)
+    assert torch.allclose(pooled(tokens), tokens.mean(dim=1))
+    vectors = torch.randn(2, 3)
+    assert torch.equal(pooled(vectors), vectors)
+
+
+def test_the_head_is_left_out_where_the_dimension_fits():
+    backbone = nn.Conv2d(1, 5, 3)
+    same = embedding_network("mine", backbone, call, SPEC, 5)
+    assert torch.equal(same(torch.ones(2, 1, 6, 4)), call(backbone, torch.ones(2, 1, 6, 4)))
+    assert embedding_network("mine", backbone, call, SPEC, 8).head.weight.shape == (8, 5)
+
+
+def test_the_trial_leaves_the_network_as_it_was():
+    backbone = nn.Sequential(nn.Conv2d(1, 5, 3), nn.BatchNorm2d(5)).train()
+    before = {name: tensor.clone() for name, tensor in backbone.state_dict().items()}
+    assert feature_count("mine", backbone, call, SPEC) == 5
+    assert backbone.training
+    assert all(torch.equal(tensor, before[k]) for k, tensor in backbone.state_dict().items())
+
+
+def test_what_cannot_work_is_said_in_one_line():
+    message = r"mine cannot take images of 6x4 with 1 channels; it takes large ones \("
+    with pytest.raises(UserError, match=message) as error:
+        embedding_network("mine", nn.Conv2d(1, 5, 9), call, SPEC, 5, sizes="large ones")
+    assert "\n" not in str(error.value)
+    with pytest.raises(UserError, match=r"mine gives \(1, 5, 4, 2\) for one image"):
+        embedding_network("mine", nn.Conv2d(1, 5, 3), lambda n, x: n(x), SPEC, 5)
+    with pytest.raises(UserError, match="mine gives list for one image"):
+        embedding_network("mine", nn.Conv2d(1, 5, 3), lambda n, x: [n(x)], SPEC, 5)

@@ -1,0 +1,111 @@
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+
+from tests.models.architectures import own_networks
+from unibct.errors import UserError
+from unibct.models.architectures.architecture import NetworkRequest
+from unibct.models.architectures.table import build_network, find_architecture
+from unibct.models.folder import load_model, save_model
+from unibct.models.input import InputSpec
+from unibct.models.model import Model
+
+HERE = "python:tests.models.architectures.own_networks"
+
+
+def test_a_class_is_built_for_the_input_and_the_dimension():
+    architecture = find_architecture(f"{HERE}:Described")
+    assert architecture.input == InputSpec(24, 16, 1, mean=0.4, fit="crop")
+    assert (architecture.name, architecture.dim) == (f"{HERE}:Described", 6)
+    network = build_network(architecture, InputSpec(10, 12, 1), 9)
+    assert isinstance(network.head, torch.nn.Identity)
+    assert network(torch.zeros(2, 1, 10, 12)).shape == (2, 9)
+
+
+def test_a_function_s_map_is_averaged_and_projected():
+    architecture = find_architecture(f"{HERE}:convolutions")
+    assert architecture.input == InputSpec(20, 20, 3, (0.1, 0.2, 0.3), 0.25)
+    assert architecture.dim == 5
+    network = build_network(architecture, architecture.input, 7, seed=1).eval()
+    x = torch.randn(2, 3, 20, 20)
+    want = network.backbone(x).mean(dim=(2, 3)) @ network.head.weight.T + network.head.bias
+    assert torch.allclose(network(x), want, atol=1e-6)
+    again = build_network(architecture, architecture.input, 7, seed=1).eval()
+    assert torch.equal(network(x), again(x))
+
+
+def test_a_module_is_copied_and_its_tokens_are_averaged():
+    architecture = find_architecture(f"{HERE}:whole")
+    network = build_network(architecture, architecture.input, 4)
+    x = torch.randn(2, 3, 8, 8)
+    assert torch.allclose(network(x), own_networks.whole(x).mean(dim=1), atol=1e-6)
+    with torch.no_grad():
+        network.backbone[1].weight.zero_()
+    assert own_networks.whole[1].weight.any()
+    first = find_architecture(f"{HERE}:whole", NetworkRequest(pooling="cls"))
+    want = own_networks.whole(x)[:, 0]
+    assert torch.allclose(build_network(first, first.input, 4)(x), want, atol=1e-6)
+
+
+def test_the_folder_names_what_it_needs(tmp_path, monkeypatch):
+    architecture = find_architecture(f"{HERE}:convolutions")
+    spec = architecture.input
+    network = build_network(architecture, spec, 7).eval()
+    model = Model(network, architecture.name, spec, 7, architecture_config=architecture.config)
+    save_model(model, tmp_path / "m")
+    images = np.random.default_rng(0).integers(0, 255, (3, 40, 50, 3)).astype(np.uint8)
+    loaded = load_model(tmp_path / "m")
+    assert loaded.fingerprint == model.fingerprint
+    assert np.allclose(loaded.embed(images), model.embed(images), atol=1e-6)
+    monkeypatch.setitem(__import__("sys").modules, "tests.models.architectures.own_networks", None)
+    with pytest.raises(UserError, match=r"needs the Python module tests\.models.* PYTHONPATH"):
+        load_model(tmp_path / "m")
+
+
+def test_a_module_in_the_working_folder_is_found(tmp_path, monkeypatch):
+    (tmp_path / "my_own_net.py").write_text(
+        "from torch import nn\n"
+        "net = nn.Sequential(nn.Flatten(), nn.Linear(16, 3))\n"
+        "net.unibct_input = {'size': 4, 'channels': 1}\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [p for p in __import__("sys").path if p])
+    assert find_architecture("python:my_own_net:net").dim == 3
+    assert str(tmp_path) not in __import__("sys").path
+
+
+def test_weights_from_a_file(tmp_path):
+    tensors = {"backbone.0.weight": torch.ones(5, 3, 3, 3), "backbone.0.bias": torch.ones(5)}
+    norm = {"weight": 2.0, "bias": 3.0, "running_mean": 4.0, "running_var": 5.0}
+    tensors |= {f"backbone.1.{name}": torch.full((5,), value) for name, value in norm.items()}
+    safetensors.torch.save_file(tensors, tmp_path / "w.safetensors")
+    request = NetworkRequest(weights=str(tmp_path / "w.safetensors"))
+    architecture = find_architecture(f"{HERE}:convolutions", request)
+    network = build_network(architecture, architecture.input, 7)
+    architecture.start(network)
+    assert all(torch.equal(network.state_dict()[k], v) for k, v in tensors.items())
+
+
+@pytest.mark.parametrize(
+    ("reference", "message"),
+    [
+        ("nowhere", "write python:MODULE:ATTRIBUTE"),
+        ("unheard_of_module:net", "needs the Python module unheard_of_module"),
+        (f"{HERE[7:]}:nothing", "has no attribute 'nothing'"),
+        (f"{HERE[7:]}:undescribed", "give it an attribute unibct_input = "),
+        ("os:abort", "give it an attribute unibct_input = "),
+        (f"{HERE[7:]}:wrong", "returns int, not an nn.Module"),
+        (f"{HERE[7:]}:demanding", "takes dim: say its usual one in unibct_dim"),
+        (f"{HERE[7:]}:Misspelt", "must be a dictionary with channels, deviation, fit, mean, size"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(reference, message):
+    with pytest.raises(UserError, match=message) as error:
+        find_architecture(f"python:{reference}")
+    assert "\n" not in str(error.value)
+
+
+def test_images_that_the_network_cannot_take_are_named():
+    with pytest.raises(UserError, match=r"cannot take images of 9x9 with 3 channels \(.*"):
+        build_network(f"{HERE}:whole", InputSpec(9, 9, 3), 4)

@@ -1,0 +1,96 @@
+import sys
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+
+from unibct.errors import UserError
+from unibct.models.architectures.architecture import NetworkRequest
+from unibct.models.architectures.table import build_network, find_architecture, stored_architecture
+from unibct.models.folder import load_model, save_model
+from unibct.models.input import InputSpec
+from unibct.models.model import Model
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("other libraries")]  # slow imports
+NAMES = {"test_efficientnet": (64, 64), "test_vit": (64, 64), "test_convnext": (48, 64)}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_embedding_is_the_library_s_own_pooled_output(name, tmp_path):
+    import timm
+
+    architecture = find_architecture(f"timm:{name}")
+    torch.manual_seed(0)
+    theirs = timm.create_model(name, num_classes=0).eval()
+    data = timm.data.resolve_model_data_config(theirs)
+    _, height, width = data["input_size"]
+    mean, std = tuple(data["mean"]), tuple(data["std"])
+    assert architecture.input == InputSpec(height, width, 3, mean, std, "crop")
+    assert architecture.dim == theirs.num_features
+    network = build_network(architecture, architecture.input, architecture.dim).eval()
+    network.backbone.load_state_dict(theirs.state_dict())
+    x = torch.randn(2, 3, height, width)
+    with torch.no_grad():
+        assert torch.allclose(network(x), theirs(x), atol=1e-5)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_model_folder_holds_all_that_it_needs(name, tmp_path):
+    architecture = find_architecture(f"timm:{name}")
+    spec = InputSpec(*NAMES[name], 1, fit="letterbox")
+    network = build_network(architecture, spec, 12).eval()
+    model = Model(network, architecture.name, spec, 12, architecture_config=architecture.config)
+    save_model(model, tmp_path / "m")
+    loaded = load_model(tmp_path / "m")
+    assert loaded.fingerprint == model.fingerprint
+    images = np.random.default_rng(0).integers(0, 255, (3, 40, 50)).astype(np.uint8)
+    assert np.allclose(loaded.embed(images), model.embed(images), atol=1e-6)
+
+
+def test_weights_from_a_file(tmp_path):
+    name, spec = "timm:test_efficientnet", InputSpec(64, 64, 3)
+    tensors = build_network(name, spec, 8, seed=5).backbone.state_dict()
+    safetensors.torch.save_file(
+        tensors | {"classifier.bias": torch.ones(3)}, tmp_path / "w.safetensors"
+    )
+    assert find_architecture(name).start is None
+    request = NetworkRequest(weights=str(tmp_path / "w.safetensors"))
+    architecture = find_architecture(name, request)
+    network = build_network(architecture, spec, 8)
+    architecture.start(network)
+    assert all(torch.equal(network.backbone.state_dict()[k], v) for k, v in tensors.items())
+    grey = build_network(architecture, InputSpec(64, 64, 1), 8)
+    with pytest.raises(UserError, match=r"conv_stem.weight has the shape .* give the size and"):
+        architecture.start(grey)
+
+
+def test_pooling():
+    x = torch.randn(2, 3, 64, 64)
+    spec = InputSpec(64, 64, 3)
+    networks = {}
+    for pooling in ("cls", "mean"):
+        architecture = find_architecture("timm:test_vit", NetworkRequest(pooling=pooling))
+        networks[pooling] = build_network(architecture, spec, architecture.dim).eval()
+    tokens = networks["mean"].backbone.forward_features(x)
+    assert torch.allclose(networks["mean"](x), tokens[:, 1:].mean(dim=1), atol=1e-6)
+    assert torch.allclose(networks["cls"](x), tokens[:, 0], atol=1e-6)
+    convolutions = find_architecture("timm:test_efficientnet", NetworkRequest(pooling="cls"))
+    with pytest.raises(UserError, match="has no such token"):
+        build_network(convolutions, spec, 8)
+
+
+def test_what_is_missing_is_said_in_one_line(monkeypatch):
+    with pytest.raises(UserError, match=r"timm has no network called 'resnet_unheard_of'.*such as"):
+        find_architecture("timm:resnet_unheard_of")
+    with pytest.raises(UserError, match="timm has no network called 'hf-hub:nobody/nothing'"):
+        find_architecture("timm:hf-hub:nobody/nothing")
+    architecture = find_architecture("timm:test_vit")
+    with pytest.raises(UserError, match=r"timm:test_vit cannot .* images of 6x6"):
+        build_network(architecture, InputSpec(6, 6, 3), 8)
+    monkeypatch.setitem(sys.modules, "timm", None)
+    with pytest.raises(UserError, match=r"pip install 'unibct\[timm\]'"):
+        find_architecture("timm:test_vit")
+    with pytest.raises(UserError, match=r"pip install 'unibct\[timm\]'"):
+        stored = stored_architecture(architecture.name, architecture.config, architecture.input)
+        build_network(stored, architecture.input, 8)
