@@ -143,6 +143,37 @@ def test_a_black_box_is_an_old_model_for_every_command(
     assert "warm_start begins from the old model's weights" in errors[-1]
 
 
+def test_a_new_model_of_another_dimension_searches_the_old_gallery(
+    trained_folder, photo_folder, tmp_path, capsys
+):
+    new = tmp_path / "new"
+    train = ["train", photo_folder, "--device", "cpu", *TINY_OPTIONS, "--set", "epochs=2"]
+    assert (
+        run_command(*train, "--old", trained_folder / "old", "--set", "dim=160", "--out", new) == 0
+    )
+    assert "dimension 160" in capsys.readouterr().out
+    evaluate = ["evaluate", photo_folder, "--gallery", trained_folder / "old"]
+    assert run_command(*evaluate, "--query", new) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "the new model has dimension 160 and the old one 128" in text
+    assert "new→new uses its full vectors" in text
+    assert run_command("embed", f"{new}?space=old", photo_folder, "--out", tmp_path / "emb") == 0
+    assert open_embeddings(tmp_path / "emb").vectors.shape[1] == 128
+    assert run_command(*evaluate, "--query", tmp_path / "emb") == 0
+    assert run_command("embed", new, photo_folder, "--out", tmp_path / "full") == 0
+    capsys.readouterr()
+    for query, gallery, message in (
+        (tmp_path / "full", trained_folder / "old", "one cannot search the other"),
+        (new, trained_folder / "new", "leads into the space of model"),
+    ):
+        sides = ["--query", query, "--gallery", gallery]
+        assert run_command("evaluate", photo_folder, *sides) == 2
+        assert message in capsys.readouterr().err
+    maps = ["--new", new, "--old", trained_folder / "old", "--out", tmp_path / "map"]
+    assert run_command("adapt", photo_folder, *maps) == 2
+    assert "has a projection into the space" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("options", "needed"),
     [(["--method", "contrast"], False), (["--method", "bct"], True), (["--warm-start"], True)],

@@ -4,8 +4,10 @@ from pathlib import Path
 
 from unibct.embedders.reference import Reference
 from unibct.embedders.table import Opening
+from unibct.errors import UserError
 from unibct.models.folder import DESCRIPTION_FILE, load_model
 from unibct.models.model import Model
+from unibct.models.old_space import OldSpaceModel
 
 
 def recognises(path: Path) -> bool:
@@ -13,8 +15,12 @@ def recognises(path: Path) -> bool:
     return (path / DESCRIPTION_FILE).is_file()
 
 
-def open_reference(reference: Reference, opening: Opening) -> Model:
-    """Load the model."""
-    return load_model(
+def open_reference(reference: Reference, opening: Opening) -> Model | OldSpaceModel:
+    """Load the model; with ``?space=old`` its embeddings are projected into the old space."""
+    model = load_model(
         reference.path, device=opening.device, with_classifier=opening.with_classifier
     )
+    space = reference.options.get("space", "own")
+    if space not in ("own", "old"):
+        raise UserError(f"{reference.text}: unknown space {space!r}; choose old or own")
+    return model if space == "own" else OldSpaceModel(model)

@@ -108,7 +108,11 @@ EMBEDDERS: dict[str, Kind] = {
             "fit": "stretch, crop or letterbox",
         },
     ),
-    MODEL_FOLDER: Kind("model_folder", "a model folder"),
+    MODEL_FOLDER: Kind(
+        "model_folder",
+        "a model folder",
+        {"space": "old: its projection into its old model's space, if the dimensions differ"},
+    ),
 }
 
 

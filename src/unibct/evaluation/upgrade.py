@@ -78,10 +78,27 @@ class Evaluation:
         }
 
 
+PROJECTED = "projected"  # the new model's embeddings in the old space
+
 _NEAREST_NOTE = (
     "the TARs of the tests are at the ROC corner nearest to the rate, as the field's scripts "
     "report them; all else, the verdict too, uses the strict threshold"
 )
+
+
+def _notes(
+    models: dict[str, Floats], used_far: float, far: float | None, split: GallerySplit
+) -> tuple[str | None, str | None]:
+    """Say what limits the FAR, and which vectors the tests use if the dimensions differ."""
+    rate = far_note(used_far, far, split.classes)
+    if PROJECTED not in models:
+        return rate, None
+    return rate, (
+        f"the new model has dimension {models['new'].shape[1]} and the old one "
+        f"{models['old'].shape[1]}: tests between the two use the new model's projection into the "
+        "old space, new→new uses its full vectors; partly backfilled galleries are searched in "
+        "the old space"
+    )
 
 
 def joined_notes(*notes: str | None, rule: ThresholdRule) -> str | None:
@@ -184,6 +201,7 @@ def evaluate_upgrade(
     labels: Any,
     *,
     free: Any = None,
+    projected: Any = None,
     far: float | None = None,
     rule: ThresholdRule = "strict",
     seed: int = 0,
@@ -203,6 +221,8 @@ def evaluate_upgrade(
         free: (images, dim′) embeddings of a new model that was trained without compatibility: its
             self test is the upper bound, and its queries in the old gallery show what
             compatibility is for.
+        projected: (images, dim) the new model's embeddings in the old space, if the new model has
+            another dimension; for the tests between the models and the backfill curves.
         far: false accept rate of the headline TAR; by default the smallest of 1e-4, 1e-3, … that
             the number of classes can measure.
         rule: how the thresholds of the reported TARs are set, see ``tar_at_far``; the criterion
@@ -217,9 +237,8 @@ def evaluate_upgrade(
         backfill_curves: also measure the gallery while it is being embedded again.
         progress: reports progress of the curves.
     """
-    models = {"old": checked_embeddings(old, "old"), "new": checked_embeddings(new, "new")}
-    if free is not None:
-        models["free"] = checked_embeddings(free, "free")
+    given = {"old": old, "new": new, "free": free, PROJECTED: projected}
+    models = {n: checked_embeddings(v, n) for n, v in given.items() if v is not None}
     split = split_gallery(labels, seed=seed) if split is None else split
     tests = _direction_tests(models, split, mode)
     used_far = headline_far(split.classes, far)
@@ -228,7 +247,7 @@ def evaluate_upgrade(
     curves = _curves(models, split, used_far, mode, old_self, seed, progress)
     return UpgradeEvaluation(
         values=values,
-        note=joined_notes(far_note(used_far, far, split.classes), rule=rule),
+        note=joined_notes(*_notes(models, used_far, far, split), rule=rule),
         tests=tests,
         far=used_far,
         split=split,
@@ -248,9 +267,19 @@ def _direction_tests(
         directions += [FREE_SELF, FREE_CROSS] if same_dim else [FREE_SELF]
     tests: dict[str, SearchTest] = {}
     for name in directions:
-        query, gallery = (models[side] for side in sides(name))
+        query, gallery = (models[side] for side in _spaces(name, models))
         tests[name] = search_test(query, gallery, split, mode=mode)
     return tests
+
+
+def _spaces(direction: str, models: dict[str, Floats]) -> tuple[str, str]:
+    """Return the embeddings that the two sides of a test use, by their names in ``models``."""
+    query, gallery = sides(direction)
+    if PROJECTED in models and direction == CROSS:
+        query = PROJECTED
+    if PROJECTED in models and direction == REVERSED_CROSS:
+        gallery = PROJECTED
+    return query, gallery
 
 
 def _curves(
@@ -263,7 +292,7 @@ def _curves(
     progress: Progress | None,
 ) -> Iterator[tuple[str, BackfillCurve]]:
     """Yield the backfill curve of each order of rows."""
-    old, new = models["old"], models["new"]
+    old, new = models["old"], models.get(PROJECTED, models["new"])
     for name, order in row_orders(old, split, seed=seed).items():
         yield (
             name,

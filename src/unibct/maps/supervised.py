@@ -7,6 +7,7 @@ from torch import Tensor
 from unibct.maps.adapter import Layers, Pairs
 from unibct.maps.affine import centred_least_squares
 
+# Chosen on glyphs:val, backward. Forward, a higher temperature (0.1) serves as well as `affine`.
 _STEPS = 800
 _BATCH = 512
 _RATE = 1e-2

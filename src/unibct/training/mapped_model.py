@@ -15,6 +15,7 @@ from unibct.maps.space_map import BACKWARD, SpaceMap, checked_direction
 from unibct.models.embedder import Embedder
 from unibct.models.folder import save_model
 from unibct.models.model import Model
+from unibct.models.old_space import old_space_dim
 from unibct.progress import Progress
 
 
@@ -44,6 +45,11 @@ def adapt(
     """
     if new.adapter is not None:
         raise UserError("the new model is adapted already; give the one it was made from")
+    if old_space_dim(new) is not None:
+        raise UserError(
+            "the new model has a projection into the space of its old model; to map it into "
+            "another space, give its embeddings: --new embeddings:PATH"
+        )
     new_embeddings, old_embeddings = _both_embeddings(new, old, images, skip_bad, progress)
     adapter = fit_adapter(
         kind, new_embeddings.vectors, old_embeddings.vectors, new_embeddings.labels, seed=seed

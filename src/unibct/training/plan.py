@@ -28,6 +28,8 @@ class Run:
         method: the compatibility method's name.
         old_fingerprint: of the old model, if the run uses one.
         network_digest: of what the recipe's words leave open, see ``network_digest``.
+        projected_dim: the old model's dimension, if it is another one and the new model gets a
+            projection into the old space.
     """
 
     images: ImageSet
@@ -35,17 +37,20 @@ class Run:
     method: str
     old_fingerprint: str | None
     network_digest: str | None = None
+    projected_dim: int | None = None
 
     def description(self) -> dict[str, Any]:
         """Return plain values to keep with checkpoints and models, and to compare on resuming."""
-        return {
+        values = {
             "method": self.method,
             "images": len(self.images),
             "classes": len(self.images.class_names),
             "old_model": self.old_fingerprint,
             "recipe": self.recipe.model_dump(mode="json"),
             "unibct": metadata.version("unibct"),
-        } | ({} if self.network_digest is None else {"network": self.network_digest})
+        }
+        further = {"network": self.network_digest, "projected_dim": self.projected_dim}
+        return values | {name: value for name, value in further.items() if value is not None}
 
     @property
     def dim(self) -> int:
@@ -79,7 +84,7 @@ class Run:
         if self.method_start == 0 or recipe.warm_start:
             return None
         common = recipe.model_dump(mode="json", exclude=set(AFTER_WARMUP))
-        network = [] if self.network_digest is None else [self.network_digest]
+        network = [part for part in (self.network_digest, self.projected_dim) if part is not None]
         return _digest([pixels_digest, common, metadata.version("unibct"), *network])
 
     @property
@@ -114,10 +119,10 @@ def plan_run(
         _require_classifier(name, entry, old)
         if isinstance(old, Model):
             _check_classes(entry, old, images)
-        if dim != old.dim:
+        if dim != old.dim and entry.needs_same_dim:
             raise UserError(
-                f"the new model's dimension is {dim} but the old one's is {old.dim}: embeddings "
-                "of different dimensions cannot be compared; leave dim out of the recipe"
+                f"the new model's dimension is {dim} but the old one's is {old.dim}, and {name} "
+                "mixes their embeddings; choose another method, or leave dim out of the recipe"
             )
         require_epochs_left(name, recipe)
     if recipe.warm_start:
@@ -127,7 +132,8 @@ def plan_run(
     uses_old = entry.needs_old_model or recipe.warm_start
     old_fingerprint = old.fingerprint if uses_old and old is not None else None
     complete = recipe.updated(dim=dim, seed=_seed(recipe, old))
-    return Run(images, complete, name, old_fingerprint, network_digest(architecture))
+    projected = old.dim if entry.needs_old_model and old is not None and dim != old.dim else None
+    return Run(images, complete, name, old_fingerprint, network_digest(architecture), projected)
 
 
 def unknown_identities(old: Model, images: ImageSet) -> str | None:

@@ -14,6 +14,7 @@ from unibct.errors import UserError
 from unibct.models.architectures.table import build_network
 from unibct.models.folder import load_model, save_model
 from unibct.models.model import Model
+from unibct.models.old_space import add_projection, without_projection
 from unibct.training.checkpoints import Checkpoint, find_checkpoint, read_checkpoint
 from unibct.training.class_weights import copy_known_classes
 from unibct.training.context import RunContext
@@ -168,7 +169,7 @@ def _starting_state(context: RunContext, options: TrainOptions) -> TrainingState
 
 def _load_old_weights(context: RunContext, state: TrainingState, old: Model) -> None:
     try:
-        state.network.load_state_dict(old.network.state_dict())
+        state.network.load_state_dict(without_projection(old.network.state_dict()))
     except RuntimeError as error:  # some networks are built for one size
         new_input, old_input = context.input, old.input
         raise UserError(
@@ -187,6 +188,8 @@ def finished_model(context: RunContext) -> Model:
     checkpoint = read_checkpoint(path)
     architecture = context.architecture
     network = build_network(architecture, context.input, run.dim)
+    if run.projected_dim is not None:
+        add_projection(network, run.dim, run.projected_dim)
     network.load_state_dict(tensors_under("network.", checkpoint.tensors))
     return Model(
         network=network.to(context.device).eval(),

@@ -1,13 +1,16 @@
 """Images with classes: a quarter of each class forms the gallery, the rest are queries."""
 
 import shutil
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from unibct.data.image_set import ImageSet, select_listed
 from unibct.data.readers.table import open_images
 from unibct.distributed.device import pick_device
 from unibct.distributed.ranks import current_ranks
-from unibct.embedders.table import open_embedder
+from unibct.embedders.table import Opening, open_embedder
 from unibct.embeddings.extraction import embed_images, embed_images_to_store
 from unibct.embeddings.folder import Embeddings
 from unibct.embeddings.forms.table import FOLDER, find_form
@@ -19,6 +22,9 @@ from unibct.evaluation.score_map import fit_score_map
 from unibct.evaluation.score_map_file import load_score_map, save_score_map
 from unibct.evaluation.upgrade import UpgradeEvaluation, evaluate_upgrade
 from unibct.files import require_absent
+from unibct.models.embedder import Embedder
+from unibct.models.model import Model
+from unibct.models.old_space import old_space_dim, to_old_space
 
 _SCORES_FOR_CURVES = 10_000_000  # images × classes: a curve then takes half a minute at most
 
@@ -30,16 +36,19 @@ def evaluate_images(request: EvaluationRequest) -> UpgradeEvaluation:
     """
     rules = request.search
     images = open_images(request.data, request.images)
-    sides = {
-        reference: _embeddings(reference, images, request)
+    opening = Opening(pick_device(request.device), progress=request.progress)
+    embedders = {
+        reference: opening.open(reference)
         for reference in dict.fromkeys((request.gallery, request.query))
     }
-    old, new = sides[request.gallery], sides[request.query]
-    if old.vectors.shape[1] != new.vectors.shape[1]:
-        raise UserError(
-            f"{request.query} has dimension {new.vectors.shape[1]} but {request.gallery} has "
-            f"dimension {old.vectors.shape[1]}: one cannot search the other"
+    project = _projection(embedders[request.query], embedders[request.gallery], request)
+    sides = {
+        reference: embed_images(
+            embedder, images, skip_bad=request.skip_bad, progress=request.progress
         )
+        for reference, embedder in embedders.items()
+    }
+    old, new = sides[request.gallery], sides[request.query]
     if request.skip_bad:
         for side in sides.values():
             images = _embedded_images(images, side)
@@ -47,10 +56,12 @@ def evaluate_images(request: EvaluationRequest) -> UpgradeEvaluation:
     if rules.old_thresholds:
         score_map = load_score_map(_folder_of(request.query), old.fingerprint)
     images, split = _listed_split(images, rules)
+    new_rows = new.rows_of(images)
     evaluation = evaluate_upgrade(
         old.rows_of(images),
-        new.rows_of(images),
+        new_rows,
         images.labels,
+        projected=None if project is None else project(new_rows),
         far=request.far,
         rule=request.threshold_rule,
         seed=request.seed,
@@ -137,12 +148,26 @@ def _embedded_images(images: ImageSet, side: Embeddings) -> ImageSet:
     return images if len(rows) == len(images) else images.select(rows)
 
 
-def _embeddings(reference: str | Path, images: ImageSet, request: EvaluationRequest) -> Embeddings:
-    """Open stored embeddings, or embed the images with a model."""
-    embedder = open_embedder(
-        reference, device=pick_device(request.device), progress=request.progress
+def _projection(
+    new: Embedder, old: Embedder, request: EvaluationRequest
+) -> Callable[[Any], Any] | None:
+    """Return what projects the new embeddings into the old space; None for equal dimensions."""
+    if new.dim == old.dim:
+        return None
+    differ = (
+        f"{request.query} has dimension {new.dim} but {request.gallery} has dimension {old.dim}"
     )
-    return embed_images(embedder, images, skip_bad=request.skip_bad, progress=request.progress)
+    if not isinstance(new, Model) or old_space_dim(new) != old.dim:
+        raise UserError(
+            f"{differ}: one cannot search the other; give the folder of a model that was trained "
+            "with --old OLD, or map one into the other's space with `unibct adapt`"
+        )
+    if new.old_fingerprint != old.fingerprint:
+        raise UserError(
+            f"{differ}, and the new model's projection leads into the space of model "
+            f"{new.old_fingerprint}, not of {old.fingerprint}"
+        )
+    return partial(to_old_space, new)
 
 
 def _folder_of(reference: str | Path) -> Path:
