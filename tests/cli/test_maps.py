@@ -48,7 +48,14 @@ def test_an_upgrade_without_images(files, photo_folder, tmp_path, capsys):
     assert run_command("adapt", photo_folder, *sides, "--direction", "forward", "--out", out) == 0
     assert run_command("map", out, files / "old.npy", "--out", tmp_path / "rows") == 0
     capsys.readouterr()
-    search = ["--query", files / "new.parquet", "--gallery", tmp_path / "rows", "--json"]
+    search = [
+        "--query",
+        files / "new.parquet",
+        "--gallery",
+        tmp_path / "rows",
+        "--json",
+        "--seen-classes",
+    ]
     assert run_command("evaluate", photo_folder, *search) == 0
     tests = json.loads(capsys.readouterr().out)["tests"]
     assert np.isfinite(tests["new→old"]["top-1"])

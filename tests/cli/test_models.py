@@ -1,3 +1,4 @@
+import json
 import shutil
 
 import numpy as np
@@ -14,7 +15,7 @@ from unibct.models.folder import load_model
 def test_models_and_embeddings_belong_together(trained_folder, photo_folder):
     new, old = load_model(trained_folder / "new"), load_model(trained_folder / "old")
     assert new.old_fingerprint == old.fingerprint
-    assert len(new.class_names) == 9
+    assert len(new.class_names) == 4
     stored = open_embeddings(trained_folder / "emb/new")
     assert stored.fingerprint == new.fingerprint
     paths = [photo_folder / name for name in stored.ids[:20]]
@@ -57,7 +58,9 @@ def test_adapt_writes_a_model_that_every_command_takes(
 ):
     out = tmp_path / "adapted"
     models = ["--new", trained_folder / "new", "--old", trained_folder / "old"]
-    assert run_command("adapt", photo_folder, *models, "--kind", kind, "--out", out) == 0
+    lists = {name: ["--images", trained_folder / f"split/{name}.txt"] for name in ("train", "test")}
+    adapt = ["adapt", photo_folder, *lists["train"], *models, "--kind", kind]
+    assert run_command(*adapt, "--out", out) == 0
     adapted, new, old = (
         load_model(path) for path in (out, trained_folder / "new", trained_folder / "old")
     )
@@ -67,10 +70,8 @@ def test_adapt_writes_a_model_that_every_command_takes(
     pixels = [images.read(image_id) for image_id in images.ids[:5]]
     assert np.allclose(adapted.embed(pixels), adapted.adapter(new.embed(pixels)), atol=1e-6)
     assert not np.allclose(adapted.embed(pixels), new.embed(pixels), atol=0.01)
-    assert (
-        run_command("evaluate", photo_folder, "--query", out, "--gallery", trained_folder / "old")
-        == 0
-    )
+    evaluate = ["evaluate", photo_folder, "--query", out, "--gallery", trained_folder / "old"]
+    assert run_command(*evaluate, *lists["test"]) == 0
     again = run_command("adapt", photo_folder, *models, "--out", out)
     assert again == 2  # it never writes over a model
 
@@ -116,8 +117,8 @@ def test_embed_writes_every_form_and_evaluate_reads_it(
     results = []
     for query in (trained_folder / "emb/new", f"embeddings:{out}"):
         sides = ["--query", query, "--gallery", trained_folder / "emb/old"]
-        assert run_command("evaluate", photo_folder, *sides, "--json") == 0
-        results.append(capsys.readouterr().out)
+        assert run_command("evaluate", photo_folder, *sides, "--json", "--seen-classes") == 0
+        results.append(json.loads(capsys.readouterr().out)["tests"])
     assert results[0] == results[1]
     assert run_command(*embed) == 2
     assert "exists already" in capsys.readouterr().err
@@ -134,7 +135,7 @@ def test_a_black_box_is_an_old_model_for_every_command(
     assert run_command(*train, "--old", old, "--method", "contrast", "--out", new) == 0
     assert load_model(new).old_fingerprint == "stated by the object"
     assert load_model(new).dim == 18
-    sides = ["--query", new, "--gallery", old]
+    sides = ["--query", new, "--gallery", old, "--seen-classes"]
     assert run_command("evaluate", photo_folder, *sides) == 0
     for options in (["--method", "bct"], ["--warm-start"]):
         assert run_command(*train, "--old", old, *options, "--out", tmp_path / "no") == 2
@@ -152,7 +153,7 @@ def test_a_new_model_of_another_dimension_searches_the_old_gallery(
         run_command(*train, "--old", trained_folder / "old", "--set", "dim=160", "--out", new) == 0
     )
     assert "dimension 160" in capsys.readouterr().out
-    evaluate = ["evaluate", photo_folder, "--gallery", trained_folder / "old"]
+    evaluate = ["evaluate", photo_folder, "--seen-classes", "--gallery", trained_folder / "old"]
     assert run_command(*evaluate, "--query", new) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert "the new model has dimension 160 and the old one 128" in text

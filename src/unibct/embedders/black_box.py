@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from unibct.arrays import normalized
 from unibct.data.augmentation import mirrored
 from unibct.data.decoding import Pixels
+from unibct.data.training_classes import UNKNOWN_CLASSES, TrainingClasses
 from unibct.models.input import InputSpec
 from unibct.models.model import embed_in_batches
 
@@ -23,12 +24,14 @@ class BlackBox(ABC):
         dim: the dimension of its vectors.
         fingerprint: tells it from all embedders with other vectors.
         input: the size and channels that it takes.
+        training_classes: nothing is known about them.
     """
 
     name: str
     dim: int
     fingerprint: str
     input: InputSpec
+    training_classes: TrainingClasses = UNKNOWN_CLASSES
 
     @abstractmethod
     def outputs(self, pixels: Pixels) -> NDArray[np.float32]:

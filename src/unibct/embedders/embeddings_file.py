@@ -21,7 +21,7 @@ def open_reference(reference: Reference, opening: Opening) -> StoredEmbeddings:
     stored = read_embeddings(reference.path)
     if "model" in reference.options:
         named = named_fingerprint(reference.options["model"], stored.vectors.shape[1])
-        stored = Embeddings(stored.vectors, stored.ids, stored.labels, stored.class_names, named)
+        stored = stored.changed(fingerprint=named)
     return StoredEmbeddings(reference.text, usable_embeddings(stored, reference.place))
 
 

@@ -20,7 +20,7 @@ from unibct.embedders.reference import Reference, parse_size
 from unibct.embedders.table import Opening
 from unibct.errors import UserError
 from unibct.models.input import InputSpec
-from unibct.models.python_reference import imported_attribute
+from unibct.python_reference import find_attribute
 
 _INPUT = "unibct_input"
 _WORDS = {"size", "channels", "fit"}
@@ -35,7 +35,7 @@ def recognises(path: Path) -> bool:
 
 def open_reference(reference: Reference, opening: Opening) -> "PythonEmbedder":
     """Import the module that the reference names, and nothing else."""
-    return PythonEmbedder(reference, _instance(reference, imported_attribute(reference.place)))
+    return PythonEmbedder(reference, _instance(reference, find_attribute(reference.place)))
 
 
 class PythonEmbedder(BlackBox):

@@ -34,13 +34,8 @@ def usable_embeddings(embeddings: Embeddings, name: str) -> Embeddings:
     vectors = embeddings.vectors
     if not all_unit:
         vectors = normalized(np.asarray(vectors)).astype(np.float32, copy=False)
-    return Embeddings(
-        vectors,
-        embeddings.ids,
-        embeddings.labels,
-        embeddings.class_names,
-        embeddings.fingerprint or content_fingerprint(embeddings),
-    )
+    fingerprint = embeddings.fingerprint or content_fingerprint(embeddings)
+    return embeddings.changed(vectors=vectors, fingerprint=fingerprint)
 
 
 def content_fingerprint(embeddings: Embeddings) -> str:

@@ -26,7 +26,7 @@ from unibct.embeddings.store_plan import (
     write_shard_note,
 )
 from unibct.embeddings.stored import StoredEmbeddings
-from unibct.embeddings.writing import write_description, write_shard
+from unibct.embeddings.writing import stored_classes, write_description, write_shard
 from unibct.files import sweep
 from unibct.models.embedder import Embedder, ImageEmbedder
 from unibct.progress import Advance, Progress, Silent
@@ -60,7 +60,15 @@ def embed_pixel_batches(
     images = pixels.images
     with (progress or Silent()).task(label, len(images), weight=EMBEDDING_WEIGHT) as advance:
         vectors = _vectors(model, pixels, range(len(images)), flip=flip, advance=advance)
-    return Embeddings(vectors, images.ids, images.labels, images.class_names, model.fingerprint)
+    return Embeddings(
+        vectors,
+        images.ids,
+        images.labels,
+        images.class_names,
+        model.fingerprint,
+        class_source=images.class_source,
+        training_classes=model.training_classes,
+    )
 
 
 def embed_images_to_store(
@@ -168,7 +176,7 @@ def embed_to_store(
             dim=model.dim,
             dtype=plan.dtype,
             fingerprint=plan.fingerprint,
-            class_names=pixels.images.class_names,
+            classes=stored_classes(pixels.images, model),
             source=plan.key,
         )
         sweep(folder)

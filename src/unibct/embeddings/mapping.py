@@ -90,13 +90,7 @@ def apply_map(
     for start in range(0, len(embeddings), _BLOCK):
         part = slice(start, start + _BLOCK)
         vectors[part] = space_map.adapter(embeddings.vectors[part])
-    mapped = Embeddings(
-        vectors,
-        embeddings.ids,
-        embeddings.labels,
-        embeddings.class_names,
-        space_map.fingerprint,
-    )
+    mapped = embeddings.changed(vectors=vectors, fingerprint=space_map.fingerprint)
     found = _tried(space_map, mapped, known)
     if found is None:
         raise UserError(

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unibct.data.image_set import ImageSet
+from unibct.data.training_classes import TrainingClasses
 from unibct.embeddings.folder import Embeddings
 from unibct.errors import UserError
 from unibct.progress import Progress
@@ -34,6 +35,11 @@ class StoredEmbeddings:
     def fingerprint(self) -> str:
         """Of the model that made them, or a digest of ids and vectors if it is not known."""
         return self.embeddings.fingerprint
+
+    @property
+    def training_classes(self) -> TrainingClasses:
+        """The classes that the model was trained on, as far as they are recorded."""
+        return self.embeddings.training_classes
 
     @cached_property
     def position(self) -> dict[str, int]:
@@ -75,5 +81,12 @@ class StoredEmbeddings:
     def of(self, images: ImageSet) -> Embeddings:
         """Return the embeddings of a set's images, in the order of the set."""
         self.require_all(images)
-        vectors = self.vectors_of(images.ids)
-        return Embeddings(vectors, images.ids, images.labels, images.class_names, self.fingerprint)
+        return Embeddings(
+            self.vectors_of(images.ids),
+            images.ids,
+            images.labels,
+            images.class_names,
+            self.fingerprint,
+            class_source=images.class_source,
+            training_classes=self.training_classes,
+        )

@@ -36,6 +36,7 @@ from unibct.evaluation.resolution import (
 )
 from unibct.evaluation.score_map import ScoreMap
 from unibct.evaluation.search_test import SearchTest, search_test
+from unibct.evaluation.seen_classes import SeenClasses, models_under_test
 from unibct.progress import Progress
 
 
@@ -46,11 +47,13 @@ class Evaluation:
     Attributes:
         values: test -> metric -> value, as tables show them.
         compared: M(cross) − M(old self) of each metric that has an interval.
-        note: what a reader must know about the numbers, if anything.
+        seen: how many test classes a model was trained on.
+        note: what a reader must know about the numbers.
     """
 
     values: dict[str, dict[str, float]]
     compared: tuple[Criterion, ...]
+    seen: SeenClasses
     note: str | None = None
 
     @property
@@ -72,6 +75,7 @@ class Evaluation:
         return {
             "verdict": self.verdict,
             "note": self.note,
+            "seen_classes": self.seen.count,
             "criteria": [criterion.as_json() for criterion in self.criteria],
             "further_metrics": [c.as_json() for c in self.compared if not c.decides],
             "tests": self.values,
@@ -185,7 +189,7 @@ class UpgradeEvaluation(SearchEvaluation):
         return super().as_json() | {
             "tests": {
                 name: self.values[name]
-                | {"tar_at_far": {f"{far:g}": test.tar(far, rule=self.rule) for far in fars}}
+                | {"tar_at_far": _by_rate(test.pairs.tars(fars, rule=self.rule))}
                 for name, test in self.tests.items()
             },
             "backfill_curve": {n: curve.as_json() for n, curve in self.backfill_curves.items()},
@@ -195,13 +199,18 @@ class UpgradeEvaluation(SearchEvaluation):
         }
 
 
+def _by_rate(tars: dict[float, float]) -> dict[str, float]:
+    return {f"{far:g}": tar for far, tar in tars.items()}
+
+
 def evaluate_upgrade(
     old: Any,
     new: Any,
-    labels: Any,
+    labels: Any = None,
     *,
     free: Any = None,
     projected: Any = None,
+    seen_classes: bool = False,
     far: float | None = None,
     rule: ThresholdRule = "strict",
     seed: int = 0,
@@ -215,31 +224,29 @@ def evaluate_upgrade(
     """Test old and new queries in old and new galleries of the same images, with a verdict.
 
     Args:
-        old: (images, dim) the old model's embeddings.
-        new: (images, dim) the new model's embeddings.
-        labels: (images,) integers 0…C-1.
-        free: (images, dim′) embeddings of a new model that was trained without compatibility: its
-            self test is the upper bound, and its queries in the old gallery show what
-            compatibility is for.
-        projected: (images, dim) the new model's embeddings in the old space, if the new model has
-            another dimension; for the tests between the models and the backfill curves.
-        far: false accept rate of the headline TAR; by default the smallest of 1e-4, 1e-3, … that
-            the number of classes can measure.
+        old: (images, dim) the old model's: an array, or ``Embeddings`` with its training classes.
+        new: the new model's, likewise.
+        labels: (images,) integers 0…C-1; by default those of ``old`` or ``new``.
+        free: (images, dim′) of a new model that was trained without compatibility: its self test
+            is the upper bound, its queries in the old gallery show what training is for.
+        projected: (images, dim) the new model's in the old space, if it has another dimension; for
+            the tests between the models and the backfill curves.
+        seen_classes: go on even if a model was trained on most of the test classes.
+        far: false accept rate of the headline TAR; by default the smallest that is measurable.
         rule: how the thresholds of the reported TARs are set, see ``tar_at_far``; the criterion
             always uses the strict rule.
         seed: chooses the gallery's images and the bootstrap samples.
         repeats: bootstrap samples.
-        split: which images are queries and which are in the gallery; by default a quarter of each
-            class's images is in the gallery.
+        split: which images are in the gallery; by default a quarter of each class's.
         mode: the gallery's entries are ``templates``, one for each class, or ``images``.
         score_map: puts cross-test scores on the old scale; by default one is fitted on other
             classes than those it is tested on.
         backfill_curves: also measure the gallery while it is being embedded again.
         progress: reports progress of the curves.
     """
-    given = {"old": old, "new": new, "free": free, PROJECTED: projected}
-    models = {n: checked_embeddings(v, n) for n, v in given.items() if v is not None}
-    split = split_gallery(labels, seed=seed) if split is None else split
+    tested = models_under_test(_given(old, new, free), labels, seen_classes=seen_classes)
+    models = tested.vectors | _in_old_space(projected)
+    split = split or split_gallery(tested.labels, seed=seed)
     tests = _direction_tests(models, split, mode)
     used_far = headline_far(split.classes, far)
     values = {n: measured_metrics(test, [used_far], rule=rule) for n, test in tests.items()}
@@ -247,7 +254,8 @@ def evaluate_upgrade(
     curves = _curves(models, split, used_far, mode, old_self, seed, progress)
     return UpgradeEvaluation(
         values=values,
-        note=joined_notes(*_notes(models, used_far, far, split), rule=rule),
+        seen=tested.seen,
+        note=joined_notes(*_notes(models, used_far, far, split), tested.seen.note, rule=rule),
         tests=tests,
         far=used_far,
         split=split,
@@ -270,6 +278,14 @@ def _direction_tests(
         query, gallery = (models[side] for side in _spaces(name, models))
         tests[name] = search_test(query, gallery, split, mode=mode)
     return tests
+
+
+def _given(old: Any, new: Any, free: Any) -> dict[str, Any]:
+    return {"old": old, "new": new} | ({} if free is None else {"free": free})
+
+
+def _in_old_space(projected: Any) -> dict[str, Floats]:
+    return {} if projected is None else {PROJECTED: checked_embeddings(projected, PROJECTED)}
 
 
 def _spaces(direction: str, models: dict[str, Floats]) -> tuple[str, str]:

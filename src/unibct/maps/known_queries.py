@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from unibct.arrays import Floats, normalized
 from unibct.errors import UserError
 
-BEST_SHARE = 0.01  # a mate counts as found among this share of the rows, at least one row
+BEST_SHARE = 0.05  # a mate counts as found among this share of the rows, at least one row
 _LEAST_GAIN = 0.1  # of the found share over chance, for a map that is worth keeping
 
 

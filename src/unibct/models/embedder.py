@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unibct.data.decoding import Pixels
+from unibct.data.training_classes import TrainingClasses
 from unibct.models.input import InputSpec
 
 
@@ -29,6 +30,11 @@ class Embedder(Protocol):
     @property
     def fingerprint(self) -> str:
         """Tells it from all embedders with other vectors."""
+        ...
+
+    @property
+    def training_classes(self) -> TrainingClasses:
+        """The classes that it was trained on; ``UNKNOWN_CLASSES`` if that is not known."""
         ...
 
 

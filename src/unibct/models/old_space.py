@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from unibct.arrays import checked_embeddings, normalized, same_kind, to_numpy
 from unibct.data.decoding import Pixels
+from unibct.data.training_classes import TrainingClasses
 from unibct.errors import UserError
 from unibct.models.input import InputSpec
 from unibct.models.model import Model, embed_in_batches
@@ -95,6 +96,11 @@ class OldSpaceModel:
     def fingerprint(self) -> str:
         """Made from the model's: its projected vectors are other vectors."""
         return hashlib.sha256(f"old space {self.model.fingerprint}".encode()).hexdigest()[:32]
+
+    @property
+    def training_classes(self) -> TrainingClasses:
+        """The classes that the model was trained on."""
+        return self.model.training_classes
 
     @property
     def input(self) -> InputSpec:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from unibct.models.embedder import Embedder
 from unibct.progress import Progress, Silent
+from unibct.training.tracking import Tracker
 
 
 @dataclass(frozen=True)
@@ -20,5 +21,6 @@ class TrainOptions:
     workers: int | None = None
     checkpoint_every: int | None = None
     tensorboard: Path | None = None
+    tracker: Tracker | None = None
     label: str = "training"
     progress: Progress = field(default_factory=Silent)

@@ -1,17 +1,20 @@
 """One training run from the first check to the finished model."""
 
-from contextlib import ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import torch
 
 from unibct.data.image_set import ImageSet
 from unibct.data.loader import pixel_memory, read_pixels
+from unibct.data.training_classes import NO_CLASSES
 from unibct.distributed.device import pick_device
 from unibct.distributed.ranks import Ranks, current_ranks
 from unibct.errors import UserError
 from unibct.models.architectures.table import build_network
+from unibct.models.embedder import Embedder
 from unibct.models.folder import load_model, save_model
 from unibct.models.model import Model
 from unibct.models.old_space import add_projection, without_projection
@@ -34,7 +37,7 @@ from unibct.training.run_folder import (
 )
 from unibct.training.shared_warmup import restore_shared_warmup
 from unibct.training.state import TrainingState, initial_state, restore_state, tensors_under
-from unibct.training.tracking import TensorBoard, require_tensorboard
+from unibct.training.tracking import TensorBoard, Tracker, Trackers, require_tensorboard
 from unibct.training.training_set_embeddings import make_method
 
 
@@ -61,7 +64,7 @@ def _run(context: RunContext, earlier: EarlierRun, options: TrainOptions) -> Mod
     try:
         _train(context, checkpoint, options)
         if context.ranks.first:
-            save_model(finished_model(context), out)
+            save_model(finished_model(context, options.old), out)
     except UserError:
         remove_failed_run(out, context.ranks)
         raise
@@ -143,10 +146,15 @@ def _train(context: RunContext, checkpoint: Checkpoint | None, options: TrainOpt
     else:
         restore_shared_warmup(context, state)
     with ExitStack() as stack:
-        tracker = None
+        trackers: list[Tracker] = [] if options.tracker is None else [options.tracker]
         if options.tensorboard is not None and context.ranks.first:
-            tracker = TensorBoard(options.tensorboard, state.steps_done(context))
-            stack.callback(tracker.close)
+            board = TensorBoard(options.tensorboard, state.steps_done(context))
+            stack.callback(board.close)
+            trackers.append(board)
+        # Networks may draw random numbers; those of the caller stay as they are.
+        devices = [context.device] if context.device.type == "cuda" else []
+        stack.enter_context(cast(AbstractContextManager[None], torch.random.fork_rng(devices)))
+        tracker = Trackers(trackers) if trackers and context.ranks.first else None
         TrainingLoop(context, state, options, tracker).run()
 
 
@@ -180,8 +188,9 @@ def _load_old_weights(context: RunContext, state: TrainingState, old: Model) -> 
         ) from error
 
 
-def finished_model(context: RunContext) -> Model:
+def finished_model(context: RunContext, old: Embedder | None = None) -> Model:
     """Return the model of the last checkpoint, with everything that is known of its training."""
+    starts_from = old if context.recipe.warm_start else None
     run, images = context.run, context.pixels.images
     path = find_checkpoint(context.out)
     assert path is not None
@@ -190,14 +199,16 @@ def finished_model(context: RunContext) -> Model:
     network = build_network(architecture, context.input, run.dim)
     if run.projected_dim is not None:
         add_projection(network, run.dim, run.projected_dim)
-    network.load_state_dict(tensors_under("network.", checkpoint.tensors))
+    averaged = bool(context.recipe.average)
+    weights = tensors_under("average." if averaged else "network.", checkpoint.tensors)
+    network.load_state_dict(weights)
     return Model(
         network=network.to(context.device).eval(),
         architecture=architecture.name,
         input=context.input,
         dim=run.dim,
         class_names=images.class_names,
-        class_weights=checkpoint.class_tensors["class_weights"],
+        class_weights=checkpoint.class_tensors["class_average" if averaged else "class_weights"],
         training=context.description
         | {
             "data": images.name,
@@ -206,5 +217,6 @@ def finished_model(context: RunContext) -> Model:
         },
         old_fingerprint=run.old_fingerprint,
         class_source=images.class_source,
+        further_classes=NO_CLASSES if starts_from is None else starts_from.training_classes,
         architecture_config=architecture.config,
     )

@@ -9,6 +9,7 @@ from unibct.progress import Progress, Silent
 from unibct.training.options import TrainOptions
 from unibct.training.recipe import Recipe
 from unibct.training.run import run_training
+from unibct.training.tracking import Tracker
 
 
 def train(
@@ -25,6 +26,7 @@ def train(
     workers: int | None = None,
     checkpoint_every: int | None = None,
     tensorboard: Path | None = None,
+    tracker: Tracker | None = None,
     label: str = "training",
     progress: Progress | None = None,
 ) -> Model:
@@ -38,8 +40,7 @@ def train(
         images: the training set.
         recipe: every number of the run.
         out: the model's folder; during training it holds a checkpoint and the metrics.
-        old: the old model that the new one is to be compatible with: a model, or anything else
-            that ``open_embedder`` opens.
+        old: what the new one is to be compatible with, a model or what ``open_embedder`` opens.
         method: a name from ``METHODS``; by default ``unibct-plus`` with ``old``, else ``none``.
         resume: continue the same run from the checkpoint in ``out``, if there is one; to the bit
             with the same number of processes, otherwise to rounding.
@@ -49,12 +50,12 @@ def train(
         workers: threads that load images ahead; 0 means none.
         checkpoint_every: steps between checkpoints within an epoch; each epoch ends with one.
         tensorboard: a folder for TensorBoard's event files.
+        tracker: anything with ``log(values, step)``; the first process calls it.
         label: the name of the progress bar.
         progress: reports progress per image.
 
     Returns:
-        The trained model in evaluation mode. With several processes only the first one's has
-        class weights.
+        The trained model. With several processes only the first one's has class weights.
     """
     options = TrainOptions(
         old=old,
@@ -66,6 +67,7 @@ def train(
         workers=workers,
         checkpoint_every=checkpoint_every,
         tensorboard=tensorboard,
+        tracker=tracker,
         label=label,
         progress=progress or Silent(),
     )

@@ -1,7 +1,7 @@
 """Images with classes: a quarter of each class forms the gallery, the rest are queries."""
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from unibct.evaluation.gallery_split import GallerySplit, chosen_gallery
 from unibct.evaluation.protocols.request import EmbeddingRequest, EvaluationRequest, SearchRules
 from unibct.evaluation.score_map import fit_score_map
 from unibct.evaluation.score_map_file import load_score_map, save_score_map
+from unibct.evaluation.seen_classes import count_seen_classes
 from unibct.evaluation.upgrade import UpgradeEvaluation, evaluate_upgrade
 from unibct.files import require_absent
 from unibct.models.embedder import Embedder
@@ -36,12 +37,14 @@ def evaluate_images(request: EvaluationRequest) -> UpgradeEvaluation:
     """
     rules = request.search
     images = open_images(request.data, request.images)
+    # Embedding may take hours, so both are opened and compared with the classes before it begins.
     opening = Opening(pick_device(request.device), progress=request.progress)
     embedders = {
         reference: opening.open(reference)
         for reference in dict.fromkeys((request.gallery, request.query))
     }
     project = _projection(embedders[request.query], embedders[request.gallery], request)
+    _require_unseen(images, embedders, request)
     sides = {
         reference: embed_images(
             embedder, images, skip_bad=request.skip_bad, progress=request.progress
@@ -56,12 +59,13 @@ def evaluate_images(request: EvaluationRequest) -> UpgradeEvaluation:
     if rules.old_thresholds:
         score_map = load_score_map(_folder_of(request.query), old.fingerprint)
     images, split = _listed_split(images, rules)
-    new_rows = new.rows_of(images)
+    new_side = new.of_images(images)
     evaluation = evaluate_upgrade(
-        old.rows_of(images),
-        new_rows,
+        old.of_images(images),
+        new_side,
         images.labels,
-        projected=None if project is None else project(new_rows),
+        projected=None if project is None else project(new_side.vectors),
+        seen_classes=request.seen_classes,
         far=request.far,
         rule=request.threshold_rule,
         seed=request.seed,
@@ -175,3 +179,12 @@ def _folder_of(reference: str | Path) -> Path:
     if not Path(reference).is_dir():
         raise UserError(f"a score map is kept in a folder of the new model; {reference} is none")
     return Path(reference)
+
+
+def _require_unseen(
+    images: ImageSet, embedders: Mapping[str | Path, Embedder], request: EvaluationRequest
+) -> None:
+    """Refuse a test on classes that a model was mostly trained on."""
+    models = {str(name): embedder.training_classes for name, embedder in embedders.items()}
+    seen = count_seen_classes(images.class_names, images.class_source, models)
+    seen.require_minority(allowed=request.seen_classes)

@@ -27,8 +27,8 @@ from unibct.models.architectures.embedding_network import (
     pooled,
 )
 from unibct.models.input import InputSpec
-from unibct.models.python_reference import imported_attribute
 from unibct.models.weights_file import files_digest, load_weights, read_weights, weight_files
+from unibct.python_reference import find_attribute
 
 _INPUT, _DIM = "unibct_input", "unibct_dim"
 _WORDS = {"size", "channels", "fit", "mean", "deviation"}
@@ -61,8 +61,8 @@ def stored_architecture(config: Mapping[str, Any], own_input: InputSpec) -> Arch
 
 
 def _attribute(reference: str) -> Any:
-    """Import what the reference names, which must be meant as a network."""
-    value = imported_attribute(reference)
+    """Import what the reference names, and require that it says which images it takes."""
+    value = find_attribute(reference)
     # This also keeps a model folder from calling a function that was never meant as a network.
     if not hasattr(value, _INPUT):
         raise UserError(

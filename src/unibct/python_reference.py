@@ -1,4 +1,4 @@
-"""The object that ``MODULE:ATTRIBUTE`` names: only that module is imported."""
+"""``MODULE:ATTRIBUTE``: something of the user's own, imported by name and never unpickled."""
 
 import importlib
 import os
@@ -10,7 +10,7 @@ from typing import Any
 from unibct.errors import UserError
 
 
-def imported_attribute(reference: str) -> Any:
+def find_attribute(reference: str) -> Any:
     """Import what ``MODULE:ATTRIBUTE`` names; a module in the working folder is found too."""
     module_name, colon, attribute = reference.partition(":")
     if not colon or not module_name or not attribute:
