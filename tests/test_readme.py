@@ -66,9 +66,10 @@ def test_command_lines_run(tmp_path, monkeypatch, photo_folder, unseen_classes, 
     lines = [line.split("  #")[0] for line in text.splitlines() if line.startswith("unibct ")]
     commands = [shlex.split(line)[1:] for line in lines]
     assert {command[0] for command in commands} >= {
-        "split", "train", "evaluate", "embed", "convert", "adapt", "benchmark", "export", "card", "map",
+        "split", "train", "evaluate", "embed", "convert", "adapt", "map", "benchmark",
+        "export", "card",
     }  # fmt: skip
-    folders = {"DATA": str(photo_folder), "OTHERS": str(unseen_classes)}
+    folders = {"DATA": str(photo_folder)} | dict.fromkeys(("OTHERS", "TEST"), str(unseen_classes))
     for command in commands:
         output = command[-1] if ">" in command else None
         command = command[: -2 if output else None]

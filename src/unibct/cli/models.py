@@ -17,6 +17,7 @@ from unibct.cli.options import (
     method_listing,
     print_once,
 )
+from unibct.data.readers.table import describe_data_briefly
 from unibct.embedders.table import Opening, describe_embedders
 from unibct.embeddings.forms.table import FOLDER, FORMS
 from unibct.evaluation.protocols.table import AUTO
@@ -27,6 +28,19 @@ OldOption = Annotated[
     typer.Option(
         metavar="OLD",
         help=f"the old model, if the new one is to be compatible: {describe_embedders()}",
+    ),
+]
+TrainingDataArgument = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[DATA]", help=f"the images: {describe_data_briefly()}; see unibct --help"
+    ),
+]
+FromEmbeddingsOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PATH",
+        help="instead of DATA: finished vectors with classes, on which a projection is trained",
     ),
 ]
 MethodOption = Annotated[
@@ -66,14 +80,16 @@ _TRAIN_EXAMPLES = examples(
     "unibct train DATA --images split/new.txt --old models/old --out models/new",
     "unibct train DATA --old embeddings:old.parquet --out models/new",
     "unibct train DATA --out models/old --recipe paper --set epochs=20",
+    "unibct train --from-embeddings text.parquet --old embeddings:old.npy --out models/text",
     "torchrun --nproc-per-node=4 -m unibct train DATA --out models/old",
 )
 
 
 @app.command("train", epilog=f"{_TRAIN_EXAMPLES}\n\n{method_listing()}")
 def train_command(
-    data: DataArgument,
     out: Annotated[Path, typer.Option(help="folder for the trained model")],
+    data: TrainingDataArgument = None,
+    from_embeddings: FromEmbeddingsOption = None,
     images: ImagesOption = None,
     old: OldOption = None,
     method: MethodOption = None,
@@ -91,13 +107,12 @@ def train_command(
     """Train a model, on its own or compatible with an old one.
 
     With --old, the new model's queries can search the old model's gallery. A checkpoint is
-    written after each epoch; if the run is stopped, for example by Ctrl-C, repeat the command
-    with --resume. metrics.csv in the model's folder has a line per epoch. Under torchrun the
-    processes share each batch and the classes (docs/scaling.md), and each writes a file in
-    OUT/logs.
+    written after each epoch; after Ctrl-C, repeat the command with --resume. metrics.csv in the
+    model's folder has a line per epoch. Under torchrun the processes share each batch and the
+    classes (docs/scaling.md), and each writes a file in OUT/logs.
     """
-    from unibct.data.readers.table import open_images
     from unibct.distributed.device import pick_device
+    from unibct.embeddings.vector_set import training_data
     from unibct.progress import terminal_progress
     from unibct.training.recipe import load_recipe
     from unibct.training.train import train
@@ -105,7 +120,7 @@ def train_command(
     overrides = [*(set_ or []), *([] if seed is None else [f"seed={seed}"])]
     overrides += ["warm_start=true"] if warm_start else []
     loaded_recipe = load_recipe(recipe, overrides)
-    image_set = open_images(data, images)
+    image_set = training_data(data, from_embeddings, images)
     entry = find_method(method or DEFAULT_METHOD)
     uses_classifier = loaded_recipe.warm_start or entry.needs_old_classifier
     with terminal_progress(logs=out / "logs") as progress:

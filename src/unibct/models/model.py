@@ -15,9 +15,17 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor, nn
 
-from unibct.arrays import is_array, same_kind, to_numpy
+from unibct.arrays import checked_embeddings, is_array, same_kind, to_numpy
 from unibct.data.augmentation import mirrored
-from unibct.data.decoding import Pixels, UnreadableImageError, decode, fit, pillow_pixels
+from unibct.data.decoding import (
+    VECTORS,
+    Frame,
+    Pixels,
+    UnreadableImageError,
+    decode,
+    fit,
+    pillow_pixels,
+)
 from unibct.data.image_set import ImageSet, class_identities
 from unibct.data.training_classes import NO_CLASSES, TrainingClasses, training_classes
 from unibct.errors import UserError
@@ -183,15 +191,23 @@ def embed_in_batches(embedder: ImageEmbedder, images: Any, batch_size: int) -> A
     """Return L2-normalised embeddings of images of any size, see ``Model.embed``."""
     if batch_size < 1:
         raise UserError(f"batch_size must be at least 1, not {batch_size}")
-    sequence = _as_sequence(images)
+    if embedder.input.fit == VECTORS:
+        rows = checked_embeddings(images, "vectors").astype(np.float32, copy=False)
+        sequence: Sequence[Any] = list(rows[:, None, :, None])
+    else:
+        sequence = _as_sequence(images)
     vectors = np.empty((len(sequence), embedder.dim), dtype=np.float32)
     frame = embedder.input.frame
     for start in range(0, len(sequence), batch_size):
         part = sequence[start : start + batch_size]
         vectors[start : start + len(part)] = embedder.embed_pixels(
-            np.stack([fit(_pixels(image, start + i), *frame) for i, image in enumerate(part)])
+            np.stack([_fitted(image, start + i, frame) for i, image in enumerate(part)])
         )
     return same_kind(vectors, images)
+
+
+def _fitted(image: Any, index: int, frame: Frame) -> Pixels:
+    return fit(image if frame.fit == VECTORS else _pixels(image, index), *frame)
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from unibct.training.options import TrainOptions
 from unibct.training.recipe import Recipe
 from unibct.training.run import run_training
 from unibct.training.tracking import Tracker
+from unibct.training.vector_recipe import fitted_recipe
 
 
 def train(
@@ -71,4 +72,4 @@ def train(
         label=label,
         progress=progress or Silent(),
     )
-    return run_training(images, recipe, Path(out), options)
+    return run_training(images, fitted_recipe(recipe, images), Path(out), options)

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from unibct.data.image_set import ImageSet, select_listed
-from unibct.data.readers.table import open_images
 from unibct.distributed.device import pick_device
 from unibct.distributed.ranks import current_ranks
 from unibct.embedders.table import Opening, open_embedder
 from unibct.embeddings.extraction import embed_images, embed_images_to_store
 from unibct.embeddings.folder import Embeddings
 from unibct.embeddings.forms.table import FOLDER, find_form
+from unibct.embeddings.vector_set import open_data
 from unibct.errors import UserError
 from unibct.evaluation.directions import CROSS, OLD_SELF
 from unibct.evaluation.gallery_split import GallerySplit, chosen_gallery
@@ -36,7 +36,7 @@ def evaluate_images(request: EvaluationRequest) -> UpgradeEvaluation:
     The request's ``query`` and ``gallery`` are whatever ``open_embedder`` opens.
     """
     rules = request.search
-    images = open_images(request.data, request.images)
+    images = open_data(request.data, request.images)
     # Embedding may take hours, so both are opened and compared with the classes before it begins.
     opening = Opening(pick_device(request.device), progress=request.progress)
     embedders = {
@@ -127,7 +127,7 @@ def embed_image_set(request: EmbeddingRequest) -> Embeddings:
     partial = request.out.with_name(f".{request.out.name}.partial")
     stored = embed_images_to_store(
         model,
-        open_images(request.data, request.images),
+        open_data(request.data, request.images),
         request.out if request.form == FOLDER else partial,
         skip_bad=request.skip_bad,
         dtype=request.dtype,
