@@ -30,6 +30,7 @@ ROOMS = (
     "evaluation",
     "export",
     "benchmark",
+    "advice",
     "examples",
     "report",
     "cli",

@@ -139,9 +139,9 @@ def test_a_black_box_is_an_old_model_for_every_command(
     assert run_command("evaluate", photo_folder, *sides) == 0
     for options in (["--method", "bct"], ["--warm-start"]):
         assert run_command(*train, "--old", old, *options, "--out", tmp_path / "no") == 2
-    errors = capsys.readouterr().err.splitlines()
-    assert "bct uses the old model's classifier" in errors[-2]
-    assert "warm_start begins from the old model's weights" in errors[-1]
+    errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error")]
+    assert "bct uses the old model's classifier" in errors[0]
+    assert "warm_start begins from the old model's weights" in errors[1]
 
 
 def test_a_new_model_of_another_dimension_searches_the_old_gallery(
@@ -192,3 +192,17 @@ def test_train_loads_the_old_classifier_only_if_it_is_needed(
     line = ["train", photo_folder, "--out", tmp_path / "m", "--old", trained_folder / "old"]
     assert run_command(*line, *options) == 2
     assert [arguments["with_classifier"] for arguments in given] == [needed]
+
+
+def test_train_says_which_recipe_it_chose_and_names_every_recipe_in_its_help(
+    tmp_path, photo_folder, capsys
+):
+    train = ["train", photo_folder, "--out", tmp_path / "m", "--device", "cpu", *TINY_OPTIONS]
+    assert run_command(*train, "--set", "lr=-1") == 2
+    assert "recipe glyphs: lr" in capsys.readouterr().err
+    assert run_command(*train, "--set", "epochs=1", "--set", "warmup_epochs=0") == 0
+    err = capsys.readouterr().err
+    assert err.count("recipe glyphs (resnet-small on 32×32 grey): 144 grey images") == 1
+    named = [*train[:3], tmp_path / "n", *train[4:], "--recipe", "glyphs", "--set", "epochs=1"]
+    assert run_command(*named) == 0
+    assert "recipe glyphs (" not in capsys.readouterr().err

@@ -83,6 +83,7 @@ def test_the_main_help_lists_every_kind_of_data_and_every_command(capsys):
         "rehearse",
         "split",
         "convert",
+        "advise",
         "train",
         "embed",
         "adapt",

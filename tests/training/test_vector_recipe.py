@@ -8,6 +8,8 @@ from unibct.embeddings.folder import Embeddings
 from unibct.embeddings.stored import StoredEmbeddings
 from unibct.embeddings.vector_set import vector_set
 from unibct.errors import UserError
+from unibct.training.default_recipe import recipe_for
+from unibct.training.recipe import load_recipe
 from unibct.training.train import train
 from unibct.training.vector_recipe import fitted_recipe
 
@@ -29,6 +31,9 @@ def test_a_recipe_for_images_is_made_one_for_vectors(four_classes):
     chosen = AUGMENTED.updated(architecture="projection-mlp")
     assert fitted_recipe(chosen, data).architecture == "projection-mlp"
     assert fitted_recipe(AUGMENTED, four_classes) is AUGMENTED
+    assert recipe_for(data, ["epochs=4"]) == fitted_recipe(
+        load_recipe("glyphs", ["epochs=4"]), data
+    )
 
 
 @pytest.mark.parametrize("method", ["unibct-plus", "unibct"])

@@ -14,9 +14,11 @@ from unibct.cli.options import (
     SkipOption,
     app,
     examples,
+    listing,
     method_listing,
     print_once,
 )
+from unibct.data.decoding import FITS
 from unibct.data.readers.table import describe_data_briefly
 from unibct.embedders.table import Opening, describe_embedders
 from unibct.embeddings.forms.table import FOLDER, FORMS
@@ -81,11 +83,25 @@ _TRAIN_EXAMPLES = examples(
     "unibct train DATA --old embeddings:old.parquet --out models/new",
     "unibct train DATA --out models/old --recipe paper --set epochs=20",
     "unibct train --from-embeddings text.parquet --old embeddings:old.npy --out models/text",
+    "unibct train DATA --out models/old --set architecture=timm:convnext_tiny --set size=128x64",
     "torchrun --nproc-per-node=4 -m unibct train DATA --out models/old",
+)
+_NETWORK_SETTINGS = listing(
+    "Settings of the network and its images, with --set (docs/backbones.md)",
+    {
+        "architecture": "resnet18, resnet50, iresnet18, iresnet50, resnet-small; or",
+        " of others": "transformers:FOLDER-or-NAME, timm:NAME, python:MODULE:ATTRIBUTE",
+        "weights": "a file or folder to start from, or random",
+        "download": "true: fetch from a hub; nothing is fetched otherwise",
+        "size": "128x64 is 128 high and 64 wide; 64 is square",
+        "channels": "1 grey, 3 colour",
+        "fit": f"how images of another shape are fitted: {', '.join(FITS)}",
+        "mean, deviation": "of pixels from 0 to 1: a number, or [r, g, b]",
+    },
 )
 
 
-@app.command("train", epilog=f"{_TRAIN_EXAMPLES}\n\n{method_listing()}")
+@app.command("train", epilog=f"{_TRAIN_EXAMPLES}\n\n{_NETWORK_SETTINGS}\n\n{method_listing()}")
 def train_command(
     out: Annotated[Path, typer.Option(help="folder for the trained model")],
     data: TrainingDataArgument = None,
@@ -93,7 +109,7 @@ def train_command(
     images: ImagesOption = None,
     old: OldOption = None,
     method: MethodOption = None,
-    recipe: RecipeOption = "glyphs",
+    recipe: RecipeOption = None,
     set_: SetOption = None,
     seed: SeedOption = None,
     warm_start: WarmStartOption = False,
@@ -114,16 +130,18 @@ def train_command(
     from unibct.distributed.device import pick_device
     from unibct.embeddings.vector_set import training_data
     from unibct.progress import terminal_progress
+    from unibct.training.default_recipe import recipe_for
     from unibct.training.recipe import load_recipe
     from unibct.training.train import train
 
     overrides = [*(set_ or []), *([] if seed is None else [f"seed={seed}"])]
     overrides += ["warm_start=true"] if warm_start else []
-    loaded_recipe = load_recipe(recipe, overrides)
+    named_recipe = None if recipe is None else load_recipe(recipe, overrides)
     image_set = training_data(data, from_embeddings, images)
-    entry = find_method(method or DEFAULT_METHOD)
-    uses_classifier = loaded_recipe.warm_start or entry.needs_old_classifier
     with terminal_progress(logs=out / "logs") as progress:
+        loaded_recipe = named_recipe or recipe_for(image_set, overrides, progress=progress)
+        entry = find_method(method or DEFAULT_METHOD)
+        uses_classifier = loaded_recipe.warm_start or entry.needs_old_classifier
         opening = Opening(pick_device(device), uses_classifier, progress)
         old_model = None if old is None else opening.open(old)
         model = train(

@@ -6,6 +6,7 @@ from unibct.data.image_set import ImageSet
 from unibct.models.embedder import Embedder
 from unibct.models.model import Model
 from unibct.progress import Progress, Silent
+from unibct.training.default_recipe import recipe_for
 from unibct.training.options import TrainOptions
 from unibct.training.recipe import Recipe
 from unibct.training.run import run_training
@@ -15,7 +16,7 @@ from unibct.training.vector_recipe import fitted_recipe
 
 def train(
     images: ImageSet,
-    recipe: Recipe,
+    recipe: Recipe | None,
     out: str | Path,
     *,
     old: Embedder | None = None,
@@ -39,7 +40,7 @@ def train(
 
     Args:
         images: the training set.
-        recipe: every number of the run.
+        recipe: every number of the run; None: the shipped recipe that fits, see ``recipe_for``.
         out: the model's folder; during training it holds a checkpoint and the metrics.
         old: what the new one is to be compatible with, a model or what ``open_embedder`` opens.
         method: a name from ``METHODS``; by default ``unibct-plus`` with ``old``, else ``none``.
@@ -58,18 +59,8 @@ def train(
     Returns:
         The trained model. With several processes only the first one's has class weights.
     """
-    options = TrainOptions(
-        old=old,
-        method=method,
-        resume=resume,
-        skip_bad=skip_bad,
-        cache=cache,
-        device=device,
-        workers=workers,
-        checkpoint_every=checkpoint_every,
-        tensorboard=tensorboard,
-        tracker=tracker,
-        label=label,
-        progress=progress or Silent(),
-    )
+    how = (old, method, resume, skip_bad, cache, device, workers, checkpoint_every)
+    options = TrainOptions(*how, tensorboard, tracker, label, progress or Silent())
+    if recipe is None:
+        recipe = recipe_for(images, progress=options.progress)
     return run_training(images, fitted_recipe(recipe, images), Path(out), options)
