@@ -14,8 +14,10 @@ from unibct.distributed.device import pick_device
 from unibct.distributed.ranks import Ranks, current_ranks
 from unibct.errors import UserError
 from unibct.models.architectures.table import build_network
+from unibct.models.embedder import Embedder
 from unibct.models.folder import load_model, save_model
 from unibct.models.model import Model
+from unibct.models.old_space import add_projection, without_projection
 from unibct.training.checkpoints import Checkpoint, find_checkpoint, read_checkpoint
 from unibct.training.class_weights import copy_known_classes
 from unibct.training.context import RunContext
@@ -39,13 +41,14 @@ from unibct.training.shared_warmup import restore_shared_warmup
 from unibct.training.state import TrainingState, initial_state, restore_state, tensors_under
 from unibct.training.tracking import TensorBoard, Tracker, Trackers, require_tensorboard
 from unibct.training.training_set_embeddings import make_method
+from unibct.training.vector_recipe import fitted_recipe
 
 
 def run_training(
     images: ImageSet, recipe: Recipe | None, out: Path, options: TrainOptions
 ) -> Model:
     """Train a model and write its folder; see ``train``."""
-    recipe = recipe or recipe_for(images, progress=options.progress)
+    recipe = fitted_recipe(recipe or recipe_for(images, progress=options.progress), images)
     request = _check(images, recipe, options)
     earlier = find_earlier_run(out, resume=options.resume, ranks=request.ranks)
     # A finished model is only read.
@@ -170,6 +173,7 @@ def _starting_state(context: RunContext, options: TrainOptions) -> TrainingState
     if old is None:
         return state
     if context.recipe.warm_start:
+        assert isinstance(old, Model)  # plan_run has checked it
         _load_old_weights(context, state, old)
         identities = context.class_identities
         copy_known_classes(state.class_weights, identities, context.own_classes, old)
@@ -182,7 +186,7 @@ def _starting_state(context: RunContext, options: TrainOptions) -> TrainingState
 
 def _load_old_weights(context: RunContext, state: TrainingState, old: Model) -> None:
     try:
-        state.network.load_state_dict(old.network.state_dict())
+        state.network.load_state_dict(without_projection(old.network.state_dict()))
     except RuntimeError as error:  # some networks are built for one size
         new_input, old_input = context.input, old.input
         raise UserError(
@@ -193,7 +197,7 @@ def _load_old_weights(context: RunContext, state: TrainingState, old: Model) -> 
         ) from error
 
 
-def finished_model(context: RunContext, old: Model | None = None) -> Model:
+def finished_model(context: RunContext, old: Embedder | None = None) -> Model:
     """Return the model of the last checkpoint, with everything that is known of its training."""
     starts_from = old if context.recipe.warm_start else None
     run, images = context.run, context.pixels.images
@@ -202,6 +206,8 @@ def finished_model(context: RunContext, old: Model | None = None) -> Model:
     checkpoint = read_checkpoint(path)
     architecture = context.architecture
     network = build_network(architecture, context.input, run.dim)
+    if run.projected_dim is not None:
+        add_projection(network, run.dim, run.projected_dim)
     averaged = bool(context.recipe.average)
     weights = tensors_under("average." if averaged else "network.", checkpoint.tensors)
     network.load_state_dict(weights)
