@@ -21,6 +21,7 @@ from unibct.models.old_space import add_projection, without_projection
 from unibct.training.checkpoints import Checkpoint, find_checkpoint, read_checkpoint
 from unibct.training.class_weights import copy_known_classes
 from unibct.training.context import RunContext
+from unibct.training.default_recipe import recipe_for
 from unibct.training.length import length_note
 from unibct.training.lock import run_lock
 from unibct.training.loop import TrainingLoop
@@ -42,8 +43,11 @@ from unibct.training.tracking import TensorBoard, Tracker, Trackers, require_ten
 from unibct.training.training_set_embeddings import make_method
 
 
-def run_training(images: ImageSet, recipe: Recipe, out: Path, options: TrainOptions) -> Model:
+def run_training(
+    images: ImageSet, recipe: Recipe | None, out: Path, options: TrainOptions
+) -> Model:
     """Train a model and write its folder; see ``train``."""
+    recipe = recipe or recipe_for(images, progress=options.progress)
     request = _check(images, recipe, options)
     earlier = find_earlier_run(out, resume=options.resume, ranks=request.ranks)
     # A finished model is only read.

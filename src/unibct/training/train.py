@@ -6,7 +6,6 @@ from unibct.data.image_set import ImageSet
 from unibct.models.embedder import Embedder
 from unibct.models.model import Model
 from unibct.progress import Progress, Silent
-from unibct.training.default_recipe import recipe_for
 from unibct.training.options import TrainOptions
 from unibct.training.recipe import Recipe
 from unibct.training.run import run_training
@@ -61,6 +60,4 @@ def train(
     """
     how = (old, method, resume, skip_bad, cache, device, workers, checkpoint_every)
     options = TrainOptions(*how, tensorboard, tracker, label, progress or Silent())
-    if recipe is None:
-        recipe = recipe_for(images, progress=options.progress)
     return run_training(images, fitted_recipe(recipe, images), Path(out), options)
