@@ -59,8 +59,4 @@ def train(
     """
     how = (old, method, resume, skip_bad, cache, device, workers, checkpoint_every)
     options = TrainOptions(*how, tensorboard, tracker, label, progress or Silent())
-<<<<<<< HEAD
     return run_training(images, recipe, Path(out), options)
-=======
-    return run_training(images, fitted_recipe(recipe, images), Path(out), options)
->>>>>>> any-old
