@@ -125,6 +125,7 @@ def _train(
         old=None if training.old is None else workspace.model(training.old),
         method=training.method,
         resume=True,
+        validation=0,
         cache=None if training.part.startswith("old:") else workspace.out / CACHE,
         device=workspace.device,
         label=job.folder,

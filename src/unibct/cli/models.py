@@ -59,6 +59,15 @@ TensorboardOption = Annotated[
     typer.Option(metavar="FOLDER", help="write event files for TensorBoard to this folder"),
 ]
 
+ValidationOption = Annotated[
+    float | None,
+    typer.Option(
+        metavar="SHARE",
+        help="share of the classes to set aside and measure recall@1 on after each epoch, 0 for "
+        "none  [default: 0.1 if that is 10 classes or more]",
+    ),
+]
+
 _TRAIN_EXAMPLES = examples(
     "unibct train DATA --images split/old.txt --out models/old",
     "unibct train DATA --images split/new.txt --old models/old --out models/new",
@@ -85,6 +94,7 @@ def train_command(
     checkpoint_every: CheckpointEveryOption = None,
     workers: WorkersOption = None,
     tensorboard: TensorboardOption = None,
+    validation: ValidationOption = None,
     skip_bad_images: SkipOption = False,
     device: DeviceOption = "auto",
 ) -> None:
@@ -92,7 +102,9 @@ def train_command(
 
     With --old, the new model's queries can search the old model's gallery. A checkpoint is
     written after each epoch; if the run is stopped, for example by Ctrl-C, repeat the command
-    with --resume. metrics.csv in the model's folder has a line per epoch. Under torchrun the
+    with --resume. metrics.csv in the model's folder has a line per epoch. Some
+    classes are set aside: the model does not learn them, recall@1 on them is shown after each
+    epoch beside that of raw pixels, and OUT/best is the model of the best epoch. Under torchrun the
     processes share each batch and the classes (docs/scaling.md), and each writes a file in
     OUT/logs.
     """
@@ -122,6 +134,7 @@ def train_command(
             workers=workers,
             checkpoint_every=checkpoint_every,
             tensorboard=tensorboard,
+            validation=validation,
             progress=progress,
         )
     print_once(

@@ -138,6 +138,7 @@ def run_demo(
             old=old,
             method=method,
             resume=True,
+            validation=0,
             device=device,
             label=f"training the {role} model",
             progress=progress,

@@ -20,5 +20,6 @@ class TrainOptions:
     workers: int | None = None
     checkpoint_every: int | None = None
     tensorboard: Path | None = None
+    validation: float | None = None
     label: str = "training"
     progress: Progress = field(default_factory=Silent)

@@ -24,6 +24,7 @@ def train(
     workers: int | None = None,
     checkpoint_every: int | None = None,
     tensorboard: Path | None = None,
+    validation: float | None = None,
     label: str = "training",
     progress: Progress | None = None,
 ) -> Model:
@@ -47,24 +48,17 @@ def train(
         workers: threads that load images ahead; 0 means none.
         checkpoint_every: steps between checkpoints within an epoch; each epoch ends with one.
         tensorboard: a folder for TensorBoard's event files.
+        validation: the share of the classes to set aside: the model does not learn them, recall@1
+            on them is measured after each epoch, and the best epoch's model is kept in
+            ``out/best``. 0 sets none aside. By default 0.1 if that is ten classes or more; a run
+            that is resumed keeps its share.
         label: the name of the progress bar.
         progress: reports progress per image.
 
     Returns:
-        The trained model in evaluation mode. With several processes only the first one's has
-        class weights.
+        The model after the last epoch, in evaluation mode. With several processes only the first
+        one's has class weights.
     """
-    options = TrainOptions(
-        old=old,
-        method=method,
-        resume=resume,
-        skip_bad=skip_bad,
-        cache=cache,
-        device=device,
-        workers=workers,
-        checkpoint_every=checkpoint_every,
-        tensorboard=tensorboard,
-        label=label,
-        progress=progress or Silent(),
-    )
+    how = (old, method, resume, skip_bad, cache, device, workers, checkpoint_every)
+    options = TrainOptions(*how, tensorboard, validation, label, progress or Silent())
     return run_training(images, recipe, Path(out), options)
