@@ -1,8 +1,11 @@
 import io
 
+from dataclasses import replace
+
 import pytest
 from rich.console import Console
 
+from unibct.embeddings.strength import Strength
 from unibct.evaluation.directions import CROSS
 from unibct.report.terminal import print_benchmark, print_counts, print_evaluation, print_plan
 
@@ -70,3 +73,12 @@ def test_a_plan_names_every_job_and_its_state(finished, width):
         assert job.folder in text
     assert text.count("finished") == len(benchmark.jobs)
     assert f"0 of {len(benchmark.jobs)} jobs to run" in text
+
+
+def test_a_weak_old_model_is_named_before_the_verdict(small_demo):
+    evaluation = replace(small_demo[0].evaluation, old_model=Strength(0.12, 0.1))
+    lines = printed(lambda console: print_evaluation(evaluation, console)).splitlines()
+    assert any(
+        line.startswith("The old model is too weak to judge an upgrade by") for line in lines
+    )
+    assert lines[-1] == "verdict: old model too weak"

@@ -11,9 +11,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from unibct.arrays import Floats, checked_embeddings
+from unibct.embeddings.strength import Strength
 from unibct.evaluation.backfill_curve import BackfillCurve, backfill_curve, row_orders
 from unibct.evaluation.bootstrap import REPEATS, class_draws
-from unibct.evaluation.criterion import Criterion, Verdict, compare_tests, joint_verdict
+from unibct.evaluation.criterion import (
+    OLD_MODEL_TOO_WEAK,
+    Criterion,
+    OldModelVerdict,
+    Verdict,
+    compare_tests,
+    joint_verdict,
+)
 from unibct.evaluation.directions import (
     CROSS,
     FREE_CROSS,
@@ -28,6 +36,7 @@ from unibct.evaluation.gallery_split import GalleryMode, GallerySplit, split_gal
 from unibct.evaluation.metrics.table import measured_metrics
 from unibct.evaluation.metrics.verification import ThresholdRule
 from unibct.evaluation.old_threshold import AtOldThreshold, at_old_thresholds
+from unibct.evaluation.pixel_baseline import old_model_strength
 from unibct.evaluation.resolution import (
     carried_fars,
     far_note,
@@ -47,11 +56,13 @@ class Evaluation:
         values: test -> metric -> value, as tables show them.
         compared: M(cross) − M(old self) of each metric that has an interval.
         note: what a reader must know about the numbers, if anything.
+        old_model: recall@1 of the old model and of raw pixels; None if it is not known.
     """
 
     values: dict[str, dict[str, float]]
     compared: tuple[Criterion, ...]
     note: str | None = None
+    old_model: Strength | None = None
 
     @property
     def criteria(self) -> tuple[Criterion, ...]:
@@ -59,8 +70,10 @@ class Evaluation:
         return tuple(criterion for criterion in self.compared if criterion.decides)
 
     @property
-    def verdict(self) -> Verdict:
-        """The joint verdict of the criteria, see ``joint_verdict``."""
+    def verdict(self) -> Verdict | OldModelVerdict:
+        """The joint verdict of the criteria, unless the old model is too weak to judge by."""
+        if self.old_model is not None and self.old_model.too_weak:
+            return OLD_MODEL_TOO_WEAK
         return joint_verdict([criterion.verdict for criterion in self.criteria])
 
     def metrics(self, test: str) -> dict[str, float]:
@@ -72,6 +85,7 @@ class Evaluation:
         return {
             "verdict": self.verdict,
             "note": self.note,
+            "old_model": None if self.old_model is None else self.old_model.as_json(),
             "criteria": [criterion.as_json() for criterion in self.criteria],
             "further_metrics": [c.as_json() for c in self.compared if not c.decides],
             "tests": self.values,
@@ -184,6 +198,7 @@ def evaluate_upgrade(
     labels: Any,
     *,
     free: Any = None,
+    images: Any = None,
     far: float | None = None,
     rule: ThresholdRule = "strict",
     seed: int = 0,
@@ -203,14 +218,14 @@ def evaluate_upgrade(
         free: (images, dim′) embeddings of a new model that was trained without compatibility: its
             self test is the upper bound, and its queries in the old gallery show what
             compatibility is for.
+        images: an ``ImageSet`` or uint8 pixels: then the old model is compared with raw pixels.
         far: false accept rate of the headline TAR; by default the smallest of 1e-4, 1e-3, … that
             the number of classes can measure.
         rule: how the thresholds of the reported TARs are set, see ``tar_at_far``; the criterion
             always uses the strict rule.
         seed: chooses the gallery's images and the bootstrap samples.
         repeats: bootstrap samples.
-        split: which images are queries and which are in the gallery; by default a quarter of each
-            class's images is in the gallery.
+        split: which images are in the gallery; by default a quarter of each class's images.
         mode: the gallery's entries are ``templates``, one for each class, or ``images``.
         score_map: puts cross-test scores on the old scale; by default one is fitted on other
             classes than those it is tested on.
@@ -229,6 +244,7 @@ def evaluate_upgrade(
     return UpgradeEvaluation(
         values=values,
         note=joined_notes(far_note(used_far, far, split.classes), rule=rule),
+        old_model=old_model_strength(models["old"], labels, images, seed=seed),
         tests=tests,
         far=used_far,
         split=split,

@@ -157,6 +157,7 @@ def run_demo(
         vectors["new"],
         plan.test_images.labels,
         free=vectors["free"],
+        images=plan.test_images,
         backfill_curves=True,
         progress=progress,
     )

@@ -50,7 +50,7 @@ from unibct.training.shared_warmup import restore_shared_warmup
 from unibct.training.state import TrainingState, initial_state, restore_state, tensors_under
 from unibct.training.tracking import TensorBoard, require_tensorboard
 from unibct.training.training_set_embeddings import make_method
-from unibct.training.validation import note_result, validation_record
+from unibct.training.validation import note_result, note_start, validation_record
 
 
 def run_training(images: ImageSet, recipe: Recipe, out: Path, options: TrainOptions) -> Model:
@@ -164,6 +164,7 @@ def _read_own_checkpoint(context: RunContext, earlier: EarlierRun) -> Checkpoint
 
 def _train(context: RunContext, checkpoint: Checkpoint | None, options: TrainOptions) -> None:
     """Train from the checkpoint, from a shared warm-up or from the start, to the last epoch."""
+    note_start(context, options.progress)
     state = _starting_state(context, options)
     if checkpoint is not None:
         restore_state(context, state, checkpoint)

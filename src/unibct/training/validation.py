@@ -62,6 +62,17 @@ def validation_record(context: RunContext, rows: Sequence[dict[str, Any]]) -> di
     }
 
 
+def note_start(context: RunContext, progress: Progress) -> None:
+    """Say how many classes were set aside, and how to train on all."""
+    if context.validation is not None:
+        source = context.validation.source
+        progress.note(
+            f"{source.classes:,} of {source.classes + len(context.class_names):,} classes "
+            f"({source.images:,} images) are set aside to measure recall@1; --validation 0 trains "
+            "on all"
+        )
+
+
 def note_epoch(context: RunContext, row: dict[str, Any], progress: Progress) -> None:
     """Report the epoch that has just ended."""
     if context.validation is not None:
