@@ -29,7 +29,7 @@ from unibct.evaluation.protocols.ijb.pair_scores import pair_scores
 from unibct.evaluation.protocols.ijb.search import search_galleries
 from unibct.evaluation.protocols.ijb.template_tests import evaluate_templates
 from unibct.evaluation.resolution import HEADLINE_FAR
-from unibct.evaluation.search_test import ScoredPairs, SearchTest
+from unibct.evaluation.search_test import SearchTest, listed_pairs
 from unibct.evaluation.templates import Pooled, pool_templates
 
 IMAGES, PROBES, GALLERIES = 469_375, 19_593, (1_772, 1_759)
@@ -81,7 +81,7 @@ def main() -> None:
             },
         )
     subjects = subject_of[rows_of(new.ids, meta.second)]
-    pairs = ScoredPairs(
+    pairs = listed_pairs(
         scores[meta.same], scores[~meta.same], subjects[meta.same], subjects[~meta.same]
     )
     test = SearchTest(pairs, search.ranks, meta.probes.subjects, SUBJECTS, SUBJECTS)

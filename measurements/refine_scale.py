@@ -40,10 +40,11 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from unibct.data.training_classes import UNKNOWN_CLASSES
 from unibct.embeddings.folder import open_embeddings
 from unibct.embeddings.layout import DESCRIPTION_FILE, SHARD_ROWS, Shard
 from unibct.embeddings.rows import Vectors
-from unibct.embeddings.writing import write_description, write_shard
+from unibct.embeddings.writing import StoredClasses, write_description, write_shard
 from unibct.progress import Lines
 from unibct.prototypes.batching import ReusedMemory, batches_of_like_size, take_rows
 from unibct.prototypes.class_blocks import Block, MemoryLimits, map_classes
@@ -119,7 +120,7 @@ def write_store(folder: Path, rows: int, dtype: str, order: str, number: int) ->
         dim=DIM,
         dtype=dtype,
         fingerprint=f"synthetic {number}",
-        class_names=[f"{i}" for i in range(len(sizes))],
+        classes=StoredClasses([f"{i}" for i in range(len(sizes))], None, UNKNOWN_CLASSES),
     )
 
 

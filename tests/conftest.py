@@ -19,7 +19,11 @@ from unibct.data.image_set import ImageSet
 from unibct.data.readers.table import open_images
 from unibct.files import CACHE_VARIABLE
 
-pytest_plugins = ["tests.benchmark.finished_benchmark", "tests.examples.small_demo"]
+pytest_plugins = [
+    "tests.benchmark.finished_benchmark",
+    "tests.examples.small_demo",
+    "tests.export.exported_files",
+]
 torch.set_num_threads(1)  # several test processes share few cores
 os.environ["OMP_NUM_THREADS"] = "1"
 declare_torchvision_operators()

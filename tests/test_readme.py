@@ -13,7 +13,14 @@ from unibct.data.readers.table import open_images
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-GUIDES = ("README.md", "docs/guide.md", "docs/evaluation.md", "docs/benchmark.md")
+GUIDES = (
+    "README.md",
+    "docs/guide.md",
+    "docs/evaluation.md",
+    "docs/benchmark.md",
+    "docs/backbones.md",
+    "docs/export.md",
+)
 
 
 def text_of(path: Path | str) -> str:
@@ -27,7 +34,7 @@ def blocks(path: Path | str, language: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def unseen_classes(tmp_path_factory):
-    """What the pages call TEST: images of classes that DATA does not have."""
+    """What the pages call TEST or OTHERS: images of classes that DATA does not have."""
     root = tmp_path_factory.mktemp("test images")
     images = open_images("glyphs:val")
     for row in np.flatnonzero(images.labels < 8):
@@ -49,22 +56,28 @@ def test_python_blocks_run(tmp_path, monkeypatch, photo_folder, unseen_classes):
 
 
 @pytest.mark.slow
-def test_command_lines_run(tmp_path, monkeypatch, photo_folder, unseen_classes):
+def test_command_lines_run(tmp_path, monkeypatch, photo_folder, unseen_classes, capsys):
     monkeypatch.chdir(tmp_path)
+    Path("my_network.py").write_text(blocks("docs/backbones.md", "python")[0])
     text = "\n".join(block for page in GUIDES for block in blocks(page, "sh"))
     lines = [line.split("  #")[0] for line in text.splitlines() if line.startswith("unibct ")]
     commands = [shlex.split(line)[1:] for line in lines]
     assert {command[0] for command in commands} >= {
-        "split", "train", "evaluate", "embed", "convert", "adapt", "benchmark",
+        "split", "train", "evaluate", "embed", "convert", "adapt", "benchmark", "export", "card",
     }  # fmt: skip
-    folders = {"DATA": str(photo_folder), "TEST": str(unseen_classes)}
+    folders = {"DATA": str(photo_folder), "OTHERS": str(unseen_classes)}
     for command in commands:
+        output = command[-1] if ">" in command else None
+        command = command[: -2 if output else None]
         arguments = [folders.get(part, part) for part in command]
         if command[0] == "benchmark" and "--dry-run" not in command:
             arguments.append("--dry-run")  # tests/benchmark runs small ones
         if command[0] in ("train", "benchmark"):
             arguments += TINY_OPTIONS
+        capsys.readouterr()
         assert run_command(*arguments) == 0, command
+        if output is not None:
+            Path(output).write_text(capsys.readouterr().out)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from unibct.benchmark.grid import make_grid
     from unibct.benchmark.run import plan_benchmark, run_benchmark
     from unibct.data.readers.table import open_images
-    from unibct.data.scenarios import split
+    from unibct.data.scenarios import hold_out, split
     from unibct.embeddings.extraction import embed_images, embed_images_to_store
     from unibct.embeddings.folder import open_embeddings
     from unibct.embeddings.writing import append_embeddings, save_embeddings
@@ -21,11 +21,13 @@ if TYPE_CHECKING:
     from unibct.evaluation.protocols.request import EvaluationRequest
     from unibct.evaluation.protocols.table import evaluate_data
     from unibct.evaluation.upgrade import evaluate_upgrade
+    from unibct.export.export_model import export_model
     from unibct.losses.arcface import arcface
     from unibct.maps.adapter import fit_adapter
     from unibct.models.folder import load_model, save_model
     from unibct.prototypes.class_prototypes import class_prototypes
     from unibct.prototypes.weights import structural_weights
+    from unibct.report.model_card import write_model_card
     from unibct.report.pages.benchmark import write_benchmark_report
     from unibct.training.mapped_model import adapt as adapt_model
     from unibct.training.recipe import Recipe, load_recipe
@@ -35,6 +37,7 @@ _HOMES = {
     "UserError": "errors",
     "open_images": "data.readers.table",
     "split": "data.scenarios",
+    "hold_out": "data.scenarios",
     "load_model": "models.folder",
     "save_model": "models.folder",
     "embed_images": "embeddings.extraction",
@@ -55,6 +58,8 @@ _HOMES = {
     "evaluate_upgrade": "evaluation.upgrade",
     "EvaluationRequest": "evaluation.protocols.request",
     "evaluate_data": "evaluation.protocols.table",
+    "export_model": "export.export_model",
+    "write_model_card": "report.model_card",
     "make_grid": "benchmark.grid",
     "plan_benchmark": "benchmark.run",
     "run_benchmark": "benchmark.run",
@@ -73,7 +78,9 @@ __all__ = [
     "embed_images_to_store",
     "evaluate_data",
     "evaluate_upgrade",
+    "export_model",
     "fit_adapter",
+    "hold_out",
     "identification",
     "load_model",
     "load_recipe",
@@ -89,6 +96,7 @@ __all__ = [
     "train_model",
     "verification",
     "write_benchmark_report",
+    "write_model_card",
 ]
 
 

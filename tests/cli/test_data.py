@@ -4,14 +4,34 @@ from tests.conftest import run_command
 from unibct.data.readers.table import open_images
 
 
-def test_split_writes_two_disjoint_lists(trained_folder, photo_folder):
-    old = (trained_folder / "split/old.txt").read_text().splitlines()
-    new = (trained_folder / "split/new.txt").read_text().splitlines()
-    assert sorted(old + new) == list(open_images(str(photo_folder)).ids)
-    assert len({name.split("/")[0] for name in old}) == 3
+def test_split_writes_disjoint_lists(trained_folder, photo_folder):
+    old, new, train, test = (
+        (trained_folder / f"split/{name}.txt").read_text().splitlines()
+        for name in ("old", "new", "train", "test")
+    )
+    assert sorted(old + new) == train
+    assert sorted(train + test) == list(open_images(str(photo_folder)).ids)
+    assert len({name.split("/")[0] for name in old}) == 2
     described = json.loads((trained_folder / "split/split.json").read_text())
     assert described["scenario"] == "open-class"
-    assert described["counts"]["old"] == {"images": len(old), "classes": 3}
+    assert described["counts"]["old"] == {"images": len(old), "classes": 2}
+
+
+def test_split_sets_test_classes_aside(photo_folder, tmp_path, capsys):
+    out = ["--out", tmp_path / "split"]
+    assert run_command("split", photo_folder, "--hold-out", 0.3, *out) == 0
+    printed = capsys.readouterr().out
+    assert "train" in printed
+    assert "test" in printed
+    lists = [
+        (tmp_path / f"split/{name}.txt").read_text().splitlines() for name in ("train", "test")
+    ]
+    assert sorted(lists[0] + lists[1]) == list(open_images(str(photo_folder)).ids)
+    classes = [{name.split("/")[0] for name in lines} for lines in lists]
+    assert [len(names) for names in classes] == [9, 3]
+    assert not classes[0] & classes[1]
+    assert run_command("split", photo_folder, "--out", tmp_path / "neither") == 2
+    assert "give --scenario, --hold-out or both" in capsys.readouterr().err
 
 
 def test_convert_says_what_it_wrote(photo_folder, tmp_path, capsys):

@@ -52,7 +52,11 @@ def test_evaluate_prints_a_table_and_json(trained_folder, photo_folder, capsys):
 
 
 def test_stored_embeddings_must_cover_the_images(trained_folder, photo_folder, tmp_path, capsys):
-    some = ["--images", trained_folder / "split/old.txt", "--out", tmp_path / "e"]
+    test = (trained_folder / "split/test.txt").read_text().splitlines(keepends=True)
+    names = sorted({line.split("/")[0] for line in test})[:3]
+    some_lines = [line for line in test if line.split("/")[0] in names]
+    (tmp_path / "some.txt").write_text("".join(some_lines))
+    some = ["--images", tmp_path / "some.txt", "--out", tmp_path / "e"]
     assert run_command("embed", trained_folder / "old", photo_folder, *some) == 0
     evaluate = [
         "evaluate",
@@ -72,6 +76,66 @@ def test_stored_embeddings_must_cover_the_images(trained_folder, photo_folder, t
     assert result["templates"] == 3
     assert [c["metric"] for c in result["criteria"]] == ["TAR@1e-1", "top-1"], "top-5 of 3 is all"
     assert "too few to measure TAR@1e-1" in result["note"]
+    assert result["seen_classes"] == 0
+
+
+@pytest.mark.parametrize("folders", [("new", "old"), ("emb/new", "emb/old"), ("new", "emb/old")])
+def test_classes_that_were_trained_on_are_counted(folders, trained_folder, photo_folder, capsys):
+    query, gallery = (trained_folder / folder for folder in folders)
+    evaluate = ["evaluate", photo_folder, "--query", query, "--gallery", gallery, "--json"]
+
+    def evaluated(name):
+        assert run_command(*evaluate, "--images", trained_folder / f"split/{name}.txt") == 0
+        return json.loads(capsys.readouterr().out)
+
+    assert evaluated("test")["seen_classes"] == 0
+    assert "none of the 6 test classes was in a model's training set" in evaluated("test")["note"]
+    assert run_command(*evaluate) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["seen_classes"] == 6
+    assert "6 of the 12 test classes were in a model's training set" in result["note"]
+    train = ["--images", trained_folder / "split/train.txt"]
+    assert run_command(*evaluate, *train) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "6 of the 6 test classes were in a model's training set" in error
+    assert "`unibct split --hold-out`" in error
+    assert "--seen-classes" in error
+    assert run_command(*evaluate, *train, "--seen-classes") == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["seen_classes"] == 6
+    assert "6 of the 6 test classes were" in result["note"]
+    assert run_command(*evaluate[:-1], *train, "--seen-classes") == 0
+    assert "6 of the 6 test classes were in a model's training set" in capsys.readouterr().out
+
+
+def test_nothing_is_embedded_for_a_test_that_is_refused(trained_folder, photo_folder, capsys):
+    models = ["--query", trained_folder / "new", "--gallery", trained_folder / "old"]
+    train = ["--images", trained_folder / "split/train.txt"]
+    assert run_command("evaluate", photo_folder, *models, *train) == 2
+    assert "images/s" not in capsys.readouterr().err
+
+
+def test_embeddings_made_before_are_evaluated_with_a_note(
+    trained_folder, photo_folder, tmp_path, capsys
+):
+    for name in ("old", "new"):
+        shutil.copytree(trained_folder / "emb" / name, tmp_path / name)
+        path = tmp_path / name / "embeddings.json"
+        described = json.loads(path.read_text())
+        del described["training_classes"], described["class_source"]
+        path.write_text(json.dumps(described))
+        (tmp_path / name / "training_classes.txt").unlink()
+    folders = ["--query", tmp_path / "new", "--gallery", tmp_path / "old", "--json"]
+    assert run_command("evaluate", photo_folder, *folders) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["seen_classes"] is None
+    assert "unknown: the old model's training classes are not recorded" in result["note"]
+    folders[3] = trained_folder / "old"  # the old model has two of the classes
+    assert run_command("evaluate", photo_folder, *folders) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["seen_classes"] == 2
+    assert "at least 2 of the 12 test classes were" in result["note"]
 
 
 def test_embeddings_without_bad_images_can_be_evaluated(trained_folder, photo_folder, tmp_path):

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 import unibct
 from unibct.data.scenarios import SCENARIOS, nested_split, old_class_count, old_images_per_class
+from unibct.errors import UserError
 
 labels_strategy = st.lists(st.integers(0, 9), min_size=1, max_size=120)
 
@@ -152,3 +153,37 @@ def test_a_nested_split_is_the_old_set_of_extended_data():
 def test_a_nested_split_of_no_fraction_is_refused(fraction):
     with pytest.raises(ValueError, match="fraction must lie between"):
         nested_split(np.array([0, 1]), fraction)
+
+
+@given(labels_strategy.filter(lambda ls: len(set(ls)) >= 7), st.integers(0, 5))
+def test_held_out_classes_are_in_no_training_set(labels, seed):
+    labels = np.array(labels)
+    parts = unibct.hold_out(labels, 0.3, seed=seed)
+    train, test = set(labels[parts.train]), set(labels[parts.test])
+    assert not train & test
+    assert train | test == set(labels)
+    assert len(test) == int(0.3 * len(set(labels)) + 1e-9)
+    assert np.array_equal(np.union1d(parts.train, parts.test), np.arange(len(labels)))
+    again = unibct.hold_out(labels, 0.3, seed=seed)
+    assert np.array_equal(again.test, parts.test)
+
+
+def test_the_seed_chooses_the_held_out_classes():
+    labels = torch.arange(60) // 3
+    drawn = {tuple(unibct.hold_out(labels, 0.5, seed=seed).test.tolist()) for seed in range(5)}
+    assert len(drawn) == 5
+    assert isinstance(unibct.hold_out(labels, 0.5).train, torch.Tensor)
+
+
+@pytest.mark.parametrize(
+    ("classes", "fraction", "message"),
+    [
+        (5, 0.3, "0.3 of 5 classes are 1 for testing and 4 for training: each needs two or more"),
+        (5, 0.9, "are 4 for testing and 1 for training"),
+        (0, 0.3, "labels is empty"),
+        (5, 1, "hold-out must lie between 0 and 1, not 1"),
+    ],
+)
+def test_a_hold_out_that_leaves_too_little_is_refused(classes, fraction, message):
+    with pytest.raises(UserError, match=message):
+        unibct.hold_out(np.arange(classes), fraction)

@@ -4,11 +4,13 @@ from unibct.embeddings import extraction
 
 
 def assert_same(first, second):
-    """Two embeddings have the same vectors, labels, ids, classes and model."""
+    """Two embeddings have the same vectors, labels, ids, classes, model and training classes."""
     assert np.array_equal(np.asarray(first.vectors), np.asarray(second.vectors))
     assert np.array_equal(first.labels, second.labels)
     assert (first.ids, first.class_names) == (second.ids, second.class_names)
     assert first.fingerprint == second.fingerprint
+    assert first.class_source == second.class_source
+    assert first.training_classes == second.training_classes
 
 
 class EmbeddingCounter:

@@ -51,7 +51,14 @@ def test_a_store_is_what_is_made_in_memory(model, pixels, tmp_path, flip):
     assert_same(store, embed_pixel_batches(model, pixels, flip=flip))
     assert_same(open_embeddings(tmp_path / "e", verify=True), store)
     names = {path.name.split("-")[0] for path in (tmp_path / "e").iterdir()}
-    assert names == {"vectors", "labels", "ids", "classes.txt", "embeddings.json"}
+    assert names == {
+        "vectors",
+        "labels",
+        "ids",
+        "classes.txt",
+        "training_classes.txt",
+        "embeddings.json",
+    }
 
 
 @pytest.mark.parametrize("world", [2, 3])

@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 from tests.embeddings.random_embeddings import random_embeddings
+from unibct.data.image_set import ImageSet
+from unibct.data.training_classes import UNKNOWN_CLASSES, UNKNOWN_SOURCE, training_classes
 from unibct.embeddings import folder as folder_module
 from unibct.embeddings import layout, rows
 from unibct.embeddings.folder import Embeddings, open_embeddings
@@ -116,3 +118,25 @@ def test_rows_follow_the_ids(glyph_classes, tmp_path):
 def test_a_folder_without_embeddings_is_named(folder):
     with pytest.raises(UserError, match="not an embeddings folder"):
         open_embeddings(folder.parent)
+
+
+def test_folders_that_were_made_before_do_not_know_the_training_classes(folder):
+    """They have no entries about it; nothing is guessed."""
+    described = json.loads((folder / "embeddings.json").read_text())
+    assert not {"class_source", "training_classes"} & set(described)
+    opened = open_embeddings(folder)
+    assert (opened.class_source, opened.training_classes) == (UNKNOWN_SOURCE, UNKNOWN_CLASSES)
+
+
+def test_some_images_in_their_own_order():
+    whole = random_embeddings(6)
+    trained = training_classes(("x",), None)
+    whole = Embeddings(
+        whole.vectors, whole.ids, whole.labels, whole.class_names, "m", training_classes=trained
+    )
+    ids = (whole.ids[4], whole.ids[1])
+    images = ImageSet("two", ids, np.array([1, 0]), ("p", "q"), read=None, class_source="file")
+    chosen = whole.of_images(images)
+    assert np.array_equal(chosen.vectors, whole.vectors[[4, 1]])
+    assert (chosen.ids, chosen.class_names, chosen.class_source) == (ids, ("p", "q"), "file")
+    assert (chosen.fingerprint, chosen.training_classes) == ("m", trained)

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from unibct.data.training_classes import UNKNOWN_CLASSES
 from unibct.embeddings.store_plan import (
     StorePlan,
     is_finished,
@@ -14,7 +15,7 @@ from unibct.embeddings.store_plan import (
     shard_is_done,
     write_shard_note,
 )
-from unibct.embeddings.writing import write_description, write_shard
+from unibct.embeddings.writing import StoredClasses, write_description, write_shard
 from unibct.errors import UserError
 
 PLAN = StorePlan("model", "pixels", 5, flip=False, dtype="float32", shard_rows=2)
@@ -82,7 +83,7 @@ def test_a_store_is_finished_when_its_description_has_the_key(tmp_path):
         dim=3,
         dtype="float32",
         fingerprint="model",
-        class_names=["a"],
+        classes=StoredClasses(["a"], None, UNKNOWN_CLASSES),
         source=PLAN.key,
     )
     remove_shard_notes(tmp_path)

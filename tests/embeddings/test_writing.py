@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.embeddings.random_embeddings import random_embeddings
+from unibct.data.training_classes import UNKNOWN_SOURCE, training_classes
 from unibct.embeddings.folder import Embeddings, open_embeddings
 from unibct.embeddings.writing import append_embeddings, save_embeddings
 from unibct.errors import UserError
@@ -26,6 +27,42 @@ def test_round_trip(tmp_path, dtype, shard_rows):
     assert (opened.ids, opened.class_names) == (original.ids, original.class_names)
     assert np.array_equal(opened.labels, original.labels)
     assert opened.fingerprint == "model"
+
+
+def test_the_training_classes_are_kept(tmp_path):
+    plain = random_embeddings(5)
+    trained = training_classes(("x", "y"), None) | training_classes(("0",), "file")
+    known = Embeddings(
+        plain.vectors,
+        plain.ids,
+        plain.labels,
+        plain.class_names,
+        "model",
+        class_source="numbers",
+        training_classes=trained,
+    )
+    save_embeddings(known, tmp_path / "e")
+    opened = open_embeddings(tmp_path / "e")
+    assert (opened.class_source, opened.training_classes) == ("numbers", trained)
+    append_embeddings(tmp_path / "e", random_embeddings(5, first=5))
+    opened = open_embeddings(tmp_path / "e", verify=True)
+    assert (opened.class_source, opened.training_classes) == (UNKNOWN_SOURCE, trained)
+    assert "x" not in (tmp_path / "e/training_classes.txt").read_text()
+    (tmp_path / "e/training_classes.txt").write_text("0" * 16 + "\n")
+    with pytest.raises(UserError, match=r"training_classes.txt is damaged"):
+        open_embeddings(tmp_path / "e")
+
+
+def test_training_classes_become_known_with_more_images(tmp_path):
+    save_embeddings(random_embeddings(5), tmp_path / "e")
+    assert not (tmp_path / "e/training_classes.txt").exists()
+    more = random_embeddings(5, first=5)
+    trained = training_classes(("x",), None)
+    added = Embeddings(
+        more.vectors, more.ids, more.labels, more.class_names, "model", training_classes=trained
+    )
+    append_embeddings(tmp_path / "e", added)
+    assert open_embeddings(tmp_path / "e").training_classes == trained
 
 
 def test_nothing_is_written_over(folder):

@@ -2,12 +2,18 @@ import numpy as np
 import pytest
 
 from tests.evaluation.noisy_classes import noisy_classes
-from unibct.evaluation import bootstrap
-from unibct.evaluation.bootstrap import class_draws, sampled_mean, sampled_tar, sampled_tpir
+from unibct.evaluation import bootstrap, impostors
+from unibct.evaluation.bootstrap import (
+    class_draws,
+    sampled_mean,
+    sampled_tar,
+    sampled_thresholds,
+    sampled_tpir,
+)
 from unibct.evaluation.gallery_split import split_gallery
 from unibct.evaluation.metrics.open_set import OpenSearch
-from unibct.evaluation.metrics.verification import tar_at_far
-from unibct.evaluation.search_test import ScoredPairs, scored_test, search_test
+from unibct.evaluation.metrics.verification import strict_threshold, tar_at_far
+from unibct.evaluation.search_test import listed_pairs, scored_test, search_test
 
 
 def test_bootstrap_with_each_class_once_gives_the_metric_itself():
@@ -46,37 +52,40 @@ def scored_pairs(seed=8, subjects=9):
     rng = np.random.default_rng(seed)
     scores = rng.normal(1.5, 1, 80).round(2), rng.normal(0, 1, 3000).round(2)
     genuine = rng.integers(0, subjects, 80)
-    return ScoredPairs(*scores, genuine, rng.integers(0, subjects, 3000) ** 2 // subjects)
+    classes = rng.integers(0, subjects, 3000) ** 2 // subjects
+    return listed_pairs(*scores, genuine, classes), scores[1], classes
 
 
-@pytest.fixture(params=[0.0, 1.0], ids=["all impostors", "the highest"])
+@pytest.fixture(params=[5000, 50], ids=["all impostors", "50 impostors"])
 def _either_way(request, monkeypatch):
-    """Thresholds from all sorted impostors, and from the highest alone, whatever the FAR."""
-    monkeypatch.setattr(bootstrap, "_SMALL_FAR", request.param)
+    """Thresholds from all impostors at once, and from windows of fifty, whatever the FAR."""
+    monkeypatch.setattr(impostors, "_ALWAYS_KEPT", request.param)
+    monkeypatch.setattr(bootstrap, "_WIDEST_WINDOW", request.param)
 
 
 @pytest.mark.usefixtures("_either_way")
 @pytest.mark.parametrize("far", [1e-4, 0.01, 0.2, 1.0])
 def test_sampled_tar_equals_a_naive_resample(monkeypatch, far):
-    monkeypatch.setattr(bootstrap, "_ENTRIES_AT_ONCE", 5000)
-    monkeypatch.setattr(bootstrap, "_BLOCK", 100)
-    pairs = scored_pairs()
+    monkeypatch.setattr(bootstrap, "_BLOCK", 20)
+    pairs, scores, classes = scored_pairs()
     draws = np.random.default_rng(1).multinomial(9, np.full(9, 1 / 9), size=25)
     draws[0] = 1
     found = sampled_tar(pairs, draws, far)
     assert found[0] == pytest.approx(pairs.tars([far])[far])
     for value, counts in zip(found, draws, strict=True):
         genuine = np.repeat(pairs.genuine, counts[pairs.genuine_classes])
-        impostor = np.repeat(pairs.impostor, counts[pairs.impostor_classes])
+        impostor = np.repeat(scores, counts[classes])
         assert value == pytest.approx(tar_at_far(genuine, impostor, [far])[far])
 
 
-@pytest.mark.parametrize("far", [1e-4, 1e-3, 0.03, 0.5])
-def test_both_ways_give_the_same_thresholds_to_the_bit(far):
-    pairs = scored_pairs(seed=3)
+@pytest.mark.usefixtures("_either_way")
+@pytest.mark.parametrize("far", [1e-4, 1e-3, 0.03, 0.5, 0.999, 1.0])
+def test_sampled_thresholds_equal_a_naive_resample_to_the_bit(far):
+    pairs, scores, classes = scored_pairs(seed=3)
     draws = np.random.default_rng(2).multinomial(9, np.full(9, 1 / 9), size=200)
-    highest = bootstrap._thresholds_among_highest(pairs, draws, far)
-    assert np.array_equal(highest, bootstrap._thresholds_among_all(pairs, draws, far))
+    found = sampled_thresholds(pairs, draws, far)
+    for value, counts in zip(found, draws, strict=True):
+        assert value == strict_threshold(np.repeat(scores, counts[classes]), far)
 
 
 @pytest.mark.usefixtures("_either_way")
@@ -84,7 +93,7 @@ def test_sampled_tar_looks_further_down_when_a_draw_misses_the_highest_impostors
     """All high impostors are of class 0, which is not drawn."""
     impostor = np.concatenate([np.linspace(5, 4, 3000), np.linspace(1, 0, 3000)])
     genuine = np.array([2.0, 0.995, 0.5])
-    pairs = ScoredPairs(genuine, impostor, np.array([1, 1, 1]), np.repeat([0, 1], 3000))
+    pairs = listed_pairs(genuine, impostor, np.array([1, 1, 1]), np.repeat([0, 1], 3000))
     draws = np.array([[0, 2], [2, 0], [1, 1]])
     found = sampled_tar(pairs, draws, 0.01)
     threshold = impostor[3000 + 30]

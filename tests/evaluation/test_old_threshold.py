@@ -6,7 +6,7 @@ from unibct.evaluation.bootstrap import class_draws
 from unibct.evaluation.gallery_split import split_gallery
 from unibct.evaluation.metrics.verification import strict_threshold
 from unibct.evaluation.old_threshold import at_old_thresholds
-from unibct.evaluation.score_map import fit_score_map
+from unibct.evaluation.score_map import fit_score_map, fit_score_maps
 from unibct.evaluation.search_test import search_test
 
 
@@ -34,7 +34,7 @@ def test_the_old_threshold_is_that_of_the_old_self_test(measured):
         assert row.old.tar == old_self.tar(row.far)
         assert row.own_tar == cross.tar(row.far)
         assert row.cross.tar == np.mean(cross.genuine > row.threshold)
-        assert row.cross.far == np.mean(cross.impostor > row.threshold)
+        assert row.cross.far == np.mean(cross.impostor.all_scores() > row.threshold)
         assert row.interval[0] <= row.threshold <= row.interval[1]
 
 
@@ -52,14 +52,30 @@ def test_a_class_is_never_mapped_by_a_map_that_saw_it(measured, monkeypatch):
     seen = []
 
     def watched(cross_impostor, old_impostor):
-        seen.append(len(cross_impostor))
-        return fit_score_map(cross_impostor, old_impostor)
+        maps = fit_score_maps(cross_impostor, old_impostor)
+        seen.extend([*cross_impostor.sizes, maps])
+        return maps
 
-    monkeypatch.setattr("unibct.evaluation.old_threshold.fit_score_map", watched)
-    at_old_thresholds(old_self, cross, draws)
+    monkeypatch.setattr("unibct.evaluation.old_threshold.fit_score_maps", watched)
+    rows = at_old_thresholds(old_self, cross, draws)
     # Four fifths of the queries against four fifths of the templates, without the mates.
     queries = 96 * 9
-    assert seen == [queries * 95] * 5
+    assert seen[:5] == [queries * 95] * 5
+    # The same with arrays: each fold's queries, mapped by what the other folds gave.
+    fold_of = np.random.default_rng([0, 4]).permutation(120) % 5
+    cross_scores, old_scores = (test.scores[:] for test in (cross, old_self))
+    labels = cross.query_classes
+    impostor = labels[:, None] != np.arange(120)
+    mapped = np.empty(cross_scores.shape)
+    for fold in range(5):
+        rest = impostor & (fold_of != fold)[labels][:, None] & (fold_of != fold)
+        fitted = fit_score_map(cross_scores[rest], old_scores[rest])
+        assert np.array_equal(seen[-1][fold].cross, fitted.cross)
+        assert np.array_equal(seen[-1][fold].old, fitted.old)
+        mapped[fold_of[labels] == fold] = fitted(cross_scores[fold_of[labels] == fold])
+    for row in rows:
+        assert row.mapped.far == np.mean(mapped[impostor] > row.threshold)
+        assert row.mapped.tar == np.mean(mapped[~impostor] > row.threshold)
 
 
 def test_a_given_map_is_used_as_it_is(measured):

@@ -49,3 +49,13 @@ def test_too_few_scores_and_bad_files_are_refused():
         fit_score_map(np.arange(5.0), np.arange(5.0))
     with pytest.raises(UserError, match="no score map"):
         ScoreMap.from_json({"cross": [1, 2]})
+
+
+@given(st.integers(0, 10_000), st.sampled_from([np.float32, np.float64]))
+def test_the_highest_score_up_to_a_limit(seed, dtype):
+    rng = np.random.default_rng(seed)
+    fitted = fit_score_map(*rng.normal(0, 0.2, (2, 300)).astype(dtype))
+    for limit in (*rng.normal(0, 0.3, 5), fitted.old[0], fitted.old[30], fitted.old[-1], 7.0):
+        found = dtype(fitted.highest_up_to(float(limit), dtype))
+        assert fitted(found) <= limit < fitted(np.nextafter(found, dtype(np.inf)))
+    assert fitted.highest_up_to(-np.inf, dtype) == -np.inf

@@ -1,9 +1,16 @@
 import json
+import tracemalloc
 
 import numpy as np
 import pytest
 
 from tests.evaluation.noisy_classes import noisy_classes
+from unibct.data.training_classes import training_classes
+from unibct.embeddings.folder import Embeddings
+from unibct.errors import UserError
+from unibct.evaluation import bootstrap, impostors, score_ranks, score_table
+from unibct.evaluation.directions import CROSS
+from unibct.evaluation.metrics import ranking
 from unibct.evaluation.upgrade import evaluate_upgrade
 
 
@@ -18,7 +25,8 @@ def test_a_better_query_model_is_compatible_and_a_foreign_one_is_not():
     assert foreign.verdict == "not compatible"
     assert foreign.tests["new→new"].top(1) == pytest.approx(good.tests["new→new"].top(1))
     assert foreign.tests["free→old"].top(1) == pytest.approx(good.tests["new→old"].top(1))
-    assert evaluate_upgrade(old, old, labels, far=0.1, repeats=9).note is None
+    unknown = "whether a model was trained on test classes is unknown: arrays do not say"
+    assert evaluate_upgrade(old, old, labels, far=0.1, repeats=9).note == unknown
     assert (
         "TAR@1e-1 instead of TAR@1e-4: 30 classes"
         in evaluate_upgrade(old, old, labels, repeats=9).note
@@ -77,3 +85,57 @@ def test_what_a_team_decides_on():
     assert set(described["backfill_curve"]) == {"random", "farthest"}
     assert len(described["backfill_curve"]["random"]["top-1"]) == 22
     assert evaluate_upgrade(old, new, labels, repeats=10).backfill_curves == {}
+
+
+def embeddings_of(vectors, labels, trained_on):
+    names = tuple(f"class {label}" for label in range(labels.max() + 1))
+    ids = tuple(f"{row}" for row in range(len(labels)))
+    training = training_classes(trained_on, None)
+    return Embeddings(
+        vectors, ids, labels, names, "model", class_source=None, training_classes=training
+    )
+
+
+def test_embeddings_say_which_test_classes_were_trained_on():
+    vectors, labels = noisy_classes(noise=1.3)
+    names = [f"class {label}" for label in range(labels.max() + 1)]
+    some = embeddings_of(vectors, labels, [*names[:4], "another"])
+    most = embeddings_of(vectors, labels, names[3:20])
+    found = evaluate_upgrade(some, some, repeats=9)
+    assert found.as_json()["seen_classes"] == 4
+    assert "4 of the 30 test classes were in a model's training set" in found.note
+    by_labels = evaluate_upgrade(vectors, vectors, labels, repeats=9)
+    assert found.criteria == by_labels.criteria
+    assert by_labels.as_json()["seen_classes"] is None
+    for old, new, free in ((some, most, None), (most, some, None), (some, some, most)):
+        with pytest.raises(UserError, match=r"20 of the 30 test classes .*seen_classes=True"):
+            evaluate_upgrade(old, new, labels, free=free, repeats=9)
+    allowed = evaluate_upgrade(some, most, seen_classes=True, repeats=9)
+    assert allowed.as_json()["seen_classes"] == 20
+    assert "20 of the 30 test classes were in a model's training set" in allowed.note
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_number_of_scores(monkeypatch):
+    """All parts of an evaluation, with limits that both sizes are far beyond."""
+    monkeypatch.setattr(impostors, "_ALWAYS_KEPT", 10_000)
+    monkeypatch.setattr(impostors, "_MOST_KEPT", 10_000)
+    monkeypatch.setattr(bootstrap, "_WIDEST_WINDOW", 10_000)
+    monkeypatch.setattr(score_table, "_SCORES_AT_ONCE", 20_000)
+    monkeypatch.setattr(ranking, "_SCORES_AT_ONCE", 20_000)
+    monkeypatch.setattr(score_ranks, "_HALF", 1 << 12)
+    monkeypatch.setattr(score_ranks, "_BINS", 1 << 13)
+    peaks, scores = [], []
+    for classes in (100, 400):
+        old, labels = noisy_classes(classes=classes, images=8, dim=8)
+        new, _ = noisy_classes(classes=classes, images=8, dim=8, seed=1)
+        tracemalloc.start()
+        found = evaluate_upgrade(old, new, labels, repeats=20, far=0.2)
+        found.as_json()
+        found.tests[CROSS].pairs.roc()
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        scores.append(len(found.split.query) * classes)
+    assert scores[1] == 16 * scores[0]
+    # One array of all scores would add four bytes a score.
+    assert peaks[1] - peaks[0] < 2 * (scores[1] - scores[0])

@@ -16,6 +16,7 @@ def test_the_demo_tests_all_models(small_demo):
     }
     assert result.models["new"].old_fingerprint == result.models["old"].fingerprint
     assert result.models["free"].old_fingerprint is None
+    assert (result.evaluation.seen.count, result.evaluation.seen.unknown) == (0, None)
     assert sorted(p.name.split("-")[0] for p in (out / "models").iterdir()) == [
         "free",
         "new",

@@ -8,6 +8,7 @@ import torch
 
 import unibct
 from tests.models.cases import small_model
+from unibct.data.training_classes import training_classes
 from unibct.errors import UserError
 from unibct.maps.adapter import Adapter
 from unibct.models.folder import load_model, save_model
@@ -37,6 +38,19 @@ def test_the_source_of_class_numbers_is_kept(tmp_path):
     save_model(small_model(), tmp_path / "named")
     assert "class_source" not in json.loads((tmp_path / "named/model.json").read_text())
     assert load_model(tmp_path / "named").class_identities == ("a", "b")
+
+
+def test_what_a_model_has_learnt_from_is_kept(tmp_path):
+    own = training_classes(("a", "b"), None)
+    save_model(small_model(), tmp_path / "m")
+    assert "further_classes" not in json.loads((tmp_path / "m/model.json").read_text())
+    assert load_model(tmp_path / "m").training_classes == own
+    further = training_classes(("b", "c"), "file")
+    save_model(small_model(further_classes=further), tmp_path / "further")
+    loaded = load_model(tmp_path / "further")
+    assert loaded.further_classes == further
+    assert loaded.training_classes == own | further
+    assert load_model(tmp_path / "m").fingerprint == loaded.fingerprint
 
 
 def test_the_input_is_kept(tmp_path):

@@ -1,5 +1,4 @@
 import io
-
 from dataclasses import replace
 
 import pytest

@@ -5,6 +5,7 @@ import pytest
 
 from tests.training.recipes import SMALL
 from unibct.data.decoding import UnreadableImageError
+from unibct.data.training_classes import training_classes
 from unibct.errors import UserError
 from unibct.training.mapped_model import adapt
 from unibct.training.train import train
@@ -19,6 +20,10 @@ def test_a_mapped_model_is_closer_to_the_old_one(four_classes, four_classes_old,
     assert after > max(before, 0.9)
     assert adapted.network is new.network
     assert adapted.old_fingerprint == four_classes_old.fingerprint
+    other = dataclasses.replace(four_classes, class_names=tuple("wxyz"))
+    fitted_elsewhere = adapt(new, four_classes_old, other)
+    fitted_on = training_classes(other.class_names, None)
+    assert fitted_elsewhere.training_classes == new.training_classes | fitted_on
     with pytest.raises(UserError, match="adapted already"):
         adapt(adapted, four_classes_old, four_classes)
 

@@ -62,7 +62,7 @@ def test_another_run_is_named_by_the_first_value_that_differs(tmp_path):
     for stored, message in [
         (planned | {"method": "bct"}, "its method is 'bct', not 'unibct'"),
         (planned | {"recipe": {"lr": 0.2, "epochs": 4}}, r"its recipe\.lr is 0\.2, not 0\.1"),
-        ({"method": "unibct", "pixels": "p"}, r"its recipe\.lr is None"),
+        ({"method": "unibct", "pixels": "p"}, r"its recipe\.epochs is 35"),  # the default
     ]:
         with pytest.raises(UserError, match=f"holds another run: {message}"):
             require_same_run(stored, planned, tmp_path)

@@ -4,7 +4,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from tests.training.interruption import stopped_before_epoch
-from tests.training.recipes import RECIPE
+from tests.training.recipes import RECIPE, SMALL
 from unibct.errors import UserError
 from unibct.training import loop
 from unibct.training.tracking import TensorBoard
@@ -38,3 +38,21 @@ def test_without_tensorboard_it_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(UserError, match=r"pip install 'unibct\[track\]'"):
         TensorBoard(tmp_path)
+
+
+def test_any_tracker_that_is_passed_gets_the_same_points(four_classes, tmp_path, monkeypatch):
+    monkeypatch.setattr(loop, "_TRACK_EVERY", 1)
+
+    class Mine:
+        def __init__(self):
+            self.points = []
+
+        def log(self, values, step):
+            self.points.append((step, dict(values)))
+
+    mine = Mine()
+    board = {"tensorboard": tmp_path / "tb", "tracker": mine}
+    train(four_classes, SMALL, tmp_path / "m", device="cpu", **board)
+    losses = [(step, values["loss"]) for step, values in mine.points if "loss" in values]
+    assert losses == pytest.approx(curve(tmp_path / "tb", "loss"))
+    assert len(losses) == 2 * 3

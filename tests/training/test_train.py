@@ -147,6 +147,8 @@ def test_a_warm_start_begins_from_the_old_weights(
     assert not torch.allclose(warm.class_weights[:2], cold.class_weights[:2], atol=1e-2)
     assert warm.old_fingerprint == four_classes_old.fingerprint
     assert cold.old_fingerprint is None
+    assert warm.training_classes == cold.training_classes | four_classes_old.training_classes
+    assert warm.training_classes != cold.training_classes
 
 
 def test_a_warm_start_that_cannot_work_is_refused(four_classes, four_classes_old, tmp_path):

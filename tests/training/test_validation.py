@@ -71,12 +71,13 @@ def test_metrics_have_the_recall_of_classes_that_were_not_trained_on(validated_r
 def test_each_epoch_and_the_best_one_are_reported(validated_run):
     out, texts = validated_run
     rows = metrics(out)
-    for row, text in zip(rows, texts, strict=False):
+    assert texts[0].startswith("3 of 12 classes (36 images) are set aside to measure recall@1")
+    for row, text in zip(rows, texts[1:], strict=False):
         strength = Strength(float(row["recall_at_1"]), float(row["pixel_recall_at_1"]))
         assert text.startswith(f"epoch {int(row['epoch']) + 1} of 3: loss ")
         assert text.endswith(str(strength))
-    assert texts[3].startswith("best epoch: ")
-    assert texts[3].endswith(" on 3 classes that were set aside")
+    assert texts[4].startswith("best epoch: ")
+    assert texts[4].endswith(" on 3 classes that were set aside")
 
 
 def test_a_stopped_run_keeps_its_classes_and_its_metrics(validated_run, glyph_classes, tmp_path):

@@ -170,7 +170,7 @@ def _adapt(
         images.labels,
         seed=job.seed,
     )
-    model = new.adapted(fitted, old)
+    model = new.adapted(fitted, old, images)
     shutil.rmtree(folder / MODEL, ignore_errors=True)
     save_model(model, folder / MODEL)
     test_embeddings = embed_images(model, workspace.test_images, progress=progress)

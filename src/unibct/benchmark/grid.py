@@ -10,7 +10,7 @@ from typing import Any
 from unibct.data.image_set import ImageSet
 from unibct.data.loader import read_pixels
 from unibct.data.readers.table import open_images
-from unibct.data.scenarios import DEFAULT_SEED, SCENARIOS, find_scenario, split
+from unibct.data.scenarios import SCENARIOS, find_scenario, hold_out
 from unibct.errors import UserError
 from unibct.maps.table import ADAPTERS
 from unibct.methods.table import ABLATIONS, METHODS, NO_METHOD
@@ -103,8 +103,8 @@ class Grid:
                 f"testing takes at least {CLASSES_NEEDED}: give test images of other classes "
                 "with --test"
             )
-        parts = split(images.labels, "open-class", fraction=HELD_OUT, seed=DEFAULT_SEED)
-        return images.select(parts.new), images.select(parts.old)
+        parts = hold_out(images.labels, HELD_OUT)
+        return images.select(parts.train), images.select(parts.test)
 
     def _open(self, name: str, progress: Progress | None) -> ImageSet:
         images = open_images(name)

@@ -17,31 +17,42 @@ from unibct.cli.options import (
 
 @app.command(
     "split",
-    epilog=examples("unibct split photos/ --scenario open-class --out split/")
+    epilog=examples(
+        "unibct split photos/ --hold-out 0.3 --scenario open-class --out split/",
+        "unibct split photos/ --hold-out 0.3 --out split/",
+    )
     + f"\n\n{scenario_listing()}",
 )
 def split_command(
     data: DataArgument,
+    out: Annotated[Path, typer.Option(help="folder for the lists")],
     scenario: Annotated[
-        str, typer.Option(help="how the new set relates to the old one; see the list below")
-    ],
-    out: Annotated[Path, typer.Option(help="folder for old.txt and new.txt")],
+        str | None, typer.Option(help="how the new set relates to the old one; see the list below")
+    ] = None,
+    hold_out: Annotated[
+        float | None,
+        typer.Option(metavar="SHARE", help="share of the classes to set aside for testing"),
+    ] = None,
     fraction: Annotated[
         float, typer.Option(help="share of the images or classes in the old set")
     ] = 0.3,
-    seed: Annotated[
-        int, typer.Option(min=0, help="chooses the images or classes of the old set")
-    ] = 666,
+    seed: Annotated[int, typer.Option(min=0, help="chooses the images and classes")] = 666,
 ) -> None:
-    """Split a data set into an old and a new training set.
+    """Set test classes aside, and make an old and a new training set.
 
-    Writes two lists of image ids, old.txt and new.txt. Pass them to `unibct train --images`.
+    With --hold-out, writes train.txt and test.txt: lists of image ids that have no class in
+    common. With --scenario, writes old.txt and new.txt, from the training classes only. Train
+    with `unibct train --images split/new.txt`, and test with `unibct evaluate --images
+    split/test.txt`.
     """
     from unibct.data.readers.table import open_images
     from unibct.data.split_lists import write_split
     from unibct.report.terminal import print_counts
 
-    print_counts(write_split(open_images(data), scenario, out, fraction=fraction, seed=seed))
+    counts = write_split(
+        open_images(data), scenario, out, fraction=fraction, hold_out=hold_out, seed=seed
+    )
+    print_counts(counts)
 
 
 @app.command(

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -69,14 +69,18 @@ SaveScoreMapOption = Annotated[
     bool,
     typer.Option("--save-score-map", help="fit a score map on this data and keep it with NEW"),
 ]
+SeenClassesOption = Annotated[
+    bool,
+    typer.Option("--seen-classes", help="go on even if most test classes were trained on"),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="print JSON instead of tables")]
 
 
 @app.command(
     "evaluate",
     epilog=examples(
-        "unibct evaluate DATA --query models/new --gallery models/old",
-        "unibct evaluate DATA --query emb/new --gallery emb/old --json",
+        "unibct evaluate DATA --images split/test.txt --query models/new --gallery models/old",
+        "unibct evaluate TEST --query emb/new --gallery emb/old --json",
         "unibct evaluate ijbc/ --protocol ijbc --query models/new --gallery models/old",
     ),
 )
@@ -100,13 +104,15 @@ def evaluate_command(
     backfill_curve: BackfillCurveOption = None,
     old_thresholds: OldThresholdsOption = False,
     save_score_map: SaveScoreMapOption = False,
+    seen_classes: SeenClassesOption = False,
     as_json: JsonOption = False,
     skip_bad_images: SkipOption = False,
     device: DeviceOption = "auto",
 ) -> None:
     """Test whether the new model can search the old model's gallery.
 
-    A quarter of the images of each class is pooled into a template of the gallery; the rest are
+    Use test classes that no model was trained on; `unibct split --hold-out` sets them aside. A
+    quarter of the images of each class is pooled into a template of the gallery; the rest are
     queries. In a self test, queries and gallery come from the same model. In the cross test, the
     queries come from the new model and the gallery from the old one. The verdict is "compatible"
     if the cross test beats the old self test and the bootstrap interval of the difference is
@@ -125,12 +131,9 @@ def evaluate_command(
     pooling = PoolingRules(flip_test, detector_scores, media_mean, normalize_images)
     lists, maps = (queries, gallery_images), (old_thresholds, save_score_map)
     search = SearchRules(*lists, gallery_mode, backfill_curve, *maps)
-    numbers = (far, seed, threshold_rule)
-    shared: dict[str, Any] = {"skip_bad": skip_bad_images, "device": device, "cache": cache}
+    rules = (far, seed, threshold_rule, pooling, search, cache, seen_classes, skip_bad_images)
     with terminal_progress() as progress:
-        request = EvaluationRequest(
-            data, query, gallery, images, *numbers, pooling, search, progress=progress, **shared
-        )
+        request = EvaluationRequest(data, query, gallery, images, *rules, device, progress)
         evaluation = evaluate_data(request, protocol)
     if as_json:
         print(json.dumps(evaluation.as_json(), indent=2))

@@ -62,6 +62,19 @@ class Split:
     new: Any
 
 
+@dataclass(frozen=True)
+class HoldOut:
+    """Training images and test images that have no class in common.
+
+    Attributes:
+        train: sorted indices of the images of the training classes.
+        test: sorted indices of the images of the test classes.
+    """
+
+    train: Any
+    test: Any
+
+
 def find_scenario(name: str) -> Scenario:
     """Return the scenario called ``name``. The error for an unknown name lists all names."""
     if name not in SCENARIOS:
@@ -69,9 +82,9 @@ def find_scenario(name: str) -> Scenario:
     return SCENARIOS[name]
 
 
-def _exact_fraction(fraction: float) -> Fraction:
+def _exact_fraction(fraction: float, name: str = "fraction") -> Fraction:
     if not 0 < fraction < 1:
-        raise UserError(f"fraction must lie between 0 and 1, not {fraction}")
+        raise UserError(f"{name} must lie between 0 and 1, not {fraction}")
     # 0.29 · 100 is 28.999… in floating point, so use the decimal number that the user wrote.
     return Fraction(str(fraction))
 
@@ -131,14 +144,47 @@ def split(
                 f"{fraction} of {len(sizes)} classes is no class at all: "
                 f"{scenario} needs more classes or a larger fraction"
             )
-        is_old_class = np.zeros(len(sizes), dtype=bool)
-        is_old_class[rng.permutation(len(sizes))[:count]] = True
-        old = is_old_class[labels]
+        old = _sample_classes(labels, len(sizes), count, rng)
     new = {"all": np.ones_like(old), "rest": ~old, "same": old}[rule.new]
     if not new.any():
         raise UserError(f"{scenario} leaves no image for the new set: every class has one image")
     return Split(
         same_kind(np.flatnonzero(old), given_labels), same_kind(np.flatnonzero(new), given_labels)
+    )
+
+
+def hold_out(
+    labels: Any, fraction: float = DEFAULT_FRACTION, *, seed: int = DEFAULT_SEED
+) -> HoldOut:
+    """Set test classes aside that no model is trained on.
+
+    To split the training classes further, call ``split`` with the labels of the training images.
+
+    Args:
+        labels: (images,) the class of each image, integers.
+        fraction: the share of the classes that are test classes.
+        seed: chooses the test classes.
+
+    Returns:
+        An object with ``train`` and ``test``: sorted int64 indices, as tensors if ``labels`` is
+        one.
+    """
+    _exact_fraction(fraction, "hold-out")
+    given_labels = labels
+    labels = checked_labels(labels)
+    if not len(labels):
+        raise UserError("labels is empty: there is nothing to hold out")
+    names, labels = np.unique(labels, return_inverse=True)
+    count = old_class_count(len(names), fraction)
+    if min(count, len(names) - count) < 2:
+        raise UserError(
+            f"{fraction} of {len(names)} classes are {count} for testing and "
+            f"{len(names) - count} for training: each needs two or more"
+        )
+    test = _sample_classes(labels, len(names), count, _rng(seed))
+    return HoldOut(
+        same_kind(np.flatnonzero(~test), given_labels),
+        same_kind(np.flatnonzero(test), given_labels),
     )
 
 
@@ -160,6 +206,15 @@ def _rng(seed: int) -> np.random.Generator:
     if seed < 0:
         raise UserError(f"seed must not be negative, not {seed}")
     return np.random.default_rng(seed)
+
+
+def _sample_classes(
+    labels: NDArray[np.int64], classes: int, count: int, rng: np.random.Generator
+) -> NDArray[np.bool_]:
+    """Draw ``count`` of the classes 0…C-1, and return an (images,) mask of their images."""
+    is_drawn = np.zeros(classes, dtype=bool)
+    is_drawn[rng.permutation(classes)[:count]] = True
+    return is_drawn[labels]
 
 
 def sample_images(

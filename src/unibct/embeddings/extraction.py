@@ -24,7 +24,7 @@ from unibct.embeddings.store_plan import (
     shard_is_done,
     write_shard_note,
 )
-from unibct.embeddings.writing import write_description, write_shard
+from unibct.embeddings.writing import stored_classes, write_description, write_shard
 from unibct.files import sweep
 from unibct.models.model import Model
 from unibct.progress import Advance, Progress, Silent
@@ -50,7 +50,15 @@ def embed_pixel_batches(
     images = pixels.images
     with (progress or Silent()).task(label, len(images), weight=EMBEDDING_WEIGHT) as advance:
         vectors = _vectors(model, pixels, range(len(images)), flip=flip, advance=advance)
-    return Embeddings(vectors, images.ids, images.labels, images.class_names, model.fingerprint)
+    return Embeddings(
+        vectors,
+        images.ids,
+        images.labels,
+        images.class_names,
+        model.fingerprint,
+        class_source=images.class_source,
+        training_classes=model.training_classes,
+    )
 
 
 def embed_images_to_store(
@@ -151,7 +159,7 @@ def embed_to_store(
             dim=model.dim,
             dtype=plan.dtype,
             fingerprint=plan.fingerprint,
-            class_names=pixels.images.class_names,
+            classes=stored_classes(pixels.images, model),
             source=plan.key,
         )
         sweep(folder)

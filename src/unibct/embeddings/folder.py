@@ -17,10 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unibct.data.image_set import ImageSet
+from unibct.data.training_classes import UNKNOWN_CLASSES, UNKNOWN_SOURCE, TrainingClasses
 from unibct.embeddings.layout import (
     CLASSES_FILE,
     DESCRIPTION_FILE,
     DTYPES,
+    TRAINING_CLASSES_FILE,
     FileDigest,
     Shard,
     check_file,
@@ -47,6 +49,7 @@ class Embeddings:
         vectors: (images, dim) float32: an array, or the ``Rows`` of a folder. They are
             L2-normalised, unless the folder was made for an evaluation protocol.
         fingerprint: the model's fingerprint.
+        class_source: what numbered the images' classes, see ``ImageSet``; or ``UNKNOWN_SOURCE``.
     """
 
     def __init__(
@@ -56,6 +59,9 @@ class Embeddings:
         labels: NDArray[np.int64] | Callable[[], NDArray[np.int64]],
         class_names: tuple[str, ...] | Callable[[], tuple[str, ...]],
         fingerprint: str,
+        *,
+        class_source: str | None = UNKNOWN_SOURCE,
+        training_classes: TrainingClasses | Callable[[], TrainingClasses] = UNKNOWN_CLASSES,
     ) -> None:
         """Take the values, or functions that read them on first use; check what is given.
 
@@ -65,10 +71,14 @@ class Embeddings:
             labels: (images,) int64, indices into ``class_names``.
             class_names: one per class.
             fingerprint: the model's fingerprint.
+            class_source: what numbered the classes, see ``ImageSet``; by default unknown.
+            training_classes: what the model was trained on; by default unknown.
         """
         self.vectors = vectors
         self.fingerprint = fingerprint
+        self.class_source = class_source
         self._ids, self._labels, self._class_names = ids, labels, class_names
+        self._training_classes = training_classes
         if vectors.ndim != 2 or vectors.dtype != np.float32:
             raise UserError(
                 f"vectors must be float32 of shape (images, dim), not {vectors.dtype} of "
@@ -102,8 +112,25 @@ class Embeddings:
         """One name per class."""
         return _value_of(self._class_names)
 
+    @cached_property
+    def training_classes(self) -> TrainingClasses:
+        """The classes that the model was trained on."""
+        return _value_of(self._training_classes)
+
     def __len__(self) -> int:
         return len(self.vectors)
+
+    def of_images(self, images: ImageSet) -> "Embeddings":
+        """Return the embeddings of ``images``, in the order of ``images``."""
+        return Embeddings(
+            self.rows_of(images),
+            images.ids,
+            images.labels,
+            images.class_names,
+            self.fingerprint,
+            class_source=images.class_source,
+            training_classes=self._training_classes,
+        )
 
     def rows_of(self, images: ImageSet) -> NDArray[np.float32]:
         """Return the vectors of ``images``, in the order of ``images``."""
@@ -131,6 +158,9 @@ def open_embeddings(folder: str | Path, *, verify: bool | None = None) -> Embedd
     description = read_description(folder)
     shards = description.shards
     digests = {name: digest for shard in shards for name, digest in shard.files.items()}
+    trained_on = description.trained_on
+    if trained_on is not None:
+        digests[TRAINING_CLASSES_FILE] = trained_on.file
     total_bytes = sum(digest.bytes for digest in digests.values())
     verify = total_bytes <= VERIFIED_BYTES if verify is None else verify
     for name, digest in digests.items():
@@ -143,7 +173,24 @@ def open_embeddings(folder: str | Path, *, verify: bool | None = None) -> Embedd
         lambda: _read_labels(folder, shards),
         lambda: _read_class_names(folder, description.classes),
         description.fingerprint,
+        class_source=description.class_source,
+        training_classes=lambda: _read_training_classes(folder, trained_on),
     )
+
+
+@dataclass(frozen=True)
+class TrainedOn:
+    """What ``embeddings.json`` says about the model's training classes.
+
+    Attributes:
+        file: the digest of ``training_classes.txt``.
+        sources: see ``TrainingClasses``.
+        complete: see ``TrainingClasses``.
+    """
+
+    file: FileDigest
+    sources: tuple[str | None, ...]
+    complete: bool
 
 
 @dataclass(frozen=True)
@@ -159,6 +206,9 @@ class Description:
         source: the key of the model, pixels and settings the folder was made from, if known.
         protocol: the evaluation protocol whose rules the vectors follow; they are not normalised
             then. None: each vector is an image's normalised embedding.
+        class_source: what numbered the classes, see ``ImageSet``.
+        trained_on: the model's training classes; None if they are unknown, as in folders that
+            were made before they were kept.
     """
 
     dim: int
@@ -168,6 +218,8 @@ class Description:
     shards: list[Shard]
     source: str | None
     protocol: str | None = None
+    class_source: str | None = UNKNOWN_SOURCE
+    trained_on: TrainedOn | None = None
 
 
 def read_description(folder: Path) -> Description:
@@ -199,11 +251,20 @@ def read_description(folder: Path) -> Description:
             shards,
             content["source"],
             content.get("protocol"),
+            content.get("class_source", UNKNOWN_SOURCE),
+            _trained_on(content.get("training_classes")),
         )
     except KeyError as error:
         raise UserError(f"{path} lacks the entry {error}; embed the images again") from error
     except (TypeError, AttributeError) as error:
         raise UserError(f"{path} cannot be understood ({error}); embed the images again") from error
+
+
+def _trained_on(content: Any) -> TrainedOn | None:
+    if content is None:
+        return None
+    file = FileDigest(content["bytes"], content["sha256"])
+    return TrainedOn(file, tuple(content["sources"]), bool(content["complete"]))
 
 
 def _value_of(value: T | Callable[[], T]) -> T:
@@ -231,6 +292,13 @@ def _read_ids(folder: Path, shards: Sequence[Shard]) -> tuple[str, ...]:
             )
         ids += shard_ids
     return tuple(ids)
+
+
+def _read_training_classes(folder: Path, trained_on: TrainedOn | None) -> TrainingClasses:
+    if trained_on is None:
+        return UNKNOWN_CLASSES
+    digests = frozenset(read_text(folder / TRAINING_CLASSES_FILE).split())
+    return TrainingClasses(digests, frozenset(trained_on.sources), trained_on.complete)
 
 
 def _read_class_names(folder: Path, digest: FileDigest) -> tuple[str, ...]:

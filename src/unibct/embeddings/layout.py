@@ -1,8 +1,9 @@
 """The files of an embeddings folder: their names, their checksums and how one of them is read.
 
 A folder holds numbered shards, each with three files: ``vectors-000000.npy``,
-``labels-000000.npy`` and ``ids-000000.txt``. ``classes.txt`` names the classes. ``embeddings.json``
-lists the shards, with the size and checksum of every file.
+``labels-000000.npy`` and ``ids-000000.txt``. ``classes.txt`` names the classes, and
+``training_classes.txt`` has digests of the classes that the model was trained on.
+``embeddings.json`` lists the shards, with the size and checksum of every file.
 """
 
 import hashlib
@@ -18,6 +19,7 @@ from unibct.files import mapped_array
 
 DESCRIPTION_FILE = "embeddings.json"
 CLASSES_FILE = "classes.txt"
+TRAINING_CLASSES_FILE = "training_classes.txt"
 DTYPES = ("float32", "float16")
 SHARD_ROWS = 65_536
 

@@ -31,7 +31,12 @@ from unibct.embeddings.layout import (
 )
 from unibct.embeddings.network_pass import EMBEDDING_WEIGHT, NETWORK_BATCH, finite_embeddings
 from unibct.embeddings.store_plan import StorePlan, default_shard_rows, require_files_of_a_store
-from unibct.embeddings.writing import write_array, write_description, write_shard
+from unibct.embeddings.writing import (
+    stored_classes,
+    write_array,
+    write_description,
+    write_shard,
+)
 from unibct.errors import UserError
 from unibct.files import read_json, sweep, write_json
 from unibct.models.model import Model
@@ -201,7 +206,7 @@ class SinglePass:
             dim=self.model.dim,
             dtype=self.dtype,
             fingerprint=self._plan.fingerprint,
-            class_names=readable.class_names,
+            classes=stored_classes(readable, self.model),
             source=plan.key,
         )
         sweep(self.folder)

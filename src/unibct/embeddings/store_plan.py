@@ -26,7 +26,8 @@ from unibct.models.model import Model
 
 _FEWEST_SHARD_ROWS = 1024
 _FILES_OF_A_STORE = re.compile(
-    r"(vectors|labels|ids|shard|checked)-\d{6}\.(npy|txt|json)|classes\.txt|\..*\.tmp"
+    r"(vectors|labels|ids|shard|checked)-\d{6}\.(npy|txt|json)"
+    r"|(training_)?classes\.txt|\..*\.tmp"
 )
 
 

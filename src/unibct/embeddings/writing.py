@@ -5,14 +5,16 @@ A shard's files belong to the folder once ``embeddings.json`` names them.
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
+from unibct.data.image_set import ImageSet
+from unibct.data.training_classes import UNKNOWN_CLASSES, UNKNOWN_SOURCE, TrainingClasses
 from unibct.embeddings.folder import (
     FORMAT,
     Description,
@@ -25,6 +27,7 @@ from unibct.embeddings.layout import (
     DESCRIPTION_FILE,
     DTYPES,
     SHARD_ROWS,
+    TRAINING_CLASSES_FILE,
     Shard,
     file_digest,
     ids_file,
@@ -33,6 +36,9 @@ from unibct.embeddings.layout import (
 )
 from unibct.errors import UserError
 from unibct.files import atomic_file, atomic_folder, write_json
+
+if TYPE_CHECKING:
+    from unibct.models.model import Model
 
 
 def save_embeddings(
@@ -63,7 +69,9 @@ def save_embeddings(
             dim=embeddings.vectors.shape[1],
             dtype=dtype,
             fingerprint=embeddings.fingerprint,
-            class_names=embeddings.class_names,
+            classes=StoredClasses(
+                embeddings.class_names, embeddings.class_source, embeddings.training_classes
+            ),
             source=source,
             protocol=protocol,
         )
@@ -113,7 +121,20 @@ def _append(folder: Path, embeddings: Embeddings, shard_rows: int) -> None:
         dim=description.dim,
         dtype=description.dtype,
         fingerprint=description.fingerprint,
-        class_names=class_names,
+        classes=_joined_classes(class_names, stored, embeddings),
+    )
+
+
+def _joined_classes(
+    class_names: Sequence[str], stored: Embeddings, added: Embeddings
+) -> "StoredClasses":
+    """Return the classes of a folder with more images, made by the same model."""
+    same_source = stored.class_source == added.class_source
+    known = stored.training_classes != UNKNOWN_CLASSES
+    return StoredClasses(
+        class_names,
+        stored.class_source if same_source else UNKNOWN_SOURCE,
+        stored.training_classes if known else added.training_classes,
     )
 
 
@@ -136,6 +157,26 @@ def _require_new_ids(folder: Path, stored: Embeddings, embeddings: Embeddings) -
         known_ids.add(image_id)
 
 
+@dataclass(frozen=True)
+class StoredClasses:
+    """What a folder keeps about classes.
+
+    Attributes:
+        names: one per class of the images.
+        source: what numbered them, see ``ImageSet``.
+        training: the classes that the model was trained on.
+    """
+
+    names: Sequence[str]
+    source: str | None
+    training: TrainingClasses
+
+
+def stored_classes(images: ImageSet, model: "Model") -> StoredClasses:
+    """Return what a folder of a model's embeddings of some images keeps about classes."""
+    return StoredClasses(images.class_names, images.class_source, model.training_classes)
+
+
 def write_description(
     folder: Path,
     shards: Sequence[Shard],
@@ -143,11 +184,11 @@ def write_description(
     dim: int,
     dtype: str,
     fingerprint: str,
-    class_names: Sequence[str],
+    classes: StoredClasses,
     source: str | None = None,
     protocol: str | None = None,
 ) -> None:
-    """Complete a folder: write ``classes.txt``, then ``embeddings.json``.
+    """Complete a folder: write the files of classes, then ``embeddings.json``.
 
     Classes are only ever added at the end, so an older description fits the longer file too.
 
@@ -157,11 +198,11 @@ def write_description(
         dim: numbers in a vector.
         dtype: the vectors' type on disk.
         fingerprint: the model's fingerprint.
-        class_names: one per class.
+        classes: of the images, and of the model's training.
         source: the key of the model, pixels and settings the folder was made from, if known.
         protocol: see ``Description``.
     """
-    text = _encoded_lines(class_names, "class")
+    text = _encoded_lines(classes.names, "class")
     _write_bytes(folder / CLASSES_FILE, text)
     write_json(
         folder / DESCRIPTION_FILE,
@@ -176,8 +217,20 @@ def write_description(
             "classes": {"bytes": len(text), "sha256": hashlib.sha256(text).hexdigest()},
             "shards": [asdict(shard) for shard in shards],
         }
-        | ({} if protocol is None else {"protocol": protocol}),
+        | ({} if protocol is None else {"protocol": protocol})
+        | ({} if classes.source == UNKNOWN_SOURCE else {"class_source": classes.source})
+        | _written_training_classes(folder, classes.training),
     )
+
+
+def _written_training_classes(folder: Path, training: TrainingClasses) -> dict[str, Any]:
+    """Write the digests, if any are known, and return what ``embeddings.json`` says about them."""
+    if training == UNKNOWN_CLASSES:
+        return {}
+    path = folder / TRAINING_CLASSES_FILE
+    _write_bytes(path, _encoded_lines(sorted(training.digests), "digest"))
+    details = {"sources": list(training.sources), "complete": training.complete}
+    return {"training_classes": asdict(file_digest(path)) | details}
 
 
 def require_dtype(dtype: str) -> None:

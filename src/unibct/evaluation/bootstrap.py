@@ -10,17 +10,16 @@ from collections.abc import Iterable
 import numpy as np
 
 from unibct.arrays import Floats, Ints
+from unibct.evaluation.impostors import Window
 from unibct.evaluation.metrics.open_set import OpenSearch
-from unibct.evaluation.search_test import Groups, ScoredPairs, SearchTest
+from unibct.evaluation.score_table import Groups
+from unibct.evaluation.search_test import ScoredPairs, SearchTest
 
 REPEATS = 2000
 
-_ENTRIES_AT_ONCE = 4_000_000
 _BLOCK = 1024  # smallest number of sorted impostors in a block of cumulated counts
 _REPEATS_AT_ONCE = 100
-# Up to this FAR it is faster to look at the highest impostors only: measured by
-# measurements/bootstrap_ways.py.
-_SMALL_FAR = 0.004
+_WIDEST_WINDOW = 20_000_000  # impostors among which thresholds are searched at once
 
 
 def class_draws(test: SearchTest, *, seed: int = 0, repeats: int = REPEATS) -> Ints:
@@ -33,8 +32,9 @@ def class_draws(test: SearchTest, *, seed: int = 0, repeats: int = REPEATS) -> I
         pair is never drawn.
     """
     present = np.zeros(test.classes, dtype=bool)
-    for classes in (test.query_classes, test.pairs.genuine_classes, test.pairs.impostor_classes):
+    for classes in (test.query_classes, test.pairs.genuine_classes):
         present |= np.bincount(classes, minlength=test.classes) > 0
+    present |= test.pairs.impostor.class_counts(test.classes) > 0
     drawn = int(present.sum())
     draws = np.zeros((repeats, test.classes), dtype=np.int64)
     draws[:, present] = np.random.default_rng([seed, 1]).multinomial(
@@ -51,10 +51,20 @@ def sampled_mean(values: Floats, classes: Groups, draws: Ints) -> Floats:
         classes: (queries,) the class of each.
         draws: (repeats, classes).
     """
-    sums = np.bincount(classes, weights=values, minlength=draws.shape[1]).astype(np.float64)
-    counts = np.bincount(classes, minlength=draws.shape[1]).astype(np.float64)
+    sums = np.bincount(classes, weights=values, minlength=draws.shape[1])
+    return sampled_share(sums, np.bincount(classes, minlength=draws.shape[1]), draws)
+
+
+def sampled_share(part: Floats | Ints, whole: Floats | Ints, draws: Ints) -> Floats:
+    """Return (repeats,): part / whole where class c counts ``draws[:, c]`` times.
+
+    Args:
+        part: (classes,) sums over each class.
+        whole: (classes,) counts of each class.
+        draws: (repeats, classes).
+    """
     weights = draws.astype(np.float64)
-    return _share(weights @ sums, weights @ counts)
+    return _share(weights @ part.astype(np.float64), weights @ whole.astype(np.float64))
 
 
 def sampled_tar(pairs: ScoredPairs, draws: Ints, far: float) -> Floats:
@@ -105,87 +115,62 @@ def _gallery_tpir(search: OpenSearch, draws: Ints, fpir: float) -> Floats:
 def sampled_thresholds(pairs: ScoredPairs, draws: Ints, far: float) -> Floats:
     """Return (repeats,): the strict thresholds at a FAR where pairs count as in ``sampled_tar``.
 
-    If few impostors may pass, the thresholds are searched among the highest impostors only, so
-    that not all of them must be sorted; otherwise among all of them. Both ways give the same
-    numbers.
+    They are searched among the impostors whose ranks are near the one that the FAR allows, and
+    further up or down for the repeats whose threshold is not among those.
     """
-    find = _thresholds_among_highest if far <= _SMALL_FAR else _thresholds_among_all
-    return find(pairs, draws, far)
-
-
-def _allowed(pairs: ScoredPairs, draws: Ints, far: float) -> Floats:
-    """Return (repeats,): how many impostor pairs may pass."""
-    impostors = np.bincount(pairs.impostor_classes, minlength=draws.shape[1]).astype(np.float64)
-    return far * (draws @ impostors) + 1e-9
-
-
-def _thresholds_among_highest(pairs: ScoredPairs, draws: Ints, far: float) -> Floats:
-    """Find each repeat's threshold among the highest impostors.
-
-    It begins with about twice as many impostors as may pass, and doubles their number as long as
-    all of them pass in some repeat.
-    """
-    allowed = _allowed(pairs, draws, far)
-    total = len(pairs.impostor)
-    count = min(total, int(2 * far * total) + 1024)
-    thresholds = np.empty(len(draws))
-    unset = np.arange(len(draws))
-    while len(unset):
-        highest = _highest(pairs.impostor, count)
-        scores, classes = pairs.impostor[highest], pairs.impostor_classes[highest]
-        if count == total:
-            scores = np.append(scores, -np.inf)
-        size = max(1, _ENTRIES_AT_ONCE // count)
-        left: list[Ints] = []
-        for start in range(0, len(unset), size):
-            repeats = unset[start : start + size]
-            passed = np.cumsum(draws[repeats].astype(np.float64)[:, classes], axis=1)
-            # The first impostor that takes the passed pairs over the limit must be refused.
-            refused = (passed <= allowed[repeats, None]).sum(axis=1)
-            is_set = refused < len(scores)
-            thresholds[repeats[is_set]] = scores[refused[is_set]]
-            left.append(repeats[~is_set])
-        unset = np.concatenate(left) if count < total else unset[:0]
-        count = min(total, 2 * count)
+    total, classes = len(pairs.impostor), int(draws.shape[1])
+    allowed = far * (draws @ pairs.impostor.class_counts(classes).astype(np.float64)) + 1e-9
+    thresholds = np.full(len(draws), -np.inf)
+    middle = far * total
+    width = min(int(2 * middle) + 1024, _WIDEST_WINDOW)
+    start = max(0, int(middle) - width // 2)
+    pending = [(start, min(total, start + width), np.arange(len(draws)))] if total else []
+    while pending:
+        start, stop, repeats = pending.pop()
+        window = pairs.impostor.window(start, stop, classes)
+        above = draws[repeats] @ window.above.astype(np.float64) > allowed[repeats]
+        inside = repeats[~above]
+        refused = _first_refused(window, draws[inside], allowed[inside])
+        is_set = refused < len(window.scores)
+        thresholds[inside[is_set]] = window.scores[refused[is_set]]
+        if above.any():
+            pending.append((max(0, start - width), start, repeats[above]))
+        if not (is_set.all() or window.is_last):
+            pending.append((stop, min(total, stop + 2 * width), inside[~is_set]))
     return thresholds
 
 
-def _thresholds_among_all(pairs: ScoredPairs, draws: Ints, far: float) -> Floats:
-    """Find each repeat's threshold among all impostors, sorted once.
+def _first_refused(window: Window, draws: Ints, allowed: Floats) -> Ints:
+    """Return (repeats,): the place in a window of the first pair that must be refused.
 
-    A repeat does not go through all of them. Cumulated counts per class give the block of sorted
-    impostors in which the number of passed pairs exceeds the limit; then only that block is
-    searched.
+    It is the first that takes the passed pairs over the limit. A repeat does not go through all
+    pairs: cumulated counts per class give the block of pairs in which this happens; then only
+    that block is searched.
     """
-    classes = int(draws.shape[1])
-    order = np.argsort(-pairs.impostor, kind="stable")
-    scores, impostor_classes = pairs.impostor[order], pairs.impostor_classes[order]
-    size = max(_BLOCK, 8 * classes)  # so that the table of counts stays smaller than the scores
-    blocks = -(-len(scores) // size)
-    cell = np.arange(len(scores)) // size * classes + impostor_classes
-    counts = np.bincount(cell, minlength=blocks * classes).reshape(blocks, classes)
-    counts_to_end = np.cumsum(counts, axis=0).astype(np.float64)
-    limits = _allowed(pairs, draws, far)
-    thresholds = np.empty(len(draws))
+    classes, count = int(draws.shape[1]), len(window.scores)
+    size = min(max(_BLOCK, 8 * classes), count)  # so that the counts need little memory
+    blocks = -(-count // size)
+    counts = [
+        np.bincount(window.classes[start : start + size], minlength=classes)
+        for start in range(0, count, size)
+    ]
+    counts_to_end = window.above + np.cumsum(counts, axis=0).astype(np.float64)
+    first_refused = np.empty(len(draws), dtype=np.int64)
     for start in range(0, len(draws), _REPEATS_AT_ONCE):
         part = draws[start : start + _REPEATS_AT_ONCE].astype(np.float64)
         repeat = np.arange(len(part))
-        allowed = limits[start : start + len(part), None]
-        passed = np.pad(part @ counts_to_end.T, ((0, 0), (1, 0)))  # before each block
-        block = np.minimum((passed[:, 1:] <= allowed).sum(axis=1), blocks - 1)
+        limit = allowed[start : start + len(part), None]
+        before = part @ window.above.astype(np.float64)
+        passed = np.column_stack([before, part @ counts_to_end.T])  # before each block
+        block = np.minimum((passed[:, 1:] <= limit).sum(axis=1), blocks - 1)
         place = block[:, None] * size + np.arange(size)
-        inside = place < len(scores)
-        steps = part[repeat[:, None], impostor_classes[np.minimum(place, len(scores) - 1)]]
+        is_pair = place < count
+        steps = part[repeat[:, None], window.classes[np.minimum(place, count - 1)]]
         within = passed[repeat, block][:, None] + np.cumsum(steps, axis=1)
-        first_refused = block * size + ((within <= allowed) & inside).sum(axis=1)
-        thresholds[start : start + len(part)] = np.append(scores, -np.inf)[first_refused]
-    return thresholds
-
-
-def _highest(scores: Floats, count: int) -> Ints:
-    """Return the places of the ``count`` highest scores, in descending order."""
-    highest = np.argpartition(scores, len(scores) - count)[len(scores) - count :]
-    return highest[np.argsort(-scores[highest], kind="stable")]
+        first_refused[start : start + len(part)] = block * size + ((within <= limit) & is_pair).sum(
+            axis=1
+        )
+    return first_refused
 
 
 def _share(part: Floats, whole: Floats) -> Floats:

@@ -1,17 +1,18 @@
 """What happens at the thresholds that the old system uses today."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unibct.arrays import Floats, Ints
 from unibct.errors import UserError
-from unibct.evaluation.bootstrap import sampled_mean, sampled_thresholds
+from unibct.evaluation.bootstrap import sampled_share, sampled_thresholds
 from unibct.evaluation.criterion import estimate
-from unibct.evaluation.metrics.verification import strict_threshold
-from unibct.evaluation.score_map import ScoreMap, fit_score_map
+from unibct.evaluation.metrics.verification import strict_thresholds
+from unibct.evaluation.score_map import ScoreMap, fit_score_maps
+from unibct.evaluation.score_ranks import ClassParts, ScoreRanks
+from unibct.evaluation.score_table import Groups
 from unibct.evaluation.search_test import ScoredPairs, SearchTest
 
 FARS = (1e-2, 1e-3, 1e-4)
@@ -95,32 +96,49 @@ def at_old_thresholds(
             five parts, and the queries of each part are mapped by what the other parts gave.
         seed: chooses the parts.
     """
-    mapped = _mapped_pairs(old_self, cross, score_map, seed)
-    rows: list[AtOldThreshold] = []
-    for far in FARS:
-        threshold = strict_threshold(old_self.impostor, far)
-        new_threshold = strict_threshold(cross.impostor, far)
-        rows.append(
-            AtOldThreshold(
-                far,
-                threshold,
-                _interval(sampled_thresholds(old_self.pairs, draws, far)),
-                new_threshold,
-                _interval(sampled_thresholds(cross.pairs, draws, far)),
-                old=_accepted(old_self.pairs, threshold, draws),
-                cross=_accepted(cross.pairs, threshold, draws),
-                mapped=None if mapped is None else _accepted(mapped, threshold, draws),
-                own_tar=float(np.mean(cross.genuine > new_threshold)),
-            )
+    maps = _maps(old_self, cross, score_map, seed)
+    thresholds = strict_thresholds(old_self.impostor, FARS)
+    new_thresholds = strict_thresholds(cross.impostor, FARS)
+    asked = [thresholds[far] for far in FARS]
+    olds = _accepted(old_self.pairs, asked, draws)
+    crosses = _accepted(cross.pairs, asked, draws, maps)
+    return tuple(
+        AtOldThreshold(
+            far,
+            thresholds[far],
+            _interval(sampled_thresholds(old_self.pairs, draws, far)),
+            new_thresholds[far],
+            _interval(sampled_thresholds(cross.pairs, draws, far)),
+            old=olds[row],
+            cross=crosses[row],
+            mapped=None if maps is None else crosses[len(FARS) + row],
+            own_tar=float(np.mean(cross.genuine > new_thresholds[far])),
         )
-    return tuple(rows)
+        for row, far in enumerate(FARS)
+    )
 
 
-def _accepted(pairs: ScoredPairs, threshold: float, draws: Ints) -> Accepted:
-    passed = pairs.impostor > threshold
-    samples = sampled_mean(passed.astype(np.float64), pairs.impostor_classes, draws)
-    tar = float(np.mean(pairs.genuine > threshold))
-    return Accepted(tar, float(np.mean(passed)), _interval(samples))
+def _accepted(
+    pairs: ScoredPairs, thresholds: list[float], draws: Ints, maps: "_ClassMaps | None" = None
+) -> list[Accepted]:
+    """Return what each threshold accepts; then, if there are maps, the same of mapped scores."""
+    classes = int(draws.shape[1])
+    genuine = [pairs.genuine > threshold for threshold in thresholds]
+    limits = [np.full(classes, threshold) for threshold in thresholds]
+    if maps is not None:
+        mapped = maps.mapped(pairs.genuine, pairs.genuine_classes)
+        genuine += [mapped > threshold for threshold in thresholds]
+        limits += [maps.limits(threshold, pairs.genuine.dtype) for threshold in thresholds]
+    passed = pairs.impostor.counts_above(np.stack(limits))
+    impostors = pairs.impostor.class_counts(classes)
+    return [
+        Accepted(
+            float(np.mean(is_accepted)),
+            int(counts.sum()) / len(pairs.impostor),
+            _interval(sampled_share(counts, impostors, draws)),
+        )
+        for is_accepted, counts in zip(genuine, passed, strict=True)
+    ]
 
 
 def _interval(samples: Floats) -> tuple[float, float]:
@@ -131,41 +149,51 @@ def _interval(samples: Floats) -> tuple[float, float]:
     return over_classes.low, over_classes.high
 
 
-def _mapped_pairs(
+@dataclass(frozen=True)
+class _ClassMaps:
+    """A score map for the queries of each class.
+
+    Attributes:
+        maps: the different ones.
+        of_class: (classes,) which of them a class has.
+    """
+
+    maps: list[ScoreMap]
+    of_class: Ints
+
+    def mapped(self, scores: Floats, classes: Groups) -> Floats:
+        """Return scores of queries of some classes on the old scale."""
+        values = np.empty(len(scores))
+        for number, score_map in enumerate(self.maps):
+            chosen = self.of_class[classes] == number
+            values[chosen] = score_map(scores[chosen])
+        return values
+
+    def limits(self, threshold: float, dtype: Any) -> Floats:
+        """Return (classes,): the highest score of each that is not mapped above a threshold."""
+        limits = [score_map.highest_up_to(threshold, dtype) for score_map in self.maps]
+        return np.array(limits)[self.of_class]
+
+
+def _maps(
     old_self: SearchTest, cross: SearchTest, score_map: ScoreMap | None, seed: int
-) -> ScoredPairs | None:
-    """Return the cross test's pairs with their scores on the old scale.
+) -> _ClassMaps | None:
+    """Return the map of each class, which was fitted on other classes.
 
     None if there are too few pairs to fit a map.
     """
-    pairs = cross.pairs
     if score_map is not None:
-        return replace(pairs, genuine=score_map(pairs.genuine), impostor=score_map(pairs.impostor))
-    genuine, impostor = (np.empty(len(s)) for s in (pairs.genuine, pairs.impostor))
+        return _ClassMaps([score_map], np.zeros(cross.classes, dtype=np.int64))
     fold_of = np.random.default_rng([seed, 4]).permutation(cross.classes) % _FOLDS
-    for fold in range(_FOLDS):
-        others = fold_of != fold
-        try:
-            fitted = fit_score_map(_impostors(cross, others), _impostors(old_self, others))
-        except UserError:  # too few pairs, or all of them score the same
-            return None
-        for scores, mapped, classes in (
-            (pairs.genuine, genuine, pairs.genuine_classes),
-            (pairs.impostor, impostor, pairs.impostor_classes),
-        ):
-            tested = ~others[classes]
-            mapped[tested] = fitted(scores[tested])
-    return replace(pairs, genuine=genuine, impostor=impostor)
-
-
-def _impostors(test: SearchTest, chosen: NDArray[np.bool_]) -> Floats:
-    """Return the impostor scores within the chosen classes.
-
-    Where the scores of all pairs are not kept, only the query's class is known.
-    """
-    if test.scores is None:
-        return test.impostor[chosen[test.pairs.impostor_classes]]
-    rows = chosen[test.query_classes]
-    scores = test.scores[rows][:, chosen]
-    columns = np.flatnonzero(chosen)
-    return scores[test.query_classes[rows][:, None] != columns[None, :]]
+    members = ~np.eye(_FOLDS, dtype=bool)
+    # Where the entries are no templates, only the query's class is known.
+    impostors = [
+        ScoreRanks(
+            test.impostor.table, ClassParts(fold_of, members, both_sides=test.scores is not None)
+        )
+        for test in (cross, old_self)
+    ]
+    try:
+        return _ClassMaps(fit_score_maps(*impostors), fold_of)
+    except UserError:  # too few pairs, or all of them score the same
+        return None

@@ -13,8 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unibct.arrays import Floats
+from unibct.arrays import Floats, Ints
 from unibct.errors import UserError
+from unibct.evaluation.impostors import Impostors, listed_impostors
+from unibct.evaluation.score_ranks import ScoreRanks, quantiles
 
 _KNOTS = 64
 _FEWEST_SCORES = 100
@@ -48,6 +50,21 @@ class ScoreMap:
         above = np.maximum(values - self.cross[-1], 0)
         return np.interp(values, self.cross, self.old) + below + above
 
+    def highest_up_to(self, limit: float, dtype: Any) -> float:
+        """Return the highest score of a floating point type that is not mapped above ``limit``."""
+        low = high = np.interp(limit, self.old, self.cross) + np.clip(limit - self.old[0], None, 0)
+        low = high = np.asarray(low + np.clip(limit - self.old[-1], 0, None), dtype=dtype)
+        if not np.isfinite(limit):
+            return float(limit)
+        step = np.asarray(1e-6, dtype=dtype)
+        while self(low) > limit:
+            low, step = low - step, 2 * step
+        while self(high) <= limit:
+            high, step = high + step, 2 * step
+        while low < (middle := low + (high - low) / 2) < high:
+            low, high = (middle, high) if self(middle) <= limit else (low, middle)
+        return float(low)
+
     def as_json(self) -> dict[str, list[float]]:
         """Return plain values for a file."""
         return {"cross": self.cross.tolist(), "old": self.old.tolist()}
@@ -61,28 +78,42 @@ class ScoreMap:
             raise UserError(f"this is no score map: {error}") from error
 
 
-def fit_score_map(cross_impostor: Floats, old_impostor: Floats) -> ScoreMap:
+def fit_score_map(cross_impostor: Floats | Impostors, old_impostor: Floats | Impostors) -> ScoreMap:
     """Fit the map on impostor scores of the cross test and of the old self test.
 
     Args:
         cross_impostor: scores of new queries with old templates of other classes.
         old_impostor: scores of old queries with the same templates.
     """
-    fewest = min(len(cross_impostor), len(old_impostor))
-    if fewest < _FEWEST_SCORES:
-        raise UserError(
-            f"{fewest} impostor scores are too few for a score map; give at least {_FEWEST_SCORES}"
-        )
-    rarest = _RAREST_COUNT / fewest
-    # Rates are spaced evenly on a logarithmic scale: thresholds are set at small ones.
-    rates = np.concatenate([[1.0], np.geomspace(0.75, rarest, _KNOTS)])
-    cross, old = (
-        np.quantile(np.asarray(scores, dtype=np.float64), 1 - rates)
+    tables = [
+        (scores if isinstance(scores, Impostors) else listed_impostors(scores)).table
         for scores in (cross_impostor, old_impostor)
-    )
-    rises = np.ones(len(rates), dtype=bool)
+    ]
+    return fit_score_maps(*(ScoreRanks(table) for table in tables))[0]
+
+
+def fit_score_maps(cross_impostor: ScoreRanks, old_impostor: ScoreRanks) -> list[ScoreMap]:
+    """Fit a map for each part of the classes, see ``fit_score_map``."""
+    rates: list[Floats] = []
+    sizes: Ints = np.minimum(cross_impostor.sizes, old_impostor.sizes)
+    for fewest in (int(size) for size in sizes):
+        if fewest < _FEWEST_SCORES:
+            raise UserError(
+                f"{fewest} impostor scores are too few for a score map; "
+                f"give at least {_FEWEST_SCORES}"
+            )
+        # Rates are spaced evenly on a logarithmic scale: thresholds are set at small ones.
+        rarest = float(_RAREST_COUNT / fewest)
+        rates.append(1 - np.append(1.0, np.geomspace(0.75, rarest, _KNOTS)))
+    knots = (quantiles(ranks, rates) for ranks in (cross_impostor, old_impostor))
+    return [_through(cross, old) for cross, old in zip(*knots, strict=True)]
+
+
+def _through(cross: NDArray[np.float64], old: NDArray[np.float64]) -> ScoreMap:
+    """Return the map through those knots that rise on both sides."""
+    rises = np.ones(len(cross), dtype=bool)
     last = 0
-    for knot in range(1, len(rates)):
+    for knot in range(1, len(cross)):
         rises[knot] = cross[knot] > cross[last] and old[knot] > old[last]
         last = knot if rises[knot] else last
     return ScoreMap(cross[rises], old[rises])

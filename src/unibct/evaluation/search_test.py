@@ -2,20 +2,25 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unibct.arrays import Floats, Ints, checked_embeddings, normalized, require_same_dim
 from unibct.errors import UserError
 from unibct.evaluation.gallery_split import GalleryMode, GallerySplit
-from unibct.evaluation.metrics.identification import mate_ranks
+from unibct.evaluation.impostors import Impostors, listed_impostors
 from unibct.evaluation.metrics.open_set import OpenSearch
 from unibct.evaluation.metrics.verification import Roc, ThresholdRule, roc_curve, tar_at_far
+from unibct.evaluation.score_table import (
+    Groups,
+    NormalizedRows,
+    ProductScores,
+    ScoreBlock,
+    Scores,
+    ScoreTable,
+)
 from unibct.evaluation.templates import class_templates
-
-Groups: TypeAlias = NDArray[np.integer[Any]]
 
 TOP_KS = (1, 5)
 _CLASSES_FOR_OPEN_SET = 8  # half of them must be enough to refuse a stranger
@@ -27,15 +32,13 @@ class ScoredPairs:
 
     Attributes:
         genuine: scores of pairs of the same class.
-        impostor: scores of pairs of different classes.
+        impostor: the pairs of different classes; not all of their scores are in memory.
         genuine_classes: (genuine,) the query's class, 0…C-1.
-        impostor_classes: (impostor,) the query's class.
     """
 
     genuine: Floats
-    impostor: Floats
+    impostor: Impostors
     genuine_classes: Groups
-    impostor_classes: Groups
 
     def tars(self, fars: Iterable[float], *, rule: ThresholdRule = "strict") -> dict[float, float]:
         """Return the TAR at each FAR."""
@@ -46,17 +49,24 @@ class ScoredPairs:
         return roc_curve(self.genuine, self.impostor)
 
 
+def listed_pairs(
+    genuine: Floats, impostor: Floats, genuine_classes: Groups, impostor_classes: Groups
+) -> ScoredPairs:
+    """Return the pairs of a list, whose scores are all in memory."""
+    return ScoredPairs(genuine, listed_impostors(impostor, impostor_classes), genuine_classes)
+
+
 class ImageSearch(NamedTuple):
     """An image-level gallery: its rows are images, not pooled templates.
 
     Attributes:
-        query: (queries, dim) normalised.
+        query: (queries, dim) normalised where they are read.
         query_labels: (queries,) the class of each query.
         gallery: (images, dim) normalised; no query is among them.
         gallery_labels: (images,) with at least one mate for each query.
     """
 
-    query: Floats
+    query: NormalizedRows
     query_labels: Ints
     gallery: Floats
     gallery_labels: Ints
@@ -78,7 +88,8 @@ class SearchTest:
         ks: the k of top-k that are worth reporting.
         open_searches: the open-set search in each gallery, by the gallery's name.
         images: the search among single images, if there is one.
-        scores: (queries, templates) all scores, if they are kept.
+        scores: (queries, templates) made where they are read; None if the gallery's entries are
+            no templates.
         per_query: values that metrics have computed for each query, for the intervals.
     """
 
@@ -90,7 +101,7 @@ class SearchTest:
     ks: tuple[int, ...] = TOP_KS
     open_searches: Mapping[str, OpenSearch] = field(default_factory=dict[str, OpenSearch])
     images: ImageSearch | None = None
-    scores: Floats | None = None
+    scores: Scores | None = None
     per_query: dict[str, Floats] = field(default_factory=dict[str, Floats], repr=False)
 
     @property
@@ -99,8 +110,8 @@ class SearchTest:
         return self.pairs.genuine
 
     @property
-    def impostor(self) -> Floats:
-        """Scores of pairs of different classes."""
+    def impostor(self) -> Impostors:
+        """The pairs of different classes."""
         return self.pairs.impostor
 
     def tar(self, far: float, *, rule: ThresholdRule = "strict") -> float:
@@ -138,26 +149,25 @@ def search_test(
                 f"the {side} model has {len(rows)} embeddings for {len(split.labels)} images"
             )
     enrolled = gallery[split.gallery]
-    queries = normalized(query[split.query]).astype(np.float32)
     images = ImageSearch(
-        queries,
+        NormalizedRows(query, split.query),
         split.query_labels,
-        normalized(enrolled).astype(np.float32),
+        normalized(enrolled).astype(np.float32, copy=False),
         split.gallery_labels,
     )
     if mode == "images":
-        scores = queries @ images.gallery.T
+        scores = ProductScores(images.query, images.gallery)
         test = scored_test(scores, split.query_labels, split.gallery_labels)
     else:
-        scores = queries @ class_templates(enrolled, split.gallery_labels).T
-        test = scored_test(scores, split.query_labels)
+        templates = class_templates(enrolled, split.gallery_labels)
+        test = scored_test(ProductScores(images.query, templates), split.query_labels)
     return replace(test, images=images)
 
 
 def scored_test(
-    scores: Floats, query_labels: Ints, gallery_labels: Ints | None = None
+    scores: Scores, query_labels: Ints, gallery_labels: Ints | None = None
 ) -> SearchTest:
-    """Take the scores of all queries against all entries of the gallery apart.
+    """Go once through the scores of all queries against all entries of the gallery.
 
     Args:
         scores: (queries, entries).
@@ -169,38 +179,72 @@ def scored_test(
     if gallery_labels is not None:
         entry_labels = gallery_labels
     classes, entries = int(entry_labels.max()) + 1, len(entry_labels)
-    mates = query_labels[:, None] == entry_labels[None, :]
-    pair_classes = np.broadcast_to(query_labels.astype(np.int32)[:, None], mates.shape)
+    table = ScoreTable(scores, query_labels, entry_labels)
+    highest = Impostors.highest_of(int(table.impostor_counts().sum()))
+    found: list[_Found] = []
+    for block in table.blocks():
+        highest.add(block.others, block.classes)
+        found.append(_look_through(block, entry_labels))
+    mates, mate_classes, best, ranks = (
+        np.concatenate(part) for part in list(zip(*found, strict=True))[:4]
+    )
+    best_others = np.concatenate([part.best_others for part in found], axis=1)
     return SearchTest(
-        ScoredPairs(scores[mates], scores[~mates], pair_classes[mates], pair_classes[~mates]),
-        ranks=mate_ranks(scores, query_labels, entry_labels),
+        ScoredPairs(mates, Impostors(table, highest), mate_classes),
+        ranks=ranks,
         query_classes=query_labels,
         classes=classes,
         templates=entries,
         ks=tuple(k for k in TOP_KS if k < entries),  # among k entries all are found
-        open_searches=_open_searches(scores, query_labels, entry_labels),
+        open_searches=_open_searches(best, best_others, query_labels, classes),
         scores=scores if gallery_labels is None else None,
     )
 
 
-def _open_searches(scores: Floats, query_labels: Ints, entry_labels: Ints) -> dict[str, OpenSearch]:
+class _Found(NamedTuple):
+    """What a block of scores leaves behind.
+
+    Attributes:
+        mates: the scores of all mates.
+        mate_classes: the query's class of each.
+        best_mate: (queries,).
+        ranks: (queries,).
+        best_others: (2, queries) the best score of another class, among the classes with even and
+            with odd numbers.
+    """
+
+    mates: Floats
+    mate_classes: Groups
+    best_mate: Floats
+    ranks: Ints
+    best_others: Floats
+
+
+def _look_through(block: ScoreBlock, entry_labels: Ints) -> _Found:
+    queries = len(block.others)
+    best_mate = np.full(queries, -np.inf, dtype=block.others.dtype)
+    np.maximum.at(best_mate, block.mate_rows, block.mates)
+    ranks = np.count_nonzero(block.others >= best_mate[:, None], axis=1)
+    halves = [block.others[:, entry_labels % 2 == number] for number in range(2)]
+    best_others = np.stack([half.max(axis=1, initial=-np.inf) for half in halves])
+    mate_classes = block.classes[block.mate_rows].astype(np.int32)
+    return _Found(block.mates, mate_classes, best_mate, ranks, best_others)
+
+
+def _open_searches(
+    best_mate: Floats, best_others: Floats, query_labels: Ints, classes: int
+) -> dict[str, OpenSearch]:
     """Search two galleries with half of the classes each, as IJB does.
 
     Every query has a mate in one of them and none in the other.
     """
     searches: dict[str, OpenSearch] = {}
-    classes = int(entry_labels.max()) + 1
     if classes < _CLASSES_FOR_OPEN_SET:
         return searches
-    for number in range(2):
-        columns = entry_labels % 2 == number
-        part, labels = scores[:, columns], entry_labels[columns]
-        mates = query_labels[:, None] == labels[None, :]
-        mate = np.where(mates, part, -np.inf).max(axis=1)
-        other = np.where(mates, -np.inf, part).max(axis=1)
-        has_mate = mates.any(axis=1)
+    for number, other in enumerate(best_others):
+        has_mate = query_labels % 2 == number
         searches[f"half {number + 1}"] = OpenSearch(
-            mate[has_mate],
+            best_mate[has_mate],
             other[has_mate],
             other[~has_mate],
             query_labels[has_mate],

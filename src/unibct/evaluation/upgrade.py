@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from unibct.arrays import Floats, checked_embeddings
+from unibct.arrays import Floats
 from unibct.embeddings.strength import Strength
 from unibct.evaluation.backfill_curve import BackfillCurve, backfill_curve, row_orders
 from unibct.evaluation.bootstrap import REPEATS, class_draws
@@ -45,6 +45,7 @@ from unibct.evaluation.resolution import (
 )
 from unibct.evaluation.score_map import ScoreMap
 from unibct.evaluation.search_test import SearchTest, search_test
+from unibct.evaluation.seen_classes import SeenClasses, models_under_test
 from unibct.progress import Progress
 
 
@@ -55,12 +56,14 @@ class Evaluation:
     Attributes:
         values: test -> metric -> value, as tables show them.
         compared: M(cross) − M(old self) of each metric that has an interval.
-        note: what a reader must know about the numbers, if anything.
+        seen: how many test classes a model was trained on.
+        note: what a reader must know about the numbers.
         old_model: recall@1 of the old model and of raw pixels; None if it is not known.
     """
 
     values: dict[str, dict[str, float]]
     compared: tuple[Criterion, ...]
+    seen: SeenClasses
     note: str | None = None
     old_model: Strength | None = None
 
@@ -85,6 +88,7 @@ class Evaluation:
         return {
             "verdict": self.verdict,
             "note": self.note,
+            "seen_classes": self.seen.count,
             "old_model": None if self.old_model is None else self.old_model.as_json(),
             "criteria": [criterion.as_json() for criterion in self.criteria],
             "further_metrics": [c.as_json() for c in self.compared if not c.decides],
@@ -182,7 +186,7 @@ class UpgradeEvaluation(SearchEvaluation):
         return super().as_json() | {
             "tests": {
                 name: self.values[name]
-                | {"tar_at_far": {f"{far:g}": test.tar(far, rule=self.rule) for far in fars}}
+                | {"tar_at_far": _by_rate(test.pairs.tars(fars, rule=self.rule))}
                 for name, test in self.tests.items()
             },
             "backfill_curve": {n: curve.as_json() for n, curve in self.backfill_curves.items()},
@@ -192,12 +196,17 @@ class UpgradeEvaluation(SearchEvaluation):
         }
 
 
+def _by_rate(tars: dict[float, float]) -> dict[str, float]:
+    return {f"{far:g}": tar for far, tar in tars.items()}
+
+
 def evaluate_upgrade(
     old: Any,
     new: Any,
-    labels: Any,
+    labels: Any = None,
     *,
     free: Any = None,
+    seen_classes: bool = False,
     images: Any = None,
     far: float | None = None,
     rule: ThresholdRule = "strict",
@@ -212,30 +221,28 @@ def evaluate_upgrade(
     """Test old and new queries in old and new galleries of the same images, with a verdict.
 
     Args:
-        old: (images, dim) the old model's embeddings.
-        new: (images, dim) the new model's embeddings.
-        labels: (images,) integers 0…C-1.
+        old: (images, dim) the old model's: an array, or ``Embeddings`` with its training classes.
+        new: the new model's, likewise.
+        labels: (images,) integers 0…C-1; by default those of ``old`` or ``new``.
         free: (images, dim′) embeddings of a new model that was trained without compatibility: its
-            self test is the upper bound, and its queries in the old gallery show what
-            compatibility is for.
+            self test is the upper bound, its queries in the old gallery show what training is for.
         images: an ``ImageSet`` or uint8 pixels: then the old model is compared with raw pixels.
+        seen_classes: go on even if a model was trained on most of the test classes.
         far: false accept rate of the headline TAR; by default the smallest of 1e-4, 1e-3, … that
             the number of classes can measure.
-        rule: how the thresholds of the reported TARs are set, see ``tar_at_far``; the criterion
-            always uses the strict rule.
+        rule: of the reported TARs' thresholds, see ``tar_at_far``; the criterion's is strict.
         seed: chooses the gallery's images and the bootstrap samples.
         repeats: bootstrap samples.
         split: which images are in the gallery; by default a quarter of each class's images.
         mode: the gallery's entries are ``templates``, one for each class, or ``images``.
-        score_map: puts cross-test scores on the old scale; by default one is fitted on other
-            classes than those it is tested on.
+        score_map: puts cross-test scores on the old scale; by default fitted on other classes.
         backfill_curves: also measure the gallery while it is being embedded again.
         progress: reports progress of the curves.
     """
-    models = {"old": checked_embeddings(old, "old"), "new": checked_embeddings(new, "new")}
-    if free is not None:
-        models["free"] = checked_embeddings(free, "free")
-    split = split_gallery(labels, seed=seed) if split is None else split
+    given = {"old": old, "new": new} | ({} if free is None else {"free": free})
+    tested = models_under_test(given, labels, seen_classes=seen_classes)
+    models = tested.vectors
+    split = split_gallery(tested.labels, seed=seed) if split is None else split
     tests = _direction_tests(models, split, mode)
     used_far = headline_far(split.classes, far)
     values = {n: measured_metrics(test, [used_far], rule=rule) for n, test in tests.items()}
@@ -243,8 +250,9 @@ def evaluate_upgrade(
     curves = _curves(models, split, used_far, mode, old_self, seed, progress)
     return UpgradeEvaluation(
         values=values,
-        note=joined_notes(far_note(used_far, far, split.classes), rule=rule),
-        old_model=old_model_strength(models["old"], labels, images, seed=seed),
+        seen=tested.seen,
+        note=joined_notes(far_note(used_far, far, split.classes), tested.seen.note, rule=rule),
+        old_model=old_model_strength(models["old"], split.labels, images, seed=seed),
         tests=tests,
         far=used_far,
         split=split,

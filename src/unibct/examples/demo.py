@@ -148,15 +148,15 @@ def run_demo(
     new = train_role("new", plan.new_images, plan.new_recipe, old, plan.method)
     free = train_role("free", plan.new_images, plan.new_recipe.updated(warm_start=False))
     models = {"old": old, "new": new, "free": free}
-    vectors = {
-        role: embed_images(model, plan.test_images, progress=progress).vectors
+    embeddings = {
+        role: embed_images(model, plan.test_images, progress=progress)
         for role, model in models.items()
     }
     evaluation = evaluate_upgrade(
-        vectors["old"],
-        vectors["new"],
+        embeddings["old"],
+        embeddings["new"],
         plan.test_images.labels,
-        free=vectors["free"],
+        free=embeddings["free"],
         images=plan.test_images,
         backfill_curves=True,
         progress=progress,

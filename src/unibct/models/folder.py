@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from unibct.arrays import to_numpy
+from unibct.data.training_classes import NO_CLASSES, TrainingClasses
 from unibct.errors import UserError
 from unibct.files import atomic_file, read_json, write_json
 from unibct.maps.adapter import Adapter
@@ -73,6 +74,7 @@ def save_model(model: Model, folder: str | Path) -> None:
             "classes": list(model.class_names),
         }
         | ({} if model.class_source is None else {"class_source": model.class_source})
+        | _described_further_classes(model)
         | ({} if config is None else {"architecture_config": dict(config)}),
     )
 
@@ -141,8 +143,29 @@ def _read_model(folder: Path, description: Any, with_classifier: bool) -> Model:
         old_fingerprint=description["old_model"],
         adapter=adapter,
         class_source=description.get("class_source"),
+        further_classes=_further_classes(description.get("further_classes")),
         architecture_config=config,
     )
+
+
+def _described_further_classes(model: Model) -> dict[str, Any]:
+    further = model.further_classes
+    if further == NO_CLASSES:
+        return {}
+    return {
+        "further_classes": {
+            "digests": sorted(further.digests),
+            "sources": list(further.sources),
+            "complete": further.complete,
+        }
+    }
+
+
+def _further_classes(content: Any) -> TrainingClasses:
+    if content is None:
+        return NO_CLASSES
+    digests, sources = frozenset(content["digests"]), frozenset(content["sources"])
+    return TrainingClasses(digests, sources, bool(content["complete"]))
 
 
 def _require_matching_files(

@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from unibct.arrays import is_array, same_kind, to_numpy
 from unibct.data.augmentation import mirrored
 from unibct.data.decoding import Pixels, UnreadableImageError, decode, fit, pillow_pixels
-from unibct.data.image_set import class_identities
+from unibct.data.image_set import ImageSet, class_identities
+from unibct.data.training_classes import NO_CLASSES, TrainingClasses, training_classes
 from unibct.errors import UserError
 from unibct.maps.adapter import Adapter
 from unibct.models.input import InputSpec, to_input
@@ -42,6 +43,8 @@ class Model:
         adapter: maps the network's output into the old model's space, for a model that was not
             trained to be compatible.
         class_source: of the training set, see ``ImageSet``.
+        further_classes: what it has learnt from besides ``class_names``: the classes that its map
+            was fitted on, or those of the model whose weights it started from.
         architecture_config: what another library needs to build the network, see ``Architecture``.
     """
 
@@ -55,7 +58,13 @@ class Model:
     old_fingerprint: str | None = None
     adapter: Adapter | None = None
     class_source: str | None = None
+    further_classes: TrainingClasses = NO_CLASSES
     architecture_config: Mapping[str, Any] | None = None
+
+    @property
+    def training_classes(self) -> TrainingClasses:
+        """All classes that it has learnt from."""
+        return training_classes(self.class_names, self.class_source) | self.further_classes
 
     @property
     def class_identities(self) -> tuple[str, ...]:
@@ -150,8 +159,17 @@ class Model:
         self.network.to(device)
         return self
 
-    def adapted(self, adapter: Adapter, old: "Model") -> "Model":
-        """Return a model with the same network and a map into the old model's space."""
+    def adapted(self, adapter: Adapter, old: "Model", fitted_on: ImageSet | None = None) -> "Model":
+        """Return a model with the same network and a map into the old model's space.
+
+        Args:
+            adapter: the map.
+            old: the old model.
+            fitted_on: the images that the map was fitted on.
+        """
+        further = self.further_classes
+        if fitted_on is not None:
+            further |= training_classes(fitted_on.class_names, fitted_on.class_source)
         return replace(
             self,
             adapter=adapter,
@@ -159,6 +177,7 @@ class Model:
             class_weights=None,
             training=self.training | {"adapter": adapter.kind},
             old_fingerprint=old.fingerprint,
+            further_classes=further,
         )
 
 

@@ -7,7 +7,7 @@ runs, so that the step never waits for the host.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from unibct.data.decoding import Pixels
 from unibct.distributed.class_shards import sampled_classes
 from unibct.distributed.device import pinned
 from unibct.methods.base import OldKnowledge
+from unibct.training.augment import augmented
 from unibct.training.context import RunContext
 from unibct.training.loaded_batch import LoadedBatch, copied_ahead
 from unibct.training.state import TrainingState
@@ -91,13 +92,15 @@ def _loading_jobs(
             colour=recipe.colour,
             low_resolution=recipe.low_resolution,
         ).part(own_part)
+        augment_seed = None if recipe.augment is None else int(cast(int, rng.integers(2**63)))
         load = partial(
             _load,
             context=context,
             old=old,
             place=(draws.epoch, step),
             whole_batch=whole_batch,
-            changes=changes,
+            change=partial(_changed, context, changes, own_part, augment_seed),
+            flipped=changes.flipped,
             rng_state=dict(rng.bit_generator.state),
         )
         yield whole_batch[own_part], load
@@ -110,7 +113,8 @@ def _load(
     old: OldKnowledge | None,
     place: tuple[int, int],
     whole_batch: NDArray[np.int64],
-    changes: Changes,
+    change: Callable[[Pixels], Pixels],
+    flipped: NDArray[np.bool_] | None,
     rng_state: dict[str, Any],
 ) -> LoadedBatch:
     """Put together everything that a step needs, in a thread of the loader.
@@ -121,22 +125,35 @@ def _load(
         old: where to look up old embeddings.
         place: epoch and step.
         whole_batch: (batch,) the rows of all ranks' images.
-        changes: of this rank's images.
+        change: changes this rank's images at random.
+        flipped: which of them it mirrors. None means that flips are off.
         rng_state: the state of ``changes_rng`` after this batch.
     """
     rows = whole_batch[context.ranks.batch_slice(len(whole_batch))]
-    old_vectors = None if old is None else old.read_ahead(rows, changes.flipped)
+    old_vectors = None if old is None else old.read_ahead(rows, flipped)
     batch = LoadedBatch(
-        pixels=torch.from_numpy(np.ascontiguousarray(changed(pixels, changes))),
+        pixels=torch.from_numpy(np.ascontiguousarray(change(pixels))),
         rows=torch.from_numpy(rows),
         labels=torch.from_numpy(context.pixels.images.labels[rows]),
-        flipped=None if changes.flipped is None else torch.from_numpy(changes.flipped),
+        flipped=None if flipped is None else torch.from_numpy(flipped),
         old=None if old_vectors is None else torch.from_numpy(old_vectors),
         sampled=_sampled(context, place, whole_batch),
         whole_batch=whole_batch,
         rng_state=rng_state,
     )
     return batch.map(lambda tensor: pinned(tensor, context.device))
+
+
+def _changed(
+    context: RunContext, changes: Changes, part: slice, augment_seed: int | None, pixels: Pixels
+) -> Pixels:
+    """Change a rank's part of a batch, first by our changes, then by the user's function."""
+    pixels = changed(pixels, changes)
+    if augment_seed is None or context.recipe.augment is None:
+        return pixels
+    return augmented(
+        context.recipe.augment, pixels, np.random.default_rng([augment_seed, part.start])
+    )
 
 
 def _sampled(

@@ -7,6 +7,7 @@ from unibct.training.batches import EpochDraws, draw_epoch, remaining_batches
 from unibct.training.best_state import keep_best
 from unibct.training.context import RunContext
 from unibct.training.divergence import require_finite
+from unibct.training.frozen_layers import train_mode
 from unibct.training.metrics import EpochMetrics
 from unibct.training.options import TrainOptions
 from unibct.training.shared_warmup import save_shared_warmup
@@ -77,7 +78,7 @@ class TrainingLoop:
         compatible = state.epoch >= context.run.method_start
         metrics = EpochMetrics(
             epoch=state.epoch,
-            lr=state.optimizer.param_groups[0]["lr"],
+            lr=state.optimizer.param_groups[-1]["lr"],
             eta=context.recipe.eta if compatible else 0.0,
             loss_cls=loss_cls,
             loss_comp=loss_comp,
@@ -97,7 +98,7 @@ class TrainingLoop:
     def take_steps(self, draws: EpochDraws, advance: Advance, stop: StopRequest) -> None:
         """Take the steps that are left of the current epoch."""
         context, state, every = self.context, self.state, self.options.checkpoint_every
-        state.network.train()
+        train_mode(state.network, context.recipe.freeze)
         uses_method = state.epoch >= context.run.method_start
         old = state.method.old_of_images if uses_method else None
         workers = self.options.workers
@@ -110,10 +111,12 @@ class TrainingLoop:
             advance(len(batch.whole_batch))
             if state.step == context.steps_per_epoch:
                 break  # the checkpoint at the end of the epoch follows
+            if state.step % context.recipe.accumulate:
+                continue  # half of an update is no state to keep
             if self._should_stop(stop):
                 save_state(context, state, context.out)
                 raise KeyboardInterrupt
-            if every and state.step % every == 0:
+            if every and state.step % every < context.recipe.accumulate:
                 save_state(context, state, context.out)
 
     def _should_stop(self, stop: StopRequest) -> bool:

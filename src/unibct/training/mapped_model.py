@@ -42,4 +42,4 @@ def adapt(
     adapter = fit_adapter(
         kind, new_embeddings.vectors, old_embeddings.vectors, new_embeddings.labels, seed=seed
     )
-    return new.adapted(adapter, old)
+    return new.adapted(adapter, old, images)

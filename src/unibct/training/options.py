@@ -5,6 +5,7 @@ from pathlib import Path
 
 from unibct.models.model import Model
 from unibct.progress import Progress, Silent
+from unibct.training.tracking import Tracker
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,7 @@ class TrainOptions:
     workers: int | None = None
     checkpoint_every: int | None = None
     tensorboard: Path | None = None
+    tracker: Tracker | None = None
     validation: float | None = None
     label: str = "training"
     progress: Progress = field(default_factory=Silent)

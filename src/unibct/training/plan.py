@@ -13,6 +13,7 @@ from unibct.errors import UserError
 from unibct.methods.table import DEFAULT_METHOD, NO_METHOD, MethodEntry, find_method
 from unibct.models.architectures.architecture import Architecture
 from unibct.models.model import Model
+from unibct.training.augment import find_augment
 from unibct.training.network import network_digest, recipe_architecture, recipe_input
 from unibct.training.recipe import AFTER_WARMUP, Recipe
 
@@ -111,6 +112,8 @@ def plan_run(
     entry = find_method(name)
     if entry.needs_old_model and old is None:
         raise UserError(f"method {name} needs the old model: give --old MODEL")
+    if recipe.augment is not None:
+        find_augment(recipe.augment)
     architecture = recipe_architecture(recipe)
     recipe_input(recipe, architecture)  # refuses an input that no network can have
     dim = recipe.dim or (old.dim if old is not None else architecture.dim)
@@ -230,7 +233,9 @@ def require_same_run(stored: dict[str, Any], planned: dict[str, Any], out: Path)
         planned: the description of the run that is to continue there.
         out: the run's folder.
     """
-    stored_values, planned_values = _flat(stored), _flat(planned)
+    # A run of an earlier version knew fewer settings; the others had their defaults.
+    defaults = _flat({"recipe": Recipe().model_dump(mode="json")})
+    stored_values, planned_values = defaults | _flat(stored), _flat(planned)
     for key, planned_value in planned_values.items():
         stored_value = stored_values.get(key)
         if stored_value != planned_value:

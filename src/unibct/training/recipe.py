@@ -47,6 +47,13 @@ Means = Annotated[tuple[_Mean, ...], BeforeValidator(_as_tuple), _Channels]
 Deviations = Annotated[tuple[_Deviation, ...], BeforeValidator(_as_tuple), _Channels]
 
 
+def _as_names(value: Any) -> Any:
+    return (value,) if isinstance(value, str) else value
+
+
+Names = Annotated[tuple[str, ...], BeforeValidator(_as_names)]
+
+
 class Recipe(BaseModel):
     """The numbers that a model is trained with. The defaults are the paper's.
 
@@ -70,18 +77,26 @@ class Recipe(BaseModel):
     dim: Annotated[int, Field(ge=1)] | None = None  # None: the old model's, or the network's own
     epochs: Annotated[int, Field(ge=1)] = 35
     batch_size: Annotated[int, Field(ge=2)] = 256
+    optimizer: Literal["sgd", "adamw"] = "sgd"
     lr: Positive = 0.1
-    momentum: Share = 0.9
+    backbone_lr: Positive = 1.0  # factor on the rate of all layers before the head
+    momentum: Share = 0.9  # of adamw: its first beta
     weight_decay: NotNegative = 1e-4
     schedule: Literal["milestones", "cosine"] = "milestones"
     milestones: tuple[Annotated[int, Field(ge=0)], ...] = (20, 26, 32)
     gamma: Annotated[float, Field(gt=0, le=1)] = 0.1
     lr_warmup_epochs: NotNegative = 0.0  # epochs in which the rate rises linearly from 0
+    clip: NotNegative = 0.0  # the largest norm of all gradients together; 0: any
+    accumulate: Annotated[int, Field(ge=1)] = 1  # batches whose gradients make one update
+    average: Share = 0.0  # keep a moving average of the weights, such as 0.999; 0: the last ones
+    freeze: Names = ()  # layers that are not trained: beginnings of their names, such as layer1
+    dropout: Share = 0.0  # share of the head's inputs that a step leaves out
     shift: Annotated[int, Field(ge=0)] = 0  # move each image by up to this many pixels
     flip: bool = False  # mirror half of the images, drawn again in each epoch
     crop: Share = 0.0  # cut off up to this share of an image's area and stretch the rest
     colour: Share = 0.0  # change brightness, contrast and saturation by up to this share
     low_resolution: Share = 0.0  # shrink and enlarge this share of the images
+    augment: str | None = None  # python:MODULE:ATTRIBUTE, a function of the user's own
     scale: Positive = 64.0
     margin: Annotated[float, Field(ge=0, lt=1.6)] = 0.5
     eta: NotNegative = 1.0  # weight of the compatibility loss
@@ -104,6 +119,8 @@ class Recipe(BaseModel):
             values = getattr(self, name)
             if list(values) != sorted(set(values)):
                 raise ValueError(f"{name} must rise, not {list(values)}")
+        if self.sample_rate < 1 and (self.optimizer != "sgd" or self.accumulate > 1):
+            raise ValueError("sample_rate below 1 needs optimizer = sgd and accumulate = 1")
         return self
 
     def learning_rate(self, progress: float) -> float:

@@ -1,14 +1,15 @@
 """One training run from the first check to the finished model."""
 
-from contextlib import ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
 from unibct.data.image_set import ImageSet
 from unibct.data.loader import pixel_memory, read_pixels
+from unibct.data.training_classes import NO_CLASSES
 from unibct.distributed.device import pick_device
 from unibct.distributed.ranks import Ranks, current_ranks
 from unibct.errors import UserError
@@ -48,7 +49,7 @@ from unibct.training.run_folder import (
 from unibct.training.set_aside import SetAside, ValidationSet, set_aside
 from unibct.training.shared_warmup import restore_shared_warmup
 from unibct.training.state import TrainingState, initial_state, restore_state, tensors_under
-from unibct.training.tracking import TensorBoard, require_tensorboard
+from unibct.training.tracking import TensorBoard, Tracker, Trackers, require_tensorboard
 from unibct.training.training_set_embeddings import make_method
 from unibct.training.validation import note_result, note_start, validation_record
 
@@ -172,10 +173,15 @@ def _train(context: RunContext, checkpoint: Checkpoint | None, options: TrainOpt
     else:
         restore_shared_warmup(context, state)
     with ExitStack() as stack:
-        tracker = None
+        trackers: list[Tracker] = [] if options.tracker is None else [options.tracker]
         if options.tensorboard is not None and context.ranks.first:
-            tracker = TensorBoard(options.tensorboard, state.steps_done(context))
-            stack.callback(tracker.close)
+            board = TensorBoard(options.tensorboard, state.steps_done(context))
+            stack.callback(board.close)
+            trackers.append(board)
+        # Networks may draw random numbers; those of the caller stay as they are.
+        devices = [context.device] if context.device.type == "cuda" else []
+        stack.enter_context(cast(AbstractContextManager[None], torch.random.fork_rng(devices)))
+        tracker = Trackers(trackers) if trackers and context.ranks.first else None
         TrainingLoop(context, state, options, tracker).run()
 
 
@@ -215,13 +221,14 @@ def _save_models(context: RunContext, options: TrainOptions) -> None:
     rows = read_checkpoint_values(path)["metrics"]
     best = best_checkpoint(context, rows)
     if best is not None:
-        save_model(finished_model(context, best), context.out / BEST_MODEL)
-    save_model(finished_model(context, path), context.out)
+        save_model(finished_model(context, best, options.old), context.out / BEST_MODEL)
+    save_model(finished_model(context, path, options.old), context.out)
     note_result(context, rows, options.progress)
 
 
-def finished_model(context: RunContext, path: Path) -> Model:
+def finished_model(context: RunContext, path: Path, old: Model | None = None) -> Model:
     """Return the model of a checkpoint, with everything that is known of its training."""
+    starts_from = old if context.recipe.warm_start else None
     run, images = context.run, context.pixels.images
     checkpoint = read_checkpoint(path)
     unreadable = context.pixels.unreadable
@@ -229,14 +236,16 @@ def finished_model(context: RunContext, path: Path) -> Model:
         unreadable += context.validation.pixels.unreadable
     architecture = context.architecture
     network = build_network(architecture, context.input, run.dim)
-    network.load_state_dict(tensors_under("network.", checkpoint.tensors))
+    averaged = bool(context.recipe.average)
+    weights = tensors_under("average." if averaged else "network.", checkpoint.tensors)
+    network.load_state_dict(weights)
     return Model(
         network=network.to(context.device).eval(),
         architecture=architecture.name,
         input=context.input,
         dim=run.dim,
         class_names=images.class_names,
-        class_weights=checkpoint.class_tensors["class_weights"],
+        class_weights=checkpoint.class_tensors["class_average" if averaged else "class_weights"],
         training=context.description
         | {
             "data": images.name,
@@ -246,5 +255,6 @@ def finished_model(context: RunContext, path: Path) -> Model:
         | validation_record(context, checkpoint.state["metrics"]),
         old_fingerprint=run.old_fingerprint,
         class_source=images.class_source,
+        further_classes=NO_CLASSES if starts_from is None else starts_from.training_classes,
         architecture_config=architecture.config,
     )

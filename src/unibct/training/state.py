@@ -14,8 +14,14 @@ from unibct.models.model import Model
 from unibct.training.checkpoints import Checkpoint, save_checkpoint
 from unibct.training.class_weights import initial_class_weights
 from unibct.training.context import RunContext
+from unibct.training.dropout import add_dropout
+from unibct.training.frozen_layers import freeze_layers
 from unibct.training.loss_scale import LossScale
 from unibct.training.metrics import write_metrics
+from unibct.training.optimizer import is_count, kept_tensors, make_optimizer, restore_kept
+from unibct.training.weight_average import WeightAverage
+
+_CLASSES = "class_weights"
 
 
 @dataclass
@@ -29,6 +35,7 @@ class TrainingState:
             because the optimiser holds the momentum.
         optimizer: trains network and method, and the class weights unless they are sampled.
         loss_sums: (2,) this epoch's sums of classification and compatibility loss.
+        average: the moving average of the weights, if the recipe asks for one.
         method: the compatibility method.
         epoch: the current epoch, counted from 0.
         step: steps of this epoch that are done.
@@ -40,8 +47,9 @@ class TrainingState:
     network: nn.Module
     class_weights: nn.Parameter
     class_momentum: Tensor
-    optimizer: torch.optim.SGD
+    optimizer: torch.optim.Optimizer
     loss_sums: Tensor
+    average: WeightAverage | None = None
     method: Method = field(default_factory=Method)
     epoch: int = 0
     step: int = 0
@@ -88,12 +96,10 @@ def initial_state(context: RunContext) -> TrainingState:
     )
     class_weights = nn.Parameter(rows.to(context.device))
     sampled_rows = class_weights if context.samples_classes else class_weights[:0]
-    optimized = trained_parameters(network)
-    if not context.samples_classes:
-        optimized.append(class_weights)
-    optimizer = torch.optim.SGD(
-        optimized, lr=recipe.lr, momentum=recipe.momentum, weight_decay=recipe.weight_decay
-    )
+    freeze_layers(network, recipe.freeze)
+    if recipe.dropout:
+        add_dropout(network, recipe.dropout)
+    optimizer = make_optimizer(recipe, network, None if context.samples_classes else class_weights)
     for tensor in network.state_dict().values():
         ranks.broadcast_from_first(tensor)
     return TrainingState(
@@ -102,6 +108,7 @@ def initial_state(context: RunContext) -> TrainingState:
         class_momentum=torch.zeros_like(sampled_rows, requires_grad=False),
         optimizer=optimizer,
         loss_sums=torch.zeros(2, device=context.device),
+        average=WeightAverage(network, class_weights, recipe.average) if recipe.average else None,
     )
 
 
@@ -111,10 +118,10 @@ def trained_parameters(network: nn.Module) -> list[nn.Parameter]:
 
 
 def current_model(context: RunContext, state: TrainingState) -> Model:
-    """Return the network in training as a model that embeds images."""
+    """Return the network as it is now, or the average of its weights, as a model."""
     architecture = context.architecture
     return Model(
-        state.network,
+        state.network if state.average is None else state.average.network,
         architecture.name,
         context.input,
         context.run.dim,
@@ -164,7 +171,10 @@ def restore_state(
         sums = tensors["sums"]  # (ranks, 2)
         same_ranks = len(sums) == context.ranks.world
         state.loss_sums.copy_(sums[context.ranks.rank] if same_ranks else sums.mean(dim=0))
-    _restore_momentum(context, state, checkpoint)
+    _restore_optimizer(context, state, checkpoint)
+    if state.average is not None:
+        state.average.network.load_state_dict(tensors_under("average.", tensors))
+        state.average.class_weights.copy_(class_tensors["class_average"])
     if with_method:
         method_state = tensors_under("method.", tensors) | tensors_under("method.", class_tensors)
         state.method.load_state({k: v.to(context.device) for k, v in method_state.items()})
@@ -179,18 +189,19 @@ def tensors_under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
 
 
-def _restore_momentum(context: RunContext, state: TrainingState, checkpoint: Checkpoint) -> None:
-    saved = tensors_under("momentum.", checkpoint.tensors)
-    for name, parameter in state.optimized_parameters().items():
-        if name in saved:
-            buffer = torch.empty_like(parameter).copy_(saved[name])
-            state.optimizer.state[parameter]["momentum_buffer"] = buffer
-    class_tensors = checkpoint.class_tensors
+def _restore_optimizer(context: RunContext, state: TrainingState, checkpoint: Checkpoint) -> None:
+    optimizer, class_tensors = state.optimizer, checkpoint.class_tensors
+    restore_kept(optimizer, state.optimized_parameters(), checkpoint.tensors)
     if context.samples_classes:
         state.class_momentum.copy_(class_tensors["class_momentum"])
-    elif "class_momentum" in class_tensors:
-        buffer = class_tensors["class_momentum"].to(context.device)
-        state.optimizer.state[state.class_weights]["momentum_buffer"] = buffer
+        return
+    kept = {k: v for k, v in checkpoint.tensors.items() if is_count(k)}
+    kept |= {
+        f"{name.removeprefix('class_')}.{_CLASSES}": tensor
+        for name, tensor in class_tensors.items()
+        if name.startswith("class_")
+    }
+    restore_kept(optimizer, {_CLASSES: state.class_weights}, kept)
 
 
 def _plain_values(context: RunContext, state: TrainingState) -> dict[str, Any]:
@@ -207,10 +218,10 @@ def _plain_values(context: RunContext, state: TrainingState) -> dict[str, Any]:
 def _tensors(context: RunContext, state: TrainingState) -> dict[str, Tensor]:
     tensors = {f"network.{k}": v for k, v in state.network.state_dict().items()}
     tensors["sums"] = context.ranks.gathered(state.loss_sums[None])
-    for name, parameter in state.optimized_parameters().items():
-        buffer = state.optimizer.state[parameter].get("momentum_buffer")
-        if buffer is not None:  # momentum 0 has none
-            tensors[f"momentum.{name}"] = buffer
+    tensors |= kept_tensors(state.optimizer, state.optimized_parameters())
+    tensors |= {k: v for k, v in _kept_of_classes(state).items() if is_count(k)}
+    if state.average is not None:
+        tensors |= {f"average.{k}": v for k, v in state.average.network.state_dict().items()}
     return tensors | {f"method.{k}": v for k, v in state.method.state().items()}
 
 
@@ -218,8 +229,13 @@ def _class_tensors(context: RunContext, state: TrainingState) -> dict[str, Tenso
     tensors = {"class_weights": state.class_weights.detach()}
     if context.samples_classes:
         tensors["class_momentum"] = state.class_momentum
-    else:
-        buffer = state.optimizer.state.get(state.class_weights, {}).get("momentum_buffer")
-        if buffer is not None:
-            tensors["class_momentum"] = buffer
+    for name, tensor in _kept_of_classes(state).items():
+        if not is_count(name):
+            tensors[f"class_{name.removesuffix(f'.{_CLASSES}')}"] = tensor
+    if state.average is not None:
+        tensors["class_average"] = state.average.class_weights
     return tensors | {f"method.{k}": v for k, v in state.method.class_state().items()}
+
+
+def _kept_of_classes(state: TrainingState) -> dict[str, Tensor]:
+    return kept_tensors(state.optimizer, {_CLASSES: state.class_weights})

@@ -13,8 +13,11 @@ from unibct.distributed.gradients import AveragedGradients
 from unibct.losses.sharded_arcface import sharded_arcface
 from unibct.methods.base import Batch
 from unibct.models.input import normalised
+from unibct.training.clipping import clip_gradients, gradients_of
 from unibct.training.context import RunContext
+from unibct.training.dropout import seed_step
 from unibct.training.loaded_batch import LoadedBatch
+from unibct.training.optimizer import set_rate
 from unibct.training.state import TrainingState
 
 
@@ -44,20 +47,31 @@ class TrainingStep:
         self._forward = cast(nn.Module, torch.compile(network)) if compiled else network
         averaged = [*state.method.parameters(), *state.network_parameters()]
         self._averaged_gradients = AveragedGradients(averaged, context.ranks)
+        # Networks of others may draw random numbers too, in layers that we do not know.
+        others = context.architecture.config is not None
+        self._draws_numbers = context.recipe.dropout > 0 or others
 
     def take(self, loaded: LoadedBatch, method_rng: np.random.Generator) -> StepResult:
         """Train on one batch, and add its losses to the sums of the epoch."""
         context, state = self.context, self.state
         epochs_done = state.epoch + (state.step + 0.5) / context.steps_per_epoch
         lr = context.recipe.learning_rate(epochs_done)
-        for group in state.optimizer.param_groups:
-            group["lr"] = lr
+        set_rate(state.optimizer, lr)
+        if self._draws_numbers:
+            seed_step(context.run.seed, state.epoch, state.step, context.ranks.rank)
         batch = self._embedded(loaded, method_rng, epochs_done / context.recipe.epochs)
         loss, loss_cls = self._losses(batch)
-        state.optimizer.zero_grad()
-        self._descend(loss, batch, lr)
+        self._add_gradients(loss)
+        if self._ends_update:
+            self._update(batch, lr)
         state.loss_sums[0] += loss_cls.detach()
         return StepResult(loss.detach(), loss_cls.detach(), lr)
+
+    @property
+    def _ends_update(self) -> bool:
+        """Whether this batch's gradients are the last of an update."""
+        done = self.state.step + 1
+        return done % self.context.recipe.accumulate == 0 or done == self.context.steps_per_epoch
 
     def _embedded(
         self, loaded: LoadedBatch, method_rng: np.random.Generator, progress: float
@@ -113,16 +127,28 @@ class TrainingStep:
         self.state.loss_sums[1] += loss_comp.detach()
         return loss_cls + recipe.eta * loss_comp, loss_cls
 
-    def _descend(self, loss: Tensor, batch: Batch, lr: float) -> None:
-        """Run the backward pass and update everything that is trained."""
+    def _add_gradients(self, loss: Tensor) -> None:
+        """Run the backward pass; several batches may add up to one update."""
         recipe, state = self.context.recipe, self.state
+        first = state.step - state.step % recipe.accumulate
+        if state.step == first:
+            state.optimizer.zero_grad()
+        batches = min(recipe.accumulate, self.context.steps_per_epoch - first)
+        if batches > 1:
+            loss = loss / batches
+        (loss * state.loss_scale.value if recipe.precision == "float16" else loss).backward()
+        self._averaged_gradients.finish()
+
+    def _update(self, batch: Batch, lr: float) -> None:
+        """Update everything that is trained."""
+        context, recipe, state = self.context, self.context.recipe, self.state
         assert batch.class_weights is not None
         assert batch.part is not None
-        half = recipe.precision == "float16"
-        (loss * state.loss_scale.value if half else loss).backward()
-        self._averaged_gradients.finish()
-        if half and not self._unscale_gradients(batch.class_weights):
+        if recipe.precision == "float16" and not self._unscale_gradients(batch.class_weights):
             return
+        if recipe.clip:
+            shared = [*state.network_parameters(), *state.method.parameters()]
+            clip_gradients(shared, [batch.class_weights], recipe.clip, context.ranks)
         state.optimizer.step()
         # The optimiser would also decay and move the rows of classes that were not sampled.
         if batch.part.sampled is not None and batch.class_weights.grad is not None:
@@ -135,12 +161,14 @@ class TrainingStep:
                 momentum=recipe.momentum,
                 weight_decay=recipe.weight_decay,
             )
+        if state.average is not None:
+            updates = state.steps_done(context) // recipe.accumulate
+            state.average.update(state.network, state.class_weights, updates)
 
     def _unscale_gradients(self, class_weights: Tensor) -> bool:
         """Take the loss scale out of the gradients; return False if any rank's overflowed."""
         state = self.state
         trained = [*state.network_parameters(), class_weights, *state.method.parameters()]
-        gradients = [tensor.grad for tensor in trained if tensor.grad is not None]
-        finite = state.loss_scale.unscale(gradients, self.context.ranks)
+        finite = state.loss_scale.unscale(gradients_of(trained), self.context.ranks)
         state.loss_scale.update(finite)
         return finite

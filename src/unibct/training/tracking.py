@@ -1,5 +1,6 @@
-"""Curves of a training run, to watch in TensorBoard."""
+"""Curves of a training run, to watch in TensorBoard or in any other tracker."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -7,11 +8,23 @@ from unibct.errors import UserError
 
 
 class Tracker(Protocol):
-    """Something that records the points of curves."""
+    """Something that records the points of curves; a run of Weights & Biases is one."""
 
     def log(self, values: dict[str, float], step: int) -> None:
         """Add a point to each named curve."""
         ...
+
+
+class Trackers:
+    """Several trackers that record the same."""
+
+    def __init__(self, trackers: Sequence[Tracker]) -> None:
+        self._trackers = trackers
+
+    def log(self, values: dict[str, float], step: int) -> None:
+        """Add a point to each named curve of every tracker."""
+        for tracker in self._trackers:
+            tracker.log(values, step)
 
 
 def require_tensorboard() -> Any:

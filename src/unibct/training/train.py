@@ -8,6 +8,7 @@ from unibct.progress import Progress, Silent
 from unibct.training.options import TrainOptions
 from unibct.training.recipe import Recipe
 from unibct.training.run import run_training
+from unibct.training.tracking import Tracker
 
 
 def train(
@@ -24,6 +25,7 @@ def train(
     workers: int | None = None,
     checkpoint_every: int | None = None,
     tensorboard: Path | None = None,
+    tracker: Tracker | None = None,
     validation: float | None = None,
     label: str = "training",
     progress: Progress | None = None,
@@ -48,6 +50,7 @@ def train(
         workers: threads that load images ahead; 0 means none.
         checkpoint_every: steps between checkpoints within an epoch; each epoch ends with one.
         tensorboard: a folder for TensorBoard's event files.
+        tracker: anything with ``log(values, step)``; the first process calls it.
         validation: the share of the classes to set aside: the model does not learn them, recall@1
             on them is measured after each epoch, and the best epoch's model is kept in
             ``out/best``. 0 sets none aside. By default 0.1 if that is ten classes or more; a run
@@ -56,9 +59,8 @@ def train(
         progress: reports progress per image.
 
     Returns:
-        The model after the last epoch, in evaluation mode. With several processes only the first
-        one's has class weights.
+        The last epoch's model. With several processes only the first one's has class weights.
     """
     how = (old, method, resume, skip_bad, cache, device, workers, checkpoint_every)
-    options = TrainOptions(*how, tensorboard, validation, label, progress or Silent())
+    options = TrainOptions(*how, tensorboard, tracker, validation, label, progress or Silent())
     return run_training(images, recipe, Path(out), options)

@@ -41,6 +41,8 @@ def test_pair_sets(faces_root, tmp_path, capsys):
         == 0
     )
     assert json.loads(capsys.readouterr().out) == found.as_json()
+    assert found.as_json()["seen_classes"] is None
+    assert "is unknown: a pair set names no classes" in found.as_json()["note"]
     models = ("--query", faces_root / "new", "--gallery", faces_root / "old", "--json")
     assert run_command("evaluate", path, *models, "--seed", 1) == 0
     other_seed = json.loads(capsys.readouterr().out)

@@ -56,6 +56,7 @@ def test_a_new_protocol_is_one_file_and_one_line(monkeypatch):
         ("glyphs:test", {"pooling": PoolingRules(detector_scores=False)}, "--no-detector-scores"),
         ("glyphs:test", {"pooling": PoolingRules(media_mean=False)}, "--no-media-mean .* images"),
         ("glyphs:test", {"pooling": PoolingRules(normalize_images=True)}, "--normalize-images"),
+        ("lfw.bin", {"seen_classes": True}, "--seen-classes .*pairs; .* images only"),
         ("glyphs:test", {"cache": Path("elsewhere")}, "--cache .* ijbc, ijbb only"),
     ],
 )
@@ -78,7 +79,7 @@ def test_every_field_of_a_request_is_an_option_or_said_to_be_none():
     always = {"data", "query", "gallery", "device", "progress"}
     changed = {
         "images": Path("x"), "far": 0.5, "seed": 5, "threshold_rule": "nearest",
-        "cache": Path("x"), "skip_bad": True,
+        "cache": Path("x"), "seen_classes": True, "skip_bad": True,
     }  # fmt: skip
     rules = {"flip_test": False, "detector_scores": False, "media_mean": False}
     rules["normalize_images"] = True

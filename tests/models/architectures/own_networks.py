@@ -49,3 +49,12 @@ demanding.unibct_input = {"size": 8}
 
 class Misspelt(nn.Module):
     unibct_input = {"sizes": 8}  # noqa: RUF012
+
+
+def products(height, width, channels):
+    """A network of matrix products only."""
+    flat = nn.Linear(height * width * channels, 32)
+    return nn.Sequential(nn.Flatten(), flat, nn.ReLU(), nn.Linear(32, 8))
+
+
+products.unibct_input = {"size": 16, "channels": 1}

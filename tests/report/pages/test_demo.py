@@ -20,6 +20,8 @@ def test_the_report_is_whole_and_needs_no_network(small_demo, tmp_path):
         assert f"{100 * criterion.cross:.2f}" in page
         assert f"{100 * criterion.low:+.2f}" in page
     assert result.evaluation.verdict in page
+    classes = len(result.plan.test_images.class_names)
+    assert f"none of the {classes} test classes was in a model" in page
     assert page == render_report(result), "the same result gives the same page"
 
 

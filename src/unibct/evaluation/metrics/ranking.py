@@ -6,13 +6,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unibct.arrays import Floats, Ints
+from unibct.evaluation.score_table import NormalizedRows, mate_places
 
 _SCORES_AT_ONCE = 1_000_000
 _FEW_MATES = 20
 
 
 def average_precisions(
-    query: Floats, query_labels: Ints, gallery: Floats, gallery_labels: Ints
+    query: Floats | NormalizedRows, query_labels: Ints, gallery: Floats, gallery_labels: Ints
 ) -> Floats:
     """Return each query's average precision over the ranking of all gallery images.
 
@@ -33,24 +34,29 @@ def average_precisions(
     block = max(1, _SCORES_AT_ONCE // len(gallery))
     for start in range(0, len(query), block):
         scores = query[start : start + block] @ gallery.T
-        mates = query_labels[start : start + block, None] == gallery_labels
-        precisions[start : start + block] = _block_precisions(scores, mates)
+        mates = mate_places(query_labels[start : start + block], gallery_labels)
+        precisions[start : start + block] = _block_precisions(scores, *mates)
     return precisions
 
 
-def _block_precisions(scores: Floats, mates: NDArray[np.bool_]) -> Floats:
-    """Return the average precision of each row of scores."""
-    counts = mates.sum(axis=1)
+def _block_precisions(scores: Floats, rows: Ints, columns: Ints) -> Floats:
+    """Return the average precision of each row of scores, which are overwritten.
+
+    Args:
+        scores: (queries, images).
+        rows: (mates,) the row of each mate, ascending.
+        columns: (mates,) its column.
+    """
+    counts = np.bincount(rows, minlength=len(scores))
     most = int(counts.max())
     is_mate = np.arange(most) < counts[:, None]
     # Each row's mate scores in descending order, filled up with infinity.
-    rows, columns = np.nonzero(mates)
     order = np.lexsort((-scores[rows, columns], rows))
     mate_scores = np.full(is_mate.shape, np.inf, dtype=scores.dtype)
     mate_scores[is_mate] = scores[rows[order], columns[order]]
-    others = np.where(mates, -np.inf, scores)
+    scores[rows, columns] = -np.inf
     mates_so_far = np.arange(1, most + 1)
-    others_before = _count_at_least(others, mate_scores, is_mate)
+    others_before = _count_at_least(scores, mate_scores, is_mate)
     precision = np.where(is_mate, mates_so_far / (mates_so_far + others_before), 0)
     return precision.sum(axis=1) / counts
 

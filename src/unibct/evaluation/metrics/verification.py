@@ -8,6 +8,7 @@ import numpy as np
 
 from unibct.arrays import Floats, checked_embeddings, normalized, require_same_dim, to_numpy
 from unibct.errors import UserError
+from unibct.evaluation.impostors import Impostors, listed_impostors
 
 ThresholdRule: TypeAlias = Literal["strict", "nearest"]
 
@@ -50,7 +51,11 @@ def verification(
 
 
 def tar_at_far(
-    genuine: Floats, impostor: Floats, fars: Iterable[float], *, rule: ThresholdRule = "strict"
+    genuine: Floats,
+    impostor: Floats | Impostors,
+    fars: Iterable[float],
+    *,
+    rule: ThresholdRule = "strict",
 ) -> dict[float, float]:
     """Return the share of genuine scores that are accepted at each false accept rate.
 
@@ -72,7 +77,8 @@ def tar_at_far(
     require_rule(rule)
     if rule == "nearest":
         return _tar_at_nearest_far(genuine, impostor, fars)
-    return {far: float(np.mean(genuine > strict_threshold(impostor, far))) for far in fars}
+    thresholds = strict_thresholds(impostor, fars)
+    return {far: float(np.mean(genuine > thresholds[far])) for far in fars}
 
 
 def require_rate(far: float) -> None:
@@ -88,12 +94,17 @@ def require_rule(rule: str) -> None:
         raise UserError(f"unknown threshold rule {rule!r}; choose {rules}")
 
 
-def strict_threshold(impostor: Floats, far: float) -> float:
+def strict_threshold(impostor: Floats | Impostors, far: float) -> float:
     """Return the score above which at most floor(far · n) of the n impostor scores are."""
-    allowed = int(far * len(impostor) + 1e-9)
-    if allowed >= len(impostor):
-        return -np.inf
-    return float(np.partition(impostor, len(impostor) - 1 - allowed)[len(impostor) - 1 - allowed])
+    return strict_thresholds(impostor, [far])[far]
+
+
+def strict_thresholds(impostor: Floats | Impostors, fars: Iterable[float]) -> dict[float, float]:
+    """Return the strict threshold at each FAR, see ``strict_threshold``."""
+    allowed = {far: int(far * len(impostor) + 1e-9) for far in fars}
+    ranks = np.array([rank for rank in allowed.values() if rank < len(impostor)], dtype=np.int64)
+    scores = dict(zip(ranks.tolist(), _listed(impostor).at_ranks(ranks).tolist(), strict=True))
+    return {far: scores.get(rank, -np.inf) for far, rank in allowed.items()}
 
 
 @dataclass(frozen=True)
@@ -104,16 +115,27 @@ class Roc:
     tar: Floats
 
 
-def roc_curve(genuine: Floats, impostor: Floats) -> Roc:
-    """Return the corners of the receiver operating characteristic."""
-    scores = np.concatenate([genuine, impostor])
-    is_genuine = np.zeros(len(scores), dtype=bool)
-    is_genuine[: len(genuine)] = True
-    order = np.argsort(-scores, kind="stable")
-    scores, is_genuine = scores[order], is_genuine[order]
-    last_of_score = np.append(np.flatnonzero(np.diff(scores)), len(scores) - 1)
-    accepted_genuine = np.cumsum(is_genuine)[last_of_score]
-    accepted_impostor = last_of_score + 1 - accepted_genuine
+def roc_curve(genuine: Floats, impostor: Floats | Impostors) -> Roc:
+    """Return the corners of the receiver operating characteristic.
+
+    Between two genuine scores only impostors are accepted, so there is no corner. It is enough to
+    know how many impostors score above each genuine score, and how many exactly as high.
+    """
+    impostors = _listed(impostor)
+    highest = impostors.at_ranks(np.zeros(1, dtype=np.int64))
+    scores = np.unique(np.concatenate([genuine, highest]))[::-1]
+    above, equal = impostors.counts_from(scores)
+    ascending = np.sort(genuine)
+    genuine_above, genuine_at_least = (
+        len(genuine) - np.searchsorted(ascending, scores, side=side) for side in ("right", "left")
+    )
+    # The steps end before each score and after it, and after the last impostor.
+    accepted_genuine = np.stack([genuine_above, genuine_at_least], axis=1).ravel()
+    accepted_impostor = np.stack([above, above + equal], axis=1).ravel()
+    accepted_genuine = np.append(accepted_genuine, len(genuine))
+    accepted_impostor = np.append(accepted_impostor, len(impostors))
+    moves = np.diff(accepted_genuine + accepted_impostor, prepend=0) > 0
+    accepted_genuine, accepted_impostor = accepted_genuine[moves], accepted_impostor[moves]
     # A corner is where the direction changes. Scores that tie make a longer step, but no corner.
     genuine_steps, impostor_steps = np.diff(accepted_genuine), np.diff(accepted_impostor)
     turns = genuine_steps[1:] * impostor_steps[:-1] != genuine_steps[:-1] * impostor_steps[1:]
@@ -121,11 +143,15 @@ def roc_curve(genuine: Floats, impostor: Floats) -> Roc:
     corners = np.union1d(np.flatnonzero(turns) + 1, ends)
     accepted_genuine = np.append(0, accepted_genuine[corners])
     accepted_impostor = np.append(0, accepted_impostor[corners])
-    return Roc(far=accepted_impostor / len(impostor), tar=accepted_genuine / len(genuine))
+    return Roc(far=accepted_impostor / len(impostors), tar=accepted_genuine / len(genuine))
+
+
+def _listed(impostor: Floats | Impostors) -> Impostors:
+    return impostor if isinstance(impostor, Impostors) else listed_impostors(impostor)
 
 
 def _tar_at_nearest_far(
-    genuine: Floats, impostor: Floats, fars: Sequence[float]
+    genuine: Floats, impostor: Floats | Impostors, fars: Sequence[float]
 ) -> dict[float, float]:
     roc = roc_curve(genuine, impostor)
     # Of equally near corners the field's scripts take the one that accepts the most.

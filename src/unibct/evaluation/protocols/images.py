@@ -1,5 +1,6 @@
 """Images with classes: a quarter of each class forms the gallery, the rest are queries."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,8 +20,10 @@ from unibct.evaluation.pixel_baseline import model_frame, old_model_strength
 from unibct.evaluation.protocols.request import EmbeddingRequest, EvaluationRequest, SearchRules
 from unibct.evaluation.score_map import fit_score_map
 from unibct.evaluation.score_map_file import load_score_map, save_score_map
+from unibct.evaluation.seen_classes import count_seen_classes
 from unibct.evaluation.upgrade import UpgradeEvaluation, evaluate_upgrade
 from unibct.models.folder import load_model
+from unibct.models.model import Model
 from unibct.progress import Progress
 
 _SCORES_FOR_CURVES = 10_000_000  # images × classes: a curve then takes half a minute at most
@@ -34,10 +37,12 @@ def evaluate_images(request: EvaluationRequest) -> UpgradeEvaluation:
     """
     rules = request.search
     images = open_images(request.data, request.images)
-    sides = {
-        path: _embeddings(path, images, request)
-        for path in dict.fromkeys((request.gallery, request.query))
+    # Embedding may take hours, so both are opened and compared with the classes before it begins.
+    sources = {
+        path: _opened(path, request) for path in dict.fromkeys((request.gallery, request.query))
     }
+    _require_unseen(images, sources, request)
+    sides = {path: _embeddings(source, images, request) for path, source in sources.items()}
     old, new = sides[request.gallery], sides[request.query]
     if old.vectors.shape[1] != new.vectors.shape[1]:
         raise UserError(
@@ -50,9 +55,10 @@ def evaluate_images(request: EvaluationRequest) -> UpgradeEvaluation:
     score_map = load_score_map(request.query, old.fingerprint) if rules.old_thresholds else None
     images, split = _listed_split(images, rules)
     evaluation = evaluate_upgrade(
-        old.rows_of(images),
-        new.rows_of(images),
+        old.of_images(images),
+        new.of_images(images),
         images.labels,
+        seen_classes=request.seen_classes,
         far=request.far,
         rule=request.threshold_rule,
         seed=request.seed,
@@ -135,9 +141,26 @@ def _embedded_images(
     return images.select(rows)
 
 
-def _embeddings(path: Path, images: ImageSet, request: EvaluationRequest) -> Embeddings:
-    """Open an embeddings folder, or embed the images with the model in a folder."""
+def _opened(path: Path, request: EvaluationRequest) -> Model | Embeddings:
+    """Open an embeddings folder, or load the model in a folder."""
     if (path / DESCRIPTION_FILE).is_file():
         return open_embeddings(path)
-    model = load_model(path, device=pick_device(request.device))
-    return embed_images(model, images, skip_bad=request.skip_bad, progress=request.progress)
+    return load_model(path, device=pick_device(request.device), with_classifier=False)
+
+
+def _require_unseen(
+    images: ImageSet, sources: Mapping[Path, Model | Embeddings], request: EvaluationRequest
+) -> None:
+    """Refuse a test on classes that a model was mostly trained on."""
+    models = {str(path): source.training_classes for path, source in sources.items()}
+    seen = count_seen_classes(images.class_names, images.class_source, models)
+    seen.require_minority(allowed=request.seen_classes)
+
+
+def _embeddings(
+    source: Model | Embeddings, images: ImageSet, request: EvaluationRequest
+) -> Embeddings:
+    """Return stored embeddings, or embed the images with a model."""
+    if isinstance(source, Embeddings):
+        return source
+    return embed_images(source, images, skip_bad=request.skip_bad, progress=request.progress)

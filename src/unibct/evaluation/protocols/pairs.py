@@ -21,10 +21,12 @@ from unibct.evaluation.criterion import sampled_criterion
 from unibct.evaluation.directions import CROSS, NEW_SELF, OLD_SELF, REVERSED_CROSS, sides
 from unibct.evaluation.metrics.pair_accuracy import FoldAccuracy, fold_accuracy
 from unibct.evaluation.protocols.request import EvaluationRequest
+from unibct.evaluation.seen_classes import SeenClasses
 from unibct.evaluation.upgrade import Evaluation
 from unibct.models.folder import load_model
 
 METRIC = "accuracy"
+_SEEN = SeenClasses(None, None, "a pair set names no classes")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +40,8 @@ class PairEvaluation(Evaluation):
         common = super().as_json()
         return {
             "verdict": common["verdict"],
+            "note": common["note"],
+            "seen_classes": common["seen_classes"],
             "criteria": common["criteria"],
             "tests": {
                 name: {METRIC: test.mean, "folds": test.folds.tolist()}
@@ -95,6 +99,8 @@ def evaluate_pairs(
             for name, test in tests.items()
         },
         compared=(sampled_criterion(METRIC, tests[OLD_SELF].mean, cross_mean, sampled_gains),),
+        seen=_SEEN,
+        note=_SEEN.note,
         tests=tests,
     )
 

@@ -70,6 +70,7 @@ class EvaluationRequest:
         pooling: how IJB templates are pooled.
         cache: where embeddings of IJB's images are kept.
         search: how an image set is searched.
+        seen_classes: go on even if a model was trained on most of the test classes.
         skip_bad: leave unreadable images out instead of refusing.
         device: ``auto``, ``cpu``, ``cuda``, …
         progress: reports progress per image.
@@ -85,6 +86,7 @@ class EvaluationRequest:
     pooling: PoolingRules = PoolingRules()
     search: SearchRules = SearchRules()
     cache: Path = Path("runs/cache")
+    seen_classes: bool = False
     skip_bad: bool = False
     device: str = "auto"
     progress: Progress = field(default_factory=Silent)
@@ -127,6 +129,7 @@ OPTIONS: dict[str, Callable[[EvaluationRequest], Any]] = {
     "--no-media-mean": lambda request: request.pooling.media_mean,
     "--normalize-images": lambda request: request.pooling.normalize_images,
     "--cache": lambda request: request.cache,
+    "--seen-classes": lambda request: request.seen_classes,
     "--skip-bad-images": lambda request: request.skip_bad,
     "--queries": lambda request: request.search.queries,
     "--gallery-images": lambda request: request.search.gallery_images,

@@ -49,6 +49,7 @@ _SEARCH_OPTIONS = frozenset({"--far", "--seed", "--threshold-rule"})
 _IMAGE_OPTIONS = frozenset(
     {
         "--images",
+        "--seen-classes",
         "--skip-bad-images",
         "--queries",
         "--gallery-images",

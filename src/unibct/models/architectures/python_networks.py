@@ -9,12 +9,8 @@ tokens or a map, of which the mean is taken.
 """
 
 import copy
-import importlib
 import inspect
-import os
-import sys
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, cast
@@ -32,6 +28,7 @@ from unibct.models.architectures.embedding_network import (
 )
 from unibct.models.input import InputSpec
 from unibct.models.weights_file import files_digest, load_weights, read_weights, weight_files
+from unibct.python_reference import find_attribute
 
 _INPUT, _DIM = "unibct_input", "unibct_dim"
 _WORDS = {"size", "channels", "fit", "mean", "deviation"}
@@ -64,22 +61,8 @@ def stored_architecture(config: Mapping[str, Any], own_input: InputSpec) -> Arch
 
 
 def _attribute(reference: str) -> Any:
-    """Import what the reference names; a module in the working folder is found too."""
-    module_name, colon, attribute = reference.partition(":")
-    if not colon or not module_name or not attribute:
-        raise UserError(f"architecture = python:{reference}: write python:MODULE:ATTRIBUTE")
-    try:
-        with _working_folder_on_path():
-            value: Any = importlib.import_module(module_name)
-    except ImportError as error:
-        raise UserError(
-            f"python:{reference} needs the Python module {module_name}: {error}; "
-            "install it, or put its folder on PYTHONPATH"
-        ) from error
-    for part in attribute.split("."):
-        if not hasattr(value, part):
-            raise UserError(f"python:{reference}: {module_name} has no attribute {attribute!r}")
-        value = getattr(value, part)
+    """Import what the reference names, and require that it says which images it takes."""
+    value = find_attribute(reference)
     # This also keeps a model folder from calling a function that was never meant as a network.
     if not hasattr(value, _INPUT):
         raise UserError(
@@ -87,19 +70,6 @@ def _attribute(reference: str) -> Any:
             f'{_INPUT} = {{"size": 112, "channels": 3, "mean": 0.5, "deviation": 0.5}}'
         )
     return value
-
-
-@contextmanager
-def _working_folder_on_path() -> Generator[None]:
-    folder = os.getcwd()
-    added = folder not in sys.path and "" not in sys.path
-    if added:
-        sys.path.insert(0, folder)
-    try:
-        yield
-    finally:
-        if added and folder in sys.path:
-            sys.path.remove(folder)
 
 
 def _own_input(reference: str, value: Any) -> InputSpec:

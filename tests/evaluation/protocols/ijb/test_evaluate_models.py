@@ -34,6 +34,8 @@ def test_evaluation_on_ijbc_is_cached_and_takes_precomputed_embeddings(
     assert set(found["tests"]) == {"old→old", "new→old", "old→new", "new→new"}
     assert found["pairs"] == {"genuine": 24, "impostor": 12 * 24 - 24}
     assert {"top-1", "top-5", "top-10", "TPIR@0.01", "TPIR@0.1"} <= set(found["tests"]["new→old"])
+    assert found["seen_classes"] is None
+    assert found["note"].count("trained on test subjects is unknown") == 1
     with monkeypatch.context() as patch:
         patch.setattr(
             "unibct.evaluation.protocols.ijb.faces.raw_embeddings", None
@@ -73,7 +75,7 @@ def test_evaluation_on_ijbc_is_cached_and_takes_precomputed_embeddings(
 def test_each_rule_of_pooling_makes_a_difference(faces_root, option):
     def scores(**options):
         found = evaluated(faces_root, cache=faces_root / "cache", pooling=PoolingRules(**options))
-        return found.tests["new→old"].impostor
+        return found.tests["new→old"].impostor.all_scores()
 
     assert np.abs(scores() - scores(**option)).max() > 1e-4
 

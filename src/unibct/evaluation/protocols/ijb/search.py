@@ -16,6 +16,7 @@ from unibct.arrays import (
 from unibct.errors import UserError
 from unibct.evaluation.metrics.identification import mate_ranks
 from unibct.evaluation.metrics.open_set import OpenSearch
+from unibct.evaluation.score_table import mate_places
 
 _SCORES_AT_ONCE = 1 << 21
 
@@ -106,7 +107,7 @@ def _best_scores(
         (2, galleries, probes), -inf if there is none.
     """
     best = np.full((2, len(slices), len(scores)), -np.inf, dtype=np.float32)
-    probes, entries = _mates(query_subjects, gallery_subjects)
+    probes, entries = mate_places(query_subjects, gallery_subjects)
     mate_scores = scores[probes, entries]
     others = scores.copy()
     others[probes, entries] = -np.inf
@@ -115,14 +116,3 @@ def _best_scores(
         np.maximum.at(best[0, number], probes[inside], mate_scores[inside])
         best[1, number] = others[:, gallery].max(axis=1)
     return best
-
-
-def _mates(query_subjects: Ints, gallery_subjects: Ints) -> tuple[Ints, Ints]:
-    """Return the probe and the gallery entry of each pair of the same subject."""
-    order = np.argsort(gallery_subjects, kind="stable")
-    ordered = gallery_subjects[order]
-    first = np.searchsorted(ordered, query_subjects, side="left")
-    count = np.searchsorted(ordered, query_subjects, side="right") - first
-    probes = np.repeat(np.arange(len(query_subjects)), count)
-    place = np.arange(len(probes)) - np.repeat(np.cumsum(count) - count, count)
-    return probes, order[np.repeat(first, count) + place]

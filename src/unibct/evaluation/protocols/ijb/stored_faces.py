@@ -53,7 +53,14 @@ def _embed(request: EmbeddingRequest, benchmark: str) -> Embeddings:
     partial = request.out.with_name(f".{request.out.name}.partial")
     vectors = image_embeddings(model, root, meta, partial, progress=request.progress)
     faces = aligned_images(root, meta)
-    embeddings = Embeddings(vectors, faces.ids, faces.labels, faces.class_names, model.fingerprint)
+    embeddings = Embeddings(
+        vectors,
+        faces.ids,
+        faces.labels,
+        faces.class_names,
+        model.fingerprint,
+        training_classes=model.training_classes,
+    )
     save_embeddings(
         embeddings,
         request.out,

@@ -31,7 +31,8 @@ from unibct.evaluation.protocols.ijb.meta import Meta, Subjects, rows_of
 from unibct.evaluation.protocols.ijb.pair_scores import pair_scores
 from unibct.evaluation.protocols.ijb.search import search_galleries
 from unibct.evaluation.resolution import carried_fars, far_note, headline_far
-from unibct.evaluation.search_test import ScoredPairs, SearchTest
+from unibct.evaluation.search_test import SearchTest, listed_pairs
+from unibct.evaluation.seen_classes import SeenClasses
 from unibct.evaluation.upgrade import SearchEvaluation, compared_answers, joined_notes
 
 TOP_KS = (1, 5, 10)
@@ -40,6 +41,8 @@ _REVERSED_NOTE = (
     f"{REVERSED_CROSS} has the enrolled side from the new model; "
     "its TAR is the paper's cross test of 1:1"
 )
+
+_SEEN = SeenClasses(None, None, "they have numbers of their own", "subjects")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,8 +113,12 @@ def evaluate_templates(
     return IjbEvaluation(
         values={name: measured_metrics(test, fars, rule=rule) for name, test in tests.items()},
         note=joined_notes(
-            far_note(used_far, far, lists.subjects, "subjects"), _REVERSED_NOTE, rule=rule
+            far_note(used_far, far, lists.subjects, "subjects"),
+            _REVERSED_NOTE,
+            _SEEN.note,
+            rule=rule,
         ),
+        seen=_SEEN,
         tests=tests,
         far=used_far,
         fars=fars,
@@ -175,7 +182,7 @@ def _template_test(
         gallery.rows(lists.gallery_side),
         query.rows(lists.query_side),
     )
-    pairs = ScoredPairs(
+    pairs = listed_pairs(
         scores[meta.same], scores[~meta.same], lists.genuine_subjects, lists.impostor_subjects
     )
     del scores

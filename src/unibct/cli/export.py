@@ -1,0 +1,111 @@
+"""The commands that hand a model over: export and card."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from unibct.cli.options import app, examples
+
+ModelArgument = Annotated[Path, typer.Argument(metavar="MODEL", help="folder of the model")]
+ToOption = Annotated[str, typer.Option("--to", help="the format: onnx")]
+OutOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE", help="the file  [default: model.onnx or model.int8.onnx in MODEL]"
+    ),
+]
+CheckDataOption = Annotated[
+    str | None,
+    typer.Option(
+        "--data",
+        metavar="DATA",
+        help="images for the check  [default: embedded images and noise]; int8 needs them",
+    ),
+]
+Int8Option = Annotated[
+    bool, typer.Option("--int8", help="write the int8 variant and measure what it loses")
+]
+OldOption = Annotated[
+    Path | None,
+    typer.Option(metavar="MODEL", help="with --int8: test its queries in this model's gallery"),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="print JSON instead of text")]
+
+
+@app.command(
+    "export",
+    epilog=examples(
+        "unibct export models/new --to onnx",
+        "unibct export models/new --to onnx --data DATA --out new.onnx",
+        "unibct export models/new --to onnx --int8 --data TEST --old models/old",
+    ),
+)
+def export_command(
+    model: ModelArgument,
+    to: ToOption = "onnx",
+    out: OutOption = None,
+    data: CheckDataOption = None,
+    int8: Int8Option = False,
+    old: OldOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write a model as a file that other programs run.
+
+    The ONNX file takes `images`, uint8 (batch, height, width, channels) in RGB or grey, fitted to
+    the model's size, and gives `embeddings`, float32 (batch, dim), L2-normalised. Everything else
+    is inside. Its metadata says size, channels, fit, dimension and fingerprint (unibct.input,
+    unibct.dim, unibct.fingerprint). It must agree with the model on 1,000 images (cosine at least
+    0.99999); otherwise nothing is written. FILE.json keeps what was measured.
+
+    --int8 makes a smaller file that is not quite the same. A quarter of the images of each class
+    calibrates it; the others are queries, exact and int8, in the gallery of --old (the cross
+    test), or of the exact file.
+    """
+    from unibct.data.readers.table import open_images
+    from unibct.errors import UserError
+    from unibct.export.export_model import FILE, INT8_FILE, export_model
+    from unibct.models.folder import load_model
+    from unibct.progress import terminal_progress
+    from unibct.report.export_text import export_text
+
+    if to != "onnx":
+        raise UserError(f"--to {to}: the only format is onnx")
+    path = out or model / (INT8_FILE if int8 else FILE)
+    loaded = load_model(model, with_classifier=False)
+    old_model = None if old is None else load_model(old, with_classifier=False)
+    images = None if data is None else open_images(data)
+    with terminal_progress() as progress:
+        export = export_model(
+            loaded, path, images=images, int8=int8, old=old_model, progress=progress
+        )
+    print(json.dumps(export.as_json(), indent=2) if as_json else export_text(export.as_json()))
+
+
+@app.command(
+    "card",
+    epilog=examples(
+        "unibct evaluate TEST --query models/new --gallery models/old --json > evaluation.json",
+        "unibct card models/new --evaluation evaluation.json",
+    ),
+)
+def card_command(
+    model: ModelArgument,
+    evaluation: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="what `unibct evaluate --json` printed"),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="the file  [default: MODEL_CARD.md in MODEL]"),
+    ] = None,
+) -> None:
+    """Write a model card: what the model is, what it was trained on, and what is known of it.
+
+    The card is Markdown: input, training, the old model that it is compatible with, the verdict,
+    thresholds and limits. What was not measured is said to be unknown.
+    """
+    from unibct.report.model_card import write_model_card
+
+    print(f"{write_model_card(model, evaluation, out)}: written")

@@ -1,0 +1,61 @@
+"""The classes that a model was trained on, in a form that is kept with what the model made.
+
+Only digests of the identities are kept: they have one size, and a folder of embeddings does not
+give away whom or what its model was trained on.
+"""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from unibct.data.image_set import class_identities
+
+UNKNOWN_SOURCE = "unknown"  # of classes that cannot be compared with those of any other set
+_DIGITS = 16  # of a digest: among 10 million classes two agree by chance once in 400,000 times
+
+
+@dataclass(frozen=True)
+class TrainingClasses:
+    """The classes that a model was trained on.
+
+    Attributes:
+        digests: of the classes' identities, see ``class_identities``.
+        sources: what numbered the classes; None stands for real names.
+        complete: whether these are all classes; if not, some or all are unknown.
+    """
+
+    digests: frozenset[str] = frozenset()
+    sources: frozenset[str | None] = frozenset()
+    complete: bool = True
+
+    def __or__(self, other: "TrainingClasses") -> "TrainingClasses":
+        """Return the classes that either has."""
+        return TrainingClasses(
+            self.digests | other.digests,
+            self.sources | other.sources,
+            self.complete and other.complete,
+        )
+
+
+NO_CLASSES = TrainingClasses()
+UNKNOWN_CLASSES = TrainingClasses(complete=False)
+
+
+def training_classes(class_names: Sequence[str], class_source: str | None) -> TrainingClasses:
+    """Return the training classes of a model; they are unknown if there are no names.
+
+    Args:
+        class_names: one name per class.
+        class_source: what numbered the classes; None if the names are real names.
+    """
+    if not class_names:
+        return UNKNOWN_CLASSES
+    digests = identity_digests(class_identities(class_names, class_source))
+    return TrainingClasses(digests, frozenset({class_source}))
+
+
+def identity_digests(identities: Iterable[str]) -> frozenset[str]:
+    """Return a digest for each identity of a class."""
+    return frozenset(
+        hashlib.sha256(identity.encode()).hexdigest()[:_DIGITS] for identity in identities
+    )

@@ -1,0 +1,123 @@
+"""A model folder to an ONNX file, checked before it gets its name."""
+
+import json
+import shutil
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from unibct.data.decoding import Pixels
+from unibct.data.image_set import ImageSet
+from unibct.data.loader import unread_pixels
+from unibct.errors import UserError
+from unibct.export.agreement import LOWEST_COSINE, Agreement, agreement, sample_pixels
+from unibct.export.graph import add_metadata, input_description, require_onnx, write_graph
+from unibct.export.int8 import write_int8
+from unibct.export.int8_loss import Int8Loss, calibration_split, measure_int8_loss
+from unibct.export.session import ExportedModel
+from unibct.files import atomic_file, write_json
+from unibct.models.model import Model
+from unibct.progress import Progress
+
+FILE, INT8_FILE = "model.onnx", "model.int8.onnx"
+_CALIBRATION_IMAGES = 512
+
+
+@dataclass(frozen=True)
+class Export:
+    """What was written, and how it was checked.
+
+    Attributes:
+        path: the file.
+        agreement: of the exact file with the model in torch.
+        int8: ``static`` or ``dynamic`` for an int8 file; None for the exact one.
+        loss: what the int8 file loses; None for the exact one.
+    """
+
+    path: Path
+    agreement: Agreement
+    int8: str | None = None
+    loss: Int8Loss | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain values for machines."""
+        values: dict[str, Any] = {
+            "file": self.path.name,
+            "bytes": self.path.stat().st_size,
+            "agreement": asdict(self.agreement),
+        }
+        if self.loss is not None:
+            values |= {"int8": self.int8, "loss": self.loss.as_json()}
+        return values
+
+
+def export_model(
+    model: Model,
+    path: str | Path,
+    *,
+    images: ImageSet | None = None,
+    int8: bool = False,
+    old: Model | None = None,
+    progress: Progress | None = None,
+) -> Export:
+    """Write a model as an ONNX file; see ``graph`` for what the file takes and gives.
+
+    The exact file must give the same embeddings as torch on 1,000 images, cosine ≥ 0.99999, or
+    nothing is written. Beside the file, ``FILE.json`` keeps what was measured.
+
+    Args:
+        model: the model, on the CPU.
+        path: the file to write.
+        images: for the check; by default embedded images and noise.
+        int8: write the int8 variant instead, and measure what it loses; needs ``images``.
+        old: the model whose gallery int8 queries are tested in; by default the exact file's own.
+        progress: reports progress per image.
+    """
+    path = Path(path)
+    require_onnx()
+    if int8 and images is None:
+        raise UserError(
+            "int8 needs images with classes, to calibrate it and to measure what it loses: "
+            "give --data DATA"
+        )
+    if old is not None and not int8:
+        raise UserError("the old model is for measuring int8: give --int8, or leave --old out")
+    if path.is_dir() or path.suffix != ".onnx":
+        raise UserError(f"{path}: the name of the file must end with .onnx")
+    with tempfile.TemporaryDirectory() as scratch:
+        result = Path(scratch) / FILE
+        write_graph(model, result)
+        found = agreement(model, ExportedModel(result), *sample_pixels(model, images))
+        if not found.is_enough:
+            raise UserError(
+                f"nothing was written: the exported graph gives other embeddings than the model, "
+                f"cosine {found.lowest:.6f} on {found.worst}, and {LOWEST_COSINE} is needed"
+            )
+        kind, loss = None, None
+        if int8 and images is not None:
+            exact, result = result, Path(scratch) / INT8_FILE
+            kind = write_int8(exact, result, _calibration_pixels(model, images))
+            files = (ExportedModel(exact), ExportedModel(result))
+            loss = measure_int8_loss(files, model, images, old=old, progress=progress)
+            add_metadata(result, {"unibct.int8": json.dumps({"kind": kind} | loss.as_json())})
+        with atomic_file(path) as temporary:
+            shutil.copyfile(result, temporary)
+    export = Export(path, found, kind, loss)
+    described = {
+        "fingerprint": model.fingerprint,
+        "dim": model.dim,
+        "input": input_description(model),
+    }
+    write_json(path.with_name(f"{path.name}.json"), described | export.as_json())
+    return export
+
+
+def _calibration_pixels(model: Model, images: ImageSet) -> Pixels:
+    """Return some images that are no queries in the test."""
+    rows = calibration_split(images).gallery
+    chosen = np.unique(np.linspace(0, len(rows) - 1, _CALIBRATION_IMAGES).astype(np.int64))
+    pixels = unread_pixels(images, *model.input.frame)
+    return next(pixels.batches(rows[chosen], len(chosen)))

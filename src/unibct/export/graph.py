@@ -1,0 +1,124 @@
+"""A model as an ONNX graph that takes pixels and gives embeddings.
+
+The graph takes ``images``, uint8 of shape (batch, height, width, channels) in RGB or grey, already
+fitted to the input's size, and gives ``embeddings``, float32 of shape (batch, dim), L2-normalised.
+Normalisation of the pixels, the network and the map of an adapted model are inside.
+"""
+
+import json
+import logging
+import warnings
+from collections.abc import Generator
+from contextlib import contextmanager
+from importlib import import_module, metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from unibct.errors import UserError
+from unibct.models.input import channel_number
+from unibct.models.model import Model
+
+INPUT_NAME, OUTPUT_NAME = "images", "embeddings"
+INPUT_KEY, DIM_KEY, FINGERPRINT_KEY = "unibct.input", "unibct.dim", "unibct.fingerprint"
+_NEEDED = ("onnx", "onnxscript", "onnxruntime")
+
+
+class PixelsToEmbeddings(nn.Module):
+    """A model as one module: (batch, height, width, channels) uint8 -> (batch, dim)."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        spec, channels = model.input, range(model.input.channels)
+        means = torch.tensor([channel_number(spec.mean, c) for c in channels])
+        deviations = torch.tensor([channel_number(spec.std, c) for c in channels])
+        self.network = model.network
+        self.adapter = model.adapter
+        self.factor: Tensor
+        self.offset: Tensor
+        self.register_buffer("factor", (1 / (255 * deviations)).view(1, -1, 1, 1))
+        self.register_buffer("offset", (means / deviations).view(1, -1, 1, 1))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the L2-normalised embeddings."""
+        pixels = images.permute(0, 3, 1, 2).float() * self.factor - self.offset
+        vectors = F.normalize(self.network(pixels).float(), dim=1)
+        return vectors if self.adapter is None else self.adapter(vectors)
+
+
+def require_onnx() -> None:
+    """Refuse to go on without the libraries, and say how to install them."""
+    for name in _NEEDED:
+        try:
+            import_module(name)
+        except ImportError as error:
+            raise UserError(
+                f"the export needs the library {name}: pip install 'unibct[onnx]'"
+            ) from error
+
+
+def input_description(model: Model) -> dict[str, Any]:
+    """Return what the file says about its images, as plain values."""
+    more = {"fit": model.input.fit, "layout": "nhwc", "order": "rgb", "dtype": "uint8"}
+    return model.input.description() | more
+
+
+def file_metadata(model: Model) -> dict[str, str]:
+    """Return what the file says about the model."""
+    return {
+        INPUT_KEY: json.dumps(input_description(model)),
+        DIM_KEY: str(model.dim),
+        FINGERPRINT_KEY: model.fingerprint,
+        "unibct.architecture": model.architecture,
+        "unibct.old_model": model.old_fingerprint or "",
+        "unibct.version": metadata.version("unibct"),
+    }
+
+
+def write_graph(model: Model, path: Path) -> None:
+    """Write the graph of a model on the CPU to one file, with a batch of any size."""
+    require_onnx()
+    module = PixelsToEmbeddings(model).eval()
+    example = torch.zeros((2, *model.input.frame.shape), dtype=torch.uint8)
+    try:
+        with torch.no_grad(), _silent():
+            program = torch.onnx.export(
+                module,
+                (example,),
+                dynamo=True,
+                dynamic_shapes=({0: torch.export.Dim("batch")},),
+                input_names=[INPUT_NAME],
+                output_names=[OUTPUT_NAME],
+                verbose=False,
+            )
+            assert program is not None
+            program.model.metadata_props.update(file_metadata(model))
+            program.save(str(path), external_data=False)
+    except Exception as error:  # the exporter raises many kinds of errors
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise UserError(f"{model.architecture} cannot be exported to ONNX: {reason}") from error
+
+
+def add_metadata(path: Path, values: dict[str, str]) -> None:
+    """Write more metadata into an ONNX file, in place."""
+    onnx = import_module("onnx")
+    model = onnx.load(str(path))
+    known = {entry.key: entry.value for entry in model.metadata_props}
+    onnx.helper.set_model_props(model, known | values)
+    onnx.save(model, str(path))
+
+
+@contextmanager
+def _silent() -> Generator[None]:
+    """Keep the exporter's own notes off the terminal."""
+    previous = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(previous)

@@ -1,0 +1,203 @@
+"""The model card: what a model is, what it was trained on, and what is known of it, in Markdown."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from unibct.errors import UserError
+from unibct.files import read_json, write_text
+from unibct.report.export_text import loss_text, megabytes, metric_text
+
+CARD_FILE = "MODEL_CARD.md"
+_DESCRIPTION_FILE = "model.json"
+_UNKNOWN = "not measured: give `unibct card --evaluation FILE`, from `unibct evaluate --json`"
+_RECIPE = ("epochs", "batch_size", "lr", "schedule", "margin", "scale", "eta", "seed", "weights")
+
+
+def write_model_card(
+    folder: str | Path, evaluation: str | Path | None = None, out: str | Path | None = None
+) -> Path:
+    """Write the card of a model folder, and return its path.
+
+    Args:
+        folder: the model folder.
+        evaluation: a file with what ``unibct evaluate --json`` printed.
+        out: the file to write; by default MODEL_CARD.md in the model folder.
+    """
+    folder = Path(folder)
+    if not (folder / _DESCRIPTION_FILE).is_file():
+        raise UserError(f"{folder} is not a model folder: there is no {_DESCRIPTION_FILE} in it")
+    result = None if evaluation is None else read_json(Path(evaluation))
+    exports = [read_json(path) for path in sorted(folder.glob("*.onnx.json"))]
+    path = folder / CARD_FILE if out is None else Path(out)
+    try:
+        text = model_card(folder.name, read_json(folder / _DESCRIPTION_FILE), result, exports)
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
+        raise UserError(
+            f"the card cannot be made: {evaluation or folder} lacks the entry {error}"
+        ) from error
+    write_text(path, text)
+    return path
+
+
+def model_card(
+    name: str, model: dict[str, Any], evaluation: Any = None, exports: Iterable[Any] = ()
+) -> str:
+    """Return the text of a card.
+
+    Args:
+        name: the model's name.
+        model: the content of model.json.
+        evaluation: what ``unibct evaluate --json`` printed, if anything.
+        exports: what ``unibct export`` kept of each file.
+    """
+    sections = {
+        "Input": _input_lines(model),
+        "Training": _training_lines(model),
+        "Compatible with": _compatible_lines(model),
+        "Verdict": [_UNKNOWN] if evaluation is None else _verdict_lines(evaluation),
+        "Thresholds": [_UNKNOWN] if evaluation is None else _threshold_lines(evaluation),
+        "Exported files": _export_lines(exports),
+        "Limits": _limit_lines(model, evaluation),
+    }
+    text = [f"# {name}", "", *_identity_lines(model)]
+    for title, lines in sections.items():
+        if lines:
+            text += ["", f"## {title}", "", *lines]
+    return "\n".join(text) + "\n"
+
+
+def _identity_lines(model: dict[str, Any]) -> list[str]:
+    config: dict[str, Any] = model.get("architecture_config") or {}
+    library = f", built by {config['library']}" if "library" in config else ""
+    return [
+        f"Embeds images for search: `{model['architecture']}`{library}, dimension {model['dim']}, "
+        f"fingerprint `{model['fingerprint']}`."
+    ]
+
+
+def _input_lines(model: dict[str, Any]) -> list[str]:
+    spec = model["input"]
+    colour = "grey" if spec["channels"] == 1 else "RGB"
+    fit, _, interpolation = spec["resize"].partition(", ")
+    return [
+        f"- {spec['height']} × {spec['width']} pixels (height × width), {colour}",
+        f"- images of another shape: {fit}, {interpolation}",
+        f"- pixels from 0 to 1 minus {spec['mean']}, divided by {spec['std']}",
+    ]
+
+
+def _training_lines(model: dict[str, Any]) -> list[str]:
+    training = model["training"]
+    if "images" not in training:
+        return ["unknown"]
+    recipe = training.get("recipe", {})
+    settings = ", ".join(f"{key} {recipe[key]}" for key in _RECIPE if recipe.get(key) is not None)
+    lines = [
+        f"- data: `{training.get('data', 'unknown')}`, {training['images']:,} images of "
+        f"{training['classes']:,} classes",
+        f"- method: {training['method']}",
+    ]
+    unreadable = len(training.get("unreadable_images", ()))
+    lines += [f"- left out: {unreadable:,} unreadable images"] if unreadable else []
+    lines += [f"- recipe: {settings}"] if settings else []
+    software = [f"{name} {training[name]}" for name in ("unibct", "torch") if name in training]
+    return lines + ([f"- made by {', '.join(software)}"] if software else [])
+
+
+def _compatible_lines(model: dict[str, Any]) -> list[str]:
+    old = model["old_model"]
+    if old is None:
+        return ["No other model: its embeddings are comparable with its own only."]
+    lines = [
+        f"The old model with the fingerprint `{old}`: this model's queries are meant to search "
+        "galleries that it made."
+    ]
+    if model["adapter"] is not None:
+        lines.append(f"The queries pass a map ({model['adapter']}) that was fitted afterwards.")
+    return lines
+
+
+def _verdict_lines(evaluation: dict[str, Any]) -> list[str]:
+    lines = [f"**{evaluation['verdict']}**", ""]
+    tests = evaluation["tests"]
+    metrics = [c["metric"] for c in evaluation["criteria"]]
+    lines += [f"| % | {' | '.join(metrics)} |", f"| --- | {' | '.join('---:' for _ in metrics)} |"]
+    for test, values in tests.items():
+        row = " | ".join(_percent(values.get(metric)) for metric in metrics)
+        lines.append(f"| {test} | {row} |")
+    lines.append("")
+    for criterion in evaluation["criteria"]:
+        low, high = (100 * end for end in criterion["interval"])
+        lines.append(
+            f"- {criterion['metric']}: new→old minus old→old "
+            f"{100 * criterion['difference']:+.2f} points ({low:+.2f} to {high:+.2f}), "
+            f"{criterion['verdict']}"
+        )
+    flips = evaluation.get("flips")
+    if flips:
+        lines.append(
+            f"- of all queries, {100 * flips['nfr']:.2f} % found their mate first with the old "
+            f"model and no longer do; for {100 * flips['pfr']:.2f} % it is the reverse"
+        )
+    size = {name: evaluation[name] for name in ("queries", "templates") if name in evaluation}
+    if size:
+        lines.append("- " + ", ".join(f"{count:,} {name}" for name, count in size.items()))
+    return lines + ([f"- {evaluation['note']}"] if evaluation.get("note") else [])
+
+
+def _percent(value: Any) -> str:
+    return "" if value is None else f"{100 * value:.2f}"
+
+
+def _threshold_lines(evaluation: dict[str, Any]) -> list[str]:
+    rows = evaluation.get("at_old_threshold")
+    if not rows:
+        return ["The evaluation has none: its protocol sets no thresholds."]
+    lines = [
+        "Cosine scores at which the old model's own search has the false accept rate; what new "
+        "queries do at the same threshold; and the threshold that gives new queries that rate.",
+        "",
+        "| FAR | threshold of old→old | new→old there: FAR, TAR | threshold for new→old |",
+        "| --- | ---: | ---: | ---: |",
+    ]
+    for far, row in rows.items():
+        cross = row["cross"]
+        lines.append(
+            f"| {far} | {row['threshold']:.4f} | {100 * cross['far']:.3g} %, "
+            f"{100 * cross['tar']:.2f} % | {row['new_threshold']:.4f} |"
+        )
+    return lines
+
+
+def _export_lines(exports: Iterable[Any]) -> list[str]:
+    lines: list[str] = []
+    for export in exports:
+        found = export["agreement"]
+        lines.append(
+            f"- `{export['file']}`, {megabytes(export['bytes'])}: lowest cosine to torch "
+            f"{found['lowest']:.7f} on {found['images']:,} images"
+            + (" before int8" if "loss" in export else "")
+        )
+        if "loss" in export:
+            lines.append(f"  - {loss_text(export['loss'])}")
+            lines += [f"  - {metric_text(metric).strip()}" for metric in export["loss"]["metrics"]]
+    return lines
+
+
+def _limit_lines(model: dict[str, Any], evaluation: Any) -> list[str]:
+    lines = [
+        "- Scores are comparable only between embeddings of this model, and with those of the "
+        "model that it is compatible with; check fingerprints before you search.",
+        "- It was trained on the classes and conditions of its data. Images that look different "
+        "(another camera, light, age, kind of thing) may do worse: test on your own.",
+    ]
+    if model["input"]["channels"] == 1:
+        lines.append("- It sees grey only: things that differ by colour alone look the same.")
+    if model["adapter"] is not None:
+        lines.append("- It is for queries only: a gallery of its own needs the model without map.")
+    if evaluation is None:
+        lines.append("- Nothing is known of its quality: no evaluation was given.")
+    elif evaluation["verdict"] != "compatible":
+        lines.append("- It is not shown to search the old gallery better than the old model does.")
+    return lines

@@ -1,0 +1,41 @@
+"""Changes of training images by a function of the user's own, such as one of albumentations."""
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from unibct.data.decoding import Pixels
+from unibct.errors import UserError
+from unibct.python_reference import find_attribute
+
+_PREFIX = "python:"
+
+
+@cache
+def find_augment(name: str) -> Any:
+    """Import the function that a recipe names, or explain how to name one."""
+    if not name.startswith(_PREFIX):
+        raise UserError(f"augment = {name}: write python:MODULE:ATTRIBUTE")
+    function = find_attribute(name.removeprefix(_PREFIX))
+    if not callable(function):
+        raise UserError(f"augment = {name} is not a function of (pixels, rng)")
+    return function
+
+
+def augmented(name: str, pixels: Pixels, rng: np.random.Generator) -> Pixels:
+    """Return changed pixels of the same shape and kind.
+
+    Args:
+        name: ``python:MODULE:ATTRIBUTE``, a function of (pixels, rng). It must draw from ``rng``
+            only, so that a run can be repeated. The loader's threads call it.
+        pixels: (images, height, width, channels) uint8.
+        rng: a generator for this batch.
+    """
+    result: Any = np.asarray(find_augment(name)(pixels, rng))
+    if result.shape != pixels.shape or result.dtype != np.uint8:
+        raise UserError(
+            f"augment = {name} returned {result.dtype} of shape {result.shape}, not uint8 of shape "
+            f"{pixels.shape}"
+        )
+    return result

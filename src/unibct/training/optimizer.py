@@ -1,0 +1,88 @@
+"""The optimiser of a run: what it trains, at which rates, and its own state in checkpoints."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from unibct.training.recipe import Recipe
+
+HEAD = ("head.", "fc.", "features.")  # the last layers of every network, by their names
+_FACTOR = "factor"  # of a group's learning rate
+# What torch keeps for each parameter, and its name in a checkpoint.
+_KEPT = {
+    "momentum_buffer": "momentum",
+    "exp_avg": "mean",
+    "exp_avg_sq": "square",
+    "step": "updates",
+}
+_SECOND_BETA = 0.999
+
+
+def make_optimizer(
+    recipe: Recipe, network: nn.Module, class_weights: nn.Parameter | None
+) -> torch.optim.Optimizer:
+    """Return the optimiser of a network and its class weights.
+
+    Args:
+        recipe: names the optimiser and its numbers.
+        network: its layers before the head have a rate of their own.
+        class_weights: None if they are trained in another way.
+    """
+    trained = [(name, p) for name, p in network.named_parameters() if p.requires_grad]
+    others = [] if class_weights is None else [class_weights]
+    if recipe.backbone_lr == 1:
+        groups = [{"params": [p for _, p in trained] + others}]
+    else:
+        head = [p for name, p in trained if name.startswith(HEAD)]
+        backbone = [p for name, p in trained if not name.startswith(HEAD)]
+        groups = [{"params": backbone, _FACTOR: recipe.backbone_lr}, {"params": head + others}]
+        groups = [group for group in groups if group["params"]]
+    if recipe.optimizer == "adamw":
+        betas = (recipe.momentum, _SECOND_BETA)
+        return torch.optim.AdamW(
+            groups, lr=recipe.lr, betas=betas, weight_decay=recipe.weight_decay
+        )
+    return torch.optim.SGD(
+        groups, lr=recipe.lr, momentum=recipe.momentum, weight_decay=recipe.weight_decay
+    )
+
+
+def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """Set the learning rate of every group."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate * group.get(_FACTOR, 1.0)
+
+
+def kept_tensors(
+    optimizer: torch.optim.Optimizer, parameters: Mapping[str, nn.Parameter]
+) -> dict[str, Tensor]:
+    """Return what the optimiser keeps for some parameters, such as ``momentum.NAME``."""
+    return {
+        f"{name}.{key}": optimizer.state[parameter][field]
+        for key, parameter in parameters.items()
+        for field, name in _KEPT.items()
+        if optimizer.state.get(parameter, {}).get(field) is not None
+    }
+
+
+def restore_kept(
+    optimizer: torch.optim.Optimizer,
+    parameters: Mapping[str, nn.Parameter],
+    tensors: Mapping[str, Tensor],
+) -> None:
+    """Put back what ``kept_tensors`` returned."""
+    for key, parameter in parameters.items():
+        for field, name in _KEPT.items():
+            saved = tensors.get(f"{name}.{key}")
+            if saved is None:
+                continue
+            if field == "step":  # torch keeps the count of updates on the host
+                optimizer.state[parameter][field] = saved.clone().cpu()
+            else:
+                optimizer.state[parameter][field] = torch.empty_like(parameter).copy_(saved)
+
+
+def is_count(name: str) -> bool:
+    """Return whether a kept tensor is one number, and not as large as its parameter."""
+    return name.startswith(f"{_KEPT['step']}.")

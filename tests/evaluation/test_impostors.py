@@ -1,0 +1,108 @@
+import numpy as np
+import pytest
+
+from unibct.evaluation import impostors as module
+from unibct.evaluation import score_table
+from unibct.evaluation.impostors import Highest, Impostors, listed_impostors
+from unibct.evaluation.score_table import ScoreTable
+
+CLASSES = 15
+
+
+@pytest.fixture(params=[10_000, 40], ids=["all kept", "40 kept"])
+def _kept(request, monkeypatch):
+    """All scores in memory, and only the highest, so that the rest is read again."""
+    monkeypatch.setattr(module, "_ALWAYS_KEPT", request.param)
+    monkeypatch.setattr(score_table, "_SCORES_AT_ONCE", 100)
+
+
+@pytest.fixture(params=[2, 5], ids=["many ties", "few ties"])
+def arrays(request):
+    """(scores, their classes) as arrays, and the scores, labels and entries that they come from."""
+    rng = np.random.default_rng(2)
+    scores = rng.normal(0, 0.3, (50, CLASSES)).round(request.param).astype(np.float32)
+    labels = rng.integers(0, CLASSES - 1, 50)  # the last class has no query
+    mask = labels[:, None] != np.arange(CLASSES)
+    classes = np.broadcast_to(labels[:, None], mask.shape)[mask]
+    return scores[mask], classes, ScoreTable(scores, labels, np.arange(CLASSES))
+
+
+@pytest.fixture(params=["table", "list"])
+def pairs(request, arrays, _kept):
+    """(scores, classes, Impostors of the same pairs)."""
+    scores, classes, table = arrays
+    found = Impostors(table) if request.param == "table" else listed_impostors(scores, classes)
+    return scores, classes, found
+
+
+def test_counts_and_scores_equal_arrays(pairs):
+    scores, classes, found = pairs
+    assert len(found) == len(scores) == 50 * 14
+    assert np.array_equal(found.all_scores(), scores)
+    assert np.array_equal(found.class_counts(CLASSES), np.bincount(classes, minlength=CLASSES))
+
+
+def test_ranks_equal_a_sort(pairs):
+    scores, _, found = pairs
+    want = np.sort(scores)[::-1]
+    for asked in (np.arange(len(scores)), np.array([3, 0, 3]), np.array([39, 40, 41, 699])):
+        assert np.array_equal(found.at_ranks(asked), want[asked])
+
+
+def test_counts_above_equal_arrays(pairs):
+    """One limit for all classes or one for each; far down, among the highest, at a score."""
+    scores, classes, found = pairs
+    own = np.random.default_rng(3).normal(0, 0.3, CLASSES)
+    for limit in (own, own + 1.5, *(np.full(CLASSES, x) for x in (-np.inf, scores[0], 0.9, 9))):
+        want = np.bincount(classes[scores > limit.astype(np.float32)[classes]], minlength=CLASSES)
+        assert np.array_equal(found.counts_above(np.stack([limit, limit]))[1], want)
+
+
+def test_counts_from_values_equal_arrays(pairs):
+    scores, _, found = pairs
+    values = np.concatenate([scores[::9], [-5, 0.123, 5]]).astype(np.float32)
+    above, equal = found.counts_from(values)
+    assert above.tolist() == [int((scores > value).sum()) for value in values]
+    assert equal.tolist() == [int((scores == value).sum()) for value in values]
+
+
+@pytest.mark.parametrize(("start", "stop"), [(0, 10), (20, 40), (30, 90), (600, 700), (0, 700)])
+def test_a_window_holds_the_pairs_between_two_ranks(pairs, start, stop):
+    scores, classes, found = pairs
+    window = found.window(start, stop, CLASSES)
+    first = int(window.above.sum())
+    end = first + len(window.scores)
+    assert first <= start
+    assert end >= stop
+    assert np.array_equal(window.scores, np.sort(scores)[::-1][first:end])
+    assert window.is_last == (end == 700)
+    owned = window.above + np.bincount(window.classes, minlength=CLASSES)
+    lowest = window.scores[-1]
+    above = np.bincount(classes[scores > lowest], minlength=CLASSES)
+    at_least = np.bincount(classes[scores >= lowest], minlength=CLASSES)
+    assert (above <= owned).all()
+    assert (owned <= at_least).all()
+
+
+def test_only_the_highest_are_kept_whatever_the_order():
+    rng = np.random.default_rng(4)
+    scores = rng.normal(size=(300, 10)).round(1)  # ties at the floor
+    for order in (np.arange(300), np.argsort(scores.max(1)), np.argsort(-scores.max(1))):
+        highest = Highest(70)
+        for part in np.split(scores[order], 60):
+            highest.add(part, np.zeros(len(part), dtype=int))
+            assert sum(len(kept) for kept, _ in highest._waiting) <= 140
+        kept, classes = highest.pairs()
+        assert np.array_equal(np.sort(kept), np.sort(scores, axis=None)[-70:])
+        assert len(classes) == 70
+        assert highest.floor == kept.min()
+
+
+def test_how_many_are_kept_has_a_limit():
+    assert [Impostors.highest_of(n).limit for n in (5, 10**6, 10**8, 10**9, 10**11)] == [
+        5,
+        10**6,
+        4 * 10**6,
+        2 * 10**7,
+        2 * 10**7,
+    ]

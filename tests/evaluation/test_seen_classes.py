@@ -1,0 +1,79 @@
+import re
+
+import numpy as np
+import pytest
+
+from unibct.data.training_classes import UNKNOWN_CLASSES, training_classes
+from unibct.embeddings.folder import Embeddings
+from unibct.errors import UserError
+from unibct.evaluation.seen_classes import SeenClasses, count_seen_classes, models_under_test
+
+NAMED = training_classes(("a", "b", "c"), None)
+OTHERS = training_classes(("c", "d", "x"), None)
+NUMBERED = training_classes(("0", "1"), "file")
+TEST = ("a", "b", "c", "d", "e", "f", "g", "h")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "source", "count", "note"),
+    [
+        (NAMED, OTHERS, None, 4, "4 of the 8 test classes were in a model's training set"),
+        (NAMED, NAMED, None, 3, "3 of the 8 test classes were"),
+        (NUMBERED, NUMBERED, "file", 0, "none of the 8 test classes was in"),
+        (NAMED, UNKNOWN_CLASSES, None, 3, "at least 3 of the 8 .*the new model's .* not recorded"),
+        (NUMBERED, NAMED, None, 3, "at least 3 of the 8 .*the old .* name their classes differ"),
+        (NUMBERED, UNKNOWN_CLASSES, "file", None, "is unknown: the new model's .* not recorded"),
+        (NAMED, NAMED, "file", None, "is unknown: the old .* name their classes differently"),
+        (UNKNOWN_CLASSES, UNKNOWN_CLASSES, None, None, "is unknown: the old model's"),
+    ],
+)
+def test_classes_of_either_model_are_counted(old, new, source, count, note):
+    seen = count_seen_classes(TEST, source, {"old": old, "new": new})
+    assert (seen.count, seen.classes) == (count, 8)
+    assert re.search(note, seen.note)
+
+
+def test_numbers_mean_something_in_their_own_file_only():
+    models = {"old": NUMBERED, "new": NUMBERED}
+    assert count_seen_classes(("0", "1", "2"), "file", models).count == 2
+    assert count_seen_classes(("0", "1", "2"), "another file", models).count is None
+
+
+def test_a_majority_is_refused():
+    SeenClasses(4, 8).require_minority()
+    SeenClasses(None, None, "no names").require_minority()
+    SeenClasses(8, 8).require_minority(allowed=True)
+    with pytest.raises(UserError, match=r"^5 of the 8 test classes .*--hold-out.*--seen-classes"):
+        SeenClasses(5, 8).require_minority()
+    with pytest.raises(UserError, match="5 of the 8"):  # more may have been seen
+        SeenClasses(5, 8, "the old model's are not recorded").require_minority()
+
+
+def embeddings(ids="pqr", labels=(2, 0, 2), **known):
+    vectors = np.ones((len(ids), 2), np.float32)
+    return Embeddings(vectors, tuple(ids), np.array(labels), ("a", "b", "c"), "model", **known)
+
+
+def test_labels_and_names_are_those_of_the_embeddings():
+    known = embeddings(class_source=None, training_classes=training_classes(("c", "b"), None))
+    tested = models_under_test({"old": known, "new": known}, None, seen_classes=True)
+    assert tested.labels.tolist() == [1, 0, 1]
+    assert tested.seen == SeenClasses(1, 2), "no image is of class b"
+    assert tested.vectors["old"].shape == (3, 2)
+
+
+def test_one_side_may_be_an_array():
+    known = embeddings(class_source=None, training_classes=training_classes(("c",), None))
+    tested = models_under_test({"old": np.ones((3, 2)), "new": known}, None, seen_classes=False)
+    assert tested.seen.count == 1
+    assert tested.seen.unknown == "the old model's training classes are not recorded"
+    before = embeddings()  # from a folder that does not know its classes' source
+    tested = models_under_test({"old": before, "new": known}, None, seen_classes=False)
+    assert tested.seen.count == 1
+    with pytest.raises(UserError, match="labels are missing"):
+        models_under_test({"old": np.ones((3, 2))}, None, seen_classes=False)
+
+
+def test_other_images_are_refused():
+    with pytest.raises(UserError, match=r"the new model are not of the same images in the same"):
+        models_under_test({"old": embeddings(), "new": embeddings("qpr")}, None, seen_classes=False)

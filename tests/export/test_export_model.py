@@ -1,0 +1,82 @@
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import unibct
+from tests.models.architectures.other_libraries import saved_network
+from tests.models.cases import small_model
+from unibct.errors import UserError
+from unibct.export.session import ExportedModel
+from unibct.models.architectures.table import build_network, find_architecture
+from unibct.models.input import InputSpec
+from unibct.models.model import Model
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("export")
+@pytest.mark.usefixtures("ready_graphs")
+def test_the_file_is_checked_and_described(mapped_model, tmp_path):
+    model = mapped_model
+    export = unibct.export_model(model, tmp_path / "new" / "m.onnx")
+    assert export.agreement.images == 1000
+    assert export.agreement.lowest >= 0.99999
+    assert sorted(p.name for p in (tmp_path / "new").iterdir()) == ["m.onnx", "m.onnx.json"]
+    described = json.loads((tmp_path / "new" / "m.onnx.json").read_text())
+    assert described["fingerprint"] == model.fingerprint
+    assert described["bytes"] == (tmp_path / "new" / "m.onnx").stat().st_size
+    assert described["input"]["layout"] == "nhwc"
+    assert "int8" not in described
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("export")
+@pytest.mark.usefixtures("ready_graphs")
+def test_a_file_that_disagrees_is_not_written(tmp_path, monkeypatch):
+    embed = ExportedModel.embed_pixels
+    monkeypatch.setattr(ExportedModel, "embed_pixels", lambda self, p: embed(self, p)[:, ::-1])
+    with pytest.raises(UserError, match="nothing was written: the exported graph gives other"):
+        unibct.export_model(small_model(), tmp_path / "m.onnx")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("export")
+@pytest.mark.usefixtures("ready_graphs")
+def test_int8_is_measured_in_the_old_gallery(glyph_classes, tmp_path):
+    model, old = small_model(), small_model(3)
+    path = tmp_path / "m.int8.onnx"
+    export = unibct.export_model(model, path, images=glyph_classes, int8=True, old=old)
+    assert export.int8 == "static"
+    assert export.loss.gallery == "old"
+    assert export.agreement.lowest >= 0.99999  # of the exact graph
+    found = ExportedModel(path)
+    noted = json.loads(found.metadata["unibct.int8"])
+    assert noted["kind"] == "static"
+    assert noted["metrics"] == export.as_json()["loss"]["metrics"]
+    pixels = np.stack([glyph_classes.read(i)[:, :, None] for i in glyph_classes.ids])
+    cosines = (found.embed_pixels(pixels) * model.embed_pixels(pixels)).sum(axis=1)
+    assert np.isclose(export.loss.lowest_cosine, cosines.min(), atol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("other libraries")
+def test_a_network_of_another_library(tmp_path):
+    architecture = find_architecture(f"transformers:{saved_network('dinov2', tmp_path / 'hf')}")
+    spec = InputSpec(48, 32, 3, fit="letterbox")  # not its own: positions are interpolated
+    network = build_network(architecture, spec, 8).eval()
+    model = Model(network, architecture.name, spec, 8, architecture_config=architecture.config)
+    assert unibct.export_model(model, tmp_path / "m.onnx").agreement.is_enough
+
+
+def test_what_cannot_work_is_refused_before_anything_is_written(tmp_path):
+    model = small_model()
+    for path, options, message in [
+        ("m.onnx", {"int8": True}, "int8 needs images with classes"),
+        ("m.onnx", {"old": replace(model)}, "give --int8, or leave --old out"),
+        ("m.bin", {}, "must end with .onnx"),
+    ]:
+        with pytest.raises(UserError, match=message):
+            unibct.export_model(model, tmp_path / path, **options)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,98 @@
+import json
+
+import numpy as np
+import pytest
+import torch
+
+import unibct
+from tests.models.cases import small_model
+from tests.report.test_export_text import EXACT, LOSS
+from unibct.errors import UserError
+from unibct.maps.adapter import Adapter
+from unibct.models.folder import save_model
+from unibct.report.model_card import write_model_card
+
+TRAINING = {
+    "method": "unibct",
+    "data": "photos",
+    "images": 5120,
+    "classes": 300,
+    "recipe": {"epochs": 6, "lr": 0.1, "seed": 1, "weights": None},
+    "unreadable_images": ["a.jpg"],
+    "unibct": "0.1.0",
+}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    model = small_model(training=TRAINING, old_fingerprint="abc")
+    save_model(model, tmp_path / "shoes")
+    return tmp_path / "shoes"
+
+
+@pytest.fixture
+def evaluation(tmp_path):
+    """What `unibct evaluate --json` prints for two random sets of embeddings."""
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(20), 6)
+    centres = rng.normal(size=(20, 8))[labels]
+    old, new = (centres + noise * rng.normal(size=centres.shape) for noise in (1.2, 0.6))
+    result = unibct.evaluate_upgrade(old, new, labels, repeats=50)
+    path = tmp_path / "evaluation.json"
+    path.write_text(json.dumps(result.as_json()))
+    return path
+
+
+def test_a_card_says_what_is_known(folder, evaluation):
+    for name, export in (
+        ("model", EXACT),
+        ("model.int8", EXACT | {"int8": "static", "loss": LOSS}),
+    ):
+        (folder / f"{name}.onnx.json").write_text(json.dumps(export))
+    path = unibct.write_model_card(folder, evaluation)
+    assert path == folder / "MODEL_CARD.md"
+    text = path.read_text()
+    result = json.loads(evaluation.read_text())
+    for words in (
+        "# shoes\n",
+        "32 × 32 pixels (height × width), grey",
+        "- images of another shape: stretch, bilinear",
+        "- data: `photos`, 5,120 images of 300 classes",
+        "- method: unibct",
+        "- left out: 1 unreadable images",
+        "- recipe: epochs 6, lr 0.1, seed 1\n",
+        "The old model with the fingerprint `abc`",
+        f"**{result['verdict']}**",
+        f"| new→old | {100 * result['tests']['new→old'][result['criteria'][0]['metric']]:.2f} |",
+        f"{result['at_old_threshold']['1e-2']['threshold']:.4f}",
+        "- `model.onnx`, 2.3 MB: lowest cosine to torch 0.9999991 on 1,000 images\n",
+        "1,234 queries in the old model's gallery",
+        "It sees grey only",
+    ):
+        assert words in text, words
+    assert result["verdict"] == "compatible"
+    assert "not shown to search" not in text
+
+
+def test_what_is_unknown_is_said_to_be_unknown(tmp_path):
+    turn = Adapter("procrustes", ((torch.eye(16), None),))
+    model = small_model().adapted(turn, small_model(2))
+    save_model(model, tmp_path / "m")
+    text = write_model_card(tmp_path / "m", out=tmp_path / "card.md").read_text()
+    assert text.count("not measured: give `unibct card --evaluation FILE`") == 2
+    assert "Nothing is known of its quality" in text
+    assert "pass a map (procrustes)" in text
+    assert "queries only" in text
+    save_model(small_model(), tmp_path / "n")
+    text = write_model_card(tmp_path / "n").read_text()
+    assert "comparable with its own only" in text
+    assert "## Training\n\nunknown" in text
+
+
+def test_wrong_files_are_named(folder, tmp_path):
+    with pytest.raises(UserError, match="is not a model folder"):
+        write_model_card(tmp_path)
+    (tmp_path / "odd.json").write_text('{"verdict": "compatible"}')
+    with pytest.raises(UserError, match=r"odd.json lacks the entry 'tests'"):
+        write_model_card(folder, tmp_path / "odd.json")
+    assert not (folder / "MODEL_CARD.md").exists()

@@ -1,0 +1,62 @@
+import pytest
+import torch
+
+from tests.training.interruption import stopped_before_epoch
+from tests.training.recipes import RECIPE
+from tests.training.run_results import metrics, require_same
+from unibct.models.architectures.table import ARCHITECTURES, build_network
+from unibct.training import run_folder
+from unibct.training.optimizer import is_count, kept_tensors, make_optimizer, restore_kept, set_rate
+from unibct.training.train import train
+
+ADAM = RECIPE.updated(optimizer="adamw", lr=1e-3, weight_decay=0.01)
+
+
+def network():
+    return build_network("resnet-small", ARCHITECTURES["resnet-small"].input, 16)
+
+
+def test_all_layers_but_the_head_have_their_own_rate():
+    net, classes = network(), torch.nn.Parameter(torch.zeros(3, 16))
+    optimizer = make_optimizer(RECIPE.updated(backbone_lr=0.1), net, classes)
+    set_rate(optimizer, 2.0)
+    rates = {id(p): group["lr"] for group in optimizer.param_groups for p in group["params"]}
+    assert len(rates) == len(list(net.parameters())) + 1
+    for name, parameter in net.named_parameters():
+        assert rates[id(parameter)] == pytest.approx(2.0 if name.startswith("fc.") else 0.2), name
+    assert rates[id(classes)] == 2.0
+    assert len(make_optimizer(RECIPE, net, classes).param_groups) == 1
+
+
+@pytest.mark.parametrize("recipe", [RECIPE, ADAM])
+def test_what_it_keeps_is_put_back(recipe):
+    def trained(steps, kept=None):
+        weight = torch.nn.Parameter(torch.arange(3.0))
+        optimizer = make_optimizer(recipe, torch.nn.Identity(), weight)
+        if kept is not None:
+            weight.data.copy_(kept.pop("weight"))
+            restore_kept(optimizer, {"w": weight}, kept)
+        for _ in range(steps):
+            optimizer.zero_grad()
+            (weight.square().sum() * 3).backward()
+            optimizer.step()
+        return {"weight": weight.data.clone(), **kept_tensors(optimizer, {"w": weight})}
+
+    half = trained(2)
+    counts = [name for name in half if is_count(name)]
+    assert counts == (["updates.w"] if recipe is ADAM else [])
+    assert torch.equal(trained(2, half)["weight"], trained(4)["weight"])
+
+
+def test_adamw_trains_and_resumes_to_the_bit(eighty_images, eighty_old, tmp_path, monkeypatch):
+    monkeypatch.setattr(run_folder, "remove_checkpoints", lambda folder: None)
+    options = {"old": eighty_old, "method": "unibct", "device": "cpu"}
+    train(eighty_images, ADAM, tmp_path / "whole", **options)
+    for stop in (1, 2):
+        out = tmp_path / f"part {stop}"
+        with stopped_before_epoch(stop):
+            train(eighty_images, ADAM, out, **options)
+        train(eighty_images, ADAM, out, resume=True, **options)
+        require_same(out, tmp_path / "whole")
+    losses = [float(row["loss_cls"]) for row in metrics(tmp_path / "whole")]
+    assert losses[-1] < losses[0]
