@@ -155,7 +155,6 @@ def run_demo(
     evaluation = evaluate_upgrade(
         embeddings["old"],
         embeddings["new"],
-        plan.test_images.labels,
         free=embeddings["free"],
         images=plan.test_images,
         backfill_curves=True,

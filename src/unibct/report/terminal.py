@@ -109,7 +109,8 @@ def print_benchmark(results: Results, console: Console | None = None) -> None:
         if table is not None:
             _print_plain_table(table, console)
     if weak is not None:
-        console.print(f"\n{weak}", highlight=False)
+        console.print()
+        console.print(weak, highlight=False)
 
 
 def _print_plain_table(plain: PlainTable, console: Console) -> None:
