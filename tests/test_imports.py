@@ -29,6 +29,7 @@ ROOMS = (
     "evaluation",
     "export",
     "benchmark",
+    "advice",
     "examples",
     "report",
     "cli",

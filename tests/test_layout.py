@@ -9,6 +9,7 @@ SOURCE = Path(unibct.__file__).parent
 TESTS = Path(__file__).parent
 # Tests of the whole package.
 OF_THE_WHOLE = {
+    "test_examples",
     "test_imports",
     "test_layout",
     "test_lowest_versions",

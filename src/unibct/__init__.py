@@ -8,6 +8,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from unibct.advice.advise import advise
+    from unibct.advice.request import AdviceRequest
     from unibct.benchmark.grid import make_grid
     from unibct.benchmark.run import plan_benchmark, run_benchmark
     from unibct.data.readers.table import open_images
@@ -24,11 +26,13 @@ if TYPE_CHECKING:
     from unibct.export.export_model import export_model
     from unibct.losses.arcface import arcface
     from unibct.maps.adapter import fit_adapter
+    from unibct.methods.compatibility_loss import CompatibilityLoss
     from unibct.models.folder import load_model, save_model
     from unibct.prototypes.class_prototypes import class_prototypes
     from unibct.prototypes.weights import structural_weights
     from unibct.report.model_card import write_model_card
     from unibct.report.pages.benchmark import write_benchmark_report
+    from unibct.training.default_recipe import recipe_for
     from unibct.training.mapped_model import adapt as adapt_model
     from unibct.training.recipe import Recipe, load_recipe
     from unibct.training.train import train as train_model
@@ -50,14 +54,18 @@ _HOMES = {
     "class_prototypes": "prototypes.class_prototypes",
     "structural_weights": "prototypes.weights",
     "arcface": "losses.arcface",
+    "CompatibilityLoss": "methods.compatibility_loss",
     "Recipe": "training.recipe",
     "load_recipe": "training.recipe",
+    "recipe_for": "training.default_recipe",
     "train_model": "training.train:train",
     "verification": "evaluation.metrics.verification",
     "identification": "evaluation.metrics.identification",
     "evaluate_upgrade": "evaluation.upgrade",
     "EvaluationRequest": "evaluation.protocols.request",
     "evaluate_data": "evaluation.protocols.table",
+    "AdviceRequest": "advice.request",
+    "advise": "advice.advise",
     "export_model": "export.export_model",
     "write_model_card": "report.model_card",
     "make_grid": "benchmark.grid",
@@ -67,10 +75,13 @@ _HOMES = {
 }
 
 __all__ = [
+    "AdviceRequest",
+    "CompatibilityLoss",
     "EvaluationRequest",
     "Recipe",
     "UserError",
     "adapt_model",
+    "advise",
     "append_embeddings",
     "arcface",
     "class_prototypes",
@@ -88,6 +99,7 @@ __all__ = [
     "open_embeddings",
     "open_images",
     "plan_benchmark",
+    "recipe_for",
     "run_benchmark",
     "save_embeddings",
     "save_model",

@@ -85,3 +85,14 @@ def test_a_warm_start_is_for_new_models_of_the_same_architecture():
     assert not any(f.startswith(("models/", "cells/identical-data")) for f in warm)
     # Nobody shares the warm-up of such a run.
     assert jobs["cells/open-class/unibct/seed0"].work == jobs["models/free-open-class-seed0"].work
+
+
+def test_the_work_of_a_job_counts_the_epochs_that_steps_ask_for():
+    recipe = load_recipe("glyphs", ["steps=10000"])
+    chosen = {"seeds": [0], "scenarios": ["extended-data"], "methods": ["unibct"], "chain": []}
+    few, many = ({j.folder: j for j in jobs_of(recipe=r, **chosen)} for r in (None, recipe))
+    images = few["models/old-images-seed0"].work // 6
+    epochs = -(-10_000 // (images // 64))
+    assert many["models/old-images-seed0"].work == epochs * images
+    cells = [jobs["cells/extended-data/unibct/seed0"].work for jobs in (few, many)]
+    assert cells[1] > cells[0]

@@ -128,3 +128,17 @@ def test_validation_is_an_option_of_train(photo_folder, tmp_path, capsys):
     assert "3 of 12 classes (36 images) are set aside to measure recall@1" in said
     assert "epoch 1 of 1: loss " in said
     assert (tmp_path / "m" / "best" / "model.json").is_file()
+
+
+def test_train_says_which_recipe_it_chose_and_names_every_recipe_in_its_help(
+    tmp_path, photo_folder, capsys
+):
+    train = ["train", photo_folder, "--out", tmp_path / "m", "--device", "cpu", *TINY_OPTIONS]
+    assert run_command(*train, "--set", "lr=-1") == 2
+    assert "recipe glyphs: lr" in capsys.readouterr().err
+    assert run_command(*train, "--set", "epochs=1", "--set", "warmup_epochs=0") == 0
+    err = capsys.readouterr().err
+    assert err.count("recipe glyphs (resnet-small on 32×32 grey): 144 grey images") == 1
+    named = [*train[:3], tmp_path / "n", *train[4:], "--recipe", "glyphs", "--set", "epochs=1"]
+    assert run_command(*named) == 0
+    assert "recipe glyphs (" not in capsys.readouterr().err

@@ -81,10 +81,13 @@ def test_the_main_help_lists_every_kind_of_data_and_every_command(capsys):
         "rehearse",
         "split",
         "convert",
+        "advise",
         "train",
         "adapt",
         "embed",
         "evaluate",
+        "export",
+        "card",
         "benchmark",
     ]
     assert "..." not in text.partition("Commands:")[2], "every short help is a whole sentence"

@@ -82,7 +82,7 @@ def test_the_command_line_trains_and_evaluates_it(photo_folder, tmp_path, capsys
     options = ["--old", tmp_path / "old", "--method", "unibct", "--out", tmp_path / "new"]
     assert run_command(*line, *own, *options) == 0
     test = ["--query", tmp_path / "new", "--gallery", tmp_path / "old", "--device", "cpu"]
-    assert run_command("evaluate", photo_folder, *test) == 0
+    assert run_command("evaluate", photo_folder, *test, "--seen-classes") == 0
     assert "new→old" in capsys.readouterr().out
     line += ["--set", "architecture=python:nowhere:net", "--out", tmp_path / "none"]
     assert run_command(*line) == 2

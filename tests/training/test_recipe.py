@@ -3,7 +3,7 @@ import math
 import pytest
 
 from unibct.errors import UserError
-from unibct.training.recipe import Recipe, load_recipe, shipped_recipes
+from unibct.training.recipe import Recipe, load_recipe, nearest_recipe, shipped_recipes
 
 
 def test_the_paper_recipe_is_the_default_of_every_field():
@@ -83,3 +83,14 @@ def test_a_size_is_height_by_width(text, size):
 def test_a_recipe_is_frozen():
     with pytest.raises(ValueError, match="frozen"):
         Recipe().lr = 1.0  # pyright: ignore
+
+
+@pytest.mark.parametrize("name", shipped_recipes())
+def test_a_recipe_is_written_as_the_nearest_one_that_ships(name):
+    nearest, changes = nearest_recipe(load_recipe(name))
+    assert changes == []
+    assert load_recipe(nearest) == load_recipe(name)
+    assert len(nearest) <= len(name)  # four of the paper's runs have the numbers of `paper`
+    changed = load_recipe(name, ["lr=0.003", "schedule=milestones", "mean=[0.1, 0.2, 0.3]"])
+    nearest, changes = nearest_recipe(changed)
+    assert load_recipe(nearest, changes) == changed

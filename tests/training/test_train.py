@@ -212,3 +212,27 @@ def test_numbers_of_another_file_are_other_classes(four_classes, tmp_path):
     assert not torch.allclose(second.class_weights, old.class_weights, atol=1e-2)
     counts = [sum("no class weights" in text for text in notes.texts) for notes in said.values()]
     assert counts == [0, 1]
+
+
+def test_steps_give_a_small_set_more_epochs_and_the_model_says_so(four_classes, tmp_path):
+    class Notes(Silent):
+        def note(self, text):
+            notes.append(text)
+
+    notes = []
+    recipe = SMALL.updated(steps=10, warmup_epochs=1)  # two epochs of three steps
+    stretched = {"epochs": 4, "warmup_epochs": 2}
+    by_steps = train(four_classes, recipe, tmp_path / "a", device="cpu", progress=Notes())
+    by_epochs = train(four_classes, SMALL.updated(**stretched), tmp_path / "b", device="cpu")
+    assert by_steps.fingerprint == by_epochs.fingerprint
+    stored = by_steps.training["recipe"]
+    assert {key: stored[key] for key in stretched} == stretched
+    assert any(line.startswith("4 epochs instead of 2: 24 images are 3 steps") for line in notes)
+    again = train(four_classes, recipe, tmp_path / "a", device="cpu", resume=True)
+    assert again.fingerprint == by_steps.fingerprint
+
+
+def test_without_a_recipe_the_one_that_fits_is_trained(four_classes, tmp_path, monkeypatch):
+    monkeypatch.setattr("unibct.training.train.recipe_for", lambda images, progress: SMALL)
+    chosen = train(four_classes, None, tmp_path / "chosen", device="cpu")
+    assert chosen.training["recipe"]["batch_size"] == SMALL.batch_size

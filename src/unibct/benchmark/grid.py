@@ -15,9 +15,10 @@ from unibct.errors import UserError
 from unibct.maps.table import ADAPTERS
 from unibct.methods.table import ABLATIONS, METHODS, NO_METHOD
 from unibct.progress import Progress
+from unibct.training.default_recipe import recipe_for
 from unibct.training.network import recipe_input
 from unibct.training.plan import require_epochs_left
-from unibct.training.recipe import Recipe, load_recipe
+from unibct.training.recipe import Recipe
 
 PAPER_METHODS = ("none", "regress", "contrast", "bct", "unibct-centroid", "unibct-drop", "unibct")
 DEFAULT_METHODS = (*PAPER_METHODS, "unibct-plus")
@@ -132,7 +133,8 @@ def make_grid(
         data: the training images, as a name for ``open_images``.
         test: the test images; by default ``glyphs:test`` for the embedded images, else some
             held-out classes of ``data``.
-        recipe: every number of the training runs; by default the recipe ``glyphs``.
+        recipe: every number of the training runs; by default the shipped recipe that
+            fits ``data``, see ``recipe_for``.
         quick: use smaller defaults: two scenarios, one seed, no upgrade chain.
         scenarios: names from ``SCENARIOS``; by default all.
         methods: names from ``METHODS`` and ``ADAPTERS``, or ``paper`` or ``all`` for a group; by
@@ -152,7 +154,7 @@ def make_grid(
     return Grid(
         data,
         test,
-        recipe or load_recipe(),
+        recipe or recipe_for(open_images(data)),
         tuple(dict.fromkeys(scenarios)) or (QUICK_SCENARIOS if quick else tuple(SCENARIOS)),
         tuple(dict.fromkeys(method_names)),
         tuple(dict.fromkeys(seeds)) or (DEFAULT_SEEDS[:1] if quick else DEFAULT_SEEDS),

@@ -19,6 +19,7 @@ from unibct.errors import UserError
 from unibct.evaluation.directions import CROSS, NEW_SELF, OLD_SELF, direction_of
 from unibct.maps.table import ADAPTERS
 from unibct.methods.table import NO_METHOD, find_method
+from unibct.training.length import with_enough_epochs
 from unibct.training.plan import upgrade_recipes
 from unibct.training.recipe import Recipe
 
@@ -199,14 +200,14 @@ def _scenario_jobs(grid: Grid, images: ImageSet, scenario: str, seed: int) -> li
             seed,
             (JobTest(OLD_SELF, old, old),),
             Training(f"old:{scenario}", old_recipe),
-            work=old_recipe.epochs * len(sides.old),
+            work=_work(old_recipe, len(sides.old)),
         ),
         Job(
             free,
             seed,
             (JobTest(NEW_SELF, free, free),),
             Training(f"new:{scenario}", new_recipe.updated(warm_start=False)),
-            work=new_recipe.epochs * len(sides.new),
+            work=_work(new_recipe, len(sides.new)),
         ),
     ]
     jobs += [
@@ -240,11 +241,17 @@ def _cell_job(scenario: str, method: str, seed: int, recipe: Recipe, images: int
         return Job(cell, seed, tests, adapter=adapter, needs=needs, work=2 * images // 3)
     tests = (JobTest(CROSS, cell, old), JobTest(NEW_SELF, cell, cell))
     training = Training(f"new:{scenario}", recipe, method, old)
-    epochs = recipe.epochs
+    recipe_used = with_enough_epochs(recipe, images)
+    epochs = recipe_used.epochs
     if find_method(method).has_warmup and not recipe.warm_start:
         # The warm-up is the same in all such methods, so the jobs share its result.
-        epochs = max(epochs - recipe.warmup_epochs, 0)
+        epochs = max(epochs - recipe_used.warmup_epochs, 0)
     return Job(cell, seed, tests, training, needs=needs, work=epochs * images)
+
+
+def _work(recipe: Recipe, images: int) -> int:
+    """Return how many images go through a training on a set of so many images."""
+    return with_enough_epochs(recipe, images).epochs * images
 
 
 def _classes(images: ImageSet, rows: NDArray[np.int64]) -> list[str]:
@@ -276,7 +283,7 @@ def _chain_jobs(grid: Grid, images: ImageSet, method: str, seed: int) -> list[Jo
             seed,
             (JobTest(OLD_SELF, folders[0], folders[0]),),
             Training("old:extended-data", first_recipe),
-            work=first_recipe.epochs * len(first_rows),
+            work=_work(first_recipe, len(first_rows)),
         )
     ]
     for version in range(2, grid.versions + 1):
@@ -294,7 +301,7 @@ def _chain_jobs(grid: Grid, images: ImageSet, method: str, seed: int) -> list[Jo
                 _version_tests(folders[version - 1], earlier),
                 Training(f"share:{share}", recipe, method, earlier[-1]),
                 needs=tuple(earlier),
-                work=recipe.epochs * len(rows),
+                work=_work(recipe, len(rows)),
             )
         )
     return jobs

@@ -1,5 +1,6 @@
 """The command that compares methods: benchmark."""
 
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -24,6 +25,7 @@ from unibct.methods.table import DEFAULT_METHOD
 
 if TYPE_CHECKING:
     from unibct.benchmark.run import Benchmark
+    from unibct.training.recipe import Recipe
 
 TrainingData = Annotated[str, typer.Argument(metavar="DATA", help="the training images")]
 TestOption = Annotated[
@@ -100,7 +102,7 @@ def benchmark_command(
     chain: ChainOption = None,
     only: OnlyOption = None,
     quick: QuickOption = False,
-    recipe: RecipeOption = "glyphs",
+    recipe: RecipeOption = None,
     set_: SetOption = None,
     skip_bad_images: SkipOption = False,
     out: OutOption = Path("runs/benchmark"),
@@ -119,12 +121,11 @@ def benchmark_command(
     from unibct.benchmark.run import plan_benchmark
     from unibct.progress import terminal_progress
     from unibct.report.terminal import print_plan
-    from unibct.training.recipe import load_recipe
 
     grid = make_grid(
         data,
         test=test,
-        recipe=load_recipe(recipe, set_ or ()),
+        recipe=_load_recipe(recipe, set_ or (), data),
         quick=quick,
         scenarios=split_names(scenarios),
         methods=split_names(methods),
@@ -146,6 +147,19 @@ def benchmark_command(
         print_plan(benchmark)
     else:
         _run_and_report(benchmark, out, report_only=report_only)
+
+
+def _load_recipe(name: str | None, overrides: Sequence[str], data: str) -> "Recipe":
+    """Load the recipe that the user names, or the one that fits the images."""
+    from unibct.data.readers.table import open_images
+    from unibct.progress import terminal_progress
+    from unibct.training.default_recipe import recipe_for
+    from unibct.training.recipe import load_recipe
+
+    if name is not None:
+        return load_recipe(name, overrides)
+    with terminal_progress() as progress:
+        return recipe_for(open_images(data), overrides, progress=progress)
 
 
 def _run_and_report(benchmark: "Benchmark", out: Path, *, report_only: bool) -> None:

@@ -101,7 +101,7 @@ def card_command(
         typer.Option(metavar="FILE", help="the file  [default: MODEL_CARD.md in MODEL]"),
     ] = None,
 ) -> None:
-    """Write a model card: what the model is, what it was trained on, and what is known of it.
+    """Write a model card: origin, compatibility, thresholds, limits.
 
     The card is Markdown: input, training, the old model that it is compatible with, the verdict,
     thresholds and limits. What was not measured is said to be unknown.

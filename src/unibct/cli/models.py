@@ -1,7 +1,7 @@
 """The commands that make or use a model: train, adapt and embed."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -15,9 +15,11 @@ from unibct.cli.options import (
     adapter_listing,
     app,
     examples,
+    listing,
     method_listing,
     print_once,
 )
+from unibct.data.decoding import FITS
 from unibct.evaluation.protocols.table import AUTO
 from unibct.methods.table import DEFAULT_METHOD, NO_METHOD, find_method
 
@@ -72,21 +74,35 @@ _TRAIN_EXAMPLES = examples(
     "unibct train DATA --images split/old.txt --out models/old",
     "unibct train DATA --images split/new.txt --old models/old --out models/new",
     "unibct train DATA --out models/old --recipe paper --set epochs=20",
+    "unibct train DATA --out models/old --set architecture=timm:convnext_tiny --set size=128x64",
     "torchrun --nproc-per-node=4 -m unibct train DATA --out models/old",
+)
+_NETWORK_SETTINGS = listing(
+    "Settings of the network and its images, with --set (docs/backbones.md)",
+    {
+        "architecture": "resnet18, resnet50, iresnet18, iresnet50, resnet-small; or",
+        " of others": "transformers:FOLDER-or-NAME, timm:NAME, python:MODULE:ATTRIBUTE",
+        "weights": "a file or folder to start from, or random",
+        "download": "true: fetch from a hub; nothing is fetched otherwise",
+        "size": "128x64 is 128 high and 64 wide; 64 is square",
+        "channels": "1 grey, 3 colour",
+        "fit": f"how images of another shape are fitted: {', '.join(FITS)}",
+        "mean, deviation": "of pixels from 0 to 1: a number, or [r, g, b]",
+    },
 )
 _ADAPT_EXAMPLES = examples(
     "unibct adapt DATA --new models/free --old models/old --out models/adapted"
 )
 
 
-@app.command("train", epilog=f"{_TRAIN_EXAMPLES}\n\n{method_listing()}")
+@app.command("train", epilog=f"{_TRAIN_EXAMPLES}\n\n{_NETWORK_SETTINGS}\n\n{method_listing()}")
 def train_command(
     data: DataArgument,
     out: Annotated[Path, typer.Option(help="folder for the trained model")],
     images: ImagesOption = None,
     old: OldOption = None,
     method: MethodOption = None,
-    recipe: RecipeOption = "glyphs",
+    recipe: RecipeOption = None,
     set_: SetOption = None,
     seed: SeedOption = None,
     warm_start: WarmStartOption = False,
@@ -102,26 +118,28 @@ def train_command(
 
     With --old, the new model's queries can search the old model's gallery. A checkpoint is
     written after each epoch; if the run is stopped, for example by Ctrl-C, repeat the command
-    with --resume. metrics.csv in the model's folder has a line per epoch. Some
-    classes are set aside: the model does not learn them, recall@1 on them is shown after each
-    epoch beside that of raw pixels, and OUT/best is the model of the best epoch. Under torchrun the
-    processes share each batch and the classes (docs/scaling.md), and each writes a file in
-    OUT/logs.
+    with --resume. metrics.csv in OUT has a line per epoch. Some classes are set aside: recall@1
+    on them is shown after each epoch, beside that of raw pixels; OUT/best is the best epoch's
+    model. Under torchrun the processes share each batch and the classes (docs/scaling.md), and
+    each writes a file in OUT/logs.
     """
     from unibct.data.readers.table import open_images
     from unibct.models.folder import load_model
     from unibct.progress import terminal_progress
+    from unibct.training.default_recipe import recipe_for
     from unibct.training.recipe import load_recipe
     from unibct.training.train import train
 
     overrides = [*(set_ or []), *([] if seed is None else [f"seed={seed}"])]
     overrides += ["warm_start=true"] if warm_start else []
-    loaded_recipe = load_recipe(recipe, overrides)
+    named_recipe = None if recipe is None else load_recipe(recipe, overrides)
     image_set = open_images(data, images)
-    entry = find_method(method or DEFAULT_METHOD)
-    uses_classifier = loaded_recipe.warm_start or entry.needs_old_classifier
-    old_model = None if old is None else load_model(old, with_classifier=uses_classifier)
+    seen: dict[str, Any] = {"tensorboard": tensorboard, "validation": validation}
     with terminal_progress(logs=out / "logs") as progress:
+        loaded_recipe = named_recipe or recipe_for(image_set, overrides, progress=progress)
+        entry = find_method(method or DEFAULT_METHOD)
+        uses_classifier = loaded_recipe.warm_start or entry.needs_old_classifier
+        old_model = None if old is None else load_model(old, with_classifier=uses_classifier)
         model = train(
             image_set,
             loaded_recipe,
@@ -133,9 +151,8 @@ def train_command(
             device=device,
             workers=workers,
             checkpoint_every=checkpoint_every,
-            tensorboard=tensorboard,
-            validation=validation,
             progress=progress,
+            **seen,
         )
     print_once(
         f"{out}: {model.architecture}, dimension {model.dim}, fingerprint {model.fingerprint}"

@@ -105,11 +105,12 @@ SetOption = Annotated[
     ),
 ]
 RecipeOption = Annotated[
-    str,
+    str | None,
     typer.Option(
         metavar="FILE",
-        help="the training settings: a TOML file, or one that comes with unibct: glyphs, paper, "
-        "ms1mv3-SCENARIO",
+        help="the training settings: a TOML file, or one that comes with unibct: glyphs, "
+        "small-colour, photographs, paper, ms1mv3-SCENARIO  [default: one of the first three, "
+        "whichever fits the size and colour of the images]",
     ),
 ]
 DeviceOption = Annotated[str, typer.Option(help="where to compute: auto, cpu, cuda, cuda:1, mps")]

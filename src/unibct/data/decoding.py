@@ -12,7 +12,7 @@ from PIL import Image, UnidentifiedImageError
 from unibct.errors import UserError
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
-_FORMATS = ("PNG", "JPEG", "WEBP")  # Pillow's other decoders are never used on user files
+FORMATS = ("PNG", "JPEG", "WEBP")  # Pillow's other decoders are never used on user files
 _MAX_PIXELS = 178_956_970  # Pillow's limit: a small file must not fill the memory
 _ORIENTATION_TAG = 0x0112  # of EXIF
 _TURN_UPRIGHT = {  # what to do with a stored picture, by its orientation
@@ -134,7 +134,7 @@ def _decode_jpeg(data: bytes) -> Pixels:
 
 
 def _decode_with_pillow(data: bytes) -> Pixels:
-    with Image.open(io.BytesIO(data), formats=_FORMATS) as image:
+    with Image.open(io.BytesIO(data), formats=FORMATS) as image:
         return pillow_pixels(image)
 
 

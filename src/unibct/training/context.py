@@ -12,6 +12,7 @@ from unibct.data.loader import PixelBatches
 from unibct.distributed.ranks import Ranks
 from unibct.models.architectures.architecture import Architecture
 from unibct.models.input import InputSpec
+from unibct.training.length import images_per_epoch, steps_per_epoch
 from unibct.training.network import recipe_architecture, recipe_input
 from unibct.training.plan import Run
 from unibct.training.recipe import Recipe
@@ -92,14 +93,10 @@ class RunContext:
 
     @property
     def images_per_epoch(self) -> int:
-        """Images that an epoch uses.
-
-        Only whole batches: a last batch of one or two images would upset batch normalisation.
-        """
-        images, batch_size = len(self.pixels.images), self.recipe.batch_size
-        return images // batch_size * batch_size if images >= batch_size else images
+        """Images that an epoch uses, see ``training/length.py``."""
+        return images_per_epoch(len(self.pixels.images), self.recipe.batch_size)
 
     @property
     def steps_per_epoch(self) -> int:
         """Batches in an epoch."""
-        return -(-self.images_per_epoch // self.recipe.batch_size)
+        return steps_per_epoch(len(self.pixels.images), self.recipe.batch_size)

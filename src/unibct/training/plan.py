@@ -14,6 +14,7 @@ from unibct.methods.table import DEFAULT_METHOD, NO_METHOD, MethodEntry, find_me
 from unibct.models.architectures.architecture import Architecture
 from unibct.models.model import Model
 from unibct.training.augment import find_augment
+from unibct.training.length import with_enough_epochs
 from unibct.training.network import network_digest, recipe_architecture, recipe_input
 from unibct.training.recipe import AFTER_WARMUP, Recipe
 
@@ -100,11 +101,12 @@ def _digest(value: Any) -> str:
 def plan_run(
     images: ImageSet, recipe: Recipe, *, old: Model | None = None, method: str | None = None
 ) -> Run:
-    """Choose method, dimension and seed, and refuse what cannot work, before anything is written.
+    """Choose what the recipe leaves open, and refuse what cannot work, before a file is written.
 
     Args:
         images: the training set.
-        recipe: the numbers of the run; dimension and seed may be None.
+        recipe: the numbers of the run; dimension and seed may be None. A small set gets more
+            epochs if the recipe asks for a number of steps.
         old: the old model.
         method: a name from ``METHODS``; by default ``unibct-plus`` with ``old``, else ``none``.
     """
@@ -124,14 +126,15 @@ def plan_run(
                 f"the new model's dimension is {dim} but the old one's is {old.dim}: embeddings "
                 "of different dimensions cannot be compared; leave dim out of the recipe"
             )
-        require_epochs_left(name, recipe)
+        require_epochs_left(name, recipe)  # more epochs leave as large a share of them
     if recipe.warm_start:
         _check_warm_start(recipe, architecture, dim, old)
     if len(images.class_names) < 2:
         raise UserError(f"{images.name} has one class only; training needs at least two")
     uses_old = entry.needs_old_model or recipe.warm_start
     old_fingerprint = old.fingerprint if uses_old and old is not None else None
-    complete = recipe.updated(dim=dim, seed=run_seed(recipe, old))
+    length = with_enough_epochs(recipe, len(images))
+    complete = length.updated(dim=dim, seed=run_seed(recipe, old))
     return Run(images, complete, name, old_fingerprint, network_digest(architecture))
 
 

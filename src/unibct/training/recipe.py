@@ -1,6 +1,7 @@
 """A recipe: every number of a training run, typed, frozen and checked when it is made."""
 
 import difflib
+import json
 import math
 import tomllib
 from collections.abc import Sequence
@@ -76,6 +77,8 @@ class Recipe(BaseModel):
     pooling: Literal["auto", "cls", "mean"] = "auto"  # how another library's network ends
     dim: Annotated[int, Field(ge=1)] | None = None  # None: the old model's, or the network's own
     epochs: Annotated[int, Field(ge=1)] = 35
+    # The least number of steps: a small set gets more epochs, see training/length.py.
+    steps: Annotated[int, Field(ge=1)] | None = None
     batch_size: Annotated[int, Field(ge=2)] = 256
     optimizer: Literal["sgd", "adamw"] = "sgd"
     lr: Positive = 0.1
@@ -167,6 +170,28 @@ def load_recipe(name: str = DEFAULT_RECIPE, overrides: Sequence[str] = ()) -> Re
         except tomllib.TOMLDecodeError:
             values[key.strip()] = value
     return _checked(values, f"recipe {name}")
+
+
+def nearest_recipe(recipe: Recipe) -> tuple[str, list[str]]:
+    """Return the shipped recipe with the fewest other values, and those values as ``key=value``.
+
+    A value that is left out in ``recipe`` cannot be written, so it counts as many.
+    """
+    values = recipe.model_dump(mode="json")
+    candidates: list[tuple[int, int, str, list[str]]] = []
+    for name in shipped_recipes():
+        shipped = load_recipe(name).model_dump(mode="json")
+        differing = {key: value for key, value in values.items() if value != shipped[key]}
+        unwritable = sum(value is None for value in differing.values())
+        changes = [
+            f"{key}={value if isinstance(value, str) else json.dumps(value)}"
+            for key, value in differing.items()
+            if value is not None
+        ]
+        count = len(changes) + unwritable * len(values)
+        candidates.append((count, len(name), name, changes))  # of equal ones the shortest name
+    _, _, name, changes = min(candidates)
+    return name, changes
 
 
 def _recipe_text(name: str) -> str:

@@ -25,6 +25,7 @@ from unibct.training.checkpoints import (
 )
 from unibct.training.class_weights import copy_known_classes
 from unibct.training.context import RunContext
+from unibct.training.length import length_note
 from unibct.training.lock import run_lock
 from unibct.training.loop import TrainingLoop
 from unibct.training.network import recipe_input
@@ -140,6 +141,9 @@ def _read_images(request: _Request, out: Path, options: TrainOptions) -> RunCont
         validation = ValidationSet(measured, sets)
     run = plan_run(pixels.images, request.recipe, old=options.old, method=options.method)
     require_enough_for_all(run, ranks)
+    note = length_note(request.recipe, run.recipe, len(run.images))
+    if note is not None:
+        options.progress.note(note)
     return RunContext(run, pixels, request.device, ranks, out, options.cache, validation)
 
 

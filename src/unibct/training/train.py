@@ -5,6 +5,7 @@ from pathlib import Path
 from unibct.data.image_set import ImageSet
 from unibct.models.model import Model
 from unibct.progress import Progress, Silent
+from unibct.training.default_recipe import recipe_for
 from unibct.training.options import TrainOptions
 from unibct.training.recipe import Recipe
 from unibct.training.run import run_training
@@ -13,7 +14,7 @@ from unibct.training.tracking import Tracker
 
 def train(
     images: ImageSet,
-    recipe: Recipe,
+    recipe: Recipe | None,
     out: str | Path,
     *,
     old: Model | None = None,
@@ -38,7 +39,7 @@ def train(
 
     Args:
         images: the training set.
-        recipe: every number of the run.
+        recipe: every number of the run; None: the shipped recipe that fits, see ``recipe_for``.
         out: the model's folder; during training it holds a checkpoint and the metrics.
         old: the old model that the new one is to be compatible with.
         method: a name from ``METHODS``; by default ``unibct-plus`` with ``old``, else ``none``.
@@ -63,4 +64,6 @@ def train(
     """
     how = (old, method, resume, skip_bad, cache, device, workers, checkpoint_every)
     options = TrainOptions(*how, tensorboard, tracker, validation, label, progress or Silent())
+    if recipe is None:
+        recipe = recipe_for(images, progress=options.progress)
     return run_training(images, recipe, Path(out), options)

@@ -21,7 +21,7 @@ class Described(nn.Module):
 def convolutions(channels):
     """A function whose network gives a map of 5 channels."""
     return nn.Sequential(
-        nn.Conv2d(channels, 5, 3, 2, 1), nn.BatchNorm2d(5), nn.ReLU(), nn.Dropout(0.0)
+        nn.Conv2d(channels, 5, 3, 2, 1), nn.BatchNorm2d(5), nn.ReLU(), nn.Dropout(0.2)
     )
 
 
@@ -45,6 +45,14 @@ def demanding(dim):
 
 
 demanding.unibct_input = {"size": 8}
+
+
+class Oversized(nn.Module):
+    unibct_input = {"mean": 127.5}  # noqa: RUF012
+
+
+class Sizeless(nn.Module):
+    unibct_input = {"size": "big"}  # noqa: RUF012
 
 
 class Misspelt(nn.Module):

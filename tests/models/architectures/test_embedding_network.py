@@ -46,3 +46,10 @@ def test_what_cannot_work_is_said_in_one_line():
         embedding_network("mine", nn.Conv2d(1, 5, 3), lambda n, x: n(x), SPEC, 5)
     with pytest.raises(UserError, match="mine gives list for one image"):
         embedding_network("mine", nn.Conv2d(1, 5, 3), lambda n, x: [n(x)], SPEC, 5)
+    with pytest.raises(UserError, match="another vector each time that it sees the same image"):
+        embedding_network("mine", nn.Conv2d(1, 5, 3), masked, SPEC, 5)
+
+
+def masked(network, x):
+    """Hide pixels at random, in evaluation mode too."""
+    return call(network, x * (torch.rand_like(x) > 0.5))

@@ -97,6 +97,8 @@ def test_weights_from_a_file(tmp_path):
         ("os:abort", "give it an attribute unibct_input = "),
         (f"{HERE[7:]}:wrong", "returns int, not an nn.Module"),
         (f"{HERE[7:]}:demanding", "takes dim: say its usual one in unibct_dim"),
+        (f"{HERE[7:]}:Oversized", "unibct_input: mean = .127.5. does not fit pixels from 0 to 1"),
+        (f"{HERE[7:]}:Sizeless", "unibct_input = {'size': 'big'} makes no sense"),
         (f"{HERE[7:]}:Misspelt", "must be a dictionary with channels, deviation, fit, mean, size"),
     ],
 )

@@ -103,6 +103,12 @@ def test_pooling(folders):
         find_architecture(f"transformers:{folders['resnet']}", request)
 
 
+def test_a_masked_auto_encoder_hides_nothing(tmp_path):
+    architecture = find_architecture(f"transformers:{saved_network('vit_mae', tmp_path)}")
+    network, x = started(architecture, architecture.input, 16), torch.randn(2, 3, 32, 32)
+    assert torch.allclose(network(x), network(x), atol=1e-5)
+
+
 def test_the_preprocessor_gives_size_mean_and_deviation(tmp_path):
     mean, std = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
     steps = {"image_mean": mean, "image_std": std, "size": {"shortest_edge": 40}}

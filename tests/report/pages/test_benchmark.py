@@ -50,6 +50,6 @@ def test_the_report_names_the_command_that_makes_it():
         methods=options["--methods"][0].split(","),
         seeds=[int(seed) for seed in options["--seeds"][0].split(",")],
         chain=options["--chain"][0].split(","),
-        recipe=load_recipe("glyphs", options["--set"]),
+        recipe=load_recipe(options["--recipe"][0], options["--set"]),
     )
     assert again == grid

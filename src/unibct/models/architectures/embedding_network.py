@@ -39,7 +39,7 @@ class EmbeddingNetwork(nn.Module):
 def embedding_network(
     name: str, backbone: nn.Module, pool: Pool, spec: InputSpec, dim: int, *, sizes: str = ""
 ) -> EmbeddingNetwork:
-    """Put a head on a backbone, after a trial with one black image.
+    """Put a head on a backbone, after a trial with one image.
 
     Args:
         name: of the architecture, for messages.
@@ -58,12 +58,14 @@ def feature_count(
 ) -> int:
     """Return the dimension of a backbone's pooled output, or say why it cannot take the images."""
     device = next((p.device for p in backbone.parameters()), torch.device("cpu"))
-    image = torch.zeros(1, spec.channels, spec.height, spec.width, device=device)
+    image = torch.linspace(-1, 1, spec.channels * spec.height * spec.width, device=device)
+    image = image.view(1, spec.channels, spec.height, spec.width)
     was_training = backbone.training
     backbone.eval()
     try:
         with torch.no_grad():
             output: Any = pool(backbone, image)
+            again: Any = pool(backbone, image)
     except UserError:
         raise
     except Exception as error:  # a network may raise anything about a shape that it cannot take
@@ -77,6 +79,8 @@ def feature_count(
     if not isinstance(output, Tensor) or output.ndim != 2 or len(output) != 1:
         shape = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
         raise UserError(f"{name} gives {shape} for one image, not one vector")
+    if not output.is_meta and not torch.allclose(output, again, rtol=1e-3, atol=1e-5):
+        raise UserError(f"{name} gives another vector each time that it sees the same image")
     return output.shape[1]
 
 

@@ -80,15 +80,17 @@ def _own_input(reference: str, value: Any) -> InputSpec:
         )
     words = cast(dict[str, Any], stated)
     size = words.get("size", 112)
-    height, width = (size, size) if isinstance(size, int) else size
-    return InputSpec(
-        height,
-        width,
-        words.get("channels", 3),
-        words.get("mean", 0.5),
-        words.get("deviation", 0.5),
-        words.get("fit", "stretch"),
-    )
+    try:
+        height, width = (size, size) if isinstance(size, int) else size
+        mean, deviation = words.get("mean", 0.5), words.get("deviation", 0.5)
+        channels, fit = words.get("channels", 3), words.get("fit", "stretch")
+        return InputSpec(height, width, channels, mean, deviation, fit)
+    except UserError as error:
+        raise UserError(f"python:{reference}: {_INPUT}: {error}") from error
+    except (TypeError, ValueError) as error:
+        raise UserError(
+            f"python:{reference}: {_INPUT} = {words} makes no sense: {error}"
+        ) from error
 
 
 def _own_dim(reference: str, own_input: InputSpec) -> int:

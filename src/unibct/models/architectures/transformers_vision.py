@@ -142,6 +142,8 @@ def _backbone(config: Mapping[str, Any], spec: InputSpec) -> nn.Module:
     values = dict(config["config"])
     if "num_channels" in values:
         values["num_channels"] = spec.channels
+    if "mask_ratio" in values:  # of a masked auto-encoder, which would hide patches at random
+        values["mask_ratio"] = 0.0
     try:
         parsed = library.AutoConfig.for_model(values.pop("model_type"), **values)
         options: dict[str, Any] = {}

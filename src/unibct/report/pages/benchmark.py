@@ -3,7 +3,6 @@
 report.html loads no other file.
 """
 
-import json
 import shlex
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ from unibct.report.curves import METHOD_COLOURS, cmc_svg, matrix_svg, roc_svg
 from unibct.report.pages.html import render_template
 from unibct.report.pictures import SearchedQuery, searched_queries
 from unibct.report.plain_table import as_markdown
-from unibct.training.recipe import load_recipe
+from unibct.training.recipe import nearest_recipe
 
 _GREY = "#7d8590"  # visible on white and on black, for files that are shown on either
 _CURVE_METHODS = 6  # more curves cannot be told apart
@@ -119,11 +118,9 @@ def command(grid: Grid) -> str:
     parts.append(f"--chain {','.join(grid.chain_methods) or 'none'}")
     if grid.skip_bad:
         parts.append("--skip-bad-images")
-    default_recipe = load_recipe().model_dump(mode="json")
-    for key, value in grid.recipe.model_dump(mode="json").items():
-        if value != default_recipe[key]:
-            text = value if isinstance(value, str) else json.dumps(value)
-            parts.append(f"--set {shlex.quote(f'{key}={text}')}")
+    name, changes = nearest_recipe(grid.recipe)
+    parts.append(f"--recipe {name}")
+    parts += [f"--set {shlex.quote(change)}" for change in changes]
     return " ".join(parts)
 
 

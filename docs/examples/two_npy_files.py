@@ -1,0 +1,30 @@
+"""Two `.npy` files and nothing else: may the new model search the old gallery, or with a map?"""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+
+import unibct
+
+
+def main(folder: Path) -> None:
+    """Compare the models as they are, and with a map that brings new vectors into the old space."""
+    old, new = np.load(folder / "old.npy"), np.load(folder / "new.npy")  # same images, same order
+    labels = np.load(folder / "labels.npy")  # the class of each image
+    result = unibct.evaluate_upgrade(old, new, labels)
+    print("as it is:", result.verdict)
+    for metric in result.criteria:
+        points = [f"{100 * value:+.1f}" for value in (metric.difference, metric.low, metric.high)]
+        print(f"  {metric.metric}: {points[0]} points ({points[1]} to {points[2]})")
+
+    classes = np.unique(labels)
+    fitted_on = np.isin(labels, classes[::2])  # fit a map on half of the classes, test the others
+    to_old = unibct.fit_adapter("linear", new[fitted_on], old[fitted_on], labels[fitted_on])
+    others, (_, test_labels) = ~fitted_on, np.unique(labels[~fitted_on], return_inverse=True)
+    mapped = unibct.evaluate_upgrade(old[others], to_old(new[others]), test_labels)
+    print("mapped:", mapped.verdict)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,54 @@
+"""The commands that carry out what was advised."""
+
+import shlex
+from collections.abc import Sequence
+
+from unibct.advice.request import AdviceRequest
+from unibct.methods.table import DEFAULT_METHOD
+
+_TEST = "TEST-DATA"  # the user's images of classes that neither model has seen
+
+
+def upgrade_commands(
+    request: AdviceRequest, recipe_options: str, *, larger: str | None = None
+) -> dict[str, tuple[str, ...]]:
+    """Return the command lines of each way to upgrade, by the name of the way.
+
+    Args:
+        request: what was asked.
+        recipe_options: the options that choose the recipe, such as ``--recipe photographs``.
+        larger: an architecture for the new model, if the training set is the old one.
+    """
+    old, data = shlex.quote(str(request.old)), _data(request.data, request.images)
+    chosen = [*recipe_options.split(), *_settings(request.settings)]
+    if larger is not None:
+        chosen += ["--set", f"architecture={larger}"]
+    method = [] if request.method == DEFAULT_METHOD else ["--method", request.method]
+    test = f"unibct evaluate {_TEST} --gallery {old} --query"
+    gallery = request.gallery if request.gallery and not request.gallery[0].isdigit() else None
+    return {
+        "training": (
+            _line("unibct train", data, "--old", old, *method, *chosen, "--out models/new"),
+            f"{test} models/new",
+        ),
+        "mapping": (
+            _line("unibct train", data, *chosen, "--out models/free"),
+            _line("unibct adapt", data, "--new models/free --old", old, "--out models/adapted"),
+            f"{test} models/adapted",
+        ),
+        "backfill": (
+            f"unibct embed models/new {shlex.quote(gallery or 'GALLERY-IMAGES')} --out emb/new",
+        ),
+    }
+
+
+def _data(data: str, images: object) -> str:
+    return shlex.quote(data) + ("" if images is None else f" --images {shlex.quote(str(images))}")
+
+
+def _settings(settings: Sequence[str]) -> list[str]:
+    return [word for text in settings for word in ("--set", shlex.quote(text))]
+
+
+def _line(*words: str) -> str:
+    return " ".join(word for word in words if word)

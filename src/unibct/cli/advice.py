@@ -1,0 +1,75 @@
+"""The command that plans an upgrade before it is paid for: advise."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from unibct.cli.options import (
+    DataArgument,
+    DeviceOption,
+    ImagesOption,
+    RecipeOption,
+    SetOption,
+    app,
+    examples,
+)
+from unibct.methods.table import DEFAULT_METHOD
+
+OldOption = Annotated[Path, typer.Option(metavar="MODEL", help="folder of the old model")]
+OldDataOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DATA", help="the old model's training images  [default: its classes only]"
+    ),
+]
+OldImagesOption = Annotated[
+    Path | None,
+    typer.Option(metavar="LIST", help="use only the images in this list of --old-data, or of DATA"),
+]
+GalleryOption = Annotated[
+    str | None,
+    typer.Option(metavar="DATA|ROWS", help="the images in the gallery, or how many there are"),
+]
+MethodOption = Annotated[str, typer.Option(help="the method whose cost is measured")]
+JsonOption = Annotated[bool, typer.Option("--json", help="print JSON instead of text")]
+
+
+@app.command(
+    "advise",
+    epilog=examples(
+        "unibct advise DATA --old models/old --gallery 2000000",
+        "unibct advise DATA --images split/new.txt --old models/old --old-images split/old.txt",
+        "unibct advise new-photos/ --old models/old --old-data old-photos/ --gallery shop/ --json",
+    ),
+)
+def advise_command(
+    data: DataArgument,
+    old: OldOption,
+    images: ImagesOption = None,
+    old_data: OldDataOption = None,
+    old_images: OldImagesOption = None,
+    gallery: GalleryOption = None,
+    method: MethodOption = DEFAULT_METHOD,
+    recipe: RecipeOption = None,
+    set_: SetOption = None,
+    as_json: JsonOption = False,
+    device: DeviceOption = "auto",
+) -> None:
+    """Plan an upgrade: what applies, and what each way would cost.
+
+    DATA is the new training set. Reads a sample of the images, embeds it, trains on it for a few
+    steps that are thrown away, and estimates from that what training, mapping and a backfill
+    would take on this device. Takes a minute or so and writes nothing.
+    """
+    from unibct.advice.advise import advise
+    from unibct.advice.request import AdviceRequest
+    from unibct.progress import terminal_progress
+    from unibct.report.advice import advice_lines
+
+    sets = (data, images, old_data, old_images, gallery)
+    request = AdviceRequest(old, *sets, method, recipe, tuple(set_ or ()), device)
+    with terminal_progress() as progress:
+        advice = advise(request, progress)
+    print(json.dumps(advice.as_json(), indent=2) if as_json else "\n".join(advice_lines(advice)))

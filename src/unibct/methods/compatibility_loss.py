@@ -1,0 +1,84 @@
+"""A compatibility method as a plain PyTorch loss, for training loops of your own."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from unibct.errors import UserError
+from unibct.methods.base import Batch, Method, OldKnowledge, Settings
+from unibct.methods.table import DEFAULT_METHOD, find_method
+
+
+class CompatibilityLoss(nn.Module):
+    """L_comp of a method: add it to your own classification loss.
+
+    Attributes:
+        method: the method behind it.
+
+    Args:
+        old_embeddings: (images, dim) the old model's embeddings of the whole training set.
+        labels: (images,) their classes, 0…C-1.
+        method: a name from ``METHODS`` that needs nothing of the old model but its embeddings.
+        scale: ArcFace's scale.
+        margin: ArcFace's margin.
+        tau: temperature of structural prototypes.
+        lam: share of the neighbours in structural prototypes.
+        drop: share of the farthest images that ``unibct-drop`` leaves out.
+    """
+
+    def __init__(
+        self,
+        old_embeddings: Any,
+        labels: Any,
+        method: str = DEFAULT_METHOD,
+        *,
+        scale: float = 64.0,
+        margin: float = 0.5,
+        tau: float = 0.05,
+        lam: float = 0.9,
+        drop: float = 0.1,
+    ) -> None:
+        super().__init__()
+        entry = find_method(method)
+        if entry.needs_old_classifier:
+            raise UserError(f"{method} needs the old model's class weights; use unibct.train_model")
+        old, classes = torch.as_tensor(old_embeddings), torch.as_tensor(labels).long()
+        if len(old) != len(classes):
+            raise UserError(f"there are {len(old)} old embeddings but {len(classes)} labels")
+        names = tuple(str(number) for number in range(int(classes.max()) + 1))
+        knowledge = OldKnowledge(old.float(), classes, names, names, None)
+        self.method: Method = entry.make(knowledge, Settings(scale, margin, tau, lam, drop))
+        if type(self.method).classified is not Method.classified:
+            raise UserError(f"{method} changes the classification loss; use unibct.train_model")
+        self._learnt = nn.ParameterList(self.method.parameters())
+        if not self.method.needs_new_embeddings:
+            self.method.refresh(None)
+
+    def refresh(self, new_embeddings: Any) -> None:
+        """Look at the new model again; call it before training and some epochs later.
+
+        Args:
+            new_embeddings: (images, dim) of the whole training set, in evaluation mode.
+        """
+        vectors = torch.as_tensor(new_embeddings).float()
+        self.method.refresh(vectors if self.method.needs_new_embeddings else None)
+
+    def forward(
+        self,
+        embeddings: Tensor,
+        labels: Tensor,
+        rows: Tensor,
+        class_weights: Tensor | None = None,
+        progress: float = 0.0,
+    ) -> Tensor:
+        """Return L_comp of a batch, a scalar.
+
+        Args:
+            embeddings: (batch, dim) of the new model, with gradients.
+            labels: (batch,) their classes.
+            rows: (batch,) the rows of the images in the training set.
+            class_weights: (classes, dim) of your classifier; ``unibct-plus`` shares it.
+            progress: how much of the training is done, 0 to 1; for methods that change with it.
+        """
+        return self.method.loss(Batch(embeddings, labels, rows, class_weights, progress))

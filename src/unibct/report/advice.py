@@ -1,0 +1,39 @@
+"""Advice as lines of plain text."""
+
+from unibct.advice.advise import Advice
+from unibct.advice.costs import Cost
+from unibct.methods.table import DEFAULT_METHOD
+from unibct.progress import clock
+
+
+def advice_lines(advice: Advice) -> list[str]:
+    """Return the advice as text: what is the case, what it costs, and what to type."""
+    found, strength, rates = advice.scenario, advice.strength, advice.rates
+    shared = "?" if found.shared_classes is None else f"{found.shared_classes:,}"
+    names = " or ".join(found.names) or "not known"
+    lines = [
+        f"scenario    {names}: {found.why}",
+        f"            classes: {found.old_classes:,} old, {found.new_classes:,} new, "
+        f"{shared} in both",
+        f"old model   {strength or 'not measured'}, on {advice.strength_on}",
+        f"new model   {advice.recipe}",
+        f"measured    on {advice.device}, images/s: reading {rates.reading:,.0f}, old model "
+        f"{rates.old_forward:,.0f}, new model {rates.new_forward:,.0f}, training "
+        f"{rates.training:,.0f}",
+        "",
+        "methods that apply",
+    ]
+    width = max(len(method.name) for method in advice.methods)
+    for method in advice.methods:
+        mark = "  (default)" if method.name == DEFAULT_METHOD else ""
+        text = method.description + mark if method.applies else f"no: {method.obstacle}"
+        lines.append(f"  {method.name:{width}}  {text}")
+    for name, cost in advice.costs.items():
+        lines += ["", f"{name}: about {clock(cost.seconds)} (estimated) to {cost.what}"]
+        lines.append(f"  {_parts(cost)}")
+        lines += [f"  $ {command}" for command in advice.commands[name]]
+    return [*lines, "", *(f"note: {note}" for note in advice.notes)]
+
+
+def _parts(cost: Cost) -> str:
+    return ", ".join(f"{name} {clock(seconds)}" for name, seconds in cost.parts.items())

@@ -1,0 +1,84 @@
+"""The recipe for someone who names none: the shipped one that fits the images."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from unibct.data.image_set import ImageSet
+from unibct.data.survey import Survey, survey
+from unibct.progress import Progress
+from unibct.training.network import recipe_architecture, recipe_input
+from unibct.training.recipe import Recipe, load_recipe
+
+SMALL_GREY = "glyphs"
+SMALL_COLOUR = "small-colour"
+PHOTOGRAPHS = "photographs"
+# In pixels of the shorter side, median of the sample.
+LARGEST_SMALL = 64  # larger images are photographs
+_LARGEST_FOR_32 = 48  # above, 32×32 would lose too much of a small coloured image
+
+
+@dataclass(frozen=True)
+class RecipeChoice:
+    """A recipe that fits an image set.
+
+    Attributes:
+        name: of a shipped recipe.
+        settings: what is changed in it to fit, each as ``key=value``.
+        survey: what the choice is based on.
+    """
+
+    name: str
+    settings: tuple[str, ...]
+    survey: Survey
+
+    @property
+    def options(self) -> str:
+        """The options of the command line that choose the same."""
+        return " ".join([f"--recipe {self.name}", *(f"--set {text}" for text in self.settings)])
+
+    def load(self, overrides: Sequence[str] = ()) -> Recipe:
+        """Load the recipe; ``overrides`` go before its own settings."""
+        return load_recipe(self.name, [*self.settings, *overrides])
+
+    def line(self, recipe: Recipe) -> str:
+        """Say in one line what was chosen, why, and how to change it.
+
+        Args:
+            recipe: what ``load`` returned.
+        """
+        seen, spec = self.survey, recipe_input(recipe, recipe_architecture(recipe))
+        kind = "colour" if seen.colour else "grey"
+        size = f"{seen.height}×{seen.width}" if seen.looked_at else "unreadable"
+        return (
+            f"recipe {self.name} ({recipe.architecture} on {spec.height}×{spec.width} "
+            f"{'grey' if spec.channels == 1 else 'colour'}): {seen.images:,} {kind} images, "
+            f"median {size}, of {seen.classes:,} classes, median {seen.per_class:g} each; "
+            f"same as {self.options}; change it with --recipe NAME or --set KEY=VALUE"
+        )
+
+
+def choose_recipe(images: ImageSet) -> RecipeChoice:
+    """Look at a sample of the images, and return the shipped recipe that fits them."""
+    seen = survey(images)
+    if seen.side > LARGEST_SMALL:
+        return RecipeChoice(PHOTOGRAPHS, () if seen.colour else ("channels=1",), seen)
+    if not seen.colour:
+        return RecipeChoice(SMALL_GREY, (), seen)
+    return RecipeChoice(SMALL_COLOUR, ("size=64",) if seen.side > _LARGEST_FOR_32 else (), seen)
+
+
+def recipe_for(
+    images: ImageSet, overrides: Sequence[str] = (), *, progress: Progress | None = None
+) -> Recipe:
+    """Return the shipped recipe that fits a sample of the images.
+
+    Args:
+        images: the training set.
+        overrides: settings that replace the recipe's, each written ``key=value``.
+        progress: is told in one line what was chosen, why, and how to change it.
+    """
+    choice = choose_recipe(images)
+    recipe = choice.load(overrides)
+    if progress is not None:
+        progress.note(choice.line(recipe))
+    return recipe

@@ -1,0 +1,61 @@
+import json
+
+import pytest
+
+from tests.conftest import TINY
+from unibct.advice import advise as advise_module
+from unibct.advice.advise import advise
+from unibct.advice.request import AdviceRequest
+from unibct.embeddings.strength import Strength
+from unibct.errors import UserError
+
+
+def request_of(upgrade, **changes):
+    sets = {"images": upgrade.new_list, "old_images": upgrade.old_list, "gallery": "5000"}
+    options = {"settings": tuple(TINY), "device": "cpu"}
+    return AdviceRequest(upgrade.model, upgrade.data, **{**sets, **options, **changes})
+
+
+def test_everything_is_named_measured_and_written_as_plain_values(upgrade):
+    advice = advise(request_of(upgrade))
+    assert advice.scenario.names == ("open-class",)
+    assert (advice.scenario.old_classes, advice.scenario.shared_classes) == (4, 2)
+    assert [method.name for method in advice.methods if not method.applies] == ["bct"]
+    assert advice.strength is not None
+    assert "classes of which it was trained on some" in advice.strength_on
+    assert min(advice.rates.as_json().values()) > 0
+    assert set(advice.costs) == set(advice.commands) == {"training", "mapping", "backfill"}
+    assert "5,000 gallery images" in advice.costs["backfill"].what
+    assert "recipe glyphs (resnet-small on 32×32 grey)" in advice.recipe
+    assert f"--images {upgrade.new_list}" in advice.commands["training"][0]
+    values = json.loads(json.dumps(advice.as_json()))
+    assert values["scenario"]["scenarios"] == ["open-class"]
+    assert values["costs"]["training"]["estimated_seconds"] > 0
+    assert values["old_model"]["recall_at_1"] == advice.strength.recall_at_1
+
+
+def test_what_cannot_work_is_refused_before_anything_is_measured(upgrade, monkeypatch):
+    monkeypatch.setattr(advise_module, "read_sample", pytest.fail)
+    with pytest.raises(UserError, match="does not know 8 of the 10 new classes"):
+        advise(request_of(upgrade, method="bct"))
+    with pytest.raises(UserError, match="unknown method 'x'"):
+        advise(request_of(upgrade, method="x"))
+    with pytest.raises(UserError, match="unknown setting 'epoch'"):
+        advise(request_of(upgrade, settings=("epoch=3",)))
+
+
+def test_the_notes_say_what_the_numbers_mean():
+    class FixedCost:
+        def __init__(self, seconds):
+            self.seconds = seconds
+
+    def notes(strength, backfill, known=True):
+        costs = {"training": FixedCost(100.0), "backfill": FixedCost(backfill)}
+        return "\n".join(advise_module._notes(strength, costs, gallery_known=known))  # pyright: ignore
+
+    assert "hardly better than raw pixels" in notes(Strength(0.2, 0.2), 200.0)
+    strong = notes(Strength(0.9, 0.2), 200.0)
+    assert "raw pixels" not in strong
+    assert "takes less time than the training" not in strong
+    assert "takes less time than the training" in notes(None, 50.0)
+    assert "say how many with --gallery" in notes(None, 50.0, known=False)

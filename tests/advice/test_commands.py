@@ -1,0 +1,37 @@
+import shlex
+from pathlib import Path
+
+from unibct.advice.commands import upgrade_commands
+from unibct.advice.request import AdviceRequest
+
+
+def test_names_with_spaces_stay_one_word():
+    request = AdviceRequest(
+        Path("my old"),
+        "my photos",
+        images=Path("new list.txt"),
+        gallery="the shop",
+        method="unibct",
+        settings=("mean=[0.1, 0.2, 0.3]",),
+    )
+    commands = upgrade_commands(request, "--recipe photographs --set channels=1")
+    train = shlex.split(commands["training"][0])
+    assert train == [
+        "unibct", "train", "my photos", "--images", "new list.txt", "--old", "my old",
+        "--method", "unibct", "--recipe", "photographs", "--set", "channels=1",
+        "--set", "mean=[0.1, 0.2, 0.3]", "--out", "models/new",
+    ]  # fmt: skip
+    evaluate = shlex.split(commands["training"][1])
+    assert evaluate[3:] == ["--gallery", "my old", "--query", "models/new"]
+    assert shlex.split(commands["backfill"][0])[3] == "the shop"
+    assert "--new models/free --old 'my old'" in commands["mapping"][1]
+
+
+def test_the_default_method_and_an_unknown_gallery_are_left_out():
+    request = AdviceRequest(Path("old"), "photos", gallery="200")
+    commands = upgrade_commands(request, "--recipe glyphs", larger="resnet-small-wide")
+    assert commands["training"][0] == (
+        "unibct train photos --old old --recipe glyphs --set architecture=resnet-small-wide "
+        "--out models/new"
+    )
+    assert "GALLERY-IMAGES" in commands["backfill"][0]

@@ -1,0 +1,48 @@
+import numpy as np
+import pytest
+import torch
+
+from unibct.errors import UserError
+from unibct.losses.arcface import arcface
+from unibct.methods.base import Batch, OldKnowledge, Settings
+from unibct.methods.compatibility_loss import CompatibilityLoss
+from unibct.methods.table import METHODS, find_method
+from unibct.prototypes.class_prototypes import class_prototypes
+
+LABELS = torch.arange(24) % 4
+OLD = torch.randn(24, 6, generator=torch.Generator().manual_seed(0))
+ROWS = torch.tensor([0, 5, 7, 13, 22])
+NEW = torch.randn(5, 6, generator=torch.Generator().manual_seed(1))
+WEIGHTS = torch.randn(4, 6, generator=torch.Generator().manual_seed(2))
+USABLE = [name for name in METHODS if name not in ("bct", "mixbct", "none")]
+
+
+@pytest.mark.parametrize("name", USABLE)
+def test_it_is_the_method_s_own_loss(name):
+    torch.manual_seed(0)
+    loss = CompatibilityLoss(OLD.numpy(), LABELS.numpy(), name, scale=16.0)
+    loss.refresh(OLD)
+    torch.manual_seed(0)
+    names = tuple("0123")
+    old = OldKnowledge(OLD, LABELS, names, names, None)
+    method = find_method(name).make(old, Settings(16.0, 0.5, 0.05, 0.9, 0.1))
+    method.refresh(OLD if method.needs_new_embeddings else None)
+    found = loss(NEW, LABELS[ROWS], ROWS, WEIGHTS, 0.5)
+    assert torch.equal(found, method.loss(Batch(NEW, LABELS[ROWS], ROWS, WEIGHTS, 0.5)))
+    assert len(list(loss.parameters())) == len(method.parameters())
+
+
+def test_centroids_by_hand():
+    loss = CompatibilityLoss(OLD, LABELS, "unibct-centroid")
+    prototypes = class_prototypes(OLD, LABELS, kind="centroid")
+    expected = arcface(NEW, prototypes, LABELS[ROWS], scale=64.0, margin=0.5)
+    assert float(loss(NEW, LABELS[ROWS], ROWS)) == pytest.approx(float(expected), rel=1e-5)
+
+
+def test_what_needs_more_than_embeddings_is_refused():
+    with pytest.raises(UserError, match="bct needs the old model's class weights"):
+        CompatibilityLoss(OLD, LABELS, "bct")
+    with pytest.raises(UserError, match="mixbct changes the classification loss"):
+        CompatibilityLoss(OLD, LABELS, "mixbct")
+    with pytest.raises(UserError, match="24 old embeddings but 3 labels"):
+        CompatibilityLoss(OLD, np.arange(3))

@@ -1,0 +1,53 @@
+"""The pieces in other people's code: every example in docs/examples runs, and is short."""
+
+import runpy
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.torchvision_operators import declare_torchvision_operators
+
+EXAMPLES = Path(__file__).parent.parent / "docs" / "examples"
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
+def test_examples_are_short(path):
+    assert len(path.read_text(encoding="utf-8").splitlines()) < 60
+
+
+def test_a_hand_written_loop_makes_a_compatible_model(capsys):
+    names = runpy.run_path(str(EXAMPLES / "own_training_loop.py"))
+    gains = {criterion.metric: criterion.difference for criterion in names["result"].criteria}
+    assert gains["top-1"] > 0
+    assert "top-1: +" in capsys.readouterr().out
+
+
+def test_a_loss_of_pytorch_metric_learning_and_structural_prototypes(capsys):
+    names = runpy.run_path(str(EXAMPLES / "metric_learning_loss.py"))
+    gains = {criterion.metric: criterion.difference for criterion in names["result"].criteria}
+    assert gains["top-1"] > 0.02
+    assert capsys.readouterr().out.strip().endswith(names["result"].verdict)
+
+
+@pytest.mark.slow
+def test_a_backbone_of_hugging_face():
+    declare_torchvision_operators()
+    losses = runpy.run_path(str(EXAMPLES / "hugging_face_backbone.py"))["losses"]
+    assert np.mean(losses[-5:]) < np.mean(losses[:5])
+
+
+def test_two_npy_files(tmp_path, capsys, monkeypatch):
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(120), 10)
+    true = rng.normal(size=(120, 16))[labels]
+    old, new = (true + noise * rng.normal(size=true.shape) for noise in (1.2, 0.2))
+    rotation = np.linalg.qr(rng.normal(size=(16, 16)))[0]
+    for name, array in (("old", old), ("new", new @ rotation), ("labels", labels)):
+        np.save(tmp_path / f"{name}.npy", array)
+    monkeypatch.setattr(sys, "argv", ["two_npy_files.py", str(tmp_path)])
+    runpy.run_path(str(EXAMPLES / "two_npy_files.py"), run_name="__main__")
+    shown = capsys.readouterr().out
+    assert "as it is: not compatible" in shown
+    assert "mapped: compatible" in shown

@@ -1,0 +1,85 @@
+import numpy as np
+import pytest
+
+from tests.conftest import TINY
+from tests.training.recipes import RECIPE
+from unibct.data.image_set import ImageSet
+from unibct.data.readers.table import open_images
+from unibct.training.default_recipe import choose_recipe, recipe_for
+from unibct.training.network import recipe_input
+from unibct.training.recipe import load_recipe
+
+
+class Notes:
+    """A progress that keeps its notes."""
+
+    def __init__(self):
+        self.lines = []
+
+    def note(self, text):
+        self.lines.append(text)
+
+
+def image_set(height, width, *, colour):
+    def read(image_id):
+        pixels = np.zeros((height, width, 3), dtype=np.uint8)
+        pixels[:, :, 0] = 90 if colour else 0
+        return pixels
+
+    labels = np.arange(12, dtype=np.int64) % 3
+    return ImageSet("set", tuple(map(str, range(12))), labels, ("a", "b", "c"), read)
+
+
+@pytest.mark.parametrize(
+    ("height", "width", "colour", "name", "channels", "size"),
+    [
+        (32, 32, False, "glyphs", 1, 32),
+        (64, 300, False, "glyphs", 1, 32),
+        (32, 32, True, "small-colour", 3, 32),
+        (48, 60, True, "small-colour", 3, 32),
+        (64, 64, True, "small-colour", 3, 64),
+        (112, 112, True, "photographs", 3, None),
+        (3000, 65, True, "photographs", 3, None),
+        (600, 800, False, "photographs", 1, None),
+    ],
+)
+def test_size_and_colour_choose(height, width, colour, name, channels, size):
+    images = image_set(height, width, colour=colour)
+    choice = choose_recipe(images)
+    assert choice.name == name
+    spec = recipe_input(recipe_for(images))
+    assert spec.channels == channels
+    assert size is None or (spec.height, spec.width) == (size, size)
+    words = choice.options.replace("--recipe ", "").split(" --set ")
+    assert load_recipe(words[0], words[1:]) == recipe_for(images)
+
+
+def test_the_embedded_images_keep_their_recipe():
+    for part in ("train", "val", "test"):
+        assert recipe_for(open_images(f"glyphs:{part}")) == load_recipe("glyphs")
+
+
+def test_one_line_says_what_why_and_how_to_change_it():
+    notes = Notes()
+    recipe = recipe_for(image_set(80, 90, colour=False), ["lr=0.01"], progress=notes)
+    assert recipe == load_recipe("photographs", ["channels=1", "lr=0.01"])
+    [line] = notes.lines
+    assert line.startswith("recipe photographs (")
+    assert "12 grey images, median 80×90, of 3 classes, median 4 each" in line
+    assert "same as --recipe photographs --set channels=1" in line
+    assert "--recipe NAME or --set KEY=VALUE" in line
+    assert "\n" not in line
+
+
+def test_a_setting_of_the_user_goes_before_the_choice_s():
+    assert recipe_for(image_set(80, 90, colour=False), ["channels=3"]).channels == 3
+    assert recipe_for(open_images("glyphs:val"), TINY) == RECIPE
+
+
+def test_nothing_readable_is_left_to_the_reader_s_message(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "x.png").write_bytes(b"no image")
+    notes = Notes()
+    assert recipe_for(open_images(tmp_path), progress=notes) == load_recipe("glyphs")
+    assert "median unreadable" in notes.lines[0]
