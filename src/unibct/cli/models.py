@@ -134,7 +134,7 @@ def train_command(
     overrides += ["warm_start=true"] if warm_start else []
     named_recipe = None if recipe is None else load_recipe(recipe, overrides)
     image_set = open_images(data, images)
-    seen: dict[str, Any] = {"tensorboard": tensorboard, "validation": validation}
+    how: dict[str, Any] = {"workers": workers, "tensorboard": tensorboard, "validation": validation}
     with terminal_progress(logs=out / "logs") as progress:
         loaded_recipe = named_recipe or recipe_for(image_set, overrides, progress=progress)
         entry = find_method(method or DEFAULT_METHOD)
@@ -149,10 +149,9 @@ def train_command(
             resume=resume,
             skip_bad=skip_bad_images,
             device=device,
-            workers=workers,
             checkpoint_every=checkpoint_every,
             progress=progress,
-            **seen,
+            **how,
         )
     print_once(
         f"{out}: {model.architecture}, dimension {model.dim}, fingerprint {model.fingerprint}"
