@@ -29,6 +29,7 @@ def test_errors_take_one_line(tmp_path, capsys):
         ["export", tmp_path / "m", "--to", "tflite"],
         ["export", tmp_path / "nothing"],
         ["export", tmp_path / "m", "--int8"],
+        ["export", tmp_path / "m", "--images", "some.txt"],
         ["card", tmp_path],
     ):
         assert run_command(*line) == 2

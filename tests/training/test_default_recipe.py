@@ -66,7 +66,7 @@ def test_one_line_says_what_why_and_how_to_change_it():
     [line] = notes.lines
     assert line.startswith("recipe photographs (")
     assert "12 grey images, median 80×90, of 3 classes, median 4 each" in line
-    assert "same as --recipe photographs --set channels=1" in line
+    assert "as with --recipe photographs --set channels=1" in line
     assert "--recipe NAME or --set KEY=VALUE" in line
     assert "\n" not in line
 
@@ -74,6 +74,18 @@ def test_one_line_says_what_why_and_how_to_change_it():
 def test_a_setting_of_the_user_goes_before_the_choice_s():
     assert recipe_for(image_set(80, 90, colour=False), ["channels=3"]).channels == 3
     assert recipe_for(open_images("glyphs:val"), TINY) == RECIPE
+
+
+def test_a_network_for_larger_images_keeps_its_own_input():
+    def frame(*overrides):
+        return recipe_input(recipe_for(image_set(300, 300, colour=True), overrides)).frame
+
+    own = frame()
+    assert frame("architecture=resnet18").shape == (112, 112, 3)
+    assert frame("architecture=resnet18", "size=80").shape == (80, 80, 3)
+    assert frame("architecture=resnet18", "channels=1").shape == (112, 112, 1)
+    assert frame("architecture=resnet-small-wide") == own  # made for 32×32 grey
+    assert frame("lr=0.2") == own
 
 
 def test_nothing_readable_is_left_to_the_reader_s_message(tmp_path):

@@ -233,6 +233,6 @@ def test_steps_give_a_small_set_more_epochs_and_the_model_says_so(four_classes, 
 
 
 def test_without_a_recipe_the_one_that_fits_is_trained(four_classes, tmp_path, monkeypatch):
-    monkeypatch.setattr("unibct.training.train.recipe_for", lambda images, progress: SMALL)
+    monkeypatch.setattr("unibct.training.run.recipe_for", lambda images, progress: SMALL)
     chosen = train(four_classes, None, tmp_path / "chosen", device="cpu")
     assert chosen.training["recipe"]["batch_size"] == SMALL.batch_size

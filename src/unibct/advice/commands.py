@@ -16,7 +16,8 @@ def upgrade_commands(
 
     Args:
         request: what was asked.
-        recipe_options: the options that choose the recipe, such as ``--recipe photographs``.
+        recipe_options: the options that name the recipe, such as ``--recipe photographs``; empty if
+            ``train`` is to choose the one that fits.
         larger: an architecture for the new model, if the training set is the old one.
     """
     old, data = shlex.quote(str(request.old)), _data(request.data, request.images)

@@ -59,6 +59,7 @@ def advise_command(
 ) -> None:
     """Plan an upgrade: what applies, and what each way would cost.
 
+    Names the scenario, the methods that apply, how strong the old model is, costs and commands.
     DATA is the new training set. Reads a sample of the images, embeds it, trains on it for a few
     steps that are thrown away, and estimates from that what training, mapping and a backfill
     would take on this device. Takes a minute or so and writes nothing.

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from unibct.cli.options import app, examples
+from unibct.cli.options import ImagesOption, app, examples
 
 ModelArgument = Annotated[Path, typer.Argument(metavar="MODEL", help="folder of the model")]
 ToOption = Annotated[str, typer.Option("--to", help="the format: onnx")]
@@ -39,7 +39,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="print JSON instead of 
     epilog=examples(
         "unibct export models/new --to onnx",
         "unibct export models/new --to onnx --data DATA --out new.onnx",
-        "unibct export models/new --to onnx --int8 --data TEST --old models/old",
+        "unibct export models/new --to onnx --int8 --data OTHERS --old models/old",
     ),
 )
 def export_command(
@@ -47,6 +47,7 @@ def export_command(
     to: ToOption = "onnx",
     out: OutOption = None,
     data: CheckDataOption = None,
+    images: ImagesOption = None,
     int8: Int8Option = False,
     old: OldOption = None,
     as_json: JsonOption = False,
@@ -75,10 +76,12 @@ def export_command(
     path = out or model / (INT8_FILE if int8 else FILE)
     loaded = load_model(model, with_classifier=False)
     old_model = None if old is None else load_model(old, with_classifier=False)
-    images = None if data is None else open_images(data)
+    if images is not None and data is None:
+        raise UserError(f"--images {images} needs the set that it is a list of: give --data DATA")
+    image_set = None if data is None else open_images(data, images)
     with terminal_progress() as progress:
         export = export_model(
-            loaded, path, images=images, int8=int8, old=old_model, progress=progress
+            loaded, path, images=image_set, int8=int8, old=old_model, progress=progress
         )
     print(json.dumps(export.as_json(), indent=2) if as_json else export_text(export.as_json()))
 
@@ -86,7 +89,7 @@ def export_command(
 @app.command(
     "card",
     epilog=examples(
-        "unibct evaluate TEST --query models/new --gallery models/old --json > evaluation.json",
+        "unibct evaluate OTHERS --query models/new --gallery models/old --json > evaluation.json",
         "unibct card models/new --evaluation evaluation.json",
     ),
 )

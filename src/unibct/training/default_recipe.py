@@ -1,5 +1,6 @@
 """The recipe for someone who names none: the shipped one that fits the images."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -37,8 +38,19 @@ class RecipeChoice:
         return " ".join([f"--recipe {self.name}", *(f"--set {text}" for text in self.settings)])
 
     def load(self, overrides: Sequence[str] = ()) -> Recipe:
-        """Load the recipe; ``overrides`` go before its own settings."""
-        return load_recipe(self.name, [*self.settings, *overrides])
+        """Load the recipe; ``overrides`` go before its own settings.
+
+        The recipe's input is for its own network. If the user names one that is made for larger
+        images, its own size and channels are taken, unless the user names them too.
+        """
+        recipe = load_recipe(self.name, [*self.settings, *overrides])
+        named = {text.partition("=")[0].strip() for text in overrides}
+        if recipe.size is None or "architecture" not in named:
+            return recipe
+        own = recipe_architecture(recipe).input
+        if own.height * own.width <= math.prod(recipe.size):
+            return recipe
+        return recipe.updated(**dict.fromkeys({"size", "channels"} - named))
 
     def line(self, recipe: Recipe) -> str:
         """Say in one line what was chosen, why, and how to change it.
@@ -53,7 +65,7 @@ class RecipeChoice:
             f"recipe {self.name} ({recipe.architecture} on {spec.height}×{spec.width} "
             f"{'grey' if spec.channels == 1 else 'colour'}): {seen.images:,} {kind} images, "
             f"median {size}, of {seen.classes:,} classes, median {seen.per_class:g} each; "
-            f"same as {self.options}; change it with --recipe NAME or --set KEY=VALUE"
+            f"as with {self.options}; change it with --recipe NAME or --set KEY=VALUE"
         )
 
 

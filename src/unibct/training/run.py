@@ -25,6 +25,7 @@ from unibct.training.checkpoints import (
 )
 from unibct.training.class_weights import copy_known_classes
 from unibct.training.context import RunContext
+from unibct.training.default_recipe import recipe_for
 from unibct.training.length import length_note
 from unibct.training.lock import run_lock
 from unibct.training.loop import TrainingLoop
@@ -55,8 +56,11 @@ from unibct.training.training_set_embeddings import make_method
 from unibct.training.validation import note_result, note_start, validation_record
 
 
-def run_training(images: ImageSet, recipe: Recipe, out: Path, options: TrainOptions) -> Model:
+def run_training(
+    images: ImageSet, recipe: Recipe | None, out: Path, options: TrainOptions
+) -> Model:
     """Train a model and write its folder; see ``train``."""
+    recipe = recipe or recipe_for(images, progress=options.progress)
     request = _check(images, recipe, out, options)
     earlier = find_earlier_run(out, resume=options.resume, ranks=request.ranks)
     # A finished model is only read.

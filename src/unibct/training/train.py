@@ -5,7 +5,6 @@ from pathlib import Path
 from unibct.data.image_set import ImageSet
 from unibct.models.model import Model
 from unibct.progress import Progress, Silent
-from unibct.training.default_recipe import recipe_for
 from unibct.training.options import TrainOptions
 from unibct.training.recipe import Recipe
 from unibct.training.run import run_training
@@ -64,6 +63,4 @@ def train(
     """
     how = (old, method, resume, skip_bad, cache, device, workers, checkpoint_every)
     options = TrainOptions(*how, tensorboard, tracker, validation, label, progress or Silent())
-    if recipe is None:
-        recipe = recipe_for(images, progress=options.progress)
     return run_training(images, recipe, Path(out), options)
