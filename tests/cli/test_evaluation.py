@@ -67,7 +67,7 @@ def test_stored_embeddings_must_cover_the_images(trained_folder, photo_folder, t
         tmp_path / "e",
     ]
     assert run_command(*evaluate) == 2
-    assert "have no embedding" in capsys.readouterr().err
+    assert "has no embedding of" in capsys.readouterr().err
     assert run_command(*evaluate, "--skip-bad-images") == 0
     assert "images without embedding in" in capsys.readouterr().err
     evaluate[3] = trained_folder / "emb/new"

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -70,3 +72,9 @@ def test_a_model_folder_says_in_which_form_it_takes_images(tmp_path):
     assert frame is not None
     assert frame[:2] == (24, 40)
     assert model_frame(tmp_path) is None
+
+
+def test_finished_vectors_have_no_pixels(glyph_classes):
+    vectors = random_vectors(glyph_classes, 1.0)
+    stored = replace(glyph_classes, vector_dim=16)
+    assert old_model_strength(vectors, glyph_classes.labels, stored) is None

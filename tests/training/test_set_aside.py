@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -66,3 +68,9 @@ def test_few_of_many_images_are_measured(monkeypatch):
 def test_shares_that_cannot_work_are_refused(sizes, share, message):
     with pytest.raises(UserError, match=message):
         set_aside(image_set(sizes), share, 0)
+
+
+def test_finished_vectors_are_only_set_aside_if_asked():
+    vectors = replace(image_set([2] * 200), vector_dim=4)
+    assert set_aside(vectors, None, 0).validation is None
+    assert set_aside(vectors, 0.1, 0).classes == 20

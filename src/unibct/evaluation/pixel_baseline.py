@@ -33,9 +33,9 @@ def old_model_strength(
         seed: chooses the sample: whole classes, at most 2,000 images.
 
     Returns:
-        None without images, or if no class has two of them.
+        None without images, also where finished vectors stand for them, or if no class has two.
     """
-    if images is None:
+    if images is None or (isinstance(images, ImageSet) and images.vector_dim is not None):
         return None
     classes = checked_labels(labels, len(vectors))
     if is_array(images):

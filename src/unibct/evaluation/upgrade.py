@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from unibct.arrays import Floats
+from unibct.arrays import Floats, checked_embeddings
 from unibct.embeddings.strength import Strength
 from unibct.evaluation.backfill_curve import BackfillCurve, backfill_curve, row_orders
 from unibct.evaluation.bootstrap import REPEATS, class_draws
@@ -96,10 +96,27 @@ class Evaluation:
         }
 
 
+PROJECTED = "projected"  # the new model's embeddings in the old space
+
 _NEAREST_NOTE = (
     "the TARs of the tests are at the ROC corner nearest to the rate, as the field's scripts "
     "report them; all else, the verdict too, uses the strict threshold"
 )
+
+
+def _notes(
+    models: dict[str, Floats], used_far: float, far: float | None, split: GallerySplit
+) -> tuple[str | None, str | None]:
+    """Say what limits the FAR, and which vectors the tests use if the dimensions differ."""
+    rate = far_note(used_far, far, split.classes)
+    if PROJECTED not in models:
+        return rate, None
+    return rate, (
+        f"the new model has dimension {models['new'].shape[1]} and the old one "
+        f"{models['old'].shape[1]}: tests between the two use the new model's projection into the "
+        "old space, new→new uses its full vectors; partly backfilled galleries are searched in "
+        "the old space"
+    )
 
 
 def joined_notes(*notes: str | None, rule: ThresholdRule) -> str | None:
@@ -206,6 +223,7 @@ def evaluate_upgrade(
     labels: Any = None,
     *,
     free: Any = None,
+    projected: Any = None,
     seen_classes: bool = False,
     images: Any = None,
     far: float | None = None,
@@ -224,25 +242,24 @@ def evaluate_upgrade(
         old: (images, dim) the old model's: an array, or ``Embeddings`` with its training classes.
         new: the new model's, likewise.
         labels: (images,) integers 0…C-1; by default those of ``old`` or ``new``.
-        free: (images, dim′) embeddings of a new model that was trained without compatibility: its
-            self test is the upper bound, its queries in the old gallery show what training is for.
-        images: an ``ImageSet`` or uint8 pixels: then the old model is compared with raw pixels.
+        free: (images, dim′) of a new model that was trained without compatibility: its self test
+            is the upper bound, its queries in the old gallery show what training is for.
+        projected: (images, dim) the new model's in the old space, if it has another dimension.
         seen_classes: go on even if a model was trained on most of the test classes.
-        far: false accept rate of the headline TAR; by default the smallest of 1e-4, 1e-3, … that
-            the number of classes can measure.
+        images: an ``ImageSet`` or uint8 pixels: then the old model is compared with raw pixels.
+        far: false accept rate of the headline TAR; by default the smallest that is measurable.
         rule: of the reported TARs' thresholds, see ``tar_at_far``; the criterion's is strict.
         seed: chooses the gallery's images and the bootstrap samples.
         repeats: bootstrap samples.
-        split: which images are in the gallery; by default a quarter of each class's images.
+        split: which images are in the gallery; by default a quarter of each class's.
         mode: the gallery's entries are ``templates``, one for each class, or ``images``.
         score_map: puts cross-test scores on the old scale; by default fitted on other classes.
         backfill_curves: also measure the gallery while it is being embedded again.
         progress: reports progress of the curves.
     """
-    given = {"old": old, "new": new} | ({} if free is None else {"free": free})
-    tested = models_under_test(given, labels, seen_classes=seen_classes)
-    models = tested.vectors
-    split = split_gallery(tested.labels, seed=seed) if split is None else split
+    tested = models_under_test(_given(old, new, free), labels, seen_classes=seen_classes)
+    models = tested.vectors | _in_old_space(projected)
+    split = split or split_gallery(tested.labels, seed=seed)
     tests = _direction_tests(models, split, mode)
     used_far = headline_far(split.classes, far)
     values = {n: measured_metrics(test, [used_far], rule=rule) for n, test in tests.items()}
@@ -251,7 +268,7 @@ def evaluate_upgrade(
     return UpgradeEvaluation(
         values=values,
         seen=tested.seen,
-        note=joined_notes(far_note(used_far, far, split.classes), tested.seen.note, rule=rule),
+        note=joined_notes(*_notes(models, used_far, far, split), tested.seen.note, rule=rule),
         old_model=old_model_strength(models["old"], split.labels, images, seed=seed),
         tests=tests,
         far=used_far,
@@ -272,9 +289,27 @@ def _direction_tests(
         directions += [FREE_SELF, FREE_CROSS] if same_dim else [FREE_SELF]
     tests: dict[str, SearchTest] = {}
     for name in directions:
-        query, gallery = (models[side] for side in sides(name))
+        query, gallery = (models[side] for side in _spaces(name, models))
         tests[name] = search_test(query, gallery, split, mode=mode)
     return tests
+
+
+def _given(old: Any, new: Any, free: Any) -> dict[str, Any]:
+    return {"old": old, "new": new} | ({} if free is None else {"free": free})
+
+
+def _in_old_space(projected: Any) -> dict[str, Floats]:
+    return {} if projected is None else {PROJECTED: checked_embeddings(projected, PROJECTED)}
+
+
+def _spaces(direction: str, models: dict[str, Floats]) -> tuple[str, str]:
+    """Return the embeddings that the two sides of a test use, by their names in ``models``."""
+    query, gallery = sides(direction)
+    if PROJECTED in models and direction == CROSS:
+        query = PROJECTED
+    if PROJECTED in models and direction == REVERSED_CROSS:
+        gallery = PROJECTED
+    return query, gallery
 
 
 def _curves(
@@ -287,7 +322,7 @@ def _curves(
     progress: Progress | None,
 ) -> Iterator[tuple[str, BackfillCurve]]:
     """Yield the backfill curve of each order of rows."""
-    old, new = models["old"], models["new"]
+    old, new = models["old"], models.get(PROJECTED, models["new"])
     for name, order in row_orders(old, split, seed=seed).items():
         yield (
             name,

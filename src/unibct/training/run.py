@@ -14,8 +14,10 @@ from unibct.distributed.device import pick_device
 from unibct.distributed.ranks import Ranks, current_ranks
 from unibct.errors import UserError
 from unibct.models.architectures.table import build_network
+from unibct.models.embedder import Embedder
 from unibct.models.folder import load_model, save_model
 from unibct.models.model import Model
+from unibct.models.old_space import add_projection, without_projection
 from unibct.training.best_state import BEST_MODEL, best_checkpoint, keep_best
 from unibct.training.checkpoints import (
     Checkpoint,
@@ -54,13 +56,14 @@ from unibct.training.state import TrainingState, initial_state, restore_state, t
 from unibct.training.tracking import TensorBoard, Tracker, Trackers, require_tensorboard
 from unibct.training.training_set_embeddings import make_method
 from unibct.training.validation import note_result, note_start, validation_record
+from unibct.training.vector_recipe import fitted_recipe
 
 
 def run_training(
     images: ImageSet, recipe: Recipe | None, out: Path, options: TrainOptions
 ) -> Model:
     """Train a model and write its folder; see ``train``."""
-    recipe = recipe or recipe_for(images, progress=options.progress)
+    recipe = fitted_recipe(recipe or recipe_for(images, progress=options.progress), images)
     request = _check(images, recipe, out, options)
     earlier = find_earlier_run(out, resume=options.resume, ranks=request.ranks)
     # A finished model is only read.
@@ -199,6 +202,7 @@ def _starting_state(context: RunContext, options: TrainOptions) -> TrainingState
     if old is None:
         return state
     if context.recipe.warm_start:
+        assert isinstance(old, Model)  # plan_run has checked it
         _load_old_weights(context, state, old)
         identities = context.class_identities
         copy_known_classes(state.class_weights, identities, context.own_classes, old)
@@ -211,7 +215,7 @@ def _starting_state(context: RunContext, options: TrainOptions) -> TrainingState
 
 def _load_old_weights(context: RunContext, state: TrainingState, old: Model) -> None:
     try:
-        state.network.load_state_dict(old.network.state_dict())
+        state.network.load_state_dict(without_projection(old.network.state_dict()))
     except RuntimeError as error:  # some networks are built for one size
         new_input, old_input = context.input, old.input
         raise UserError(
@@ -234,7 +238,7 @@ def _save_models(context: RunContext, options: TrainOptions) -> None:
     note_result(context, rows, options.progress)
 
 
-def finished_model(context: RunContext, path: Path, old: Model | None = None) -> Model:
+def finished_model(context: RunContext, path: Path, old: Embedder | None = None) -> Model:
     """Return the model of a checkpoint, with everything that is known of its training."""
     starts_from = old if context.recipe.warm_start else None
     run, images = context.run, context.pixels.images
@@ -244,6 +248,8 @@ def finished_model(context: RunContext, path: Path, old: Model | None = None) ->
         unreadable += context.validation.pixels.unreadable
     architecture = context.architecture
     network = build_network(architecture, context.input, run.dim)
+    if run.projected_dim is not None:
+        add_projection(network, run.dim, run.projected_dim)
     averaged = bool(context.recipe.average)
     weights = tensors_under("average." if averaged else "network.", checkpoint.tensors)
     network.load_state_dict(weights)

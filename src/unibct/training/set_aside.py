@@ -65,9 +65,12 @@ def set_aside(images: ImageSet, share: float | None, seed: int) -> SetAside:
     Args:
         images: the data set.
         share: the share of the classes to set aside, from 0 to less than 1. None means 0.1 if
-            that is enough classes with two images or more, else 0.
+            that is enough classes with two images or more, else 0. For finished vectors None means
+            0: they have no pixels to compare with.
         seed: chooses the classes.
     """
+    if share is None and images.vector_dim is not None:
+        return SetAside(images)
     wanted = AUTOMATIC_SHARE if share is None else share
     if not 0 <= wanted < 1:
         raise UserError(

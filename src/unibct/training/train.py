@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from unibct.data.image_set import ImageSet
+from unibct.models.embedder import Embedder
 from unibct.models.model import Model
 from unibct.progress import Progress, Silent
 from unibct.training.options import TrainOptions
@@ -16,7 +17,7 @@ def train(
     recipe: Recipe | None,
     out: str | Path,
     *,
-    old: Model | None = None,
+    old: Embedder | None = None,
     method: str | None = None,
     resume: bool = False,
     skip_bad: bool = False,
@@ -40,7 +41,7 @@ def train(
         images: the training set.
         recipe: every number of the run; None: the shipped recipe that fits, see ``recipe_for``.
         out: the model's folder; during training it holds a checkpoint and the metrics.
-        old: the old model that the new one is to be compatible with.
+        old: what the new one is to be compatible with, a model or what ``open_embedder`` opens.
         method: a name from ``METHODS``; by default ``unibct-plus`` with ``old``, else ``none``.
         resume: continue the same run from the checkpoint in ``out``, if there is one; to the bit
             with the same number of processes, otherwise to rounding.

@@ -121,5 +121,12 @@ def _pixel_recall(context: RunContext) -> float:
     assert context.validation is not None
     pixels = context.validation.pixels
     rows = np.arange(len(pixels.images))
-    vectors = [pixel_vectors(batch) for batch in pixels.batches(rows, NETWORK_BATCH)]
+    as_vectors = pixel_vectors
+    if pixels.images.vector_dim is not None:  # finished vectors are compared as they are
+        as_vectors = _flat
+    vectors = [as_vectors(batch) for batch in pixels.batches(rows, NETWORK_BATCH)]
     return recall_at_1(np.concatenate(vectors), pixels.images.labels)
+
+
+def _flat(rows: NDArray[Any]) -> NDArray[np.float32]:
+    return rows.reshape(len(rows), -1).astype(np.float32)
