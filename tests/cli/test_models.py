@@ -194,6 +194,17 @@ def test_train_loads_the_old_classifier_only_if_it_is_needed(
     assert [arguments["with_classifier"] for arguments in given] == [needed]
 
 
+def test_validation_is_an_option_of_train(photo_folder, tmp_path, capsys):
+    line = ["train", photo_folder, "--out", tmp_path / "m", *TINY_OPTIONS, "--set", "epochs=1"]
+    assert run_command(*line, "--validation", "1.5") == 2
+    assert "validation = 1.5: write the share of the classes" in capsys.readouterr().err
+    assert run_command(*line, "--validation", "0.25") == 0
+    said = capsys.readouterr().err
+    assert "3 of 12 classes (36 images) are set aside to measure recall@1" in said
+    assert "epoch 1 of 1: loss " in said
+    assert (tmp_path / "m" / "best" / "model.json").is_file()
+
+
 def test_train_says_which_recipe_it_chose_and_names_every_recipe_in_its_help(
     tmp_path, photo_folder, capsys
 ):

@@ -11,9 +11,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from unibct.arrays import Floats, checked_embeddings
+from unibct.embeddings.strength import Strength
 from unibct.evaluation.backfill_curve import BackfillCurve, backfill_curve, row_orders
 from unibct.evaluation.bootstrap import REPEATS, class_draws
-from unibct.evaluation.criterion import Criterion, Verdict, compare_tests, joint_verdict
+from unibct.evaluation.criterion import (
+    OLD_MODEL_TOO_WEAK,
+    Criterion,
+    OldModelVerdict,
+    Verdict,
+    compare_tests,
+    joint_verdict,
+)
 from unibct.evaluation.directions import (
     CROSS,
     FREE_CROSS,
@@ -28,6 +36,7 @@ from unibct.evaluation.gallery_split import GalleryMode, GallerySplit, split_gal
 from unibct.evaluation.metrics.table import measured_metrics
 from unibct.evaluation.metrics.verification import ThresholdRule
 from unibct.evaluation.old_threshold import AtOldThreshold, at_old_thresholds
+from unibct.evaluation.pixel_baseline import old_model_strength
 from unibct.evaluation.resolution import (
     carried_fars,
     far_note,
@@ -49,12 +58,14 @@ class Evaluation:
         compared: M(cross) − M(old self) of each metric that has an interval.
         seen: how many test classes a model was trained on.
         note: what a reader must know about the numbers.
+        old_model: recall@1 of the old model and of raw pixels; None if it is not known.
     """
 
     values: dict[str, dict[str, float]]
     compared: tuple[Criterion, ...]
     seen: SeenClasses
     note: str | None = None
+    old_model: Strength | None = None
 
     @property
     def criteria(self) -> tuple[Criterion, ...]:
@@ -62,8 +73,10 @@ class Evaluation:
         return tuple(criterion for criterion in self.compared if criterion.decides)
 
     @property
-    def verdict(self) -> Verdict:
-        """The joint verdict of the criteria, see ``joint_verdict``."""
+    def verdict(self) -> Verdict | OldModelVerdict:
+        """The joint verdict of the criteria, unless the old model is too weak to judge by."""
+        if self.old_model is not None and self.old_model.too_weak:
+            return OLD_MODEL_TOO_WEAK
         return joint_verdict([criterion.verdict for criterion in self.criteria])
 
     def metrics(self, test: str) -> dict[str, float]:
@@ -76,6 +89,7 @@ class Evaluation:
             "verdict": self.verdict,
             "note": self.note,
             "seen_classes": self.seen.count,
+            "old_model": None if self.old_model is None else self.old_model.as_json(),
             "criteria": [criterion.as_json() for criterion in self.criteria],
             "further_metrics": [c.as_json() for c in self.compared if not c.decides],
             "tests": self.values,
@@ -211,6 +225,7 @@ def evaluate_upgrade(
     free: Any = None,
     projected: Any = None,
     seen_classes: bool = False,
+    images: Any = None,
     far: float | None = None,
     rule: ThresholdRule = "strict",
     seed: int = 0,
@@ -229,18 +244,16 @@ def evaluate_upgrade(
         labels: (images,) integers 0…C-1; by default those of ``old`` or ``new``.
         free: (images, dim′) of a new model that was trained without compatibility: its self test
             is the upper bound, its queries in the old gallery show what training is for.
-        projected: (images, dim) the new model's in the old space, if it has another dimension; for
-            the tests between the models and the backfill curves.
+        projected: (images, dim) the new model's in the old space, if it has another dimension.
         seen_classes: go on even if a model was trained on most of the test classes.
+        images: an ``ImageSet`` or uint8 pixels: then the old model is compared with raw pixels.
         far: false accept rate of the headline TAR; by default the smallest that is measurable.
-        rule: how the thresholds of the reported TARs are set, see ``tar_at_far``; the criterion
-            always uses the strict rule.
+        rule: of the reported TARs' thresholds, see ``tar_at_far``; the criterion's is strict.
         seed: chooses the gallery's images and the bootstrap samples.
         repeats: bootstrap samples.
         split: which images are in the gallery; by default a quarter of each class's.
         mode: the gallery's entries are ``templates``, one for each class, or ``images``.
-        score_map: puts cross-test scores on the old scale; by default one is fitted on other
-            classes than those it is tested on.
+        score_map: puts cross-test scores on the old scale; by default fitted on other classes.
         backfill_curves: also measure the gallery while it is being embedded again.
         progress: reports progress of the curves.
     """
@@ -256,6 +269,7 @@ def evaluate_upgrade(
         values=values,
         seen=tested.seen,
         note=joined_notes(*_notes(models, used_far, far, split), tested.seen.note, rule=rule),
+        old_model=old_model_strength(models["old"], split.labels, images, seed=seed),
         tests=tests,
         far=used_far,
         split=split,

@@ -22,5 +22,6 @@ class TrainOptions:
     checkpoint_every: int | None = None
     tensorboard: Path | None = None
     tracker: Tracker | None = None
+    validation: float | None = None
     label: str = "training"
     progress: Progress = field(default_factory=Silent)

@@ -71,6 +71,11 @@ class Run:
         """The first epoch in which the method is used."""
         return self.recipe.warmup_epochs if find_method(self.method).has_warmup else 0
 
+    @property
+    def first_usable_epoch(self) -> int:
+        """The first epoch whose model is what was asked for: compatible, if there is an old one."""
+        return self.method_start if find_method(self.method).needs_old_model else 0
+
     def refreshes_at(self, epoch: int) -> bool:
         """Return whether the method looks at the new model again at the start of ``epoch``."""
         start = self.method_start
@@ -136,7 +141,8 @@ def plan_run(
         raise UserError(f"{images.name} has one class only; training needs at least two")
     uses_old = entry.needs_old_model or recipe.warm_start
     old_fingerprint = old.fingerprint if uses_old and old is not None else None
-    complete = with_enough_epochs(recipe, len(images)).updated(dim=dim, seed=_seed(recipe, old))
+    length = with_enough_epochs(recipe, len(images))
+    complete = length.updated(dim=dim, seed=run_seed(recipe, old))
     projected = old.dim if entry.needs_old_model and old is not None and dim != old.dim else None
     return Run(images, complete, name, old_fingerprint, network_digest(architecture), projected)
 
@@ -235,7 +241,7 @@ def _check_warm_start(
         )
 
 
-def _seed(recipe: Recipe, old: Embedder | None) -> int:
+def run_seed(recipe: Recipe, old: Embedder | None) -> int:
     """Return the recipe's seed; by default one more than the old model's.
 
     From the same initial weights two models would agree before anything makes them compatible.
@@ -269,7 +275,16 @@ def require_same_run(stored: dict[str, Any], planned: dict[str, Any], out: Path)
 
 
 def _flat(description: dict[str, Any]) -> dict[str, Any]:
-    """Return the description with the recipe's entries as ``recipe.KEY``, before the others."""
+    """Return the description with the recipe's entries as ``recipe.KEY``, before the others.
+
+    The share of classes that are set aside follows them; runs of earlier versions have none.
+    """
     recipe: dict[str, Any] = description.get("recipe", {})
-    others = {key: value for key, value in description.items() if key != "recipe"}
-    return {f"recipe.{key}": value for key, value in recipe.items()} | others
+    validation: dict[str, Any] = description.get("validation", {})
+    nested = ("recipe", "validation")
+    return (
+        {f"recipe.{key}": value for key, value in recipe.items()}
+        | {"validation": validation.get("share", 0.0)}
+        | {key: value for key, value in description.items() if key not in nested}
+        | {f"validation.{key}": value for key, value in validation.items()}
+    )

@@ -27,6 +27,7 @@ def train(
     checkpoint_every: int | None = None,
     tensorboard: Path | None = None,
     tracker: Tracker | None = None,
+    validation: float | None = None,
     label: str = "training",
     progress: Progress | None = None,
 ) -> Model:
@@ -51,12 +52,16 @@ def train(
         checkpoint_every: steps between checkpoints within an epoch; each epoch ends with one.
         tensorboard: a folder for TensorBoard's event files.
         tracker: anything with ``log(values, step)``; the first process calls it.
+        validation: the share of the classes to set aside: the model does not learn them, recall@1
+            on them is measured after each epoch, and the best epoch's model is kept in
+            ``out/best``. 0 sets none aside. By default 0.1 if that is ten classes or more; a run
+            that is resumed keeps its share.
         label: the name of the progress bar.
         progress: reports progress per image.
 
     Returns:
-        The trained model. With several processes only the first one's has class weights.
+        The last epoch's model. With several processes only the first one's has class weights.
     """
     how = (old, method, resume, skip_bad, cache, device, workers, checkpoint_every)
-    options = TrainOptions(*how, tensorboard, tracker, label, progress or Silent())
+    options = TrainOptions(*how, tensorboard, tracker, validation, label, progress or Silent())
     return run_training(images, recipe, Path(out), options)

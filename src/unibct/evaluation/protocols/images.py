@@ -2,10 +2,12 @@
 
 import shutil
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from unibct.arrays import Floats
 from unibct.data.image_set import ImageSet, select_listed
 from unibct.distributed.device import pick_device
 from unibct.distributed.ranks import current_ranks
@@ -13,10 +15,12 @@ from unibct.embedders.table import Opening, open_embedder
 from unibct.embeddings.extraction import embed_images, embed_images_to_store
 from unibct.embeddings.folder import Embeddings
 from unibct.embeddings.forms.table import FOLDER, find_form
+from unibct.embeddings.strength import Strength
 from unibct.embeddings.vector_set import open_data
 from unibct.errors import UserError
 from unibct.evaluation.directions import CROSS, OLD_SELF
 from unibct.evaluation.gallery_split import GallerySplit, chosen_gallery
+from unibct.evaluation.pixel_baseline import model_frame, old_model_strength
 from unibct.evaluation.protocols.request import EmbeddingRequest, EvaluationRequest, SearchRules
 from unibct.evaluation.score_map import fit_score_map
 from unibct.evaluation.score_map_file import load_score_map, save_score_map
@@ -75,12 +79,23 @@ def evaluate_images(request: EvaluationRequest) -> UpgradeEvaluation:
         backfill_curves=_wants_curves(rules, images),
         progress=request.progress,
     )
+    evaluation = replace(evaluation, old_model=_old_model(old.rows_of(images), images, request))
     if rules.save_score_map:
         cross, old_self = evaluation.tests[CROSS], evaluation.tests[OLD_SELF]
         fitted = fit_score_map(cross.impostor, old_self.impostor)
         path = save_score_map(_folder_of(request.query), old.fingerprint, fitted)
         request.progress.note(f"{path}: the score map for the old model {old.fingerprint}")
     return evaluation
+
+
+def _old_model(vectors: Floats, images: ImageSet, request: EvaluationRequest) -> Strength | None:
+    """Compare the old model with raw pixels; stored embeddings may be all that is left."""
+    frame = model_frame(Path(request.gallery))
+    try:
+        return old_model_strength(vectors, images.labels, images, frame=frame, seed=request.seed)
+    except UserError as error:
+        request.progress.note(f"the old model is not compared with raw pixels: {error}")
+        return None
 
 
 def _wants_curves(rules: SearchRules, images: ImageSet) -> bool:
