@@ -41,6 +41,7 @@ from unibct.training.shared_warmup import restore_shared_warmup
 from unibct.training.state import TrainingState, initial_state, restore_state, tensors_under
 from unibct.training.tracking import TensorBoard, Tracker, Trackers, require_tensorboard
 from unibct.training.training_set_embeddings import make_method
+from unibct.training.vector_recipe import fitted_recipe
 
 
 def run_training(
@@ -48,7 +49,7 @@ def run_training(
 ) -> Model:
     """Train a model and write its folder; see ``train``."""
     recipe = recipe or recipe_for(images, progress=options.progress)
-    request = _check(images, recipe, options)
+    request = _check(images, fitted_recipe(recipe, images), options)
     earlier = find_earlier_run(out, resume=options.resume, ranks=request.ranks)
     # A finished model is only read.
     with nullcontext() if earlier.finished else run_lock(out, request.ranks):

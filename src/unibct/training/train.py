@@ -10,7 +10,6 @@ from unibct.training.options import TrainOptions
 from unibct.training.recipe import Recipe
 from unibct.training.run import run_training
 from unibct.training.tracking import Tracker
-from unibct.training.vector_recipe import fitted_recipe
 
 
 def train(
@@ -60,4 +59,4 @@ def train(
     """
     how = (old, method, resume, skip_bad, cache, device, workers, checkpoint_every)
     options = TrainOptions(*how, tensorboard, tracker, label, progress or Silent())
-    return run_training(images, fitted_recipe(recipe, images), Path(out), options)
+    return run_training(images, recipe, Path(out), options)
