@@ -49,7 +49,7 @@ def rate(out: Path, processes: int, settings: list[str]) -> float:
     command = [sys.executable, "-m"]
     if processes > 1:
         command += ["torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", "-m"]
-    command += ["unibct", "train", "glyphs:train", "--out", str(out)]
+    command += ["unibct", "train", "glyphs:train", "--out", str(out), "--validation", "0"]
     for setting in (*SETTINGS, *settings):
         command += ["--set", setting]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}

@@ -129,7 +129,9 @@ def train_old(out: Path, seed: int) -> Model:
     images = open_images("glyphs:train")
     parts = split(images.labels, SCENARIO, seed=DEFAULT_SEED + seed)
     recipe, _ = upgrade_recipes(load_recipe("glyphs"), SCENARIO, seed)
-    return train(images.select(parts.old), recipe, out / f"old-seed{seed}", resume=True)
+    return train(
+        images.select(parts.old), recipe, out / f"old-seed{seed}", resume=True, validation=0
+    )
 
 
 def run(out: Path, seed: int, noise: str, rate: float) -> None:
@@ -147,7 +149,7 @@ def run(out: Path, seed: int, noise: str, rate: float) -> None:
     old_vectors = np.asarray(embed_images(old, clean).vectors)
     noisy = replace(clean, labels=with_wrong_labels(clean.labels, old_vectors, noise, rate, seed))
     cache = folder / "cache"
-    free = train(noisy, recipe, folder / "free", resume=True, cache=cache)
+    free = train(noisy, recipe, folder / "free", resume=True, validation=0, cache=cache)
     graphs = {
         "late": np.asarray(embed_images(free, clean).vectors),
         "early": np.asarray(embed_images(after_warmup(noisy, recipe, cache), clean).vectors),
@@ -164,6 +166,7 @@ def run(out: Path, seed: int, noise: str, rate: float) -> None:
             old=old,
             method=method,
             resume=True,
+            validation=0,
             cache=cache,
         )
         vectors = embed_images(model, test).vectors

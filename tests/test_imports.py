@@ -22,6 +22,7 @@ ROOMS = (
     "maps",
     "models",
     "embeddings",
+    "embedders",
     "prototypes",
     "losses",
     "methods",

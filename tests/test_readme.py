@@ -20,6 +20,8 @@ GUIDES = (
     "docs/benchmark.md",
     "docs/backbones.md",
     "docs/export.md",
+    "docs/any-model.md",
+    "docs/maps.md",
 )
 
 
@@ -59,13 +61,15 @@ def test_python_blocks_run(tmp_path, monkeypatch, photo_folder, unseen_classes):
 def test_command_lines_run(tmp_path, monkeypatch, photo_folder, unseen_classes, capsys):
     monkeypatch.chdir(tmp_path)
     Path("my_network.py").write_text(blocks("docs/backbones.md", "python")[0])
+    Path("my_old.py").write_text(blocks("docs/any-model.md", "python")[0])
     text = "\n".join(block for page in GUIDES for block in blocks(page, "sh"))
     lines = [line.split("  #")[0] for line in text.splitlines() if line.startswith("unibct ")]
     commands = [shlex.split(line)[1:] for line in lines]
     assert {command[0] for command in commands} >= {
-        "split", "train", "evaluate", "embed", "convert", "adapt", "benchmark", "export", "card",
+        "split", "train", "evaluate", "embed", "convert", "adapt", "map", "benchmark",
+        "export", "card",
     }  # fmt: skip
-    folders = {"DATA": str(photo_folder), "OTHERS": str(unseen_classes)}
+    folders = {"DATA": str(photo_folder)} | dict.fromkeys(("OTHERS", "TEST"), str(unseen_classes))
     for command in commands:
         output = command[-1] if ">" in command else None
         command = command[: -2 if output else None]

@@ -14,8 +14,11 @@ if TYPE_CHECKING:
     from unibct.benchmark.run import plan_benchmark, run_benchmark
     from unibct.data.readers.table import open_images
     from unibct.data.scenarios import hold_out, split
+    from unibct.embedders.table import open_embedder
     from unibct.embeddings.extraction import embed_images, embed_images_to_store
     from unibct.embeddings.folder import open_embeddings
+    from unibct.embeddings.forms.table import read_embeddings, write_embeddings
+    from unibct.embeddings.mapping import apply_map, fit_map
     from unibct.embeddings.writing import append_embeddings, save_embeddings
     from unibct.errors import UserError
     from unibct.evaluation.metrics.identification import identification
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
     from unibct.export.export_model import export_model
     from unibct.losses.arcface import arcface
     from unibct.maps.adapter import fit_adapter
+    from unibct.maps.folder import load_map, save_map
     from unibct.methods.compatibility_loss import CompatibilityLoss
     from unibct.models.folder import load_model, save_model
     from unibct.prototypes.class_prototypes import class_prototypes
@@ -46,10 +50,17 @@ _HOMES = {
     "save_model": "models.folder",
     "embed_images": "embeddings.extraction",
     "embed_images_to_store": "embeddings.extraction",
+    "open_embedder": "embedders.table",
     "open_embeddings": "embeddings.folder",
+    "read_embeddings": "embeddings.forms.table",
+    "write_embeddings": "embeddings.forms.table",
     "save_embeddings": "embeddings.writing",
     "append_embeddings": "embeddings.writing",
     "fit_adapter": "maps.adapter",
+    "fit_map": "embeddings.mapping",
+    "apply_map": "embeddings.mapping",
+    "save_map": "maps.folder",
+    "load_map": "maps.folder",
     "adapt_model": "training.mapped_model:adapt",
     "class_prototypes": "prototypes.class_prototypes",
     "structural_weights": "prototypes.weights",
@@ -83,6 +94,7 @@ __all__ = [
     "adapt_model",
     "advise",
     "append_embeddings",
+    "apply_map",
     "arcface",
     "class_prototypes",
     "embed_images",
@@ -91,23 +103,29 @@ __all__ = [
     "evaluate_upgrade",
     "export_model",
     "fit_adapter",
+    "fit_map",
     "hold_out",
     "identification",
+    "load_map",
     "load_model",
     "load_recipe",
     "make_grid",
+    "open_embedder",
     "open_embeddings",
     "open_images",
     "plan_benchmark",
+    "read_embeddings",
     "recipe_for",
     "run_benchmark",
     "save_embeddings",
+    "save_map",
     "save_model",
     "split",
     "structural_weights",
     "train_model",
     "verification",
     "write_benchmark_report",
+    "write_embeddings",
     "write_model_card",
 ]
 

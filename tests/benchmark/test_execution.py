@@ -5,6 +5,7 @@ import pytest
 
 from unibct.embeddings.extraction import embed_images
 from unibct.embeddings.folder import open_embeddings
+from unibct.embeddings.recall import recall_at_1
 from unibct.evaluation.criterion import estimate
 from unibct.evaluation.upgrade import evaluate_upgrade
 from unibct.maps.adapter import fit_adapter
@@ -63,3 +64,14 @@ def test_an_adapter_maps_the_free_model_and_leaves_its_self_test(finished):
     for metric in results.metrics:
         self_test = results.new_self("open-class", "procrustes", metric).values
         assert np.array_equal(self_test, results.free_self("open-class", metric).values)
+
+
+def test_old_models_are_compared_with_raw_pixels(finished):
+    benchmark, results = finished
+    workspace = benchmark.workspace
+    for folder, result in results.by_job.items():
+        assert ("old_model" in result) == folder.startswith("models/old-")
+    folder, images = "models/old-classes-seed1", workspace.test_images
+    expected = recall_at_1(workspace.vectors(folder), images.labels)
+    assert results.by_job[folder]["old_model"]["recall_at_1"] == expected
+    assert not (workspace.out / folder / "model" / "best").exists()

@@ -35,7 +35,6 @@ def test_every_kind_of_bad_input_is_one_line_and_exit_code_2(
         ([*train, "--old", tmp_path], "is not a model folder"),
         ([*train, "--device", "abacus"], "device 'abacus' cannot be used"),
         ([*new, "--method", "bct"], "does not know 4 of the 4 new classes"),
-        ([*new, "--set", "dim=32"], "dimension is 32 but the old"),
         (["embed", tmp_path / "no", photo_folder, *out], "is not a model folder"),
         ([*evaluate, tmp_path], "is not a model folder"),
         ([*evaluate, trained_folder / "old", "--far", 0], "--far"),

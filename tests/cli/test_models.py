@@ -1,3 +1,4 @@
+import json
 import shutil
 
 import numpy as np
@@ -5,6 +6,7 @@ import pytest
 
 from tests.conftest import TINY_OPTIONS, run_command
 from unibct.data.readers.table import open_images
+from unibct.embedders.table import open_embedder
 from unibct.embeddings.folder import open_embeddings
 from unibct.errors import UserError
 from unibct.models.folder import load_model
@@ -100,6 +102,79 @@ def test_a_damaged_adapter_is_found_out(trained_folder, photo_folder, tmp_path):
         load_model(tmp_path / "a")
 
 
+@pytest.mark.parametrize("form", ["parquet", "npy", "safetensors"])
+def test_embed_writes_every_form_and_evaluate_reads_it(
+    form, trained_folder, photo_folder, tmp_path, capsys
+):
+    out = tmp_path / f"new.{form}"
+    embed = ["embed", trained_folder / "new", photo_folder, "--to", form, "--out", out]
+    assert run_command(*embed) == 0
+    stored, written = open_embeddings(trained_folder / "emb/new"), open_embedder(out).embeddings
+    assert np.array_equal(np.asarray(stored.vectors), written.vectors)
+    assert (stored.ids, stored.fingerprint) == (written.ids, written.fingerprint)
+    assert not list(tmp_path.glob(".*"))
+    capsys.readouterr()
+    results = []
+    for query in (trained_folder / "emb/new", f"embeddings:{out}"):
+        sides = ["--query", query, "--gallery", trained_folder / "emb/old"]
+        assert run_command("evaluate", photo_folder, *sides, "--json", "--seen-classes") == 0
+        results.append(json.loads(capsys.readouterr().out)["tests"])
+    assert results[0] == results[1]
+    assert run_command(*embed) == 2
+    assert "exists already" in capsys.readouterr().err
+    assert run_command(*embed[:-1], tmp_path / f"x.{form}", "--dtype", "float16") == 2
+
+
+def test_a_black_box_is_an_old_model_for_every_command(
+    trained_folder, photo_folder, tmp_path, capsys
+):
+    old = "python:tests.embedders.networks:Flattening"
+    assert run_command("embed", old, photo_folder, "--out", tmp_path / "emb") == 0
+    train = ["train", photo_folder, "--device", "cpu", *TINY_OPTIONS, "--set", "epochs=2"]
+    new = tmp_path / "new"
+    assert run_command(*train, "--old", old, "--method", "contrast", "--out", new) == 0
+    assert load_model(new).old_fingerprint == "stated by the object"
+    assert load_model(new).dim == 18
+    sides = ["--query", new, "--gallery", old, "--seen-classes"]
+    assert run_command("evaluate", photo_folder, *sides) == 0
+    for options in (["--method", "bct"], ["--warm-start"]):
+        assert run_command(*train, "--old", old, *options, "--out", tmp_path / "no") == 2
+    errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error")]
+    assert "bct uses the old model's classifier" in errors[0]
+    assert "warm_start begins from the old model's weights" in errors[1]
+
+
+def test_a_new_model_of_another_dimension_searches_the_old_gallery(
+    trained_folder, photo_folder, tmp_path, capsys
+):
+    new = tmp_path / "new"
+    train = ["train", photo_folder, "--device", "cpu", *TINY_OPTIONS, "--set", "epochs=2"]
+    assert (
+        run_command(*train, "--old", trained_folder / "old", "--set", "dim=160", "--out", new) == 0
+    )
+    assert "dimension 160" in capsys.readouterr().out
+    evaluate = ["evaluate", photo_folder, "--seen-classes", "--gallery", trained_folder / "old"]
+    assert run_command(*evaluate, "--query", new) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "the new model has dimension 160 and the old one 128" in text
+    assert "new→new uses its full vectors" in text
+    assert run_command("embed", f"{new}?space=old", photo_folder, "--out", tmp_path / "emb") == 0
+    assert open_embeddings(tmp_path / "emb").vectors.shape[1] == 128
+    assert run_command(*evaluate, "--query", tmp_path / "emb") == 0
+    assert run_command("embed", new, photo_folder, "--out", tmp_path / "full") == 0
+    capsys.readouterr()
+    for query, gallery, message in (
+        (tmp_path / "full", trained_folder / "old", "one cannot search the other"),
+        (new, trained_folder / "new", "leads into the space of model"),
+    ):
+        sides = ["--query", query, "--gallery", gallery]
+        assert run_command("evaluate", photo_folder, *sides) == 2
+        assert message in capsys.readouterr().err
+    maps = ["--new", new, "--old", trained_folder / "old", "--out", tmp_path / "map"]
+    assert run_command("adapt", photo_folder, *maps) == 2
+    assert "has a projection into the space" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("options", "needed"),
     [(["--method", "contrast"], False), (["--method", "bct"], True), (["--warm-start"], True)],
@@ -113,10 +188,21 @@ def test_train_loads_the_old_classifier_only_if_it_is_needed(
         given.append(arguments)
         raise UserError("seen enough")
 
-    monkeypatch.setattr("unibct.models.folder.load_model", load)
+    monkeypatch.setattr("unibct.embedders.model_folder.load_model", load)
     line = ["train", photo_folder, "--out", tmp_path / "m", "--old", trained_folder / "old"]
     assert run_command(*line, *options) == 2
-    assert given == [{"with_classifier": needed}]
+    assert [arguments["with_classifier"] for arguments in given] == [needed]
+
+
+def test_validation_is_an_option_of_train(photo_folder, tmp_path, capsys):
+    line = ["train", photo_folder, "--out", tmp_path / "m", *TINY_OPTIONS, "--set", "epochs=1"]
+    assert run_command(*line, "--validation", "1.5") == 2
+    assert "validation = 1.5: write the share of the classes" in capsys.readouterr().err
+    assert run_command(*line, "--validation", "0.25") == 0
+    said = capsys.readouterr().err
+    assert "3 of 12 classes (36 images) are set aside to measure recall@1" in said
+    assert "epoch 1 of 1: loss " in said
+    assert (tmp_path / "m" / "best" / "model.json").is_file()
 
 
 def test_train_says_which_recipe_it_chose_and_names_every_recipe_in_its_help(

@@ -32,7 +32,9 @@ def test_help_shows_every_name(capsys):
 
 
 def test_help_gives_examples_and_the_version(capsys):
-    for command in ("split", "convert", "train", "adapt", "embed", "evaluate", "demo", "benchmark"):
+    for command in (
+        "split", "convert", "train", "embed", "adapt", "map", "evaluate", "demo", "benchmark",
+    ):  # fmt: skip
         assert run_command(command, "--help") == 0
         assert "Example" in capsys.readouterr().out
     assert run_command("--version") == 0
@@ -83,8 +85,9 @@ def test_the_main_help_lists_every_kind_of_data_and_every_command(capsys):
         "convert",
         "advise",
         "train",
-        "adapt",
         "embed",
+        "adapt",
+        "map",
         "evaluate",
         "export",
         "card",

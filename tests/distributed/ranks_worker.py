@@ -146,6 +146,7 @@ RUNS = {
     "unibct,own": ["sync_batch_norm=false"],
     "unibct,half": ["precision='bfloat16'"],
     "unibct-plus": [],
+    "unibct-plus,wide": ["dim=160"],
     "contrast": [],
     "mixbct": [],
     "nccl": [],

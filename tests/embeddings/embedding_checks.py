@@ -1,6 +1,7 @@
 import numpy as np
 
 from unibct.embeddings import extraction
+from unibct.models.model import Model
 
 
 def assert_same(first, second):
@@ -18,7 +19,7 @@ class EmbeddingCounter:
 
     def __init__(self, monkeypatch, stop_at=None):
         self.images, self.shards = 0, 0
-        real, write = extraction.Model.embed_pixels, extraction.write_shard
+        real, write = Model.embed_pixels, extraction.write_shard
 
         def embed(model, batch):
             self.images += len(batch)
@@ -30,5 +31,5 @@ class EmbeddingCounter:
                 raise KeyboardInterrupt
             return write(*arguments)
 
-        monkeypatch.setattr(extraction.Model, "embed_pixels", embed)
+        monkeypatch.setattr(Model, "embed_pixels", embed)
         monkeypatch.setattr(extraction, "write_shard", write_shard)

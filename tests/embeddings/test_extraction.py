@@ -20,6 +20,7 @@ from unibct.embeddings.folder import open_embeddings
 from unibct.embeddings.store_plan import plan_store
 from unibct.embeddings.writing import save_embeddings
 from unibct.errors import UserError
+from unibct.models.model import Model
 
 
 @pytest.fixture(scope="module")
@@ -146,13 +147,13 @@ def test_models_are_never_mixed(model, pixels, tmp_path, monkeypatch):
 
 
 def test_an_embedding_that_is_not_finite_is_named(model, pixels, tmp_path, monkeypatch):
-    real = extraction.Model.embed_pixels
+    real = Model.embed_pixels
 
     def broken(model, batch):
         vectors = real(model, batch).copy()
         vectors[5, 0] = np.nan
         return vectors
 
-    monkeypatch.setattr(extraction.Model, "embed_pixels", broken)
+    monkeypatch.setattr(Model, "embed_pixels", broken)
     with pytest.raises(UserError, match=f"no finite .* for {re.escape(pixels.images.ids[5])}"):
         stored(model, pixels, tmp_path / "e")

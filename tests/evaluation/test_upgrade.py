@@ -9,7 +9,7 @@ from unibct.data.training_classes import training_classes
 from unibct.embeddings.folder import Embeddings
 from unibct.errors import UserError
 from unibct.evaluation import bootstrap, impostors, score_ranks, score_table
-from unibct.evaluation.directions import CROSS
+from unibct.evaluation.directions import CROSS, NEW_SELF, OLD_SELF, REVERSED_CROSS
 from unibct.evaluation.metrics import ranking
 from unibct.evaluation.upgrade import evaluate_upgrade
 
@@ -64,6 +64,23 @@ def test_the_threshold_rule_changes_the_reported_tars_alone():
 def test_bad_input_is_named(old, new, message):
     with pytest.raises(ValueError, match=message):
         evaluate_upgrade(old, new, [0, 0, 1, 1])
+
+
+def test_another_dimension_is_compared_in_the_old_space():
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(12), 6)
+    old, noise = (rng.normal(size=(12, 8))[labels] + s * rng.normal(size=(72, 8)) for s in (1, 0.2))
+    new = rng.normal(size=(12, 5))[labels] + 0.1 * rng.normal(size=(72, 5))
+    plain = evaluate_upgrade(old, noise, labels, repeats=50)
+    result = evaluate_upgrade(old, new, labels, projected=noise, repeats=50, backfill_curves=True)
+    for direction in (OLD_SELF, CROSS, REVERSED_CROSS):
+        assert result.values[direction] == plain.values[direction]
+    own = evaluate_upgrade(new, new, labels, repeats=50)
+    assert result.values[NEW_SELF] == own.values[NEW_SELF]
+    assert "has dimension 5 and the old one 8: tests between the two use" in result.note
+    assert "dimension" not in (plain.note or "")
+    with pytest.raises(UserError, match="dimension"):
+        evaluate_upgrade(old, new, labels, repeats=50)
 
 
 def test_what_a_team_decides_on():

@@ -5,6 +5,7 @@ import pytest
 
 from unibct.errors import UserError
 from unibct.maps.table import ADAPTERS, find_adapter
+from unibct.methods.table import ABLATIONS, METHODS
 
 
 def test_every_name_has_its_function_and_a_description():
@@ -14,6 +15,10 @@ def test_every_name_has_its_function_and_a_description():
         assert find_adapter(name) is entry
     with pytest.raises(UserError, match="unknown adapter 'spline'; choose one of procrustes"):
         find_adapter("spline")
+
+
+def test_no_map_has_the_name_of_a_method():
+    assert not set(ADAPTERS) & {*METHODS, *ABLATIONS}  # a benchmark tells them by their names
 
 
 def test_the_names_need_no_torch():

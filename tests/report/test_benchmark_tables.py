@@ -1,11 +1,12 @@
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from unibct.benchmark.results import as_csv
 from unibct.evaluation.search_test import search_test
-from unibct.report.benchmark_tables import all_tables, chain_averages
+from unibct.report.benchmark_tables import all_tables, chain_averages, verdict_table, weak_note
 
 
 def test_a_chain_tests_all_pairs_of_versions(finished):
@@ -46,3 +47,23 @@ def test_negative_flips_are_shown_with_all_three_intervals(finished):
     assert f"positive {100 * rates[1].values.mean():.2f} (" in cell.small
     assert len(re.findall(r"\d to -?\d", cell.small)) == 3
     assert "nfr" in as_csv(results)
+
+
+def test_scenarios_with_a_weak_old_model_are_named_below_the_verdicts(finished):
+    _, results = finished
+    weak = {"recall_at_1": 0.1, "pixel_recall_at_1": 0.1, "too_weak": True}
+    strong = weak | {"too_weak": False}
+    by_job = {
+        folder: result | {"old_model": weak if folder.startswith("models/old-classes") else strong}
+        for folder, result in results.by_job.items()
+    }
+    changed = replace(results, by_job=by_job)
+    assert changed.weak_old_models == {"open-class": [0, 1]}
+    sentence = "the old model of open-class (seed 0, 1)."
+    assert weak_note(changed).endswith(sentence)
+    assert verdict_table(changed).note.endswith(sentence)
+    earlier = {
+        folder: {key: value for key, value in result.items() if key != "old_model"}
+        for folder, result in results.by_job.items()
+    }
+    assert weak_note(replace(results, by_job=earlier)) is None

@@ -1,10 +1,13 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from tests.evaluation.noisy_classes import noisy_classes
+from unibct.embeddings.strength import Strength
 from unibct.evaluation.protocols.pairs import evaluate_pairs
 from unibct.evaluation.upgrade import evaluate_upgrade
-from unibct.report.decision_tables import decision_tables
+from unibct.report.decision_tables import decision_tables, old_model_text
 
 
 @pytest.fixture(scope="module")
@@ -44,3 +47,14 @@ def test_the_note_says_whether_thresholds_must_be_set_again(evaluation):
 def test_a_pair_set_has_no_such_table():
     vectors = np.random.default_rng(0).normal(size=(40, 8))
     assert decision_tables(evaluate_pairs(vectors, vectors, np.arange(20) % 2 == 0)) == []
+
+
+def test_the_text_on_the_old_model_says_if_it_is_too_weak(evaluation):
+    strong = replace(evaluation, old_model=Strength(0.5, 0.1))
+    assert old_model_text(strong) == "old model: recall@1 50.0 % (raw pixels 10.0 %)"
+    weak = replace(evaluation, old_model=Strength(0.12, 0.1))
+    assert weak.verdict == "old model too weak"
+    assert old_model_text(weak).startswith(
+        "The old model is too weak to judge an upgrade by: recall@1 12.0 % (raw pixels 10.0 %)."
+    )
+    assert old_model_text(replace(evaluation, old_model=None)) == ""

@@ -1,8 +1,10 @@
 import io
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
+from unibct.embeddings.strength import Strength
 from unibct.evaluation.directions import CROSS
 from unibct.report.terminal import print_benchmark, print_counts, print_evaluation, print_plan
 
@@ -41,8 +43,17 @@ def test_an_evaluation_has_a_row_per_test_and_per_metric(small_demo):
     assert any(line.startswith(CROSS) for line in lines)
 
 
+def without_old_models(results):
+    """The results, without how strong the old models are."""
+    return {
+        folder: {key: value for key, value in result.items() if key != "old_model"}
+        for folder, result in results.by_job.items()
+    }
+
+
 def test_a_narrow_terminal_wraps_the_heads_and_loses_nothing(finished):
     _, results = finished
+    results = replace(results, by_job=without_old_models(results))  # a note names scenarios
     narrow, wide = (
         printed(lambda console: print_benchmark(results, console), width=width)
         for width in (46, 200)
@@ -70,3 +81,12 @@ def test_a_plan_names_every_job_and_its_state(finished, width):
         assert job.folder in text
     assert text.count("finished") == len(benchmark.jobs)
     assert f"0 of {len(benchmark.jobs)} jobs to run" in text
+
+
+def test_a_weak_old_model_is_named_before_the_verdict(small_demo):
+    evaluation = replace(small_demo[0].evaluation, old_model=Strength(0.12, 0.1))
+    lines = printed(lambda console: print_evaluation(evaluation, console)).splitlines()
+    assert any(
+        line.startswith("The old model is too weak to judge an upgrade by") for line in lines
+    )
+    assert lines[-1] == "verdict: old model too weak"

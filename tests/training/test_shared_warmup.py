@@ -87,3 +87,19 @@ def test_a_damaged_shared_warm_up_is_made_anew(eighty_images, eighty_old, tmp_pa
     second = train(eighty_images, AUGMENTED, tmp_path / "second", **options)
     assert second.fingerprint == first.fingerprint
     assert read_checkpoint(shared).class_tensors
+
+
+def test_the_recall_of_a_shared_warm_up_is_shared_too(four_classes, four_classes_old, tmp_path):
+    options = {"old": four_classes_old, "device": "cpu", "validation": 0.5}
+    alone = train(four_classes, SMALL, tmp_path / "alone", method="mixbct", **options)
+    options["cache"] = tmp_path / "cache"
+    train(four_classes, SMALL, tmp_path / "first", method="contrast", **options)
+    shared = train(four_classes, SMALL, tmp_path / "second", method="mixbct", **options)
+    assert shared.fingerprint == alone.fingerprint
+    rows = metrics(tmp_path / "second")
+    assert rows[0] == metrics(tmp_path / "first")[0]
+    assert rows[1]["recall_at_1"] == metrics(tmp_path / "alone")[1]["recall_at_1"]
+    # Without an old model the best epoch may be one of the warm-up, so that it is not shared.
+    train(four_classes, SMALL, tmp_path / "free", cache=tmp_path / "cache", validation=0.5)
+    assert metrics(tmp_path / "free")[0]["seconds"] != rows[0]["seconds"]
+    assert (tmp_path / "free" / "best" / "model.json").is_file()

@@ -5,14 +5,22 @@ import numpy as np
 import pytest
 import torch
 
+from tests.training.interruption import stopped_before_epoch
 from tests.training.recipes import RECIPE, SMALL
 from tests.training.run_results import metrics
 from unibct.data.readers.table import open_images
 from unibct.embeddings.extraction import embed_images
 from unibct.errors import UserError
 from unibct.methods.table import METHODS
+from unibct.models.architectures.table import build_network, find_architecture
 from unibct.models.folder import load_model
 from unibct.models.input import InputSpec
+from unibct.models.old_space import (
+    add_projection,
+    old_space_dim,
+    projection_weight,
+    to_old_space,
+)
 from unibct.progress import Silent
 from unibct.training.train import train
 
@@ -93,7 +101,10 @@ def test_what_cannot_work_is_refused_before_anything_is_written(split_images, ol
     for arguments, message in [
         ({"method": "unibct"}, "needs the old model"),
         ({"method": "magic"}, "unknown method"),
-        ({"old": old_model, "recipe": RECIPE.updated(dim=64)}, "dimension is 64 but the old"),
+        (
+            {"old": old_model, "method": "mixbct", "recipe": RECIPE.updated(dim=64)},
+            "dimension is 64 but the old one's is 128, and mixbct mixes",
+        ),
         (
             {"old": old_model, "method": "unibct", "recipe": RECIPE.updated(warmup_epochs=3)},
             "leaves none of 3 epochs",
@@ -107,6 +118,42 @@ def test_what_cannot_work_is_refused_before_anything_is_written(split_images, ol
         with pytest.raises(UserError, match=message):
             train(images, recipe, tmp_path / "m", **({"device": "cpu"} | arguments))
         assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("method", "dim"), [("unibct-plus", 160), ("unibct", 24), ("advbct", 160), ("nccl", 160)]
+)
+def test_another_dimension_trains_with_a_projection(
+    method, dim, four_classes, four_classes_old, tmp_path
+):
+    recipe = SMALL.updated(dim=dim, warmup_epochs=1, seed=5, epochs=3)
+    options = {"old": four_classes_old, "method": method, "device": "cpu"}
+    model = train(four_classes, recipe, tmp_path / "whole", **options)
+    assert (model.dim, old_space_dim(model)) == (dim, 128)
+    start = build_network(find_architecture("resnet-small"), model.input, dim, seed=5)
+    add_projection(start, dim, 128, seed=5)
+    assert not torch.equal(projection_weight(start), projection_weight(model.network))
+    with stopped_before_epoch(2):
+        train(four_classes, recipe, tmp_path / "part", **options)
+    resumed = train(four_classes, recipe, tmp_path / "part", resume=True, **options)
+    assert resumed.fingerprint == model.fingerprint
+
+
+def test_a_projected_model_comes_close_to_the_old_one(four_classes, four_classes_old, tmp_path):
+    recipe = SMALL.updated(dim=160, epochs=8, eta=4.0, warmup_epochs=1, seed=5)
+    options = {"old": four_classes_old, "method": "regress", "device": "cpu"}
+    model = train(four_classes, recipe, tmp_path / "new", **options)
+    images = np.stack([four_classes.read(i) for i in four_classes.ids])
+    cosine = (to_old_space(model, model.embed(images)) * four_classes_old.embed(images)).sum(axis=1)
+    assert cosine.mean() > 0.6
+    again = train(
+        four_classes,
+        SMALL.updated(dim=160, warm_start=True, seed=6),
+        tmp_path / "next",
+        old=model,
+        device="cpu",
+    )
+    assert old_space_dim(again) is None  # the same dimension as its old model
 
 
 def test_without_momentum(split_images, tmp_path):

@@ -8,8 +8,13 @@ from tests.training.interruption import stopped_before_epoch
 from tests.training.recipes import RECIPE, SMALL
 from tests.training.run_contexts import small_context
 from unibct.data.loader import read_pixels
+from unibct.embedders.table import open_embedder
 from unibct.embeddings import cache
+from unibct.embeddings.extraction import embed_images
+from unibct.embeddings.folder import Embeddings
+from unibct.embeddings.forms.table import write_embeddings
 from unibct.methods.table import MethodEntry
+from unibct.models.model import Model
 from unibct.progress import Silent
 from unibct.training import training_set_embeddings
 from unibct.training.train import train
@@ -17,13 +22,13 @@ from unibct.training.train import train
 
 def test_old_embeddings_are_computed_once(split_images, old_model, tmp_path, monkeypatch):
     calls = []
-    real = cache.Model.embed_pixels
+    real = Model.embed_pixels
 
     def counted(self, pixels):
         calls.append(self.fingerprint == old_model.fingerprint)
         return real(self, pixels)
 
-    monkeypatch.setattr(cache.Model, "embed_pixels", counted)
+    monkeypatch.setattr(Model, "embed_pixels", counted)
     train(split_images[1], RECIPE, tmp_path / "m", old=old_model, method="contrast", device="cpu")
     assert sum(calls) == -(-len(split_images[1]) // 256)
 
@@ -52,13 +57,13 @@ def test_two_runs_may_fill_the_same_cache_at_once(
     four_classes, four_classes_old, tmp_path, monkeypatch
 ):
     pixels = read_pixels(four_classes, *four_classes_old.input.frame)
-    embedded, embed = [], cache.Model.embed_pixels
+    embedded, embed = [], Model.embed_pixels
 
     def counted(self, batch):
         embedded.append(len(batch))
         return embed(self, batch)
 
-    monkeypatch.setattr(cache.Model, "embed_pixels", counted)
+    monkeypatch.setattr(Model, "embed_pixels", counted)
 
     def cached_vectors(_):
         return np.asarray(
@@ -82,3 +87,28 @@ def test_only_bct_holds_the_old_classifier(name, four_classes, four_classes_old,
     )
     training_set_embeddings.make_method(context, four_classes_old, Silent())
     assert (given[0].old_class_weights is not None) == (name == "bct")
+
+
+def test_stored_old_embeddings_train_the_same_model_as_their_model(
+    four_classes, four_classes_old, tmp_path
+):
+    embeddings = embed_images(four_classes_old, four_classes)
+    shuffled = np.random.default_rng(0).permutation(len(four_classes))
+    write_embeddings(
+        Embeddings(
+            np.asarray(embeddings.vectors)[shuffled],
+            tuple(embeddings.ids[row] for row in shuffled),
+            np.full(len(shuffled), -1),
+            (),
+            embeddings.fingerprint,
+        ),
+        tmp_path / "old.npy",
+        "npy",
+    )
+    stored = open_embedder(tmp_path / "old.npy")
+    recipe = SMALL.updated(seed=3)
+    prints = [
+        train(four_classes, recipe, tmp_path / name, old=old, device="cpu").fingerprint
+        for name, old in (("a", four_classes_old), ("b", stored))
+    ]
+    assert prints[0] == prints[1]

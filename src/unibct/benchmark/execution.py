@@ -28,9 +28,10 @@ from unibct.embeddings.extraction import embed_images
 from unibct.embeddings.folder import Embeddings
 from unibct.embeddings.writing import save_embeddings
 from unibct.evaluation.bootstrap import class_draws
-from unibct.evaluation.directions import CROSS
+from unibct.evaluation.directions import CROSS, OLD_SELF
 from unibct.evaluation.flips import flip_rates, sampled_flip_rates
 from unibct.evaluation.metrics.table import measured_metrics, sampled_metrics
+from unibct.evaluation.pixel_baseline import old_model_strength
 from unibct.evaluation.resolution import carried_fars
 from unibct.evaluation.search_test import search_test
 from unibct.files import atomic_file, write_json
@@ -39,6 +40,7 @@ from unibct.models.folder import save_model
 from unibct.models.model import Model
 from unibct.progress import Progress, Silent
 from unibct.training.metrics import METRICS_FILE
+from unibct.training.network import recipe_input
 from unibct.training.train import train
 
 SAMPLES_FILE = "samples.safetensors"
@@ -60,6 +62,7 @@ def run_job(workspace: Workspace, job: Job, progress: Progress | None = None) ->
     elif job.adapter is not None:
         result |= _adapt(workspace, job, job.adapter, progress)
     tests, samples = _run_tests(workspace, job)
+    result |= _old_model(workspace, job)
     with atomic_file(folder / SAMPLES_FILE) as temporary:
         safetensors.numpy.save_file(samples, temporary)
     write_json(
@@ -112,6 +115,16 @@ def _run_tests(
     return tests, samples
 
 
+def _old_model(workspace: Workspace, job: Job) -> dict[str, Any]:
+    """Compare an old model with raw pixels; other jobs have none."""
+    if job.training is None or OLD_SELF not in {test.name for test in job.tests}:
+        return {}
+    images, frame = workspace.test_images, recipe_input(job.training.recipe).frame
+    vectors = workspace.vectors(job.folder)
+    strength = old_model_strength(vectors, images.labels, images, frame=frame)
+    return {"old_model": None if strength is None else strength.as_json()}
+
+
 def _train(
     workspace: Workspace, job: Job, training: Training, progress: Progress
 ) -> dict[str, Any]:
@@ -125,6 +138,7 @@ def _train(
         old=None if training.old is None else workspace.model(training.old),
         method=training.method,
         resume=True,
+        validation=0,
         cache=None if training.part.startswith("old:") else workspace.out / CACHE,
         device=workspace.device,
         label=job.folder,

@@ -163,6 +163,20 @@ class Results:
         costs = [cost for f in folders if (cost := self.by_job.get(f, {}).get("cost"))]
         return max(costs, key=lambda cost: cost["images_per_second"], default=None)
 
+    @cached_property
+    def weak_old_models(self) -> dict[str, list[int]]:
+        """The scenarios whose old model is hardly better than raw pixels, with the seeds.
+
+        Results of an earlier version do not say how strong the old model is.
+        """
+        weak: dict[str, list[int]] = {}
+        for scenario in self.scenarios:
+            for seed in self.seeds:
+                strength = self.by_job.get(old_folder(scenario, seed), {}).get("old_model")
+                if strength is not None and strength["too_weak"]:
+                    weak.setdefault(scenario, []).append(seed)
+        return weak
+
     def _over_seeds(
         self, test: str, metric: str, folders: Sequence[str], kind: str = "metrics"
     ) -> Measured:

@@ -5,9 +5,19 @@ There is no logic here: everything that a command does can be done from Python a
 
 # Importing a module registers its commands. The help lists them in this order.
 # isort: off
-from unibct.cli import examples, data, advice, models, evaluation, export, benchmark
+from unibct.cli import examples, data, advice, models, maps, evaluation, export, benchmark
 # isort: on
 
 from unibct.cli.entry import main
 
-__all__ = ["advice", "benchmark", "data", "evaluation", "examples", "export", "main", "models"]
+__all__ = [
+    "advice",
+    "benchmark",
+    "data",
+    "evaluation",
+    "examples",
+    "export",
+    "main",
+    "maps",
+    "models",
+]

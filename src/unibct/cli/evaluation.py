@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 import typer
 
 from unibct.cli.options import DataArgument, DeviceOption, ImagesOption, SkipOption, app, examples
+from unibct.embedders.table import describe_embedders
 from unibct.evaluation.gallery_split import GalleryMode
 from unibct.evaluation.protocols.table import AUTO, PROTOCOLS
 
@@ -15,10 +16,10 @@ _PROTOCOL_HELP = f"how to test: {AUTO} recognises the data; or " + ", ".join(
 )
 
 QueryOption = Annotated[
-    Path, typer.Option(metavar="NEW", help="folder of the new model, or of its embeddings")
+    str, typer.Option(metavar="NEW", help=f"the new model: {describe_embedders()}")
 ]
 GalleryOption = Annotated[
-    Path, typer.Option(metavar="OLD", help="folder of the old model, or of its embeddings")
+    str, typer.Option(metavar="OLD", help="the old model, given in the same ways")
 ]
 ProtocolOption = Annotated[str, typer.Option(help=_PROTOCOL_HELP)]
 FarOption = Annotated[
@@ -81,6 +82,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="print JSON instead of 
     epilog=examples(
         "unibct evaluate DATA --images split/test.txt --query models/new --gallery models/old",
         "unibct evaluate TEST --query emb/new --gallery emb/old --json",
+        "unibct evaluate TEST --query onnx:new.onnx --gallery embeddings:old.parquet",
         "unibct evaluate ijbc/ --protocol ijbc --query models/new --gallery models/old",
     ),
 )

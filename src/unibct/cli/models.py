@@ -1,7 +1,7 @@
-"""The commands that make or use a model: train, adapt and embed."""
+"""The commands that make or use a model: train and embed."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -12,7 +12,6 @@ from unibct.cli.options import (
     RecipeOption,
     SetOption,
     SkipOption,
-    adapter_listing,
     app,
     examples,
     listing,
@@ -20,13 +19,30 @@ from unibct.cli.options import (
     print_once,
 )
 from unibct.data.decoding import FITS
+from unibct.data.readers.table import describe_data_briefly
+from unibct.embedders.table import Opening, describe_embedders
+from unibct.embeddings.forms.table import FOLDER, FORMS
 from unibct.evaluation.protocols.table import AUTO
 from unibct.methods.table import DEFAULT_METHOD, NO_METHOD, find_method
 
 OldOption = Annotated[
-    Path | None,
+    str | None,
     typer.Option(
-        metavar="MODEL", help="folder of the old model, if the new one is to be compatible"
+        metavar="OLD",
+        help=f"the old model, if the new one is to be compatible: {describe_embedders()}",
+    ),
+]
+TrainingDataArgument = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[DATA]", help=f"the images: {describe_data_briefly()}; see unibct --help"
+    ),
+]
+FromEmbeddingsOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PATH",
+        help="instead of DATA: finished vectors with classes, on which a projection is trained",
     ),
 ]
 MethodOption = Annotated[
@@ -61,10 +77,21 @@ TensorboardOption = Annotated[
     typer.Option(metavar="FOLDER", help="write event files for TensorBoard to this folder"),
 ]
 
+ValidationOption = Annotated[
+    float | None,
+    typer.Option(
+        metavar="SHARE",
+        help="share of the classes to set aside and measure recall@1 on after each epoch, 0 for "
+        "none  [default: 0.1 if that is 10 classes or more]",
+    ),
+]
+
 _TRAIN_EXAMPLES = examples(
     "unibct train DATA --images split/old.txt --out models/old",
     "unibct train DATA --images split/new.txt --old models/old --out models/new",
+    "unibct train DATA --old embeddings:old.parquet --out models/new",
     "unibct train DATA --out models/old --recipe paper --set epochs=20",
+    "unibct train --from-embeddings text.parquet --old embeddings:old.npy --out models/text",
     "unibct train DATA --out models/old --set architecture=timm:convnext_tiny --set size=128x64",
     "torchrun --nproc-per-node=4 -m unibct train DATA --out models/old",
 )
@@ -81,15 +108,13 @@ _NETWORK_SETTINGS = listing(
         "mean, deviation": "of pixels from 0 to 1: a number, or [r, g, b]",
     },
 )
-_ADAPT_EXAMPLES = examples(
-    "unibct adapt DATA --new models/free --old models/old --out models/adapted"
-)
 
 
 @app.command("train", epilog=f"{_TRAIN_EXAMPLES}\n\n{_NETWORK_SETTINGS}\n\n{method_listing()}")
 def train_command(
-    data: DataArgument,
     out: Annotated[Path, typer.Option(help="folder for the trained model")],
+    data: TrainingDataArgument = None,
+    from_embeddings: FromEmbeddingsOption = None,
     images: ImagesOption = None,
     old: OldOption = None,
     method: MethodOption = None,
@@ -101,19 +126,20 @@ def train_command(
     checkpoint_every: CheckpointEveryOption = None,
     workers: WorkersOption = None,
     tensorboard: TensorboardOption = None,
+    validation: ValidationOption = None,
     skip_bad_images: SkipOption = False,
     device: DeviceOption = "auto",
 ) -> None:
     """Train a model, on its own or compatible with an old one.
 
     With --old, the new model's queries can search the old model's gallery. A checkpoint is
-    written after each epoch; if the run is stopped, for example by Ctrl-C, repeat the command
-    with --resume. metrics.csv in the model's folder has a line per epoch. Under torchrun the
-    processes share each batch and the classes (docs/scaling.md), and each writes a file in
-    OUT/logs.
+    written after each epoch; after Ctrl-C, repeat the command with --resume. metrics.csv in OUT
+    has a line per epoch. Some classes are set aside: recall@1 on them is shown after each epoch,
+    beside that of raw pixels; OUT/best is the best epoch's model. Under torchrun the processes
+    share each batch and the classes (docs/scaling.md), and each writes a file in OUT/logs.
     """
-    from unibct.data.readers.table import open_images
-    from unibct.models.folder import load_model
+    from unibct.distributed.device import pick_device
+    from unibct.embeddings.vector_set import training_data
     from unibct.progress import terminal_progress
     from unibct.training.default_recipe import recipe_for
     from unibct.training.recipe import load_recipe
@@ -122,86 +148,46 @@ def train_command(
     overrides = [*(set_ or []), *([] if seed is None else [f"seed={seed}"])]
     overrides += ["warm_start=true"] if warm_start else []
     named_recipe = None if recipe is None else load_recipe(recipe, overrides)
-    image_set = open_images(data, images)
+    image_set = training_data(data, from_embeddings, images)
+    how: dict[str, Any] = {"workers": workers, "device": device, "validation": validation}
+    how |= {"checkpoint_every": checkpoint_every, "tensorboard": tensorboard, "resume": resume}
     with terminal_progress(logs=out / "logs") as progress:
         loaded_recipe = named_recipe or recipe_for(image_set, overrides, progress=progress)
         entry = find_method(method or DEFAULT_METHOD)
         uses_classifier = loaded_recipe.warm_start or entry.needs_old_classifier
-        old_model = None if old is None else load_model(old, with_classifier=uses_classifier)
+        opening = Opening(pick_device(device), uses_classifier, progress)
+        old_model = None if old is None else opening.open(old)
         model = train(
             image_set,
             loaded_recipe,
             out,
             old=old_model,
             method=method,
-            resume=resume,
             skip_bad=skip_bad_images,
-            device=device,
-            workers=workers,
-            checkpoint_every=checkpoint_every,
-            tensorboard=tensorboard,
             progress=progress,
+            **how,
         )
     print_once(
         f"{out}: {model.architecture}, dimension {model.dim}, fingerprint {model.fingerprint}"
     )
 
 
-@app.command("adapt", epilog=f"{_ADAPT_EXAMPLES}\n\n{adapter_listing()}")
-def adapt_command(
-    data: DataArgument,
-    new: Annotated[Path, typer.Option(metavar="MODEL", help="folder of the new model")],
-    old: Annotated[Path, typer.Option(metavar="MODEL", help="folder of the old model")],
-    out: Annotated[Path, typer.Option(help="folder for the adapted model")],
-    kind: Annotated[str, typer.Option(help="the kind of map; see the list below")] = "linear",
-    images: ImagesOption = None,
-    seed: Annotated[int, typer.Option(min=0, help="chooses the initial weights of mlp")] = 0,
-    skip_bad_images: SkipOption = False,
-    device: DeviceOption = "auto",
-) -> None:
-    """Map the queries of a finished new model into the old space.
-
-    Fits a map from the new to the old embeddings of the images, and saves the new model together
-    with the map. Use it for a model that cannot be trained again; `unibct train --old` gives
-    better queries.
-    """
-    from unibct.data.readers.table import open_images
-    from unibct.distributed.device import pick_device
-    from unibct.files import require_absent
-    from unibct.models.folder import load_model, save_model
-    from unibct.progress import terminal_progress
-    from unibct.training.mapped_model import adapt
-
-    require_absent(out)
-    target = pick_device(device)
-    new_model, old_model = (load_model(path, device=target) for path in (new, old))
-    image_set = open_images(data, images)
-    with terminal_progress() as progress:
-        adapted = adapt(
-            new_model,
-            old_model,
-            image_set,
-            kind=kind,
-            seed=seed,
-            skip_bad=skip_bad_images,
-            progress=progress,
-        )
-    save_model(adapted, out)
-    print(f"{out}: {kind} map of {new}, fingerprint {adapted.fingerprint}")
-
-
 @app.command(
     "embed",
     epilog=examples(
         "unibct embed models/new DATA --out emb/new",
+        "unibct embed onnx:old.onnx DATA --to parquet --out old.parquet",
         "unibct embed models/new ijbc/ --protocol ijbc --out emb/new-ijbc",
     ),
 )
 def embed_command(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="folder of the model")],
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help=f"the model: {describe_embedders()}")
+    ],
     data: DataArgument,
-    out: Annotated[Path, typer.Option(help="folder for the embeddings")],
+    out: Annotated[Path, typer.Option(help="folder or file for the embeddings")],
     images: ImagesOption = None,
+    to: Annotated[str, typer.Option(help=f"the form to write: {', '.join(FORMS)}")] = FOLDER,
     protocol: Annotated[
         str,
         typer.Option(help="auto, images; ijbc, ijbb: aligned faces, both views, not normalised"),
@@ -214,7 +200,8 @@ def embed_command(
 
     Writes a folder with the L2-normalised embeddings, one row per image, with their ids and
     labels, and with the fingerprint of the model. The rows are memory-mapped when the folder is
-    opened. If the command is stopped, run it again to continue.
+    opened. If the command is stopped, run it again to continue. --to writes one file instead,
+    for other programs.
 
     For a folder with the meta files of IJB-B or IJB-C, a row is the sum of both views of an
     aligned face, not normalised: what `unibct evaluate` takes in place of the model.
@@ -229,6 +216,7 @@ def embed_command(
             model,
             out,
             images=images,
+            form=to,
             dtype=dtype,
             skip_bad=skip_bad_images,
             device=device,

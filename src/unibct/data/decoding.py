@@ -34,6 +34,7 @@ FITS = {  # what happens to an image whose sides have another ratio than the inp
     "letterbox": "all of it, with black bars",
 }
 
+VECTORS = "vectors"  # instead of a name from ``FITS``: no images, but finished vectors
 Pixels = NDArray[np.uint8]
 
 
@@ -179,8 +180,11 @@ def fit(
         height: rows of the result.
         width: columns of the result.
         channels: 1 for grey, 3 for colour.
-        how: a name from ``FITS``: what happens if the sides have another ratio.
+        how: a name from ``FITS``: what happens if the sides have another ratio. ``VECTORS``: the
+            input is a finished vector, (1, width, 1) float32, and is returned as it is.
     """
+    if how == VECTORS or pixels.dtype == np.float32:
+        return _unchanged_vector(pixels, (height, width, channels), how)
     if pixels.ndim == 3 and pixels.shape[2] == 1:
         pixels = pixels[:, :, 0]
     if pixels.dtype != np.uint8 or pixels.ndim not in (2, 3) or pixels.shape[2:] not in ((), (3,)):
@@ -195,6 +199,16 @@ def fit(
     if pixels.ndim == 2:
         pixels = np.broadcast_to(pixels[:, :, None], (height, width, channels))
     return pixels
+
+
+def _unchanged_vector(vector: NDArray[Any], shape: tuple[int, int, int], how: str) -> NDArray[Any]:
+    if vector.dtype != np.float32:
+        raise UserError("the model takes finished vectors, not images: give embeddings:PATH")
+    if how != VECTORS:
+        raise UserError("the model takes images, not finished vectors")
+    if vector.shape != shape:
+        raise UserError(f"the vectors have dimension {vector.size}; the model takes {shape[1]}")
+    return vector
 
 
 def _stretched(image: Image.Image, width: int, height: int) -> Image.Image:

@@ -60,6 +60,8 @@ class ImageSet:
         encoded: returns the encoded bytes of an image by its id; None if there are only pixels.
         class_source: what numbered the classes, if their names are mere numbers: the same number
             from another source is another class. None if the names are real names.
+        vector_dim: None for images. Else each "image" is a finished vector of this dimension:
+            ``read`` returns (1, vector_dim, 1) float32.
     """
 
     name: str
@@ -69,6 +71,7 @@ class ImageSet:
     read: PixelSource
     encoded: EncodedSource | None = None
     class_source: str | None = None
+    vector_dim: int | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -88,7 +91,13 @@ class ImageSet:
             self.read,
             self.encoded,
             self.class_source,
+            self.vector_dim,
         )
+
+    @property
+    def dtype(self) -> "np.dtype[Any]":
+        """The type of the pixels, or of the vectors' numbers."""
+        return np.dtype(np.uint8 if self.vector_dim is None else np.float32)
 
     @property
     def class_identities(self) -> tuple[str, ...]:

@@ -165,7 +165,7 @@ def read_pixels(
         if scan.pixels is not None:
             kept = KeptPixels(scan.pixels, np.ones(len(images), dtype=np.bool_))
     elif keep:
-        pixels = np.empty((len(images), *frame.shape), dtype=np.uint8)
+        pixels = np.empty((len(images), *frame.shape), dtype=images.dtype)
         kept = KeptPixels(pixels, np.zeros(len(images), dtype=np.bool_))
     readable = checked.readable(images, skip_bad=skip_bad, progress=progress)
     if kept is not None and checked.problems:

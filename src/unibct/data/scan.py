@@ -92,7 +92,7 @@ def _checked_batch(images: ImageSet, rows: range, frame: Frame) -> CheckedBatch:
         except UnreadableImageError as error:
             problems[row] = str(error)
     pixels = (
-        np.stack(list(readable.values())) if readable else np.empty((0, *frame.shape), np.uint8)
+        np.stack(list(readable.values())) if readable else np.empty((0, *frame.shape), images.dtype)
     )
     digests = np.empty((len(readable), DIGEST_BYTES), dtype=np.uint8)
     for digest, image in zip(digests, pixels, strict=True):
@@ -117,7 +117,7 @@ class Scan:
     def __init__(self, images: ImageSet, frame: Frame, *, keep: bool) -> None:
         self._images = images
         self._frame = frame
-        self.pixels = np.empty((len(images), *frame.shape), dtype=np.uint8) if keep else None
+        self.pixels = np.empty((len(images), *frame.shape), dtype=images.dtype) if keep else None
         self.problems: dict[int, str] = {}
         # Each row has the digest of an image's pixels, and at the end a 1 if it is unreadable.
         # One array, so that ranks exchange it in one step.

@@ -3,6 +3,7 @@
 import shutil
 from contextlib import nullcontext, suppress
 from pathlib import Path
+from typing import cast
 
 from filelock import FileLock
 
@@ -16,13 +17,14 @@ from unibct.embeddings.store_plan import (
     plan_store,
     require_new_or_unfinished,
 )
+from unibct.embeddings.stored import StoredEmbeddings
 from unibct.errors import UserError
-from unibct.models.model import Model
+from unibct.models.embedder import Embedder, ImageEmbedder
 from unibct.progress import Progress
 
 
 def cached_embeddings(
-    model: Model,
+    model: Embedder,
     pixels: PixelBatches,
     folder: Path,
     *,
@@ -46,6 +48,8 @@ def cached_embeddings(
         progress: reports the images that this process embeds.
         ranks: the run's processes.
     """
+    if isinstance(model, StoredEmbeddings):
+        model.require_all(pixels.images)
     plan = plan_store(model, pixels, flip=flip)
     model_pixels = pixels
     try:
@@ -57,10 +61,8 @@ def cached_embeddings(
             ranks.barrier()
             if ranks.ask_first(lambda: is_finished(folder, plan)):
                 return open_embeddings(folder, verify=False)
-            if pixels.frame != model.input.frame:
-                model_pixels = read_pixels(
-                    pixels.images, *model.input.frame, progress=progress, ranks=ranks
-                )
+            if not isinstance(model, StoredEmbeddings):
+                model_pixels = _fitting(cast(ImageEmbedder, model), pixels, progress, ranks)
             return embed_to_store(
                 model, model_pixels, folder, plan, ranks=ranks, label=label, progress=progress
             )
@@ -71,11 +73,20 @@ def cached_embeddings(
 
 
 def embeddings_folder(
-    cache: Path, model: Model, pixels: PixelBatches, *, flip: bool = False
+    cache: Path, model: Embedder, pixels: PixelBatches, *, flip: bool = False
 ) -> Path:
     """Return where runs that share a cache keep a model's embeddings of a training set."""
     view = "-flipped" if flip else ""
     return cache / f"embeddings-{model.fingerprint[:12]}-{pixels.digest[:12]}{view}"
+
+
+def _fitting(
+    model: ImageEmbedder, pixels: PixelBatches, progress: Progress | None, ranks: Ranks
+) -> PixelBatches:
+    """Return the pixels in the size that the model takes; read them again if it is another."""
+    if pixels.frame == model.input.frame:
+        return pixels
+    return read_pixels(pixels.images, *model.input.frame, progress=progress, ranks=ranks)
 
 
 def _is_usable(folder: Path, plan: StorePlan) -> bool:

@@ -1,6 +1,7 @@
 """Images through a model: embeddings in memory, or into a store by one or several processes."""
 
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,7 +10,7 @@ from unibct.data.augmentation import mirrored
 from unibct.data.checked_set import find_checked_set, source_stamp
 from unibct.data.decoding import Frame
 from unibct.data.image_set import ImageSet
-from unibct.data.loader import PixelBatches, fits_in_memory, read_pixels
+from unibct.data.loader import PixelBatches, fits_in_memory, read_pixels, unread_pixels
 from unibct.distributed.ranks import ALONE, Ranks
 from unibct.embeddings.folder import Embeddings, open_embeddings
 from unibct.embeddings.network_pass import EMBEDDING_WEIGHT, NETWORK_BATCH, finite_embeddings
@@ -24,22 +25,29 @@ from unibct.embeddings.store_plan import (
     shard_is_done,
     write_shard_note,
 )
+from unibct.embeddings.stored import StoredEmbeddings
 from unibct.embeddings.writing import stored_classes, write_description, write_shard
 from unibct.files import sweep
-from unibct.models.model import Model
+from unibct.models.embedder import Embedder, ImageEmbedder
 from unibct.progress import Advance, Progress, Silent
 
 
 def embed_images(
-    model: Model, images: ImageSet, *, skip_bad: bool = False, progress: Progress | None = None
+    model: Embedder, images: ImageSet, *, skip_bad: bool = False, progress: Progress | None = None
 ) -> Embeddings:
-    """Embed every image of a set; raise an error for unreadable ones, or skip them."""
+    """Embed every image of a set; raise an error for unreadable ones, or skip them.
+
+    Stored embeddings are looked up by id; ``skip_bad`` then skips images that have none.
+    """
+    if isinstance(model, StoredEmbeddings):
+        return model.of(_stored_images(model, images, skip_bad, progress))
+    model = cast(ImageEmbedder, model)
     pixels = read_pixels(images, *model.input.frame, skip_bad=skip_bad, progress=progress)
     return embed_pixel_batches(model, pixels, progress=progress)
 
 
 def embed_pixel_batches(
-    model: Model,
+    model: Embedder,
     pixels: PixelBatches,
     *,
     flip: bool = False,
@@ -47,6 +55,8 @@ def embed_pixel_batches(
     progress: Progress | None = None,
 ) -> Embeddings:
     """Embed images whose pixels are read already; with ``flip``, embed their mirror images."""
+    if isinstance(model, StoredEmbeddings):
+        return model.of(pixels.images)
     images = pixels.images
     with (progress or Silent()).task(label, len(images), weight=EMBEDDING_WEIGHT) as advance:
         vectors = _vectors(model, pixels, range(len(images)), flip=flip, advance=advance)
@@ -62,7 +72,7 @@ def embed_pixel_batches(
 
 
 def embed_images_to_store(
-    model: Model,
+    model: Embedder,
     images: ImageSet,
     folder: str | Path,
     *,
@@ -90,7 +100,14 @@ def embed_images_to_store(
     Returns:
         The opened folder, with the rows of all ranks.
     """
-    folder, frame = Path(folder), model.input.frame
+    folder = Path(folder)
+    if isinstance(model, StoredEmbeddings):
+        known = _stored_images(model, images, skip_bad, progress)
+        pixels = unread_pixels(known, 1, 1, 1)
+        plan = plan_store(model, pixels, dtype=dtype, shard_rows=shard_rows)
+        return embed_to_store(model, pixels, folder, plan, ranks=ranks, progress=progress)
+    model = cast(ImageEmbedder, model)
+    frame = model.input.frame
     if ranks.ask_first(lambda: _takes_single_pass(images, frame, folder)):
         single_pass = SinglePass(
             model,
@@ -122,7 +139,7 @@ def _takes_single_pass(images: ImageSet, frame: Frame, folder: Path) -> bool:
 
 
 def embed_to_store(
-    model: Model,
+    model: Embedder,
     pixels: PixelBatches,
     folder: Path,
     plan: StorePlan,
@@ -169,7 +186,7 @@ def embed_to_store(
 
 
 def raw_embeddings(
-    model: Model,
+    model: ImageEmbedder,
     pixels: PixelBatches,
     *,
     flip_test: bool = True,
@@ -187,10 +204,31 @@ def raw_embeddings(
     return vectors
 
 
+def _stored_images(
+    model: StoredEmbeddings, images: ImageSet, skip_bad: bool, progress: Progress | None
+) -> ImageSet:
+    """Return the images to look up: all of them, or with ``skip_bad`` those that are stored."""
+    progress = progress or Silent()
+    model.note_surplus(images, progress)
+    if not skip_bad:
+        model.require_all(images)
+        return images
+    known = model.known_images(images)
+    if len(known) < len(images):
+        progress.note(
+            f"left out {len(images) - len(known)} images without embedding in {model.name}"
+        )
+    return known
+
+
 def _vectors(
-    model: Model, pixels: PixelBatches, rows: range, *, flip: bool, advance: Advance
+    model: Embedder, pixels: PixelBatches, rows: range, *, flip: bool, advance: Advance
 ) -> NDArray[np.float32]:
     """Return (rows, dim) embeddings; an error names the first image with NaN or infinity."""
+    if isinstance(model, StoredEmbeddings):
+        advance(len(rows))
+        return model.vectors_of(pixels.images.ids[rows.start : rows.stop])
+    model = cast(ImageEmbedder, model)
     vectors = np.empty((len(rows), model.dim), dtype=np.float32)
     done = 0
     for batch in pixels.batches(np.arange(rows.start, rows.stop), NETWORK_BATCH):
@@ -203,7 +241,7 @@ def _vectors(
 
 
 def _embed_own_shards(
-    model: Model,
+    model: Embedder,
     pixels: PixelBatches,
     folder: Path,
     plan: StorePlan,

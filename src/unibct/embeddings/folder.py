@@ -37,6 +37,7 @@ from unibct.errors import UserError
 from unibct.files import read_json
 
 FORMAT = 2
+NO_CLASS = -1  # the label of every row of embeddings whose classes are not known
 VERIFIED_BYTES = 1 << 30  # opening compares the checksums of folders up to this size
 
 T = TypeVar("T")
@@ -68,8 +69,9 @@ class Embeddings:
         Args:
             vectors: (images, dim) float32.
             ids: one per image.
-            labels: (images,) int64, indices into ``class_names``.
-            class_names: one per class.
+            labels: (images,) int64, indices into ``class_names``; all ``NO_CLASS`` if there are
+                none.
+            class_names: one per class; none if the classes are not known.
             fingerprint: the model's fingerprint.
             class_source: what numbered the classes, see ``ImageSet``; by default unknown.
             training_classes: what the model was trained on; by default unknown.
@@ -99,17 +101,19 @@ class Embeddings:
 
     @cached_property
     def labels(self) -> NDArray[np.int64]:
-        """(images,) int64, indices into ``class_names``."""
+        """(images,) int64, indices into ``class_names``; all −1 if no classes are known."""
         labels = _value_of(self._labels)
         if labels.shape != (len(self),):
             raise UserError(f"{len(self)} vectors and {len(labels)} labels do not match")
+        if not self.class_names and bool((labels == NO_CLASS).all()):
+            return labels
         if len(labels) and not 0 <= labels.min() <= labels.max() < len(self.class_names):
             raise UserError(f"labels go beyond the {len(self.class_names)} class names")
         return labels
 
     @cached_property
     def class_names(self) -> tuple[str, ...]:
-        """One name per class."""
+        """One name per class; none if the classes are not known."""
         return _value_of(self._class_names)
 
     @cached_property
@@ -119,6 +123,18 @@ class Embeddings:
 
     def __len__(self) -> int:
         return len(self.vectors)
+
+    def changed(self, *, vectors: Vectors | None = None, fingerprint: str) -> "Embeddings":
+        """Return the same rows as another model's, perhaps with other vectors."""
+        return Embeddings(
+            self.vectors if vectors is None else vectors,
+            self.ids,
+            self.labels,
+            self.class_names,
+            fingerprint,
+            class_source=self.class_source,
+            training_classes=self._training_classes,
+        )
 
     def of_images(self, images: ImageSet) -> "Embeddings":
         """Return the embeddings of ``images``, in the order of ``images``."""

@@ -39,7 +39,7 @@ from unibct.embeddings.writing import (
 )
 from unibct.errors import UserError
 from unibct.files import read_json, sweep, write_json
-from unibct.models.model import Model
+from unibct.models.embedder import ImageEmbedder
 from unibct.progress import Advance, Progress, Silent
 
 _NOTES = "checked-*.json"
@@ -90,7 +90,7 @@ class SinglePass:
 
     def __init__(
         self,
-        model: Model,
+        model: ImageEmbedder,
         images: ImageSet,
         folder: Path,
         *,

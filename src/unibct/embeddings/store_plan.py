@@ -22,7 +22,7 @@ from unibct.embeddings.layout import (
 )
 from unibct.errors import UserError
 from unibct.files import read_json, require_absent, write_json
-from unibct.models.model import Model
+from unibct.models.embedder import Embedder
 
 _FEWEST_SHARD_ROWS = 1024
 _FILES_OF_A_STORE = re.compile(
@@ -71,7 +71,7 @@ class StorePlan:
 
 
 def plan_store(
-    model: Model,
+    model: Embedder,
     pixels: PixelBatches,
     *,
     flip: bool = False,

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 
 from unibct.arrays import Floats, Ints
@@ -60,6 +58,9 @@ def pixel_vectors(pixels: Pixels) -> NDArray[np.float32]:
     Returns:
         (images, values): each image shrunk to at most 32×32 by averaging, less its own mean.
     """
+    import torch
+    import torch.nn.functional as F
+
     images = torch.from_numpy(pixels.astype(np.float32))
     images = images[:, None] if images.ndim == 3 else images.permute(0, 3, 1, 2)
     height, width = (min(side, _LARGEST_SIDE) for side in images.shape[2:])

@@ -38,7 +38,7 @@ from unibct.errors import UserError
 from unibct.files import atomic_file, atomic_folder, write_json
 
 if TYPE_CHECKING:
-    from unibct.models.model import Model
+    from unibct.models.embedder import Embedder
 
 
 def save_embeddings(
@@ -172,7 +172,7 @@ class StoredClasses:
     training: TrainingClasses
 
 
-def stored_classes(images: ImageSet, model: "Model") -> StoredClasses:
+def stored_classes(images: ImageSet, model: "Embedder") -> StoredClasses:
     """Return what a folder of a model's embeddings of some images keeps about classes."""
     return StoredClasses(images.class_names, images.class_source, model.training_classes)
 

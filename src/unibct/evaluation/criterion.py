@@ -20,6 +20,9 @@ from unibct.evaluation.resolution import HEADLINE_FAR
 from unibct.evaluation.search_test import SearchTest
 
 Verdict: TypeAlias = Literal["compatible", "not compatible", "within noise"]
+# An old model that is hardly better than raw pixels is easily beaten: nothing follows from that.
+OldModelVerdict: TypeAlias = Literal["old model too weak"]
+OLD_MODEL_TOO_WEAK: OldModelVerdict = "old model too weak"
 
 CONFIDENCE = 0.95
 

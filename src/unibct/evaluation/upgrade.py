@@ -10,10 +10,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from unibct.arrays import Floats
+from unibct.arrays import Floats, checked_embeddings
+from unibct.embeddings.strength import Strength
 from unibct.evaluation.backfill_curve import BackfillCurve, backfill_curve, row_orders
 from unibct.evaluation.bootstrap import REPEATS, class_draws
-from unibct.evaluation.criterion import Criterion, Verdict, compare_tests, joint_verdict
+from unibct.evaluation.criterion import (
+    OLD_MODEL_TOO_WEAK,
+    Criterion,
+    OldModelVerdict,
+    Verdict,
+    compare_tests,
+    joint_verdict,
+)
 from unibct.evaluation.directions import (
     CROSS,
     FREE_CROSS,
@@ -28,6 +36,7 @@ from unibct.evaluation.gallery_split import GalleryMode, GallerySplit, split_gal
 from unibct.evaluation.metrics.table import measured_metrics
 from unibct.evaluation.metrics.verification import ThresholdRule
 from unibct.evaluation.old_threshold import AtOldThreshold, at_old_thresholds
+from unibct.evaluation.pixel_baseline import old_model_strength
 from unibct.evaluation.resolution import (
     carried_fars,
     far_note,
@@ -49,12 +58,14 @@ class Evaluation:
         compared: M(cross) − M(old self) of each metric that has an interval.
         seen: how many test classes a model was trained on.
         note: what a reader must know about the numbers.
+        old_model: recall@1 of the old model and of raw pixels; None if it is not known.
     """
 
     values: dict[str, dict[str, float]]
     compared: tuple[Criterion, ...]
     seen: SeenClasses
     note: str | None = None
+    old_model: Strength | None = None
 
     @property
     def criteria(self) -> tuple[Criterion, ...]:
@@ -62,8 +73,10 @@ class Evaluation:
         return tuple(criterion for criterion in self.compared if criterion.decides)
 
     @property
-    def verdict(self) -> Verdict:
-        """The joint verdict of the criteria, see ``joint_verdict``."""
+    def verdict(self) -> Verdict | OldModelVerdict:
+        """The joint verdict of the criteria, unless the old model is too weak to judge by."""
+        if self.old_model is not None and self.old_model.too_weak:
+            return OLD_MODEL_TOO_WEAK
         return joint_verdict([criterion.verdict for criterion in self.criteria])
 
     def metrics(self, test: str) -> dict[str, float]:
@@ -76,16 +89,34 @@ class Evaluation:
             "verdict": self.verdict,
             "note": self.note,
             "seen_classes": self.seen.count,
+            "old_model": None if self.old_model is None else self.old_model.as_json(),
             "criteria": [criterion.as_json() for criterion in self.criteria],
             "further_metrics": [c.as_json() for c in self.compared if not c.decides],
             "tests": self.values,
         }
 
 
+PROJECTED = "projected"  # the new model's embeddings in the old space
+
 _NEAREST_NOTE = (
     "the TARs of the tests are at the ROC corner nearest to the rate, as the field's scripts "
     "report them; all else, the verdict too, uses the strict threshold"
 )
+
+
+def _notes(
+    models: dict[str, Floats], used_far: float, far: float | None, split: GallerySplit
+) -> tuple[str | None, str | None]:
+    """Say what limits the FAR, and which vectors the tests use if the dimensions differ."""
+    rate = far_note(used_far, far, split.classes)
+    if PROJECTED not in models:
+        return rate, None
+    return rate, (
+        f"the new model has dimension {models['new'].shape[1]} and the old one "
+        f"{models['old'].shape[1]}: tests between the two use the new model's projection into the "
+        "old space, new→new uses its full vectors; partly backfilled galleries are searched in "
+        "the old space"
+    )
 
 
 def joined_notes(*notes: str | None, rule: ThresholdRule) -> str | None:
@@ -192,7 +223,9 @@ def evaluate_upgrade(
     labels: Any = None,
     *,
     free: Any = None,
+    projected: Any = None,
     seen_classes: bool = False,
+    images: Any = None,
     far: float | None = None,
     rule: ThresholdRule = "strict",
     seed: int = 0,
@@ -209,27 +242,24 @@ def evaluate_upgrade(
         old: (images, dim) the old model's: an array, or ``Embeddings`` with its training classes.
         new: the new model's, likewise.
         labels: (images,) integers 0…C-1; by default those of ``old`` or ``new``.
-        free: (images, dim′) embeddings of a new model that was trained without compatibility: its
-            self test is the upper bound, its queries in the old gallery show what training is for.
+        free: (images, dim′) of a new model that was trained without compatibility: its self test
+            is the upper bound, its queries in the old gallery show what training is for.
+        projected: (images, dim) the new model's in the old space, if it has another dimension.
         seen_classes: go on even if a model was trained on most of the test classes.
-        far: false accept rate of the headline TAR; by default the smallest of 1e-4, 1e-3, … that
-            the number of classes can measure.
-        rule: how the thresholds of the reported TARs are set, see ``tar_at_far``; the criterion
-            always uses the strict rule.
+        images: an ``ImageSet`` or uint8 pixels: then the old model is compared with raw pixels.
+        far: false accept rate of the headline TAR; by default the smallest that is measurable.
+        rule: of the reported TARs' thresholds, see ``tar_at_far``; the criterion's is strict.
         seed: chooses the gallery's images and the bootstrap samples.
         repeats: bootstrap samples.
-        split: which images are queries and which are in the gallery; by default a quarter of each
-            class's images is in the gallery.
+        split: which images are in the gallery; by default a quarter of each class's.
         mode: the gallery's entries are ``templates``, one for each class, or ``images``.
-        score_map: puts cross-test scores on the old scale; by default one is fitted on other
-            classes than those it is tested on.
+        score_map: puts cross-test scores on the old scale; by default fitted on other classes.
         backfill_curves: also measure the gallery while it is being embedded again.
         progress: reports progress of the curves.
     """
-    given = {"old": old, "new": new} | ({} if free is None else {"free": free})
-    tested = models_under_test(given, labels, seen_classes=seen_classes)
-    models = tested.vectors
-    split = split_gallery(tested.labels, seed=seed) if split is None else split
+    tested = models_under_test(_given(old, new, free), labels, seen_classes=seen_classes)
+    models = tested.vectors | _in_old_space(projected)
+    split = split or split_gallery(tested.labels, seed=seed)
     tests = _direction_tests(models, split, mode)
     used_far = headline_far(split.classes, far)
     values = {n: measured_metrics(test, [used_far], rule=rule) for n, test in tests.items()}
@@ -238,7 +268,8 @@ def evaluate_upgrade(
     return UpgradeEvaluation(
         values=values,
         seen=tested.seen,
-        note=joined_notes(far_note(used_far, far, split.classes), tested.seen.note, rule=rule),
+        note=joined_notes(*_notes(models, used_far, far, split), tested.seen.note, rule=rule),
+        old_model=old_model_strength(models["old"], split.labels, images, seed=seed),
         tests=tests,
         far=used_far,
         split=split,
@@ -258,9 +289,27 @@ def _direction_tests(
         directions += [FREE_SELF, FREE_CROSS] if same_dim else [FREE_SELF]
     tests: dict[str, SearchTest] = {}
     for name in directions:
-        query, gallery = (models[side] for side in sides(name))
+        query, gallery = (models[side] for side in _spaces(name, models))
         tests[name] = search_test(query, gallery, split, mode=mode)
     return tests
+
+
+def _given(old: Any, new: Any, free: Any) -> dict[str, Any]:
+    return {"old": old, "new": new} | ({} if free is None else {"free": free})
+
+
+def _in_old_space(projected: Any) -> dict[str, Floats]:
+    return {} if projected is None else {PROJECTED: checked_embeddings(projected, PROJECTED)}
+
+
+def _spaces(direction: str, models: dict[str, Floats]) -> tuple[str, str]:
+    """Return the embeddings that the two sides of a test use, by their names in ``models``."""
+    query, gallery = sides(direction)
+    if PROJECTED in models and direction == CROSS:
+        query = PROJECTED
+    if PROJECTED in models and direction == REVERSED_CROSS:
+        gallery = PROJECTED
+    return query, gallery
 
 
 def _curves(
@@ -273,7 +322,7 @@ def _curves(
     progress: Progress | None,
 ) -> Iterator[tuple[str, BackfillCurve]]:
     """Yield the backfill curve of each order of rows."""
-    old, new = models["old"], models["new"]
+    old, new = models["old"], models.get(PROJECTED, models["new"])
     for name, order in row_orders(old, split, seed=seed).items():
         yield (
             name,

@@ -138,6 +138,7 @@ def run_demo(
             old=old,
             method=method,
             resume=True,
+            validation=0,
             device=device,
             label=f"training the {role} model",
             progress=progress,
@@ -154,8 +155,8 @@ def run_demo(
     evaluation = evaluate_upgrade(
         embeddings["old"],
         embeddings["new"],
-        plan.test_images.labels,
         free=embeddings["free"],
+        images=plan.test_images,
         backfill_curves=True,
         progress=progress,
     )

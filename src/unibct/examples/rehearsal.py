@@ -132,6 +132,7 @@ class _Rehearsal:
             old=old,
             method=None if old is None else METHOD,
             resume=True,
+            validation=0,
             device=self.device,
             label=f"{scenario}: the {role} model",
             progress=self.progress,

@@ -25,10 +25,26 @@ from unibct.maps.table import find_adapter
 Layers = tuple[tuple[Tensor, Tensor | None], ...]
 """The (weight, bias) of each layer."""
 
-FitFunction = Callable[[Tensor, Tensor, Tensor, int], Layers]
-"""Fits a map. Its arguments: new (images, new dim), old (images, old dim), weights (images,), seed.
 
-The rows need not be normalised; the weights sum to 1."""
+@dataclass(frozen=True)
+class Pairs:
+    """Embeddings of the same images by both models; the rows need not be normalised.
+
+    Attributes:
+        new: (images, new dim) what is mapped.
+        old: (images, old dim) where it is mapped to.
+        weights: (images,) they sum to 1, and every class has the same share.
+        labels: (images,) the classes.
+    """
+
+    new: Tensor
+    old: Tensor
+    weights: Tensor
+    labels: Tensor
+
+
+FitFunction = Callable[[Pairs, int], Layers]
+"""Fits a map. Its arguments: the pairs, and a seed for maps that draw."""
 
 
 @dataclass(frozen=True)
@@ -82,17 +98,18 @@ def fit_adapter(kind: str, new: Any, old: Any, labels: Any, *, seed: int = 0) ->
 
     Args:
         kind: a name from ``ADAPTERS``.
-        new: (images, new dim).
-        old: (images, old dim).
+        new: (images, new dim), what is mapped.
+        old: (images, old dim), where it is mapped to.
         labels: (images,) the classes. Every class has the same weight.
-        seed: of the MLP's initial weights and batches; the other maps do not use it.
+        seed: of initial weights and batches; the maps by least squares do not use it.
     """
     fit = find_adapter(kind).fit_function()
     new, old = _as_tensor(new, "new"), _as_tensor(old, "old")
     if len(new) != len(old):
         raise UserError(f"new has {len(new)} rows but old has {len(old)}: give both for each image")
     weights = balanced_weights(labels, len(new)).to(new)
-    return Adapter(kind, fit(new, old, weights, seed))
+    classes = torch.from_numpy(checked_labels(labels, len(new))).to(new.device)
+    return Adapter(kind, fit(Pairs(new, old, weights, classes), seed))
 
 
 def balanced_weights(labels: Any, images: int) -> Tensor:

@@ -2,9 +2,9 @@
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 
-from unibct.maps.adapter import Layers
+from unibct.maps.adapter import Layers, Pairs
 
 _HIDDEN = 4  # hidden units per input dimension
 _EPOCHS = 30
@@ -13,9 +13,9 @@ _BATCH = 256
 _RATE = 1e-3
 
 
-def fit_mlp(new: Tensor, old: Tensor, weights: Tensor, seed: int) -> Layers:
+def fit_mlp(pairs: Pairs, seed: int) -> Layers:
     """Train two layers with Adam, see ``FitFunction``. The global random state stays as it is."""
-    x, v = F.normalize(new, dim=1), F.normalize(old, dim=1)
+    x, v, weights = F.normalize(pairs.new, dim=1), F.normalize(pairs.old, dim=1), pairs.weights
     hidden = _HIDDEN * x.shape[1]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

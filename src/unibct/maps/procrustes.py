@@ -7,12 +7,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from unibct.arrays import require_same_dim
-from unibct.maps.adapter import Layers
+from unibct.maps.adapter import Layers, Pairs
 
 
-def fit_procrustes(new: Tensor, old: Tensor, weights: Tensor, seed: int) -> Layers:
+def fit_procrustes(pairs: Pairs, seed: int) -> Layers:
     """Fit an orthogonal map, see ``FitFunction``. The two dimensions must be equal."""
-    return ((procrustes(new, old, weights), None),)
+    return ((procrustes(pairs.new, pairs.old, pairs.weights), None),)
 
 
 def procrustes(new: Tensor, old: Tensor, weights: Tensor) -> Tensor:

@@ -34,6 +34,10 @@ ADAPTERS: dict[str, AdapterEntry] = {
     "procrustes": AdapterEntry("procrustes:fit_procrustes", "the best orthogonal map"),
     "linear": AdapterEntry("linear:fit_linear", "the best linear map"),
     "mlp": AdapterEntry("mlp:fit_mlp", "a network with one hidden layer"),
+    "affine": AdapterEntry("affine:fit_affine", "the best linear map of centred embeddings"),
+    "supervised": AdapterEntry(
+        "supervised:fit_supervised", "an affine map, trained by contrast with other classes"
+    ),
 }
 
 

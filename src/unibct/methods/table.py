@@ -27,6 +27,8 @@ class MethodEntry:
         needs_old_model: whether there must be an old model.
         needs_old_embeddings: whether the old model must embed the new training set.
         needs_old_classifier: whether the method uses the old model's class weights.
+        needs_same_dim: whether new and old embeddings must have the same dimension. For the other
+            methods, a new model of another dimension gets a projection into the old space.
         has_warmup: whether the method starts only after the recipe's warm-up.
         check_classes: raises an error for old and new class names that the method cannot handle.
     """
@@ -37,6 +39,7 @@ class MethodEntry:
     needs_old_model: bool = True
     needs_old_embeddings: bool = True
     needs_old_classifier: bool = False
+    needs_same_dim: bool = False
     has_warmup: bool = True
     check_classes: Callable[[Sequence[str], Sequence[str]], None] = allow_any_classes
 
@@ -83,7 +86,9 @@ METHODS: dict[str, MethodEntry] = {
         "one classifier for new and old embeddings, and contrast",
         has_warmup=False,
     ),
-    "mixbct": MethodEntry("mixbct:MixBct", "mix old embeddings into the classifier's batches"),
+    "mixbct": MethodEntry(
+        "mixbct:MixBct", "mix old embeddings into the classifier's batches", needs_same_dim=True
+    ),
     "advbct": MethodEntry(
         "advbct:AdvBct", "deceive an old/new discriminator; stay near the class mean"
     ),

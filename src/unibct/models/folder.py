@@ -17,6 +17,7 @@ from unibct.maps.adapter import Adapter
 from unibct.models.architectures.table import build_network, stored_architecture
 from unibct.models.input import InputSpec
 from unibct.models.model import Model
+from unibct.models.old_space import WEIGHT, add_projection, old_space_dim
 
 FORMAT = 1
 DESCRIPTION_FILE = "model.json"
@@ -47,7 +48,7 @@ def save_model(model: Model, folder: str | Path) -> None:
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / DESCRIPTION_FILE).unlink(missing_ok=True)
-    class_weights, adapter = model.class_weights, model.adapter
+    class_weights, adapter, old_dim = model.class_weights, model.adapter, old_space_dim(model)
     config = model.architecture_config
     optional_files = {
         CLASSIFIER_FILE: None if class_weights is None else {"class_weights": class_weights},
@@ -75,7 +76,8 @@ def save_model(model: Model, folder: str | Path) -> None:
         }
         | ({} if model.class_source is None else {"class_source": model.class_source})
         | _described_further_classes(model)
-        | ({} if config is None else {"architecture_config": dict(config)}),
+        | ({} if config is None else {"architecture_config": dict(config)})
+        | ({} if old_dim is None else {"old_dim": old_dim}),
     )
 
 
@@ -128,7 +130,10 @@ def _read_model(folder: Path, description: Any, with_classifier: bool) -> Model:
     network_dim = description["dim"] if adapter is None else adapter.new_dim
     name, config = description["architecture"], description.get("architecture_config")
     network = build_network(stored_architecture(name, config, spec), spec, network_dim)
-    network.load_state_dict(safetensors.torch.load_file(folder / WEIGHTS_FILE))
+    tensors = safetensors.torch.load_file(folder / WEIGHTS_FILE)
+    if WEIGHT in tensors:
+        add_projection(network, network_dim, len(tensors[WEIGHT]))
+    network.load_state_dict(tensors)
     class_weights = None
     if with_classifier and (folder / CLASSIFIER_FILE).is_file():
         class_weights = safetensors.torch.load_file(folder / CLASSIFIER_FILE)["class_weights"]

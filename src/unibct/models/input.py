@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unibct.data.decoding import DEFAULT_FIT, FITS, Frame, Pixels
+from unibct.data.decoding import DEFAULT_FIT, FITS, VECTORS, Frame, Pixels
 from unibct.errors import UserError
 
 _INTERPOLATION = "bilinear"
@@ -27,7 +27,8 @@ class InputSpec:
         channels: 1 for grey, 3 for colour.
         mean: of the pixels from 0 to 1: one number for all channels, or one for each.
         std: their standard deviation: one number for all channels, or one for each.
-        fit: a name from ``FITS``: how an image of another shape is fitted.
+        fit: a name from ``FITS``: how an image of another shape is fitted. ``VECTORS`` for a
+            network that takes finished vectors: width is then their dimension.
     """
 
     height: int
@@ -44,7 +45,7 @@ class InputSpec:
                 f"images cannot have {self.height}×{self.width} pixels and {self.channels} "
                 "channels; sizes are at least 1, and channels are 1 (grey) or 3 (colour)"
             )
-        if self.fit not in FITS:
+        if self.fit not in (*FITS, VECTORS):
             raise UserError(f"unknown fit {self.fit!r}; choose one of {', '.join(FITS)}")
         for name in ("mean", "std"):
             object.__setattr__(self, name, self._per_channel(name, getattr(self, name)))
@@ -129,6 +130,8 @@ def normalised(pixels: Tensor, spec: InputSpec) -> Tensor:
     Returns:
         (batch, channels, height, width) float32.
     """
+    if pixels.is_floating_point():
+        return pixels.permute(0, 3, 1, 2)  # finished vectors
     values = pixels.permute(0, 3, 1, 2).float().div_(255)
     if isinstance(spec.mean, float) and isinstance(spec.std, float):
         return values.sub_(spec.mean).div_(spec.std)

@@ -15,13 +15,22 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor, nn
 
-from unibct.arrays import is_array, same_kind, to_numpy
+from unibct.arrays import checked_embeddings, is_array, same_kind, to_numpy
 from unibct.data.augmentation import mirrored
-from unibct.data.decoding import Pixels, UnreadableImageError, decode, fit, pillow_pixels
+from unibct.data.decoding import (
+    VECTORS,
+    Frame,
+    Pixels,
+    UnreadableImageError,
+    decode,
+    fit,
+    pillow_pixels,
+)
 from unibct.data.image_set import ImageSet, class_identities
 from unibct.data.training_classes import NO_CLASSES, TrainingClasses, training_classes
 from unibct.errors import UserError
 from unibct.maps.adapter import Adapter
+from unibct.models.embedder import Embedder, ImageEmbedder
 from unibct.models.input import InputSpec, to_input
 
 _FINGERPRINT_FORMAT = 1
@@ -60,6 +69,11 @@ class Model:
     class_source: str | None = None
     further_classes: TrainingClasses = NO_CLASSES
     architecture_config: Mapping[str, Any] | None = None
+
+    @property
+    def name(self) -> str:
+        """What to call it in messages."""
+        return f"the {self.architecture} model {self.fingerprint[:8]}"
 
     @property
     def training_classes(self) -> TrainingClasses:
@@ -109,17 +123,7 @@ class Model:
         Returns:
             (n, dim) float32; torch if ``images`` is a tensor, else NumPy.
         """
-        if batch_size < 1:
-            raise UserError(f"batch_size must be at least 1, not {batch_size}")
-        sequence = _as_sequence(images)
-        vectors = np.empty((len(sequence), self.dim), dtype=np.float32)
-        frame = self.input.frame
-        for start in range(0, len(sequence), batch_size):
-            part = sequence[start : start + batch_size]
-            vectors[start : start + len(part)] = self.embed_pixels(
-                np.stack([fit(_pixels(image, start + i), *frame) for i, image in enumerate(part)])
-            )
-        return same_kind(vectors, images)
+        return embed_in_batches(self, images, batch_size)
 
     def embed_pixels(self, pixels: Pixels) -> NDArray[np.float32]:
         """Return L2-normalised embeddings of one batch that already has the input's size.
@@ -159,7 +163,9 @@ class Model:
         self.network.to(device)
         return self
 
-    def adapted(self, adapter: Adapter, old: "Model", fitted_on: ImageSet | None = None) -> "Model":
+    def adapted(
+        self, adapter: Adapter, old: Embedder, fitted_on: ImageSet | None = None
+    ) -> "Model":
         """Return a model with the same network and a map into the old model's space.
 
         Args:
@@ -179,6 +185,29 @@ class Model:
             old_fingerprint=old.fingerprint,
             further_classes=further,
         )
+
+
+def embed_in_batches(embedder: ImageEmbedder, images: Any, batch_size: int) -> Any:
+    """Return L2-normalised embeddings of images of any size, see ``Model.embed``."""
+    if batch_size < 1:
+        raise UserError(f"batch_size must be at least 1, not {batch_size}")
+    if embedder.input.fit == VECTORS:
+        rows = checked_embeddings(images, "vectors").astype(np.float32, copy=False)
+        sequence: Sequence[Any] = list(rows[:, None, :, None])
+    else:
+        sequence = _as_sequence(images)
+    vectors = np.empty((len(sequence), embedder.dim), dtype=np.float32)
+    frame = embedder.input.frame
+    for start in range(0, len(sequence), batch_size):
+        part = sequence[start : start + batch_size]
+        vectors[start : start + len(part)] = embedder.embed_pixels(
+            np.stack([_fitted(image, start + i, frame) for i, image in enumerate(part)])
+        )
+    return same_kind(vectors, images)
+
+
+def _fitted(image: Any, index: int, frame: Frame) -> Pixels:
+    return fit(image if frame.fit == VECTORS else _pixels(image, index), *frame)
 
 
 @contextmanager

@@ -69,7 +69,23 @@ def verdict_table(results: Results) -> PlainTable | None:
         "Not compatible (✗): an interval is below zero. Within noise (≈): an interval contains "
         "zero."
     )
+    weak = weak_note(results)
+    note = note if weak is None else f"{note} {weak}"
     return _methods_by_scenarios(results, "Verdicts", note, results.grid.methods, cell)
+
+
+def weak_note(results: Results) -> str | None:
+    """Return in which scenarios the old model is too weak to judge an upgrade by, if in any."""
+    if not results.weak_old_models:
+        return None
+    places = [
+        f"{scenario} (seed {', '.join(map(str, seeds))})"
+        for scenario, seeds in results.weak_old_models.items()
+    ]
+    return (
+        f"Too weak to judge an upgrade by, because hardly better than raw pixels: the old model of "
+        f"{'; '.join(places)}."
+    )
 
 
 def gain_table(results: Results) -> PlainTable | None:

@@ -32,6 +32,19 @@ def decision_tables(evaluation: Evaluation) -> list[PlainTable]:
     return tables
 
 
+def old_model_text(evaluation: Evaluation) -> str:
+    """Return how strong the old model is, and whether it is too weak; empty if it is not known."""
+    strength = evaluation.old_model
+    if strength is None:
+        return ""
+    if strength.too_weak:
+        return (
+            f"The old model is too weak to judge an upgrade by: {strength}. It is hardly better "
+            "than comparing pixels, so beating it says nothing. Train a better old model first."
+        )
+    return f"old model: {strength}"
+
+
 def threshold_table(rows: tuple[AtOldThreshold, ...]) -> PlainTable:
     """Return what the cross test accepts at the thresholds of the old system."""
     anew = [rate_name(row.far) for row in rows if row.needs_new_threshold]

@@ -12,11 +12,16 @@ from unibct.evaluation.criterion import CONFIDENCE
 from unibct.evaluation.directions import CROSS, DIRECTIONS
 from unibct.evaluation.upgrade import Evaluation
 from unibct.progress import clock
-from unibct.report.benchmark_tables import chain_tables, gain_table, verdict_table
-from unibct.report.decision_tables import decision_tables
+from unibct.report.benchmark_tables import chain_tables, gain_table, verdict_table, weak_note
+from unibct.report.decision_tables import decision_tables, old_model_text
 from unibct.report.plain_table import Cell, PlainTable
 
-_STYLES = {"compatible": "bold green", "not compatible": "bold red", "within noise": "bold yellow"}
+_STYLES = {
+    "compatible": "bold green",
+    "not compatible": "bold red",
+    "within noise": "bold yellow",
+    "old model too weak": "bold red",
+}
 
 
 def print_evaluation(evaluation: Evaluation, console: Console | None = None) -> None:
@@ -50,6 +55,9 @@ def print_evaluation(evaluation: Evaluation, console: Console | None = None) -> 
     verdict = evaluation.verdict
     if evaluation.note:
         console.print(evaluation.note, highlight=False)
+    strength = old_model_text(evaluation)
+    if strength:
+        console.print(strength, highlight=False)
     console.print(f"verdict: [{_STYLES[verdict]}]{verdict}[/]", highlight=False)
 
 
@@ -96,9 +104,13 @@ def print_plan(benchmark: Benchmark, console: Console | None = None) -> None:
 def print_benchmark(results: Results, console: Console | None = None) -> None:
     """Print the verdicts, the gains of the cross test, and the upgrade chains."""
     console = console or Console()
+    weak = weak_note(results)
     for table in (verdict_table(results), gain_table(results), *chain_tables(results)):
         if table is not None:
             _print_plain_table(table, console)
+    if weak is not None:
+        console.print()
+        console.print(weak, highlight=False)
 
 
 def _print_plain_table(plain: PlainTable, console: Console) -> None:

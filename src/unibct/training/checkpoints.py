@@ -92,6 +92,19 @@ def find_checkpoint(folder: Path, ranks: Ranks = ALONE) -> Path | None:
     return None if epoch < 0 else folder / _folder_name(epoch, step)
 
 
+def checkpoint_folder(folder: Path, epoch: int, step: int) -> Path:
+    """Return where the checkpoint of an epoch and step is in a run's folder."""
+    return folder / _folder_name(epoch, step)
+
+
+def read_checkpoint_values(path: Path) -> dict[str, Any]:
+    """Read the plain values of a checkpoint without its tensors."""
+    try:
+        return _read_values(path)
+    except _DAMAGE_ERRORS as error:
+        raise _damaged(path, error) from error
+
+
 def read_checkpoint(path: Path, classes: range | None = None) -> Checkpoint:
     """Read a checkpoint with the rows of some classes, whichever ranks wrote them.
 
@@ -100,22 +113,29 @@ def read_checkpoint(path: Path, classes: range | None = None) -> Checkpoint:
         classes: the classes whose rows to read. None means all.
     """
     try:
-        state_file = path / _STATE_FILE
-        with cast(Any, safetensors.safe_open(state_file, framework="pt")) as file:
-            state = json.loads(file.metadata()["state"])
-        tensors = safetensors.torch.load_file(state_file)
+        state = _read_values(path)
+        tensors = safetensors.torch.load_file(path / _STATE_FILE)
         return Checkpoint(state, tensors, _read_rows(path, classes))
     except _DAMAGE_ERRORS as error:
-        reason = str(error).splitlines()[0]
-        raise UserError(
-            f"{path} is damaged ({reason}); remove it, or the run's folder, and train again"
-        ) from error
+        raise _damaged(path, error) from error
 
 
 def remove_checkpoints(folder: Path) -> None:
     """Remove all checkpoints of a run, and what a killed process left of one."""
     for path in [*_all_checkpoints(folder), *folder.glob(".checkpoint-*.tmp")]:
         shutil.rmtree(path, ignore_errors=True)
+
+
+def _read_values(path: Path) -> dict[str, Any]:
+    with cast(Any, safetensors.safe_open(path / _STATE_FILE, framework="pt")) as file:
+        return json.loads(file.metadata()["state"])
+
+
+def _damaged(path: Path, error: Exception) -> UserError:
+    reason = str(error).splitlines()[0]
+    return UserError(
+        f"{path} is damaged ({reason}); remove it, or the run's folder, and train again"
+    )
 
 
 def _read_rows(path: Path, classes: range | None) -> dict[str, Tensor]:

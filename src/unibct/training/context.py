@@ -16,6 +16,7 @@ from unibct.training.length import images_per_epoch, steps_per_epoch
 from unibct.training.network import recipe_architecture, recipe_input
 from unibct.training.plan import Run
 from unibct.training.recipe import Recipe
+from unibct.training.set_aside import ValidationSet
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class RunContext:
         ranks: the processes that share the run.
         out: the model's folder.
         cache: a folder that several runs share. None means that they share nothing.
+        validation: images of classes that are set aside. None means that there are none.
     """
 
     run: Run
@@ -37,6 +39,7 @@ class RunContext:
     ranks: Ranks
     out: Path
     cache: Path | None = None
+    validation: ValidationSet | None = None
 
     @property
     def recipe(self) -> Recipe:
@@ -56,7 +59,12 @@ class RunContext:
     @property
     def description(self) -> dict[str, Any]:
         """Plain values that tell this run from others, the pixels included."""
-        return self.run.description() | {"pixels": self.pixels.digest}
+        validation = self.validation
+        return (
+            self.run.description()
+            | {"pixels": self.pixels.digest}
+            | ({} if validation is None else {"validation": validation.description()})
+        )
 
     @property
     def class_names(self) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from unibct.data.survey import Survey, survey
 from unibct.progress import Progress
 from unibct.training.network import recipe_architecture, recipe_input
 from unibct.training.recipe import Recipe, load_recipe
+from unibct.training.vector_recipe import fitted_recipe
 
 SMALL_GREY = "glyphs"
 SMALL_COLOUR = "small-colour"
@@ -89,6 +90,15 @@ def recipe_for(
         overrides: settings that replace the recipe's, each written ``key=value``.
         progress: is told in one line what was chosen, why, and how to change it.
     """
+    if images.vector_dim is not None:
+        recipe = fitted_recipe(load_recipe(SMALL_GREY, overrides), images)
+        if progress is not None:
+            progress.note(
+                f"recipe {SMALL_GREY} with architecture {recipe.architecture}: {len(images):,} "
+                f"finished vectors of dimension {images.vector_dim}; change it with --recipe NAME "
+                "or --set KEY=VALUE"
+            )
+        return recipe
     choice = choose_recipe(images)
     recipe = choice.load(overrides)
     if progress is not None:

@@ -1,10 +1,10 @@
 """The training loop: epochs, batches, refreshes of the method, checkpoints, metrics, stopping."""
 
 import time
-from dataclasses import asdict
 
 from unibct.progress import Advance
 from unibct.training.batches import EpochDraws, draw_epoch, remaining_batches
+from unibct.training.best_state import keep_best
 from unibct.training.context import RunContext
 from unibct.training.divergence import require_finite
 from unibct.training.frozen_layers import train_mode
@@ -16,6 +16,7 @@ from unibct.training.step import StepResult, TrainingStep
 from unibct.training.stopping import StopRequest, stop_request
 from unibct.training.tracking import Tracker
 from unibct.training.training_set_embeddings import refresh_method
+from unibct.training.validation import note_epoch, validated
 
 _AGREE_EVERY = 8  # steps; on a GPU, asking all ranks whether to stop delays the next step
 _TRACK_EVERY = 20  # steps between two points of a curve
@@ -73,6 +74,7 @@ class TrainingLoop:
         first_batch = draws.order[: context.recipe.batch_size]
         require_finite(context, state, loss_cls + loss_comp, first_batch)
         seconds = time.perf_counter() - begin
+        validation = validated(context, state)
         compatible = state.epoch >= context.run.method_start
         metrics = EpochMetrics(
             epoch=state.epoch,
@@ -82,11 +84,15 @@ class TrainingLoop:
             loss_comp=loss_comp,
             seconds=seconds,
             images_per_second=images / seconds,
+            **validation,
         )
-        state.metrics.append(asdict(metrics))
-        self._track({"images_per_second": metrics.images_per_second}, state.steps_done(context) - 1)
+        state.metrics.append(metrics.row())
+        note_epoch(context, state.metrics[-1], self.options.progress)
+        tracked = {"images_per_second": metrics.images_per_second} | validation
+        self._track(tracked, state.steps_done(context) - 1)
         state.start_next_epoch()
         save_state(context, state, context.out)
+        keep_best(context, state)
         save_shared_warmup(context, state)
 
     def take_steps(self, draws: EpochDraws, advance: Advance, stop: StopRequest) -> None:

@@ -1,16 +1,27 @@
-"""A finished model whose embeddings are mapped into an old model's space."""
+"""A finished model whose embeddings are mapped into an old model's space, and maps alone."""
+
+from pathlib import Path
 
 from unibct.data.image_set import ImageSet
 from unibct.embeddings.extraction import embed_images
+from unibct.embeddings.folder import Embeddings
+from unibct.embeddings.mapping import fit_map
+from unibct.embeddings.stored import StoredEmbeddings
 from unibct.errors import UserError
 from unibct.maps.adapter import fit_adapter
+from unibct.maps.folder import save_map
+from unibct.maps.known_queries import BEST_SHARE
+from unibct.maps.space_map import BACKWARD, SpaceMap, checked_direction
+from unibct.models.embedder import Embedder
+from unibct.models.folder import save_model
 from unibct.models.model import Model
+from unibct.models.old_space import old_space_dim
 from unibct.progress import Progress
 
 
 def adapt(
     new: Model,
-    old: Model,
+    old: Embedder,
     images: ImageSet,
     *,
     kind: str = "linear",
@@ -22,10 +33,10 @@ def adapt(
 
     Args:
         new: the new model, trained without compatibility.
-        old: the old model.
+        old: the old model, or anything else that ``open_embedder`` opens.
         images: any images with classes that both can embed, such as the new training set.
         kind: a name from ``ADAPTERS``.
-        seed: for the weights and batches of the ``mlp`` map.
+        seed: for the weights and batches of maps that are trained.
         skip_bad: leave unreadable images out instead of refusing.
         progress: reports progress per image.
 
@@ -34,12 +45,79 @@ def adapt(
     """
     if new.adapter is not None:
         raise UserError("the new model is adapted already; give the one it was made from")
+    if old_space_dim(new) is not None:
+        raise UserError(
+            "the new model has a projection into the space of its old model; to map it into "
+            "another space, give its embeddings: --new embeddings:PATH"
+        )
+    new_embeddings, old_embeddings = _both_embeddings(new, old, images, skip_bad, progress)
+    adapter = fit_adapter(
+        kind, new_embeddings.vectors, old_embeddings.vectors, new_embeddings.labels, seed=seed
+    )
+    return new.adapted(adapter, old, images)
+
+
+def adapt_embedders(
+    new: Embedder,
+    old: Embedder,
+    images: ImageSet | None = None,
+    *,
+    direction: str = BACKWARD,
+    kind: str = "linear",
+    seed: int = 0,
+    skip_bad: bool = False,
+    progress: Progress | None = None,
+) -> Model | SpaceMap:
+    """Fit a map between any two embedders.
+
+    Args:
+        new: the new model, as ``open_embedder`` opens it.
+        old: the old model.
+        images: images that both can embed; None if both are stored embeddings, whose ids then say
+            which rows belong together.
+        direction: ``backward`` or ``forward``, see ``fit_map``.
+        kind: a name from ``ADAPTERS``.
+        seed: for the weights and batches of maps that are trained.
+        skip_bad: leave unreadable images out instead of refusing.
+        progress: reports progress per image.
+
+    Returns:
+        For a new model in its folder and a backward map, the model with the map. Otherwise the map.
+    """
+    checked = checked_direction(direction)
+    if images is None:
+        if not (isinstance(new, StoredEmbeddings) and isinstance(old, StoredEmbeddings)):
+            raise UserError(
+                "give DATA, images that both models embed, or stored embeddings of both"
+            )
+        sides = new.embeddings, old.embeddings
+    elif isinstance(new, Model) and checked == BACKWARD:
+        return adapt(new, old, images, kind=kind, seed=seed, skip_bad=skip_bad, progress=progress)
+    else:
+        sides = _both_embeddings(new, old, images, skip_bad, progress)
+    return fit_map(*sides, direction=checked, kind=kind, seed=seed, progress=progress)
+
+
+def save_adapted(result: Model | SpaceMap, folder: Path) -> str:
+    """Write what ``adapt_embedders`` returned, and return a line that says what it is."""
+    if isinstance(result, Model):
+        save_model(result, folder)
+        kind = result.training["adapter"]
+        return f"{kind} map of a {result.architecture}, fingerprint {result.fingerprint}"
+    save_map(result, folder)
+    return (
+        f"{result.direction} {result.adapter.kind} map, fingerprint {result.fingerprint}; "
+        f"{result.found:.0%} of {len(result.known.ids)} known queries find their own image among "
+        f"the best {BEST_SHARE:.0%}"
+    )
+
+
+def _both_embeddings(
+    new: Embedder, old: Embedder, images: ImageSet, skip_bad: bool, progress: Progress | None
+) -> tuple[Embeddings, Embeddings]:
     new_embeddings, old_embeddings = (
         embed_images(model, images, skip_bad=skip_bad, progress=progress) for model in (new, old)
     )
     if new_embeddings.ids != old_embeddings.ids:
         raise UserError(f"the two models cannot read the same images of {images.name}")
-    adapter = fit_adapter(
-        kind, new_embeddings.vectors, old_embeddings.vectors, new_embeddings.labels, seed=seed
-    )
-    return new.adapted(adapter, old, images)
+    return new_embeddings, old_embeddings

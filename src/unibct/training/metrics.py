@@ -3,7 +3,7 @@
 import csv
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,10 @@ class EpochMetrics:
         eta: the weight of the compatibility loss, 0 during the warm-up.
         loss_cls: the mean classification loss.
         loss_comp: the mean compatibility loss.
-        seconds: how long the epoch took, a refresh of the method included.
+        seconds: how long the epoch took, with a refresh of the method, without the validation.
         images_per_second: over those seconds.
+        recall_at_1: of the network on the classes that were set aside; None if there are none.
+        pixel_recall_at_1: of raw pixels on the same images.
     """
 
     epoch: int
@@ -33,6 +35,12 @@ class EpochMetrics:
     loss_comp: float
     seconds: float
     images_per_second: float
+    recall_at_1: float | None = None
+    pixel_recall_at_1: float | None = None
+
+    def row(self) -> dict[str, Any]:
+        """Return the columns that the epoch has."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 def write_metrics(folder: Path, rows: Sequence[dict[str, Any]]) -> None:

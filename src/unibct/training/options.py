@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from unibct.models.model import Model
+from unibct.models.embedder import Embedder
 from unibct.progress import Progress, Silent
 from unibct.training.tracking import Tracker
 
@@ -12,7 +12,7 @@ from unibct.training.tracking import Tracker
 class TrainOptions:
     """The keyword arguments of ``train``, which describes each of them."""
 
-    old: Model | None = None
+    old: Embedder | None = None
     method: str | None = None
     resume: bool = False
     skip_bad: bool = False
@@ -22,5 +22,6 @@ class TrainOptions:
     checkpoint_every: int | None = None
     tensorboard: Path | None = None
     tracker: Tracker | None = None
+    validation: float | None = None
     label: str = "training"
     progress: Progress = field(default_factory=Silent)

@@ -12,6 +12,7 @@ from unibct.data.scenarios import SCENARIOS
 from unibct.errors import UserError
 from unibct.methods.table import DEFAULT_METHOD, NO_METHOD, MethodEntry, find_method
 from unibct.models.architectures.architecture import Architecture
+from unibct.models.embedder import Embedder
 from unibct.models.model import Model
 from unibct.training.augment import find_augment
 from unibct.training.length import with_enough_epochs
@@ -29,6 +30,8 @@ class Run:
         method: the compatibility method's name.
         old_fingerprint: of the old model, if the run uses one.
         network_digest: of what the recipe's words leave open, see ``network_digest``.
+        projected_dim: the old model's dimension, if it is another one and the new model gets a
+            projection into the old space.
     """
 
     images: ImageSet
@@ -36,17 +39,20 @@ class Run:
     method: str
     old_fingerprint: str | None
     network_digest: str | None = None
+    projected_dim: int | None = None
 
     def description(self) -> dict[str, Any]:
         """Return plain values to keep with checkpoints and models, and to compare on resuming."""
-        return {
+        values = {
             "method": self.method,
             "images": len(self.images),
             "classes": len(self.images.class_names),
             "old_model": self.old_fingerprint,
             "recipe": self.recipe.model_dump(mode="json"),
             "unibct": metadata.version("unibct"),
-        } | ({} if self.network_digest is None else {"network": self.network_digest})
+        }
+        further = {"network": self.network_digest, "projected_dim": self.projected_dim}
+        return values | {name: value for name, value in further.items() if value is not None}
 
     @property
     def dim(self) -> int:
@@ -65,6 +71,11 @@ class Run:
         """The first epoch in which the method is used."""
         return self.recipe.warmup_epochs if find_method(self.method).has_warmup else 0
 
+    @property
+    def first_usable_epoch(self) -> int:
+        """The first epoch whose model is what was asked for: compatible, if there is an old one."""
+        return self.method_start if find_method(self.method).needs_old_model else 0
+
     def refreshes_at(self, epoch: int) -> bool:
         """Return whether the method looks at the new model again at the start of ``epoch``."""
         start = self.method_start
@@ -80,7 +91,7 @@ class Run:
         if self.method_start == 0 or recipe.warm_start:
             return None
         common = recipe.model_dump(mode="json", exclude=set(AFTER_WARMUP))
-        network = [] if self.network_digest is None else [self.network_digest]
+        network = [part for part in (self.network_digest, self.projected_dim) if part is not None]
         return _digest([pixels_digest, common, metadata.version("unibct"), *network])
 
     @property
@@ -94,7 +105,7 @@ def _digest(value: Any) -> str:
 
 
 def plan_run(
-    images: ImageSet, recipe: Recipe, *, old: Model | None = None, method: str | None = None
+    images: ImageSet, recipe: Recipe, *, old: Embedder | None = None, method: str | None = None
 ) -> Run:
     """Choose what the recipe leaves open, and refuse what cannot work, before a file is written.
 
@@ -115,11 +126,13 @@ def plan_run(
     recipe_input(recipe, architecture)  # refuses an input that no network can have
     dim = recipe.dim or (old.dim if old is not None else architecture.dim)
     if entry.needs_old_model and old is not None:
-        _check_classes(entry, old, images)
-        if dim != old.dim:
+        _require_classifier(name, entry, old)
+        if isinstance(old, Model):
+            _check_classes(entry, old, images)
+        if dim != old.dim and entry.needs_same_dim:
             raise UserError(
-                f"the new model's dimension is {dim} but the old one's is {old.dim}: embeddings "
-                "of different dimensions cannot be compared; leave dim out of the recipe"
+                f"the new model's dimension is {dim} but the old one's is {old.dim}, and {name} "
+                "mixes their embeddings; choose another method, or leave dim out of the recipe"
             )
         require_epochs_left(name, recipe)  # more epochs leave as large a share of them
     if recipe.warm_start:
@@ -128,8 +141,10 @@ def plan_run(
         raise UserError(f"{images.name} has one class only; training needs at least two")
     uses_old = entry.needs_old_model or recipe.warm_start
     old_fingerprint = old.fingerprint if uses_old and old is not None else None
-    complete = with_enough_epochs(recipe, len(images)).updated(dim=dim, seed=_seed(recipe, old))
-    return Run(images, complete, name, old_fingerprint, network_digest(architecture))
+    length = with_enough_epochs(recipe, len(images))
+    complete = length.updated(dim=dim, seed=run_seed(recipe, old))
+    projected = old.dim if entry.needs_old_model and old is not None and dim != old.dim else None
+    return Run(images, complete, name, old_fingerprint, network_digest(architecture), projected)
 
 
 def unknown_identities(old: Model, images: ImageSet) -> str | None:
@@ -144,6 +159,15 @@ def unknown_identities(old: Model, images: ImageSet) -> str | None:
         "same class; to say which are the same, put a classes.txt with a name per line beside each "
         ".rec file, and train the old model with it"
     )
+
+
+def _require_classifier(name: str, entry: MethodEntry, old: Embedder) -> None:
+    """Refuse a method that uses the old classifier, if nothing but embeddings are known."""
+    if entry.needs_old_classifier and not isinstance(old, Model):
+        raise UserError(
+            f"{name} uses the old model's classifier, which {old.name} does not have; choose a "
+            f"method that needs only its embeddings, such as {DEFAULT_METHOD}"
+        )
 
 
 def _check_classes(entry: MethodEntry, old: Model, images: ImageSet) -> None:
@@ -191,10 +215,15 @@ def upgrade_recipes(recipe: Recipe, scenario: str, seed: int) -> tuple[Recipe, R
 
 
 def _check_warm_start(
-    recipe: Recipe, architecture: Architecture, dim: int, old: Model | None
+    recipe: Recipe, architecture: Architecture, dim: int, old: Embedder | None
 ) -> None:
     if old is None:
         raise UserError("warm_start begins from the old model's weights: give --old MODEL")
+    if not isinstance(old, Model):
+        raise UserError(
+            f"warm_start begins from the old model's weights, which {old.name} does not give; "
+            "leave warm_start out"
+        )
     if old.adapter is not None:
         raise UserError(
             "warm_start begins from a network, but the old model is an adapted one: its network's "
@@ -212,14 +241,17 @@ def _check_warm_start(
         )
 
 
-def _seed(recipe: Recipe, old: Model | None) -> int:
+def run_seed(recipe: Recipe, old: Embedder | None) -> int:
     """Return the recipe's seed; by default one more than the old model's.
 
     From the same initial weights two models would agree before anything makes them compatible.
     """
     if recipe.seed is not None:
         return recipe.seed
-    return 0 if old is None else int(old.training.get("recipe", {}).get("seed", 0)) + 1
+    if old is None:
+        return 0
+    old_recipe: dict[str, Any] = old.training.get("recipe", {}) if isinstance(old, Model) else {}
+    return int(old_recipe.get("seed", 0)) + 1
 
 
 def require_same_run(stored: dict[str, Any], planned: dict[str, Any], out: Path) -> None:
@@ -243,7 +275,16 @@ def require_same_run(stored: dict[str, Any], planned: dict[str, Any], out: Path)
 
 
 def _flat(description: dict[str, Any]) -> dict[str, Any]:
-    """Return the description with the recipe's entries as ``recipe.KEY``, before the others."""
+    """Return the description with the recipe's entries as ``recipe.KEY``, before the others.
+
+    The share of classes that are set aside follows them; runs of earlier versions have none.
+    """
     recipe: dict[str, Any] = description.get("recipe", {})
-    others = {key: value for key, value in description.items() if key != "recipe"}
-    return {f"recipe.{key}": value for key, value in recipe.items()} | others
+    validation: dict[str, Any] = description.get("validation", {})
+    nested = ("recipe", "validation")
+    return (
+        {f"recipe.{key}": value for key, value in recipe.items()}
+        | {"validation": validation.get("share", 0.0)}
+        | {key: value for key, value in description.items() if key not in nested}
+        | {f"validation.{key}": value for key, value in validation.items()}
+    )

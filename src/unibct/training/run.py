@@ -3,7 +3,7 @@
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
 
@@ -14,9 +14,17 @@ from unibct.distributed.device import pick_device
 from unibct.distributed.ranks import Ranks, current_ranks
 from unibct.errors import UserError
 from unibct.models.architectures.table import build_network
+from unibct.models.embedder import Embedder
 from unibct.models.folder import load_model, save_model
 from unibct.models.model import Model
-from unibct.training.checkpoints import Checkpoint, find_checkpoint, read_checkpoint
+from unibct.models.old_space import add_projection, without_projection
+from unibct.training.best_state import BEST_MODEL, best_checkpoint, keep_best
+from unibct.training.checkpoints import (
+    Checkpoint,
+    find_checkpoint,
+    read_checkpoint,
+    read_checkpoint_values,
+)
 from unibct.training.class_weights import copy_known_classes
 from unibct.training.context import RunContext
 from unibct.training.default_recipe import recipe_for
@@ -25,7 +33,13 @@ from unibct.training.lock import run_lock
 from unibct.training.loop import TrainingLoop
 from unibct.training.network import recipe_input
 from unibct.training.options import TrainOptions
-from unibct.training.plan import Run, plan_run, require_same_run, unknown_identities
+from unibct.training.plan import (
+    Run,
+    plan_run,
+    require_same_run,
+    run_seed,
+    unknown_identities,
+)
 from unibct.training.processes import require_enough_for_all, require_started_alike
 from unibct.training.recipe import Recipe
 from unibct.training.run_folder import (
@@ -34,19 +48,23 @@ from unibct.training.run_folder import (
     remove_failed_run,
     remove_unfinished_files,
     remove_working_files,
+    stored_description,
 )
+from unibct.training.set_aside import SetAside, ValidationSet, set_aside
 from unibct.training.shared_warmup import restore_shared_warmup
 from unibct.training.state import TrainingState, initial_state, restore_state, tensors_under
 from unibct.training.tracking import TensorBoard, Tracker, Trackers, require_tensorboard
 from unibct.training.training_set_embeddings import make_method
+from unibct.training.validation import note_result, note_start, validation_record
+from unibct.training.vector_recipe import fitted_recipe
 
 
 def run_training(
     images: ImageSet, recipe: Recipe | None, out: Path, options: TrainOptions
 ) -> Model:
     """Train a model and write its folder; see ``train``."""
-    recipe = recipe or recipe_for(images, progress=options.progress)
-    request = _check(images, recipe, options)
+    recipe = fitted_recipe(recipe or recipe_for(images, progress=options.progress), images)
+    request = _check(images, recipe, out, options)
     earlier = find_earlier_run(out, resume=options.resume, ranks=request.ranks)
     # A finished model is only read.
     with nullcontext() if earlier.finished else run_lock(out, request.ranks):
@@ -67,7 +85,7 @@ def _run(context: RunContext, earlier: EarlierRun, options: TrainOptions) -> Mod
     try:
         _train(context, checkpoint, options)
         if context.ranks.first:
-            save_model(finished_model(context, options.old), out)
+            _save_models(context, options)
     except UserError:
         remove_failed_run(out, context.ranks)
         raise
@@ -85,18 +103,22 @@ class _Request:
         recipe: as the caller gave it.
         device: where to train.
         ranks: the processes that share the run.
+        sets: the images to train on, and those that are set aside.
     """
 
     run: Run
     recipe: Recipe
     device: torch.device
     ranks: Ranks
+    sets: SetAside
 
 
-def _check(images: ImageSet, recipe: Recipe, options: TrainOptions) -> _Request:
+def _check(images: ImageSet, recipe: Recipe, out: Path, options: TrainOptions) -> _Request:
     """Refuse what cannot work, before anything is read or written."""
     ranks = current_ranks()
-    run = plan_run(images, recipe, old=options.old, method=options.method)
+    share = ranks.ask_first(lambda: _validation_share(out, options))
+    sets = set_aside(images, share, run_seed(recipe, options.old))
+    run = plan_run(sets.training, recipe, old=options.old, method=options.method)
     require_enough_for_all(run, ranks)
     device = pick_device(options.device)
     if options.tensorboard is not None:
@@ -104,25 +126,32 @@ def _check(images: ImageSet, recipe: Recipe, options: TrainOptions) -> _Request:
     if ranks.world > 1:
         shared = (options.resume, options.skip_bad, options.checkpoint_every, pixel_memory())
         require_started_alike(ranks, repr((run.digest, *shared)), device)
-    return _Request(run, recipe, device, ranks)
+    return _Request(run, recipe, device, ranks, sets)
+
+
+def _validation_share(out: Path, options: TrainOptions) -> float | None:
+    """Return the share that was asked for; a run that is resumed keeps its own by default."""
+    stored = stored_description(out) if options.resume and options.validation is None else None
+    if stored is None:
+        return options.validation
+    return float(stored.get("validation", {}).get("share", 0.0))
 
 
 def _read_images(request: _Request, out: Path, options: TrainOptions) -> RunContext:
     """Read the images; some may be left out, so plan and check again."""
-    ranks = request.ranks
-    pixels = read_pixels(
-        request.run.images,
-        *recipe_input(request.run.recipe).frame,
-        skip_bad=options.skip_bad,
-        progress=options.progress,
-        ranks=ranks,
-    )
+    ranks, sets, frame = request.ranks, request.sets, recipe_input(request.run.recipe).frame
+    shared: dict[str, Any] = {"progress": options.progress, "ranks": ranks}
+    pixels = read_pixels(request.run.images, *frame, skip_bad=options.skip_bad, **shared)
+    validation = None
+    if sets.validation is not None:
+        measured = read_pixels(sets.validation, *frame, skip_bad=options.skip_bad, **shared)
+        validation = ValidationSet(measured, sets)
     run = plan_run(pixels.images, request.recipe, old=options.old, method=options.method)
     require_enough_for_all(run, ranks)
     note = length_note(request.recipe, run.recipe, len(run.images))
     if note is not None:
         options.progress.note(note)
-    return RunContext(run, pixels, request.device, ranks, out, options.cache)
+    return RunContext(run, pixels, request.device, ranks, out, options.cache, validation)
 
 
 def _load_finished(context: RunContext, options: TrainOptions) -> Model:
@@ -139,16 +168,19 @@ def _load_finished(context: RunContext, options: TrainOptions) -> Model:
 def _read_own_checkpoint(context: RunContext, earlier: EarlierRun) -> Checkpoint | None:
     if earlier.checkpoint is None:
         return None
-    checkpoint = read_checkpoint(earlier.checkpoint, context.own_classes)
-    require_same_run(checkpoint.state["described"], context.description, context.out)
-    return checkpoint
+    # Another run may have other classes, so its rows cannot be read as this one's.
+    stored = read_checkpoint_values(earlier.checkpoint)["described"]
+    require_same_run(stored, context.description, context.out)
+    return read_checkpoint(earlier.checkpoint, context.own_classes)
 
 
 def _train(context: RunContext, checkpoint: Checkpoint | None, options: TrainOptions) -> None:
     """Train from the checkpoint, from a shared warm-up or from the start, to the last epoch."""
+    note_start(context, options.progress)
     state = _starting_state(context, options)
     if checkpoint is not None:
         restore_state(context, state, checkpoint)
+        keep_best(context, state)
     else:
         restore_shared_warmup(context, state)
     with ExitStack() as stack:
@@ -170,6 +202,7 @@ def _starting_state(context: RunContext, options: TrainOptions) -> TrainingState
     if old is None:
         return state
     if context.recipe.warm_start:
+        assert isinstance(old, Model)  # plan_run has checked it
         _load_old_weights(context, state, old)
         identities = context.class_identities
         copy_known_classes(state.class_weights, identities, context.own_classes, old)
@@ -182,7 +215,7 @@ def _starting_state(context: RunContext, options: TrainOptions) -> TrainingState
 
 def _load_old_weights(context: RunContext, state: TrainingState, old: Model) -> None:
     try:
-        state.network.load_state_dict(old.network.state_dict())
+        state.network.load_state_dict(without_projection(old.network.state_dict()))
     except RuntimeError as error:  # some networks are built for one size
         new_input, old_input = context.input, old.input
         raise UserError(
@@ -193,15 +226,30 @@ def _load_old_weights(context: RunContext, state: TrainingState, old: Model) -> 
         ) from error
 
 
-def finished_model(context: RunContext, old: Model | None = None) -> Model:
-    """Return the model of the last checkpoint, with everything that is known of its training."""
-    starts_from = old if context.recipe.warm_start else None
-    run, images = context.run, context.pixels.images
+def _save_models(context: RunContext, options: TrainOptions) -> None:
+    """Write the folder of the best state, if there is one, then that of the last state."""
     path = find_checkpoint(context.out)
     assert path is not None
+    rows = read_checkpoint_values(path)["metrics"]
+    best = best_checkpoint(context, rows)
+    if best is not None:
+        save_model(finished_model(context, best, options.old), context.out / BEST_MODEL)
+    save_model(finished_model(context, path, options.old), context.out)
+    note_result(context, rows, options.progress)
+
+
+def finished_model(context: RunContext, path: Path, old: Embedder | None = None) -> Model:
+    """Return the model of a checkpoint, with everything that is known of its training."""
+    starts_from = old if context.recipe.warm_start else None
+    run, images = context.run, context.pixels.images
     checkpoint = read_checkpoint(path)
+    unreadable = context.pixels.unreadable
+    if context.validation is not None:
+        unreadable += context.validation.pixels.unreadable
     architecture = context.architecture
     network = build_network(architecture, context.input, run.dim)
+    if run.projected_dim is not None:
+        add_projection(network, run.dim, run.projected_dim)
     averaged = bool(context.recipe.average)
     weights = tensors_under("average." if averaged else "network.", checkpoint.tensors)
     network.load_state_dict(weights)
@@ -215,9 +263,10 @@ def finished_model(context: RunContext, old: Model | None = None) -> Model:
         training=context.description
         | {
             "data": images.name,
-            "unreadable_images": list(context.pixels.unreadable),
+            "unreadable_images": list(unreadable),
             "torch": torch.__version__,
-        },
+        }
+        | validation_record(context, checkpoint.state["metrics"]),
         old_fingerprint=run.old_fingerprint,
         class_source=images.class_source,
         further_classes=NO_CLASSES if starts_from is None else starts_from.training_classes,

@@ -5,11 +5,18 @@ from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import Any
 
 from unibct.distributed.ranks import Ranks
-from unibct.files import remove_temporaries, require_absent
+from unibct.errors import UserError
+from unibct.files import read_json, remove_temporaries, require_absent
 from unibct.models.folder import CLASSIFIER_FILE, DESCRIPTION_FILE, WEIGHTS_FILE
-from unibct.training.checkpoints import find_checkpoint, remove_checkpoints
+from unibct.training.best_state import remove_best_states
+from unibct.training.checkpoints import (
+    find_checkpoint,
+    read_checkpoint_values,
+    remove_checkpoints,
+)
 from unibct.training.lock import LOCK_FILE, OWNER_FILE, remove_lock_files
 from unibct.training.metrics import METRICS_FILE
 from unibct.training.training_set_embeddings import NEW_EMBEDDINGS, OLD_EMBEDDINGS
@@ -49,6 +56,16 @@ def find_earlier_run(out: Path, *, resume: bool, ranks: Ranks) -> EarlierRun:
     return EarlierRun(checkpoint=checkpoint)
 
 
+def stored_description(out: Path) -> dict[str, Any] | None:
+    """Return the description of the run in ``out``; None if there is none, or if it is damaged."""
+    with suppress(UserError, KeyError, TypeError):
+        if (out / DESCRIPTION_FILE).is_file():
+            return dict(read_json(out / DESCRIPTION_FILE)["training"])
+        checkpoint = find_checkpoint(out)
+        return None if checkpoint is None else read_checkpoint_values(checkpoint)["described"]
+    return None
+
+
 def remove_unfinished_files(out: Path, ranks: Ranks) -> None:
     """Remove the temporary files that a killed process left."""
     if ranks.first:
@@ -59,6 +76,7 @@ def remove_working_files(out: Path, ranks: Ranks) -> None:
     """Remove what a finished run no longer needs: checkpoints and cached embeddings."""
     if ranks.first:
         remove_checkpoints(out)
+        remove_best_states(out)
         for name in (OLD_EMBEDDINGS, NEW_EMBEDDINGS):
             shutil.rmtree(out / name, ignore_errors=True)
         with suppress(OSError):  # a folder that may only be read

@@ -40,7 +40,12 @@ def save_shared_warmup(context: RunContext, state: TrainingState) -> None:
 
 
 def _shared_folder(context: RunContext) -> Path | None:
-    digest = context.run.warmup_digest(context.pixels.digest)
+    pixels = context.pixels.digest
+    if context.validation is not None:  # the metrics of the warm-up have its recall@1
+        if context.run.first_usable_epoch < context.run.method_start:
+            return None  # its best state may be one of the warm-up, which a cache does not keep
+        pixels = f"{pixels} {context.validation.pixels.digest}"
+    digest = context.run.warmup_digest(pixels)
     if context.cache is None or digest is None:
         return None
     return context.cache / f"warmup-{digest[:24]}"

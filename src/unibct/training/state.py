@@ -11,6 +11,7 @@ from unibct.distributed.batch_norm import synced
 from unibct.methods.base import Method
 from unibct.models.architectures.table import build_network
 from unibct.models.model import Model
+from unibct.models.old_space import add_projection
 from unibct.training.checkpoints import Checkpoint, save_checkpoint
 from unibct.training.class_weights import initial_class_weights
 from unibct.training.context import RunContext
@@ -89,6 +90,8 @@ def initial_state(context: RunContext) -> TrainingState:
     network: Any = build_network(architecture, context.input, run.dim, seed=run.seed)
     if architecture.start is not None:
         architecture.start(network)
+    if run.projected_dim is not None:
+        add_projection(network, run.dim, run.projected_dim, seed=run.seed)
     network = network.to(context.device, memory_format=torch.channels_last)
     network = synced(network, ranks) if recipe.sync_batch_norm else network
     rows = initial_class_weights(

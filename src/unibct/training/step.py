@@ -1,11 +1,12 @@
 """One training step: forward, losses, backward, and the update of all weights."""
 
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from unibct.distributed.class_shards import ClassPart, step_rows
@@ -13,6 +14,7 @@ from unibct.distributed.gradients import AveragedGradients
 from unibct.losses.sharded_arcface import sharded_arcface
 from unibct.methods.base import Batch
 from unibct.models.input import normalised
+from unibct.models.old_space import projection_weight
 from unibct.training.clipping import clip_gradients, gradients_of
 from unibct.training.context import RunContext
 from unibct.training.dropout import seed_step
@@ -123,9 +125,27 @@ class TrainingStep:
         )
         if not compatible or recipe.eta == 0:
             return loss_cls, loss_cls
-        loss_comp = method.loss(batch)
+        loss_comp = method.loss(self._in_old_space(batch))
         self.state.loss_sums[1] += loss_comp.detach()
         return loss_cls + recipe.eta * loss_comp, loss_cls
+
+    def _in_old_space(self, batch: Batch) -> Batch:
+        """Return the batch as the method sees it: projected, if the dimensions differ.
+
+        The class weights are projected too. The projection learns from the embeddings only: each
+        rank holds other class weights, so the mean over ranks would not be their gradient.
+        """
+        network = self.state.network
+        if self.context.run.projected_dim is None:
+            return batch
+        weight = projection_weight(network)
+        assert weight is not None
+        assert batch.class_weights is not None
+        return replace(
+            batch,
+            embeddings=F.linear(batch.embeddings, weight),
+            class_weights=F.linear(batch.class_weights, weight.detach()),
+        )
 
     def _add_gradients(self, loss: Tensor) -> None:
         """Run the backward pass; several batches may add up to one update."""

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from unibct.data.image_set import ImageSet
+from unibct.models.embedder import Embedder
 from unibct.models.model import Model
 from unibct.progress import Progress, Silent
 from unibct.training.options import TrainOptions
@@ -16,7 +17,7 @@ def train(
     recipe: Recipe | None,
     out: str | Path,
     *,
-    old: Model | None = None,
+    old: Embedder | None = None,
     method: str | None = None,
     resume: bool = False,
     skip_bad: bool = False,
@@ -26,6 +27,7 @@ def train(
     checkpoint_every: int | None = None,
     tensorboard: Path | None = None,
     tracker: Tracker | None = None,
+    validation: float | None = None,
     label: str = "training",
     progress: Progress | None = None,
 ) -> Model:
@@ -39,7 +41,7 @@ def train(
         images: the training set.
         recipe: every number of the run; None: the shipped recipe that fits, see ``recipe_for``.
         out: the model's folder; during training it holds a checkpoint and the metrics.
-        old: the old model that the new one is to be compatible with.
+        old: what the new one is to be compatible with, a model or what ``open_embedder`` opens.
         method: a name from ``METHODS``; by default ``unibct-plus`` with ``old``, else ``none``.
         resume: continue the same run from the checkpoint in ``out``, if there is one; to the bit
             with the same number of processes, otherwise to rounding.
@@ -50,12 +52,16 @@ def train(
         checkpoint_every: steps between checkpoints within an epoch; each epoch ends with one.
         tensorboard: a folder for TensorBoard's event files.
         tracker: anything with ``log(values, step)``; the first process calls it.
+        validation: the share of the classes to set aside: the model does not learn them, recall@1
+            on them is measured after each epoch, and the best epoch's model is kept in
+            ``out/best``. 0 sets none aside. By default 0.1 if that is ten classes or more; a run
+            that is resumed keeps its share.
         label: the name of the progress bar.
         progress: reports progress per image.
 
     Returns:
-        The trained model. With several processes only the first one's has class weights.
+        The last epoch's model. With several processes only the first one's has class weights.
     """
     how = (old, method, resume, skip_bad, cache, device, workers, checkpoint_every)
-    options = TrainOptions(*how, tensorboard, tracker, label, progress or Silent())
+    options = TrainOptions(*how, tensorboard, tracker, validation, label, progress or Silent())
     return run_training(images, recipe, Path(out), options)

@@ -4,15 +4,18 @@ The old embeddings never change, so they are computed once and cached on disk.
 """
 
 import shutil
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from unibct.embeddings.cache import cached_embeddings, embeddings_folder
 from unibct.embeddings.extraction import embed_pixel_batches
+from unibct.embeddings.stored import StoredEmbeddings
 from unibct.methods.base import Method, OldKnowledge, Settings
 from unibct.methods.table import find_method
+from unibct.models.embedder import Embedder, ImageEmbedder
 from unibct.models.model import Model
 from unibct.progress import Progress
 from unibct.training.context import RunContext
@@ -24,26 +27,37 @@ NEW_EMBEDDINGS = ".new_embeddings"
 _IN_MEMORY = 2 << 30  # bytes of embeddings that a single process keeps on its device
 
 
-def make_method(context: RunContext, old: Model, progress: Progress) -> Method:
+def make_method(context: RunContext, old: Embedder, progress: Progress) -> Method:
     """Build the run's method from what the old model knows of the training set."""
     entry, recipe = find_method(context.run.method), context.recipe
     embeddings, flipped = torch.empty(0, old.dim, device=context.device), None
     if entry.needs_old_embeddings:
-        old.to(context.device)
+        has_pixels = not isinstance(old, StoredEmbeddings)
+        if has_pixels:
+            cast(ImageEmbedder, old).to(context.device)
         embeddings = _old_embeddings(context, old, progress)
-        if recipe.flip:
+        if recipe.flip and not has_pixels:
+            progress.note(
+                f"{old.name} has no embeddings of mirrored images: those of the images as they are "
+                "stand for them"
+            )
+        elif recipe.flip:
             flipped = _old_embeddings(context, old, progress, flip=True)
     knowledge = OldKnowledge(
         embeddings=embeddings,
         labels=context.labels,
         class_names=context.class_identities,
-        old_class_names=old.class_identities,
-        old_class_weights=old.class_weights if entry.needs_old_classifier else None,
+        old_class_names=old.class_identities if isinstance(old, Model) else (),
+        old_class_weights=_old_class_weights(old) if entry.needs_old_classifier else None,
         flipped=flipped,
         ranks=context.ranks,
     )
     settings = Settings(recipe.scale, recipe.margin, recipe.tau, recipe.lam, recipe.drop)
     return entry.make(knowledge, settings)
+
+
+def _old_class_weights(old: Embedder) -> Tensor | None:
+    return old.class_weights if isinstance(old, Model) else None
 
 
 def refresh_method(context: RunContext, state: TrainingState, progress: Progress) -> None:
@@ -55,7 +69,7 @@ def refresh_method(context: RunContext, state: TrainingState, progress: Progress
 
 
 def _old_embeddings(
-    context: RunContext, old: Model, progress: Progress, *, flip: bool = False
+    context: RunContext, old: Embedder, progress: Progress, *, flip: bool = False
 ) -> Any:
     folder = context.out / OLD_EMBEDDINGS / ("flipped" if flip else "plain")
     if context.cache is not None:

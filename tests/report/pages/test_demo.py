@@ -1,6 +1,8 @@
 import re
+from dataclasses import replace
 
 from tests.conftest import tags_of_offline_page
+from unibct.embeddings.strength import Strength
 from unibct.evaluation.directions import CROSS, DIRECTIONS
 from unibct.report.decision_tables import decision_tables
 from unibct.report.pages.demo import render_report, write_report
@@ -39,3 +41,11 @@ def test_every_test_has_a_row_and_the_cross_test_is_highlighted(small_demo):
         name for name in DIRECTIONS if name in result.evaluation.tests
     ]
     assert [name for mark, name in rows if mark] == [CROSS]
+
+
+def test_a_weak_old_model_is_named_at_the_top(small_demo):
+    result, _ = small_demo
+    weak = replace(result, evaluation=replace(result.evaluation, old_model=Strength(0.12, 0.1)))
+    page = render_report(weak)
+    assert '<span class="badge old-model-too-weak">old model too weak</span></h1>' in page
+    assert "too weak to judge an upgrade by: recall@1 12.0 % (raw pixels 10.0 %)" in page

@@ -1,26 +1,35 @@
 """Images with classes: a quarter of each class forms the gallery, the rest are queries."""
 
-from collections.abc import Mapping
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+from unibct.arrays import Floats
 from unibct.data.image_set import ImageSet, select_listed
-from unibct.data.readers.table import open_images
 from unibct.distributed.device import pick_device
 from unibct.distributed.ranks import current_ranks
+from unibct.embedders.table import Opening, open_embedder
 from unibct.embeddings.extraction import embed_images, embed_images_to_store
-from unibct.embeddings.folder import Embeddings, open_embeddings
-from unibct.embeddings.layout import DESCRIPTION_FILE
+from unibct.embeddings.folder import Embeddings
+from unibct.embeddings.forms.table import FOLDER, find_form
+from unibct.embeddings.strength import Strength
+from unibct.embeddings.vector_set import open_data
 from unibct.errors import UserError
 from unibct.evaluation.directions import CROSS, OLD_SELF
 from unibct.evaluation.gallery_split import GallerySplit, chosen_gallery
+from unibct.evaluation.pixel_baseline import model_frame, old_model_strength
 from unibct.evaluation.protocols.request import EmbeddingRequest, EvaluationRequest, SearchRules
 from unibct.evaluation.score_map import fit_score_map
 from unibct.evaluation.score_map_file import load_score_map, save_score_map
 from unibct.evaluation.seen_classes import count_seen_classes
 from unibct.evaluation.upgrade import UpgradeEvaluation, evaluate_upgrade
-from unibct.models.folder import load_model
+from unibct.files import require_absent
+from unibct.models.embedder import Embedder
 from unibct.models.model import Model
-from unibct.progress import Progress
+from unibct.models.old_space import old_space_dim, to_old_space
 
 _SCORES_FOR_CURVES = 10_000_000  # images × classes: a curve then takes half a minute at most
 
@@ -28,32 +37,38 @@ _SCORES_FOR_CURVES = 10_000_000  # images × classes: a curve then takes half a 
 def evaluate_images(request: EvaluationRequest) -> UpgradeEvaluation:
     """Evaluate a new model against an old one on an image set.
 
-    The request's ``query`` and ``gallery`` are model folders, or folders of their embeddings of
-    these images.
+    The request's ``query`` and ``gallery`` are whatever ``open_embedder`` opens.
     """
     rules = request.search
-    images = open_images(request.data, request.images)
+    images = open_data(request.data, request.images)
     # Embedding may take hours, so both are opened and compared with the classes before it begins.
-    sources = {
-        path: _opened(path, request) for path in dict.fromkeys((request.gallery, request.query))
+    opening = Opening(pick_device(request.device), progress=request.progress)
+    embedders = {
+        reference: opening.open(reference)
+        for reference in dict.fromkeys((request.gallery, request.query))
     }
-    _require_unseen(images, sources, request)
-    sides = {path: _embeddings(source, images, request) for path, source in sources.items()}
-    old, new = sides[request.gallery], sides[request.query]
-    if old.vectors.shape[1] != new.vectors.shape[1]:
-        raise UserError(
-            f"{request.query} has dimension {new.vectors.shape[1]} but {request.gallery} has "
-            f"dimension {old.vectors.shape[1]}: one cannot search the other"
+    project = _projection(embedders[request.query], embedders[request.gallery], request)
+    _require_unseen(images, embedders, request)
+    sides = {
+        reference: embed_images(
+            embedder, images, skip_bad=request.skip_bad, progress=request.progress
         )
+        for reference, embedder in embedders.items()
+    }
+    old, new = sides[request.gallery], sides[request.query]
     if request.skip_bad:
-        for path, side in sides.items():
-            images = _embedded_images(images, side, path, request.progress)
-    score_map = load_score_map(request.query, old.fingerprint) if rules.old_thresholds else None
+        for side in sides.values():
+            images = _embedded_images(images, side)
+    score_map = None
+    if rules.old_thresholds:
+        score_map = load_score_map(_folder_of(request.query), old.fingerprint)
     images, split = _listed_split(images, rules)
+    new_side = new.of_images(images)
     evaluation = evaluate_upgrade(
         old.of_images(images),
-        new.of_images(images),
+        new_side,
         images.labels,
+        projected=None if project is None else project(new_side.vectors),
         seen_classes=request.seen_classes,
         far=request.far,
         rule=request.threshold_rule,
@@ -64,12 +79,23 @@ def evaluate_images(request: EvaluationRequest) -> UpgradeEvaluation:
         backfill_curves=_wants_curves(rules, images),
         progress=request.progress,
     )
+    evaluation = replace(evaluation, old_model=_old_model(old.rows_of(images), images, request))
     if rules.save_score_map:
         cross, old_self = evaluation.tests[CROSS], evaluation.tests[OLD_SELF]
         fitted = fit_score_map(cross.impostor, old_self.impostor)
-        path = save_score_map(request.query, old.fingerprint, fitted)
+        path = save_score_map(_folder_of(request.query), old.fingerprint, fitted)
         request.progress.note(f"{path}: the score map for the old model {old.fingerprint}")
     return evaluation
+
+
+def _old_model(vectors: Floats, images: ImageSet, request: EvaluationRequest) -> Strength | None:
+    """Compare the old model with raw pixels; stored embeddings may be all that is left."""
+    frame = model_frame(Path(request.gallery))
+    try:
+        return old_model_strength(vectors, images.labels, images, frame=frame, seed=request.seed)
+    except UserError as error:
+        request.progress.note(f"the old model is not compared with raw pixels: {error}")
+        return None
 
 
 def _wants_curves(rules: SearchRules, images: ImageSet) -> bool:
@@ -100,52 +126,80 @@ def _listed_split(images: ImageSet, rules: SearchRules) -> tuple[ImageSet, Galle
 
 
 def embed_image_set(request: EmbeddingRequest) -> Embeddings:
-    """Write a model's normalised embeddings of an image set; under torchrun by all processes."""
-    model = load_model(request.model, device=pick_device(request.device))
-    return embed_images_to_store(
+    """Write a model's normalised embeddings of an image set; under torchrun by all processes.
+
+    A form other than the folder is written from a hidden folder beside it, which a killed run
+    leaves for the next one.
+    """
+    form, ranks = find_form(request.form), current_ranks()
+    if request.form != FOLDER:
+        require_absent(request.out)
+        if request.dtype != "float32":
+            raise UserError(f"--dtype {request.dtype} is for --to {FOLDER} only")
+    model = open_embedder(
+        request.model, device=pick_device(request.device), progress=request.progress
+    )
+    partial = request.out.with_name(f".{request.out.name}.partial")
+    stored = embed_images_to_store(
         model,
-        open_images(request.data, request.images),
-        request.out,
+        open_data(request.data, request.images),
+        request.out if request.form == FOLDER else partial,
         skip_bad=request.skip_bad,
         dtype=request.dtype,
         progress=request.progress,
-        ranks=current_ranks(),
+        ranks=ranks,
     )
+    if request.form == FOLDER:
+        return stored
+    if ranks.first:
+        form.load().write(stored, request.out)
+    ranks.barrier()
+    written = form.load().read(request.out)
+    if ranks.first:
+        shutil.rmtree(partial, ignore_errors=True)
+    return written
 
 
-def _embedded_images(
-    images: ImageSet, side: Embeddings, path: Path, progress: Progress
-) -> ImageSet:
-    """Return the images that have an embedding, and report how many have none."""
+def _embedded_images(images: ImageSet, side: Embeddings) -> ImageSet:
+    """Return the images that have an embedding."""
     known_ids = set(side.ids)
     rows = [row for row, image_id in enumerate(images.ids) if image_id in known_ids]
-    if not rows:
-        raise UserError(f"{path} has no embedding of any image of {images.name}")
-    if len(rows) < len(images):
-        progress.note(f"left out {len(images) - len(rows)} images without embedding in {path}")
-    return images.select(rows)
+    return images if len(rows) == len(images) else images.select(rows)
 
 
-def _opened(path: Path, request: EvaluationRequest) -> Model | Embeddings:
-    """Open an embeddings folder, or load the model in a folder."""
-    if (path / DESCRIPTION_FILE).is_file():
-        return open_embeddings(path)
-    return load_model(path, device=pick_device(request.device), with_classifier=False)
+def _projection(
+    new: Embedder, old: Embedder, request: EvaluationRequest
+) -> Callable[[Any], Any] | None:
+    """Return what projects the new embeddings into the old space; None for equal dimensions."""
+    if new.dim == old.dim:
+        return None
+    differ = (
+        f"{request.query} has dimension {new.dim} but {request.gallery} has dimension {old.dim}"
+    )
+    if not isinstance(new, Model) or old_space_dim(new) != old.dim:
+        raise UserError(
+            f"{differ}: one cannot search the other; give the folder of a model that was trained "
+            "with --old OLD, or map one into the other's space with `unibct adapt`"
+        )
+    if new.old_fingerprint != old.fingerprint:
+        raise UserError(
+            f"{differ}, and the new model's projection leads into the space of model "
+            f"{new.old_fingerprint}, not of {old.fingerprint}"
+        )
+    return partial(to_old_space, new)
+
+
+def _folder_of(reference: str | Path) -> Path:
+    """Return the folder in which a score map is kept."""
+    if not Path(reference).is_dir():
+        raise UserError(f"a score map is kept in a folder of the new model; {reference} is none")
+    return Path(reference)
 
 
 def _require_unseen(
-    images: ImageSet, sources: Mapping[Path, Model | Embeddings], request: EvaluationRequest
+    images: ImageSet, embedders: Mapping[str | Path, Embedder], request: EvaluationRequest
 ) -> None:
     """Refuse a test on classes that a model was mostly trained on."""
-    models = {str(path): source.training_classes for path, source in sources.items()}
+    models = {str(name): embedder.training_classes for name, embedder in embedders.items()}
     seen = count_seen_classes(images.class_names, images.class_source, models)
     seen.require_minority(allowed=request.seen_classes)
-
-
-def _embeddings(
-    source: Model | Embeddings, images: ImageSet, request: EvaluationRequest
-) -> Embeddings:
-    """Return stored embeddings, or embed the images with a model."""
-    if isinstance(source, Embeddings):
-        return source
-    return embed_images(source, images, skip_bad=request.skip_bad, progress=request.progress)

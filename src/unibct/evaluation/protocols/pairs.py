@@ -14,6 +14,7 @@ from unibct.arrays import Floats, checked_embeddings, normalized, require_same_d
 from unibct.data.loader import read_pixels
 from unibct.data.readers.pair_file import read_pair_file
 from unibct.distributed.device import pick_device
+from unibct.embedders.table import open_image_embedder
 from unibct.embeddings.extraction import raw_embeddings
 from unibct.errors import UserError
 from unibct.evaluation.bootstrap import REPEATS
@@ -23,7 +24,6 @@ from unibct.evaluation.metrics.pair_accuracy import FoldAccuracy, fold_accuracy
 from unibct.evaluation.protocols.request import EvaluationRequest
 from unibct.evaluation.seen_classes import SeenClasses
 from unibct.evaluation.upgrade import Evaluation
-from unibct.models.folder import load_model
 
 METRIC = "accuracy"
 _SEEN = SeenClasses(None, None, "a pair set names no classes")
@@ -54,12 +54,17 @@ class PairEvaluation(Evaluation):
 def evaluate_pair_set(request: EvaluationRequest) -> PairEvaluation:
     """Embed every image of a pair set and its mirror image with two models, and evaluate them."""
     pairs = read_pair_file(Path(request.data))
-    embeddings: dict[Path, Floats] = {}
-    for path in dict.fromkeys((request.gallery, request.query)):
-        model = load_model(path, device=pick_device(request.device))
+    embeddings: dict[str | Path, Floats] = {}
+    for reference in dict.fromkeys((request.gallery, request.query)):
+        model = open_image_embedder(
+            reference,
+            device=pick_device(request.device),
+            progress=request.progress,
+            why="a pair set is embedded in two views",
+        )
         pixels = read_pixels(pairs.images, *model.input.frame, progress=request.progress)
         with request.progress.task("embedding", len(pairs.images)) as advance:
-            embeddings[path] = raw_embeddings(model, pixels, advance=advance)
+            embeddings[reference] = raw_embeddings(model, pixels, advance=advance)
     old, new = embeddings[request.gallery], embeddings[request.query]
     return evaluate_pairs(old, new, pairs.same, seed=request.seed)
 

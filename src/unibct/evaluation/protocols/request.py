@@ -59,8 +59,9 @@ class EvaluationRequest:
 
     Attributes:
         data: an image set, a ``.bin`` pair set, or a folder with IJB meta files.
-        query: the new model's folder, or its embeddings.
-        gallery: the old model's folder, or its embeddings.
+        query: the new model, as ``open_embedder`` takes it: a model folder, ``onnx:FILE``,
+            ``python:MODULE:ATTRIBUTE``, or ``embeddings:PATH``.
+        gallery: the old model, likewise.
         images: a list of image ids; only these are used.
         far: false accept rate of the headline TAR; by default the smallest of 1e-4, … that the
             number of classes can measure.
@@ -77,8 +78,8 @@ class EvaluationRequest:
     """
 
     data: str
-    query: Path
-    gallery: Path
+    query: str | Path
+    gallery: str | Path
     images: Path | None = None
     far: float | None = None
     seed: int = 0
@@ -98,19 +99,21 @@ class EmbeddingRequest:
 
     Attributes:
         data: what the protocol reads.
-        model: the model's folder.
-        out: a new folder for the embeddings.
+        model: the model, as ``open_embedder`` takes it.
+        out: a new folder or file for the embeddings.
         images: a list of image ids; only these are embedded.
-        dtype: ``float32`` or ``float16``, on disk.
+        form: a name from ``FORMS``: ``folder``, ``parquet``, ``npy`` or ``safetensors``.
+        dtype: ``float32`` or ``float16``, on disk; a folder only.
         skip_bad: leave unreadable images out instead of refusing.
         device: ``auto``, ``cpu``, ``cuda``, …
         progress: reports progress per image.
     """
 
     data: str
-    model: Path
+    model: str | Path
     out: Path
     images: Path | None = None
+    form: str = "folder"
     dtype: str = "float32"
     skip_bad: bool = False
     device: str = "auto"

@@ -9,15 +9,18 @@ from typing import Any, Protocol, cast
 import torch
 from torch import nn
 
+from unibct.data.decoding import VECTORS
 from unibct.errors import UserError
 from unibct.models.architectures.architecture import RANDOM, Architecture, NetworkRequest
 from unibct.models.architectures.iresnet import iresnet
+from unibct.models.architectures.projection import projection
 from unibct.models.architectures.resnet import BasicBlock, Bottleneck, resnet, small_resnet
 from unibct.models.input import InputSpec
 from unibct.models.weights_file import files_digest, load_weights, read_weights, weight_files
 
 _FACE = InputSpec(112, 112, 3)
 _GLYPH = InputSpec(32, 32, 1)
+_VECTOR = InputSpec(1, 128, 1, fit=VECTORS)  # finished vectors; training sets their dimension
 
 ARCHITECTURES: dict[str, Architecture] = {
     "resnet18": Architecture(resnet(BasicBlock, 2, 2, 2, 2), _FACE, 512, larger="resnet50"),
@@ -28,6 +31,8 @@ ARCHITECTURES: dict[str, Architecture] = {
         small_resnet(32, 64, 128), _GLYPH, 128, larger="resnet-small-wide"
     ),
     "resnet-small-wide": Architecture(small_resnet(48, 96, 192), _GLYPH, 128),
+    "projection": Architecture(projection(), _VECTOR, 128, larger="projection-mlp"),
+    "projection-mlp": Architecture(projection(hidden=2), _VECTOR, 128),
 }
 # Other people's networks, written FAMILY:REFERENCE: the module that opens them, and what the
 # reference is. A module is imported when its family is used.

@@ -12,7 +12,7 @@ from unibct.evaluation.directions import CROSS, DIRECTIONS, FREE_CROSS, OLD_SELF
 from unibct.examples.demo import DemoResult
 from unibct.files import write_text
 from unibct.report.curves import COLOURS, cmc_svg, roc_svg
-from unibct.report.decision_tables import decision_tables
+from unibct.report.decision_tables import decision_tables, old_model_text
 from unibct.report.pages.html import render_template
 from unibct.report.pictures import searched_queries
 
@@ -41,6 +41,7 @@ def render_report(result: DemoResult) -> str:
         roc=Markup(roc_svg(evaluation.tests)),
         cmc=Markup(cmc_svg(evaluation.tests)),
         decisions=decision_tables(evaluation),
+        old_model=old_model_text(evaluation),
         queries=searched_queries(plan.test_images, evaluation.split, searches),
         models=result.models,
         recipe=plan.new_recipe.model_dump(mode="json"),

@@ -4,9 +4,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
 from numpy.typing import NDArray
 
 from unibct.distributed.device import pick_device
+from unibct.embedders.table import open_image_embedder
 from unibct.embeddings.layout import DESCRIPTION_FILE
 from unibct.errors import UserError
 from unibct.evaluation.protocols.ijb.faces import image_embeddings
@@ -19,10 +21,9 @@ from unibct.evaluation.protocols.ijb.stored_faces import (
 from unibct.evaluation.protocols.ijb.template_tests import IjbEvaluation, evaluate_templates
 from unibct.evaluation.protocols.request import EvaluationRequest
 from unibct.evaluation.templates import Pooled, pool_templates
-from unibct.models.folder import load_model
-from unibct.models.model import Model
+from unibct.models.embedder import ImageEmbedder
 
-Source: TypeAlias = Model | NDArray[Any]
+Source: TypeAlias = ImageEmbedder | NDArray[Any]
 
 _ARRAY_SUFFIX = ".npy"
 
@@ -46,26 +47,27 @@ def _evaluate(request: EvaluationRequest, benchmark: str) -> IjbEvaluation:
     """
     meta = read_meta(Path(request.data), benchmark)
     # Embedding takes hours, so both are opened and compared before it begins.
+    old_place, new_place = (_place(side) for side in (request.gallery, request.query))
     sources = {
-        path: _opened(path, meta, benchmark, request)
-        for path in dict.fromkeys((request.gallery, request.query))
+        place: _opened(place, meta, benchmark, request)
+        for place in dict.fromkeys((old_place, new_place))
     }
-    old_dim, new_dim = (_dim(sources[path]) for path in (request.gallery, request.query))
+    old_dim, new_dim = (_dim(sources[place]) for place in (old_place, new_place))
     if old_dim != new_dim:
         raise UserError(
             f"{request.query} has dimension {new_dim} but {request.gallery} has dimension "
             f"{old_dim}: one cannot search the other"
         )
-    pooled = {path: _pooled(path, source, meta, request) for path, source in sources.items()}
+    pooled = {place: _pooled(place, source, meta, request) for place, source in sources.items()}
     evaluation = evaluate_templates(
         meta,
-        pooled[request.gallery],
-        pooled[request.query],
+        pooled[old_place],
+        pooled[new_place],
         far=request.far,
         rule=request.threshold_rule,
         seed=request.seed,
     )
-    files = [str(path) for path in sources if path.suffix == _ARRAY_SUFFIX]
+    files = [place for place in sources if place.endswith(_ARRAY_SUFFIX)]
     if not files:
         return evaluation
     return replace(
@@ -73,11 +75,16 @@ def _evaluate(request: EvaluationRequest, benchmark: str) -> IjbEvaluation:
     )
 
 
-def _pooled(path: Path, source: Source, meta: Meta, request: EvaluationRequest) -> Pooled:
+def _place(reference: str | Path) -> str:
+    """Return a side's reference; the path alone if it holds embeddings."""
+    return str(reference).removeprefix("embeddings:")
+
+
+def _pooled(place: str, source: Source, meta: Meta, request: EvaluationRequest) -> Pooled:
     """Return the pooled templates of a model or of given embeddings."""
     rules = request.pooling
-    embeddings = source
-    if isinstance(source, Model):
+    embeddings: Any = source
+    if not isinstance(source, np.ndarray):
         embeddings = image_embeddings(
             source,
             Path(request.data),
@@ -96,18 +103,24 @@ def _pooled(path: Path, source: Source, meta: Meta, request: EvaluationRequest) 
             normalize_images=rules.normalize_images,
         )
     except UserError as error:
-        raise UserError(f"{path}: {error}") from error
+        raise UserError(f"{place}: {error}") from error
 
 
 def _dim(source: Source) -> int:
-    return source.dim if isinstance(source, Model) else source.shape[1]
+    return source.shape[1] if isinstance(source, np.ndarray) else source.dim
 
 
-def _opened(path: Path, meta: Meta, benchmark: str, request: EvaluationRequest) -> Source:
-    """Return the model in a folder, or the given embeddings of all image rows."""
+def _opened(place: str, meta: Meta, benchmark: str, request: EvaluationRequest) -> Source:
+    """Return the model, or the given embeddings of all image rows."""
+    path = Path(place)
     is_array = path.suffix == _ARRAY_SUFFIX
     if not is_array and not (path / DESCRIPTION_FILE).is_file():
-        return load_model(path, device=pick_device(request.device))
+        return open_image_embedder(
+            place,
+            device=pick_device(request.device),
+            progress=request.progress,
+            why=f"--protocol {benchmark} takes a folder that `unibct embed --protocol` wrote",
+        )
     rules = request.pooling
     if not rules.flip_test:
         raise UserError(

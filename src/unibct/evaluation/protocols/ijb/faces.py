@@ -16,7 +16,7 @@ from unibct.errors import UserError
 from unibct.evaluation.protocols.ijb.align import align
 from unibct.evaluation.protocols.ijb.meta import Meta
 from unibct.files import atomic_file, mapped_array
-from unibct.models.model import Model
+from unibct.models.embedder import ImageEmbedder
 from unibct.progress import Progress, Silent
 
 FOLDER = "loose_crop"
@@ -60,7 +60,7 @@ def aligned_images(root: Path, meta: Meta) -> ImageSet:
 
 
 def image_embeddings(
-    model: Model,
+    model: ImageEmbedder,
     root: Path,
     meta: Meta,
     cache: Path,

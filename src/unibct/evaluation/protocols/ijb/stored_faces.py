@@ -14,14 +14,15 @@ from numpy.typing import NDArray
 
 from unibct.distributed.device import pick_device
 from unibct.distributed.ranks import current_ranks
+from unibct.embedders.table import open_image_embedder
 from unibct.embeddings.folder import Embeddings, open_embeddings, read_description
+from unibct.embeddings.forms.table import FOLDER
 from unibct.embeddings.writing import require_dtype, save_embeddings
 from unibct.errors import UserError
 from unibct.evaluation.protocols.ijb.faces import aligned_images, image_embeddings
 from unibct.evaluation.protocols.ijb.meta import Meta, read_meta
 from unibct.evaluation.protocols.request import EmbeddingRequest
 from unibct.files import mapped_array, require_absent
-from unibct.models.folder import load_model
 
 NPY_CONTENT = (
     "a row for each row of the meta files: the sum of the embeddings of the aligned face and of "
@@ -46,10 +47,17 @@ def _embed(request: EmbeddingRequest, benchmark: str) -> Embeddings:
     if current_ranks().world > 1:
         raise UserError(f"embed --protocol {benchmark} uses one process; start without torchrun")
     require_absent(request.out)
+    if request.form != FOLDER:
+        raise UserError(f"embed --protocol {benchmark} writes a folder; leave --to out")
     require_dtype(request.dtype)
     root = Path(request.data)
     meta = read_meta(root, benchmark)
-    model = load_model(request.model, device=pick_device(request.device))
+    model = open_image_embedder(
+        request.model,
+        device=pick_device(request.device),
+        progress=request.progress,
+        why=f"--protocol {benchmark} embeds aligned faces",
+    )
     partial = request.out.with_name(f".{request.out.name}.partial")
     vectors = image_embeddings(model, root, meta, partial, progress=request.progress)
     faces = aligned_images(root, meta)

@@ -1,0 +1,129 @@
+"""The commands that need no training: adapt fits a map, and map applies one to embeddings."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from unibct.cli.options import (
+    DeviceOption,
+    ImagesOption,
+    SkipOption,
+    adapter_listing,
+    app,
+    examples,
+)
+from unibct.data.readers.table import describe_data_briefly
+from unibct.embedders.table import describe_embedders
+from unibct.embeddings.forms.table import FOLDER, FORMS
+
+OptionalData = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[DATA]",
+        help=f"images that both models embed: {describe_data_briefly()}; not needed if both are "
+        "stored embeddings",
+    ),
+]
+
+_ADAPT_EXAMPLES = examples(
+    "unibct adapt DATA --new models/free --old models/old --out models/adapted",
+    "unibct adapt --new embeddings:new.parquet --old embeddings:old.npy --kind affine --out maps/a",
+    "unibct adapt DATA --new onnx:new.onnx --old onnx:old.onnx --direction forward --out maps/b",
+)
+
+
+@app.command("adapt", epilog=f"{_ADAPT_EXAMPLES}\n\n{adapter_listing()}")
+def adapt_command(
+    new: Annotated[str, typer.Option(metavar="NEW", help=f"the new model: {describe_embedders()}")],
+    old: Annotated[str, typer.Option(metavar="OLD", help="the old model, given in the same ways")],
+    out: Annotated[Path, typer.Option(help="folder for the adapted model or the map")],
+    data: OptionalData = None,
+    kind: Annotated[str, typer.Option(help="the kind of map; see the list below")] = "linear",
+    direction: Annotated[
+        str,
+        typer.Option(
+            help="backward: new queries into the old space; forward: old rows into the new space"
+        ),
+    ] = "backward",
+    images: ImagesOption = None,
+    seed: Annotated[int, typer.Option(min=0, help="chooses initial weights and batches")] = 0,
+    skip_bad_images: SkipOption = False,
+    device: DeviceOption = "auto",
+) -> None:
+    """Map a finished model into another model's space.
+
+    Fits a map on both models' embeddings of the same images. If NEW is a model folder and the map
+    goes backward, saves the new model together with the map: its queries search the old gallery.
+    Otherwise saves the map alone, for `unibct map`. Use it for a model that cannot be trained
+    again; `unibct train --old` gives better queries.
+    """
+    from unibct.data.readers.table import open_images
+    from unibct.distributed.device import pick_device
+    from unibct.embedders.table import Opening
+    from unibct.files import require_absent
+    from unibct.progress import terminal_progress
+    from unibct.training.mapped_model import adapt_embedders, save_adapted
+
+    require_absent(out)
+    with terminal_progress() as progress:
+        opening = Opening(pick_device(device), progress=progress)
+        result = adapt_embedders(
+            opening.open(new),
+            opening.open(old),
+            None if data is None else open_images(data, images),
+            direction=direction,
+            kind=kind,
+            seed=seed,
+            skip_bad=skip_bad_images,
+            progress=progress,
+        )
+    print(f"{out}: {save_adapted(result, out)}")
+
+
+@app.command(
+    "map",
+    epilog=examples(
+        "unibct map maps/b embeddings:gallery.parquet --to parquet --out upgraded.parquet",
+        "unibct map maps/b emb/gallery --known emb/new-queries --out emb/upgraded",
+    ),
+)
+def map_command(
+    map_: Annotated[
+        Path, typer.Argument(metavar="MAP", help="the map's folder, from `unibct adapt`")
+    ],
+    embeddings: Annotated[
+        str, typer.Argument(metavar="EMBEDDINGS", help="a folder, .parquet, .npy or .safetensors")
+    ],
+    out: Annotated[Path, typer.Option(help="folder or file for the mapped embeddings")],
+    known: Annotated[
+        str | None,
+        typer.Option(
+            metavar="EMBEDDINGS",
+            help="embeddings of the space that the map leads to, with ids or classes in common, "
+            "to try the map with  [default: images kept with the map]",
+        ),
+    ] = None,
+    to: Annotated[str, typer.Option(help=f"the form to write: {', '.join(FORMS)}")] = FOLDER,
+) -> None:
+    """Map stored embeddings into another space, without images.
+
+    A forward map takes rows of the old gallery, a backward map takes new queries; any other use
+    is refused. Before anything is written, known queries must find their mates among the mapped
+    rows. The mapped rows carry the fingerprint of the map.
+    """
+    from unibct.embedders.embeddings_file import open_stored
+    from unibct.embeddings.forms.table import write_embeddings
+    from unibct.embeddings.mapping import apply_map
+    from unibct.files import require_absent
+    from unibct.maps.folder import load_map
+
+    require_absent(out)
+    mapped = apply_map(
+        load_map(map_),
+        open_stored(embeddings),
+        known=None if known is None else open_stored(known),
+        name=embeddings,
+    )
+    write_embeddings(mapped, out, to)
+    print(f"{out}: {len(mapped):,} mapped embeddings of dimension {mapped.vectors.shape[1]}")

@@ -1,0 +1,223 @@
+"""`onnx:` an ONNX file, run by ONNX Runtime.
+
+A file that unibct has exported describes its input in its metadata, under ``unibct.input``: JSON
+with ``height``, ``width``, ``channels``, ``layout``, ``mean``, ``std``, ``order`` and ``fit``. For
+any other file, size and layout come from the graph, and the rest from options.
+"""
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unibct.data.decoding import DEFAULT_FIT, Pixels
+from unibct.embedders.black_box import BlackBox
+from unibct.embedders.reference import Reference, parse_numbers, parse_size
+from unibct.embedders.table import Opening
+from unibct.errors import UserError
+from unibct.models.input import InputSpec
+
+INPUT_KEY = "unibct.input"  # in the file's metadata
+_LAYOUTS = ("nchw", "nhwc")
+_ORDERS = ("rgb", "bgr")
+_TYPES: dict[str, Any] = {
+    "tensor(float)": np.float32,
+    "tensor(float16)": np.float16,
+    "tensor(double)": np.float64,
+    "tensor(uint8)": np.uint8,
+}
+
+
+@dataclass(frozen=True)
+class OnnxInput:
+    """The images that an ONNX file takes.
+
+    Attributes:
+        height: rows of an image.
+        width: columns of an image.
+        channels: 1 or 3.
+        layout: ``nchw`` or ``nhwc``.
+        mean: per channel; the file gets (pixels/255 − mean)/std. A file with uint8 input gets the
+            pixels as they are.
+        std: per channel.
+        order: ``rgb`` or ``bgr``.
+        fit: a name from ``FITS``: how an image of another shape is fitted.
+    """
+
+    height: int
+    width: int
+    channels: int
+    layout: str = "nchw"
+    mean: tuple[float, ...] = (0.5,)
+    std: tuple[float, ...] = (0.5,)
+    order: str = "rgb"
+    fit: str = DEFAULT_FIT
+
+    def arranged(self, pixels: Pixels, dtype: Any) -> NDArray[Any]:
+        """Return (batch, height, width, channels) uint8 pixels as the file takes them."""
+        images: NDArray[Any] = pixels[..., ::-1] if self.order == "bgr" else pixels
+        if dtype != np.uint8:
+            mean, std = (np.array(values, dtype=np.float32) for values in (self.mean, self.std))
+            images = ((images.astype(np.float32) / 255 - mean) / std).astype(dtype, copy=False)
+        if self.layout == "nchw":
+            images = images.transpose(0, 3, 1, 2)
+        return np.ascontiguousarray(images)
+
+
+def recognises(path: Path) -> bool:
+    """Return whether a path is an ONNX file."""
+    return path.suffix == ".onnx" and path.is_file()
+
+
+def open_reference(reference: Reference, opening: Opening) -> "OnnxEmbedder":
+    """Open the file, and say what was assumed about its input."""
+    if not reference.path.is_file():
+        raise UserError(f"{reference.place} is not there")
+    session = _session(reference.path, str(opening.device))
+    inputs = session.get_inputs()
+    if len(inputs) != 1:
+        raise UserError(f"{reference.place} has {len(inputs)} inputs; an embedder has one")
+    if inputs[0].type not in _TYPES:
+        raise UserError(f"{reference.place} takes {inputs[0].type}; images are float or uint8")
+    described = session.get_modelmeta().custom_metadata_map.get(INPUT_KEY)
+    spec = _input_of(reference, inputs[0].shape, described)
+    embedder = OnnxEmbedder(reference, session, spec)
+    if described is None:
+        takes = "pixels 0 to 255"
+        if _TYPES[inputs[0].type] != np.uint8:
+            mean, std = (",".join(f"{v:g}" for v in values) for values in (spec.mean, spec.std))
+            takes = f"(pixels/255 − mean)/std with mean={mean} std={std}"
+        opening.progress.note(
+            f"{reference.place} says nothing about its input: taken as {spec.height}×{spec.width}×"
+            f"{spec.channels} {spec.order} in {spec.layout}, {takes}; if that is wrong, write "
+            "onnx:FILE?mean=…&std=…&order=bgr"
+        )
+    return embedder
+
+
+class OnnxEmbedder(BlackBox):
+    """An ONNX file as an embedder; its fingerprint is a digest of the file and of its input."""
+
+    def __init__(self, reference: Reference, session: Any, spec: OnnxInput) -> None:
+        self.name = reference.text
+        self.input = InputSpec(spec.height, spec.width, spec.channels, fit=spec.fit)
+        self._session = session
+        self._spec = spec
+        first = session.get_inputs()[0]
+        self._input_name, self._dtype = first.name, _TYPES[first.type]
+        self._batch = first.shape[0] if isinstance(first.shape[0], int) else None
+        self._output = _output_name(reference, session)
+        self.dim = len(self._run(np.zeros((1, *self.input.frame[:3]), dtype=np.uint8))[0])
+        self.fingerprint = _fingerprint(reference.path, spec, self._output)
+
+    def outputs(self, pixels: Pixels) -> NDArray[np.float32]:
+        """Return the file's vectors of one batch; a file with a fixed batch gets it in parts."""
+        step = self._batch or len(pixels)
+        parts = [self._run(pixels[i : i + step]) for i in range(0, len(pixels), step)]
+        return np.concatenate(parts) if parts else np.empty((0, self.dim), dtype=np.float32)
+
+    def _run(self, pixels: Pixels) -> NDArray[np.float32]:
+        count = len(pixels)
+        if self._batch is not None and count < self._batch:
+            pixels = np.concatenate([pixels, np.repeat(pixels[-1:], self._batch - count, axis=0)])
+        images = self._spec.arranged(pixels, self._dtype)
+        vectors = np.asarray(self._session.run([self._output], {self._input_name: images})[0])
+        if len(vectors) != len(pixels) or vectors[:1].size != vectors.shape[1]:
+            raise UserError(
+                f"{self.name}: the output {self._output!r} has the shape {vectors.shape} for "
+                f"{len(pixels)} images; name the embedding with ?output=NAME"
+            )
+        return vectors.reshape(len(vectors), -1)[:count].astype(np.float32, copy=False)
+
+
+def _session(path: Path, device: str) -> Any:
+    try:
+        onnxruntime: Any = import_module("onnxruntime")
+    except ImportError as error:
+        raise UserError("onnx:FILE needs ONNX Runtime: pip install 'unibct[onnx]'") from error
+    import torch
+
+    options: Any = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    options.log_severity_level = 3
+    wanted = ["CUDAExecutionProvider"] if device.startswith("cuda") else []
+    available: list[str] = onnxruntime.get_available_providers()
+    providers = [*(name for name in wanted if name in available), "CPUExecutionProvider"]
+    try:
+        return onnxruntime.InferenceSession(str(path), options, providers=providers)
+    except Exception as error:  # ONNX Runtime has many classes of errors and no common base
+        reason = str(error).splitlines()[0]
+        raise UserError(f"{path} cannot be opened as an ONNX file: {reason}") from error
+
+
+def _input_of(reference: Reference, shape: list[Any], described: str | None) -> OnnxInput:
+    """Return the input from the metadata or the graph's shape, changed by the options."""
+    options = reference.options
+    values: dict[str, Any] = {} if described is None else dict(json.loads(described))
+    if len(shape) != 4:
+        raise UserError(f"{reference.place} takes an input of shape {shape}, not images")
+    layout = options.get("layout", values.get("layout", _layout_of(shape))).lower()
+    order = options.get("order", values.get("order", "rgb")).lower()
+    for text, choices in ((layout, _LAYOUTS), (order, _ORDERS)):
+        if text not in choices:
+            raise UserError(f"{reference.text}: {text!r} is none of {', '.join(choices)}")
+    channels, *sides = (shape[i] for i in ((1, 2, 3) if layout == "nchw" else (3, 1, 2)))
+    channels = values.get("channels", channels if isinstance(channels, int) else 3)
+    fixed = [side for side in sides if isinstance(side, int)]
+    size = [values["height"], values["width"]] if "height" in values else fixed
+    if "size" in options:
+        size = list(parse_size(options["size"]))
+    if len(size) != 2 or (fixed and size != fixed):
+        what = "leaves its image size open" if not fixed else f"takes images of {fixed}"
+        raise UserError(f"{reference.place} {what}: write onnx:FILE?size=HEIGHTxWIDTH to match")
+    numbers = {
+        name: parse_numbers(options[name], name, channels)
+        if name in options
+        else tuple(np.broadcast_to(np.asarray(values.get(name, 0.5)), channels).tolist())
+        for name in ("mean", "std")
+    }
+    if not all(numbers["std"]):
+        raise UserError(f"{reference.text}: std must not be 0")
+    fit = options.get("fit", values.get("fit", DEFAULT_FIT))
+    return OnnxInput(size[0], size[1], channels, layout, **numbers, order=order, fit=fit)
+
+
+def _layout_of(shape: list[Any]) -> str:
+    return "nhwc" if shape[3] in (1, 3) and shape[1] not in (1, 3) else "nchw"
+
+
+def _output_name(reference: Reference, session: Any) -> str:
+    names = [output.name for output in session.get_outputs()]
+    name = reference.options.get("output", names[0])
+    if name not in names:
+        raise UserError(f"{reference.text}: no output {name!r}; it has {', '.join(names)}")
+    return name
+
+
+def _fingerprint(path: Path, spec: OnnxInput, output: str) -> str:
+    digest = hashlib.sha256(json.dumps([asdict(spec), output], sort_keys=True).encode())
+    for file in (path, *_weight_files(path)):
+        with file.open("rb") as stream:
+            digest.update(hashlib.file_digest(stream, "sha256").digest())
+    return digest.hexdigest()[:32]
+
+
+def _weight_files(path: Path) -> list[Path]:
+    """Return the files beside an ONNX file that hold its weights."""
+    try:
+        import onnx
+    except ImportError as error:
+        raise UserError("onnx:FILE needs onnx: pip install 'unibct[onnx]'") from error
+    graph = onnx.load(str(path), load_external_data=False).graph
+    places = {
+        entry.value
+        for tensor in graph.initializer
+        for entry in tensor.external_data
+        if entry.key == "location"
+    }
+    return [path.parent / place for place in sorted(places)]

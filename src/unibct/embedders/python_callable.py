@@ -1,0 +1,133 @@
+"""`python:` a callable from images to vectors, by the name of its module and attribute.
+
+The callable gets (batch, height, width, channels) uint8, in RGB or grey, fitted to its input size,
+and returns (batch, dim) numbers: an array, a tensor or lists. See docs/embedders.md.
+"""
+
+import hashlib
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unibct.arrays import normalized, to_numpy
+from unibct.data.decoding import DEFAULT_FIT, Pixels
+from unibct.embedders.black_box import BlackBox
+from unibct.embedders.reference import Reference, parse_size
+from unibct.embedders.table import Opening
+from unibct.errors import UserError
+from unibct.models.input import InputSpec
+from unibct.python_reference import find_attribute
+
+_INPUT = "unibct_input"
+_WORDS = {"size", "channels", "fit"}
+_PROBE_IMAGES = 8
+_PROBE_DECIMALS = 2  # of a probe's vectors in a fingerprint: more than rounding changes
+
+
+def recognises(path: Path) -> bool:
+    """Return False: a Python object is no path."""
+    return False
+
+
+def open_reference(reference: Reference, opening: Opening) -> "PythonEmbedder":
+    """Import the module that the reference names, and nothing else."""
+    return PythonEmbedder(reference, _instance(reference, find_attribute(reference.place)))
+
+
+class PythonEmbedder(BlackBox):
+    """A user's callable as an embedder.
+
+    Args:
+        reference: how the user named it.
+        embedder: an object with ``embed``, or a callable. Its attributes ``unibct_input`` (a
+            dictionary with ``size``, ``channels`` and ``fit``), ``dim`` and ``fingerprint`` are
+            used if it has them.
+    """
+
+    def __init__(self, reference: Reference, embedder: Any) -> None:
+        self.name = reference.text
+        self._call: Callable[[Pixels], Any] = getattr(embedder, "embed", embedder)
+        self.input = _input_of(reference, embedder)
+        probe = self._checked(self._call(self._probe_images()), _PROBE_IMAGES)
+        self.dim = int(getattr(embedder, "dim", probe.shape[1]))
+        if probe.shape[1] != self.dim:
+            raise UserError(
+                f"{self.name} says dim = {self.dim} but returns vectors of {probe.shape[1]}"
+            )
+        stated = getattr(embedder, "fingerprint", None)
+        self.fingerprint = _probe_digest(reference, probe) if stated is None else str(stated)
+
+    def outputs(self, pixels: Pixels) -> NDArray[np.float32]:
+        """Call the callable with one batch, and check what it returns."""
+        if not len(pixels):
+            return np.empty((0, self.dim), dtype=np.float32)
+        vectors = self._checked(self._call(pixels), len(pixels))
+        if vectors.shape[1] != self.dim:
+            raise UserError(f"{self.name} returns vectors of {vectors.shape[1]}, not {self.dim}")
+        return vectors
+
+    def _checked(self, returned: Any, count: int) -> NDArray[np.float32]:
+        try:
+            vectors = to_numpy(returned)
+            ok = vectors.ndim == 2 and len(vectors) == count and vectors.dtype.kind in "fiu"
+        except (TypeError, ValueError) as error:
+            raise UserError(f"{self.name} returns no array of vectors: {error}") from error
+        if not ok:
+            raise UserError(
+                f"{self.name} returns {vectors.dtype} of shape {vectors.shape} for {count} images; "
+                "it must return numbers of shape (images, dim)"
+            )
+        return vectors.astype(np.float32, copy=False)
+
+    def _probe_images(self) -> Pixels:
+        """Return a few images that are the same everywhere."""
+        rng = np.random.Generator(np.random.PCG64(0))
+        size = (_PROBE_IMAGES, *self.input.frame[:3])
+        return np.frombuffer(rng.bytes(int(np.prod(size))), dtype=np.uint8).reshape(size)
+
+
+def _instance(reference: Reference, value: Any) -> Any:
+    """Call a class or a function without arguments: it makes the embedder."""
+    is_factory = isinstance(value, type)
+    if inspect.isfunction(value):
+        is_factory = not inspect.signature(value).parameters
+    if is_factory:
+        value = cast("Callable[[], Any]", value)()
+    if not callable(getattr(value, "embed", value)):
+        raise UserError(f"{reference.text} is neither a callable nor an object with `embed`")
+    return value
+
+
+def _input_of(reference: Reference, embedder: Any) -> InputSpec:
+    """Return the images that it takes: what it says itself, changed by the options."""
+    stated: Any = getattr(embedder, _INPUT, {})
+    if not isinstance(stated, dict) or not set(cast(dict[str, Any], stated)) <= _WORDS:
+        raise UserError(
+            f"{reference.text}: {_INPUT} must be a dictionary with {', '.join(sorted(_WORDS))}"
+        )
+    words = cast(dict[str, Any], stated) | dict(reference.options)
+    if "size" not in words:
+        raise UserError(
+            f"{reference.text} does not say which images it takes: give it an attribute "
+            f'{_INPUT} = {{"size": 112, "channels": 3}}, or write ?size=112&channels=3'
+        )
+    size = words["size"]
+    if not isinstance(size, str):
+        size = "x".join(str(side) for side in np.atleast_1d(size).tolist())
+    channels = str(words.get("channels", 3))
+    if channels not in ("1", "3"):
+        raise UserError(f"{reference.text}: channels must be 1 or 3")
+    return InputSpec(*parse_size(size), int(channels), fit=words.get("fit", DEFAULT_FIT))
+
+
+def _probe_digest(reference: Reference, probe: NDArray[np.float32]) -> str:
+    """Return a digest of the name and of the vectors of the probe images, rounded."""
+    # + 0.0 turns −0.0 into 0.0
+    rounded = np.round(normalized(probe).astype(np.float64), _PROBE_DECIMALS) + 0.0
+    digest = hashlib.sha256(f"{reference.place} {rounded.shape}".encode())
+    digest.update(np.ascontiguousarray(rounded, dtype="<f8").tobytes())
+    return digest.hexdigest()[:32]

@@ -1,0 +1,29 @@
+"""`folder`: what ``unibct embed`` writes by default, see ``embeddings/folder.py``."""
+
+from pathlib import Path
+
+from unibct.embeddings.folder import Embeddings, open_embeddings, read_description
+from unibct.embeddings.layout import DESCRIPTION_FILE
+from unibct.embeddings.writing import save_embeddings
+from unibct.errors import UserError
+
+
+def recognises(path: Path) -> bool:
+    """Return whether a path is an embeddings folder."""
+    return (path / DESCRIPTION_FILE).is_file()
+
+
+def read(path: Path) -> Embeddings:
+    """Open an embeddings folder; one that was made for an evaluation protocol is refused."""
+    protocol = read_description(path).protocol
+    if protocol is not None:
+        raise UserError(
+            f"{path} was made for --protocol {protocol}: its rows are sums of two views, not "
+            "normalised; embed the images without --protocol"
+        )
+    return open_embeddings(path)
+
+
+def write(embeddings: Embeddings, path: Path) -> None:
+    """Write a new embeddings folder."""
+    save_embeddings(embeddings, path)

@@ -1,0 +1,137 @@
+"""`parquet`: the columns ``id``, ``vector`` and perhaps ``label``; needs pyarrow.
+
+The fingerprint of the model is in the file's metadata, under ``unibct.fingerprint``.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unibct.embeddings.folder import Embeddings
+from unibct.embeddings.forms.lines import classes_of, names_of
+from unibct.errors import UserError
+from unibct.files import atomic_file, require_absent
+
+SUFFIXES = (".parquet", ".pq")
+_FINGERPRINT = b"unibct.fingerprint"
+_BLOCK = 65_536  # rows in a row group
+
+
+def recognises(path: Path) -> bool:
+    """Return whether a path is a Parquet file, or a folder of Parquet files."""
+    if path.is_dir():
+        return any(file.suffix in SUFFIXES for file in path.iterdir())
+    return path.suffix in SUFFIXES and path.is_file()
+
+
+def read(path: Path) -> Embeddings:
+    """Read a file, or all files of a folder in the order of their names."""
+    pyarrow, parquet = _pyarrow()
+    files = [path]
+    if path.is_dir():
+        files = sorted(file for file in path.iterdir() if file.suffix in SUFFIXES)
+    tables: list[Any] = []
+    for file in files:
+        try:
+            columns = [n for n in parquet.read_schema(file).names if n in ("id", "vector", "label")]
+            tables.append(parquet.read_table(file, columns=columns))
+        except (OSError, pyarrow.ArrowException) as error:
+            reason = str(error).splitlines()[0]
+            raise UserError(f"{file} cannot be read as Parquet: {reason}") from error
+        for column in ("id", "vector"):
+            if column not in columns:
+                raise UserError(f"{file} lacks the column `{column}`; it needs id and vector")
+    vectors = np.concatenate([_matrix(f, t) for f, t in zip(files, tables, strict=True)])
+    ids = tuple(text for f, t in zip(files, tables, strict=True) for text in _texts(f, t, "id"))
+    names = None
+    if all("label" in table.column_names for table in tables):
+        parts = zip(files, tables, strict=True)
+        names = [text for file, table in parts for text in _texts(file, table, "label")]
+    fingerprints: set[str] = {
+        (t.schema.metadata or {}).get(_FINGERPRINT, b"").decode() for t in tables
+    }
+    fingerprint = fingerprints.pop() if len(fingerprints) == 1 else ""
+    return Embeddings(vectors, ids, *classes_of(names, len(ids)), fingerprint)
+
+
+def write(embeddings: Embeddings, path: Path) -> None:
+    """Write one file, a row group at a time."""
+    pyarrow, parquet = _pyarrow()
+    if path.suffix not in SUFFIXES:
+        raise UserError(f"{path}: the name must end in {SUFFIXES[0]}")
+    require_absent(path)
+    dim = embeddings.vectors.shape[1]
+    fields = [("id", pyarrow.string()), ("vector", pyarrow.list_(pyarrow.float32(), dim))]
+    if embeddings.class_names:
+        fields.append(("label", pyarrow.string()))
+    metadata = {_FINGERPRINT: embeddings.fingerprint} if embeddings.fingerprint else {}
+    schema = pyarrow.schema(fields, metadata=metadata)
+    with atomic_file(path) as temporary, parquet.ParquetWriter(temporary, schema) as writer:
+        for start in range(0, len(embeddings), _BLOCK):
+            part = slice(start, start + _BLOCK)
+            values = np.ascontiguousarray(embeddings.vectors[part], dtype=np.float32).reshape(-1)
+            columns = [
+                pyarrow.array(embeddings.ids[part], pyarrow.string()),
+                pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(values), dim),
+            ]
+            if embeddings.class_names:
+                names = names_of(embeddings.labels[part], embeddings.class_names)
+                columns.append(pyarrow.array(names, pyarrow.string()))
+            writer.write_batch(pyarrow.record_batch(columns, schema=schema))
+
+
+def _matrix(path: Path, table: Any) -> NDArray[np.float32]:
+    """Return (rows, dim) float32 of the column ``vector``; a row of another length is named."""
+    column = table["vector"].combine_chunks()
+    pyarrow, _ = _pyarrow()
+    if not (
+        pyarrow.types.is_list(column.type)
+        or pyarrow.types.is_large_list(column.type)
+        or pyarrow.types.is_fixed_size_list(column.type)
+    ):
+        raise UserError(
+            f"{path}: the column `vector` must hold lists of numbers, not {column.type}"
+        )
+    ids = _texts(path, table, "id")
+    if column.null_count:
+        row = column.is_null().to_pylist().index(True)
+        raise UserError(f"{path}, row {row} ({ids[row]!r}) has no vector")
+    if not len(column):
+        raise UserError(f"{path} has no rows")
+    if pyarrow.types.is_fixed_size_list(column.type):
+        lengths = np.full(len(column), column.type.list_size)
+    else:
+        lengths = np.asarray(column.value_lengths())
+    if (lengths != lengths[0]).any():
+        row = int((lengths != lengths[0]).argmax())
+        raise UserError(
+            f"{path}, row {row} ({ids[row]!r}) has dimension {lengths[row]}, and row 0 has "
+            f"{lengths[0]}"
+        )
+    values = column.flatten()
+    if not pyarrow.types.is_floating(values.type):
+        raise UserError(f"{path}: the vectors have {values.type} values, not floating point")
+    # A missing number becomes NaN, which the check of all rows then names.
+    numbers = values.to_numpy(zero_copy_only=False).astype(np.float32, copy=False)
+    return numbers.reshape(len(column), int(lengths[0]))
+
+
+def _texts(path: Path, table: Any, name: str) -> list[str]:
+    """Return a column as texts: numbers and dictionaries are written out."""
+    values: list[Any] = table[name].to_pylist()
+    for row, value in enumerate(values):
+        if value is None:
+            raise UserError(f"{path}, row {row} has no {name}")
+    return [value if isinstance(value, str) else str(value) for value in values]
+
+
+def _pyarrow() -> tuple[Any, Any]:
+    """Import pyarrow, or say how to install it."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise UserError("Parquet needs pyarrow: pip install 'unibct[parquet]'") from error
+    return pyarrow, pyarrow.parquet

@@ -1,0 +1,174 @@
+"""Maps fitted on, and applied to, embeddings of two models: no image is needed."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from unibct.embeddings.folder import Embeddings
+from unibct.errors import UserError
+from unibct.maps.adapter import fit_adapter
+from unibct.maps.known_queries import Found, found_mates
+from unibct.maps.space_map import BACKWARD, Direction, KnownPairs, SpaceMap, checked_direction
+from unibct.progress import Progress, Silent
+
+_FEWEST_IMAGES = 16
+_MOST_KNOWN = 64  # pairs that are kept to try the map with
+_BLOCK = 65_536  # rows that are mapped at a time
+
+
+def fit_map(
+    new: Embeddings,
+    old: Embeddings,
+    *,
+    direction: Direction = BACKWARD,
+    kind: str = "affine",
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> SpaceMap:
+    """Fit a map between the spaces of two models on embeddings of the same images.
+
+    A tenth of the images, at most 64, is not used for the fit and kept with the map: with them it
+    is tried, now and before it is used.
+
+    Args:
+        new: the new model's embeddings, rows of length 1.
+        old: the old model's embeddings; the images that both have are found by their ids.
+        direction: ``backward`` maps new embeddings into the old space, ``forward`` old ones into
+            the new space.
+        kind: a name from ``ADAPTERS``.
+        seed: chooses the known images, initial weights and batches.
+        progress: gets a note about ids that only one of them has.
+    """
+    direction = checked_direction(direction)
+    new_rows, old_rows = _common_rows(new, old, progress or Silent())
+    labels = _labels(new, new_rows, old, old_rows)
+    new_vectors, old_vectors = new.vectors[new_rows], old.vectors[old_rows]
+    known, fitted = _known_rows(len(new_rows), seed)
+    source, target = new_vectors[fitted], old_vectors[fitted]
+    if direction != BACKWARD:
+        source, target = target, source
+    adapter = fit_adapter(kind, source, target, labels[fitted], seed=seed)
+    ids = [new.ids[row] for row in new_rows]
+    known_ids = tuple(ids[row] for row in known)
+    queries, gallery = new_vectors[known], old_vectors
+    if direction == BACKWARD:
+        queries = adapter(queries)
+    else:
+        gallery = adapter(gallery)
+    found = found_mates(queries, known_ids, gallery, ids)
+    assert found is not None
+    if not found.is_useful:
+        raise UserError(
+            f"the map finds nothing: {found.share:.0%} of {found.queries} known queries find their "
+            f"own image ({found.chance:.0%} by chance); do the ids of both mean the same images?"
+        )
+    pairs = KnownPairs(known_ids, new_vectors[known], old_vectors[known])
+    return SpaceMap(adapter, direction, new.fingerprint, old.fingerprint, pairs, found.share)
+
+
+def apply_map(
+    space_map: SpaceMap, embeddings: Embeddings, *, known: Embeddings | None = None, name: str = ""
+) -> Embeddings:
+    """Map embeddings, after known queries have found their mates.
+
+    Args:
+        space_map: the map.
+        embeddings: made by the model whose embeddings the map takes, rows of length 1.
+        known: embeddings of the space that the map leads to, with ids or classes in common. By
+            default the pairs that are kept with the map are used, as far as ``embeddings`` has
+            their images.
+        name: what the user called ``embeddings``, for messages.
+
+    Returns:
+        The mapped rows. Their fingerprint is the map's: they are a kind of their own.
+    """
+    name = name or "these embeddings"
+    space_map.require_source(embeddings.fingerprint, name)
+    vectors = np.empty(
+        (len(embeddings), space_map.adapter.layers[-1][0].shape[0]), dtype=np.float32
+    )
+    for start in range(0, len(embeddings), _BLOCK):
+        part = slice(start, start + _BLOCK)
+        vectors[part] = space_map.adapter(embeddings.vectors[part])
+    mapped = embeddings.changed(vectors=vectors, fingerprint=space_map.fingerprint)
+    found = _tried(space_map, mapped, known)
+    if found is None:
+        raise UserError(
+            f"{name} has none of the {len(space_map.known.ids)} images by which the map can be "
+            f"tried, first {space_map.known.ids[0]!r}; give embeddings of the space that it leads "
+            "to, with ids or classes in common (--known)"
+        )
+    found.require(space_map.found, name)
+    return mapped
+
+
+def _tried(space_map: SpaceMap, mapped: Embeddings, known: Embeddings | None) -> Found | None:
+    """Search mapped rows with known queries, or the other way round for mapped queries."""
+    if known is None:
+        pairs = space_map.known
+        other_vectors = pairs.old if space_map.direction == BACKWARD else pairs.new
+        other_keys, mapped_keys = pairs.ids, mapped.ids
+    else:
+        if known.fingerprint != space_map.target:
+            raise UserError(
+                f"--known was made by model {known.fingerprint}; this map leads into the space of "
+                f"model {space_map.target}"
+            )
+        other_vectors = np.asarray(known.vectors)
+        other_keys, mapped_keys = _common_keys(known, mapped)
+    if space_map.direction == BACKWARD:
+        keys = set(other_keys)
+        rows = [row for row, key in enumerate(mapped_keys) if key in keys]
+        queries = np.asarray(mapped.vectors)[rows]
+        return found_mates(queries, [mapped_keys[row] for row in rows], other_vectors, other_keys)
+    return found_mates(other_vectors, other_keys, np.asarray(mapped.vectors), mapped_keys)
+
+
+def _common_keys(first: Embeddings, second: Embeddings) -> tuple[Sequence[str], Sequence[str]]:
+    """Return the ids of both, or the class of each row if no id is in both."""
+    if not set(first.ids).isdisjoint(second.ids) or not (first.class_names and second.class_names):
+        return first.ids, second.ids
+    first_names, second_names = (
+        [side.class_names[int(label)] for label in side.labels] for side in (first, second)
+    )
+    return first_names, second_names
+
+
+def _common_rows(
+    new: Embeddings, old: Embeddings, progress: Progress
+) -> tuple[list[int], list[int]]:
+    """Return the rows of the images that both have; count the others and name the first."""
+    position = {image_id: row for row, image_id in enumerate(old.ids)}
+    new_rows = [row for row, image_id in enumerate(new.ids) if image_id in position]
+    if len(new_rows) < _FEWEST_IMAGES:
+        example = f", such as {new.ids[0]!r} and {old.ids[0]!r}" if new.ids and old.ids else ""
+        raise UserError(
+            f"the two have {len(new_rows)} ids in common{example}; a map needs {_FEWEST_IMAGES} "
+            "images or more that both have embedded"
+        )
+    in_both = {new.ids[row] for row in new_rows}
+    for side, ids in (("new", new.ids), ("old", old.ids)):
+        alone = [image_id for image_id in ids if image_id not in in_both]
+        if alone:
+            progress.note(
+                f"{len(alone)} images have {'an' if side == 'old' else 'a'} {side} embedding only, "
+                f"first {alone[0]!r}; they are not used"
+            )
+    return new_rows, [position[new.ids[row]] for row in new_rows]
+
+
+def _labels(
+    new: Embeddings, new_rows: Sequence[int], old: Embeddings, old_rows: Sequence[int]
+) -> np.ndarray:
+    """Return the classes of the images; without classes, each image is one of its own."""
+    for side, rows in ((new, new_rows), (old, old_rows)):
+        if side.class_names:
+            return side.labels[list(rows)]
+    return np.arange(len(new_rows))
+
+
+def _known_rows(count: int, seed: int) -> tuple[list[int], list[int]]:
+    """Draw the rows that are kept to try the map with, and return them and the others."""
+    order = np.random.default_rng([seed, 11]).permutation(count)
+    kept = min(_MOST_KNOWN, max(4, count // 10))
+    return sorted(order[:kept].tolist()), sorted(order[kept:].tolist())

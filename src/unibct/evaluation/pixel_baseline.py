@@ -1,0 +1,72 @@
+"""The old model beside raw pixels: whether it is strong enough to judge an upgrade by."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from unibct.arrays import Floats, Ints, checked_labels, is_array, to_numpy
+from unibct.data.decoding import DEFAULT_FIT, Frame, Pixels
+from unibct.data.image_set import ImageSet
+from unibct.data.loader import unread_pixels
+from unibct.embeddings.strength import Strength, model_strength
+from unibct.errors import UserError
+from unibct.files import read_json
+from unibct.models.folder import DESCRIPTION_FILE
+from unibct.models.input import InputSpec
+
+_ANY_MODEL = Frame(32, 32, 3, DEFAULT_FIT)  # where it is not known what the model takes
+_BATCH = 256
+
+
+def old_model_strength(
+    vectors: Floats, labels: Any, images: Any, *, frame: Frame | None = None, seed: int = 0
+) -> Strength | None:
+    """Compare the old model with raw pixels on a sample of the test images.
+
+    Args:
+        vectors: (images, dim) its embeddings.
+        labels: (images,) integers.
+        images: an ``ImageSet`` or their uint8 pixels. None means that there are none.
+        frame: the form in which the old model takes an image, if it is known.
+        seed: chooses the sample: whole classes, at most 2,000 images.
+
+    Returns:
+        None without images, also where finished vectors stand for them, or if no class has two.
+    """
+    if images is None or (isinstance(images, ImageSet) and images.vector_dim is not None):
+        return None
+    classes = checked_labels(labels, len(vectors))
+    if is_array(images):
+        read = _checked_pixels(images, len(vectors)).__getitem__
+    elif isinstance(images, ImageSet):
+        read = _reader(images, frame or _ANY_MODEL, len(vectors))
+    else:
+        raise UserError("images must be an image set or an array of uint8 pixels")
+    return model_strength(vectors, classes, read, seed=seed)
+
+
+def model_frame(folder: Path) -> Frame | None:
+    """Return the form in which the model of a folder takes an image; None if it has no model."""
+    path = folder / DESCRIPTION_FILE
+    if not path.is_file():
+        return None
+    return InputSpec.of_description(read_json(path)["input"]).frame
+
+
+def _reader(images: ImageSet, frame: Frame, count: int) -> Callable[[Ints], Pixels]:
+    if len(images) != count:
+        raise UserError(f"{images.name} has {len(images)} images for {count} embeddings")
+    pixels = unread_pixels(images, *frame)
+    return lambda rows: np.concatenate(list(pixels.batches(rows, _BATCH)))
+
+
+def _checked_pixels(images: Any, count: int) -> Pixels:
+    pixels = to_numpy(images)
+    if pixels.dtype != np.uint8 or pixels.ndim not in (3, 4) or len(pixels) != count:
+        raise UserError(
+            f"images must be uint8 of shape ({count}, height, width) or ({count}, height, width, "
+            f"channels), not {pixels.dtype} of shape {pixels.shape}"
+        )
+    return pixels

@@ -1,0 +1,101 @@
+"""The classes that a run sets aside: it never trains on them, and measures recall@1 on them."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from unibct.data.image_set import ImageSet
+from unibct.data.loader import PixelBatches
+from unibct.embeddings.recall import sample_classes
+from unibct.embeddings.strength import SAMPLE_IMAGES
+from unibct.errors import UserError
+
+AUTOMATIC_SHARE = 0.1
+_AUTOMATIC_CLASSES = 10  # with fewer, recall@1 says little: nothing is set aside by default
+_LEFT_CLASSES = 2  # training needs two at least, and recall@1 as well
+
+
+@dataclass(frozen=True)
+class SetAside:
+    """A data set in two parts without a class in common.
+
+    Attributes:
+        training: the images to train on.
+        validation: the images to measure recall@1 on: whole classes of those that were set aside,
+            ``SAMPLE_IMAGES`` at most. None if no class was set aside.
+        share: the share of the classes that was asked for, 0 if none was set aside.
+        classes: the number of classes that were set aside.
+        images: the number of their images.
+    """
+
+    training: ImageSet
+    validation: ImageSet | None = None
+    share: float = 0.0
+    classes: int = 0
+    images: int = 0
+
+
+@dataclass(frozen=True)
+class ValidationSet:
+    """The validation images of a run.
+
+    Attributes:
+        pixels: of the images that recall@1 is measured on.
+        source: how they were chosen.
+    """
+
+    pixels: PixelBatches
+    source: SetAside
+
+    def description(self) -> dict[str, Any]:
+        """Return plain values that tell this validation set from others."""
+        return {
+            "share": self.source.share,
+            "classes": self.source.classes,
+            "images": self.source.images,
+            "measured_images": len(self.pixels.images),
+            "pixels": self.pixels.digest,
+        }
+
+
+def set_aside(images: ImageSet, share: float | None, seed: int) -> SetAside:
+    """Divide a data set into classes to train on and classes to measure on.
+
+    Args:
+        images: the data set.
+        share: the share of the classes to set aside, from 0 to less than 1. None means 0.1 if
+            that is enough classes with two images or more, else 0. For finished vectors None means
+            0: they have no pixels to compare with.
+        seed: chooses the classes.
+    """
+    if share is None and images.vector_dim is not None:
+        return SetAside(images)
+    wanted = AUTOMATIC_SHARE if share is None else share
+    if not 0 <= wanted < 1:
+        raise UserError(
+            f"validation = {wanted:g}: write the share of the classes to set aside, such as 0.1, "
+            "or 0 for none"
+        )
+    sizes = np.bincount(images.labels, minlength=len(images.class_names))
+    eligible = np.flatnonzero(sizes > 1)
+    count = min(int(wanted * len(sizes) + 1e-9), len(eligible))
+    if wanted == 0 or (share is None and count < _AUTOMATIC_CLASSES):
+        return SetAside(images)
+    if count < _LEFT_CLASSES or len(sizes) - count < _LEFT_CLASSES:
+        raise UserError(
+            f"validation = {wanted:g} sets {count} of the {len(sizes)} classes of {images.name} "
+            f"aside ({len(eligible)} have two images or more): two classes are needed to measure "
+            "on and two to train on; give another share, or 0 for none"
+        )
+    chosen = np.random.default_rng([seed, 0, 0, 3]).permutation(eligible)[:count]
+    is_chosen = np.isin(images.labels, chosen)
+    rows = np.flatnonzero(is_chosen)
+    measured = rows[sample_classes(images.labels[rows], SAMPLE_IMAGES, seed=seed)]
+    return SetAside(
+        images.select(np.flatnonzero(~is_chosen)),
+        images.select(measured),
+        wanted,
+        count,
+        len(rows),
+    )

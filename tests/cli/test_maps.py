@@ -1,0 +1,69 @@
+import json
+
+import numpy as np
+import pytest
+
+from tests.conftest import run_command
+from unibct.embeddings.folder import open_embeddings
+from unibct.embeddings.forms.table import write_embeddings
+from unibct.maps.folder import load_map
+
+
+@pytest.fixture(scope="module")
+def files(trained_folder, tmp_path_factory):
+    """The embeddings of both models as files."""
+    root = tmp_path_factory.mktemp("files")
+    for side, form in (("new", "parquet"), ("old", "npy")):
+        stored = open_embeddings(trained_folder / "emb" / side)
+        write_embeddings(stored, root / f"{side}.{form}", form)
+    return root
+
+
+@pytest.mark.parametrize("direction", ["backward", "forward"])
+def test_two_files_and_nothing_else(direction, files, tmp_path, capsys):
+    sides = ["--new", f"embeddings:{files}/new.parquet", "--old", f"embeddings:{files}/old.npy"]
+    out = tmp_path / "map"
+    fit = ["adapt", *sides, "--kind", "affine", "--direction", direction, "--out", out]
+    assert run_command(*fit) == 0
+    assert f"{direction} affine map" in capsys.readouterr().out
+    source, target = ("new.parquet", "old.npy")
+    if direction == "forward":
+        source, target = target, source
+    mapped = tmp_path / "mapped.safetensors"
+    apply = ["map", out, files / source, "--to", "safetensors"]
+    assert run_command(*apply, "--out", mapped) == 0
+    fingerprint = load_map(out).fingerprint
+    assert fingerprint.encode() in mapped.read_bytes()
+    assert run_command("map", out, files / target, "--out", tmp_path / "no") == 2
+    assert "in the space that this map leads to" in capsys.readouterr().err
+    assert not (tmp_path / "no").exists()
+    known = ["--known", files / target, "--out", tmp_path / "again"]
+    assert run_command("map", out, files / source, *known) == 0
+
+
+def test_an_upgrade_without_images(files, photo_folder, tmp_path, capsys):
+    """New queries search the old gallery's rows after a forward map."""
+    sides = ["--new", files / "new.parquet", "--old", files / "old.npy"]
+    out = tmp_path / "map"
+    assert run_command("adapt", photo_folder, *sides, "--direction", "forward", "--out", out) == 0
+    assert run_command("map", out, files / "old.npy", "--out", tmp_path / "rows") == 0
+    capsys.readouterr()
+    search = [
+        "--query",
+        files / "new.parquet",
+        "--gallery",
+        tmp_path / "rows",
+        "--json",
+        "--seen-classes",
+    ]
+    assert run_command("evaluate", photo_folder, *search) == 0
+    tests = json.loads(capsys.readouterr().out)["tests"]
+    assert np.isfinite(tests["new→old"]["top-1"])
+
+
+def test_without_data_both_sides_must_be_stored(files, trained_folder, tmp_path, capsys):
+    sides = ["--new", trained_folder / "new", "--old", files / "old.npy"]
+    assert run_command("adapt", *sides, "--out", tmp_path / "map") == 2
+    assert "give DATA" in capsys.readouterr().err
+    assert run_command("map", tmp_path, files / "old.npy", "--out", tmp_path / "x") == 2
+    assert "is not a map folder" in capsys.readouterr().err

@@ -1,0 +1,68 @@
+"""Small ONNX files and Python embedders with a known outcome."""
+
+import json
+from typing import ClassVar
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+INPUT_SIZE = (2, 3, 3)  # of the Python embedders
+
+
+def matrix(rows, dim, seed=0):
+    return np.random.default_rng(seed).normal(size=(rows, dim)).astype(np.float32)
+
+
+def write_onnx(path, shape, weights, *, dtype=TensorProto.FLOAT, metadata=None):
+    """Write a file that flattens its input and multiplies it by a matrix."""
+    nodes = [
+        helper.make_node("Cast", ["images"], ["numbers"], to=TensorProto.FLOAT),
+        helper.make_node("Flatten", ["numbers"], ["flat"]),
+        helper.make_node("MatMul", ["flat", "weights"], ["embedding"]),
+        helper.make_node("Identity", ["numbers"], ["copy"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "test",
+        [helper.make_tensor_value_info("images", dtype, shape)],
+        [
+            helper.make_tensor_value_info("embedding", TensorProto.FLOAT, None),
+            helper.make_tensor_value_info("copy", TensorProto.FLOAT, None),
+        ],
+        [numpy_helper.from_array(weights, "weights")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    if metadata is not None:
+        helper.set_model_props(model, {"unibct.input": json.dumps(metadata)})
+    onnx.save(model, path)
+    return path
+
+
+def flatten(images):
+    """A function from images to vectors."""
+    assert images.dtype == np.uint8
+    return images.reshape(len(images), -1).astype(np.float64) + 1
+
+
+class Flattening:
+    """A class that makes an embedder, with everything stated."""
+
+    unibct_input: ClassVar = {"size": (2, 3), "channels": 3}
+    dim = 18
+    fingerprint = "stated by the object"
+
+    def embed(self, images):
+        return flatten(images).tolist()
+
+
+def make_flattening():
+    return Flattening()
+
+
+class Wrong(Flattening):
+    dim = 5
+
+
+def shapeless(images):
+    return [1, 2, 3]

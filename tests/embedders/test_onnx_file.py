@@ -1,0 +1,106 @@
+import sys
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto
+
+from tests.embedders.networks import matrix, write_onnx
+from unibct.arrays import normalized
+from unibct.embedders.table import open_embedder
+from unibct.errors import UserError
+
+PIXELS = np.random.default_rng(1).integers(0, 256, (5, 4, 6, 3), dtype=np.uint8)
+
+
+class Notes:
+    def __init__(self):
+        self.texts = []
+
+    def note(self, text):
+        self.texts.append(text)
+
+
+def oracle(weights, images):
+    return normalized(images.reshape(len(images), -1).astype(np.float64) @ weights)
+
+
+def test_layout_and_size_come_from_the_graph(tmp_path):
+    weights, notes = matrix(72, 7), Notes()
+    path = write_onnx(tmp_path / "m.onnx", ["n", 3, 4, 6], weights)
+    embedder = open_embedder(f"onnx:{path}", progress=notes)
+    assert (embedder.dim, embedder.input.frame[:3]) == (7, (4, 6, 3))
+    expected = oracle(weights, ((PIXELS / 255 - 0.5) / 0.5).transpose(0, 3, 1, 2))
+    assert np.allclose(embedder.embed_pixels(PIXELS), expected, atol=1e-5)
+    assert "4×6×3 rgb in nchw" in notes.texts[0]
+    assert "mean=0.5,0.5,0.5" in notes.texts[0]
+    assert np.allclose(open_embedder(path).embed(PIXELS), expected, atol=1e-5)  # by its suffix
+
+
+def test_options_change_what_the_file_gets(tmp_path):
+    weights = matrix(72, 7)
+    path = write_onnx(tmp_path / "m.onnx", ["n", "h", "w", 3], weights)
+    with pytest.raises(UserError, match="leaves its image size open"):
+        open_embedder(f"onnx:{path}")
+    options = "size=4x6&mean=0.1,0.2,0.3&std=2&order=bgr"
+    embedder = open_embedder(f"onnx:{path}?{options}")
+    expected = oracle(weights, (PIXELS[..., ::-1] / 255 - [0.1, 0.2, 0.3]) / 2)
+    assert np.allclose(embedder.embed_pixels(PIXELS), expected, atol=1e-5)
+    others = {open_embedder(f"onnx:{path}?size=4x6").fingerprint, embedder.fingerprint}
+    assert len(others) == 2
+    for bad in ("size=4x6&layout=x", "size=4x6&std=0", "size=4x6&output=x", "size=4x6&a=1"):
+        with pytest.raises(UserError):
+            open_embedder(f"onnx:{path}?{bad}")
+
+
+def test_an_exported_file_describes_itself(tmp_path):
+    weights, notes = matrix(72, 7), Notes()
+    described = {"height": 4, "width": 6, "channels": 3, "layout": "nchw"}
+    described |= {"mean": [0.0, 0.0, 0.0], "std": [1.0, 1.0, 1.0]}
+    path = write_onnx(tmp_path / "m.onnx", ["n", 3, "h", "w"], weights, metadata=described)
+    embedder = open_embedder(f"onnx:{path}", progress=notes)
+    expected = oracle(weights, (PIXELS / 255).transpose(0, 3, 1, 2))
+    assert np.allclose(embedder.embed_pixels(PIXELS), expected, atol=1e-5)
+    assert notes.texts == []
+
+
+def test_uint8_input_gets_the_pixels_as_they_are_and_a_fixed_batch_is_filled(tmp_path):
+    weights = matrix(72, 7)
+    path = write_onnx(tmp_path / "m.onnx", [2, 4, 6, 3], weights, dtype=TensorProto.UINT8)
+    embedder = open_embedder(f"onnx:{path}")
+    assert np.allclose(embedder.embed_pixels(PIXELS), oracle(weights, PIXELS), atol=1e-5)
+    both = embedder.raw_embeddings(PIXELS)
+    flat = [
+        view.reshape(5, -1).astype(np.float32) @ weights for view in (PIXELS, PIXELS[:, :, ::-1])
+    ]
+    assert np.allclose(both, sum(flat), rtol=1e-4)
+    assert embedder.outputs(PIXELS[:0]).shape == (0, 7)
+
+
+def test_the_fingerprint_follows_the_weights_even_in_a_file_beside(tmp_path):
+    paths = []
+    for seed in (0, 1):
+        (tmp_path / f"{seed}").mkdir()
+        path = write_onnx(tmp_path / f"{seed}/m.onnx", ["n", 3, 4, 6], matrix(72, 7, seed))
+        model = onnx.load(path)
+        onnx.save(model, path, save_as_external_data=True, location="w.bin", size_threshold=0)
+        paths.append(path)
+    assert paths[0].read_bytes() == paths[1].read_bytes()
+    assert len({open_embedder(path).fingerprint for path in paths}) == 2
+
+
+def test_what_is_no_embedder_is_named(tmp_path, monkeypatch):
+    with pytest.raises(UserError, match="is not there"):
+        open_embedder(f"onnx:{tmp_path}/none.onnx")
+    (tmp_path / "bad.onnx").write_bytes(b"nonsense")
+    with pytest.raises(UserError, match="cannot be opened as an ONNX file"):
+        open_embedder(f"onnx:{tmp_path}/bad.onnx")
+    path = write_onnx(tmp_path / "m.onnx", ["n", 3, 4, 6], matrix(72, 7))
+    with pytest.raises(UserError, match="name the embedding with"):
+        open_embedder(f"onnx:{path}?output=copy")
+    path = write_onnx(tmp_path / "flat.onnx", ["n", 72], matrix(72, 7))
+    with pytest.raises(UserError, match="not images"):
+        open_embedder(f"onnx:{path}")
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(UserError, match=r"pip install 'unibct\[onnx\]'"):
+        open_embedder(f"onnx:{path}")

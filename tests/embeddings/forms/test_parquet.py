@@ -1,0 +1,63 @@
+import sys
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from unibct.embeddings.forms.parquet import read, recognises
+from unibct.errors import UserError
+
+
+def write_table(path, **columns):
+    pq.write_table(pa.table(columns), path)
+    return path
+
+
+def test_a_table_by_someone_else(tmp_path):
+    path = write_table(
+        tmp_path / "old.parquet",
+        id=[7, 8],
+        vector=[[1.0, 2.0], [3.0, 4.0]],  # double, lists of any length
+        label=pa.array(["a", "b"]).dictionary_encode(),
+        price=[1, 2],
+    )
+    embeddings = read(path)
+    assert embeddings.ids == ("7", "8")
+    assert embeddings.vectors.tolist() == [[1, 2], [3, 4]]
+    assert embeddings.vectors.dtype == np.float32
+    assert embeddings.class_names == ("a", "b")
+
+
+def test_a_folder_of_parts_is_read_in_the_order_of_their_names(tmp_path):
+    for number in (1, 0):
+        write_table(tmp_path / f"part-{number}.parquet", id=[f"{number}"], vector=[[number + 1.0]])
+    assert recognises(tmp_path)
+    embeddings = read(tmp_path)
+    assert embeddings.ids == ("0", "1")
+    assert embeddings.vectors.tolist() == [[1], [2]]
+
+
+def test_bad_tables_name_row_and_id(tmp_path):
+    path = tmp_path / "old.parquet"
+    with pytest.raises(UserError, match="lacks the column `vector`"):
+        read(write_table(path, id=["a"]))
+    with pytest.raises(UserError, match=r"row 1 \('b'\) has dimension 3, and row 0 has 2"):
+        read(write_table(path, id=["a", "b"], vector=[[1.0, 2], [1.0, 2, 3]]))
+    with pytest.raises(UserError, match=r"row 1 \('b'\) has no vector"):
+        read(write_table(path, id=["a", "b"], vector=[[1.0, 2], None]))
+    with pytest.raises(UserError, match="row 0 has no id"):
+        read(write_table(path, id=pa.array([None, "b"]), vector=[[1.0], [2.0]]))
+    with pytest.raises(UserError, match="must hold lists"):
+        read(write_table(path, id=["a"], vector=["x"]))
+    with pytest.raises(UserError, match="int64 values"):
+        read(write_table(path, id=["a"], vector=[[1]]))
+    path.write_bytes(b"PAR1 but not really")
+    with pytest.raises(UserError, match="cannot be read as Parquet"):
+        read(path)
+
+
+def test_a_missing_extra_is_one_line(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(UserError, match=r"pip install 'unibct\[parquet\]'"):
+        read(tmp_path / "old.parquet")

@@ -1,0 +1,113 @@
+import numpy as np
+import pytest
+
+from tests.maps.cases import rotation, unit
+from unibct.embeddings.folder import NO_CLASS, Embeddings
+from unibct.embeddings.mapping import apply_map, fit_map
+from unibct.errors import UserError
+
+IDS = tuple(f"image {i}" for i in range(300))
+
+
+def side(vectors, fingerprint, ids=IDS, labelled=True):
+    vectors = unit(np.asarray(vectors)).astype(np.float32)
+    labels = np.arange(len(ids)) % 30 if labelled else np.full(len(ids), NO_CLASS)
+    names = tuple(f"class {c}" for c in range(30)) if labelled else ()
+    return Embeddings(vectors, tuple(ids), labels, names, fingerprint)
+
+
+@pytest.fixture(scope="module")
+def models():
+    """A new model of dimension 12 and an old one of 8 that sees less, and with noise."""
+    rng = np.random.default_rng(0)
+    truth = rng.normal(size=(300, 12))
+    old = truth @ rotation(12)[:, :8] + 0.2 * rng.normal(size=(300, 8)) + 1
+    return truth, old
+
+
+@pytest.fixture
+def new(models):
+    return side(models[0], "new")
+
+
+@pytest.fixture
+def old(models):
+    return side(models[1], "old")
+
+
+class Notes:
+    def __init__(self):
+        self.texts = []
+
+    def note(self, text):
+        self.texts.append(text)
+
+
+@pytest.mark.parametrize("direction", ["backward", "forward"])
+def test_a_map_between_spaces_of_different_dimension(direction, new, old):
+    fitted = fit_map(new, old, direction=direction)
+    assert fitted.found > 0.8
+    assert len(fitted.known.ids) == 30
+    source, target = (new, old) if direction == "backward" else (old, new)
+    mapped = apply_map(fitted, source)
+    assert mapped.vectors.shape == target.vectors.shape
+    assert mapped.ids == source.ids
+    assert mapped.fingerprint == fitted.fingerprint
+    cosine = (mapped.vectors * target.vectors).sum(axis=1).mean()
+    assert cosine > 0.75
+    with pytest.raises(UserError, match="in the space that this map leads to"):
+        apply_map(fitted, target)
+    with pytest.raises(UserError, match="was made by model third"):
+        apply_map(fitted, side(source.vectors, "third"))
+
+
+def test_ids_decide_what_belongs_together_whatever_their_order(new, models):
+    turn = np.random.default_rng(1).permutation(300)[:200]
+    shuffled = side(models[1][turn], "old", [IDS[row] for row in turn])
+    notes = Notes()
+    fitted = fit_map(new, shuffled, progress=notes)
+    assert fitted.found > 0.8
+    alone = next(i for i in IDS if i not in shuffled.ids)
+    assert notes.texts == [
+        f"100 images have a new embedding only, first {alone!r}; they are not used"
+    ]
+    with pytest.raises(UserError, match="0 ids in common, such as 'image 0' and 'x 0'"):
+        fit_map(new, side(models[1], "old", [f"x {i}" for i in range(300)]))
+
+
+def test_ids_that_mean_other_images_are_found_out(new, models):
+    with pytest.raises(UserError, match="the map finds nothing"):
+        fit_map(new, side(models[1][::-1], "old"))
+
+
+def test_a_map_the_wrong_way_round_writes_nothing(models):
+    """Both spaces have one dimension, and the user has given the files the wrong names."""
+    truth = models[0]
+    new, old = side(truth, "new"), side(truth @ rotation(12, seed=3), "old")
+    fitted = fit_map(new, old, direction="forward", kind="procrustes")
+    assert fitted.found == 1
+    mislabelled = side(new.vectors, "old")
+    with pytest.raises(UserError, match=r"only \d+% of 30 known queries find their mates"):
+        apply_map(fitted, mislabelled)
+    backward = fit_map(new, old, kind="procrustes")
+    with pytest.raises(UserError, match=r"only \d+% of 30 known queries find their mates"):
+        apply_map(backward, side(old.vectors, "new"))
+
+
+def test_rows_of_other_images_need_known_embeddings_of_the_target_space(new, old, models):
+    fitted = fit_map(new, old, direction="forward")
+    others = side(models[1], "old", [f"row {i}" for i in range(300)])
+    with pytest.raises(UserError, match=r"has none of the 30 images .*--known"):
+        apply_map(fitted, others)
+    queries = side(models[0], "new", [f"query {i}" for i in range(300)])
+    assert len(apply_map(fitted, others, known=queries)) == 300  # by their classes
+    with pytest.raises(UserError, match="--known was made by model old"):
+        apply_map(fitted, others, known=old)
+    unlabelled = side(models[0], "new", queries.ids, labelled=False)
+    with pytest.raises(UserError, match="has none of"):
+        apply_map(fitted, others, known=unlabelled)
+
+
+def test_without_classes_each_image_counts_the_same(models):
+    plain = [side(v, n, labelled=False) for v, n in zip(models, ("new", "old"), strict=True)]
+    assert fit_map(*plain).found > 0.8

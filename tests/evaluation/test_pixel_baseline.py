@@ -1,0 +1,80 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.training.recipes import SMALL
+from unibct.data.readers.table import open_images
+from unibct.embeddings.recall import recall_at_1
+from unibct.embeddings.strength import pixel_vectors
+from unibct.errors import UserError
+from unibct.evaluation.pixel_baseline import model_frame, old_model_strength
+from unibct.evaluation.upgrade import evaluate_upgrade
+from unibct.models.architectures.table import build_network
+from unibct.models.folder import save_model
+from unibct.models.model import Model
+from unibct.training.network import recipe_architecture, recipe_input
+
+
+def random_vectors(images, strength: float) -> np.ndarray:
+    """Noise, and so much of each class's own direction."""
+    rng = np.random.default_rng(0)
+    centres = rng.normal(size=(len(images.class_names), 16))
+    return rng.normal(size=(len(images), 16)) + strength * centres[images.labels]
+
+
+def test_the_old_model_is_compared_with_the_pixels_that_it_gets(glyph_classes):
+    images = glyph_classes
+    vectors = random_vectors(images, 5.0)
+    pixels = np.stack([images.read(image_id) for image_id in images.ids])
+    of_array = old_model_strength(vectors, images.labels, pixels)
+    assert of_array is not None
+    assert of_array.recall_at_1 == recall_at_1(vectors, images.labels)
+    assert of_array.pixel_recall_at_1 == recall_at_1(pixel_vectors(pixels), images.labels)
+    assert old_model_strength(vectors, images.labels, images) == of_array
+    assert old_model_strength(vectors, images.labels, None) is None
+
+
+def test_wrong_images_are_refused(glyph_classes):
+    vectors, labels = random_vectors(glyph_classes, 1.0), glyph_classes.labels
+    for images, message in (
+        (np.zeros((3, 8, 8), np.uint8), r"images must be uint8 of shape \(144, height"),
+        (np.zeros((144, 8, 8)), "not float64 of shape"),
+        (glyph_classes.select([0, 1]), "glyphs:train has 2 images for 144 embeddings"),
+        ("glyphs:train", "images must be an image set or an array"),
+    ):
+        with pytest.raises(UserError, match=message):
+            old_model_strength(vectors, labels, images)
+
+
+def test_an_upgrade_of_a_weak_old_model_gets_no_verdict(photo_folder):
+    images = open_images(photo_folder)
+    good = random_vectors(images, 9.0)
+    options = {"images": images, "far": 0.1, "repeats": 50}
+    weak = evaluate_upgrade(random_vectors(images, 0.5), good, images.labels, **options)
+    assert weak.verdict == "old model too weak"
+    assert {criterion.verdict for criterion in weak.criteria} == {"compatible"}
+    assert weak.as_json()["verdict"] == "old model too weak"
+    assert weak.as_json()["old_model"]["too_weak"] is True
+    strong = evaluate_upgrade(good, good, images.labels, **options)
+    assert strong.verdict == "within noise"
+    assert strong.as_json()["old_model"]["too_weak"] is False
+    unknown = evaluate_upgrade(good, good, images.labels, far=0.1, repeats=50)
+    assert unknown.as_json()["old_model"] is None
+
+
+def test_a_model_folder_says_in_which_form_it_takes_images(tmp_path):
+    architecture = recipe_architecture(SMALL)
+    spec = recipe_input(SMALL.updated(size=(24, 40)), architecture)
+    network = build_network(architecture, spec, 8)
+    save_model(Model(network, architecture.name, spec, 8), tmp_path / "m")
+    frame = model_frame(tmp_path / "m")
+    assert frame is not None
+    assert frame[:2] == (24, 40)
+    assert model_frame(tmp_path) is None
+
+
+def test_finished_vectors_have_no_pixels(glyph_classes):
+    vectors = random_vectors(glyph_classes, 1.0)
+    stored = replace(glyph_classes, vector_dim=16)
+    assert old_model_strength(vectors, glyph_classes.labels, stored) is None

@@ -1,0 +1,38 @@
+import json
+
+import numpy as np
+import pytest
+
+from tests.maps.test_space_map import small_map
+from unibct.errors import UserError
+from unibct.maps.folder import load_map, save_map
+
+
+def test_a_map_comes_back_as_it_was(tmp_path):
+    saved = small_map()
+    save_map(saved, tmp_path / "map")
+    loaded = load_map(tmp_path / "map")
+    assert loaded.fingerprint == saved.fingerprint
+    assert (loaded.direction, loaded.found, loaded.known.ids) == ("forward", 1.0, ("a",))
+    assert np.array_equal(loaded.known.new, saved.known.new)
+    rows = np.random.default_rng(0).normal(size=(4, 2))
+    assert np.array_equal(loaded.adapter(rows), saved.adapter(rows))
+    with pytest.raises(UserError, match="exists already"):
+        save_map(saved, tmp_path / "map")
+
+
+def test_a_changed_direction_or_a_missing_file_is_found(tmp_path):
+    save_map(small_map(), tmp_path / "map")
+    path = tmp_path / "map/map.json"
+    description = json.loads(path.read_text())
+    path.write_text(json.dumps(description | {"direction": "backward"}))
+    with pytest.raises(UserError, match="does not belong to"):
+        load_map(tmp_path / "map")
+    path.write_text(json.dumps(description | {"format": 9}))
+    with pytest.raises(UserError, match="has format 9"):
+        load_map(tmp_path / "map")
+    path.write_text("{}")
+    with pytest.raises(UserError, match="cannot be read as a map"):
+        load_map(tmp_path / "map")
+    with pytest.raises(UserError, match="is not a map folder"):
+        load_map(tmp_path)

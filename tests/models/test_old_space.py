@@ -1,0 +1,67 @@
+import numpy as np
+import pytest
+import torch
+
+from tests.models.cases import small_model
+from unibct.embedders.table import open_embedder
+from unibct.errors import UserError
+from unibct.models.folder import load_model, save_model
+from unibct.models.old_space import (
+    OldSpaceModel,
+    add_projection,
+    old_space_dim,
+    projection_weight,
+    to_old_space,
+    without_projection,
+)
+
+IMAGES = np.random.default_rng(0).integers(0, 256, (4, 32, 32), dtype=np.uint8)
+
+
+def projecting_model(seed=0):
+    model = small_model()
+    add_projection(model.network, 16, 5, seed=seed)
+    return model
+
+
+def test_the_projection_belongs_to_the_model(tmp_path):
+    plain, model = small_model(), projecting_model()
+    assert np.array_equal(plain.embed(IMAGES), model.embed(IMAGES))  # the full vector is as it was
+    prints = {plain.fingerprint, model.fingerprint, projecting_model(seed=1).fingerprint}
+    assert len(prints) == 3
+    save_model(model, tmp_path / "m")
+    loaded = load_model(tmp_path / "m")
+    assert loaded.fingerprint == model.fingerprint
+    assert old_space_dim(loaded) == 5
+    assert old_space_dim(plain) is None
+    names = without_projection(model.network.state_dict())
+    assert names.keys() == plain.network.state_dict().keys()
+
+
+def test_projected_vectors_are_the_matrix_times_the_vectors(tmp_path):
+    model = projecting_model()
+    vectors, matrix = model.embed(IMAGES), projection_weight(model.network).detach().numpy()
+    assert np.allclose(matrix @ matrix.T, np.eye(5), atol=1e-5)
+    expected = np.stack([matrix @ v / np.linalg.norm(matrix @ v) for v in vectors])
+    assert np.allclose(to_old_space(model, vectors), expected, atol=1e-6)
+    assert np.allclose(to_old_space(model, 3 * vectors), expected, atol=1e-6)
+    assert isinstance(to_old_space(model, torch.from_numpy(vectors)), torch.Tensor)
+    save_model(model, tmp_path / "m")
+    opened = open_embedder(f"{tmp_path / 'm'}?space=old")
+    assert isinstance(opened, OldSpaceModel)
+    assert np.allclose(opened.embed(IMAGES), expected, atol=1e-6)
+    assert opened.dim == 5
+    assert opened.fingerprint != model.fingerprint
+    pixels = IMAGES[..., None]
+    raw = opened.raw_embeddings(pixels)
+    assert np.allclose(raw, model.raw_embeddings(pixels) @ matrix.T, atol=1e-4)
+
+
+def test_a_model_without_projection_says_so(tmp_path):
+    with pytest.raises(UserError, match="has no projection into an old space"):
+        to_old_space(small_model(), np.ones((1, 16)))
+    save_model(small_model(), tmp_path / "m")
+    with pytest.raises(UserError, match="has no projection into an old space"):
+        open_embedder(f"{tmp_path / 'm'}?space=old")
+    with pytest.raises(UserError, match="unknown space 'new'"):
+        open_embedder(f"{tmp_path / 'm'}?space=new")

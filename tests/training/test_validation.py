@@ -1,0 +1,136 @@
+import csv
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from tests.training.interruption import stopped_before_epoch
+from tests.training.recipes import RECIPE, SMALL
+from tests.training.run_results import metrics
+from unibct.embeddings.extraction import embed_images
+from unibct.embeddings.recall import recall_at_1
+from unibct.embeddings.strength import Strength, pixel_vectors
+from unibct.errors import UserError
+from unibct.models.folder import load_model
+from unibct.progress import Silent
+from unibct.training.set_aside import set_aside
+from unibct.training.train import train
+from unibct.training.validation import best_row, note_result
+
+SHARE = 0.25
+OPTIONS = {"validation": SHARE, "device": "cpu"}
+
+
+class Notes(Silent):
+    """Keeps the messages."""
+
+    def __init__(self):
+        self.texts = []
+
+    def note(self, text):
+        self.texts.append(text)
+
+
+@pytest.fixture(scope="module")
+def validated_run(glyph_classes, tmp_path_factory):
+    """The folder of a run with three classes set aside, and what it said."""
+    out, notes = tmp_path_factory.mktemp("validated") / "m", Notes()
+    train(glyph_classes, RECIPE, out, progress=notes, **OPTIONS)
+    return out, notes.texts
+
+
+def same_but_times(rows):
+    return [{k: v for k, v in row.items() if "second" not in k} for row in rows]
+
+
+def test_metrics_have_the_recall_of_classes_that_were_not_trained_on(validated_run, glyph_classes):
+    out, _ = validated_run
+    sets, model = set_aside(glyph_classes, SHARE, seed=0), load_model(out)
+    assert model.class_names == sets.training.class_names
+    assert len(sets.validation.class_names) == 3
+    rows, labels = metrics(out), sets.validation.labels
+    pixels = np.stack([sets.validation.read(image_id) for image_id in sets.validation.ids])
+    assert {float(row["pixel_recall_at_1"]) for row in rows} == {
+        recall_at_1(pixel_vectors(pixels), labels)
+    }
+    best = max(rows, key=lambda row: float(row["recall_at_1"]))
+    for folder, row in ((out, rows[-1]), (out / "best", best)):
+        embedded = embed_images(load_model(folder), sets.validation)
+        assert float(row["recall_at_1"]) == recall_at_1(embedded.vectors, labels)
+        described = json.loads((folder / "model.json").read_text())["training"]
+        assert described["validation"]["classes"] == 3
+        assert described["validation"]["images"] == 36
+        assert described["validated"]["epoch"] == int(row["epoch"])
+        assert described["validated"]["recall_at_1"] == float(row["recall_at_1"])
+        assert described["validated"]["best_epoch"] == int(best["epoch"])
+    files = {"best", "classifier.safetensors", "metrics.csv", "model.json", "model.safetensors"}
+    assert {path.name for path in out.iterdir()} == files
+
+
+def test_each_epoch_and_the_best_one_are_reported(validated_run):
+    out, texts = validated_run
+    rows = metrics(out)
+    assert texts[0].startswith("3 of 12 classes (36 images) are set aside to measure recall@1")
+    for row, text in zip(rows, texts[1:], strict=False):
+        strength = Strength(float(row["recall_at_1"]), float(row["pixel_recall_at_1"]))
+        assert text.startswith(f"epoch {int(row['epoch']) + 1} of 3: loss ")
+        assert text.endswith(str(strength))
+    assert texts[4].startswith("best epoch: ")
+    assert texts[4].endswith(" on 3 classes that were set aside")
+
+
+def test_a_stopped_run_keeps_its_classes_and_its_metrics(validated_run, glyph_classes, tmp_path):
+    whole, out = validated_run[0], tmp_path / "m"
+    with stopped_before_epoch(1):
+        train(glyph_classes, RECIPE, out, **OPTIONS)
+    for other in (0, 0.2):
+        with pytest.raises(UserError, match=rf"its validation is 0.25, not {other}"):
+            train(glyph_classes, RECIPE, out, resume=True, validation=other, device="cpu")
+    train(glyph_classes, RECIPE, out, resume=True, device="cpu")  # keeps its share
+    assert same_but_times(metrics(out)) == same_but_times(metrics(whole))
+    for folder in ("", "best"):
+        assert load_model(out / folder).fingerprint == load_model(whole / folder).fingerprint
+    again = train(glyph_classes, RECIPE, out, resume=True, device="cpu")
+    assert again.fingerprint == load_model(whole).fingerprint
+
+
+def test_a_run_without_validation_goes_on_without_it(four_classes, four_classes_old, tmp_path):
+    many = four_classes_old.training
+    assert "validation" not in many
+    with stopped_before_epoch(1):
+        train(four_classes, SMALL, tmp_path / "m", validation=0, device="cpu")
+    with pytest.raises(UserError, match=r"its validation is 0\.0, not 0\.5"):
+        train(four_classes, SMALL, tmp_path / "m", resume=True, validation=0.5, device="cpu")
+    with pytest.MonkeyPatch.context() as patch:  # enough classes for the default
+        patch.setattr("unibct.training.set_aside._AUTOMATIC_CLASSES", 0)
+        model = train(four_classes, SMALL, tmp_path / "m", resume=True, device="cpu")
+    assert model.fingerprint == four_classes_old.fingerprint
+    with (tmp_path / "m" / "metrics.csv").open() as file:
+        assert "recall_at_1" not in (csv.DictReader(file).fieldnames or ())
+
+
+def test_the_best_epoch_is_the_first_of_the_best_after_the_warm_up():
+    rows = [
+        {"epoch": epoch, "recall_at_1": recall, "pixel_recall_at_1": 0.5}
+        for epoch, recall in enumerate([0.9, 0.6, 0.8, 0.8, 0.7])
+    ]
+    images = SimpleNamespace(class_names=("a", "b"))
+    context = SimpleNamespace(
+        validation=SimpleNamespace(pixels=SimpleNamespace(images=images)),
+        run=SimpleNamespace(first_usable_epoch=1),
+    )
+    assert best_row(context, rows)["epoch"] == 2
+    assert best_row(context, rows[:1]) is None
+    notes = Notes()
+    note_result(context, rows, notes)
+    assert notes.texts == [
+        "best epoch: 3 (the last one has 70.0 %), recall@1 80.0 % (raw pixels 50.0 %) on 2 "
+        "classes that were set aside"
+    ]
+    weak = Notes()
+    note_result(context, [*rows[:2], rows[1] | {"recall_at_1": 0.54}], weak)
+    assert len(weak.texts) == 1
+    note_result(context, [rows[1] | {"recall_at_1": 0.54}], weak)
+    assert weak.texts[1].startswith("best epoch: 2 (the last one), recall@1 54.0 %")
+    assert weak.texts[2].startswith("this model is hardly better than raw pixels")
