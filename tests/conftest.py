@@ -43,7 +43,7 @@ TINY = [
 
 # Fixtures that train for some time. Tests that share one run in the same test process.
 COSTLY_FIXTURES = {"finished", "runs", "small_demo"}
-SLOW_FIXTURES = {"finished", "runs"}
+SLOW_FIXTURES = {"finished", "runs", "small_demo"}
 TINY_OPTIONS = [part for setting in TINY for part in ("--set", setting)]
 
 

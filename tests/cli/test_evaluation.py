@@ -79,6 +79,7 @@ def test_stored_embeddings_must_cover_the_images(trained_folder, photo_folder, t
     assert result["seen_classes"] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folders", [("new", "old"), ("emb/new", "emb/old"), ("new", "emb/old")])
 def test_classes_that_were_trained_on_are_counted(folders, trained_folder, photo_folder, capsys):
     query, gallery = (trained_folder / folder for folder in folders)

@@ -102,6 +102,7 @@ def test_a_damaged_adapter_is_found_out(trained_folder, photo_folder, tmp_path):
         load_model(tmp_path / "a")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["parquet", "npy", "safetensors"])
 def test_embed_writes_every_form_and_evaluate_reads_it(
     form, trained_folder, photo_folder, tmp_path, capsys
@@ -125,6 +126,7 @@ def test_embed_writes_every_form_and_evaluate_reads_it(
     assert run_command(*embed[:-1], tmp_path / f"x.{form}", "--dtype", "float16") == 2
 
 
+@pytest.mark.slow
 def test_a_black_box_is_an_old_model_for_every_command(
     trained_folder, photo_folder, tmp_path, capsys
 ):
@@ -144,6 +146,7 @@ def test_a_black_box_is_an_old_model_for_every_command(
     assert "warm_start begins from the old model's weights" in errors[1]
 
 
+@pytest.mark.slow
 def test_a_new_model_of_another_dimension_searches_the_old_gallery(
     trained_folder, photo_folder, tmp_path, capsys
 ):

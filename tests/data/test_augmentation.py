@@ -121,6 +121,7 @@ def test_a_mirrored_image_meets_its_mirrored_old_embedding():
     assert torch.equal(old.of(Batch(torch.zeros(3, 2), torch.zeros(3), rows)), plain[rows])
 
 
+@pytest.mark.slow
 def test_training_with_the_flip_caches_both_views_and_resumes_to_the_bit(
     glyph_classes, tmp_path, monkeypatch
 ):

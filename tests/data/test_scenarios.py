@@ -68,6 +68,7 @@ def ms1mv3_like_sizes() -> np.ndarray:
     return sizes
 
 
+@pytest.mark.slow
 def test_counts_of_the_paper_from_class_sizes_alone():
     sizes = ms1mv3_like_sizes()
     assert (len(sizes), sizes.sum(), sizes.min() >= 4) == (93_431, 5_179_510, True)

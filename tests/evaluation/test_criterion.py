@@ -39,6 +39,7 @@ def test_both_tests_are_sampled_with_the_same_draws():
         assert (criterion.low, criterion.high) == (0, 0)
 
 
+@pytest.mark.slow
 def test_the_interval_of_a_tar_is_as_wide_as_the_spread_over_draws_of_classes():
     """Look-alike classes set the threshold: the bootstrap must neither hide nor inflate that."""
     rng = np.random.default_rng(0)
@@ -58,6 +59,7 @@ def test_the_interval_of_a_tar_is_as_wide_as_the_spread_over_draws_of_classes():
     assert 0.9 < np.mean(widths) / (2 * 1.96 * np.std(differences)) < 1.4
 
 
+@pytest.mark.slow
 def test_the_interval_over_classes_and_seeds_holds_the_truth_as_often_as_it_says():
     rng = np.random.default_rng(0)
     classes, repeats, trials = 150, 300, 250

@@ -7,6 +7,7 @@ from unibct.maps.adapter import fit_adapter
 from unibct.maps.table import ADAPTERS
 
 
+@pytest.mark.slow
 def test_a_nonlinear_map_is_better_learnt_by_the_mlp():
     # Embeddings on a circle, whose old ones go round it twice as fast.
     angle = np.random.default_rng(0).uniform(0, 2 * np.pi, 1500)

@@ -51,6 +51,7 @@ def test_a_run_stopped_within_an_epoch_goes_on_to_the_bit(
     require_same(tmp_path / "part", tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_the_number_of_workers_and_checkpoints_changes_nothing(
     eighty_images, eighty_old, tmp_path, monkeypatch
 ):

@@ -48,6 +48,7 @@ def test_what_it_keeps_is_put_back(recipe):
     assert torch.equal(trained(2, half)["weight"], trained(4)["weight"])
 
 
+@pytest.mark.slow
 def test_adamw_trains_and_resumes_to_the_bit(eighty_images, eighty_old, tmp_path, monkeypatch):
     monkeypatch.setattr(run_folder, "remove_checkpoints", lambda folder: None)
     options = {"old": eighty_old, "method": "unibct", "device": "cpu"}

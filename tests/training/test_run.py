@@ -25,6 +25,7 @@ from unibct.training.checkpoints import find_checkpoint, read_checkpoint
 from unibct.training.train import train
 
 
+@pytest.mark.slow
 def test_a_stopped_run_resumes_to_the_bit(split_images, old_model, tmp_path):
     old, method = old_model, "unibct"
     recipe = RECIPE.updated(epochs=4)
@@ -73,6 +74,7 @@ def test_a_killed_process_resumes_to_the_bit(photo_folder, tmp_path):
     assert load_model(killed).fingerprint == load_model(whole).fingerprint
 
 
+@pytest.mark.slow
 def test_changed_pixels_are_another_run(split_images, old_model, tmp_path, monkeypatch):
     def stop(*_):
         raise KeyboardInterrupt
@@ -104,6 +106,7 @@ def test_the_folder_s_name_does_not_matter_on_resuming(photo_folder, tmp_path):
     assert again.fingerprint == first.fingerprint
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("memory", [0, 1 << 30])
 def test_a_run_decodes_its_images_to_train_and_not_to_compare(
     memory, photo_folder, tmp_path, monkeypatch

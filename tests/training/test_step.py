@@ -17,6 +17,7 @@ from unibct.training.step import TrainingStep
 from unibct.training.train import train
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["bfloat16", pytest.param("float16", marks=pytest.mark.slow)])
 def test_other_precisions_train_and_resume_to_the_bit(
     precision, eighty_images, eighty_old, tmp_path, monkeypatch

@@ -47,6 +47,7 @@ def test_every_method_trains(method, split_images, old_model, tmp_path):
     assert (float(rows[2]["loss_comp"]) > 0) == (method not in ("none", "mixbct"))
 
 
+@pytest.mark.slow
 def test_same_seed_same_result_and_the_first_epochs_are_the_free_model_s(
     split_images, old_model, tmp_path
 ):
@@ -60,6 +61,7 @@ def test_same_seed_same_result_and_the_first_epochs_are_the_free_model_s(
     assert no_weight.fingerprint == trained("e", RECIPE.updated(seed=5)).fingerprint
 
 
+@pytest.mark.slow
 def test_the_models_input_is_that_of_the_recipe(split_images, old_model, tmp_path):
     settings = {"size": "24x40", "channels": 3, "fit": "letterbox", "mean": (0.1, 0.2, 0.3)}
     recipe = RECIPE.updated(**settings)
@@ -86,6 +88,7 @@ def test_the_models_input_is_that_of_the_recipe(split_images, old_model, tmp_pat
     assert not (tmp_path / "w" / "model.json").exists()
 
 
+@pytest.mark.slow
 def test_training_learns(glyph_classes, tmp_path):
     recipe = RECIPE.updated(epochs=10, warmup_epochs=0, refresh_epochs=())
     model = train(glyph_classes, recipe, tmp_path / "m", device="cpu")

@@ -42,6 +42,7 @@ def test_bct_needs_no_old_embeddings(split_images, old_model, tmp_path, monkeypa
         )
 
 
+@pytest.mark.slow
 def test_a_damaged_cache_is_made_again(split_images, old_model, tmp_path):
     out, options = tmp_path / "m", {"old": old_model, "device": "cpu"}
     with stopped_before_epoch(0):

@@ -14,7 +14,8 @@ def faces_root(tmp_path_factory):
     make_ijbc(root / "ijbc", subjects=12)
     split = ("--scenario", "open-class", "--out", root / "split")
     assert run_command("split", root / "ms1mv3", *split) == 0
-    train = ("train", root / "ms1mv3", "--device", "cpu", *TINY_OPTIONS, "--set", "flip=true")
+    settings = ("--recipe", "glyphs", *TINY_OPTIONS, "--set", "flip=true")
+    train = ("train", root / "ms1mv3", "--device", "cpu", *settings)
     old = ("--images", root / "split/old.txt", "--out", root / "old")
     new = ("--images", root / "split/new.txt", "--old", root / "old", "--out", root / "new")
     assert run_command(*train, *old) == 0

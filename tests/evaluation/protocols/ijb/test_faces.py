@@ -11,6 +11,7 @@ from unibct.examples.miniatures import coloured
 from unibct.models.folder import load_model
 
 
+@pytest.mark.slow
 def test_alignment_brings_an_image_back(faces_root):
     images = aligned_images(faces_root / "ijbc", read_meta(faces_root / "ijbc"))
     rng = np.random.default_rng([0, 2])
@@ -27,6 +28,7 @@ def test_alignment_brings_an_image_back(faces_root):
     assert best < 6
 
 
+@pytest.mark.slow
 def test_a_killed_embedding_goes_on_and_a_changed_image_is_embedded_again(
     faces_root, monkeypatch, tmp_path
 ):
