@@ -75,7 +75,7 @@ def waits_of_a_step(images, name, vectors, *, on_disk, **changes):
 
 
 @pytest.mark.parametrize("name", METHODS)
-@pytest.mark.parametrize("on_disk", [False, True])
+@pytest.mark.parametrize("on_disk", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_step_never_waits(name, on_disk, eighty_images, stored_vectors):
     for changes in ({}, {"sample_rate": 0.5}):
         if name in ("advbct", "mixbct") and on_disk:

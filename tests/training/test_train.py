@@ -25,7 +25,12 @@ from unibct.progress import Silent
 from unibct.training.train import train
 
 
-@pytest.mark.parametrize("method", METHODS)
+QUICK = ("none", "unibct", "unibct-plus")
+
+
+@pytest.mark.parametrize(
+    "method", [m if m in QUICK else pytest.param(m, marks=pytest.mark.slow) for m in METHODS]
+)
 def test_every_method_trains(method, split_images, old_model, tmp_path):
     out = tmp_path / "new"
     model = train(split_images[1], RECIPE, out, old=old_model, method=method, device="cpu")
