@@ -24,7 +24,6 @@ from unibct.models.old_space import (
 from unibct.progress import Silent
 from unibct.training.train import train
 
-
 QUICK = ("none", "unibct", "unibct-plus")
 
 
