@@ -147,15 +147,13 @@ RUNS = {
     "unibct,half": ["precision='bfloat16'"],
     "unibct-plus": [],
     "unibct-plus,wide": ["dim=160"],
-    "contrast": [],
     "mixbct": [],
     "nccl": [],
     "advbct": [],
     "ndpp": [],
-    "regress": [],
 }
 # Three processes divide classes and batches unevenly; these use every way of dividing.
-RUNS_OF_THREE = ("none", "unibct-plus", "contrast", "nccl", "advbct")
+RUNS_OF_THREE = ("none", "unibct-plus", "nccl", "advbct")
 
 
 if __name__ == "__main__":
