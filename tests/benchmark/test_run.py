@@ -38,7 +38,7 @@ def test_killed_at_any_point_it_goes_on_to_the_same_results(finished, grid, tmp_
         "--chain", "none", "--workers", "2", "--device", "cpu", "--out", str(out),
         *TINY_OPTIONS,
     ]  # fmt: skip
-    for kill_after in (2,):  # finished jobs
+    for kill_after in (1, 3):  # finished jobs
         process = subprocess.Popen(arguments, stderr=subprocess.DEVNULL)
         while len(list(out.rglob("result.json"))) < kill_after and process.poll() is None:
             time.sleep(0.02)

@@ -111,8 +111,7 @@ def trained(out: Path) -> None:
     images, plain = moved_run()
     short = load_recipe("glyphs", [*SETTINGS, "epochs=1"])
     old = train(images.select(range(96)), short, out / "old")
-    for name in RUNS if current_ranks().world < 3 else RUNS_OF_THREE:
-        more = RUNS[name]
+    for name, more in RUNS.items():
         recipe = load_recipe("glyphs", [*LONGER, *more])
         method = name.split(",")[0]
         train(images, recipe, out / name, old=old, method=method)
@@ -147,13 +146,13 @@ RUNS = {
     "unibct,half": ["precision='bfloat16'"],
     "unibct-plus": [],
     "unibct-plus,wide": ["dim=160"],
+    "contrast": [],
     "mixbct": [],
     "nccl": [],
     "advbct": [],
     "ndpp": [],
+    "regress": [],
 }
-# Three processes divide classes and batches unevenly; these use every way of dividing.
-RUNS_OF_THREE = ("none", "unibct-plus", "nccl", "advbct")
 
 
 if __name__ == "__main__":

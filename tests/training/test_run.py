@@ -132,7 +132,7 @@ def test_a_run_decodes_its_images_to_train_and_not_to_compare(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", [2])
+@pytest.mark.parametrize("workers", [0, 2])
 def test_a_run_killed_at_random_moments_goes_on_to_the_bit(workers, tmp_path):
     command = [
         sys.executable,

@@ -69,7 +69,7 @@ def test_a_run_killed_in_its_first_refresh_goes_on(photo_folder, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("memory", ["0"])
+@pytest.mark.parametrize("memory", ["0", str(1 << 30)])
 def test_processes_that_read_differently_neither_hang_nor_train(memory, photo_folder, tmp_path):
     code = (
         "import os, sys\n"
