@@ -29,6 +29,7 @@ ROOMS = (
     "training",
     "evaluation",
     "export",
+    "gallery",
     "benchmark",
     "advice",
     "examples",

@@ -1,0 +1,150 @@
+"""Rows of a gallery: ids, labels, metadata and vectors, each row with a digest of its content."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unibct.errors import UserError
+
+Scalar: TypeAlias = str | int | float | bool | None
+Metadata: TypeAlias = dict[str, Scalar]
+Where: TypeAlias = Mapping[str, Sequence[Scalar]]
+"""A filter: each key of the metadata must have one of these values."""
+
+NO_STEP = 0  # in ``superseded``: the row has not been replaced
+LONGEST_ID = 512  # bytes of an id; every engine can keep that
+LONGEST_LABEL = 512
+
+
+@dataclass(frozen=True)
+class GalleryRows:
+    """Rows of one kind: one model, or one map, made all of their vectors.
+
+    Attributes:
+        ids: one per row, unique within a kind.
+        labels: one per row; None if the row has no label.
+        metadata: one flat dictionary per row.
+        vectors: (rows, dim) float32 of length 1; (rows, 0) if they were not asked for.
+        steps: (rows,) the number of the step that wrote each row.
+        superseded: (rows,) the number of the step that put a row of a newer kind in its place, or
+            ``NO_STEP``.
+        digests: one per row, of everything above but ``superseded``, as it was when written.
+    """
+
+    ids: tuple[str, ...]
+    labels: tuple[str | None, ...]
+    metadata: tuple[Metadata, ...]
+    vectors: NDArray[np.float32]
+    steps: NDArray[np.int64]
+    superseded: NDArray[np.int64]
+    digests: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def take(self, places: Sequence[int] | NDArray[np.int64]) -> "GalleryRows":
+        """Return some of the rows, in the given order."""
+        chosen = [int(place) for place in places]
+        return GalleryRows(
+            tuple(self.ids[place] for place in chosen),
+            tuple(self.labels[place] for place in chosen),
+            tuple(self.metadata[place] for place in chosen),
+            self.vectors[chosen],
+            self.steps[chosen],
+            self.superseded[chosen],
+            tuple(self.digests[place] for place in chosen),
+        )
+
+
+def sealed_rows(
+    kind: str,
+    ids: Sequence[str],
+    labels: Sequence[str | None],
+    metadata: Sequence[Metadata],
+    vectors: NDArray[np.float32],
+    step: int,
+) -> GalleryRows:
+    """Return rows that a step is about to write, with their digests.
+
+    Args:
+        kind: the fingerprint of the model or map that made the vectors.
+        ids: one per row.
+        labels: one per row, or None.
+        metadata: one flat dictionary per row.
+        vectors: (rows, dim) float32 of length 1.
+        step: the number of the step.
+    """
+    vectors = np.ascontiguousarray(vectors, dtype=np.float32)
+    parts = zip(ids, labels, metadata, vectors, strict=True)
+    return GalleryRows(
+        tuple(ids),
+        tuple(labels),
+        tuple(dict(values) for values in metadata),
+        vectors,
+        np.full(len(ids), step, dtype=np.int64),
+        np.full(len(ids), NO_STEP, dtype=np.int64),
+        tuple(row_digest(kind, step, *part) for part in parts),
+    )
+
+
+def row_digest(
+    kind: str,
+    step: int,
+    row_id: str,
+    label: str | None,
+    metadata: Metadata,
+    vector: NDArray[np.float32],
+) -> str:
+    """Return 32 hexadecimal digits that change with any byte of a row."""
+    header = json.dumps([kind, step, row_id, label, metadata], sort_keys=True, ensure_ascii=False)
+    digest = hashlib.blake2b(header.encode(), digest_size=16)
+    digest.update(np.ascontiguousarray(vector, dtype="<f4").tobytes())
+    return digest.hexdigest()
+
+
+def changed_rows(kind: str, rows: GalleryRows) -> list[str]:
+    """Return the ids of rows whose content is not what was written."""
+    return [
+        row_id
+        for place, row_id in enumerate(rows.ids)
+        if rows.digests[place]
+        != row_digest(
+            kind,
+            int(rows.steps[place]),
+            row_id,
+            rows.labels[place],
+            rows.metadata[place],
+            rows.vectors[place],
+        )
+    ]
+
+
+def checked_id(value: Any, where: str) -> str:
+    """Return an id that every engine can keep."""
+    text = str(value)
+    if not text or "\0" in text or len(text.encode()) > LONGEST_ID:
+        raise UserError(f"{where}: an id has 1 to {LONGEST_ID} bytes, not {text[:40]!r}")
+    return text
+
+
+def checked_metadata(value: Any, where: str) -> Metadata:
+    """Return flat metadata: names with texts, numbers, true, false or null."""
+    if not isinstance(value, Mapping):
+        raise UserError(f'{where}: metadata is an object such as {{"colour": "red"}}')
+    result: Metadata = {}
+    for key, scalar in value.items():  # pyright: ignore[reportUnknownVariableType]
+        if not isinstance(key, str) or not key.replace("_", "a").replace("-", "a").isalnum():
+            raise UserError(f"{where}: {key!r} is no name for metadata; use letters, digits, _ -")
+        if not isinstance(scalar, str | int | float | bool | None):
+            raise UserError(f"{where}: {key} must be a text, a number, true, false or null")
+        if isinstance(scalar, float) and not np.isfinite(scalar):
+            raise UserError(f"{where}: {key} is not a finite number")
+        if isinstance(scalar, str) and "\0" in scalar:
+            raise UserError(f"{where}: {key} contains a zero byte")
+        result[key] = scalar
+    return result
