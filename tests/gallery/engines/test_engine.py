@@ -165,6 +165,16 @@ def test_undo_brings_back_what_was_there(filled: Engine):
     assert [hit.id for hit in found] == nearest(some_rows(OLD, IDS), query[0], 40)
 
 
+def test_has_live_sees_rows_that_are_not_superseded(filled: Engine):
+    filled.add_kind(NEW, 8)
+    assert filled.has_live(OLD)
+    assert not filled.has_live(NEW)
+    filled.supersede(OLD, IDS, 2)
+    assert not filled.has_live(OLD)
+    filled.undo(2)
+    assert filled.has_live(OLD)
+
+
 def test_a_mark_is_not_replaced_by_a_later_one(filled: Engine):
     filled.supersede(OLD, ["a0", "a1"], 5)
     filled.supersede(OLD, ["a1", "a2"], 6)

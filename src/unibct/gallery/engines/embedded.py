@@ -36,7 +36,7 @@ CREATE TABLE IF NOT EXISTS rows (
     UNIQUE (kind, id));
 CREATE INDEX IF NOT EXISTS rows_by_change ON rows (kind, change);
 CREATE INDEX IF NOT EXISTS rows_by_step ON rows (step);
-CREATE INDEX IF NOT EXISTS rows_by_superseded ON rows (superseded) WHERE superseded > 0;
+CREATE INDEX IF NOT EXISTS rows_by_mark ON rows (kind, superseded);
 CREATE TABLE IF NOT EXISTS deleted (kind INTEGER NOT NULL, row INTEGER NOT NULL,
     change INTEGER NOT NULL);
 CREATE INDEX IF NOT EXISTS deleted_by_change ON deleted (kind, change);
@@ -144,7 +144,9 @@ class EmbeddedEngine:
             change = _next_change(database)
             _delete(database, "step = ?", (step,), change)
             database.execute(
-                "UPDATE rows SET superseded = 0, change = ? WHERE superseded = ?", (change, step)
+                "UPDATE rows SET superseded = 0, change = ? "
+                "WHERE kind IN (SELECT number FROM kinds) AND superseded = ?",
+                (change, step),
             )
 
     def delete(self, kind: str, ids: Sequence[str]) -> None:
@@ -192,6 +194,12 @@ class EmbeddedEngine:
         sql = "SELECT count(*), coalesce(sum(superseded = 0), 0) FROM rows WHERE kind = ?"
         with self._file.session() as database:
             return Count(*database.execute(sql, (self._number(kind),)).fetchone())
+
+    def has_live(self, kind: str) -> bool:
+        """Return whether a kind has a live row."""
+        sql = "SELECT EXISTS (SELECT 1 FROM rows WHERE kind = ? AND superseded = 0)"
+        with self._file.session() as database:
+            return bool(database.execute(sql, (self._number(kind),)).fetchone()[0])
 
     def search(self, kind: str, queries: NDArray[np.float32], search: Search) -> list[list[Found]]:
         """Return the nearest rows for each query."""
