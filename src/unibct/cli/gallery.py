@@ -364,14 +364,14 @@ def rollback_command(
     data: OptionalRows = None,
     to: Annotated[
         int | None,
-        typer.Option(metavar="STEP", help="go back to before this step  [default: the last one]"),
+        typer.Option(metavar="STEP", help="go back to before this step  [default: the last upgrade]"),
     ] = None,
     device: DeviceOption = "auto",
     as_json: JsonOption = False,
 ) -> None:
-    """Go back to before an upgrade or a backfill.
+    """Let the earlier model search again, with the rows as they were before the upgrade.
 
-    `status` shows the steps. Rows that were added since then are kept. Those that the earlier
+    `status` shows the steps; --to goes back to before any upgrade or backfill. Rows that were added since then are kept. Those that the earlier
     model did not make it cannot search, unless their images are given as DATA.
     """
     with _opened(path, device) as gallery:
