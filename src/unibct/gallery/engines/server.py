@@ -1,0 +1,55 @@
+"""What the engines with a server share: names within a database, and addresses without passwords.
+
+A database may hold many galleries and tables of others, so every name begins with ``unibct_`` and
+the name of the gallery.
+"""
+
+import hashlib
+from urllib.parse import urlsplit
+
+from unibct.errors import UserError
+from unibct.gallery.engines.table import Place
+
+_LONGEST_NAME = 30  # of a gallery within a longer name; PostgreSQL has room for 63 bytes in all
+
+
+def registry_name(place: Place) -> str:
+    """Return the name of what shows that a gallery is in this database."""
+    return f"{_stem(place)}_kinds"
+
+
+def kind_name(place: Place, kind: str) -> str:
+    """Return the name of the table or collection with the rows of a kind."""
+    return f"{_stem(place)}_{_digest(kind)}"
+
+
+def refuse_password(address: str, password: str | None, instead: str) -> None:
+    """Refuse an address with a password: it would be kept in files and shown in messages.
+
+    Args:
+        address: as the user has written it.
+        password: found in it.
+        instead: where the password belongs.
+    """
+    if password:
+        shown = address.replace(password, "***")
+        raise UserError(f"{shown} contains a password; leave it out and {instead}")
+
+
+def password_of_url(address: str) -> str | None:
+    """Return the password within a URL such as ``http://user:password@host``."""
+    try:
+        return urlsplit(address).password
+    except ValueError:
+        return None
+
+
+def _stem(place: Place) -> str:
+    name = place.name
+    if len(name) > _LONGEST_NAME:
+        name = f"{name[: _LONGEST_NAME - 13]}_{_digest(name)}"
+    return f"unibct_{name}"
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
