@@ -10,10 +10,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
+Server: TypeAlias = "PostgresqlServer | MilvusServer"
 _LAUNCHER = Path(__file__).with_name("milvus_launcher.py")
 
 
@@ -101,6 +104,16 @@ class MilvusServer:
         """Stop and remove the folder."""
         self.stop()
         shutil.rmtree(self.folder)
+
+
+@contextmanager
+def running(name: str) -> Iterator[Server]:
+    """Yield a server by the name of its engine, and end it."""
+    server = {"postgresql": PostgresqlServer, "milvus": MilvusServer}[name]()
+    try:
+        yield server
+    finally:
+        server.remove()
 
 
 def _package_folder(name: str) -> Path:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from unibct.errors import UserError
 from unibct.gallery.engines.engine import Count, Found, Search
-from unibct.gallery.engines.server import kind_name, refuse_password, registry_name
+from unibct.gallery.engines.server import kind_name, refuse_secret, registry_name
 from unibct.gallery.engines.table import Place
 from unibct.gallery.rows import GalleryRows
 
@@ -196,6 +196,13 @@ class PostgresqlEngine:
         found = self._run(lambda cursor: cursor.execute(statement).fetchall(), kind)
         return Count(*found[0])
 
+    def has_live(self, kind: str) -> bool:
+        """Return whether a kind has a live row."""
+        statement = sql.SQL("SELECT 1 FROM {} WHERE superseded = 0 LIMIT 1").format(
+            self._table(kind)
+        )
+        return bool(self._run(lambda cursor: cursor.execute(statement).fetchall(), kind))
+
     def search(self, kind: str, queries: NDArray[np.float32], search: Search) -> list[list[Found]]:
         """Return the nearest rows for each query."""
         condition, values = _condition(search)
@@ -298,7 +305,7 @@ class _Server:
             ) from error
         password = given.get("password")
         instead = "set PGPASSWORD or write it to ~/.pgpass"
-        refuse_password(address, str(password) if password else None, instead)
+        refuse_secret(address, str(password) if password else None, instead)
         self._address = address
         self._timeout = int(given.get("connect_timeout") or _CONNECT_SECONDS)
         self._idle: list[psycopg.Connection[tuple[Any, ...]]] = []

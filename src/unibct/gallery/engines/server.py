@@ -13,42 +13,41 @@ from unibct.gallery.engines.table import Place
 _LONGEST_NAME = 30  # of a gallery within a longer name; PostgreSQL has room for 63 bytes in all
 
 
+def name_stem(place: Place) -> str:
+    """Return how every name of a gallery begins."""
+    name = place.name
+    if len(name) > _LONGEST_NAME:
+        name = f"{name[: _LONGEST_NAME - 13]}_{_digest(name)}"
+    return f"unibct_{name}_"
+
+
 def registry_name(place: Place) -> str:
     """Return the name of what shows that a gallery is in this database."""
-    return f"{_stem(place)}_kinds"
+    return f"{name_stem(place)}kinds"
 
 
 def kind_name(place: Place, kind: str) -> str:
     """Return the name of the table or collection with the rows of a kind."""
-    return f"{_stem(place)}_{_digest(kind)}"
+    return f"{name_stem(place)}{_digest(kind)}"
 
 
-def refuse_password(address: str, password: str | None, instead: str) -> None:
+def refuse_secret(address: str, secret: str | None, instead: str) -> None:
     """Refuse an address with a password: it would be kept in files and shown in messages.
 
     Args:
         address: as the user has written it.
-        password: found in it.
-        instead: where the password belongs.
+        secret: what was found in it.
+        instead: where it belongs.
     """
-    if password:
-        shown = address.replace(password, "***")
+    if secret:
+        shown = address.replace(secret, "***")
         raise UserError(f"{shown} contains a password; leave it out and {instead}")
 
 
-def password_of_url(address: str) -> str | None:
-    """Return the password within a URL such as ``http://user:password@host``."""
-    try:
-        return urlsplit(address).password
-    except ValueError:
-        return None
-
-
-def _stem(place: Place) -> str:
-    name = place.name
-    if len(name) > _LONGEST_NAME:
-        name = f"{name[: _LONGEST_NAME - 13]}_{_digest(name)}"
-    return f"unibct_{name}"
+def secret_of_url(address: str) -> str | None:
+    """Return what stands before the ``@`` of a URL such as ``http://user:password@host``."""
+    before, at, _ = urlsplit(address).netloc.rpartition("@")
+    return before if at else None
 
 
 def _digest(text: str) -> str:
