@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from unibct.evaluation.protocols.table import evaluate_data
     from unibct.evaluation.upgrade import evaluate_upgrade
     from unibct.export.export_model import export_model
+    from unibct.gallery.blending import blended
+    from unibct.gallery.certificate import read_certificate
+    from unibct.gallery.certification import certify, evaluate_and_certify
     from unibct.losses.arcface import arcface
     from unibct.maps.adapter import fit_adapter
     from unibct.maps.folder import load_map, save_map
@@ -75,6 +78,10 @@ _HOMES = {
     "evaluate_upgrade": "evaluation.upgrade",
     "EvaluationRequest": "evaluation.protocols.request",
     "evaluate_data": "evaluation.protocols.table",
+    "certify": "gallery.certification",
+    "evaluate_and_certify": "gallery.certification",
+    "read_certificate": "gallery.certificate",
+    "blended": "gallery.blending",
     "AdviceRequest": "advice.request",
     "advise": "advice.advise",
     "export_model": "export.export_model",
@@ -96,9 +103,12 @@ __all__ = [
     "append_embeddings",
     "apply_map",
     "arcface",
+    "blended",
+    "certify",
     "class_prototypes",
     "embed_images",
     "embed_images_to_store",
+    "evaluate_and_certify",
     "evaluate_data",
     "evaluate_upgrade",
     "export_model",
@@ -114,6 +124,7 @@ __all__ = [
     "open_embeddings",
     "open_images",
     "plan_benchmark",
+    "read_certificate",
     "read_embeddings",
     "recipe_for",
     "run_benchmark",

@@ -122,7 +122,7 @@ class Certificate:
     def summary(self) -> str:
         """Return one line for people."""
         data = self.content["data"]
-        may = "may search" if self.is_compatible else "may not search"
+        may = "may search" if self.is_compatible else "may not (but by --force) search"
         return (
             f"{self.verdict}: model {self.new[:12]} {may} rows of model {self.old[:12]}; tested on "
             f"{data['images']:,} images of {data['classes']:,} classes of {data['name']}; "
@@ -133,10 +133,15 @@ class Certificate:
     def write(self, path: str | Path) -> Path:
         """Write the document, whole or not at all."""
         path = Path(path)
-        if path.is_dir():
-            raise UserError(f"{path} is a folder; a certificate is a file: name a new one in it")
+        require_file(path)
         write_json(path, self.content)
         return path
+
+
+def require_file(path: Path) -> None:
+    """Refuse a folder in place of a certificate's file."""
+    if path.is_dir():
+        raise UserError(f"{path} is a folder; a certificate is a file: name one in it")
 
 
 def sealed(content: dict[str, Any]) -> Certificate:

@@ -17,9 +17,9 @@ from unibct.evaluation.resolution import REPORTED_FARS, carried_fars
 from unibct.evaluation.score_map import fit_score_map
 from unibct.evaluation.search_test import ImageSearch, SearchTest, image_test
 from unibct.evaluation.subjects import Subjects
-from unibct.evaluation.upgrade import UpgradeEvaluation
+from unibct.evaluation.upgrade import Evaluation, UpgradeEvaluation
 from unibct.gallery.calibration_choice import choose_calibration
-from unibct.gallery.certificate import FORMAT, Certificate, sealed
+from unibct.gallery.certificate import FORMAT, Certificate, require_file, sealed
 from unibct.gallery.mixed_test import TwoKinds
 
 PROTOCOL = "images"
@@ -28,29 +28,30 @@ _MOST_PAIRS = 100_000_000  # queries × rows of a direction
 _FEWEST_ACCEPTED = 30  # impostor pairs above a threshold, Doddington's rule
 
 
-def certify_data(
-    request: EvaluationRequest, path: str | Path | None = None, *, protocol: str = AUTO
-) -> tuple[UpgradeEvaluation, Certificate]:
+def evaluate_and_certify(
+    request: EvaluationRequest, path: str | Path | None, *, protocol: str = AUTO
+) -> tuple[Evaluation, Certificate | None]:
     """Evaluate a new model against an old one, and write the certificate of the upgrade.
 
     Args:
         request: the data, the two models, and the options.
-        path: where to write the certificate; None not to write it.
-        protocol: a name from ``PROTOCOLS``; only ``images`` has rows that a gallery could have.
+        path: where to write the certificate; None to evaluate only.
+        protocol: a name from ``PROTOCOLS``, or ``auto``. A certificate needs ``images``: a
+            gallery's rows are single images.
     """
+    if path is None:
+        return evaluate_data(request, protocol), None
     name = recognised_protocol(request.data, protocol)
     if name != PROTOCOL:
         raise UserError(
             f"--certify has no effect on --protocol {name}: a gallery's rows are single images; "
             f"certify on images with classes, --protocol {PROTOCOL}"
         )
-    if path is not None and Path(path).is_dir():
-        raise UserError(f"{path} is a folder; a certificate is a file: name a new one in it")
+    require_file(Path(path))
     evaluation = evaluate_data(request, protocol)
     assert isinstance(evaluation, UpgradeEvaluation)
     certificate = certify(evaluation, seed=request.seed)
-    if path is not None:
-        certificate.write(path)
+    certificate.write(path)
     return evaluation, certificate
 
 

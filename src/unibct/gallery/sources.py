@@ -91,7 +91,9 @@ def open_source(
         checked_id(row_id, f"{name}, row {place}")
         if label is not None and len(label.encode()) > LONGEST_LABEL:
             raise UserError(f"{name}, row {place} ({row_id!r}): the label is too long")
-    values = _read_metadata(metadata, opened.ids) if metadata else [{} for _ in opened.ids]
+    values: list[Metadata] = [{} for _ in opened.ids]
+    if metadata is not None:
+        values = _read_metadata(metadata, opened.ids)
     is_images = isinstance(opened, ImageSet)
     return Source(
         name,
@@ -135,10 +137,13 @@ def _name_of(data: str | Path | ImageSet | Embeddings) -> str:
 
 
 def _selected(embeddings: Embeddings, places: Sequence[int]) -> Embeddings:
-    return embeddings.changed(
-        vectors=embeddings.vectors[list(places)],
-        ids=tuple(embeddings.ids[place] for place in places),
-        labels=embeddings.labels[list(places)],
+    return Embeddings(
+        embeddings.vectors[list(places)],
+        tuple(embeddings.ids[place] for place in places),
+        embeddings.labels[list(places)],
+        embeddings.class_names,
+        embeddings.fingerprint,
+        class_source=embeddings.class_source,
     )
 
 
@@ -156,9 +161,7 @@ def _read_metadata(path: Path, ids: Sequence[str]) -> list[Metadata]:
         known[row_id] = checked_metadata(record, where)
     missing = [row_id for row_id in known if row_id not in wanted]
     if missing:
-        raise UserError(
-            f"{path}: {len(missing)} ids are not among the rows, first {missing[0]!r}"
-        )
+        raise UserError(f"{path}: {len(missing)} ids are not among the rows, first {missing[0]!r}")
     return [known.get(row_id, {}) for row_id in ids]
 
 

@@ -94,7 +94,7 @@ class EmbeddedEngine:
         if kind not in self.kinds():
             return
         with self._file.transaction() as database:
-            number = self._number(kind)
+            number = _kind(database, kind)[0]
             database.execute("DELETE FROM rows WHERE kind = ?", (number,))
             database.execute("DELETE FROM deleted WHERE kind = ?", (number,))
             database.execute("DELETE FROM kinds WHERE number = ?", (number,))
@@ -105,7 +105,7 @@ class EmbeddedEngine:
     def write(self, kind: str, rows: GalleryRows, *, supersedes: Sequence[str] = ()) -> None:
         """Add or replace rows, and mark those of other kinds, in one transaction."""
         with self._file.transaction() as database:
-            number, change = self._number(kind), _next_change(database)
+            number, change = _kind(database, kind)[0], _next_change(database)
             database.executemany(
                 "INSERT INTO rows (kind, id, label, metadata, vector, step, superseded, digest, "
                 "change) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (kind, id) DO UPDATE SET "
@@ -129,14 +129,14 @@ class EmbeddedEngine:
             )
             for other in supersedes:
                 marks = zip(rows.steps.tolist(), rows.ids, strict=True)
-                _mark(database, self._number(other), marks, change)
+                _mark(database, _kind(database, other)[0], marks, change)
 
     def supersede(self, kind: str, ids: Sequence[str], step: int) -> None:
         """Mark live rows as superseded by a step."""
         with self._file.transaction() as database:
             change = _next_change(database)
             marks = ((step, row_id) for row_id in ids)
-            _mark(database, self._number(kind), marks, change)
+            _mark(database, _kind(database, kind)[0], marks, change)
 
     def undo(self, step: int) -> None:
         """Delete the rows of a step and remove its marks, in one transaction."""
@@ -152,7 +152,7 @@ class EmbeddedEngine:
     def delete(self, kind: str, ids: Sequence[str]) -> None:
         """Delete rows for good."""
         with self._file.transaction() as database:
-            number, change = self._number(kind), _next_change(database)
+            number, change = _kind(database, kind)[0], _next_change(database)
             for part in _parts(ids):
                 where = f"kind = ? AND id IN ({_marks(part)})"
                 _delete(database, where, (number, *part), change)
@@ -162,14 +162,14 @@ class EmbeddedEngine:
         with self._file.transaction() as database:
             change = _next_change(database)
             where = "kind = ? AND superseded > 0"
-            return _delete(database, where, (self._number(kind),), change)
+            return _delete(database, where, (_kind(database, kind)[0],), change)
 
     def read(self, kind: str, ids: Sequence[str], *, vectors: bool = True) -> GalleryRows:
         """Return the rows with these ids that are there."""
         columns = f"{_COLUMNS}, vector" if vectors else _COLUMNS
         values: dict[str, tuple[Any, ...]] = {}
         with self._file.session() as database:
-            number, dim = self._number(kind), self.kinds()[kind]
+            number, dim = _kind(database, kind)
             for part in _parts(ids):
                 sql = f"SELECT {columns} FROM rows WHERE kind = ? AND id IN ({_marks(part)})"
                 values |= {row[0]: row for row in database.execute(sql, (number, *part))}
@@ -182,7 +182,7 @@ class EmbeddedEngine:
         last = ""
         while True:
             with self._file.session() as database:
-                number, dim = self._number(kind), self.kinds()[kind]
+                number, dim = _kind(database, kind)
                 part = database.execute(sql, (number, last, batch)).fetchall()
             if not part:
                 return
@@ -193,13 +193,13 @@ class EmbeddedEngine:
         """Count the rows of a kind."""
         sql = "SELECT count(*), coalesce(sum(superseded = 0), 0) FROM rows WHERE kind = ?"
         with self._file.session() as database:
-            return Count(*database.execute(sql, (self._number(kind),)).fetchone())
+            return Count(*database.execute(sql, (_kind(database, kind)[0],)).fetchone())
 
     def has_live(self, kind: str) -> bool:
         """Return whether a kind has a live row."""
         sql = "SELECT EXISTS (SELECT 1 FROM rows WHERE kind = ? AND superseded = 0)"
         with self._file.session() as database:
-            return bool(database.execute(sql, (self._number(kind),)).fetchone()[0])
+            return bool(database.execute(sql, (_kind(database, kind)[0],)).fetchone()[0])
 
     def search(self, kind: str, queries: NDArray[np.float32], search: Search) -> list[list[Found]]:
         """Return the nearest rows for each query."""
@@ -209,7 +209,7 @@ class EmbeddedEngine:
             if search.where:
                 condition, values = _condition(search.where)
                 sql = f"SELECT number FROM rows WHERE kind = ? AND {condition}"
-                found = database.execute(sql, (self._number(kind), *values)).fetchall()
+                found = database.execute(sql, (_kind(database, kind)[0], *values)).fetchall()
                 allowed = np.array(found, dtype=np.int64).reshape(-1)
             numbers, similarities = index.search(
                 queries, search.k, allowed, approximate=search.approximate
@@ -239,7 +239,7 @@ class EmbeddedEngine:
         self, database: sqlite3.Connection, kind: str, *, with_superseded: bool = False
     ) -> MemoryIndex:
         """Return the vectors in memory, brought up to date with the database."""
-        number, dim = self._number(kind), self.kinds()[kind]
+        number, dim = _kind(database, kind)
         key = (number, with_superseded)
         if key not in self._indexes:
             self._indexes[key] = MemoryIndex(dim, self._index_file(number), with_superseded)
@@ -249,13 +249,6 @@ class EmbeddedEngine:
 
     def _index_file(self, number: int) -> Path:
         return self._file.path.with_name(f"index-{number}.faiss")
-
-    def _number(self, kind: str) -> int:
-        with self._file.session() as database:
-            row = database.execute("SELECT number FROM kinds WHERE kind = ?", (kind,)).fetchone()
-        if row is None:
-            raise UserError(f"{self._file.path} has no rows of the kind {kind}")
-        return int(row[0])
 
 
 def _described(
@@ -305,6 +298,14 @@ def _mark(
         "UPDATE rows SET superseded = ?, change = ? WHERE kind = ? AND id = ? AND superseded = 0",
         ((step, change, kind, row_id) for step, row_id in marks),
     )
+
+
+def _kind(database: sqlite3.Connection, kind: str) -> tuple[int, int]:
+    """Return the number and the dimension of a kind."""
+    row = database.execute("SELECT number, dim FROM kinds WHERE kind = ?", (kind,)).fetchone()
+    if row is None:
+        raise UserError(f"the gallery has no rows of the kind {kind}")
+    return row
 
 
 def _next_change(database: sqlite3.Connection) -> int:
