@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 
 import milvus
@@ -85,7 +86,8 @@ async def relay(path: Path, port: int) -> asyncio.Server:
         except OSError:
             writer.close()
             return
-        await asyncio.gather(forward(reader, theirs[1]), forward(theirs[0], writer))
+        with suppress(asyncio.CancelledError):
+            await asyncio.gather(forward(reader, theirs[1]), forward(theirs[0], writer))
 
     path.unlink(missing_ok=True)
     return await asyncio.start_unix_server(connect, path)

@@ -8,6 +8,7 @@ an alias names the copy in use. All reads are strongly consistent.
 
 import json
 import re
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -25,6 +26,7 @@ _MOST_FOUND = 16_384  # rows that Milvus returns at most
 _HITS_PER_REQUEST = 20_000
 _LONGEST_METADATA = 65_536
 _SMALLEST_BEAM, _LARGEST_BEAM = 100, 32_768
+_SETTLING_SECONDS = 1.0
 _ANY_ID = 'id > ""'
 _NO_ID = 'id == ""'
 
@@ -42,6 +44,7 @@ class MilvusEngine:
     def __init__(self, place: Place) -> None:
         self._place = place
         self._server = MilvusServer(place.address)
+        self._opened = time.monotonic()
 
     def create(self) -> None:
         """Make an empty collection that shows that the gallery is here."""
@@ -213,7 +216,12 @@ class MilvusEngine:
         return name
 
     def _collections(self, kind: str) -> list[str]:
-        """Return the collection of a kind, and the copy with a graph if there is one."""
+        """Return where rows of a kind are written: its collection, and the copy with a graph.
+
+        A process may be killed while the server still works for it. The next writer waits a
+        moment for that, so that it sees whatever the killed one has written.
+        """
+        time.sleep(max(0.0, self._opened + _SETTLING_SECONDS - time.monotonic()))
         name = self._known(kind)
         copy = self._server.behind(_alias(name))
         return [name, copy] if copy else [name]

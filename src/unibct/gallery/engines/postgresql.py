@@ -14,7 +14,12 @@ from numpy.typing import NDArray
 
 from unibct.errors import UserError
 from unibct.gallery.engines.engine import Count, Found, Search
-from unibct.gallery.engines.server import kind_name, refuse_secret, registry_name
+from unibct.gallery.engines.server import (
+    kind_name,
+    lock_number,
+    refuse_secret,
+    registry_name,
+)
 from unibct.gallery.engines.table import Place
 from unibct.gallery.rows import GalleryRows
 
@@ -109,7 +114,7 @@ class PostgresqlEngine:
                 for statement in _statements_of_kind(kind_name(self._place, kind), dim):
                     cursor.execute(statement)
 
-        self._run(add)
+        self._write(add)
 
     def drop_kind(self, kind: str) -> None:
         """Drop the table of a kind."""
@@ -120,7 +125,7 @@ class PostgresqlEngine:
                 sql.SQL("DELETE FROM {} WHERE kind = %s").format(self._registry), (kind,)
             )
 
-        self._run(drop)
+        self._write(drop)
 
     def write(self, kind: str, rows: GalleryRows, *, supersedes: Sequence[str] = ()) -> None:
         """Add or replace rows, and mark those of other kinds, in one transaction."""
@@ -141,7 +146,7 @@ class PostgresqlEngine:
             for other in supersedes:
                 cursor.execute(mark.format(self._table(other)))
 
-        self._run(write, kind)
+        self._write(write, kind)
 
     def supersede(self, kind: str, ids: Sequence[str], step: int) -> None:
         """Mark live rows as superseded by a step."""
@@ -158,7 +163,7 @@ class PostgresqlEngine:
                 cursor.execute(delete.format(self._table(kind)), (step,))
                 cursor.execute(unmark.format(self._table(kind)), (step,))
 
-        self._run(undo)
+        self._write(undo)
 
     def delete(self, kind: str, ids: Sequence[str]) -> None:
         """Delete rows for good."""
@@ -280,7 +285,20 @@ class PostgresqlEngine:
     def _execute(self, kind: str, statement: str, values: tuple[Any, ...]) -> int:
         """Run a statement on the table of a kind, and return how many rows it changed."""
         composed = sql.SQL(statement).format(self._table(kind))  # pyright: ignore
-        return self._run(lambda cursor: cursor.execute(composed, values).rowcount, kind)
+        return self._write(lambda cursor: cursor.execute(composed, values).rowcount, kind)
+
+    def _write(self, work: Callable[[Cursor], Result], kind: str = "") -> Result:
+        """Run a transaction that writes.
+
+        A process may be killed while the server still works for it. The lock lets the next writer
+        wait for that, so that it sees whatever the killed one has written.
+        """
+
+        def locked(cursor: Cursor) -> Result:
+            cursor.execute("SELECT pg_advisory_xact_lock(%s)", (lock_number(self._place),))
+            return work(cursor)
+
+        return self._run(locked, kind)
 
     def _run(self, work: Callable[[Cursor], Result], kind: str = "") -> Result:
         """Run a transaction; a table that is not there is named by gallery and kind."""

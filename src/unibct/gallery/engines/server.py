@@ -31,6 +31,12 @@ def kind_name(place: Place, kind: str) -> str:
     return f"{name_stem(place)}{_digest(kind)}"
 
 
+def lock_number(place: Place) -> int:
+    """Return a number of 64 bits for locks that writers of this gallery take."""
+    digest = hashlib.blake2b(registry_name(place).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big", signed=True)
+
+
 def refuse_secret(address: str, secret: str | None, instead: str) -> None:
     """Refuse an address with a password: it would be kept in files and shown in messages.
 
