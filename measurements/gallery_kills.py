@@ -31,7 +31,7 @@ from unibct.arrays import normalized
 from unibct.files import write_text
 from unibct.gallery.engines.engine import Engine
 from unibct.gallery.engines.table import EMBEDDED, ENGINES, Place, open_engine
-from unibct.gallery.rows import NO_STEP, GalleryRows, changed_rows, sealed_rows
+from unibct.gallery.rows import NO_STEP, GalleryRows, Metadata, changed_rows, sealed_rows
 
 OLD, NEW = "a" * 32, "b" * 32
 DIMS = {OLD: 16, NEW: 24}
@@ -103,7 +103,9 @@ def planned_rows(kind: str, ids: list[str], step: int) -> GalleryRows:
     vectors = [np.random.default_rng(seed).standard_normal(DIMS[kind]) for seed in seeds]
     stacked = np.array(vectors, dtype=np.float32).reshape(-1, DIMS[kind])
     labels = [row_id[-1] if step % 2 else None for row_id in ids]
-    metadata = [{"step": step, "half": step / 2, "even": step % 2 == 0} for _ in ids]
+    metadata: list[Metadata] = [
+        {"step": step, "half": step / 2, "even": step % 2 == 0} for _ in ids
+    ]
     return sealed_rows(kind, ids, labels, metadata, normalized(stacked), step)
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +19,15 @@ from unibct.gallery.rows import GalleryRows, Metadata, sealed_rows
 def on_server(name: str) -> object:
     """A parameter for tests on a real server; one test process starts it for all of them."""
     return pytest.param(name, marks=[pytest.mark.slow, pytest.mark.xdist_group(name)])
+
+
+def on_one_server(name: str) -> Callable[[Any], Any]:
+    """Marks a test that needs this server."""
+
+    def marked(test: Any) -> Any:
+        return pytest.mark.slow(pytest.mark.xdist_group(name)(test))
+
+    return marked
 
 
 @pytest.fixture(scope="session")

@@ -18,8 +18,7 @@ import milvus
 QUICKER = {
     "level: info": "level: error",
     "timeTickInterval: 200": "timeTickInterval: 20",
-    "checkInterval: 1000": "checkInterval: 50\n  channelCheckInterval: 50\n  segmentCheckInterval: 50"
-    "\n  indexCheckInterval: 50\n  checkExecutedFlagInterval: 20",
+    "checkInterval: 1000": "checkInterval: 50",
     "distPullInterval: 500": "distPullInterval: 50",
     "ttl: 30": "ttl: 5",
 }

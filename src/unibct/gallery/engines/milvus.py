@@ -248,10 +248,10 @@ def _copies(name: str) -> tuple[str, str]:
 def _owner_of(description: Mapping[str, Any]) -> dict[str, str]:
     """Return gallery and kind of a collection; nothing if another program made it."""
     try:
-        owner = json.loads(description["description"])
-    except ValueError:
+        owner: Any = json.loads(description["description"])
+        return {"gallery": owner["gallery"], "kind": owner["kind"]}
+    except (ValueError, KeyError, TypeError):
         return {}
-    return owner if isinstance(owner, dict) else {}
 
 
 def _dim_of(description: Mapping[str, Any]) -> int:
@@ -298,9 +298,7 @@ def _rows(found: Sequence[Entity], dim: int, with_vectors: bool) -> GalleryRows:
 
 def _found(hit: Mapping[str, Any]) -> Found:
     entity = hit["entity"]
-    return Found(
-        hit["id"], json.loads(entity["label"]), entity["metadata"], float(hit["distance"])
-    )
+    return Found(hit["id"], json.loads(entity["label"]), entity["metadata"], float(hit["distance"]))
 
 
 def _condition(search: Search) -> str:

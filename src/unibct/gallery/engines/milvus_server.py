@@ -8,7 +8,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from unibct.errors import UserError
 from unibct.gallery.engines.server import refuse_secret, secret_of_url
@@ -22,9 +22,17 @@ except ImportError as error:
 
 logging.getLogger("pymilvus").setLevel(logging.CRITICAL + 1)  # its errors are raised as well
 
+Result = TypeVar("Result")
+Client: TypeAlias = Any  # pymilvus says little about types
+Index: TypeAlias = dict[str, Any]
+
 TOKEN_VARIABLE = "UNIBCT_MILVUS_TOKEN"
-FLAT = {"index_type": "FLAT", "metric_type": "IP", "params": {}}
-HNSW = {"index_type": "HNSW", "metric_type": "IP", "params": {"M": 16, "efConstruction": 200}}
+FLAT: Index = {"index_type": "FLAT", "metric_type": "IP", "params": {}}
+HNSW: Index = {
+    "index_type": "HNSW",
+    "metric_type": "IP",
+    "params": {"M": 16, "efConstruction": 200},
+}
 _CONNECT_SECONDS = 10
 _SECONDS = 120  # for a request
 _ROWS_PER_PAGE = 16_384  # what Milvus returns at most
@@ -33,8 +41,6 @@ _BYTES_BESIDE_VECTOR = 2_048  # of an ordinary row
 _IDS_PER_FILTER = 1_000
 _FIELDS = ["id", "label", "metadata", "step", "superseded", "digest"]
 _UNREACHABLE, _NOT_THERE, _NOT_LOADED = 2, 100, 101
-
-Result = TypeVar("Result")
 
 
 class MilvusServer:
@@ -46,7 +52,7 @@ class MilvusServer:
         instead = f"set {TOKEN_VARIABLE} to USER:PASSWORD"
         refuse_secret(address, secret_of_url(address), instead)
         self._address = address
-        self._client: MilvusClient | None = None
+        self._client: Client = None
         self._lock = threading.Lock()
 
     def close(self) -> None:
@@ -89,10 +95,10 @@ class MilvusServer:
         options = {"consistency_level": "Strong", "timeout": _SECONDS}
         self._call(lambda client: client.create_collection(name, schema=schema, **options))
 
-    def make_ready(self, name: str, index: Mapping[str, Any]) -> None:
+    def make_ready(self, name: str, index: Index) -> None:
         """Index a collection and load it, unless that is done."""
 
-        def prepare(client: MilvusClient) -> None:
+        def prepare(client: Client) -> None:
             if not client.list_indexes(name):
                 params = client.prepare_index_params()
                 params.add_index("vector", **index)
@@ -121,7 +127,7 @@ class MilvusServer:
     def point(self, alias: str, name: str, *, replace: bool) -> None:
         """Let an alias name a collection."""
 
-        def change(client: MilvusClient) -> None:
+        def change(client: Client) -> None:
             (client.alter_alias if replace else client.create_alias)(name, alias, timeout=_SECONDS)
 
         self._call(change)
@@ -174,13 +180,9 @@ class MilvusServer:
     def search(self, name: str, request: Mapping[str, Any]) -> Any:
         """Return hits for each query of a request."""
         options = {**request, "anns_field": "vector", "consistency_level": "Strong"}
-        return self._reading(
-            name, lambda client: client.search(name, **options, timeout=_SECONDS)
-        )
+        return self._reading(name, lambda client: client.search(name, **options, timeout=_SECONDS))
 
-    def _query(
-        self, name: str, condition: str, vectors: bool, limit: int
-    ) -> list[dict[str, Any]]:
+    def _query(self, name: str, condition: str, vectors: bool, limit: int) -> list[dict[str, Any]]:
         options = {
             "filter": condition,
             "output_fields": [*_FIELDS, "vector"] if vectors else _FIELDS,
@@ -197,7 +199,7 @@ class MilvusServer:
         size = 4 * dim + _BYTES_BESIDE_VECTOR
         return max(1, min(_ROWS_PER_PAGE, _BYTES_PER_REQUEST // size))
 
-    def _reading(self, name: str, work: Callable[[MilvusClient], Result]) -> Result:
+    def _reading(self, name: str, work: Callable[[Client], Result]) -> Result:
         """Read from a collection, and load it first if it is not."""
         try:
             return self._call(work)
@@ -207,7 +209,7 @@ class MilvusServer:
         self.make_ready(name, FLAT)
         return self._call(work)
 
-    def _call(self, work: Callable[[MilvusClient], Result]) -> Result:
+    def _call(self, work: Callable[[Client], Result]) -> Result:
         """Send a request; if the connection is broken, once more on a new one."""
         for last in (False, True):
             try:
@@ -223,7 +225,7 @@ class MilvusServer:
                     ) from error
         raise AssertionError
 
-    def _opened(self) -> MilvusClient:
+    def _opened(self) -> Client:
         with self._lock:
             if self._client is None:
                 self._client = MilvusClient(

@@ -5,46 +5,51 @@ index over the live rows. Passwords come from ``PGPASSWORD`` or ``~/.pgpass``.
 """
 
 import json
-import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, LiteralString, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unibct.errors import UserError
 from unibct.gallery.engines.engine import Count, Found, Search
-from unibct.gallery.engines.server import (
-    kind_name,
-    lock_number,
-    refuse_secret,
-    registry_name,
-)
+from unibct.gallery.engines.server import kind_name, lock_number, registry_name
 from unibct.gallery.engines.table import Place
 from unibct.gallery.rows import GalleryRows
 
 try:
-    import psycopg
     from pgvector import Vector
-    from pgvector.psycopg import register_vector
-    from psycopg import sql
-    from psycopg.conninfo import conninfo_to_dict
+    from psycopg import errors, sql
+    from psycopg.types.json import Jsonb
+
+    from unibct.gallery.engines.postgresql_search import (
+        build_index,
+        exists,
+        index_name,
+        search_table,
+    )
+    from unibct.gallery.engines.postgresql_server import Cursor, PostgresqlServer
 except ImportError as error:
     raise UserError(
         "PostgreSQL needs psycopg and pgvector: pip install 'unibct[postgresql]'"
     ) from error
 
-_CONNECT_SECONDS = 10
+_DAMAGE = (errors.DataCorrupted, errors.IndexCorrupted, errors.InternalError_)
 _LONGEST_VECTOR = 16_000  # of pgvector's type
-_LONGEST_INDEXED = 2_000  # of its index for single precision
-_LONGEST_HALF_INDEXED = 4_000  # of its index for half precision
 _LONGEST_INLINE = 1_536  # vectors up to here fit into a page of 8 kB beside the rest of a row
-_LARGEST_EF_SEARCH = 1_000
 _COLUMNS = ("id", "label", "metadata", "written", "vector", "step", "superseded", "digest")
 _TYPES = ("text", "text", "jsonb", "text", "vector", "int8", "int8", "text")
-_COPIES = sql.SQL(", ").join(map(sql.Identifier, _COLUMNS))
+_NAMES: LiteralString = ", ".join(_COLUMNS)
+_OTHERS: LiteralString = ", ".join([f"{name} = excluded.{name}" for name in _COLUMNS[1:]])
+_UPSERT = sql.SQL(
+    f"INSERT INTO {{}} ({_NAMES}) SELECT {_NAMES} FROM unibct_incoming "
+    f"ON CONFLICT (id) DO UPDATE SET {_OTHERS}"
+)
+_MARK = sql.SQL(
+    "UPDATE {} AS older SET superseded = newer.step FROM unibct_incoming AS newer "
+    "WHERE older.id = newer.id AND older.superseded = 0"
+)
 
-Cursor: TypeAlias = "psycopg.Cursor[tuple[Any, ...]]"
 Result = TypeVar("Result")
 
 
@@ -58,21 +63,18 @@ class PostgresqlEngine:
 
     def __init__(self, place: Place) -> None:
         self._place = place
-        self._server = _Server(place.address)
+        self._server = PostgresqlServer(place.address)
         self._registry = sql.Identifier(registry_name(place))
 
     def create(self) -> None:
         """Make the table of kinds, and pgvector's types if the database lacks them."""
         self._server.run(lambda cursor: cursor.execute("CREATE EXTENSION IF NOT EXISTS vector"))
         self._server.close()  # the next connection knows the new types
-        self._server.run(
-            lambda cursor: cursor.execute(
-                sql.SQL(
-                    "CREATE TABLE IF NOT EXISTS {} (number bigserial PRIMARY KEY, "
-                    "kind text NOT NULL UNIQUE, dim int NOT NULL)"
-                ).format(self._registry)
-            )
-        )
+        statement = sql.SQL(
+            "CREATE TABLE IF NOT EXISTS {} (number bigserial PRIMARY KEY, "
+            "kind text NOT NULL UNIQUE, dim int NOT NULL)"
+        ).format(self._registry)
+        self._write(lambda cursor: cursor.execute(statement))
         if any(self.count(kind).rows for kind in self.kinds()):
             raise UserError(
                 f"{self._place.address} has rows of a gallery {self._place.name} already; "
@@ -83,13 +85,12 @@ class PostgresqlEngine:
         """Drop the tables of this gallery."""
 
         def drop(cursor: Cursor) -> None:
-            if not _exists(cursor, registry_name(self._place)):
-                return
-            for kind in self._kinds(cursor):
-                cursor.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(self._table(kind)))
-            cursor.execute(sql.SQL("DROP TABLE {}").format(self._registry))
+            if exists(cursor, registry_name(self._place)):
+                for kind in self._kinds(cursor):
+                    cursor.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(self._table(kind)))
+                cursor.execute(sql.SQL("DROP TABLE {}").format(self._registry))
 
-        self._server.run(drop)
+        self._write(drop)
 
     def close(self) -> None:
         """Close the connections."""
@@ -101,16 +102,12 @@ class PostgresqlEngine:
 
     def add_kind(self, kind: str, dim: int) -> None:
         """Make a table with its indexes."""
-        if dim > _LONGEST_VECTOR:
-            raise UserError(
-                f"{self._place.address}: pgvector keeps at most {_LONGEST_VECTOR} numbers a row, "
-                f"not {dim}; take another engine"
-            )
-        insert = sql.SQL("INSERT INTO {} (kind, dim) VALUES (%s, %s) ON CONFLICT DO NOTHING")
+        insert = sql.SQL(
+            "INSERT INTO {} (kind, dim) VALUES (%s, %s) ON CONFLICT DO NOTHING"
+        ).format(self._registry)
 
         def add(cursor: Cursor) -> None:
-            cursor.execute(insert.format(self._registry), (kind, dim))
-            if cursor.rowcount:
+            if cursor.execute(insert, (kind, dim)).rowcount:
                 for statement in _statements_of_kind(kind_name(self._place, kind), dim):
                     cursor.execute(statement)
 
@@ -118,33 +115,22 @@ class PostgresqlEngine:
 
     def drop_kind(self, kind: str) -> None:
         """Drop the table of a kind."""
+        forget = sql.SQL("DELETE FROM {} WHERE kind = %s").format(self._registry)
 
         def drop(cursor: Cursor) -> None:
             cursor.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(self._table(kind)))
-            cursor.execute(
-                sql.SQL("DELETE FROM {} WHERE kind = %s").format(self._registry), (kind,)
-            )
+            cursor.execute(forget, (kind,))
 
         self._write(drop)
 
     def write(self, kind: str, rows: GalleryRows, *, supersedes: Sequence[str] = ()) -> None:
         """Add or replace rows, and mark those of other kinds, in one transaction."""
-        others = sql.SQL(", ").join(
-            sql.SQL("{0} = excluded.{0}").format(sql.Identifier(name)) for name in _COLUMNS[1:]
-        )
-        upsert = sql.SQL(
-            "INSERT INTO {} ({}) SELECT {} FROM unibct_incoming ON CONFLICT (id) DO UPDATE SET {}"
-        ).format(self._table(kind), _COPIES, _COPIES, others)
-        mark = sql.SQL(
-            "UPDATE {} AS older SET superseded = newer.step FROM unibct_incoming AS newer "
-            "WHERE older.id = newer.id AND older.superseded = 0"
-        )
 
         def write(cursor: Cursor) -> None:
             _copy_in(cursor, rows)
-            cursor.execute(upsert)
+            cursor.execute(_UPSERT.format(self._table(kind)))
             for other in supersedes:
-                cursor.execute(mark.format(self._table(other)))
+                cursor.execute(_MARK.format(self._table(other)))
 
         self._write(write, kind)
 
@@ -175,86 +161,41 @@ class PostgresqlEngine:
 
     def read(self, kind: str, ids: Sequence[str], *, vectors: bool = True) -> GalleryRows:
         """Return the rows with these ids that are there."""
-        statement = _select(vectors, self._table(kind), "WHERE id = ANY(%s)")
-        found = self._run(lambda cursor: cursor.execute(statement, (list(ids),)).fetchall(), kind)
+        found = self._fetch(kind, _select(vectors, "WHERE id = ANY(%s)"), (list(ids),))
         by_id = {row[0]: row for row in found}
-        dim = self.kinds()[kind] if vectors else 0
-        return _rows([by_id[row_id] for row_id in ids if row_id in by_id], dim)
+        return _rows([by_id[i] for i in ids if i in by_id], self._dim(kind) if vectors else 0)
 
     def scan(self, kind: str, *, batch: int = 4096, vectors: bool = True) -> Iterator[GalleryRows]:
         """Yield all rows in ascending order of ids."""
-        statement = _select(vectors, self._table(kind), "WHERE id > %s ORDER BY id LIMIT %s")
-        last = ""
-        while True:
-            values = (last, batch)
-            part = self._run(lambda cursor: cursor.execute(statement, values).fetchall(), kind)  # noqa: B023
-            if not part:
-                return
-            yield _rows(part, len(part[0][6].to_numpy()) if vectors else 0)
+        statement = _select(vectors, "WHERE id > %s ORDER BY id LIMIT %s")
+        dim, last = self._dim(kind) if vectors else 0, ""
+        while part := self._fetch(kind, statement, (last, batch)):
+            yield _rows(part, dim)
             last = part[-1][0]
 
     def count(self, kind: str) -> Count:
         """Count the rows of a kind."""
-        statement = sql.SQL(
-            "SELECT count(*), count(*) FILTER (WHERE superseded = 0) FROM {}"
-        ).format(self._table(kind))
-        found = self._run(lambda cursor: cursor.execute(statement).fetchall(), kind)
-        return Count(*found[0])
+        statement = "SELECT count(*), count(*) FILTER (WHERE superseded = 0) FROM {}"
+        return Count(*self._fetch(kind, statement)[0])
 
     def has_live(self, kind: str) -> bool:
         """Return whether a kind has a live row."""
-        statement = sql.SQL("SELECT 1 FROM {} WHERE superseded = 0 LIMIT 1").format(
-            self._table(kind)
-        )
-        return bool(self._run(lambda cursor: cursor.execute(statement).fetchall(), kind))
+        return bool(self._fetch(kind, "SELECT 1 FROM {} WHERE superseded = 0 LIMIT 1"))
 
     def search(self, kind: str, queries: NDArray[np.float32], search: Search) -> list[list[Found]]:
         """Return the nearest rows for each query."""
-        condition, values = _condition(search)
-        parts = {"table": self._table(kind), "condition": condition}
-        exact = _exact_search(parts)
-        graph = _graph_search(parts, queries.shape[1])
-
-        def find(cursor: Cursor) -> list[list[Found]]:
-            approximate = (
-                search.approximate
-                and not search.with_superseded  # those are not in the index
-                and _exists(cursor, _index_name(kind_name(self._place, kind)))
-            )
-            _choose_plan(cursor, search.k if approximate else 0)
-            found: list[list[Found]] = []
-            for query in queries:
-                given = {**values, "query": Vector(query), "k": search.k}
-                rows = cursor.execute(graph if approximate else exact, given).fetchall()
-                if approximate and len(rows) < search.k:  # the filter leaves too few in the graph
-                    _choose_plan(cursor, 0)
-                    rows = cursor.execute(exact, given).fetchall()
-                    _choose_plan(cursor, search.k)
-                found.append([Found(*row[:2], json.loads(row[2]), row[3]) for row in rows])
-            return found
-
-        return self._run(find, kind)
+        table = kind_name(self._place, kind)
+        return self._run(lambda cursor: search_table(cursor, table, queries, search), kind)
 
     def build_index(self, kind: str) -> None:
-        """Build the HNSW index beside the one in use, then put it in its place."""
+        """Build the HNSW index of a kind."""
         table, dim = kind_name(self._place, kind), self._dim(kind)
-        if dim > _LONGEST_HALF_INDEXED:
-            raise UserError(
-                f"pgvector cannot index {dim} numbers a row, only {_LONGEST_HALF_INDEXED}; "
-                "exact search works"
-            )
-        statements = _statements_of_index(table, dim)
-
-        def build(cursor: Cursor) -> None:
-            for statement in statements:
-                cursor.execute(statement)
-
-        self._run(build, kind)
+        self._write(lambda cursor: build_index(cursor, table, dim), kind)
 
     def has_index(self, kind: str) -> bool:
         """Return whether a kind has an HNSW index."""
-        name = _index_name(kind_name(self._place, kind))
-        return self._run(lambda cursor: _exists(cursor, name))
+        name = index_name(kind_name(self._place, kind))
+        return self._run(lambda cursor: exists(cursor, name))
 
     def problems(self) -> list[str]:
         """Read every page (PostgreSQL checks their sums), and run amcheck if it is installed."""
@@ -282,9 +223,16 @@ class PostgresqlEngine:
             raise UserError(f"{self._place.address} has no rows of the kind {kind}")
         return kinds[kind]
 
-    def _execute(self, kind: str, statement: str, values: tuple[Any, ...]) -> int:
+    def _fetch(
+        self, kind: str, statement: LiteralString, values: tuple[Any, ...] = ()
+    ) -> list[tuple[Any, ...]]:
+        """Run a statement on the table of a kind, and return what it finds."""
+        composed = sql.SQL(statement).format(self._table(kind))
+        return self._run(lambda cursor: cursor.execute(composed, values).fetchall(), kind)
+
+    def _execute(self, kind: str, statement: LiteralString, values: tuple[Any, ...]) -> int:
         """Run a statement on the table of a kind, and return how many rows it changed."""
-        composed = sql.SQL(statement).format(self._table(kind))  # pyright: ignore
+        composed = sql.SQL(statement).format(self._table(kind))
         return self._write(lambda cursor: cursor.execute(composed, values).rowcount, kind)
 
     def _write(self, work: Callable[[Cursor], Result], kind: str = "") -> Result:
@@ -305,123 +253,20 @@ class PostgresqlEngine:
         try:
             return self._server.run(work)
         except UserError as error:
-            if not isinstance(error.__cause__, psycopg.errors.UndefinedTable):
+            if not isinstance(error.__cause__, errors.UndefinedTable):
                 raise
             what = f"no rows of the kind {kind}" if kind else f"no gallery {self._place.name}"
             raise UserError(f"{self._place.address} has {what}") from error
 
 
-class _Server:
-    """Connections to a server: opened when they are needed, and again after a break."""
-
-    def __init__(self, address: str) -> None:
-        try:
-            given = conninfo_to_dict(address)
-        except psycopg.Error as error:
-            raise UserError(
-                f"{address}: {_first_line(error)}; write postgresql://USER@HOST/DATABASE"
-            ) from error
-        password = given.get("password")
-        instead = "set PGPASSWORD or write it to ~/.pgpass"
-        refuse_secret(address, str(password) if password else None, instead)
-        self._address = address
-        self._timeout = int(given.get("connect_timeout") or _CONNECT_SECONDS)
-        self._idle: list[psycopg.Connection[tuple[Any, ...]]] = []
-        self._lock = threading.Lock()
-
-    def run(self, work: Callable[[Cursor], Result]) -> Result:
-        """Run a transaction.
-
-        If the connection breaks, it is run once more on a new one: whatever the engine does may
-        be repeated.
-        """
-        connection = self._taken()
-        try:
-            try:
-                result = _transaction(connection, work)
-            except psycopg.OperationalError:
-                if not connection.closed:
-                    raise
-                self.close()  # the others are broken as well
-                connection = self._opened()
-                result = _transaction(connection, work)
-        except psycopg.Error as error:
-            connection.close()
-            raise UserError(f"{self._address}: {_first_line(error)}") from error
-        except BaseException:
-            connection.close()
-            raise
-        with self._lock:
-            self._idle.append(connection)
-        return result
-
-    def close(self) -> None:
-        """Close the connections that are not at work."""
-        with self._lock:
-            idle, self._idle = self._idle, []
-        for connection in idle:
-            connection.close()
-
-    def _taken(self) -> "psycopg.Connection[tuple[Any, ...]]":
-        with self._lock:
-            if self._idle:
-                return self._idle.pop()
-        return self._opened()
-
-    def _opened(self) -> "psycopg.Connection[tuple[Any, ...]]":
-        try:
-            connection = psycopg.connect(
-                self._address,
-                autocommit=True,
-                connect_timeout=self._timeout,
-                prepare_threshold=None,  # a plan is chosen with the filter in sight
-            )
-            connection.execute(
-                "SELECT set_config('synchronous_commit', 'on', false) "
-                "WHERE current_setting('synchronous_commit') = 'off'"
-            )
-            if psycopg.types.TypeInfo.fetch(connection, "vector") is not None:
-                register_vector(connection)
-        except psycopg.Error as error:
-            raise UserError(
-                f"cannot reach PostgreSQL at {self._address}: {_first_line(error)}; start the "
-                "server, or correct the address (a password belongs in PGPASSWORD or ~/.pgpass)"
-            ) from error
-        return connection
-
-
-_DAMAGE = (
-    psycopg.errors.DataCorrupted,
-    psycopg.errors.IndexCorrupted,
-    psycopg.errors.InternalError_,
-)
-
-
-def _transaction(
-    connection: "psycopg.Connection[tuple[Any, ...]]", work: Callable[[Cursor], Result]
-) -> Result:
-    with connection.transaction(), connection.cursor(binary=True) as cursor:
-        return work(cursor)
-
-
-def _first_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
-
-
-def _exists(cursor: Cursor, name: str) -> bool:
-    """Return whether there is a table or index of this name."""
-    found = cursor.execute("SELECT to_regclass(%s) IS NOT NULL", (f'"{name}"',)).fetchone()
-    return bool(found and found[0])
-
-
-def _index_name(table: str) -> str:
-    return f"{table}_hnsw"
-
-
 def _statements_of_kind(table: str, dim: int) -> list[sql.Composed]:
     """Return what makes the table of a kind."""
-    texts = [
+    if dim > _LONGEST_VECTOR:
+        raise UserError(
+            f"pgvector keeps at most {_LONGEST_VECTOR} numbers a row, not {dim}; "
+            "take another engine"
+        )
+    texts: list[LiteralString] = [
         'CREATE TABLE {table} (id text COLLATE "C" PRIMARY KEY, label text, '
         "metadata jsonb NOT NULL, written text NOT NULL, vector vector({dim}) NOT NULL, "
         "step bigint NOT NULL, superseded bigint NOT NULL, digest text NOT NULL)",
@@ -435,88 +280,6 @@ def _statements_of_kind(table: str, dim: int) -> list[sql.Composed]:
     return [sql.SQL(text).format(**names) for text in texts]
 
 
-def _statements_of_index(table: str, dim: int) -> list[sql.Composed]:
-    """Return what builds the index of live rows and puts it in the place of an older one."""
-    half = dim > _LONGEST_INDEXED
-    indexed = "(vector::halfvec({dim})) halfvec_ip_ops" if half else "vector vector_ip_ops"
-    texts = [
-        "SELECT set_config('maintenance_work_mem', greatest(65536, least(2097152, "
-        "(SELECT count(*) FROM {table}) * ({dim} * 4 + 512) / 800))::text, true)",
-        f"CREATE INDEX {{new}} ON {{table}} USING hnsw ({indexed}) "
-        "WITH (m = 16, ef_construction = 100) WHERE superseded = 0",
-        "DROP INDEX IF EXISTS {index}",
-        "ALTER INDEX {new} RENAME TO {index}",
-    ]
-    names = {
-        "table": sql.Identifier(table),
-        "index": sql.Identifier(_index_name(table)),
-        "new": sql.Identifier(f"{_index_name(table)}_new"),
-        "dim": sql.Literal(dim),
-    }
-    return [sql.SQL(text).format(**names) for text in texts]
-
-
-def _choose_plan(cursor: Cursor, k: int) -> None:
-    """Let the next searches of this transaction use the HNSW index for k rows, or not if k is 0.
-
-    HNSW is the only index here that needs an index scan; filters use bitmap scans.
-    """
-    approximate = "on" if k else "off"
-    cursor.execute(
-        "SELECT set_config('enable_indexscan', %s, true), set_config('enable_seqscan', %s, true), "
-        "set_config('enable_bitmapscan', %s, true), set_config('enable_sort', %s, true), "
-        "set_config('hnsw.iterative_scan', 'strict_order', true), "
-        "set_config('hnsw.ef_search', %s, true)",
-        (
-            approximate,
-            "off" if k else "on",
-            "off" if k else "on",
-            "off" if k else "on",
-            str(min(_LARGEST_EF_SEARCH, max(100, 2 * k))),
-        ),
-    )
-
-
-def _exact_search(parts: dict[str, sql.Composable]) -> sql.Composed:
-    return sql.SQL(
-        "SELECT id, label, written, -(vector <#> %(query)s) FROM {table} WHERE {condition} "
-        "ORDER BY vector <#> %(query)s, id LIMIT %(k)s"
-    ).format(**parts)
-
-
-def _graph_search(parts: dict[str, sql.Composable], dim: int) -> sql.Composed:
-    order = "vector::halfvec({dim}) <#> %(query)s::halfvec({dim})"
-    if dim <= _LONGEST_INDEXED:
-        order = "vector <#> %(query)s"
-    return sql.SQL(
-        "SELECT id, label, written, -(vector <#> %(query)s) AS similarity FROM "
-        f"(SELECT id, label, written, vector FROM {{table}} WHERE {{condition}} ORDER BY {order} "
-        "LIMIT %(k)s) AS nearest ORDER BY similarity DESC, id"
-    ).format(**parts, dim=sql.Literal(dim))
-
-
-def _condition(search: Search) -> tuple[sql.Composed, dict[str, Any]]:
-    """Return which rows may be found, as a condition with its values."""
-    conditions: list[sql.Composable] = []
-    values: dict[str, Any] = {}
-    if not search.with_superseded:
-        conditions.append(sql.SQL("superseded = 0"))
-    for number, (key, choices) in enumerate(search.where.items()):
-        either: list[sql.Composable] = []
-        for place, choice in enumerate(choices):
-            name = f"where_{number}_{place}"
-            text = "metadata @> {}::jsonb"
-            values[name] = json.dumps({key: choice})
-            if choice is None:  # a name that a row does not have counts as null
-                text = "coalesce(metadata -> {}, 'null') = 'null'"
-                values[name] = key
-            either.append(sql.SQL(text).format(sql.Placeholder(name)))
-        conditions.append(
-            sql.SQL("({})").format(sql.SQL(" OR ").join(either or [sql.SQL("false")]))
-        )
-    return sql.SQL(" AND ").join(conditions or [sql.SQL("true")]), values
-
-
 def _copy_in(cursor: Cursor, rows: GalleryRows) -> None:
     """Send rows to the server, into a table that only this transaction sees."""
     columns = ", ".join(f"{name} {kind}" for name, kind in zip(_COLUMNS, _TYPES, strict=True))
@@ -525,16 +288,14 @@ def _copy_in(cursor: Cursor, rows: GalleryRows) -> None:
             f"CREATE TEMP TABLE IF NOT EXISTS unibct_incoming ({columns}) ON COMMIT DELETE ROWS"
         )
     )
-    with cursor.copy(
-        sql.SQL("COPY unibct_incoming ({}) FROM STDIN (FORMAT BINARY)").format(_COPIES)
-    ) as copy:
+    with cursor.copy(f"COPY unibct_incoming ({_NAMES}) FROM STDIN (FORMAT BINARY)") as copy:
         copy.set_types(_TYPES)
         for place, metadata in enumerate(rows.metadata):
             copy.write_row(
                 (
                     rows.ids[place],
                     rows.labels[place],
-                    psycopg.types.json.Jsonb(metadata),
+                    Jsonb(metadata),
                     json.dumps(metadata, ensure_ascii=False, sort_keys=True),
                     Vector(rows.vectors[place]),
                     int(rows.steps[place]),
@@ -544,9 +305,9 @@ def _copy_in(cursor: Cursor, rows: GalleryRows) -> None:
             )
 
 
-def _select(vectors: bool, table: sql.Identifier, rest: str) -> sql.Composed:
-    columns = "id, label, written, step, superseded, digest" + (", vector" if vectors else "")
-    return sql.SQL(f"SELECT {columns} FROM {{}} {rest}").format(table)
+def _select(vectors: bool, rest: LiteralString) -> LiteralString:
+    vector = ", vector" if vectors else ""
+    return f"SELECT id, label, written, step, superseded, digest{vector} FROM {{}} {rest}"
 
 
 def _rows(found: Sequence[tuple[Any, ...]], dim: int) -> GalleryRows:
