@@ -76,6 +76,11 @@ def test_metrics_and_verdict_are_those_of_the_evaluation():
         assert content["metrics"]["criteria"] == full["criteria"]
         assert content["metrics"]["tests"] == full["tests"]
         assert content["flips"] == full["flips"]
+        single = evaluation_of(*noises, mode="images")
+        assert content["image_metrics"]["tests"][CROSS] == single.values[CROSS]
+        assert content["image_metrics"]["verdict"] == single.verdict
+        found = content["image_metrics"]["criteria"]
+        assert [c["difference"] for c in found] == [c.difference for c in single.criteria]
         assert content["date"] == "2026-01-02T03:04:05+00:00"
         assert content["data"]["digest"] == SUBJECTS.data.digest
     assert content["verdict"] == "not compatible"

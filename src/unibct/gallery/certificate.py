@@ -123,9 +123,11 @@ class Certificate:
         """Return one line for people."""
         data = self.content["data"]
         may = "may search" if self.is_compatible else "may not (but by --force) search"
+        single = str(self.content["image_metrics"]["verdict"])
+        note = "" if single == self.verdict else f" (single images: {single})"
         return (
-            f"{self.verdict}: model {self.new[:12]} {may} rows of model {self.old[:12]}; tested on "
-            f"{data['images']:,} images of {data['classes']:,} classes of {data['name']}; "
+            f"{self.verdict}{note}: model {self.new[:12]} {may} rows of model {self.old[:12]}; "
+            f"tested on {data['images']:,} images of {data['classes']:,} classes of {data['name']}; "
             f"thresholds for FAR {_listed([rate_name(far) for far in self.fars])}; "
             f"{self.calibration.kind} scores in mixed galleries"
         )

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from unibct.errors import UserError
+from unibct.evaluation.criterion import compare_tests, joint_verdict
 from unibct.evaluation.directions import CROSS, NEW_SELF, OLD_SELF
 from unibct.evaluation.metrics.table import measured_metrics
 from unibct.evaluation.metrics.verification import strict_thresholds
@@ -24,7 +25,7 @@ from unibct.gallery.mixed_test import TwoKinds
 
 PROTOCOL = "images"
 _DIRECTIONS = (OLD_SELF, CROSS, NEW_SELF)
-_MOST_PAIRS = 100_000_000  # queries × rows of a direction
+_MOST_PAIRS = 50_000_000  # queries × rows of a direction
 _FEWEST_ACCEPTED = 30  # impostor pairs above a threshold, Doddington's rule
 
 
@@ -93,10 +94,7 @@ def certify(
             "metrics": _metrics(evaluation),
             "gallery": "images",
             "pairs": _pairs(tests, evaluation),
-            "image_metrics": {
-                direction: measured_metrics(test, [evaluation.far])
-                for direction, test in tests.items()
-            },
+            "image_metrics": _image_metrics(tests, evaluation.far, seed),
             "thresholds": _thresholds(tests),
             "carried_fars": [f"{far:g}" for far in carried_fars(evaluation.split.classes)[::-1]],
             "score_map": {
@@ -135,6 +133,18 @@ def _metrics(evaluation: UpgradeEvaluation) -> dict[str, Any]:
     full = evaluation.as_json()
     names = ("tests", "criteria", "further_metrics", "old_clients", "old_model", "note")
     return {name: full[name] for name in names} | {"seen_classes": full["seen_classes"]}
+
+
+def _image_metrics(tests: dict[str, SearchTest], far: float, seed: int) -> dict[str, Any]:
+    """Return the same of single images, which may have another verdict than templates."""
+    compared = compare_tests(tests[OLD_SELF], tests[CROSS], far=far, seed=seed)
+    deciding = [criterion for criterion in compared if criterion.decides]
+    return {
+        "verdict": joint_verdict([criterion.verdict for criterion in deciding]),
+        "tests": {name: measured_metrics(test, [far]) for name, test in tests.items()},
+        "criteria": [criterion.as_json() for criterion in deciding],
+        "further_metrics": [c.as_json() for c in compared if not c.decides],
+    }
 
 
 def _pairs(tests: dict[str, SearchTest], evaluation: UpgradeEvaluation) -> dict[str, int]:
