@@ -127,8 +127,8 @@ class Certificate:
         note = "" if single == self.verdict else f" (single images: {single})"
         return (
             f"{self.verdict}{note}: model {self.new[:12]} {may} rows of model {self.old[:12]}; "
-            f"tested on {data['images']:,} images of {data['classes']:,} classes of {data['name']}; "
-            f"thresholds for FAR {_listed([rate_name(far) for far in self.fars])}; "
+            f"tested on {data['images']:,} images of {data['classes']:,} classes of "
+            f"{data['name']}; thresholds for FAR {_listed([rate_name(far) for far in self.fars])}; "
             f"{self.calibration.kind} scores in mixed galleries"
         )
 
