@@ -7,9 +7,13 @@ from unibct.errors import UserError
 from unibct.evaluation.directions import CROSS, NEW_SELF, OLD_SELF
 from unibct.evaluation.protocols.request import EvaluationRequest
 from unibct.evaluation.score_map import fit_score_map
+from unibct.evaluation.search_test import search_test
 from unibct.evaluation.upgrade import evaluate_upgrade
 from unibct.gallery import certification
+from unibct.gallery.calibration_choice import choose_calibration
+from unibct.gallery.certificate import BLEND
 from unibct.gallery.certification import certify, evaluate_and_certify
+from unibct.gallery.mixed_test import TwoKinds
 
 ROWS = {OLD_SELF: ("old", "old"), CROSS: ("new", "old"), NEW_SELF: ("new", "new")}
 
@@ -65,6 +69,29 @@ def test_score_maps_are_fitted_on_single_images():
         assert found(scores) == pytest.approx(
             fit_score_map(impostor, impostors[2])(scores), abs=1e-4
         )
+
+
+def test_other_queries_for_old_rows_have_their_own_scales():
+    evaluation = evaluation_of()
+    certificate = certify(evaluation, subjects=SUBJECTS, date=DATE)
+    old, new = (noisy_classes(40, 12, noise=n, seed=s)[0] for n, s in ((1.5, 1), (0.6, 2)))
+    blend = 0.25 * unit(old) + 0.75 * unit(new)
+    impostors = naive_scores(blend, old, evaluation.split, same=False)
+    for far in certificate.fars:
+        accepted = np.sum(impostors > certificate.threshold(BLEND, far))
+        assert accepted == pytest.approx(far * len(impostors), abs=2)
+    olds = naive_scores(old, old, evaluation.split, same=False)
+    scores = np.linspace(-0.5, 0.9, 50)
+    expected = fit_score_map(impostors.astype(np.float64), olds.astype(np.float64))(scores)
+    assert certificate.score_map_of(BLEND)(scores) == pytest.approx(expected, abs=1e-4)
+    searches = {
+        name: search_test(queries, old, evaluation.split).images
+        for name, queries in ((CROSS, new), (OLD_SELF, old), (BLEND, blend.astype(np.float32)))
+    }
+    for name, search in searches.items():
+        kinds = TwoKinds(search, search_test(new, new, evaluation.split).images)
+        expected = choose_calibration(kinds).calibration(scores)
+        assert certificate.calibration_of(name)(scores) == pytest.approx(expected, abs=1e-3), name
 
 
 def test_metrics_and_verdict_are_those_of_the_evaluation():

@@ -16,11 +16,13 @@ from unibct.evaluation.protocols.request import EvaluationRequest
 from unibct.evaluation.protocols.table import AUTO, evaluate_data, recognised_protocol
 from unibct.evaluation.resolution import REPORTED_FARS, carried_fars
 from unibct.evaluation.score_map import fit_score_map
+from unibct.evaluation.score_table import NormalizedRows
 from unibct.evaluation.search_test import ImageSearch, SearchTest, image_test
 from unibct.evaluation.subjects import Subjects
 from unibct.evaluation.upgrade import Evaluation, UpgradeEvaluation
+from unibct.gallery.blending import ALPHA, blended
 from unibct.gallery.calibration_choice import choose_calibration
-from unibct.gallery.certificate import FORMAT, Certificate, require_file, sealed
+from unibct.gallery.certificate import BLEND, FORMAT, Certificate, require_file, sealed
 from unibct.gallery.mixed_test import TwoKinds
 
 PROTOCOL = "images"
@@ -80,8 +82,11 @@ def certify(
         )
     images = _drawn_queries(evaluation, seed)
     tests = {direction: image_test(search) for direction, search in images.items()}
-    choice = choose_calibration(TwoKinds(images[CROSS], images[NEW_SELF]), seed=seed)
-    named = subjects.as_json()
+    choices = {
+        direction: choose_calibration(TwoKinds(images[direction], images[NEW_SELF]), seed=seed)
+        for direction in (CROSS, OLD_SELF, BLEND)
+    }
+    named, old_impostor = subjects.as_json(), tests[OLD_SELF].impostor
     return sealed(
         {
             "format": FORMAT,
@@ -98,12 +103,12 @@ def certify(
             "thresholds": _thresholds(tests),
             "carried_fars": [f"{far:g}" for far in carried_fars(evaluation.split.classes)[::-1]],
             "score_map": {
-                direction: fit_score_map(
-                    tests[direction].impostor, tests[OLD_SELF].impostor
-                ).as_json()
-                for direction in (CROSS, NEW_SELF)
+                direction: fit_score_map(tests[direction].impostor, old_impostor).as_json()
+                for direction in (CROSS, NEW_SELF, BLEND)
             },
-            "calibration": choice.as_json(),
+            "calibration": choices.pop(CROSS).as_json(),
+            "further_calibrations": {name: choice.as_json() for name, choice in choices.items()},
+            "blend_alpha": ALPHA,
             "flips": evaluation.flips.as_json(),
         }
     )
@@ -121,11 +126,18 @@ def _drawn_queries(evaluation: UpgradeEvaluation, seed: int) -> dict[str, ImageS
         searches[direction] = images
     queries, rows = len(evaluation.split.query), len(evaluation.split.gallery)
     most = max(1000, _MOST_PAIRS // rows)
-    if queries <= most:
-        return searches
-    drawn = np.sort(np.random.default_rng([seed, 23]).choice(queries, most, replace=False))
-    everything: Any = np.arange(rows)
-    return {direction: images.part(drawn, everything) for direction, images in searches.items()}
+    if queries > most:
+        drawn = np.sort(np.random.default_rng([seed, 23]).choice(queries, most, replace=False))
+        everything: Any = np.arange(rows)
+        searches = {name: images.part(drawn, everything) for name, images in searches.items()}
+    return searches | {BLEND: _blend(searches[OLD_SELF], searches[CROSS])}
+
+
+def _blend(old_self: ImageSearch, cross: ImageSearch) -> ImageSearch:
+    """Return the search of blended queries among old rows."""
+    queries = len(cross.query)
+    vectors = blended(old_self.query[:queries], cross.query[:queries])
+    return cross._replace(query=NormalizedRows(vectors, np.arange(queries)))
 
 
 def _metrics(evaluation: UpgradeEvaluation) -> dict[str, Any]:
