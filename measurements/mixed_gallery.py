@@ -49,6 +49,7 @@ QUERIES = {  # the name of a query for old rows -> α of its blend
     "blend, α = 0.75": 0.75,
 }
 RRF, ALTERNATING = "reciprocal rank fusion", "two searches, alternating"
+CHOSEN = "the chosen one"
 BASELINE = ("new query", RAW)
 Mask = NDArray[np.bool_]
 Merge = Callable[[Floats, Floats, Mask], Floats]
@@ -195,6 +196,7 @@ def measured(choose: Sides, report: Sides, seed: int) -> Outcome:
     point = ranking_quality(scores, old_self.query_labels, old_self.gallery_labels)
     choice = choose_calibration(choose.kinds(BASELINE[0]), seed=seed).calibration.kind
     curves = dict(curves_of(choose, report, seed))
+    curves = {(BASELINE[0], CHOSEN): curves[BASELINE[0], choice]} | curves
     return Outcome(curves, Curve([point]), old_self.query_labels, choice)
 
 
