@@ -1,0 +1,79 @@
+"""Fixtures of the gallery: an engine of each kind, and rows to put into it."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.gallery.servers import Server, running
+from unibct.arrays import normalized
+from unibct.gallery.engines.engine import Engine
+from unibct.gallery.engines.table import EMBEDDED, Place, open_engine
+from unibct.gallery.rows import GalleryRows, Metadata, sealed_rows
+
+
+def on_server(name: str) -> object:
+    """A parameter for tests on a real server; one test process starts it for all of them."""
+    return pytest.param(name, marks=[pytest.mark.slow, pytest.mark.xdist_group(name)])
+
+
+def on_one_server(name: str) -> Callable[[Any], Any]:
+    """Marks a test that needs this server."""
+
+    def marked(test: Any) -> Any:
+        return pytest.mark.slow(pytest.mark.xdist_group(name)(test))
+
+    return marked
+
+
+@pytest.fixture(scope="session")
+def servers() -> Iterator[Callable[[str], Server]]:
+    """Starts a server when the first test asks for it; all end with the tests."""
+    with ExitStack() as started:
+        yield cache(lambda name: started.enter_context(running(name)))
+
+
+@pytest.fixture(params=["embedded", on_server("postgresql"), on_server("milvus")])
+def place(request: pytest.FixtureRequest, tmp_path: Path, servers) -> tuple[str, Place]:
+    """An engine's name, and a place that has not been used."""
+    address = "" if request.param == EMBEDDED else servers(request.param).address
+    return request.param, Place(tmp_path / "gallery", "gallery_test", address)
+
+
+@pytest.fixture
+def engine(place: tuple[str, Place]) -> Iterator[Engine]:
+    """An empty engine."""
+    opened = open_engine(*place)
+    opened.create()
+    yield opened
+    opened.destroy()
+    opened.close()
+
+
+def random_vectors(rows: int, dim: int = 8, seed: int = 0) -> np.ndarray:
+    generator = np.random.default_rng(seed)
+    return normalized(generator.standard_normal((rows, dim)).astype(np.float32))
+
+
+def some_rows(
+    kind: str,
+    ids: list[str],
+    *,
+    step: int = 1,
+    dim: int = 8,
+    seed: int = 0,
+    metadata: list[Metadata] | None = None,
+) -> GalleryRows:
+    """Rows with random vectors; the label is the first letter of the id."""
+    return sealed_rows(
+        kind,
+        ids,
+        [row_id[0] for row_id in ids],
+        metadata or [{} for _ in ids],
+        random_vectors(len(ids), dim, seed),
+        step,
+    )
