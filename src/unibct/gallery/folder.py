@@ -22,6 +22,10 @@ LOCK_FILE = "lock"
 CERTIFICATES_FOLDER = "certificates"
 
 
+class GalleryBusyError(UserError):
+    """Another process is writing to the gallery."""
+
+
 class GalleryFolder:
     """An open gallery: what every command works with.
 
@@ -115,7 +119,7 @@ class GalleryFolder:
         try:
             lock.acquire(timeout=0)
         except Timeout as error:
-            raise UserError(
+            raise GalleryBusyError(
                 f"another process is writing to {self.path}; try again when it is done"
             ) from error
         try:

@@ -20,7 +20,7 @@ from unibct.gallery.calibration import Calibration
 from unibct.gallery.certificate import Certificate
 from unibct.gallery.engines.engine import Found, Search
 from unibct.gallery.folder import GalleryFolder
-from unibct.gallery.rows import Metadata, Where
+from unibct.gallery.rows import Metadata, Where, user_metadata
 from unibct.gallery.shelf import ONLY_STORED, query_view
 from unibct.gallery.sources import Source
 from unibct.gallery.state import GalleryState, RowMaker, Standing
@@ -45,6 +45,7 @@ class SearchRequest:
         encoders: what searches older rows: ``new`` (the searching model), ``two`` (the model that
             made them) or ``blend`` (both).
         alpha: share of the searching model in a blend.
+        with_superseded: search rows that have been replaced too; to try a rollback.
     """
 
     k: int = 10
@@ -55,6 +56,7 @@ class SearchRequest:
     old_scores: bool = False
     encoders: str = NEW_QUERY
     alpha: float = 0.5
+    with_superseded: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what makes no sense."""
@@ -191,7 +193,7 @@ def _search_once(
         maker = state.makers[kind]
         scale = _scale(folder, standing, maker, request, is_mixed)
         vectors = _query_vectors(folder, standing, maker, queries, request)
-        search = Search(request.k, request.where, request.approximate)
+        search = Search(request.k, request.where, request.approximate, request.with_superseded)
         found = folder.engine.search(kind, vectors, search)
         for hits, rows in zip(merged, found, strict=True):
             for place, (rank, hit) in enumerate(_hits(rows, scale, maker, standing)):
@@ -231,7 +233,18 @@ def _hits(
     scores = ranks if scale.report is None else scale.report(similarities).tolist()
     row = row_type(maker, standing)
     return [
-        (rank, Hit(f.id, f.label, score, maker.fingerprint, f.similarity, row, f.metadata))
+        (
+            rank,
+            Hit(
+                f.id,
+                f.label,
+                score,
+                maker.fingerprint,
+                f.similarity,
+                row,
+                user_metadata(f.metadata),
+            ),
+        )
         for rank, score, f in zip(ranks, scores, rows, strict=True)
     ]
 

@@ -22,11 +22,10 @@ MODELS_FOLDER = "models"
 IN_FOLDER, BY_REFERENCE, ONLY_STORED, BY_MAP = "folder", "reference", "stored", "map"
 
 
-def shelve_model(folder: Path, reference: str, opening: Opening) -> tuple[RowMaker, Embedder]:
-    """Keep a model in a gallery's folder, and return what the state says about it.
+def describe_model(reference: str, opening: Opening) -> tuple[RowMaker, Embedder]:
+    """Open a model, and return what the state of a gallery says about it.
 
     Args:
-        folder: of the gallery.
         reference: a model folder, ``onnx:FILE``, ``python:MODULE:ATTRIBUTE`` or
             ``embeddings:PATH``.
         opening: how it is opened.
@@ -34,20 +33,23 @@ def shelve_model(folder: Path, reference: str, opening: Opening) -> tuple[RowMak
     embedder = opening.open(reference)
     if isinstance(embedder, OldSpaceModel):
         embedder = embedder.model
-    fingerprint = embedder.fingerprint
-    if isinstance(embedder, Model):
-        place = folder / MODELS_FOLDER / fingerprint
-        if not (place / DESCRIPTION_FILE).is_file():
-            save_model(embedder, place)
-            sync(place.parent)
-        source, kept_reference = IN_FOLDER, ""
-    elif isinstance(embedder, StoredEmbeddings):
-        source, kept_reference = ONLY_STORED, ""
-    else:
+    source, kept_reference = IN_FOLDER, ""
+    if isinstance(embedder, StoredEmbeddings):
+        source = ONLY_STORED
+    elif not isinstance(embedder, Model):
         source, kept_reference = BY_REFERENCE, _absolute(reference)
+    fingerprint = embedder.fingerprint
     name = str(reference)
     maker = RowMaker(fingerprint, name, embedder.dim, source, kept_reference, fingerprint)
     return maker, embedder
+
+
+def keep_model(folder: Path, embedder: Embedder) -> None:
+    """Copy a model folder into a gallery's folder; other models are opened where they are."""
+    place = folder / MODELS_FOLDER / embedder.fingerprint
+    if isinstance(embedder, Model) and not (place / DESCRIPTION_FILE).is_file():
+        save_model(embedder, place)
+        sync(place.parent)
 
 
 @dataclass(frozen=True)
