@@ -279,6 +279,10 @@ def test_class_numbers_of_a_file_without_names_stay_those_of_that_file(tmp_path,
     assert open_images(tmp_path / "b").class_identities == numbered.class_identities[5:]
     convert(photos, tmp_path / "c", to="recordio")
     assert open_images(tmp_path / "c").class_names == photos.class_names
+    convert(some, tmp_path / "d", to="folder")
+    unpacked = open_images(tmp_path / "d")
+    assert set(unpacked.class_names) == set(numbered.class_identities[5:])
+    assert len(unpacked) == len(some)
 
 
 def test_no_image_counts_as_done_before_it_is_on_the_disk(photo_folder, tmp_path, monkeypatch):
