@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Generator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -204,14 +205,16 @@ class Bars:
         from rich.console import Console
         from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeRemainingColumn
         from rich.progress import Progress as RichProgress
+        from rich.table import Column
 
+        whole = partial(Column, no_wrap=True)  # in a narrow terminal, only the bar is shorter
         self._bars = RichProgress(
-            SpinnerColumn(finished_text="[green]✓"),
+            SpinnerColumn(finished_text="[green]✓", table_column=whole()),
             TextColumn("{task.description}"),
             BarColumn(bar_width=28),
             TextColumn("{task.percentage:>3.0f} %"),
             _rate_column(),
-            TimeRemainingColumn(elapsed_when_finished=True),
+            TimeRemainingColumn(elapsed_when_finished=True, table_column=whole()),
             TextColumn("{task.fields[status]}", markup=False),
             console=Console(stderr=True),
         )
@@ -293,6 +296,7 @@ def clock(seconds: float) -> str:
 def _rate_column() -> "ProgressColumn":
     """Return a column with the rate, such as ``1,200 images/s``."""
     from rich.progress import ProgressColumn
+    from rich.table import Column
     from rich.text import Text
 
     class RateColumn(ProgressColumn):
@@ -301,4 +305,4 @@ def _rate_column() -> "ProgressColumn":
             unit = task.fields.get("unit")
             return Text(f"{speed:,.0f} {unit}/s" if speed and unit else "")
 
-    return RateColumn()
+    return RateColumn(table_column=Column(no_wrap=True))

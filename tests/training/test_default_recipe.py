@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import TINY
+from tests.export.exported_files import OWN
 from tests.training.recipes import RECIPE
 from unibct.data.image_set import ImageSet
 from unibct.data.readers.table import open_images
@@ -86,6 +87,16 @@ def test_a_network_for_larger_images_keeps_its_own_input():
     assert frame("architecture=resnet18", "channels=1").shape == (112, 112, 1)
     assert frame("architecture=resnet-small-wide") == own  # made for 32×32 grey
     assert frame("lr=0.2") == own
+
+
+def test_a_network_of_others_keeps_what_it_says_about_its_images():
+    def frame(name, *overrides):
+        settings = (f"architecture={OWN}:{name}", *overrides)
+        return recipe_input(recipe_for(image_set(300, 300, colour=False), settings)).frame
+
+    assert frame("Described") == (24, 16, 1, "crop")
+    assert frame("Described", "size=80", "fit=letterbox") == (80, 80, 1, "letterbox")
+    assert frame("convolutions") == (20, 20, 3, "crop")  # it says nothing about the fit
 
 
 def test_nothing_readable_is_left_to_the_reader_s_message(tmp_path):
