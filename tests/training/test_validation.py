@@ -1,11 +1,11 @@
 import csv
 import json
-from contextlib import contextmanager
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from tests.notes import Notes
 from tests.training.interruption import stopped_before_epoch
 from tests.training.recipes import RECIPE, SMALL
 from tests.training.run_results import metrics
@@ -14,30 +14,12 @@ from unibct.embeddings.recall import recall_at_1
 from unibct.embeddings.strength import Strength, pixel_vectors
 from unibct.errors import UserError
 from unibct.models.folder import load_model
-from unibct.progress import Silent
 from unibct.training.set_aside import set_aside
 from unibct.training.train import train
 from unibct.training.validation import best_row, note_result
 
 SHARE = 0.25
 OPTIONS = {"validation": SHARE, "device": "cpu"}
-
-
-class Notes(Silent):
-    """Keeps the messages, and what stands beside the bar of the training."""
-
-    def __init__(self):
-        self.texts, self.statuses = [], []
-
-    @contextmanager
-    def task(self, label, total, unit="images", *, done=0, weight=1.0):
-        def advance(count, status=None):
-            self.statuses += [] if status is None else [status]
-
-        yield advance
-
-    def note(self, text):
-        self.texts.append(text)
 
 
 @pytest.fixture(scope="module")

@@ -114,12 +114,11 @@ def map_command(
     rows. The mapped rows carry the fingerprint of the map.
     """
     from unibct.embedders.embeddings_file import open_stored
-    from unibct.embeddings.forms.table import write_embeddings
+    from unibct.embeddings.forms.table import find_form, write_embeddings
     from unibct.embeddings.mapping import apply_map
-    from unibct.files import require_absent
     from unibct.maps.folder import load_map
 
-    require_absent(out)
+    find_form(to).load().require_writable(out)
     mapped = apply_map(
         load_map(map_),
         open_stored(embeddings),
