@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from unibct.gallery.certificate import read_certificate
     from unibct.gallery.certification import certify, evaluate_and_certify
     from unibct.gallery.gallery import Gallery
+    from unibct.gallery.naming import count_names
     from unibct.gallery.search import SearchRequest
     from unibct.losses.arcface import arcface
     from unibct.maps.adapter import fit_adapter
@@ -83,6 +84,7 @@ _HOMES = {
     "certify": "gallery.certification",
     "Gallery": "gallery.gallery",
     "SearchRequest": "gallery.search",
+    "count_names": "gallery.naming",
     "evaluate_and_certify": "gallery.certification",
     "read_certificate": "gallery.certificate",
     "blended": "gallery.blending",
@@ -112,6 +114,7 @@ __all__ = [
     "blended",
     "certify",
     "class_prototypes",
+    "count_names",
     "embed_images",
     "embed_images_to_store",
     "evaluate_and_certify",

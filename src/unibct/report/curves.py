@@ -1,4 +1,4 @@
-"""ROC and CMC curves and compatibility matrices as inline SVG.
+"""ROC, CMC and backfill curves and compatibility matrices as inline SVG.
 
 Text and lines take the colour of the page, so that they are readable on light and dark pages.
 """
@@ -22,6 +22,7 @@ from unibct.evaluation.directions import (
     REVERSED_CROSS,
 )
 from unibct.evaluation.search_test import SearchTest
+from unibct.examples.demo_gallery import GalleryStory
 
 COLOURS = {
     OLD_SELF: "#8a8f98",
@@ -84,6 +85,36 @@ def cmc_svg(
         axes.set_ylabel("found among the k best, %")
 
     return _svg(draw, "CMC: 1:N identification")
+
+
+def story_svg(story: GalleryStory) -> str:
+    """Return top-1 and right names over the share of rows that the new model has made."""
+
+    def draw(axes: Axes) -> None:
+        shares = [100 * stage.share for stage in story.curve]
+        before = story.stages[0]
+        for label, colour, values, old in (
+            ("top-1", COLOURS[CROSS], [s.top_1 for s in story.curve], before.top_1),
+            (
+                "right names",
+                COLOURS[NEW_SELF],
+                [s.right_names for s in story.curve],
+                before.right_names,
+            ),
+        ):
+            axes.plot(
+                shares,
+                [100 * value for value in values],
+                label=label,
+                color=colour,
+                lw=2,
+                marker="o",
+            )
+            axes.axhline(100 * old, label=f"{label}, old model", color=colour, lw=1.5, ls="--")
+        axes.set_xlabel("rows of the new model, %")
+        axes.set_ylabel("queries, %")
+
+    return _svg(draw, "The gallery during the backfill")
 
 
 def matrix_svg(values: Sequence[Sequence[float]], names: Sequence[str], title: str) -> str:

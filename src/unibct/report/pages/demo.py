@@ -11,8 +11,9 @@ from unibct.evaluation.criterion import CONFIDENCE
 from unibct.evaluation.directions import CROSS, DIRECTIONS, FREE_CROSS, OLD_SELF
 from unibct.examples.demo import DemoResult
 from unibct.files import write_text
-from unibct.report.curves import COLOURS, cmc_svg, roc_svg
+from unibct.report.curves import COLOURS, cmc_svg, roc_svg, story_svg
 from unibct.report.decision_tables import decision_tables, old_model_text
+from unibct.report.gallery_story import story_table
 from unibct.report.pages.html import render_template
 from unibct.report.pictures import searched_queries
 
@@ -26,7 +27,7 @@ def write_report(result: DemoResult, path: Path) -> None:
 
 def render_report(result: DemoResult) -> str:
     """Return the HTML of the page."""
-    evaluation, plan = result.evaluation, result.plan
+    evaluation, plan, story = result.evaluation, result.plan, result.gallery
     searches = {name: evaluation.tests[name] for name in SEARCH_TITLES}
     return render_template(
         "demo.html.jinja",
@@ -42,6 +43,8 @@ def render_report(result: DemoResult) -> str:
         cmc=Markup(cmc_svg(evaluation.tests)),
         decisions=decision_tables(evaluation),
         old_model=old_model_text(evaluation),
+        story=None if story is None else story_table(story),
+        story_curve=None if story is None or not story.curve else Markup(story_svg(story)),
         queries=searched_queries(plan.test_images, evaluation.split, searches),
         models=result.models,
         recipe=plan.new_recipe.model_dump(mode="json"),
