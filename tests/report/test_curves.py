@@ -95,3 +95,9 @@ def test_the_story_has_both_shares_over_the_share_of_new_rows(lines):
     assert list(drawn["right names"][1]) == pytest.approx([51, 52, 53, 54, 55])
     assert list(drawn["top-1, old model"][1]) == pytest.approx([60, 60])
     assert list(drawn["right names, old model"][1]) == pytest.approx([50, 50])
+
+
+def test_a_picture_of_its_own_has_its_own_colours():
+    svg = curves.story_svg(told_story())
+    assert curves.standalone(svg).startswith('<svg style="background: #ffffff; color: #15181c" ')
+    assert curves.standalone(svg).endswith(svg[5:])

@@ -45,6 +45,7 @@ METHOD_COLOURS = (
 )
 _TEXT = "#010203"  # replaced by the colour of the page's text, light or dark
 _POINTS = 400  # enough for a curve to look smooth
+_LONG_LABEL = 20  # letters; three of them side by side would be cut off
 
 
 def roc_svg(tests: dict[str, SearchTest], colours: Mapping[str, str] = COLOURS) -> str:
@@ -117,6 +118,11 @@ def story_svg(story: GalleryStory) -> str:
     return _svg(draw, "The gallery during the backfill")
 
 
+def standalone(svg: str) -> str:
+    """Return a picture as a file of its own: dark text on white, whatever is around it."""
+    return svg.replace("<svg ", '<svg style="background: #ffffff; color: #15181c" ', 1)
+
+
 def matrix_svg(values: Sequence[Sequence[float]], names: Sequence[str], title: str) -> str:
     """Return a compatibility matrix in percent.
 
@@ -164,7 +170,8 @@ def _svg(draw: Callable[[Axes], None], title: str, *, curve: bool = True) -> str
         if curve:
             axes.set_ylim(top=101)
             axes.grid(alpha=0.25)
-            columns = 3 if len(axes.lines) < 6 else 2
+            longest = max(len(str(line.get_label())) for line in axes.lines)
+            columns = 3 if len(axes.lines) < 6 and longest < _LONG_LABEL else 2
             figure.legend(loc="outside lower center", ncols=columns, frameon=False)
         text = io.StringIO()
         figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})

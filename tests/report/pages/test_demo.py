@@ -52,9 +52,12 @@ def test_a_weak_old_model_is_named_at_the_top(small_demo):
     assert "too weak to judge an upgrade by: recall@1 12.0 % (raw pixels 10.0 %)" in page
 
 
-def test_the_gallery_has_a_line_for_each_stage_and_a_curve(small_demo):
+def test_the_gallery_has_a_line_for_each_stage_and_a_curve(small_demo, tmp_path):
     result = replace(small_demo[0], gallery=told_story())
-    page = render_report(result)
+    write_report(result, tmp_path / "report.html")
+    picture = (tmp_path / "gallery.svg").read_text(encoding="utf-8")
+    assert 'xmlns="http://www.w3.org/2000/svg"' in picture
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
     opened = tags_of_offline_page(page)
     assert opened.count("svg") == 3
     for stage in told_story().stages:

@@ -11,18 +11,21 @@ from unibct.evaluation.criterion import CONFIDENCE
 from unibct.evaluation.directions import CROSS, DIRECTIONS, FREE_CROSS, OLD_SELF
 from unibct.examples.demo import DemoResult
 from unibct.files import write_text
-from unibct.report.curves import COLOURS, cmc_svg, roc_svg, story_svg
+from unibct.report.curves import COLOURS, cmc_svg, roc_svg, standalone, story_svg
 from unibct.report.decision_tables import decision_tables, old_model_text
 from unibct.report.gallery_story import story_table
 from unibct.report.pages.html import render_template
 from unibct.report.pictures import searched_queries
 
+CURVE_FILE = "gallery.svg"
 SEARCH_TITLES = {OLD_SELF: "old", FREE_CROSS: "free", CROSS: "compatible"}
 
 
 def write_report(result: DemoResult, path: Path) -> None:
-    """Write the page to a file."""
+    """Write the page to a file, and the gallery's curve as a picture beside it."""
     write_text(path, render_report(result))
+    if result.gallery is not None and result.gallery.curve:
+        write_text(path.with_name(CURVE_FILE), standalone(story_svg(result.gallery)))
 
 
 def render_report(result: DemoResult) -> str:
