@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.gallery.servers import Server, running
+from tests.gallery.servers import MILVUS_LITE, Server, running
+from tests.gallery.toys import NEW, OLD, toy_certificate, toy_images, written
 from unibct.arrays import normalized
 from unibct.gallery.engines.engine import Engine
 from unibct.gallery.engines.table import EMBEDDED, Place, open_engine
+from unibct.gallery.gallery import Gallery
 from unibct.gallery.rows import GalleryRows, Metadata, sealed_rows
 
 
@@ -37,11 +39,27 @@ def servers() -> Iterator[Callable[[str], Server]]:
         yield cache(lambda name: started.enter_context(running(name)))
 
 
-@pytest.fixture(params=["embedded", on_server("postgresql"), on_server("milvus")])
-def place(request: pytest.FixtureRequest, tmp_path: Path, servers) -> tuple[str, Place]:
-    """An engine's name, and a place that has not been used."""
-    address = "" if request.param == EMBEDDED else servers(request.param).address
-    return request.param, Place(tmp_path / "gallery", "gallery_test", address)
+REAL = [EMBEDDED, on_server("postgresql"), on_server("milvus")]
+
+
+@pytest.fixture(params=[*REAL, on_server(MILVUS_LITE)])
+def place(
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    servers: Callable[[str], Server],
+    monkeypatch: pytest.MonkeyPatch,
+) -> tuple[str, Place]:
+    """An engine's name, and a place that has not been used.
+
+    Milvus Lite is no server to scale out with, but it speaks as newer servers do than the one
+    that can be installed as a package.
+    """
+    name = request.param
+    if name == MILVUS_LITE:
+        monkeypatch.setattr("unibct.gallery.engines.milvus._SETTLING_SECONDS", 0)
+    address = "" if name == EMBEDDED else servers(name).address
+    name = "milvus" if name == MILVUS_LITE else name
+    return name, Place(tmp_path / "gallery", "gallery_test", address)
 
 
 @pytest.fixture
@@ -77,3 +95,20 @@ def some_rows(
         random_vectors(len(ids), dim, seed),
         step,
     )
+
+
+@pytest.fixture
+def toy_gallery(tmp_path: Path) -> Gallery:
+    """48 rows of a small old model in the embedded engine."""
+    made = Gallery.create(tmp_path / "G", OLD)
+    made.add(toy_images())
+    return made
+
+
+@pytest.fixture
+def upgraded(toy_gallery: Gallery, tmp_path: Path) -> Gallery:
+    """The same gallery, searched by a new model."""
+    old = toy_gallery.folder.state.standing.searching
+    new = toy_gallery.folder.opening.open(NEW).fingerprint
+    toy_gallery.upgrade(NEW, [written(toy_certificate(old, new), tmp_path)])
+    return toy_gallery

@@ -16,7 +16,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeAlias
 
-Server: TypeAlias = "PostgresqlServer | MilvusServer"
+Server: TypeAlias = "PostgresqlServer | MilvusServer | MilvusLiteServer"
+MILVUS_LITE = "milvus-lite"
 _LAUNCHER = Path(__file__).with_name("milvus_launcher.py")
 
 
@@ -106,10 +107,31 @@ class MilvusServer:
         shutil.rmtree(self.folder)
 
 
+class MilvusLiteServer:
+    """Milvus Lite within this process, on the loopback interface."""
+
+    def __init__(self) -> None:
+        from milvus_lite.server_manager import server_manager_instance
+
+        self.folder = Path(tempfile.mkdtemp(prefix="unibct-milvus-lite-"))
+        self._file = str(self.folder / "rows.db")
+        self._manager = server_manager_instance
+        self.address = str(self._manager.start_and_get_uri(self._file))
+
+    def remove(self) -> None:
+        """Stop and remove the folder."""
+        self._manager.release_server(self._file)
+        shutil.rmtree(self.folder)
+
+
 @contextmanager
 def running(name: str) -> Iterator[Server]:
     """Yield a server by the name of its engine, and end it."""
-    server = {"postgresql": PostgresqlServer, "milvus": MilvusServer}[name]()
+    server = {
+        "postgresql": PostgresqlServer,
+        "milvus": MilvusServer,
+        MILVUS_LITE: MilvusLiteServer,
+    }[name]()
     try:
         yield server
     finally:

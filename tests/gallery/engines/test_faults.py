@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.gallery.conftest import on_server, some_rows
+from tests.gallery.conftest import REAL, some_rows
 from unibct.errors import UserError
 from unibct.gallery.engines.engine import Count
 from unibct.gallery.engines.table import open_engine
@@ -14,10 +14,11 @@ from unibct.gallery.rows import changed_rows
 
 KIND = "a" * 32
 ROOT = Path(__file__).parents[3]
-KILLS = 4  # measurements/gallery_kills.py kills more often
+KILLS = 3  # measurements/gallery_kills.py kills more often
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("place", REAL, indirect=True)
 def test_no_acknowledged_row_is_lost_by_a_kill(place):
     name, where = place
     script = ROOT / "measurements/gallery_kills.py"
@@ -31,7 +32,7 @@ def test_no_acknowledged_row_is_lost_by_a_kill(place):
     assert "none lost, doubled or torn" in done.stdout
 
 
-@pytest.mark.parametrize("place", [on_server("postgresql"), on_server("milvus")], indirect=True)
+@pytest.mark.parametrize("place", REAL[1:], indirect=True)
 def test_a_server_that_stops_is_named_and_goes_on_when_it_is_back(place, servers):
     """The same object goes on, and so does another one."""
     name, where = place

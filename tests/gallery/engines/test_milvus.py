@@ -14,8 +14,9 @@ KIND = "a" * 32
 
 def test_filters_become_expressions():
     assert _condition(Search(1, {}, with_superseded=True)) == ""
-    assert _condition(Search(1, {"a": ["x", 1, True]})) == (
-        'superseded == 0 and (metadata["a"] == "x" or metadata["a"] == 1 or metadata["a"] == true)'
+    assert _condition(Search(1, {"a": ["x", True], "b": [None]})) == (
+        'superseded == 0 and (metadata["values"]["a"] == "x" or metadata["values"]["a"] == true) '
+        'and (not json_contains(metadata["names"], "b"))'
     )
     assert _condition(Search(1, {"a": []})) == 'superseded == 0 and (id == "")'
 

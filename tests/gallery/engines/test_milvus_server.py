@@ -39,7 +39,7 @@ def test_pages_are_in_order_across_segments_and_a_released_collection_is_loaded(
     server = MilvusServer(servers("milvus").address)
     server.add_collection("pages", "{}", 8)
     vectors = random_vectors(300)
-    for part in range(3):  # each becomes a segment of its own
+    for part in range(2):  # each becomes a segment of its own
         rows = [
             {
                 "id": f"r{i:03}",
@@ -50,7 +50,7 @@ def test_pages_are_in_order_across_segments_and_a_released_collection_is_loaded(
                 "digest": "",
                 "vector": vectors[i],
             }
-            for i in range(part, 300, 3)
+            for i in range(part, 300, 2)
         ]
         server.upsert("pages", rows)
         server.upsert("pages", rows[:20])

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from unibct.errors import UserError
 from unibct.gallery.engines.engine import Count, Found, Search
-from unibct.gallery.engines.milvus_server import FLAT, HNSW, MilvusServer
+from unibct.gallery.engines.milvus_server import FLAT, HNSW, OWNER_PROPERTY, MilvusServer
 from unibct.gallery.engines.server import kind_name, name_stem, registry_name
 from unibct.gallery.engines.table import Place
-from unibct.gallery.rows import NO_STEP, GalleryRows, Scalar, Where
+from unibct.gallery.rows import NO_STEP, GalleryRows, Metadata, Scalar, Where
 
 _MOST_FOUND = 16_384  # rows that Milvus returns at most
 _HITS_PER_REQUEST = 20_000
@@ -248,7 +248,8 @@ def _copies(name: str) -> tuple[str, str]:
 def _owner_of(description: Mapping[str, Any]) -> dict[str, str]:
     """Return gallery and kind of a collection; nothing if another program made it."""
     try:
-        owner: Any = json.loads(description["description"])
+        properties = description.get("properties", {})
+        owner: Any = json.loads(description["description"] or properties.get(OWNER_PROPERTY, ""))
         return {"gallery": owner["gallery"], "kind": owner["kind"]}
     except (ValueError, KeyError, TypeError):
         return {}
@@ -262,7 +263,8 @@ def _dim_of(description: Mapping[str, Any]) -> int:
 def _entities(rows: GalleryRows) -> list[Entity]:
     """Return rows as Milvus keeps them."""
     for row_id, metadata in zip(rows.ids, rows.metadata, strict=True):
-        if len(json.dumps(metadata, ensure_ascii=False).encode()) > _LONGEST_METADATA:
+        text = json.dumps(_with_names(metadata), ensure_ascii=False)
+        if len(text.encode()) > _LONGEST_METADATA:
             raise UserError(f"row {row_id!r}: Milvus keeps {_LONGEST_METADATA} bytes of metadata")
         if any(isinstance(value, int) and abs(value) >= 1 << 63 for value in metadata.values()):
             raise UserError(f"row {row_id!r}: Milvus keeps whole numbers of 64 bits")
@@ -270,7 +272,7 @@ def _entities(rows: GalleryRows) -> list[Entity]:
         {
             "id": rows.ids[place],
             "label": json.dumps(rows.labels[place], ensure_ascii=False),
-            "metadata": rows.metadata[place],
+            "metadata": _with_names(rows.metadata[place]),
             "step": int(rows.steps[place]),
             "superseded": int(rows.superseded[place]),
             "digest": rows.digests[place],
@@ -288,7 +290,7 @@ def _rows(found: Sequence[Entity], dim: int, with_vectors: bool) -> GalleryRows:
     return GalleryRows(
         tuple(entity["id"] for entity in found),
         tuple(json.loads(entity["label"]) for entity in found),
-        tuple(entity["metadata"] for entity in found),
+        tuple(entity["metadata"]["values"] for entity in found),
         vectors,
         np.array([entity["step"] for entity in found], dtype=np.int64),
         np.array([entity["superseded"] for entity in found], dtype=np.int64),
@@ -298,7 +300,8 @@ def _rows(found: Sequence[Entity], dim: int, with_vectors: bool) -> GalleryRows:
 
 def _found(hit: Mapping[str, Any]) -> Found:
     entity = hit["entity"]
-    return Found(hit["id"], json.loads(entity["label"]), entity["metadata"], float(hit["distance"]))
+    metadata = entity["metadata"]["values"]
+    return Found(hit["id"], json.loads(entity["label"]), metadata, float(hit["distance"]))
 
 
 def _condition(search: Search) -> str:
@@ -310,13 +313,20 @@ def _condition(search: Search) -> str:
 
 def _of_metadata(where: Where) -> Iterator[str]:
     for key, choices in where.items():
-        field = f"metadata[{json.dumps(key, ensure_ascii=False)}]"
-        either = [_equal(field, choice) for choice in choices]
+        either = [_equal(json.dumps(key, ensure_ascii=False), choice) for choice in choices]
         yield f"({' or '.join(either) or _NO_ID})"
 
 
-def _equal(field: str, choice: Scalar) -> str:
-    if choice is None:  # Milvus has no word for it: neither true nor false, no text, no number
-        others = ("== true", "== false", '>= ""', "<= 0", "> 0")
-        return f"not ({' or '.join(f'{field} {other}' for other in others)})"
-    return f"{field} == {json.dumps(choice, ensure_ascii=False)}"
+def _equal(key: str, choice: Scalar) -> str:
+    if choice is None:
+        return f'not json_contains(metadata["names"], {key})'
+    return f'metadata["values"][{key}] == {json.dumps(choice, ensure_ascii=False)}'
+
+
+def _with_names(metadata: Metadata) -> dict[str, Any]:
+    """Return metadata as Milvus keeps it, beside the names of what is not null.
+
+    Releases of Milvus differ in how they compare null and what is not there.
+    """
+    names = [name for name, value in metadata.items() if value is not None]
+    return {"values": metadata, "names": names}

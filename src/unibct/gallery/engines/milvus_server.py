@@ -26,6 +26,7 @@ Result = TypeVar("Result")
 Client: TypeAlias = Any  # pymilvus says little about types
 Index: TypeAlias = dict[str, Any]
 
+OWNER_PROPERTY = "unibct.owner"
 TOKEN_VARIABLE = "UNIBCT_MILVUS_TOKEN"
 FLAT: Index = {"index_type": "FLAT", "metric_type": "IP", "params": {}}
 HNSW: Index = {
@@ -85,6 +86,7 @@ class MilvusServer:
     def add_collection(self, name: str, description: str, dim: int) -> None:
         """Make a collection without an index."""
         schema = MilvusClient.create_schema(auto_id=False, description=description)
+        properties = {OWNER_PROPERTY: description}  # Milvus Lite keeps no description
         schema.add_field("id", DataType.VARCHAR, is_primary=True, max_length=LONGEST_ID)
         schema.add_field("label", DataType.VARCHAR, max_length=6 * LONGEST_LABEL + 2)
         schema.add_field("metadata", DataType.JSON)
@@ -92,7 +94,7 @@ class MilvusServer:
         schema.add_field("superseded", DataType.INT64)
         schema.add_field("digest", DataType.VARCHAR, max_length=64)
         schema.add_field("vector", DataType.FLOAT_VECTOR, dim=dim)
-        options = {"consistency_level": "Strong", "timeout": _SECONDS}
+        options = {"consistency_level": "Strong", "properties": properties, "timeout": _SECONDS}
         self._call(lambda client: client.create_collection(name, schema=schema, **options))
 
     def make_ready(self, name: str, index: Index) -> None:
