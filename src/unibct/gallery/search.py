@@ -66,6 +66,11 @@ class SearchRequest:
             raise UserError(f"unknown encoders {self.encoders!r}; choose {', '.join(ENCODERS)}")
         if not 0 <= self.alpha <= 1:
             raise UserError(f"alpha is a share from 0 to 1, not {self.alpha:g}")
+        is_other_blend = self.encoders == BLENDED_QUERY and self.alpha != ALPHA
+        if is_other_blend and (self.far is not None or self.old_scores):
+            raise UserError(
+                f"certificates have thresholds and scales of blends with alpha {ALPHA:g} only"
+            )
         if self.threshold is not None and self.far is not None:
             raise UserError("give a threshold or a false accept rate (--far), not both")
 
