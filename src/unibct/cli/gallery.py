@@ -364,7 +364,9 @@ def rollback_command(
     data: OptionalRows = None,
     to: Annotated[
         int | None,
-        typer.Option(metavar="STEP", help="go back to before this step  [default: the last upgrade]"),
+        typer.Option(
+            metavar="STEP", help="go back to before this step  [default: the last upgrade]"
+        ),
     ] = None,
     device: DeviceOption = "auto",
     as_json: JsonOption = False,
