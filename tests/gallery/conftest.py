@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 
 from tests.gallery.servers import MILVUS_LITE, Server, running
+from tests.gallery.toys import NEW, OLD, toy_certificate, toy_images, written
 from unibct.arrays import normalized
 from unibct.gallery.engines.engine import Engine
 from unibct.gallery.engines.table import EMBEDDED, Place, open_engine
+from unibct.gallery.gallery import Gallery
 from unibct.gallery.rows import GalleryRows, Metadata, sealed_rows
 
 
@@ -93,3 +95,20 @@ def some_rows(
         random_vectors(len(ids), dim, seed),
         step,
     )
+
+
+@pytest.fixture
+def toy_gallery(tmp_path: Path) -> Gallery:
+    """48 rows of a small old model in the embedded engine."""
+    made = Gallery.create(tmp_path / "G", OLD)
+    made.add(toy_images())
+    return made
+
+
+@pytest.fixture
+def upgraded(toy_gallery: Gallery, tmp_path: Path) -> Gallery:
+    """The same gallery, searched by a new model."""
+    old = toy_gallery.folder.state.standing.searching
+    new = toy_gallery.folder.opening.open(NEW).fingerprint
+    toy_gallery.upgrade(NEW, [written(toy_certificate(old, new), tmp_path)])
+    return toy_gallery

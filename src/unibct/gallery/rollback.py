@@ -69,6 +69,15 @@ def rollback_gallery(
     return RolledBack(target.number, searching, restored, len(lost), (lost or [""])[0])
 
 
+def abort_backfill(folder: GalleryFolder) -> RolledBack:
+    """Undo the backfill that was done or begun last."""
+    steps = folder.state.steps
+    last = [step for step in steps if step.action == BACKFILL and not step.undone]
+    if not last:
+        raise UserError(f"there is no backfill of {folder.path} to abort")
+    return rollback_gallery(folder, last[-1].number)
+
+
 def unsearchable_rows(folder: GalleryFolder) -> list[str]:
     """Return the ids of live rows that the searching model cannot search in any kind."""
     state = folder.state
