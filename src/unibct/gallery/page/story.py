@@ -71,10 +71,10 @@ def _upgraded(details: Mapping[str, Any], names: Mapping[str, str]) -> str:
 def _backfilled(step: Step, names: Mapping[str, str]) -> str:
     details = step.details
     curve: list[tuple[float, float]] = details.get("curve") or []
-    goal = f"up to {details.get('share', 1):.0%} of all rows"
+    goal = f"up to {_percent(details.get('share', 1))} of all rows"
     text = f"Rows embedded again by {_named(details, names)}, {goal}, order {details.get('order')}"
     if curve and not step.undone:
-        text += f"; {curve[-1][0]:.0%} reached"
+        text += f"; {_percent(curve[-1][0])} reached"
     if details.get("stopped"):
         text += "; stopped"
     return text + ("" if step.done else "; not complete")
@@ -83,6 +83,10 @@ def _backfilled(step: Step, names: Mapping[str, str]) -> str:
 def _named(details: Mapping[str, Any], names: Mapping[str, str]) -> str:
     fingerprint = str(details.get("model", ""))
     return names.get(fingerprint, fingerprint)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
 
 
 def _count(details: Mapping[str, Any], key: str) -> str:

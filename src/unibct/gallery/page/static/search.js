@@ -159,5 +159,5 @@ function moved(hit, place, answer, places) {
   if (places === undefined) return null;
   const was = places.get(hit.id);
   if (was === undefined) return element("span", {}, "not found before");
-  return was === place ? null : element("span", {}, `${was > place ? "↑" : "↓"} was ${was}.`);
+  return was === place ? null : element("span", {}, `${was > place ? "↑" : "↓"} from ${was}`);
 }

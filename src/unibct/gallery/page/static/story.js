@@ -50,9 +50,11 @@ function showSavings({ savings, previous }) {
       + " images a second."));
 }
 
+const readable = date => new Date(date).toLocaleString("en", { dateStyle: "medium", timeStyle: "short" });
+
 function shownStep(step) {
   const mark = step.undone ? " (undone)" : step.done ? "" : " (not complete)";
-  const date = element("time", { datetime: step.date }, new Date(step.date).toLocaleString());
+  const date = element("time", { datetime: step.date }, readable(step.date));
   return element("li", { class: `${step.action}${step.undone ? " undone" : ""}` },
     element("b", {}, `${step.number}. ${step.action}`), mark, " ", date, element("p", {}, step.text));
 }
@@ -72,7 +74,7 @@ function shownCertificate(paper) {
   const { data } = paper.document;
   return element("div", { class: "certificate" }, title,
     element("p", { class: "soft" }, `Tested on ${count(data.images)} images of ${count(data.classes)} `
-      + `classes of ${data.name}, ${new Date(paper.date).toLocaleDateString()}. In a gallery with rows of `
+      + `classes of ${data.name}, ${new Date(paper.date).toLocaleDateString("en", { dateStyle: "medium" })}. In a gallery with rows of `
       + `both models, scores of older rows are ${CALIBRATIONS[paper.calibration] ?? paper.calibration}.`),
     element("div", { class: "tables" }, metricsTable(paper), thresholdsTable(paper)),
     element("p", { class: "soft digest" }, "Digest ", element("code", {}, paper.digest)));
