@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from unibct.gallery.blending import blended
     from unibct.gallery.certificate import read_certificate
     from unibct.gallery.certification import certify, evaluate_and_certify
+    from unibct.gallery.gallery import Gallery
+    from unibct.gallery.search import SearchRequest
     from unibct.losses.arcface import arcface
     from unibct.maps.adapter import fit_adapter
     from unibct.maps.folder import load_map, save_map
@@ -79,6 +81,8 @@ _HOMES = {
     "EvaluationRequest": "evaluation.protocols.request",
     "evaluate_data": "evaluation.protocols.table",
     "certify": "gallery.certification",
+    "Gallery": "gallery.gallery",
+    "SearchRequest": "gallery.search",
     "evaluate_and_certify": "gallery.certification",
     "read_certificate": "gallery.certificate",
     "blended": "gallery.blending",
@@ -96,7 +100,9 @@ __all__ = [
     "AdviceRequest",
     "CompatibilityLoss",
     "EvaluationRequest",
+    "Gallery",
     "Recipe",
+    "SearchRequest",
     "UserError",
     "adapt_model",
     "advise",

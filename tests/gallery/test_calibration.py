@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sklearn.linear_model import LogisticRegression
 
 from unibct.errors import UserError
 from unibct.evaluation.score_map import ScoreMap
@@ -11,6 +12,7 @@ from unibct.evaluation.search_test import ScoredPairs, listed_pairs
 from unibct.gallery.calibration import (
     CALIBRATIONS,
     FITTED,
+    ODDS,
     RAW,
     STANDARDISED,
     Calibration,
@@ -55,6 +57,27 @@ def test_standardised_impostors_have_the_mean_and_deviation_of_the_others(seed):
     target = new_self.impostor.all_scores()
     assert np.mean(calibrated) == pytest.approx(np.mean(target))
     assert np.std(calibrated) == pytest.approx(np.std(target))
+
+
+def test_equal_odds_by_an_independent_regression():
+    rng = np.random.default_rng(5)
+    cross = pairs(rng.normal(0.1, 0.15, 20_000), rng.normal(0.4, 0.15, 2000))
+    new_self = pairs(rng.normal(0.0, 0.2, 20_000), rng.normal(0.6, 0.2, 2000))
+    calibration = fit_calibration(ODDS, cross, new_self)
+    scores = np.linspace(-0.2, 0.8, 20)
+    odds: list[np.ndarray] = []
+    for side, found in ((cross, scores), (new_self, calibration(scores))):
+        all_scores = np.concatenate([side.genuine, side.impostor.all_scores()])
+        is_mate = np.arange(len(all_scores)) < len(side.genuine)
+        model = LogisticRegression(C=1e9, tol=1e-10).fit(all_scores[:, None], is_mate)
+        odds.append(model.decision_function(found[:, None]))
+    assert odds[1] == pytest.approx(odds[0], rel=0.01, abs=0.05)
+
+
+def test_odds_need_mates_that_score_higher():
+    worse = pairs(np.linspace(0.5, 0.9, 50), np.linspace(0, 0.4, 50))
+    with pytest.raises(UserError, match="mates do not score higher than impostors"):
+        fit_calibration(ODDS, worse, worse)
 
 
 @given(st.integers(0, 10_000), st.sampled_from(list(CALIBRATIONS)))

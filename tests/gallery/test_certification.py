@@ -7,9 +7,13 @@ from unibct.errors import UserError
 from unibct.evaluation.directions import CROSS, NEW_SELF, OLD_SELF
 from unibct.evaluation.protocols.request import EvaluationRequest
 from unibct.evaluation.score_map import fit_score_map
+from unibct.evaluation.search_test import search_test
 from unibct.evaluation.upgrade import evaluate_upgrade
 from unibct.gallery import certification
+from unibct.gallery.calibration_choice import choose_calibration
+from unibct.gallery.certificate import BLEND
 from unibct.gallery.certification import certify, evaluate_and_certify
+from unibct.gallery.mixed_test import TwoKinds
 
 ROWS = {OLD_SELF: ("old", "old"), CROSS: ("new", "old"), NEW_SELF: ("new", "new")}
 
@@ -67,6 +71,29 @@ def test_score_maps_are_fitted_on_single_images():
         )
 
 
+def test_other_queries_for_old_rows_have_their_own_scales():
+    evaluation = evaluation_of()
+    certificate = certify(evaluation, subjects=SUBJECTS, date=DATE)
+    old, new = (noisy_classes(40, 12, noise=n, seed=s)[0] for n, s in ((1.5, 1), (0.6, 2)))
+    blend = 0.25 * unit(old) + 0.75 * unit(new)
+    impostors = naive_scores(blend, old, evaluation.split, same=False)
+    for far in certificate.fars:
+        accepted = np.sum(impostors > certificate.threshold(BLEND, far))
+        assert accepted == pytest.approx(far * len(impostors), abs=2)
+    olds = naive_scores(old, old, evaluation.split, same=False)
+    scores = np.linspace(-0.5, 0.9, 50)
+    expected = fit_score_map(impostors.astype(np.float64), olds.astype(np.float64))(scores)
+    assert certificate.score_map_of(BLEND)(scores) == pytest.approx(expected, abs=1e-4)
+    searches = {
+        name: search_test(queries, old, evaluation.split).images
+        for name, queries in ((CROSS, new), (OLD_SELF, old), (BLEND, blend.astype(np.float32)))
+    }
+    for name, search in searches.items():
+        kinds = TwoKinds(search, search_test(new, new, evaluation.split).images)
+        expected = choose_calibration(kinds).calibration(scores)
+        assert certificate.calibration_of(name)(scores) == pytest.approx(expected, abs=1e-3), name
+
+
 def test_metrics_and_verdict_are_those_of_the_evaluation():
     for noises in ((1.5, 0.6), (0.6, 1.5)):
         evaluation = evaluation_of(*noises)
@@ -76,6 +103,11 @@ def test_metrics_and_verdict_are_those_of_the_evaluation():
         assert content["metrics"]["criteria"] == full["criteria"]
         assert content["metrics"]["tests"] == full["tests"]
         assert content["flips"] == full["flips"]
+        single = evaluation_of(*noises, mode="images")
+        assert content["image_metrics"]["tests"][CROSS] == single.values[CROSS]
+        assert content["image_metrics"]["verdict"] == single.verdict
+        found = content["image_metrics"]["criteria"]
+        assert [c["difference"] for c in found] == [c.difference for c in single.criteria]
         assert content["date"] == "2026-01-02T03:04:05+00:00"
         assert content["data"]["digest"] == SUBJECTS.data.digest
     assert content["verdict"] == "not compatible"

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 
 from tests.evaluation.noisy_classes import noisy_classes
-from unibct.evaluation.gallery_split import split_gallery
+from unibct.evaluation.gallery_split import GalleryMode, split_gallery
 from unibct.evaluation.search_test import search_test
 from unibct.evaluation.subjects import SubjectData, SubjectModel, Subjects
 from unibct.evaluation.upgrade import UpgradeEvaluation, evaluate_upgrade
@@ -28,8 +28,10 @@ def two_kinds(classes: int, images: int, seed: int = 0) -> TwoKinds:
     return TwoKinds(*sides)
 
 
-def evaluation_of(old_noise: float = 1.5, new_noise: float = 0.6) -> UpgradeEvaluation:
+def evaluation_of(
+    old_noise: float = 1.5, new_noise: float = 0.6, mode: GalleryMode = "templates"
+) -> UpgradeEvaluation:
     """An evaluation of two models on forty classes of twelve images."""
     old, labels = noisy_classes(40, 12, noise=old_noise, seed=1)
     new, _ = noisy_classes(40, 12, noise=new_noise, seed=2)
-    return evaluate_upgrade(old, new, labels, repeats=200)
+    return evaluate_upgrade(old, new, labels, repeats=200, mode=mode)

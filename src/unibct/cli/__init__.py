@@ -5,8 +5,7 @@ There is no logic here: everything that a command does can be done from Python a
 
 # Importing a module registers its commands. The help lists them in this order.
 # isort: off
-from unibct.cli import examples, data, advice, models, maps, evaluation, export, gallery
-from unibct.cli import gallery_page, benchmark
+from unibct.cli import examples, data, advice, models, maps, evaluation, export, gallery, benchmark
 # isort: on
 
 from unibct.cli.entry import main
@@ -19,7 +18,6 @@ __all__ = [
     "examples",
     "export",
     "gallery",
-    "gallery_page",
     "main",
     "maps",
     "models",

@@ -97,7 +97,8 @@ def _add_batch(folder: GalleryFolder, kind: str, part: Source, step: int) -> int
     for other in folder.state.makers:
         there = folder.engine.read(other, part.ids, vectors=other == kind)
         _require_same(part, there, digests, by_vector=other == kind)
-        present.update(there.ids)
+        if other == kind or folder.state.searchable(other):
+            present.update(there.ids)
     places = [place for place, row_id in enumerate(part.ids) if row_id not in present]
     if not places:
         return 0

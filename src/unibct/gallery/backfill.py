@@ -166,6 +166,8 @@ def backfill_gallery(
                 f"{wanted[0]!r}; ids must be the same as when the rows were added"
             )
         goal = _goal(folder, request, len(usable))
+        if goal == 0:
+            return Backfilled(0, 0, *_shares(folder))
         recall = measure_recall(folder)
         step = _begun(folder, request, remaker)
         done = _Run(folder, remaker, step).through(usable[:goal])

@@ -5,8 +5,10 @@ from typing import Any
 from unibct.arrays import checked_embeddings, normalized, require_same_dim, same_kind
 from unibct.errors import UserError
 
+ALPHA = 0.75  # the share of the new query, unless another one is asked for
 
-def blended(old_queries: Any, new_queries: Any, alpha: float = 0.75) -> Any:
+
+def blended(old_queries: Any, new_queries: Any, alpha: float = ALPHA) -> Any:
     """Return normalise((1 − α)·old + α·new), to be searched among old rows.
 
     Two encoders run for each query. The errors of the two are partly independent, so that the

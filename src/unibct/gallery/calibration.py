@@ -18,10 +18,14 @@ from unibct.errors import UserError
 from unibct.evaluation.impostors import Impostors
 from unibct.evaluation.score_map import ScoreMap, fit_score_map
 from unibct.evaluation.search_test import ScoredPairs
+from unibct.gallery.log_odds import fit_log_odds
 
 RAW = "raw"
 STANDARDISED = "standardised"
 FITTED = "fitted"
+ODDS = "odds"
+
+_BINS = 8192  # of scores from −1 to 1
 
 
 @dataclass(frozen=True)
@@ -29,10 +33,10 @@ class Calibration:
     """A strictly monotone map of new→old scores onto the scale of new→new scores.
 
     Attributes:
-        kind: ``raw`` (scores stay as they are), ``standardised`` (a straight line) or ``fitted``
-            (a line through knots).
-        slope: of the line; 1 unless the kind is ``standardised``.
-        shift: of the line; 0 unless the kind is ``standardised``.
+        kind: ``raw`` (scores stay as they are), ``standardised`` or ``odds`` (a straight line), or
+            ``fitted`` (a line through knots).
+        slope: of a straight line; else 1.
+        shift: of a straight line; else 0.
         knots: of a fitted one; else None.
     """
 
@@ -65,9 +69,9 @@ class Calibration:
                 "from": self.knots.cross.tolist(),
                 "to": self.knots.old.tolist(),
             }
-        if self.kind == STANDARDISED:
-            return {"kind": self.kind, "slope": self.slope, "shift": self.shift}
-        return {"kind": self.kind}
+        if self.kind == RAW:
+            return {"kind": self.kind}
+        return {"kind": self.kind, "slope": self.slope, "shift": self.shift}
 
     @staticmethod
     def from_json(value: Any) -> "Calibration":
@@ -116,6 +120,26 @@ def _fitted(cross: ScoredPairs, new_self: ScoredPairs) -> Calibration:
     return Calibration(FITTED, knots=fit_score_map(cross.impostor, new_self.impostor))
 
 
+def _odds(cross: ScoredPairs, new_self: ScoredPairs) -> Calibration:
+    """Give a score to an old row at which a new row is as likely a mate."""
+    lines = [_log_odds(pairs) for pairs in (cross, new_self)]
+    (cross_slope, cross_shift), (new_slope, new_shift) = lines
+    if not (cross_slope > 0 and new_slope > 0):
+        raise UserError("mates do not score higher than impostors: there are no odds to compare")
+    return Calibration(ODDS, cross_slope / new_slope, (cross_shift - new_shift) / new_slope)
+
+
+def _log_odds(pairs: ScoredPairs) -> tuple[float, float]:
+    """Return slope and shift of the log odds of a mate as a line over the score."""
+    edges = np.linspace(-1, 1, _BINS + 1)
+    mates = np.histogram(np.clip(pairs.genuine, -1, 1), edges)[0].astype(np.float64)
+    others = np.zeros(_BINS)
+    for block in pairs.impostor.table.blocks():
+        scores = block.others[block.others > -np.inf]
+        others += np.histogram(np.clip(scores, -1, 1), edges)[0]
+    return fit_log_odds((edges[:-1] + edges[1:]) / 2, mates, others)
+
+
 def _mean_and_deviation(impostor: Impostors) -> tuple[float, float]:
     total, squares = 0.0, 0.0
     for block in impostor.table.blocks():
@@ -131,4 +155,5 @@ CALIBRATIONS: dict[str, Callable[[ScoredPairs, ScoredPairs], Calibration]] = {
     RAW: _raw,
     STANDARDISED: _standardised,
     FITTED: _fitted,
+    ODDS: _odds,
 }

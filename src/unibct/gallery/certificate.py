@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any, cast
 
 from unibct.errors import UserError
-from unibct.evaluation.directions import CROSS, NEW_SELF
+from unibct.evaluation.directions import CROSS, NEW_SELF, OLD_SELF
 from unibct.evaluation.resolution import rate_name
 from unibct.evaluation.score_map import ScoreMap
 from unibct.files import read_json, write_json
 from unibct.gallery.calibration import Calibration
 
 FORMAT = 1
+BLEND = "blend→old"  # blended queries and old rows, beside the directions of an evaluation
 COMPATIBLE = "compatible"
 _MAKE_AGAIN = "make it again with `unibct evaluate … --certify FILE`"
 
@@ -50,6 +51,7 @@ class Certificate:
         try:
             _ = self.old, self.new, self.verdict, self.calibration, self.fars
             _ = self.score_map, self.new_score_map, self.summary()
+            _ = [self.calibration_of(direction) for direction in (CROSS, OLD_SELF, BLEND)]
         except (KeyError, TypeError, ValueError) as error:
             raise UserError(f"the certificate is incomplete ({error}); {_MAKE_AGAIN}") from error
 
@@ -83,15 +85,33 @@ class Certificate:
         """Puts scores of new queries with old rows on the scale of new rows."""
         return Calibration.from_json(self.content["calibration"]["choice"])
 
+    def calibration_of(self, direction: str) -> Calibration:
+        """Return what puts scores of other queries with old rows on the scale of new rows.
+
+        Args:
+            direction: ``new→old``, ``old→old`` (the old query for old rows) or ``blend→old``.
+        """
+        if direction == CROSS:
+            return self.calibration
+        return Calibration.from_json(self.content["further_calibrations"][direction]["choice"])
+
+    def score_map_of(self, direction: str) -> ScoreMap:
+        """Return what puts scores on the scale of old queries with old rows.
+
+        Args:
+            direction: ``new→old``, ``new→new`` or ``blend→old``.
+        """
+        return ScoreMap.from_json(self.content["score_map"][direction])
+
     @cached_property
     def score_map(self) -> ScoreMap:
         """Puts scores of new queries with old rows on the scale of old queries with old rows."""
-        return ScoreMap.from_json(self.content["score_map"][CROSS])
+        return self.score_map_of(CROSS)
 
     @cached_property
     def new_score_map(self) -> ScoreMap:
         """Puts scores of new queries with new rows on the scale of old queries with old rows."""
-        return ScoreMap.from_json(self.content["score_map"][NEW_SELF])
+        return self.score_map_of(NEW_SELF)
 
     @cached_property
     def fars(self) -> tuple[float, ...]:
@@ -103,7 +123,7 @@ class Certificate:
         """Return the score above which a pair is accepted at a false accept rate.
 
         Args:
-            direction: ``new→old``, ``new→new`` or ``old→old``.
+            direction: ``new→old``, ``new→new``, ``old→old`` or ``blend→old``.
             far: one of ``fars``.
         """
         thresholds = cast(dict[str, dict[str, float]], self.content["thresholds"])
@@ -123,10 +143,12 @@ class Certificate:
         """Return one line for people."""
         data = self.content["data"]
         may = "may search" if self.is_compatible else "may not (but by --force) search"
+        single = str(self.content["image_metrics"]["verdict"])
+        note = "" if single == self.verdict else f" (single images: {single})"
         return (
-            f"{self.verdict}: model {self.new[:12]} {may} rows of model {self.old[:12]}; tested on "
-            f"{data['images']:,} images of {data['classes']:,} classes of {data['name']}; "
-            f"thresholds for FAR {_listed([rate_name(far) for far in self.fars])}; "
+            f"{self.verdict}{note}: model {self.new[:12]} {may} rows of model {self.old[:12]}; "
+            f"tested on {data['images']:,} images of {data['classes']:,} classes of "
+            f"{data['name']}; thresholds for FAR {_listed([rate_name(far) for far in self.fars])}; "
             f"{self.calibration.kind} scores in mixed galleries"
         )
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from unibct.errors import UserError
+from unibct.evaluation.criterion import compare_tests, joint_verdict
 from unibct.evaluation.directions import CROSS, NEW_SELF, OLD_SELF
 from unibct.evaluation.metrics.table import measured_metrics
 from unibct.evaluation.metrics.verification import strict_thresholds
@@ -15,16 +16,18 @@ from unibct.evaluation.protocols.request import EvaluationRequest
 from unibct.evaluation.protocols.table import AUTO, evaluate_data, recognised_protocol
 from unibct.evaluation.resolution import REPORTED_FARS, carried_fars
 from unibct.evaluation.score_map import fit_score_map
+from unibct.evaluation.score_table import NormalizedRows
 from unibct.evaluation.search_test import ImageSearch, SearchTest, image_test
 from unibct.evaluation.subjects import Subjects
 from unibct.evaluation.upgrade import Evaluation, UpgradeEvaluation
+from unibct.gallery.blending import ALPHA, blended
 from unibct.gallery.calibration_choice import choose_calibration
-from unibct.gallery.certificate import FORMAT, Certificate, require_file, sealed
+from unibct.gallery.certificate import BLEND, FORMAT, Certificate, require_file, sealed
 from unibct.gallery.mixed_test import TwoKinds
 
 PROTOCOL = "images"
 _DIRECTIONS = (OLD_SELF, CROSS, NEW_SELF)
-_MOST_PAIRS = 100_000_000  # queries × rows of a direction
+_MOST_PAIRS = 50_000_000  # queries × rows of a direction
 _FEWEST_ACCEPTED = 30  # impostor pairs above a threshold, Doddington's rule
 
 
@@ -79,8 +82,11 @@ def certify(
         )
     images = _drawn_queries(evaluation, seed)
     tests = {direction: image_test(search) for direction, search in images.items()}
-    choice = choose_calibration(TwoKinds(images[CROSS], images[NEW_SELF]), seed=seed)
-    named = subjects.as_json()
+    choices = {
+        direction: choose_calibration(TwoKinds(images[direction], images[NEW_SELF]), seed=seed)
+        for direction in (CROSS, OLD_SELF, BLEND)
+    }
+    named, old_impostor = subjects.as_json(), tests[OLD_SELF].impostor
     return sealed(
         {
             "format": FORMAT,
@@ -93,19 +99,16 @@ def certify(
             "metrics": _metrics(evaluation),
             "gallery": "images",
             "pairs": _pairs(tests, evaluation),
-            "image_metrics": {
-                direction: measured_metrics(test, [evaluation.far])
-                for direction, test in tests.items()
-            },
+            "image_metrics": _image_metrics(tests, evaluation.far, seed),
             "thresholds": _thresholds(tests),
             "carried_fars": [f"{far:g}" for far in carried_fars(evaluation.split.classes)[::-1]],
             "score_map": {
-                direction: fit_score_map(
-                    tests[direction].impostor, tests[OLD_SELF].impostor
-                ).as_json()
-                for direction in (CROSS, NEW_SELF)
+                direction: fit_score_map(tests[direction].impostor, old_impostor).as_json()
+                for direction in (CROSS, NEW_SELF, BLEND)
             },
-            "calibration": choice.as_json(),
+            "calibration": choices.pop(CROSS).as_json(),
+            "further_calibrations": {name: choice.as_json() for name, choice in choices.items()},
+            "blend_alpha": ALPHA,
             "flips": evaluation.flips.as_json(),
         }
     )
@@ -123,11 +126,18 @@ def _drawn_queries(evaluation: UpgradeEvaluation, seed: int) -> dict[str, ImageS
         searches[direction] = images
     queries, rows = len(evaluation.split.query), len(evaluation.split.gallery)
     most = max(1000, _MOST_PAIRS // rows)
-    if queries <= most:
-        return searches
-    drawn = np.sort(np.random.default_rng([seed, 23]).choice(queries, most, replace=False))
-    everything: Any = np.arange(rows)
-    return {direction: images.part(drawn, everything) for direction, images in searches.items()}
+    if queries > most:
+        drawn = np.sort(np.random.default_rng([seed, 23]).choice(queries, most, replace=False))
+        everything: Any = np.arange(rows)
+        searches = {name: images.part(drawn, everything) for name, images in searches.items()}
+    return searches | {BLEND: _blend(searches[OLD_SELF], searches[CROSS])}
+
+
+def _blend(old_self: ImageSearch, cross: ImageSearch) -> ImageSearch:
+    """Return the search of blended queries among old rows."""
+    queries = len(cross.query)
+    vectors = blended(old_self.query[:queries], cross.query[:queries])
+    return cross._replace(query=NormalizedRows(vectors, np.arange(queries)))
 
 
 def _metrics(evaluation: UpgradeEvaluation) -> dict[str, Any]:
@@ -135,6 +145,18 @@ def _metrics(evaluation: UpgradeEvaluation) -> dict[str, Any]:
     full = evaluation.as_json()
     names = ("tests", "criteria", "further_metrics", "old_clients", "old_model", "note")
     return {name: full[name] for name in names} | {"seen_classes": full["seen_classes"]}
+
+
+def _image_metrics(tests: dict[str, SearchTest], far: float, seed: int) -> dict[str, Any]:
+    """Return the same of single images, which may have another verdict than templates."""
+    compared = compare_tests(tests[OLD_SELF], tests[CROSS], far=far, seed=seed)
+    deciding = [criterion for criterion in compared if criterion.decides]
+    return {
+        "verdict": joint_verdict([criterion.verdict for criterion in deciding]),
+        "tests": {name: measured_metrics(test, [far]) for name, test in tests.items()},
+        "criteria": [criterion.as_json() for criterion in deciding],
+        "further_metrics": [c.as_json() for c in compared if not c.decides],
+    }
 
 
 def _pairs(tests: dict[str, SearchTest], evaluation: UpgradeEvaluation) -> dict[str, int]:

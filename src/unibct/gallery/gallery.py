@@ -1,7 +1,5 @@
 """The gallery as one object: everything that the command line offers, from Python."""
 
-import re
-import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,7 +7,6 @@ from typing import Any
 from unibct.data.image_set import ImageSet
 from unibct.embeddings.folder import Embeddings
 from unibct.errors import UserError
-from unibct.files import require_absent
 from unibct.gallery.adding import Added, add_rows
 from unibct.gallery.asked import remember_asked
 from unibct.gallery.backfill import (
@@ -19,15 +16,15 @@ from unibct.gallery.backfill import (
     finish_backfill,
     pause_backfill,
 )
-from unibct.gallery.certificate import read_certificate
 from unibct.gallery.copying import copy_gallery
-from unibct.gallery.engines.table import EMBEDDED, Place, open_engine
+from unibct.gallery.creation import create_gallery, gallery_name
+from unibct.gallery.engines.table import EMBEDDED
 from unibct.gallery.folder import GalleryFolder
 from unibct.gallery.gate import USUAL_COUNT
 from unibct.gallery.indexing import IndexRecall, build_indexes
 from unibct.gallery.lazy import remake_hits
 from unibct.gallery.removal import remove_rows
-from unibct.gallery.rollback import RolledBack, rollback_gallery
+from unibct.gallery.rollback import RolledBack, abort_backfill, rollback_gallery
 from unibct.gallery.search import (
     OLDER_ROW,
     Hit,
@@ -36,9 +33,7 @@ from unibct.gallery.search import (
     make_queries,
     search_gallery,
 )
-from unibct.gallery.shelf import describe_model, keep_model
 from unibct.gallery.sources import open_source, with_fingerprint
-from unibct.gallery.state import BACKFILL, CREATE, GalleryState, Standing, now, write_state
 from unibct.gallery.status import GalleryStatus, gallery_status
 from unibct.gallery.upgrade import Upgraded, upgrade_gallery
 from unibct.gallery.verification import verify_gallery
@@ -96,24 +91,10 @@ class Gallery:
             device: where models compute.
             progress: reports long work.
         """
-        path = Path(path)
-        require_absent(path)
-        folder = GalleryFolder(path, device=device, progress=progress)
-        papers = [read_certificate(file) for file in certificates]
-        maker, embedder = describe_model(str(model), folder.opening)
-        name = gallery_name(path)
-        rows = open_engine(engine, Place(path, name, at))
-        rows.create()
-        rows.add_kind(maker.fingerprint, maker.dim)
-        rows.close()
-        keep_model(path, embedder)
-        for paper in papers:
-            folder.keep_certificate(paper)
-        standing = Standing(maker.fingerprint)
-        state = GalleryState(name, engine, at, {maker.fingerprint: maker}, standing)
-        details = {"known": known, "keep_images": keep_images, "ended": now()}
-        state = state.begun(CREATE, **details).changed_step(1, done=True)
-        write_state(path, state)  # last: it makes the folder a gallery
+        folder = GalleryFolder(Path(path), device=device, progress=progress)
+        create_gallery(
+            folder, str(model), (engine, at), certificates, known=known, keep_images=keep_images
+        )
         return Gallery(path, device=device, progress=progress)
 
     def add(
@@ -225,11 +206,7 @@ class Gallery:
 
     def abort(self) -> RolledBack:
         """Undo the backfill that was done or begun last."""
-        steps = self.folder.state.steps
-        last = [step for step in steps if step.action == BACKFILL and not step.undone]
-        if not last:
-            raise UserError(f"there is no backfill of {self.folder.path} to abort")
-        return rollback_gallery(self.folder, last[-1].number)
+        return abort_backfill(self.folder)
 
     def rollback(self, to: int | None = None, data: Data | None = None) -> RolledBack:
         """Go back to before an upgrade or a backfill, see ``rollback_gallery``."""
@@ -287,9 +264,3 @@ class Answer:
             "hits": [hit.as_json() for hit in self.hits],
         }
         return value | ({"forced": True} if self.forced else {})
-
-
-def gallery_name(path: Path) -> str:
-    """Return a name that no other gallery in the same database has."""
-    readable = re.sub(r"[^a-z0-9]+", "_", path.resolve().name.lower()).strip("_")[:24]
-    return f"unibct_{readable or 'gallery'}_{uuid.uuid4().hex[:8]}"

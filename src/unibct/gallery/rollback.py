@@ -47,7 +47,8 @@ def rollback_gallery(
 
     Args:
         folder: the gallery.
-        to: the number of an upgrade or a backfill; by default the last one.
+        to: the number of an upgrade or a backfill; by default the last upgrade, so that the
+            earlier model searches again.
         source: images of rows that were added since then, so that the earlier model can search
             them too.
     """
@@ -68,6 +69,15 @@ def rollback_gallery(
     return RolledBack(target.number, searching, restored, len(lost), (lost or [""])[0])
 
 
+def abort_backfill(folder: GalleryFolder) -> RolledBack:
+    """Undo the backfill that was done or begun last."""
+    steps = folder.state.steps
+    last = [step for step in steps if step.action == BACKFILL and not step.undone]
+    if not last:
+        raise UserError(f"there is no backfill of {folder.path} to abort")
+    return rollback_gallery(folder, last[-1].number)
+
+
 def unsearchable_rows(folder: GalleryFolder) -> list[str]:
     """Return the ids of live rows that the searching model cannot search in any kind."""
     state = folder.state
@@ -86,11 +96,18 @@ def unsearchable_rows(folder: GalleryFolder) -> list[str]:
 
 def _target(state: GalleryState, to: int | None) -> Step:
     """Return the step to go back to before."""
-    steps = [s for s in state.steps if s.action in (UPGRADE, BACKFILL) and not s.undone]
+    finished = max((s.number for s in state.steps if s.action == FINISH), default=0)
+    steps = [
+        step
+        for step in state.steps
+        if not step.undone
+        and (step.action == UPGRADE or (step.action == BACKFILL and step.number > finished))
+    ]
     if not steps:
         raise UserError("there is no upgrade and no backfill to go back from")
     if to is None:
-        return steps[-1]
+        upgrades = [step for step in steps if step.action == UPGRADE]
+        return (upgrades or steps)[-1]
     found = [step for step in steps if step.number == to]
     if not found:
         choice = ", ".join(f"{s.number} ({s.action})" for s in steps)

@@ -208,6 +208,6 @@ def parse_where(texts: Sequence[str]) -> dict[str, list[Any]]:
     for text in texts:
         key, equals, value = text.partition("=")
         if not equals or not key:
-            raise UserError(f"where {text}: write KEY=VALUE")
+            raise UserError(f"--where {text}: write KEY=VALUE")
         where.setdefault(key, []).append(parse_scalar(value))
     return where

@@ -9,6 +9,8 @@ from unibct.gallery.savings import Savings
 from unibct.gallery.search import row_type, searchable_kinds
 from unibct.gallery.state import UPGRADE, GalleryState
 
+NOT_SEARCHED = "not searched"
+
 
 @dataclass(frozen=True)
 class GalleryStatus:
@@ -57,7 +59,10 @@ class GalleryStatus:
             "forced": self.forced,
             "certificates": {k: a.certificate for k, a in state.standing.access.items()},
             "names": {kind: maker.name for kind, maker in state.makers.items()},
-            "row_types": {kind: row_type(m, state.standing) for kind, m in state.makers.items()},
+            "row_types": {
+                kind: row_type(maker, state.standing) if state.searchable(kind) else NOT_SEARCHED
+                for kind, maker in state.makers.items()
+            },
             "backfill": None
             if unfinished is None
             else {"step": unfinished.number} | unfinished.details,

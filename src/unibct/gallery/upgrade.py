@@ -94,13 +94,16 @@ def upgrade_gallery(
             return Upgraded(maker, rows, forced, 0, savings, dry_run=True)
         before = ask(folder)
         keep_model(folder.path, embedder)
-        folder.add_maker(maker)
-        after = ask(folder, standing)
-        if not before.allows(after):
-            folder.save(replace(folder.state, makers=state.makers))
-            raise before.refusal(after, f"the upgrade to {model}")
         for paper in papers:
             folder.keep_certificate(paper)
+        folder.add_maker(maker)
+        try:
+            after = ask(folder, standing)
+            if not before.allows(after):
+                raise before.refusal(after, f"the upgrade to {model}")
+        except UserError:
+            folder.save(replace(folder.state, makers=state.makers))
+            raise
         folder.save(_upgraded(folder.state, standing, savings))
     return Upgraded(maker, rows, forced, len(after.asked), savings, dry_run=False)
 

@@ -1,12 +1,15 @@
 """The contract of engines: the same tests for every one of them."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from tests.gallery.conftest import random_vectors, some_rows
 from unibct.errors import UserError
 from unibct.gallery.engines.engine import Count, Engine, Search
-from unibct.gallery.rows import GalleryRows, changed_rows
+from unibct.gallery.engines.table import open_engine
+from unibct.gallery.rows import GalleryRows, Metadata, changed_rows, sealed_rows
 
 OLD, NEW = "a" * 32, "b" * 32
 IDS = [f"{letter}{number}" for letter in "abcd" for number in range(10)]
@@ -89,15 +92,15 @@ def test_a_row_with_the_same_id_is_replaced(filled: Engine):
     assert found[0][0].id == "a0"
 
 
-@pytest.mark.parametrize("k", [1, 5, 40, 60])
-def test_search_equals_the_naive_search(filled: Engine, k: int):
+def test_search_equals_the_naive_search(filled: Engine):
     rows, queries = some_rows(OLD, IDS), random_vectors(6, seed=3)
-    found = filled.search(OLD, queries, Search(k, {}))
-    for hits, query in zip(found, queries, strict=True):
-        assert [hit.id for hit in hits] == nearest(rows, query, k)
-        scores = [float(rows.vectors[IDS.index(hit.id)] @ query) for hit in hits]
-        np.testing.assert_allclose([hit.similarity for hit in hits], scores, atol=1e-6)
-        assert [hit.label for hit in hits] == [hit.id[0] for hit in hits]
+    for k in (1, 5, 40, 60):
+        found = filled.search(OLD, queries, Search(k, {}))
+        for hits, query in zip(found, queries, strict=True):
+            assert [hit.id for hit in hits] == nearest(rows, query, k)
+            scores = [float(rows.vectors[IDS.index(hit.id)] @ query) for hit in hits]
+            np.testing.assert_allclose([hit.similarity for hit in hits], scores, atol=1e-6)
+            assert [hit.label for hit in hits] == [hit.id[0] for hit in hits]
 
 
 def test_a_search_of_no_rows_finds_nothing(engine: Engine):
@@ -112,24 +115,102 @@ WHERES = [
     ({"new": [True]}, lambda m: m.get("new") is True),
     ({"size": [3], "colour": ["red"]}, lambda m: (m.get("size"), m.get("colour")) == (3, "red")),
     ({"colour": ["no such colour"]}, lambda m: False),
+    ({"colour": []}, lambda m: False),
+    ({"size": [1.0, 2]}, lambda m: m.get("size") in (1, 2)),
+    ({"rare": [None]}, lambda m: m.get("rare") is None),
+    ({"rare": [None, 'it\'s "x"\n\\']}, lambda m: m.get("rare") != 0.25),
+    ({"rare": [0.25]}, lambda m: m.get("rare") == 0.25),
 ]
 
 
-@pytest.mark.parametrize(("where", "matches"), WHERES)
-def test_a_filter_keeps_the_nearest_of_the_matching_rows(engine: Engine, where, matches):
+def test_a_filter_keeps_the_nearest_of_the_matching_rows(engine: Engine):
     colours = ["red", "blue", "it's", "grün"]
     metadata = [
         {"colour": colours[i % 4], "size": i % 5, "new": i % 3 == 0} for i in range(len(IDS))
     ]
+    for i, rare in enumerate((None, 0.25, 'it\'s "x"\n\\')):
+        metadata[i]["rare"] = rare
     rows = some_rows(OLD, IDS, metadata=metadata)
     engine.add_kind(OLD, 8)
     engine.write(OLD, rows)
-    usable = {row_id for row_id, values in zip(IDS, metadata, strict=True) if matches(values)}
     query = random_vectors(1, seed=5)
-    for approximate in (False, True):
-        found = engine.search(OLD, query, Search(6, where, approximate=approximate))[0]
-        assert [hit.id for hit in found] == nearest(rows, query[0], 6, usable)
-        assert all(matches(hit.metadata) for hit in found)
+    for where, matches in WHERES:
+        usable = {row_id for row_id, values in zip(IDS, metadata, strict=True) if matches(values)}
+        for approximate in (False, True):
+            found = engine.search(OLD, query, Search(6, where, approximate=approximate))[0]
+            assert [hit.id for hit in found] == nearest(rows, query[0], 6, usable), where
+            assert all(matches(hit.metadata) for hit in found)
+
+
+STRANGE_IDS = [
+    "a'b",
+    'q"x',
+    "back\\slash",
+    "new\nline",
+    "日本",
+    "Ä",
+    "Z",
+    "~",
+    "%s",
+    "{}",
+    "\u2028",
+    "a" * 512,
+]
+
+
+def test_strange_ids_labels_and_metadata_come_back_as_they_were(engine: Engine):
+    ids = sorted(STRANGE_IDS)
+    metadata: list[Metadata] = [
+        {"large": 1e16, "minus": -0.0, "none": None, "whole": 2**53 + 1, "text": row_id}
+        for row_id in ids
+    ]
+    labels = [None, "", "null", *ids[3:]]
+    rows = sealed_rows(OLD, ids, labels, metadata, random_vectors(len(ids)), 1)
+    engine.add_kind(OLD, 8)
+    engine.write(OLD, rows)
+    read = engine.read(OLD, ids[::-1])
+    assert read.ids == tuple(ids[::-1])
+    assert read.labels == tuple(labels[::-1])
+    assert changed_rows(OLD, read) == []
+    scanned = [row_id for part in engine.scan(OLD, batch=5) for row_id in part.ids]
+    assert scanned == ids
+    found = engine.search(OLD, rows.vectors[:1], Search(20, {}))[0]
+    assert (found[0].id, found[0].metadata) == (ids[0], metadata[0])
+    engine.delete(OLD, ids)
+    assert engine.count(OLD) == Count(0, 0)
+
+
+def test_rows_of_equal_similarity_are_in_order_of_ids(engine: Engine):
+    vectors = np.repeat(random_vectors(1), 20, axis=0)
+    ids = [f"t{(7 * i) % 20:02}" for i in range(20)]
+    engine.add_kind(OLD, 8)
+    engine.write(OLD, sealed_rows(OLD, ids, [None] * 20, [{}] * 20, vectors, 1))
+    found = engine.search(OLD, vectors[:1], Search(30, {}))[0]
+    assert [hit.id for hit in found] == sorted(ids)
+
+
+def test_marks_are_written_as_they_are_read(filled: Engine):
+    """A gallery can be copied, with its history."""
+    filled.supersede(OLD, IDS[:3], 5)
+    rows = filled.read(OLD, IDS)
+    filled.drop_kind(OLD)
+    filled.add_kind(OLD, 8)
+    filled.write(OLD, rows)
+    assert filled.count(OLD) == Count(40, 37)
+    filled.undo(5)
+    assert filled.count(OLD) == Count(40, 40)
+
+
+def test_a_place_with_rows_is_refused_and_other_galleries_are_left_alone(filled: Engine, place):
+    name, where = place
+    if where.address:
+        with pytest.raises(UserError, match="already"):
+            open_engine(name, where).create()
+    other = open_engine(name, replace(where, folder=where.folder / "b", name=f"{where.name}_2"))
+    other.create()
+    other.destroy()
+    other.close()
+    assert filled.count(OLD) == Count(40, 40)
 
 
 def test_a_row_of_a_newer_kind_supersedes_the_older_one(filled: Engine):

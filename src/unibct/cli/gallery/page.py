@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from unibct.cli.gallery import GalleryArgument, gallery_app
+from unibct.cli.gallery.options import GalleryArgument, gallery_app
 from unibct.cli.options import DeviceOption, examples
 
 

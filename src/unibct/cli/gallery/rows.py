@@ -1,0 +1,285 @@
+"""The commands for the rows of a gallery: create, add, search, remove, index and copy."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from unibct.cli.gallery.options import (
+    AtOption,
+    CertificateOption,
+    EngineOption,
+    GalleryArgument,
+    JsonOption,
+    OpenedGallery,
+    RowsArgument,
+    gallery_app,
+    say,
+)
+from unibct.cli.options import DeviceOption, ImagesOption, examples
+from unibct.embedders.table import describe_embedders
+from unibct.gallery.engines.table import EMBEDDED
+
+if TYPE_CHECKING:
+    from unibct.gallery.gallery import Answer, Gallery
+
+
+@gallery_app.command(
+    "create",
+    epilog=examples(
+        "unibct gallery create G --model models/old",
+        "unibct gallery create G --model onnx:old.onnx --engine milvus --at http://HOST:19530",
+        "unibct gallery create G --model models/old --engine postgresql --at postgresql://me@host/db",
+    ),
+)
+def create_command(
+    path: GalleryArgument,
+    model: Annotated[
+        str, typer.Option(metavar="MODEL", help=f"that makes the rows: {describe_embedders()}")
+    ],
+    engine: EngineOption = EMBEDDED,
+    at: AtOption = "",
+    certificate: CertificateOption = None,
+    known: Annotated[
+        int, typer.Option(min=0, help="known queries to keep of what is added first")
+    ] = 32,
+    keep_images: Annotated[
+        bool,
+        typer.Option(
+            "--keep-images/--no-keep-images",
+            help="keep the images of known queries, so that a later model can be tried on them",
+        ),
+    ] = True,
+    device: DeviceOption = "auto",
+    as_json: JsonOption = False,
+) -> None:
+    """Make an empty gallery.
+
+    The model is copied into it, so that queries can be made as long as the gallery lives. A few
+    rows are kept as known queries: they must find their mates before and after every later step.
+    Passwords of servers come from the environment: PGPASSWORD or ~/.pgpass, UNIBCT_MILVUS_TOKEN.
+    """
+    from unibct.distributed.device import pick_device
+    from unibct.gallery.gallery import Gallery
+
+    gallery = Gallery.create(
+        path,
+        model,
+        engine=engine,
+        at=at,
+        certificates=certificate or [],
+        known=known,
+        keep_images=keep_images,
+        device=pick_device(device),
+    )
+    searching = gallery.folder.state.searching
+    say(
+        as_json,
+        {"gallery": str(path), "searching": searching.fingerprint, "engine": engine},
+        f"{path}: an empty gallery, searched by {searching.name} ({searching.fingerprint})",
+    )
+
+
+@gallery_app.command(
+    "add",
+    epilog=examples(
+        "unibct gallery add G photographs/",
+        "unibct gallery add G photographs/ --metadata prices.csv",
+        "unibct gallery add G old.npy --made-by models/old",
+    ),
+)
+def add_command(
+    path: GalleryArgument,
+    data: RowsArgument,
+    images: ImagesOption = None,
+    metadata: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="CSV or JSON Lines with a column id, and any others"),
+    ] = None,
+    made_by: Annotated[
+        str,
+        typer.Option(
+            metavar="MODEL",
+            help="the model or fingerprint that made the embeddings, if their file does not say",
+        ),
+    ] = "",
+    device: DeviceOption = "auto",
+    as_json: JsonOption = False,
+) -> None:
+    """Add images, or embeddings, as rows.
+
+    Images are embedded by the model that searches. Rows that are there already are left alone,
+    so a command that was stopped can be run again. A row whose id is there with other content is
+    refused.
+    """
+    with OpenedGallery(path, device) as gallery:
+        made_by_model = _fingerprint(gallery, made_by)
+        result = gallery.add(data, list_file=images, metadata=metadata, made_by=made_by_model)
+    say(
+        as_json,
+        {"added": result.added, "present": result.present},
+        f"{path}: {result.added:,} rows added, {result.present:,} were there already",
+    )
+
+
+@gallery_app.command(
+    "search",
+    epilog=examples(
+        "unibct gallery search G queries/ --k 5",
+        "unibct gallery search G queries/ --far 1e-3 --where colour=red --json",
+        "unibct gallery search G queries/ --old-scores --threshold 0.62",
+        "unibct gallery search G queries/ --encoders blend --lazy photographs/",
+    ),
+)
+def search_command(
+    path: GalleryArgument,
+    data: RowsArgument,
+    images: ImagesOption = None,
+    k: Annotated[int, typer.Option("--k", "-k", min=1, help="rows per query")] = 10,
+    where: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE",
+            help="only rows with this metadata; the same key again: or, another key: and",
+        ),
+    ] = None,
+    threshold: Annotated[
+        float | None, typer.Option(help="leave out rows with a lower score")
+    ] = None,
+    far: Annotated[
+        float | None,
+        typer.Option(
+            help="leave out rows below the certificate's threshold for this false accept rate, "
+            "for each kind of rows"
+        ),
+    ] = None,
+    old_scores: Annotated[
+        bool,
+        typer.Option("--old-scores", help="scores on the old model's scale, for fixed thresholds"),
+    ] = False,
+    encoders: Annotated[
+        str,
+        typer.Option(help="what searches older rows: new, two (their own model), blend (both)"),
+    ] = "new",
+    alpha: Annotated[
+        float, typer.Option(min=0, max=1, help="share of the new model in a blend")
+    ] = 0.5,
+    approximate: Annotated[
+        bool, typer.Option("--approximate", help="use the index (unibct gallery index)")
+    ] = False,
+    lazy: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DATA", help="images of rows: embed older hits again, rank again, store"
+        ),
+    ] = None,
+    remember: Annotated[
+        bool, typer.Option("--remember", help="count hits, for backfill --order asked")
+    ] = False,
+    device: DeviceOption = "auto",
+    as_json: JsonOption = False,
+) -> None:
+    """Search with images, or with embeddings by the model that searches.
+
+    One ranking holds rows of all models: scores of older rows are put on the scale of new ones,
+    as their certificate says. With --json there is one object a line for each query.
+    """
+    from unibct.gallery.search import SearchRequest
+    from unibct.gallery.sources import parse_where
+
+    request = SearchRequest(
+        k, parse_where(where or []), approximate, threshold, far, old_scores, encoders, alpha
+    )
+    with OpenedGallery(path, device) as gallery:
+        answers = gallery.search(
+            data, request, list_file=images, lazy_images=lazy, remember=remember
+        )
+        state = gallery.folder.state
+    if as_json:
+        for answer in answers:
+            print(json.dumps(answer.as_json(), ensure_ascii=False))
+        return
+    names = {kind: maker.name for kind, maker in state.makers.items()}
+    for answer in answers:
+        print(_answer(answer, names))
+    if state.is_forced:
+        print("! some rows are searched without a certificate that says compatible (--force)")
+
+
+@gallery_app.command("remove", epilog=examples("unibct gallery remove G --ids gone.txt"))
+def remove_command(
+    path: GalleryArgument,
+    ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="of rows")] = None,
+    list_file: Annotated[
+        Path | None, typer.Option("--ids", metavar="LIST", help="a file with one id per line")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Remove rows for good: all of their vectors, and their known queries.
+
+    A rollback does not bring them back.
+    """
+    from unibct.errors import UserError
+
+    wanted = list(ids or [])
+    if list_file is not None:
+        lines = list_file.read_text(encoding="utf-8").split("\n")
+        wanted += [line.strip("\r") for line in lines if line.strip()]
+    if not wanted:
+        raise UserError("name the rows to remove: ids, or a file with --ids")
+    with OpenedGallery(path, "cpu") as gallery:
+        removed = gallery.remove(wanted)
+    say(as_json, {"removed": removed}, f"{path}: {removed:,} rows removed for good")
+
+
+@gallery_app.command("index", epilog=examples("unibct gallery index G"))
+def index_command(path: GalleryArgument, as_json: JsonOption = False) -> None:
+    """Build the index for `search --approximate`, or build it again, and measure its recall.
+
+    A backfill measures it too, and builds it again when it has lost more than 0.02 of recall.
+    """
+    with OpenedGallery(path, "cpu") as gallery:
+        result = gallery.index()
+        names = {kind: maker.name for kind, maker in gallery.folder.state.makers.items()}
+    lines = [
+        f"rows of {names[entry.kind]}: recall@10 {entry.recall:.3f}"
+        for entry in result
+        if entry.recall is not None
+    ]
+    say(as_json, {"indexes": [entry.as_json() for entry in result]}, "\n".join(lines))
+
+
+@gallery_app.command(
+    "copy",
+    epilog=examples("unibct gallery copy G G2 --engine milvus --at http://127.0.0.1:19530"),
+)
+def copy_command(
+    path: GalleryArgument,
+    target: Annotated[Path, typer.Argument(metavar="TARGET", help="a new folder")],
+    engine: EngineOption = EMBEDDED,
+    at: AtOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Copy a gallery with its history to another engine, or another place."""
+    with OpenedGallery(path, "cpu") as gallery:
+        rows = gallery.copy(target, engine=engine, at=at)
+    say(as_json, {"rows": rows}, f"{target}: {rows:,} rows copied, engine {engine}")
+
+
+def _fingerprint(gallery: "Gallery", made_by: str) -> str:
+    """Return the fingerprint that --made-by stands for."""
+    if not made_by or made_by in gallery.folder.state.makers:
+        return made_by
+    return gallery.folder.opening.open(made_by).fingerprint
+
+
+def _answer(answer: "Answer", names: dict[str, str]) -> str:
+    """Return one query's hits as lines."""
+    lines = [answer.query if answer.label is None else f"{answer.query} ({answer.label})"]
+    for rank, hit in enumerate(answer.hits, start=1):
+        label = "" if hit.label is None else f"  {hit.label}"
+        lines.append(f"  {rank:>3}  {hit.score:.4f}  {hit.id}{label}  [{names[hit.model]}]")
+    if not answer.hits:
+        lines.append("  nothing found")
+    return "\n".join(lines)
