@@ -186,10 +186,9 @@ def search_command(
     as their certificate says. With --json there is one object a line for each query.
     """
     from unibct.gallery.search import SearchRequest
-    from unibct.gallery.sources import parse_where
 
     request = SearchRequest(
-        k, parse_where(where or []), approximate, threshold, far, old_scores, encoders, alpha
+        k, _where(where or []), approximate, threshold, far, old_scores, encoders, alpha
     )
     with OpenedGallery(path, device) as gallery:
         answers = gallery.search(
@@ -272,6 +271,20 @@ def _fingerprint(gallery: "Gallery", made_by: str) -> str:
     if not made_by or made_by in gallery.folder.state.makers:
         return made_by
     return gallery.folder.opening.open(made_by).fingerprint
+
+
+def _where(texts: list[str]) -> dict[str, list[Any]]:
+    """Return the filter that KEY=VALUE texts stand for."""
+    from unibct.errors import UserError
+    from unibct.gallery.sources import parse_scalar
+
+    where: dict[str, list[Any]] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise UserError(f"--where {text}: write KEY=VALUE")
+        where.setdefault(key, []).append(parse_scalar(value))
+    return where
 
 
 def _answer(answer: "Answer", names: dict[str, str]) -> str:
