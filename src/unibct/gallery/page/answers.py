@@ -65,11 +65,12 @@ class JobAnswer(BaseModel):
 
 
 class RollbackAnswer(BaseModel):
-    """What a rollback would go back to."""
+    """A step that a rollback can go back to before."""
 
     step: int
     action: str
     text: str
+    searching: ModelAnswer = Field(description="the model that would search then")
 
 
 class StatusAnswer(BaseModel):
@@ -87,7 +88,7 @@ class StatusAnswer(BaseModel):
     savings: SavingsAnswer
     steps: list[StepAnswer]
     unfinished: int | None = Field(description="the step of a backfill that is not complete")
-    rollback: RollbackAnswer | None
+    rollbacks: list[RollbackAnswer] = Field(description="what can be undone, the last step first")
     job: JobAnswer | None
     has_images: bool
     fars: list[float] = Field(description="false accept rates that a search can ask for")
@@ -190,5 +191,5 @@ class RollbackBody(BaseModel):
     """Where to go back to."""
 
     to: int | None = Field(
-        default=None, ge=1, description="before this step; by default the last one"
+        default=None, ge=1, description="before this step; by default the last upgrade"
     )

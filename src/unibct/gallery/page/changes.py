@@ -10,8 +10,7 @@ from unibct.gallery.folder import GalleryBusyError
 from unibct.gallery.gallery import Gallery
 from unibct.gallery.page.answers import BackfillBody, JobAnswer
 from unibct.gallery.page.job import BusyError, Job, Outcome
-from unibct.gallery.page.story import next_rollback
-from unibct.gallery.rollback import RolledBack
+from unibct.gallery.rollback import RolledBack, rollback_targets
 from unibct.gallery.savings import Savings
 
 
@@ -91,10 +90,12 @@ class GalleryChanges:
 
         with self._lock:
             gallery = self._idle()
-            steps = gallery.folder.state.steps
+            targets = [step.number for step in rollback_targets(gallery.folder.state)]
             gallery.close()
-            if next_rollback(steps) is None:
+            if not targets:
                 raise BusyError("there is no upgrade and no backfill to go back from")
+            if to is not None and to not in targets:
+                raise BusyError(f"step {to} is none to go back to; these are: {_listed(targets)}")
             return self._begin(Job("rollback", work))
 
     def stop(self) -> None:
@@ -144,3 +145,7 @@ def rollback_text(done: RolledBack, name: str) -> str:
     if done.unsearchable:
         text += f"; {done.unsearchable:,} rows of newer models are kept, but it cannot search them"
     return text
+
+
+def _listed(numbers: list[int]) -> str:
+    return ", ".join(map(str, numbers))

@@ -15,6 +15,7 @@ from unibct.gallery.page.answers import (
     StatusAnswer,
     StepAnswer,
 )
+from unibct.gallery.rollback import rollback_targets
 from unibct.gallery.search import Hit
 from unibct.gallery.state import Access, GalleryState
 from unibct.gallery.status import GalleryStatus
@@ -72,7 +73,7 @@ def described_status(
         savings=SavingsAnswer(**status.savings.as_json(), summary=status.savings.summary()),
         steps=_steps(state, models),
         unfinished=None if state.unfinished is None else state.unfinished.number,
-        rollback=_rollback(state, models),
+        rollbacks=_rollbacks(state, models),
         job=job,
         has_images=has_images,
         fars=list(fars),
@@ -94,12 +95,16 @@ def _steps(state: GalleryState, models: Mapping[str, ModelAnswer]) -> list[StepA
     ]
 
 
-def _rollback(state: GalleryState, models: Mapping[str, ModelAnswer]) -> RollbackAnswer | None:
-    step = story.next_rollback(state.steps)
-    if step is None:
-        return None
-    text = story.step_text(step, _short(models))
-    return RollbackAnswer(step=step.number, action=step.action, text=text)
+def _rollbacks(state: GalleryState, models: Mapping[str, ModelAnswer]) -> list[RollbackAnswer]:
+    return [
+        RollbackAnswer(
+            step=step.number,
+            action=step.action,
+            text=story.step_text(step, _short(models)),
+            searching=models[(step.before or state.standing).searching],
+        )
+        for step in reversed(rollback_targets(state))
+    ]
 
 
 def _short(models: Mapping[str, ModelAnswer]) -> dict[str, str]:

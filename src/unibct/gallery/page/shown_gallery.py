@@ -33,7 +33,7 @@ from unibct.gallery.page.descriptions import (
     described_status,
 )
 from unibct.gallery.search import NEW_QUERY, Hit, Queries, SearchRequest, search_gallery
-from unibct.gallery.state import GalleryState, Standing
+from unibct.gallery.state import GalleryState, Standing, Step
 
 
 @dataclass(frozen=True)
@@ -158,11 +158,10 @@ class ShownGallery:
         assert upgrade is not None
         assert upgrade.before is not None
         models = described_models(state)
-        request = replace(request, with_superseded=True, encoders=NEW_QUERY, old_scores=False)
         hits: list[Hit] = []
         problem = ""
         try:
-            hits = self._found(upgrade.before, query, request)
+            hits = self._found_before(upgrade, upgrade.before, query, request)
         except UserError as error:
             problem = str(error)
         deleted = story.deleted_since(state.steps, upgrade.number)
@@ -174,6 +173,28 @@ class ShownGallery:
             hits=described_hits(hits, models, self._with_image),
             problem=problem,
         )
+
+    def _found_before(
+        self, upgrade: Step, before: Standing, query: Query, request: SearchRequest
+    ) -> list[Hit]:
+        """Search rows as they were before an upgrade; what was replaced by then is left out."""
+        more = replace(request, with_superseded=True, encoders=NEW_QUERY, old_scores=False)
+        while True:
+            hits = self._found(before, query, more)
+            kept = self._not_replaced(hits, upgrade)
+            if len(kept) >= request.k or len(hits) < more.k:
+                return kept[: request.k]
+            more = replace(more, k=2 * more.k)
+
+    def _not_replaced(self, hits: list[Hit], upgrade: Step) -> list[Hit]:
+        """Return the hits whose rows were live when a step began."""
+        engine = self._gallery.folder.engine
+        replaced: set[tuple[str, str]] = set()
+        for kind in {hit.model for hit in hits}:
+            rows = engine.read(kind, [h.id for h in hits if h.model == kind], vectors=False)
+            marks = zip(rows.ids, rows.superseded.tolist(), strict=True)
+            replaced |= {(kind, row_id) for row_id, step in marks if 0 < step < upgrade.number}
+        return [hit for hit in hits if (hit.model, hit.id) not in replaced]
 
     def _column(self, state: GalleryState, hits: list[Hit]) -> ColumnAnswer:
         models = described_models(state)

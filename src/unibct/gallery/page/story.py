@@ -1,7 +1,7 @@
 """The gallery's history and its certificate in words and numbers for people. Pure functions."""
 
+import re
 from collections.abc import Mapping
-from pathlib import PurePath
 from typing import Any
 
 from unibct.evaluation.metrics.table import TOP_1
@@ -23,10 +23,10 @@ from unibct.gallery.state import (
 
 
 def short_names(names: Mapping[str, str]) -> dict[str, str]:
-    """Return as much of the end of each path as tells it from the others."""
-    parts = {key: PurePath(name).parts for key, name in names.items()}
-    for length in range(1, max((len(p) for p in parts.values()), default=0) + 1):
-        short = {key: "/".join(part[-length:]) for key, part in parts.items()}
+    """Return as much of the end of each path or reference as tells it from the others."""
+    parts = {key: re.split("([/:])", name.rstrip("/")) for key, name in names.items()}
+    for length in range(1, max((len(p) for p in parts.values()), default=0) + 1, 2):
+        short = {key: "".join(part[-length:]) for key, part in parts.items()}
         if len(set(short.values())) == len(short):
             return short
     return dict(names)
@@ -112,12 +112,6 @@ def deleted_since(steps: tuple[Step, ...], number: int) -> int:
     return sum(int(step.details.get("deleted", 0)) for step in finished)
 
 
-def next_rollback(steps: tuple[Step, ...]) -> Step | None:
-    """Return the step that a rollback would go back to before, if there is one."""
-    targets = [step for step in steps if step.action in (UPGRADE, BACKFILL) and not step.undone]
-    return targets[-1] if targets else None
-
-
 def criteria(certificate: Certificate) -> list[CriterionAnswer]:
     """Return the metrics of a certificate; those that decide about the verdict come first."""
     metrics = certificate.content["metrics"]
@@ -140,7 +134,9 @@ def criteria(certificate: Certificate) -> list[CriterionAnswer]:
 
 def top_1(certificate: Certificate) -> dict[str, float]:
     """Return direction -> top-1 among single images, as far as the certificate says it."""
-    metrics: dict[str, dict[str, float]] = certificate.content.get("image_metrics", {})
+    metrics: dict[str, dict[str, float]] = certificate.content.get("image_metrics", {}).get(
+        "tests", {}
+    )
     return {name: values[TOP_1] for name, values in metrics.items() if TOP_1 in values}
 
 

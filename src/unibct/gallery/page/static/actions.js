@@ -1,6 +1,6 @@
 // The buttons: backfill, pause, rollback, and the progress of what they have begun.
 import { postJson } from "./api.js";
-import { count, find, percent, say } from "./dom.js";
+import { count, element, find, percent, say } from "./dom.js";
 
 let latest = null; // the last status
 
@@ -20,38 +20,49 @@ export function prepareActions(changed) {
   find("pause").addEventListener("click", () => act("/api/backfill/pause"));
   const dialog = find("confirm");
   find("rollback").addEventListener("click", () => {
-    const { step, action, text } = latest.rollback;
-    say("confirm-words", `Step ${step}, ${action} (${text}), is undone. Rows that were added since then `
-      + "are kept. Searches go on meanwhile.");
+    const { step, action, searching } = target();
+    say("confirm-words", `The gallery goes back to before step ${step}, ${action}: `
+      + `${searching.short_name} searches then. Rows that were added since are kept.`);
     dialog.showModal();
     find("confirm-no").focus();
   });
   find("confirm-no").addEventListener("click", () => dialog.close());
   find("confirm-yes").addEventListener("click", () => {
     dialog.close();
-    act("/api/rollback", { to: latest.rollback.step });
+    act("/api/rollback", { to: target().step });
   });
 }
 
 export function showActions(status) {
   latest = status;
-  const { job, savings, rollback, has_images: hasImages } = status;
+  const { job, savings, rollbacks, has_images: hasImages } = status;
   const isRunning = job?.state === "running";
   const isElsewhere = !isRunning && status.unfinished !== null;
   const isLeft = savings.rows > 0;
   setDisabled("backfill", isRunning || !hasImages || !isLeft);
   setDisabled("share", isRunning || !hasImages || !isLeft);
   setDisabled("pause", !(isRunning && job.action === "backfill"));
-  setDisabled("rollback", isRunning || rollback === null);
+  for (const id of ["rollback", "target"]) setDisabled(id, isRunning || !rollbacks.length);
   say("backfill", isElsewhere ? "Continue" : "Backfill");
   say("backfill-words", !hasImages ? "Needs the images of the rows: unibct gallery serve … --images DATA."
     : !isLeft ? "No rows of older models are left."
     : isElsewhere ? "A backfill is not complete: it is paused, or runs in another process."
     : "Embed older rows again, while search goes on.");
-  say("rollback-words", rollback === null ? "Nothing to go back from."
-    : `To before step ${rollback.step}, ${rollback.action}. ${rollback.text}.`);
+  offerTargets(rollbacks);
   chooseShare(status);
   showJob(job);
+}
+
+const target = () => latest.rollbacks.find(back => String(back.step) === find("target").value);
+
+function offerTargets(rollbacks) {
+  const select = find("target");
+  const wanted = rollbacks.map(back => String(back.step));
+  if (wanted.join() !== [...select.options].map(option => option.value).join())
+    select.replaceChildren(...rollbacks.map(back =>
+      element("option", { value: back.step }, `${back.step}. ${back.action}`)));
+  say("rollback-words", rollbacks.length ? "Undo a backfill, or let the earlier model search again."
+    : "There is no upgrade and no backfill to go back from.");
 }
 
 // Offer only shares that are not reached yet.

@@ -83,6 +83,7 @@ function shownCertificate(paper) {
 const CALIBRATIONS = {
   raw: "taken as they are (raw), which ranked best in the test",
   standardised: "standardised, which ranked best in the test",
+  odds: "put on the scale of new ones by equal odds of a mate, which ranked best in the test",
   fitted: "put on the scale of new ones by a fitted line, which ranked best in the test",
 };
 
