@@ -17,6 +17,27 @@ def test_lines_tell_rate_and_time_left(capsys):
     assert re.fullmatch(r"training: 100 images in \d+:\d\d, [\d,]+ images/s", last)
 
 
+def test_a_status_stays_in_the_lines_and_beside_the_bar(capsys):
+    def report(progress):
+        with progress.task("training", 30) as advance:
+            advance(10)
+            advance(0, "recall@1 [b]40.0 %")
+            advance(10)
+            advance(10)
+
+    report(Lines(every=0))
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.endswith(", recall@1 [b]40.0 %") for line in lines] == [False, *[True] * 4]
+    assert lines[-1].startswith("training: 30 images in ")
+    with Bars(overall=30) as bars:
+        report(bars)
+        assert [task.fields["status"] for task in bars._bars.tasks] == ["", "recall@1 [b]40.0 %"]
+    assert "recall@1 [b]40.0 %" in capsys.readouterr().err
+    report(Silent())
+    report(Both(Lines(every=0), Lines(every=0)))
+    assert capsys.readouterr().err.count("recall@1") == 8
+
+
 def test_bars_add_up_to_an_overall_one(capsys):
     with Bars(overall=100) as bars:
         with bars.task("one", 60) as advance:
@@ -67,6 +88,18 @@ def test_lines_go_to_a_log_file_with_the_time(tmp_path, capsys):
     assert first == "100 % of é {x}"
     assert second.startswith("training: 3 images in 0:00, ")
     assert capsys.readouterr().err == ""
+
+
+def test_a_job_that_is_refused_before_it_makes_its_folder_leaves_no_log(tmp_path):
+    out = tmp_path / "model"
+    lines = Lines(log=out / "logs" / "rank.log", log_after=out)
+    lines.note("one")
+    lines.note("two")
+    assert not out.exists()
+    out.mkdir()
+    lines.note("three")
+    lines.note("four")
+    assert logged(out / "logs" / "rank.log") == ["one", "two", "three", "four"]
 
 
 def test_lines_can_go_to_a_file_and_to_the_terminal(tmp_path, capsys):

@@ -9,18 +9,29 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from rich.progress import ProgressColumn, Task
     from rich.text import Text
 
-Advance: TypeAlias = Callable[[int], None]
-
 LOGGER = logging.getLogger("unibct.progress")
+
+
+class Advance(Protocol):
+    """Reports the units of a task that were just done."""
+
+    def __call__(self, count: int, status: str | None = None) -> None:
+        """Count units; a ``status`` stands beside the bar, or in the lines, until the next one."""
+        ...
+
+
+def ignore(count: int, status: str | None = None) -> None:
+    """Report nothing."""
 
 
 class Progress(Protocol):
@@ -53,7 +64,7 @@ class Silent:
         self, label: str, total: int, unit: str = "images", *, done: int = 0, weight: float = 1.0
     ) -> Generator[Advance]:
         """Yield a function that does nothing."""
-        yield lambda count: None
+        yield ignore
 
     def note(self, text: str) -> None:
         """Do nothing."""
@@ -69,10 +80,17 @@ class Lines:
         every: seconds between two lines of a task.
         log: a file to which the lines are appended, with the time.
         stderr: whether the lines are printed to standard error; by default if there is no log.
+        log_after: a folder; the log is not written before it is there. So a job that is refused
+            before it makes its folder leaves no log.
     """
 
     def __init__(
-        self, every: float = 15.0, log: Path | None = None, *, stderr: bool | None = None
+        self,
+        every: float = 15.0,
+        log: Path | None = None,
+        *,
+        stderr: bool | None = None,
+        log_after: Path | None = None,
     ) -> None:
         self.every = every
         self.log = log
@@ -82,7 +100,7 @@ class Lines:
         if stderr or (stderr is None and log is None):
             self._handlers.append(_StderrHandler())
         if log is not None:
-            self._handlers.append(_LogFileHandler(log))
+            self._handlers.append(_LogFileHandler(log, log_after))
 
     @contextmanager
     def task(
@@ -90,24 +108,27 @@ class Lines:
     ) -> Generator[Advance]:
         """Report a task in lines."""
         begin = last = time.monotonic()
-        count = done
+        done_now, shown = done, ""
 
-        def advance(units: int) -> None:
-            nonlocal count, last
-            count += units
+        def advance(count: int, status: str | None = None) -> None:
+            nonlocal done_now, last, shown
+            done_now += count
+            shown = shown if status is None else f", {status}"
             now = time.monotonic()
             if now - last >= self.every:
                 last = now
-                rate = (count - done) / max(now - begin, 1e-9)
-                left = clock((total - count) / max(rate, 1e-9))
-                self.note(f"{label}: {count:,}/{total:,} {unit}, {rate:,.0f} {unit}/s, {left} left")
+                rate = (done_now - done) / max(now - begin, 1e-9)
+                left = clock((total - done_now) / max(rate, 1e-9))
+                place = f"{done_now:,}/{total:,} {unit}"
+                self.note(f"{label}: {place}, {rate:,.0f} {unit}/s, {left} left{shown}")
 
         yield advance
-        if count == done:  # there was nothing left to do
+        if done_now == done:  # there was nothing left to do
             return
         seconds = max(time.monotonic() - begin, 1e-9)
-        rate = (count - done) / seconds
-        self.note(f"{label}: {count:,} {unit} in {clock(seconds)}, {rate:,.0f} {unit}/s")
+        rate = (done_now - done) / seconds
+        took = f"{done_now:,} {unit} in {clock(seconds)}"
+        self.note(f"{label}: {took}, {rate:,.0f} {unit}/s{shown}")
 
     def note(self, text: str) -> None:
         """Write a line."""
@@ -129,18 +150,23 @@ class _LogFileHandler(logging.Handler):
     """Appends the time and the message to a file.
 
     The file is opened for each line, so it needs no closing, and its folder is made with the
-    first line.
+    first line. Lines that come before the folder ``after`` is there are kept back.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, after: Path | None = None) -> None:
         super().__init__()
-        self._path = path
+        self._path, self._after = path, after
+        self._kept_back: list[str] = []
         self.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S"))
 
     def emit(self, record: logging.LogRecord) -> None:
+        self._kept_back.append(f"{self.format(record)}\n")
+        if self._after is not None and not self._after.is_dir():
+            return
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with self._path.open("a", encoding="utf-8") as file:
-            file.write(f"{self.format(record)}\n")
+            file.writelines(self._kept_back)
+        self._kept_back.clear()
 
 
 class Both:
@@ -160,9 +186,9 @@ class Both:
                 for receiver in self._receivers
             ]
 
-            def advance(units: int) -> None:
+            def advance(count: int, status: str | None = None) -> None:
                 for advance_one in advances:
-                    advance_one(units)
+                    advance_one(count, status)
 
             yield advance
 
@@ -179,18 +205,23 @@ class Bars:
         from rich.console import Console
         from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeRemainingColumn
         from rich.progress import Progress as RichProgress
+        from rich.table import Column
 
+        whole = partial(Column, no_wrap=True)  # in a narrow terminal, only the bar is shorter
         self._bars = RichProgress(
-            SpinnerColumn(finished_text="[green]✓"),
+            SpinnerColumn(finished_text="[green]✓", table_column=whole()),
             TextColumn("{task.description}"),
             BarColumn(bar_width=28),
             TextColumn("{task.percentage:>3.0f} %"),
             _rate_column(),
-            TimeRemainingColumn(elapsed_when_finished=True),
+            TimeRemainingColumn(elapsed_when_finished=True, table_column=whole()),
+            TextColumn("{task.fields[status]}", markup=False),
             console=Console(stderr=True),
         )
         self._overall_bar = (
-            None if overall is None else self._bars.add_task("[bold]all", total=overall, unit="")
+            None
+            if overall is None
+            else self._bars.add_task("[bold]all", total=overall, unit="", status="")
         )
 
     def __enter__(self) -> "Bars":
@@ -205,12 +236,14 @@ class Bars:
         self, label: str, total: int, unit: str = "images", *, done: int = 0, weight: float = 1.0
     ) -> Generator[Advance]:
         """Show a bar for the task."""
-        bar = self._bars.add_task(label, total=total, unit=unit)
+        bar = self._bars.add_task(label, total=total, unit=unit, status="")
 
-        def advance(units: int) -> None:
-            self._bars.advance(bar, units)
+        def advance(count: int, status: str | None = None) -> None:
+            self._bars.advance(bar, count)
+            if status is not None:
+                self._bars.update(bar, status=status)
             if self._overall_bar is not None:
-                self._bars.advance(self._overall_bar, units * weight)
+                self._bars.advance(self._overall_bar, count * weight)
 
         self._bars.update(bar, completed=done)  # shows a task that is already done as finished
         if self._overall_bar is not None and done:
@@ -233,19 +266,19 @@ def terminal_progress(
     Args:
         overall: the work of the whole job, for one more bar.
         logs: a folder for log files. If ``torchrun`` started several processes, each appends its
-            lines to its own file there.
+            lines to its own file there, once the folder around ``logs`` is there.
     """
-    log = None
+    log, run = None, None if logs is None else logs.parent
     if logs is not None and os.environ.get("WORLD_SIZE", "1") != "1":
         rank = int(os.environ.get("RANK", "0"))
         log = logs / f"rank-{rank:05}.log"
     if not is_first_process():
-        yield Silent() if log is None else Lines(log=log)
+        yield Silent() if log is None else Lines(log=log, log_after=run)
     elif not sys.stderr.isatty():
-        yield Lines(log=log, stderr=True)
+        yield Lines(log=log, stderr=True, log_after=run)
     else:
         with Bars(overall) as bars:
-            yield bars if log is None else Both(bars, Lines(log=log))
+            yield bars if log is None else Both(bars, Lines(log=log, log_after=run))
 
 
 def is_first_process() -> bool:
@@ -263,6 +296,7 @@ def clock(seconds: float) -> str:
 def _rate_column() -> "ProgressColumn":
     """Return a column with the rate, such as ``1,200 images/s``."""
     from rich.progress import ProgressColumn
+    from rich.table import Column
     from rich.text import Text
 
     class RateColumn(ProgressColumn):
@@ -271,4 +305,4 @@ def _rate_column() -> "ProgressColumn":
             unit = task.fields.get("unit")
             return Text(f"{speed:,.0f} {unit}/s" if speed and unit else "")
 
-    return RateColumn()
+    return RateColumn(table_column=Column(no_wrap=True))

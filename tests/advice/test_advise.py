@@ -1,19 +1,27 @@
+import copy
 import json
+from dataclasses import replace
 
 import pytest
 
 from tests.conftest import TINY
+from tests.training.recipes import SMALL
 from unibct.advice import advise as advise_module
 from unibct.advice.advise import advise
 from unibct.advice.request import AdviceRequest
+from unibct.embeddings.extraction import embed_images
+from unibct.embeddings.forms.table import write_embeddings
 from unibct.embeddings.strength import Strength
 from unibct.errors import UserError
+from unibct.models.old_space import add_projection
+from unibct.training.plan import plan_run
 
 
 def request_of(upgrade, **changes):
     sets = {"images": upgrade.new_list, "old_images": upgrade.old_list, "gallery": "5000"}
     options = {"settings": tuple(TINY), "device": "cpu"}
-    return AdviceRequest(upgrade.model, upgrade.data, **{**sets, **options, **changes})
+    chosen = {"old": upgrade.model, **sets, **options, **changes}
+    return AdviceRequest(data=upgrade.data, **chosen)
 
 
 def test_everything_is_named_measured_and_written_as_plain_values(upgrade):
@@ -32,6 +40,40 @@ def test_everything_is_named_measured_and_written_as_plain_values(upgrade):
     assert values["scenario"]["scenarios"] == ["open-class"]
     assert values["costs"]["training"]["estimated_seconds"] > 0
     assert values["old_model"]["recall_at_1"] == advice.strength.recall_at_1
+
+
+def test_stored_vectors_of_some_images_and_another_dimension(upgrade, tmp_path):
+    """The old model is a file, which lacks some images; the new model has more dimensions."""
+    lacking = upgrade.new_images.select(range(10, len(upgrade.new_images)))
+    embeddings = embed_images(upgrade.old_model, lacking)
+    write_embeddings(embeddings, tmp_path / "old.npy", "npy")
+    old = f"embeddings:{tmp_path / 'old.npy'}"
+    settings = (*TINY, "dim=160")
+    advice = advise(request_of(upgrade, settings=settings, old=old, old_images=None))
+    assert advice.scenario.names == ()
+    assert advice.strength is not None
+    assert advice.rates.old_forward is None
+    assert "old embeddings" not in {*advice.costs["training"].parts, *advice.costs["mapping"].parts}
+    obstacles = {method.name: method.obstacle for method in advice.methods if not method.applies}
+    assert list(obstacles) == ["bct", "mixbct"]
+    assert obstacles["mixbct"] == "it mixes new and old embeddings, of 160 and 128 dimensions"
+    notes = "\n".join(advice.notes)
+    first = upgrade.new_images.ids[0]
+    assert f"has no embedding of 10 of {len(upgrade.new_images)} images, first {first!r}" in notes
+    assert "embed and export 'models/new?space=old'" in notes
+    assert f"--old {old}" in advice.commands["mapping"][1]
+    assert json.loads(json.dumps(advice.as_json()))["images_per_second"]["old_forward"] is None
+
+
+def test_a_projection_of_the_old_model_is_mentioned(upgrade):
+    """The old model was itself trained with another dimension than the one before it."""
+    network = copy.deepcopy(upgrade.old_model.network)
+    add_projection(network, upgrade.old_model.dim, 64)
+    old = replace(upgrade.old_model, network=network)
+    run = plan_run(upgrade.new_images, SMALL, old=old)
+    notes = advise_module._old_model_notes(old, upgrade.new_images, 1, run)  # pyright: ignore
+    assert len(notes) == 1
+    assert "a projection into the 64 dimensions of its own old model" in notes[0]
 
 
 def test_what_cannot_work_is_refused_before_anything_is_measured(upgrade, monkeypatch):

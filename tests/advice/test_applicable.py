@@ -19,3 +19,9 @@ def test_every_method_is_listed_once_and_the_default_is_marked():
     advice = [method.as_json() for method in method_advice("a", "b", has_classifier=True)]
     assert [entry["name"] for entry in advice] == [name for name in METHODS if name != "none"]
     assert [entry["name"] for entry in advice if entry["default"]] == ["unibct-plus"]
+
+
+def test_a_method_that_mixes_embeddings_needs_equal_dimensions():
+    found = method_advice("a", "a", has_classifier=True, dims=(256, 128))
+    assert {m.name for m in found if not m.applies} == {"mixbct"}
+    assert all(m.applies for m in method_advice("a", "a", has_classifier=True, dims=(128, 128)))

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from tests.training.recipes import SMALL
@@ -20,6 +22,13 @@ def test_training_reads_once_embeds_once_and_counts_every_step():
     assert "old embeddings" not in training_cost(recipe, 100, "bct", RATES).parts
     flipped = training_cost(recipe.updated(flip=True), 100, "unibct", RATES)
     assert flipped.parts["old embeddings"] == pytest.approx(4.0)
+
+
+def test_stored_old_embeddings_cost_nothing():
+    stored = replace(RATES, old_forward=None)
+    recipe = SMALL.updated(epochs=3, batch_size=8)
+    assert list(training_cost(recipe, 100, "unibct", stored).parts) == ["reading", "training steps"]
+    assert list(mapping_cost(100, stored).parts.values()) == pytest.approx([10.0, 2.5, 0.1])
 
 
 def test_steps_make_a_training_longer():

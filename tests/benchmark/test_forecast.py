@@ -1,26 +1,38 @@
 from dataclasses import replace
 
+import pytest
 import torch
 
 from tests.benchmark.embedded_jobs import jobs_of
-from unibct.benchmark.forecast import RunConditions, forecast_seconds, schedule
+from unibct.benchmark import forecast
+from unibct.benchmark.forecast import RunConditions, forecast_seconds, schedule, trial_rate
 from unibct.benchmark.jobs import Job
 from unibct.data.readers.table import open_images
 from unibct.data.scenarios import split
 
 
-def test_the_forecast_counts_what_is_left(tmp_path):
+def test_the_forecast_counts_what_is_left(tmp_path, monkeypatch):
+    monkeypatch.setattr(forecast, "trial_rate", lambda *_: 100.0)  # given, not measured
     jobs = jobs_of(seeds=[0], scenarios=["open-class"], methods=["none"], chain=[])
     one_worker = RunConditions(
         workers=1, threads=1, device=torch.device("cpu"), classes=10, test_images=100, scores=0
     )
     one = forecast_seconds(jobs, tmp_path, one_worker)
-    assert one > 0
     labels = open_images("glyphs:train").labels
     parts = split(labels, "open-class")
     assert sum(job.work for job in jobs) == 6 * (len(parts.old) + len(parts.new))
-    # The rates are measured, so that two forecasts on a busy machine cannot be compared.
-    assert forecast_seconds(jobs, tmp_path, replace(one_worker, workers=2)) > 0
+    trained = [job for job in jobs if job.training is not None]
+    work = sum(job.work + 100 / 3 for job in trained)  # to embed is a third of a training step
+    assert one == pytest.approx(work / 100.0)
+    two = forecast_seconds(jobs, tmp_path, replace(one_worker, workers=2))
+    assert 0 < two < one
+
+
+def test_a_rate_is_measured_on_a_few_steps():
+    recipe = jobs_of(seeds=[0], scenarios=["open-class"], methods=["none"], chain=[])[0]
+    assert recipe.training is not None
+    small = recipe.training.recipe.updated(batch_size=2)
+    assert trial_rate(small, 10, 1, torch.device("cpu"), steps=6) > 0
 
 
 def test_the_forecast_waits_for_what_a_job_needs():

@@ -124,6 +124,10 @@ def test_embed_writes_every_form_and_evaluate_reads_it(
     assert run_command(*embed) == 2
     assert "exists already" in capsys.readouterr().err
     assert run_command(*embed[:-1], tmp_path / f"x.{form}", "--dtype", "float16") == 2
+    assert run_command(*embed[:-1], tmp_path / "x.bin") == 2
+    error = capsys.readouterr().err
+    assert "must end in" in error
+    assert "embedding" not in error  # refused before the work
 
 
 @pytest.mark.slow

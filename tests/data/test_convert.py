@@ -11,13 +11,13 @@ from filelock import FileLock
 from PIL import Image
 
 from tests.data.example_images import jpeg
+from tests.notes import Notes
 from unibct.data.convert import convert
 from unibct.data.decoding import image_suffix
 from unibct.data.readers.record_format import RecordFile, read_index
 from unibct.data.readers.table import open_images
 from unibct.errors import UserError
 from unibct.files import write_json
-from unibct.progress import Silent
 
 
 def test_packing_and_unpacking_keeps_every_byte(photo_folder, tmp_path):
@@ -116,14 +116,6 @@ def files_of(folder):
     return {str(p.relative_to(folder)): p.read_bytes() for p in paths}
 
 
-class Notes(Silent):
-    def __init__(self):
-        self.lines = []
-
-    def note(self, text):
-        self.lines.append(text)
-
-
 @pytest.mark.parametrize("to", ["recordio", "folder"])
 def test_an_interrupted_conversion_goes_on(to, damaged_photos, tmp_path, monkeypatch):
     images = open_images(damaged_photos)
@@ -152,8 +144,8 @@ def test_an_interrupted_conversion_goes_on(to, damaged_photos, tmp_path, monkeyp
     notes = Notes()
     assert convert(images, out, to=to, skip_bad=True, progress=notes) == len(images) - 5
     assert len(seen) == len(images) - 126
-    assert notes.lines[0] == "going on after 126 images of an earlier run"
-    assert notes.lines[1].startswith("left out 5 unreadable images: class 00/0000.png (not a")
+    assert notes.texts[0] == "going on after 126 images of an earlier run"
+    assert notes.texts[1].startswith("left out 5 unreadable images: class 00/0000.png (not a")
     assert files_of(out) == whole
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out", "whole"]
 
@@ -182,7 +174,7 @@ def test_a_conversion_of_something_else_starts_anew(change, photo_folder, tmp_pa
         (tmp_path / ".out.partial" / "data" / "train.rec").write_bytes(b"short")
     notes = Notes()
     convert(open_images(root), out, to=to, progress=notes)
-    assert notes.lines == ["what an earlier run has read may have changed since: starting anew"]
+    assert notes.texts == ["what an earlier run has read may have changed since: starting anew"]
     convert(open_images(root), tmp_path / "whole", to=to)
     assert files_of(out) == files_of(tmp_path / "whole")
 
@@ -264,7 +256,7 @@ def test_a_killed_conversion_goes_on_to_the_byte(to, places, damaged_photos, tmp
         assert not out.exists()
     notes = Notes()
     convert(images, out, to=to, skip_bad=True, progress=notes)
-    assert notes.lines[0].startswith("going on after ")
+    assert notes.texts[0].startswith("going on after ")
     assert files_of(out) == files_of(tmp_path / "whole")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out", "whole"]
 
@@ -279,6 +271,10 @@ def test_class_numbers_of_a_file_without_names_stay_those_of_that_file(tmp_path,
     assert open_images(tmp_path / "b").class_identities == numbered.class_identities[5:]
     convert(photos, tmp_path / "c", to="recordio")
     assert open_images(tmp_path / "c").class_names == photos.class_names
+    convert(some, tmp_path / "d", to="folder")
+    unpacked = open_images(tmp_path / "d")
+    assert set(unpacked.class_names) == set(numbered.class_identities[5:])
+    assert len(unpacked) == len(some)
 
 
 def test_no_image_counts_as_done_before_it_is_on_the_disk(photo_folder, tmp_path, monkeypatch):

@@ -5,10 +5,12 @@ import pytest
 
 from tests.embeddings.embedding_checks import EmbeddingCounter, assert_same
 from tests.models.test_model import small_model
+from tests.notes import Notes
 from unibct.data.loader import read_pixels
 from unibct.embeddings import extraction
 from unibct.embeddings.cache import cached_embeddings, embeddings_folder
 from unibct.embeddings.extraction import embed_pixel_batches
+from unibct.embeddings.stored import StoredEmbeddings
 
 
 @pytest.fixture(scope="module")
@@ -68,3 +70,14 @@ def test_a_folder_is_named_for_the_model_the_pixels_and_the_view(model, pixels, 
     assert plain == tmp_path / f"embeddings-{model.fingerprint[:12]}-{pixels.digest[:12]}"
     flipped = embeddings_folder(tmp_path, model, pixels, flip=True)
     assert flipped.name == f"{plain.name}-flipped"
+
+
+def test_stored_embeddings_of_other_images_are_counted(model, pixels, glyph_classes, tmp_path):
+    old = StoredEmbeddings("old.npy", embed_pixel_batches(model, pixels))
+    some = read_pixels(glyph_classes.select(range(100)), *model.input.frame)
+    notes = Notes()
+    found = cached_embeddings(old, some, tmp_path / "old", progress=notes)
+    assert found.ids == some.images.ids
+    surplus, first = len(glyph_classes) - 100, glyph_classes.ids[100]
+    assert notes.texts[0].startswith(f"old.npy has {surplus} embeddings of none of the 100 images")
+    assert repr(first) in notes.texts[0]

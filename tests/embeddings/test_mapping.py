@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from tests.maps.cases import rotation, unit
+from tests.notes import Notes
 from unibct.embeddings.folder import NO_CLASS, Embeddings
 from unibct.embeddings.mapping import apply_map, fit_map
 from unibct.errors import UserError
@@ -33,14 +34,6 @@ def new(models):
 @pytest.fixture
 def old(models):
     return side(models[1], "old")
-
-
-class Notes:
-    def __init__(self):
-        self.texts = []
-
-    def note(self, text):
-        self.texts.append(text)
 
 
 @pytest.mark.parametrize("direction", ["backward", "forward"])

@@ -3,18 +3,11 @@ import re
 import numpy as np
 import pytest
 
+from tests.notes import Notes
 from unibct.embeddings.extraction import embed_images, embed_images_to_store
 from unibct.embeddings.folder import Embeddings
 from unibct.embeddings.stored import StoredEmbeddings
 from unibct.errors import UserError
-
-
-class Notes:
-    def __init__(self):
-        self.texts = []
-
-    def note(self, text):
-        self.texts.append(text)
 
 
 def stored(ids, seed=0):
@@ -45,7 +38,7 @@ def test_missing_and_surplus_ids_are_counted_and_the_first_is_named(glyph_classe
         embed_images(old, images)
     notes = Notes()
     assert len(embed_images(old, images, skip_bad=True, progress=notes)) == 7
-    assert "old.npy has 2 embeddings that are no image of" in notes.texts[0]
+    assert "old.npy has 2 embeddings of none of the" in notes.texts[0]
     assert "first 'one more'" in notes.texts[0]
     assert "left out 3 images" in notes.texts[1]
     with pytest.raises(UserError, match="no embedding of any image"):

@@ -53,6 +53,29 @@ def test_the_training_classes_are_kept(tmp_path):
         open_embeddings(tmp_path / "e")
 
 
+def test_the_same_number_of_two_files_is_not_the_same_class(tmp_path):
+    def numbered(first, source):
+        plain = random_embeddings(5, first=first)
+        names = tuple(str(number) for number in range(len(plain.class_names)))
+        return Embeddings(
+            plain.vectors, plain.ids, plain.labels, names, "model", class_source=source
+        )
+
+    folder, sources = tmp_path / "e", ("file-a", "file-a", "file-b", "file-a")
+    parts = [numbered(5 * place, source) for place, source in enumerate(sources)]
+    save_embeddings(parts[0], folder)
+    append_embeddings(folder, parts[1])
+    names = parts[0].class_names
+    assert open_embeddings(folder).class_names == names  # one file: the same classes
+    for part in parts[2:]:
+        append_embeddings(folder, part)
+    opened = open_embeddings(folder, verify=True)
+    assert opened.class_source is None
+    assert opened.class_names == tuple(f"{n} of {s}" for s in ("file-a", "file-b") for n in names)
+    places = [p.labels + len(names) * (p.class_source == "file-b") for p in parts]
+    assert np.array_equal(opened.labels, np.concatenate(places))
+
+
 def test_training_classes_become_known_with_more_images(tmp_path):
     save_embeddings(random_embeddings(5), tmp_path / "e")
     assert not (tmp_path / "e/training_classes.txt").exists()

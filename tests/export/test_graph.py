@@ -15,6 +15,7 @@ from unibct.export.graph import (
     write_graph,
 )
 from unibct.export.session import ExportedModel
+from unibct.models.old_space import OldSpaceModel, add_projection
 
 
 def some_pixels(model, count=5):
@@ -28,6 +29,23 @@ def test_the_module_gives_the_embeddings_of_the_model(mapped_model):
         got = PixelsToEmbeddings(model)(torch.from_numpy(pixels)).detach().numpy()
         assert got.shape == (5, model.dim)
         assert np.allclose(got, model.embed_pixels(pixels), atol=1e-5)
+
+
+def test_a_projection_into_the_old_space_is_inside_if_it_is_asked_for():
+    model = small_model()
+    add_projection(model.network, 16, 5)
+    old_space, pixels = OldSpaceModel(model), some_pixels(model)
+    for exported in (model, old_space):
+        got = PixelsToEmbeddings(exported)(torch.from_numpy(pixels)).detach().numpy()
+        assert got.shape == (5, exported.dim)
+        assert np.allclose(got, exported.embed_pixels(pixels), atol=1e-5)
+    own, projected = file_metadata(model), file_metadata(old_space)
+    assert (own["unibct.space"], projected["unibct.space"]) == ("own", "old")
+    assert (projected["unibct.dim"], projected["unibct.fingerprint"]) == (
+        "5",
+        old_space.fingerprint,
+    )
+    assert own["unibct.fingerprint"] == model.fingerprint
 
 
 @pytest.mark.slow

@@ -17,7 +17,14 @@ def vectors(model, images):
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"k": 0}, {"encoders": "three"}, {"alpha": 2}, {"threshold": 0.1, "far": 0.1}],
+    [
+        {"k": 0},
+        {"encoders": "three"},
+        {"alpha": 2},
+        {"threshold": 0.1, "far": 0.1},
+        {"encoders": "blend", "alpha": 0.5, "far": 0.1},
+        {"encoders": "blend", "alpha": 0.5, "old_scores": True},
+    ],
 )
 def test_requests_that_make_no_sense_are_refused(wrong):
     with pytest.raises(UserError):

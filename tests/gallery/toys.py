@@ -66,8 +66,22 @@ def toy_certificate(old: str, new: str, **changes: Any) -> Certificate:
         "data": {"name": "toys", "digest": "d", "images": 9, "classes": 3},
         "verdict": "compatible",
         "metrics": {},
-        "thresholds": {"old→old": far, "new→old": far, "new→new": {"0.1": 0.6, "0.01": 0.9}},
-        "score_map": {"new→old": knots, "new→new": knots | {"old": [-1.0, 0.1, 1.0]}},
+        "image_metrics": {"verdict": "compatible"},
+        "thresholds": {
+            "old→old": far,
+            "new→old": far,
+            "blend→old": far,
+            "new→new": {"0.1": 0.6, "0.01": 0.9},
+        },
+        "score_map": {
+            "new→old": knots,
+            "blend→old": knots,
+            "new→new": knots | {"old": [-1.0, 0.1, 1.0]},
+        },
+        "further_calibrations": {
+            "old→old": {"choice": {"kind": "raw"}},
+            "blend→old": {"choice": {"kind": "raw"}},
+        },
         "calibration": {"choice": {"kind": "standardised", "slope": 2.0, "shift": -0.5}},
         "flips": {},
     }

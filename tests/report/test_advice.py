@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 from unibct.advice.advise import Advice
 from unibct.advice.applicable import method_advice
 from unibct.advice.costs import backfill_cost, mapping_cost
@@ -9,11 +11,11 @@ from unibct.report.advice import advice_lines
 RATES = Rates(10, 20, 50, 40, 5, 1000)
 
 
-def text_of(scenario, strength):
+def text_of(scenario, strength, rates=RATES):
     costs = {"mapping": mapping_cost(1000, RATES), "backfill": backfill_cost(72_000, RATES)}
     commands = {name: (f"unibct {name}",) for name in costs}
     methods = method_advice("ab", "bc", has_classifier=True)
-    lists = (RATES, costs, commands, ("a note",))
+    lists = (rates, costs, commands, ("a note",))
     advice = Advice(scenario, methods, strength, "9 images", "recipe x", "cpu", *lists)
     return "\n".join(advice_lines(advice))
 
@@ -32,7 +34,10 @@ def test_every_part_has_its_line():
 
 
 def test_what_is_not_known_is_called_so():
-    text = text_of(unknown_scenario(2, 2, "only numbers"), None)
+    text = text_of(
+        unknown_scenario(None, 2, "only numbers"), None, replace(RATES, old_forward=None)
+    )
     assert "scenario    not known: only numbers" in text
-    assert "2 old, 2 new, ? in both" in text
+    assert "? old, 2 new, ? in both" in text
     assert "old model   not measured" in text
+    assert "reading 10, old model stored, new model 40" in text

@@ -2,22 +2,14 @@ import numpy as np
 import pytest
 
 from tests.conftest import TINY
+from tests.export.exported_files import OWN
+from tests.notes import Notes
 from tests.training.recipes import RECIPE
 from unibct.data.image_set import ImageSet
 from unibct.data.readers.table import open_images
 from unibct.training.default_recipe import choose_recipe, recipe_for
 from unibct.training.network import recipe_input
 from unibct.training.recipe import load_recipe
-
-
-class Notes:
-    """A progress that keeps its notes."""
-
-    def __init__(self):
-        self.lines = []
-
-    def note(self, text):
-        self.lines.append(text)
 
 
 def image_set(height, width, *, colour):
@@ -63,7 +55,7 @@ def test_one_line_says_what_why_and_how_to_change_it():
     notes = Notes()
     recipe = recipe_for(image_set(80, 90, colour=False), ["lr=0.01"], progress=notes)
     assert recipe == load_recipe("photographs", ["channels=1", "lr=0.01"])
-    [line] = notes.lines
+    [line] = notes.texts
     assert line.startswith("recipe photographs (")
     assert "12 grey images, median 80×90, of 3 classes, median 4 each" in line
     assert "as with --recipe photographs --set channels=1" in line
@@ -88,10 +80,20 @@ def test_a_network_for_larger_images_keeps_its_own_input():
     assert frame("lr=0.2") == own
 
 
+def test_a_network_of_others_keeps_what_it_says_about_its_images():
+    def frame(name, *overrides):
+        settings = (f"architecture={OWN}:{name}", *overrides)
+        return recipe_input(recipe_for(image_set(300, 300, colour=False), settings)).frame
+
+    assert frame("Described") == (24, 16, 1, "crop")
+    assert frame("Described", "size=80", "fit=letterbox") == (80, 80, 1, "letterbox")
+    assert frame("convolutions") == (20, 20, 3, "crop")  # it says nothing about the fit
+
+
 def test_nothing_readable_is_left_to_the_reader_s_message(tmp_path):
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "x.png").write_bytes(b"no image")
     notes = Notes()
     assert recipe_for(open_images(tmp_path), progress=notes) == load_recipe("glyphs")
-    assert "median unreadable" in notes.lines[0]
+    assert "median unreadable" in notes.texts[0]

@@ -39,7 +39,7 @@ def test_processes_that_are_not_started_alike_are_refused(photo_folder, tmp_path
         "import os, sys\n"
         "from unibct.cli.entry import main\n"
         f"line = ['train', {str(photo_folder)!r}, '--out', {str(tmp_path / 'm')!r}]\n"
-        "line += ['--device', 'cpu', '--recipe', 'glyphs', '--set', 'batch_size=12']\n"
+        "line += ['--device', 'cpu', '--set', 'batch_size=12']\n"
         "main(line + ['--checkpoint-every', '1'] * (os.environ['RANK'] == '1'))\n"
     )
     (tmp_path / "odd.py").write_text(code)

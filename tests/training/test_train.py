@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.notes import Notes
 from tests.training.interruption import stopped_before_epoch
 from tests.training.recipes import RECIPE, SMALL
 from tests.training.run_results import metrics
@@ -227,16 +228,6 @@ def test_a_warm_start_in_another_dimension_is_refused(four_classes, four_classes
         train(
             four_classes, recipe, tmp_path / "m", old=four_classes_old, method="none", device="cpu"
         )
-
-
-class Notes(Silent):
-    """Keeps what is said."""
-
-    def __init__(self):
-        self.texts = []
-
-    def note(self, text):
-        self.texts.append(text)
 
 
 def numbered(images, source):

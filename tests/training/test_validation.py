@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from tests.notes import Notes
 from tests.training.interruption import stopped_before_epoch
 from tests.training.recipes import RECIPE, SMALL
 from tests.training.run_results import metrics
@@ -13,7 +14,6 @@ from unibct.embeddings.recall import recall_at_1
 from unibct.embeddings.strength import Strength, pixel_vectors
 from unibct.errors import UserError
 from unibct.models.folder import load_model
-from unibct.progress import Silent
 from unibct.training.set_aside import set_aside
 from unibct.training.train import train
 from unibct.training.validation import best_row, note_result
@@ -22,22 +22,12 @@ SHARE = 0.25
 OPTIONS = {"validation": SHARE, "device": "cpu"}
 
 
-class Notes(Silent):
-    """Keeps the messages."""
-
-    def __init__(self):
-        self.texts = []
-
-    def note(self, text):
-        self.texts.append(text)
-
-
 @pytest.fixture(scope="module")
 def validated_run(glyph_classes, tmp_path_factory):
     """The folder of a run with three classes set aside, and what it said."""
     out, notes = tmp_path_factory.mktemp("validated") / "m", Notes()
     train(glyph_classes, RECIPE, out, progress=notes, **OPTIONS)
-    return out, notes.texts
+    return out, notes
 
 
 def same_but_times(rows):
@@ -69,13 +59,15 @@ def test_metrics_have_the_recall_of_classes_that_were_not_trained_on(validated_r
 
 
 def test_each_epoch_and_the_best_one_are_reported(validated_run):
-    out, texts = validated_run
-    rows = metrics(out)
+    out, notes = validated_run
+    rows, texts = metrics(out), notes.texts
     assert texts[0].startswith("3 of 12 classes (36 images) are set aside to measure recall@1")
     for row, text in zip(rows, texts[1:], strict=False):
         strength = Strength(float(row["recall_at_1"]), float(row["pixel_recall_at_1"]))
         assert text.startswith(f"epoch {int(row['epoch']) + 1} of 3: loss ")
         assert text.endswith(str(strength))
+        assert notes.statuses[int(row["epoch"])] == str(strength)
+    assert len(notes.statuses) == len(rows)
     assert texts[4].startswith("best epoch: ")
     assert texts[4].endswith(" on 3 classes that were set aside")
 
@@ -87,7 +79,9 @@ def test_a_stopped_run_keeps_its_classes_and_its_metrics(validated_run, glyph_cl
     for other in (0, 0.2):
         with pytest.raises(UserError, match=rf"its validation is 0.25, not {other}"):
             train(glyph_classes, RECIPE, out, resume=True, validation=other, device="cpu")
-    train(glyph_classes, RECIPE, out, resume=True, device="cpu")  # keeps its share
+    notes = Notes()
+    train(glyph_classes, RECIPE, out, resume=True, device="cpu", progress=notes)  # keeps its share
+    assert notes.statuses == validated_run[1].statuses  # begins with that of the stored epoch
     assert same_but_times(metrics(out)) == same_but_times(metrics(whole))
     for folder in ("", "best"):
         assert load_model(out / folder).fingerprint == load_model(whole / folder).fingerprint

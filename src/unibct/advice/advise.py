@@ -2,32 +2,31 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
+from typing import Any, cast
 
 from unibct.advice.applicable import MethodAdvice, method_advice
 from unibct.advice.commands import upgrade_commands
 from unibct.advice.costs import Cost, backfill_cost, mapping_cost, training_cost
+from unibct.advice.old_model import old_strength, scenario_of, usable_images
 from unibct.advice.rates import Rates, forward_rate, map_rate, read_sample, sample_of, trial_run
 from unibct.advice.request import AdviceRequest
-from unibct.advice.scenario import FoundScenario, find_scenario_of, unknown_scenario
+from unibct.advice.scenario import FoundScenario
 from unibct.data.image_set import ImageSet
 from unibct.data.readers.table import open_images
 from unibct.distributed.device import pick_device
-from unibct.embeddings.recall import sample_classes
-from unibct.embeddings.strength import Strength, model_strength
-from unibct.models.folder import load_model
+from unibct.embedders.table import open_embedder
+from unibct.embeddings.stored import StoredEmbeddings
+from unibct.embeddings.strength import Strength
+from unibct.models.embedder import Embedder, ImageEmbedder
 from unibct.models.model import Model
+from unibct.models.old_space import old_space_dim
 from unibct.progress import Progress, Silent
 from unibct.training.default_recipe import choose_recipe
 from unibct.training.network import recipe_architecture, recipe_input
-from unibct.training.plan import plan_run, unknown_identities
+from unibct.training.plan import Run, plan_run
 from unibct.training.recipe import Recipe, load_recipe
 
-STRENGTH_IMAGES = 500  # on which the old model is measured
 ROWS_IF_UNKNOWN = 1_000_000  # of the gallery
-_CLASSES_NEEDED = 10  # unseen classes, for a measurement on them alone
 
 
 @dataclass(frozen=True)
@@ -85,17 +84,18 @@ def advise(request: AdviceRequest, progress: Progress | None = None) -> Advice:
     """
     progress = progress or Silent()
     device = pick_device(request.device)
-    old = load_model(request.old, device=device, with_classifier=True)
+    old = open_embedder(request.old, device=device, with_classifier=True, progress=progress)
     images = open_images(request.data, request.images)
     old_set, gallery = request.open_old_set(), request.open_gallery()
     recipe, line, options = _recipe(request, images)
-    plan_run(images, recipe, old=old, method=request.method)  # refuses what cannot work
-    scenario = _scenario(old, images, old_set)
+    run = plan_run(images, recipe, old=old, method=request.method)  # refuses what cannot work
+    scenario = scenario_of(old, images, old_set)
+    usable = usable_images(old, images)
     progress.note("measuring the old model on a sample")
-    strength, strength_on = _strength(old, images)
+    strength, strength_on = old_strength(old, usable, recipe_input(recipe).frame)
     progress.note("measuring reading, embedding and training on a sample")
     in_gallery = gallery if isinstance(gallery, ImageSet) else None
-    rates = _measure(request, images, in_gallery, recipe, old)
+    rates = _measure(request, usable, in_gallery, recipe, old)
     rows = ROWS_IF_UNKNOWN if gallery is None else gallery
     costs = {
         "training": training_cost(recipe, len(images), request.method, rates),
@@ -107,9 +107,10 @@ def advise(request: AdviceRequest, progress: Progress | None = None) -> Advice:
     return Advice(
         scenario=scenario,
         methods=method_advice(
-            old.class_identities,
+            old.class_identities if isinstance(old, Model) else (),
             images.class_identities,
-            has_classifier=old.class_weights is not None,
+            has_classifier=isinstance(old, Model) and old.class_weights is not None,
+            dims=(run.dim, old.dim),
         ),
         strength=strength,
         strength_on=strength_on,
@@ -118,7 +119,10 @@ def advise(request: AdviceRequest, progress: Progress | None = None) -> Advice:
         rates=rates,
         costs=costs,
         commands=upgrade_commands(request, options, larger=larger),
-        notes=_notes(strength, costs, gallery_known=gallery is not None),
+        notes=(
+            *_old_model_notes(old, images, len(usable), run),
+            *_notes(strength, costs, gallery_known=gallery is not None),
+        ),
     )
 
 
@@ -132,47 +136,12 @@ def _recipe(request: AdviceRequest, images: ImageSet) -> tuple[Recipe, str, str]
     return recipe, choice.line(recipe), ""
 
 
-def _scenario(old: Model, images: ImageSet, old_set: ImageSet | None) -> FoundScenario:
-    """Compare the new set with the old one, or with the classes that the old model knows."""
-    unknown = unknown_identities(old, images)
-    if unknown is not None:
-        return unknown_scenario(len(old.class_names), len(images.class_names), unknown)
-    if old_set is None:
-        return find_scenario_of(old.class_identities, images.class_identities, None, images.ids)
-    return find_scenario_of(
-        old_set.class_identities, images.class_identities, old_set.ids, images.ids
-    )
-
-
-def _strength(old: Model, images: ImageSet) -> tuple[Strength | None, str]:
-    """Measure the old model on classes that it has not seen, if there are enough of them."""
-    sizes = np.bincount(images.labels, minlength=len(images.class_names))
-    known = set(old.class_identities)
-    is_unseen = np.array([name not in known for name in images.class_identities])
-    unseen_classes = np.flatnonzero(is_unseen & (sizes > 1))
-    on = "classes that it was trained on, so it is better there than elsewhere"
-    rows = np.arange(len(images))
-    if len(unseen_classes) >= _CLASSES_NEEDED:
-        rows, on = np.flatnonzero(np.isin(images.labels, unseen_classes)), "classes new to it"
-    elif is_unseen.any():
-        on = "classes of which it was trained on some"
-    rows = rows[sample_classes(images.labels[rows], STRENGTH_IMAGES)]
-    if not len(rows):
-        return None, "nothing: no class has two images"
-    sample = read_sample(images.select(rows), old.input.frame)
-    vectors = np.concatenate(
-        [old.embed_pixels(sample.pixels[i : i + 64]) for i in range(0, len(sample.pixels), 64)]
-    )
-    strength = model_strength(vectors, sample.images.labels, sample.pixels.__getitem__)
-    return strength, f"{len(sample.images):,} images of {on}"
-
-
 def _measure(
     request: AdviceRequest,
     images: ImageSet,
     gallery: ImageSet | None,
     recipe: Recipe,
-    old: Model,
+    old: Embedder,
 ) -> Rates:
     """Measure everything that an upgrade would spend time on."""
     frame = recipe_input(recipe).frame
@@ -180,18 +149,52 @@ def _measure(
     gallery_rate = sample.rate
     if gallery is not None:
         gallery_rate = read_sample(sample_of(gallery), frame).rate
-    old_pixels = read_sample(sample.images, old.input.frame).pixels
+    old_forward = None
+    if not isinstance(old, StoredEmbeddings):
+        old_embedder = cast(ImageEmbedder, old)
+        old_pixels = read_sample(sample.images, old_embedder.input.frame).pixels
+        old_forward = forward_rate(old_embedder, old_pixels)
     training_rate, trial = trial_run(
         sample.images, recipe, old=old, method=request.method, device=request.device
     )
     return Rates(
         reading=sample.rate,
         gallery_reading=gallery_rate,
-        old_forward=forward_rate(old, old_pixels),
+        old_forward=old_forward,
         new_forward=forward_rate(trial, sample.pixels),
         training=training_rate,
         map_rows=map_rate(trial.dim, old.dim),
     )
+
+
+def _old_model_notes(old: Embedder, images: ImageSet, usable: int, run: Run) -> list[str]:
+    """Return what is special about an old model: stored embeddings, another dimension."""
+    notes: list[str] = []
+    if isinstance(old, StoredEmbeddings):
+        if usable < len(images):
+            missing = next(image_id for image_id in images.ids if image_id not in old.position)
+            notes.append(
+                f"{old.name} has no embedding of {len(images) - usable:,} of {len(images):,} "
+                f"images, first {missing!r}; training and mapping need them all: add them, or name "
+                "the others with --images"
+            )
+        notes.append(
+            "evaluate needs the stored embeddings of the test images too, in the same file or in "
+            "another"
+        )
+    if run.projected_dim is not None:
+        notes.append(
+            f"the new model has {run.dim} dimensions and the old one {old.dim}: it gets a "
+            "projection into the old space, which evaluate uses by itself; for the old gallery, "
+            "embed and export 'models/new?space=old'"
+        )
+    own_old_dim = old_space_dim(old) if isinstance(old, Model) else None
+    if own_old_dim is not None:
+        notes.append(
+            f"the old model has a projection into the {own_old_dim} dimensions of its own old "
+            "model: if the gallery holds rows of that space, give --old 'MODEL?space=old'"
+        )
+    return notes
 
 
 def _notes(
@@ -216,6 +219,7 @@ def _notes(
         )
     notes.append(
         "the mapping's time is for a new model that is finished: to train one without "
-        "compatibility takes about as long as the training; a map mostly finds less"
+        "compatibility takes about as long as the training; a map can find as much as compatible "
+        "training or less, so evaluate both"
     )
     return tuple(notes)

@@ -38,7 +38,11 @@ class MethodAdvice:
 
 
 def method_advice(
-    old_classes: Sequence[str], new_classes: Sequence[str], *, has_classifier: bool
+    old_classes: Sequence[str],
+    new_classes: Sequence[str],
+    *,
+    has_classifier: bool,
+    dims: tuple[int, int] | None = None,
 ) -> tuple[MethodAdvice, ...]:
     """Return each compatibility method, and why those that cannot be used cannot.
 
@@ -46,11 +50,16 @@ def method_advice(
         old_classes: what tells each class of the old model from all others.
         new_classes: the same of the new training set.
         has_classifier: whether the old model has its class weights.
+        dims: the dimensions of the new and the old model; by default they are equal.
     """
+
+    def obstacle(entry: MethodEntry) -> str | None:
+        if entry.needs_same_dim and dims is not None and dims[0] != dims[1]:
+            return f"it mixes new and old embeddings, of {dims[0]} and {dims[1]} dimensions"
+        return _obstacle(entry, old_classes, new_classes, has_classifier)
+
     return tuple(
-        MethodAdvice(
-            name, entry.description, _obstacle(entry, old_classes, new_classes, has_classifier)
-        )
+        MethodAdvice(name, entry.description, obstacle(entry))
         for name, entry in METHODS.items()
         if name != NO_METHOD
     )

@@ -48,7 +48,7 @@ def training_cost(recipe: Recipe, images: int, method: str, rates: Rates) -> Cos
     used = with_enough_epochs(recipe, images)
     passed = used.epochs * images_per_epoch(images, used.batch_size)
     parts = {"reading": images / rates.reading}
-    if find_method(method).needs_old_embeddings:
+    if find_method(method).needs_old_embeddings and rates.old_forward is not None:
         parts["old embeddings"] = (2 if used.flip else 1) * images / rates.old_forward
     if not fits_in_memory(images, recipe_input(used).frame):
         parts["reading in every epoch"] = passed / rates.reading
@@ -58,12 +58,14 @@ def training_cost(recipe: Recipe, images: int, method: str, rates: Rates) -> Cos
 
 def mapping_cost(images: int, rates: Rates) -> Cost:
     """Estimate a linear map from a finished new model into the old space."""
-    parts = {
-        "reading, once for each model": 2 * images / rates.reading,
-        "old embeddings": images / rates.old_forward,
-        "new embeddings": images / rates.new_forward,
-        "fitting": images / rates.map_rows,
-    }
+    if rates.old_forward is None:  # they are stored
+        parts = {"reading": images / rates.reading}
+    else:
+        parts = {
+            "reading, once for each model": 2 * images / rates.reading,
+            "old embeddings": images / rates.old_forward,
+        }
+    parts |= {"new embeddings": images / rates.new_forward, "fitting": images / rates.map_rows}
     return Cost(f"map a finished new model, fitted on {images:,} images", parts)
 
 

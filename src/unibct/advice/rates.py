@@ -12,6 +12,7 @@ from unibct.data.decoding import Frame, Pixels
 from unibct.data.image_set import ImageSet
 from unibct.data.scan import Scan
 from unibct.maps.adapter import fit_adapter
+from unibct.models.embedder import Embedder, ImageEmbedder
 from unibct.models.model import Model
 from unibct.progress import Silent
 from unibct.training.metrics import METRICS_FILE
@@ -32,7 +33,7 @@ class Rates:
     Attributes:
         reading: of reading and decoding the new training set, by all reading threads.
         gallery_reading: of reading and decoding the gallery.
-        old_forward: of embedding with the old model.
+        old_forward: of embedding with the old model; None if its embeddings are stored.
         new_forward: of embedding with the new network.
         training: of training steps with the method and the old model.
         map_rows: of fitting a linear map to their embeddings.
@@ -40,12 +41,12 @@ class Rates:
 
     reading: float
     gallery_reading: float
-    old_forward: float
+    old_forward: float | None
     new_forward: float
     training: float
     map_rows: float
 
-    def as_json(self) -> dict[str, float]:
+    def as_json(self) -> dict[str, float | None]:
         """Return plain values for machines."""
         return asdict(self)
 
@@ -84,7 +85,7 @@ def read_sample(images: ImageSet, frame: Frame) -> ReadSample:
     return ReadSample(checked.readable(images, skip_bad=True), scan.pixels[good_rows], rate)
 
 
-def forward_rate(model: Model, pixels: Pixels) -> float:
+def forward_rate(model: ImageEmbedder, pixels: Pixels) -> float:
     """Return how many images per second a model embeds, without reading them."""
     model.embed_pixels(pixels[:_BATCH])  # the first batch is slower
     begin = time.perf_counter()
@@ -94,7 +95,7 @@ def forward_rate(model: Model, pixels: Pixels) -> float:
 
 
 def trial_run(
-    images: ImageSet, recipe: Recipe, *, old: Model, method: str, device: str
+    images: ImageSet, recipe: Recipe, *, old: Embedder, method: str, device: str
 ) -> tuple[float, Model]:
     """Train for a few steps with all that the real training has: method, changes, network.
 

@@ -14,7 +14,7 @@ class AdviceRequest:
     """An upgrade that someone thinks about.
 
     Attributes:
-        old: folder of the old model.
+        old: the old model: a model folder, or anything else that ``open_embedder`` opens.
         data: the new training set, as a name for ``open_images``.
         images: a list of ids: only these images of ``data``.
         old_data: the old model's training set. None means that only its classes are known.
@@ -26,7 +26,7 @@ class AdviceRequest:
         device: where to compute.
     """
 
-    old: Path
+    old: str | Path
     data: str
     images: Path | None = None
     old_data: str | None = None

@@ -15,14 +15,14 @@ class FoundScenario:
         names: the scenarios that fit, from ``SCENARIOS``; several if the ids of the old images
             are needed to tell them apart, none if it is not known which classes are the same.
         why: the reason in words.
-        old_classes: number of classes of the old set.
+        old_classes: number of classes of the old set; None if that is not known.
         new_classes: number of classes of the new set.
         shared_classes: number of classes that both have; None if that is not known.
     """
 
     names: tuple[str, ...]
     why: str
-    old_classes: int
+    old_classes: int | None
     new_classes: int
     shared_classes: int | None
 
@@ -66,7 +66,7 @@ def find_scenario_of(
     return FoundScenario(names, why, len(old), len(new), len(shared))
 
 
-def unknown_scenario(old_classes: int, new_classes: int, why: str) -> FoundScenario:
+def unknown_scenario(old_classes: int | None, new_classes: int, why: str) -> FoundScenario:
     """Return the answer for sets of which it is not known which classes are the same."""
     return FoundScenario((), why, old_classes, new_classes, None)
 

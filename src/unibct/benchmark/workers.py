@@ -293,15 +293,15 @@ class _Reporter:
         begin = last = time.monotonic()
         # A warm-up that the job shares with others is not part of its own work.
         done_before = max(done - (total - self._job.work), 0)
-        count = 0
+        done_now = 0
 
-        def advance(units: int) -> None:
-            nonlocal count, last
-            count += units
+        def advance(count: int, status: str | None = None) -> None:
+            nonlocal done_now, last
+            done_now += count
             now = time.monotonic()
             if weight == 1 and now - last > 0.5:
                 last = now
-                self._pipe.send(("progress", (done_before + count, count / (now - begin))))
+                self._pipe.send(("progress", (done_before + done_now, done_now / (now - begin))))
 
         yield advance
 

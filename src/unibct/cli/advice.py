@@ -15,9 +15,12 @@ from unibct.cli.options import (
     app,
     examples,
 )
+from unibct.embedders.table import describe_embedders
 from unibct.methods.table import DEFAULT_METHOD
 
-OldOption = Annotated[Path, typer.Option(metavar="MODEL", help="folder of the old model")]
+OldOption = Annotated[
+    str, typer.Option(metavar="OLD", help=f"the old model: {describe_embedders()}")
+]
 OldDataOption = Annotated[
     str | None,
     typer.Option(
@@ -41,6 +44,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="print JSON instead of 
     epilog=examples(
         "unibct advise DATA --old models/old --gallery 2000000",
         "unibct advise DATA --images split/new.txt --old models/old --old-images split/old.txt",
+        "unibct advise DATA --old embeddings:old.parquet --gallery 2000000",
         "unibct advise new-photos/ --old models/old --old-data old-photos/ --gallery shop/ --json",
     ),
 )

@@ -7,13 +7,23 @@ from typing import Annotated
 import typer
 
 from unibct.cli.options import ImagesOption, app, examples
+from unibct.embedders.reference import parse_reference
+from unibct.embedders.table import EMBEDDERS, describe_embedders, open_embedder
 
 ModelArgument = Annotated[Path, typer.Argument(metavar="MODEL", help="folder of the model")]
+ExportedArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        help="folder of the model; MODEL?space=old: with its projection into the old space",
+    ),
+]
 ToOption = Annotated[str, typer.Option("--to", help="the format: onnx")]
 OutOption = Annotated[
     Path | None,
     typer.Option(
-        metavar="FILE", help="the file  [default: model.onnx or model.int8.onnx in MODEL]"
+        metavar="FILE",
+        help="the file  [default: in MODEL: model.onnx, model.int8.onnx, model.old-space.onnx]",
     ),
 ]
 CheckDataOption = Annotated[
@@ -28,8 +38,11 @@ Int8Option = Annotated[
     bool, typer.Option("--int8", help="write the int8 variant and measure what it loses")
 ]
 OldOption = Annotated[
-    Path | None,
-    typer.Option(metavar="MODEL", help="with --int8: test its queries in this model's gallery"),
+    str | None,
+    typer.Option(
+        metavar="OLD",
+        help=f"with --int8: test its queries in this model's gallery: {describe_embedders()}",
+    ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="print JSON instead of text")]
 
@@ -40,10 +53,11 @@ JsonOption = Annotated[bool, typer.Option("--json", help="print JSON instead of 
         "unibct export models/new --to onnx",
         "unibct export models/new --to onnx --data DATA --out new.onnx",
         "unibct export models/new --to onnx --int8 --data OTHERS --old models/old",
+        "unibct export 'models/wide?space=old' --to onnx",
     ),
 )
 def export_command(
-    model: ModelArgument,
+    model: ExportedArgument,
     to: ToOption = "onnx",
     out: OutOption = None,
     data: CheckDataOption = None,
@@ -63,27 +77,40 @@ def export_command(
     --int8 makes a smaller file that is not quite the same. A quarter of the images of each class
     calibrates it; the others are queries, exact and int8, in the gallery of --old (the cross
     test), or of the exact file.
+
+    A model with another dimension than its old one's has a projection into the old space.
+    MODEL gives its own vectors, for rows that it has made itself; 'MODEL?space=old' gives the
+    projected ones, for rows of the old model.
     """
     from unibct.data.readers.table import open_images
     from unibct.errors import UserError
-    from unibct.export.export_model import FILE, INT8_FILE, export_model
-    from unibct.models.folder import load_model
+    from unibct.export.export_model import default_file, export_model
+    from unibct.models.model import Model
+    from unibct.models.old_space import OldSpaceModel, old_space_dim
     from unibct.progress import terminal_progress
     from unibct.report.export_text import export_text
 
     if to != "onnx":
         raise UserError(f"--to {to}: the only format is onnx")
-    path = out or model / (INT8_FILE if int8 else FILE)
-    loaded = load_model(model, with_classifier=False)
-    old_model = None if old is None else load_model(old, with_classifier=False)
     if images is not None and data is None:
         raise UserError(f"--images {images} needs the set that it is a list of: give --data DATA")
     image_set = None if data is None else open_images(data, images)
     with terminal_progress() as progress:
+        loaded = open_embedder(model, progress=progress)
+        if not isinstance(loaded, (Model, OldSpaceModel)):
+            raise UserError(f"{model} is no model folder; only a model of unibct is exported")
+        folder = parse_reference(model, EMBEDDERS).path
+        path = out or folder / default_file(loaded, int8=int8)
+        old_model = None if old is None else open_embedder(old, progress=progress)
         export = export_model(
             loaded, path, images=image_set, int8=int8, old=old_model, progress=progress
         )
     print(json.dumps(export.as_json(), indent=2) if as_json else export_text(export.as_json()))
+    if isinstance(loaded, Model) and old_space_dim(loaded) is not None and not as_json:
+        print(
+            "these are its own vectors, for rows that it has made itself; for rows of the old "
+            f"model: unibct export '{folder}?space=old' --to onnx"
+        )
 
 
 @app.command(

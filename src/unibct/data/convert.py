@@ -117,12 +117,17 @@ class Layout(Protocol):
 
 
 class FolderLayout:
-    """``<class>/<image>``; the file name is made from the image's id."""
+    """``<class>/<image>``; the file name is made from the image's id.
+
+    Classes that are mere numbers get their identities as names, which say which file numbered
+    them: in a folder, the same name is the same class.
+    """
 
     def __init__(
         self, images: ImageSet, folder: ResumableFolder, done_rows: NDArray[np.int64]
     ) -> None:
-        for name in images.class_names:
+        self._class_folders = images.class_identities
+        for name in self._class_folders:
             if not name or name.startswith(".") or any(mark in name for mark in "/\\\0"):
                 raise UserError(f"class {name!r} of {images.name} cannot be a folder's name")
         self._images = images
@@ -133,12 +138,13 @@ class FolderLayout:
 
     def add(self, row: int, data: bytes, suffix: str) -> None:
         """Write a file."""
-        class_name = self._images.class_names[int(self._images.labels[row])]
+        label = int(self._images.labels[row])
+        class_name = self._images.class_names[label]
         file_name = self._images.ids[row].removeprefix(f"{class_name}/").replace("/", "_")
         file_name = file_name.lstrip(".")  # because readers ignore hidden files
         if not file_name.lower().endswith((suffix, suffix.replace("jpg", "jpeg"))):
             file_name += suffix
-        name = f"{class_name}/{file_name}"
+        name = f"{self._class_folders[label]}/{file_name}"
         if name in self._names:
             raise UserError(f"{self._images.name}: two images would be called {name}; rename one")
         self._names.add(name)

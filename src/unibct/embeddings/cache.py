@@ -20,7 +20,7 @@ from unibct.embeddings.store_plan import (
 from unibct.embeddings.stored import StoredEmbeddings
 from unibct.errors import UserError
 from unibct.models.embedder import Embedder, ImageEmbedder
-from unibct.progress import Progress
+from unibct.progress import Progress, Silent
 
 
 def cached_embeddings(
@@ -49,6 +49,7 @@ def cached_embeddings(
         ranks: the run's processes.
     """
     if isinstance(model, StoredEmbeddings):
+        model.note_surplus(pixels.images, progress or Silent())
         model.require_all(pixels.images)
     plan = plan_store(model, pixels, flip=flip)
     model_pixels = pixels

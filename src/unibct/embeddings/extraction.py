@@ -29,7 +29,7 @@ from unibct.embeddings.stored import StoredEmbeddings
 from unibct.embeddings.writing import stored_classes, write_description, write_shard
 from unibct.files import sweep
 from unibct.models.embedder import Embedder, ImageEmbedder
-from unibct.progress import Advance, Progress, Silent
+from unibct.progress import Advance, Progress, Silent, ignore
 
 
 def embed_images(
@@ -191,7 +191,7 @@ def raw_embeddings(
     *,
     flip_test: bool = True,
     rows: range | None = None,
-    advance: Advance = lambda count: None,
+    advance: Advance = ignore,
 ) -> NDArray[np.float32]:
     """Return (rows, dim) embeddings that are not normalised; see ``Model.raw_embeddings``."""
     rows = range(len(pixels.images)) if rows is None else rows

@@ -63,12 +63,12 @@ class StoredEmbeddings:
             )
 
     def note_surplus(self, images: ImageSet, progress: Progress) -> None:
-        """Report rows that are no image of a set: count them and name the first."""
+        """Report rows of none of the images: count them and name the first."""
         surplus = [i for i in self.embeddings.ids if i not in images.position]
         if surplus:
             progress.note(
-                f"{self.name} has {len(surplus)} embeddings that are no image of {images.name}, "
-                f"first {surplus[0]!r}; they are not used"
+                f"{self.name} has {len(surplus)} embeddings of none of the {len(images)} images of "
+                f"{images.name}, first {surplus[0]!r}; they are not used"
             )
 
     def known_images(self, images: ImageSet) -> ImageSet:

@@ -13,7 +13,7 @@ import numpy as np
 from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
-from unibct.data.image_set import ImageSet
+from unibct.data.image_set import ImageSet, class_identities
 from unibct.data.training_classes import UNKNOWN_CLASSES, UNKNOWN_SOURCE, TrainingClasses
 from unibct.embeddings.folder import (
     FORMAT,
@@ -83,7 +83,8 @@ def append_embeddings(
     """Add more images of the same model to an embeddings folder.
 
     Either all images are added or none: a process that is killed leaves the folder as it was.
-    New classes are numbered after the folder's own classes.
+    New classes are numbered after the folder's own classes. Classes of the same name are the same,
+    unless the names are mere numbers of different files: those get their identities as names.
 
     Args:
         folder: what ``save_embeddings`` or ``unibct embed`` wrote.
@@ -109,9 +110,10 @@ def _append(folder: Path, embeddings: Embeddings, shard_rows: int) -> None:
     stored = open_embeddings(folder, verify=False)
     _require_same_model(folder, description, embeddings)
     _require_new_ids(folder, stored, embeddings)
-    class_names = list(dict.fromkeys((*stored.class_names, *embeddings.class_names)))
+    stored_names, added_names, class_source = _comparable_names(stored, embeddings)
+    class_names = list(dict.fromkeys((*stored_names, *added_names)))
     number_of = {name: number for number, name in enumerate(class_names)}
-    class_numbers = np.array([number_of[name] for name in embeddings.class_names], dtype=np.int64)
+    class_numbers = np.array([number_of[name] for name in added_names], dtype=np.int64)
     labels = class_numbers[embeddings.labels]
     shards = [*description.shards]
     shards += _write_shards(folder, embeddings, labels, description.dtype, shard_rows, shards)
@@ -121,21 +123,29 @@ def _append(folder: Path, embeddings: Embeddings, shard_rows: int) -> None:
         dim=description.dim,
         dtype=description.dtype,
         fingerprint=description.fingerprint,
-        classes=_joined_classes(class_names, stored, embeddings),
+        classes=StoredClasses(
+            class_names,
+            class_source,
+            embeddings.training_classes
+            if stored.training_classes == UNKNOWN_CLASSES
+            else stored.training_classes,  # the same model has made both
+        ),
     )
 
 
-def _joined_classes(
-    class_names: Sequence[str], stored: Embeddings, added: Embeddings
-) -> "StoredClasses":
-    """Return the classes of a folder with more images, made by the same model."""
-    same_source = stored.class_source == added.class_source
-    known = stored.training_classes != UNKNOWN_CLASSES
-    return StoredClasses(
-        class_names,
-        stored.class_source if same_source else UNKNOWN_SOURCE,
-        stored.training_classes if known else added.training_classes,
+def _comparable_names(
+    stored: Embeddings, added: Embeddings
+) -> tuple[Sequence[str], Sequence[str], str | None]:
+    """Return names of both sets' classes that are equal for the same class, and their source."""
+    sources = {stored.class_source, added.class_source}
+    if len(sources) == 1:
+        return stored.class_names, added.class_names, stored.class_source
+    if UNKNOWN_SOURCE in sources:
+        return stored.class_names, added.class_names, UNKNOWN_SOURCE
+    stored_names, added_names = (
+        class_identities(part.class_names, part.class_source) for part in (stored, added)
     )
+    return stored_names, added_names, None
 
 
 def _require_same_model(folder: Path, description: Description, embeddings: Embeddings) -> None:

@@ -9,8 +9,8 @@ from unibct.data.decoding import Pixels
 from unibct.data.image_set import ImageSet
 from unibct.data.loader import unread_pixels
 from unibct.data.readers.table import open_images
+from unibct.export.graph import Exportable
 from unibct.export.session import ExportedModel
-from unibct.models.model import Model
 
 IMAGES = 1000
 LOWEST_COSINE = 0.99999
@@ -40,7 +40,7 @@ class Agreement:
 
 
 def sample_pixels(
-    model: Model, images: ImageSet | None, count: int = IMAGES
+    model: Exportable, images: ImageSet | None, count: int = IMAGES
 ) -> tuple[Pixels, tuple[str, ...]]:
     """Return so many images in the form that a model takes, and their names.
 
@@ -66,14 +66,14 @@ def sample_pixels(
     return np.concatenate(parts), tuple(names)
 
 
-def embeddings_in_torch(model: Model, pixels: Pixels) -> NDArray[np.float32]:
+def embeddings_in_torch(model: Exportable, pixels: Pixels) -> NDArray[np.float32]:
     """Map (images, height, width, channels) -> (images, dim), a batch at a time."""
     starts = range(0, len(pixels), _BATCH)
     return np.concatenate([model.embed_pixels(pixels[i : i + _BATCH]) for i in starts])
 
 
 def agreement(
-    model: Model, exported: ExportedModel, pixels: Pixels, names: tuple[str, ...]
+    model: Exportable, exported: ExportedModel, pixels: Pixels, names: tuple[str, ...]
 ) -> Agreement:
     """Compare the embeddings of the same images; NaN counts as a cosine of −1."""
     ours, theirs = embeddings_in_torch(model, pixels), exported.embed_pixels(pixels)

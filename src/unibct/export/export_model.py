@@ -14,15 +14,23 @@ from unibct.data.image_set import ImageSet
 from unibct.data.loader import unread_pixels
 from unibct.errors import UserError
 from unibct.export.agreement import LOWEST_COSINE, Agreement, agreement, sample_pixels
-from unibct.export.graph import add_metadata, input_description, require_onnx, write_graph
+from unibct.export.graph import (
+    Exportable,
+    add_metadata,
+    input_description,
+    require_onnx,
+    write_graph,
+)
 from unibct.export.int8 import write_int8
 from unibct.export.int8_loss import Int8Loss, calibration_split, measure_int8_loss
 from unibct.export.session import ExportedModel
 from unibct.files import atomic_file, write_json
-from unibct.models.model import Model
+from unibct.models.embedder import Embedder
+from unibct.models.old_space import OldSpaceModel
 from unibct.progress import Progress
 
 FILE, INT8_FILE = "model.onnx", "model.int8.onnx"
+OLD_SPACE_FILE, OLD_SPACE_INT8_FILE = "model.old-space.onnx", "model.old-space.int8.onnx"
 _CALIBRATION_IMAGES = 512
 
 
@@ -35,18 +43,21 @@ class Export:
         agreement: of the exact file with the model in torch.
         int8: ``static`` or ``dynamic`` for an int8 file; None for the exact one.
         loss: what the int8 file loses; None for the exact one.
+        space: ``own``, or ``old`` if the embeddings are projected into the old model's space.
     """
 
     path: Path
     agreement: Agreement
     int8: str | None = None
     loss: Int8Loss | None = None
+    space: str = "own"
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values for machines."""
         values: dict[str, Any] = {
             "file": self.path.name,
             "bytes": self.path.stat().st_size,
+            "space": self.space,
             "agreement": asdict(self.agreement),
         }
         if self.loss is not None:
@@ -55,12 +66,12 @@ class Export:
 
 
 def export_model(
-    model: Model,
+    model: Exportable,
     path: str | Path,
     *,
     images: ImageSet | None = None,
     int8: bool = False,
-    old: Model | None = None,
+    old: Embedder | None = None,
     progress: Progress | None = None,
 ) -> Export:
     """Write a model as an ONNX file; see ``graph`` for what the file takes and gives.
@@ -69,7 +80,7 @@ def export_model(
     nothing is written. Beside the file, ``FILE.json`` keeps what was measured.
 
     Args:
-        model: the model, on the CPU.
+        model: the model, on the CPU; an ``OldSpaceModel`` gives embeddings in the old space.
         path: the file to write.
         images: for the check; by default embedded images and noise.
         int8: write the int8 variant instead, and measure what it loses; needs ``images``.
@@ -105,7 +116,8 @@ def export_model(
             add_metadata(result, {"unibct.int8": json.dumps({"kind": kind} | loss.as_json())})
         with atomic_file(path) as temporary:
             shutil.copyfile(result, temporary)
-    export = Export(path, found, kind, loss)
+    space = "old" if isinstance(model, OldSpaceModel) else "own"
+    export = Export(path, found, kind, loss, space)
     described = {
         "fingerprint": model.fingerprint,
         "dim": model.dim,
@@ -115,7 +127,14 @@ def export_model(
     return export
 
 
-def _calibration_pixels(model: Model, images: ImageSet) -> Pixels:
+def default_file(model: Exportable, *, int8: bool = False) -> str:
+    """Return the name of the exported file in the model's folder."""
+    if isinstance(model, OldSpaceModel):
+        return OLD_SPACE_INT8_FILE if int8 else OLD_SPACE_FILE
+    return INT8_FILE if int8 else FILE
+
+
+def _calibration_pixels(model: Exportable, images: ImageSet) -> Pixels:
     """Return some images that are no queries in the test."""
     rows = calibration_split(images).gallery
     chosen = np.unique(np.linspace(0, len(rows) - 1, _CALIBRATION_IMAGES).astype(np.int64))

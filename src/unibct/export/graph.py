@@ -2,7 +2,8 @@
 
 The graph takes ``images``, uint8 of shape (batch, height, width, channels) in RGB or grey, already
 fitted to the input's size, and gives ``embeddings``, float32 of shape (batch, dim), L2-normalised.
-Normalisation of the pixels, the network and the map of an adapted model are inside.
+Normalisation of the pixels, the network and the map of an adapted model are inside. A model with
+another dimension than its old one's is exported as it is, or with its projection into that space.
 """
 
 import json
@@ -12,7 +13,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from importlib import import_module, metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -21,7 +22,9 @@ from torch import Tensor, nn
 from unibct.errors import UserError
 from unibct.models.input import channel_number
 from unibct.models.model import Model
+from unibct.models.old_space import OldSpaceModel, projection_weight
 
+Exportable: TypeAlias = Model | OldSpaceModel
 INPUT_NAME, OUTPUT_NAME = "images", "embeddings"
 INPUT_KEY, DIM_KEY, FINGERPRINT_KEY = "unibct.input", "unibct.dim", "unibct.fingerprint"
 _NEEDED = ("onnx", "onnxscript", "onnxruntime")
@@ -30,13 +33,15 @@ _NEEDED = ("onnx", "onnxscript", "onnxruntime")
 class PixelsToEmbeddings(nn.Module):
     """A model as one module: (batch, height, width, channels) uint8 -> (batch, dim)."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, exported: Exportable) -> None:
         super().__init__()
+        model = own_model(exported)
         spec, channels = model.input, range(model.input.channels)
         means = torch.tensor([channel_number(spec.mean, c) for c in channels])
         deviations = torch.tensor([channel_number(spec.std, c) for c in channels])
         self.network = model.network
         self.adapter = model.adapter
+        self.projection = None if exported is model else projection_weight(model.network)
         self.factor: Tensor
         self.offset: Tensor
         self.register_buffer("factor", (1 / (255 * deviations)).view(1, -1, 1, 1))
@@ -46,7 +51,14 @@ class PixelsToEmbeddings(nn.Module):
         """Return the L2-normalised embeddings."""
         pixels = images.permute(0, 3, 1, 2).float() * self.factor - self.offset
         vectors = F.normalize(self.network(pixels).float(), dim=1)
+        if self.projection is not None:
+            return F.normalize(vectors @ self.projection.T, dim=1)
         return vectors if self.adapter is None else self.adapter(vectors)
+
+
+def own_model(exported: Exportable) -> Model:
+    """Return the model itself, also of one in the old space."""
+    return exported.model if isinstance(exported, OldSpaceModel) else exported
 
 
 def require_onnx() -> None:
@@ -60,25 +72,27 @@ def require_onnx() -> None:
             ) from error
 
 
-def input_description(model: Model) -> dict[str, Any]:
+def input_description(model: Exportable) -> dict[str, Any]:
     """Return what the file says about its images, as plain values."""
     more = {"fit": model.input.fit, "layout": "nhwc", "order": "rgb", "dtype": "uint8"}
     return model.input.description() | more
 
 
-def file_metadata(model: Model) -> dict[str, str]:
+def file_metadata(model: Exportable) -> dict[str, str]:
     """Return what the file says about the model."""
+    own = own_model(model)
     return {
         INPUT_KEY: json.dumps(input_description(model)),
         DIM_KEY: str(model.dim),
         FINGERPRINT_KEY: model.fingerprint,
-        "unibct.architecture": model.architecture,
-        "unibct.old_model": model.old_fingerprint or "",
+        "unibct.architecture": own.architecture,
+        "unibct.old_model": own.old_fingerprint or "",
+        "unibct.space": "own" if own is model else "old",
         "unibct.version": metadata.version("unibct"),
     }
 
 
-def write_graph(model: Model, path: Path) -> None:
+def write_graph(model: Exportable, path: Path) -> None:
     """Write the graph of a model on the CPU to one file, with a batch of any size."""
     require_onnx()
     module = PixelsToEmbeddings(model).eval()
@@ -99,7 +113,9 @@ def write_graph(model: Model, path: Path) -> None:
             program.save(str(path), external_data=False)
     except Exception as error:  # the exporter raises many kinds of errors
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise UserError(f"{model.architecture} cannot be exported to ONNX: {reason}") from error
+        raise UserError(
+            f"{own_model(model).architecture} cannot be exported to ONNX: {reason}"
+        ) from error
 
 
 def add_metadata(path: Path, values: dict[str, str]) -> None:

@@ -15,8 +15,9 @@ from unibct.evaluation.criterion import Criterion, compare_tests
 from unibct.evaluation.gallery_split import GallerySplit, split_gallery
 from unibct.evaluation.resolution import headline_far
 from unibct.evaluation.search_test import search_test
+from unibct.export.graph import Exportable
 from unibct.export.session import ExportedModel
-from unibct.models.model import Model
+from unibct.models.embedder import Embedder
 from unibct.progress import Progress
 
 
@@ -70,10 +71,10 @@ def calibration_split(images: ImageSet, seed: int = 0) -> GallerySplit:
 
 def measure_int8_loss(
     files: tuple[ExportedModel, ExportedModel],
-    model: Model,
+    model: Exportable,
     images: ImageSet,
     *,
-    old: Model | None = None,
+    old: Embedder | None = None,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Int8Loss:
@@ -106,7 +107,8 @@ def measure_int8_loss(
     if gallery.shape[1] != exact.shape[1]:
         raise UserError(
             f"the old model has dimension {gallery.shape[1]}, the exported one {exact.shape[1]}: "
-            "one cannot search the other"
+            "one cannot search the other; a model with a projection into the old space can, as "
+            "'MODEL?space=old'"
         )
     tests = [search_test(queries, gallery, split) for queries in (exact, int8)]
     far = headline_far(split.classes)

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from unibct.errors import UserError
 from unibct.evaluation.directions import CROSS, NEW_SELF, OLD_SELF
 from unibct.evaluation.score_map import ScoreMap
-from unibct.gallery.blending import blended
+from unibct.gallery.blending import ALPHA, blended
 from unibct.gallery.calibration import Calibration
-from unibct.gallery.certificate import Certificate
+from unibct.gallery.certificate import BLEND, Certificate
 from unibct.gallery.engines.engine import Found, Search
 from unibct.gallery.folder import GalleryFolder
 from unibct.gallery.rows import Metadata, Where, user_metadata
@@ -55,7 +55,7 @@ class SearchRequest:
     far: float | None = None
     old_scores: bool = False
     encoders: str = NEW_QUERY
-    alpha: float = 0.5
+    alpha: float = ALPHA
     with_superseded: bool = False
 
     def __post_init__(self) -> None:
@@ -66,6 +66,11 @@ class SearchRequest:
             raise UserError(f"unknown encoders {self.encoders!r}; choose {', '.join(ENCODERS)}")
         if not 0 <= self.alpha <= 1:
             raise UserError(f"alpha is a share from 0 to 1, not {self.alpha:g}")
+        is_other_blend = self.encoders == BLENDED_QUERY and self.alpha != ALPHA
+        if is_other_blend and (self.far is not None or self.old_scores):
+            raise UserError(
+                f"certificates have thresholds and scales of blends with alpha {ALPHA:g} only"
+            )
         if self.threshold is not None and self.far is not None:
             raise UserError("give a threshold or a false accept rate (--far), not both")
 
@@ -170,7 +175,7 @@ class _Scale:
         least: the smallest similarity that passes the wanted false accept rate.
     """
 
-    rank: Calibration | ScoreMap
+    rank: Calibration
     report: ScoreMap | None
     least: float | None
 
@@ -235,7 +240,7 @@ def _hits(
 ) -> list[tuple[float, Hit]]:
     """Return each row's place on the scale of the ranking, and the hit."""
     similarities = [row.similarity for row in rows]
-    ranks = similarities if _is_raw(scale.rank) else scale.rank(similarities).tolist()
+    ranks = similarities if scale.rank == _RAW else scale.rank(similarities).tolist()
     scores = ranks if scale.report is None else scale.report(similarities).tolist()
     row = row_type(maker, standing)
     return [
@@ -255,11 +260,9 @@ def _hits(
     ]
 
 
-def _is_raw(calibration: Calibration | ScoreMap) -> bool:
-    return calibration == _RAW
-
-
 _RAW = Calibration()
+# What searches older rows -> the direction of the test that says how to read the scores.
+_OLDER_DIRECTIONS = {NEW_QUERY: CROSS, TWO_QUERIES: OLD_SELF, BLENDED_QUERY: BLEND}
 
 
 def _scale(
@@ -271,28 +274,22 @@ def _scale(
 ) -> _Scale:
     """Return how similarities with rows of a maker become scores."""
     is_older = maker.space != standing.searching
+    direction = _OLDER_DIRECTIONS[request.encoders] if is_older else NEW_SELF
     certificate = _certificate(folder, standing, maker)
-    uses_old_query = is_older and request.encoders == TWO_QUERIES
-    rank: Calibration | ScoreMap = _RAW
+    rank = _RAW
     if is_older and is_mixed and certificate is not None:
-        rank = _inverse(certificate.new_score_map) if uses_old_query else certificate.calibration
+        rank = certificate.calibration_of(direction)
     report = None
-    if request.old_scores and not uses_old_query:
+    if request.old_scores and direction != OLD_SELF:
         if certificate is None:
             raise UserError(
                 f"no certificate says how scores of {maker.name} become old ones (--old-scores)"
             )
-        report = certificate.score_map if is_older else certificate.new_score_map
+        report = certificate.score_map_of(direction)
     least = None
     if request.far is not None:
-        direction = (OLD_SELF if uses_old_query else CROSS) if is_older else NEW_SELF
         least = _threshold(folder, standing, maker, direction, request.far)
     return _Scale(rank, report, least)
-
-
-def _inverse(score_map: ScoreMap) -> ScoreMap:
-    """Return the map back: the knots rise strictly on both sides."""
-    return ScoreMap(score_map.old, score_map.cross)
 
 
 def _certificate(folder: GalleryFolder, standing: Standing, maker: RowMaker) -> Certificate | None:

@@ -5,7 +5,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unibct.progress import Advance
+from unibct.progress import Advance, ignore
 from unibct.prototypes.batching import (
     ReusedMemory,
     batches_of_like_size,
@@ -30,7 +30,7 @@ def grouped_prototypes(
     new: Tensor,
     settings: PrototypeSettings,
     order: NDArray[np.int64] | None = None,
-    advance: Advance = lambda count: None,
+    advance: Advance = ignore,
 ) -> Tensor:
     """Compute the prototypes of classes whose rows are grouped by class, without any checks.
 

@@ -9,16 +9,19 @@ from unibct.progress import clock
 def advice_lines(advice: Advice) -> list[str]:
     """Return the advice as text: what is the case, what it costs, and what to type."""
     found, strength, rates = advice.scenario, advice.strength, advice.rates
-    shared = "?" if found.shared_classes is None else f"{found.shared_classes:,}"
+    old, shared = (
+        "?" if count is None else f"{count:,}"
+        for count in (found.old_classes, found.shared_classes)
+    )
+    old_rate = "stored" if rates.old_forward is None else f"{rates.old_forward:,.0f}"
     names = " or ".join(found.names) or "not known"
     lines = [
         f"scenario    {names}: {found.why}",
-        f"            classes: {found.old_classes:,} old, {found.new_classes:,} new, "
-        f"{shared} in both",
+        f"            classes: {old} old, {found.new_classes:,} new, {shared} in both",
         f"old model   {strength or 'not measured'}, on {advice.strength_on}",
         f"new model   {advice.recipe}",
         f"measured    on {advice.device}, images/s: reading {rates.reading:,.0f}, old model "
-        f"{rates.old_forward:,.0f}, new model {rates.new_forward:,.0f}, training "
+        f"{old_rate}, new model {rates.new_forward:,.0f}, training "
         f"{rates.training:,.0f}",
         "",
         "methods that apply",

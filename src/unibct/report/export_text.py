@@ -6,8 +6,9 @@ from typing import Any
 def export_text(export: dict[str, Any]) -> str:
     """Return a few lines about an export, from its ``as_json``."""
     found = export["agreement"]
+    space = ", in the old model's space" if export.get("space") == "old" else ""
     lines = [
-        f"{export['file']}: {megabytes(export['bytes'])}; agrees with the model on "
+        f"{export['file']}: {megabytes(export['bytes'])}{space}; agrees with the model on "
         f"{found['images']:,} images, lowest cosine {found['lowest']:.7f}"
     ]
     if "loss" in export:

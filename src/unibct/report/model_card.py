@@ -113,6 +113,13 @@ def _compatible_lines(model: dict[str, Any]) -> list[str]:
         f"The old model with the fingerprint `{old}`: this model's queries are meant to search "
         "galleries that it made."
     ]
+    projected = model["training"].get("projected_dim")
+    if projected is not None:
+        lines.append(
+            f"It has {model['dim']} dimensions and the old model {projected}. Queries for old "
+            "galleries pass a projection that belongs to this model (`MODEL?space=old`); queries "
+            "for its own galleries do not."
+        )
     if model["adapter"] is not None:
         lines.append(f"The queries pass a map ({model['adapter']}) that was fitted afterwards.")
     return lines
@@ -175,7 +182,9 @@ def _export_lines(exports: Iterable[Any]) -> list[str]:
     for export in exports:
         found = export["agreement"]
         lines.append(
-            f"- `{export['file']}`, {megabytes(export['bytes'])}: lowest cosine to torch "
+            f"- `{export['file']}`, {megabytes(export['bytes'])}"
+            + (", in the old model's space" if export.get("space") == "old" else "")
+            + f": lowest cosine to torch "
             f"{found['lowest']:.7f} on {found['images']:,} images"
             + (" before int8" if "loss" in export else "")
         )

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from unibct.data.decoding import DEFAULT_FIT
 from unibct.data.image_set import ImageSet
 from unibct.data.survey import Survey, survey
 from unibct.progress import Progress
@@ -42,16 +43,20 @@ class RecipeChoice:
         """Load the recipe; ``overrides`` go before its own settings.
 
         The recipe's input is for its own network. If the user names one that is made for larger
-        images, its own size and channels are taken, unless the user names them too.
+        images, its own size and channels are taken, and if it is of another library or the user's,
+        all that it says about its images, unless the user names them too.
         """
         recipe = load_recipe(self.name, [*self.settings, *overrides])
         named = {text.partition("=")[0].strip() for text in overrides}
         if recipe.size is None or "architecture" not in named:
             return recipe
-        own = recipe_architecture(recipe).input
-        if own.height * own.width <= math.prod(recipe.size):
+        architecture, settings = recipe_architecture(recipe), {"size", "channels"}
+        own = architecture.input
+        if architecture.config is not None:
+            settings |= set() if own.fit == DEFAULT_FIT else {"fit"}
+        elif own.height * own.width <= math.prod(recipe.size):
             return recipe
-        return recipe.updated(**dict.fromkeys({"size", "channels"} - named))
+        return recipe.updated(**dict.fromkeys(settings - named))
 
     def line(self, recipe: Recipe) -> str:
         """Say in one line what was chosen, why, and how to change it.

@@ -16,7 +16,7 @@ from unibct.training.step import StepResult, TrainingStep
 from unibct.training.stopping import StopRequest, stop_request
 from unibct.training.tracking import Tracker
 from unibct.training.training_set_embeddings import refresh_method
-from unibct.training.validation import note_epoch, validated
+from unibct.training.validation import note_epoch, row_strength, validated
 
 _AGREE_EVERY = 8  # steps; on a GPU, asking all ranks whether to stop delays the next step
 _TRACK_EVERY = 20  # steps between two points of a curve
@@ -55,6 +55,8 @@ class TrainingLoop:
         per_epoch, recipe = context.images_per_epoch, context.recipe
         done = per_epoch * state.epoch + recipe.batch_size * state.step
         with progress.task(self.options.label, per_epoch * recipe.epochs, done=done) as advance:
+            if state.metrics:  # of a run that goes on
+                self._show_status(advance)
             while state.epoch < recipe.epochs:
                 begin = time.perf_counter()
                 if state.step == 0 and context.run.refreshes_at(state.epoch):
@@ -88,12 +90,18 @@ class TrainingLoop:
         )
         state.metrics.append(metrics.row())
         note_epoch(context, state.metrics[-1], self.options.progress)
+        self._show_status(advance)
         tracked = {"images_per_second": metrics.images_per_second} | validation
         self._track(tracked, state.steps_done(context) - 1)
         state.start_next_epoch()
         save_state(context, state, context.out)
         keep_best(context, state)
         save_shared_warmup(context, state)
+
+    def _show_status(self, advance: Advance) -> None:
+        """Show the last epoch's recall@1 beside the bar, or in the lines, of the next one."""
+        if self.context.validation is not None:
+            advance(0, str(row_strength(self.state.metrics[-1])))
 
     def take_steps(self, draws: EpochDraws, advance: Advance, stop: StopRequest) -> None:
         """Take the steps that are left of the current epoch."""

@@ -147,8 +147,13 @@ def plan_run(
     return Run(images, complete, name, old_fingerprint, network_digest(architecture), projected)
 
 
-def unknown_identities(old: Model, images: ImageSet) -> str | None:
-    """Say why it is unknown which old classes the training set has; None if it is known."""
+def unknown_identities(old: Model | ImageSet, images: ImageSet) -> str | None:
+    """Say why it is unknown which old classes the training set has; None if it is known.
+
+    Args:
+        old: the old model, or its training set.
+        images: the new training set.
+    """
     if old.class_source == images.class_source:
         return None
     numbered = f"{images.name} only numbers its classes"

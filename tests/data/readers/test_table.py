@@ -45,6 +45,13 @@ def test_every_command_takes_every_kind(photo_folder, tmp_path, capsys):
     assert "is not there; DATA is one of" in capsys.readouterr().err
 
 
+def test_a_list_is_a_path_or_its_text(photo_folder, tmp_path):
+    ids = open_images(photo_folder).ids[:3]
+    (tmp_path / "some.txt").write_text("\n".join(ids), encoding="utf-8")
+    for list_file in (tmp_path / "some.txt", str(tmp_path / "some.txt")):
+        assert open_images(photo_folder, list_file).ids == ids
+
+
 def test_help_and_messages_are_made_from_the_table(monkeypatch):
     monkeypatch.setitem(READERS, "zip", Reader("zip_file", ".zip", "a zip file of images"))
     assert describe_data().endswith("a zip file of images (zip:)")

@@ -55,6 +55,14 @@ def test_a_file_needs_the_ending_by_which_it_is_recognised(form, tmp_path):
         write_embeddings(random_embeddings(3), tmp_path / "emb.bin", form)
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_what_cannot_be_written_is_known_before(form, tmp_path):
+    find_form(form).load().require_writable(tmp_path / PLACES[form])
+    (tmp_path / PLACES[form]).touch()
+    with pytest.raises(UserError, match="exists already"):
+        find_form(form).load().require_writable(tmp_path / PLACES[form])
+
+
 def test_unknown_places_and_forms_are_named(tmp_path):
     with pytest.raises(UserError, match=r"nothing is not there; embeddings are kept as: a folder"):
         read_embeddings(tmp_path / "nothing")

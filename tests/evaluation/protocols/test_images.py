@@ -3,6 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.notes import Notes
 from unibct.data.image_set import ImageSet
 from unibct.data.readers.table import open_images
 from unibct.embeddings.folder import Embeddings
@@ -11,17 +12,6 @@ from unibct.errors import UserError
 from unibct.evaluation.protocols.images import evaluate_images
 from unibct.evaluation.protocols.request import EvaluationRequest, SearchRules
 from unibct.evaluation.upgrade import evaluate_upgrade
-from unibct.progress import Silent
-
-
-class Notes(Silent):
-    """Keeps the messages."""
-
-    def __init__(self) -> None:
-        self.texts: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.texts.append(text)
 
 
 def noisy_vectors(images: ImageSet, noise: float, dim: int = 16) -> np.ndarray:

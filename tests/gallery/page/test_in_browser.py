@@ -238,7 +238,7 @@ def _names(page: Page) -> list[str]:
           || all("img", e).map(i => i.alt).join("");
         const controls = all("a, button, input, select, progress");
         const bad = controls.filter(e => !name(e)).map(e => "no name: " + e.outerHTML);
-        const pictures = all("img").filter(e => !e.hasAttribute("alt")).map(e => "no alt: " + e.src);
+        const pictures = all("img").filter(e => !e.hasAttribute("alt")).map(e => e.outerHTML);
         const tables = all("table").filter(e => !e.caption?.textContent).map(() => "no caption");
         [...bad, ...pictures, ...tables]
         """,

@@ -1,8 +1,7 @@
 """The commands for the rows of a gallery: create, add, search, remove, index and copy."""
 
-import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -22,7 +21,7 @@ from unibct.embedders.table import describe_embedders
 from unibct.gallery.engines.table import EMBEDDED
 
 if TYPE_CHECKING:
-    from unibct.gallery.gallery import Answer, Gallery
+    from unibct.gallery.gallery import Gallery
 
 
 @gallery_app.command(
@@ -123,89 +122,6 @@ def add_command(
     )
 
 
-@gallery_app.command(
-    "search",
-    epilog=examples(
-        "unibct gallery search G queries/ --k 5",
-        "unibct gallery search G queries/ --far 1e-3 --where colour=red --json",
-        "unibct gallery search G queries/ --old-scores --threshold 0.62",
-        "unibct gallery search G queries/ --encoders blend --lazy photographs/",
-    ),
-)
-def search_command(
-    path: GalleryArgument,
-    data: RowsArgument,
-    images: ImagesOption = None,
-    k: Annotated[int, typer.Option("--k", "-k", min=1, help="rows per query")] = 10,
-    where: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="KEY=VALUE",
-            help="only rows with this metadata; the same key again: or, another key: and",
-        ),
-    ] = None,
-    threshold: Annotated[
-        float | None, typer.Option(help="leave out rows with a lower score")
-    ] = None,
-    far: Annotated[
-        float | None,
-        typer.Option(
-            help="leave out rows below the certificate's threshold for this false accept rate, "
-            "for each kind of rows"
-        ),
-    ] = None,
-    old_scores: Annotated[
-        bool,
-        typer.Option("--old-scores", help="scores on the old model's scale, for fixed thresholds"),
-    ] = False,
-    encoders: Annotated[
-        str,
-        typer.Option(help="what searches older rows: new, two (their own model), blend (both)"),
-    ] = "new",
-    alpha: Annotated[
-        float, typer.Option(min=0, max=1, help="share of the new model in a blend")
-    ] = 0.5,
-    approximate: Annotated[
-        bool, typer.Option("--approximate", help="use the index (unibct gallery index)")
-    ] = False,
-    lazy: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DATA", help="images of rows: embed older hits again, rank again, store"
-        ),
-    ] = None,
-    remember: Annotated[
-        bool, typer.Option("--remember", help="count hits, for backfill --order asked")
-    ] = False,
-    device: DeviceOption = "auto",
-    as_json: JsonOption = False,
-) -> None:
-    """Search with images, or with embeddings by the model that searches.
-
-    One ranking holds rows of all models: scores of older rows are put on the scale of new ones,
-    as their certificate says. With --json there is one object a line for each query.
-    """
-    from unibct.gallery.search import SearchRequest
-
-    request = SearchRequest(
-        k, _where(where or []), approximate, threshold, far, old_scores, encoders, alpha
-    )
-    with OpenedGallery(path, device) as gallery:
-        answers = gallery.search(
-            data, request, list_file=images, lazy_images=lazy, remember=remember
-        )
-        state = gallery.folder.state
-    if as_json:
-        for answer in answers:
-            print(json.dumps(answer.as_json(), ensure_ascii=False))
-        return
-    names = {kind: maker.name for kind, maker in state.makers.items()}
-    for answer in answers:
-        print(_answer(answer, names))
-    if state.is_forced:
-        print("! some rows are searched without a certificate that says compatible (--force)")
-
-
 @gallery_app.command("remove", epilog=examples("unibct gallery remove G --ids gone.txt"))
 def remove_command(
     path: GalleryArgument,
@@ -271,28 +187,3 @@ def _fingerprint(gallery: "Gallery", made_by: str) -> str:
     if not made_by or made_by in gallery.folder.state.makers:
         return made_by
     return gallery.folder.opening.open(made_by).fingerprint
-
-
-def _where(texts: list[str]) -> dict[str, list[Any]]:
-    """Return the filter that KEY=VALUE texts stand for."""
-    from unibct.errors import UserError
-    from unibct.gallery.sources import parse_scalar
-
-    where: dict[str, list[Any]] = {}
-    for text in texts:
-        key, equals, value = text.partition("=")
-        if not equals or not key:
-            raise UserError(f"--where {text}: write KEY=VALUE")
-        where.setdefault(key, []).append(parse_scalar(value))
-    return where
-
-
-def _answer(answer: "Answer", names: dict[str, str]) -> str:
-    """Return one query's hits as lines."""
-    lines = [answer.query if answer.label is None else f"{answer.query} ({answer.label})"]
-    for rank, hit in enumerate(answer.hits, start=1):
-        label = "" if hit.label is None else f"  {hit.label}"
-        lines.append(f"  {rank:>3}  {hit.score:.4f}  {hit.id}{label}  [{names[hit.model]}]")
-    if not answer.hits:
-        lines.append("  nothing found")
-    return "\n".join(lines)

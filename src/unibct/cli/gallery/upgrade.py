@@ -1,7 +1,7 @@
 """The commands that carry an upgrade out: upgrade, backfill and rollback."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,6 +15,9 @@ from unibct.cli.gallery.options import (
     say,
 )
 from unibct.cli.options import DeviceOption, examples
+
+if TYPE_CHECKING:
+    from unibct.gallery.backfill import Backfilled
 
 
 @gallery_app.command(
@@ -123,17 +126,7 @@ def backfill_command(
             result = gallery.backfill(
                 data, map_folder=map_folder, share=share, ids=wanted, order=order, seed=seed
             )
-            lines = [
-                f"{path}: {result.rows:,} rows embedded again; {result.own:,} of "
-                f"{result.total:,} rows are the new model's own"
-                + ("; paused: run the command again to continue" if result.paused else "")
-            ]
-            if result.missing:
-                lines.append(
-                    f"{result.missing:,} rows have no image in {data}, first "
-                    f"{result.first_missing!r}; they stay as they are"
-                )
-            say(as_json, result.as_json(), "\n".join(lines))
+            say(as_json, result.as_json(), _backfill_text(path, data, result))
 
 
 @gallery_app.command("rollback", epilog=examples("unibct gallery rollback G --to 3"))
@@ -167,3 +160,18 @@ def rollback_command(
             f"them, first {result.first_unsearchable!r}; give their images as DATA"
         )
     say(as_json, result.as_json(), "\n".join(lines))
+
+
+def _backfill_text(path: Path, data: str | None, result: "Backfilled") -> str:
+    """Return what a backfill has done, for people."""
+    lines = [
+        f"{path}: {result.rows:,} rows embedded again; {result.own:,} of {result.total:,} rows are "
+        "the new model's own"
+        + ("; paused: run the command again to continue" if result.paused else "")
+    ]
+    if result.missing:
+        lines.append(
+            f"{result.missing:,} rows have no image in {data}, first {result.first_missing!r}; "
+            "they stay as they are"
+        )
+    return "\n".join(lines)

@@ -61,7 +61,7 @@ READERS: dict[str, Reader] = {
 }
 
 
-def open_images(name: str | Path, list_file: Path | None = None) -> "ImageSet":
+def open_images(name: str | Path, list_file: str | Path | None = None) -> "ImageSet":
     """Open the image set that ``name`` stands for.
 
     The kind of a path is recognised from the path. If it is not, put it before the path:
@@ -75,7 +75,7 @@ def open_images(name: str | Path, list_file: Path | None = None) -> "ImageSet":
     from unibct.data.image_set import select_listed
 
     images = _open(str(name))
-    return images if list_file is None else select_listed(images, list_file)
+    return images if list_file is None else select_listed(images, Path(list_file))
 
 
 def describe_data() -> str:

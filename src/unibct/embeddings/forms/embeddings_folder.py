@@ -6,6 +6,7 @@ from unibct.embeddings.folder import Embeddings, open_embeddings, read_descripti
 from unibct.embeddings.layout import DESCRIPTION_FILE
 from unibct.embeddings.writing import save_embeddings
 from unibct.errors import UserError
+from unibct.files import require_absent
 
 
 def recognises(path: Path) -> bool:
@@ -22,6 +23,11 @@ def read(path: Path) -> Embeddings:
             "normalised; embed the images without --protocol"
         )
     return open_embeddings(path)
+
+
+def require_writable(path: Path) -> None:
+    """Refuse what exists already."""
+    require_absent(path)
 
 
 def write(embeddings: Embeddings, path: Path) -> None:

@@ -42,17 +42,23 @@ def read(path: Path) -> Embeddings:
     return Embeddings(vectors, read_lines(ids_path, rows), *classes_of(names, rows), fingerprint)
 
 
+def require_writable(path: Path) -> None:
+    """Refuse another ending, and what exists already, also of the files beside."""
+    if path.suffix != SUFFIX:
+        raise UserError(f"{path}: the name must end in {SUFFIX}")
+    for place in (path, *(_beside(path, what) for what in ("ids", "labels", "model"))):
+        require_absent(place)
+
+
 def write(embeddings: Embeddings, path: Path) -> None:
     """Write the files beside the vectors first; ``NAME.npy`` makes them complete."""
-    _require_suffix(path)
+    require_writable(path)
     texts = {"ids": encoded_lines(embeddings.ids, "id")}
     if embeddings.class_names:
         names = names_of(embeddings.labels, embeddings.class_names)
         texts["labels"] = encoded_lines(names, "class name")
     if embeddings.fingerprint:
         texts["model"] = f"{embeddings.fingerprint}\n".encode()
-    for place in (path, *(_beside(path, what) for what in ("ids", "labels", "model"))):
-        require_absent(place)
     for what, text in texts.items():
         with atomic_file(_beside(path, what)) as temporary:
             temporary.write_bytes(text)
@@ -67,8 +73,3 @@ def write(embeddings: Embeddings, path: Path) -> None:
 
 def _beside(path: Path, what: str) -> Path:
     return path.with_name(f"{path.stem}.{what}.txt")
-
-
-def _require_suffix(path: Path) -> None:
-    if path.suffix != SUFFIX:
-        raise UserError(f"{path}: the name must end in {SUFFIX}")

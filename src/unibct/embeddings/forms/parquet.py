@@ -56,12 +56,18 @@ def read(path: Path) -> Embeddings:
     return Embeddings(vectors, ids, *classes_of(names, len(ids)), fingerprint)
 
 
-def write(embeddings: Embeddings, path: Path) -> None:
-    """Write one file, a row group at a time."""
-    pyarrow, parquet = _pyarrow()
+def require_writable(path: Path) -> None:
+    """Refuse another ending, what exists already, and a machine without pyarrow."""
+    _pyarrow()
     if path.suffix not in SUFFIXES:
         raise UserError(f"{path}: the name must end in {SUFFIXES[0]}")
     require_absent(path)
+
+
+def write(embeddings: Embeddings, path: Path) -> None:
+    """Write one file, a row group at a time."""
+    require_writable(path)
+    pyarrow, parquet = _pyarrow()
     dim = embeddings.vectors.shape[1]
     fields = [("id", pyarrow.string()), ("vector", pyarrow.list_(pyarrow.float32(), dim))]
     if embeddings.class_names:

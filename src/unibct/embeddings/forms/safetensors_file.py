@@ -53,13 +53,18 @@ def read(path: Path) -> Embeddings:
     return Embeddings(vectors, ids, *classes_of(classes, rows), metadata.get(_FINGERPRINT, ""))
 
 
+def require_writable(path: Path) -> None:
+    """Refuse another ending, and what exists already."""
+    if path.suffix != SUFFIX:
+        raise UserError(f"{path}: the name must end in {SUFFIX}")
+    require_absent(path)
+
+
 def write(embeddings: Embeddings, path: Path) -> None:
     """Write one file."""
     import safetensors.numpy
 
-    if path.suffix != SUFFIX:
-        raise UserError(f"{path}: the name must end in {SUFFIX}")
-    require_absent(path)
+    require_writable(path)
     tensors: dict[str, NDArray[Any]] = {
         "vectors": np.ascontiguousarray(embeddings.vectors, dtype=np.float32),
         "ids": _bytes(encoded_lines(embeddings.ids, "id")),

@@ -1,7 +1,7 @@
 """The table of forms in which embeddings are kept.
 
-To add a form, write a module with the functions ``recognises``, ``read`` and ``write``, and add a
-line to ``FORMS``. The modules are imported when they are used.
+To add a form, write a module with the functions ``recognises``, ``read``, ``require_writable``
+and ``write``, and add a line to ``FORMS``. The modules are imported when they are used.
 """
 
 from dataclasses import dataclass
@@ -27,6 +27,10 @@ class FormModule(Protocol):
 
         The fingerprint is the one in the file, or empty if it has none.
         """
+        ...
+
+    def require_writable(self, path: Path) -> None:
+        """Refuse a name that cannot be written in this form, before the work is done."""
         ...
 
     def write(self, embeddings: "Embeddings", path: Path) -> None:

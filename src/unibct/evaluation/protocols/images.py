@@ -27,7 +27,6 @@ from unibct.evaluation.score_map_file import load_score_map, save_score_map
 from unibct.evaluation.seen_classes import count_seen_classes
 from unibct.evaluation.subjects import Subjects, subject_data, subject_model
 from unibct.evaluation.upgrade import UpgradeEvaluation, evaluate_upgrade
-from unibct.files import require_absent
 from unibct.models.embedder import Embedder
 from unibct.models.model import Model
 from unibct.models.old_space import old_space_dim, to_old_space
@@ -142,7 +141,7 @@ def embed_image_set(request: EmbeddingRequest) -> Embeddings:
     """
     form, ranks = find_form(request.form), current_ranks()
     if request.form != FOLDER:
-        require_absent(request.out)
+        form.load().require_writable(request.out)
         if request.dtype != "float32":
             raise UserError(f"--dtype {request.dtype} is for --to {FOLDER} only")
     model = open_embedder(

@@ -1,0 +1,26 @@
+"""A progress that keeps what it is told."""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+
+from unibct.progress import Advance, Silent
+
+
+class Notes(Silent):
+    """Keeps the messages, and what stands beside the bars of tasks."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self.statuses: list[str] = []
+
+    @contextmanager
+    def task(
+        self, label: str, total: int, unit: str = "images", *, done: int = 0, weight: float = 1.0
+    ) -> Generator[Advance]:
+        def advance(count: int, status: str | None = None) -> None:
+            self.statuses += [] if status is None else [status]
+
+        yield advance
+
+    def note(self, text: str) -> None:
+        self.texts.append(text)
