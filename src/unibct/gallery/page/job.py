@@ -65,7 +65,7 @@ class Job:
     ) -> Generator[Advance]:
         """Take note of the progress of a task: a job is a ``Progress``."""
 
-        def advance(count: int) -> None:
+        def advance(count: int, status: str | None = None) -> None:
             self._change(done=self._answer.done + count)
             self._heed_pause()
 
