@@ -189,7 +189,7 @@ def _search_once(
 ) -> list[list[Hit]]:
     kinds = searchable_kinds(state, standing)
     if len(kinds) > 1:
-        kinds = [kind for kind in kinds if folder.engine.has_live(kind)]
+        kinds = [kind for kind in kinds if _has_rows(folder, kind, request)]
     is_mixed = len(kinds) > 1
     merged: list[dict[str, tuple[float, Hit]]] = [{} for _ in queries.ids]
     # The oldest kind first: a row that a backfill replaces meanwhile is then found twice, not
@@ -211,6 +211,12 @@ def _search_once(
     ]
     least = -np.inf if request.threshold is None else request.threshold
     return [[hit for _, hit in hits if hit.score >= least] for hits in best]
+
+
+def _has_rows(folder: GalleryFolder, kind: str, request: SearchRequest) -> bool:
+    if request.with_superseded:
+        return folder.engine.count(kind).rows > 0
+    return folder.engine.has_live(kind)
 
 
 def searchable_kinds(state: GalleryState, standing: Standing) -> list[str]:
