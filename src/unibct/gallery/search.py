@@ -172,7 +172,7 @@ class _Scale:
     Attributes:
         rank: puts them on the common scale of the ranking.
         report: puts them on the scale of the result; None if that is the scale of the ranking.
-        least: the smallest similarity that passes the wanted false accept rate.
+        least: similarities above it pass the wanted false accept rate.
     """
 
     rank: Calibration
@@ -202,7 +202,7 @@ def _search_once(
         found = folder.engine.search(kind, vectors, search)
         for hits, rows in zip(merged, found, strict=True):
             for place, (rank, hit) in enumerate(_hits(rows, scale, maker, standing)):
-                if scale.least is not None and rows[place].similarity < scale.least:
+                if scale.least is not None and rows[place].similarity <= scale.least:
                     continue
                 hits[hit.id] = (rank, hit)
     best = [
