@@ -23,11 +23,12 @@ OF_A_ROOM = {
     "training/test_host_waits",
     "training/test_other_networks",
     "training/test_torchrun",
+    "gallery/page/test_in_browser",
     "report/pages/test_in_browser",
     "report/pages/test_new_metric",
 }
 # Modules that hold no behaviour of their own, or whose every line another test runs.
-WITHOUT_TESTS = {"__main__", "errors", "training/options"}
+WITHOUT_TESTS = {"__main__", "errors", "gallery/page/answers", "training/options"}
 
 
 def module_paths() -> dict[str, Path]:

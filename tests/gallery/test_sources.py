@@ -6,7 +6,7 @@ from unibct.embedders.table import Opening
 from unibct.embeddings.extraction import embed_images
 from unibct.embeddings.forms.table import write_embeddings
 from unibct.errors import UserError
-from unibct.gallery.sources import open_source, parse_scalar, with_fingerprint
+from unibct.gallery.sources import open_source, parse_scalar, parse_where, with_fingerprint
 from unibct.progress import Silent
 
 
@@ -65,3 +65,11 @@ def test_only_embeddings_can_be_said_to_be_made_by_a_model(embeddings):
     assert with_fingerprint(open_source(embeddings), "f").embeddings.fingerprint == "f"
     with pytest.raises(UserError, match="are images"):
         with_fingerprint(open_source(toy_images()), "f")
+
+
+def test_a_filter_as_texts():
+    where = parse_where(["colour=red", "colour=blue", "price=3", "note=a=b"])
+    assert where == {"colour": ["red", "blue"], "price": [3], "note": ["a=b"]}
+    for text in ("colour", "=red"):
+        with pytest.raises(UserError, match=f"--where {text}: write KEY=VALUE"):
+            parse_where([text])

@@ -94,15 +94,20 @@ def unsearchable_rows(folder: GalleryFolder) -> list[str]:
     return sorted(set(lost))
 
 
-def _target(state: GalleryState, to: int | None) -> Step:
-    """Return the step to go back to before."""
+def rollback_targets(state: GalleryState) -> list[Step]:
+    """Return the steps that a rollback can go back to before, in order."""
     finished = max((s.number for s in state.steps if s.action == FINISH), default=0)
-    steps = [
+    return [
         step
         for step in state.steps
         if not step.undone
         and (step.action == UPGRADE or (step.action == BACKFILL and step.number > finished))
     ]
+
+
+def _target(state: GalleryState, to: int | None) -> Step:
+    """Return the step to go back to before."""
+    steps = rollback_targets(state)
     if not steps:
         raise UserError("there is no upgrade and no backfill to go back from")
     if to is None:

@@ -66,6 +66,11 @@ class SearchRequest:
             raise UserError(f"unknown encoders {self.encoders!r}; choose {', '.join(ENCODERS)}")
         if not 0 <= self.alpha <= 1:
             raise UserError(f"alpha is a share from 0 to 1, not {self.alpha:g}")
+        is_other_blend = self.encoders == BLENDED_QUERY and self.alpha != ALPHA
+        if is_other_blend and (self.far is not None or self.old_scores):
+            raise UserError(
+                f"certificates have thresholds and scales of blends with alpha {ALPHA:g} only"
+            )
         if self.threshold is not None and self.far is not None:
             raise UserError("give a threshold or a false accept rate (--far), not both")
 
@@ -167,7 +172,7 @@ class _Scale:
     Attributes:
         rank: puts them on the common scale of the ranking.
         report: puts them on the scale of the result; None if that is the scale of the ranking.
-        least: the smallest similarity that passes the wanted false accept rate.
+        least: similarities above it pass the wanted false accept rate.
     """
 
     rank: Calibration
@@ -184,7 +189,7 @@ def _search_once(
 ) -> list[list[Hit]]:
     kinds = searchable_kinds(state, standing)
     if len(kinds) > 1:
-        kinds = [kind for kind in kinds if folder.engine.has_live(kind)]
+        kinds = [kind for kind in kinds if _has_rows(folder, kind, request)]
     is_mixed = len(kinds) > 1
     merged: list[dict[str, tuple[float, Hit]]] = [{} for _ in queries.ids]
     # The oldest kind first: a row that a backfill replaces meanwhile is then found twice, not
@@ -197,7 +202,7 @@ def _search_once(
         found = folder.engine.search(kind, vectors, search)
         for hits, rows in zip(merged, found, strict=True):
             for place, (rank, hit) in enumerate(_hits(rows, scale, maker, standing)):
-                if scale.least is not None and rows[place].similarity < scale.least:
+                if scale.least is not None and rows[place].similarity <= scale.least:
                     continue
                 hits[hit.id] = (rank, hit)
     best = [
@@ -206,6 +211,12 @@ def _search_once(
     ]
     least = -np.inf if request.threshold is None else request.threshold
     return [[hit for _, hit in hits if hit.score >= least] for hits in best]
+
+
+def _has_rows(folder: GalleryFolder, kind: str, request: SearchRequest) -> bool:
+    if request.with_superseded:
+        return folder.engine.count(kind).rows > 0
+    return folder.engine.has_live(kind)
 
 
 def searchable_kinds(state: GalleryState, standing: Standing) -> list[str]:

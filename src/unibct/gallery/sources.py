@@ -200,3 +200,14 @@ def parse_scalar(text: str) -> str | int | float | bool:
             continue
         return number if np.isfinite(number) else text
     return text
+
+
+def parse_where(texts: Sequence[str]) -> dict[str, list[Any]]:
+    """Return the filter that KEY=VALUE texts stand for; the same key again means *or*."""
+    where: dict[str, list[Any]] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise UserError(f"--where {text}: write KEY=VALUE")
+        where.setdefault(key, []).append(parse_scalar(value))
+    return where

@@ -5,7 +5,7 @@ As everywhere in the command line, a command parses, calls one function and prin
 
 # Importing a module registers its commands. The help lists them in this order.
 # isort: off
-from unibct.cli.gallery import rows, search, upgrade, state
+from unibct.cli.gallery import rows, search, upgrade, state, page
 # isort: on
 
-__all__ = ["rows", "search", "state", "upgrade"]
+__all__ = ["page", "rows", "search", "state", "upgrade"]

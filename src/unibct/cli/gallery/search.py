@@ -1,7 +1,7 @@
 """The command that searches a gallery."""
 
 import json
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -85,9 +85,10 @@ def search_command(
     as their certificate says. With --json there is one object a line for each query.
     """
     from unibct.gallery.search import SearchRequest
+    from unibct.gallery.sources import parse_where
 
     request = SearchRequest(
-        k, _where(where or []), approximate, threshold, far, old_scores, encoders, alpha
+        k, parse_where(where or []), approximate, threshold, far, old_scores, encoders, alpha
     )
     with OpenedGallery(path, device) as gallery:
         answers = gallery.search(
@@ -103,20 +104,6 @@ def search_command(
         print(_answer(answer, names))
     if state.is_forced:
         print("! some rows are searched without a certificate that says compatible (--force)")
-
-
-def _where(texts: list[str]) -> dict[str, list[Any]]:
-    """Return the filter that KEY=VALUE texts stand for."""
-    from unibct.errors import UserError
-    from unibct.gallery.sources import parse_scalar
-
-    where: dict[str, list[Any]] = {}
-    for text in texts:
-        key, equals, value = text.partition("=")
-        if not equals or not key:
-            raise UserError(f"--where {text}: write KEY=VALUE")
-        where.setdefault(key, []).append(parse_scalar(value))
-    return where
 
 
 def _answer(answer: "Answer", names: dict[str, str]) -> str:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from unibct.errors import UserError
 from unibct.gallery.engines.engine import Count, Found, Search
-from unibct.gallery.engines.memory_index import Changes, MemoryIndex, remove_graph
+from unibct.gallery.engines.memory_index import Changes, MemoryIndex, remove_graph, saved_graph
 from unibct.gallery.engines.sqlite_file import SqliteFile
 from unibct.gallery.engines.table import Place
 from unibct.gallery.rows import GalleryRows, Scalar, Where
@@ -224,7 +224,7 @@ class EmbeddedEngine:
     def has_index(self, kind: str) -> bool:
         """Return whether a kind has a graph for approximate search."""
         with self._file.session() as database:
-            return self._fresh_index(database, kind).has_graph
+            return saved_graph(self._index_file(_kind(database, kind)[0])) is not None
 
     def problems(self) -> list[str]:
         """Return what SQLite finds wrong with its file."""

@@ -140,18 +140,11 @@ class MemoryIndex:
 
     def _load_graph(self) -> bool:
         """Load the graph from its file; a file that does not fit is ignored."""
-        numbers_file = _numbers_file(self._graph_file)
-        if not (self._graph_file.is_file() and numbers_file.is_file()):
-            return False
-        try:
-            with np.load(numbers_file, allow_pickle=False) as saved:
-                numbers, change, digest = saved["numbers"], int(saved["change"]), saved["digest"]
-        except (OSError, ValueError, KeyError):
-            return False
-        if str(digest) != _digest(self._graph_file) or change > self.change:
+        saved = saved_graph(self._graph_file)
+        if saved is None or saved[1] > self.change:
             return False
         self._graph = _faiss().read_index(str(self._graph_file))
-        self._graph_numbers, self._graph_change = numbers, change
+        self._graph_numbers, self._graph_change = saved
         return True
 
     def _places(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -228,6 +221,19 @@ class MemoryIndex:
             numbers.append(self._numbers[places[best]].tolist())
             values.append(similarities[best].tolist())
         return numbers, values
+
+
+def saved_graph(graph_file: Path) -> tuple[NDArray[np.int64], int] | None:
+    """Return the row numbers and the change of a graph in a file; None if it is not whole."""
+    numbers_file = _numbers_file(graph_file)
+    if not (graph_file.is_file() and numbers_file.is_file()):
+        return None
+    try:
+        with np.load(numbers_file, allow_pickle=False) as saved:
+            numbers, change, digest = saved["numbers"], int(saved["change"]), saved["digest"]
+    except (OSError, ValueError, KeyError):
+        return None
+    return (numbers, change) if str(digest) == _digest(graph_file) else None
 
 
 def remove_graph(graph_file: Path) -> None:
