@@ -174,9 +174,11 @@ def rollback_command(
 
 def _backfill_text(path: Path, data: str | None, result: "Backfilled") -> str:
     """Return what a backfill has done, for people."""
+    made, whose = "embedded again", "the new model's own"
+    if data is None:
+        made, whose = "mapped", "in the space of the new model"
     lines = [
-        f"{path}: {result.rows:,} rows embedded again; {result.own:,} of {result.total:,} rows are "
-        "the new model's own"
+        f"{path}: {result.rows:,} rows {made}; {result.own:,} of {result.total:,} rows are {whose}"
         + ("; paused: run the command again to continue" if result.paused else "")
     ]
     if result.missing:
