@@ -26,7 +26,7 @@ OF_A_ROOM = {
     "report/pages/test_new_metric",
 }
 # Modules that hold no behaviour of their own, or whose every line another test runs.
-WITHOUT_TESTS = {"__main__", "errors", "training/options"}
+WITHOUT_TESTS = {"__main__", "training/options"}
 
 
 def module_paths() -> dict[str, Path]:
