@@ -21,6 +21,7 @@ from unibct.files import CACHE_VARIABLE
 
 pytest_plugins = [
     "tests.benchmark.finished_benchmark",
+    "tests.browser",
     "tests.examples.small_demo",
     "tests.export.exported_files",
 ]

@@ -19,14 +19,16 @@ OF_THE_WHOLE = {
 # Tests of a room rather than of one of its modules.
 OF_A_ROOM = {
     "distributed/test_several_processes",
+    "gallery/engines/test_faults",
     "training/test_host_waits",
     "training/test_other_networks",
     "training/test_torchrun",
+    "gallery/page/test_in_browser",
     "report/pages/test_in_browser",
     "report/pages/test_new_metric",
 }
 # Modules that hold no behaviour of their own, or whose every line another test runs.
-WITHOUT_TESTS = {"__main__", "training/options"}
+WITHOUT_TESTS = {"__main__", "gallery/page/answers", "training/options"}
 
 
 def module_paths() -> dict[str, Path]:

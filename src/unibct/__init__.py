@@ -27,6 +27,11 @@ if TYPE_CHECKING:
     from unibct.evaluation.protocols.table import evaluate_data
     from unibct.evaluation.upgrade import evaluate_upgrade
     from unibct.export.export_model import export_model
+    from unibct.gallery.blending import blended
+    from unibct.gallery.certificate import read_certificate
+    from unibct.gallery.certification import certify, evaluate_and_certify
+    from unibct.gallery.gallery import Gallery
+    from unibct.gallery.search import SearchRequest
     from unibct.losses.arcface import arcface
     from unibct.maps.adapter import fit_adapter
     from unibct.maps.folder import load_map, save_map
@@ -75,6 +80,12 @@ _HOMES = {
     "evaluate_upgrade": "evaluation.upgrade",
     "EvaluationRequest": "evaluation.protocols.request",
     "evaluate_data": "evaluation.protocols.table",
+    "certify": "gallery.certification",
+    "Gallery": "gallery.gallery",
+    "SearchRequest": "gallery.search",
+    "evaluate_and_certify": "gallery.certification",
+    "read_certificate": "gallery.certificate",
+    "blended": "gallery.blending",
     "AdviceRequest": "advice.request",
     "advise": "advice.advise",
     "export_model": "export.export_model",
@@ -89,16 +100,21 @@ __all__ = [
     "AdviceRequest",
     "CompatibilityLoss",
     "EvaluationRequest",
+    "Gallery",
     "Recipe",
+    "SearchRequest",
     "UserError",
     "adapt_model",
     "advise",
     "append_embeddings",
     "apply_map",
     "arcface",
+    "blended",
+    "certify",
     "class_prototypes",
     "embed_images",
     "embed_images_to_store",
+    "evaluate_and_certify",
     "evaluate_data",
     "evaluate_upgrade",
     "export_model",
@@ -114,6 +130,7 @@ __all__ = [
     "open_embeddings",
     "open_images",
     "plan_benchmark",
+    "read_certificate",
     "read_embeddings",
     "recipe_for",
     "run_benchmark",

@@ -7,6 +7,8 @@ import sys
 import pytest
 
 from tests.conftest import run_command
+from unibct.embeddings.folder import open_embeddings
+from unibct.gallery.certificate import read_certificate
 
 
 def test_evaluate_prints_a_table_and_json(trained_folder, photo_folder, capsys):
@@ -161,3 +163,28 @@ def test_a_terminal_without_unicode_still_works(trained_folder, photo_folder):
     for more in ([], ["--json"]):
         done = subprocess.run([*line, *more], capture_output=True, env=env, check=False)
         assert done.returncode == 0, done.stderr
+
+
+def test_certify_writes_a_certificate_and_says_what_it_allows(
+    trained_folder, photo_folder, tmp_path, capsys
+):
+    arguments = ["evaluate", photo_folder]
+    arguments += ["--query", trained_folder / "emb/new", "--gallery", trained_folder / "emb/old"]
+    file = tmp_path / "upgrade.json"
+    assert run_command(*arguments, "--certify", file) == 0
+    certificate = read_certificate(file)
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == f"{file}: {certificate.summary()}"
+    assert certificate.old == open_embeddings(trained_folder / "emb/old").fingerprint
+    assert certificate.new == open_embeddings(trained_folder / "emb/new").fingerprint
+    assert certificate.content["data"]["images"] == 144
+    assert run_command(*arguments, "--certify", file, "--json", "--gallery-mode", "images") == 0
+    shown = capsys.readouterr()
+    assert json.loads(shown.out)["verdict"] == read_certificate(file).verdict
+    assert f"{file}: {read_certificate(file).summary()}" in shown.err
+    again = read_certificate(file).content
+    assert again["thresholds"] == certificate.content["thresholds"], "single images in both modes"
+    (tmp_path / "pairs.bin").write_bytes(b"")
+    arguments[1] = tmp_path / "pairs.bin"
+    assert run_command(*arguments, "--certify", file) == 2
+    assert "certify on images with classes, --protocol images" in capsys.readouterr().err

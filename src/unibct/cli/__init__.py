@@ -5,7 +5,7 @@ There is no logic here: everything that a command does can be done from Python a
 
 # Importing a module registers its commands. The help lists them in this order.
 # isort: off
-from unibct.cli import examples, data, advice, models, maps, evaluation, export, benchmark
+from unibct.cli import examples, data, advice, models, maps, evaluation, export, gallery, benchmark
 # isort: on
 
 from unibct.cli.entry import main
@@ -17,6 +17,7 @@ __all__ = [
     "evaluation",
     "examples",
     "export",
+    "gallery",
     "main",
     "maps",
     "models",

@@ -74,6 +74,13 @@ SeenClassesOption = Annotated[
     bool,
     typer.Option("--seen-classes", help="go on even if most test classes were trained on"),
 ]
+CertifyOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="write a certificate, which lets NEW search a gallery of OLD (`unibct gallery`)",
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="print JSON instead of tables")]
 
 
@@ -83,6 +90,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="print JSON instead of 
         "unibct evaluate DATA --images split/test.txt --query models/new --gallery models/old",
         "unibct evaluate TEST --query emb/new --gallery emb/old --json",
         "unibct evaluate TEST --query onnx:new.onnx --gallery embeddings:old.parquet",
+        "unibct evaluate TEST --query models/new --gallery models/old --certify upgrade.json",
         "unibct evaluate ijbc/ --protocol ijbc --query models/new --gallery models/old",
     ),
 )
@@ -107,6 +115,7 @@ def evaluate_command(
     old_thresholds: OldThresholdsOption = False,
     save_score_map: SaveScoreMapOption = False,
     seen_classes: SeenClassesOption = False,
+    certify: CertifyOption = None,
     as_json: JsonOption = False,
     skip_bad_images: SkipOption = False,
     device: DeviceOption = "auto",
@@ -126,7 +135,7 @@ def evaluate_command(
     embeddings of the aligned face and of its mirror image, not normalised.
     """
     from unibct.evaluation.protocols.request import EvaluationRequest, PoolingRules, SearchRules
-    from unibct.evaluation.protocols.table import evaluate_data
+    from unibct.gallery.certification import evaluate_and_certify
     from unibct.progress import terminal_progress
     from unibct.report.terminal import print_evaluation
 
@@ -136,8 +145,10 @@ def evaluate_command(
     rules = (far, seed, threshold_rule, pooling, search, cache, seen_classes, skip_bad_images)
     with terminal_progress() as progress:
         request = EvaluationRequest(data, query, gallery, images, *rules, device, progress)
-        evaluation = evaluate_data(request, protocol)
+        evaluation, certificate = evaluate_and_certify(request, certify, protocol=protocol)
     if as_json:
         print(json.dumps(evaluation.as_json(), indent=2))
     else:
         print_evaluation(evaluation)
+    if certificate is not None:
+        typer.echo(f"{certify}: {certificate.summary()}", err=as_json)

@@ -71,6 +71,15 @@ class ImageSearch(NamedTuple):
     gallery: Floats
     gallery_labels: Ints
 
+    def part(self, queries: Ints, rows: Ints) -> "ImageSearch":
+        """Return the search of some queries among some images, given by their places."""
+        return ImageSearch(
+            NormalizedRows(self.query.embeddings, self.query.rows[queries]),
+            self.query_labels[queries],
+            self.gallery[rows],
+            self.gallery_labels[rows],
+        )
+
 
 @dataclass(frozen=True)
 class SearchTest:
@@ -156,11 +165,16 @@ def search_test(
         split.gallery_labels,
     )
     if mode == "images":
-        scores = ProductScores(images.query, images.gallery)
-        test = scored_test(scores, split.query_labels, split.gallery_labels)
-    else:
-        templates = class_templates(enrolled, split.gallery_labels)
-        test = scored_test(ProductScores(images.query, templates), split.query_labels)
+        return image_test(images)
+    templates = class_templates(enrolled, split.gallery_labels)
+    test = scored_test(ProductScores(images.query, templates), split.query_labels)
+    return replace(test, images=images)
+
+
+def image_test(images: ImageSearch) -> SearchTest:
+    """Search queries among single images: every image is an entry of the gallery."""
+    scores = ProductScores(images.query, images.gallery)
+    test = scored_test(scores, images.query_labels, images.gallery_labels)
     return replace(test, images=images)
 
 

@@ -46,6 +46,7 @@ from unibct.evaluation.resolution import (
 from unibct.evaluation.score_map import ScoreMap
 from unibct.evaluation.search_test import SearchTest, search_test
 from unibct.evaluation.seen_classes import SeenClasses, models_under_test
+from unibct.evaluation.subjects import Subjects
 from unibct.progress import Progress
 
 
@@ -191,11 +192,13 @@ class UpgradeEvaluation(SearchEvaluation):
     Attributes:
         split: which images are in the gallery.
         backfill_curves: by the order of the rows; empty if they were not asked for.
+        subjects: which models and data were tested; None if only arrays were given.
     """
 
     split: GallerySplit
     backfill_curves: dict[str, BackfillCurve]
     rule: ThresholdRule = "strict"
+    subjects: Subjects | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values for machines."""

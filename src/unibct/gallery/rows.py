@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -19,6 +20,8 @@ Where: TypeAlias = Mapping[str, Sequence[Scalar]]
 NO_STEP = 0  # in ``superseded``: the row has not been replaced
 LONGEST_ID = 512  # bytes of an id; every engine can keep that
 LONGEST_LABEL = 512
+_METADATA_NAME = re.compile(r"[^\W\d_][\w-]*")
+IMAGE_KEY = "_image"  # in the metadata: a digest of the image that the row was made from
 
 
 @dataclass(frozen=True)
@@ -138,8 +141,11 @@ def checked_metadata(value: Any, where: str) -> Metadata:
         raise UserError(f'{where}: metadata is an object such as {{"colour": "red"}}')
     result: Metadata = {}
     for key, scalar in value.items():  # pyright: ignore[reportUnknownVariableType]
-        if not isinstance(key, str) or not key.replace("_", "a").replace("-", "a").isalnum():
-            raise UserError(f"{where}: {key!r} is no name for metadata; use letters, digits, _ -")
+        if not isinstance(key, str) or not _METADATA_NAME.fullmatch(key):
+            raise UserError(
+                f"{where}: {key!r} is no name for metadata; begin with a letter, then letters, "
+                "digits, _ and -"
+            )
         if not isinstance(scalar, str | int | float | bool | None):
             raise UserError(f"{where}: {key} must be a text, a number, true, false or null")
         if isinstance(scalar, float) and not np.isfinite(scalar):
@@ -148,3 +154,8 @@ def checked_metadata(value: Any, where: str) -> Metadata:
             raise UserError(f"{where}: {key} contains a zero byte")
         result[key] = scalar
     return result
+
+
+def user_metadata(metadata: Metadata) -> Metadata:
+    """Return what the user has given, without what unibct keeps beside it."""
+    return {key: value for key, value in metadata.items() if key != IMAGE_KEY}

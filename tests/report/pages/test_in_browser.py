@@ -1,14 +1,12 @@
 """The reports in a real browser: on a phone and a wide screen, in light and in dark."""
 
-import os
-import shutil
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page
 
+from tests.browser import CONTRAST, HELPERS, ask
 from tests.conftest import TINY
 from unibct.benchmark.grid import make_grid
 from unibct.benchmark.jobs import cell_folder, free_folder, old_folder
@@ -21,35 +19,6 @@ from unibct.training.recipe import load_recipe
 
 VIEWS = [(width, scheme) for width in (390, 1280) for scheme in ("light", "dark")]
 BENCHMARK, DEMO = "report.html", "demo.html"
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-CONTRAST = 4.5  # WCAG AA for text
-
-# What the checks below share: colours as [red, green, blue, alpha], and their contrast.
-HELPERS = """
-const rgba = text => {
-  const numbers = text.match(/[\\d.]+/g).map(Number);
-  return numbers.length < 4 ? [...numbers, 1] : numbers;
-};
-const luminance = ([...colour]) => {
-  const [r, g, b] = colour.slice(0, 3).map(v => v / 255)
-    .map(v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
-  return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-};
-const background = element => {
-  for (let e = element; e; e = e.parentElement) {
-    const colour = rgba(getComputedStyle(e).backgroundColor);
-    if (colour[3] === 1) return colour;
-    if (colour[3] > 0) throw new Error("a background that shines through: " + e.outerHTML);
-  }
-  return [255, 255, 255, 1];
-};
-const contrast = (element, property = "color") => {
-  const pair = [rgba(getComputedStyle(element)[property]), background(element)].map(luminance);
-  return (Math.max(...pair) + 0.05) / (Math.min(...pair) + 0.05);
-};
-const all = (selector, root = document) => [...root.querySelectorAll(selector)];
-const named = element => `${element.tagName} ${element.textContent.trim().slice(0, 30)}`;
-"""
 
 
 @pytest.fixture(scope="module")
@@ -86,21 +55,6 @@ def pages(tmp_path_factory, photo_folder) -> list[Path]:
     return [out / BENCHMARK, out / DEMO]
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    path = os.environ.get("UNIBCT_BROWSER") or next(filter(None, map(shutil.which, BROWSERS)), None)
-    if path is None:
-        pytest.fail(
-            "no browser: install chromium (Debian: apt-get install chromium), or set "
-            "UNIBCT_BROWSER to the path of a Chromium or Chrome",
-            pytrace=False,
-        )
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=path, args=["--disable-gpu"])
-        yield started
-        started.close()
-
-
 # One test for all pages and views: parallel test processes would each train the models again.
 @pytest.mark.slow
 def test_the_reports_in_a_browser(browser, pages):
@@ -133,17 +87,10 @@ def _is_own(url: str, path: Path) -> bool:
     return url.startswith("data:") or url.split("#")[0] == path.as_uri()
 
 
-def _ask(page: Page, script: str) -> list[str]:
-    """Return the problems that a script finds; its last line is the array of them."""
-    *before, last = script.strip().splitlines()
-    body = "\n".join(before)
-    return page.evaluate(f"() => {{ {HELPERS}\n{body}\nreturn {last}; }}")
-
-
 def _layout(page: Page) -> list[str]:
     """Check that the page never scrolls sideways and that every heading is visible."""
     wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
-    hidden = _ask(
+    hidden = ask(
         page,
         """
         const headings = all("h1, h2, h3, summary");
@@ -161,7 +108,7 @@ def _colours(page: Page, scheme: str) -> list[str]:
     """Check that the page follows the scheme and that every text and verdict is readable."""
     lightness = page.evaluate(f"() => {{ {HELPERS} return luminance(background(document.body)); }}")
     wrong = lightness < 0.8 if scheme == "light" else lightness > 0.05
-    faint = _ask(
+    faint = ask(
         page,
         f"""
         const verdicts = ["compatible", "not-compatible", "within-noise"];
@@ -185,7 +132,7 @@ def _colours(page: Page, scheme: str) -> list[str]:
 
 def _pictures(page: Page) -> list[str]:
     """Check that every picture decodes and is shown."""
-    bad = _ask(
+    bad = ask(
         page,
         """
         const size = e => e.getBoundingClientRect();
@@ -201,7 +148,7 @@ def _pictures(page: Page) -> list[str]:
 
 def _links(page: Page) -> list[str]:
     """Check that each link leads to a heading which the navigation does not cover."""
-    bad = _ask(
+    bad = ask(
         page,
         """
         const bad = [];
@@ -222,7 +169,7 @@ def _links(page: Page) -> list[str]:
 
 def _tables(page: Page, *, narrow: bool) -> list[str]:
     """Check that tables scroll in their boxes, keep their first column, and are aligned."""
-    bad = _ask(
+    bad = ask(
         page,
         """
         const bad = [];

@@ -35,11 +35,11 @@ def average_precisions(
     for start in range(0, len(query), block):
         scores = query[start : start + block] @ gallery.T
         mates = mate_places(query_labels[start : start + block], gallery_labels)
-        precisions[start : start + block] = _block_precisions(scores, *mates)
+        precisions[start : start + block] = block_precisions(scores, *mates)
     return precisions
 
 
-def _block_precisions(scores: Floats, rows: Ints, columns: Ints) -> Floats:
+def block_precisions(scores: Floats, rows: Ints, columns: Ints) -> Floats:
     """Return the average precision of each row of scores, which are overwritten.
 
     Args:

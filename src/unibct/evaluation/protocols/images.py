@@ -25,6 +25,7 @@ from unibct.evaluation.protocols.request import EmbeddingRequest, EvaluationRequ
 from unibct.evaluation.score_map import fit_score_map
 from unibct.evaluation.score_map_file import load_score_map, save_score_map
 from unibct.evaluation.seen_classes import count_seen_classes
+from unibct.evaluation.subjects import Subjects, subject_data, subject_model
 from unibct.evaluation.upgrade import UpgradeEvaluation, evaluate_upgrade
 from unibct.models.embedder import Embedder
 from unibct.models.model import Model
@@ -78,7 +79,15 @@ def evaluate_images(request: EvaluationRequest) -> UpgradeEvaluation:
         backfill_curves=_wants_curves(rules, images),
         progress=request.progress,
     )
-    evaluation = replace(evaluation, old_model=_old_model(old.rows_of(images), images, request))
+    evaluation = replace(
+        evaluation,
+        old_model=_old_model(old.rows_of(images), images, request),
+        subjects=Subjects(
+            subject_model(embedders[request.gallery], old.rows_of(images)),
+            subject_model(embedders[request.query], new_side.vectors),
+            subject_data(images),
+        ),
+    )
     if rules.save_score_map:
         cross, old_self = evaluation.tests[CROSS], evaluation.tests[OLD_SELF]
         fitted = fit_score_map(cross.impostor, old_self.impostor)

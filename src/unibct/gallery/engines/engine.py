@@ -134,6 +134,10 @@ class Engine(Protocol):
         """Count the rows of a kind."""
         ...
 
+    def has_live(self, kind: str) -> bool:
+        """Return whether a kind has a live row; cheap however many there are."""
+        ...
+
     def search(self, kind: str, queries: NDArray[np.float32], search: Search) -> list[list[Found]]:
         """Return the nearest rows of a kind for each query, by falling similarity.
 

@@ -1,0 +1,94 @@
+"""What the commands of a gallery share: their group, options, and how a gallery is opened."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from unibct.cli.options import app, listing
+from unibct.data.readers.table import describe_data_briefly
+from unibct.gallery.engines.table import ENGINES
+
+if TYPE_CHECKING:
+    from unibct.gallery.gallery import Gallery
+    from unibct.progress import Progress
+
+_ENGINE_LISTING = listing("Engines", {name: e.description for name, e in ENGINES.items()})
+
+gallery_app = typer.Typer(
+    help=(
+        "Carry an upgrade out: rows in a database, searched by any model with a certificate.\n\n"
+        "A gallery is a folder G. `create` makes it with the model that searches, `add` fills it. "
+        "`upgrade` lets a new model search the same rows, if `unibct evaluate --certify` wrote a "
+        "certificate for it. `backfill` embeds rows again while search goes on, and `rollback` "
+        "goes back."
+    ),
+    epilog=_ENGINE_LISTING,
+    add_completion=False,
+    rich_markup_mode=None,
+    no_args_is_help=True,
+)
+app.add_typer(gallery_app, name="gallery")
+
+GalleryArgument = Annotated[Path, typer.Argument(metavar="G", help="the gallery's folder")]
+RowsArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="DATA",
+        help=f"images ({describe_data_briefly()}), or embeddings:PATH in any form",
+    ),
+]
+OptionalRows = Annotated[
+    str | None,
+    typer.Argument(metavar="[DATA]", help="the images of the rows, or their new embeddings"),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="print JSON for machines")]
+EngineOption = Annotated[str, typer.Option(help=f"where the rows are: {', '.join(ENGINES)}")]
+AtOption = Annotated[
+    str, typer.Option(metavar="ADDRESS", help="the address of the engine's server, no password")
+]
+CertificateOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--certificate", metavar="FILE", help="from unibct evaluate --certify; may be repeated"
+    ),
+]
+
+
+class OpenedGallery:
+    """A gallery for the duration of a block, with progress on standard error."""
+
+    def __init__(self, path: Path, device: str) -> None:
+        self._path = path
+        self._device = device
+
+    def __enter__(self) -> "Gallery":
+        from unibct.gallery.gallery import Gallery
+        from unibct.progress import terminal_progress
+
+        self._progress: Any = terminal_progress()
+        progress: Progress = self._progress.__enter__()
+        try:
+            self._gallery = Gallery(self._path, device=_device(self._device), progress=progress)
+        except BaseException as error:
+            self._progress.__exit__(type(error), error, error.__traceback__)
+            raise
+        return self._gallery
+
+    def __exit__(self, *error: Any) -> None:
+        self._gallery.close()
+        self._progress.__exit__(*error)
+
+
+def _device(name: str) -> Any:
+    if name == "cpu":
+        return name
+    from unibct.distributed.device import pick_device
+
+    return pick_device(name)
+
+
+def say(as_json: bool, value: dict[str, Any], text: str) -> None:
+    """Print a result, for machines or for people."""
+    print(json.dumps(value, ensure_ascii=False) if as_json else text)

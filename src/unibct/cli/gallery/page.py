@@ -1,0 +1,56 @@
+"""The command that shows a gallery in the browser."""
+
+from typing import Annotated
+
+import typer
+
+from unibct.cli.gallery.options import GalleryArgument, gallery_app
+from unibct.cli.options import DeviceOption, examples
+
+
+@gallery_app.command(
+    "serve",
+    epilog=examples(
+        "unibct gallery serve G --images photographs/",
+        "unibct gallery serve G --port 0",
+        "unibct gallery serve G --host 0.0.0.0 --images photographs/",
+    ),
+)
+def serve_command(
+    path: GalleryArgument,
+    images: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DATA", help="images of the rows, by id: for pictures and for a backfill"
+        ),
+    ] = None,
+    host: Annotated[
+        str,
+        typer.Option(
+            help="the address to listen at; if it is not this machine's own, a token is needed"
+        ),
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free")] = 8765,
+    token: Annotated[
+        str | None,
+        typer.Option(
+            envvar="UNIBCT_TOKEN",
+            help="that requests must bring  [default: a new one if others can reach the server]",
+        ),
+    ] = None,
+    device: DeviceOption = "auto",
+) -> None:
+    """Show a gallery in the browser: search by the old and the new model, side by side.
+
+    The page tells the upgrade as a story, and has buttons for backfill, pause and rollback. It
+    loads nothing from other servers. The JSON interface behind it is described at /openapi.json.
+    Needs the extra serve: pip install 'unibct[serve]'.
+    """
+    from unibct.gallery.page.server import require_libraries, serve_gallery
+
+    require_libraries()
+    from unibct.distributed.device import pick_device
+
+    serve_gallery(
+        path, host=host, port=port, images=images, token=token, device=pick_device(device)
+    )

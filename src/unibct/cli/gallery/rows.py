@@ -1,0 +1,193 @@
+"""The commands for the rows of a gallery: create, add, search, remove, index and copy."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from unibct.cli.gallery.options import (
+    AtOption,
+    CertificateOption,
+    EngineOption,
+    GalleryArgument,
+    JsonOption,
+    OpenedGallery,
+    RowsArgument,
+    gallery_app,
+    say,
+)
+from unibct.cli.options import DeviceOption, ImagesOption, examples
+from unibct.embedders.table import describe_embedders
+from unibct.gallery.engines.table import EMBEDDED
+
+if TYPE_CHECKING:
+    from unibct.gallery.gallery import Gallery
+
+
+@gallery_app.command(
+    "create",
+    epilog=examples(
+        "unibct gallery create G --model models/old",
+        "unibct gallery create G --model onnx:old.onnx --engine milvus --at http://HOST:19530",
+        "unibct gallery create G --model models/old --engine postgresql --at postgresql://me@host/db",
+    ),
+)
+def create_command(
+    path: GalleryArgument,
+    model: Annotated[
+        str, typer.Option(metavar="MODEL", help=f"that makes the rows: {describe_embedders()}")
+    ],
+    engine: EngineOption = EMBEDDED,
+    at: AtOption = "",
+    certificate: CertificateOption = None,
+    known: Annotated[
+        str,
+        typer.Option(
+            metavar="N|DATA",
+            help="how many known queries to keep of what is added first, or queries of your own",
+        ),
+    ] = "32",
+    keep_images: Annotated[
+        bool,
+        typer.Option(
+            "--keep-images/--no-keep-images",
+            help="keep the images of known queries, so that a later model can be tried on them",
+        ),
+    ] = True,
+    device: DeviceOption = "auto",
+    as_json: JsonOption = False,
+) -> None:
+    """Make an empty gallery.
+
+    The model is copied into it, so that queries can be made as long as the gallery lives. A few
+    rows are kept as known queries: they must find their mates before and after every later step.
+    Passwords of servers come from the environment: PGPASSWORD or ~/.pgpass, UNIBCT_MILVUS_TOKEN.
+    """
+    from unibct.distributed.device import pick_device
+    from unibct.gallery.gallery import Gallery
+
+    gallery = Gallery.create(
+        path,
+        model,
+        engine=engine,
+        at=at,
+        certificates=certificate or [],
+        known=int(known) if known.isdecimal() else known,
+        keep_images=keep_images,
+        device=pick_device(device),
+    )
+    searching = gallery.folder.state.searching
+    say(
+        as_json,
+        {"gallery": str(path), "searching": searching.fingerprint, "engine": engine},
+        f"{path}: an empty gallery, searched by {searching.name} ({searching.fingerprint})",
+    )
+
+
+@gallery_app.command(
+    "add",
+    epilog=examples(
+        "unibct gallery add G photographs/",
+        "unibct gallery add G photographs/ --metadata prices.csv",
+        "unibct gallery add G old.npy --made-by models/old",
+    ),
+)
+def add_command(
+    path: GalleryArgument,
+    data: RowsArgument,
+    images: ImagesOption = None,
+    metadata: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="CSV or JSON Lines with a column id, and any others"),
+    ] = None,
+    made_by: Annotated[
+        str,
+        typer.Option(
+            metavar="MODEL",
+            help="the model or fingerprint that made the embeddings, if their file does not say",
+        ),
+    ] = "",
+    device: DeviceOption = "auto",
+    as_json: JsonOption = False,
+) -> None:
+    """Add images, or embeddings, as rows.
+
+    Images are embedded by the model that searches. Rows that are there already are left alone,
+    so a command that was stopped can be run again. A row whose id is there with other content is
+    refused.
+    """
+    with OpenedGallery(path, device) as gallery:
+        made_by_model = _fingerprint(gallery, made_by)
+        result = gallery.add(data, list_file=images, metadata=metadata, made_by=made_by_model)
+    say(
+        as_json,
+        {"added": result.added, "present": result.present},
+        f"{path}: {result.added:,} rows added, {result.present:,} were there already",
+    )
+
+
+@gallery_app.command("remove", epilog=examples("unibct gallery remove G --ids gone.txt"))
+def remove_command(
+    path: GalleryArgument,
+    ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="of rows")] = None,
+    list_file: Annotated[
+        Path | None, typer.Option("--ids", metavar="LIST", help="a file with one id per line")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Remove rows for good: all of their vectors, and their known queries.
+
+    A rollback does not bring them back.
+    """
+    from unibct.errors import UserError
+
+    wanted = list(ids or [])
+    if list_file is not None:
+        lines = list_file.read_text(encoding="utf-8").split("\n")
+        wanted += [line.strip("\r") for line in lines if line.strip()]
+    if not wanted:
+        raise UserError("name the rows to remove: ids, or a file with --ids")
+    with OpenedGallery(path, "cpu") as gallery:
+        removed = gallery.remove(wanted)
+    say(as_json, {"removed": removed}, f"{path}: {removed:,} rows removed for good")
+
+
+@gallery_app.command("index", epilog=examples("unibct gallery index G"))
+def index_command(path: GalleryArgument, as_json: JsonOption = False) -> None:
+    """Build the index for `search --approximate`, or build it again, and measure its recall.
+
+    A backfill measures it too, and builds it again when it has lost more than 0.02 of recall.
+    """
+    with OpenedGallery(path, "cpu") as gallery:
+        result = gallery.index()
+        names = {kind: maker.name for kind, maker in gallery.folder.state.makers.items()}
+    lines = [
+        f"rows of {names[entry.kind]}: recall@10 {entry.recall:.3f}"
+        for entry in result
+        if entry.recall is not None
+    ]
+    say(as_json, {"indexes": [entry.as_json() for entry in result]}, "\n".join(lines))
+
+
+@gallery_app.command(
+    "copy",
+    epilog=examples("unibct gallery copy G G2 --engine milvus --at http://127.0.0.1:19530"),
+)
+def copy_command(
+    path: GalleryArgument,
+    target: Annotated[Path, typer.Argument(metavar="TARGET", help="a new folder")],
+    engine: EngineOption = EMBEDDED,
+    at: AtOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Copy a gallery with its history to another engine, or another place."""
+    with OpenedGallery(path, "cpu") as gallery:
+        rows = gallery.copy(target, engine=engine, at=at)
+    say(as_json, {"rows": rows}, f"{target}: {rows:,} rows copied, engine {engine}")
+
+
+def _fingerprint(gallery: "Gallery", made_by: str) -> str:
+    """Return the fingerprint that --made-by stands for."""
+    if not made_by or made_by in gallery.folder.state.makers:
+        return made_by
+    return gallery.folder.opening.open(made_by).fingerprint

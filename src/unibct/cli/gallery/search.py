@@ -1,0 +1,117 @@
+"""The command that searches a gallery."""
+
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from unibct.cli.gallery.options import (
+    GalleryArgument,
+    JsonOption,
+    OpenedGallery,
+    RowsArgument,
+    gallery_app,
+)
+from unibct.cli.options import DeviceOption, ImagesOption, examples
+
+if TYPE_CHECKING:
+    from unibct.gallery.gallery import Answer
+
+CountOption = Annotated[int, typer.Option("--k", "-k", min=1, help="rows per query")]
+WhereOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="KEY=VALUE",
+        help="only rows with this metadata; the same key again: or, another key: and",
+    ),
+]
+ThresholdOption = Annotated[float | None, typer.Option(help="leave out rows with a lower score")]
+FarOption = Annotated[
+    float | None,
+    typer.Option(
+        help="leave out rows below the certificate's threshold for this false accept rate, for "
+        "each kind of rows"
+    ),
+]
+OldScoresOption = Annotated[
+    bool,
+    typer.Option("--old-scores", help="scores on the old model's scale, for fixed thresholds"),
+]
+EncodersOption = Annotated[
+    str, typer.Option(help="what searches older rows: new, two (their own model), blend (both)")
+]
+AlphaOption = Annotated[float, typer.Option(min=0, max=1, help="share of the new model in a blend")]
+ApproximateOption = Annotated[
+    bool, typer.Option("--approximate", help="use the index (unibct gallery index)")
+]
+LazyOption = Annotated[
+    str | None,
+    typer.Option(metavar="DATA", help="images of rows: embed older hits again, rank again, store"),
+]
+RememberOption = Annotated[
+    bool, typer.Option("--remember", help="count hits, for backfill --order asked")
+]
+
+
+@gallery_app.command(
+    "search",
+    epilog=examples(
+        "unibct gallery search G queries/ --k 5",
+        "unibct gallery search G queries/ --far 1e-3 --where colour=red --json",
+        "unibct gallery search G queries/ --old-scores --threshold 0.62",
+        "unibct gallery search G queries/ --encoders blend --lazy photographs/",
+    ),
+)
+def search_command(
+    path: GalleryArgument,
+    data: RowsArgument,
+    images: ImagesOption = None,
+    k: CountOption = 10,
+    where: WhereOption = None,
+    threshold: ThresholdOption = None,
+    far: FarOption = None,
+    old_scores: OldScoresOption = False,
+    encoders: EncodersOption = "new",
+    alpha: AlphaOption = 0.75,
+    approximate: ApproximateOption = False,
+    lazy: LazyOption = None,
+    remember: RememberOption = False,
+    device: DeviceOption = "auto",
+    as_json: JsonOption = False,
+) -> None:
+    """Search with images, or with embeddings by the model that searches.
+
+    One ranking holds rows of all models: scores of older rows are put on the scale of new ones,
+    as their certificate says. With --json there is one object a line for each query.
+    """
+    from unibct.gallery.search import SearchRequest
+    from unibct.gallery.sources import parse_where
+
+    request = SearchRequest(
+        k, parse_where(where or []), approximate, threshold, far, old_scores, encoders, alpha
+    )
+    with OpenedGallery(path, device) as gallery:
+        answers = gallery.search(
+            data, request, list_file=images, lazy_images=lazy, remember=remember
+        )
+        state = gallery.folder.state
+    if as_json:
+        for answer in answers:
+            print(json.dumps(answer.as_json(), ensure_ascii=False))
+        return
+    names = {kind: maker.name for kind, maker in state.makers.items()}
+    for answer in answers:
+        print(_answer(answer, names))
+    if state.is_forced:
+        print("! some rows are searched without a certificate that says compatible (--force)")
+
+
+def _answer(answer: "Answer", names: dict[str, str]) -> str:
+    """Return one query's hits as lines."""
+    lines = [answer.query if answer.label is None else f"{answer.query} ({answer.label})"]
+    for rank, hit in enumerate(answer.hits, start=1):
+        label = "" if hit.label is None else f"  {hit.label}"
+        lines.append(f"  {rank:>3}  {hit.score:.4f}  {hit.id}{label}  [{names[hit.model]}]")
+    if not answer.hits:
+        lines.append("  nothing found")
+    return "\n".join(lines)

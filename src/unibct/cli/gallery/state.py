@@ -1,0 +1,72 @@
+"""The commands that look at a gallery: status and verify."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from unibct.cli.gallery.options import (
+    GalleryArgument,
+    JsonOption,
+    OpenedGallery,
+    gallery_app,
+    say,
+)
+from unibct.cli.options import examples
+
+if TYPE_CHECKING:
+    from unibct.gallery.status import GalleryStatus
+
+
+@gallery_app.command("status", epilog=examples("unibct gallery status G --json"))
+def status_command(path: GalleryArgument, as_json: JsonOption = False) -> None:
+    """Show rows, models, who searches, the steps that were taken, and what has been saved."""
+    with OpenedGallery(path, "cpu") as gallery:
+        status = gallery.status()
+    say(as_json, status.as_json(), _status(path, status))
+
+
+@gallery_app.command("verify", epilog=examples("unibct gallery verify G"))
+def verify_command(path: GalleryArgument, as_json: JsonOption = False) -> None:
+    """Read everything and compare it with its digests; exits with code 1 if something differs."""
+    with OpenedGallery(path, "cpu") as gallery:
+        problems = gallery.verify()
+        rows = sum(gallery.status().live.values())
+    message = "\n".join(problems) or f"{path}: all {rows:,} rows, models and certificates are right"
+    say(as_json, {"problems": problems, "rows": rows}, message)
+    if problems:
+        raise typer.Exit(1)
+
+
+def _status(path: Path, status: "GalleryStatus") -> str:
+    """Return the status for people."""
+    state = status.state
+    values = status.as_json()
+    lines = [
+        f"{path}: {values['rows']:,} rows, engine {state.engine}"
+        + (f" at {state.address}" if state.address else ""),
+        f"searched by {state.searching.name} ({state.standing.searching})",
+    ]
+    for kind, rows in status.live.items():
+        share = rows / max(1, values["rows"])
+        replaced = status.replaced.get(kind, 0)
+        beside = f", {replaced:,} old vectors kept until backfill --finish" if replaced else ""
+        lines.append(
+            f"  {rows:>10,} rows ({share:4.0%}) of {state.makers[kind].name}, "
+            f"{values['row_types'][kind]}{beside}"
+        )
+    if status.forced:
+        lines.append(f"! forced, without a certificate: {', '.join(status.forced)}")
+    if status.unsearchable:
+        lines.append(f"! {status.unsearchable:,} rows cannot be searched by this model")
+    unfinished = state.unfinished
+    if unfinished is not None:
+        lines.append(f"a backfill is under way or paused (step {unfinished.number})")
+    if status.savings.rows:
+        lines.append(f"saved: {status.savings.summary()}")
+    lines.append(f"{status.known} known queries")
+    lines.append("steps:")
+    for step in state.steps:
+        mark = " (undone)" if step.undone else "" if step.done else " (not complete)"
+        lines.append(f"  {step.number:>4}  {step.date}  {step.action}{mark}")
+    return "\n".join(lines)

@@ -1,0 +1,183 @@
+"""The commands that carry an upgrade out: upgrade, backfill and rollback."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from unibct.cli.gallery.options import (
+    CertificateOption,
+    GalleryArgument,
+    JsonOption,
+    OpenedGallery,
+    OptionalRows,
+    gallery_app,
+    say,
+)
+from unibct.cli.options import DeviceOption, examples
+
+if TYPE_CHECKING:
+    from unibct.gallery.backfill import Backfilled
+
+
+@gallery_app.command(
+    "upgrade",
+    epilog=examples(
+        "unibct evaluate TEST --query models/new --gallery models/old --certify new.json",
+        "unibct gallery upgrade G --model models/new --certificate new.json --dry-run",
+        "unibct gallery upgrade G --model models/new --certificate new.json",
+    ),
+)
+def upgrade_command(
+    path: GalleryArgument,
+    model: Annotated[str, typer.Option(metavar="NEW", help="the model that is to search")],
+    certificate: CertificateOption = None,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="without a certificate; recorded, and shown from then on"),
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="check everything, say what it costs, change nothing")
+    ] = False,
+    device: DeviceOption = "auto",
+    as_json: JsonOption = False,
+) -> None:
+    """Let a new model search the rows as they are.
+
+    Needs a certificate that says compatible for every model that made rows. No row is changed;
+    rows that are added later come from the new model. `rollback` goes back.
+    """
+    with OpenedGallery(path, device) as gallery:
+        result = gallery.upgrade(model, certificate or [], force=force, dry_run=dry_run)
+    verb = "would search" if result.dry_run else "searches"
+    lines = [
+        f"{path}: {model} ({result.model.fingerprint}) {verb} {result.old_rows:,} rows of older "
+        "models as they are",
+        result.savings.summary(),
+    ]
+    if result.forced:
+        lines.append(f"! forced for rows of {', '.join(result.forced)}: this is recorded")
+    if not result.asked and not result.dry_run:
+        lines.append("no known query could be asked: there are none, or none with an image")
+    say(as_json, result.as_json(), "\n".join(lines))
+
+
+@gallery_app.command(
+    "backfill",
+    epilog=examples(
+        "unibct gallery backfill G photographs/ --share 0.5",
+        "unibct gallery backfill G photographs/ --order farthest",
+        "unibct gallery backfill G --map maps/forward",
+        "unibct gallery backfill G --finish",
+    ),
+)
+def backfill_command(
+    path: GalleryArgument,
+    data: OptionalRows = None,
+    share: Annotated[
+        float, typer.Option(help="of all rows that are the new model's own in the end")
+    ] = 1.0,
+    ids: Annotated[
+        Path | None, typer.Option(metavar="LIST", help="only these rows, one id per line")
+    ] = None,
+    order: Annotated[
+        str,
+        typer.Option(help="which rows first: random, farthest (from their label's mean), asked"),
+    ] = "random",
+    seed: Annotated[int, typer.Option(min=0, help="of the random order")] = 0,
+    map_folder: Annotated[
+        Path | None,
+        typer.Option(
+            "--map", metavar="MAP", help="without images: a map of unibct adapt --direction forward"
+        ),
+    ] = None,
+    pause: Annotated[
+        bool, typer.Option("--pause", help="stop a backfill that runs in another process")
+    ] = False,
+    abort: Annotated[bool, typer.Option("--abort", help="undo the last backfill")] = False,
+    finish: Annotated[
+        bool,
+        typer.Option(
+            "--finish", help="delete the old vectors of rows that have new ones, for good"
+        ),
+    ] = False,
+    device: DeviceOption = "auto",
+    as_json: JsonOption = False,
+) -> None:
+    """Embed rows of older models again, while search goes on.
+
+    Every batch is durable: after Ctrl-C or a kill, run the command again to continue. The old
+    vectors stay beside the new ones until --finish, and --abort or `rollback` goes back to them.
+    """
+    with OpenedGallery(path, device) as gallery:
+        if pause:
+            gallery.pause()
+            say(as_json, {"paused": True}, f"{path}: the backfill stops after its batch")
+        elif abort:
+            undone = gallery.abort()
+            say(as_json, undone.as_json(), f"{path}: the backfill of step {undone.to} is undone")
+        elif finish:
+            deleted = gallery.finish()
+            message = f"{path}: {deleted:,} old vectors deleted; rollback now needs the images"
+            say(as_json, {"deleted": deleted}, message)
+        else:
+            wanted = None if ids is None else ids.read_text(encoding="utf-8").split("\n")
+            wanted = wanted and [line.strip("\r") for line in wanted if line.strip()]
+            result = gallery.backfill(
+                data, map_folder=map_folder, share=share, ids=wanted, order=order, seed=seed
+            )
+            say(as_json, result.as_json(), _backfill_text(path, data, result))
+
+
+@gallery_app.command("rollback", epilog=examples("unibct gallery rollback G --to 3"))
+def rollback_command(
+    path: GalleryArgument,
+    data: OptionalRows = None,
+    to: Annotated[
+        int | None,
+        typer.Option(
+            metavar="STEP", help="go back to before this step  [default: the last upgrade]"
+        ),
+    ] = None,
+    device: DeviceOption = "auto",
+    as_json: JsonOption = False,
+) -> None:
+    """Let the earlier model search again, with the rows as they were before the upgrade.
+
+    `status` shows the steps; --to goes back to before any upgrade or backfill. Rows that were
+    added since then are kept. Those that the earlier model did not make it cannot search, unless
+    their images are given as DATA.
+    """
+    with OpenedGallery(path, device) as gallery:
+        result = gallery.rollback(to, data)
+        name = gallery.folder.state.searching.name
+    lines = [f"{path}: as before step {result.to}; {name} ({result.searching}) searches"]
+    if result.restored:
+        lines.append(f"{result.restored:,} rows were embedded by it from the given images")
+    if result.unsearchable:
+        lines.append(
+            f"{result.unsearchable:,} rows of newer models are kept, but {name} cannot search "
+            f"them, first {result.first_unsearchable!r}; give their images as DATA"
+        )
+    say(as_json, result.as_json(), "\n".join(lines))
+
+
+def _backfill_text(path: Path, data: str | None, result: "Backfilled") -> str:
+    """Return what a backfill has done, for people."""
+    lines = [
+        f"{path}: {result.rows:,} rows embedded again; {result.own:,} of {result.total:,} rows are "
+        "the new model's own"
+        + ("; paused: run the command again to continue" if result.paused else "")
+    ]
+    if result.missing:
+        lines.append(
+            f"{result.missing:,} rows have no image in {data}, first {result.first_missing!r}; "
+            "they stay as they are"
+        )
+    if result.curve:
+        first, lowest = result.curve[0][1], min(found for _, found in result.curve)
+        lines.append(
+            f"known queries that find their mates: {first:.0%} before, {lowest:.0%} at the lowest "
+            f"point, {result.curve[-1][1]:.0%} now"
+        )
+    return "\n".join(lines)

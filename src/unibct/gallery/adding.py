@@ -1,0 +1,173 @@
+"""Adding rows: idempotent by id, and durable when a batch is acknowledged."""
+
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unibct.data.image_set import ImageSet
+from unibct.errors import UserError
+from unibct.gallery.folder import GalleryFolder
+from unibct.gallery.gate import ask, keep_queries
+from unibct.gallery.rows import IMAGE_KEY, GalleryRows, Metadata, sealed_rows, user_metadata
+from unibct.gallery.settling import end_step, settle
+from unibct.gallery.sources import Source
+from unibct.gallery.state import ADD
+from unibct.progress import Silent
+
+BATCH = 1024  # rows of a batch; each is durable when the next begins
+_SAME_VECTOR = 1e-3  # largest difference of two embeddings of the same image
+
+
+@dataclass(frozen=True)
+class Added:
+    """What was added.
+
+    Attributes:
+        added: rows that are new.
+        present: rows that were there already, with the same content.
+    """
+
+    added: int
+    present: int
+
+
+def add_rows(
+    folder: GalleryFolder, source: Source, *, known: int = 0, keep_images: bool = True
+) -> Added:
+    """Add the rows of a source that are not there yet.
+
+    Args:
+        folder: the gallery.
+        source: images, which the searching model embeds, or embeddings by a model that the
+            gallery knows.
+        known: how many known queries to keep, see ``gate``.
+        keep_images: keep the images of known queries.
+    """
+    with folder.writing():
+        settle(folder)
+        kind = _kind(folder, source)
+        before = ask(folder)
+        state = folder.save(folder.state.begun(ADD, source=source.name))
+        step = state.next_number - 1
+        counts = [0, 0]
+        with folder.progress.task("adding", len(source), "rows") as advance:
+            for start in range(0, len(source), BATCH):
+                part = source.select(range(start, min(start + BATCH, len(source))))
+                added = _add_batch(folder, kind, part, step)
+                counts[0] += added
+                counts[1] += len(part) - added
+                advance(len(part))
+        after = ask(folder)
+        if not before.allows(after):
+            folder.engine.undo(step)
+            folder.save(folder.state.changed_step(step, done=True, undone=True))
+            raise before.refusal(after, f"adding {source.name}")
+        keep_queries(folder, source, known, images=keep_images)
+        end_step(folder, step, added=counts[0], present=counts[1])
+    return Added(*counts)
+
+
+def _kind(folder: GalleryFolder, source: Source) -> str:
+    """Return the kind of the rows to come; a model that the gallery does not know is refused."""
+    state = folder.state
+    if source.embeddings is None:
+        folder.model(state.standing.searching)  # says so if there is no model
+        return state.standing.searching
+    kind, dim = source.embeddings.fingerprint, source.embeddings.vectors.shape[1]
+    maker = state.makers.get(kind)
+    if maker is None:
+        known = ", ".join(f"{m.name} ({f})" for f, m in state.makers.items())
+        raise UserError(
+            f"{source.name} was made by model {kind}, which this gallery does not know; it knows "
+            f"{known}. If one of them made these vectors, say so with --made-by"
+        )
+    if maker.dim != dim:
+        raise UserError(
+            f"{source.name} has vectors of dimension {dim}; those of {maker.name} have {maker.dim}"
+        )
+    return kind
+
+
+def _add_batch(folder: GalleryFolder, kind: str, part: Source, step: int) -> int:
+    """Add those rows of a batch that are not there, and return how many they are."""
+    digests = image_digests(part.images)
+    present: set[str] = set()
+    for other in folder.state.makers:
+        there = folder.engine.read(other, part.ids, vectors=other == kind)
+        _require_same(part, there, digests, by_vector=other == kind)
+        if other == kind or folder.state.searchable(other):
+            present.update(there.ids)
+    places = [place for place, row_id in enumerate(part.ids) if row_id not in present]
+    if not places:
+        return 0
+    absent = part.select(places)
+    embedder = None if absent.images is None else folder.model(kind).embedder
+    vectors = absent.vectors(embedder, Silent())
+    _require_usable(vectors, absent)
+    metadata = [
+        with_digest(absent.metadata[i], digests.get(absent.ids[i])) for i in range(len(absent))
+    ]
+    folder.engine.write(kind, sealed_rows(kind, absent.ids, absent.labels, metadata, vectors, step))
+    return len(absent)
+
+
+def image_digests(images: ImageSet | None) -> dict[str, str]:
+    """Return id -> digest of the image, which tells it from any other."""
+    if images is None:
+        return {}
+    return {
+        image_id: hashlib.blake2b(
+            images.encoded(image_id)
+            if images.encoded is not None
+            else np.ascontiguousarray(images.read(image_id)).tobytes(),
+            digest_size=8,
+        ).hexdigest()
+        for image_id in images.ids
+    }
+
+
+def with_digest(metadata: Metadata, digest: str | None) -> Metadata:
+    """Return metadata with the digest of the row's image."""
+    return metadata if digest is None else metadata | {IMAGE_KEY: digest}
+
+
+def _require_same(
+    part: Source, there: GalleryRows, digests: dict[str, str], *, by_vector: bool
+) -> None:
+    """Refuse rows whose id is there with other content."""
+    position = {row_id: place for place, row_id in enumerate(part.ids)}
+    given = None
+    for i, row_id in enumerate(there.ids):
+        place = position[row_id]
+        difference = ""
+        if there.labels[i] != part.labels[place]:
+            difference = f"the label {there.labels[i]!r}, not {part.labels[place]!r}"
+        elif user_metadata(there.metadata[i]) != part.metadata[place]:
+            difference = f"other metadata: {user_metadata(there.metadata[i])}"
+        elif digests.get(row_id, there.metadata[i].get(IMAGE_KEY)) != there.metadata[i].get(
+            IMAGE_KEY, digests.get(row_id)
+        ):
+            difference = "another image"
+        elif by_vector and part.embeddings is not None:
+            given = given if given is not None else np.asarray(part.embeddings.vectors)
+            if np.abs(given[place] - there.vectors[i]).max() > _SAME_VECTOR:
+                difference = "another vector"
+        if difference:
+            raise UserError(
+                f"{part.name}: the id {row_id!r} is in the gallery with {difference}; remove it "
+                "first (unibct gallery remove), or give the new row another id"
+            )
+
+
+def _require_usable(vectors: NDArray[np.float32], source: Source) -> None:
+    """Refuse vectors that no search can find."""
+    lengths = np.linalg.norm(vectors, axis=1)
+    bad = np.flatnonzero(~(np.abs(lengths - 1) < 0.01))
+    if len(bad):
+        what = "NaN or infinite" if not np.isfinite(lengths[bad[0]]) else "zero or not of length 1"
+        raise UserError(
+            f"{source.name}: the vector of {source.ids[int(bad[0])]!r} is {what}; nothing of this "
+            "batch was added"
+        )

@@ -1,0 +1,329 @@
+"""Embedding rows again while search goes on: all of them, a share, or those that are asked for.
+
+Each batch is durable, so a backfill may be stopped and continued at any time. The old vectors
+stay beside the new ones until ``finish_backfill``; until then it can be undone.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unibct.errors import UserError
+from unibct.gallery.adding import image_digests
+from unibct.gallery.folder import GalleryFolder
+from unibct.gallery.gate import Passage, ask
+from unibct.gallery.indexing import measure_recall, rebuild_spoilt
+from unibct.gallery.orders import ASKED, RANDOM, ordered_rows
+from unibct.gallery.rows import IMAGE_KEY, GalleryRows, sealed_rows
+from unibct.gallery.search import searchable_kinds
+from unibct.gallery.settling import complete_finish, end_step, settle
+from unibct.gallery.shelf import BY_MAP
+from unibct.gallery.sources import Source
+from unibct.gallery.state import BACKFILL, FINISH, RowMaker, Step
+from unibct.maps.folder import load_map
+from unibct.maps.space_map import FORWARD, SpaceMap
+from unibct.progress import Silent
+
+PAUSE_FILE = "pause"
+_BATCH = 512
+_CHECKS = 10  # times that known queries are asked on the way
+
+
+@dataclass(frozen=True)
+class BackfillRequest:
+    """Which rows are embedded again.
+
+    Attributes:
+        share: of all searchable rows that are the searching model's own in the end.
+        ids: only these rows; None for all.
+        order: which rows come first, a name from ``ORDERS``.
+        seed: of the random order.
+    """
+
+    share: float = 1.0
+    ids: Sequence[str] | None = None
+    order: str = RANDOM
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse a share that is none."""
+        if not 0 < self.share <= 1:
+            raise UserError(f"a share lies above 0 and is at most 1, not {self.share:g}")
+
+
+@dataclass(frozen=True)
+class Backfilled:
+    """What a backfill has done.
+
+    Attributes:
+        step: its number.
+        rows: embedded again by this call.
+        own: rows of the searching model now.
+        total: searchable rows.
+        missing: rows that were wanted, but have no image in DATA.
+        first_missing: the id of the first of them.
+        paused: it was stopped; the same command continues it.
+        curve: (share of own rows, share of known queries that find their mates).
+    """
+
+    step: int
+    rows: int
+    own: int
+    total: int
+    missing: int = 0
+    first_missing: str = ""
+    paused: bool = False
+    curve: tuple[tuple[float, float], ...] = field(default=())
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain values for machines."""
+        return vars(self) | {"share": self.own / self.total if self.total else 1.0}
+
+
+class RowRemaker:
+    """Makes the searching model's vectors of older rows.
+
+    Attributes:
+        maker: of the rows to come.
+        ids: the rows that it can make; None for all.
+    """
+
+    def __init__(self, folder: GalleryFolder, given: Source | SpaceMap, name: str = "") -> None:
+        self._folder = folder
+        self._given = given
+        state = folder.state
+        if isinstance(given, SpaceMap):
+            if given.direction != FORWARD or given.target != state.standing.searching:
+                raise UserError(
+                    f"{name} does not lead into the space of {state.searching.name}; fit a map "
+                    "with unibct adapt --direction forward"
+                )
+            dim = state.searching.dim
+            self.maker = RowMaker(given.fingerprint, name, dim, BY_MAP, name, given.target)
+            self.ids = None
+            self.kinds = [given.source]
+            return
+        if (
+            given.embeddings is not None
+            and given.embeddings.fingerprint != state.standing.searching
+        ):
+            raise UserError(
+                f"{given.name} was made by model {given.embeddings.fingerprint}; a backfill needs "
+                f"embeddings by the searching model, {state.standing.searching}"
+            )
+        self.maker = state.searching
+        self.ids = {row_id: place for place, row_id in enumerate(given.ids)}
+        kinds = searchable_kinds(state, state.standing)
+        self.kinds = [kind for kind in kinds if kind != self.maker.fingerprint]
+
+    def vectors(self, rows: GalleryRows) -> NDArray[np.float32]:
+        """Return the new vectors of older rows."""
+        given = self._given
+        if isinstance(given, SpaceMap):
+            return np.asarray(given.adapter(rows.vectors), dtype=np.float32)
+        assert self.ids is not None
+        part = given.select([self.ids[row_id] for row_id in rows.ids])
+        for row_id, digest in image_digests(part.images).items():
+            kept = rows.metadata[rows.ids.index(row_id)].get(IMAGE_KEY, digest)
+            if kept != digest:
+                raise UserError(
+                    f"{given.name}: {row_id!r} is another image than the one that was added; a "
+                    "backfill needs the same images"
+                )
+        embedder = None
+        if part.images is not None:
+            embedder = self._folder.model(self.maker.fingerprint).embedder
+        return part.vectors(embedder, Silent())
+
+
+def backfill_gallery(
+    folder: GalleryFolder, given: Source | Path, request: BackfillRequest
+) -> Backfilled:
+    """Embed rows of older models again, or map them.
+
+    Args:
+        folder: the gallery.
+        given: the images of the rows, their embeddings by the searching model, or the folder of a
+            forward map.
+        request: which rows.
+    """
+    with folder.writing():
+        settle(folder)
+        (folder.path / PAUSE_FILE).unlink(missing_ok=True)
+        source = load_map(given) if isinstance(given, Path) else given
+        remaker = RowRemaker(folder, source, str(given) if isinstance(given, Path) else "")
+        wanted = _wanted(folder, remaker, request)
+        usable = [i for i in wanted if remaker.ids is None or i in remaker.ids]
+        missing = [] if len(usable) == len(wanted) else sorted(set(wanted) - set(usable))
+        if wanted and not usable:
+            raise UserError(
+                f"none of the {len(wanted):,} rows of older models is in the given data, such as "
+                f"{wanted[0]!r}; ids must be the same as when the rows were added"
+            )
+        goal = _goal(folder, request, len(usable))
+        if goal == 0:
+            return Backfilled(0, 0, *_shares(folder))
+        recall = measure_recall(folder)
+        step = _begun(folder, request, remaker)
+        done = _Run(folder, remaker, step).through(usable[:goal])
+        rebuild_spoilt(folder, recall)
+        own, total = _shares(folder)
+    short = len(missing) if goal >= len(usable) else 0
+    return replace(done, own=own, total=total, missing=short, first_missing=(missing or [""])[0])
+
+
+def continued_backfill(folder: GalleryFolder, remaker: RowRemaker, ids: Sequence[str]) -> None:
+    """Embed some rows again within a backfill that stays open; needs the lock."""
+    settle(folder)
+    run = _Run(folder, remaker, _begun(folder, BackfillRequest(order=ASKED), remaker))
+    for start in range(0, len(ids), _BATCH):
+        run.remake(ids[start : start + _BATCH])
+
+
+class _Run:
+    """One stretch of a backfill."""
+
+    def __init__(self, folder: GalleryFolder, remaker: RowRemaker, step: Step) -> None:
+        self._folder = folder
+        self._remaker = remaker
+        self._step = step
+        self._curve: list[tuple[float, float]] = [tuple(p) for p in step.details.get("curve", [])]
+
+    def through(self, ids: Sequence[str]) -> Backfilled:
+        """Embed rows again, batch by batch, until all are done or a pause is asked for."""
+        folder, number = self._folder, self._step.number
+        before = ask(folder)
+        self._note(before)
+        done, last_check = 0, 0
+        pause = folder.path / PAUSE_FILE
+        with folder.progress.task("backfill", len(ids), "rows") as advance:
+            while done < len(ids) and not pause.exists():
+                batch = ids[done : done + _BATCH]
+                self.remake(batch)
+                done += len(batch)
+                advance(len(batch))
+                if (done - last_check) * _CHECKS >= len(ids) or done == len(ids):
+                    last_check = done
+                    self._require(before)
+        paused = done < len(ids)
+        pause.unlink(missing_ok=True)
+        if paused:
+            details = {"curve": self._curve}
+            folder.save(folder.state.changed_step(number, details=details))
+        else:
+            end_step(folder, number, curve=self._curve)
+        return Backfilled(number, done, 0, 0, paused=paused, curve=tuple(self._curve))
+
+    def remake(self, ids: Sequence[str]) -> None:
+        """Write the new vectors of some rows, and mark the old ones."""
+        folder, maker = self._folder, self._remaker.maker
+        is_map = maker.source == BY_MAP
+        left = set(ids)
+        for kind in reversed(self._remaker.kinds):
+            rows = folder.engine.read(kind, [i for i in ids if i in left], vectors=is_map)
+            live = np.flatnonzero(rows.superseded == 0)
+            rows = rows.take(live)
+            if not len(rows):
+                continue
+            left -= set(rows.ids)
+            sealed = sealed_rows(
+                maker.fingerprint,
+                rows.ids,
+                rows.labels,
+                rows.metadata,
+                self._remaker.vectors(rows),
+                self._step.number,
+            )
+            folder.engine.write(maker.fingerprint, sealed, supersedes=[kind])
+
+    def _require(self, before: Passage) -> None:
+        """Undo the whole backfill if known queries no longer find their mates."""
+        after = ask(self._folder)
+        self._note(after)
+        if not before.allows(after):
+            self._folder.engine.undo(self._step.number)
+            state = self._folder.state.changed_step(self._step.number, done=True, undone=True)
+            self._folder.save(state)
+            raise before.refusal(after, "the backfill")
+
+    def _note(self, passage: Passage) -> None:
+        own, total = _shares(self._folder)
+        if passage.asked and total:
+            self._curve.append((own / total, len(passage.found) / len(passage.asked)))
+
+
+def pause_backfill(folder: GalleryFolder) -> None:
+    """Ask a backfill that runs in another process to stop after its batch."""
+    if folder.state.unfinished is None:
+        raise UserError(f"no backfill of {folder.path} is under way")
+    (folder.path / PAUSE_FILE).touch()
+
+
+def finish_backfill(folder: GalleryFolder) -> int:
+    """Delete the old vectors of rows that have new ones, and return how many they were.
+
+    After that, a rollback to before the backfill needs the images.
+    """
+    with folder.writing():
+        settle(folder)
+        unfinished = folder.state.unfinished
+        if unfinished is not None:
+            end_step(folder, unfinished.number, stopped=True)
+        state = folder.save(folder.state.begun(FINISH))
+        complete_finish(folder, state.steps[-1])
+        return int(folder.state.steps[-1].details["deleted"])
+
+
+def _begun(folder: GalleryFolder, request: BackfillRequest, remaker: RowRemaker) -> Step:
+    """Return the step of this backfill: one that was stopped is continued."""
+    step = folder.state.unfinished
+    maker = remaker.maker.fingerprint
+    if step is not None and step.details.get("model") == maker:
+        return step
+    if step is not None:
+        end_step(folder, step.number, stopped=True)
+    folder.add_maker(remaker.maker)
+    details = {"model": maker, "order": request.order, "share": request.share}
+    return folder.save(folder.state.begun(BACKFILL, **details)).steps[-1]
+
+
+def _wanted(folder: GalleryFolder, remaker: RowRemaker, request: BackfillRequest) -> list[str]:
+    """Return the older rows that are to be embedded again, in their order."""
+    kinds = [kind for kind in remaker.kinds if kind in folder.engine.kinds()]
+    order = ordered_rows(folder, kinds, request.order, request.seed)
+    if request.ids is None:
+        return order
+    chosen = set(request.ids)
+    unknown = chosen - set(order)
+    known = {
+        i
+        for kind in folder.engine.kinds()
+        for i in folder.engine.read(kind, sorted(unknown), vectors=False).ids
+    }
+    if unknown - known:
+        raise UserError(f"{min(unknown - known)!r} is no row of this gallery")
+    return [row_id for row_id in order if row_id in chosen]
+
+
+def _goal(folder: GalleryFolder, request: BackfillRequest, usable: int) -> int:
+    """Return how many rows to embed again, so that the share is reached."""
+    if request.ids is not None:
+        return usable
+    own, total = _shares(folder)
+    return min(usable, max(0, math.ceil(request.share * total) - own))
+
+
+def _shares(folder: GalleryFolder) -> tuple[int, int]:
+    """Return how many live rows are in the searching model's space, and how many it searches."""
+    state = folder.state
+    own = total = 0
+    for kind in searchable_kinds(state, state.standing):
+        live = folder.engine.count(kind).live
+        total += live
+        own += live if state.makers[kind].space == state.standing.searching else 0
+    return own, total

@@ -1,0 +1,194 @@
+"""The certificate of an upgrade: a document that says whether a model may search another's rows.
+
+`unibct evaluate … --certify FILE` writes it, and a gallery asks for it before it lets a new model
+search. A gallery's rows are single images, so thresholds, score maps and calibration are those of
+single images, not of templates; metrics and verdict are those of the evaluation. A digest over the
+document shows changes. It is no signature: it protects against accidents, not against forgery.
+"""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, cast
+
+from unibct.errors import UserError
+from unibct.evaluation.directions import CROSS, NEW_SELF, OLD_SELF
+from unibct.evaluation.resolution import rate_name
+from unibct.evaluation.score_map import ScoreMap
+from unibct.files import read_json, write_json
+from unibct.gallery.calibration import Calibration
+
+FORMAT = 1
+BLEND = "blend→old"  # blended queries and old rows, beside the directions of an evaluation
+COMPATIBLE = "compatible"
+_MAKE_AGAIN = "make it again with `unibct evaluate … --certify FILE`"
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What a test found out about a pair of models.
+
+    Attributes:
+        content: the whole document as plain values, with its digest.
+    """
+
+    content: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        """Refuse a document that lacks something, or that does not have its digest."""
+        if self.content.get("format") != FORMAT:
+            raise UserError(
+                f"this is no certificate of format {FORMAT}, the one that this version reads; "
+                f"{_MAKE_AGAIN}"
+            )
+        if self.digest != content_digest(self.content):
+            raise UserError(
+                f"the certificate was changed after it was written (its digest differs); "
+                f"{_MAKE_AGAIN}"
+            )
+        try:
+            _ = self.old, self.new, self.verdict, self.calibration, self.fars
+            _ = self.score_map, self.new_score_map, self.summary()
+            _ = [self.calibration_of(direction) for direction in (CROSS, OLD_SELF, BLEND)]
+        except (KeyError, TypeError, ValueError) as error:
+            raise UserError(f"the certificate is incomplete ({error}); {_MAKE_AGAIN}") from error
+
+    @property
+    def old(self) -> str:
+        """The fingerprint of the model that made the rows."""
+        return str(self.content["old"]["fingerprint"])
+
+    @property
+    def new(self) -> str:
+        """The fingerprint of the model that made the queries."""
+        return str(self.content["new"]["fingerprint"])
+
+    @property
+    def digest(self) -> str:
+        """64 hexadecimal digits that change with the content."""
+        return str(self.content.get("digest"))
+
+    @property
+    def verdict(self) -> str:
+        """*compatible*, or another verdict of an evaluation."""
+        return str(self.content["verdict"])
+
+    @property
+    def is_compatible(self) -> bool:
+        """Whether new queries search old rows better than old queries do."""
+        return self.verdict == COMPATIBLE
+
+    @cached_property
+    def calibration(self) -> Calibration:
+        """Puts scores of new queries with old rows on the scale of new rows."""
+        return Calibration.from_json(self.content["calibration"]["choice"])
+
+    def calibration_of(self, direction: str) -> Calibration:
+        """Return what puts scores of other queries with old rows on the scale of new rows.
+
+        Args:
+            direction: ``new→old``, ``old→old`` (the old query for old rows) or ``blend→old``.
+        """
+        if direction == CROSS:
+            return self.calibration
+        return Calibration.from_json(self.content["further_calibrations"][direction]["choice"])
+
+    def score_map_of(self, direction: str) -> ScoreMap:
+        """Return what puts scores on the scale of old queries with old rows.
+
+        Args:
+            direction: ``new→old``, ``new→new`` or ``blend→old``.
+        """
+        return ScoreMap.from_json(self.content["score_map"][direction])
+
+    @cached_property
+    def score_map(self) -> ScoreMap:
+        """Puts scores of new queries with old rows on the scale of old queries with old rows."""
+        return self.score_map_of(CROSS)
+
+    @cached_property
+    def new_score_map(self) -> ScoreMap:
+        """Puts scores of new queries with new rows on the scale of old queries with old rows."""
+        return self.score_map_of(NEW_SELF)
+
+    @cached_property
+    def fars(self) -> tuple[float, ...]:
+        """The false accept rates for which there are thresholds, the largest first."""
+        rates = cast(dict[str, float], self.content["thresholds"][CROSS])
+        return tuple(sorted((float(rate) for rate in rates), reverse=True))
+
+    def threshold(self, direction: str, far: float) -> float:
+        """Return the score above which a pair is accepted at a false accept rate.
+
+        Args:
+            direction: ``new→old``, ``new→new``, ``old→old`` or ``blend→old``.
+            far: one of ``fars``.
+        """
+        thresholds = cast(dict[str, dict[str, float]], self.content["thresholds"])
+        if direction not in thresholds:
+            raise UserError(
+                f"the certificate has no thresholds for {direction!r}; it has {_listed(thresholds)}"
+            )
+        for rate, threshold in thresholds[direction].items():
+            if abs(float(rate) - far) <= 1e-9 * far:
+                return float(threshold)
+        raise UserError(
+            f"the certificate has no threshold for the false accept rate {far:g}; it has "
+            f"{_listed([rate_name(rate) for rate in self.fars]) or 'none'}"
+        )
+
+    def summary(self) -> str:
+        """Return one line for people."""
+        data = self.content["data"]
+        may = "may search" if self.is_compatible else "may not (but by --force) search"
+        single = str(self.content["image_metrics"]["verdict"])
+        note = "" if single == self.verdict else f" (single images: {single})"
+        return (
+            f"{self.verdict}{note}: model {self.new[:12]} {may} rows of model {self.old[:12]}; "
+            f"tested on {data['images']:,} images of {data['classes']:,} classes of "
+            f"{data['name']}; thresholds for FAR {_listed([rate_name(far) for far in self.fars])}; "
+            f"{self.calibration.kind} scores in mixed galleries"
+        )
+
+    def write(self, path: str | Path) -> Path:
+        """Write the document, whole or not at all."""
+        path = Path(path)
+        require_file(path)
+        write_json(path, self.content)
+        return path
+
+
+def require_file(path: Path) -> None:
+    """Refuse a folder in place of a certificate's file."""
+    if path.is_dir():
+        raise UserError(f"{path} is a folder; a certificate is a file: name one in it")
+
+
+def sealed(content: dict[str, Any]) -> Certificate:
+    """Return the certificate with this content; its digest is added."""
+    return Certificate(content | {"digest": content_digest(content)})
+
+
+def read_certificate(path: str | Path) -> Certificate:
+    """Read a certificate; one that was changed is refused."""
+    path = Path(path)
+    content: Any = read_json(path)
+    if not isinstance(content, dict):
+        raise UserError(f"{path} is no certificate; {_MAKE_AGAIN}")
+    try:
+        return Certificate(cast(dict[str, Any], content))
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
+
+
+def content_digest(content: dict[str, Any]) -> str:
+    """Return the digest of a document, whatever its own entry ``digest`` says."""
+    rest = {name: value for name, value in content.items() if name != "digest"}
+    text = json.dumps(rest, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _listed(names: Any) -> str:
+    return ", ".join(names)

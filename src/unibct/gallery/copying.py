@@ -1,0 +1,60 @@
+"""Moving a gallery to another engine, or another place: rows, marks, models and history."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+from unibct.errors import UserError
+from unibct.files import require_absent
+from unibct.gallery.engines.table import Place, open_engine
+from unibct.gallery.folder import CERTIFICATES_FOLDER, GalleryFolder
+from unibct.gallery.gate import KNOWN_FOLDER
+from unibct.gallery.settling import settle
+from unibct.gallery.shelf import MODELS_FOLDER
+from unibct.gallery.state import GalleryState, write_state
+
+
+def copy_gallery(
+    folder: GalleryFolder, target: Path, *, engine: str, address: str, name: str
+) -> int:
+    """Copy a gallery, and return how many rows were copied.
+
+    The target becomes a gallery when everything is in it; a copy that was killed leaves a folder
+    that is none.
+
+    Args:
+        folder: the gallery.
+        target: a new folder.
+        engine: a name from ``ENGINES``.
+        address: of the engine's server.
+        name: of the copy in its database.
+    """
+    require_absent(target)
+    with folder.writing():
+        settle(folder)
+        state = folder.state
+        copied = replace(state, name=name, engine=engine, address=address)
+        other = open_engine(engine, Place(target, name, address))
+        other.create()
+        rows = 0
+        total = sum(folder.engine.count(kind).rows for kind in folder.engine.kinds())
+        with folder.progress.task("copying", total, "rows") as advance:
+            for kind, dim in folder.engine.kinds().items():
+                other.add_kind(kind, dim)
+                for part in folder.engine.scan(kind, batch=1024):
+                    other.write(kind, part)
+                    rows += len(part)
+                    advance(len(part))
+                if other.count(kind) != folder.engine.count(kind):
+                    raise UserError(f"the copy of {kind} in {target} is not complete; remove it")
+        other.close()
+        _copy_files(folder.path, target, copied)
+    return rows
+
+
+def _copy_files(source: Path, target: Path, state: GalleryState) -> None:
+    target.mkdir(parents=True, exist_ok=True)
+    for name in (MODELS_FOLDER, CERTIFICATES_FOLDER, KNOWN_FOLDER):
+        if (source / name).is_dir():
+            shutil.copytree(source / name, target / name, dirs_exist_ok=True)
+    write_state(target, state)  # last: it makes the folder a gallery

@@ -1,0 +1,63 @@
+"""Making an empty gallery."""
+
+import re
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+
+from unibct.files import require_absent
+from unibct.gallery.certificate import read_certificate
+from unibct.gallery.engines.table import Place, open_engine
+from unibct.gallery.folder import GalleryFolder
+from unibct.gallery.gate import keep_queries
+from unibct.gallery.shelf import describe_model, keep_model
+from unibct.gallery.sources import Source
+from unibct.gallery.state import CREATE, GalleryState, Standing, now, write_state
+
+
+def create_gallery(
+    folder: GalleryFolder,
+    model: str,
+    engine: tuple[str, str],
+    certificates: Sequence[str | Path] = (),
+    *,
+    known: int | Source,
+    keep_images: bool,
+) -> None:
+    """Make an empty gallery in a new folder.
+
+    Args:
+        folder: that is not there yet.
+        model: that makes and searches its rows.
+        engine: a name from ``ENGINES``, and the address of its server.
+        certificates: with thresholds of the model.
+        known: how many known queries to keep of what is added first; or the user's own queries,
+            whose mates are the rows with their labels.
+        keep_images: keep their images.
+    """
+    path = folder.path
+    require_absent(path)
+    papers = [read_certificate(file) for file in certificates]
+    maker, embedder = describe_model(model, folder.opening)
+    name = gallery_name(path)
+    rows = open_engine(engine[0], Place(path, name, engine[1]))
+    rows.create()
+    rows.add_kind(maker.fingerprint, maker.dim)
+    rows.close()
+    keep_model(path, embedder)
+    for paper in papers:
+        folder.keep_certificate(paper)
+    standing = Standing(maker.fingerprint)
+    state = GalleryState(name, *engine, {maker.fingerprint: maker}, standing)
+    count = known if isinstance(known, int) else len(known)
+    details = {"known": count, "keep_images": keep_images, "ended": now()}
+    state = state.begun(CREATE, **details).changed_step(1, done=True)
+    if not isinstance(known, int):
+        keep_queries(folder, known, count, images=keep_images, rows=False)
+    write_state(path, state)  # last: it makes the folder a gallery
+
+
+def gallery_name(path: Path) -> str:
+    """Return a name that no other gallery in the same database has."""
+    readable = re.sub(r"[^a-z0-9]+", "_", path.resolve().name.lower()).strip("_")[:24]
+    return f"unibct_{readable or 'gallery'}_{uuid.uuid4().hex[:8]}"

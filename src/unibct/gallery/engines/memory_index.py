@@ -1,0 +1,255 @@
+"""The vectors of one kind in memory, searched by faiss: all of them, or through a graph.
+
+A graph is a cache: it is kept in a file, can be made again at any time, and stays usable while
+rows change, because rows that changed after it was built are searched one by one.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unibct.errors import UserError
+from unibct.files import atomic_file
+
+_SLACK = 64  # rows that have left are skipped in the results; more than that are cleared away
+_ROWS_PER_FETCH = 4096
+_LINKS, _BUILD_WIDTH, _SEARCH_WIDTH = 32, 80, 96  # of the graph: recall@10 above 0.99
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What changed in the database since a memory index followed it last.
+
+    Attributes:
+        clock: the number of the last change.
+        deleted: numbers of deleted rows.
+        count: how many rows were written or marked.
+        cursor: gives (number, superseded, vector) of those, by rising number.
+    """
+
+    clock: int
+    deleted: Sequence[int]
+    count: int
+    cursor: Any
+
+
+class MemoryIndex:
+    """Vectors with their row numbers, by rising number.
+
+    Attributes:
+        change: the database's last change that it has followed.
+    """
+
+    def __init__(self, dim: int, graph_file: Path, with_superseded: bool) -> None:
+        self.change = 0
+        self._with_superseded = with_superseded
+        self._graph_file = graph_file
+        self._graph: Any = None
+        self._graph_numbers: NDArray[np.int64] = np.empty(0, dtype=np.int64)
+        self._graph_change = -1
+        self._vectors = np.empty((0, dim), dtype=np.float32)
+        self._numbers = np.empty(0, dtype=np.int64)
+        self._changed = np.empty(0, dtype=np.int64)  # the change that brought each row
+        self._gone = np.empty(0, dtype=bool)
+
+    def __len__(self) -> int:
+        return len(self._numbers) - int(self._gone.sum())
+
+    def follow(self, changes: Changes) -> None:
+        """Take over what has changed in the database."""
+        start = len(self._numbers)
+        self._gone[self._places(np.array(changes.deleted, dtype=np.int64))] = True
+        numbers = np.empty(changes.count, dtype=np.int64)
+        vectors = np.empty((changes.count, self._vectors.shape[1]), dtype=np.float32)
+        count = 0
+        while part := changes.cursor.fetchmany(_ROWS_PER_FETCH):
+            part_numbers = np.array([row[0] for row in part], dtype=np.int64)
+            self._gone[self._places(part_numbers)] = True  # its earlier state
+            stays = [self._with_superseded or row[1] == 0 for row in part]
+            blobs = b"".join(row[2] for row, stay in zip(part, stays, strict=True) if stay)
+            end = count + sum(stays)
+            try:
+                new = np.frombuffer(blobs, dtype="<f4").reshape(end - count, vectors.shape[1])
+            except ValueError as error:
+                raise UserError(f"a row among {part_numbers[0]}… is damaged: {error}") from error
+            vectors[count:end], numbers[count:end] = new, part_numbers[stays]
+            count = end
+        if start == 0:
+            self._numbers, self._vectors = numbers[:count], vectors[:count]
+        elif count:
+            self._numbers = np.concatenate([self._numbers, numbers[:count]])
+            self._vectors = np.concatenate([self._vectors, vectors[:count]])
+        self._changed = np.append(self._changed, np.full(count, changes.clock, dtype=np.int64))
+        self._gone = np.append(self._gone, np.zeros(count, dtype=bool))
+        self._put_in_order(start)
+        self.change = changes.clock
+
+    def search(
+        self,
+        queries: NDArray[np.float32],
+        k: int,
+        allowed: NDArray[np.int64] | None,
+        *,
+        approximate: bool,
+    ) -> tuple[list[list[int]], list[list[float]]]:
+        """Return the numbers of the nearest rows of each query, and their similarities.
+
+        Args:
+            queries: (queries, dim) of length 1.
+            k: how many rows per query.
+            allowed: the numbers of the rows to search; None for all.
+            approximate: use the graph, if there is one and all rows are allowed.
+        """
+        queries = np.ascontiguousarray(queries, dtype=np.float32)
+        if allowed is not None:
+            places = self._places(np.sort(allowed))
+            found = self._nearest(queries, places[~self._gone[places]], k)
+        elif approximate and self.has_graph:
+            found = self._through_graph(queries, k)
+        else:
+            found = self._nearest(queries, None, k)
+        return self._scored(queries, found, k)
+
+    @property
+    def has_graph(self) -> bool:
+        """Whether there is a graph, in memory or in its file."""
+        return self._graph is not None or self._load_graph()
+
+    def build_graph(self) -> None:
+        """Build the graph of all rows, and keep it in its file."""
+        self._clear_away()
+        graph = _faiss().IndexHNSWFlat(
+            self._vectors.shape[1], _LINKS, _faiss().METRIC_INNER_PRODUCT
+        )
+        graph.hnsw.efConstruction = _BUILD_WIDTH
+        graph.add(self._vectors)
+        graph.hnsw.efSearch = _SEARCH_WIDTH
+        self._graph, self._graph_numbers, self._graph_change = graph, self._numbers, self.change
+        with atomic_file(self._graph_file) as temporary:
+            _faiss().write_index(graph, str(temporary))
+            digest = _digest(temporary)
+        with atomic_file(_numbers_file(self._graph_file)) as temporary, temporary.open("wb") as out:
+            np.savez(out, numbers=self._numbers, change=self.change, digest=np.array(digest))
+
+    def _load_graph(self) -> bool:
+        """Load the graph from its file; a file that does not fit is ignored."""
+        saved = saved_graph(self._graph_file)
+        if saved is None or saved[1] > self.change:
+            return False
+        self._graph = _faiss().read_index(str(self._graph_file))
+        self._graph_numbers, self._graph_change = saved
+        return True
+
+    def _places(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return where those of the rising numbers are that are here."""
+        places = np.searchsorted(self._numbers, numbers)
+        places = np.minimum(places, max(len(self._numbers) - 1, 0))
+        if not len(self._numbers):
+            return places[:0]
+        return places[self._numbers[places] == numbers]
+
+    def _put_in_order(self, start: int) -> None:
+        """Keep the numbers rising after rows were added at ``start``."""
+        tail = self._numbers[start:]
+        if start and len(tail) and tail[0] <= self._numbers[start - 1]:
+            self._clear_away()
+            order = np.argsort(self._numbers, kind="stable")
+            self._take(order)
+
+    def _clear_away(self) -> None:
+        if self._gone.any():
+            self._take(np.flatnonzero(~self._gone))
+
+    def _take(self, places: NDArray[np.int64]) -> None:
+        self._numbers, self._vectors = self._numbers[places], self._vectors[places]
+        self._changed, self._gone = self._changed[places], self._gone[places]
+
+    def _nearest(
+        self, queries: NDArray[np.float32], places: NDArray[np.int64] | None, k: int
+    ) -> list[NDArray[np.int64]]:
+        """Return the places of the nearest rows of each query."""
+        if places is None:
+            if self._gone.sum() > _SLACK:
+                self._clear_away()
+            vectors, fetched = self._vectors, k + int(self._gone.sum())
+        else:
+            vectors, fetched = self._vectors[places], k
+        if not len(vectors) or not len(queries):
+            return [np.empty(0, dtype=np.int64) for _ in queries]
+        fetched = min(fetched, len(vectors))
+        _, found = _faiss().knn(queries, vectors, fetched, _faiss().METRIC_INNER_PRODUCT)
+        found = found if places is None else places[found]
+        return [row[~self._gone[row]][:k] for row in found]
+
+    def _through_graph(self, queries: NDArray[np.float32], k: int) -> list[NDArray[np.int64]]:
+        """Return the places of the rows that the graph finds, and of the nearest changed rows."""
+        _, found = self._graph.search(queries, min(2 * k + 16, max(len(self._graph_numbers), 1)))
+        changed = np.flatnonzero(~self._gone & (self._changed > self._graph_change))
+        nearest_changed = self._nearest(queries, changed, k)
+        result: list[NDArray[np.int64]] = []
+        for row, extra in zip(found, nearest_changed, strict=True):
+            places = self._places(np.sort(self._graph_numbers[row[row >= 0]]))
+            usable = ~self._gone[places] & (self._changed[places] <= self._graph_change)
+            result.append(np.concatenate([places[usable], extra]))
+        short = [i for i, row in enumerate(result) if len(row) < min(k, len(self))]
+        exact = self._nearest(queries[short], None, k) if short else []
+        for i, row in zip(short, exact, strict=True):
+            result[i] = row
+        return result
+
+    def _scored(
+        self, queries: NDArray[np.float32], found: list[NDArray[np.int64]], k: int
+    ) -> tuple[list[list[int]], list[list[float]]]:
+        """Return numbers and similarities; a similarity depends on nothing but its two vectors."""
+        cuts = np.cumsum([0, *map(len, found)]).tolist()
+        places = np.concatenate(found) if found else np.empty(0, dtype=np.int64)
+        rows = np.repeat(np.arange(len(found)), [len(row) for row in found])
+        similarities = np.einsum(
+            "ij,ij->i", queries[rows], self._vectors[places], dtype=np.float64
+        ).astype(np.float32)
+        numbers: list[list[int]] = []
+        values: list[list[float]] = []
+        for start, end in pairwise(cuts):
+            best = np.argsort(-similarities[start:end], kind="stable")[:k] + start
+            numbers.append(self._numbers[places[best]].tolist())
+            values.append(similarities[best].tolist())
+        return numbers, values
+
+
+def saved_graph(graph_file: Path) -> tuple[NDArray[np.int64], int] | None:
+    """Return the row numbers and the change of a graph in a file; None if it is not whole."""
+    numbers_file = _numbers_file(graph_file)
+    if not (graph_file.is_file() and numbers_file.is_file()):
+        return None
+    try:
+        with np.load(numbers_file, allow_pickle=False) as saved:
+            numbers, change, digest = saved["numbers"], int(saved["change"]), saved["digest"]
+    except (OSError, ValueError, KeyError):
+        return None
+    return (numbers, change) if str(digest) == _digest(graph_file) else None
+
+
+def remove_graph(graph_file: Path) -> None:
+    """Remove the files of a graph."""
+    graph_file.unlink(missing_ok=True)
+    _numbers_file(graph_file).unlink(missing_ok=True)
+
+
+def _numbers_file(graph_file: Path) -> Path:
+    return graph_file.with_suffix(".npz")
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _faiss() -> Any:
+    return import_module("faiss")  # when it is used: it takes a third of a second

@@ -1,0 +1,136 @@
+"""A gallery's folder: its state, its engine, its models, and the lock of the one who writes."""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from unibct.embedders.table import Opening
+from unibct.errors import UserError
+from unibct.files import sweep
+from unibct.gallery.certificate import Certificate, read_certificate
+from unibct.gallery.engines.engine import Engine
+from unibct.gallery.engines.table import Place, open_engine
+from unibct.gallery.shelf import QueryModel, open_maker
+from unibct.gallery.state import STATE_FILE, GalleryState, RowMaker, read_state, write_state
+from unibct.progress import Progress, Silent
+
+LOCK_FILE = "lock"
+CERTIFICATES_FOLDER = "certificates"
+
+
+class GalleryBusyError(UserError):
+    """Another process is writing to the gallery."""
+
+
+class GalleryFolder:
+    """An open gallery: what every command works with.
+
+    Attributes:
+        path: of the folder.
+        progress: reports long work.
+    """
+
+    def __init__(
+        self, path: Path, *, device: Any = "cpu", progress: Progress | None = None
+    ) -> None:
+        self.path = path
+        self.progress = progress or Silent()
+        self._device = device
+        self._state: GalleryState | None = None
+        self._stamp: tuple[int, int] | None = None
+        self._engine: Engine | None = None
+        self._models: dict[str, QueryModel] = {}
+        self._certificates: dict[str, Certificate] = {}
+
+    @property
+    def state(self) -> GalleryState:
+        """The state, read again if another process has replaced it."""
+        try:
+            status = (self.path / STATE_FILE).stat()
+            stamp = (status.st_mtime_ns, status.st_ino)
+        except OSError:
+            stamp = None
+        if self._state is None or stamp != self._stamp:
+            self._state, self._stamp = read_state(self.path), stamp
+        return self._state
+
+    def save(self, state: GalleryState) -> GalleryState:
+        """Replace the state."""
+        write_state(self.path, state)
+        self._state = None
+        return self.state
+
+    @property
+    def engine(self) -> Engine:
+        """The engine that keeps the rows."""
+        if self._engine is None:
+            state = self.state
+            place = Place(self.path, state.name, state.address)
+            self._engine = open_engine(state.engine, place)
+        return self._engine
+
+    @property
+    def opening(self) -> Opening:
+        """How models are opened."""
+        return Opening(self._device, progress=self.progress)
+
+    def model(self, fingerprint: str) -> QueryModel:
+        """Return a model of the gallery, loaded once."""
+        if fingerprint not in self._models:
+            maker = self.state.makers[fingerprint]
+            embedder = open_maker(self.path, maker, self.opening)
+            self._models[fingerprint] = QueryModel(maker, embedder)
+        return self._models[fingerprint]
+
+    def certificate(self, digest: str) -> Certificate:
+        """Return a certificate that is kept in the gallery."""
+        if digest not in self._certificates:
+            path = self.path / CERTIFICATES_FOLDER / f"{digest}.json"
+            self._certificates[digest] = read_certificate(path)
+        return self._certificates[digest]
+
+    def keep_certificate(self, certificate: Certificate) -> None:
+        """Keep a certificate in the gallery."""
+        path = self.path / CERTIFICATES_FOLDER / f"{certificate.digest}.json"
+        if not path.is_file():
+            certificate.write(path)
+
+    def certificates(self) -> list[Certificate]:
+        """Return all certificates that are kept in the gallery."""
+        folder = self.path / CERTIFICATES_FOLDER
+        return [self.certificate(path.stem) for path in sorted(folder.glob("*.json"))]
+
+    def add_maker(self, maker: RowMaker) -> None:
+        """Make a model or map known to the gallery."""
+        state = self.state
+        if maker.fingerprint not in state.makers:
+            self.engine.add_kind(maker.fingerprint, maker.dim)
+            self.save(replace(state, makers=state.makers | {maker.fingerprint: maker}))
+
+    @contextmanager
+    def writing(self) -> Generator[None]:
+        """Keep other writers out; readers go on."""
+        read_state(self.path)
+        lock = FileLock(self.path / LOCK_FILE)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout as error:
+            raise GalleryBusyError(
+                f"another process is writing to {self.path}; try again when it is done"
+            ) from error
+        try:
+            sweep(self.path)
+            self._state = None
+            yield
+        finally:
+            lock.release()
+
+    def close(self) -> None:
+        """Let go of the engine."""
+        if self._engine is not None:
+            self._engine.close()
+            self._engine = None

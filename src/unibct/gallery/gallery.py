@@ -1,0 +1,268 @@
+"""The gallery as one object: everything that the command line offers, from Python."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from unibct.data.image_set import ImageSet
+from unibct.embeddings.folder import Embeddings
+from unibct.errors import UserError
+from unibct.gallery.adding import Added, add_rows
+from unibct.gallery.asked import remember_asked
+from unibct.gallery.backfill import (
+    Backfilled,
+    BackfillRequest,
+    backfill_gallery,
+    finish_backfill,
+    pause_backfill,
+)
+from unibct.gallery.copying import copy_gallery
+from unibct.gallery.creation import create_gallery, gallery_name
+from unibct.gallery.engines.table import EMBEDDED
+from unibct.gallery.folder import GalleryFolder
+from unibct.gallery.gate import USUAL_COUNT
+from unibct.gallery.indexing import IndexRecall, build_indexes
+from unibct.gallery.lazy import remake_hits
+from unibct.gallery.removal import remove_rows
+from unibct.gallery.rollback import RolledBack, abort_backfill, rollback_gallery
+from unibct.gallery.search import (
+    OLDER_ROW,
+    Hit,
+    Queries,
+    SearchRequest,
+    make_queries,
+    search_gallery,
+)
+from unibct.gallery.sources import open_source, with_fingerprint
+from unibct.gallery.status import GalleryStatus, gallery_status
+from unibct.gallery.upgrade import Upgraded, upgrade_gallery
+from unibct.gallery.verification import verify_gallery
+from unibct.progress import Progress
+
+Data = str | Path | ImageSet | Embeddings
+
+
+class Gallery:
+    """Rows that one or several models made, and the model that searches them.
+
+    Example:
+        >>> gallery = Gallery.create("gallery", model="models/old")
+        >>> gallery.add("photographs/")
+        >>> gallery.search("queries/", k=5)[0].hits[0].label
+        >>> gallery.upgrade("models/new", certificates=["certificate.json"])
+    """
+
+    def __init__(
+        self, path: str | Path, *, device: Any = "cpu", progress: Progress | None = None
+    ) -> None:
+        """Open a gallery.
+
+        Args:
+            path: of its folder.
+            device: where models compute.
+            progress: reports long work.
+        """
+        self.folder = GalleryFolder(Path(path), device=device, progress=progress)
+        _ = self.folder.state
+
+    @staticmethod
+    def create(
+        path: str | Path,
+        model: str | Path,
+        *,
+        engine: str = EMBEDDED,
+        at: str = "",
+        certificates: Sequence[str | Path] = (),
+        known: int | Data = USUAL_COUNT,
+        keep_images: bool = True,
+        device: Any = "cpu",
+        progress: Progress | None = None,
+    ) -> "Gallery":
+        """Make an empty gallery.
+
+        Args:
+            path: of a new folder.
+            model: that makes and searches its rows.
+            engine: a name from ``ENGINES``.
+            at: the address of the engine's server.
+            certificates: with thresholds of the model.
+            known: how many known queries to keep of what is added first; or queries of your own,
+                whose mates are the rows with their labels.
+            keep_images: keep their images, so that any later model can be asked.
+            device: where models compute.
+            progress: reports long work.
+        """
+        folder = GalleryFolder(Path(path), device=device, progress=progress)
+        queries = known if isinstance(known, int) else open_source(known)
+        create_gallery(
+            folder, str(model), (engine, at), certificates, known=queries, keep_images=keep_images
+        )
+        return Gallery(path, device=device, progress=progress)
+
+    def add(
+        self,
+        data: Data,
+        *,
+        list_file: Path | None = None,
+        metadata: Path | None = None,
+        made_by: str = "",
+    ) -> Added:
+        """Add images or embeddings; rows that are there already are left alone.
+
+        Args:
+            data: images, which the searching model embeds, or embeddings in any form.
+            list_file: a file with one id per line; only these are added.
+            metadata: a CSV or JSON Lines file with a column ``id``.
+            made_by: the fingerprint of the model that made the embeddings, if the file does not
+                say it.
+        """
+        source = open_source(data, list_file=list_file, metadata=metadata)
+        if made_by:
+            source = with_fingerprint(source, made_by)
+        settings = self.folder.state.steps[0].details
+        return add_rows(
+            self.folder, source, known=settings["known"], keep_images=settings["keep_images"]
+        )
+
+    def search(
+        self,
+        data: Data | Queries,
+        request: SearchRequest | None = None,
+        *,
+        list_file: Path | None = None,
+        lazy_images: Data | None = None,
+        remember: bool = False,
+        **settings: Any,
+    ) -> list["Answer"]:
+        """Search with images or embeddings.
+
+        Args:
+            data: the queries.
+            request: what is searched for; or give its attributes, such as ``k=5``, by name.
+            list_file: a file with one id per line; only these are searched for.
+            lazy_images: images of the rows; older rows among the hits are embedded again, ranked
+                again and stored.
+            remember: count the hits, for a backfill in the order ``asked``.
+            settings: attributes of the request.
+        """
+        request = request or SearchRequest(**settings)
+        queries = data
+        if not isinstance(queries, Queries):
+            source = open_source(queries, list_file=list_file)
+            queries = make_queries(self.folder, source, request)
+        found = search_gallery(self.folder, queries, request)
+        if lazy_images is not None and remake_hits(self.folder, found, open_source(lazy_images)):
+            found = search_gallery(self.folder, queries, request)
+        if remember:
+            ids = (hit.id for hits in found for hit in hits if hit.row == OLDER_ROW)
+            remember_asked(self.folder.path, ids)
+        labels = queries.labels or (None,) * len(queries.ids)
+        forced = self.folder.state.is_forced
+        triples = zip(queries.ids, labels, found, strict=True)
+        return [Answer(query, label, hits, forced) for query, label, hits in triples]
+
+    def upgrade(
+        self,
+        model: str | Path,
+        certificates: Sequence[str | Path] = (),
+        *,
+        force: bool = False,
+        dry_run: bool = False,
+    ) -> Upgraded:
+        """Let a new model search the rows as they are, see ``upgrade_gallery``."""
+        return upgrade_gallery(self.folder, str(model), certificates, force=force, dry_run=dry_run)
+
+    def backfill(
+        self,
+        data: Data | None = None,
+        *,
+        map_folder: str | Path | None = None,
+        share: float = 1.0,
+        ids: Sequence[str] | None = None,
+        order: str = "random",
+        seed: int = 0,
+    ) -> Backfilled:
+        """Embed older rows again, from their images or by a forward map.
+
+        Args:
+            data: the images of the rows, or their embeddings by the searching model.
+            map_folder: instead: a map that ``unibct adapt --direction forward`` has made.
+            share: of all rows that are the searching model's own in the end.
+            ids: only these rows.
+            order: ``random``, ``farthest`` (from the mean of their label) or ``asked``.
+            seed: of the random order.
+        """
+        if (data is None) == (map_folder is None):
+            raise UserError("a backfill needs the images of the rows, or a map (--map)")
+        given = Path(str(map_folder)) if data is None else open_source(data)
+        request = BackfillRequest(share, ids, order, seed)
+        return backfill_gallery(self.folder, given, request)
+
+    def pause(self) -> None:
+        """Ask a backfill in another process to stop after its batch."""
+        pause_backfill(self.folder)
+
+    def finish(self) -> int:
+        """Delete the old vectors of rows that have new ones, see ``finish_backfill``."""
+        return finish_backfill(self.folder)
+
+    def abort(self) -> RolledBack:
+        """Undo the backfill that was done or begun last."""
+        return abort_backfill(self.folder)
+
+    def rollback(self, to: int | None = None, data: Data | None = None) -> RolledBack:
+        """Go back to before an upgrade or a backfill, see ``rollback_gallery``."""
+        source = None if data is None else open_source(data)
+        return rollback_gallery(self.folder, to, source)
+
+    def remove(self, ids: Sequence[str]) -> int:
+        """Remove rows for good, and return how many they were."""
+        return remove_rows(self.folder, ids)
+
+    def index(self) -> list[IndexRecall]:
+        """Build the index for approximate search, and measure its recall."""
+        return build_indexes(self.folder)
+
+    def status(self) -> GalleryStatus:
+        """Return rows, models, who searches, and what has been saved."""
+        return gallery_status(self.folder)
+
+    def verify(self) -> list[str]:
+        """Read everything, and return what is wrong, one line each."""
+        return verify_gallery(self.folder)
+
+    def copy(self, path: str | Path, *, engine: str = EMBEDDED, at: str = "") -> int:
+        """Copy the gallery to another engine or place, and return how many rows it has."""
+        target = Path(path)
+        return copy_gallery(
+            self.folder, target, engine=engine, address=at, name=gallery_name(target)
+        )
+
+    def close(self) -> None:
+        """Let go of files and connections."""
+        self.folder.close()
+
+
+class Answer:
+    """What one query has found.
+
+    Attributes:
+        query: the id of the query.
+        label: of the query; None if it has none.
+        hits: the rows, the best first.
+        forced: some rows are searched without a certificate that says *compatible*.
+    """
+
+    def __init__(self, query: str, label: str | None, hits: list[Hit], forced: bool) -> None:
+        self.query = query
+        self.label = label
+        self.hits = hits
+        self.forced = forced
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain values for machines."""
+        value: dict[str, Any] = {
+            "query": self.query,
+            "hits": [hit.as_json() for hit in self.hits],
+        }
+        return value | ({"forced": True} if self.forced else {})

@@ -1,0 +1,228 @@
+"""The gate that every step passes: known queries must still find their mates.
+
+A few rows are kept as known queries, as images where there are images. A query finds its mate if
+its own row, or another row with its label, is among the first ten. A wrong model or a map that is
+applied the wrong way round passes every count and finds nothing; here it is stopped.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unibct.data.decoding import decode, encode_png
+from unibct.errors import UserError
+from unibct.files import atomic_file, mapped_array, read_json, write_json
+from unibct.gallery.folder import GalleryFolder
+from unibct.gallery.search import Hit, Queries, SearchRequest, search_gallery, searchable_kinds
+from unibct.gallery.shelf import ONLY_STORED
+from unibct.gallery.sources import Source
+from unibct.gallery.state import Standing
+
+KNOWN_FOLDER = "known"
+LIST_FILE = "queries.json"
+USUAL_COUNT = 32
+_FIRST_ROWS = 10
+_MAY_BE_LOST = 0.1  # share of the known queries
+
+
+@dataclass(frozen=True)
+class KnownQuery:
+    """A query whose mate is known.
+
+    Attributes:
+        id: of its row.
+        label: of its row.
+        image: the name of its image file in the gallery; empty if only vectors are known.
+        has_row: it was made from a row; else it is the user's own, and rows with its label are
+            its mates.
+    """
+
+    id: str
+    label: str | None
+    image: str
+    has_row: bool = True
+
+
+@dataclass(frozen=True)
+class Passage:
+    """Which known queries find their mates.
+
+    Attributes:
+        asked: the ids of those whose own rows can be searched.
+        found: the ids of those that find a mate.
+    """
+
+    asked: frozenset[str]
+    found: frozenset[str]
+
+    def allows(self, after: "Passage") -> bool:
+        """Return whether as good as all that were found before are found after a step."""
+        return len(self._lost(after)) <= _MAY_BE_LOST * len(self.found & after.asked)
+
+    def refusal(self, after: "Passage", step: str) -> UserError:
+        """Return the error for a step after which known queries find nothing any more."""
+        lost = sorted(self._lost(after))
+        return UserError(
+            f"{step} was undone: {len(lost)} of {len(self.found & after.asked)} known queries no "
+            f"longer find their mates, first {lost[0]!r}; is this the right model, and are these "
+            "the right images?"
+        )
+
+    def _lost(self, after: "Passage") -> frozenset[str]:
+        return (self.found & after.asked) - after.found
+
+
+def known_queries(folder: Path) -> list[KnownQuery]:
+    """Return the known queries of a gallery."""
+    path = folder / KNOWN_FOLDER / LIST_FILE
+    if not path.is_file():
+        return []
+    try:
+        return [KnownQuery(**entry) for entry in read_json(path)]
+    except TypeError as error:
+        raise UserError(f"{path} is not a list of known queries: {error}") from error
+
+
+def keep_queries(
+    folder: GalleryFolder, source: Source, count: int, *, images: bool, rows: bool = True
+) -> None:
+    """Keep some rows of a source as known queries, until there are ``count``.
+
+    Args:
+        folder: the gallery, which has these rows.
+        source: the rows; what is kept is spread over them.
+        count: of known queries.
+        images: keep images too, so that any model can be asked.
+        rows: the source is rows of the gallery; False for queries of the user's own.
+    """
+    known = known_queries(folder.path)
+    ids = {query.id for query in known}
+    places = [place for place in range(len(source)) if source.ids[place] not in ids]
+    wanted = min(count - len(known), len(places))
+    if wanted <= 0:
+        return
+    spread: list[int] = np.linspace(0, len(places) - 1, wanted).astype(int).tolist()
+    kept = source.select(sorted({places[place] for place in spread}))
+    for place, row_id in enumerate(kept.ids):
+        image = ""
+        if images and kept.images is not None:
+            image = f"{len(known):04}.png"
+            with atomic_file(folder.path / KNOWN_FOLDER / image) as temporary:
+                temporary.write_bytes(encode_png(kept.images.read(row_id)))
+        known.append(KnownQuery(row_id, kept.labels[place], image, rows))
+    if kept.embeddings is not None:
+        _remember_vectors(
+            folder, kept.embeddings.fingerprint, kept.ids, kept.vectors(None, folder.progress)
+        )
+    _write(folder.path, known)
+
+
+def drop_queries(folder: GalleryFolder, ids: Sequence[str]) -> None:
+    """Forget known queries, with their images and vectors."""
+    gone = set(ids)
+    known = known_queries(folder.path)
+    if gone.isdisjoint(query.id for query in known):
+        return
+    for query in known:
+        if query.id in gone and query.image:
+            (folder.path / KNOWN_FOLDER / query.image).unlink(missing_ok=True)
+    _write(folder.path, [query for query in known if query.id not in gone])
+    for path in (folder.path / KNOWN_FOLDER).glob("*.npy"):
+        names = path.with_suffix(".json")
+        kept_ids: list[str] = read_json(names)
+        stays = [place for place, row_id in enumerate(kept_ids) if row_id not in gone]
+        vectors = np.array(mapped_array(path)[stays])
+        path.unlink()
+        names.unlink()
+        if stays:
+            _remember_vectors(folder, path.stem, [kept_ids[place] for place in stays], vectors)
+
+
+def ask(
+    folder: GalleryFolder, standing: Standing | None = None, *, with_superseded: bool = False
+) -> Passage:
+    """Search with the known queries, and return which of them find their mates.
+
+    Args:
+        folder: the gallery.
+        standing: who searches what; by default as it is now.
+        with_superseded: search replaced rows too, as after a rollback.
+    """
+    known = known_queries(folder.path)
+    standing = standing or folder.state.standing
+    vectors = _vectors(folder, known, standing.searching)
+    here = _searchable_ids(folder, standing, sorted(vectors), with_superseded=with_superseded)
+    asked = [q for q in known if q.id in here or (q.id in vectors and not q.has_row)]
+    if not asked:
+        return Passage(frozenset(), frozenset())
+    queries = Queries(
+        tuple(query.id for query in asked), np.stack([vectors[query.id] for query in asked])
+    )
+    request = SearchRequest(k=_FIRST_ROWS, approximate=True, with_superseded=with_superseded)
+    hits = search_gallery(folder, queries, request, standing)
+    found = {
+        query.id
+        for query, row in zip(asked, hits, strict=True)
+        if any(_is_mate(query, hit) for hit in row)
+    }
+    return Passage(frozenset(queries.ids), frozenset(found))
+
+
+def _searchable_ids(
+    folder: GalleryFolder, standing: Standing, ids: Sequence[str], *, with_superseded: bool
+) -> set[str]:
+    """Return those ids that have a row which may be searched."""
+    here: set[str] = set()
+    for kind in searchable_kinds(folder.state, standing):
+        rows = folder.engine.read(kind, ids, vectors=False)
+        marks = zip(rows.ids, rows.superseded, strict=True)
+        here |= {row_id for row_id, mark in marks if with_superseded or not mark}
+    return here
+
+
+def _is_mate(query: KnownQuery, hit: Hit) -> bool:
+    same_label = query.label is not None and hit.label == query.label
+    return same_label or (query.has_row and hit.id == query.id)
+
+
+def _vectors(
+    folder: GalleryFolder, known: Sequence[KnownQuery], fingerprint: str
+) -> dict[str, NDArray[np.float32]]:
+    """Return id -> vector by a model; made from the kept images if they are not known yet."""
+    path = folder.path / KNOWN_FOLDER / f"{fingerprint}.npy"
+    vectors: dict[str, NDArray[np.float32]] = {}
+    if path.is_file():
+        ids: list[str] = read_json(path.with_suffix(".json"))
+        vectors = dict(zip(ids, np.array(mapped_array(path)), strict=True))
+    maker = folder.state.makers.get(fingerprint)
+    missing = [query for query in known if query.image and query.id not in vectors]
+    if missing and maker is not None and maker.source != ONLY_STORED:
+        images: list[Any] = [
+            decode((folder.path / KNOWN_FOLDER / query.image).read_bytes()) for query in missing
+        ]
+        embedded = np.asarray(folder.model(fingerprint).embedder.embed(images), dtype=np.float32)
+        vectors |= dict(zip((query.id for query in missing), embedded, strict=True))
+    return vectors
+
+
+def _remember_vectors(
+    folder: GalleryFolder, fingerprint: str, ids: Sequence[str], vectors: NDArray[np.float32]
+) -> None:
+    path = folder.path / KNOWN_FOLDER / f"{fingerprint}.npy"
+    all_ids = list(ids)
+    if path.is_file():
+        earlier: list[str] = read_json(path.with_suffix(".json"))
+        all_ids = [*earlier, *ids]
+        vectors = np.concatenate([mapped_array(path), vectors])
+    path.unlink(missing_ok=True)  # a kill now loses known queries, and never mixes them up
+    write_json(path.with_suffix(".json"), all_ids)
+    with atomic_file(path) as temporary, temporary.open("wb") as stream:
+        np.save(stream, vectors, allow_pickle=False)
+
+
+def _write(folder: Path, known: Sequence[KnownQuery]) -> None:
+    write_json(folder / KNOWN_FOLDER / LIST_FILE, [vars(query) for query in known])

@@ -1,0 +1,30 @@
+"""A lazy backfill: the rows that real queries find are embedded again, and stored."""
+
+from unibct.gallery.backfill import RowRemaker, continued_backfill
+from unibct.gallery.folder import GalleryBusyError, GalleryFolder
+from unibct.gallery.search import OLDER_ROW, Hit
+from unibct.gallery.sources import Source
+
+
+def remake_hits(folder: GalleryFolder, found: list[list[Hit]], images: Source) -> int:
+    """Embed those older rows again that were found and whose images are given.
+
+    Args:
+        folder: the gallery.
+        found: what a search has found.
+        images: images of rows.
+
+    Returns:
+        How many rows were embedded again. 0 if another process is writing: search goes on.
+    """
+    here = set(images.ids)
+    ids = sorted({h.id for hits in found for h in hits if h.row == OLDER_ROW and h.id in here})
+    if not ids:
+        return 0
+    try:
+        with folder.writing():
+            continued_backfill(folder, RowRemaker(folder, images), ids)
+            return len(ids)
+    except GalleryBusyError as error:
+        folder.progress.note(f"the hits were not embedded again: {error}")
+        return 0

@@ -1,0 +1,80 @@
+"""Which rows are embedded again first."""
+
+import hashlib
+from collections.abc import Callable, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unibct.arrays import normalized
+from unibct.errors import UserError
+from unibct.gallery.asked import asked_counts
+from unibct.gallery.folder import GalleryFolder
+
+RANDOM, FARTHEST, ASKED = "random", "farthest", "asked"
+
+
+def ordered_rows(folder: GalleryFolder, kinds: list[str], order: str, seed: int) -> list[str]:
+    """Return the ids of the live rows of some kinds, those to be embedded again first.
+
+    Args:
+        folder: the gallery.
+        kinds: of the rows.
+        order: a name from ``ORDERS``.
+        seed: of the random order, which also decides between equal rows.
+    """
+    if order not in ORDERS:
+        raise UserError(f"unknown order {order!r}; choose one of {', '.join(ORDERS)}")
+    keys = ORDERS[order](folder, kinds)
+    return sorted(keys, key=lambda row_id: (keys[row_id], _random_key(row_id, seed), row_id))
+
+
+def _random(folder: GalleryFolder, kinds: list[str]) -> Mapping[str, float]:
+    return dict.fromkeys(_live_ids(folder, kinds), 0.0)
+
+
+def _asked(folder: GalleryFolder, kinds: list[str]) -> Mapping[str, float]:
+    """Rows that real queries have found most often come first."""
+    counts = asked_counts(folder.path)
+    return {row_id: -float(counts.get(row_id, 0)) for row_id in _live_ids(folder, kinds)}
+
+
+def _farthest(folder: GalleryFolder, kinds: list[str]) -> Mapping[str, float]:
+    """Rows that are farthest from the mean of their label come first; those without one last."""
+    similarity: dict[str, float] = {}
+    for kind in kinds:
+        sums: dict[str, NDArray[np.float32]] = {}
+        for rows in folder.engine.scan(kind):
+            for place, label in enumerate(rows.labels):
+                if label is not None and not rows.superseded[place]:
+                    vector = rows.vectors[place]
+                    sums[label] = sums[label] + vector if label in sums else vector.copy()
+        means = {label: normalized(total[None])[0] for label, total in sums.items()}
+        for rows in folder.engine.scan(kind):
+            for place, label in enumerate(rows.labels):
+                if not rows.superseded[place]:
+                    mean = None if label is None else means[label]
+                    value = 1.0 if mean is None else float(rows.vectors[place] @ mean)
+                    similarity[rows.ids[place]] = value
+    return similarity
+
+
+def _live_ids(folder: GalleryFolder, kinds: list[str]) -> list[str]:
+    return [
+        row_id
+        for kind in kinds
+        for rows in folder.engine.scan(kind, vectors=False)
+        for row_id, mark in zip(rows.ids, rows.superseded, strict=True)
+        if not mark
+    ]
+
+
+def _random_key(row_id: str, seed: int) -> bytes:
+    return hashlib.blake2b(f"{seed} {row_id}".encode(), digest_size=8).digest()
+
+
+ORDERS: dict[str, Callable[[GalleryFolder, list[str]], Mapping[str, float]]] = {
+    RANDOM: _random,
+    FARTHEST: _farthest,
+    ASKED: _asked,
+}

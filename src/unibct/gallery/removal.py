@@ -1,0 +1,47 @@
+"""Removing rows for good: from every kind, and from what is kept beside them."""
+
+from collections.abc import Sequence
+
+from unibct.errors import UserError
+from unibct.gallery.folder import GalleryFolder
+from unibct.gallery.gate import ask, drop_queries
+from unibct.gallery.settling import complete_removal, settle
+from unibct.gallery.state import REMOVE
+
+_BATCH = 1024
+
+
+def remove_rows(folder: GalleryFolder, ids: Sequence[str]) -> int:
+    """Remove rows with all of their vectors, and return how many they were.
+
+    A rollback does not bring them back. If known queries of other rows no longer find their
+    mates, nothing is removed.
+    """
+    with folder.writing():
+        settle(folder)
+        kinds = list(folder.engine.kinds())
+        _require_known(folder, kinds, ids)
+        drop_queries(folder, ids)
+        before = ask(folder)
+        step = folder.save(folder.state.begun(REMOVE, rows=len(ids))).steps[-1].number
+        for kind in kinds:
+            for start in range(0, len(ids), _BATCH):
+                folder.engine.supersede(kind, ids[start : start + _BATCH], step)
+        after = ask(folder)
+        if not before.allows(after):
+            folder.engine.undo(step)
+            folder.save(folder.state.changed_step(step, done=True, undone=True))
+            raise before.refusal(after, "the removal")
+        folder.save(folder.state.changed_step(step, details={"passed": True}))
+        complete_removal(folder, step)
+    return len(ids)
+
+
+def _require_known(folder: GalleryFolder, kinds: Sequence[str], ids: Sequence[str]) -> None:
+    unknown = set(ids)
+    for kind in kinds:
+        unknown -= set(folder.engine.read(kind, sorted(unknown), vectors=False).ids)
+    if unknown:
+        raise UserError(
+            f"{len(unknown)} of {len(ids)} ids are no rows of this gallery, first {min(unknown)!r}"
+        )

@@ -1,0 +1,350 @@
+"""One search over rows that several models made.
+
+Each kind of rows is searched with a query that fits it. The scores of older rows are put on the
+scale of the searching model's own rows by the calibration in the certificate, and one ranking
+holds them all. If all rows are of one kind, scores are the plain similarities.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unibct.errors import UserError
+from unibct.evaluation.directions import CROSS, NEW_SELF, OLD_SELF
+from unibct.evaluation.score_map import ScoreMap
+from unibct.gallery.blending import ALPHA, blended
+from unibct.gallery.calibration import Calibration
+from unibct.gallery.certificate import BLEND, Certificate
+from unibct.gallery.engines.engine import Found, Search
+from unibct.gallery.folder import GalleryFolder
+from unibct.gallery.rows import Metadata, Where, user_metadata
+from unibct.gallery.shelf import ONLY_STORED, query_view
+from unibct.gallery.sources import Source
+from unibct.gallery.state import GalleryState, RowMaker, Standing
+
+NEW_QUERY, TWO_QUERIES, BLENDED_QUERY = "new", "two", "blend"
+ENCODERS = (NEW_QUERY, TWO_QUERIES, BLENDED_QUERY)
+OWN_ROW, OLDER_ROW, MAPPED_ROW = "own", "older", "mapped"
+_TRIES = 5  # of a search during which the state changes
+
+
+@dataclass(frozen=True)
+class SearchRequest:
+    """What is searched for.
+
+    Attributes:
+        k: how many rows per query.
+        where: a filter on the metadata.
+        approximate: use the index, if there is one.
+        threshold: leave out rows with a lower score.
+        far: leave out rows below the threshold for this false accept rate, for each kind of rows.
+        old_scores: give scores on the scale of the old model, for clients with a fixed threshold.
+        encoders: what searches older rows: ``new`` (the searching model), ``two`` (the model that
+            made them) or ``blend`` (both).
+        alpha: share of the searching model in a blend.
+        with_superseded: search rows that have been replaced too; to try a rollback.
+    """
+
+    k: int = 10
+    where: Where = field(default_factory=dict[str, Any])
+    approximate: bool = False
+    threshold: float | None = None
+    far: float | None = None
+    old_scores: bool = False
+    encoders: str = NEW_QUERY
+    alpha: float = ALPHA
+    with_superseded: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what makes no sense."""
+        if self.k < 1:
+            raise UserError(f"k is the number of rows per query, at least 1, not {self.k}")
+        if self.encoders not in ENCODERS:
+            raise UserError(f"unknown encoders {self.encoders!r}; choose {', '.join(ENCODERS)}")
+        if not 0 <= self.alpha <= 1:
+            raise UserError(f"alpha is a share from 0 to 1, not {self.alpha:g}")
+        is_other_blend = self.encoders == BLENDED_QUERY and self.alpha != ALPHA
+        if is_other_blend and (self.far is not None or self.old_scores):
+            raise UserError(
+                f"certificates have thresholds and scales of blends with alpha {ALPHA:g} only"
+            )
+        if self.threshold is not None and self.far is not None:
+            raise UserError("give a threshold or a false accept rate (--far), not both")
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A row that a query has found.
+
+    Attributes:
+        id: of the row.
+        label: of the row.
+        score: what the ranking is made by; comparable between rows of all kinds.
+        model: the fingerprint of the model or map that made the row.
+        similarity: the plain cosine of query and row.
+        row: ``own`` (made by the searching model), ``older`` or ``mapped``.
+        metadata: of the row.
+    """
+
+    id: str
+    label: str | None
+    score: float
+    model: str
+    similarity: float
+    row: str
+    metadata: Metadata
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain values for machines."""
+        return dict(vars(self))
+
+
+@dataclass(frozen=True)
+class Queries:
+    """Queries as vectors.
+
+    Attributes:
+        ids: one per query.
+        vectors: (queries, dim) by the searching model.
+        older: fingerprint of an older model -> (queries, dim) by that model.
+        labels: one per query; None where there is none.
+    """
+
+    ids: tuple[str, ...]
+    vectors: NDArray[np.float32]
+    older: Mapping[str, NDArray[np.float32]] = field(default_factory=dict[str, NDArray[np.float32]])
+    labels: tuple[str | None, ...] = ()
+
+
+def make_queries(folder: GalleryFolder, source: Source, request: SearchRequest) -> Queries:
+    """Embed queries by the searching model, and by older ones where the request needs them."""
+    state = folder.state
+    searching = state.searching
+    older: dict[str, NDArray[np.float32]] = {}
+    if source.embeddings is not None:
+        made_by = source.embeddings.fingerprint
+        if made_by != searching.fingerprint:
+            raise UserError(
+                f"{source.name} was made by model {made_by}, but model {searching.fingerprint} "
+                "searches this gallery; embed the queries with that one"
+            )
+        if request.encoders != NEW_QUERY:
+            raise UserError("two encoders need images as queries, not embeddings")
+        vectors = source.vectors(None, folder.progress)
+    else:
+        vectors = source.vectors(folder.model(searching.fingerprint).embedder, folder.progress)
+        if request.encoders != NEW_QUERY:
+            for kind in state.standing.access:
+                model = folder.model(kind).embedder
+                older[kind] = source.vectors(model, folder.progress)
+    return Queries(source.ids, vectors, older, source.labels)
+
+
+def search_gallery(
+    folder: GalleryFolder,
+    queries: Queries,
+    request: SearchRequest,
+    standing: Standing | None = None,
+) -> list[list[Hit]]:
+    """Search all rows that the searching model may search.
+
+    Args:
+        folder: the gallery.
+        queries: by the searching model.
+        request: what is searched for.
+        standing: who searches what; by default as it is now.
+    """
+    for _ in range(_TRIES):
+        state = folder.state
+        found = _search_once(folder, state, standing or state.standing, queries, request)
+        if folder.state is state:  # else an upgrade or a rollback came in between
+            return found
+    raise UserError(f"{folder.path} keeps changing; try again")
+
+
+@dataclass(frozen=True)
+class _Scale:
+    """How similarities of a kind of rows become scores.
+
+    Attributes:
+        rank: puts them on the common scale of the ranking.
+        report: puts them on the scale of the result; None if that is the scale of the ranking.
+        least: the smallest similarity that passes the wanted false accept rate.
+    """
+
+    rank: Calibration
+    report: ScoreMap | None
+    least: float | None
+
+
+def _search_once(
+    folder: GalleryFolder,
+    state: GalleryState,
+    standing: Standing,
+    queries: Queries,
+    request: SearchRequest,
+) -> list[list[Hit]]:
+    kinds = searchable_kinds(state, standing)
+    if len(kinds) > 1:
+        kinds = [kind for kind in kinds if _has_rows(folder, kind, request)]
+    is_mixed = len(kinds) > 1
+    merged: list[dict[str, tuple[float, Hit]]] = [{} for _ in queries.ids]
+    # The oldest kind first: a row that a backfill replaces meanwhile is then found twice, not
+    # never. The newest find of an id stays.
+    for kind in kinds:
+        maker = state.makers[kind]
+        scale = _scale(folder, standing, maker, request, is_mixed)
+        vectors = _query_vectors(folder, standing, maker, queries, request)
+        search = Search(request.k, request.where, request.approximate, request.with_superseded)
+        found = folder.engine.search(kind, vectors, search)
+        for hits, rows in zip(merged, found, strict=True):
+            for place, (rank, hit) in enumerate(_hits(rows, scale, maker, standing)):
+                if scale.least is not None and rows[place].similarity < scale.least:
+                    continue
+                hits[hit.id] = (rank, hit)
+    best = [
+        sorted(hits.values(), key=lambda pair: (-pair[0], pair[1].id))[: request.k]
+        for hits in merged
+    ]
+    least = -np.inf if request.threshold is None else request.threshold
+    return [[hit for _, hit in hits if hit.score >= least] for hits in best]
+
+
+def _has_rows(folder: GalleryFolder, kind: str, request: SearchRequest) -> bool:
+    if request.with_superseded:
+        return folder.engine.count(kind).rows > 0
+    return folder.engine.has_live(kind)
+
+
+def searchable_kinds(state: GalleryState, standing: Standing) -> list[str]:
+    """Return the kinds of rows that may be searched, the oldest first."""
+    return [
+        kind
+        for kind, maker in state.makers.items()
+        if maker.space == standing.searching or kind in standing.access
+    ]
+
+
+def row_type(maker: RowMaker, standing: Standing) -> str:
+    """Return whether rows of a maker are own, older or mapped ones."""
+    if maker.fingerprint == standing.searching:
+        return OWN_ROW
+    return MAPPED_ROW if maker.space == standing.searching else OLDER_ROW
+
+
+def _hits(
+    rows: list[Found], scale: _Scale, maker: RowMaker, standing: Standing
+) -> list[tuple[float, Hit]]:
+    """Return each row's place on the scale of the ranking, and the hit."""
+    similarities = [row.similarity for row in rows]
+    ranks = similarities if scale.rank == _RAW else scale.rank(similarities).tolist()
+    scores = ranks if scale.report is None else scale.report(similarities).tolist()
+    row = row_type(maker, standing)
+    return [
+        (
+            rank,
+            Hit(
+                f.id,
+                f.label,
+                score,
+                maker.fingerprint,
+                f.similarity,
+                row,
+                user_metadata(f.metadata),
+            ),
+        )
+        for rank, score, f in zip(ranks, scores, rows, strict=True)
+    ]
+
+
+_RAW = Calibration()
+# What searches older rows -> the direction of the test that says how to read the scores.
+_OLDER_DIRECTIONS = {NEW_QUERY: CROSS, TWO_QUERIES: OLD_SELF, BLENDED_QUERY: BLEND}
+
+
+def _scale(
+    folder: GalleryFolder,
+    standing: Standing,
+    maker: RowMaker,
+    request: SearchRequest,
+    is_mixed: bool,
+) -> _Scale:
+    """Return how similarities with rows of a maker become scores."""
+    is_older = maker.space != standing.searching
+    direction = _OLDER_DIRECTIONS[request.encoders] if is_older else NEW_SELF
+    certificate = _certificate(folder, standing, maker)
+    rank = _RAW
+    if is_older and is_mixed and certificate is not None:
+        rank = certificate.calibration_of(direction)
+    report = None
+    if request.old_scores and direction != OLD_SELF:
+        if certificate is None:
+            raise UserError(
+                f"no certificate says how scores of {maker.name} become old ones (--old-scores)"
+            )
+        report = certificate.score_map_of(direction)
+    least = None
+    if request.far is not None:
+        least = _threshold(folder, standing, maker, direction, request.far)
+    return _Scale(rank, report, least)
+
+
+def _certificate(folder: GalleryFolder, standing: Standing, maker: RowMaker) -> Certificate | None:
+    """Return the certificate for rows of a maker; for own rows that of the oldest other ones."""
+    if maker.space != standing.searching:
+        digest = standing.access[maker.fingerprint].certificate
+    else:
+        digests = (access.certificate for access in standing.access.values())
+        digest = next((found for found in digests if found), "")
+    return folder.certificate(digest) if digest else None
+
+
+def _threshold(
+    folder: GalleryFolder, standing: Standing, maker: RowMaker, direction: str, far: float
+) -> float:
+    """Return the threshold for a kind of rows, from any certificate that knows it."""
+    certificate = _certificate(folder, standing, maker)
+    if certificate is not None:
+        return certificate.threshold(direction, far)
+    if direction == NEW_SELF:
+        for known in folder.certificates():
+            if known.new == standing.searching:
+                return known.threshold(NEW_SELF, far)
+            if known.old == standing.searching:
+                return known.threshold(OLD_SELF, far)
+    raise UserError(
+        f"no certificate gives a threshold for rows of {maker.name}: --far needs one; "
+        "unibct evaluate … --certify FILE writes it, unibct gallery create takes it"
+    )
+
+
+def _query_vectors(
+    folder: GalleryFolder,
+    standing: Standing,
+    maker: RowMaker,
+    queries: Queries,
+    request: SearchRequest,
+) -> NDArray[np.float32]:
+    """Return the queries for rows of a maker."""
+    is_older = maker.space != standing.searching
+    if is_older and request.encoders == TWO_QUERIES:
+        return queries.older[maker.fingerprint]
+    view = view_for(folder, standing.searching, queries.vectors, maker.dim)
+    if is_older and request.encoders == BLENDED_QUERY:
+        old = queries.older[maker.fingerprint]
+        return np.asarray(blended(old, view, request.alpha), dtype=np.float32)
+    return view
+
+
+def view_for(
+    folder: GalleryFolder, model: str, vectors: NDArray[np.float32], row_dim: int
+) -> NDArray[np.float32]:
+    """Return a model's vectors as queries for rows of a dimension, projected if need be."""
+    maker = folder.state.makers[model]
+    embedder = None
+    if vectors.shape[1] != row_dim and maker.source != ONLY_STORED:
+        embedder = folder.model(model).embedder
+    return query_view(embedder, vectors, row_dim, maker.name)

@@ -1,0 +1,109 @@
+"""Ending steps, and settling those that a kill has left half-way."""
+
+from dataclasses import replace
+from typing import Any
+
+from unibct.gallery.folder import GalleryFolder
+from unibct.gallery.state import (
+    ADD,
+    BACKFILL,
+    FINISH,
+    REMOVE,
+    ROLLBACK,
+    UPGRADE,
+    GalleryState,
+    Step,
+)
+
+_BATCH = 1024
+
+
+def end_step(folder: GalleryFolder, number: int, **details: Any) -> None:
+    """Mark a step as done, and note how many rows there are, for ``verify``."""
+    counts = {kind: folder.engine.count(kind) for kind in folder.engine.kinds()}
+    rows = {kind: [count.rows, count.live] for kind, count in counts.items()}
+    noted = details | {"rows_after": rows}
+    folder.save(folder.state.changed_step(number, done=True, details=noted))
+
+
+def settle(folder: GalleryFolder) -> None:
+    """Bring a step that was killed to an end, before another one begins. Needs the lock.
+
+    An interrupted add keeps the rows that were acknowledged; a removal is taken back, or goes on
+    if it had passed the gate; a rollback and a finish go on. A backfill stays: it is continued
+    when asked for.
+    """
+    while (step := _unfinished_but_backfill(folder.state)) is not None:
+        if step.action == ADD:
+            end_step(folder, step.number, interrupted=True)
+        elif step.action == REMOVE:
+            if step.details.get("passed"):
+                complete_removal(folder, step.number)
+            else:
+                folder.engine.undo(step.number)
+                folder.save(folder.state.changed_step(step.number, done=True, undone=True))
+        elif step.action == ROLLBACK:
+            complete_rollback(folder, step)
+        elif step.action == FINISH:
+            complete_finish(folder, step)
+        else:
+            folder.save(folder.state.changed_step(step.number, done=True))
+
+
+def complete_removal(folder: GalleryFolder, number: int) -> None:
+    """Delete the rows that a removal has marked, from every kind.
+
+    The kinds come oldest first: a row that was searched, and so carries the mark, goes last.
+    """
+    kinds = list(folder.engine.kinds())
+    marked: set[str] = set()
+    for kind in kinds:
+        for rows in folder.engine.scan(kind, vectors=False):
+            marks = zip(rows.ids, rows.superseded, strict=True)
+            marked |= {row_id for row_id, mark in marks if mark == number}
+    ids = sorted(marked)
+    for kind in kinds:
+        for start in range(0, len(ids), _BATCH):
+            folder.engine.delete(kind, ids[start : start + _BATCH])
+    end_step(folder, number)
+
+
+def complete_rollback(folder: GalleryFolder, step: Step) -> None:
+    """Undo what came after the target of a rollback, and let the earlier model search."""
+    target = int(step.details["to"])
+    state = folder.state
+    for number in undone_backfills(state, target):
+        folder.engine.undo(number)
+    for later in state.steps[target - 1 : step.number - 1]:
+        if later.action in (UPGRADE, BACKFILL) and not later.undone:
+            state = state.changed_step(later.number, done=True, undone=True)
+    before = state.step(target).before
+    assert before is not None
+    folder.save(replace(state, standing=before))
+    end_step(folder, step.number)
+
+
+def undone_backfills(state: GalleryState, target: int) -> list[int]:
+    """Return the numbers of the backfills that a rollback to before ``target`` undoes.
+
+    A backfill that was finished is not undone: its old vectors are gone, so its rows stay.
+    """
+    finished = max((s.number for s in state.steps if s.action == FINISH), default=0)
+    return [
+        step.number
+        for step in reversed(state.steps[target - 1 :])
+        if step.action == BACKFILL and not step.undone and step.number > finished
+    ]
+
+
+def complete_finish(folder: GalleryFolder, step: Step) -> None:
+    """Delete the old vectors of rows that have new ones."""
+    deleted = 0
+    for kind in folder.engine.kinds():
+        deleted += folder.engine.delete_superseded(kind)
+    end_step(folder, step.number, deleted=deleted)
+
+
+def _unfinished_but_backfill(state: GalleryState) -> Step | None:
+    steps = (s for s in state.steps if not s.done and not s.undone and s.action != BACKFILL)
+    return next(steps, None)

@@ -1,0 +1,213 @@
+"""What comes into a gallery, as rows or as queries: images, or embeddings in any form."""
+
+import csv
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unibct.data.image_set import ImageSet, select_listed
+from unibct.data.readers.table import open_images
+from unibct.embedders.embeddings_file import open_stored
+from unibct.embeddings.extraction import embed_images
+from unibct.embeddings.folder import Embeddings
+from unibct.embeddings.forms.table import recognised_form
+from unibct.errors import UserError
+from unibct.gallery.rows import LONGEST_LABEL, Metadata, checked_id, checked_metadata
+from unibct.models.embedder import Embedder
+from unibct.progress import Progress
+
+_EMBEDDINGS = "embeddings:"
+
+
+@dataclass(frozen=True)
+class Source:
+    """Images or embeddings, with what is known about each of them.
+
+    Attributes:
+        name: what the user called them.
+        ids: one per row.
+        labels: one per row; None where there is none.
+        metadata: one per row.
+        images: to be embedded; None if the embeddings are given.
+        embeddings: made already; None if there are images.
+    """
+
+    name: str
+    ids: tuple[str, ...]
+    labels: tuple[str | None, ...]
+    metadata: tuple[Metadata, ...]
+    images: ImageSet | None
+    embeddings: Embeddings | None
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def select(self, places: Sequence[int]) -> "Source":
+        """Return some of the rows."""
+        return Source(
+            self.name,
+            tuple(self.ids[place] for place in places),
+            tuple(self.labels[place] for place in places),
+            tuple(self.metadata[place] for place in places),
+            None if self.images is None else self.images.select(places),
+            None if self.embeddings is None else _selected(self.embeddings, places),
+        )
+
+    def vectors(self, model: Embedder | None, progress: Progress) -> NDArray[np.float32]:
+        """Return (rows, dim): the given embeddings, or the images through a model."""
+        if self.embeddings is not None:
+            return np.asarray(self.embeddings.vectors, dtype=np.float32)
+        assert self.images is not None
+        assert model is not None
+        embedded = embed_images(model, self.images, progress=progress)
+        return np.asarray(embedded.vectors, dtype=np.float32)
+
+
+def open_source(
+    data: str | Path | ImageSet | Embeddings,
+    *,
+    list_file: Path | None = None,
+    metadata: Path | None = None,
+) -> Source:
+    """Open images or embeddings.
+
+    Args:
+        data: DATA as in other commands, ``embeddings:PATH``, or a path with embeddings in a form
+            that unibct reads; from Python also an opened set.
+        list_file: a file with one id per line; only these are taken.
+        metadata: a CSV file with a column ``id``, or a JSON Lines file with a key ``id``.
+    """
+    opened = data if isinstance(data, ImageSet | Embeddings) else _opened(str(data), list_file)
+    name = opened.name if isinstance(opened, ImageSet) else _name_of(data)
+    labels: list[str | None] = [
+        opened.class_names[label] if label >= 0 else None for label in opened.labels.tolist()
+    ]
+    for place, (row_id, label) in enumerate(zip(opened.ids, labels, strict=True)):
+        checked_id(row_id, f"{name}, row {place}")
+        if label is not None and len(label.encode()) > LONGEST_LABEL:
+            raise UserError(f"{name}, row {place} ({row_id!r}): the label is too long")
+    values: list[Metadata] = [{} for _ in opened.ids]
+    if metadata is not None:
+        values = _read_metadata(metadata, opened.ids)
+    is_images = isinstance(opened, ImageSet)
+    return Source(
+        name,
+        opened.ids,
+        tuple(labels),
+        tuple(values),
+        opened if is_images else None,
+        None if is_images else opened,
+    )
+
+
+def is_embeddings(data: str) -> bool:
+    """Return whether DATA stands for embeddings rather than images."""
+    if data.startswith(_EMBEDDINGS):
+        return True
+    return Path(data).exists() and recognised_form(Path(data)) is not None
+
+
+def with_fingerprint(source: Source, fingerprint: str) -> Source:
+    """Return embeddings that the user says were made by a model."""
+    if source.embeddings is None:
+        raise UserError(f"{source.name} are images: the gallery's model embeds them")
+    return replace(source, embeddings=source.embeddings.changed(fingerprint=fingerprint))
+
+
+def _opened(data: str, list_file: Path | None) -> ImageSet | Embeddings:
+    if not is_embeddings(data):
+        return open_images(data, list_file)
+    stored = open_stored(data)
+    if list_file is None:
+        return stored
+    listed = select_listed(
+        ImageSet(data, stored.ids, stored.labels * 0, ("",), cast(Any, None)), list_file
+    )
+    position = {row_id: place for place, row_id in enumerate(stored.ids)}
+    return _selected(stored, [position[row_id] for row_id in listed.ids])
+
+
+def _name_of(data: str | Path | ImageSet | Embeddings) -> str:
+    return str(data) if isinstance(data, str | Path) else "the embeddings"
+
+
+def _selected(embeddings: Embeddings, places: Sequence[int]) -> Embeddings:
+    return Embeddings(
+        embeddings.vectors[list(places)],
+        tuple(embeddings.ids[place] for place in places),
+        embeddings.labels[list(places)],
+        embeddings.class_names,
+        embeddings.fingerprint,
+        class_source=embeddings.class_source,
+    )
+
+
+def _read_metadata(path: Path, ids: Sequence[str]) -> list[Metadata]:
+    """Return the metadata of each id; ids that the file does not have get none."""
+    known: dict[str, Metadata] = {}
+    wanted = set(ids)
+    for number, record in _records(path):
+        where = f"{path}, line {number}"
+        row_id = record.pop("id", None)
+        if row_id is None:
+            raise UserError(f"{where}: there is no id")
+        if row_id in known:
+            raise UserError(f"{where}: the id {row_id!r} is there twice")
+        known[row_id] = checked_metadata(record, where)
+    missing = [row_id for row_id in known if row_id not in wanted]
+    if missing:
+        raise UserError(f"{path}: {len(missing)} ids are not among the rows, first {missing[0]!r}")
+    return [known.get(row_id, {}) for row_id in ids]
+
+
+def _records(path: Path) -> list[tuple[int, dict[str, Any]]]:
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as stream:
+            if path.suffix == ".csv":
+                reader = csv.DictReader(stream)
+                return [(reader.line_num, _numbers(row)) for row in reader]
+            return [
+                (number, json.loads(line))
+                for number, line in enumerate(stream, start=1)
+                if line.strip()
+            ]
+    except (OSError, UnicodeDecodeError, ValueError, csv.Error) as error:
+        raise UserError(f"{path} cannot be read as CSV or JSON Lines: {error}") from error
+
+
+def _numbers(row: dict[str, str]) -> dict[str, Any]:
+    """Return a line of a CSV file, with numbers as numbers; empty cells are left out."""
+    return {
+        key: value if key == "id" else parse_scalar(value)
+        for key, value in row.items()
+        if value != ""
+    }
+
+
+def parse_scalar(text: str) -> str | int | float | bool:
+    """Return a text as what it looks like: true, false, a whole number, a number, or a text."""
+    if text in ("true", "false"):
+        return text == "true"
+    for kind in (int, float):
+        try:
+            number = kind(text)
+        except ValueError:
+            continue
+        return number if np.isfinite(number) else text
+    return text
+
+
+def parse_where(texts: Sequence[str]) -> dict[str, list[Any]]:
+    """Return the filter that KEY=VALUE texts stand for; the same key again means *or*."""
+    where: dict[str, list[Any]] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise UserError(f"--where {text}: write KEY=VALUE")
+        where.setdefault(key, []).append(parse_scalar(value))
+    return where

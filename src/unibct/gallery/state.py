@@ -1,0 +1,207 @@
+"""What a gallery is: its engine, its models, the steps that were taken, and who may search what.
+
+The state is one file, ``state.json``, that is replaced as a whole. Rows are in the engine; the
+state says what they mean.
+"""
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from unibct.errors import UserError
+from unibct.files import read_json, write_json
+
+STATE_FILE = "state.json"
+FORMAT = 1
+
+CREATE, ADD, REMOVE, INDEX = "create", "add", "remove", "index"
+UPGRADE, BACKFILL, FINISH, ROLLBACK = "upgrade", "backfill", "finish", "rollback"
+
+
+@dataclass(frozen=True)
+class RowMaker:
+    """A model or a map that makes rows, or queries.
+
+    Attributes:
+        fingerprint: the kind of its rows.
+        name: what the user called it.
+        dim: the dimension of its vectors.
+        source: ``folder`` (kept in the gallery), ``reference`` (opened where it is), ``stored``
+            (only its embeddings are known) or ``map``.
+        reference: where it is opened, if the source is a reference or a map.
+        space: the fingerprint of the model whose space the vectors are in: its own, unless it is
+            a map.
+    """
+
+    fingerprint: str
+    name: str
+    dim: int
+    source: str
+    reference: str
+    space: str
+
+
+@dataclass(frozen=True)
+class Access:
+    """Why the searching model may search the rows of a kind.
+
+    Attributes:
+        certificate: the digest of the certificate; empty if there is none.
+        forced: somebody insisted, without a certificate that says *compatible*.
+    """
+
+    certificate: str = ""
+    forced: bool = False
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Who searches what: the part of the state that a rollback brings back.
+
+    Attributes:
+        searching: the fingerprint of the model whose queries search.
+        access: kind of rows -> why they may be searched; the model's own rows need no entry.
+    """
+
+    searching: str
+    access: dict[str, Access] = field(default_factory=dict[str, Access])
+
+
+@dataclass(frozen=True)
+class Step:
+    """Something that was done to the gallery.
+
+    Attributes:
+        number: counts from 1; rows carry the number of the step that wrote them.
+        action: what was done.
+        date: when it began.
+        done: whether it is complete.
+        undone: whether a rollback has undone it.
+        before: who searched what before it.
+        details: what else to say about it.
+    """
+
+    number: int
+    action: str
+    date: str
+    done: bool
+    undone: bool
+    before: Standing | None
+    details: dict[str, Any] = field(default_factory=dict[str, Any])
+
+
+@dataclass(frozen=True)
+class GalleryState:
+    """The content of ``state.json``.
+
+    Attributes:
+        name: tells this gallery from others in the same database.
+        engine: a name from the table of engines.
+        address: of the engine's server.
+        makers: fingerprint -> model or map.
+        standing: who searches what now.
+        steps: everything that was done, in order.
+    """
+
+    name: str
+    engine: str
+    address: str
+    makers: dict[str, RowMaker]
+    standing: Standing
+    steps: tuple[Step, ...] = ()
+
+    @property
+    def searching(self) -> RowMaker:
+        """The model whose queries search."""
+        return self.makers[self.standing.searching]
+
+    @property
+    def is_forced(self) -> bool:
+        """Whether any kind of rows is searched because somebody insisted."""
+        return any(access.forced for access in self.standing.access.values())
+
+    @property
+    def unfinished(self) -> Step | None:
+        """The step that was begun and is not complete, if there is one."""
+        return next((step for step in self.steps if not step.done and not step.undone), None)
+
+    def searchable(self, kind: str) -> bool:
+        """Return whether the searching model may search the rows of a kind."""
+        maker = self.makers.get(kind)
+        if maker is None:
+            return False
+        return maker.space == self.standing.searching or kind in self.standing.access
+
+    def begun(self, action: str, **details: Any) -> "GalleryState":
+        """Return the state with a new step that is not complete."""
+        step = Step(self.next_number, action, now(), False, False, self.standing, details)
+        return replace(self, steps=(*self.steps, step))
+
+    @property
+    def next_number(self) -> int:
+        """The number of the next step."""
+        return len(self.steps) + 1
+
+    def step(self, number: int) -> Step:
+        """Return a step by its number."""
+        if not 1 <= number <= len(self.steps):
+            raise UserError(f"there is no step {number}; this gallery has {len(self.steps)}")
+        return self.steps[number - 1]
+
+    def changed_step(self, number: int, **changes: Any) -> "GalleryState":
+        """Return the state with some attributes of a step changed; ``details`` are added to."""
+        step = self.step(number)
+        details = step.details | changes.pop("details", {})
+        steps = list(self.steps)
+        steps[number - 1] = replace(step, details=details, **changes)
+        return replace(self, steps=tuple(steps))
+
+
+def now() -> str:
+    """Return the time as a text that sorts."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def write_state(folder: Path, state: GalleryState) -> None:
+    """Replace the state file."""
+    content = asdict(state)
+    write_json(folder / STATE_FILE, {"format": FORMAT, "digest": _digest(content)} | content)
+
+
+def read_state(folder: Path) -> GalleryState:
+    """Read the state file; one that was changed by hand is refused."""
+    path = folder / STATE_FILE
+    if not path.is_file():
+        raise UserError(f"{folder} is not a gallery; make one: unibct gallery create {folder}")
+    content = read_json(path)
+    try:
+        if content.pop("format") != FORMAT:
+            raise UserError(f"{path} was written by another version of unibct")
+        if content.pop("digest") != _digest(content):
+            raise UserError(f"{path} was changed by hand or is damaged: its digest does not fit")
+        return _state(content)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{path} is not the state of a gallery: {error}") from error
+
+
+def _state(content: dict[str, Any]) -> GalleryState:
+    makers = {kind: RowMaker(**maker) for kind, maker in content.pop("makers").items()}
+    standing = _standing(content.pop("standing"))
+    steps = tuple(
+        Step(**(step | {"before": None if step["before"] is None else _standing(step["before"])}))
+        for step in content.pop("steps")
+    )
+    return GalleryState(**content, makers=makers, standing=standing, steps=steps)
+
+
+def _standing(content: dict[str, Any]) -> Standing:
+    access = {kind: Access(**value) for kind, value in content["access"].items()}
+    return Standing(content["searching"], access)
+
+
+def _digest(content: dict[str, Any]) -> str:
+    text = json.dumps(content, sort_keys=True, ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,172 @@
+"""Letting another model search: only with a certificate for every model that made rows."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unibct.errors import UserError
+from unibct.gallery.certificate import Certificate, read_certificate
+from unibct.gallery.folder import GalleryFolder
+from unibct.gallery.gate import ask
+from unibct.gallery.savings import Savings, measure_savings
+from unibct.gallery.settling import settle
+from unibct.gallery.shelf import describe_model, keep_model, query_view
+from unibct.gallery.state import (
+    UPGRADE,
+    Access,
+    GalleryState,
+    RowMaker,
+    Standing,
+    now,
+)
+
+
+@dataclass(frozen=True)
+class Upgraded:
+    """What an upgrade does, or would do.
+
+    Attributes:
+        model: that searches from now on.
+        old_rows: rows of other models that it searches as they are.
+        forced: kinds of rows that it searches without a certificate that says *compatible*.
+        asked: known queries that were asked.
+        savings: what a backfill would cost, and what has been saved.
+        dry_run: nothing was changed.
+    """
+
+    model: RowMaker
+    old_rows: int
+    forced: tuple[str, ...]
+    asked: int
+    savings: Savings
+    dry_run: bool
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain values for machines."""
+        return {
+            "searching": self.model.fingerprint,
+            "old_rows": self.old_rows,
+            "forced": list(self.forced),
+            "known_queries": self.asked,
+            "savings": self.savings.as_json(),
+            "dry_run": self.dry_run,
+        }
+
+
+def upgrade_gallery(
+    folder: GalleryFolder,
+    model: str,
+    certificates: Sequence[str | Path] = (),
+    *,
+    force: bool = False,
+    dry_run: bool = False,
+) -> Upgraded:
+    """Let a new model search the rows that other models made; no row is changed.
+
+    Args:
+        folder: the gallery.
+        model: a model folder, ``onnx:FILE`` or ``python:MODULE:ATTRIBUTE``.
+        certificates: files that ``unibct evaluate … --certify`` wrote, one for each model that
+            made rows.
+        force: let it search without them. That is recorded, and shown from then on.
+        dry_run: check everything and say what it would cost, but change nothing.
+    """
+    with folder.writing():
+        settle(folder)
+        maker, embedder = describe_model(model, folder.opening)
+        state = folder.state
+        if maker.fingerprint == state.standing.searching:
+            raise UserError(f"{model} searches this gallery already")
+        papers = [read_certificate(path) for path in certificates]
+        access = _access(folder, maker, papers, force=force)
+        for kind in access:
+            # Refuses a dimension that does not fit.
+            query_view(embedder, _probe(maker.dim), state.makers[kind].dim, maker.name)
+        standing = Standing(maker.fingerprint, access)
+        rows = sum(folder.engine.count(kind).live for kind in access)
+        savings = measure_savings(folder, embedder, rows)
+        forced = tuple(kind for kind, reason in access.items() if reason.forced)
+        if dry_run:
+            return Upgraded(maker, rows, forced, 0, savings, dry_run=True)
+        before = ask(folder)
+        keep_model(folder.path, embedder)
+        for paper in papers:
+            folder.keep_certificate(paper)
+        folder.add_maker(maker)
+        try:
+            after = ask(folder, standing)
+            if not before.allows(after):
+                raise before.refusal(after, f"the upgrade to {model}")
+        except UserError:
+            folder.save(replace(folder.state, makers=state.makers))
+            raise
+        folder.save(_upgraded(folder.state, standing, savings))
+    return Upgraded(maker, rows, forced, len(after.asked), savings, dry_run=False)
+
+
+def _upgraded(state: GalleryState, standing: Standing, savings: Savings) -> GalleryState:
+    """Return the state after the upgrade: one file is replaced, so it happens or it does not."""
+    forced = [kind for kind, access in standing.access.items() if access.forced]
+    details = {"model": standing.searching, "forced": forced, "savings": savings.as_json()}
+    changed = replace(state.begun(UPGRADE, **details), standing=standing)
+    return changed.changed_step(changed.next_number - 1, done=True, details={"ended": now()})
+
+
+def _access(
+    folder: GalleryFolder, maker: RowMaker, papers: Sequence[Certificate], *, force: bool
+) -> dict[str, Access]:
+    """Return why each kind of rows may be searched; refuse if there is no reason."""
+    state = folder.state
+    access: dict[str, Access] = {}
+    for kind, made_by in state.makers.items():
+        if made_by.space == maker.fingerprint:
+            continue
+        rows = folder.engine.count(kind).live
+        fitting = [
+            paper
+            for paper in papers
+            if paper.new == maker.fingerprint and paper.old in (kind, made_by.space)
+        ]
+        passed = next((paper for paper in fitting if paper.is_compatible), None)
+        if passed is not None:
+            access[kind] = Access(passed.digest)
+        elif rows == 0:
+            continue
+        elif force:
+            access[kind] = Access(fitting[0].digest if fitting else "", forced=True)
+        else:
+            raise UserError(_refusal(made_by, rows, maker, papers, fitting))
+    return access
+
+
+def _refusal(
+    made_by: RowMaker,
+    rows: int,
+    maker: RowMaker,
+    papers: Sequence[Certificate],
+    fitting: Sequence[Certificate],
+) -> str:
+    """Return why an upgrade is refused, and what to do."""
+    whom = f"{rows:,} rows were made by {made_by.name} ({made_by.fingerprint})"
+    if fitting:
+        return (
+            f"{whom}, and the certificate says: {fitting[0].verdict}; {maker.name} may not search "
+            "them. Train it with --old, or insist with --force, which is recorded"
+        )
+    about = ""
+    if papers:
+        pairs = ", ".join(f"{paper.new[:12]} with {paper.old[:12]}" for paper in papers)
+        about = f" (the given ones are about {pairs}; this is {maker.fingerprint[:12]})"
+    return (
+        f"{whom}, and no certificate says that {maker.name} may search them{about}: write one with "
+        f"unibct evaluate TEST --query NEW --gallery OLD --certify FILE, or insist with --force, "
+        "which is recorded"
+    )
+
+
+def _probe(dim: int) -> NDArray[np.float32]:
+    return np.full((1, dim), dim**-0.5, dtype=np.float32)

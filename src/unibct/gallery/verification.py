@@ -1,0 +1,90 @@
+"""Is everything as it was written? Rows, models, certificates and counts."""
+
+from unibct.errors import UserError
+from unibct.gallery.folder import CERTIFICATES_FOLDER, GalleryFolder
+from unibct.gallery.rows import changed_rows
+from unibct.gallery.shelf import IN_FOLDER, open_maker
+from unibct.gallery.state import BACKFILL
+
+_NAMED = 5  # rows that a message names
+
+
+def verify_gallery(folder: GalleryFolder) -> list[str]:
+    """Read everything, and return what is wrong, one line each; an empty list is good news."""
+    state = folder.state  # a damaged state file is an error of its own
+    problems = list(folder.engine.problems())
+    if problems:
+        return problems
+    kinds = folder.engine.kinds()
+    missing = [kind for kind in state.makers if kind not in kinds]
+    problems += [f"the rows of {state.makers[kind].name} ({kind}) are missing" for kind in missing]
+    total = sum(folder.engine.count(kind).rows for kind in kinds)
+    with folder.progress.task("verifying", total, "rows") as advance:
+        for kind in kinds:
+            changed: list[str] = []
+            rows_seen = live = 0
+            try:
+                for rows in folder.engine.scan(kind):
+                    changed += changed_rows(kind, rows)
+                    rows_seen += len(rows)
+                    live += int((rows.superseded == 0).sum())
+                    advance(len(rows))
+            except UserError as error:
+                problems.append(str(error))
+                continue
+            problems += _changed(changed, kind)
+            problems += _counted(folder, kind, rows_seen, live)
+    return problems + _models(folder) + _certificates(folder)
+
+
+def _changed(ids: list[str], kind: str) -> list[str]:
+    if not ids:
+        return []
+    named = ", ".join(repr(row_id) for row_id in ids[:_NAMED])
+    more = f" and {len(ids) - _NAMED} more" if len(ids) > _NAMED else ""
+    return [f"{len(ids)} rows of {kind} are not as they were written: {named}{more}"]
+
+
+def _counted(folder: GalleryFolder, kind: str, rows: int, live: int) -> list[str]:
+    """Compare the count with the one after the last step, if nothing is under way."""
+    state = folder.state
+    if any(not step.done and not step.undone for step in state.steps):
+        return []
+    counts = [step.details["rows_after"] for step in state.steps if "rows_after" in step.details]
+    last = next((step for step in reversed(state.steps) if "rows_after" in step.details), None)
+    if last is None or (last.undone and last.action == BACKFILL):
+        return []
+    expected = counts[-1].get(kind, [0, 0])
+    if [rows, live] == expected:
+        return []
+    return [
+        f"{kind} has {rows} rows, {live} of them searched; after step {last.number} there were "
+        f"{expected[0]} and {expected[1]}"
+    ]
+
+
+def _models(folder: GalleryFolder) -> list[str]:
+    problems: list[str] = []
+    for maker in folder.state.makers.values():
+        if maker.source != IN_FOLDER:
+            continue
+        try:
+            open_maker(folder.path, maker, folder.opening)
+        except UserError as error:
+            problems.append(str(error))
+    return problems
+
+
+def _certificates(folder: GalleryFolder) -> list[str]:
+    problems: list[str] = []
+    kept = sorted((folder.path / CERTIFICATES_FOLDER).glob("*.json"))
+    digests = {access.certificate for access in folder.state.standing.access.values()}
+    lost = [digest for digest in digests if digest and digest not in {p.stem for p in kept}]
+    problems += [f"the certificate {digest} is missing" for digest in lost]
+    for path in kept:
+        try:
+            if folder.certificate(path.stem).digest != path.stem:
+                problems.append(f"{path} is another certificate than its name says")
+        except UserError as error:
+            problems.append(str(error))
+    return problems

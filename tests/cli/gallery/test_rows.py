@@ -1,0 +1,39 @@
+import pytest
+
+from tests.cli.gallery.conftest import parsed, save_images
+from tests.conftest import run_command
+from tests.gallery.toys import OLD, toy_images
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("search", "nowhere"), "nowhere is not there"),
+        (("search", "QUERIES", "--where", "colour"), "write KEY=VALUE"),
+        (("search", "QUERIES", "--far", "0.01"), "--far needs one"),
+        (("remove", "nobody"), "'nobody'"),
+        (("remove",), "name the rows to remove"),
+        (("backfill", "--abort"), "no backfill"),
+        (("backfill", "--pause"), "no backfill"),
+        (("rollback",), "no upgrade and no backfill"),
+        (("backfill",), "images of the rows, or a map"),
+        (("create", "--model", OLD), "exists already"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(world, words, message):
+    run, _, queries, _, _ = world
+    given = [queries if word == "QUERIES" else word for word in words]
+    text = run(*given, code=2)
+    assert message in text
+    assert text.splitlines()[-1].startswith("error: ")
+    assert text.count("error") == 1
+
+
+def test_vectors_whose_model_is_not_recorded(world, tmp_path):
+    run, _, _, _, (old, _) = world
+    extra = save_images(toy_images(per_class=1, first=70), tmp_path / "extra")
+    assert run_command("embed", OLD, extra, "--to", "npy", "--out", tmp_path / "e.npy") == 0
+    (tmp_path / "e.model.txt").unlink(missing_ok=True)
+    assert "--made-by" in run("add", tmp_path / "e.npy", code=2)
+    assert "6 rows added" in run("add", tmp_path / "e.npy", "--made-by", OLD)
+    assert parsed(run("status", "--json"))["models"] == {old: 54}

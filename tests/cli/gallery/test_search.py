@@ -1,0 +1,26 @@
+import json
+
+from tests.gallery.toys import NEW
+
+
+def hits(text):
+    return [[hit["id"] for hit in json.loads(line)["hits"]] for line in text.splitlines()]
+
+
+def test_options_change_what_is_found(world):
+    run, rows, queries, paper, _ = world
+    run("upgrade", "--model", NEW, "--certificate", paper)
+    plain = hits(run("search", queries, "--k", "48", "--json"))
+    assert [len(row) for row in plain] == [48] * 6
+    for options in (["--far", "0.01"], ["--threshold", "0.5"], ["--k", "3"]):
+        fewer = hits(run("search", queries, "--k", "48", "--json", *options))
+        assert all(row == full[: len(row)] for row, full in zip(fewer, plain, strict=True))
+        assert sum(map(len, fewer)) < 288
+    for options in (["--encoders", "two"], ["--encoders", "blend", "--alpha", "0.2"]):
+        assert hits(run("search", queries, "--k", "48", "--json", *options)) != plain
+    old_scores = run("search", queries, "--k", "48", "--json", "--old-scores")
+    assert hits(old_scores) == plain
+    assert hits(run("search", queries, "--json", "--where", "colour=red")) == [[]] * 6
+    run("search", queries, "--k", "2", "--lazy", rows, "--remember")
+    models = json.loads(run("status", "--json"))["models"]
+    assert list(models.values())[1] > 0

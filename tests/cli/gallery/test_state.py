@@ -1,0 +1,31 @@
+from tests.conftest import run_command
+from tests.gallery.toys import NEW
+
+
+def test_texts_for_people(world):
+    run, rows, queries, _, _ = world
+    assert "48 were there already" in run("add", rows)
+    lines = run("search", queries, "--k", "2").splitlines()
+    assert lines[0] == "c0/50.png (c0)"
+    assert lines[1].split()[3] == "c0"
+    run("upgrade", "--model", NEW, "--force")
+    assert "without a certificate" in run("search", queries)
+    text = run("status")
+    assert "! forced" in text
+    assert "saved: 48 rows" in text
+    assert "recall@10 1.000" in run("index")
+    run("backfill", rows)
+    assert "48 old vectors deleted" in run("backfill", "--finish")
+    assert "removed for good" in run("remove", "c0/0.png")
+
+
+def test_a_copy_and_a_damaged_gallery(world, tmp_path, capsys):
+    run, _, queries, _, _ = world
+    before = run("search", queries, "--json")
+    assert "48 rows copied" in run("copy", tmp_path / "copy")
+    assert run_command("gallery", "search", tmp_path / "copy", queries, "--json") == 0
+    assert capsys.readouterr().out == before
+    path = tmp_path / "G" / "rows.sqlite"
+    content = path.read_bytes()
+    path.write_bytes(content.replace(b"c0/1.png", b"c0/I.png", 1))
+    assert run("verify", code=1) != ""

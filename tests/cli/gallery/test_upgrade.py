@@ -1,0 +1,30 @@
+"""An upgrade from the command line, as the guide shows it."""
+
+import json
+
+from tests.cli.gallery.conftest import parsed
+from tests.gallery.toys import NEW
+
+
+def test_the_whole_way_and_back(world):
+    run, rows, queries, paper, (old, new) = world
+    before = run("search", queries, "--k", "5", "--json")
+    first = json.loads(before.splitlines()[0])
+    assert first["query"] == "c0/50.png"
+    assert len(first["hits"]) == 5
+    assert {"id", "label", "score", "model"} <= set(first["hits"][0])
+    assert first["hits"][0]["model"] == old
+    assert run("upgrade", "--model", NEW, code=2).startswith("error: 48 rows were made by")
+    assert "would search 48 rows" in run(
+        "upgrade", "--model", NEW, "--certificate", paper, "--dry-run"
+    )
+    run("upgrade", "--model", NEW, "--certificate", paper)
+    status = parsed(run("status", "--json"))
+    assert (status["rows"], status["models"], status["searching"]) == (48, {old: 48, new: 0}, new)
+    half = parsed(run("backfill", rows, "--share", "0.5", "--json"))
+    assert (half["rows"], half["share"]) == (24, 0.5)
+    assert parsed(run("status", "--json"))["models"] == {old: 24, new: 24}
+    assert "24 of 48" in run("backfill", rows, "--share", "0.5")
+    assert parsed(run("verify", "--json")) == {"problems": [], "rows": 48}
+    assert f"({old}) searches" in run("rollback")
+    assert run("search", queries, "--k", "5", "--json") == before

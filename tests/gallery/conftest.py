@@ -1,0 +1,114 @@
+"""Fixtures of the gallery: an engine of each kind, and rows to put into it."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.gallery.servers import MILVUS_LITE, Server, running
+from tests.gallery.toys import NEW, OLD, toy_certificate, toy_images, written
+from unibct.arrays import normalized
+from unibct.gallery.engines.engine import Engine
+from unibct.gallery.engines.table import EMBEDDED, Place, open_engine
+from unibct.gallery.gallery import Gallery
+from unibct.gallery.rows import GalleryRows, Metadata, sealed_rows
+
+
+def on_server(name: str) -> object:
+    """A parameter for tests on a real server; one test process starts it for all of them."""
+    return pytest.param(name, marks=[pytest.mark.slow, pytest.mark.xdist_group(name)])
+
+
+def on_one_server(name: str) -> Callable[[Any], Any]:
+    """Marks a test that needs this server."""
+
+    def marked(test: Any) -> Any:
+        return pytest.mark.slow(pytest.mark.xdist_group(name)(test))
+
+    return marked
+
+
+@pytest.fixture(scope="session")
+def servers() -> Iterator[Callable[[str], Server]]:
+    """Starts a server when the first test asks for it; all end with the tests."""
+    with ExitStack() as started:
+        yield cache(lambda name: started.enter_context(running(name)))
+
+
+REAL = [EMBEDDED, on_server("postgresql"), on_server("milvus")]
+
+
+@pytest.fixture(params=[*REAL, on_server(MILVUS_LITE)])
+def place(
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    servers: Callable[[str], Server],
+    monkeypatch: pytest.MonkeyPatch,
+) -> tuple[str, Place]:
+    """An engine's name, and a place that has not been used.
+
+    Milvus Lite is no server to scale out with, but it speaks as newer servers do than the one
+    that can be installed as a package.
+    """
+    name = request.param
+    if name == MILVUS_LITE:
+        monkeypatch.setattr("unibct.gallery.engines.milvus._SETTLING_SECONDS", 0)
+    address = "" if name == EMBEDDED else servers(name).address
+    name = "milvus" if name == MILVUS_LITE else name
+    return name, Place(tmp_path / "gallery", "gallery_test", address)
+
+
+@pytest.fixture
+def engine(place: tuple[str, Place]) -> Iterator[Engine]:
+    """An empty engine."""
+    opened = open_engine(*place)
+    opened.create()
+    yield opened
+    opened.destroy()
+    opened.close()
+
+
+def random_vectors(rows: int, dim: int = 8, seed: int = 0) -> np.ndarray:
+    generator = np.random.default_rng(seed)
+    return normalized(generator.standard_normal((rows, dim)).astype(np.float32))
+
+
+def some_rows(
+    kind: str,
+    ids: list[str],
+    *,
+    step: int = 1,
+    dim: int = 8,
+    seed: int = 0,
+    metadata: list[Metadata] | None = None,
+) -> GalleryRows:
+    """Rows with random vectors; the label is the first letter of the id."""
+    return sealed_rows(
+        kind,
+        ids,
+        [row_id[0] for row_id in ids],
+        metadata or [{} for _ in ids],
+        random_vectors(len(ids), dim, seed),
+        step,
+    )
+
+
+@pytest.fixture
+def toy_gallery(tmp_path: Path) -> Gallery:
+    """48 rows of a small old model in the embedded engine."""
+    made = Gallery.create(tmp_path / "G", OLD)
+    made.add(toy_images())
+    return made
+
+
+@pytest.fixture
+def upgraded(toy_gallery: Gallery, tmp_path: Path) -> Gallery:
+    """The same gallery, searched by a new model."""
+    old = toy_gallery.folder.state.standing.searching
+    new = toy_gallery.folder.opening.open(NEW).fingerprint
+    toy_gallery.upgrade(NEW, [written(toy_certificate(old, new), tmp_path)])
+    return toy_gallery

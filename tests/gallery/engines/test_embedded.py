@@ -1,0 +1,120 @@
+"""What only the embedded engine does: files, other processes, damaged bytes."""
+
+import sqlite3
+
+import numpy as np
+import pytest
+
+from tests.gallery.conftest import random_vectors, some_rows
+from unibct.errors import UserError
+from unibct.gallery.engines.embedded import EmbeddedEngine
+from unibct.gallery.engines.engine import Search
+from unibct.gallery.rows import changed_rows
+
+KIND = "a" * 32
+
+
+@pytest.fixture
+def opened(tmp_path):
+    engine = EmbeddedEngine(tmp_path)
+    engine.create()
+    engine.add_kind(KIND, 8)
+    engine.write(KIND, some_rows(KIND, ["a0", "a1", "b0"]))
+    return engine
+
+
+def test_rows_are_synced_before_a_write_returns(opened):
+    with opened._file.session() as database:
+        assert database.execute("PRAGMA synchronous").fetchone() == (2,)
+        assert database.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
+def test_a_second_process_sees_what_the_first_one_wrote(opened, tmp_path):
+    other = EmbeddedEngine(tmp_path)
+    query = random_vectors(1, seed=8)
+    assert len(other.search(KIND, query, Search(9, {}))[0]) == 3
+    opened.write(KIND, some_rows(KIND, ["c0"], seed=8))
+    found = other.search(KIND, query, Search(9, {}))[0]
+    assert found[0].id == "c0"
+    assert len(found) == 4
+    opened.delete(KIND, ["c0"])
+    assert len(other.search(KIND, query, Search(9, {}))[0]) == 3
+
+
+def test_a_changed_byte_shows_in_the_digest(opened, tmp_path):
+    with sqlite3.connect(tmp_path / "rows.sqlite") as database:
+        vector = database.execute("SELECT vector FROM rows WHERE id = 'a1'").fetchone()[0]
+        changed = bytes([vector[0] ^ 1]) + vector[1:]
+        database.execute("UPDATE rows SET vector = ? WHERE id = 'a1'", (changed,))
+    assert changed_rows(KIND, opened.read(KIND, ["a0", "a1", "b0"])) == ["a1"]
+
+
+def test_a_missing_or_broken_file_is_one_line(opened, tmp_path):
+    opened.close()
+    with pytest.raises(UserError, match=r"nowhere.rows.sqlite is not there"):
+        EmbeddedEngine(tmp_path / "nowhere").kinds()
+    (tmp_path / "rows.sqlite").write_bytes(b"no database" * 100)
+    for leftover in tmp_path.glob("rows.sqlite-*"):
+        leftover.unlink()
+    with pytest.raises(UserError, match=r"rows.sqlite: file is not a database"):
+        EmbeddedEngine(tmp_path).kinds()
+    assert EmbeddedEngine(tmp_path).problems() != []
+
+
+def test_a_transaction_that_fails_changes_nothing(opened):
+    rows = some_rows(KIND, ["z0", "z1"])
+    broken = type(rows)(
+        rows.ids, rows.labels, ({}, {"bad": object()}), *list(vars(rows).values())[3:]
+    )
+    with pytest.raises(TypeError):
+        opened.write(KIND, broken)
+    assert opened.count(KIND).rows == 3
+
+
+def test_the_graph_is_kept_in_a_file_and_a_damaged_one_is_ignored(opened, tmp_path):
+    opened.build_index(KIND)
+    opened.close()
+    assert EmbeddedEngine(tmp_path).has_index(KIND)
+    graph = next(tmp_path.glob("index-*.faiss"))
+    graph.write_bytes(graph.read_bytes()[:-3] + b"abc")
+    again = EmbeddedEngine(tmp_path)
+    assert not again.has_index(KIND)
+    found = again.search(KIND, random_vectors(1), Search(3, {}, approximate=True))[0]
+    assert len(found) == 3
+
+
+def test_similarities_do_not_depend_on_batch_or_order(tmp_path):
+    """The same pair of vectors has the same similarity to the bit, wherever it is searched."""
+    ids = [f"r{i:03}" for i in range(300)]
+    rows = some_rows(KIND, ids, dim=33)
+    queries = random_vectors(40, 33, seed=1)
+    results = []
+    for name, parts in (("one", [range(300)]), ("two", [range(150, 300), range(150)])):
+        engine = EmbeddedEngine(tmp_path / name)
+        engine.create()
+        engine.add_kind(KIND, 33)
+        for part in parts:
+            engine.write(KIND, rows.take(list(part)))
+        together = engine.search(KIND, queries, Search(5, {}))
+        alone = [engine.search(KIND, queries[i : i + 1], Search(5, {}))[0] for i in range(40)]
+        results += [together, alone]
+    assert results[0] == results[1] == results[2] == results[3]
+
+
+def test_rows_that_left_are_cleared_away_and_found_no_more(tmp_path):
+    ids = [f"r{i:03}" for i in range(300)]
+    rows = some_rows(KIND, ids)
+    engine = EmbeddedEngine(tmp_path)
+    engine.create()
+    engine.add_kind(KIND, 8)
+    engine.write(KIND, rows)
+    query = rows.vectors[:1]
+    left = set(ids)
+    for start in (0, 10, 100, 250):
+        gone = ids[start : start + 45]
+        engine.search(KIND, query, Search(5, {}))
+        engine.supersede(KIND, gone, 4)
+        left -= set(gone)
+        scores = {i: float(np.dot(rows.vectors[ids.index(i)], query[0])) for i in left}
+        best = sorted(scores, key=lambda i: -scores[i])[:5]
+        assert [hit.id for hit in engine.search(KIND, query, Search(5, {}))[0]] == best

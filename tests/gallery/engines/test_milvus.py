@@ -1,0 +1,63 @@
+"""What only Milvus does: limits of its rows, and the copy with a graph."""
+
+import pytest
+
+from tests.gallery.conftest import on_one_server, random_vectors, some_rows
+from unibct.errors import UserError
+from unibct.gallery.engines.engine import Search
+from unibct.gallery.engines.milvus import MilvusEngine, _condition
+from unibct.gallery.engines.server import kind_name, name_stem
+from unibct.gallery.engines.table import Place
+
+KIND = "a" * 32
+
+
+def test_filters_become_expressions():
+    assert _condition(Search(1, {}, with_superseded=True)) == ""
+    assert _condition(Search(1, {"a": ["x", True], "b": [None]})) == (
+        'superseded == 0 and (metadata["values"]["a"] == "x" or metadata["values"]["a"] == true) '
+        'and (not json_contains(metadata["names"], "b"))'
+    )
+    assert _condition(Search(1, {"a": []})) == 'superseded == 0 and (id == "")'
+
+
+@on_one_server("milvus")
+def test_the_copy_with_a_graph_follows_and_goes_with_its_kind(servers, tmp_path):
+    place = Place(tmp_path, "only_milvus", servers("milvus").address)
+    engine = MilvusEngine(place)
+    engine.create()
+    engine.add_kind(KIND, 8)
+    rows = some_rows(KIND, [f"r{i}" for i in range(50)])
+    for bad, message in (({"n": 1 << 63}, "64 bits"), ({"t": "x" * 70_000}, "bytes of metadata")):
+        with pytest.raises(UserError, match=f"row 'r1': .*{message}"):
+            engine.write(KIND, some_rows(KIND, ["r0", "r1"], metadata=[{}, bad]))
+    engine.write(KIND, rows)
+    engine.build_index(KIND)
+    names = engine._collections(KIND)
+    assert len(names) == 2
+    engine.write(KIND, some_rows(KIND, ["new"], step=2, seed=5))
+    engine.supersede(KIND, ["r0", "r1"], 3)
+    engine.delete(KIND, ["r2"])
+    states = [
+        {
+            one["id"]: one["superseded"]
+            for page in engine._server.pages(n, 'id > ""')
+            for one in page
+        }
+        for n in names
+    ]
+    assert states[0] == states[1]
+    assert (len(states[0]), states[0]["r0"], "r2" in states[0]) == (50, 3, False)
+    search = Search(50, {}, approximate=True)
+    found = {hit.id for hit in engine.search(KIND, random_vectors(1), search)[0]}
+    assert found == states[0].keys() - {"r0", "r1"}
+    engine.undo(3)
+    engine.undo(2)
+    assert [engine._server.count(n, "superseded == 0") for n in names] == [49, 49]
+    engine.drop_kind(KIND)
+    left = engine._server.descriptions(name_stem(place))
+    assert not [name for name in left if name.startswith(kind_name(place, KIND))]
+    engine.destroy()
+    with pytest.raises(UserError, match="has no gallery only_milvus"):
+        engine.kinds()
+    engine.close()

@@ -1,0 +1,105 @@
+import pytest
+
+from tests.gallery.toys import toy_images
+from unibct.gallery.backfill import PAUSE_FILE, Backfilled
+from unibct.gallery.page.answers import BackfillBody
+from unibct.gallery.page.changes import GalleryChanges, backfill_text, rollback_text
+from unibct.gallery.page.job import BusyError
+from unibct.gallery.rollback import RolledBack
+
+
+@pytest.fixture
+def changes(upgraded):
+    made = GalleryChanges(upgraded.folder.path, toy_images())
+    yield made
+    made.stop()
+
+
+def waited(changes):
+    changes._job.wait()
+    return changes.job
+
+
+def test_a_backfill_and_the_way_back(changes, upgraded):
+    assert changes.job is None
+    assert changes.backfill(BackfillBody(share=0.5)).action == "backfill"
+    job = waited(changes)
+    assert (job.state, job.done, job.total) == ("done", 24, 24)
+    assert job.message.startswith("24 rows embedded again; 24 of 48 rows are now")
+    assert changes.rollback(4).action == "rollback"
+    assert waited(changes).message.startswith("The gallery is as before step 4: ")
+    changes.rollback()
+    assert "old_model searches" in waited(changes).message
+    assert list(upgraded.status().live.values()) == [48, 0]
+    with pytest.raises(BusyError, match="no upgrade and no backfill"):
+        changes.rollback()
+    with pytest.raises(BusyError, match="no rows of older models are left"):
+        changes.backfill(BackfillBody())
+
+
+def test_a_pause_before_the_first_batch_is_heeded(changes, upgraded, monkeypatch):
+    import unibct.gallery.backfill as module
+
+    ordered = module.ordered_rows
+
+    def pausing(*arguments):
+        changes.pause()
+        return ordered(*arguments)
+
+    monkeypatch.setattr(module, "ordered_rows", pausing)
+    changes.backfill(BackfillBody())
+    job = waited(changes)
+    assert (job.state, job.done, job.total) == ("paused", 0, 48)
+    assert "press Backfill to continue" in job.message
+    with pytest.raises(BusyError, match="paused already"):
+        changes.pause()
+    monkeypatch.setattr(module, "ordered_rows", ordered)
+    changes.backfill(BackfillBody())
+    assert waited(changes).state == "done"
+    assert list(upgraded.status().live.values()) == [0, 48]
+
+
+def test_one_change_at_a_time(changes, upgraded, monkeypatch):
+    import unibct.gallery.backfill as module
+
+    ordered, refused = module.ordered_rows, []
+
+    def asking(*arguments):
+        for ask in (lambda: changes.backfill(BackfillBody()), changes.rollback):
+            with pytest.raises(BusyError, match="a backfill is running") as error:
+                ask()
+            refused.append(error)
+        return ordered(*arguments)
+
+    monkeypatch.setattr(module, "ordered_rows", asking)
+    changes.backfill(BackfillBody())
+    assert waited(changes).state == "done"
+    assert len(refused) == 2
+    with upgraded.folder.writing(), pytest.raises(BusyError, match="another process is writing"):
+        changes.rollback()
+
+
+def test_a_backfill_of_another_process_is_paused(upgraded):
+    changes = GalleryChanges(upgraded.folder.path)
+    with pytest.raises(BusyError, match="no backfill is under way"):
+        changes.pause()
+    state = upgraded.folder.state
+    upgraded.folder.save(state.begun("backfill", model=state.standing.searching))
+    changes.pause()
+    assert (upgraded.folder.path / PAUSE_FILE).exists()
+
+
+def test_what_cannot_be_done_is_refused(upgraded, changes):
+    with pytest.raises(BusyError, match="serve with --images DATA"):
+        GalleryChanges(upgraded.folder.path).backfill(BackfillBody())
+    with pytest.raises(BusyError, match="step 1 is none to go back to; these are: 3"):
+        changes.rollback(1)
+
+
+def test_results_in_words():
+    done = Backfilled(4, 0, 1, 2, missing=1, first_missing="a")
+    assert backfill_text(done).endswith("1 rows have no image, first 'a'")
+    assert rollback_text(RolledBack(3, "f", 2, 5, "x"), "old") == (
+        "The gallery is as before step 3: old searches; 2 rows were embedded by it from their "
+        "images; 5 rows of newer models are kept, but it cannot search them"
+    )

@@ -1,0 +1,108 @@
+import pytest
+
+from tests.gallery.toys import toy_certificate
+from unibct.gallery.page.story import (
+    certified_curves,
+    criteria,
+    deleted_since,
+    last_upgrade,
+    short_names,
+    standing_before,
+    step_text,
+    top_1,
+)
+from unibct.gallery.state import Standing, Step
+
+NAMES = {"n": "new"}
+
+
+def step(number: int, action: str, *, done: bool = True, undone: bool = False, **details) -> Step:
+    return Step(number, action, "2026", done, undone, Standing(f"before {number}"), details)
+
+
+@pytest.mark.parametrize(
+    ("names", "short"),
+    [
+        (["models/old", "models/new/"], ["old", "new"]),
+        (["/a/v1/model", "/a/v2/model"], ["v1/model", "v2/model"]),
+        (["python:toys:old", "onnx:m/new.onnx"], ["old", "new.onnx"]),
+        (["same", "same"], ["same", "same"]),
+        ([], []),
+    ],
+)
+def test_names_are_as_short_as_they_can_be(names, short):
+    keyed = {str(place): name for place, name in enumerate(names)}
+    assert list(short_names(keyed).values()) == short
+
+
+@pytest.mark.parametrize(
+    ("taken", "text"),
+    [
+        (step(1, "create"), "An empty gallery"),
+        (step(2, "add", source="photos", added=1200), "1,200 rows added from photos"),
+        (
+            step(3, "upgrade", model="n", savings={"rows": 1200, "seconds": 600.0}),
+            "new searches; 1,200 rows stay as they are, which saves 10 min of embedding",
+        ),
+        (
+            step(3, "upgrade", model="n", forced=["o"]),
+            "new searches; forced, without a certificate",
+        ),
+        (
+            step(4, "backfill", model="n", share=0.5, order="random", curve=[[0, 1], [0.5, 1]]),
+            "Rows embedded again by new, up to 50 % of all rows, order random; 50 % reached",
+        ),
+        (
+            step(4, "backfill", done=False, model="n", order="asked"),
+            "Rows embedded again by new, up to 100 % of all rows, order asked; not complete",
+        ),
+        (step(5, "finish", deleted=3), "3 old vectors deleted for good"),
+        (step(6, "rollback", to=3), "Back to before step 3"),
+        (step(7, "remove", removed=1), "1 rows removed for good"),
+        (step(8, "something new"), "something new"),
+    ],
+)
+def test_a_step_in_words(taken, text):
+    assert step_text(taken, NAMES) == text
+
+
+def test_the_upgrade_in_force_is_the_last_one_that_was_not_undone():
+    first, second = step(2, "upgrade"), step(5, "upgrade", undone=True)
+    steps = (step(1, "create"), first, step(3, "finish", deleted=4), step(4, "finish"), second)
+    assert last_upgrade(steps) is first
+    assert standing_before(steps) == Standing("before 2")
+    assert last_upgrade(steps[:1]) is None
+    assert standing_before(steps[:1]) is None
+    assert deleted_since(steps, 2) == 4
+    assert deleted_since(steps, 3) == 0
+
+
+def test_what_a_certificate_measured():
+    entry = {
+        "metric": "top-1",
+        "old_self": 0.5,
+        "cross": 0.6,
+        "difference": 0.1,
+        "interval": [0.05, 0.15],
+        "confidence": 0.95,
+        "verdict": "compatible",
+    }
+    paper = toy_certificate(
+        "old",
+        "new",
+        metrics={"criteria": [entry], "further_metrics": [entry | {"metric": "mAP"}]},
+        image_metrics={
+            "verdict": "compatible",
+            "tests": {"new→old": {"top-1": 0.7, "mAP": 0.1}, "old→old": {"mAP": 0.2}},
+        },
+        backfill_curve={"random": {"shares": [0, 1], "top-1": [0.7, 0.9]}, "x": {"shares": [0]}},
+    )
+    assert [(c.metric, c.low, c.high, c.decides) for c in criteria(paper)] == [
+        ("top-1", 0.05, 0.15, True),
+        ("mAP", 0.05, 0.15, False),
+    ]
+    assert top_1(paper) == {"new→old": 0.7}
+    assert certified_curves(paper) == {"random": [(0, 0.7), (1, 0.9)]}
+    plain = toy_certificate("old", "new")
+    assert criteria(plain) == []
+    assert certified_curves(plain) == {}

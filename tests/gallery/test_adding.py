@@ -1,0 +1,122 @@
+import subprocess
+import sys
+import textwrap
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.gallery.toys import NEW, OLD, toy_images
+from unibct.embedders.table import Opening
+from unibct.embeddings.extraction import embed_images
+from unibct.embeddings.folder import Embeddings
+from unibct.errors import UserError
+from unibct.gallery import adding
+from unibct.gallery.gallery import Gallery
+
+
+def renamed(images, **changes):
+    return replace(images, **changes)
+
+
+def vectors_of(images, model=OLD):
+    return embed_images(Opening().open(model), images)
+
+
+def test_an_id_with_another_image_label_or_metadata_is_refused(toy_gallery, tmp_path):
+    with pytest.raises(UserError, match="'c0/0' is in the gallery with another image"):
+        toy_gallery.add(toy_images(seed=1))
+    other_names = tuple(f"d{i}" for i in range(6))
+    with pytest.raises(UserError, match=r"'c0/0'.*the label 'c0', not 'd0'"):
+        toy_gallery.add(renamed(toy_images(), class_names=other_names))
+    (tmp_path / "m.csv").write_text("id,colour\nc0/0,red\n")
+    with pytest.raises(UserError, match=r"'c0/0'.*other metadata"):
+        toy_gallery.add(toy_images(), metadata=tmp_path / "m.csv")
+    assert toy_gallery.status().as_json()["rows"] == 48
+
+
+def test_embeddings_and_images_of_the_same_rows_are_the_same(toy_gallery):
+    assert toy_gallery.add(vectors_of(toy_images())).present == 48
+    with pytest.raises(UserError, match=r"'c0/0'.*another vector"):
+        toy_gallery.add(vectors_of(toy_images(seed=1)))
+
+
+def broken(row: int, value: float) -> Embeddings:
+    good = vectors_of(toy_images(per_class=2, first=90))
+    vectors = np.array(good.vectors)
+    vectors[row] = value
+    return Embeddings(vectors, good.ids, good.labels, good.class_names, good.fingerprint)
+
+
+@pytest.mark.parametrize("value", [np.nan, 0.0, np.inf])
+def test_vectors_that_no_search_can_find_are_refused_by_id(toy_gallery, value):
+    with pytest.raises(UserError, match="'c1/91'"):
+        toy_gallery.add(broken(3, value))
+    assert toy_gallery.status().as_json()["rows"] == 48
+
+
+def test_another_dimension_is_refused(toy_gallery):
+    good = vectors_of(toy_images(per_class=1, first=90))
+    short = Embeddings(
+        good.vectors[:, :5], good.ids, good.labels, good.class_names, good.fingerprint
+    )
+    with pytest.raises(UserError, match=r"dimension 5; those of .* have 12"):
+        toy_gallery.add(short)
+
+
+def test_rows_of_an_older_model_may_be_added_after_an_upgrade(upgraded):
+    extra = toy_images(per_class=1, first=90)
+    assert upgraded.add(vectors_of(extra)).added == 6
+    assert upgraded.add(vectors_of(toy_images(per_class=1, first=91), NEW)).added == 6
+    assert list(upgraded.status().live.values()) == [54, 6]
+
+
+def test_a_killed_add_keeps_what_was_acknowledged_and_goes_on(tmp_path, monkeypatch):
+    gallery = Gallery.create(tmp_path / "G", OLD)
+    monkeypatch.setattr(adding, "BATCH", 10)
+    write = gallery.folder.engine.write
+    calls = []
+
+    def dies(*arguments, **names):
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        calls.append(1)
+        write(*arguments, **names)
+
+    monkeypatch.setattr(gallery.folder.engine, "write", dies)
+    with pytest.raises(KeyboardInterrupt):
+        gallery.add(toy_images())
+    again = Gallery(tmp_path / "G")
+    assert again.status().as_json()["rows"] == 30
+    result = again.add(toy_images())
+    assert (result.added, result.present) == (18, 30)
+    assert again.verify() == []
+    assert again.folder.state.step(2).details["interrupted"]
+
+
+@pytest.mark.slow
+def test_a_full_disk_is_one_line_and_the_last_state_stays_readable(toy_gallery):
+    """The system refuses to let files grow, as on a full disk."""
+    path = toy_gallery.folder.path
+    size = sum(file.stat().st_size for file in path.glob("rows.sqlite*"))
+    code = f"""
+        import resource, signal
+        from tests.gallery.toys import toy_images
+        from unibct.gallery.gallery import Gallery
+        gallery = Gallery({str(path)!r})
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, ({size}, {size}))
+        try:
+            gallery.add(toy_images(per_class=300, first=1000))
+        except (ValueError, OSError) as error:
+            print("refused", type(error).__name__, error)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True
+    )
+    assert done.stdout.startswith("refused"), done.stderr
+    again = Gallery(path)
+    assert again.verify() == []
+    assert len(again.search(toy_images(per_class=1), k=3)[0].hits) == 3
+    assert again.add(toy_images(per_class=300, first=1000)).added > 0
+    assert again.status().as_json()["rows"] == 48 + 1800

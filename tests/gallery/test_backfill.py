@@ -1,0 +1,99 @@
+import numpy as np
+import pytest
+
+from tests.gallery.toys import NEW, OLD, toy_images
+from unibct.embedders.table import Opening
+from unibct.embeddings.extraction import embed_images
+from unibct.errors import UserError
+from unibct.maps.folder import save_map
+from unibct.training.mapped_model import adapt_embedders
+
+
+def live(gallery):
+    return list(gallery.status().live.values())
+
+
+def test_named_rows_only(upgraded):
+    result = upgraded.backfill(toy_images(), ids=["c0/0", "c5/7"])
+    assert (result.rows, live(upgraded)) == (2, [46, 2])
+    with pytest.raises(UserError, match="'nobody' is no row"):
+        upgraded.backfill(toy_images(), ids=["nobody"])
+
+
+def test_rows_without_an_image_are_counted_and_named(upgraded):
+    result = upgraded.backfill(toy_images(classes=2))
+    assert (result.rows, result.missing, result.first_missing) == (16, 32, "c2/0")
+    with pytest.raises(UserError, match="none of the 32 rows"):
+        upgraded.backfill(toy_images(per_class=1, first=90))
+
+
+def test_other_images_under_the_same_ids_are_refused(upgraded):
+    with pytest.raises(UserError, match="is another image"):
+        upgraded.backfill(toy_images(seed=1))
+    assert live(upgraded) == [48, 0]
+
+
+def test_embeddings_by_the_searching_model_serve_as_well(upgraded):
+    opening = Opening()
+    with pytest.raises(UserError, match="needs embeddings by the searching model"):
+        upgraded.backfill(embed_images(opening.open(OLD), toy_images()))
+    upgraded.backfill(embed_images(opening.open(NEW), toy_images()))
+    assert live(upgraded) == [0, 48]
+
+
+def test_the_curve_of_known_queries_is_noted(upgraded, monkeypatch):
+    monkeypatch.setattr("unibct.gallery.backfill._BATCH", 12)
+    curve = upgraded.backfill(toy_images()).curve
+    assert [share for share, _ in curve] == [0, 0.25, 0.5, 0.75, 1]
+    assert all(found == 1 for _, found in curve)
+    assert upgraded.status().as_json()["steps"][-1]["curve"]
+
+
+def test_a_backfill_after_which_nothing_is_found_is_undone(upgraded):
+    rows = embed_images(Opening().open(NEW), toy_images())
+    backwards = rows.changed(vectors=-np.asarray(rows.vectors), fingerprint=rows.fingerprint)
+    with pytest.raises(UserError, match="the backfill was undone"):
+        upgraded.backfill(backwards)
+    assert live(upgraded) == [48, 0]
+    assert upgraded.verify() == []
+
+
+@pytest.fixture
+def forward_map(tmp_path):
+    opening = Opening()
+    fitted = adapt_embedders(
+        opening.open(NEW),
+        opening.open(OLD),
+        toy_images(per_class=30, first=200),
+        direction="forward",
+        kind="linear",
+    )
+    save_map(fitted, tmp_path / "map")
+    return tmp_path / "map"
+
+
+def test_without_images_a_forward_map_makes_a_third_kind_of_row(upgraded, forward_map):
+    result = upgraded.backfill(map_folder=forward_map)
+    assert (result.rows, result.own) == (48, 48)
+    status = upgraded.status().as_json()
+    assert list(status["models"].values()) == [0, 0, 48]
+    assert list(status["row_types"].values()) == ["older", "own", "mapped"]
+    hits = upgraded.search(toy_images(per_class=1, first=50), k=3)[0].hits
+    assert {hit.row for hit in hits} == {"mapped"}
+    upgraded.backfill(toy_images(), share=1.0)
+    upgraded.rollback()
+    assert live(upgraded) == [48, 0, 0]
+    assert upgraded.verify() == []
+
+
+def test_a_map_into_another_space_is_refused(toy_gallery, forward_map):
+    with pytest.raises(UserError, match="does not lead into the space"):
+        toy_gallery.backfill(map_folder=forward_map)
+
+
+def test_a_share_lies_between_0_and_1(upgraded):
+    for share in (0, -1, 1.5):
+        with pytest.raises(UserError, match="share"):
+            upgraded.backfill(toy_images(), share=share)
+    with pytest.raises(UserError, match="images of the rows, or a map"):
+        upgraded.backfill()

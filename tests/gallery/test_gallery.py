@@ -1,0 +1,249 @@
+"""A gallery from its creation to a rollback; the same tests on every engine."""
+
+import numpy as np
+import pytest
+
+from tests.gallery.toys import NEW, NEWEST, OLD, STRANGER, toy_certificate, toy_images, written
+from unibct.embeddings.extraction import embed_images
+from unibct.errors import UserError
+from unibct.gallery.gallery import Gallery
+from unibct.gallery.sources import open_source
+
+
+@pytest.fixture
+def gallery(place, tmp_path):
+    """48 rows of the old model."""
+    engine, where = place
+    made = Gallery.create(tmp_path / "G", OLD, engine=engine, at=where.address)
+    made.add(toy_images())
+    yield made
+    made.folder.engine.destroy()
+    made.close()
+
+
+@pytest.fixture
+def certificate(gallery, tmp_path):
+    old = gallery.folder.state.standing.searching
+    new = gallery.folder.opening.open(NEW).fingerprint
+    return written(toy_certificate(old, new), tmp_path)
+
+
+def results(gallery, **settings):
+    """What two queries of each class find."""
+    queries = toy_images(per_class=2, first=50)
+    return [
+        [(hit.id, hit.label, hit.score, hit.model) for hit in answer.hits]
+        for answer in gallery.search(queries, k=5, **settings)
+    ]
+
+
+def naive(gallery, model, rows, k=5):
+    """The same for rows of one model, one by one."""
+    embedder = gallery.folder.opening.open(model)
+    queries = embed_images(embedder, toy_images(per_class=2, first=50)).vectors
+    vectors = np.asarray(embed_images(gallery.folder.opening.open(rows), toy_images()).vectors)
+    ids = toy_images().ids
+    found = []
+    for query in np.asarray(queries):
+        scores = {i: float(vectors[place] @ query) for place, i in enumerate(ids)}
+        found.append(sorted(ids, key=lambda i: (-scores[i], i))[:k])
+    return found
+
+
+def ids_of(found):
+    return [[row[0] for row in hits] for hits in found]
+
+
+def test_search_finds_what_one_by_one_comparison_finds(gallery):
+    found = results(gallery)
+    assert ids_of(found) == naive(gallery, OLD, OLD)
+    assert all(row[1] == row[0].split("/")[0] for hits in found for row in hits)
+
+
+def test_adding_again_changes_nothing(gallery):
+    before = results(gallery)
+    result = gallery.add(toy_images())
+    assert (result.added, result.present) == (0, 48)
+    assert results(gallery) == before
+    assert gallery.status().as_json()["rows"] == 48
+
+
+def test_an_upgrade_changes_no_row_and_the_new_model_searches(gallery, certificate):
+    kinds = gallery.folder.state.makers
+    gallery.upgrade(NEW, [certificate])
+    status = gallery.status().as_json()
+    assert list(status["models"].values()) == [48, 0]
+    assert status["searching"] == gallery.folder.opening.open(NEW).fingerprint
+    found = results(gallery)
+    assert ids_of(found) == naive(gallery, NEW, OLD)
+    assert {row[3] for hits in found for row in hits} == set(kinds)
+
+
+def test_at_none_and_at_all_rows_the_result_is_that_of_one_kind_to_the_bit(
+    gallery, certificate, tmp_path
+):
+    gallery.upgrade(NEW, [certificate])
+    alone = Gallery.create(tmp_path / "alone", NEW)
+    alone.add(toy_images())
+    gallery.backfill(toy_images())
+    with_own = [[row[:3] for row in hits] for hits in results(gallery)]
+    assert ids_of(with_own) == naive(gallery, NEW, NEW)
+    if gallery.folder.state.engine == "embedded":
+        assert with_own == [[row[:3] for row in hits] for hits in results(alone)]
+
+
+def test_a_mixed_gallery_ranks_old_rows_by_their_calibrated_scores(gallery, certificate):
+    old = gallery.folder.state.standing.searching
+    gallery.upgrade(NEW, [certificate])
+    gallery.add(toy_images(per_class=4, first=20))
+    answers = gallery.search(toy_images(per_class=2, first=50), k=60)
+    for answer in answers:
+        scores = [hit.score for hit in answer.hits]
+        assert scores == sorted(scores, reverse=True)
+        assert len({hit.id for hit in answer.hits}) == 60
+        for hit in answer.hits:
+            is_old = hit.model == old
+            expected = 2 * hit.similarity - 0.5 if is_old else hit.similarity
+            assert hit.score == pytest.approx(expected, abs=1e-6)
+            assert hit.row == ("older" if is_old else "own")
+
+
+def test_half_a_backfill_and_back(gallery, certificate):
+    before = results(gallery)
+    gallery.upgrade(NEW, [certificate])
+    as_upgraded = results(gallery)
+    done = gallery.backfill(toy_images(), share=0.5)
+    assert (done.rows, done.own, done.total) == (24, 24, 48)
+    assert list(gallery.status().live.values()) == [24, 24]
+    assert gallery.verify() == []
+    gallery.abort()
+    assert results(gallery) == as_upgraded
+    gallery.backfill(toy_images(), share=0.25)
+    gallery.backfill(toy_images(), share=0.75)
+    assert list(gallery.status().live.values()) == [12, 36]
+    gallery.rollback()
+    assert results(gallery) == before
+    assert list(gallery.status().live.values()) == [48, 0]
+    assert gallery.verify() == []
+
+
+def test_rows_that_were_added_since_then_are_kept(gallery, certificate):
+    gallery.upgrade(NEW, [certificate])
+    gallery.add(toy_images(per_class=2, first=30))
+    result = gallery.rollback()
+    assert (result.unsearchable, result.first_unsearchable) == (12, "c0/30")
+    assert gallery.status().as_json()["rows"] == 60
+    assert not any(row[0] == "c0/30" for hits in results(gallery) for row in hits)
+    restored = Gallery(gallery.folder.path)
+    gallery.upgrade(NEW, [certificate])
+    result = restored.rollback(data=toy_images(per_class=2, first=30))
+    assert (result.restored, result.unsearchable) == (12, 0)
+    query = toy_images(per_class=1, first=30)
+    assert [a.hits[0].id for a in restored.search(query, k=1)] == list(query.ids)
+
+
+def test_after_finish_a_rollback_needs_the_images(gallery, certificate):
+    before = results(gallery)
+    gallery.upgrade(NEW, [certificate])
+    gallery.backfill(toy_images())
+    assert gallery.finish() == 48
+    with pytest.raises(UserError, match="give the images"):
+        gallery.rollback()
+    result = gallery.rollback(data=toy_images())
+    assert result.restored == 48
+    assert ids_of(results(gallery)) == ids_of(before)
+
+
+def test_removed_rows_are_gone_from_every_kind(gallery, certificate):
+    gallery.upgrade(NEW, [certificate])
+    gallery.backfill(toy_images(), share=0.5)
+    ids = ["c0/0", "c1/1", "c2/2"]
+    assert gallery.remove(ids) == 3
+    assert gallery.status().as_json()["rows"] == 45
+    for kind in gallery.folder.engine.kinds():
+        assert gallery.folder.engine.read(kind, ids).ids == ()
+    gallery.rollback()
+    assert gallery.status().as_json()["rows"] == 45
+    assert gallery.verify() == []
+    with pytest.raises(UserError, match="'c0/0'"):
+        gallery.remove(ids)
+
+
+def test_a_copy_has_rows_marks_and_history(gallery, certificate, tmp_path):
+    gallery.upgrade(NEW, [certificate])
+    gallery.backfill(toy_images(), share=0.5)
+    assert gallery.copy(tmp_path / "copy") == 72
+    copy = Gallery(tmp_path / "copy")
+    assert copy.verify() == []
+    assert ids_of(results(copy)) == ids_of(results(gallery))
+    assert copy.status().live == gallery.status().live
+    state = gallery.folder.state
+    copy.copy(tmp_path / "back", engine=state.engine, at=state.address)
+    back = Gallery(tmp_path / "back")
+    try:
+        assert back.verify() == []
+        for one in (copy, gallery, back):
+            one.rollback()
+        assert ids_of(results(copy)) == ids_of(results(gallery)) == ids_of(results(back))
+    finally:
+        back.folder.engine.destroy()
+
+
+def test_a_lazy_backfill_stores_what_queries_find(gallery, certificate):
+    gallery.upgrade(NEW, [certificate])
+    queries = toy_images(per_class=2, first=50)
+    answers = gallery.search(queries, k=2, lazy_images=toy_images())
+    own = gallery.folder.state.standing.searching
+    count = gallery.status().live[own]
+    assert 0 < count < 48
+    assert all(hit.row in ("own", "older") for answer in answers for hit in answer.hits)
+    gallery.backfill(toy_images())
+    assert gallery.status().live[own] == 48
+    gallery.rollback()
+    assert gallery.status().live[own] == 0
+
+
+def test_a_filter_and_a_threshold(gallery, tmp_path):
+    extra = toy_images(per_class=2, first=60)
+    lines = ["id,colour,price"]
+    lines += [f"{row_id},{'red' if i % 2 else 'blue'},{i}" for i, row_id in enumerate(extra.ids)]
+    (tmp_path / "m.csv").write_text("\n".join(lines))
+    gallery.add(extra, metadata=tmp_path / "m.csv")
+    answers = gallery.search(toy_images(per_class=1, first=60), k=20, where={"colour": ["red"]})
+    assert all(len(answer.hits) == 6 for answer in answers)
+    assert all(hit.metadata["colour"] == "red" for answer in answers for hit in answer.hits)
+    answers = gallery.search(toy_images(per_class=1, first=60), k=60, threshold=0.7)
+    assert all(hit.score >= 0.7 for answer in answers for hit in answer.hits)
+    assert answers[0].hits[0].id == "c0/60"
+
+
+def test_three_generations_each_with_its_certificate(gallery, certificate, tmp_path):
+    old = gallery.folder.state.standing.searching
+    gallery.upgrade(NEW, [certificate])
+    gallery.add(toy_images(per_class=2, first=30))
+    new = gallery.folder.state.standing.searching
+    newest = gallery.folder.opening.open(NEWEST).fingerprint
+    from_old = written(toy_certificate(old, newest), tmp_path)
+    from_new = written(toy_certificate(new, newest), tmp_path)
+    with pytest.raises(UserError, match="12 rows were made by"):
+        gallery.upgrade(NEWEST, [from_old])
+    gallery.upgrade(NEWEST, [from_old, from_new])
+    gallery.add(toy_images(per_class=2, first=40))
+    assert list(gallery.status().live.values()) == [48, 12, 12]
+    models = {hit.model for a in gallery.search(toy_images(), k=72) for hit in a.hits}
+    assert models == {old, new, newest}
+    assert gallery.verify() == []
+
+
+def test_a_stranger_of_the_same_dimension_is_kept_out(gallery, certificate):
+    before = results(gallery)
+    with pytest.raises(UserError, match="no certificate says that"):
+        gallery.upgrade(STRANGER, [certificate])
+    with pytest.raises(UserError, match="known queries no longer find their mates"):
+        gallery.upgrade(STRANGER, force=True)
+    stranger = gallery.folder.opening.open(STRANGER)
+    with pytest.raises(UserError, match="which this gallery does not know"):
+        gallery.add(embed_images(stranger, toy_images(per_class=1, first=90)))
+    assert results(gallery) == before
+    assert len(gallery.folder.state.makers) == 1
+    assert open_source(toy_images()).ids == toy_images().ids

@@ -1,0 +1,64 @@
+import pytest
+
+from tests.gallery.toys import OLD, STRANGER, toy_images
+from unibct.errors import UserError
+from unibct.gallery.gallery import Gallery
+from unibct.gallery.gate import Passage, ask, drop_queries, known_queries
+
+
+def passage(asked: str, found: str) -> Passage:
+    return Passage(frozenset(asked), frozenset(found))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "allowed"),
+    [
+        (("abcdefghij", "abcdefghij"), ("abcdefghij", "abcdefghi"), True),
+        (("abcdefghij", "abcdefghij"), ("abcdefghij", "abcdefgh"), False),
+        (("ab", "ab"), ("ab", "a"), False),
+        (("ab", ""), ("ab", ""), True),
+        (("ab", "ab"), ("a", "a"), True),  # the other row cannot be asked any more
+        (("ab", "ab"), ("", ""), True),
+    ],
+)
+def test_a_tenth_of_what_was_found_may_be_lost(before, after, allowed):
+    assert passage(*before).allows(passage(*after)) is allowed
+
+
+def test_known_queries_are_kept_with_images_and_find_themselves(toy_gallery):
+    known = known_queries(toy_gallery.folder.path)
+    assert len(known) == 32
+    assert len({query.label for query in known}) == 6
+    assert all((toy_gallery.folder.path / "known" / query.image).is_file() for query in known)
+    result = ask(toy_gallery.folder)
+    assert len(result.asked) == len(result.found) == 32
+
+
+def test_without_images_a_new_model_cannot_be_asked(tmp_path):
+    gallery = Gallery.create(tmp_path / "G", OLD, known=5, keep_images=False)
+    gallery.add(toy_images())
+    assert len(known_queries(gallery.folder.path)) == 5
+    assert not list((tmp_path / "G" / "known").glob("*.png"))
+
+
+def test_queries_of_the_users_own_find_rows_with_their_labels(tmp_path):
+    own = toy_images(per_class=1, first=70)
+    gallery = Gallery.create(tmp_path / "G", OLD, known=own)
+    assert ask(gallery.folder) == Passage(frozenset(own.ids), frozenset())
+    gallery.add(toy_images())
+    assert len(known_queries(gallery.folder.path)) == 6
+    assert ask(gallery.folder).found == frozenset(own.ids)
+    with pytest.raises(UserError, match="known queries no longer find"):
+        gallery.upgrade(STRANGER, force=True)
+
+
+def test_dropped_queries_leave_nothing(toy_gallery):
+    ids = [query.id for query in known_queries(toy_gallery.folder.path)]
+    drop_queries(toy_gallery.folder, ids[:30])
+    assert len(ask(toy_gallery.folder).asked) == 2
+    assert len(list((toy_gallery.folder.path / "known").glob("*.png"))) == 2
+
+
+def test_a_wrong_model_is_stopped(toy_gallery):
+    with pytest.raises(UserError, match=r"upgrade to .*stranger was undone"):
+        toy_gallery.upgrade(STRANGER, force=True)

@@ -1,0 +1,34 @@
+from tests.gallery.toys import toy_images
+from unibct.gallery.indexing import IndexRecall, measure_recall, rebuild_spoilt
+
+
+def test_an_index_is_measured(toy_gallery):
+    assert [entry.recall for entry in measure_recall(toy_gallery.folder)] == [None]
+    (built,) = toy_gallery.index()
+    assert built.recall > 0.95
+    answers = toy_gallery.search(toy_images(per_class=1), k=3, approximate=True)
+    assert [answer.hits[0].id for answer in answers] == [f"c{i}/0" for i in range(6)]
+
+
+def test_an_index_that_lost_recall_is_built_again(toy_gallery, monkeypatch):
+    toy_gallery.index()
+    kind = toy_gallery.folder.state.standing.searching
+    measured = iter([0.5, 0.99])
+    monkeypatch.setattr("unibct.gallery.indexing._recall", lambda *_: next(measured))
+    built = []
+    monkeypatch.setattr(toy_gallery.folder.engine, "build_index", built.append)
+    assert rebuild_spoilt(toy_gallery.folder, [IndexRecall(kind, 0.9)]) == [IndexRecall(kind, 0.99)]
+    assert built == [kind]
+
+
+def test_an_index_that_is_as_good_as_before_stays(toy_gallery, monkeypatch):
+    toy_gallery.index()
+    kind = toy_gallery.folder.state.standing.searching
+    monkeypatch.setattr(toy_gallery.folder.engine, "build_index", lambda _: 1 / 0)
+    rebuild_spoilt(toy_gallery.folder, [IndexRecall(kind, 0.9)])
+
+
+def test_a_backfill_of_an_indexed_gallery_builds_the_index_of_the_new_rows(upgraded):
+    upgraded.index()
+    upgraded.backfill(toy_images())
+    assert upgraded.folder.state.standing.searching in upgraded.status().indexes

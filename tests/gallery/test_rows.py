@@ -1,0 +1,54 @@
+import numpy as np
+import pytest
+
+from tests.gallery.conftest import some_rows
+from unibct.errors import UserError
+from unibct.gallery.rows import changed_rows, checked_id, checked_metadata, row_digest
+
+KIND = "a" * 32
+VECTOR = np.array([0.6, 0.8], dtype=np.float32)
+
+
+def test_the_digest_changes_with_every_part_of_a_row():
+    parts = (KIND, 1, "id", "label", {"a": 1}, VECTOR)
+    others = ("b" * 32, 2, "Id", None, {"a": True}, np.nextafter(VECTOR, 1))
+    digests = {row_digest(*parts)}
+    for place, other in enumerate(others):
+        changed = (*parts[:place], other, *parts[place + 1 :])
+        digests.add(row_digest(*changed))
+    assert len(digests) == 7
+    assert row_digest(*parts) == row_digest(KIND, 1, "id", "label", {"a": 1}, VECTOR.copy())
+
+
+def test_changed_rows_names_the_row():
+    rows = some_rows(KIND, ["a", "b", "c"])
+    assert changed_rows(KIND, rows) == []
+    rows.vectors[1, 0] += 1
+    assert changed_rows(KIND, rows) == ["b"]
+
+
+def test_take_keeps_rows_whole():
+    rows = some_rows(KIND, ["a", "b", "c"], metadata=[{"n": 0}, {"n": 1}, {"n": 2}])
+    taken = rows.take([2, 0])
+    assert taken.ids == ("c", "a")
+    assert taken.metadata == ({"n": 2}, {"n": 0})
+    assert changed_rows(KIND, taken) == []
+
+
+@pytest.mark.parametrize("bad", ["", "a\0b", "x" * 513, "ü" * 257])
+def test_ids_that_no_engine_could_keep_are_refused(bad):
+    with pytest.raises(UserError, match="row 3"):
+        checked_id(bad, "row 3")
+
+
+@pytest.mark.parametrize(
+    "bad", [["red"], {"a b": 1}, {"a": [1]}, {"a": float("nan")}, {"a": "x\0"}, {'a"': 1}]
+)
+def test_metadata_that_no_engine_could_keep_is_refused(bad):
+    with pytest.raises(UserError, match="row 3"):
+        checked_metadata(bad, "row 3")
+
+
+def test_flat_metadata_passes():
+    values = {"colour": "grün", "size": 3, "price": 1.5, "new": True, "note": None}
+    assert checked_metadata(values, "row 3") == values

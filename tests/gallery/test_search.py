@@ -1,0 +1,94 @@
+import numpy as np
+import pytest
+
+from tests.gallery.toys import NEW, OLD, toy_images
+from unibct.embedders.table import Opening
+from unibct.embeddings.extraction import embed_images
+from unibct.errors import UserError
+from unibct.gallery.blending import blended
+from unibct.gallery.search import SearchRequest
+
+QUERIES = toy_images(per_class=1, first=50)
+
+
+def vectors(model, images):
+    return np.asarray(embed_images(Opening().open(model), images).vectors)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"k": 0},
+        {"encoders": "three"},
+        {"alpha": 2},
+        {"threshold": 0.1, "far": 0.1},
+        {"encoders": "blend", "alpha": 0.5, "far": 0.1},
+        {"encoders": "blend", "alpha": 0.5, "old_scores": True},
+    ],
+)
+def test_requests_that_make_no_sense_are_refused(wrong):
+    with pytest.raises(UserError):
+        SearchRequest(**wrong)
+
+
+def test_queries_by_another_model_are_refused(upgraded):
+    with pytest.raises(UserError, match="embed the queries with that one"):
+        upgraded.search(embed_images(Opening().open(OLD), QUERIES))
+    by_new = embed_images(Opening().open(NEW), QUERIES)
+    assert [a.hits for a in upgraded.search(by_new)] == [a.hits for a in upgraded.search(QUERIES)]
+
+
+def test_the_far_threshold_is_that_of_each_kind_of_row(upgraded):
+    upgraded.add(toy_images(per_class=4, first=20))
+    new = upgraded.folder.state.standing.searching
+    all_hits = [answer.hits for answer in upgraded.search(QUERIES, k=72)]
+    some = [answer.hits for answer in upgraded.search(QUERIES, k=72, far=0.01)]
+    for everything, passed in zip(all_hits, some, strict=True):
+        expected = [
+            hit for hit in everything if hit.similarity >= (0.9 if hit.model == new else 0.8)
+        ]
+        assert passed == expected
+    with pytest.raises(UserError, match="no threshold for the false accept rate"):
+        upgraded.search(QUERIES, far=1e-7)
+
+
+def test_without_a_certificate_there_is_no_threshold(toy_gallery):
+    with pytest.raises(UserError, match="--far needs one"):
+        toy_gallery.search(QUERIES, far=0.01)
+
+
+def test_old_scores_are_on_the_scale_of_the_old_model(upgraded):
+    upgraded.add(toy_images(per_class=4, first=20))
+    new = upgraded.folder.state.standing.searching
+    plain = upgraded.search(QUERIES, k=72)
+    for answer, same in zip(plain, upgraded.search(QUERIES, k=72, old_scores=True), strict=True):
+        assert [hit.id for hit in same.hits] == [hit.id for hit in answer.hits]
+        for hit in same.hits:
+            knots = [-1.0, 0.1 if hit.model == new else 0.2, 1.0]
+            expected = np.interp(hit.similarity, [-1, 0, 1], knots)
+            assert hit.score == pytest.approx(float(expected), abs=1e-6)
+
+
+def test_two_encoders_search_old_rows_with_the_old_query(upgraded):
+    rows, ids = vectors(OLD, toy_images()), toy_images().ids
+    found = upgraded.search(QUERIES, k=4, encoders="two")
+    for answer, query in zip(found, vectors(OLD, QUERIES), strict=True):
+        best = np.argsort(-(rows @ query))[:4]
+        assert [hit.id for hit in answer.hits] == [ids[i] for i in best]
+
+
+def test_a_blend_searches_old_rows_with_both_queries(upgraded):
+    rows, ids = vectors(OLD, toy_images()), toy_images().ids
+    queries = blended(vectors(OLD, QUERIES), vectors(NEW, QUERIES), 0.3)
+    found = upgraded.search(QUERIES, k=4, encoders="blend", alpha=0.3)
+    for answer, query in zip(found, queries, strict=True):
+        best = np.argsort(-(rows @ query))[:4]
+        assert [hit.id for hit in answer.hits] == [ids[i] for i in best]
+        expected = [float(rows[i] @ query) for i in best]
+        np.testing.assert_allclose([hit.score for hit in answer.hits], expected, atol=1e-5)
+
+
+def test_hits_as_json_have_the_keys_that_machines_rely_on(upgraded):
+    value = upgraded.search(QUERIES, k=1)[0].as_json()
+    assert value["query"] == "c0/50"
+    assert {"id", "label", "score", "model"} <= set(value["hits"][0])

@@ -1,0 +1,75 @@
+import numpy as np
+import pytest
+
+from tests.gallery.toys import OLD, toy_images
+from unibct.embedders.table import Opening
+from unibct.embeddings.extraction import embed_images
+from unibct.embeddings.forms.table import write_embeddings
+from unibct.errors import UserError
+from unibct.gallery.sources import open_source, parse_scalar, parse_where, with_fingerprint
+from unibct.progress import Silent
+
+
+@pytest.fixture
+def embeddings():
+    return embed_images(Opening().open(OLD), toy_images())
+
+
+def test_images_have_labels_and_vectors(embeddings):
+    source = open_source(toy_images())
+    assert source.labels[0] == "c0"
+    vectors = source.vectors(Opening().open(OLD), Silent())
+    np.testing.assert_array_equal(vectors, embeddings.vectors)
+
+
+@pytest.mark.parametrize(
+    ("form", "name"), [("npy", "e.npy"), ("parquet", "e.parquet"), ("folder", "e")]
+)
+def test_embeddings_in_any_form(embeddings, tmp_path, form, name):
+    write_embeddings(embeddings, tmp_path / name, form)
+    for data in (tmp_path / name, f"embeddings:{tmp_path / name}"):
+        source = open_source(data)
+        assert source.ids == embeddings.ids
+        assert source.labels[-1] == "c5"
+        np.testing.assert_allclose(source.vectors(None, Silent()), embeddings.vectors, atol=1e-6)
+
+
+def test_a_list_chooses_rows(embeddings, tmp_path):
+    write_embeddings(embeddings, tmp_path / "e.npy", "npy")
+    (tmp_path / "list.txt").write_text("c1/2\nc0/1\n")
+    source = open_source(tmp_path / "e.npy", list_file=tmp_path / "list.txt")
+    assert source.ids == ("c0/1", "c1/2")
+    assert source.labels == ("c0", "c1")
+
+
+def test_metadata_from_csv_and_json_lines(tmp_path):
+    (tmp_path / "m.csv").write_text("id,colour,price,new\nc0/1,red,3,true\nc1/1,,2.5,\n")
+    (tmp_path / "m.jsonl").write_text('{"id": "c0/1", "colour": "red", "price": 3, "new": true}\n')
+    for name in ("m.csv", "m.jsonl"):
+        source = open_source(toy_images(), metadata=tmp_path / name)
+        assert source.metadata[1] == {"colour": "red", "price": 3, "new": True}
+    (tmp_path / "bad.csv").write_text("id,colour\nnobody,red\n")
+    with pytest.raises(UserError, match="'nobody'"):
+        open_source(toy_images(), metadata=tmp_path / "bad.csv")
+    (tmp_path / "twice.csv").write_text("id,colour\nc0/1,red\nc0/1,red\n")
+    with pytest.raises(UserError, match=r"line 3.*twice"):
+        open_source(toy_images(), metadata=tmp_path / "twice.csv")
+
+
+def test_scalars_are_read_as_they_look():
+    texts = ["true", "false", "3", "-2.5", "red", "nan", "1e3"]
+    assert [parse_scalar(text) for text in texts] == [True, False, 3, -2.5, "red", "nan", 1000.0]
+
+
+def test_only_embeddings_can_be_said_to_be_made_by_a_model(embeddings):
+    assert with_fingerprint(open_source(embeddings), "f").embeddings.fingerprint == "f"
+    with pytest.raises(UserError, match="are images"):
+        with_fingerprint(open_source(toy_images()), "f")
+
+
+def test_a_filter_as_texts():
+    where = parse_where(["colour=red", "colour=blue", "price=3", "note=a=b"])
+    assert where == {"colour": ["red", "blue"], "price": [3], "note": ["a=b"]}
+    for text in ("colour", "=red"):
+        with pytest.raises(UserError, match=f"--where {text}: write KEY=VALUE"):
+            parse_where([text])

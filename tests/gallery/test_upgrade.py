@@ -1,0 +1,74 @@
+import pytest
+
+from tests.gallery.toys import NEW, OLD, toy_certificate, toy_images, written
+from unibct.errors import UserError
+from unibct.gallery.gallery import Gallery
+
+
+@pytest.fixture
+def fingerprints(toy_gallery):
+    old = toy_gallery.folder.state.standing.searching
+    return old, toy_gallery.folder.opening.open(NEW).fingerprint
+
+
+def test_a_certificate_that_does_not_say_compatible_is_no_reason(
+    toy_gallery, fingerprints, tmp_path
+):
+    paper = written(toy_certificate(*fingerprints, verdict="not compatible"), tmp_path)
+    with pytest.raises(UserError, match="says: not compatible"):
+        toy_gallery.upgrade(NEW, [paper])
+    assert len(toy_gallery.folder.state.steps) == 2
+
+
+def test_force_is_recorded_and_shown_until_it_is_rolled_back(toy_gallery, fingerprints):
+    result = toy_gallery.upgrade(NEW, force=True)
+    assert result.forced == (fingerprints[0],)
+    assert toy_gallery.status().as_json()["forced"] == [fingerprints[0]]
+    assert toy_gallery.search(toy_images(per_class=1))[0].as_json()["forced"] is True
+    toy_gallery.rollback()
+    assert toy_gallery.status().as_json()["forced"] == []
+    assert "forced" not in toy_gallery.search(toy_images(per_class=1))[0].as_json()
+
+
+def test_a_dry_run_changes_nothing(toy_gallery, fingerprints, tmp_path):
+    paper = written(toy_certificate(*fingerprints), tmp_path)
+    files = sorted(toy_gallery.folder.path.rglob("*"))
+    result = toy_gallery.upgrade(NEW, [paper], dry_run=True)
+    assert (result.old_rows, result.dry_run) == (48, True)
+    assert result.savings.rows == 48
+    assert result.savings.rate > 0
+    assert sorted(toy_gallery.folder.path.rglob("*")) == files
+    assert toy_gallery.folder.state.standing.searching == fingerprints[0]
+
+
+def test_a_changed_certificate_is_refused(toy_gallery, fingerprints, tmp_path):
+    paper = written(toy_certificate(*fingerprints), tmp_path)
+    paper.write_text(paper.read_text().replace('"toys"', '"tays"'))
+    with pytest.raises(UserError, match="was changed"):
+        toy_gallery.upgrade(NEW, [paper])
+
+
+def test_the_searching_model_cannot_be_upgraded_to_itself(toy_gallery):
+    with pytest.raises(UserError, match="already"):
+        toy_gallery.upgrade(OLD)
+
+
+def test_an_empty_gallery_needs_no_certificate(tmp_path):
+    gallery = Gallery.create(tmp_path / "G", OLD)
+    assert gallery.upgrade(NEW).old_rows == 0
+    assert gallery.add(toy_images()).added == 48
+    assert list(gallery.status().live.values()) == [0, 48]
+
+
+def test_another_dimension_without_a_projection_is_refused(toy_gallery, fingerprints, tmp_path):
+    wide = "python:tests.gallery.test_upgrade:wide_model"
+    paper = toy_certificate(fingerprints[0], toy_gallery.folder.opening.open(wide).fingerprint)
+    with pytest.raises(UserError, match="no projection into dimension 12"):
+        toy_gallery.upgrade(wide, [written(paper, tmp_path)])
+
+
+def wide_model(pixels):
+    return pixels.reshape(len(pixels), -1)[:, :20] / 255 + 0.1
+
+
+wide_model.unibct_input = {"size": 6, "channels": 1}

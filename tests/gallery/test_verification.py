@@ -1,0 +1,59 @@
+import sqlite3
+
+from tests.gallery.toys import toy_images
+from unibct.gallery.gallery import Gallery
+
+
+def damaged(gallery, sql, *values):
+    gallery.close()
+    with sqlite3.connect(gallery.folder.path / "rows.sqlite") as database:
+        database.execute(sql, values)
+    return Gallery(gallery.folder.path).verify()
+
+
+def test_a_sound_gallery_has_no_problem(upgraded):
+    upgraded.backfill(toy_images(), share=0.5)
+    assert upgraded.verify() == []
+
+
+def test_a_changed_byte_of_a_vector_is_found(toy_gallery):
+    sql = (
+        "UPDATE rows SET vector = CAST(zeroblob(1) || substr(vector, 2) AS BLOB) WHERE id = 'c1/1'"
+    )
+    problems = damaged(toy_gallery, sql)
+    assert len(problems) == 1
+    assert "'c1/1'" in problems[0]
+
+
+def test_a_changed_label_is_found(toy_gallery):
+    problems = damaged(toy_gallery, "UPDATE rows SET label = 'c9' WHERE id = 'c1/1'")
+    assert "1 rows" in problems[0]
+    assert "'c1/1'" in problems[0]
+
+
+def test_a_row_that_vanished_is_found(toy_gallery):
+    problems = damaged(toy_gallery, "DELETE FROM rows WHERE id = 'c1/1'")
+    assert "has 47 rows, 47 of them searched; after step 2 there were 48 and 48" in problems[0]
+
+
+def test_a_changed_mark_is_found(toy_gallery):
+    problems = damaged(toy_gallery, "UPDATE rows SET superseded = 7 WHERE id = 'c1/1'")
+    assert "48 rows, 47 of them searched" in problems[0]
+
+
+def test_a_changed_byte_of_the_database_file_is_found(toy_gallery):
+    toy_gallery.close()
+    path = toy_gallery.folder.path / "rows.sqlite"
+    content = bytearray(path.read_bytes())
+    place = content.index(b"c1/1")
+    content[place] ^= 0x55
+    path.write_bytes(bytes(content))
+    assert Gallery(toy_gallery.folder.path).verify() != []
+
+
+def test_a_changed_certificate_is_found(upgraded):
+    paper = next((upgraded.folder.path / "certificates").iterdir())
+    paper.write_text(paper.read_text().replace('"toys"', '"tays"'))
+    assert "was changed" in Gallery(upgraded.folder.path).verify()[0]
+    paper.unlink()
+    assert "is missing" in Gallery(upgraded.folder.path).verify()[0]

@@ -1,0 +1,93 @@
+"""A small world for tests of galleries: images, models that are callables, and certificates."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from unibct.data.image_set import ImageSet
+from unibct.gallery.certificate import Certificate, sealed
+
+SIDE, DIM = 6, 12
+
+
+class Toy:
+    """A model: a projection of the pixels; ``noise`` turns it away from the common one."""
+
+    def __init__(self, noise: float, seed: int, dim: int = DIM) -> None:
+        self.unibct_input = {"size": SIDE, "channels": 1}
+        common = np.random.default_rng(0).standard_normal((SIDE * SIDE, dim))
+        own = np.random.default_rng(seed).standard_normal((SIDE * SIDE, dim))
+        self.weights = (1 - noise) * common + noise * own
+
+    def __call__(self, pixels: Any) -> Any:
+        return (pixels.reshape(len(pixels), -1) / 255.0 - 0.5) @ self.weights
+
+
+old_model = Toy(0.35, 1)
+new_model = Toy(0.1, 2)
+newest_model = Toy(0.0, 3)
+stranger = Toy(1.0, 4)  # the same dimension, another space
+OLD, NEW, NEWEST, STRANGER = (
+    f"python:tests.gallery.toys:{name}"
+    for name in ("old_model", "new_model", "newest_model", "stranger")
+)
+
+
+def toy_images(classes: int = 6, per_class: int = 8, *, first: int = 0, seed: int = 0) -> ImageSet:
+    """Noisy pictures of some patterns; ids are like ``c2/5``."""
+    patterns = np.random.default_rng(7).integers(0, 256, (100, SIDE, SIDE))
+    pixels: dict[str, Any] = {}
+    labels: list[int] = []
+    for label in range(classes):
+        for number in range(first, first + per_class):
+            noise = np.random.default_rng([seed, label, number]).normal(0, 40, (SIDE, SIDE))
+            pixels[f"c{label}/{number}"] = np.clip(patterns[label] + noise, 0, 255).astype(np.uint8)
+            labels.append(label)
+    return ImageSet(
+        "toys",
+        tuple(pixels),
+        np.array(labels, dtype=np.int64),
+        tuple(f"c{label}" for label in range(classes)),
+        pixels.__getitem__,
+    )
+
+
+def toy_certificate(old: str, new: str, **changes: Any) -> Certificate:
+    """A certificate for two fingerprints."""
+    knots = {"cross": [-1.0, 0.0, 1.0], "old": [-1.0, 0.2, 1.0]}
+    far = {"0.1": 0.5, "0.01": 0.8}
+    content: dict[str, Any] = {
+        "format": 1,
+        "unibct": "0",
+        "date": "2026-01-02T03:04:05Z",
+        "old": {"fingerprint": old, "dim": DIM, "name": "old"},
+        "new": {"fingerprint": new, "dim": DIM, "name": "new"},
+        "data": {"name": "toys", "digest": "d", "images": 9, "classes": 3},
+        "verdict": "compatible",
+        "metrics": {},
+        "image_metrics": {"verdict": "compatible"},
+        "thresholds": {
+            "old→old": far,
+            "new→old": far,
+            "blend→old": far,
+            "new→new": {"0.1": 0.6, "0.01": 0.9},
+        },
+        "score_map": {
+            "new→old": knots,
+            "blend→old": knots,
+            "new→new": knots | {"old": [-1.0, 0.1, 1.0]},
+        },
+        "further_calibrations": {
+            "old→old": {"choice": {"kind": "raw"}},
+            "blend→old": {"choice": {"kind": "raw"}},
+        },
+        "calibration": {"choice": {"kind": "standardised", "slope": 2.0, "shift": -0.5}},
+        "flips": {},
+    }
+    return sealed(content | changes)
+
+
+def written(certificate: Certificate, folder: Path) -> Path:
+    """The file of a certificate."""
+    return certificate.write(folder / f"{certificate.digest[:8]}.json")

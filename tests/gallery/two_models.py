@@ -1,0 +1,37 @@
+"""Two models' embeddings of the same images, for tests of mixed galleries."""
+
+from datetime import UTC, datetime
+
+from tests.evaluation.noisy_classes import noisy_classes
+from unibct.evaluation.gallery_split import GalleryMode, split_gallery
+from unibct.evaluation.search_test import search_test
+from unibct.evaluation.subjects import SubjectData, SubjectModel, Subjects
+from unibct.evaluation.upgrade import UpgradeEvaluation, evaluate_upgrade
+from unibct.gallery.mixed_test import TwoKinds
+
+DATE = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+SUBJECTS = Subjects(
+    SubjectModel("0123456789abcdef" * 2, 16, "models/old", "d1"),
+    SubjectModel("fedcba9876543210" * 2, 16, "models/new", "d2"),
+    SubjectData("noise", "d3", 480, 40),
+)
+
+
+def two_kinds(classes: int, images: int, seed: int = 0) -> TwoKinds:
+    """A gallery of a noisy old and a better new model."""
+    old, labels = noisy_classes(classes, images, noise=1.5, seed=2 * seed)
+    new, _ = noisy_classes(classes, images, noise=0.8, seed=2 * seed + 1)
+    split = split_gallery(labels, seed=seed)
+    sides = [search_test(new, rows, split).images for rows in (old, new)]
+    assert sides[0] is not None
+    assert sides[1] is not None
+    return TwoKinds(*sides)
+
+
+def evaluation_of(
+    old_noise: float = 1.5, new_noise: float = 0.6, mode: GalleryMode = "templates"
+) -> UpgradeEvaluation:
+    """An evaluation of two models on forty classes of twelve images."""
+    old, labels = noisy_classes(40, 12, noise=old_noise, seed=1)
+    new, _ = noisy_classes(40, 12, noise=new_noise, seed=2)
+    return evaluate_upgrade(old, new, labels, repeats=200, mode=mode)
