@@ -1,3 +1,6 @@
+import subprocess
+import sys
+import textwrap
 from dataclasses import replace
 
 import numpy as np
@@ -89,3 +92,31 @@ def test_a_killed_add_keeps_what_was_acknowledged_and_goes_on(tmp_path, monkeypa
     assert (result.added, result.present) == (18, 30)
     assert again.verify() == []
     assert again.folder.state.step(2).details["interrupted"]
+
+
+@pytest.mark.slow
+def test_a_full_disk_is_one_line_and_the_last_state_stays_readable(toy_gallery):
+    """The system refuses to let files grow, as on a full disk."""
+    path = toy_gallery.folder.path
+    size = sum(file.stat().st_size for file in path.glob("rows.sqlite*"))
+    code = f"""
+        import resource, signal
+        from tests.gallery.toys import toy_images
+        from unibct.gallery.gallery import Gallery
+        gallery = Gallery({str(path)!r})
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, ({size}, {size}))
+        try:
+            gallery.add(toy_images(per_class=300, first=1000))
+        except (ValueError, OSError) as error:
+            print("refused", type(error).__name__, error)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True
+    )
+    assert done.stdout.startswith("refused"), done.stderr
+    again = Gallery(path)
+    assert again.verify() == []
+    assert len(again.search(toy_images(per_class=1), k=3)[0].hits) == 3
+    assert again.add(toy_images(per_class=300, first=1000)).added > 0
+    assert again.status().as_json()["rows"] == 48 + 1800

@@ -41,6 +41,17 @@ def test_without_images_a_new_model_cannot_be_asked(tmp_path):
     assert not list((tmp_path / "G" / "known").glob("*.png"))
 
 
+def test_queries_of_the_users_own_find_rows_with_their_labels(tmp_path):
+    own = toy_images(per_class=1, first=70)
+    gallery = Gallery.create(tmp_path / "G", OLD, known=own)
+    assert ask(gallery.folder) == Passage(frozenset(own.ids), frozenset())
+    gallery.add(toy_images())
+    assert len(known_queries(gallery.folder.path)) == 6
+    assert ask(gallery.folder).found == frozenset(own.ids)
+    with pytest.raises(UserError, match="known queries no longer find"):
+        gallery.upgrade(STRANGER, force=True)
+
+
 def test_dropped_queries_leave_nothing(toy_gallery):
     ids = [query.id for query in known_queries(toy_gallery.folder.path)]
     drop_queries(toy_gallery.folder, ids[:30])

@@ -21,6 +21,20 @@ def test_a_killed_removal_is_taken_back(toy_gallery):
     assert again.folder.state.unfinished is None
 
 
+def test_a_removal_that_passed_the_gate_goes_on_in_every_kind(upgraded):
+    upgraded.backfill(toy_images(), share=0.5)
+    folder = upgraded.folder
+    old, new = folder.state.makers
+    gone = next(folder.engine.scan(new)).ids[0]
+    step = folder.save(folder.state.begun(REMOVE, passed=True)).steps[-1].number
+    folder.engine.supersede(new, [gone], step)
+    again = reopened(upgraded)
+    again.add(toy_images(per_class=1, first=90))
+    for kind in (old, new):
+        assert again.folder.engine.read(kind, [gone]).ids == ()
+    assert again.verify() == []
+
+
 def test_a_killed_rollback_goes_on(upgraded):
     upgraded.backfill(toy_images(), share=0.5)
     folder = upgraded.folder
@@ -76,4 +90,5 @@ def test_nothing_is_settled_while_a_backfill_is_paused(upgraded, monkeypatch):
 def test_counts_after_a_step_are_noted(upgraded, share):
     upgraded.backfill(toy_images(), share=share)
     noted = upgraded.folder.state.steps[-1].details["rows_after"]
-    assert noted == {k: upgraded.folder.engine.count(k).rows for k in noted}
+    counts = {kind: upgraded.folder.engine.count(kind) for kind in noted}
+    assert noted == {kind: [count.rows, count.live] for kind, count in counts.items()}

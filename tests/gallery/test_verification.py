@@ -33,7 +33,12 @@ def test_a_changed_label_is_found(toy_gallery):
 
 def test_a_row_that_vanished_is_found(toy_gallery):
     problems = damaged(toy_gallery, "DELETE FROM rows WHERE id = 'c1/1'")
-    assert "has 47 rows; after step 2 there were 48" in problems[0]
+    assert "has 47 rows, 47 of them searched; after step 2 there were 48 and 48" in problems[0]
+
+
+def test_a_changed_mark_is_found(toy_gallery):
+    problems = damaged(toy_gallery, "UPDATE rows SET superseded = 7 WHERE id = 'c1/1'")
+    assert "48 rows, 47 of them searched" in problems[0]
 
 
 def test_a_changed_byte_of_the_database_file_is_found(toy_gallery):

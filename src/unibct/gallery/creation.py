@@ -9,7 +9,9 @@ from unibct.files import require_absent
 from unibct.gallery.certificate import read_certificate
 from unibct.gallery.engines.table import Place, open_engine
 from unibct.gallery.folder import GalleryFolder
+from unibct.gallery.gate import keep_queries
 from unibct.gallery.shelf import describe_model, keep_model
+from unibct.gallery.sources import Source
 from unibct.gallery.state import CREATE, GalleryState, Standing, now, write_state
 
 
@@ -19,7 +21,7 @@ def create_gallery(
     engine: tuple[str, str],
     certificates: Sequence[str | Path] = (),
     *,
-    known: int,
+    known: int | Source,
     keep_images: bool,
 ) -> None:
     """Make an empty gallery in a new folder.
@@ -29,7 +31,8 @@ def create_gallery(
         model: that makes and searches its rows.
         engine: a name from ``ENGINES``, and the address of its server.
         certificates: with thresholds of the model.
-        known: how many known queries to keep of what is added first.
+        known: how many known queries to keep of what is added first; or the user's own queries,
+            whose mates are the rows with their labels.
         keep_images: keep their images.
     """
     path = folder.path
@@ -46,8 +49,11 @@ def create_gallery(
         folder.keep_certificate(paper)
     standing = Standing(maker.fingerprint)
     state = GalleryState(name, *engine, {maker.fingerprint: maker}, standing)
-    details = {"known": known, "keep_images": keep_images, "ended": now()}
+    count = known if isinstance(known, int) else len(known)
+    details = {"known": count, "keep_images": keep_images, "ended": now()}
     state = state.begun(CREATE, **details).changed_step(1, done=True)
+    if not isinstance(known, int):
+        keep_queries(folder, known, count, images=keep_images, rows=False)
     write_state(path, state)  # last: it makes the folder a gallery
 
 

@@ -73,7 +73,7 @@ class Gallery:
         engine: str = EMBEDDED,
         at: str = "",
         certificates: Sequence[str | Path] = (),
-        known: int = USUAL_COUNT,
+        known: int | Data = USUAL_COUNT,
         keep_images: bool = True,
         device: Any = "cpu",
         progress: Progress | None = None,
@@ -86,14 +86,16 @@ class Gallery:
             engine: a name from ``ENGINES``.
             at: the address of the engine's server.
             certificates: with thresholds of the model.
-            known: how many known queries to keep of what is added first.
+            known: how many known queries to keep of what is added first; or queries of your own,
+                whose mates are the rows with their labels.
             keep_images: keep their images, so that any later model can be asked.
             device: where models compute.
             progress: reports long work.
         """
         folder = GalleryFolder(Path(path), device=device, progress=progress)
+        queries = known if isinstance(known, int) else open_source(known)
         create_gallery(
-            folder, str(model), (engine, at), certificates, known=known, keep_images=keep_images
+            folder, str(model), (engine, at), certificates, known=queries, keep_images=keep_images
         )
         return Gallery(path, device=device, progress=progress)
 

@@ -17,7 +17,7 @@ from unibct.data.decoding import decode, encode_png
 from unibct.errors import UserError
 from unibct.files import atomic_file, mapped_array, read_json, write_json
 from unibct.gallery.folder import GalleryFolder
-from unibct.gallery.search import Queries, SearchRequest, search_gallery, searchable_kinds
+from unibct.gallery.search import Hit, Queries, SearchRequest, search_gallery, searchable_kinds
 from unibct.gallery.shelf import ONLY_STORED
 from unibct.gallery.sources import Source
 from unibct.gallery.state import Standing
@@ -37,11 +37,14 @@ class KnownQuery:
         id: of its row.
         label: of its row.
         image: the name of its image file in the gallery; empty if only vectors are known.
+        has_row: it was made from a row; else it is the user's own, and rows with its label are
+            its mates.
     """
 
     id: str
     label: str | None
     image: str
+    has_row: bool = True
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,9 @@ def known_queries(folder: Path) -> list[KnownQuery]:
         raise UserError(f"{path} is not a list of known queries: {error}") from error
 
 
-def keep_queries(folder: GalleryFolder, source: Source, count: int, *, images: bool) -> None:
+def keep_queries(
+    folder: GalleryFolder, source: Source, count: int, *, images: bool, rows: bool = True
+) -> None:
     """Keep some rows of a source as known queries, until there are ``count``.
 
     Args:
@@ -92,6 +97,7 @@ def keep_queries(folder: GalleryFolder, source: Source, count: int, *, images: b
         source: the rows; what is kept is spread over them.
         count: of known queries.
         images: keep images too, so that any model can be asked.
+        rows: the source is rows of the gallery; False for queries of the user's own.
     """
     known = known_queries(folder.path)
     ids = {query.id for query in known}
@@ -107,7 +113,7 @@ def keep_queries(folder: GalleryFolder, source: Source, count: int, *, images: b
             image = f"{len(known):04}.png"
             with atomic_file(folder.path / KNOWN_FOLDER / image) as temporary:
                 temporary.write_bytes(encode_png(kept.images.read(row_id)))
-        known.append(KnownQuery(row_id, kept.labels[place], image))
+        known.append(KnownQuery(row_id, kept.labels[place], image, rows))
     if kept.embeddings is not None:
         _remember_vectors(
             folder, kept.embeddings.fingerprint, kept.ids, kept.vectors(None, folder.progress)
@@ -150,7 +156,7 @@ def ask(
     standing = standing or folder.state.standing
     vectors = _vectors(folder, known, standing.searching)
     here = _searchable_ids(folder, standing, sorted(vectors), with_superseded=with_superseded)
-    asked = [query for query in known if query.id in here]
+    asked = [q for q in known if q.id in here or (q.id in vectors and not q.has_row)]
     if not asked:
         return Passage(frozenset(), frozenset())
     queries = Queries(
@@ -161,7 +167,7 @@ def ask(
     found = {
         query.id
         for query, row in zip(asked, hits, strict=True)
-        if any(hit.id == query.id or _same_label(hit.label, query.label) for hit in row)
+        if any(_is_mate(query, hit) for hit in row)
     }
     return Passage(frozenset(queries.ids), frozenset(found))
 
@@ -178,8 +184,9 @@ def _searchable_ids(
     return here
 
 
-def _same_label(label: str | None, other: str | None) -> bool:
-    return label is not None and label == other
+def _is_mate(query: KnownQuery, hit: Hit) -> bool:
+    same_label = query.label is not None and hit.label == query.label
+    return same_label or (query.has_row and hit.id == query.id)
 
 
 def _vectors(

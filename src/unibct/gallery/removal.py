@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from unibct.errors import UserError
 from unibct.gallery.folder import GalleryFolder
 from unibct.gallery.gate import ask, drop_queries
-from unibct.gallery.settling import end_step, settle
+from unibct.gallery.settling import complete_removal, settle
 from unibct.gallery.state import REMOVE
 
 _BATCH = 1024
@@ -32,10 +32,8 @@ def remove_rows(folder: GalleryFolder, ids: Sequence[str]) -> int:
             folder.engine.undo(step)
             folder.save(folder.state.changed_step(step, done=True, undone=True))
             raise before.refusal(after, "the removal")
-        for kind in kinds:
-            for start in range(0, len(ids), _BATCH):
-                folder.engine.delete(kind, ids[start : start + _BATCH])
-        end_step(folder, step)
+        folder.save(folder.state.changed_step(step, details={"passed": True}))
+        complete_removal(folder, step)
     return len(ids)
 
 

@@ -15,10 +15,13 @@ from unibct.gallery.state import (
     Step,
 )
 
+_BATCH = 1024
+
 
 def end_step(folder: GalleryFolder, number: int, **details: Any) -> None:
     """Mark a step as done, and note how many rows there are, for ``verify``."""
-    rows = {kind: folder.engine.count(kind).rows for kind in folder.engine.kinds()}
+    counts = {kind: folder.engine.count(kind) for kind in folder.engine.kinds()}
+    rows = {kind: [count.rows, count.live] for kind, count in counts.items()}
     noted = details | {"rows_after": rows}
     folder.save(folder.state.changed_step(number, done=True, details=noted))
 
@@ -26,21 +29,43 @@ def end_step(folder: GalleryFolder, number: int, **details: Any) -> None:
 def settle(folder: GalleryFolder) -> None:
     """Bring a step that was killed to an end, before another one begins. Needs the lock.
 
-    An interrupted add keeps the rows that were acknowledged; an interrupted removal is taken
-    back; a rollback and a finish go on. A backfill stays: it is continued when asked for.
+    An interrupted add keeps the rows that were acknowledged; a removal is taken back, or goes on
+    if it had passed the gate; a rollback and a finish go on. A backfill stays: it is continued
+    when asked for.
     """
     while (step := _unfinished_but_backfill(folder.state)) is not None:
         if step.action == ADD:
             end_step(folder, step.number, interrupted=True)
         elif step.action == REMOVE:
-            folder.engine.undo(step.number)
-            folder.save(folder.state.changed_step(step.number, done=True, undone=True))
+            if step.details.get("passed"):
+                complete_removal(folder, step.number)
+            else:
+                folder.engine.undo(step.number)
+                folder.save(folder.state.changed_step(step.number, done=True, undone=True))
         elif step.action == ROLLBACK:
             complete_rollback(folder, step)
         elif step.action == FINISH:
             complete_finish(folder, step)
         else:
             folder.save(folder.state.changed_step(step.number, done=True))
+
+
+def complete_removal(folder: GalleryFolder, number: int) -> None:
+    """Delete the rows that a removal has marked, from every kind.
+
+    The kinds come oldest first: a row that was searched, and so carries the mark, goes last.
+    """
+    kinds = list(folder.engine.kinds())
+    marked: set[str] = set()
+    for kind in kinds:
+        for rows in folder.engine.scan(kind, vectors=False):
+            marks = zip(rows.ids, rows.superseded, strict=True)
+            marked |= {row_id for row_id, mark in marks if mark == number}
+    ids = sorted(marked)
+    for kind in kinds:
+        for start in range(0, len(ids), _BATCH):
+            folder.engine.delete(kind, ids[start : start + _BATCH])
+    end_step(folder, number)
 
 
 def complete_rollback(folder: GalleryFolder, step: Step) -> None:

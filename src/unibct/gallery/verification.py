@@ -22,17 +22,18 @@ def verify_gallery(folder: GalleryFolder) -> list[str]:
     with folder.progress.task("verifying", total, "rows") as advance:
         for kind in kinds:
             changed: list[str] = []
-            rows_seen = 0
+            rows_seen = live = 0
             try:
                 for rows in folder.engine.scan(kind):
                     changed += changed_rows(kind, rows)
                     rows_seen += len(rows)
+                    live += int((rows.superseded == 0).sum())
                     advance(len(rows))
             except UserError as error:
                 problems.append(str(error))
                 continue
             problems += _changed(changed, kind)
-            problems += _counted(folder, kind, rows_seen)
+            problems += _counted(folder, kind, rows_seen, live)
     return problems + _models(folder) + _certificates(folder)
 
 
@@ -44,7 +45,7 @@ def _changed(ids: list[str], kind: str) -> list[str]:
     return [f"{len(ids)} rows of {kind} are not as they were written: {named}{more}"]
 
 
-def _counted(folder: GalleryFolder, kind: str, rows: int) -> list[str]:
+def _counted(folder: GalleryFolder, kind: str, rows: int, live: int) -> list[str]:
     """Compare the count with the one after the last step, if nothing is under way."""
     state = folder.state
     if any(not step.done and not step.undone for step in state.steps):
@@ -53,10 +54,13 @@ def _counted(folder: GalleryFolder, kind: str, rows: int) -> list[str]:
     last = next((step for step in reversed(state.steps) if "rows_after" in step.details), None)
     if last is None or (last.undone and last.action == BACKFILL):
         return []
-    expected = counts[-1].get(kind, 0)
-    if rows == expected:
+    expected = counts[-1].get(kind, [0, 0])
+    if [rows, live] == expected:
         return []
-    return [f"{kind} has {rows} rows; after step {last.number} there were {expected}"]
+    return [
+        f"{kind} has {rows} rows, {live} of them searched; after step {last.number} there were "
+        f"{expected[0]} and {expected[1]}"
+    ]
 
 
 def _models(folder: GalleryFolder) -> list[str]:

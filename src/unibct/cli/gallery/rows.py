@@ -41,8 +41,12 @@ def create_command(
     at: AtOption = "",
     certificate: CertificateOption = None,
     known: Annotated[
-        int, typer.Option(min=0, help="known queries to keep of what is added first")
-    ] = 32,
+        str,
+        typer.Option(
+            metavar="N|DATA",
+            help="how many known queries to keep of what is added first, or queries of your own",
+        ),
+    ] = "32",
     keep_images: Annotated[
         bool,
         typer.Option(
@@ -68,7 +72,7 @@ def create_command(
         engine=engine,
         at=at,
         certificates=certificate or [],
-        known=known,
+        known=int(known) if known.isdecimal() else known,
         keep_images=keep_images,
         device=pick_device(device),
     )

@@ -174,4 +174,10 @@ def _backfill_text(path: Path, data: str | None, result: "Backfilled") -> str:
             f"{result.missing:,} rows have no image in {data}, first {result.first_missing!r}; "
             "they stay as they are"
         )
+    if result.curve:
+        first, lowest = result.curve[0][1], min(found for _, found in result.curve)
+        lines.append(
+            f"known queries that find their mates: {first:.0%} before, {lowest:.0%} at the lowest "
+            f"point, {result.curve[-1][1]:.0%} now"
+        )
     return "\n".join(lines)

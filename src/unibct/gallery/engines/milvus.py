@@ -25,7 +25,7 @@ from unibct.gallery.rows import NO_STEP, GalleryRows, Metadata, Scalar, Where
 _MOST_FOUND = 16_384  # rows that Milvus returns at most
 _HITS_PER_REQUEST = 20_000
 _LONGEST_METADATA = 65_536
-_SMALLEST_BEAM, _LARGEST_BEAM = 100, 32_768
+_SMALLEST_BEAM, _LARGEST_BEAM = 200, 32_768
 _SETTLING_SECONDS = 1.0
 _ANY_ID = 'id > ""'
 _NO_ID = 'id == ""'
@@ -161,7 +161,7 @@ class MilvusEngine:
         # With a filter, Milvus finds as little as 0.85 of the nearest rows in the graph.
         if search.approximate and not search.where and self._server.has(_alias(name)):
             name = _alias(name)
-            options["params"] = {"ef": min(_LARGEST_BEAM, max(_SMALLEST_BEAM, 2 * k))}
+            options["params"] = {"ef": min(_LARGEST_BEAM, max(_SMALLEST_BEAM, 4 * k))}
         found: list[list[Found]] = []
         step = max(1, min(_MOST_FOUND, _HITS_PER_REQUEST // k))
         for start in range(0, len(queries), step):

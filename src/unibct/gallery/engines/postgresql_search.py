@@ -76,7 +76,7 @@ def _statements_of_index(table: str, dim: int) -> list[sql.Composed]:
         "SELECT set_config('maintenance_work_mem', greatest(65536, least(2097152, "
         "(SELECT count(*) FROM {table}) * ({dim} * 4 + 512) / 800))::text, true)",
         f"CREATE INDEX {{new}} ON {{table}} USING hnsw ({indexed}) "
-        "WITH (m = 16, ef_construction = 100) WHERE superseded = 0",
+        "WITH (m = 16, ef_construction = 128) WHERE superseded = 0",
         "DROP INDEX IF EXISTS {index}",
         "ALTER INDEX {new} RENAME TO {index}",
     ]
@@ -105,7 +105,7 @@ def _choose_plan(cursor: Cursor, k: int) -> None:
             "off" if k else "on",
             "off" if k else "on",
             "off" if k else "on",
-            str(min(_LARGEST_EF_SEARCH, max(100, 2 * k))),
+            str(min(_LARGEST_EF_SEARCH, max(128, 4 * k))),
         ),
     )
 
