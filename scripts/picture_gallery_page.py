@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from PIL import Image
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, FloatRect, sync_playwright
 
 from unibct.data.readers.table import open_images
 from unibct.gallery.gallery import Gallery
@@ -58,7 +58,7 @@ def take_picture(browser: Browser, address: str, samples: str, path: Path, look:
     page.mouse.move(0, 0)
     page.wait_for_timeout(1500)
     end = page.locator("#upgrade").evaluate("e => Math.ceil(e.getBoundingClientRect().bottom)")
-    whole = {"x": 0, "y": 0, "width": width, "height": end}
+    whole: FloatRect = {"x": 0, "y": 0, "width": width, "height": end}
     page.screenshot(path=path, full_page=True, clip=None if path.parent != PICTURES else whole)
     page.close()
     with Image.open(path) as picture:
