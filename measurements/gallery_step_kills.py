@@ -4,10 +4,10 @@
     python measurements/gallery_step_kills.py --kills 100 --engine postgresql
     python measurements/gallery_step_kills.py --kills 100 --engine milvus --at http://HOST:19530
 
-Some seconds a kill. Without --at, a server is started for the run. A child does one step after another and says so after each; it is killed at
-a random moment. Then everything is read: each row that an acknowledged add has written is there
-once, no removed row is back, each digest fits, the searching model finds known queries, and
-exactly one vector of each row is searched. The step that was interrupted either happened or did
+Some seconds a kill. Without --at, a server is started for the run. A child does one step after
+another and says so after each; it is killed at a random moment. Then everything is read: each row
+that an acknowledged add has written is there once, no removed row is back, each digest fits, and
+each row that may be searched is found, once. The step that was interrupted either happened or did
 not, and the next child goes on.
 """
 
