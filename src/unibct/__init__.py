@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from unibct.gallery.certificate import read_certificate
     from unibct.gallery.certification import certify, evaluate_and_certify
     from unibct.gallery.gallery import Gallery
+    from unibct.gallery.page.server import serve_gallery
     from unibct.gallery.search import SearchRequest
     from unibct.losses.arcface import arcface
     from unibct.maps.adapter import fit_adapter
@@ -82,6 +83,7 @@ _HOMES = {
     "evaluate_data": "evaluation.protocols.table",
     "certify": "gallery.certification",
     "Gallery": "gallery.gallery",
+    "serve_gallery": "gallery.page.server",
     "SearchRequest": "gallery.search",
     "evaluate_and_certify": "gallery.certification",
     "read_certificate": "gallery.certificate",
@@ -137,6 +139,7 @@ __all__ = [
     "save_embeddings",
     "save_map",
     "save_model",
+    "serve_gallery",
     "split",
     "structural_weights",
     "train_model",
