@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from process_memory import memory
 
 from unibct.arrays import normalized
 from unibct.evaluation.backfill_curve import CUTS
@@ -104,14 +105,6 @@ def show(found: UpgradeEvaluation) -> None:
             f"FAR {row.far:g}: threshold {row.threshold:.4f}, cross {row.cross.far:.2g}, ", mapped
         )
     print(found.verdict, found.flips.as_json())
-
-
-def memory(field: str) -> float:
-    """Return the gigabytes in a line of the process's status, such as ``VmRSS``."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(field + ":"):
-            return int(line.split()[1]) / 1e6
-    raise ValueError(field)
 
 
 if __name__ == "__main__":

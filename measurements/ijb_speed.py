@@ -20,6 +20,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from process_memory import memory
 
 from unibct.evaluation.bootstrap import REPEATS, class_draws
 from unibct.evaluation.metrics.table import sampled_metrics
@@ -249,14 +250,6 @@ def step(name: str) -> Generator[None]:
     wall, cpu = clocks() - begin
     extra = memory("VmHWM") - before
     print(f"{name:<44} {wall:>8.2f} {cpu:>8.2f} {extra:>9.2f}", flush=True)
-
-
-def memory(field: str) -> float:
-    """Return the gigabytes in a line of the process's status, such as ``VmRSS``."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(field + ":"):
-            return int(line.split()[1]) / 1e6
-    raise ValueError(field)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Check that there is a browser for tests/report/pages/test_in_browser.py. As root on Debian, install one.
+# Check that there is a browser for the tests of pages (tests/browser.py). As root on Debian, install one.
 set -eu
 if [ -n "${UNIBCT_BROWSER:-}" ]; then exit 0; fi
 for name in chromium chromium-browser google-chrome; do

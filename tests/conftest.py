@@ -17,6 +17,7 @@ from tests.torchvision_operators import declare_torchvision_operators
 from unibct import cli
 from unibct.data.image_set import ImageSet
 from unibct.data.readers.table import open_images
+from unibct.distributed.cpus import usable_cpus
 from unibct.files import CACHE_VARIABLE
 
 pytest_plugins = [
@@ -44,6 +45,8 @@ TINY = [
 
 # Fixtures that train for some time. Tests that share one run in the same test process.
 COSTLY_FIXTURES = {"finished", "runs", "small_demo"}
+# The groups of tests on database servers: mostly they wait.
+SERVERS = {"milvus", "milvus-lite", "postgresql"}
 SLOW_FIXTURES = {"finished", "runs", "small_demo"}
 TINY_OPTIONS = [part for setting in TINY for part in ("--set", setting)]
 
@@ -90,6 +93,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group(fixture))
         if SLOW_FIXTURES & used:
             item.add_marker(pytest.mark.slow)
+    items.sort(key=lambda item: not _is_on_server(item))  # first, because one process has them all
+
+
+def _is_on_server(item: pytest.Item) -> bool:
+    return any(mark.args[0] in SERVERS for mark in item.iter_markers("xdist_group"))
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """With the slow tests, more test processes than cores: those on servers mostly wait."""
+    cores = usable_cpus()
+    return cores if "not slow" in config.option.markexpr else cores + 2
 
 
 @pytest.fixture(scope="session", autouse=True)

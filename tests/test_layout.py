@@ -28,7 +28,7 @@ OF_A_ROOM = {
     "report/pages/test_new_metric",
 }
 # Modules that hold no behaviour of their own, or whose every line another test runs.
-WITHOUT_TESTS = {"__main__", "errors", "gallery/page/answers", "training/options"}
+WITHOUT_TESTS = {"__main__", "gallery/page/answers", "training/options"}
 
 
 def module_paths() -> dict[str, Path]:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from unibct.gallery.certification import certify, evaluate_and_certify
     from unibct.gallery.gallery import Gallery
     from unibct.gallery.naming import Names, count_names
+    from unibct.gallery.page.server import serve_gallery
     from unibct.gallery.search import SearchRequest
     from unibct.losses.arcface import arcface
     from unibct.maps.adapter import fit_adapter
@@ -85,6 +86,7 @@ _HOMES = {
     "evaluate_data": "evaluation.protocols.table",
     "certify": "gallery.certification",
     "Gallery": "gallery.gallery",
+    "serve_gallery": "gallery.page.server",
     "SearchRequest": "gallery.search",
     "Names": "gallery.naming",
     "count_names": "gallery.naming",
@@ -145,6 +147,7 @@ __all__ = [
     "save_embeddings",
     "save_map",
     "save_model",
+    "serve_gallery",
     "split",
     "structural_weights",
     "train_model",

@@ -9,7 +9,7 @@ import safetensors.torch
 import torch
 
 from tests.distributed.ranks_worker import RUNS, look, moved_run
-from tests.distributed.torchrun import torchrun
+from tests.distributed.torchrun import forked_ranks
 from tests.training.run_results import require_same
 from unibct.data.readers.table import open_images
 from unibct.distributed.ranks import Ranks
@@ -25,7 +25,7 @@ def runs(tmp_path_factory):
     """What one, two and three processes find."""
     folders = {n: tmp_path_factory.mktemp(f"{n} ranks") for n in (1, 2, 3)}
     for processes, folder in folders.items():
-        found = torchrun(processes, "tests.distributed.ranks_worker", folder, check=False)
+        found = forked_ranks(processes, "tests.distributed.ranks_worker", folder, check=False)
         assert found.returncode == 0, found.stderr
     return folders
 
@@ -121,6 +121,6 @@ def test_extraction_is_divided_and_lands_in_one_store(runs, photo_folder, tmp_pa
         assert np.array_equal(found.labels, images.labels)
         assert np.allclose(np.asarray(found.vectors), expected.vectors, atol=1e-6)
     line = ["unibct", "embed", runs[1] / "none", photo_folder, "--out", tmp_path / "e"]
-    shown = torchrun(2, *line)
+    shown = forked_ranks(2, *line)
     assert shown.stdout.count("embeddings of dimension") == 1
     assert len(open_embeddings(tmp_path / "e")) == len(open_images(photo_folder))

@@ -47,9 +47,9 @@ class PostgresqlServer:
         log = self.folder / "log"
         self._called("pg_ctl", "-D", self.data, "-o", options, "-l", log, "-w", "start")
 
-    def stop(self) -> None:
+    def stop(self, mode: str = "immediate") -> None:
         """Stop at once, in the middle of whatever is going on."""
-        self._called("pg_ctl", "-D", self.data, "-m", "immediate", "-w", "stop")
+        self._called("pg_ctl", "-D", self.data, "-m", mode, "-w", "stop")
 
     def remove(self) -> None:
         """Stop and remove the folder."""

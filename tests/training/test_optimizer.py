@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -6,7 +9,15 @@ from tests.training.recipes import RECIPE
 from tests.training.run_results import metrics, require_same
 from unibct.models.architectures.table import ARCHITECTURES, build_network
 from unibct.training import run_folder
-from unibct.training.optimizer import is_count, kept_tensors, make_optimizer, restore_kept, set_rate
+from unibct.training.optimizer import (
+    SGD,
+    AdamW,
+    is_count,
+    kept_tensors,
+    make_optimizer,
+    restore_kept,
+    set_rate,
+)
 from unibct.training.train import train
 
 ADAM = RECIPE.updated(optimizer="adamw", lr=1e-3, weight_decay=0.01)
@@ -61,3 +72,33 @@ def test_adamw_trains_and_resumes_to_the_bit(eighty_images, eighty_old, tmp_path
         require_same(out, tmp_path / "whole")
     losses = [float(row["loss_cls"]) for row in metrics(tmp_path / "whole")]
     assert losses[-1] < losses[0]
+
+
+@pytest.mark.parametrize("name", ["SGD", "AdamW"])
+def test_without_the_compiler_every_update_is_torch_s_to_the_bit(name):
+    start, gradients = torch.randn(5, 3), torch.randn(4, 5, 3)
+    found = []
+    for kind in ({"SGD": SGD, "AdamW": AdamW}[name], getattr(torch.optim, name)):
+        parameter = torch.nn.Parameter(start.clone())
+        updates = kind([parameter], lr=0.1, weight_decay=0.01)
+        for gradient in gradients:
+            updates.zero_grad()
+            (parameter * gradient).sum().backward()
+            updates.step()
+        assert parameter.requires_grad
+        found.append((parameter.detach(), updates.state_dict()["param_groups"]))
+    assert torch.equal(found[0][0], found[1][0])
+    assert found[0][1] == found[1][1]
+
+
+@pytest.mark.slow
+def test_a_step_does_not_import_the_compiler():
+    code = (
+        "import sys, torch\n"
+        "from unibct.training.optimizer import SGD, AdamW\n"
+        "for kind in (SGD, AdamW):\n"
+        "    updates = kind([torch.nn.Parameter(torch.ones(2))], lr=0.1)\n"
+        "    updates.zero_grad(); updates.step(); updates.load_state_dict(updates.state_dict())\n"
+        "assert 'torch._dynamo' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,8 +1,5 @@
 """Networks of other libraries train, resume, embed, shard and evaluate like ours."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +7,7 @@ import pytest
 import torch
 
 from tests.conftest import TINY_OPTIONS, run_command
+from tests.distributed.torchrun import forked_ranks
 from tests.models.architectures.other_libraries import saved_network
 from tests.training.interruption import stopped_before_epoch
 from tests.training.recipes import SMALL
@@ -109,15 +107,6 @@ def load_own(images, folder):
     return {k.removeprefix("backbone."): v for k, v in model.network.state_dict().items()}
 
 
-_SEVERAL = """
-import sys
-from tests.torchvision_operators import declare_torchvision_operators
-declare_torchvision_operators()
-from tests.training.test_other_networks import train_each
-train_each(*sys.argv[1:])
-"""
-
-
 def train_each(photos, out, *architectures):
     """Train each architecture on some photographs; the number of processes must not matter."""
     for number, name in enumerate(architectures):
@@ -128,13 +117,9 @@ def train_each(photos, out, *architectures):
 @pytest.mark.slow
 @pytest.mark.xdist_group("other libraries")
 def test_several_processes_share_the_training(architectures, photo_folder, tmp_path):
-    (tmp_path / "several.py").write_text(_SEVERAL)
     names = [architectures["timm"], architectures["dinov2"]]
-    root = str(Path(__file__).parents[2])
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"{root}:{root}/src"}
-    line = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    line += [tmp_path / "several.py", photo_folder, tmp_path / "two", *names]
-    done = subprocess.run(line, capture_output=True, text=True, env=environment, check=False)
+    several = ["tests.training.several_networks", photo_folder, tmp_path / "two", *names]
+    done = forked_ranks(2, *several, check=False)
     assert done.returncode == 0, done.stderr
     train_each(photo_folder, tmp_path / "one", *names)
     for number in range(2):

@@ -1,24 +1,20 @@
 """The command line's training, started as several processes."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 
-from tests.distributed.torchrun import torchrun
+from tests.distributed.torchrun import forked_ranks, torchrun
 
 
 @pytest.mark.slow
 def test_one_process_speaks_each_keeps_a_log_and_errors_are_said_once(photo_folder, tmp_path):
-    def train(processes, out, epochs, *options):
+    def train(start, processes, out):
         settings = ["batch_size=12", "lr_warmup_epochs=0", "schedule=milestones", "sample_rate=0.8"]
         line = ["unibct", "train", photo_folder, "--out", tmp_path / out, "--device", "cpu"]
-        for setting in (*settings, f"epochs={epochs}"):
+        for setting in (*settings, "epochs=4"):
             line += ["--set", setting]
-        return torchrun(processes, *line, "--checkpoint-every", 1, *options, check=False)
+        return start(processes, *line, "--checkpoint-every", 1, check=False)
 
-    whole = train(2, "whole", 4)
+    whole = train(torchrun, 2, "whole")
     assert whole.returncode == 0, whole.stderr
     assert whole.stdout.count("fingerprint") == 1
     assert whole.stderr.count("training: 576 images in ") == 1  # once, however slow
@@ -27,7 +23,7 @@ def test_one_process_speaks_each_keeps_a_log_and_errors_are_said_once(photo_fold
         "rank-00001.log",
     ]
     assert "training: " in (tmp_path / "whole" / "logs" / "rank-00001.log").read_text()
-    wrong = train(5, "wrong", 4)
+    wrong = train(forked_ranks, 5, "wrong")
     assert wrong.returncode != 0
     assert "batch_size = 12 cannot be divided evenly by 5 processes" in wrong.stderr
     assert wrong.stderr.count("error: ") == 1
@@ -43,9 +39,7 @@ def test_processes_that_are_not_started_alike_are_refused(photo_folder, tmp_path
         "main(line + ['--checkpoint-every', '1'] * (os.environ['RANK'] == '1'))\n"
     )
     (tmp_path / "odd.py").write_text(code)
-    line = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    line.append(str(tmp_path / "odd.py"))
-    found = subprocess.run(line, capture_output=True, text=True, check=False, timeout=120)
+    found = forked_ranks(2, tmp_path / "odd.py", check=False)
     assert found.returncode != 0
     assert "error: the processes were not started alike" in found.stderr
     assert not (tmp_path / "m").exists()
@@ -57,7 +51,7 @@ def test_a_run_killed_in_its_first_refresh_goes_on(photo_folder, tmp_path):
         line = ["unibct", "train", photo_folder, "--out", tmp_path / out, "--device", "cpu"]
         for setting in ("batch_size=12", "lr_warmup_epochs=0", "warmup_epochs=0", "epochs=1"):
             line += ["--set", setting]
-        return torchrun(2, *line, *more, check=False)
+        return forked_ranks(2, *line, *more, check=False)
 
     assert train("old").returncode == 0
     method = ("--old", tmp_path / "old", "--method", "unibct")
@@ -87,14 +81,9 @@ def test_processes_that_read_differently_neither_hang_nor_train(memory, photo_fo
         "main([*line, '--skip-bad-images'])\n"
     )
     (tmp_path / "odd.py").write_text(code)
-    line = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    line.append(str(tmp_path / "odd.py"))
     # A cache of its own: a set that was checked before is not scanned again.
-    environment = os.environ | {"UNIBCT_PIXEL_MEMORY": memory, "OMP_NUM_THREADS": "1"}
-    environment["UNIBCT_CACHE"] = str(tmp_path / "cache")
-    found = subprocess.run(
-        line, capture_output=True, text=True, check=False, timeout=120, env=environment
-    )
+    environment = {"UNIBCT_PIXEL_MEMORY": memory, "UNIBCT_CACHE": str(tmp_path / "cache")}
+    found = forked_ranks(2, tmp_path / "odd.py", check=False, environment=environment)
     assert found.returncode != 0
     if memory == "0":  # each image is first read by one process, and fails in the other later
         assert "cannot be read: Stale file handle" in found.stderr

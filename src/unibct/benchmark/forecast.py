@@ -16,6 +16,7 @@ from unibct.losses.arcface import arcface
 from unibct.models.architectures.table import build_network
 from unibct.models.input import to_input
 from unibct.training.network import recipe_architecture, recipe_input
+from unibct.training.optimizer import SGD
 from unibct.training.recipe import Recipe
 
 _TRIAL_STEPS = 12
@@ -116,7 +117,7 @@ def trial_rate(
         network = build_network(architecture, spec, dim)
         network.to(device, memory_format=torch.channels_last)  # pyright: ignore
         class_weights = torch.nn.Parameter(torch.randn(classes, dim, device=device))
-        optimizer = torch.optim.SGD([*network.parameters(), class_weights], lr=1e-3, momentum=0.9)
+        optimizer = SGD([*network.parameters(), class_weights], lr=1e-3, momentum=0.9)
         rng = np.random.default_rng(0)
         shape = (recipe.batch_size, *spec.frame.shape)
         pixels = rng.integers(256, size=shape, dtype=np.uint8)

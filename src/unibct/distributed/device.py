@@ -5,7 +5,7 @@ import os
 import torch
 from torch import Tensor
 
-from unibct.errors import UserError
+from unibct.errors import UserError, first_line
 
 
 def pick_device(name: str = "auto") -> torch.device:
@@ -25,7 +25,7 @@ def pick_device(name: str = "auto") -> torch.device:
         try:
             return torch.empty(0, device=name).device
         except (RuntimeError, AssertionError) as error:
-            reason = str(error).splitlines()[0]
+            reason = first_line(error)
             raise UserError(f"device {name!r} cannot be used: {reason}") from error
     if torch.cuda.is_available():
         return torch.device("cuda", local_rank())

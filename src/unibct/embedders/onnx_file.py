@@ -19,7 +19,7 @@ from unibct.data.decoding import DEFAULT_FIT, Pixels
 from unibct.embedders.black_box import BlackBox
 from unibct.embedders.reference import Reference, parse_numbers, parse_size
 from unibct.embedders.table import Opening
-from unibct.errors import UserError
+from unibct.errors import UserError, first_line
 from unibct.models.input import InputSpec
 
 INPUT_KEY = "unibct.input"  # in the file's metadata
@@ -151,7 +151,7 @@ def _session(path: Path, device: str) -> Any:
     try:
         return onnxruntime.InferenceSession(str(path), options, providers=providers)
     except Exception as error:  # ONNX Runtime has many classes of errors and no common base
-        reason = str(error).splitlines()[0]
+        reason = first_line(error)
         raise UserError(f"{path} cannot be opened as an ONNX file: {reason}") from error
 
 

@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from unibct.errors import UserError
+from unibct.errors import UserError, first_line
 from unibct.models.input import channel_number
 from unibct.models.model import Model
 from unibct.models.old_space import OldSpaceModel, projection_weight
@@ -112,7 +112,7 @@ def write_graph(model: Exportable, path: Path) -> None:
             program.model.metadata_props.update(file_metadata(model))
             program.save(str(path), external_data=False)
     except Exception as error:  # the exporter raises many kinds of errors
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        reason = first_line(error)
         raise UserError(
             f"{own_model(model).architecture} cannot be exported to ONNX: {reason}"
         ) from error

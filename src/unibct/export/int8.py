@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from unibct.data.decoding import Pixels
-from unibct.errors import UserError
+from unibct.errors import UserError, first_line
 from unibct.export.graph import INPUT_NAME
 
 _PRODUCTS = ("Gemm", "MatMul")
@@ -75,7 +75,7 @@ def write_int8(source: Path, path: Path, calibration: Pixels) -> str:
                     str(prepared), str(path), op_types_to_quantize=list(_PRODUCTS), **common
                 )
     except Exception as error:  # the library raises many kinds of errors
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        reason = first_line(error)
         raise UserError(f"the network cannot be made int8: {reason}") from error
     finally:
         prepared.unlink(missing_ok=True)

@@ -113,6 +113,9 @@ def certify(
             "further_calibrations": {name: choice.as_json() for name, choice in choices.items()},
             "blend_alpha": ALPHA,
             "flips": evaluation.flips.as_json(),
+            "backfill_curve": {
+                order: curve.as_json() for order, curve in evaluation.backfill_curves.items()
+            },
         }
     )
 

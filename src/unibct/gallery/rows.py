@@ -95,6 +95,19 @@ def sealed_rows(
     )
 
 
+def recorded_rows(records: Sequence[tuple[Any, ...]], vectors: NDArray[np.float32]) -> GalleryRows:
+    """Return rows from a table's records: id, label, metadata as JSON, step, superseded, digest."""
+    return GalleryRows(
+        tuple(record[0] for record in records),
+        tuple(record[1] for record in records),
+        tuple(json.loads(record[2]) for record in records),
+        vectors,
+        np.array([record[3] for record in records], dtype=np.int64),
+        np.array([record[4] for record in records], dtype=np.int64),
+        tuple(record[5] for record in records),
+    )
+
+
 def row_digest(
     kind: str,
     step: int,

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from unibct.arrays import to_numpy
 from unibct.data.training_classes import NO_CLASSES, TrainingClasses
-from unibct.errors import UserError
+from unibct.errors import UserError, first_line
 from unibct.files import atomic_file, read_json, write_json
 from unibct.maps.adapter import Adapter
 from unibct.models.architectures.table import build_network, stored_architecture
@@ -101,7 +101,7 @@ def load_model(
     except KeyError as error:
         raise UserError(f"{folder / DESCRIPTION_FILE} lacks the entry {error}") from error
     except _LOADING_ERRORS as error:
-        reason = str(error).splitlines()[0]
+        reason = first_line(error)
         raise UserError(f"{folder} cannot be loaded as a model: {reason}") from error
     _require_matching_files(folder, model, fingerprint, classifier_digest)
     return model.to(device)

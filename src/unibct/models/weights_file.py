@@ -10,7 +10,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from unibct.errors import UserError
+from unibct.errors import UserError, first_line
 
 _TORCH_SUFFIXES = (".pt", ".pth", ".bin")
 _WRAPPERS = ("state_dict", "model", "model_state_dict")  # names under which files hide the tensors
@@ -54,7 +54,7 @@ def read_weights(files: Iterable[Path]) -> dict[str, Tensor]:
         except UserError:
             raise
         except Exception as error:  # a damaged file makes torch raise almost anything
-            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            reason = first_line(error)
             raise UserError(f"{path} cannot be read as weights: {reason}") from error
     return tensors
 

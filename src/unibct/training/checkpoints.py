@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from unibct.distributed.ranks import ALONE, Ranks
-from unibct.errors import UserError
+from unibct.errors import UserError, first_line
 from unibct.files import sync
 from unibct.models.folder import save_tensors
 
@@ -132,7 +132,7 @@ def _read_values(path: Path) -> dict[str, Any]:
 
 
 def _damaged(path: Path, error: Exception) -> UserError:
-    reason = str(error).splitlines()[0]
+    reason = first_line(error)
     return UserError(
         f"{path} is damaged ({reason}); remove it, or the run's folder, and train again"
     )

@@ -1,6 +1,8 @@
 """The optimiser of a run: what it trains, at which rates, and its own state in checkpoints."""
 
+import inspect
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +19,21 @@ _KEPT = {
     "step": "updates",
 }
 _SECOND_BETA = 0.999
+
+
+def _without_compiler(kind: type[torch.optim.Optimizer]) -> type[Any]:
+    """Return the same optimiser without the wrappers that import torch's compiler.
+
+    They keep `torch.compile` out of these methods and do nothing else, but the import takes a
+    second of each process. We compile the network only, so they are not needed.
+    """
+    names = ("add_param_group", "zero_grad", "state_dict", "load_state_dict", "step")
+    plain: dict[str, Any] = {name: inspect.unwrap(getattr(kind, name)) for name in names}
+    plain["step"] = torch.no_grad()(plain["step"])  # the wrapper's other half
+    return type(kind.__name__, (kind,), plain)
+
+
+SGD, AdamW = _without_compiler(torch.optim.SGD), _without_compiler(torch.optim.AdamW)
 
 
 def make_optimizer(
@@ -40,12 +57,8 @@ def make_optimizer(
         groups = [group for group in groups if group["params"]]
     if recipe.optimizer == "adamw":
         betas = (recipe.momentum, _SECOND_BETA)
-        return torch.optim.AdamW(
-            groups, lr=recipe.lr, betas=betas, weight_decay=recipe.weight_decay
-        )
-    return torch.optim.SGD(
-        groups, lr=recipe.lr, momentum=recipe.momentum, weight_decay=recipe.weight_decay
-    )
+        return AdamW(groups, lr=recipe.lr, betas=betas, weight_decay=recipe.weight_decay)
+    return SGD(groups, lr=recipe.lr, momentum=recipe.momentum, weight_decay=recipe.weight_decay)
 
 
 def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:

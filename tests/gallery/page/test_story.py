@@ -87,22 +87,28 @@ def test_what_a_certificate_measured():
         "confidence": 0.95,
         "verdict": "compatible",
     }
-    paper = toy_certificate(
-        "old",
-        "new",
-        metrics={"criteria": [entry], "further_metrics": [entry | {"metric": "mAP"}]},
-        image_metrics={
+    measured = {
+        "metrics": {
+            "criteria": [entry],
+            "further_metrics": [entry | {"metric": "mAP"}],
+            "tests": {"new→old": {"top-1": 0.8}},
+        },
+        "image_metrics": {
             "verdict": "compatible",
             "tests": {"new→old": {"top-1": 0.7, "mAP": 0.1}, "old→old": {"mAP": 0.2}},
         },
-        backfill_curve={"random": {"shares": [0, 1], "top-1": [0.7, 0.9]}, "x": {"shares": [0]}},
-    )
+    }
+    paper = toy_certificate("old", "new", **measured)
     assert [(c.metric, c.low, c.high, c.decides) for c in criteria(paper)] == [
         ("top-1", 0.05, 0.15, True),
         ("mAP", 0.05, 0.15, False),
     ]
     assert top_1(paper) == {"new→old": 0.7}
-    assert certified_curves(paper) == {"random": [(0, 0.7), (1, 0.9)]}
+    assert certified_curves(paper) == {}
+    curves = {"random": {"shares": [0, 1], "top-1": [0.7, 0.9]}, "x": {"shares": [0]}}
+    whole = toy_certificate("old", "new", **measured, backfill_curve=curves)
+    assert certified_curves(whole) == {"random": [(0, 0.7), (1, 0.9)]}
+    assert top_1(whole) == {"new→old": 0.8}  # templates, as the curve
     plain = toy_certificate("old", "new")
     assert criteria(plain) == []
     assert certified_curves(plain) == {}

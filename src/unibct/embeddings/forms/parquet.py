@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from unibct.embeddings.folder import Embeddings
 from unibct.embeddings.forms.lines import classes_of, names_of
-from unibct.errors import UserError
+from unibct.errors import UserError, first_line
 from unibct.files import atomic_file, require_absent
 
 SUFFIXES = (".parquet", ".pq")
@@ -38,7 +38,7 @@ def read(path: Path) -> Embeddings:
             columns = [n for n in parquet.read_schema(file).names if n in ("id", "vector", "label")]
             tables.append(parquet.read_table(file, columns=columns))
         except (OSError, pyarrow.ArrowException) as error:
-            reason = str(error).splitlines()[0]
+            reason = first_line(error)
             raise UserError(f"{file} cannot be read as Parquet: {reason}") from error
         for column in ("id", "vector"):
             if column not in columns:

@@ -19,7 +19,7 @@ from unibct.gallery.engines.engine import Count, Found, Search
 from unibct.gallery.engines.memory_index import Changes, MemoryIndex, remove_graph, saved_graph
 from unibct.gallery.engines.sqlite_file import SqliteFile
 from unibct.gallery.engines.table import Place
-from unibct.gallery.rows import GalleryRows, Scalar, Where
+from unibct.gallery.rows import GalleryRows, Scalar, Where, recorded_rows
 
 DATABASE_FILE = "rows.sqlite"
 _IDS_PER_QUERY = 500
@@ -337,15 +337,7 @@ def _rows(found: Sequence[tuple[Any, ...]], dim: int) -> GalleryRows:
         if len(row[6]) != 4 * dim:
             raise UserError(f"row {row[0]!r} is damaged: {len(row[6])} bytes, not {4 * dim}")
         vectors[place] = np.frombuffer(row[6], dtype="<f4")
-    return GalleryRows(
-        tuple(row[0] for row in found),
-        tuple(row[1] for row in found),
-        tuple(json.loads(row[2]) for row in found),
-        vectors,
-        np.array([row[3] for row in found], dtype=np.int64),
-        np.array([row[4] for row in found], dtype=np.int64),
-        tuple(row[5] for row in found),
-    )
+    return recorded_rows(found, vectors)
 
 
 def _condition(where: Where) -> tuple[str, list[Scalar]]:

@@ -15,7 +15,7 @@ from unibct.errors import UserError
 from unibct.gallery.engines.engine import Count, Found, Search
 from unibct.gallery.engines.server import kind_name, lock_number, registry_name
 from unibct.gallery.engines.table import Place
-from unibct.gallery.rows import GalleryRows
+from unibct.gallery.rows import GalleryRows, recorded_rows
 
 try:
     from pgvector import Vector
@@ -315,15 +315,7 @@ def _rows(found: Sequence[tuple[Any, ...]], dim: int) -> GalleryRows:
     vectors = np.empty((len(found), dim), dtype=np.float32)
     for place, row in enumerate(found if dim else ()):
         vectors[place] = row[6].to_numpy()
-    return GalleryRows(
-        tuple(row[0] for row in found),
-        tuple(row[1] for row in found),
-        tuple(json.loads(row[2]) for row in found),
-        vectors,
-        np.array([row[3] for row in found], dtype=np.int64),
-        np.array([row[4] for row in found], dtype=np.int64),
-        tuple(row[5] for row in found),
-    )
+    return recorded_rows(found, vectors)
 
 
 def _check_table(cursor: Cursor, table: str) -> list[str]:

@@ -98,6 +98,8 @@ class GuardedAccess:
         if self._token is None and not is_loopback(urlsplit(f"//{host}").hostname or ""):
             detail = "this server answers to localhost only; others need --host and a token"
             return JSONResponse({"detail": detail}, 403)
+        if "\0" in path:  # no file has such a name, and older libraries stumble over it
+            return JSONResponse({"detail": "not found"}, 404)
         if not _is_from_our_page(scope["method"], path, headers):
             return JSONResponse({"detail": "requests of other pages are refused"}, 403)
         if self._token is None or path.startswith(STATIC_PATH) or self._has_token(scope, headers):

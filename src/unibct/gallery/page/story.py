@@ -133,11 +133,14 @@ def criteria(certificate: Certificate) -> list[CriterionAnswer]:
 
 
 def top_1(certificate: Certificate) -> dict[str, float]:
-    """Return direction -> top-1 among single images, as far as the certificate says it."""
-    metrics: dict[str, dict[str, float]] = certificate.content.get("image_metrics", {}).get(
-        "tests", {}
-    )
-    return {name: values[TOP_1] for name, values in metrics.items() if TOP_1 in values}
+    """Return direction -> top-1, as far as the certificate says it.
+
+    It is that of single images, as in a gallery, or of templates if the test has measured the
+    way of a backfill: that is measured with templates.
+    """
+    group = "metrics" if certified_curves(certificate) else "image_metrics"
+    tests: dict[str, dict[str, float]] = certificate.content.get(group, {}).get("tests", {})
+    return {name: values[TOP_1] for name, values in tests.items() if TOP_1 in values}
 
 
 def certified_curves(certificate: Certificate) -> dict[str, list[tuple[float, float]]]:

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from unibct.errors import UserError
+from unibct.errors import UserError, first_line
 from unibct.models.input import InputSpec
 
 Pool = Callable[[nn.Module, Tensor], Tensor]
@@ -69,7 +69,7 @@ def feature_count(
     except UserError:
         raise
     except Exception as error:  # a network may raise anything about a shape that it cannot take
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        reason = first_line(error)
         raise UserError(
             f"{name} cannot take images of {spec.height}x{spec.width} with {spec.channels} "
             f"channels{f'; it takes {sizes}' if sizes else ''} ({reason})"

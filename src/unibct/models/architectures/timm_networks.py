@@ -13,7 +13,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from unibct.errors import UserError
+from unibct.errors import UserError, first_line
 from unibct.models.architectures.architecture import RANDOM, Architecture, NetworkRequest
 from unibct.models.architectures.embedding_network import (
     EmbeddingNetwork,
@@ -67,7 +67,7 @@ def _library() -> Any:
             "architecture = timm:… needs the library timm: pip install 'unibct[timm]'"
         ) from error
     except RuntimeError as error:  # torchvision's own, if it was built for another torch
-        reason = str(error).splitlines()[0]
+        reason = first_line(error)
         raise UserError(
             f"timm cannot be imported: {reason}; install torch and torchvision from the same index"
         ) from error
@@ -94,7 +94,7 @@ def _backbone(config: Mapping[str, Any], spec: InputSpec, **options: Any) -> nn.
     except UserError:
         raise
     except Exception as error:  # a network may raise anything about a size that it cannot take
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        reason = first_line(error)
         raise UserError(
             f"timm:{config['name']} cannot be built by timm {library.__version__} for images of "
             f"{spec.height}x{spec.width} (the model was made by {config['library']}): {reason}"
@@ -128,7 +128,7 @@ def _download(network: nn.Module, *, config: Mapping[str, Any]) -> None:
             config["name"], pretrained=True, num_classes=0, in_chans=channels, **options
         )
     except Exception as error:  # no network, no weights under this name
-        reason = str(error).splitlines()[0]
+        reason = first_line(error)
         raise UserError(f"timm:{config['name']} cannot be downloaded: {reason}") from error
     backbone.load_state_dict(published.state_dict())
 

@@ -18,7 +18,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from unibct.errors import UserError
+from unibct.errors import UserError, first_line
 from unibct.files import read_json
 from unibct.models.architectures.architecture import RANDOM, Architecture, NetworkRequest
 from unibct.models.architectures.embedding_network import (
@@ -42,7 +42,7 @@ def open_architecture(reference: str, request: NetworkRequest) -> Architecture:
     try:
         config = auto_config.from_pretrained(str(folder), trust_remote_code=False)
     except Exception as error:  # the library raises many kinds of errors
-        reason = str(error).splitlines()[0]
+        reason = first_line(error)
         raise UserError(f"transformers:{reference} cannot be opened: {reason}") from error
     config = getattr(config, "vision_config", config)  # of a model for images and text
     values = json.loads(config.to_json_string(use_diff=False))
@@ -97,7 +97,7 @@ def _folder(reference: str, request: NetworkRequest) -> Path:
         )
     except Exception as error:  # no network, no such name, not allowed
         if request.download:
-            reason = str(error).splitlines()[0]
+            reason = first_line(error)
             raise UserError(f"{reference} cannot be downloaded: {reason}") from error
         raise UserError(
             f"transformers:{reference} is neither a folder with a config.json nor a model that "
@@ -119,7 +119,7 @@ def _first_reason(error: BaseException) -> str:
     """Return in one line what went wrong first; the library hides it behind its own words."""
     while error.__cause__ is not None:
         error = error.__cause__
-    reason = (str(error).splitlines() or [type(error).__name__])[0]
+    reason = first_line(error)
     if "torchvision" in reason:
         reason += "; install torch and torchvision from the same index, or remove torchvision"
     return reason
@@ -216,7 +216,7 @@ def _pretrained(backbone: Any, folder: str) -> Any:
                 **options,
             )
     except Exception as error:  # the library raises many kinds of errors
-        reason = str(error).splitlines()[0]
+        reason = first_line(error)
         raise UserError(f"the weights in {folder} do not fit: {reason}") from error
     missing = sorted(report["missing_keys"])
     if missing:

@@ -101,14 +101,15 @@ function metricsTable(paper) {
     element("td", {}, percent(entry.old_self, 1)),
     element("td", {}, percent(entry.cross, 1)),
     element("td", { class: className(entry.verdict), title: entry.verdict },
-      `${points(entry.difference)} (${points(entry.low)} to ${points(entry.high)})`)));
+      points(entry.difference), " ",
+      element("small", {}, `(${points(entry.low)} to ${points(entry.high)})`))));
   const confidence = paper.criteria[0]?.confidence ?? 0.95;
   return table(`Old and new queries in the old rows, with the ${percent(confidence)} interval in points`,
     ["metric", "old", "new", "difference"], rows);
 }
 
 function thresholdsTable(paper) {
-  const directions = Object.keys(paper.thresholds);
+  const directions = ["old→old", "new→old", "new→new"].filter(d => d in paper.thresholds);
   const rates = [...new Set(directions.flatMap(d => Object.keys(paper.thresholds[d])))];
   const rows = rates.map(rate => element("tr", {},
     element("th", { scope: "row" }, `1 in ${count(Math.round(1 / Number(rate)))}`),
