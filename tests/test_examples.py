@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.gallery.oracles import NEW_ORACLE, OLD_ORACLE
 from tests.torchvision_operators import declare_torchvision_operators
 
 EXAMPLES = Path(__file__).parent.parent / "docs" / "examples"
@@ -51,3 +52,19 @@ def test_two_npy_files(tmp_path, capsys, monkeypatch):
     shown = capsys.readouterr().out
     assert "as it is: not compatible" in shown
     assert "mapped: compatible" in shown
+
+
+def test_names_survive_an_upgrade_and_a_rollback(tmp_path, capsys):
+    names = runpy.run_path(str(EXAMPLES / "keep_names.py"))
+    counts = names["main"](OLD_ORACLE, NEW_ORACLE, tmp_path)
+    assert len(counts) == 5
+    for kind in (0, 1):  # at a FAR, and by old scores and the old threshold
+        naming, upgrade, photographs, half, rollback = (stage[kind] for stage in counts)
+        assert naming.right < upgrade.right < photographs.right <= half.right
+        for later in (upgrade, photographs, half):
+            assert later.wrong < naming.wrong
+            assert later.lost < naming.lost
+        assert rollback == naming
+    shown = capsys.readouterr().out.splitlines()
+    assert len(shown) == 7
+    assert shown[2].split()[:3] == ["naming", "1272", "0"]

@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from PIL import Image
 
 from tests.conftest import TINY_OPTIONS, run_command
+from tests.gallery.oracles import NEW_ORACLE, OLD_ORACLE
 from unibct.data.readers.table import open_images
 
 ROOT = Path(__file__).parent.parent
@@ -67,7 +69,7 @@ def test_command_lines_run(tmp_path, monkeypatch, photo_folder, unseen_classes, 
     commands = [shlex.split(line)[1:] for line in lines]
     assert {command[0] for command in commands} >= {
         "split", "train", "evaluate", "embed", "convert", "adapt", "map", "benchmark",
-        "export", "card",
+        "export", "card", "gallery",
     }  # fmt: skip
     folders = {"DATA": str(photo_folder)} | dict.fromkeys(("OTHERS", "TEST"), str(unseen_classes))
     for command in commands:
@@ -78,10 +80,45 @@ def test_command_lines_run(tmp_path, monkeypatch, photo_folder, unseen_classes, 
             arguments.append("--dry-run")  # tests/benchmark runs small ones
         if command[0] in ("train", "benchmark"):
             arguments += TINY_OPTIONS
+        # What these models find is no reason to let them search; tests/gallery has better ones.
+        if command[:2] == ["gallery", "upgrade"]:
+            arguments.append("--force")
+        if command[:2] == ["gallery", "create"]:
+            arguments += ["--known", "0"]
+        if command[0] == "split":  # of 12 classes; a certificate needs four
+            arguments = ["0.4" if word == "0.3" else word for word in arguments]
         capsys.readouterr()
         assert run_command(*arguments) == 0, command
         if output is not None:
             Path(output).write_text(capsys.readouterr().out)
+
+
+@pytest.mark.slow
+def test_the_tutorial_of_the_gallery_runs(tmp_path, monkeypatch, capsys):
+    """Its models are trained by the demo; here others stand in that need no training."""
+    monkeypatch.chdir(tmp_path)
+    models = {"models/old": OLD_ORACLE, "models/new": NEW_ORACLE}
+    printed: dict[str, str] = {}
+    for line in "".join(blocks("docs/gallery.md", "sh")).splitlines():
+        command = line.split("  #")[0].strip()
+        words = [models.get(word, word) for word in shlex.split(command)]
+        if words[0] == "unibct":
+            assert run_command(*words[1:]) == 0, command
+            printed[command] = capsys.readouterr().out
+        else:
+            subprocess.run(command, shell=True, check=True)
+    assert {words.split()[2] for words in printed if words.startswith("unibct gallery")} == {
+        "create", "add", "search", "upgrade", "status", "backfill", "index", "verify", "rollback",
+        "copy",
+    }  # fmt: skip
+    assert "verdict: compatible" in printed[next(c for c in printed if "--certify" in c)]
+    assert "2,497 of 2,497 rows are" in printed["unibct gallery backfill G glyphs:test"]
+    assert "2,197 old vectors deleted" in printed["unibct gallery backfill G --finish"]
+    (code,) = blocks("docs/gallery.md", "python")
+    for name, model in models.items():
+        code = code.replace(name, model)
+    exec(compile(code, "docs/gallery.md", "exec"), {"__name__": "__main__"})
+    assert "right=" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

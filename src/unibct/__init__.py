@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from unibct.advice.request import AdviceRequest
     from unibct.benchmark.grid import make_grid
     from unibct.benchmark.run import plan_benchmark, run_benchmark
+    from unibct.data.image_set import ImageSet
     from unibct.data.readers.table import open_images
     from unibct.data.scenarios import hold_out, split
     from unibct.embedders.table import open_embedder
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from unibct.gallery.certificate import read_certificate
     from unibct.gallery.certification import certify, evaluate_and_certify
     from unibct.gallery.gallery import Gallery
+    from unibct.gallery.naming import Names, count_names
     from unibct.gallery.page.server import serve_gallery
     from unibct.gallery.search import SearchRequest
     from unibct.losses.arcface import arcface
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "UserError": "errors",
+    "ImageSet": "data.image_set",
     "open_images": "data.readers.table",
     "split": "data.scenarios",
     "hold_out": "data.scenarios",
@@ -85,6 +88,8 @@ _HOMES = {
     "Gallery": "gallery.gallery",
     "serve_gallery": "gallery.page.server",
     "SearchRequest": "gallery.search",
+    "Names": "gallery.naming",
+    "count_names": "gallery.naming",
     "evaluate_and_certify": "gallery.certification",
     "read_certificate": "gallery.certificate",
     "blended": "gallery.blending",
@@ -103,6 +108,8 @@ __all__ = [
     "CompatibilityLoss",
     "EvaluationRequest",
     "Gallery",
+    "ImageSet",
+    "Names",
     "Recipe",
     "SearchRequest",
     "UserError",
@@ -114,6 +121,7 @@ __all__ = [
     "blended",
     "certify",
     "class_prototypes",
+    "count_names",
     "embed_images",
     "embed_images_to_store",
     "evaluate_and_certify",

@@ -18,6 +18,8 @@ def test_demo_writes_a_report_and_prints_the_verdict(
     assert planned == [("open-class", "unibct", 3, {"overrides": ["eta=1.0"]})]
     lines = capsys.readouterr().out.splitlines()
     assert f"verdict: {result.evaluation.verdict}" in lines
+    assert any("The upgrade, carried out on a gallery" in line for line in lines)
+    assert lines[-2].startswith(f"gallery: {result.gallery.folder}")
     assert lines[-1] == f"report: {tmp_path / 'report.html'}"
     assert (tmp_path / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
 

@@ -20,6 +20,7 @@ def small_demo_plan():
         plan.test_images.select((plan.test_images.labels < 15).nonzero()[0]),
         tiny,
         tiny.updated(seed=1),
+        plan.gallery_images.select((plan.gallery_images.labels < 15).nonzero()[0]),
     )
 
 

@@ -80,7 +80,10 @@ def test_without_images_a_forward_map_makes_a_third_kind_of_row(upgraded, forwar
     assert list(status["row_types"].values()) == ["older", "own", "mapped"]
     hits = upgraded.search(toy_images(per_class=1, first=50), k=3)[0].hits
     assert {hit.row for hit in hits} == {"mapped"}
-    upgraded.backfill(toy_images(), share=1.0)
+    assert upgraded.backfill(toy_images(), share=0.5).rows == 24, "images are better than a map"
+    assert live(upgraded) == [0, 24, 24]
+    upgraded.abort()
+    assert live(upgraded) == [0, 0, 48]
     upgraded.rollback()
     assert live(upgraded) == [48, 0, 0]
     assert upgraded.verify() == []

@@ -93,3 +93,21 @@ def test_a_kind_that_cannot_be_fitted_is_left_out():
     assert set(choice.chosen_on) == {RAW, STANDARDISED, ODDS}
     with pytest.raises(UserError, match="3 classes with queries are too few to choose"):
         choose_calibration(two_kinds(classes=3, images=8))
+
+
+def test_the_next_best_kind_is_taken_if_the_best_cannot_be_fitted_on_all_classes(monkeypatch):
+    kinds = shifted(two_kinds(classes=20, images=12), 1.0)
+    best = choose_calibration(kinds)
+    calls: list[str] = []
+
+    def fit(kind, *pairs):
+        calls.append(kind)
+        if len(calls) > len(CALIBRATIONS) and kind == best.calibration.kind:
+            raise UserError("not on all classes")
+        return fit_calibration(kind, *pairs)
+
+    monkeypatch.setattr(calibration_choice, "fit_calibration", fit)
+    other = choose_calibration(kinds)
+    assert calls[len(CALIBRATIONS)] == best.calibration.kind
+    assert other.calibration.kind == calls[-1] != best.calibration.kind
+    assert other.chosen_on == best.chosen_on

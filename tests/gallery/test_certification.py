@@ -9,7 +9,6 @@ from unibct.evaluation.protocols.request import EvaluationRequest
 from unibct.evaluation.score_map import fit_score_map
 from unibct.evaluation.search_test import search_test
 from unibct.evaluation.upgrade import evaluate_upgrade
-from unibct.gallery import certification
 from unibct.gallery.calibration_choice import choose_calibration
 from unibct.gallery.certificate import BLEND
 from unibct.gallery.certification import certify, evaluate_and_certify
@@ -123,12 +122,12 @@ def test_a_certificate_is_the_same_every_time_but_for_its_date():
     assert both[0] == both[1]
 
 
-def test_large_tests_use_some_of_the_queries_and_say_so(monkeypatch):
-    monkeypatch.setattr(certification, "_MOST_PAIRS", 120_000)
+def test_large_tests_use_some_of_the_queries_and_say_so():
     old, labels = noisy_classes(60, 30, noise=1.5, seed=1)
     new, _ = noisy_classes(60, 30, noise=0.6, seed=2)
     evaluation = evaluate_upgrade(old, new, labels, repeats=50)
-    pairs = certify(evaluation, subjects=SUBJECTS, date=DATE).content["pairs"]
+    drawn = certify(evaluation, subjects=SUBJECTS, date=DATE, most_pairs=120_000)
+    pairs = drawn.content["pairs"]
     assert pairs["of_queries"] == 60 * 23
     assert pairs["rows"] == 60 * 7
     assert pairs["queries"] == 1000, "never fewer"

@@ -1,6 +1,6 @@
 import pytest
 
-from tests.gallery.toys import toy_images
+from tests.gallery.toys import NEW, toy_images
 from unibct.errors import UserError
 from unibct.gallery.rollback import unsearchable_rows
 
@@ -29,3 +29,25 @@ def test_the_newest_rows_are_unsearchable_until_they_are_restored(upgraded):
     assert len(unsearchable_rows(upgraded.folder)) == 6
     assert upgraded.add(toy_images(per_class=1, first=30)).added == 6
     assert unsearchable_rows(upgraded.folder) == []
+
+
+@pytest.mark.parametrize("again", ["rollback", "add"])
+def test_a_row_that_the_earlier_model_makes_again_is_no_second_row(upgraded, again):
+    later = toy_images(per_class=1, first=30)
+    upgraded.add(later)
+    if again == "rollback":
+        assert upgraded.rollback(data=later).restored == 6
+    else:
+        upgraded.rollback()
+        assert upgraded.add(later).added == 6
+    assert sum(upgraded.status().live.values()) == 54
+    upgraded.upgrade(NEW, force=True)
+    assert sum(upgraded.status().live.values()) == 54
+    images = toy_images()
+    ids = [*images.ids, *later.ids]
+    for answer in upgraded.search(images, k=60):
+        assert sorted(hit.id for hit in answer.hits) == sorted(ids)
+    assert upgraded.backfill(later).rows == 6
+    upgraded.rollback()
+    assert sum(upgraded.status().live.values()) == 54
+    assert upgraded.verify() == []

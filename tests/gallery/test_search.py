@@ -69,6 +69,15 @@ def test_old_scores_are_on_the_scale_of_the_old_model(upgraded):
             assert hit.score == pytest.approx(float(expected), abs=1e-6)
 
 
+def test_old_scores_of_the_old_model_itself_are_its_plain_scores(upgraded):
+    upgraded.rollback()
+    plain, same = (upgraded.search(QUERIES, k=9, old_scores=given) for given in (False, True))
+    assert [a.hits for a in same] == [a.hits for a in plain]
+    upgraded.upgrade(NEW, force=True)
+    with pytest.raises(UserError, match="no certificate says how scores"):
+        upgraded.search(QUERIES, old_scores=True)
+
+
 def test_two_encoders_search_old_rows_with_the_old_query(upgraded):
     rows, ids = vectors(OLD, toy_images()), toy_images().ids
     found = upgraded.search(QUERIES, k=4, encoders="two")

@@ -11,11 +11,19 @@ def fingerprints(toy_gallery):
     return old, toy_gallery.folder.opening.open(NEW).fingerprint
 
 
+@pytest.mark.parametrize(
+    ("verdict", "advice"),
+    [
+        ("not compatible", "Train it with --old"),
+        ("within noise", "Test it on more classes"),
+        ("old model too weak", "Compare it with a better old model"),
+    ],
+)
 def test_a_certificate_that_does_not_say_compatible_is_no_reason(
-    toy_gallery, fingerprints, tmp_path
+    toy_gallery, fingerprints, tmp_path, verdict, advice
 ):
-    paper = written(toy_certificate(*fingerprints, verdict="not compatible"), tmp_path)
-    with pytest.raises(UserError, match="says: not compatible"):
+    paper = written(toy_certificate(*fingerprints, verdict=verdict), tmp_path)
+    with pytest.raises(UserError, match=rf"says: {verdict}; .* {advice}, or insist with --force"):
         toy_gallery.upgrade(NEW, [paper])
     assert len(toy_gallery.folder.state.steps) == 2
 

@@ -5,6 +5,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from tests.evaluation.noisy_classes import noisy_classes
+from tests.report.told_story import told_story
 from unibct.evaluation.directions import CROSS, FREE_CROSS, OLD_SELF
 from unibct.evaluation.gallery_split import split_gallery
 from unibct.evaluation.search_test import search_test
@@ -84,3 +85,19 @@ def test_the_cmc_has_the_share_that_is_found_over_k(lines, tests):
     for name, (ks, percent) in lines(curves.cmc_svg(shown, largest_k=7)).items():
         assert ks.tolist() == [1, 2, 3, 4, 5, 6, 7]
         assert np.allclose(percent, [100 * tests[name].top(int(k)) for k in ks])
+
+
+def test_the_story_has_both_shares_over_the_share_of_new_rows(lines):
+    drawn = lines(curves.story_svg(told_story()))
+    shares, found = drawn["top-1"]
+    assert list(shares) == pytest.approx([0, 25, 50, 75, 100])
+    assert list(found) == pytest.approx([61, 62, 63, 64, 65])
+    assert list(drawn["right names"][1]) == pytest.approx([51, 52, 53, 54, 55])
+    assert list(drawn["top-1, old model"][1]) == pytest.approx([60, 60])
+    assert list(drawn["right names, old model"][1]) == pytest.approx([50, 50])
+
+
+def test_a_picture_of_its_own_has_its_own_colours():
+    svg = curves.story_svg(told_story())
+    assert curves.standalone(svg).startswith('<svg style="background: #ffffff; color: #15181c" ')
+    assert curves.standalone(svg).endswith(svg[5:])

@@ -4,9 +4,16 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from tests.report.told_story import told_story
 from unibct.embeddings.strength import Strength
 from unibct.evaluation.directions import CROSS
-from unibct.report.terminal import print_benchmark, print_counts, print_evaluation, print_plan
+from unibct.report.terminal import (
+    print_benchmark,
+    print_counts,
+    print_evaluation,
+    print_plan,
+    print_story,
+)
 
 
 def printed(print_to, *, width=None):
@@ -66,6 +73,17 @@ def test_a_narrow_terminal_wraps_the_heads_and_loses_nothing(finished):
         assert f"{100 * gain.estimate.mean:+.2f}" in text
         assert "…" not in text
     assert len(narrow.splitlines()) > len(wide.splitlines())
+
+
+@pytest.mark.parametrize("width", [None, 100])
+def test_a_story_has_a_line_for_each_stage(width):
+    story = told_story()
+    text = printed(lambda console: print_story(story, console), width=width)
+    for stage in story.stages:
+        assert f"{100 * stage.top_1:.2f}" in text
+    assert "…" not in text
+    stopped = replace(story, stages=(), stopped="the disk is full [now]")
+    assert "It ends here: the disk is full [now]." in printed(lambda c: print_story(stopped, c))
 
 
 def test_counts_have_separators():

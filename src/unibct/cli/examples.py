@@ -29,31 +29,35 @@ def demo_command(
         str, typer.Option(help="how the new model is made compatible; see the list below")
     ] = DEFAULT_METHOD,
     seed: Annotated[int, typer.Option(min=0, help="chooses the split and the initial weights")] = 0,
-    out: Annotated[Path, typer.Option(help="folder for the models and the report")] = Path(
-        "runs/demo"
-    ),
+    out: Annotated[
+        Path, typer.Option(help="folder for the models, the gallery and the report")
+    ] = Path("runs/demo"),
     set_: SetOption = None,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="train again even if the models are there")
     ] = False,
     device: DeviceOption = "auto",
 ) -> None:
-    """Train and test on the images that come with unibct.
+    """Train, test and upgrade on the images that come with unibct.
 
     Trains an old model, a compatible new model, and a free new model without compatibility.
-    Tests them on characters that none of them has seen, and writes report.html with curves and
-    pictures. Takes a few minutes on two cores.
+    Tests them on characters that none of them has seen. Then carries the upgrade out on a small
+    gallery: upgrade, backfill, rollback. Writes report.html with curves and pictures. Takes a few
+    minutes on two cores.
     """
     from unibct.examples.demo import plan_demo, run_demo
     from unibct.progress import terminal_progress
     from unibct.report.pages.demo import write_report
-    from unibct.report.terminal import print_evaluation
+    from unibct.report.terminal import print_evaluation, print_story
 
     plan = plan_demo(scenario, method, seed, overrides=set_ or ())
     with terminal_progress(overall=plan.work) as progress:
         result = run_demo(plan, out, fresh=fresh, device=device, progress=progress)
     write_report(result, out / "report.html")
     print_evaluation(result.evaluation)
+    if result.gallery is not None:
+        print_story(result.gallery)
+        print(f"gallery: {result.gallery.folder}  (unibct gallery status shows its steps)")
     print(f"report: {out / 'report.html'}")
 
 

@@ -1,21 +1,26 @@
-"""The demo: train an old, a new and a free model on the embedded images, and evaluate them."""
+"""The demo: train an old, a new and a free model on the embedded images, evaluate and upgrade."""
 
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from unibct.data.image_set import ImageSet
 from unibct.data.readers.table import open_images
 from unibct.data.scenarios import DEFAULT_SEED, find_scenario, split
 from unibct.embeddings.extraction import embed_images
+from unibct.evaluation.subjects import Subjects, subject_data, subject_model
 from unibct.evaluation.upgrade import UpgradeEvaluation, evaluate_upgrade
+from unibct.examples.demo_gallery import GalleryStory, carry_upgrade_out
+from unibct.gallery.certification import certify
 from unibct.methods.table import DEFAULT_METHOD, NO_METHOD, find_method
 from unibct.models.model import Model
 from unibct.progress import Progress, Silent
 from unibct.training.plan import plan_run, upgrade_recipes
 from unibct.training.recipe import Recipe, load_recipe
 from unibct.training.train import train
+
+_CERTIFIED_PAIRS = 2_000_000  # of the ten million; enough for thresholds at FAR 1e-4
 
 
 @dataclass(frozen=True)
@@ -30,6 +35,8 @@ class DemoPlan:
         test_images: what all models are tested on; no model has seen their classes.
         old_recipe: every number of the old model's run.
         new_recipe: every number of the new and the free model's run.
+        gallery_images: what the gallery is made of at the end: other classes that no model has
+            seen, and that the certificate's thresholds do not come from.
     """
 
     scenario: str
@@ -39,6 +46,7 @@ class DemoPlan:
     test_images: ImageSet
     old_recipe: Recipe
     new_recipe: Recipe
+    gallery_images: ImageSet
 
     @property
     def work(self) -> float:
@@ -58,11 +66,13 @@ class DemoResult:
         plan: what was done.
         models: the models ``old``, ``new`` and ``free``.
         evaluation: the tests and the verdict.
+        gallery: the upgrade of a small gallery, step by step; None if it was not carried out.
     """
 
     plan: DemoPlan
     models: dict[str, Model]
     evaluation: UpgradeEvaluation
+    gallery: GalleryStory | None = None
 
 
 def plan_demo(
@@ -98,6 +108,7 @@ def plan_demo(
         open_images(f"glyphs:{part}"),
         old_recipe,
         new_recipe,
+        open_images("glyphs:val" if part == "test" else "glyphs:test"),
     )
 
 
@@ -109,16 +120,18 @@ def run_demo(
     device: str = "auto",
     progress: Progress | None = None,
 ) -> DemoResult:
-    """Train the three models, or continue what an earlier run has left, and evaluate them.
+    """Train the three models, or continue what an earlier run has left, evaluate and upgrade.
 
     Args:
         plan: what to do.
-        out: the models go to ``out/models``, each in a folder that is named after its run.
+        out: the models go to ``out/models``, each in a folder that is named after its run; the
+            certificate and the gallery, which every run makes anew, go beside them.
         fresh: train again even if a finished model of the same run is there.
         device: ``auto``, ``cpu``, ``cuda``, …
         progress: reports progress per image.
     """
     progress = progress or Silent()
+    folders: dict[str, Path] = {}
 
     def train_role(
         role: str,
@@ -128,7 +141,7 @@ def run_demo(
         method: str = NO_METHOD,
     ) -> Model:
         run = plan_run(images, recipe, old=old, method=method)
-        folder = out / "models" / f"{role}-{run.digest[:12]}"
+        folders[role] = folder = out / "models" / f"{role}-{run.digest[:12]}"
         if fresh:
             shutil.rmtree(folder, ignore_errors=True)
         return train(
@@ -148,6 +161,20 @@ def run_demo(
     new = train_role("new", plan.new_images, plan.new_recipe, old, plan.method)
     free = train_role("free", plan.new_images, plan.new_recipe.updated(warm_start=False))
     models = {"old": old, "new": new, "free": free}
+    evaluation = _evaluated(plan, models, progress)
+    gallery = carry_upgrade_out(
+        out / f"gallery-{new.fingerprint[:12]}",
+        (str(folders["old"]), str(folders["new"])),
+        certify(evaluation, most_pairs=_CERTIFIED_PAIRS),
+        plan.gallery_images,
+        device=new.device,
+        progress=progress,
+    )
+    return DemoResult(plan, models, evaluation, gallery)
+
+
+def _evaluated(plan: DemoPlan, models: dict[str, Model], progress: Progress) -> UpgradeEvaluation:
+    """Return the tests and the verdict, with all that a certificate needs."""
     embeddings = {
         role: embed_images(model, plan.test_images, progress=progress)
         for role, model in models.items()
@@ -160,4 +187,5 @@ def run_demo(
         backfill_curves=True,
         progress=progress,
     )
-    return DemoResult(plan, models, evaluation)
+    old, new = (subject_model(models[r], embeddings[r].vectors) for r in ("old", "new"))
+    return replace(evaluation, subjects=Subjects(old, new, subject_data(plan.test_images)))

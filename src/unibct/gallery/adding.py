@@ -94,11 +94,14 @@ def _add_batch(folder: GalleryFolder, kind: str, part: Source, step: int) -> int
     """Add those rows of a batch that are not there, and return how many they are."""
     digests = image_digests(part.images)
     present: set[str] = set()
+    unsearchable: list[str] = []  # kinds that have some of these rows, after a rollback
     for other in folder.state.makers:
         there = folder.engine.read(other, part.ids, vectors=other == kind)
         _require_same(part, there, digests, by_vector=other == kind)
         if other == kind or folder.state.searchable(other):
             present.update(there.ids)
+        elif len(there):
+            unsearchable.append(other)
     places = [place for place, row_id in enumerate(part.ids) if row_id not in present]
     if not places:
         return 0
@@ -109,7 +112,8 @@ def _add_batch(folder: GalleryFolder, kind: str, part: Source, step: int) -> int
     metadata = [
         with_digest(absent.metadata[i], digests.get(absent.ids[i])) for i in range(len(absent))
     ]
-    folder.engine.write(kind, sealed_rows(kind, absent.ids, absent.labels, metadata, vectors, step))
+    sealed = sealed_rows(kind, absent.ids, absent.labels, metadata, vectors, step)
+    folder.engine.write(kind, sealed, supersedes=unsearchable)
     return len(absent)
 
 

@@ -165,7 +165,7 @@ def backfill_gallery(
                 f"none of the {len(wanted):,} rows of older models is in the given data, such as "
                 f"{wanted[0]!r}; ids must be the same as when the rows were added"
             )
-        goal = _goal(folder, request, len(usable))
+        goal = _goal(folder, request, remaker, len(usable))
         if goal == 0:
             return Backfilled(0, 0, *_shares(folder))
         recall = measure_recall(folder)
@@ -310,12 +310,14 @@ def _wanted(folder: GalleryFolder, remaker: RowRemaker, request: BackfillRequest
     return [row_id for row_id in order if row_id in chosen]
 
 
-def _goal(folder: GalleryFolder, request: BackfillRequest, usable: int) -> int:
+def _goal(folder: GalleryFolder, request: BackfillRequest, remaker: RowRemaker, usable: int) -> int:
     """Return how many rows to embed again, so that the share is reached."""
     if request.ids is not None:
         return usable
-    own, total = _shares(folder)
-    return min(usable, max(0, math.ceil(request.share * total) - own))
+    kinds = folder.engine.kinds()
+    left = sum(folder.engine.count(kind).live for kind in remaker.kinds if kind in kinds)
+    total = _shares(folder)[1]
+    return min(usable, max(0, math.ceil(request.share * total) - (total - left)))
 
 
 def _shares(folder: GalleryFolder) -> tuple[int, int]:

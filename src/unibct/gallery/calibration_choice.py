@@ -1,5 +1,6 @@
 """Which calibration ranks a mixed gallery best: chosen on some classes, reported on others."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -7,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unibct.errors import UserError
-from unibct.evaluation.search_test import image_test
+from unibct.evaluation.search_test import ScoredPairs, image_test
 from unibct.gallery.calibration import CALIBRATIONS, Calibration, fit_calibration
 from unibct.gallery.mixed_test import SearchQuality, TwoKinds, mixed_quality
 
@@ -69,13 +70,25 @@ def choose_calibration(kinds: TwoKinds, *, seed: int = 0) -> CalibrationChoice:
         mixed_quality(half, calibrations, _galleries(half.rows, [seed, 22, number]))
         for number, half in enumerate(halves)
     ]
-    best = max(measured[0], key=lambda kind: _worth(measured[0][kind]))
+    ranked = sorted(measured[0], key=lambda kind: -_worth(measured[0][kind]))
     whole = [image_test(side).pairs for side in (kinds.cross, kinds.new_self)]
     return CalibrationChoice(
-        fit_calibration(best, *whole),
+        _first_that_fits(ranked, *whole),
         *measured,
         classes=(_classes(halves[0]), _classes(halves[1])),
     )
+
+
+def _first_that_fits(
+    ranked: Sequence[str], cross: ScoredPairs, new_self: ScoredPairs
+) -> Calibration:
+    """Fit the best kind that can be fitted on all classes; raw scores always can."""
+    for kind in ranked:
+        try:
+            return fit_calibration(kind, cross, new_self)
+        except UserError:
+            continue
+    return Calibration()
 
 
 def _worth(quality: SearchQuality) -> float:

@@ -27,7 +27,7 @@ from unibct.gallery.mixed_test import TwoKinds
 
 PROTOCOL = "images"
 _DIRECTIONS = (OLD_SELF, CROSS, NEW_SELF)
-_MOST_PAIRS = 50_000_000  # queries × rows of a direction
+MOST_PAIRS = 50_000_000
 _FEWEST_ACCEPTED = 30  # impostor pairs above a threshold, Doddington's rule
 
 
@@ -64,6 +64,7 @@ def certify(
     subjects: Subjects | None = None,
     seed: int = 0,
     date: datetime | None = None,
+    most_pairs: int = MOST_PAIRS,
 ) -> Certificate:
     """Return the certificate of a finished evaluation, whatever its verdict is.
 
@@ -73,6 +74,8 @@ def certify(
         seed: draws queries of large tests, and the halves of the classes that choose and check
             the calibration.
         date: by default now. Nothing else in the document changes from one time to the next.
+        most_pairs: queries × rows of a direction above which queries are drawn, but never fewer
+            than 1,000.
     """
     subjects = subjects or evaluation.subjects
     if subjects is None:
@@ -80,7 +83,7 @@ def certify(
             "arrays do not say which models made them: evaluate models or their embeddings "
             "(unibct.evaluate_data), or give subjects="
         )
-    images = _drawn_queries(evaluation, seed)
+    images = _drawn_queries(evaluation, seed, most_pairs)
     tests = {direction: image_test(search) for direction, search in images.items()}
     choices = {
         direction: choose_calibration(TwoKinds(images[direction], images[NEW_SELF]), seed=seed)
@@ -117,7 +120,9 @@ def certify(
     )
 
 
-def _drawn_queries(evaluation: UpgradeEvaluation, seed: int) -> dict[str, ImageSearch]:
+def _drawn_queries(
+    evaluation: UpgradeEvaluation, seed: int, most_pairs: int
+) -> dict[str, ImageSearch]:
     """Return the search among single images of each direction, with the same queries.
 
     Where there are too many pairs, queries are drawn; all rows stay, so that no mate is lost.
@@ -128,7 +133,7 @@ def _drawn_queries(evaluation: UpgradeEvaluation, seed: int) -> dict[str, ImageS
         assert images is not None, "every test of an image set keeps its images"
         searches[direction] = images
     queries, rows = len(evaluation.split.query), len(evaluation.split.gallery)
-    most = max(1000, _MOST_PAIRS // rows)
+    most = max(1000, most_pairs // rows)
     if queries > most:
         drawn = np.sort(np.random.default_rng([seed, 23]).choice(queries, most, replace=False))
         everything: Any = np.arange(rows)

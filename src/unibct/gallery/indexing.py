@@ -67,9 +67,10 @@ def rebuild_spoilt(folder: GalleryFolder, before: list[IndexRecall]) -> list[Ind
         if recall is None or recall < wanted - LARGEST_LOSS:
             folder.engine.build_index(kind)
             again = _recall(folder, kind)
-            was = "none" if recall is None else f"{recall:.3f}"
+            had = "had none" if recall is None else f"had lost: recall@10 {recall:.3f}"
+            name = folder.state.makers[kind].name
             folder.progress.note(
-                f"the index of {kind[:12]} was built again: recall@10 {was}, now {again:.3f}"
+                f"the index of rows by {name} was built, as they {had}; recall@10 is {again:.3f}"
             )
             recall = again
         result.append(IndexRecall(kind, recall))

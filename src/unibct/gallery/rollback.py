@@ -150,7 +150,9 @@ def _restore(folder: GalleryFolder, source: Source) -> int:
         ]
         labels = [rows[row_id][0] for row_id in part.ids]
         vectors = part.vectors(embedder, Silent())
-        folder.engine.write(kind, sealed_rows(kind, part.ids, labels, metadata, vectors, step))
+        sealed = sealed_rows(kind, part.ids, labels, metadata, vectors, step)
+        others = [other for other in folder.engine.kinds() if other != kind]
+        folder.engine.write(kind, sealed, supersedes=others)  # a row is live in one kind
     end_step(folder, step, added=len(usable))
     return len(usable)
 

@@ -280,7 +280,8 @@ def _scale(
     if is_older and is_mixed and certificate is not None:
         rank = certificate.calibration_of(direction)
     report = None
-    if request.old_scores and direction != OLD_SELF:
+    # A model that searches no older rows is the old model itself: its scale is the old one.
+    if request.old_scores and direction != OLD_SELF and standing.access:
         if certificate is None:
             raise UserError(
                 f"no certificate says how scores of {maker.name} become old ones (--old-scores)"

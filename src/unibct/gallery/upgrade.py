@@ -24,6 +24,13 @@ from unibct.gallery.state import (
     now,
 )
 
+# What to do about a verdict that is not *compatible*.
+_ADVICE = {
+    "not compatible": "Train it with --old",
+    "within noise": "Test it on more classes",
+    "old model too weak": "Compare it with a better old model",
+}
+
 
 @dataclass(frozen=True)
 class Upgraded:
@@ -155,7 +162,8 @@ def _refusal(
     if fitting:
         return (
             f"{whom}, and the certificate says: {fitting[0].verdict}; {maker.name} may not search "
-            "them. Train it with --old, or insist with --force, which is recorded"
+            f"them. {_ADVICE.get(fitting[0].verdict, 'Train it with --old')}, or insist with "
+            "--force, which is recorded"
         )
     about = ""
     if papers:

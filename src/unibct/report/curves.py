@@ -1,4 +1,4 @@
-"""ROC and CMC curves and compatibility matrices as inline SVG.
+"""ROC, CMC and backfill curves and compatibility matrices as inline SVG.
 
 Text and lines take the colour of the page, so that they are readable on light and dark pages.
 """
@@ -22,6 +22,7 @@ from unibct.evaluation.directions import (
     REVERSED_CROSS,
 )
 from unibct.evaluation.search_test import SearchTest
+from unibct.examples.demo_gallery import GalleryStory
 
 COLOURS = {
     OLD_SELF: "#8a8f98",
@@ -44,6 +45,7 @@ METHOD_COLOURS = (
 )
 _TEXT = "#010203"  # replaced by the colour of the page's text, light or dark
 _POINTS = 400  # enough for a curve to look smooth
+_LONG_LABEL = 20  # letters; three of them side by side would be cut off
 
 
 def roc_svg(tests: dict[str, SearchTest], colours: Mapping[str, str] = COLOURS) -> str:
@@ -84,6 +86,41 @@ def cmc_svg(
         axes.set_ylabel("found among the k best, %")
 
     return _svg(draw, "CMC: 1:N identification")
+
+
+def story_svg(story: GalleryStory) -> str:
+    """Return top-1 and right names over the share of rows that the new model has made."""
+
+    def draw(axes: Axes) -> None:
+        shares = [100 * stage.share for stage in story.curve]
+        before = story.stages[0]
+        for label, colour, values, old in (
+            ("top-1", COLOURS[CROSS], [s.top_1 for s in story.curve], before.top_1),
+            (
+                "right names",
+                COLOURS[NEW_SELF],
+                [s.right_names for s in story.curve],
+                before.right_names,
+            ),
+        ):
+            axes.plot(
+                shares,
+                [100 * value for value in values],
+                label=label,
+                color=colour,
+                lw=2,
+                marker="o",
+            )
+            axes.axhline(100 * old, label=f"{label}, old model", color=colour, lw=1.5, ls="--")
+        axes.set_xlabel("rows of the new model, %")
+        axes.set_ylabel("queries, %")
+
+    return _svg(draw, "The gallery during the backfill")
+
+
+def standalone(svg: str) -> str:
+    """Return a picture as a file of its own: dark text on white, whatever is around it."""
+    return svg.replace("<svg ", '<svg style="background: #ffffff; color: #15181c" ', 1)
 
 
 def matrix_svg(values: Sequence[Sequence[float]], names: Sequence[str], title: str) -> str:
@@ -133,7 +170,8 @@ def _svg(draw: Callable[[Axes], None], title: str, *, curve: bool = True) -> str
         if curve:
             axes.set_ylim(top=101)
             axes.grid(alpha=0.25)
-            columns = 3 if len(axes.lines) < 6 else 2
+            longest = max(len(str(line.get_label())) for line in axes.lines)
+            columns = 3 if len(axes.lines) < 6 and longest < _LONG_LABEL else 2
             figure.legend(loc="outside lower center", ncols=columns, frameon=False)
         text = io.StringIO()
         figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})

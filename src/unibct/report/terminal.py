@@ -11,9 +11,11 @@ from unibct.benchmark.run import Benchmark
 from unibct.evaluation.criterion import CONFIDENCE
 from unibct.evaluation.directions import CROSS, DIRECTIONS
 from unibct.evaluation.upgrade import Evaluation
+from unibct.examples.demo_gallery import GalleryStory
 from unibct.progress import clock
 from unibct.report.benchmark_tables import chain_tables, gain_table, verdict_table, weak_note
 from unibct.report.decision_tables import decision_tables, old_model_text
+from unibct.report.gallery_story import story_table
 from unibct.report.plain_table import Cell, PlainTable
 
 _STYLES = {
@@ -59,6 +61,15 @@ def print_evaluation(evaluation: Evaluation, console: Console | None = None) -> 
     if strength:
         console.print(strength, highlight=False)
     console.print(f"verdict: [{_STYLES[verdict]}]{verdict}[/]", highlight=False)
+
+
+def print_story(story: GalleryStory, console: Console | None = None) -> None:
+    """Print how the demo's gallery searches after each step of the upgrade."""
+    console = console or Console()
+    table = story_table(story)
+    if table.rows:
+        _print_plain_table(table, console)
+    console.print(table.note, highlight=False, markup=False)
 
 
 def print_counts(rows: dict[str, tuple[int, int]], console: Console | None = None) -> None:

@@ -19,6 +19,32 @@ def test_texts_for_people(world):
     assert "removed for good" in run("remove", "c0/0.png")
 
 
+def test_the_status_names_every_step(world):
+    run, rows, _, certificate, _ = world
+    run("upgrade", "--model", NEW, "--certificate", certificate)
+    assert "48 rows (100%) by " in run("status")
+    run("backfill", rows, "--share", "0.5")
+    text = run("status")
+    assert "24 rows ( 50%)" in text
+    assert "searched as they are, 24 old vectors kept" in text
+    assert "its own rows" in text
+    run("rollback", "--to", "4")
+    run("backfill", rows)
+    run("backfill", "--finish")
+    run("remove", "c0/0.png")
+    steps = [line.split("Z  ")[1] for line in run("status").split("steps:\n")[1].splitlines()]
+    assert steps == [
+        "create",
+        "add 48 rows",
+        f"upgrade to {NEW}",
+        f"backfill by {NEW} up to 50% (undone)",
+        "rollback to before step 4",
+        f"backfill by {NEW}",
+        "finish 48 old vectors deleted",
+        "remove 1 rows",
+    ]
+
+
 def test_a_copy_and_a_damaged_gallery(world, tmp_path, capsys):
     run, _, queries, _, _ = world
     before = run("search", queries, "--json")

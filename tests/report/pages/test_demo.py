@@ -2,6 +2,7 @@ import re
 from dataclasses import replace
 
 from tests.conftest import tags_of_offline_page
+from tests.report.told_story import told_story
 from unibct.embeddings.strength import Strength
 from unibct.evaluation.directions import CROSS, DIRECTIONS
 from unibct.report.decision_tables import decision_tables
@@ -14,7 +15,7 @@ def test_the_report_is_whole_and_needs_no_network(small_demo, tmp_path):
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     opened = tags_of_offline_page(page)
     assert opened.count("svg") == 2
-    assert opened.count("table") == 2 + len(decision_tables(result.evaluation))
+    assert opened.count("table") == 3 + len(decision_tables(result.evaluation))
     assert page.count('class="query"') == 12
     for criterion in result.evaluation.criteria:
         assert f"{100 * criterion.cross:.2f}" in page
@@ -49,3 +50,25 @@ def test_a_weak_old_model_is_named_at_the_top(small_demo):
     page = render_report(weak)
     assert '<span class="badge old-model-too-weak">old model too weak</span></h1>' in page
     assert "too weak to judge an upgrade by: recall@1 12.0 % (raw pixels 10.0 %)" in page
+
+
+def test_the_gallery_has_a_line_for_each_stage_and_a_curve(small_demo, tmp_path):
+    result = replace(small_demo[0], gallery=told_story())
+    write_report(result, tmp_path / "report.html")
+    picture = (tmp_path / "gallery.svg").read_text(encoding="utf-8")
+    assert 'xmlns="http://www.w3.org/2000/svg"' in picture
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    opened = tags_of_offline_page(page)
+    assert opened.count("svg") == 3
+    for stage in told_story().stages:
+        assert f">{stage.title}</td>" in page
+    assert "The gallery during the backfill" in page
+    without = render_report(replace(result, gallery=None))
+    assert "carried out on a gallery" in page
+    assert "carried out on a gallery" not in without
+
+
+def test_a_story_that_ended_early_says_why(small_demo):
+    result, _ = small_demo
+    assert result.gallery is not None
+    assert "It ends here: the upgrade to" in render_report(result)

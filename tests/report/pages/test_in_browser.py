@@ -8,6 +8,7 @@ from playwright.sync_api import Browser, Page
 
 from tests.browser import CONTRAST, HELPERS, ask
 from tests.conftest import TINY
+from tests.report.told_story import told_story
 from unibct.benchmark.grid import make_grid
 from unibct.benchmark.jobs import cell_folder, free_folder, old_folder
 from unibct.benchmark.run import plan_benchmark, run_benchmark
@@ -47,9 +48,10 @@ def pages(tmp_path_factory, photo_folder) -> list[Path]:
     sets = [workspace.training_images(f"{side}:{scenario}", 0) for side in ("old", "new")]
     test = workspace.test_images
     result = DemoResult(
-        DemoPlan(scenario, method, *sets, test, recipe, recipe),
+        DemoPlan(scenario, method, *sets, test, recipe, recipe, test),
         {role: workspace.model(job) for role, job in jobs.items()},
         evaluate_upgrade(old, new, test.labels, free=free),
+        told_story(),
     )
     write_report(result, out / DEMO)
     return [out / BENCHMARK, out / DEMO]

@@ -41,12 +41,24 @@ RowsArgument = Annotated[
 ]
 OptionalRows = Annotated[
     str | None,
-    typer.Argument(metavar="[DATA]", help="the images of the rows, or their new embeddings"),
+    typer.Argument(
+        metavar="DATA", help="the images of the rows, or embeddings of them by the new model"
+    ),
+]
+LaterRows = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="DATA",
+        help="images of rows that the earlier model could not search else, or its embeddings",
+    ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="print JSON for machines")]
 EngineOption = Annotated[str, typer.Option(help=f"where the rows are: {', '.join(ENGINES)}")]
 AtOption = Annotated[
-    str, typer.Option(metavar="ADDRESS", help="the address of the engine's server, no password")
+    str,
+    typer.Option(
+        metavar="ADDRESS", help="the address of the engine's server, without its password"
+    ),
 ]
 CertificateOption = Annotated[
     list[Path] | None,

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 def create_command(
     path: GalleryArgument,
     model: Annotated[
-        str, typer.Option(metavar="MODEL", help=f"that makes the rows: {describe_embedders()}")
+        str,
+        typer.Option(metavar="MODEL", help=f"makes and searches the rows: {describe_embedders()}"),
     ],
     engine: EngineOption = EMBEDDED,
     at: AtOption = "",
@@ -126,10 +127,13 @@ def add_command(
     )
 
 
-@gallery_app.command("remove", epilog=examples("unibct gallery remove G --ids gone.txt"))
+@gallery_app.command(
+    "remove",
+    epilog=examples("unibct gallery remove G ID1 ID2", "unibct gallery remove G --ids gone.txt"),
+)
 def remove_command(
     path: GalleryArgument,
-    ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="of rows")] = None,
+    ids: Annotated[list[str] | None, typer.Argument(metavar="ID", help="of rows")] = None,
     list_file: Annotated[
         Path | None, typer.Option("--ids", metavar="LIST", help="a file with one id per line")
     ] = None,

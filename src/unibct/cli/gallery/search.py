@@ -22,23 +22,28 @@ WhereOption = Annotated[
     list[str] | None,
     typer.Option(
         metavar="KEY=VALUE",
-        help="only rows with this metadata; the same key again: or, another key: and",
+        help="only rows with this metadata; one key twice means either value, two keys mean both",
     ),
 ]
 ThresholdOption = Annotated[float | None, typer.Option(help="leave out rows with a lower score")]
 FarOption = Annotated[
     float | None,
     typer.Option(
-        help="leave out rows below the certificate's threshold for this false accept rate, for "
-        "each kind of rows"
+        help="leave out rows below the threshold for this false accept rate; the certificate has "
+        "one for each kind of rows"
     ),
 ]
 OldScoresOption = Annotated[
     bool,
-    typer.Option("--old-scores", help="scores on the old model's scale, for fixed thresholds"),
+    typer.Option(
+        "--old-scores", help="scores on the old model's scale, for clients with a fixed threshold"
+    ),
 ]
 EncodersOption = Annotated[
-    str, typer.Option(help="what searches older rows: new, two (their own model), blend (both)")
+    str,
+    typer.Option(
+        help="whose query older rows get: new, two (that of their own model) or blend (both)"
+    ),
 ]
 AlphaOption = Annotated[float, typer.Option(min=0, max=1, help="share of the new model in a blend")]
 ApproximateOption = Annotated[
@@ -46,10 +51,13 @@ ApproximateOption = Annotated[
 ]
 LazyOption = Annotated[
     str | None,
-    typer.Option(metavar="DATA", help="images of rows: embed older hits again, rank again, store"),
+    typer.Option(
+        metavar="DATA", help="images of rows: older hits are embedded again, stored and ranked"
+    ),
 ]
 RememberOption = Annotated[
-    bool, typer.Option("--remember", help="count hits, for backfill --order asked")
+    bool,
+    typer.Option("--remember", help="count the hits of older rows, for backfill --order asked"),
 ]
 
 

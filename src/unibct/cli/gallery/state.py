@@ -15,7 +15,16 @@ from unibct.cli.gallery.options import (
 from unibct.cli.options import examples
 
 if TYPE_CHECKING:
+    from unibct.gallery.state import GalleryState, Step
     from unibct.gallery.status import GalleryStatus
+
+# Types of rows in words; the types are those of ``row_type``.
+_ROW_TYPES = {
+    "own": "its own rows",
+    "older": "searched as they are",
+    "mapped": "mapped from older rows",
+    "not searched": "cannot be searched",
+}
 
 
 @gallery_app.command("status", epilog=examples("unibct gallery status G --json"))
@@ -52,8 +61,8 @@ def _status(path: Path, status: "GalleryStatus") -> str:
         replaced = status.replaced.get(kind, 0)
         beside = f", {replaced:,} old vectors kept until backfill --finish" if replaced else ""
         lines.append(
-            f"  {rows:>10,} rows ({share:4.0%}) of {state.makers[kind].name}, "
-            f"{values['row_types'][kind]}{beside}"
+            f"  {rows:>10,} rows ({share:4.0%}) by {state.makers[kind].name}, "
+            f"{_ROW_TYPES[values['row_types'][kind]]}{beside}"
         )
     if status.forced:
         lines.append(f"! forced, without a certificate: {', '.join(status.forced)}")
@@ -68,5 +77,21 @@ def _status(path: Path, status: "GalleryStatus") -> str:
     lines.append("steps:")
     for step in state.steps:
         mark = " (undone)" if step.undone else "" if step.done else " (not complete)"
-        lines.append(f"  {step.number:>4}  {step.date}  {step.action}{mark}")
+        what = f"{step.action} {_about(step, state)}".rstrip()
+        lines.append(f"  {step.number:>4}  {step.date}  {what}{mark}")
     return "\n".join(lines)
+
+
+def _about(step: "Step", state: "GalleryState") -> str:
+    """Return what a step was about, in a few words."""
+    details = step.details
+    model = state.makers.get(str(details.get("model")))
+    counted = {"added": "rows", "rows": "rows", "deleted": "old vectors deleted"}
+    words = [f"{details[name]:,} {what}" for name, what in counted.items() if name in details]
+    if model is not None:
+        words.append(f"by {model.name}" if "share" in details else f"to {model.name}")
+    if details.get("share", 1) < 1:
+        words.append(f"up to {details['share']:.0%}")
+    if "to" in details:
+        words.append(f"to before step {details['to']}")
+    return " ".join(words)

@@ -9,6 +9,7 @@ from unibct.cli.gallery.options import (
     CertificateOption,
     GalleryArgument,
     JsonOption,
+    LaterRows,
     OpenedGallery,
     OptionalRows,
     gallery_app,
@@ -75,7 +76,7 @@ def backfill_command(
     path: GalleryArgument,
     data: OptionalRows = None,
     share: Annotated[
-        float, typer.Option(help="of all rows that are the new model's own in the end")
+        float, typer.Option(help="go on until this share of all rows is the new model's own")
     ] = 1.0,
     ids: Annotated[
         Path | None, typer.Option(metavar="LIST", help="only these rows, one id per line")
@@ -88,7 +89,9 @@ def backfill_command(
     map_folder: Annotated[
         Path | None,
         typer.Option(
-            "--map", metavar="MAP", help="without images: a map of unibct adapt --direction forward"
+            "--map",
+            metavar="MAP",
+            help="without images: a map from unibct adapt --direction forward",
         ),
     ] = None,
     pause: Annotated[
@@ -129,10 +132,17 @@ def backfill_command(
             say(as_json, result.as_json(), _backfill_text(path, data, result))
 
 
-@gallery_app.command("rollback", epilog=examples("unibct gallery rollback G --to 3"))
+@gallery_app.command(
+    "rollback",
+    epilog=examples(
+        "unibct gallery rollback G",
+        "unibct gallery rollback G photographs/",
+        "unibct gallery rollback G --to 3",
+    ),
+)
 def rollback_command(
     path: GalleryArgument,
-    data: OptionalRows = None,
+    data: LaterRows = None,
     to: Annotated[
         int | None,
         typer.Option(
@@ -145,13 +155,13 @@ def rollback_command(
     """Let the earlier model search again, with the rows as they were before the upgrade.
 
     `status` shows the steps; --to goes back to before any upgrade or backfill. Rows that were
-    added since then are kept. Those that the earlier model did not make it cannot search, unless
-    their images are given as DATA.
+    added since then are kept. The earlier model cannot search those that a newer one made, unless
+    their images are given as DATA. After backfill --finish, DATA must have all images.
     """
     with OpenedGallery(path, device) as gallery:
         result = gallery.rollback(to, data)
         name = gallery.folder.state.searching.name
-    lines = [f"{path}: as before step {result.to}; {name} ({result.searching}) searches"]
+    lines = [f"{path}: as before step {result.to}; {name} ({result.searching}) searches again"]
     if result.restored:
         lines.append(f"{result.restored:,} rows were embedded by it from the given images")
     if result.unsearchable:
@@ -164,9 +174,11 @@ def rollback_command(
 
 def _backfill_text(path: Path, data: str | None, result: "Backfilled") -> str:
     """Return what a backfill has done, for people."""
+    made, whose = "embedded again", "the new model's own"
+    if data is None:
+        made, whose = "mapped", "in the space of the new model"
     lines = [
-        f"{path}: {result.rows:,} rows embedded again; {result.own:,} of {result.total:,} rows are "
-        "the new model's own"
+        f"{path}: {result.rows:,} rows {made}; {result.own:,} of {result.total:,} rows are {whose}"
         + ("; paused: run the command again to continue" if result.paused else "")
     ]
     if result.missing:

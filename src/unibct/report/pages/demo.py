@@ -11,22 +11,26 @@ from unibct.evaluation.criterion import CONFIDENCE
 from unibct.evaluation.directions import CROSS, DIRECTIONS, FREE_CROSS, OLD_SELF
 from unibct.examples.demo import DemoResult
 from unibct.files import write_text
-from unibct.report.curves import COLOURS, cmc_svg, roc_svg
+from unibct.report.curves import COLOURS, cmc_svg, roc_svg, standalone, story_svg
 from unibct.report.decision_tables import decision_tables, old_model_text
+from unibct.report.gallery_story import story_table
 from unibct.report.pages.html import render_template
 from unibct.report.pictures import searched_queries
 
+CURVE_FILE = "gallery.svg"
 SEARCH_TITLES = {OLD_SELF: "old", FREE_CROSS: "free", CROSS: "compatible"}
 
 
 def write_report(result: DemoResult, path: Path) -> None:
-    """Write the page to a file."""
+    """Write the page to a file, and the gallery's curve as a picture beside it."""
     write_text(path, render_report(result))
+    if result.gallery is not None and result.gallery.curve:
+        write_text(path.with_name(CURVE_FILE), standalone(story_svg(result.gallery)))
 
 
 def render_report(result: DemoResult) -> str:
     """Return the HTML of the page."""
-    evaluation, plan = result.evaluation, result.plan
+    evaluation, plan, story = result.evaluation, result.plan, result.gallery
     searches = {name: evaluation.tests[name] for name in SEARCH_TITLES}
     return render_template(
         "demo.html.jinja",
@@ -42,6 +46,8 @@ def render_report(result: DemoResult) -> str:
         cmc=Markup(cmc_svg(evaluation.tests)),
         decisions=decision_tables(evaluation),
         old_model=old_model_text(evaluation),
+        story=None if story is None else story_table(story),
+        story_curve=None if story is None or not story.curve else Markup(story_svg(story)),
         queries=searched_queries(plan.test_images, evaluation.split, searches),
         models=result.models,
         recipe=plan.new_recipe.model_dump(mode="json"),
