@@ -2,7 +2,7 @@
 
     python measurements/gallery_step_kills.py --kills 100
     python measurements/gallery_step_kills.py --kills 100 --engine postgresql
-    python measurements/gallery_step_kills.py --kills 100 --engine milvus --at http://HOST:19530
+    python measurements/gallery_step_kills.py --kills 100 --engine milvus --longest 8
 
 Some seconds a kill. Without --at, a server is started for the run. A child does one step after
 another and says so after each; it is killed at a random moment. Then everything is read: each row
@@ -46,6 +46,7 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--engine", default=EMBEDDED, choices=list(ENGINES))
     parser.add_argument("--at", default="")
+    parser.add_argument("--longest", type=float, default=1.5, help="seconds until a kill")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     random.seed(options.seed)
@@ -61,7 +62,7 @@ def main() -> None:
         kills = during = 0
         actions: dict[str, int] = {}
         while kills < options.kills:
-            interrupted = killed_child(world, random.uniform(0.0, 1.2))
+            interrupted = killed_child(world, random.uniform(0.3, options.longest))
             kills += 1
             during += interrupted != ""
             actions[interrupted] = actions.get(interrupted, 0) + 1
@@ -233,7 +234,7 @@ def killed_child(world: World, seconds: float) -> str:
     if child == 0:
         random.seed(time.time_ns())
         run_and_leave(world.work)
-    time.sleep(seconds + 0.3)
+    time.sleep(seconds)
     os.kill(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
     if os.WIFEXITED(status):

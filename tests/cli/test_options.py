@@ -92,6 +92,7 @@ def test_the_main_help_lists_every_kind_of_data_and_every_command(capsys):
         "export",
         "card",
         "benchmark",
+        "gallery",
     ]
     assert "..." not in text.partition("Commands:")[2], "every short help is a whole sentence"
 

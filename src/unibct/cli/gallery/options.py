@@ -18,7 +18,7 @@ _ENGINE_LISTING = listing("Engines", {name: e.description for name, e in ENGINES
 
 gallery_app = typer.Typer(
     help=(
-        "Carry an upgrade out: rows in a database, searched by any model with a certificate.\n\n"
+        "Carry an upgrade out: a gallery that several models search.\n\n"
         "A gallery is a folder G. `create` makes it with the model that searches, `add` fills it. "
         "`upgrade` lets a new model search the same rows, if `unibct evaluate --certify` wrote a "
         "certificate for it. `backfill` embeds rows again while search goes on, and `rollback` "

@@ -12,7 +12,7 @@ from pgvector.psycopg import register_vector
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.types import TypeInfo
 
-from unibct.errors import UserError
+from unibct.errors import UserError, first_line
 from unibct.gallery.engines.server import refuse_secret
 
 _CONNECT_SECONDS = 10
@@ -30,7 +30,7 @@ class PostgresqlServer:
             given = conninfo_to_dict(address)
         except psycopg.Error as error:
             raise UserError(
-                f"{address}: {_first_line(error)}; write postgresql://USER@HOST/DATABASE"
+                f"{address}: {first_line(error)}; write postgresql://USER@HOST/DATABASE"
             ) from error
         password = given.get("password")
         instead = "set PGPASSWORD or write it to ~/.pgpass"
@@ -58,7 +58,7 @@ class PostgresqlServer:
                 result = _transaction(connection, work)
         except psycopg.Error as error:
             connection.close()
-            raise UserError(f"{self._address}: {_first_line(error)}") from error
+            raise UserError(f"{self._address}: {first_line(error)}") from error
         except BaseException:
             connection.close()
             raise
@@ -95,7 +95,7 @@ class PostgresqlServer:
                 register_vector(connection)
         except psycopg.Error as error:
             raise UserError(
-                f"cannot reach PostgreSQL at {self._address}: {_first_line(error)}; start the "
+                f"cannot reach PostgreSQL at {self._address}: {first_line(error)}; start the "
                 "server, or correct the address (a password belongs in PGPASSWORD or ~/.pgpass)"
             ) from error
         return connection
@@ -104,8 +104,3 @@ class PostgresqlServer:
 def _transaction(connection: Connection, work: Callable[[Cursor], Result]) -> Result:
     with connection.transaction(), connection.cursor(binary=True) as cursor:
         return work(cursor)
-
-
-def _first_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
