@@ -67,7 +67,9 @@ def test_a_run_killed_in_its_first_refresh_goes_on(photo_folder, tmp_path):
 def test_processes_that_read_differently_neither_hang_nor_train(memory, photo_folder, tmp_path):
     code = (
         "import os, sys\n"
+        "from unibct.cli import entry\n"
         "from unibct.cli.entry import main\n"
+        "entry._OTHERS_WAIT = 60  # for the first process to end, however busy the machine is\n"
         "from unibct.data import encoded_images\n"
         "from unibct.data.decoding import UnreadableImageError\n"
         "real = encoded_images.decode\n"
