@@ -26,11 +26,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from gallery_server import server_address
 
 from unibct.arrays import normalized
 from unibct.files import write_text
 from unibct.gallery.engines.engine import Engine
-from unibct.gallery.engines.table import EMBEDDED, ENGINES, Place, open_engine
+from unibct.gallery.engines.table import ENGINES, Place, open_engine
 from unibct.gallery.rows import NO_STEP, GalleryRows, Metadata, changed_rows, sealed_rows
 
 OLD, NEW = "a" * 32, "b" * 32
@@ -237,11 +238,7 @@ def main() -> None:
     parser.add_argument("--child", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     with ExitStack() as stack:
-        if options.engine != EMBEDDED and not options.at:
-            sys.path.insert(0, str(Path(__file__).parent.parent))
-            from tests.gallery.servers import running
-
-            options.at = stack.enter_context(running(options.engine)).address
+        options.at = server_address(stack, options.engine, options.at)
         if options.folder is None:
             from tempfile import TemporaryDirectory
 

@@ -2,9 +2,10 @@
 
     python measurements/gallery_speed.py                          some minutes
     python measurements/gallery_speed.py --rows 20000 --dim 128
-    python measurements/gallery_speed.py --engine postgresql --at postgresql://me@host/db
-    python measurements/gallery_speed.py --engine milvus --at http://127.0.0.1:19530
+    python measurements/gallery_speed.py --engine postgresql
+    python measurements/gallery_speed.py --engine milvus --at http://HOST:19530
 
+Without --at, a server is started for the run.
 Vectors are synthetic, so that no network is part of the times. Each search of the gallery is
 timed beside the engine's own search of the same rows, in turns: the ratio is what unibct adds. For
 the embedded engine, faiss alone on the same matrix is timed too. The peak is that of the
@@ -15,10 +16,12 @@ import argparse
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from gallery_server import server_address
 from numpy.typing import NDArray
 
 from unibct.arrays import normalized
@@ -46,7 +49,9 @@ def main() -> None:
         synthetic(options.rows, options.dim, kind, seed) for kind, seed in ((OLD, 1), (NEW, 2))
     )
     print(f"{options.engine}: {options.rows:,} rows × {options.dim}")
-    with tempfile.TemporaryDirectory() as root:
+    with ExitStack() as stack:
+        root = stack.enter_context(tempfile.TemporaryDirectory())
+        options.at = server_address(stack, options.engine, options.at)
         # The models are stored embeddings: a few rows say which model it is, and its dimension.
         paths = [written(part, Path(root) / f"{name}") for name, part in (("o", old), ("n", new))]
         gallery = Gallery.create(Path(root) / "G", paths[0], engine=options.engine, at=options.at)

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from gallery_server import server_address
 
 from unibct.arrays import normalized
 from unibct.embeddings.folder import Embeddings
@@ -52,11 +53,7 @@ def main() -> None:
     random.seed(options.seed)
     with ExitStack() as stack:
         root = stack.enter_context(tempfile.TemporaryDirectory())
-        if options.engine != EMBEDDED and not options.at:
-            sys.path.insert(0, str(Path(__file__).parents[1]))
-            from tests.gallery.servers import running
-
-            options.at = stack.enter_context(running(options.engine)).address
+        options.at = server_address(stack, options.engine, options.at)
         world = World(Path(root), options.engine, options.at)
         in_child(world.create)
         kills = during = 0
