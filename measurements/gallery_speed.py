@@ -91,7 +91,7 @@ def searches(gallery: Gallery, rows: Embeddings, name: str, engine: str) -> None
         }
         if engine == EMBEDDED and len(kinds) == 1:
             ways["faiss"] = bare_faiss(np.asarray(rows.vectors), part)
-        best = {way: fastest(function) for way, function in ways.items()}
+        best = fastest(ways)
         text = ", ".join(f"{way} {1000 * best[way] / count:.3f} ms" for way in ways)
         ratios = [f"gallery/engine {best['gallery'] / best['engine']:.3f}"]
         ratios += (
@@ -108,15 +108,15 @@ def bare_faiss(matrix: NDArray[np.float32], queries: NDArray[np.float32]) -> Cal
     return lambda: faiss.knn(queries, matrix, K, faiss.METRIC_INNER_PRODUCT)
 
 
-def fastest(function: Callable[[], Any]) -> float:
-    """Return the least of some times: what disturbs a run only makes it longer."""
-    function()
-    times: list[float] = []
-    for _ in range(REPEATS):
-        begin = time.perf_counter()
-        function()
-        times.append(time.perf_counter() - begin)
-    return min(times)
+def fastest(ways: dict[str, Callable[[], Any]]) -> dict[str, float]:
+    """Return the least time of each way, taken in turns: disturbance only makes a run longer."""
+    times: dict[str, list[float]] = {way: [] for way in ways}
+    for _ in range(REPEATS + 1):
+        for way, function in ways.items():
+            begin = time.perf_counter()
+            function()
+            times[way].append(time.perf_counter() - begin)
+    return {way: min(values[1:]) for way, values in times.items()}  # the first one warms up
 
 
 def timed(name: str, rows: int, function: Callable[[], Any]) -> None:

@@ -45,6 +45,7 @@ class GalleryFolder:
         self._engine: Engine | None = None
         self._models: dict[str, QueryModel] = {}
         self._certificates: dict[str, Certificate] = {}
+        self._live: dict[str, bool] = {}
 
     @property
     def state(self) -> GalleryState:
@@ -56,6 +57,7 @@ class GalleryFolder:
             stamp = None
         if self._state is None or stamp != self._stamp:
             self._state, self._stamp = read_state(self.path), stamp
+            self._live = {}
         return self._state
 
     def save(self, state: GalleryState) -> GalleryState:
@@ -72,6 +74,19 @@ class GalleryFolder:
             place = Place(self.path, state.name, state.address)
             self._engine = open_engine(state.engine, place)
         return self._engine
+
+    def has_live(self, kind: str) -> bool:
+        """Return whether a kind has a row to search.
+
+        A server takes as long for this as for a search. The answer holds until the state changes,
+        as every step that writes rows does when it begins and when it ends. While one is under
+        way, rows may come at any time, so that only a yes holds. A no that is late does no harm: a
+        kind without rows gives no hits.
+        """
+        is_open = self.state.unfinished is not None
+        if not self._live.get(kind) and (kind not in self._live or is_open):
+            self._live[kind] = self.engine.has_live(kind)
+        return self._live[kind]
 
     @property
     def opening(self) -> Opening:

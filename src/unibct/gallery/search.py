@@ -216,7 +216,7 @@ def _search_once(
 def _has_rows(folder: GalleryFolder, kind: str, request: SearchRequest) -> bool:
     if request.with_superseded:
         return folder.engine.count(kind).rows > 0
-    return folder.engine.has_live(kind)
+    return folder.has_live(kind)
 
 
 def searchable_kinds(state: GalleryState, standing: Standing) -> list[str]:
