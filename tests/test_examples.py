@@ -54,6 +54,7 @@ def test_two_npy_files(tmp_path, capsys, monkeypatch):
     assert "mapped: compatible" in shown
 
 
+@pytest.mark.slow
 def test_names_survive_an_upgrade_and_a_rollback(tmp_path, capsys):
     names = runpy.run_path(str(EXAMPLES / "keep_names.py"))
     counts = names["main"](OLD_ORACLE, NEW_ORACLE, tmp_path)

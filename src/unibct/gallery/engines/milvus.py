@@ -196,7 +196,12 @@ class MilvusEngine:
         return self._server.has(_alias(self._known(kind)))
 
     def problems(self) -> list[str]:
-        """Return which collections are not loaded: Milvus has no check of its files."""
+        """Return which collections cannot be loaded: Milvus has no check of its files.
+
+        A kind whose making was killed is completed first.
+        """
+        for kind, dim in self.kinds().items():
+            self.add_kind(kind, dim)
         names = [name for kind in self.kinds() for name in self._collections(kind)]
         return [f"{name}: not loaded" for name in names if not self._server.is_loaded(name)]
 
