@@ -196,10 +196,7 @@ class MilvusEngine:
         return self._server.has(_alias(self._known(kind)))
 
     def problems(self) -> list[str]:
-        """Return which collections cannot be loaded: Milvus has no check of its files.
-
-        A kind whose making was killed is completed first.
-        """
+        """Complete kinds whose making was killed, and return which collections are not loaded."""
         for kind, dim in self.kinds().items():
             self.add_kind(kind, dim)
         names = [name for kind in self.kinds() for name in self._collections(kind)]
