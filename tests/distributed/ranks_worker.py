@@ -17,10 +17,13 @@ from unibct.distributed.class_shards import ClassPart, sampled_classes
 from unibct.distributed.gradients import AveragedGradients
 from unibct.distributed.ranks import current_ranks
 from unibct.embeddings import extraction, store_plan
-from unibct.losses.contrast import contrast, neighbour_contrast
+from unibct.losses.class_weight_gap import class_weight_gap
+from unibct.losses.cone import outside_cone
+from unibct.losses.contrast import contrast, mixed_contrast, neighbour_contrast
 from unibct.losses.point_to_set import point_to_set
 from unibct.losses.regress import regress
 from unibct.losses.sharded_arcface import sharded_arcface
+from unibct.losses.unit_rows import unit_rows
 from unibct.models.folder import load_model
 from unibct.training import run_folder
 from unibct.training.recipe import load_recipe
@@ -72,11 +75,16 @@ def look(sample: bool) -> dict[str, torch.Tensor]:
     embeddings = model(images[own])
     labels, old = labels[own], old[own]
     frozen = frozen[classes.start : classes.stop]
+    centres = unit_rows(part.rows(frozen))
+    largest = torch.full((len(centres),), 1.2)
     parts = {
         "trained": sharded_arcface(embeddings, part.rows(shard), labels, part),
         "frozen": sharded_arcface(embeddings, part.rows(frozen), labels, part),
         "shared": sharded_arcface(old, part.rows(shard), labels, part),
         "contrast": contrast(embeddings, old, labels, ranks=ranks),
+        "mixed": mixed_contrast(embeddings, old, labels, tau=0.2, ranks=ranks),
+        "cone": outside_cone(embeddings, labels, part, centres=centres, largest=largest),
+        "gap": class_weight_gap(part.rows(shard), centres, ranks=ranks),
         "regress": regress(embeddings, old),
         "nccl": neighbour_contrast(
             embeddings,
@@ -150,6 +158,9 @@ RUNS = {
     "mixbct": [],
     "nccl": [],
     "advbct": [],
+    "advbct-released": [],
+    "ract": [],
+    "lce": [],
     "ndpp": [],
     "regress": [],
 }

@@ -3,6 +3,7 @@
 import threading
 
 import numpy as np
+import torch
 
 from unibct.distributed.ranks import Ranks
 
@@ -25,6 +26,12 @@ class ThreadRanks(Ranks):
 
     def barrier(self):
         self._exchange(None)
+
+    def gathered(self, tensor):
+        return torch.cat(self._exchange(tensor))
+
+    def summed(self, tensor):
+        return tensor.copy_(sum(self._exchange(tensor.clone())))
 
     def broadcast_numbers(self, *numbers):
         return list(self._exchange(numbers)[0])

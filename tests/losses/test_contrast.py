@@ -3,8 +3,8 @@ import math
 import pytest
 import torch
 
-from tests.losses.cases import case, dot, naive_unit_rows
-from unibct.losses.contrast import contrast, neighbour_contrast
+from tests.losses.cases import case, dot, naive_unit_rows, over_ranks
+from unibct.losses.contrast import contrast, mixed_contrast, neighbour_contrast
 
 
 def test_contrast_equals_a_naive_loop():
@@ -78,3 +78,61 @@ def test_neighbour_contrast_has_finite_gradients_at_the_positive_itself():
     old = x.detach()
     neighbour_contrast(x, labels, own=old, others=old, other_labels=labels, tau=1e-3).backward()
     assert torch.isfinite(x.grad).all()
+
+
+def naive_mixed_contrast(new, old, labels, tau):
+    """RACT's formula by loops over images, with torch's own gradients."""
+    new, old = (rows / rows.norm(dim=1, keepdim=True) for rows in (new, old))
+    terms = []
+    for i, label in enumerate(labels.tolist()):
+        own = torch.exp(new[i] @ old[i] / tau)
+        everything = own
+        for j in range(len(labels)):
+            if labels[j] != label:
+                everything = everything + torch.exp(new[i] @ old[j] / tau)
+                everything = everything + torch.exp(new[i] @ new[j] / tau)
+        terms.append(-torch.log(own / everything))
+    return torch.stack(terms).mean()
+
+
+@pytest.mark.parametrize("tau", [0.01, 0.3])
+def test_mixed_contrast_equals_a_naive_loop(tau):
+    x, _, y = case(batch=12, classes=4)
+    old = case(batch=12, seed=1)[0]
+    x.requires_grad_()
+    ours, theirs = mixed_contrast(x, old, y, tau=tau), naive_mixed_contrast(x, old, y, tau)
+    assert math.isclose(ours.item(), theirs.item(), rel_tol=1e-9)
+    gradients = [torch.autograd.grad(loss, x)[0] for loss in (ours, theirs)]
+    assert torch.allclose(*gradients, rtol=1e-8)
+
+
+def test_mixed_contrast_by_hand():
+    # Both images are at their old embeddings, which are orthogonal: e^2 / (e^2 + 1 + 1) each.
+    rows = torch.eye(2, dtype=torch.float64)
+    loss = mixed_contrast(3 * rows, rows, torch.tensor([0, 1]), tau=0.5)
+    assert math.isclose(loss.item(), math.log1p(2 * math.exp(-2)), rel_tol=1e-12)
+    assert math.isclose(
+        contrast(rows, rows, torch.tensor([0, 1]), tau=0.5), math.log1p(math.exp(-2))
+    )
+
+
+def test_mixed_contrast_without_negatives_is_zero():
+    x, _, _ = case(batch=3)
+    x.requires_grad_()
+    loss = mixed_contrast(x, case(batch=3, seed=1)[0], torch.zeros(3).long())
+    loss.backward()
+    assert loss.item() == 0
+    assert (x.grad == 0).all()
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_mixed_contrast_of_several_ranks_is_that_of_one(world):
+    x, weights, y = case(batch=12, classes=4)
+    old = case(batch=12, seed=1)[0]
+
+    def loss(new, rows, labels, part, own):
+        return mixed_contrast(new, old[own], labels, tau=0.1, ranks=part.ranks)
+
+    one, many = (over_ranks(n, loss, x, weights, y) for n in (1, world))
+    for found, expected in zip(many, one, strict=True):
+        assert torch.allclose(found, expected, rtol=1e-9)

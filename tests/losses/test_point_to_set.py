@@ -33,3 +33,17 @@ def test_point_to_set_with_nobody_outside_is_zero(radius):
     loss.backward()
     assert loss.item() == 0
     assert (x.grad == 0).all()
+
+
+def test_raw_centres_and_a_class_without_a_ball():
+    # From (1, 0) to (0.2, 0.6) it is 1 as the centre is, and √(2 − 2·0.2/√0.4) from length 1.
+    x = torch.tensor([[2.0, 0.0], [0.0, 1.0]], dtype=torch.float64, requires_grad=True)
+    centres = torch.tensor([[0.2, 0.6], [0.5, 0.0]], dtype=torch.float64)
+    radius = torch.tensor([0.25, torch.inf], dtype=torch.float64)
+    loss = point_to_set(x, centres, radius, unit_centres=False)
+    assert math.isclose(loss.item(), 1 - 0.25)
+    scaled = point_to_set(x, centres, radius)
+    assert math.isclose(scaled.item(), math.sqrt(2 - 0.4 / math.sqrt(0.4)) - 0.25)
+    loss.backward()
+    assert torch.isfinite(x.grad).all()
+    assert (x.grad[1] == 0).all()

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from unibct.distributed.ranks import ALONE, Ranks
 from unibct.losses.mean_over_ranks import mean_over_ranks
+from unibct.losses.sum_over_ranks import sum_over_ranks
 from unibct.losses.unit_rows import unit_rows
 
 
@@ -34,6 +35,36 @@ def contrast(
     left_out = labels[:, None] == all_labels[None, :]
     left_out[torch.arange(len(labels), device=logits.device), own_columns] = False
     return F.cross_entropy(logits.masked_fill(left_out, -torch.inf), own_columns)
+
+
+def mixed_contrast(
+    new: Tensor, old: Tensor, labels: Tensor, *, tau: float = 0.01, ranks: Ranks = ALONE
+) -> Tensor:
+    """Contrast each image's own old embedding with old *and new* embeddings of other classes.
+
+    For galleries with rows of both models: ``contrast`` does not compare the own old embedding
+    with new embeddings of other classes, which may then be nearer (RACT).
+
+    Args:
+        new: (batch, dim) with gradients, as queries and as negatives.
+        old: (batch, dim) of the same images. All ranks' embeddings are gathered for the contrast.
+        labels: (batch,) integers.
+        tau: temperature.
+        ranks: the ranks that share the batch.
+
+    Returns:
+        The mean over the whole batch, the same on each rank.
+    """
+    all_labels = ranks.gathered(labels)
+    all_new = ranks.gathered_rows(unit_rows(new))
+    own = ranks.batch_slice(len(all_labels))
+    logits = all_new[own] @ torch.cat([ranks.gathered(unit_rows(old)), all_new]).T / tau
+    own_columns = torch.arange(len(all_labels), device=logits.device)[own]
+    left_out = (labels[:, None] == all_labels[None, :]).repeat(1, 2)
+    left_out[torch.arange(len(labels), device=logits.device), own_columns] = False
+    masked = logits.masked_fill(left_out, -torch.inf)
+    total = F.cross_entropy(masked, own_columns, reduction="sum")
+    return sum_over_ranks(total / len(all_labels), ranks)
 
 
 def neighbour_contrast(

@@ -25,16 +25,25 @@ class AdvBct(Method):
     def __init__(self, old: OldKnowledge, settings: Settings) -> None:
         self._old = self.old_of_images = old
         embeddings = old.whole()
-        self._centres = class_prototypes(embeddings, old.labels, kind="centroid")
-        distance = (F.normalize(embeddings, dim=1) - self._centres[old.labels]).norm(dim=1)
-        zeros = distance.new_zeros(len(self._centres))
-        self._radius = zeros.scatter_reduce(0, old.labels, distance, "amax")
-        self._place = nn.Parameter(torch.zeros_like(self._radius))
-        dim = embeddings.shape[1]
+        self._centres, self._radius = self._balls(embeddings)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            discriminator = nn.Sequential(nn.Linear(dim, dim), nn.ReLU(), nn.Linear(dim, 1))
+            discriminator, place = self._untrained(embeddings.shape[1], len(self._centres))
         self._discriminator = discriminator.to(embeddings.device)
+        self._place = nn.Parameter(place.to(self._radius))
+
+    def _balls(self, embeddings: Tensor) -> tuple[Tensor, Tensor]:
+        """Return each class's centre (classes, dim) and its own radius (classes,)."""
+        labels = self._old.labels
+        centres = class_prototypes(embeddings, labels, kind="centroid")
+        distance = (F.normalize(embeddings, dim=1) - centres[labels]).norm(dim=1)
+        zeros = distance.new_zeros(len(centres))
+        return centres, zeros.scatter_reduce(0, labels, distance, "amax")
+
+    def _untrained(self, dim: int, classes: int) -> tuple[nn.Module, Tensor]:
+        """Return the discriminator, and where the radii begin: (classes,) before the sigmoid."""
+        discriminator = nn.Sequential(nn.Linear(dim, dim), nn.ReLU(), nn.Linear(dim, 1))
+        return discriminator, torch.zeros(classes)
 
     def parameters(self) -> list[nn.Parameter]:
         """Return the discriminator's weights and each radius's place between its two ends."""
@@ -44,13 +53,25 @@ class AdvBct(Method):
         """Return the discriminator's loss, with reversed gradients, plus the point-to-set loss."""
         new = F.normalize(batch.embeddings, dim=1)
         strength = 2 / (1 + math.exp(-10 * batch.progress)) - 1  # as in Ganin and Lempitsky, 2015
-        judged = torch.cat([reversed_gradient(new, strength), self._old.of(batch)])
+        told_apart = self._told_apart(reversed_gradient(new, strength), self._old.of(batch))
+        return told_apart * self._weight(batch) + self._outside(new, batch)
+
+    def _told_apart(self, new: Tensor, old: Tensor) -> Tensor:
+        """Return the discriminator's loss."""
+        judged = torch.cat([new, old])
         is_old = torch.arange(len(judged), device=judged.device) >= len(new)
         logits = self._discriminator(judged)[:, 0]
-        adversarial = F.binary_cross_entropy_with_logits(logits, is_old.to(logits.dtype))
+        return F.binary_cross_entropy_with_logits(logits, is_old.to(logits.dtype))
+
+    def _weight(self, batch: Batch) -> float:
+        """Return the weight of the discriminator's loss."""
+        return 1.0
+
+    def _outside(self, new: Tensor, batch: Batch) -> Tensor:
+        """Return the point-to-set loss."""
         radius = torch.lerp(self._radius, self._radius.mean(), torch.sigmoid(self._place))
         centres, radii = self._centres[batch.labels], radius[batch.labels]
-        return adversarial + point_to_set(new, centres, radii, ranks=batch.ranks)
+        return point_to_set(new, centres, radii, ranks=batch.ranks)
 
     def state(self) -> dict[str, Tensor]:
         """Return everything that is learnt."""

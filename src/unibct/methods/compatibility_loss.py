@@ -78,7 +78,7 @@ class CompatibilityLoss(nn.Module):
             embeddings: (batch, dim) of the new model, with gradients.
             labels: (batch,) their classes.
             rows: (batch,) the rows of the images in the training set.
-            class_weights: (classes, dim) of your classifier; ``unibct-plus`` shares it.
+            class_weights: (classes, dim) of your classifier, for ``unibct-plus`` and ``lce``.
             progress: how much of the training is done, 0 to 1; for methods that change with it.
         """
         return self.method.loss(Batch(embeddings, labels, rows, class_weights, progress))

@@ -92,12 +92,17 @@ METHODS: dict[str, MethodEntry] = {
     "advbct": MethodEntry(
         "advbct:AdvBct", "deceive an old/new discriminator; stay near the class mean"
     ),
+    "advbct-released": MethodEntry(
+        "advbct_released:ReleasedAdvBct", "advbct with the constants of its authors' program"
+    ),
     "nccl": MethodEntry("nccl:Nccl", "supervised contrast with a queue of old embeddings"),
     "ndpp": MethodEntry(
         "prototypes:Prototypes",
         "ArcFace on class means that are first moved apart",
         {"kind": "centroid", "apart": True},
     ),
+    "ract": MethodEntry("ract:Ract", "contrast with the old and new embeddings of other classes"),
+    "lce": MethodEntry("lce:Lce", "stay within a class's old angles; class weights at its mean"),
 }
 
 
