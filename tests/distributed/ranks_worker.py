@@ -159,7 +159,6 @@ RUNS = {
     "nccl": [],
     "advbct": [],
     "advbct-released": [],
-    "ract": [],
     "lce": [],
     "ndpp": [],
     "regress": [],
