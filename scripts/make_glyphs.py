@@ -11,7 +11,8 @@ Reads  scripts/glyphs_fonts.txt                      pinned wheels, one type fam
 Writes src/unibct/data/readers/glyphs.npz            images, labels, typefaces, names and parts
        src/unibct/data/readers/glyphs_typefaces.csv  origin, licence, images of each typeface
 
-Two runs with the same versions write the same bytes. These are the steps:
+The part `glyphs:final` has its own script, `make_glyphs_final.py`, and its own files. Two runs with
+the same versions write the same bytes. These are the steps:
 
 1.  Draw every character that at least 20 typefaces have, in the Regular upright face of each
     family, 32x32, 16 grey levels, with the same cap height and baseline for all.
