@@ -56,3 +56,14 @@ def test_descriptions_fit_a_terminal_of_80_columns():
     for name, entry in (METHODS | ABLATIONS).items():
         assert 0 < len(entry.description) <= 80 - widest - 6, name
         assert entry.description.isprintable(), name
+
+
+def test_who_needs_the_old_class_weights():
+    plus, paper = find_method("unibct-plus"), find_method("unibct")
+    assert [plus.uses_old_classifier(value) for value in (None, True, False)] == [True, True, False]
+    assert [paper.uses_old_classifier(value) for value in (None, True, False)] == [
+        False,
+        True,
+        False,
+    ]
+    assert find_method("bct").uses_old_classifier(False)

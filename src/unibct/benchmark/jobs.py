@@ -206,7 +206,7 @@ def _scenario_jobs(grid: Grid, images: ImageSet, scenario: str, seed: int) -> li
             free,
             seed,
             (JobTest(NEW_SELF, free, free),),
-            Training(f"new:{scenario}", new_recipe.updated(warm_start=False)),
+            Training(f"new:{scenario}", new_recipe.updated(warm_start=None)),
             work=_work(new_recipe, len(sides.new)),
         ),
     ]

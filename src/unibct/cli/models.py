@@ -57,7 +57,12 @@ SeedOption = Annotated[
     typer.Option(help="the recipe's seed; chooses the initial weights and the batches"),
 ]
 WarmStartOption = Annotated[
-    bool, typer.Option("--warm-start", help="start from the old model's weights")
+    bool | None,
+    typer.Option(
+        "--warm-start/--no-warm-start",
+        help="start from the old model's weights; by default unibct-plus does, if the network is "
+        "the same",
+    ),
 ]
 ResumeOption = Annotated[
     bool, typer.Option("--resume", help="continue from the checkpoint in the folder")
@@ -121,7 +126,7 @@ def train_command(
     recipe: RecipeOption = None,
     set_: SetOption = None,
     seed: SeedOption = None,
-    warm_start: WarmStartOption = False,
+    warm_start: WarmStartOption = None,
     resume: ResumeOption = False,
     checkpoint_every: CheckpointEveryOption = None,
     workers: WorkersOption = None,
@@ -146,7 +151,7 @@ def train_command(
     from unibct.training.train import train
 
     overrides = [*(set_ or []), *([] if seed is None else [f"seed={seed}"])]
-    overrides += ["warm_start=true"] if warm_start else []
+    overrides += [] if warm_start is None else [f"warm_start={str(warm_start).lower()}"]
     named_recipe = None if recipe is None else load_recipe(recipe, overrides)
     image_set = training_data(data, from_embeddings, images)
     how: dict[str, Any] = {"workers": workers, "device": device, "validation": validation}
@@ -154,7 +159,7 @@ def train_command(
     with terminal_progress(logs=out / "logs") as progress:
         loaded_recipe = named_recipe or recipe_for(image_set, overrides, progress=progress)
         entry = find_method(method or DEFAULT_METHOD)
-        uses_classifier = loaded_recipe.warm_start or entry.needs_old_classifier
+        uses_classifier = entry.uses_old_classifier(loaded_recipe.warm_start)
         opening = Opening(pick_device(device), uses_classifier, progress)
         old_model = None if old is None else opening.open(old)
         model = train(

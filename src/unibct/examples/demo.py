@@ -159,7 +159,7 @@ def run_demo(
 
     old = train_role("old", plan.old_images, plan.old_recipe)
     new = train_role("new", plan.new_images, plan.new_recipe, old, plan.method)
-    free = train_role("free", plan.new_images, plan.new_recipe.updated(warm_start=False))
+    free = train_role("free", plan.new_images, plan.new_recipe.updated(warm_start=None))
     models = {"old": old, "new": new, "free": free}
     evaluation = _evaluated(plan, models, progress)
     gallery = carry_upgrade_out(

@@ -30,6 +30,8 @@ class MethodEntry:
         needs_same_dim: whether new and old embeddings must have the same dimension. For the other
             methods, a new model of another dimension gets a projection into the old space.
         has_warmup: whether the method starts only after the recipe's warm-up.
+        warm_starts: whether training starts from the old model's weights where it can, unless the
+            recipe says something else.
         check_classes: raises an error for old and new class names that the method cannot handle.
     """
 
@@ -41,7 +43,12 @@ class MethodEntry:
     needs_old_classifier: bool = False
     needs_same_dim: bool = False
     has_warmup: bool = True
+    warm_starts: bool = False
     check_classes: Callable[[Sequence[str], Sequence[str]], None] = allow_any_classes
+
+    def uses_old_classifier(self, warm_start: bool | None) -> bool:
+        """Return whether a run may need the old class weights; ``warm_start`` is the recipe's."""
+        return self.needs_old_classifier or (self.warm_starts if warm_start is None else warm_start)
 
     def make(self, old: "OldKnowledge", settings: "Settings") -> "Method":
         """Import the method's class and make the method for one training run."""
@@ -85,6 +92,7 @@ METHODS: dict[str, MethodEntry] = {
         "plus:UnibctPlus",
         "one classifier for new and old embeddings, and contrast",
         has_warmup=False,
+        warm_starts=True,
     ),
     "mixbct": MethodEntry(
         "mixbct:MixBct", "mix old embeddings into the classifier's batches", needs_same_dim=True
@@ -106,8 +114,11 @@ METHODS: dict[str, MethodEntry] = {
 }
 
 
-def _plus_variant(description: str, *, has_warmup: bool = False, **options: Any) -> MethodEntry:
-    return MethodEntry("plus:UnibctPlus", description, options, has_warmup=has_warmup)
+def _plus_variant(
+    description: str, *, has_warmup: bool = False, warm_starts: bool = True, **options: Any
+) -> MethodEntry:
+    home = "plus:UnibctPlus"
+    return MethodEntry(home, description, options, has_warmup=has_warmup, warm_starts=warm_starts)
 
 
 # Variants of unibct-plus with one part removed, added or changed.
@@ -117,6 +128,7 @@ ABLATIONS: dict[str, MethodEntry] = {
     "plus-prototype": _plus_variant("unibct-plus with the loss on centroids", prototype=True),
     "plus-half": _plus_variant("unibct-plus with half the weight", weight=0.5),
     "plus-double": _plus_variant("unibct-plus with twice the weight", weight=2.0),
+    "plus-cold": _plus_variant("unibct-plus from random weights", warm_starts=False),
     "plus-warmup": _plus_variant("unibct-plus after a warm-up", has_warmup=True),
 }
 

@@ -11,13 +11,13 @@ from unibct.data.image_set import ImageSet
 from unibct.data.scenarios import SCENARIOS
 from unibct.errors import UserError
 from unibct.methods.table import DEFAULT_METHOD, NO_METHOD, MethodEntry, find_method
-from unibct.models.architectures.architecture import Architecture
 from unibct.models.embedder import Embedder
 from unibct.models.model import Model
 from unibct.training.augment import find_augment
 from unibct.training.length import with_enough_epochs
 from unibct.training.network import network_digest, recipe_architecture, recipe_input
 from unibct.training.recipe import AFTER_WARMUP, Recipe
+from unibct.training.warm_start import starts_from_old
 
 
 @dataclass(frozen=True)
@@ -135,14 +135,13 @@ def plan_run(
                 "mixes their embeddings; choose another method, or leave dim out of the recipe"
             )
         require_epochs_left(name, recipe)  # more epochs leave as large a share of them
-    if recipe.warm_start:
-        _check_warm_start(recipe, architecture, dim, old)
+    warm_start = starts_from_old(recipe, entry, architecture, dim, old)
     if len(images.class_names) < 2:
         raise UserError(f"{images.name} has one class only; training needs at least two")
-    uses_old = entry.needs_old_model or recipe.warm_start
+    uses_old = entry.needs_old_model or warm_start
     old_fingerprint = old.fingerprint if uses_old and old is not None else None
     length = with_enough_epochs(recipe, len(images))
-    complete = length.updated(dim=dim, seed=run_seed(recipe, old))
+    complete = length.updated(dim=dim, seed=run_seed(recipe, old), warm_start=warm_start)
     projected = old.dim if entry.needs_old_model and old is not None and dim != old.dim else None
     return Run(images, complete, name, old_fingerprint, network_digest(architecture), projected)
 
@@ -203,7 +202,7 @@ def upgrade_recipes(recipe: Recipe, scenario: str, seed: int) -> tuple[Recipe, R
     The two start from different weights: from the same weights they would agree before any
     training. In identical-data the new network is larger and cannot start from the old weights.
     """
-    old = recipe.updated(seed=2 * seed, warm_start=False)
+    old = recipe.updated(seed=2 * seed, warm_start=None)
     new = recipe.updated(seed=2 * seed + 1)
     if SCENARIOS[scenario].new == "same":
         architecture = recipe_architecture(recipe)
@@ -215,35 +214,8 @@ def upgrade_recipes(recipe: Recipe, scenario: str, seed: int) -> tuple[Recipe, R
             )
         # With different dimensions the two could not be compared.
         dim = recipe.dim or architecture.dim
-        new = new.updated(architecture=larger, dim=dim, warm_start=False)
+        new = new.updated(architecture=larger, dim=dim, warm_start=None)
     return old, new
-
-
-def _check_warm_start(
-    recipe: Recipe, architecture: Architecture, dim: int, old: Embedder | None
-) -> None:
-    if old is None:
-        raise UserError("warm_start begins from the old model's weights: give --old MODEL")
-    if not isinstance(old, Model):
-        raise UserError(
-            f"warm_start begins from the old model's weights, which {old.name} does not give; "
-            "leave warm_start out"
-        )
-    if old.adapter is not None:
-        raise UserError(
-            "warm_start begins from a network, but the old model is an adapted one: its network's "
-            "own embeddings are not those of its gallery; leave warm_start out"
-        )
-    if (architecture.name, architecture.config) != (old.architecture, old.architecture_config):
-        raise UserError(
-            f"warm_start needs the same architecture, but the old model is a {old.architecture} "
-            f"and the new one a {architecture.name}; leave warm_start out"
-        )
-    if dim != old.dim:
-        raise UserError(
-            f"warm_start needs the same dimension, but the old model has {old.dim} and the recipe "
-            f"says dim = {dim}; leave dim out"
-        )
 
 
 def run_seed(recipe: Recipe, old: Embedder | None) -> int:

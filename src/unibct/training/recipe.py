@@ -104,7 +104,8 @@ class Recipe(BaseModel):
     margin: Annotated[float, Field(ge=0, lt=1.6)] = 0.5
     eta: NotNegative = 1.0  # weight of the compatibility loss
     warmup_epochs: Annotated[int, Field(ge=0)] = 10  # first epochs, without that loss
-    warm_start: bool = False  # start from the old weights (same architecture only)
+    # Start from the old weights (same architecture only). None: if the method does so.
+    warm_start: bool | None = None
     refresh_epochs: tuple[Annotated[int, Field(ge=0)], ...] = (20,)  # besides the warm-up's end
     tau: Positive = 0.05
     lam: Share = 0.9

@@ -1,0 +1,72 @@
+"""Which runs start from the old model's weights."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from unibct.errors import UserError
+from unibct.methods.table import find_method
+from unibct.models.architectures.table import find_architecture
+from unibct.models.model import Model
+from unibct.training.recipe import Recipe
+from unibct.training.train import train
+from unibct.training.warm_start import starts_from_old
+
+PLUS, PAPER = find_method("unibct-plus"), find_method("unibct")
+SMALL = Recipe(architecture="resnet-small")
+
+
+def old_model(architecture="resnet-small", dim=128):
+    entry = find_architecture(architecture)
+    return Model(entry.build(entry.input, dim), architecture, entry.input, dim)
+
+
+def decided(recipe=SMALL, method=PLUS, old=None, dim=128, **changes):
+    architecture = replace(find_architecture(recipe.architecture), **changes)
+    return starts_from_old(recipe, method, architecture, dim, old)
+
+
+def test_unibct_plus_starts_from_the_old_weights_where_it_can():
+    assert decided(old=old_model()) is True
+    assert decided(SMALL.updated(warm_start=False), old=old_model()) is False
+
+
+@pytest.mark.parametrize(
+    ("recipe", "dim", "old", "changes"),
+    [
+        pytest.param(SMALL, 128, None, {}, id="no old model"),
+        pytest.param(SMALL, 128, old_model("resnet-small-wide"), {}, id="another network"),
+        pytest.param(SMALL, 64, old_model(), {}, id="another dimension"),
+        pytest.param(SMALL.updated(size=48), 128, old_model(), {}, id="another size"),
+        pytest.param(SMALL.updated(mean=0.4), 128, old_model(), {}, id="another brightness"),
+        pytest.param(SMALL, 128, old_model(), {"start": print}, id="other first weights"),
+    ],
+)
+def test_unibct_plus_starts_from_random_weights_otherwise(recipe, dim, old, changes):
+    assert decided(recipe, PLUS, old, dim, **changes) is False
+
+
+def test_other_methods_start_so_only_if_the_recipe_says_so():
+    assert decided(method=PAPER, old=old_model()) is None
+    assert decided(SMALL.updated(warm_start=True), PAPER, old_model()) is True
+    assert decided(method=find_method("plus-cold"), old=old_model()) is None
+
+
+def test_a_recipe_that_asks_for_it_gets_it_or_an_error():
+    asked = SMALL.updated(warm_start=True)
+    for old, dim, message in [
+        (None, 128, "give --old MODEL"),
+        (old_model("resnet-small-wide"), 128, "needs the same architecture"),
+        (old_model(), 64, "needs the same dimension"),
+    ]:
+        with pytest.raises(UserError, match=message):
+            decided(asked, PAPER, old, dim)
+
+
+def test_a_model_records_from_where_it_started(four_classes, four_classes_old, tmp_path):
+    recipe = SMALL.updated(epochs=1, lr=1e-9, batch_size=8, warmup_epochs=0)
+    model = train(four_classes, recipe, tmp_path / "new", old=four_classes_old, device="cpu")
+    assert model.training["recipe"]["warm_start"] is True
+    pairs = zip(model.network.parameters(), four_classes_old.network.parameters(), strict=True)
+    assert all(torch.allclose(new, old, atol=1e-6) for new, old in pairs)
