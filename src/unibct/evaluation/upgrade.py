@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from unibct.arrays import Floats, checked_embeddings
+from unibct.arrays import Floats, Ints, checked_embeddings
 from unibct.embeddings.strength import Strength
 from unibct.evaluation.backfill_curve import BackfillCurve, backfill_curve, row_orders
 from unibct.evaluation.blended_queries import BlendedQueries
@@ -171,16 +171,24 @@ class SearchEvaluation(Evaluation):
 
 def compared_answers(
     tests: dict[str, SearchTest],
+    draws: Ints,
     *,
     far: float,
     seed: int,
-    repeats: int,
     alpha: float | AlphaChoice,
     score_map: ScoreMap | None = None,
 ) -> dict[str, Any]:
-    """Return the fields of a ``SearchEvaluation`` that compare the tests with each other."""
+    """Return the fields of a ``SearchEvaluation`` that compare the tests with each other.
+
+    Args:
+        tests: by direction, all of the same queries.
+        draws: (repeats, classes) how often each class of the queries counts.
+        far: false accept rate of the TAR.
+        seed: of the score map's parts of the classes.
+        alpha: the share of the new query in blended queries, or how it was chosen.
+        score_map: puts cross-test scores on the old scale; by default fitted on other classes.
+    """
     old_self, cross = tests[OLD_SELF], tests[CROSS]
-    draws = class_draws(cross, seed=seed, repeats=repeats)  # the same queries in every test
     sampled = {
         name: sampled_test(tests[name], draws, far)
         for name in (OLD_SELF, CROSS, REVERSED_CROSS, BLEND)
@@ -262,8 +270,7 @@ def evaluate_upgrade(
         old: (images, dim) the old model's: an array, or ``Embeddings`` with its training classes.
         new: the new model's, likewise.
         labels: (images,) integers 0…C-1; by default those of ``old`` or ``new``.
-        free: (images, dim′) of a new model that was trained without compatibility: its self test
-            is the upper bound, its queries in the old gallery show what training is for.
+        free: (images, dim′) of a new model that was trained without compatibility: the upper bound.
         projected: (images, dim) the new model's in the old space, if it has another dimension.
         seen_classes: go on even if a model was trained on most of the test classes.
         images: an ``ImageSet`` or uint8 pixels: then the old model is compared with raw pixels.
@@ -283,11 +290,10 @@ def evaluate_upgrade(
     split = split or split_gallery(tested.labels, seed=seed)
     tests = _direction_tests(models, split, mode, share_of(alpha))
     used_far = headline_far(split.classes, far)
-    values = {n: measured_metrics(test, [used_far], rule=rule) for n, test in tests.items()}
-    old_self = measured_metrics(tests[OLD_SELF], [used_far])
-    curves = _curves(models, split, used_far, mode, old_self, seed, progress)
+    draws = class_draws(tests[CROSS], seed=seed, repeats=repeats)
+    curves = _curves(models, split, used_far, tests[OLD_SELF], seed, progress)
     return UpgradeEvaluation(
-        values=values,
+        values={n: measured_metrics(test, [used_far], rule=rule) for n, test in tests.items()},
         seen=tested.seen,
         note=joined_notes(*_notes(models, used_far, far, split), tested.seen.note, rule=rule),
         old_model=old_model_strength(models["old"], split.labels, images, seed=seed),
@@ -296,9 +302,7 @@ def evaluate_upgrade(
         split=split,
         rule=rule,
         backfill_curves=dict(curves) if backfill_curves else {},
-        **compared_answers(
-            tests, far=used_far, seed=seed, repeats=repeats, alpha=alpha, score_map=score_map
-        ),
+        **compared_answers(tests, draws, far=used_far, seed=seed, alpha=alpha, score_map=score_map),
     )
 
 
@@ -346,15 +350,15 @@ def _curves(
     models: dict[str, Floats],
     split: GallerySplit,
     far: float,
-    mode: GalleryMode,
-    old_self: dict[str, float],
+    old_self: SearchTest,
     seed: int,
     progress: Progress | None,
 ) -> Iterator[tuple[str, BackfillCurve]]:
     """Yield the backfill curve of each order of rows."""
     old, new = models["old"], models.get(PROJECTED, models["new"])
+    before = measured_metrics(old_self, [far])
     for name, order in row_orders(old, split, seed=seed).items():
         yield (
             name,
-            backfill_curve(old, new, split, order, far=far, old_self=old_self, progress=progress),
+            backfill_curve(old, new, split, order, far=far, old_self=before, progress=progress),
         )

@@ -51,16 +51,8 @@ def evaluate_images(request: EvaluationRequest) -> UpgradeEvaluation:
     project = _projection(embedders[request.query], embedders[request.gallery], request)
     _require_unseen(images, embedders, request)
     validation = _validation_images(images, embedders, request)
-    sides = {
-        reference: embed_images(
-            embedder, images, skip_bad=request.skip_bad, progress=request.progress
-        )
-        for reference, embedder in embedders.items()
-    }
+    sides, images = _embedded(images, embedders, request)
     old, new = sides[request.gallery], sides[request.query]
-    if request.skip_bad:
-        for side in sides.values():
-            images = _embedded_images(images, side)
     score_map = None
     if rules.old_thresholds:
         score_map = load_score_map(_folder_of(request.query), old.fingerprint)
@@ -92,11 +84,34 @@ def evaluate_images(request: EvaluationRequest) -> UpgradeEvaluation:
         ),
     )
     if rules.save_score_map:
-        cross, old_self = evaluation.tests[CROSS], evaluation.tests[OLD_SELF]
-        fitted = fit_score_map(cross.impostor, old_self.impostor)
-        path = save_score_map(_folder_of(request.query), old.fingerprint, fitted)
-        request.progress.note(f"{path}: the score map for the old model {old.fingerprint}")
+        _save_score_map(evaluation, old.fingerprint, request)
     return evaluation
+
+
+def _embedded(
+    images: ImageSet, embedders: Mapping[str | Path, Embedder], request: EvaluationRequest
+) -> tuple[dict[str | Path, Embeddings], ImageSet]:
+    """Return each model's embeddings, and the images of which all models have one."""
+    sides = {
+        reference: embed_images(
+            embedder, images, skip_bad=request.skip_bad, progress=request.progress
+        )
+        for reference, embedder in embedders.items()
+    }
+    if request.skip_bad:
+        for side in sides.values():
+            images = _embedded_images(images, side)
+    return sides, images
+
+
+def _save_score_map(
+    evaluation: UpgradeEvaluation, old_fingerprint: str, request: EvaluationRequest
+) -> None:
+    """Fit a score map on the whole test, and keep it with the new model."""
+    cross, old_self = evaluation.tests[CROSS], evaluation.tests[OLD_SELF]
+    fitted = fit_score_map(cross.impostor, old_self.impostor)
+    path = save_score_map(_folder_of(request.query), old_fingerprint, fitted)
+    request.progress.note(f"{path}: the score map for the old model {old_fingerprint}")
 
 
 def _old_model(vectors: Floats, images: ImageSet, request: EvaluationRequest) -> Strength | None:
@@ -136,15 +151,8 @@ def _alpha(
     """Return the share of the new query in blended queries, given, chosen or by default."""
     if validation is None:
         return MIDPOINT if request.alpha is None else request.alpha
-    sides = [
-        embed_images(
-            embedders[reference], validation, skip_bad=request.skip_bad, progress=request.progress
-        )
-        for reference in (request.gallery, request.query)
-    ]
-    for side in sides:
-        validation = _embedded_images(validation, side)
-    old, new = (side.rows_of(validation) for side in sides)
+    sides, validation = _embedded(validation, embedders, request)
+    old, new = (sides[side].rows_of(validation) for side in (request.gallery, request.query))
     return choose_alpha(
         old,
         new if project is None else project(new),

@@ -24,7 +24,7 @@ from unibct.arrays import (
 )
 from unibct.errors import UserError
 from unibct.evaluation.blending import MIDPOINT, blended
-from unibct.evaluation.bootstrap import REPEATS
+from unibct.evaluation.bootstrap import REPEATS, class_draws
 from unibct.evaluation.directions import BLEND, CROSS, NEW_SELF, OLD_SELF, REVERSED_CROSS, sides
 from unibct.evaluation.metrics.table import measured_metrics
 from unibct.evaluation.metrics.verification import ThresholdRule
@@ -116,6 +116,7 @@ def evaluate_templates(
     tests[BLEND] = _template_test(meta, lists, blend, models["old"])
     used_far = headline_far(lists.subjects, far)
     fars = tuple(sorted({used_far, *carried_fars(lists.subjects)}))
+    draws = class_draws(tests[CROSS], seed=seed, repeats=repeats)
     return IjbEvaluation(
         values={name: measured_metrics(test, fars, rule=rule) for name, test in tests.items()},
         note=joined_notes(
@@ -128,7 +129,7 @@ def evaluate_templates(
         tests=tests,
         far=used_far,
         fars=fars,
-        **compared_answers(tests, far=used_far, seed=seed, repeats=repeats, alpha=alpha),
+        **compared_answers(tests, draws, far=used_far, seed=seed, alpha=alpha),
     )
 
 
