@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unibct.arrays import Floats, Ints
+from unibct.errors import UserError
 from unibct.evaluation.search_test import SearchTest, scored_test
 from unibct.gallery.calibration import RAW, STANDARDISED, Calibration, fit_calibration
 
@@ -66,8 +67,17 @@ def score_tables(cross: SearchTest, new_self: SearchTest) -> TwoTables:
 
 
 def fit_mergings(cross: SearchTest, new_self: SearchTest) -> dict[str, Calibration]:
-    """Fit each of ``MERGINGS``: raw scores, and impostors of equal mean and deviation."""
-    return {kind: fit_calibration(kind, cross.pairs, new_self.pairs) for kind in MERGINGS}
+    """Fit each of ``MERGINGS``: raw scores, and impostors of equal mean and deviation.
+
+    Scores that are all equal cannot be standardised; that kind is then left out.
+    """
+    fitted: dict[str, Calibration] = {}
+    for kind in MERGINGS:
+        try:
+            fitted[kind] = fit_calibration(kind, cross.pairs, new_self.pairs)
+        except UserError:
+            continue
+    return fitted
 
 
 def mixed_curve(tables: TwoTables, order: Ints, calibration: Calibration) -> MixedCurve:
