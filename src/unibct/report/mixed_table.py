@@ -97,10 +97,8 @@ def _cells(results: Results, scenario: str, method: str, merging: str, far: floa
 
 def _chosen(results: Results, scenario: str, method: str, merging: str) -> str:
     """Return in how many seeds a merging was chosen, if there was a choice."""
-    if results.chosen_on is None:
-        return ""
-    choices = [cell[MIXED]["chosen"] for cell in results.cells(scenario, method)]
-    count = choices.count(merging)
+    cells = [cell[MIXED] for cell in results.cells(scenario, method)]
+    count = sum(cell["chosen_on"] is not None and cell["chosen"] == merging for cell in cells)
     if not count:
         return ""
-    return "chosen" if count == len(choices) else f"chosen in {count} of {len(choices)} seeds"
+    return "chosen" if count == len(cells) else f"chosen in {count} of {len(cells)} seeds"
