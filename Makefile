@@ -44,10 +44,11 @@ format: dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-# Make the embedded image set again (needs the font packages of scripts/glyphs_fonts.txt).
+# Make the embedded image set again (downloads the fonts of scripts/glyphs_*fonts.txt; needs npm).
 glyphs: dev
 	$(PIP) install --quiet --group glyphs
 	$(BIN)/python scripts/make_glyphs.py
+	$(BIN)/python scripts/make_glyphs_final.py
 
 clean:
 	rm -rf $(VENV) build dist

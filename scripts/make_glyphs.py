@@ -11,7 +11,8 @@ Reads  scripts/glyphs_fonts.txt                      pinned wheels, one type fam
 Writes src/unibct/data/readers/glyphs.npz            images, labels, typefaces, names and parts
        src/unibct/data/readers/glyphs_typefaces.csv  origin, licence, images of each typeface
 
-Two runs with the same versions write the same bytes. These are the steps:
+The part `glyphs:final` has its own script, `make_glyphs_final.py`, and its own files. Two runs with
+the same versions write the same bytes. These are the steps:
 
 1.  Draw every character that at least 20 typefaces have, in the Regular upright face of each
     family, 32x32, 16 grey levels, with the same cap height and baseline for all.
@@ -32,7 +33,7 @@ import subprocess
 import sys
 import unicodedata
 import zipfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,7 @@ from PIL import Image, ImageDraw, ImageFont, features
 REPO = Path(__file__).resolve().parent.parent
 REQUIREMENTS = REPO / "scripts" / "glyphs_fonts.txt"
 GLYPHS = REPO / "src" / "unibct" / "data" / "readers" / "glyphs.npz"
-TYPEFACES = REPO / "src" / "unibct" / "data" / "readers" / "glyphs_typefaces.csv"
+FONTS = REPO / "build" / "fonts"
 
 SIDE = 32  # pixels
 CAP_HEIGHT = 15  # pixels, of the letter H; leaves room for two stacked accents
@@ -70,6 +71,15 @@ LICENCE_TITLES = {
 
 
 @dataclass(frozen=True)
+class FontFile:
+    """A font, or one of several files that a font was cut into."""
+
+    content: bytes
+    axes: dict[str, float]  # of a variable font
+    characters: dict[int, str]  # code point -> glyph name
+
+
+@dataclass(frozen=True)
 class Typeface:
     """The Regular upright face of one family, and where it comes from."""
 
@@ -81,11 +91,14 @@ class Typeface:
     font_file: str
     licence: str
     copyright: str
-    font: bytes
-    axes: dict[str, float]  # of a variable font
-    characters: dict[int, str]  # code point -> glyph name
+    files: tuple[FontFile, ...]  # a character is drawn from the first that has it
     cap_top: float  # of the letter H, in em; so is cap_bottom
     cap_bottom: float
+
+    @property
+    def characters(self) -> set[int]:
+        """The code points that the typeface has."""
+        return {code_point for file in self.files for code_point in file.characters}
 
 
 @dataclass(frozen=True)
@@ -94,6 +107,9 @@ class Drawn:
 
     code_points: NDArray[np.int64]
     ink: NDArray[np.uint8]
+
+
+Classes = dict[int, tuple[NDArray[np.int64], NDArray[np.uint8]]]
 
 
 def find_wheels(folder: Path) -> list[Path]:
@@ -113,6 +129,34 @@ def has_open_licence(licence: str, text: str) -> bool:
     return licence in LICENCE_TITLES and LICENCE_TITLES[licence] in words
 
 
+def read_font(content: bytes) -> FontFile:
+    """Read which characters a font has; of a variable font, where its axes give Regular."""
+    table: Any = TTFont(io.BytesIO(content), lazy=True)
+    axes: dict[str, float] = {}
+    variable_axes: list[Any] = table["fvar"].axes if "fvar" in table else []
+    for axis in variable_axes:
+        regular_weight = min(max(400, axis.minValue), axis.maxValue)
+        axes[axis.axisTag] = regular_weight if axis.axisTag == "wght" else axis.defaultValue
+    return FontFile(content, axes, table.getBestCmap())
+
+
+def measure_capitals(file: FontFile) -> tuple[float, float]:
+    """Return the top and the bottom of the letter H, in em."""
+    table: Any = TTFont(io.BytesIO(file.content), lazy=True)
+    glyphs = table.getGlyphSet(location=file.axes)
+    pen: Any = BoundsPen(glyphs)
+    glyphs[file.characters[ord("H")]].draw(pen)
+    _, bottom, _, top = pen.bounds
+    em = table["head"].unitsPerEm
+    return top / em, max(bottom, 0) / em  # a swash below the baseline is not part of the height
+
+
+def read_notice(content: bytes) -> str | None:
+    """Return the copyright notice that a font carries."""
+    table: Any = TTFont(io.BytesIO(content), lazy=True)
+    return table["name"].getDebugName(0)
+
+
 def read_typeface(wheel: Path) -> Typeface | None:
     """Read the Regular upright face of a wheel; return None if it is not openly licensed."""
     package, version = wheel.name.split("-")[:2]
@@ -127,19 +171,9 @@ def read_typeface(wheel: Path) -> Typeface | None:
         font_file = regular[0]["path"]
         font = archive.read(f"{package}/{font_file}")
 
-    table: Any = TTFont(io.BytesIO(font), lazy=True)
-    axes: dict[str, float] = {}
-    variable_axes: list[Any] = table["fvar"].axes if "fvar" in table else []
-    for axis in variable_axes:
-        regular_weight = min(max(400, axis.minValue), axis.maxValue)
-        axes[axis.axisTag] = regular_weight if axis.axisTag == "wght" else axis.defaultValue
-    characters = table.getBestCmap()
-    glyphs = table.getGlyphSet(location=axes)
-    pen: Any = BoundsPen(glyphs)
-    glyphs[characters[ord("H")]].draw(pen)
-    _, bottom, _, top = pen.bounds
-    em = table["head"].unitsPerEm
-    notice = table["name"].getDebugName(0) or metadata["copyright"]
+    file = read_font(font)
+    cap_top, cap_bottom = measure_capitals(file)
+    notice = read_notice(font) or metadata["copyright"]
     return Typeface(
         name=package.removeprefix("fontpkg_").replace("_", "-"),
         family=metadata["family"],
@@ -149,12 +183,22 @@ def read_typeface(wheel: Path) -> Typeface | None:
         font_file=font_file,
         licence=metadata["license"],
         copyright=" ".join(notice.split()),
-        font=font,
-        axes=axes,
-        characters=characters,
-        cap_top=top / em,
-        cap_bottom=max(bottom, 0) / em,  # a swash below the baseline is not part of the height
+        files=(file,),
+        cap_top=cap_top,
+        cap_bottom=cap_bottom,
     )
+
+
+def read_typefaces(folder: Path) -> list[Typeface]:
+    """Return the typefaces of the pinned wheels that are openly licensed, sorted by name."""
+    typefaces: list[Typeface] = []
+    for wheel in find_wheels(folder):
+        typeface = read_typeface(wheel)
+        if typeface is None:
+            print(f"left out, not openly licensed: {wheel.name}")
+        else:
+            typefaces.append(typeface)
+    return sorted(typefaces, key=lambda typeface: typeface.name)
 
 
 def is_drawable(code_point: int) -> bool:
@@ -191,22 +235,36 @@ def draw_character(
 def draw_typeface(typeface: Typeface, code_points: Iterable[int]) -> Drawn:
     """Draw the characters that the typeface has and that fit into the frame."""
     em = CAP_HEIGHT / (typeface.cap_top - typeface.cap_bottom)  # in pixels
-    font = ImageFont.truetype(
-        io.BytesIO(typeface.font), em * OVERSAMPLING, layout_engine=ImageFont.Layout.BASIC
-    )
-    if typeface.axes:
-        font.set_variation_by_axes(list(typeface.axes.values()))
     baseline = BASELINE + em * typeface.cap_bottom
-    missing = draw_character("\uffff", font, baseline)  # not a character: draws .notdef
     drawn: dict[int, NDArray[np.uint8]] = {}
-    for code_point in code_points:
-        if typeface.characters.get(code_point, ".notdef") == ".notdef":
-            continue
-        ink = draw_character(chr(code_point), font, baseline)
-        if ink is not None and (missing is None or not np.array_equal(ink, missing)):
-            drawn[code_point] = ink
-    stacked = np.array(list(drawn.values()), np.uint8).reshape(len(drawn), SIDE * SIDE)
-    return Drawn(np.array(list(drawn), np.int64), stacked)
+    for file in typeface.files:
+        font = ImageFont.truetype(
+            io.BytesIO(file.content), em * OVERSAMPLING, layout_engine=ImageFont.Layout.BASIC
+        )
+        if file.axes:
+            font.set_variation_by_axes(list(file.axes.values()))
+        missing = draw_character("\uffff", font, baseline)  # not a character: draws .notdef
+        for code_point in code_points:
+            if code_point in drawn or file.characters.get(code_point, ".notdef") == ".notdef":
+                continue
+            ink = draw_character(chr(code_point), font, baseline)
+            if ink is not None and (missing is None or not np.array_equal(ink, missing)):
+                drawn[code_point] = ink
+    ascending = sorted(drawn)
+    stacked = np.array([drawn[code_point] for code_point in ascending], np.uint8)
+    return Drawn(np.array(ascending, np.int64), stacked.reshape(-1, SIDE * SIDE))
+
+
+def common_characters(typefaces: Iterable[Typeface], least: int) -> list[int]:
+    """Return the code points that at least so many typefaces have, ascending."""
+    owners = collections.Counter(
+        code_point for typeface in typefaces for code_point in typeface.characters
+    )
+    return sorted(
+        code_point
+        for code_point, count in owners.items()
+        if count >= least and is_drawable(code_point)
+    )
 
 
 def looks_same(ink: NDArray[np.uint8]) -> NDArray[np.bool_]:
@@ -252,22 +310,36 @@ def merge_look_alikes(drawn: Sequence[Drawn], code_points: Sequence[int]) -> dic
 
 
 def gather_classes(
-    drawn: Sequence[Drawn], lowest: dict[int, int]
-) -> dict[int, tuple[NDArray[np.int64], NDArray[np.uint8]]]:
-    """Return the typefaces (n,) and the ink (n, SIDE * SIDE) of each class, without look-alikes."""
+    drawn: Sequence[Drawn],
+    lowest: dict[int, int],
+    first: Set[int] = frozenset(),
+    known: Iterable[bytes] = (),
+) -> Classes:
+    """Return the typefaces (n,) and the ink (n, SIDE * SIDE) of each class, without look-alikes.
+
+    Args:
+        drawn: the characters of each typeface.
+        lowest: the class of each character.
+        first: classes whose images stay if one of another class looks the same.
+        known: ink of other images; an image that is identical to one of them is left out.
+    """
+
+    def rank(name: int) -> tuple[bool, int]:
+        return name not in first, name
+
     members: dict[int, list[tuple[int, NDArray[np.uint8]]]] = collections.defaultdict(list)
     for index, typeface in enumerate(drawn):
         of_class: dict[int, NDArray[np.uint8]] = {}
         for code_point, ink in zip(typeface.code_points.tolist(), typeface.ink, strict=True):
             of_class.setdefault(lowest[code_point], ink)  # code points ascend: the lowest stays
-        names = sorted(of_class)
+        names = sorted(of_class, key=rank)
         ink = np.array([of_class[name] for name in names])
         for row in first_of_each_look(ink):  # drops e.g. the small letters of a capitals-only face
             members[names[row]].append((index, ink[row]))
 
-    classes: dict[int, tuple[NDArray[np.int64], NDArray[np.uint8]]] = {}
-    seen: set[bytes] = set()
-    for name in sorted(members):
+    classes: Classes = {}
+    seen = set(known)
+    for name in sorted(members, key=rank):
         fresh = [(index, ink) for index, ink in members[name] if ink.tobytes() not in seen]
         seen.update(ink.tobytes() for _, ink in fresh)
         if not fresh:
@@ -317,64 +389,62 @@ def write_typefaces(path: Path, typefaces: Sequence[Typeface], counts: Sequence[
             writer.writerow([*values, typeface.copyright, count])
 
 
-def main() -> None:
-    """Make the two files."""
-    parser = argparse.ArgumentParser(description="Make the embedded image set glyphs.")
-    parser.add_argument("--fonts", type=Path, default=REPO / "build" / "fonts", metavar="DIR")
-    folder: Path = parser.parse_args().fonts
+def write_set(
+    path: Path, typefaces: Sequence[Typeface], classes: Classes, parts: NDArray[np.int8]
+) -> None:
+    """Write at most MAX_TYPEFACES images of each class, and the table of the typefaces."""
+    chosen = {name: choose_typefaces(name, len(indices)) for name, (indices, _) in classes.items()}
+    indices = np.concatenate([classes[name][0][rows] for name, rows in chosen.items()])
+    ink = np.concatenate([classes[name][1][rows] for name, rows in chosen.items()])
+    labels = np.repeat(np.arange(len(chosen)), [len(rows) for rows in chosen.values()])
+    counts = np.bincount(indices, minlength=len(typefaces)).tolist()
+    unused = [t.package for t, count in zip(typefaces, counts, strict=True) if count == 0]
+    if unused:
+        raise SystemExit(f"no image of {', '.join(unused)}: remove from the list of fonts")
+
+    grey = WHITE_LEVEL - ink
+    write_npz(
+        path,
+        {
+            "pixels": grey[:, 0::2] << 4 | grey[:, 1::2],
+            "labels": labels.astype(np.uint16),
+            "typefaces": indices.astype(np.uint8),
+            "code_points": np.array(list(chosen), np.uint32),
+            "typeface_names": np.array([typeface.name for typeface in typefaces]),
+            "parts": parts,
+        },
+    )
+    write_typefaces(path.with_name(f"{path.stem}_typefaces.csv"), typefaces, counts)
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    print(f"{len(chosen)} classes, {len(ink)} images, {len(typefaces)} typefaces")
+    print(f"{path.name}: {path.stat().st_size / 1e6:.2f} MB, sha256 {digest}")
+
+
+def print_versions() -> None:
+    """Print the versions that the pixels depend on."""
     freetype = features.version("freetype2")
     print(f"Pillow {PIL.__version__}, FreeType {freetype}, fontTools {fontTools.version}")
 
-    typefaces: list[Typeface] = []
-    for wheel in find_wheels(folder):
-        typeface = read_typeface(wheel)
-        if typeface is None:
-            print(f"left out, not openly licensed: {wheel.name}")
-        else:
-            typefaces.append(typeface)
-    typefaces.sort(key=lambda typeface: typeface.name)
 
-    owners = collections.Counter(
-        code_point for typeface in typefaces for code_point in typeface.characters
-    )
-    code_points = sorted(
-        code_point
-        for code_point, count in owners.items()
-        if count >= MIN_TYPEFACES and is_drawable(code_point)
-    )
+def main() -> None:
+    """Make the two files."""
+    parser = argparse.ArgumentParser(description="Make the embedded image set glyphs.")
+    parser.add_argument("--fonts", type=Path, default=FONTS, metavar="DIR")
+    folder: Path = parser.parse_args().fonts
+    print_versions()
+    typefaces = read_typefaces(folder)
+    code_points = common_characters(typefaces, MIN_TYPEFACES)
     drawn = [draw_typeface(typeface, code_points) for typeface in typefaces]
     print(f"{len(code_points)} characters, {sum(len(d.ink) for d in drawn)} drawn images")
 
     lowest = merge_look_alikes(drawn, code_points)
     print(f"{len(code_points) - len(set(lowest.values()))} characters merged into others")
-    classes = gather_classes(drawn, lowest)
-    names = [name for name, (indices, _) in classes.items() if len(indices) >= MIN_TYPEFACES]
-
-    chosen = [choose_typefaces(name, len(classes[name][0])) for name in names]
-    indices = [classes[name][0][rows] for name, rows in zip(names, chosen, strict=True)]
-    ink = np.concatenate([classes[name][1][rows] for name, rows in zip(names, chosen, strict=True)])
-    labels = np.repeat(np.arange(len(names)), [len(rows) for rows in chosen])
-    counts = np.bincount(np.concatenate(indices), minlength=len(typefaces)).tolist()
-    unused = [t.package for t, count in zip(typefaces, counts, strict=True) if count == 0]
-    if unused:
-        raise SystemExit(f"no image of {', '.join(unused)}: remove from {REQUIREMENTS.name}")
-
-    grey = WHITE_LEVEL - ink
-    write_npz(
-        GLYPHS,
-        {
-            "pixels": grey[:, 0::2] << 4 | grey[:, 1::2],
-            "labels": labels.astype(np.uint16),
-            "typefaces": np.concatenate(indices).astype(np.uint8),
-            "code_points": np.array(names, np.uint32),
-            "typeface_names": np.array([typeface.name for typeface in typefaces]),
-            "parts": assign_parts(len(names)),
-        },
-    )
-    write_typefaces(TYPEFACES, typefaces, counts)
-    digest = hashlib.sha256(GLYPHS.read_bytes()).hexdigest()
-    print(f"{len(names)} classes, {len(ink)} images, {len(typefaces)} typefaces")
-    print(f"{GLYPHS.name}: {GLYPHS.stat().st_size / 1e6:.2f} MB, sha256 {digest}")
+    classes = {
+        name: images
+        for name, images in gather_classes(drawn, lowest).items()
+        if len(images[0]) >= MIN_TYPEFACES
+    }
+    write_set(GLYPHS, typefaces, classes, assign_parts(len(classes)))
 
 
 if __name__ == "__main__":

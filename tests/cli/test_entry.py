@@ -84,7 +84,8 @@ def test_the_module_runs_as_a_command():
     done = subprocess.run([*line, "--out", "never"], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stdout == ""
-    want = "error: glyphs:nope: say which part, glyphs:train, glyphs:val, glyphs:test\n"
+    want = "error: glyphs:nope: say which part, glyphs:train, glyphs:val, glyphs:test, "
+    want += "glyphs:final\n"
     assert done.stderr == want
 
 

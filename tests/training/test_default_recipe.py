@@ -47,7 +47,7 @@ def test_size_and_colour_choose(height, width, colour, name, channels, size):
 
 
 def test_the_embedded_images_keep_their_recipe():
-    for part in ("train", "val", "test"):
+    for part in ("train", "val", "test", "final"):
         assert recipe_for(open_images(f"glyphs:{part}")) == load_recipe("glyphs")
 
 

@@ -1,24 +1,48 @@
 import csv
+import hashlib
 import importlib.resources
+import unicodedata
+from collections import Counter
 
 import numpy as np
 import pytest
 
-from unibct.data.readers.embedded_glyphs import PARTS, load_glyph_file, unpack_pixels
+from unibct.data.readers.embedded_glyphs import (
+    FINAL_FILE,
+    MAIN_FILE,
+    PARTS,
+    load_glyph_file,
+    unpack_pixels,
+)
 
 OPEN_LICENCES = {"OFL-1.1", "Apache-2.0"}
 
 
+# Models that were trained on these images have fingerprints, and results were published: a change
+# of a byte is a change of both.
+DIGESTS = {
+    MAIN_FILE: "628c702c27e301c7cf5e82543363d7dccf116b0d92ee5da0200a63cf1cf6d6db",
+    FINAL_FILE: "302545e593890e2d53952f962a999a781f7be7b2dcd551068dd0c156b38ed80d",
+}
+
+
+def resource(name):
+    return importlib.resources.files("unibct.data.readers").joinpath(name)
+
+
 @pytest.fixture
 def glyphs():
-    return load_glyph_file()
+    return load_glyph_file(MAIN_FILE)
 
 
 @pytest.fixture
-def typeface_rows():
-    resource = importlib.resources.files("unibct.data.readers").joinpath("glyphs_typefaces.csv")
-    with resource.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
+def final():
+    return load_glyph_file(FINAL_FILE)
+
+
+@pytest.fixture(params=[MAIN_FILE, FINAL_FILE])
+def either(request):
+    return load_glyph_file(request.param)
 
 
 def test_unpack_pixels_gives_high_half_of_a_byte_first():
@@ -30,7 +54,8 @@ def test_unpack_pixels_gives_high_half_of_a_byte_first():
     assert images.sum(dtype=np.int64) == 272
 
 
-def test_shapes_and_order(glyphs):
+def test_shapes_and_order(either):
+    glyphs = either
     count = len(glyphs.labels)
     assert glyphs.images.shape == (count, 32, 32)
     assert glyphs.images.dtype == np.uint8
@@ -41,9 +66,14 @@ def test_shapes_and_order(glyphs):
     assert glyphs.class_names == tuple(
         sorted(set(glyphs.class_names), key=lambda name: int(name.removeprefix("U+"), 16))
     )
-    assert "U+0041" in glyphs.class_names
     assert glyphs.typeface_names == tuple(sorted(set(glyphs.typeface_names)))
+
+
+def test_names(glyphs, final):
+    assert "U+0041" in glyphs.class_names
     assert "inter" in glyphs.typeface_names
+    assert "U+0E01" in final.class_names
+    assert "trirong" in final.typeface_names
 
 
 def test_at_least_900_classes_in_20_to_24_distinct_typefaces(glyphs):
@@ -62,14 +92,30 @@ def test_at_least_900_classes_in_20_to_24_distinct_typefaces(glyphs):
 def test_each_class_is_in_one_part(glyphs):
     assert glyphs.parts.shape == (len(glyphs.class_names),)
     shares = np.bincount(glyphs.parts, minlength=len(PARTS)) / len(glyphs.parts)
-    assert shares == pytest.approx([0.6, 0.1, 0.3], abs=0.005)
+    assert shares == pytest.approx([0.6, 0.1, 0.3, 0], abs=0.005)
 
 
-def test_no_two_images_are_identical(glyphs):
-    assert len({image.tobytes() for image in glyphs.images}) == len(glyphs.images)
+def test_the_final_classes_are_letters_and_digits_of_seven_scripts_in_16_to_24_typefaces(final):
+    assert np.array_equal(np.unique(final.labels), np.arange(len(final.class_names)))
+    assert (final.parts == PARTS.index("final")).all()
+    counts = np.bincount(final.labels)
+    assert counts.min() == 16
+    assert counts.max() == 24
+    characters = [chr(int(name.removeprefix("U+"), 16)) for name in final.class_names]
+    assert {unicodedata.category(character)[0] for character in characters} == {"L", "N"}
+    scripts = Counter(unicodedata.name(character).split()[0] for character in characters)
+    assert set(scripts) == {"ARABIC", "DEVANAGARI", "GREEK", "HEBREW", "KHMER", "LATIN", "THAI"}
+    assert max(scripts.values()) == 56
+    assert min(scripts.values()) > 50
 
 
-def test_dark_ink_on_white_paper_centred(glyphs):
+def test_no_two_images_are_identical(glyphs, final):
+    images = [*glyphs.images, *final.images]
+    assert len({image.tobytes() for image in images}) == len(images)
+
+
+def test_dark_ink_on_white_paper_centred(either):
+    glyphs = either
     assert (glyphs.images.min(axis=(1, 2)) < 255).all()
     assert np.median(glyphs.images) == 255
     columns = (glyphs.images < 255).any(axis=1)
@@ -89,18 +135,26 @@ def test_capital_h_has_the_same_height_and_baseline(glyphs):
     assert np.abs(top - 9).max() <= 1
 
 
-def test_file_is_small():
-    resource = importlib.resources.files("unibct.data.readers").joinpath("glyphs.npz")
-    assert len(resource.read_bytes()) <= 10_000_000
+@pytest.mark.parametrize(("name", "digest"), DIGESTS.items())
+def test_each_file_is_small_and_keeps_every_byte(name, digest):
+    content = resource(name).read_bytes()
+    assert len(content) < 2_000_000
+    assert hashlib.sha256(content).hexdigest() == digest
 
 
-def test_arrays_are_read_only(glyphs):
+def test_arrays_are_read_only(either):
+    glyphs = either
     for array in (glyphs.images, glyphs.labels, glyphs.typefaces, glyphs.parts):
         with pytest.raises(ValueError, match="read-only"):
             array[0] = 0
 
 
-def test_every_typeface_is_recorded_with_an_open_licence(glyphs, typeface_rows):
+@pytest.mark.parametrize("name", [MAIN_FILE, FINAL_FILE])
+def test_every_typeface_is_recorded_with_an_open_licence(name):
+    glyphs = load_glyph_file(name)
+    table = resource(f"{name.removesuffix('.npz')}_typefaces.csv")
+    with table.open(encoding="utf-8", newline="") as file:
+        typeface_rows = list(csv.DictReader(file))
     assert tuple(row["name"] for row in typeface_rows) == glyphs.typeface_names
     counts = np.bincount(glyphs.typefaces)
     assert [int(row["images"]) for row in typeface_rows] == counts.tolist()

@@ -55,7 +55,7 @@ def test_a_list_is_a_path_or_its_text(photo_folder, tmp_path):
 def test_help_and_messages_are_made_from_the_table(monkeypatch):
     monkeypatch.setitem(READERS, "zip", Reader("zip_file", ".zip", "a zip file of images"))
     assert describe_data().endswith("a zip file of images (zip:)")
-    assert describe_data_briefly().endswith("glyphs:train|val|test or .zip")
+    assert describe_data_briefly().endswith("glyphs:train|val|test|final or .zip")
     monkeypatch.delitem(READERS, "zip")
     with pytest.raises(UserError) as caught:
         open_images("nowhere")

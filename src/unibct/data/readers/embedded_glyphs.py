@@ -1,8 +1,10 @@
-"""The file of the embedded image set, ``glyphs.npz``: its layout and how it is loaded.
+"""The two files of the embedded image set: their layout and how they are loaded.
 
 Each class is a character, and each of its images shows it in another typeface. The images are
-renderings, not photographs. ``scripts/make_glyphs.py`` makes the file; ``glyphs_typefaces.csv``
-records the origin and licence of each typeface.
+renderings, not photographs. ``glyphs.npz`` holds the parts for training, validation and test,
+``glyphs_final.npz`` the part ``final``: other characters, in other typefaces. The scripts
+``make_glyphs.py`` and ``make_glyphs_final.py`` make them; ``glyphs_typefaces.csv`` and
+``glyphs_final_typefaces.csv`` record the origin and licence of each typeface.
 """
 
 import functools
@@ -12,14 +14,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-PARTS = ("train", "val", "test")
+PARTS = ("train", "val", "test", "final")
+MAIN_FILE = "glyphs.npz"  # the first three parts
+FINAL_FILE = "glyphs_final.npz"
 SIDE = 32
 WHITE_LEVEL = 15  # the file stores 16 grey levels, two pixels per byte
 
 
 @dataclass(frozen=True)
 class GlyphFile:
-    """The content of the file: an image for each class and each typeface that has the character.
+    """The content of a file: an image for each class and each typeface that has the character.
 
     Attributes:
         images: (n, 32, 32), black (0) on white (255), sorted by class, then by typeface.
@@ -49,9 +53,13 @@ def unpack_pixels(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 @functools.cache
-def load_glyph_file() -> GlyphFile:
-    """Load the embedded file; later calls return the same object. The arrays are read-only."""
-    resource = importlib.resources.files("unibct.data.readers").joinpath("glyphs.npz")
+def load_glyph_file(name: str) -> GlyphFile:
+    """Load an embedded file; later calls return the same object. The arrays are read-only.
+
+    Args:
+        name: ``MAIN_FILE`` or ``FINAL_FILE``.
+    """
+    resource = importlib.resources.files("unibct.data.readers").joinpath(name)
     with resource.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
         glyphs = GlyphFile(
             images=unpack_pixels(arrays["pixels"]),

@@ -4,7 +4,12 @@ import numpy as np
 
 from unibct.data.decoding import Pixels
 from unibct.data.image_set import ImageSet
-from unibct.data.readers.embedded_glyphs import PARTS, load_glyph_file
+from unibct.data.readers.embedded_glyphs import (
+    FINAL_FILE,
+    MAIN_FILE,
+    PARTS,
+    load_glyph_file,
+)
 from unibct.errors import UserError
 
 
@@ -14,11 +19,14 @@ def recognises(name: str) -> bool:
 
 
 def read(part: str) -> ImageSet:
-    """Return the part ``train``, ``val`` or ``test``. The parts have no class in common."""
+    """Return the part ``train``, ``val``, ``test`` or ``final``.
+
+    The parts have no class in common. ``final`` has no typeface in common with the others either.
+    """
     name = f"glyphs:{part}"
     if part not in PARTS:
         raise UserError(f"{name}: say which part, {', '.join(f'glyphs:{p}' for p in PARTS)}")
-    glyphs = load_glyph_file()
+    glyphs = load_glyph_file(FINAL_FILE if part == "final" else MAIN_FILE)
     rows = np.flatnonzero(glyphs.parts[glyphs.labels] == PARTS.index(part))
     file_labels, labels = np.unique(glyphs.labels[rows], return_inverse=True)
     ids = tuple(

@@ -55,8 +55,8 @@ READERS: dict[str, Reader] = {
     "folder": Reader("folder", "folder", "a folder of PNG, JPEG or WebP: root/<class>/<image>"),
     "glyphs": Reader(
         "glyphs",
-        "glyphs:train|val|test",
-        "the embedded images: glyphs:train, glyphs:val, glyphs:test",
+        "glyphs:train|val|test|final",
+        "the embedded images: glyphs:train, glyphs:val, glyphs:test, glyphs:final",
     ),
 }
 
@@ -66,7 +66,7 @@ def open_images(name: str | Path, list_file: str | Path | None = None) -> "Image
 
     The kind of a path is recognised from the path. If it is not, put it before the path:
     ``folder:PATH``, ``recordio:PATH``, ``webdataset:PATH`` or ``list:PATH``. ``glyphs:train``,
-    ``glyphs:val`` and ``glyphs:test`` are the embedded sets.
+    ``glyphs:val``, ``glyphs:test`` and ``glyphs:final`` are the embedded sets.
 
     Args:
         name: the path or the name of the set.
