@@ -56,6 +56,7 @@ def test_cells_choose_on_other_classes_without_training_again(
     for name in ("new→old", "new→new"):
         test = before.by_job["cells/open-class/unibct-plus/seed1"]["tests"][name]
         assert cell["tests"][name] == test, "the other tests stay as they were"
+    assert "measured_again_by" in cell
     assert cell["cost"] == before.by_job["cells/open-class/unibct-plus/seed1"]["cost"]
     text = render_markdown(results)
     assert f"chose α on the validation classes of {validation_folder}" in text

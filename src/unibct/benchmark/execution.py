@@ -56,7 +56,7 @@ def run_job(workspace: Workspace, job: Job, progress: Progress | None = None) ->
         "made_by": software_and_machine(),
     }
     if is_finished(workspace.out, job):  # it is to be measured again
-        result = read_json(folder / RESULT_FILE)
+        result = read_json(folder / RESULT_FILE) | {"measured_again_by": software_and_machine()}
     elif job.training is not None:
         result |= _train(workspace, job, job.training, progress)
     elif job.adapter is not None:

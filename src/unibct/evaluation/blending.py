@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from unibct.arrays import checked_embeddings, normalized, require_same_dim, same_kind
+from unibct.arrays import Floats, checked_embeddings, normalized, require_same_dim, same_kind
 from unibct.errors import UserError
 from unibct.evaluation.gallery_split import GalleryMode, split_gallery
 from unibct.evaluation.score_table import NormalizedRows, ProductScores
@@ -26,6 +26,8 @@ from unibct.evaluation.search_test import (
 ALPHA = 0.75  # the share of the new query in a gallery's search, unless another one is asked for
 MIDPOINT = 0.5  # the same in a test, unless it was chosen on other classes
 ALPHAS = tuple(number / 10 for number in range(11))  # among which ``choose_alpha`` chooses
+
+_QUERIES_AT_ONCE = 65_536
 
 
 def blended(old_queries: Any, new_queries: Any, alpha: float = ALPHA) -> Any:
@@ -64,8 +66,11 @@ def blended_search(old_self: ImageSearch, cross: ImageSearch, alpha: float = ALP
         alpha: the share of the new query.
     """
     queries = len(cross.query)
-    vectors = blended(old_self.query[:queries], cross.query[:queries], alpha)
-    return cross._replace(query=NormalizedRows(vectors, np.arange(queries)))
+    blends: list[Floats] = []
+    for start in range(0, queries, _QUERIES_AT_ONCE):
+        part = slice(start, start + _QUERIES_AT_ONCE)
+        blends.append(blended(old_self.query[part], cross.query[part], alpha))
+    return cross._replace(query=NormalizedRows(np.concatenate(blends), np.arange(queries)))
 
 
 def blended_test(old_self: SearchTest, cross: SearchTest, alpha: float = MIDPOINT) -> SearchTest:
