@@ -28,11 +28,11 @@ from unibct.data.readers.table import open_images
 from unibct.data.scenarios import split
 from unibct.embeddings.extraction import embed_images
 from unibct.evaluation.backfill_curve import CUTS
+from unibct.evaluation.blending import blended
 from unibct.evaluation.bootstrap import REPEATS, sampled_mean
 from unibct.evaluation.criterion import estimate
 from unibct.evaluation.gallery_split import GallerySplit, split_gallery
 from unibct.evaluation.search_test import ImageSearch, image_test, search_test
-from unibct.gallery.blending import blended
 from unibct.gallery.calibration import CALIBRATIONS, RAW, Calibration, fit_calibration
 from unibct.gallery.calibration_choice import choose_calibration
 from unibct.gallery.mixed_test import TwoKinds, ranking_quality

@@ -36,16 +36,26 @@ def blocks(path: Path | str, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", text_of(path), flags=re.DOTALL)
 
 
-@pytest.fixture(scope="module")
-def unseen_classes(tmp_path_factory):
-    """What the pages call TEST or OTHERS: images of classes that DATA does not have."""
-    root = tmp_path_factory.mktemp("test images")
+def folder_of_classes(root: Path, first: int, stop: int) -> Path:
+    """A folder of images of some classes that DATA does not have."""
     images = open_images("glyphs:val")
-    for row in np.flatnonzero(images.labels < 8):
+    for row in np.flatnonzero((first <= images.labels) & (images.labels < stop)):
         folder = root / f"other class {images.labels[row]}"
         folder.mkdir(exist_ok=True)
         Image.fromarray(images.read(images.ids[row])).save(folder / f"{row:05}.png")
     return root
+
+
+@pytest.fixture(scope="module")
+def unseen_classes(tmp_path_factory):
+    """What the pages call TEST or OTHERS."""
+    return folder_of_classes(tmp_path_factory.mktemp("test images"), 0, 8)
+
+
+@pytest.fixture(scope="module")
+def validation_classes(tmp_path_factory):
+    """What the pages call VALIDATION: further classes."""
+    return folder_of_classes(tmp_path_factory.mktemp("validation images"), 8, 12)
 
 
 @pytest.mark.slow
@@ -60,7 +70,9 @@ def test_python_blocks_run(tmp_path, monkeypatch, photo_folder, unseen_classes):
 
 
 @pytest.mark.slow
-def test_command_lines_run(tmp_path, monkeypatch, photo_folder, unseen_classes, capsys):
+def test_command_lines_run(
+    tmp_path, monkeypatch, photo_folder, unseen_classes, validation_classes, capsys
+):
     monkeypatch.chdir(tmp_path)
     Path("my_network.py").write_text(blocks("docs/backbones.md", "python")[0])
     Path("my_old.py").write_text(blocks("docs/any-model.md", "python")[0])
@@ -71,7 +83,9 @@ def test_command_lines_run(tmp_path, monkeypatch, photo_folder, unseen_classes, 
         "split", "train", "evaluate", "embed", "convert", "adapt", "map", "benchmark",
         "export", "card", "gallery",
     }  # fmt: skip
-    folders = {"DATA": str(photo_folder)} | dict.fromkeys(("OTHERS", "TEST"), str(unseen_classes))
+    folders = {"DATA": str(photo_folder), "VALIDATION": str(validation_classes)} | dict.fromkeys(
+        ("OTHERS", "TEST"), str(unseen_classes)
+    )
     for command in commands:
         output = command[-1] if ">" in command else None
         command = command[: -2 if output else None]

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from unibct.embeddings.mapping import apply_map, fit_map
     from unibct.embeddings.writing import append_embeddings, save_embeddings
     from unibct.errors import UserError
+    from unibct.evaluation.blending import blended, choose_alpha
     from unibct.evaluation.metrics.identification import identification
     from unibct.evaluation.metrics.verification import verification
     from unibct.evaluation.protocols.request import EvaluationRequest
     from unibct.evaluation.protocols.table import evaluate_data
     from unibct.evaluation.upgrade import evaluate_upgrade
     from unibct.export.export_model import export_model
-    from unibct.gallery.blending import blended
     from unibct.gallery.certificate import read_certificate
     from unibct.gallery.certification import certify, evaluate_and_certify
     from unibct.gallery.gallery import Gallery
@@ -92,7 +92,8 @@ _HOMES = {
     "count_names": "gallery.naming",
     "evaluate_and_certify": "gallery.certification",
     "read_certificate": "gallery.certificate",
-    "blended": "gallery.blending",
+    "blended": "evaluation.blending",
+    "choose_alpha": "evaluation.blending",
     "AdviceRequest": "advice.request",
     "advise": "advice.advise",
     "export_model": "export.export_model",
@@ -120,6 +121,7 @@ __all__ = [
     "arcface",
     "blended",
     "certify",
+    "choose_alpha",
     "class_prototypes",
     "count_names",
     "embed_images",

@@ -8,9 +8,12 @@ import safetensors.numpy
 
 from unibct.benchmark.jobs import make_jobs
 from unibct.benchmark.results import Measured, read_results
+from unibct.benchmark.results_csv import as_csv
 from unibct.benchmark.run import plan_benchmark
 from unibct.benchmark.workspace import Workspace
 from unibct.errors import UserError
+from unibct.report.blended_table import blended_table
+from unibct.report.mixed_table import mixed_table
 from unibct.report.pages.benchmark import render_markdown
 
 
@@ -27,13 +30,15 @@ def test_a_test_of_a_model_that_was_trained_again_is_refused(finished, tmp_path)
 
 
 def test_results_of_an_earlier_version_are_read_together_with_new_ones(finished, tmp_path):
-    """It knew no mAP and no flips, and wrote one array per test with a row per metric."""
+    """It knew no mAP, flips, blends and mixed galleries, and wrote one array per test."""
     benchmark, results = finished
     out = tmp_path / "copy"
     shutil.copytree(benchmark.workspace.out, out)
     for folder in ("models/old-classes-seed0", "cells/open-class/none/seed0"):
         result = json.loads((out / folder / "result.json").read_text())
         samples = safetensors.numpy.load_file(out / folder / "samples.safetensors")
+        result["tests"].pop("blend→old", None)
+        result.pop("mixed_galleries", None)
         for test in result["tests"].values():
             del test["metrics"]["mAP"]
             test.pop("flips", None)
@@ -58,6 +63,15 @@ def test_results_of_an_earlier_version_are_read_together_with_new_ones(finished,
     assert "mAP" not in render_markdown(mixed)
     assert mixed.flips("open-class", "none", "nfr") is None
     assert mixed.flips("open-class", "unibct-plus", "nfr") is not None
+    assert mixed.blended("open-class", "none", "top-1") is None
+    assert mixed.mixed("open-class", "none", "raw", "top-1 mean") is None
+    assert mixed.mixed("open-class", "unibct-plus", "raw", "top-1 mean") is not None
+    for table in (blended_table(mixed), mixed_table(mixed)):
+        scenarios = [row[0].text for row in table.rows if row[0].text]
+        assert scenarios == ["extended-data", "open-class"]
+        methods = [row[1].text for row in table.rows if row[1].text]
+        assert methods == ["none", "unibct-plus", "procrustes", "unibct-plus", "procrustes"]
+    assert as_csv(mixed).count("blend→old") < as_csv(results).count("blend→old")
 
 
 def test_differences_are_paired():

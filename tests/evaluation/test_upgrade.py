@@ -9,7 +9,7 @@ from unibct.data.training_classes import training_classes
 from unibct.embeddings.folder import Embeddings
 from unibct.errors import UserError
 from unibct.evaluation import bootstrap, impostors, score_ranks, score_table
-from unibct.evaluation.directions import CROSS, NEW_SELF, OLD_SELF, REVERSED_CROSS
+from unibct.evaluation.directions import BLEND, CROSS, NEW_SELF, OLD_SELF, REVERSED_CROSS
 from unibct.evaluation.metrics import ranking
 from unibct.evaluation.upgrade import evaluate_upgrade
 
@@ -34,7 +34,8 @@ def test_a_better_query_model_is_compatible_and_a_foreign_one_is_not():
     itself = evaluate_upgrade(old, old, labels, repeats=50)
     assert itself.verdict == "within noise"
     assert good.as_json()["verdict"] == "compatible"
-    assert set(good.as_json()["tests"]) == {"old→old", "new→old", "old→new", "new→new"}
+    tests = {"old→old", "new→old", "old→new", "new→new", "blend→old"}
+    assert set(good.as_json()["tests"]) == tests
 
 
 def test_the_threshold_rule_changes_the_reported_tars_alone():
@@ -73,7 +74,7 @@ def test_another_dimension_is_compared_in_the_old_space():
     new = rng.normal(size=(12, 5))[labels] + 0.1 * rng.normal(size=(72, 5))
     plain = evaluate_upgrade(old, noise, labels, repeats=50)
     result = evaluate_upgrade(old, new, labels, projected=noise, repeats=50, backfill_curves=True)
-    for direction in (OLD_SELF, CROSS, REVERSED_CROSS):
+    for direction in (OLD_SELF, CROSS, REVERSED_CROSS, BLEND):
         assert result.values[direction] == plain.values[direction]
     own = evaluate_upgrade(new, new, labels, repeats=50)
     assert result.values[NEW_SELF] == own.values[NEW_SELF]

@@ -14,6 +14,7 @@ def test_the_demo_tests_all_models(small_demo):
         "old→new",
         "new→new",
         "free→free",
+        "blend→old",
         "free→old",
     }
     assert result.models["new"].old_fingerprint == result.models["old"].fingerprint

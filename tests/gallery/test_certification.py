@@ -4,13 +4,12 @@ import pytest
 from tests.evaluation.noisy_classes import noisy_classes
 from tests.gallery.two_models import DATE, SUBJECTS, evaluation_of
 from unibct.errors import UserError
-from unibct.evaluation.directions import CROSS, NEW_SELF, OLD_SELF
+from unibct.evaluation.directions import BLEND, CROSS, NEW_SELF, OLD_SELF
 from unibct.evaluation.protocols.request import EvaluationRequest
 from unibct.evaluation.score_map import fit_score_map
 from unibct.evaluation.search_test import search_test
 from unibct.evaluation.upgrade import evaluate_upgrade
 from unibct.gallery.calibration_choice import choose_calibration
-from unibct.gallery.certificate import BLEND
 from unibct.gallery.certification import certify, evaluate_and_certify
 from unibct.gallery.mixed_test import TwoKinds
 

@@ -5,7 +5,7 @@ from tests.gallery.toys import NEW, OLD, toy_images
 from unibct.embedders.table import Opening
 from unibct.embeddings.extraction import embed_images
 from unibct.errors import UserError
-from unibct.gallery.blending import blended
+from unibct.evaluation.blending import blended
 from unibct.gallery.search import SearchRequest
 
 QUERIES = toy_images(per_class=1, first=50)

@@ -4,7 +4,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from unibct.benchmark.results import as_csv
+from unibct.benchmark.results_csv import as_csv
 from unibct.evaluation.search_test import search_test
 from unibct.report.benchmark_tables import all_tables, chain_averages, verdict_table, weak_note
 

@@ -18,19 +18,34 @@ def evaluation():
 
 
 def test_every_table_shows_its_numbers(evaluation):
-    thresholds, flips, clients, curves = decision_tables(evaluation)
+    thresholds, flips, clients, blends, curves = decision_tables(evaluation)
     assert [row[0].text for row in thresholds.rows] == ["FAR 1e-2", "FAR 1e-3", "FAR 1e-4"]
     at = evaluation.at_old_threshold[0]
     assert thresholds.rows[0][3].text == f"{100 * at.cross.tar:.2f} / {100 * at.cross.far:.4f}"
     assert flips.rows[0][1].text == f"{100 * evaluation.flips.nfr.mean:.2f}"
     assert clients.note.endswith(f"Verdict: {evaluation.old_clients_verdict}.")
     assert clients.rows[1][0].text == "top-1"
+    gain, more = (
+        next(c for c in criteria if c.metric == "top-1")
+        for criteria in (
+            evaluation.blended_queries.minus_old_self,
+            evaluation.blended_queries.minus_cross,
+        )
+    )
+    shown = next(row for row in blends.rows if row[0].text == "top-1")
+    assert [cell.text for cell in shown[1:]] == [
+        f"{100 * evaluation.values['blend→old']['top-1']:.2f}",
+        f"{100 * gain.difference:+.2f}",
+        f"{100 * more.difference:+.2f}",
+    ]
+    assert shown[2].small == f"{100 * gain.low:+.2f} to {100 * gain.high:+.2f}"
+    assert "α = 0.5 (not chosen on other classes)" in blends.note
     curve = evaluation.backfill_curves["random"]
     top_1 = next(row for row in curves.rows if row[0].text == "top-1, in random order")
     assert top_1[1].text == f"{100 * evaluation.values['new→old']['top-1']:.2f}"
     assert top_1[3].text == f"{100 * evaluation.values['new→new']['top-1']:.2f}"
     assert top_1[5].text == f"{100 * curve.dip('top-1'):+.2f}"
-    for table in (thresholds, flips, clients, curves):
+    for table in (thresholds, flips, clients, blends, curves):
         assert all(len(row) == len(table.heads) for row in table.rows)
 
 

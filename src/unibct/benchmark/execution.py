@@ -1,9 +1,10 @@
 """Run one job of a benchmark: train its model, embed the test images, run the tests.
 
 The folder of a job holds ``model/`` (if it made a model), ``embeddings/`` of the test images,
-``samples.safetensors`` (the bootstrap values of each metric and flip rate; all jobs draw the same
-classes) and ``result.json``. ``result.json`` is written last: a job that has it is finished and
-never runs again.
+``validation/`` of the validation images if there are any, ``samples.safetensors`` (the bootstrap
+values of each metric and flip rate; all jobs draw the same classes) and ``result.json``.
+``result.json`` is written last: a job that has it is finished and never runs again, unless its
+tests are to be measured again.
 """
 
 import csv
@@ -19,6 +20,8 @@ import torch
 
 from unibct.arrays import Floats
 from unibct.benchmark.jobs import Adaptation, Job, Training
+from unibct.benchmark.measuring import measure_job
+from unibct.benchmark.validation import validation_vectors
 from unibct.benchmark.workspace import CACHE, EMBEDDINGS, MODEL, RESULT_FILE, Workspace, is_finished
 from unibct.data.image_set import ImageSet
 from unibct.data.loader import read_pixels
@@ -27,14 +30,9 @@ from unibct.embeddings.cache import cached_embeddings, embeddings_folder
 from unibct.embeddings.extraction import embed_images
 from unibct.embeddings.folder import Embeddings
 from unibct.embeddings.writing import save_embeddings
-from unibct.evaluation.bootstrap import class_draws
-from unibct.evaluation.directions import CROSS, OLD_SELF
-from unibct.evaluation.flips import flip_rates, sampled_flip_rates
-from unibct.evaluation.metrics.table import measured_metrics, sampled_metrics
+from unibct.evaluation.directions import OLD_SELF
 from unibct.evaluation.pixel_baseline import old_model_strength
-from unibct.evaluation.resolution import carried_fars
-from unibct.evaluation.search_test import search_test
-from unibct.files import atomic_file, write_json
+from unibct.files import atomic_file, read_json, write_json
 from unibct.maps.adapter import fit_adapter
 from unibct.models.folder import save_model
 from unibct.models.model import Model
@@ -50,21 +48,26 @@ def run_job(workspace: Workspace, job: Job, progress: Progress | None = None) ->
     """Run a job, or what is left of it. The jobs that it needs must be finished."""
     progress = progress or Silent()
     folder = workspace.out / job.folder
-    if is_finished(workspace.out, job):
+    if not workspace.has_work(job):
         return
     result: dict[str, Any] = {
         "job": job.folder,
         "seed": job.seed,
         "made_by": software_and_machine(),
     }
-    if job.training is not None:
+    if is_finished(workspace.out, job):  # it is to be measured again
+        result = read_json(folder / RESULT_FILE) | {"measured_again_by": software_and_machine()}
+    elif job.training is not None:
         result |= _train(workspace, job, job.training, progress)
     elif job.adapter is not None:
         result |= _adapt(workspace, job, job.adapter, progress)
-    tests, samples = _run_tests(workspace, job)
+    validation = workspace.validation_images
+    if validation is not None and (job.training is not None or job.adapter is not None):
+        validation_vectors(workspace, job.folder, validation)  # before other jobs need them
+    measurements = measure_job(workspace, job)
     result |= _old_model(workspace, job)
     with atomic_file(folder / SAMPLES_FILE) as temporary:
-        safetensors.numpy.save_file(samples, temporary)
+        safetensors.numpy.save_file(measurements.samples, temporary)
     write_json(
         folder / RESULT_FILE,
         result
@@ -72,47 +75,9 @@ def run_job(workspace: Workspace, job: Job, progress: Progress | None = None) ->
             "far": workspace.far,
             "queries": len(workspace.split.query),
             "templates": len(workspace.test_images.class_names),
-            "tests": tests,
-        },
-    )
-
-
-def sample_name(test: str, metric: str) -> str:
-    """Return the name of a metric's bootstrap values in the samples file."""
-    return f"{test}/{metric}"
-
-
-def _run_tests(
-    workspace: Workspace, job: Job
-) -> tuple[dict[str, dict[str, Any]], dict[str, Floats]]:
-    """Return the results of a job's tests, and the bootstrap values of their metrics."""
-    tests: dict[str, dict[str, Any]] = {}
-    samples: dict[str, Floats] = {}
-    fars = carried_fars(len(workspace.test_images.class_names))
-    for name, query_job, gallery_job in job.tests:
-        query, gallery = (workspace.embeddings(folder) for folder in (query_job, gallery_job))
-        test = search_test(
-            query.rows_of(workspace.test_images),
-            gallery.rows_of(workspace.test_images),
-            workspace.split,
-        )
-        tests[name] = {
-            "query": query_job,
-            "gallery": gallery_job,
-            "fingerprints": [query.fingerprint, gallery.fingerprint],
-            "metrics": measured_metrics(test, [workspace.far]),
-            "tar_at_far": {f"{far:g}": test.tar(far) for far in fars},
         }
-        draws = class_draws(test)
-        sampled = sampled_metrics(test, draws, workspace.far)
-        if name == CROSS:
-            old_rows = gallery.rows_of(workspace.test_images)
-            old_self = search_test(old_rows, old_rows, workspace.split)
-            tests[name]["flips"] = flip_rates(old_self, test)
-            sampled |= sampled_flip_rates(old_self, test, draws)
-        for metric, values in sampled.items():
-            samples[sample_name(name, metric)] = values.astype(np.float32)
-    return tests, samples
+        | measurements.content,
+    )
 
 
 def _old_model(workspace: Workspace, job: Job) -> dict[str, Any]:

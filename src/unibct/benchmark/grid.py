@@ -45,6 +45,8 @@ class Grid:
         chain_methods: methods that train an upgrade chain.
         versions: number of models in an upgrade chain.
         skip_bad: leave unreadable images out instead of refusing.
+        validation: images of other classes, on which each cell chooses how it blends queries and
+            merges scores. None: the midpoint, and raw scores.
     """
 
     data: str
@@ -56,6 +58,7 @@ class Grid:
     chain_methods: tuple[str, ...] = CHAIN_METHODS
     versions: int = VERSIONS
     skip_bad: bool = False
+    validation: str | None = None
 
     def __post_init__(self) -> None:
         """Raise an error for a bad name or number before any work is done."""
@@ -90,13 +93,9 @@ class Grid:
         images = self._open(self.data, progress)
         if self.test is not None:
             test = self._open(self.test, progress)
-            shared_classes = set(images.class_identities) & set(test.class_identities)
-            if shared_classes:
-                raise UserError(
-                    f"{self.data} and {self.test} have {len(shared_classes)} classes in common, "
-                    f"first {min(shared_classes)!r}: the test classes must be ones that no model "
-                    "has seen"
-                )
+            _require_other_classes(
+                (self.data, images), (self.test, test), "the test classes must be ones"
+            )
             return images, test
         if len(images.class_names) < CLASSES_NEEDED:
             raise UserError(
@@ -107,12 +106,45 @@ class Grid:
         parts = hold_out(images.labels, HELD_OUT)
         return images.select(parts.train), images.select(parts.test)
 
+    def open_validation(
+        self, training: ImageSet, test: ImageSet, progress: Progress | None = None
+    ) -> ImageSet | None:
+        """Return the validation images, if there are any.
+
+        Args:
+            training: the training images, with which they have no class in common.
+            test: the test images, likewise.
+            progress: reports progress per image.
+        """
+        if self.validation is None:
+            return None
+        images = self._open(self.validation, progress)
+        for name, others in ((self.data, training), (self.test or self.data, test)):
+            _require_other_classes(
+                (name, others),
+                (self.validation, images),
+                "the validation classes must be others, and ones",
+            )
+        return images
+
     def _open(self, name: str, progress: Progress | None) -> ImageSet:
         images = open_images(name)
         if not self.skip_bad:
             return images
         frame = recipe_input(self.recipe).frame
         return read_pixels(images, *frame, skip_bad=True, memory=0, progress=progress).images
+
+
+def _require_other_classes(
+    first: tuple[str, ImageSet], second: tuple[str, ImageSet], wanted: str
+) -> None:
+    """Refuse two sets, each with its name, that have classes in common."""
+    common = set(first[1].class_identities) & set(second[1].class_identities)
+    if common:
+        raise UserError(
+            f"{first[0]} and {second[0]} have {len(common)} classes in common, first "
+            f"{min(common)!r}: {wanted} that no model has seen"
+        )
 
 
 def make_grid(
@@ -126,6 +158,7 @@ def make_grid(
     seeds: Sequence[int] = (),
     chain: Sequence[str] | None = None,
     skip_bad: bool = False,
+    validation: str | None = None,
 ) -> Grid:
     """Return the grid of a benchmark. Whatever is not given has its default.
 
@@ -142,6 +175,8 @@ def make_grid(
         seeds: each chooses a split and initial weights; by default 0, 1 and 2.
         chain: methods that train an upgrade chain; by default ``unibct`` and ``unibct-plus``.
         skip_bad: leave unreadable images out instead of refusing.
+        validation: images of other classes, on which each cell chooses how it blends queries and
+            merges scores.
     """
     if test is None and data == "glyphs:train":
         test = "glyphs:test"
@@ -160,4 +195,5 @@ def make_grid(
         tuple(dict.fromkeys(seeds)) or (DEFAULT_SEEDS[:1] if quick else DEFAULT_SEEDS),
         tuple(dict.fromkeys(chain)),
         skip_bad=skip_bad,
+        validation=validation,
     )

@@ -1,7 +1,5 @@
-"""Read the results of a benchmark's jobs back: values, bootstrap samples, estimates, and CSV."""
+"""Read the results of a benchmark's jobs back: values, bootstrap samples and estimates."""
 
-import csv
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -13,7 +11,7 @@ import safetensors
 import safetensors.numpy
 
 from unibct.arrays import Floats
-from unibct.benchmark.execution import SAMPLES_FILE, sample_name
+from unibct.benchmark.execution import SAMPLES_FILE
 from unibct.benchmark.grid import Grid
 from unibct.benchmark.jobs import (
     Job,
@@ -23,12 +21,13 @@ from unibct.benchmark.jobs import (
     old_folder,
     version_folder,
 )
+from unibct.benchmark.measuring import sample_name
+from unibct.benchmark.mixed_galleries import MIXED, mixed_name
 from unibct.benchmark.workspace import RESULT_FILE, is_finished
 from unibct.errors import UserError
 from unibct.evaluation.criterion import Estimate, estimate
-from unibct.evaluation.directions import CROSS, NEW_SELF, OLD_SELF
+from unibct.evaluation.directions import BLEND, CROSS, NEW_SELF, OLD_SELF
 from unibct.evaluation.metrics.table import find_metric
-from unibct.evaluation.resolution import tar_name
 from unibct.files import read_json
 from unibct.methods.table import NO_METHOD
 
@@ -117,8 +116,7 @@ class Results:
 
     def cross(self, scenario: str, method: str, metric: str) -> Measured:
         """Return a metric of the cross test: new queries in the old gallery."""
-        folders = [cell_folder(scenario, method, seed) for seed in self.seeds]
-        return self._over_seeds(CROSS, metric, folders)
+        return self._over_seeds(CROSS, metric, self._cells(scenario, method))
 
     def flips(self, scenario: str, method: str, rate: str) -> Measured | None:
         """Return a flip rate of the cross test, or None if an earlier version wrote the results.
@@ -128,15 +126,49 @@ class Results:
             method: of the cell.
             rate: ``nfr``, ``pfr`` or ``relative_nfr``.
         """
-        folders = [cell_folder(scenario, method, seed) for seed in self.seeds]
+        folders = self._cells(scenario, method)
         if not all("flips" in self.by_job[folder]["tests"][CROSS] for folder in folders):
             return None
         return self._over_seeds(CROSS, rate, folders, "flips")
 
     def new_self(self, scenario: str, method: str, metric: str) -> Measured:
         """Return a metric of the new model's self test."""
-        folders = [cell_folder(scenario, method, seed) for seed in self.seeds]
-        return self._over_seeds(NEW_SELF, metric, folders)
+        return self._over_seeds(NEW_SELF, metric, self._cells(scenario, method))
+
+    def blended(self, scenario: str, method: str, metric: str) -> Measured | None:
+        """Return a metric of blended queries, or None if an earlier version wrote the results."""
+        folders = self._cells(scenario, method)
+        if not all(BLEND in self.by_job[folder]["tests"] for folder in folders):
+            return None
+        return self._over_seeds(BLEND, metric, folders)
+
+    def mixed(self, scenario: str, method: str, merging: str, value: str) -> Measured | None:
+        """Return what was measured of a cell's mixed galleries, or None if it was not.
+
+        Args:
+            scenario: a scenario with a finished cell of the method.
+            method: of the cell.
+            merging: how scores of old and new rows are merged.
+            value: a name from ``mixed_galleries``.
+        """
+        folders = self._cells(scenario, method)
+        found = [cell.get(MIXED, {"mergings": {}}) for cell in self.cells(scenario, method)]
+        if not all(merging in entry["mergings"] for entry in found):
+            return None
+        values = [entry["mergings"][merging]["values"][value] for entry in found]
+        samples = [self.samples(folder, mixed_name(merging), value) for folder in folders]
+        return Measured(np.array(values), np.stack(samples).astype(np.float64))
+
+    def cells(self, scenario: str, method: str) -> list[dict[str, Any]]:
+        """Return what each seed's cell wrote to its result file."""
+        return [self.by_job[folder] for folder in self._cells(scenario, method)]
+
+    @cached_property
+    def chosen_on(self) -> str | None:
+        """The validation images on which cells have chosen, if there are any."""
+        blends = (result["tests"].get(BLEND, {}) for result in self.by_job.values())
+        names = (test["chosen_on"]["data"] for test in blends if test.get("chosen_on") is not None)
+        return next(names, None)
 
     def old_self(self, scenario: str, metric: str) -> Measured:
         """Return a metric of the old model's self test."""
@@ -157,7 +189,7 @@ class Results:
 
     def cost(self, scenario: str, method: str) -> dict[str, float] | None:
         """Return images per second and seconds of a training run, of the fastest seed."""
-        folders = [cell_folder(scenario, method, seed) for seed in self.seeds]
+        folders = self._cells(scenario, method)
         if method == NO_METHOD:
             folders = [free_folder(scenario, seed) for seed in self.seeds]
         costs = [cost for f in folders if (cost := self.by_job.get(f, {}).get("cost"))]
@@ -177,12 +209,16 @@ class Results:
                     weak.setdefault(scenario, []).append(seed)
         return weak
 
+    def _cells(self, scenario: str, method: str) -> list[str]:
+        """Return the folders of a method's cells in a scenario, one per seed."""
+        return [cell_folder(scenario, method, seed) for seed in self.seeds]
+
     def _over_seeds(
         self, test: str, metric: str, folders: Sequence[str], kind: str = "metrics"
     ) -> Measured:
         """Return a metric (or another kind of value) of a test, from the seeds' job folders."""
         values = [self.by_job[folder]["tests"][test][kind][metric] for folder in folders]
-        samples = [self._samples(folder, test, metric) for folder in folders]
+        samples = [self.samples(folder, test, metric) for folder in folders]
         return Measured(np.array(values), np.stack(samples).astype(np.float64))
 
     @cached_property
@@ -190,21 +226,32 @@ class Results:
         """The sample files that have been read, by job folder and name."""
         return {}
 
-    def _samples(self, folder: str, test: str, metric: str) -> Floats:
+    def samples(self, folder: str, test: str, metric: str) -> Floats:
         """Return the (repeats,) bootstrap values of a metric in the samples file of a job."""
+        samples = self.find_samples(folder, test, metric)
+        if samples is None:
+            path = self.out / folder / SAMPLES_FILE
+            raise UserError(
+                f"{path} has no samples of {sample_name(test, metric)}; remove {path.parent} and "
+                "run the benchmark again"
+            )
+        return samples
+
+    def find_samples(self, folder: str, test: str, metric: str) -> Floats | None:
+        """Return the bootstrap values of a metric, or None if it has none."""
         path = self.out / folder / SAMPLES_FILE
         try:
             if folder not in self._samples_by_job:
                 self._samples_by_job[folder] = safetensors.numpy.load_file(path)
-            samples = self._samples_by_job[folder]
-            if test in samples:  # earlier versions wrote one array per test, a row per metric
-                row = list(self.by_job[folder]["tests"][test]["metrics"]).index(metric)
-                return samples[test][row]
-            return samples[sample_name(test, metric)]
-        except (OSError, KeyError, safetensors.SafetensorError) as error:
+        except (OSError, safetensors.SafetensorError) as error:
             raise UserError(
                 f"{path} cannot be read ({error}); remove {path.parent} and run the benchmark again"
             ) from error
+        samples = self._samples_by_job[folder]
+        if test in samples:  # earlier versions wrote one array per test, a row per metric
+            metrics = list(self.by_job[folder]["tests"][test]["metrics"])[: len(samples[test])]
+            return samples[test][metrics.index(metric)] if metric in metrics else None
+        return samples.get(sample_name(test, metric))
 
 
 def read_results(grid: Grid, jobs: Sequence[Job], out: Path) -> Results:
@@ -253,18 +300,3 @@ def _require_same_models(results: Results) -> None:
                         f"{results.out / folder} was tested with a model that {test[side]} no "
                         f"longer has; remove {results.out / folder} and run the benchmark again"
                     )
-
-
-def as_csv(results: Results) -> str:
-    """Return a row for each metric of each test of each job, for spreadsheets and data frames."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["job", "seed", "test", "query", "gallery", "metric", "value"])
-    for folder, result in results.by_job.items():
-        for name, test in result["tests"].items():
-            values = {tar_name(float(far)): tar for far, tar in test["tar_at_far"].items()}
-            values |= test["metrics"] | test.get("flips", {})
-            row = [folder, result["seed"], name, test["query"], test["gallery"]]
-            for metric, value in values.items():
-                writer.writerow([*row, metric, f"{value:.6f}"])
-    return text.getvalue()

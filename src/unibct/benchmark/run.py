@@ -22,7 +22,6 @@ from unibct.benchmark.workspace import (
     SETTINGS_FILE,
     Workspace,
     benchmark_settings,
-    is_finished,
     require_same_benchmark,
 )
 from unibct.distributed.cpus import usable_cpus
@@ -61,17 +60,17 @@ class Benchmark:
     @property
     def unfinished_jobs(self) -> list[Job]:
         """The chosen jobs that are not finished."""
-        return [job for job in self.chosen_jobs if not is_finished(self.workspace.out, job)]
+        return [job for job in self.chosen_jobs if self.workspace.has_work(job)]
 
     def seconds_left(self) -> float:
         """Return how long the unfinished jobs will take, roughly."""
-        test_images = self.workspace.test_images
+        test_images, validation = self.workspace.test_images, self.workspace.validation_images
         conditions = RunConditions(
             workers=self.workers,
             threads=self.threads,
             device=pick_device(self.workspace.device),
             classes=len(self.workspace.all_training_images.class_names),
-            test_images=len(test_images),
+            test_images=len(test_images) + (0 if validation is None else len(validation)),
             scores=len(self.workspace.split.query) * len(test_images.class_names),
         )
         return forecast_seconds(self.chosen_jobs, self.workspace.out, conditions)
@@ -88,6 +87,7 @@ def plan_benchmark(
     only: Sequence[str] = (),
     workers: int | None = None,
     device: str = "auto",
+    measure_again: bool = False,
     read_images: bool = True,
     progress: Progress | None = None,
 ) -> Benchmark:
@@ -102,6 +102,9 @@ def plan_benchmark(
         workers: number of processes that run at the same time; by default one per core, or one
             on a GPU.
         device: ``auto``, ``cpu``, ``cuda``, …
+        measure_again: run the tests of finished jobs again, from their models and embeddings,
+            without training: for what an earlier version did not measure, or other validation
+            images.
         read_images: read every image once, to find unreadable and changed ones. A report alone
             does not need this.
         progress: reports progress per image.
@@ -113,8 +116,8 @@ def plan_benchmark(
     if workers < 1:
         raise UserError(f"at least one worker is needed, not {workers}")
     if grid.skip_bad:
-        grid.open(progress)  # reports the images that are left out
-    workspace = Workspace(grid, Path(out), device)
+        grid.open_validation(*grid.open(progress), progress)  # reports the images left out
+    workspace = Workspace(grid, Path(out), device, measure_again)
     settings = benchmark_settings(workspace)
     sets = (workspace.all_training_images, workspace.test_images)
     if progress is not None and len({images.class_source for images in sets}) > 1:
@@ -153,7 +156,7 @@ def run_benchmark(benchmark: Benchmark, on_change: OnChange = lambda board, job:
     with _locked(workspace.out):
         for folder in JOB_FOLDERS:
             sweep(workspace.out / folder)
-        if not (workspace.out / SETTINGS_FILE).is_file():
+        if workspace.measure_again or not (workspace.out / SETTINGS_FILE).is_file():
             digests = {} if "pixels" in benchmark.settings else workspace.pixel_digests()
             write_json(workspace.out / SETTINGS_FILE, benchmark.settings | digests)
         board = run_jobs(

@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeAlias, cast
 
 from unibct.benchmark.execution import run_job
 from unibct.benchmark.jobs import Job
-from unibct.benchmark.workspace import Workspace, is_finished
+from unibct.benchmark.workspace import Workspace
 from unibct.data.loader import MEMORY_VARIABLE, pixel_memory
 from unibct.errors import UserError
 from unibct.progress import Advance
@@ -112,7 +112,7 @@ def run_jobs(
     """
     board = Board(jobs)
     for job in jobs:
-        board.states[job.folder] = "finished" if is_finished(workspace.out, job) else "waiting"
+        board.states[job.folder] = "waiting" if workspace.has_work(job) else "finished"
     on_change(board, None)
     with WorkerPool(workspace, workers, threads) as pool:
         while True:

@@ -28,8 +28,10 @@ from unibct.training.network import recipe_input
 RESULT_FILE = "result.json"
 MODEL = "model"
 EMBEDDINGS = "embeddings"
+VALIDATION = "validation"
 SETTINGS_FILE = "benchmark.json"
 CACHE = "cache"
+_VALIDATION_KEY = f"{VALIDATION}_images"
 JOB_FOLDERS = ("models", "cells", "chains", CACHE)
 
 
@@ -41,11 +43,13 @@ class Workspace:
         grid: what is compared.
         out: the benchmark's folder.
         device: ``auto``, ``cpu``, ``cuda``, …
+        measure_again: run the tests of finished jobs again, from their models and embeddings.
     """
 
     grid: Grid
     out: Path
     device: str = "auto"
+    measure_again: bool = False
 
     @cached_property
     def _image_sets(self) -> tuple[ImageSet, ImageSet]:
@@ -60,6 +64,15 @@ class Workspace:
     def test_images(self) -> ImageSet:
         """The images of every test; no model has seen their classes."""
         return self._image_sets[1]
+
+    @cached_property
+    def validation_images(self) -> ImageSet | None:
+        """The images of other classes on which cells choose, if there are any."""
+        return self.grid.open_validation(*self._image_sets)
+
+    def has_work(self, job: Job) -> bool:
+        """Return whether a job has to run: it has no result, or is to be measured again."""
+        return self.measure_again or not is_finished(self.out, job)
 
     @cached_property
     def split(self) -> GallerySplit:
@@ -94,11 +107,13 @@ class Workspace:
         An unreadable image raises an error.
         """
         frame = recipe_input(self.grid.recipe).frame
-        digests = [
-            read_pixels(images, *frame, memory=0, progress=progress).digest
-            for images in self._image_sets
-        ]
-        return dict(zip(("pixels", "test_pixels"), digests, strict=True))
+        names = ("pixels", "test_pixels", "validation_pixels")
+        sets = (*self._image_sets, self.validation_images)
+        return {
+            name: read_pixels(images, *frame, memory=0, progress=progress).digest
+            for name, images in zip(names, sets, strict=True)
+            if images is not None
+        }
 
 
 def is_finished(out: Path, job: Job) -> bool:
@@ -108,9 +123,12 @@ def is_finished(out: Path, job: Job) -> bool:
 
 def benchmark_settings(workspace: Workspace) -> dict[str, Any]:
     """Return the settings that all results of a folder share, without the pixel digests."""
+    validation = workspace.validation_images
+    chosen_on = {} if validation is None else {_VALIDATION_KEY: validation.digest}
     return workspace.grid.settings() | {
         "images": workspace.all_training_images.digest,
         "test_images": workspace.test_images.digest,
+        **chosen_on,
     }
 
 
@@ -120,7 +138,10 @@ def require_same_benchmark(workspace: Workspace, settings: dict[str, Any]) -> No
     if not path.is_file():
         return
     stored_settings = _flat(read_json(path))
+    _require_same_validation(workspace, stored_settings, settings)
     for key, value in _flat(settings).items():
+        if key.startswith(VALIDATION) and workspace.measure_again:
+            continue
         if key not in stored_settings:
             raise UserError(
                 f"{workspace.out} was made by an earlier version, which did not record the {key}; "
@@ -136,6 +157,22 @@ def require_same_benchmark(workspace: Workspace, settings: dict[str, Any]) -> No
                 f"{workspace.out} holds another benchmark: {difference}; "
                 "choose another --out or remove it"
             )
+
+
+def _require_same_validation(
+    workspace: Workspace, stored: dict[str, Any], settings: dict[str, Any]
+) -> None:
+    """Refuse other validation images than those of the folder, unless it is measured again."""
+    before, now = stored.get(_VALIDATION_KEY), settings.get(_VALIDATION_KEY)
+    if before == now or workspace.measure_again:
+        return
+    made = "without validation images" if before is None else "with other validation images"
+    if now is None:
+        made = "with validation images; give them with --validation"
+    raise UserError(
+        f"{workspace.out} was made {made}; --measure-again runs its tests again without training, "
+        "or choose another --out"
+    )
 
 
 def _flat(settings: dict[str, Any]) -> dict[str, Any]:

@@ -36,6 +36,14 @@ TestOption = Annotated[
         "30 % of DATA's classes are held out]",
     ),
 ]
+ValidationOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DATA",
+        help="images of further classes, on which each cell chooses how it blends queries and "
+        "merges scores  [default: the midpoint, and raw scores]",
+    ),
+]
 ScenariosOption = Annotated[
     str | None, typer.Option(metavar="A,B", help=f"{SCENARIO_NAMES}  [default: all]")
 ]
@@ -78,6 +86,14 @@ WorkersOption = Annotated[
 DryRunOption = Annotated[
     bool, typer.Option("--dry-run", help="print what would run and how long it would take")
 ]
+MeasureAgainOption = Annotated[
+    bool,
+    typer.Option(
+        "--measure-again",
+        help="run the tests of finished jobs again, without training: for what an earlier version "
+        "did not measure, or other validation images",
+    ),
+]
 ReportOnlyOption = Annotated[
     bool,
     typer.Option("--report-only", help="write the report from the finished jobs, and run nothing"),
@@ -91,11 +107,14 @@ ReportOnlyOption = Annotated[
         "unibct benchmark --quick",
         "unibct benchmark photos/ --methods unibct,unibct-plus --seeds 0,1,2,3,4",
         "unibct benchmark --only open-class/unibct",
+        "unibct benchmark --validation glyphs:val",
+        "unibct benchmark --measure-again",
     ),
 )
 def benchmark_command(
     data: TrainingData = "glyphs:train",
     test: TestOption = None,
+    validation: ValidationOption = None,
     scenarios: ScenariosOption = None,
     methods: MethodsOption = None,
     seeds: SeedsOption = None,
@@ -107,6 +126,7 @@ def benchmark_command(
     skip_bad_images: SkipOption = False,
     out: OutOption = Path("runs/benchmark"),
     workers: WorkersOption = None,
+    measure_again: MeasureAgainOption = False,
     dry_run: DryRunOption = False,
     report_only: ReportOnlyOption = False,
     device: DeviceOption = "auto",
@@ -132,6 +152,7 @@ def benchmark_command(
         seeds=[parse_number(seed, "--seeds") for seed in split_names(seeds)],
         chain=None if chain is None else [name for name in split_names(chain) if name != "none"],
         skip_bad=skip_bad_images,
+        validation=validation,
     )
     with terminal_progress() as progress:
         benchmark = plan_benchmark(
@@ -140,6 +161,7 @@ def benchmark_command(
             only=only or (),
             workers=workers,
             device=device,
+            measure_again=measure_again,
             read_images=not report_only,
             progress=progress,
         )

@@ -70,6 +70,19 @@ SaveScoreMapOption = Annotated[
     bool,
     typer.Option("--save-score-map", help="fit a score map on this data and keep it with NEW"),
 ]
+AlphaOption = Annotated[
+    float | None,
+    typer.Option(
+        min=0,
+        max=1,
+        help="share of the new query in blended queries, which search the old gallery  "
+        "[default: 0.5, or as --alpha-from says]",
+    ),
+]
+AlphaFromOption = Annotated[
+    str | None,
+    typer.Option(metavar="DATA", help="images of other classes, on which alpha is chosen"),
+]
 SeenClassesOption = Annotated[
     bool,
     typer.Option("--seen-classes", help="go on even if most test classes were trained on"),
@@ -91,6 +104,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="print JSON instead of 
         "unibct evaluate TEST --query emb/new --gallery emb/old --json",
         "unibct evaluate TEST --query onnx:new.onnx --gallery embeddings:old.parquet",
         "unibct evaluate TEST --query models/new --gallery models/old --certify upgrade.json",
+        "unibct evaluate TEST --query models/new --gallery models/old --alpha-from VALIDATION",
         "unibct evaluate ijbc/ --protocol ijbc --query models/new --gallery models/old",
     ),
 )
@@ -114,6 +128,8 @@ def evaluate_command(
     backfill_curve: BackfillCurveOption = None,
     old_thresholds: OldThresholdsOption = False,
     save_score_map: SaveScoreMapOption = False,
+    alpha: AlphaOption = None,
+    alpha_from: AlphaFromOption = None,
     seen_classes: SeenClassesOption = False,
     certify: CertifyOption = None,
     as_json: JsonOption = False,
@@ -127,7 +143,7 @@ def evaluate_command(
     queries. In a self test, queries and gallery come from the same model. In the cross test, the
     queries come from the new model and the gallery from the old one. The verdict is "compatible"
     if the cross test beats the old self test and the bootstrap interval of the difference is
-    above zero.
+    above zero. Blended queries, of both models, search the old gallery too.
 
     A .bin pair set is tested by 10-fold accuracy instead, and a folder with the meta files of
     IJB-B or IJB-C by that protocol. For IJB, --query and --gallery may also be what `unibct embed
@@ -141,10 +157,10 @@ def evaluate_command(
 
     pooling = PoolingRules(flip_test, detector_scores, media_mean, normalize_images)
     lists, maps = (queries, gallery_images), (old_thresholds, save_score_map)
-    search = SearchRules(*lists, gallery_mode, backfill_curve, *maps)
+    search = SearchRules(*lists, gallery_mode, backfill_curve, *maps, alpha_from)
     rules = (far, seed, threshold_rule, pooling, search, cache, seen_classes, skip_bad_images)
     with terminal_progress() as progress:
-        request = EvaluationRequest(data, query, gallery, images, *rules, device, progress)
+        request = EvaluationRequest(data, query, gallery, images, *rules, device, progress, alpha)
         evaluation, certificate = evaluate_and_certify(request, certify, protocol=protocol)
     if as_json:
         print(json.dumps(evaluation.as_json(), indent=2))

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from unibct.arrays import Floats
+from unibct.arrays import Floats, Ints
 from unibct.evaluation.bootstrap import REPEATS, class_draws
 from unibct.evaluation.metrics.table import find_metric, measured_metrics, sampled_metrics
 from unibct.evaluation.resolution import HEADLINE_FAR
@@ -115,6 +115,47 @@ def sampled_criterion(
     return Criterion(metric, old_self, cross, interval.low, interval.high, decides)
 
 
+@dataclass(frozen=True)
+class SampledTest:
+    """The metrics of a test, and their values for drawn classes.
+
+    Attributes:
+        values: metric -> its value.
+        samples: metric -> (repeats,); only the metrics that have an interval.
+    """
+
+    values: dict[str, float]
+    samples: dict[str, Floats]
+
+    def minus(self, before: "SampledTest") -> tuple[Criterion, ...]:
+        """Return how much better this test is, by a paired bootstrap.
+
+        Args:
+            before: another test of the same queries, sampled with the same draws.
+        """
+        return tuple(
+            sampled_criterion(
+                metric,
+                before.values[metric],
+                self.values[metric],
+                samples - before.samples[metric],
+                decides=find_metric(metric).decides,
+            )
+            for metric, samples in self.samples.items()
+        )
+
+
+def sampled_test(test: SearchTest, draws: Ints, far: float) -> SampledTest:
+    """Measure a test, and sample it.
+
+    Args:
+        test: the test.
+        draws: (repeats, classes) how often each class of the queries counts.
+        far: false accept rate of the TAR.
+    """
+    return SampledTest(measured_metrics(test, [far]), sampled_metrics(test, draws, far))
+
+
 def compare_tests(
     old_self: SearchTest,
     cross: SearchTest,
@@ -137,20 +178,8 @@ def compare_tests(
         repeats: number of bootstrap samples.
     """
     draws = class_draws(cross, seed=seed, repeats=repeats)
-    before, after = (measured_metrics(test, [far]) for test in (old_self, cross))
-    sampled_before, sampled_after = (
-        sampled_metrics(test, draws, far) for test in (old_self, cross)
-    )
-    return tuple(
-        sampled_criterion(
-            metric,
-            before[metric],
-            after[metric],
-            samples - sampled_before[metric],
-            decides=find_metric(metric).decides,
-        )
-        for metric, samples in sampled_after.items()
-    )
+    before, after = (sampled_test(test, draws, far) for test in (old_self, cross))
+    return after.minus(before)
 
 
 def joint_verdict(verdicts: Sequence[Verdict]) -> Verdict:

@@ -8,6 +8,7 @@ NEW_SELF = "new→new"
 REVERSED_CROSS = "old→new"
 FREE_SELF = "free→free"
 FREE_CROSS = "free→old"
+BLEND = "blend→old"  # the query is a blend of the old and the new model's
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ class Direction:
 DIRECTIONS: dict[str, Direction] = {
     OLD_SELF: Direction("old self test", "before the upgrade"),
     CROSS: Direction("cross test", "cross test: new queries, the old gallery as it stands"),
+    BLEND: Direction("blended queries", "blends of old and new queries, the old gallery"),
     REVERSED_CROSS: Direction("cross test, reversed", "old queries, a gallery of the new model"),
     NEW_SELF: Direction("new self test", "new self test: after a backfill"),
     FREE_SELF: Direction("free self test", "a new model without compatibility, after a backfill"),

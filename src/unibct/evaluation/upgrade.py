@@ -10,19 +10,22 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from unibct.arrays import Floats, checked_embeddings
+from unibct.arrays import Floats, Ints, checked_embeddings
 from unibct.embeddings.strength import Strength
 from unibct.evaluation.backfill_curve import BackfillCurve, backfill_curve, row_orders
+from unibct.evaluation.blended_queries import BlendedQueries
+from unibct.evaluation.blending import MIDPOINT, AlphaChoice, blended_test, require_alpha
 from unibct.evaluation.bootstrap import REPEATS, class_draws
 from unibct.evaluation.criterion import (
     OLD_MODEL_TOO_WEAK,
     Criterion,
     OldModelVerdict,
     Verdict,
-    compare_tests,
     joint_verdict,
+    sampled_test,
 )
 from unibct.evaluation.directions import (
+    BLEND,
     CROSS,
     FREE_CROSS,
     FREE_SELF,
@@ -137,6 +140,7 @@ class SearchEvaluation(Evaluation):
             model, as in a staged roll-out.
         at_old_threshold: the cross test at the thresholds that the old system uses today.
         flips: queries whose answer changes with the upgrade.
+        blended_queries: what blends of old and new queries gain in the old gallery.
     """
 
     tests: dict[str, SearchTest]
@@ -144,6 +148,7 @@ class SearchEvaluation(Evaluation):
     old_clients: tuple[Criterion, ...]
     at_old_threshold: tuple[AtOldThreshold, ...]
     flips: Flips
+    blended_queries: BlendedQueries
 
     @property
     def old_clients_verdict(self) -> Verdict:
@@ -160,24 +165,43 @@ class SearchEvaluation(Evaluation):
                 rate_name(row.far): row.as_json() for row in self.at_old_threshold
             },
             "flips": self.flips.as_json(),
+            "blended_queries": self.blended_queries.as_json(),
         }
 
 
 def compared_answers(
     tests: dict[str, SearchTest],
+    draws: Ints,
     *,
     far: float,
     seed: int,
-    repeats: int,
+    alpha: float | AlphaChoice,
     score_map: ScoreMap | None = None,
 ) -> dict[str, Any]:
-    """Return the fields of a ``SearchEvaluation`` that compare the tests with each other."""
+    """Return the fields of a ``SearchEvaluation`` that compare the tests with each other.
+
+    Args:
+        tests: by direction, all of the same queries.
+        draws: (repeats, classes) how often each class of the queries counts.
+        far: false accept rate of the TAR.
+        seed: of the score map's parts of the classes.
+        alpha: the share of the new query in blended queries, or how it was chosen.
+        score_map: puts cross-test scores on the old scale; by default fitted on other classes.
+    """
     old_self, cross = tests[OLD_SELF], tests[CROSS]
-    options: dict[str, Any] = {"far": far, "seed": seed, "repeats": repeats}
-    draws = class_draws(cross, seed=seed, repeats=repeats)
+    sampled = {
+        name: sampled_test(tests[name], draws, far)
+        for name in (OLD_SELF, CROSS, REVERSED_CROSS, BLEND)
+    }
     return {
-        "compared": compare_tests(old_self, cross, **options),
-        "old_clients": compare_tests(old_self, tests[REVERSED_CROSS], **options),
+        "compared": sampled[CROSS].minus(sampled[OLD_SELF]),
+        "old_clients": sampled[REVERSED_CROSS].minus(sampled[OLD_SELF]),
+        "blended_queries": BlendedQueries(
+            share_of(alpha),
+            sampled[BLEND].minus(sampled[OLD_SELF]),
+            sampled[BLEND].minus(sampled[CROSS]),
+            alpha if isinstance(alpha, AlphaChoice) else None,
+        ),
         "at_old_threshold": at_old_thresholds(
             old_self, cross, draws, score_map=score_map, seed=seed
         ),
@@ -236,6 +260,7 @@ def evaluate_upgrade(
     split: GallerySplit | None = None,
     mode: GalleryMode = "templates",
     score_map: ScoreMap | None = None,
+    alpha: float | AlphaChoice = MIDPOINT,
     backfill_curves: bool = False,
     progress: Progress | None = None,
 ) -> UpgradeEvaluation:
@@ -245,8 +270,7 @@ def evaluate_upgrade(
         old: (images, dim) the old model's: an array, or ``Embeddings`` with its training classes.
         new: the new model's, likewise.
         labels: (images,) integers 0…C-1; by default those of ``old`` or ``new``.
-        free: (images, dim′) of a new model that was trained without compatibility: its self test
-            is the upper bound, its queries in the old gallery show what training is for.
+        free: (images, dim′) of a new model that was trained without compatibility: the upper bound.
         projected: (images, dim) the new model's in the old space, if it has another dimension.
         seen_classes: go on even if a model was trained on most of the test classes.
         images: an ``ImageSet`` or uint8 pixels: then the old model is compared with raw pixels.
@@ -257,19 +281,19 @@ def evaluate_upgrade(
         split: which images are in the gallery; by default a quarter of each class's.
         mode: the gallery's entries are ``templates``, one for each class, or ``images``.
         score_map: puts cross-test scores on the old scale; by default fitted on other classes.
+        alpha: the share of the new query in blended queries, or what ``choose_alpha`` returned.
         backfill_curves: also measure the gallery while it is being embedded again.
         progress: reports progress of the curves.
     """
     tested = models_under_test(_given(old, new, free), labels, seen_classes=seen_classes)
     models = tested.vectors | _in_old_space(projected)
     split = split or split_gallery(tested.labels, seed=seed)
-    tests = _direction_tests(models, split, mode)
+    tests = _direction_tests(models, split, mode, share_of(alpha))
     used_far = headline_far(split.classes, far)
-    values = {n: measured_metrics(test, [used_far], rule=rule) for n, test in tests.items()}
-    old_self = measured_metrics(tests[OLD_SELF], [used_far])
-    curves = _curves(models, split, used_far, mode, old_self, seed, progress)
+    draws = class_draws(tests[CROSS], seed=seed, repeats=repeats)
+    curves = _curves(models, split, used_far, tests[OLD_SELF], seed, progress)
     return UpgradeEvaluation(
-        values=values,
+        values={n: measured_metrics(test, [used_far], rule=rule) for n, test in tests.items()},
         seen=tested.seen,
         note=joined_notes(*_notes(models, used_far, far, split), tested.seen.note, rule=rule),
         old_model=old_model_strength(models["old"], split.labels, images, seed=seed),
@@ -278,12 +302,19 @@ def evaluate_upgrade(
         split=split,
         rule=rule,
         backfill_curves=dict(curves) if backfill_curves else {},
-        **compared_answers(tests, far=used_far, seed=seed, repeats=repeats, score_map=score_map),
+        **compared_answers(tests, draws, far=used_far, seed=seed, alpha=alpha, score_map=score_map),
     )
 
 
+def share_of(alpha: float | AlphaChoice) -> float:
+    """Return the share of the new query that was given or chosen."""
+    share = alpha.alpha if isinstance(alpha, AlphaChoice) else alpha
+    require_alpha(share)
+    return share
+
+
 def _direction_tests(
-    models: dict[str, Floats], split: GallerySplit, mode: GalleryMode
+    models: dict[str, Floats], split: GallerySplit, mode: GalleryMode, alpha: float
 ) -> dict[str, SearchTest]:
     """Make the tests of all directions that the models allow."""
     directions = [OLD_SELF, CROSS, REVERSED_CROSS, NEW_SELF]
@@ -294,7 +325,7 @@ def _direction_tests(
     for name in directions:
         query, gallery = (models[side] for side in _spaces(name, models))
         tests[name] = search_test(query, gallery, split, mode=mode)
-    return tests
+    return tests | {BLEND: blended_test(tests[OLD_SELF], tests[CROSS], alpha)}
 
 
 def _given(old: Any, new: Any, free: Any) -> dict[str, Any]:
@@ -319,15 +350,15 @@ def _curves(
     models: dict[str, Floats],
     split: GallerySplit,
     far: float,
-    mode: GalleryMode,
-    old_self: dict[str, float],
+    old_self: SearchTest,
     seed: int,
     progress: Progress | None,
 ) -> Iterator[tuple[str, BackfillCurve]]:
     """Yield the backfill curve of each order of rows."""
     old, new = models["old"], models.get(PROJECTED, models["new"])
+    before = measured_metrics(old_self, [far])
     for name, order in row_orders(old, split, seed=seed).items():
         yield (
             name,
-            backfill_curve(old, new, split, order, far=far, old_self=old_self, progress=progress),
+            backfill_curve(old, new, split, order, far=far, old_self=before, progress=progress),
         )

@@ -14,14 +14,13 @@ from pathlib import Path
 from typing import Any, cast
 
 from unibct.errors import UserError
-from unibct.evaluation.directions import CROSS, NEW_SELF, OLD_SELF
+from unibct.evaluation.directions import BLEND, CROSS, NEW_SELF, OLD_SELF
 from unibct.evaluation.resolution import rate_name
 from unibct.evaluation.score_map import ScoreMap
 from unibct.files import read_json, write_json
 from unibct.gallery.calibration import Calibration
 
 FORMAT = 1
-BLEND = "blend→old"  # blended queries and old rows, beside the directions of an evaluation
 COMPATIBLE = "compatible"
 _MAKE_AGAIN = "make it again with `unibct evaluate … --certify FILE`"
 

@@ -8,21 +8,20 @@ from typing import Any
 import numpy as np
 
 from unibct.errors import UserError
+from unibct.evaluation.blending import ALPHA, blended_search
 from unibct.evaluation.criterion import compare_tests, joint_verdict
-from unibct.evaluation.directions import CROSS, NEW_SELF, OLD_SELF
+from unibct.evaluation.directions import BLEND, CROSS, NEW_SELF, OLD_SELF
 from unibct.evaluation.metrics.table import measured_metrics
 from unibct.evaluation.metrics.verification import strict_thresholds
 from unibct.evaluation.protocols.request import EvaluationRequest
 from unibct.evaluation.protocols.table import AUTO, evaluate_data, recognised_protocol
 from unibct.evaluation.resolution import REPORTED_FARS, carried_fars
 from unibct.evaluation.score_map import fit_score_map
-from unibct.evaluation.score_table import NormalizedRows
 from unibct.evaluation.search_test import ImageSearch, SearchTest, image_test
 from unibct.evaluation.subjects import Subjects
 from unibct.evaluation.upgrade import Evaluation, UpgradeEvaluation
-from unibct.gallery.blending import ALPHA, blended
 from unibct.gallery.calibration_choice import choose_calibration
-from unibct.gallery.certificate import BLEND, FORMAT, Certificate, require_file, sealed
+from unibct.gallery.certificate import FORMAT, Certificate, require_file, sealed
 from unibct.gallery.mixed_test import TwoKinds
 
 PROTOCOL = "images"
@@ -138,14 +137,7 @@ def _drawn_queries(
         drawn = np.sort(np.random.default_rng([seed, 23]).choice(queries, most, replace=False))
         everything: Any = np.arange(rows)
         searches = {name: images.part(drawn, everything) for name, images in searches.items()}
-    return searches | {BLEND: _blend(searches[OLD_SELF], searches[CROSS])}
-
-
-def _blend(old_self: ImageSearch, cross: ImageSearch) -> ImageSearch:
-    """Return the search of blended queries among old rows."""
-    queries = len(cross.query)
-    vectors = blended(old_self.query[:queries], cross.query[:queries])
-    return cross._replace(query=NormalizedRows(vectors, np.arange(queries)))
+    return searches | {BLEND: blended_search(searches[OLD_SELF], searches[CROSS])}
 
 
 def _metrics(evaluation: UpgradeEvaluation) -> dict[str, Any]:

@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unibct.errors import UserError
-from unibct.evaluation.directions import CROSS, NEW_SELF, OLD_SELF
+from unibct.evaluation.blending import ALPHA, blended
+from unibct.evaluation.directions import BLEND, CROSS, NEW_SELF, OLD_SELF
 from unibct.evaluation.score_map import ScoreMap
-from unibct.gallery.blending import ALPHA, blended
 from unibct.gallery.calibration import Calibration
-from unibct.gallery.certificate import BLEND, Certificate
+from unibct.gallery.certificate import Certificate
 from unibct.gallery.engines.engine import Found, Search
 from unibct.gallery.folder import GalleryFolder
 from unibct.gallery.rows import Metadata, Where, user_metadata

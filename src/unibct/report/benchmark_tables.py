@@ -14,6 +14,8 @@ from unibct.evaluation.metrics.table import TOP_1, find_metric
 from unibct.maps.table import ADAPTERS
 from unibct.methods.table import NO_METHOD
 from unibct.progress import clock
+from unibct.report.blended_table import blended_table
+from unibct.report.mixed_table import mixed_table
 from unibct.report.paper_figures import paper_figure
 from unibct.report.plain_table import (
     NO_VALUE,
@@ -40,6 +42,8 @@ def all_tables(results: Results) -> list[PlainTable]:
         prototype_table,
         other_losses_table,
         flip_table,
+        blended_table,
+        mixed_table,
     ]
     tables = [table for make in makers if (table := make(results)) is not None]
     tables += baseline_tables(results)

@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from unibct.evaluation.directions import (
+    BLEND,
     CROSS,
     FREE_CROSS,
     FREE_SELF,
@@ -31,6 +32,7 @@ COLOURS = {
     FREE_SELF: "#a872dc",
     FREE_CROSS: "#d9534f",
     REVERSED_CROSS: "#cc7722",
+    BLEND: "#159a9a",
 }
 # For the methods of a benchmark; readable on white and on black.
 METHOD_COLOURS = (

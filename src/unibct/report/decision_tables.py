@@ -1,8 +1,9 @@
-"""Tables of what a team decides on besides the verdict: thresholds, flips, clients, backfill."""
+"""Tables of what a team decides on besides the verdict: thresholds, flips, clients, and so on."""
 
 from unibct.evaluation.backfill_curve import BackfillCurve
+from unibct.evaluation.blended_queries import BlendedQueries
 from unibct.evaluation.criterion import Estimate
-from unibct.evaluation.directions import CROSS, OLD_SELF
+from unibct.evaluation.directions import BLEND, CROSS, OLD_SELF
 from unibct.evaluation.old_threshold import Accepted, AtOldThreshold
 from unibct.evaluation.resolution import rate_name
 from unibct.evaluation.upgrade import Evaluation, SearchEvaluation, UpgradeEvaluation
@@ -26,6 +27,7 @@ def decision_tables(evaluation: Evaluation) -> list[PlainTable]:
         threshold_table(evaluation.at_old_threshold),
         flip_table(evaluation),
         old_client_table(evaluation),
+        blended_table(evaluation.blended_queries),
     ]
     if isinstance(evaluation, UpgradeEvaluation) and evaluation.backfill_curves:
         tables.append(backfill_table(evaluation.backfill_curves))
@@ -117,6 +119,29 @@ def old_client_table(evaluation: SearchEvaluation) -> PlainTable:
         f"points: what clients see that still run the old model. Verdict: {verdict}."
     )
     return PlainTable("Old clients", note, ("metric", "old→new − old→old", "verdict"), rows)
+
+
+def blended_table(blend: BlendedQueries) -> PlainTable:
+    """Return what blends of old and new queries gain in the old gallery."""
+    rows = tuple(
+        (
+            Cell(gain.metric if gain.decides else f"{gain.metric} (not in the verdict)"),
+            Cell(f"{100 * gain.cross:.2f}"),
+            difference_cell(Estimate(gain.difference, gain.low, gain.high)),
+            difference_cell(Estimate(more.difference, more.low, more.high)),
+        )
+        for gain, more in zip(blend.minus_old_self, blend.minus_cross, strict=True)
+    )
+    chosen = "not chosen on other classes"
+    if blend.choice is not None:
+        chosen = f"chosen on {blend.choice.chosen_on or 'other classes'}"
+    note = (
+        f"Old gallery, queries (1 − α)·old + α·new with α = {blend.alpha:g} ({chosen}). Both "
+        "models run for each query. Differences in points: to old queries (what the upgrade "
+        f"gains by blending) and to new ones. Verdict on blended queries: {blend.verdict}."
+    )
+    heads = ("metric", f"{BLEND}, %", f"{BLEND} − {OLD_SELF}", f"{BLEND} − {CROSS}")
+    return PlainTable("Blended queries", note, heads, rows)
 
 
 def backfill_table(curves: dict[str, BackfillCurve]) -> PlainTable:

@@ -147,6 +147,14 @@ def _verdict_lines(evaluation: dict[str, Any]) -> list[str]:
             f"- of all queries, {100 * flips['nfr']:.2f} % found their mate first with the old "
             f"model and no longer do; for {100 * flips['pfr']:.2f} % it is the reverse"
         )
+    blend: dict[str, Any] = evaluation.get("blended_queries") or {}
+    for gain in blend.get("minus_old_self", ()):
+        if gain["decides"]:
+            low, high = (100 * end for end in gain["interval"])
+            lines.append(
+                f"- {gain['metric']}: blended queries (α = {blend['alpha']:g}) minus old→old "
+                f"{100 * gain['difference']:+.2f} points ({low:+.2f} to {high:+.2f})"
+            )
     size = {name: evaluation[name] for name in ("queries", "templates") if name in evaluation}
     if size:
         lines.append("- " + ", ".join(f"{count:,} {name}" for name, count in size.items()))

@@ -2,6 +2,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from tests.notes import Notes
 from unibct.data.image_set import ImageSet
@@ -9,6 +10,7 @@ from unibct.data.readers.table import open_images
 from unibct.embeddings.folder import Embeddings
 from unibct.embeddings.writing import save_embeddings
 from unibct.errors import UserError
+from unibct.evaluation.blending import choose_alpha
 from unibct.evaluation.protocols.images import evaluate_images
 from unibct.evaluation.protocols.request import EvaluationRequest, SearchRules
 from unibct.evaluation.upgrade import evaluate_upgrade
@@ -134,3 +136,36 @@ def test_a_score_map_is_kept_with_the_new_model_and_used(photo_folder, tmp_path)
     row = evaluated(old_thresholds=True).at_old_threshold[0]
     # The map was fitted on the same data: impostors pass as often as before.
     assert row.mapped.far == pytest.approx(row.old.far, abs=0.002)
+
+
+def test_alpha_is_chosen_on_other_classes(photo_folder, tmp_path):
+    glyphs = open_images("glyphs:val")
+    others = glyphs.select(np.flatnonzero(glyphs.labels < 6))
+    folder = tmp_path / "others"
+    for image_id, label in zip(others.ids, others.labels, strict=True):
+        path = folder / f"other {label}" / f"{image_id.replace('/', ' ')}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(others.read(image_id)).save(path)
+    tested, validation = open_images(photo_folder), open_images(folder)
+    sides = {}
+    for side, noise in (("gallery", 1.5), ("query", 1.2)):
+        parts = [noisy_vectors(images, noise) for images in (tested, validation)]
+        names = (*tested.class_names, *validation.class_names)
+        labels = np.concatenate([tested.labels, validation.labels + len(tested.class_names)])
+        rows = Embeddings(np.concatenate(parts), (*tested.ids, *validation.ids), labels, names, "x")
+        save_embeddings(rows, tmp_path / side)
+        sides[side] = tmp_path / side, parts
+    models = {side: path for side, (path, _) in sides.items()}
+
+    def evaluated(**rules):
+        search = SearchRules(backfill_curve=False, **rules)
+        return evaluate_images(EvaluationRequest(str(photo_folder), **models, search=search))
+
+    result = evaluated(alpha_from=str(folder)).blended_queries
+    old, new = (sides[side][1][1] for side in ("gallery", "query"))
+    expected = choose_alpha(old, new, validation.labels, chosen_on=str(folder))
+    assert result.choice == expected
+    assert 0 < result.alpha < 1
+    assert result.as_json()["chosen_on"]["data"] == str(folder)
+    with pytest.raises(UserError, match=r"have 12 classes in common.*that are not tested"):
+        evaluated(alpha_from=str(photo_folder))

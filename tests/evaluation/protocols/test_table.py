@@ -57,6 +57,8 @@ def test_a_new_protocol_is_one_file_and_one_line(monkeypatch):
         ("glyphs:test", {"pooling": PoolingRules(media_mean=False)}, "--no-media-mean .* images"),
         ("glyphs:test", {"pooling": PoolingRules(normalize_images=True)}, "--normalize-images"),
         ("lfw.bin", {"seen_classes": True}, "--seen-classes .*pairs; .* images only"),
+        ("lfw.bin", {"alpha": 0.5}, "--alpha .*pairs; .* ijbc, ijbb, images only"),
+        ("lfw.bin", {"search": SearchRules(alpha_from="x")}, "--alpha-from .* images only"),
         ("glyphs:test", {"cache": Path("elsewhere")}, "--cache .* ijbc, ijbb only"),
     ],
 )
@@ -79,7 +81,7 @@ def test_every_field_of_a_request_is_an_option_or_said_to_be_none():
     always = {"data", "query", "gallery", "device", "progress"}
     changed = {
         "images": Path("x"), "far": 0.5, "seed": 5, "threshold_rule": "nearest",
-        "cache": Path("x"), "seen_classes": True, "skip_bad": True,
+        "cache": Path("x"), "seen_classes": True, "skip_bad": True, "alpha": 0.1,
     }  # fmt: skip
     rules = {"flip_test": False, "detector_scores": False, "media_mean": False}
     rules["normalize_images"] = True
@@ -87,6 +89,7 @@ def test_every_field_of_a_request_is_an_option_or_said_to_be_none():
     search = {
         "queries": Path("x"), "gallery_images": Path("x"), "mode": "images",
         "backfill_curve": True, "old_thresholds": True, "save_score_map": True,
+        "alpha_from": "x",
     }  # fmt: skip
     assert names == always | set(changed) | {"pooling", "search"}
     assert {field.name for field in fields(PoolingRules)} == set(rules)
@@ -107,3 +110,12 @@ def test_a_rate_outside_its_range_is_refused(far):
     request = EvaluationRequest("glyphs:test", Path("new"), Path("old"), far=far)
     with pytest.raises(UserError, match=r"--far must lie in \(0, 1\]"):
         evaluate_data(request)
+
+
+def test_alpha_is_given_or_chosen_and_a_share():
+    request = EvaluationRequest("glyphs:test", Path("new"), Path("old"), alpha=1.5)
+    with pytest.raises(UserError, match=r"alpha lies in \[0, 1\], not 1.5"):
+        evaluate_data(request)
+    both = replace(request, alpha=0.5, search=SearchRules(alpha_from="glyphs:val"))
+    with pytest.raises(UserError, match="--alpha and --alpha-from exclude each other"):
+        evaluate_data(both)

@@ -5,7 +5,7 @@ import pytest
 
 from tests.conftest import tags_of_offline_page
 from unibct.benchmark.grid import make_grid
-from unibct.benchmark.results import as_csv
+from unibct.benchmark.results_csv import as_csv
 from unibct.report.benchmark_tables import all_tables
 from unibct.report.pages.benchmark import command, write_benchmark_report
 from unibct.training.recipe import load_recipe
@@ -28,11 +28,10 @@ def test_the_report_is_whole_plain_and_made_without_training(finished, tmp_path)
         assert "paper 93.46" not in text  # unibct was not run
         assert "92.95" in text  # the paper's old model in open-class
     rows = list(csv.DictReader((tmp_path / "results.csv").open(encoding="utf-8")))
-    csv_values = {(r["job"], r["test"], r["metric"]): float(r["value"]) for r in rows}
-    for folder, result in results.by_job.items():
-        for name, test in result["tests"].items():
-            for metric, value in test["metrics"].items():
-                assert csv_values[folder, name, metric] == pytest.approx(value, abs=1e-6)
+    values = {(r["scenario"], r["method"], r["seed"], r["test"], r["metric"]): r for r in rows}
+    cross = results.cross("open-class", "unibct-plus", "top-1").values[1]
+    row = values["open-class", "unibct-plus", "1", "new→old", "top-1"]
+    assert float(row["value"]) == pytest.approx(cross, abs=1e-6)
     assert as_csv(results) == (tmp_path / "results.csv").read_text(encoding="utf-8")
 
 

@@ -18,6 +18,7 @@ from unibct.embeddings.forms.table import FOLDER, find_form
 from unibct.embeddings.strength import Strength
 from unibct.embeddings.vector_set import open_data
 from unibct.errors import UserError
+from unibct.evaluation.blending import MIDPOINT, AlphaChoice, choose_alpha
 from unibct.evaluation.directions import CROSS, OLD_SELF
 from unibct.evaluation.gallery_split import GallerySplit, chosen_gallery
 from unibct.evaluation.pixel_baseline import model_frame, old_model_strength
@@ -49,16 +50,9 @@ def evaluate_images(request: EvaluationRequest) -> UpgradeEvaluation:
     }
     project = _projection(embedders[request.query], embedders[request.gallery], request)
     _require_unseen(images, embedders, request)
-    sides = {
-        reference: embed_images(
-            embedder, images, skip_bad=request.skip_bad, progress=request.progress
-        )
-        for reference, embedder in embedders.items()
-    }
+    validation = _validation_images(images, embedders, request)
+    sides, images = _embedded(images, embedders, request)
     old, new = sides[request.gallery], sides[request.query]
-    if request.skip_bad:
-        for side in sides.values():
-            images = _embedded_images(images, side)
     score_map = None
     if rules.old_thresholds:
         score_map = load_score_map(_folder_of(request.query), old.fingerprint)
@@ -76,6 +70,7 @@ def evaluate_images(request: EvaluationRequest) -> UpgradeEvaluation:
         split=split,
         mode=rules.mode,
         score_map=score_map,
+        alpha=_alpha(validation, embedders, project, request),
         backfill_curves=_wants_curves(rules, images),
         progress=request.progress,
     )
@@ -89,11 +84,34 @@ def evaluate_images(request: EvaluationRequest) -> UpgradeEvaluation:
         ),
     )
     if rules.save_score_map:
-        cross, old_self = evaluation.tests[CROSS], evaluation.tests[OLD_SELF]
-        fitted = fit_score_map(cross.impostor, old_self.impostor)
-        path = save_score_map(_folder_of(request.query), old.fingerprint, fitted)
-        request.progress.note(f"{path}: the score map for the old model {old.fingerprint}")
+        _save_score_map(evaluation, old.fingerprint, request)
     return evaluation
+
+
+def _embedded(
+    images: ImageSet, embedders: Mapping[str | Path, Embedder], request: EvaluationRequest
+) -> tuple[dict[str | Path, Embeddings], ImageSet]:
+    """Return each model's embeddings, and the images of which all models have one."""
+    sides = {
+        reference: embed_images(
+            embedder, images, skip_bad=request.skip_bad, progress=request.progress
+        )
+        for reference, embedder in embedders.items()
+    }
+    if request.skip_bad:
+        for side in sides.values():
+            images = _embedded_images(images, side)
+    return sides, images
+
+
+def _save_score_map(
+    evaluation: UpgradeEvaluation, old_fingerprint: str, request: EvaluationRequest
+) -> None:
+    """Fit a score map on the whole test, and keep it with the new model."""
+    cross, old_self = evaluation.tests[CROSS], evaluation.tests[OLD_SELF]
+    fitted = fit_score_map(cross.impostor, old_self.impostor)
+    path = save_score_map(_folder_of(request.query), old_fingerprint, fitted)
+    request.progress.note(f"{path}: the score map for the old model {old_fingerprint}")
 
 
 def _old_model(vectors: Floats, images: ImageSet, request: EvaluationRequest) -> Strength | None:
@@ -104,6 +122,45 @@ def _old_model(vectors: Floats, images: ImageSet, request: EvaluationRequest) ->
     except UserError as error:
         request.progress.note(f"the old model is not compared with raw pixels: {error}")
         return None
+
+
+def _validation_images(
+    images: ImageSet, embedders: Mapping[str | Path, Embedder], request: EvaluationRequest
+) -> ImageSet | None:
+    """Return the images on which the share of the new query is chosen, if any were given."""
+    name = request.search.alpha_from
+    if name is None:
+        return None
+    validation = open_data(name)
+    common = set(images.class_identities) & set(validation.class_identities)
+    if common:
+        raise UserError(
+            f"{name} and {request.data} have {len(common)} classes in common, first "
+            f"{min(common)!r}: choose alpha on classes that are not tested"
+        )
+    _require_unseen(validation, embedders, request)
+    return validation
+
+
+def _alpha(
+    validation: ImageSet | None,
+    embedders: Mapping[str | Path, Embedder],
+    project: Callable[[Any], Any] | None,
+    request: EvaluationRequest,
+) -> float | AlphaChoice:
+    """Return the share of the new query in blended queries, given, chosen or by default."""
+    if validation is None:
+        return MIDPOINT if request.alpha is None else request.alpha
+    sides, validation = _embedded(validation, embedders, request)
+    old, new = (sides[side].rows_of(validation) for side in (request.gallery, request.query))
+    return choose_alpha(
+        old,
+        new if project is None else project(new),
+        validation.labels,
+        seed=request.seed,
+        mode=request.search.mode,
+        chosen_on=request.search.alpha_from,
+    )
 
 
 def _wants_curves(rules: SearchRules, images: ImageSet) -> bool:

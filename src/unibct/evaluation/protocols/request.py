@@ -43,6 +43,8 @@ class SearchRules:
         old_thresholds: put the scores of the cross test on the old scale by the map that is kept
             with the new model, instead of maps fitted on other classes of this data.
         save_score_map: fit a map on all of this data and keep it with the new model.
+        alpha_from: images of other classes, on which the share of the new query in blended
+            queries is chosen.
     """
 
     queries: Path | None = None
@@ -51,6 +53,7 @@ class SearchRules:
     backfill_curve: bool | None = None
     old_thresholds: bool = False
     save_score_map: bool = False
+    alpha_from: str | None = None
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,8 @@ class EvaluationRequest:
         skip_bad: leave unreadable images out instead of refusing.
         device: ``auto``, ``cpu``, ``cuda``, …
         progress: reports progress per image.
+        alpha: the share of the new query in blended queries; by default the midpoint, or what is
+            chosen on ``search.alpha_from``.
     """
 
     data: str
@@ -91,6 +96,7 @@ class EvaluationRequest:
     skip_bad: bool = False
     device: str = "auto"
     progress: Progress = field(default_factory=Silent)
+    alpha: float | None = None
 
 
 @dataclass(frozen=True)
@@ -140,6 +146,8 @@ OPTIONS: dict[str, Callable[[EvaluationRequest], Any]] = {
     "--backfill-curve": lambda request: request.search.backfill_curve,
     "--old-thresholds": lambda request: request.search.old_thresholds,
     "--save-score-map": lambda request: request.search.save_score_map,
+    "--alpha": lambda request: request.alpha,
+    "--alpha-from": lambda request: request.search.alpha_from,
 }
 
 

@@ -45,7 +45,7 @@ class Protocol:
     embeds: str = ""
 
 
-_SEARCH_OPTIONS = frozenset({"--far", "--seed", "--threshold-rule"})
+_SEARCH_OPTIONS = frozenset({"--far", "--seed", "--threshold-rule", "--alpha"})
 _IMAGE_OPTIONS = frozenset(
     {
         "--images",
@@ -57,6 +57,7 @@ _IMAGE_OPTIONS = frozenset(
         "--backfill-curve",
         "--old-thresholds",
         "--save-score-map",
+        "--alpha-from",
     }
 )
 _IJB_OPTIONS = _SEARCH_OPTIONS | {
@@ -119,6 +120,7 @@ def evaluate_data(request: EvaluationRequest, protocol: str = AUTO) -> "Evaluati
         request: the data, the two models, and the options.
         protocol: a name from ``PROTOCOLS``, or ``auto``.
     """
+    from unibct.evaluation.blending import require_alpha
     from unibct.evaluation.metrics.verification import require_rule
 
     name = recognised_protocol(request.data, protocol)
@@ -126,6 +128,10 @@ def evaluate_data(request: EvaluationRequest, protocol: str = AUTO) -> "Evaluati
     if request.far is not None and not 0 < request.far <= 1:
         raise UserError(f"--far must lie in (0, 1], not {request.far}")
     require_rule(request.threshold_rule)
+    if request.alpha is not None:
+        if request.search.alpha_from is not None:
+            raise UserError("--alpha and --alpha-from exclude each other: give one of them")
+        require_alpha(request.alpha)
     return _function(PROTOCOLS[name].home)(request)
 
 

@@ -11,7 +11,8 @@ from markupsafe import Markup
 
 from unibct.benchmark.grid import Grid
 from unibct.benchmark.jobs import cell_folder, free_folder, old_folder
-from unibct.benchmark.results import Results, as_csv
+from unibct.benchmark.results import Results
+from unibct.benchmark.results_csv import as_csv
 from unibct.benchmark.run import Benchmark
 from unibct.benchmark.workspace import Workspace
 from unibct.evaluation.directions import FREE_SELF, OLD_SELF
@@ -95,6 +96,7 @@ def what_was_run(results: Results) -> dict[str, str]:
         "command": command(grid),
         "training images": grid.data,
         "test images": grid.test or "30 % of the classes of the training images",
+        **({} if grid.validation is None else {"validation images": grid.validation}),
         "queries and templates": f"{first_result['queries']:,} and {first_result['templates']:,}",
         "seeds": ", ".join(str(seed) for seed in grid.seeds),
         "finished jobs": f"{len(results.by_job):,}",
@@ -116,6 +118,8 @@ def command(grid: Grid) -> str:
     parts.append(f"--methods {','.join(grid.methods)}")
     parts.append(f"--seeds {','.join(str(seed) for seed in grid.seeds)}")
     parts.append(f"--chain {','.join(grid.chain_methods) or 'none'}")
+    if grid.validation is not None:
+        parts.append(f"--validation {shlex.quote(grid.validation)}")
     if grid.skip_bad:
         parts.append("--skip-bad-images")
     name, changes = nearest_recipe(grid.recipe)

@@ -31,7 +31,7 @@ def test_evaluation_on_ijbc_is_cached_and_takes_precomputed_embeddings(
               "--device", "cpu", "--cache", cache)  # fmt: skip
     assert run_command(*common, "--json") == 0
     found = json.loads(capsys.readouterr().out)
-    assert set(found["tests"]) == {"old→old", "new→old", "old→new", "new→new"}
+    assert set(found["tests"]) == {"old→old", "new→old", "old→new", "new→new", "blend→old"}
     assert found["pairs"] == {"genuine": 24, "impostor": 12 * 24 - 24}
     assert {"top-1", "top-5", "top-10", "TPIR@0.01", "TPIR@0.1"} <= set(found["tests"]["new→old"])
     assert found["seen_classes"] is None

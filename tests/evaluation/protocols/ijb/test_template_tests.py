@@ -52,11 +52,13 @@ def model_of(templates, subjects, noise, seed):
 def test_evaluation_equals_naive_scores():
     read, templates, subjects = benchmark_of()
     old, new = (model_of(templates, subjects, n, s) for n, s in ((1.2, 1), (0.5, 2)))
-    found = evaluate_templates(read, old, new, far=0.05, repeats=300)
+    found = evaluate_templates(read, old, new, far=0.05, repeats=300, alpha=0.3)
     vector = {
         name: {t: v / np.linalg.norm(v) for t, v in zip(*model, strict=True)}
         for name, model in (("old", old), ("new", new))
     }
+    blends = {t: 0.7 * vector["old"][t] + 0.3 * v for t, v in vector["new"].items()}
+    vector["blend"] = {t: v / np.linalg.norm(v) for t, v in blends.items()}
     for name, test in found.tests.items():
         query, gallery = name.split("→")  # the query is the probe's side, the second column
         scores = np.array(
@@ -74,7 +76,8 @@ def test_evaluation_equals_naive_scores():
             scores = [vector[gallery][1000 + s] @ vector[query][template] for s in range(60)]
             hits.append(np.argmax(scores) == subject)
         assert test.top(1) == pytest.approx(np.mean(hits))
-    assert [*found.tests] == ["old→old", "new→old", "new→new", "old→new"]
+    assert [*found.tests] == ["old→old", "new→old", "new→new", "old→new", "blend→old"]
+    assert found.as_json()["blended_queries"]["alpha"] == 0.3
     assert [c.metric for c in found.criteria] == ["TAR@5e-2", "top-1", "top-5"]
     for criterion in found.criteria:
         assert criterion.cross == found.metrics("new→old")[criterion.metric]

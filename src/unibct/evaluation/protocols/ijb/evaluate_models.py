@@ -11,6 +11,7 @@ from unibct.distributed.device import pick_device
 from unibct.embedders.table import open_image_embedder
 from unibct.embeddings.layout import DESCRIPTION_FILE
 from unibct.errors import UserError
+from unibct.evaluation.blending import MIDPOINT
 from unibct.evaluation.protocols.ijb.faces import image_embeddings
 from unibct.evaluation.protocols.ijb.meta import Meta, read_meta
 from unibct.evaluation.protocols.ijb.stored_faces import (
@@ -66,6 +67,7 @@ def _evaluate(request: EvaluationRequest, benchmark: str) -> IjbEvaluation:
         far=request.far,
         rule=request.threshold_rule,
         seed=request.seed,
+        alpha=MIDPOINT if request.alpha is None else request.alpha,
     )
     files = [place for place in sources if place.endswith(_ARRAY_SUFFIX)]
     if not files:

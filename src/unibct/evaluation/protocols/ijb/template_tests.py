@@ -23,8 +23,9 @@ from unibct.arrays import (
     require_same_dim,
 )
 from unibct.errors import UserError
-from unibct.evaluation.bootstrap import REPEATS
-from unibct.evaluation.directions import CROSS, NEW_SELF, OLD_SELF, REVERSED_CROSS, sides
+from unibct.evaluation.blending import MIDPOINT, blended
+from unibct.evaluation.bootstrap import REPEATS, class_draws
+from unibct.evaluation.directions import BLEND, CROSS, NEW_SELF, OLD_SELF, REVERSED_CROSS, sides
 from unibct.evaluation.metrics.table import measured_metrics
 from unibct.evaluation.metrics.verification import ThresholdRule
 from unibct.evaluation.protocols.ijb.meta import Meta, Subjects, rows_of
@@ -50,7 +51,8 @@ class IjbEvaluation(SearchEvaluation):
     """The tests of two models on one benchmark, and the criterion per metric.
 
     The tests are old→old, new→old (as in deployment, the probes from the new model), new→new and
-    old→new (the enrolled side from the new model, which is the paper's cross test of 1:1).
+    old→new (the enrolled side from the new model, which is the paper's cross test of 1:1), and
+    blend→old (the probes are blends of both models' templates).
 
     Attributes:
         fars: false accept rates of the reported TARs.
@@ -86,6 +88,7 @@ def evaluate_templates(
     rule: ThresholdRule = "strict",
     seed: int = 0,
     repeats: int = REPEATS,
+    alpha: float = MIDPOINT,
 ) -> IjbEvaluation:
     """Run the self tests and the cross test in both directions, and give a verdict.
 
@@ -98,6 +101,7 @@ def evaluate_templates(
         rule: how the thresholds of the reported TARs are set, see ``tar_at_far``.
         seed: chooses the bootstrap samples.
         repeats: number of bootstrap samples.
+        alpha: the share of the new template in blended probes.
     """
     if seed < 0 or repeats < 1:
         raise UserError(f"seed must be at least 0 and repeats at least 1, not {seed}, {repeats}")
@@ -108,8 +112,11 @@ def evaluate_templates(
         direction: _template_test(meta, lists, *(models[side] for side in sides(direction)))
         for direction in TESTS
     }
+    blend = models["new"].blended_with(models["old"], alpha)
+    tests[BLEND] = _template_test(meta, lists, blend, models["old"])
     used_far = headline_far(lists.subjects, far)
     fars = tuple(sorted({used_far, *carried_fars(lists.subjects)}))
+    draws = class_draws(tests[CROSS], seed=seed, repeats=repeats)
     return IjbEvaluation(
         values={name: measured_metrics(test, fars, rule=rule) for name, test in tests.items()},
         note=joined_notes(
@@ -122,7 +129,7 @@ def evaluate_templates(
         tests=tests,
         far=used_far,
         fars=fars,
-        **compared_answers(tests, far=used_far, seed=seed, repeats=repeats),
+        **compared_answers(tests, draws, far=used_far, seed=seed, alpha=alpha),
     )
 
 
@@ -237,6 +244,12 @@ class _ModelTemplates:
                 f"{name} has the template {int(ids[order[repeated[0]]])} twice; pool each one once"
             )
         return cls(name, ids[order], vectors[order])
+
+    def blended_with(self, old: "_ModelTemplates", alpha: float) -> "_ModelTemplates":
+        """Return blends of the old model's templates and these, for templates of both."""
+        ids = np.intersect1d(self.ids, old.ids)
+        vectors = blended(old.vectors[old.rows(ids)], self.vectors[self.rows(ids)], alpha)
+        return _ModelTemplates("blended", ids, vectors)
 
     def rows(self, templates: Ints) -> NDArray[np.int32]:
         rows = rows_of(self.ids, templates)

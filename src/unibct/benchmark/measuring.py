@@ -1,0 +1,121 @@
+"""Run the tests of a job on the embeddings of the test images.
+
+A cell measures two things more, which train nothing: blends of old and new queries in the old
+gallery, and the gallery while the new model makes its rows anew.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from unibct.arrays import Floats
+from unibct.benchmark.jobs import Job
+from unibct.benchmark.mixed_galleries import MIXED, MixedGallery, mixed_name
+from unibct.benchmark.validation import CellChoices, choose_for_cell
+from unibct.benchmark.workspace import Workspace
+from unibct.evaluation.blending import MIDPOINT, blended_test
+from unibct.evaluation.bootstrap import class_draws
+from unibct.evaluation.directions import BLEND, CROSS, NEW_SELF
+from unibct.evaluation.flips import flip_rates, sampled_flip_rates
+from unibct.evaluation.metrics.table import measured_metrics, sampled_metrics
+from unibct.evaluation.resolution import carried_fars
+from unibct.evaluation.search_test import SearchTest, search_test
+from unibct.gallery.calibration import RAW
+from unibct.gallery.mixed_curve import fit_mergings, score_tables
+
+
+@dataclass(frozen=True)
+class Measurements:
+    """What a job has measured.
+
+    Attributes:
+        content: the entries of the job's result file.
+        samples: the (repeats,) bootstrap values by ``sample_name``.
+    """
+
+    content: dict[str, Any]
+    samples: dict[str, Floats]
+
+    def keep_samples(self, test: str, sampled: Mapping[str, Floats]) -> None:
+        """Add the bootstrap values of a test's metrics."""
+        for metric, values in sampled.items():
+            self.samples[sample_name(test, metric)] = values.astype(np.float32)
+
+
+def sample_name(test: str, metric: str) -> str:
+    """Return the name of a metric's bootstrap values in the samples file."""
+    return f"{test}/{metric}"
+
+
+def measure_job(workspace: Workspace, job: Job) -> Measurements:
+    """Return the results of a job's tests, and the bootstrap values of their metrics."""
+    tests: dict[str, dict[str, Any]] = {}
+    found = Measurements({"tests": tests}, {})
+    searches: dict[str, SearchTest] = {}
+    for name, query_job, gallery_job in job.tests:
+        query, gallery = (workspace.embeddings(folder) for folder in (query_job, gallery_job))
+        test = search_test(
+            query.rows_of(workspace.test_images),
+            gallery.rows_of(workspace.test_images),
+            workspace.split,
+        )
+        tests[name] = {
+            "query": query_job,
+            "gallery": gallery_job,
+            "fingerprints": [query.fingerprint, gallery.fingerprint],
+            **_measured(test, workspace.far),
+        }
+        found.keep_samples(name, sampled_metrics(test, class_draws(test), workspace.far))
+        searches[name] = test
+    if CROSS in searches:
+        _measure_cell(workspace, job, searches, found)
+    return found
+
+
+def _measured(test: SearchTest, far: float) -> dict[str, Any]:
+    fars = carried_fars(test.classes)
+    return {
+        "metrics": measured_metrics(test, [far]),
+        "tar_at_far": {f"{far:g}": test.tar(far) for far in fars},
+    }
+
+
+def _measure_cell(
+    workspace: Workspace, job: Job, searches: Mapping[str, SearchTest], found: Measurements
+) -> None:
+    """Add the flips, the blended queries and the mixed galleries of a cell."""
+    tests, cross = found.content["tests"], searches[CROSS]
+    draws = class_draws(cross)
+    old_rows = workspace.vectors(tests[CROSS]["gallery"])
+    old_self = search_test(old_rows, old_rows, workspace.split)
+    tests[CROSS]["flips"] = flip_rates(old_self, cross)
+    found.keep_samples(CROSS, sampled_flip_rates(old_self, cross, draws))
+    validation = workspace.validation_images
+    choices = None if validation is None else choose_for_cell(workspace, job, validation)
+    alpha = MIDPOINT if choices is None else choices.alpha.alpha
+    blend = blended_test(old_self, cross, alpha)
+    tests[BLEND] = {
+        **{key: tests[CROSS][key] for key in ("query", "gallery", "fingerprints")},
+        **_measured(blend, workspace.far),
+        "alpha": alpha,
+        "chosen_on": None if choices is None else choices.alpha.as_json(),
+    }
+    found.keep_samples(BLEND, sampled_metrics(blend, draws, workspace.far))
+    mergings = fit_mergings(cross, searches[NEW_SELF]) if choices is None else choices.mergings
+    gallery = MixedGallery(old_self, score_tables(cross, searches[NEW_SELF]), draws, workspace.far)
+    order = gallery.tables.random_order(job.seed)
+    found.content[MIXED] = {
+        "chosen": RAW if choices is None else choices.merging,
+        "chosen_on": _chosen_on(workspace, choices),
+        "mergings": {kind: gallery.measured(order, how) for kind, how in mergings.items()},
+    }
+    for kind, calibration in mergings.items():
+        found.keep_samples(mixed_name(kind), gallery.sampled(order, calibration))
+
+
+def _chosen_on(workspace: Workspace, choices: CellChoices | None) -> dict[str, Any] | None:
+    if choices is None:
+        return None
+    return {"data": workspace.grid.validation, "top-1 means": choices.means}

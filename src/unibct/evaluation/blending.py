@@ -1,0 +1,145 @@
+"""Blended queries: the old and the new embedding of a query, for a search of old rows.
+
+Two encoders run for each query. Their errors are partly independent, so that the blend often
+searches old rows better than either of them. How much of each is best differs by pair of models:
+``choose_alpha`` finds it on classes that are not tested.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from unibct.arrays import Floats, checked_embeddings, normalized, require_same_dim, same_kind
+from unibct.errors import UserError
+from unibct.evaluation.gallery_split import GalleryMode, split_gallery
+from unibct.evaluation.score_table import NormalizedRows, ProductScores
+from unibct.evaluation.search_test import (
+    ImageSearch,
+    SearchTest,
+    image_test,
+    scored_test,
+    search_test,
+)
+
+ALPHA = 0.75  # the share of the new query in a gallery's search, unless another one is asked for
+MIDPOINT = 0.5  # the same in a test, unless it was chosen on other classes
+ALPHAS = tuple(number / 10 for number in range(11))  # among which ``choose_alpha`` chooses
+
+_QUERIES_AT_ONCE = 65_536
+
+
+def blended(old_queries: Any, new_queries: Any, alpha: float = ALPHA) -> Any:
+    """Return normalise((1 − α)·old + α·new), to be searched among old rows.
+
+    Args:
+        old_queries: (queries, dim) the old model's, NumPy or torch, of any length.
+        new_queries: (queries, dim) the new model's of the same images, in the old space.
+        alpha: α, the share of the new query, from 0 (old) to 1 (new).
+
+    Returns:
+        (queries, dim) of length 1, of the kind of ``new_queries``.
+    """
+    require_alpha(alpha)
+    old = normalized(checked_embeddings(old_queries, "old_queries"))
+    new = normalized(checked_embeddings(new_queries, "new_queries"))
+    require_same_dim(old, "old_queries", new, "new_queries")
+    if len(old) != len(new):
+        raise UserError(f"{len(old)} old queries and {len(new)} new queries do not match")
+    mixed = (1 - alpha) * old + alpha * new
+    return same_kind(normalized(mixed.astype(new.dtype, copy=False)), new_queries)
+
+
+def require_alpha(alpha: float) -> None:
+    """Refuse a share that is none."""
+    if not 0 <= alpha <= 1:
+        raise UserError(f"alpha lies in [0, 1], not {alpha}")
+
+
+def blended_search(old_self: ImageSearch, cross: ImageSearch, alpha: float = ALPHA) -> ImageSearch:
+    """Return the search of blended queries among old rows that are single images.
+
+    Args:
+        old_self: old queries and old rows.
+        cross: new queries, in the old space, and the same rows.
+        alpha: the share of the new query.
+    """
+    queries = len(cross.query)
+    blends: list[Floats] = []
+    for start in range(0, queries, _QUERIES_AT_ONCE):
+        part = slice(start, start + _QUERIES_AT_ONCE)
+        blends.append(blended(old_self.query[part], cross.query[part], alpha))
+    return cross._replace(query=NormalizedRows(np.concatenate(blends), np.arange(queries)))
+
+
+def blended_test(old_self: SearchTest, cross: SearchTest, alpha: float = MIDPOINT) -> SearchTest:
+    """Search blended queries in the old gallery.
+
+    Args:
+        old_self: old queries in the old gallery.
+        cross: new queries, in the old space, in the same gallery, of templates or of images.
+        alpha: the share of the new query.
+    """
+    assert old_self.images is not None, "a test by search_test keeps its queries"
+    assert cross.images is not None
+    images = blended_search(old_self.images, cross.images, alpha)
+    if cross.scores is None:
+        return image_test(images)
+    assert isinstance(cross.scores, ProductScores)
+    test = scored_test(ProductScores(images.query, cross.scores.gallery), cross.query_classes)
+    return replace(test, images=images)
+
+
+@dataclass(frozen=True)
+class AlphaChoice:
+    """The share of the new query that is best on some classes.
+
+    Attributes:
+        alpha: the share.
+        mean_reciprocal_ranks: what decided: α -> the mean of 1 / (1 + rank) over the queries.
+        chosen_on: the name of the images, if they have one.
+    """
+
+    alpha: float
+    mean_reciprocal_ranks: dict[float, float]
+    chosen_on: str | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain values for a file."""
+        ranks = {f"{alpha:g}": mean for alpha, mean in self.mean_reciprocal_ranks.items()}
+        return {"data": self.chosen_on, "mean_reciprocal_ranks": ranks}
+
+
+def choose_alpha(
+    old: Any,
+    new: Any,
+    labels: Any,
+    *,
+    alphas: Sequence[float] = ALPHAS,
+    seed: int = 0,
+    mode: GalleryMode = "templates",
+    chosen_on: str | None = None,
+) -> AlphaChoice:
+    """Choose the share of the new query by searches of old rows, on classes kept for choosing.
+
+    The mean reciprocal rank decides; of equals the one nearest to the midpoint is chosen.
+
+    Args:
+        old: (images, dim) the old model's embeddings of images of classes that are not tested.
+        new: (images, dim) the new model's, in the old space.
+        labels: (images,) integers 0…C-1.
+        alphas: the shares to try.
+        seed: chooses the gallery's images.
+        mode: the gallery's entries are ``templates``, one for each class, or ``images``.
+        chosen_on: the name of the images.
+    """
+    split = split_gallery(labels, seed=seed)
+    old_self = search_test(old, old, split, mode=mode)
+    cross = search_test(new, old, split, mode=mode)
+    means: dict[float, float] = {}
+    for alpha in alphas:
+        ranks = blended_test(old_self, cross, alpha).ranks
+        means[alpha] = float(np.mean(1 / (1 + ranks)))
+    best = max(means, key=lambda alpha: (round(means[alpha], 12), -abs(alpha - MIDPOINT)))
+    return AlphaChoice(best, means, chosen_on)

@@ -1,0 +1,106 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.evaluation.noisy_classes import noisy_classes
+from unibct.errors import UserError
+from unibct.evaluation.blending import blended, blended_test, choose_alpha
+from unibct.evaluation.gallery_split import split_gallery
+from unibct.evaluation.search_test import search_test
+
+
+def test_a_blend_by_hand():
+    # Lengths do not count: (0, 2) becomes (0, 1), and the mean of (0, 1) and (1, 0) is diagonal.
+    assert blended([[0.0, 2.0]], [[5.0, 0.0]], 0.5) == pytest.approx(np.full((1, 2), 0.5**0.5))
+    # (0.25·(0, 1) + 0.75·(1, 0)) / |…| with |…| = √(1 + 9) / 4
+    assert blended([[0.0, 1.0]], [[1.0, 0.0]]) == pytest.approx(np.array([[3, 1]]) / 10**0.5)
+
+
+@given(st.integers(0, 1000), st.floats(0, 1))
+def test_a_blend_is_the_naive_formula_and_of_the_kind_that_was_given(seed, alpha):
+    old, new = np.random.default_rng(seed).normal(size=(2, 5, 7)).astype(np.float32)
+    result = blended(old, new, alpha)
+    for row, (first, second) in enumerate(zip(old.tolist(), new.tolist(), strict=True)):
+        lengths = [sum(x * x for x in vector) ** 0.5 for vector in (first, second)]
+        mixed = [
+            (1 - alpha) * x / lengths[0] + alpha * y / lengths[1]
+            for x, y in zip(first, second, strict=True)
+        ]
+        length = sum(x * x for x in mixed) ** 0.5
+        assert result[row] == pytest.approx([x / length for x in mixed], abs=1e-5)
+    assert result.dtype == np.float32
+    tensor = blended(torch.tensor(old), torch.tensor(new), alpha)
+    assert torch.is_tensor(tensor)
+    assert np.array_equal(tensor.numpy(), result)
+
+
+def test_the_ends_are_the_two_queries():
+    old, new = np.random.default_rng(0).normal(size=(2, 4, 3))
+    assert np.allclose(blended(old, new, 0), old / np.linalg.norm(old, axis=1, keepdims=True))
+    assert np.allclose(blended(old, new, 1), new / np.linalg.norm(new, axis=1, keepdims=True))
+
+
+def test_bad_inputs_are_refused():
+    vectors = np.ones((2, 3))
+    with pytest.raises(UserError, match=r"alpha lies in \[0, 1\], not 1.5"):
+        blended(vectors, vectors, 1.5)
+    with pytest.raises(UserError, match="old_queries has dimension 3 but new_queries has"):
+        blended(vectors, np.ones((2, 4)))
+    with pytest.raises(UserError, match="2 old queries and 1 new queries do not match"):
+        blended(vectors, vectors[:1])
+
+
+def noisy_pair(seed=0):
+    old, labels = noisy_classes(classes=9, images=8, noise=1.2, seed=seed)
+    new, _ = noisy_classes(classes=9, images=8, noise=1.1, seed=seed + 100)
+    return old, new, labels
+
+
+@given(st.integers(0, 50), st.floats(0, 1), st.sampled_from(["templates", "images"]))
+def test_a_blended_test_is_the_search_of_blended_queries(seed, alpha, mode):
+    old, new, labels = noisy_pair(seed)
+    split = split_gallery(labels)
+    old_self, cross = (search_test(query, old, split, mode=mode) for query in (old, new))
+    found = blended_test(old_self, cross, alpha)
+    expected = search_test(blended(old, new, alpha), old, split, mode=mode)
+    assert found.genuine == pytest.approx(expected.genuine, abs=1e-6)
+    assert found.impostor.all_scores() == pytest.approx(expected.impostor.all_scores(), abs=1e-6)
+    assert (found.templates, found.classes) == (expected.templates, expected.classes)
+    assert found.images is not None
+
+
+@given(st.integers(0, 30))
+def test_the_chosen_alpha_has_the_best_mean_reciprocal_rank_of_a_naive_search(seed):
+    old, new, labels = noisy_pair(seed)
+    split = split_gallery(labels, seed=3)
+    unit = {name: v / np.linalg.norm(v, axis=1, keepdims=True) for name, v in
+            (("old", old), ("new", new))}  # fmt: skip
+    templates = [
+        unit["old"][[i for i in split.gallery if labels[i] == c]].mean(axis=0) for c in range(9)
+    ]
+    templates = [template / np.linalg.norm(template) for template in templates]
+    means = {}
+    for alpha in (0.0, 0.25, 0.5, 0.75, 1.0):
+        ranks = []
+        for image in split.query:
+            query = (1 - alpha) * unit["old"][image] + alpha * unit["new"][image]
+            scores = [float(query @ template) for template in templates]
+            mate = scores[labels[image]]
+            others = [s for c, s in enumerate(scores) if c != labels[image]]
+            ranks.append(1 + sum(other >= mate for other in others))
+        means[alpha] = sum(1 / rank for rank in ranks) / len(ranks)
+    choice = choose_alpha(old, new, labels, alphas=tuple(means), seed=3)
+    assert choice.mean_reciprocal_ranks == pytest.approx(means)
+    assert means[choice.alpha] == pytest.approx(max(means.values()))
+
+
+def test_of_equals_the_midpoint_is_chosen_and_a_foreign_model_gets_no_share():
+    old, _, labels = noisy_pair()
+    assert choose_alpha(old, old, labels).alpha == 0.5
+    foreign = np.random.default_rng(1).normal(size=old.shape)
+    chosen = choose_alpha(old, foreign, labels, chosen_on="these")
+    assert chosen.alpha <= 0.2
+    assert chosen.as_json()["data"] == "these"
+    assert set(chosen.as_json()["mean_reciprocal_ranks"]) >= {"0", "0.1", "0.5", "1"}

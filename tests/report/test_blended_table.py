@@ -1,0 +1,26 @@
+from unibct.report.blended_table import blended_table
+
+
+def test_each_cell_has_its_alpha_and_its_gains(finished):
+    _, results = finished
+    table = blended_table(results)
+    metrics = [metric for metric in results.deciding_metrics if metric != "top-5"]
+    assert table.heads == (
+        "scenario",
+        "method",
+        "share of the new query",
+        *(f"{m}: blended − {other}" for m in metrics for other in ("old self", "cross")),
+    )
+    assert [row[0].text for row in table.rows] == ["extended-data", "", "", "open-class", "", ""]
+    row = table.rows[4]
+    assert [cell.text for cell in row[1:3]] == ["unibct-plus", "α = 0.5"]
+    gains = []
+    for metric in metrics:
+        blended = results.blended("open-class", "unibct-plus", metric)
+        gains += [
+            (blended - results.old_self("open-class", metric)).estimate,
+            (blended - results.cross("open-class", "unibct-plus", metric)).estimate,
+        ]
+    assert [cell.text for cell in row[3:]] == [f"{100 * gain.mean:+.2f}" for gain in gains]
+    assert row[3].small == f"{100 * gains[0].low:+.2f} to {100 * gains[0].high:+.2f}"
+    assert "α is the midpoint: no validation classes were given" in table.note
