@@ -18,13 +18,13 @@ def from_mean(vectors, old=None):
 
 
 def distance_part(step, old=None):
-    """Half of s²/2 times the mean square of (⟨z, μ⟩ − ‖μ‖²)/(1 − ‖μ‖²)."""
+    """Half of 6·s times the mean square of (⟨z, μ⟩ − ‖μ‖²)/(1 − ‖μ‖²)."""
     old = knowledge() if old is None else old
     mean = F.normalize(old.embeddings, dim=1).mean(dim=0)
     rows = step.embeddings.detach()
     square = mean @ mean
     gaps = [float((F.normalize(z, dim=0) @ mean - square) / (1 - square)) for z in rows]
-    return 0.5 * 0.5 * 16**2 * sum(gap**2 for gap in gaps) / len(gaps)
+    return 0.5 * 6 * 16 * sum(gap**2 for gap in gaps) / len(gaps)
 
 
 def test_unibct_plus_is_its_formula():

@@ -7,6 +7,8 @@ from unibct.losses.contrast import contrast
 from unibct.losses.unit_rows import unit_rows
 from unibct.methods.base import Batch, Method, OldKnowledge, Settings
 
+_DISTANCE_WEIGHT = 6.0  # of the third part, in units of the scale
+
 
 class UnibctPlus(Method):
     """One classifier for new and old embeddings, and contrast with each image's old embedding.
@@ -85,4 +87,4 @@ class UnibctPlus(Method):
             return batch.embeddings.new_zeros(())
         height = self._mean @ self._mean
         gap = (unit_rows(batch.embeddings) @ self._mean - height) / (1 - height).clamp_min(1e-3)
-        return 0.5 * self._settings.scale**2 * gap.square().mean()
+        return _DISTANCE_WEIGHT * self._settings.scale * gap.square().mean()
