@@ -18,13 +18,15 @@ def from_mean(vectors, old=None):
 
 
 def distance_part(step, old=None):
-    """Half of 6·s times the mean square of (⟨z, μ⟩ − ‖μ‖²)/(1 − ‖μ‖²)."""
+    """Half of s times the mean of d²/(2·0.25), or |d| − 0.125 from 0.25 on: d = ‖z − μ‖/r − 1."""
     old = knowledge() if old is None else old
     mean = F.normalize(old.embeddings, dim=1).mean(dim=0)
-    rows = step.embeddings.detach()
-    square = mean @ mean
-    gaps = [float((F.normalize(z, dim=0) @ mean - square) / (1 - square)) for z in rows]
-    return 0.5 * 6 * 16 * sum(gap**2 for gap in gaps) / len(gaps)
+    radius = float(1 - mean @ mean) ** 0.5
+    total = 0.0
+    for z in F.normalize(step.embeddings.detach(), dim=1):
+        gap = abs(float((z - mean).norm()) / radius - 1)
+        total += gap**2 / 0.5 if gap < 0.25 else gap - 0.125
+    return 0.5 * 16 * total / len(step.embeddings)
 
 
 def test_unibct_plus_is_its_formula():

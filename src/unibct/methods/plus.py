@@ -1,13 +1,15 @@
 """`unibct-plus`, our own: a classifier that new and old embeddings share from the first step."""
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from unibct.losses.contrast import contrast
 from unibct.losses.unit_rows import unit_rows
 from unibct.methods.base import Batch, Method, OldKnowledge, Settings
 
-_DISTANCE_WEIGHT = 6.0  # of the third part, in units of the scale
+_TOLERANCE = 0.25  # relative error of a distance, up to which the loss is quadratic
+_NARROWEST = 1e-4  # a narrower cone of old embeddings is rounding
 
 
 class UnibctPlus(Method):
@@ -81,10 +83,13 @@ class UnibctPlus(Method):
     def _distance_loss(self, batch: Batch) -> Tensor:
         """Return how far the new embeddings are from the old ones' distance to the mean μ.
 
-        ‖v − μ‖² is 1 − ‖μ‖² on average, and ‖z − μ‖² is the same where ⟨z, μ⟩ = ‖μ‖².
+        The mean of ‖v − μ‖² is 1 − ‖μ‖². Far away the loss grows linearly.
         """
         if self._mean is None or batch.projected:
             return batch.embeddings.new_zeros(())
-        height = self._mean @ self._mean
-        gap = (unit_rows(batch.embeddings) @ self._mean - height) / (1 - height).clamp_min(1e-3)
-        return _DISTANCE_WEIGHT * self._settings.scale * gap.square().mean()
+        usual = (1 - self._mean @ self._mean).clamp_min(_NARROWEST).sqrt()
+        distances = (
+            torch.linalg.vector_norm(unit_rows(batch.embeddings) - self._mean, dim=1) / usual
+        )
+        loss = F.smooth_l1_loss(distances, torch.ones_like(distances), beta=_TOLERANCE)
+        return self._settings.scale * loss
