@@ -1,5 +1,7 @@
 """`unibct-plus`, our own: a classifier that new and old embeddings share from the first step."""
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -47,6 +49,9 @@ class UnibctPlus(Method):
         self._settings = settings
         self._shared, self._own, self._weight = shared, own, weight
         self._mean = old.mean() if centre else None
+        if self._mean is not None:
+            square = 1 - float(self._mean @ self._mean)
+            self._usual_distance = math.sqrt(max(square, _NARROWEST))
         self._prototypes = None
         if prototype:
             self._prototypes = old.prototypes("centroid", settings)
@@ -87,9 +92,7 @@ class UnibctPlus(Method):
         """
         if self._mean is None or batch.projected:
             return batch.embeddings.new_zeros(())
-        usual = (1 - self._mean @ self._mean).clamp_min(_NARROWEST).sqrt()
-        distances = (
-            torch.linalg.vector_norm(unit_rows(batch.embeddings) - self._mean, dim=1) / usual
-        )
+        away = unit_rows(batch.embeddings) - self._mean
+        distances = away.square().sum(dim=1).sqrt() / self._usual_distance
         loss = F.smooth_l1_loss(distances, torch.ones_like(distances), beta=_TOLERANCE)
         return self._settings.scale * loss
