@@ -93,6 +93,6 @@ class UnibctPlus(Method):
         if self._mean is None or batch.projected:
             return batch.embeddings.new_zeros(())
         away = unit_rows(batch.embeddings) - self._mean
-        distances = away.square().sum(dim=1).sqrt() / self._usual_distance
+        distances = (away.square().sum(dim=1) + 1e-12).sqrt() / self._usual_distance
         loss = F.smooth_l1_loss(distances, torch.ones_like(distances), beta=_TOLERANCE)
         return self._settings.scale * loss
