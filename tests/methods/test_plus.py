@@ -1,4 +1,5 @@
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
@@ -6,34 +7,38 @@ import torch.nn.functional as F
 
 from tests.methods.cases import SETTINGS, batch, knowledge, refreshed_loss, small_arcface
 from unibct.losses.contrast import contrast
-from unibct.methods.plus import UnibctPlus
+from unibct.methods.plus import UnibctPlus, cone_centre
 from unibct.prototypes.class_prototypes import class_prototypes
 
 
-def from_mean(vectors, old=None):
-    """Vectors of length 1 minus the mean of the old embeddings."""
-    old = knowledge() if old is None else old
-    mean = sum(F.normalize(row, dim=0) for row in old.embeddings) / len(old.embeddings)
-    return F.normalize(vectors, dim=1) - mean
+def centre_of(old):
+    """The mean cosine of two old embeddings, their own included, times their mean."""
+    rows = F.normalize(old.embeddings, dim=1)
+    cosines = [float(one @ other) for one in rows for other in rows]
+    return sum(cosines) / len(cosines) * rows.mean(dim=0)
 
 
-def distance_part(step, old=None):
-    """Half of s times the mean of d²/(2·0.25), or |d| − 0.125 from 0.25 on: d = ‖z − μ‖/r − 1."""
-    old = knowledge() if old is None else old
-    mean = F.normalize(old.embeddings, dim=1).mean(dim=0)
-    radius = float(1 - mean @ mean) ** 0.5
+def from_centre(vectors, old=None):
+    """Vectors of length 1 minus the centre of the old embeddings."""
+    return F.normalize(vectors, dim=1) - centre_of(knowledge() if old is None else old)
+
+
+def distance_part(step):
+    """Half of s times the mean of d²/(2·0.25), or |d| − 0.125 from 0.25 on: d = distance/r − 1."""
+    old_distances = from_centre(knowledge().embeddings).norm(dim=1)
+    radius = float(old_distances.square().mean()) ** 0.5
     total = 0.0
-    for z in F.normalize(step.embeddings.detach(), dim=1):
-        gap = abs(float((z - mean).norm()) / radius - 1)
+    for row in from_centre(step.embeddings.detach()):
+        gap = abs(float(row.norm()) / radius - 1)
         total += gap**2 / 0.5 if gap < 0.25 else gap - 0.125
     return 0.5 * 16 * total / len(step.embeddings)
 
 
 def test_unibct_plus_is_its_formula():
     loss, step = refreshed_loss("unibct-plus")
-    old_rows = from_mean(knowledge().embeddings[step.rows])
+    old_rows = from_centre(knowledge().embeddings[step.rows])
     shared = small_arcface(old_rows, step.class_weights, step.labels)
-    own = contrast(from_mean(step.embeddings), old_rows, step.labels, tau=1 / 16)
+    own = contrast(from_centre(step.embeddings), old_rows, step.labels, tau=1 / 16)
     assert torch.allclose(loss, (shared + own) / 2 + distance_part(step))
 
 
@@ -46,7 +51,7 @@ def test_unibct_plus_is_the_mean_of_its_parts(shared, own, prototype, centre):
     old, step = knowledge(), batch()
     switches = {"shared": shared, "own": own, "prototype": prototype}
     ours = UnibctPlus(old, SETTINGS, **switches, centre=centre, weight=0.5).loss(step)
-    measured = from_mean if centre else torch.clone
+    measured = from_centre if centre else torch.clone
     old_rows, new_rows = measured(old.embeddings[step.rows]), measured(step.embeddings)
     want = 0.0
     if shared:
@@ -60,15 +65,15 @@ def test_unibct_plus_is_the_mean_of_its_parts(shared, own, prototype, centre):
     assert torch.allclose(ours, 0.5 * (want / sum(switches.values()) + third))
 
 
-def test_the_classifier_measures_from_the_old_mean():
+def test_the_classifier_measures_from_the_centre():
     step = batch()
     assert torch.allclose(
-        UnibctPlus(knowledge(), SETTINGS).classified(step), from_mean(step.embeddings)
+        UnibctPlus(knowledge(), SETTINGS).classified(step), from_centre(step.embeddings)
     )
     assert UnibctPlus(knowledge(), SETTINGS, centre=False).classified(step) is step.embeddings
 
 
-def test_another_dimension_is_not_measured_from_the_old_mean():
+def test_another_dimension_is_not_measured_from_the_centre():
     wide = torch.randn(6, 12)
     assert UnibctPlus(knowledge(), SETTINGS).classified(batch_of(wide)) is wide
     step = batch(projected=True)
@@ -82,12 +87,12 @@ def batch_of(embeddings):
 
 
 def test_a_cone_of_old_embeddings_looks_like_the_same_ones_around_zero():
-    """Old embeddings that share one direction: from their mean, the classes are as far apart."""
+    """Old embeddings that share one direction: from their centre, the classes are as far apart."""
     old = knowledge()
     shared = torch.zeros(8)
     shared[7] = 10.0
     cone = knowledge(embeddings=F.normalize(old.embeddings + shared, dim=1))
-    cosines = F.normalize(from_mean(cone.embeddings, cone), dim=1)
+    cosines = F.normalize(from_centre(cone.embeddings, cone), dim=1)
     assert float((cone.embeddings @ cone.embeddings.T).min()) > 0.9
     assert float((cosines @ cosines.T).min()) < -0.3
     step = batch()
@@ -98,7 +103,24 @@ def test_a_cone_of_old_embeddings_looks_like_the_same_ones_around_zero():
 def test_the_shared_classifier_of_unibct_plus_learns_from_the_old_embeddings():
     old, step = knowledge(), batch()
     UnibctPlus(old, SETTINGS, own=False).loss(step).backward()
-    old_rows = from_mean(old.embeddings[step.rows])
+    old_rows = from_centre(old.embeddings[step.rows])
     before = small_arcface(old_rows, step.class_weights, step.labels)
     stepped = step.class_weights.detach() - 0.1 * step.class_weights.grad
     assert small_arcface(old_rows, stepped, step.labels) < before
+
+
+def test_from_the_old_weights_the_loss_has_half_its_weight():
+    old, step = knowledge(), batch()
+    cold, warm = (
+        UnibctPlus(old, replace(SETTINGS, warm_start=start)).loss(step) for start in (False, True)
+    )
+    assert torch.allclose(warm, cold / 2)
+
+
+def test_the_centre_is_the_mean_in_a_narrow_cone_and_zero_without_one():
+    direction = F.normalize(torch.ones(8), dim=0)
+    assert torch.allclose(cone_centre(0.999 * direction).point, 0.999**3 * direction)
+    nothing = cone_centre(torch.zeros(8))
+    assert float(nothing.point.norm()) == 0
+    assert nothing.distance == 1
+    assert cone_centre(direction).distance > 0

@@ -127,6 +127,7 @@ class Settings:
     tau: float
     lam: float
     drop: float
+    warm_start: bool = False  # whether training starts from the old weights
 
 
 @dataclass(frozen=True)

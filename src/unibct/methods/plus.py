@@ -1,6 +1,7 @@
 """`unibct-plus`, our own: a classifier that new and old embeddings share from the first step."""
 
 import math
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -12,14 +13,35 @@ from unibct.methods.base import Batch, Method, OldKnowledge, Settings
 
 _TOLERANCE = 0.25  # relative error of a distance, up to which the loss is quadratic
 _NARROWEST = 1e-4  # a narrower cone of old embeddings is rounding
+_WARM_WEIGHT = 0.5  # from the old weights, less pull keeps the new model compatible
+
+
+class ConeCentre(NamedTuple):
+    """The point from which embeddings are measured, and how far the old ones are from it."""
+
+    point: Tensor
+    distance: float
+
+
+def cone_centre(mean: Tensor) -> ConeCentre:
+    """Return the centre ‖μ‖²·μ of the cone of old embeddings whose mean is μ.
+
+    ‖μ‖² is the mean cosine between two old embeddings: near 1 in a narrow cone, 0 without one.
+    The distance is the root of the mean of ‖v − ‖μ‖²·μ‖², which is 1 − 2·‖μ‖⁴ + ‖μ‖⁶.
+    """
+    square = float(mean @ mean)
+    distance = math.sqrt(max(1 - 2 * square**2 + square**3, _NARROWEST))
+    return ConeCentre(square * mean, distance)
 
 
 class UnibctPlus(Method):
     """One classifier for new and old embeddings, and contrast with each image's old embedding.
 
-    All embeddings are measured from the mean of the old ones: many models put everything into one
-    narrow cone, where cosines tell little. The compatibility loss is active from the first step.
-    It is the mean of two softmax losses with the recipe's scale, and a small third part:
+    Some models put everything into one narrow cone, where cosines tell little. So all embeddings
+    are measured from a point towards the mean of the old ones: the mean itself if the cone is
+    narrow, and zero if there is none. The compatibility loss is active from the first step, with
+    half its weight if training starts from the old weights. It is the mean of two softmax losses
+    with the recipe's scale, and a small third part:
 
     - ``shared``: the new classifier must also classify the old embeddings. This puts its class
       weights where the old model puts the class, and they pull the new embeddings there. Unlike
@@ -27,11 +49,11 @@ class UnibctPlus(Method):
     - ``own``: each new embedding must recognise its own image's old embedding among the batch's
       old embeddings of other classes. How the old model sees single images tells where it puts
       classes that neither model was trained on.
-    - The new embeddings stay at the old ones' distance from their mean, so that scores keep their
-      scale. Without a cone this part is next to nothing.
+    - The new embeddings stay at the old ones' distance from that point, so that scores keep their
+      scale. Without a cone every embedding has that distance.
 
     The keyword arguments are for the ablation: ``prototype`` adds the paper's loss on centroids,
-    ``centre`` measures from the mean, ``weight`` multiplies the whole.
+    ``centre`` measures from that point instead of zero, ``weight`` multiplies the whole.
     """
 
     def __init__(
@@ -47,27 +69,25 @@ class UnibctPlus(Method):
     ) -> None:
         self._old = self.old_of_images = old
         self._settings = settings
-        self._shared, self._own, self._weight = shared, own, weight
-        self._mean = old.mean() if centre else None
-        if self._mean is not None:
-            square = 1 - float(self._mean @ self._mean)
-            self._usual_distance = math.sqrt(max(square, _NARROWEST))
+        self._shared, self._own = shared, own
+        self._weight = weight * (_WARM_WEIGHT if settings.warm_start else 1)
+        self._centre = cone_centre(old.mean()) if centre else None
         self._prototypes = None
         if prototype:
             self._prototypes = old.prototypes("centroid", settings)
 
     def classified(self, batch: Batch) -> Tensor:
-        """Return the new embeddings, measured from the old mean."""
-        if self._mean is None or batch.embeddings.shape[1] != len(self._mean):
+        """Return the new embeddings, measured from the cone's centre."""
+        if self._centre is None or batch.embeddings.shape[1] != len(self._centre.point):
             return batch.embeddings  # the classifier's space is not the old one
-        return self._from_mean(batch.embeddings, batch)
+        return self._from_centre(batch.embeddings, batch)
 
     def loss(self, batch: Batch) -> Tensor:
         """Return the weighted mean of the losses that are switched on, and the third part."""
         assert batch.class_weights is not None
         settings = self._settings
-        new = self._from_mean(batch.embeddings, batch)
-        old = self._from_mean(self._old.of(batch), batch)
+        new = self._from_centre(batch.embeddings, batch)
+        old = self._from_centre(self._old.of(batch), batch)
         losses: list[Tensor] = []
         if self._shared:
             losses.append(batch.arcface(old, batch.class_weights, settings))
@@ -75,24 +95,21 @@ class UnibctPlus(Method):
             tau = 1 / settings.scale
             losses.append(contrast(new, old, batch.labels, tau=tau, ranks=batch.ranks))
         if self._prototypes is not None:
-            prototypes = self._from_mean(batch.in_use(self._prototypes), batch)
+            prototypes = self._from_centre(batch.in_use(self._prototypes), batch)
             losses.append(batch.arcface(new, prototypes, settings))
         return self._weight * (torch.stack(losses).mean() + self._distance_loss(batch) / 2)
 
-    def _from_mean(self, embeddings: Tensor, batch: Batch) -> Tensor:
-        """Return embeddings of length 1 minus the old mean."""
-        if self._mean is None or batch.projected:
+    def _from_centre(self, embeddings: Tensor, batch: Batch) -> Tensor:
+        """Return embeddings of length 1 minus the cone's centre."""
+        if self._centre is None or batch.projected:
             return embeddings
-        return unit_rows(embeddings) - self._mean
+        return unit_rows(embeddings) - self._centre.point
 
     def _distance_loss(self, batch: Batch) -> Tensor:
-        """Return how far the new embeddings are from the old ones' distance to the mean μ.
-
-        The mean of ‖v − μ‖² is 1 − ‖μ‖². Far away the loss grows linearly.
-        """
-        if self._mean is None or batch.projected:
+        """Return how far the new embeddings are from the old ones' distance to the centre."""
+        if self._centre is None or batch.projected:
             return batch.embeddings.new_zeros(())
-        away = unit_rows(batch.embeddings) - self._mean
-        distances = (away.square().sum(dim=1) + 1e-12).sqrt() / self._usual_distance
+        away = unit_rows(batch.embeddings) - self._centre.point
+        distances = (away.square().sum(dim=1) + 1e-12).sqrt() / self._centre.distance
         loss = F.smooth_l1_loss(distances, torch.ones_like(distances), beta=_TOLERANCE)
         return self._settings.scale * loss

@@ -52,7 +52,8 @@ def make_method(context: RunContext, old: Embedder, progress: Progress) -> Metho
         flipped=flipped,
         ranks=context.ranks,
     )
-    settings = Settings(recipe.scale, recipe.margin, recipe.tau, recipe.lam, recipe.drop)
+    numbers = (recipe.scale, recipe.margin, recipe.tau, recipe.lam, recipe.drop)
+    settings = Settings(*numbers, warm_start=bool(recipe.warm_start))
     return entry.make(knowledge, settings)
 
 
