@@ -2,6 +2,7 @@ import itertools
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from tests.methods.cases import SETTINGS, batch, knowledge, refreshed_loss, small_arcface
 from unibct.losses.contrast import contrast
@@ -9,37 +10,95 @@ from unibct.methods.plus import UnibctPlus
 from unibct.prototypes.class_prototypes import class_prototypes
 
 
+def from_mean(vectors, old=None):
+    """Vectors of length 1 minus the mean of the old embeddings."""
+    old = knowledge() if old is None else old
+    mean = sum(F.normalize(row, dim=0) for row in old.embeddings) / len(old.embeddings)
+    return F.normalize(vectors, dim=1) - mean
+
+
+def distance_part(step, old=None):
+    """Half of s times the mean of d²/(2·0.25), or |d| − 0.125 from 0.25 on: d = ‖z − μ‖/r − 1."""
+    old = knowledge() if old is None else old
+    mean = F.normalize(old.embeddings, dim=1).mean(dim=0)
+    radius = float(1 - mean @ mean) ** 0.5
+    total = 0.0
+    for z in F.normalize(step.embeddings.detach(), dim=1):
+        gap = abs(float((z - mean).norm()) / radius - 1)
+        total += gap**2 / 0.5 if gap < 0.25 else gap - 0.125
+    return 0.5 * 16 * total / len(step.embeddings)
+
+
 def test_unibct_plus_is_its_formula():
     loss, step = refreshed_loss("unibct-plus")
-    old_rows = knowledge().embeddings[step.rows]
+    old_rows = from_mean(knowledge().embeddings[step.rows])
     shared = small_arcface(old_rows, step.class_weights, step.labels)
-    own = contrast(step.embeddings, old_rows, step.labels, tau=1 / 16)
-    assert torch.allclose(loss, (shared + own) / 2)
+    own = contrast(from_mean(step.embeddings), old_rows, step.labels, tau=1 / 16)
+    assert torch.allclose(loss, (shared + own) / 2 + distance_part(step))
 
 
+@pytest.mark.parametrize("centre", [True, False])
 @pytest.mark.parametrize(
     ("shared", "own", "prototype"),
     [parts for parts in itertools.product([True, False], repeat=3) if any(parts)],
 )
-def test_unibct_plus_is_the_mean_of_its_parts(shared, own, prototype):
+def test_unibct_plus_is_the_mean_of_its_parts(shared, own, prototype, centre):
     old, step = knowledge(), batch()
     switches = {"shared": shared, "own": own, "prototype": prototype}
-    ours = UnibctPlus(old, SETTINGS, **switches, weight=0.5).loss(step)
-    old_rows = old.embeddings[step.rows]
+    ours = UnibctPlus(old, SETTINGS, **switches, centre=centre, weight=0.5).loss(step)
+    measured = from_mean if centre else torch.clone
+    old_rows, new_rows = measured(old.embeddings[step.rows]), measured(step.embeddings)
     want = 0.0
     if shared:
         want += small_arcface(old_rows, step.class_weights, step.labels)
     if own:
-        want += contrast(step.embeddings, old_rows, step.labels, tau=1 / 16)
+        want += contrast(new_rows, old_rows, step.labels, tau=1 / 16)
     if prototype:
         centroids = class_prototypes(old.embeddings, old.labels, kind="centroid")
-        want += small_arcface(step.embeddings, centroids, step.labels)
-    assert torch.allclose(ours, 0.5 * want / sum(switches.values()))
+        want += small_arcface(new_rows, measured(centroids), step.labels)
+    third = distance_part(step) if centre else 0.0
+    assert torch.allclose(ours, 0.5 * (want / sum(switches.values()) + third))
+
+
+def test_the_classifier_measures_from_the_old_mean():
+    step = batch()
+    assert torch.allclose(
+        UnibctPlus(knowledge(), SETTINGS).classified(step), from_mean(step.embeddings)
+    )
+    assert UnibctPlus(knowledge(), SETTINGS, centre=False).classified(step) is step.embeddings
+
+
+def test_another_dimension_is_not_measured_from_the_old_mean():
+    wide = torch.randn(6, 12)
+    assert UnibctPlus(knowledge(), SETTINGS).classified(batch_of(wide)) is wide
+    step = batch(projected=True)
+    ours, plain = (UnibctPlus(knowledge(), SETTINGS, centre=c).loss(step) for c in (True, False))
+    assert torch.equal(ours, plain)
+
+
+def batch_of(embeddings):
+    nothing = torch.empty(0, dtype=torch.int64)
+    return type(batch())(embeddings, nothing, nothing)
+
+
+def test_a_cone_of_old_embeddings_looks_like_the_same_ones_around_zero():
+    """Old embeddings that share one direction: from their mean, the classes are as far apart."""
+    old = knowledge()
+    shared = torch.zeros(8)
+    shared[7] = 10.0
+    cone = knowledge(embeddings=F.normalize(old.embeddings + shared, dim=1))
+    cosines = F.normalize(from_mean(cone.embeddings, cone), dim=1)
+    assert float((cone.embeddings @ cone.embeddings.T).min()) > 0.9
+    assert float((cosines @ cosines.T).min()) < -0.3
+    step = batch()
+    plain = UnibctPlus(cone, SETTINGS, own=False, centre=False).loss(step)
+    assert not torch.allclose(UnibctPlus(cone, SETTINGS, own=False).loss(step), plain, rtol=0.01)
 
 
 def test_the_shared_classifier_of_unibct_plus_learns_from_the_old_embeddings():
     old, step = knowledge(), batch()
     UnibctPlus(old, SETTINGS, own=False).loss(step).backward()
-    before = small_arcface(old.embeddings[step.rows], step.class_weights, step.labels)
+    old_rows = from_mean(old.embeddings[step.rows])
+    before = small_arcface(old_rows, step.class_weights, step.labels)
     stepped = step.class_weights.detach() - 0.1 * step.class_weights.grad
-    assert small_arcface(old.embeddings[step.rows], stepped, step.labels) < before
+    assert small_arcface(old_rows, stepped, step.labels) < before

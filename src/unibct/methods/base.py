@@ -13,7 +13,10 @@ from unibct.distributed.class_shards import ClassPart
 from unibct.distributed.device import to_device
 from unibct.distributed.ranks import ALONE, Ranks
 from unibct.losses.sharded_arcface import sharded_arcface
+from unibct.losses.unit_rows import unit_rows
 from unibct.prototypes.class_prototypes import class_prototypes
+
+_MEAN_IMAGES = 65_536  # enough for the mean of any set
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,12 @@ class OldKnowledge:
             vectors[flipped] = self.flipped[rows[flipped]]
         return vectors
 
+    def mean(self) -> Tensor:
+        """Return the mean of the old embeddings of length 1, (dim,); a large set is sampled."""
+        images = len(self.labels)
+        rows = torch.linspace(0, images - 1, min(images, _MEAN_IMAGES)).long()
+        return unit_rows(self.rows(rows)).mean(dim=0)
+
     def _select(self, vectors: Any, rows: Tensor) -> Tensor:
         if is_tensor(vectors):
             return cast(Tensor, vectors)[to_device(rows, self.labels.device)]
@@ -136,6 +145,8 @@ class Batch:
         old: (batch, dim) the old embeddings of the images, if they were read ahead.
         whole_batch: (all ranks' batch,) the rows of all ranks' images, on the host; None if they
             have to be gathered.
+        projected: whether embeddings and class weights come from another dimension, by a
+            projection into the old space.
     """
 
     embeddings: Tensor
@@ -148,6 +159,7 @@ class Batch:
     part: ClassPart | None = None
     old: Tensor | None = None
     whole_batch: Tensor | None = None
+    projected: bool = False
 
     @property
     def ranks(self) -> Ranks:
@@ -200,6 +212,7 @@ class Method:
     """
 
     needs_new_embeddings = False  # whether refresh gets the new model's embeddings
+    replaces_embeddings = False  # whether the classifier sees other embeddings than the network's
     # What the method looks up for each image of a batch, so that it can be read ahead.
     old_of_images: OldKnowledge | None = None
 

@@ -49,7 +49,7 @@ class CompatibilityLoss(nn.Module):
         names = tuple(str(number) for number in range(int(classes.max()) + 1))
         knowledge = OldKnowledge(old.float(), classes, names, names, None)
         self.method: Method = entry.make(knowledge, Settings(scale, margin, tau, lam, drop))
-        if type(self.method).classified is not Method.classified:
+        if self.method.replaces_embeddings:
             raise UserError(f"{method} changes the classification loss; use unibct.train_model")
         self._learnt = nn.ParameterList(self.method.parameters())
         if not self.method.needs_new_embeddings:
@@ -63,6 +63,18 @@ class CompatibilityLoss(nn.Module):
         """
         vectors = torch.as_tensor(new_embeddings).float()
         self.method.refresh(vectors if self.method.needs_new_embeddings else None)
+
+    def classified(self, embeddings: Tensor) -> Tensor:
+        """Return what your classification loss is to take instead of the embeddings.
+
+        ``unibct-plus`` measures from the old embeddings' mean. This matters if they all lie in
+        nearly the same direction; for the other methods it returns the embeddings as they are.
+
+        Args:
+            embeddings: (batch, dim) of the new model, with gradients.
+        """
+        nothing = torch.empty(0, dtype=torch.int64)
+        return self.method.classified(Batch(embeddings, nothing, nothing))
 
     def forward(
         self,

@@ -16,6 +16,8 @@ class MixBct(Method):
     There is no other compatibility loss, so η has no effect.
     """
 
+    replaces_embeddings = True
+
     def __init__(self, old: OldKnowledge, settings: Settings, *, share: float = 0.3) -> None:
         self._old = self.old_of_images = old
         self._usable = drop_weights(old.whole(), old.labels, drop=settings.drop) > 0

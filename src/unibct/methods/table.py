@@ -126,6 +126,7 @@ ABLATIONS: dict[str, MethodEntry] = {
     "plus-no-shared": _plus_variant("unibct-plus without the shared classifier", shared=False),
     "plus-no-own": _plus_variant("unibct-plus without the contrast", own=False),
     "plus-prototype": _plus_variant("unibct-plus with the loss on centroids", prototype=True),
+    "plus-uncentred": _plus_variant("unibct-plus without the old mean", centre=False),
     "plus-half": _plus_variant("unibct-plus with half the weight", weight=0.5),
     "plus-double": _plus_variant("unibct-plus with twice the weight", weight=2.0),
     "plus-cold": _plus_variant("unibct-plus from random weights", warm_starts=False),

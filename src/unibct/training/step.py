@@ -145,6 +145,7 @@ class TrainingStep:
             batch,
             embeddings=F.linear(batch.embeddings, weight),
             class_weights=F.linear(batch.class_weights, weight.detach()),
+            projected=True,
         )
 
     def _add_gradients(self, loss: Tensor) -> None:
