@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from unibct.embeddings.folder import open_embeddings
     from unibct.embeddings.forms.table import read_embeddings, write_embeddings
     from unibct.embeddings.mapping import apply_map, fit_map
+    from unibct.embeddings.score_scale import score_scale
     from unibct.embeddings.writing import append_embeddings, save_embeddings
     from unibct.errors import UserError
     from unibct.evaluation.blending import blended, choose_alpha
@@ -65,6 +66,7 @@ _HOMES = {
     "write_embeddings": "embeddings.forms.table",
     "save_embeddings": "embeddings.writing",
     "append_embeddings": "embeddings.writing",
+    "score_scale": "embeddings.score_scale",
     "fit_adapter": "maps.adapter",
     "fit_map": "embeddings.mapping",
     "apply_map": "embeddings.mapping",
@@ -149,6 +151,7 @@ __all__ = [
     "save_embeddings",
     "save_map",
     "save_model",
+    "score_scale",
     "serve_gallery",
     "split",
     "structural_weights",

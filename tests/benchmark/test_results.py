@@ -7,13 +7,14 @@ import pytest
 import safetensors.numpy
 
 from unibct.benchmark.jobs import make_jobs
-from unibct.benchmark.results import Measured, read_results
+from unibct.benchmark.results import Measured, at_old_threshold, read_results
 from unibct.benchmark.results_csv import as_csv
 from unibct.benchmark.run import plan_benchmark
 from unibct.benchmark.workspace import Workspace
 from unibct.errors import UserError
 from unibct.report.blended_table import blended_table
 from unibct.report.mixed_table import mixed_table
+from unibct.report.old_threshold_table import old_threshold_table
 from unibct.report.pages.benchmark import render_markdown
 
 
@@ -30,7 +31,7 @@ def test_a_test_of_a_model_that_was_trained_again_is_refused(finished, tmp_path)
 
 
 def test_results_of_an_earlier_version_are_read_together_with_new_ones(finished, tmp_path):
-    """It knew no mAP, flips, blends and mixed galleries, and wrote one array per test."""
+    """It knew no mAP, flips, blends, old thresholds and mixed galleries; one array per test."""
     benchmark, results = finished
     out = tmp_path / "copy"
     shutil.copytree(benchmark.workspace.out, out)
@@ -39,6 +40,7 @@ def test_results_of_an_earlier_version_are_read_together_with_new_ones(finished,
         samples = safetensors.numpy.load_file(out / folder / "samples.safetensors")
         result["tests"].pop("blend→old", None)
         result.pop("mixed_galleries", None)
+        result.pop("at_old_threshold", None)
         for test in result["tests"].values():
             del test["metrics"]["mAP"]
             test.pop("flips", None)
@@ -66,7 +68,9 @@ def test_results_of_an_earlier_version_are_read_together_with_new_ones(finished,
     assert mixed.blended("open-class", "none", "top-1") is None
     assert mixed.mixed("open-class", "none", "raw", "top-1 mean") is None
     assert mixed.mixed("open-class", "unibct-plus", "raw", "top-1 mean") is not None
-    for table in (blended_table(mixed), mixed_table(mixed)):
+    assert at_old_threshold(mixed, "open-class", "none", "old", "TAR") is None
+    assert at_old_threshold(mixed, "open-class", "unibct-plus", "scaled", "TAR") is not None
+    for table in (blended_table(mixed), mixed_table(mixed), old_threshold_table(mixed)):
         scenarios = [row[0].text for row in table.rows if row[0].text]
         assert scenarios == ["extended-data", "open-class"]
         methods = [row[1].text for row in table.rows if row[1].text]

@@ -28,6 +28,8 @@ def test_a_row_says_what_its_value_is_and_no_two_rows_say_the_same(finished, gri
     tests = {row["test"] for row in rows if row["scenario"] != "chain"}
     assert tests == {
         "old→old", "new→old", "new→new", "blend→old", "mixed raw", "mixed standardised",
+        "old at old threshold", "cross at old threshold", "mapped at old threshold",
+        "scaled at old threshold",
     }  # fmt: skip
 
 
@@ -68,3 +70,13 @@ def test_every_value_of_every_job_is_there_with_its_interval(finished, rows):
     expected = results.mixed("open-class", "unibct-plus", "standardised", "top-1 mean").values[1]
     assert float(mean["value"]) == pytest.approx(expected, abs=1e-6)
     assert float(mean["low"]) <= expected <= float(mean["high"])
+    stored = results.by_job["cells/open-class/unibct-plus/seed1"]["at_old_threshold"]
+    scaled = [
+        by_key["open-class", "unibct-plus", "1", "scaled at old threshold", metric]
+        for metric in ("TAR", "FAR", "score scale")
+    ]
+    expected = [*stored["ways"]["scaled"].values(), stored["score_scale"]]
+    assert [float(row["value"]) for row in scaled] == pytest.approx(expected, abs=1e-6)
+    assert float(scaled[0]["low"]) <= expected[0] <= float(scaled[0]["high"])
+    assert scaled[2]["low"] == ""
+    assert ("open-class", "none", "1", "scaled at old threshold", "TAR") not in by_key

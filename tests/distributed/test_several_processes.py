@@ -11,12 +11,14 @@ import torch
 from tests.distributed.ranks_worker import RUNS, look, moved_run
 from tests.distributed.torchrun import forked_ranks
 from tests.training.run_results import require_same
+from unibct.data.loader import read_pixels
 from unibct.data.readers.table import open_images
 from unibct.distributed.ranks import Ranks
 from unibct.embeddings.extraction import embed_images
 from unibct.embeddings.folder import open_embeddings
 from unibct.models.folder import load_model
 from unibct.training.checkpoints import find_checkpoint, read_checkpoint
+from unibct.training.score_scale import with_score_scale
 from unibct.training.train import train
 
 
@@ -69,6 +71,15 @@ def test_three_processes_train_the_model_of_two(runs, name):
     cosines = (models[0].embed(pixels) * models[1].embed(pixels)).sum(axis=1)
     assert cosines.min() > 0.99
     assert models[0].class_weights.shape == models[1].class_weights.shape
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("world", [1, 2, 3])
+def test_the_score_scale_is_what_one_process_measures(runs, world):
+    old, new = (load_model(runs[world] / name) for name in ("old", "unibct"))
+    pixels = read_pixels(moved_run()[0], *new.input.frame)
+    again = with_score_scale(new.with_score_scale(None), old, pixels)
+    assert again.score_scale == pytest.approx(new.score_scale, rel=1e-6)
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ from tests.maps.cases import rotation, unit
 from tests.notes import Notes
 from unibct.embeddings.folder import NO_CLASS, Embeddings
 from unibct.embeddings.mapping import apply_map, fit_map
+from unibct.embeddings.score_scale import score_scale
 from unibct.errors import UserError
 
 IDS = tuple(f"image {i}" for i in range(300))
@@ -46,6 +47,13 @@ def test_a_map_between_spaces_of_different_dimension(direction, new, old):
     assert mapped.vectors.shape == target.vectors.shape
     assert mapped.ids == source.ids
     assert mapped.fingerprint == fitted.fingerprint
+    if direction == "backward":
+        fitted_rows = [row for row, i in enumerate(IDS) if i not in fitted.known.ids]
+        sides = (np.asarray(part.vectors)[fitted_rows] for part in (mapped, old))
+        scale = score_scale(*sides, old.labels[fitted_rows])
+        assert fitted.score_scale == pytest.approx(scale, rel=1e-5)
+    else:
+        assert fitted.score_scale is None
     cosine = (mapped.vectors * target.vectors).sum(axis=1).mean()
     assert cosine > 0.75
     with pytest.raises(UserError, match="in the space that this map leads to"):

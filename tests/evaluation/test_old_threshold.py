@@ -84,3 +84,20 @@ def test_a_given_map_is_used_as_it_is(measured):
     row = at_old_thresholds(old_self, cross, draws, score_map=given)[0]
     assert row.mapped.tar == np.mean(given(cross.genuine) > row.threshold)
     assert row.as_json()["mapped"]["far"] == row.mapped.far
+
+
+def test_scaled_scores_are_the_scores_times_the_scale(measured):
+    """New queries spread less in the old gallery; the ratio of spreads brings the rates back."""
+    old_self, cross, draws, unscaled = measured
+    assert {row.scaled for row in unscaled} == {None}
+    assert unscaled[0].as_json()["scaled"] is None
+    impostors = [test.impostor.all_scores().astype(np.float64) for test in (old_self, cross)]
+    scale = impostors[0].std() / impostors[1].std()
+    for row in at_old_thresholds(old_self, cross, draws, score_scale=scale):
+        assert row.scaled.tar == np.mean(scale * cross.genuine.astype(np.float64) > row.threshold)
+        assert row.scaled.far == np.mean(scale * impostors[1] > row.threshold)
+        assert row.as_json()["scaled"]["far_interval"] == list(row.scaled.far_interval)
+        assert row.scaled.tar > max(row.cross.tar, row.old.tar)
+        assert row.scaled.far_interval[0] <= 1.2 * row.far
+        same = at_old_thresholds(old_self, cross, draws, score_scale=1.0)[0]
+        assert same.scaled == same.cross

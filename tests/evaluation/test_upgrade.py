@@ -88,21 +88,26 @@ def test_what_a_team_decides_on():
     """Old clients, thresholds, flips and the curve are in the result and in its JSON."""
     old, labels = noisy_classes(noise=1.3)
     new, _ = noisy_classes(noise=0.3, seed=1)
-    found = evaluate_upgrade(old, new, labels, repeats=100, backfill_curves=True)
+    scale = {"score_scale": 1.25}
+    found = evaluate_upgrade(old, new, labels, repeats=100, backfill_curves=True, **scale)
     described = json.loads(json.dumps(found.as_json()))
+    assert described["score_scale"] == 1.25
     assert described["old_clients"]["verdict"] == found.old_clients_verdict
     clients = {c["metric"]: c["cross"] for c in described["old_clients"]["criteria"]}
     assert clients["top-1"] == described["tests"]["old→new"]["top-1"]
     assert set(described["at_old_threshold"]) == {"1e-2", "1e-3", "1e-4"}
     for row in described["at_old_threshold"].values():
-        assert {"threshold", "old", "cross", "mapped"} <= set(row)
+        assert {"threshold", "old", "cross", "mapped", "scaled"} <= set(row)
         assert {"tar", "far"} <= set(row["mapped"])
+        assert {"tar", "far", "far_interval"} == set(row["scaled"])
     flips = described["flips"]
     change = found.tests["new→old"].top(1) - found.tests["old→old"].top(1)
     assert flips["pfr"] - flips["nfr"] == pytest.approx(change)
     assert set(described["backfill_curve"]) == {"random", "farthest"}
     assert len(described["backfill_curve"]["random"]["top-1"]) == 22
-    assert evaluate_upgrade(old, new, labels, repeats=10).backfill_curves == {}
+    plain = evaluate_upgrade(old, new, labels, repeats=10)
+    assert plain.backfill_curves == {}
+    assert plain.score_scale is None
 
 
 def embeddings_of(vectors, labels, trained_on):

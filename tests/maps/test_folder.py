@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,10 +16,19 @@ def test_a_map_comes_back_as_it_was(tmp_path):
     assert loaded.fingerprint == saved.fingerprint
     assert (loaded.direction, loaded.found, loaded.known.ids) == ("forward", 1.0, ("a",))
     assert np.array_equal(loaded.known.new, saved.known.new)
+    assert loaded.score_scale is None
     rows = np.random.default_rng(0).normal(size=(4, 2))
     assert np.array_equal(loaded.adapter(rows), saved.adapter(rows))
     with pytest.raises(UserError, match="exists already"):
         save_map(saved, tmp_path / "map")
+
+
+def test_the_score_scale_is_kept_and_is_no_part_of_the_fingerprint(tmp_path):
+    plain = small_map()
+    scaled = replace(plain, score_scale=1.25)
+    save_map(scaled, tmp_path / "map")
+    assert load_map(tmp_path / "map").score_scale == 1.25
+    assert scaled.fingerprint == plain.fingerprint
 
 
 def test_a_changed_direction_or_a_missing_file_is_found(tmp_path):

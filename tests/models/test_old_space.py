@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -5,10 +7,12 @@ import torch
 from tests.models.cases import small_model
 from unibct.embedders.table import open_embedder
 from unibct.errors import UserError
+from unibct.maps.adapter import fit_adapter
 from unibct.models.folder import load_model, save_model
 from unibct.models.old_space import (
     OldSpaceModel,
     add_projection,
+    known_score_scale,
     old_space_dim,
     projection_weight,
     to_old_space,
@@ -65,3 +69,15 @@ def test_a_model_without_projection_says_so(tmp_path):
         open_embedder(f"{tmp_path / 'm'}?space=old")
     with pytest.raises(UserError, match="unknown space 'new'"):
         open_embedder(f"{tmp_path / 'm'}?space=new")
+
+
+def test_a_scale_is_known_for_the_model_s_own_old_model_only():
+    model = replace(projecting_model(), old_fingerprint="old").with_score_scale(1.25)
+    assert known_score_scale(model, "old") == 1.25
+    assert known_score_scale(model, "another") is None
+    assert OldSpaceModel(model).score_scale == known_score_scale(OldSpaceModel(model), "old")
+    assert known_score_scale(OldSpaceModel(model), "another") is None
+    assert known_score_scale(object(), "old") is None
+    adapter = fit_adapter("procrustes", np.eye(16), np.eye(16), np.arange(16))
+    adapted = replace(small_model(), old_fingerprint="old").with_score_scale(2.0)
+    assert adapted.adapted(adapter, model).score_scale is None, "the space is another one"

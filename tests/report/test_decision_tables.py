@@ -14,7 +14,7 @@ from unibct.report.decision_tables import decision_tables, old_model_text
 def evaluation():
     old, labels = noisy_classes(noise=1.2, images=16)
     new, _ = noisy_classes(noise=0.4, images=16, seed=1)
-    return evaluate_upgrade(old, new, labels, repeats=100, backfill_curves=True)
+    return evaluate_upgrade(old, new, labels, repeats=100, backfill_curves=True, score_scale=1.25)
 
 
 def test_every_table_shows_its_numbers(evaluation):
@@ -22,6 +22,8 @@ def test_every_table_shows_its_numbers(evaluation):
     assert [row[0].text for row in thresholds.rows] == ["FAR 1e-2", "FAR 1e-3", "FAR 1e-4"]
     at = evaluation.at_old_threshold[0]
     assert thresholds.rows[0][3].text == f"{100 * at.cross.tar:.2f} / {100 * at.cross.far:.4f}"
+    assert thresholds.heads[5] == "times the score scale: TAR / FAR, %"
+    assert thresholds.rows[0][5].text == f"{100 * at.scaled.tar:.2f} / {100 * at.scaled.far:.4f}"
     assert flips.rows[0][1].text == f"{100 * evaluation.flips.nfr.mean:.2f}"
     assert clients.note.endswith(f"Verdict: {evaluation.old_clients_verdict}.")
     assert clients.rows[1][0].text == "top-1"
@@ -56,7 +58,11 @@ def test_the_note_says_whether_thresholds_must_be_set_again(evaluation):
     lower = np.hstack([old, 3 * np.random.default_rng(0).normal(size=old.shape)])
     padded = np.hstack([old, 0 * old])
     changed = decision_tables(evaluate_upgrade(padded, lower, labels, repeats=20))[0]
-    assert "set the thresholds again" in changed.note
+    assert "set the thresholds again, or use" in changed.note
+    assert changed.rows[0][5].text == "—"
+    scaled = evaluate_upgrade(padded, lower, labels, repeats=20, score_scale=1.5)
+    note = decision_tables(scaled)[0].note
+    assert "set the thresholds again, multiply new scores by 1.5000, or use" in note
 
 
 def test_a_pair_set_has_no_such_table():

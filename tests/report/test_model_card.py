@@ -74,6 +74,24 @@ def test_a_card_says_what_is_known(folder, evaluation):
     assert "not shown to search" not in text
 
 
+def test_a_card_shows_the_score_scale_and_what_it_does(tmp_path, evaluation):
+    model = small_model(training=TRAINING, old_fingerprint="abc").with_score_scale(1.25)
+    save_model(model, tmp_path / "m")
+    text = unibct.write_model_card(tmp_path / "m").read_text()
+    assert "Its score scale is 1.2500: multiply its scores with rows of that model" in text
+    result = json.loads(evaluation.read_text()) | {"score_scale": 1.25}
+    shares = {"far": 0.0123, "tar": 0.75}
+    for row in result["at_old_threshold"].values():
+        row["scaled"] = shares
+    evaluation.write_text(json.dumps(result))
+    text = unibct.write_model_card(tmp_path / "m", evaluation).read_text()
+    heads = next(line for line in text.splitlines() if line.startswith("| FAR |"))
+    assert "| score × 1.2500 there: FAR, TAR |" in heads
+    row = next(line for line in text.splitlines() if line.startswith("| 1e-2 |"))
+    assert row.count("|") == heads.count("|")
+    assert row.split(" | ")[3] == "1.23 %, 75.00 %"
+
+
 def test_what_is_unknown_is_said_to_be_unknown(tmp_path):
     turn = Adapter("procrustes", ((torch.eye(16), None),))
     model = small_model().adapted(turn, small_model(2))

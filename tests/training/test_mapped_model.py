@@ -6,6 +6,7 @@ import pytest
 from tests.training.recipes import SMALL
 from unibct.data.decoding import UnreadableImageError
 from unibct.data.training_classes import training_classes
+from unibct.embeddings.score_scale import score_scale
 from unibct.errors import UserError
 from unibct.training.mapped_model import adapt
 from unibct.training.train import train
@@ -20,6 +21,9 @@ def test_a_mapped_model_is_closer_to_the_old_one(four_classes, four_classes_old,
     assert after > max(before, 0.9)
     assert adapted.network is new.network
     assert adapted.old_fingerprint == four_classes_old.fingerprint
+    scale = score_scale(adapted.embed(images), old_vectors, four_classes.labels)
+    assert adapted.score_scale == pytest.approx(scale, rel=1e-5)
+    assert new.score_scale is None
     other = dataclasses.replace(four_classes, class_names=tuple("wxyz"))
     fitted_elsewhere = adapt(new, four_classes_old, other)
     fitted_on = training_classes(other.class_names, None)

@@ -29,6 +29,7 @@ from unibct.distributed.cpus import usable_cpus
 from unibct.embeddings.cache import cached_embeddings, embeddings_folder
 from unibct.embeddings.extraction import embed_images
 from unibct.embeddings.folder import Embeddings
+from unibct.embeddings.score_scale import mapped_score_scale
 from unibct.embeddings.writing import save_embeddings
 from unibct.evaluation.directions import OLD_SELF
 from unibct.evaluation.pixel_baseline import old_model_strength
@@ -128,14 +129,10 @@ def _adapt(
         cache = embeddings_folder(workspace.out / CACHE, model, pixels)
         return np.array(cached_embeddings(model, pixels, cache, progress=progress).vectors)
 
-    fitted = fit_adapter(
-        adapter.kind,
-        training_embeddings(new),
-        training_embeddings(old),
-        images.labels,
-        seed=job.seed,
-    )
-    model = new.adapted(fitted, old, images)
+    pairs = training_embeddings(new), training_embeddings(old), images.labels
+    fitted = fit_adapter(adapter.kind, *pairs, seed=job.seed)
+    scale = mapped_score_scale(fitted, *pairs)
+    model = new.adapted(fitted, old, images).with_score_scale(scale)
     shutil.rmtree(folder / MODEL, ignore_errors=True)
     save_model(model, folder / MODEL)
     test_embeddings = embed_images(model, workspace.test_images, progress=progress)

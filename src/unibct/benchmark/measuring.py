@@ -1,7 +1,8 @@
 """Run the tests of a job on the embeddings of the test images.
 
-A cell measures two things more, which train nothing: blends of old and new queries in the old
-gallery, and the gallery while the new model makes its rows anew.
+A cell measures three things more, which train nothing: new queries at the old system's threshold,
+blends of old and new queries in the old gallery, and the gallery while the new model makes its
+rows anew.
 """
 
 from collections.abc import Mapping
@@ -13,6 +14,12 @@ import numpy as np
 from unibct.arrays import Floats
 from unibct.benchmark.jobs import Job
 from unibct.benchmark.mixed_galleries import MIXED, MixedGallery, mixed_name
+from unibct.benchmark.old_thresholds import (
+    AT_OLD_THRESHOLD,
+    AtThreshold,
+    cell_score_scale,
+    threshold_name,
+)
 from unibct.benchmark.validation import CellChoices, choose_for_cell
 from unibct.benchmark.workspace import Workspace
 from unibct.evaluation.blending import MIDPOINT, blended_test
@@ -85,13 +92,17 @@ def _measured(test: SearchTest, far: float) -> dict[str, Any]:
 def _measure_cell(
     workspace: Workspace, job: Job, searches: Mapping[str, SearchTest], found: Measurements
 ) -> None:
-    """Add the flips, the blended queries and the mixed galleries of a cell."""
+    """Add flips, the old threshold, blended queries and mixed galleries of a cell."""
     tests, cross = found.content["tests"], searches[CROSS]
     draws = class_draws(cross)
     old_rows = workspace.vectors(tests[CROSS]["gallery"])
     old_self = search_test(old_rows, old_rows, workspace.split)
     tests[CROSS]["flips"] = flip_rates(old_self, cross)
     found.keep_samples(CROSS, sampled_flip_rates(old_self, cross, draws))
+    fixed = AtThreshold(old_self, cross, workspace.far, cell_score_scale(workspace, job))
+    found.content[AT_OLD_THRESHOLD] = fixed.measured()
+    for way, sampled in fixed.sampled(draws).items():
+        found.keep_samples(threshold_name(way), sampled)
     validation = workspace.validation_images
     choices = None if validation is None else choose_for_cell(workspace, job, validation)
     alpha = MIDPOINT if choices is None else choices.alpha.alpha

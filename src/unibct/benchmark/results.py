@@ -23,6 +23,7 @@ from unibct.benchmark.jobs import (
 )
 from unibct.benchmark.measuring import sample_name
 from unibct.benchmark.mixed_galleries import MIXED, mixed_name
+from unibct.benchmark.old_thresholds import AT_OLD_THRESHOLD, threshold_name
 from unibct.benchmark.workspace import RESULT_FILE, is_finished
 from unibct.errors import UserError
 from unibct.evaluation.criterion import Estimate, estimate
@@ -252,6 +253,30 @@ class Results:
             metrics = list(self.by_job[folder]["tests"][test]["metrics"])[: len(samples[test])]
             return samples[test][metrics.index(metric)] if metric in metrics else None
         return samples.get(sample_name(test, metric))
+
+
+def at_old_threshold(
+    results: Results, scenario: str, method: str, way: str, value: str
+) -> Measured | None:
+    """Return TAR or FAR of a cell at the old threshold, or None if it was not measured.
+
+    Args:
+        results: of the finished jobs.
+        scenario: a scenario with a finished cell of the method.
+        method: of the cell.
+        way: whose scores are compared with the threshold, see ``old_thresholds``.
+        value: ``TAR`` or ``FAR``.
+    """
+    cells = results.cells(scenario, method)
+    ways = [cell.get(AT_OLD_THRESHOLD, {"ways": {}})["ways"] for cell in cells]
+    if not all(way in entry for entry in ways):
+        return None
+    samples = [
+        results.samples(cell_folder(scenario, method, seed), threshold_name(way), value)
+        for seed in results.seeds
+    ]
+    values = np.array([entry[way][value] for entry in ways])
+    return Measured(values, np.stack(samples).astype(np.float64))
 
 
 def read_results(grid: Grid, jobs: Sequence[Job], out: Path) -> Results:

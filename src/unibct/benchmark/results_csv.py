@@ -9,9 +9,11 @@ import numpy as np
 
 from unibct.benchmark.jobs import cell_folder, chain_test, free_folder, old_folder, version_folder
 from unibct.benchmark.mixed_galleries import MIXED, mixed_name
+from unibct.benchmark.old_thresholds import AT_OLD_THRESHOLD, SCORE_SCALE, threshold_name
 from unibct.benchmark.results import Results
 from unibct.evaluation.criterion import estimate
 from unibct.evaluation.directions import OLD_SELF
+from unibct.evaluation.old_threshold import SCALED
 from unibct.evaluation.resolution import tar_name
 
 CHAIN = "chain"  # in the place of a scenario
@@ -26,7 +28,7 @@ class Row(NamedTuple):
         scenario: or ``chain``.
         method: or ``old``, the old model, and ``free``, the new model without compatibility.
         seed: of the cell.
-        test: such as ``new→old``, ``v3→v1`` or ``mixed raw``.
+        test: such as ``new→old``, ``v3→v1``, ``mixed raw`` or ``scaled at old threshold``.
         metric: such as ``top-1``.
         value: as a share, such as 0.5.
         low: the lower end of its interval over classes; empty if there is none.
@@ -99,6 +101,11 @@ def _values_by_test(result: dict[str, Any]) -> dict[str, dict[str, float]]:
         values[name] |= test["metrics"] | test.get("flips", {})
         if "alpha" in test:
             values[name]["alpha"] = test["alpha"]
+    fixed: dict[str, Any] = result.get(AT_OLD_THRESHOLD, {"ways": {}})
+    for way, shares in fixed["ways"].items():
+        values[threshold_name(way)] = dict(shares)
+        if way == SCALED:
+            values[threshold_name(way)][SCORE_SCALE] = fixed["score_scale"]
     for merging, measured in result.get(MIXED, {"mergings": {}})["mergings"].items():
         chosen = float(merging == result[MIXED]["chosen"])
         values[mixed_name(merging)] = measured["values"] | {"chosen": chosen}

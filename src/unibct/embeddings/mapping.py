@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from unibct.embeddings.folder import Embeddings
+from unibct.embeddings.score_scale import mapped_score_scale
 from unibct.errors import UserError
 from unibct.maps.adapter import fit_adapter
 from unibct.maps.known_queries import Found, found_mates
@@ -63,7 +64,10 @@ def fit_map(
             f"own image ({found.chance:.0%} by chance); do the ids of both mean the same images?"
         )
     pairs = KnownPairs(known_ids, new_vectors[known], old_vectors[known])
-    return SpaceMap(adapter, direction, new.fingerprint, old.fingerprint, pairs, found.share)
+    scale = None
+    if direction == BACKWARD:
+        scale = mapped_score_scale(adapter, source, target, labels[fitted])
+    return SpaceMap(adapter, direction, new.fingerprint, old.fingerprint, pairs, found.share, scale)
 
 
 def apply_map(

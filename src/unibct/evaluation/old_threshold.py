@@ -1,5 +1,6 @@
 """What happens at the thresholds that the old system uses today."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -7,15 +8,19 @@ import numpy as np
 
 from unibct.arrays import Floats, Ints
 from unibct.errors import UserError
-from unibct.evaluation.bootstrap import sampled_share, sampled_thresholds
+from unibct.evaluation.acceptance import Acceptance, acceptances
+from unibct.evaluation.bootstrap import sampled_thresholds
+from unibct.evaluation.class_maps import ClassMaps, same_map
 from unibct.evaluation.criterion import estimate
 from unibct.evaluation.metrics.verification import strict_thresholds
+from unibct.evaluation.scale_map import ScaleMap
 from unibct.evaluation.score_map import ScoreMap, fit_score_maps
 from unibct.evaluation.score_ranks import ClassParts, ScoreRanks
-from unibct.evaluation.score_table import Groups
-from unibct.evaluation.search_test import ScoredPairs, SearchTest
+from unibct.evaluation.search_test import SearchTest
 
 FARS = (1e-2, 1e-3, 1e-4)
+# Whose scores are compared with the old threshold, by their names in results.
+OLD, AS_IT_IS, MAPPED, SCALED = "old", "cross", "mapped", "scaled"
 _FOLDS = 5
 
 
@@ -46,6 +51,7 @@ class AtOldThreshold:
         cross: what the cross test accepts at the old threshold.
         mapped: the same after the score map, which was fitted on other classes; None if there
             are too few pairs, or too few different scores, to fit one.
+        scaled: the same of scores times the new model's score scale; None if that is not known.
         own_tar: TAR of the cross test at its own threshold.
     """
 
@@ -57,6 +63,7 @@ class AtOldThreshold:
     old: Accepted
     cross: Accepted
     mapped: Accepted | None
+    scaled: Accepted | None
     own_tar: float
 
     def as_json(self) -> dict[str, Any]:
@@ -69,6 +76,7 @@ class AtOldThreshold:
             "old": self.old.as_json(),
             "cross": self.cross.as_json(),
             "mapped": None if self.mapped is None else self.mapped.as_json(),
+            "scaled": None if self.scaled is None else self.scaled.as_json(),
             "own_tar": self.own_tar,
         }
 
@@ -84,6 +92,7 @@ def at_old_thresholds(
     draws: Ints,
     *,
     score_map: ScoreMap | None = None,
+    score_scale: float | None = None,
     seed: int = 0,
 ) -> tuple[AtOldThreshold, ...]:
     """Measure the cross test at the thresholds of the old self test.
@@ -94,14 +103,18 @@ def at_old_thresholds(
         draws: (repeats, classes) how often each class counts, for the intervals.
         score_map: a map that was fitted on other data. By default the classes are divided into
             five parts, and the queries of each part are mapped by what the other parts gave.
+        score_scale: the new model's, if it is known.
         seed: chooses the parts.
     """
-    maps = _maps(old_self, cross, score_map, seed)
+    maps = old_scale_maps(old_self, cross, score_map, score_scale, seed)
     thresholds = strict_thresholds(old_self.impostor, FARS)
     new_thresholds = strict_thresholds(cross.impostor, FARS)
-    asked = [thresholds[far] for far in FARS]
-    olds = _accepted(old_self.pairs, asked, draws)
-    crosses = _accepted(cross.pairs, asked, draws, maps)
+    accepted = accepted_at(old_self, cross, [thresholds[far] for far in FARS], maps)
+
+    def summary(way: str, row: int) -> Accepted:
+        found = accepted[way][row]
+        return Accepted(found.tar, found.far, _interval(found.sampled_far(draws)))
+
     return tuple(
         AtOldThreshold(
             far,
@@ -109,36 +122,45 @@ def at_old_thresholds(
             _interval(sampled_thresholds(old_self.pairs, draws, far)),
             new_thresholds[far],
             _interval(sampled_thresholds(cross.pairs, draws, far)),
-            old=olds[row],
-            cross=crosses[row],
-            mapped=None if maps is None else crosses[len(FARS) + row],
+            old=summary(OLD, row),
+            cross=summary(AS_IT_IS, row),
+            mapped=summary(MAPPED, row) if MAPPED in maps else None,
+            scaled=summary(SCALED, row) if SCALED in maps else None,
             own_tar=float(np.mean(cross.genuine > new_thresholds[far])),
         )
         for row, far in enumerate(FARS)
     )
 
 
-def _accepted(
-    pairs: ScoredPairs, thresholds: list[float], draws: Ints, maps: "_ClassMaps | None" = None
-) -> list[Accepted]:
-    """Return what each threshold accepts; then, if there are maps, the same of mapped scores."""
-    classes = int(draws.shape[1])
-    genuine = [pairs.genuine > threshold for threshold in thresholds]
-    limits = [np.full(classes, threshold) for threshold in thresholds]
-    if maps is not None:
-        mapped = maps.mapped(pairs.genuine, pairs.genuine_classes)
-        genuine += [mapped > threshold for threshold in thresholds]
-        limits += [maps.limits(threshold, pairs.genuine.dtype) for threshold in thresholds]
-    passed = pairs.impostor.counts_above(np.stack(limits))
-    impostors = pairs.impostor.class_counts(classes)
-    return [
-        Accepted(
-            float(np.mean(is_accepted)),
-            int(counts.sum()) / len(pairs.impostor),
-            _interval(sampled_share(counts, impostors, draws)),
-        )
-        for is_accepted, counts in zip(genuine, passed, strict=True)
-    ]
+def old_scale_maps(
+    old_self: SearchTest,
+    cross: SearchTest,
+    score_map: ScoreMap | None = None,
+    score_scale: float | None = None,
+    seed: int = 0,
+) -> dict[str, ClassMaps]:
+    """Return the ways to put cross-test scores on the old scale, see ``at_old_thresholds``."""
+    if score_map is not None:
+        maps = {MAPPED: same_map(score_map, cross.classes)}
+    else:
+        fitted = _fitted_maps(old_self, cross, seed)
+        maps = {} if fitted is None else {MAPPED: fitted}
+    if score_scale is not None:
+        maps[SCALED] = same_map(ScaleMap(score_scale), cross.classes)
+    return maps
+
+
+def accepted_at(
+    old_self: SearchTest,
+    cross: SearchTest,
+    thresholds: Sequence[float],
+    maps: Mapping[str, ClassMaps],
+) -> dict[str, list[Acceptance]]:
+    """Return what old queries, new queries and mapped new queries accept at each threshold."""
+    crossed: dict[str, ClassMaps | None] = {AS_IT_IS: None, **maps}
+    return acceptances(old_self.pairs, thresholds, cross.classes, {OLD: None}) | acceptances(
+        cross.pairs, thresholds, cross.classes, crossed
+    )
 
 
 def _interval(samples: Floats) -> tuple[float, float]:
@@ -149,41 +171,11 @@ def _interval(samples: Floats) -> tuple[float, float]:
     return over_classes.low, over_classes.high
 
 
-@dataclass(frozen=True)
-class _ClassMaps:
-    """A score map for the queries of each class.
-
-    Attributes:
-        maps: the different ones.
-        of_class: (classes,) which of them a class has.
-    """
-
-    maps: list[ScoreMap]
-    of_class: Ints
-
-    def mapped(self, scores: Floats, classes: Groups) -> Floats:
-        """Return scores of queries of some classes on the old scale."""
-        values = np.empty(len(scores))
-        for number, score_map in enumerate(self.maps):
-            chosen = self.of_class[classes] == number
-            values[chosen] = score_map(scores[chosen])
-        return values
-
-    def limits(self, threshold: float, dtype: Any) -> Floats:
-        """Return (classes,): the highest score of each that is not mapped above a threshold."""
-        limits = [score_map.highest_up_to(threshold, dtype) for score_map in self.maps]
-        return np.array(limits)[self.of_class]
-
-
-def _maps(
-    old_self: SearchTest, cross: SearchTest, score_map: ScoreMap | None, seed: int
-) -> _ClassMaps | None:
-    """Return the map of each class, which was fitted on other classes.
+def _fitted_maps(old_self: SearchTest, cross: SearchTest, seed: int) -> ClassMaps | None:
+    """Return a score map for each class, fitted on other classes.
 
     None if there are too few pairs to fit a map.
     """
-    if score_map is not None:
-        return _ClassMaps([score_map], np.zeros(cross.classes, dtype=np.int64))
     fold_of = np.random.default_rng([seed, 4]).permutation(cross.classes) % _FOLDS
     members = ~np.eye(_FOLDS, dtype=bool)
     # Where the entries are no templates, only the query's class is known.
@@ -194,6 +186,6 @@ def _maps(
         for test in (cross, old_self)
     ]
     try:
-        return _ClassMaps(fit_score_maps(*impostors), fold_of)
+        return ClassMaps(list(fit_score_maps(*impostors)), fold_of)
     except UserError:  # too few pairs, or all of them score the same
         return None

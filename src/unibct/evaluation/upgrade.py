@@ -139,6 +139,7 @@ class SearchEvaluation(Evaluation):
         old_clients: M(old→new) − M(old→old) of each metric: old queries in a gallery of the new
             model, as in a staged roll-out.
         at_old_threshold: the cross test at the thresholds that the old system uses today.
+        score_scale: the new model's, with which ``scaled`` of these was measured; None if unknown.
         flips: queries whose answer changes with the upgrade.
         blended_queries: what blends of old and new queries gain in the old gallery.
     """
@@ -147,6 +148,7 @@ class SearchEvaluation(Evaluation):
     far: float
     old_clients: tuple[Criterion, ...]
     at_old_threshold: tuple[AtOldThreshold, ...]
+    score_scale: float | None
     flips: Flips
     blended_queries: BlendedQueries
 
@@ -164,6 +166,7 @@ class SearchEvaluation(Evaluation):
             "at_old_threshold": {
                 rate_name(row.far): row.as_json() for row in self.at_old_threshold
             },
+            "score_scale": self.score_scale,
             "flips": self.flips.as_json(),
             "blended_queries": self.blended_queries.as_json(),
         }
@@ -177,6 +180,7 @@ def compared_answers(
     seed: int,
     alpha: float | AlphaChoice,
     score_map: ScoreMap | None = None,
+    score_scale: float | None = None,
 ) -> dict[str, Any]:
     """Return the fields of a ``SearchEvaluation`` that compare the tests with each other.
 
@@ -187,6 +191,7 @@ def compared_answers(
         seed: of the score map's parts of the classes.
         alpha: the share of the new query in blended queries, or how it was chosen.
         score_map: puts cross-test scores on the old scale; by default fitted on other classes.
+        score_scale: the new model's, which does the same by one number.
     """
     old_self, cross = tests[OLD_SELF], tests[CROSS]
     sampled = {
@@ -203,8 +208,9 @@ def compared_answers(
             alpha if isinstance(alpha, AlphaChoice) else None,
         ),
         "at_old_threshold": at_old_thresholds(
-            old_self, cross, draws, score_map=score_map, seed=seed
+            old_self, cross, draws, score_map=score_map, score_scale=score_scale, seed=seed
         ),
+        "score_scale": score_scale,
         "flips": flips_of(old_self, cross, draws),
     }
 
@@ -260,6 +266,7 @@ def evaluate_upgrade(
     split: GallerySplit | None = None,
     mode: GalleryMode = "templates",
     score_map: ScoreMap | None = None,
+    score_scale: float | None = None,
     alpha: float | AlphaChoice = MIDPOINT,
     backfill_curves: bool = False,
     progress: Progress | None = None,
@@ -281,6 +288,7 @@ def evaluate_upgrade(
         split: which images are in the gallery; by default a quarter of each class's.
         mode: the gallery's entries are ``templates``, one for each class, or ``images``.
         score_map: puts cross-test scores on the old scale; by default fitted on other classes.
+        score_scale: the new model's (``Model.score_scale``), which does the same by one number.
         alpha: the share of the new query in blended queries, or what ``choose_alpha`` returned.
         backfill_curves: also measure the gallery while it is being embedded again.
         progress: reports progress of the curves.
@@ -291,18 +299,16 @@ def evaluate_upgrade(
     tests = _direction_tests(models, split, mode, share_of(alpha))
     used_far = headline_far(split.classes, far)
     draws = class_draws(tests[CROSS], seed=seed, repeats=repeats)
+    onto_old_scale: dict[str, Any] = {"score_map": score_map, "score_scale": score_scale}
     curves = _curves(models, split, used_far, tests[OLD_SELF], seed, progress)
     return UpgradeEvaluation(
-        values={n: measured_metrics(test, [used_far], rule=rule) for n, test in tests.items()},
+        **_test_values(tests, used_far, rule),
         seen=tested.seen,
         note=joined_notes(*_notes(models, used_far, far, split), tested.seen.note, rule=rule),
         old_model=old_model_strength(models["old"], split.labels, images, seed=seed),
-        tests=tests,
-        far=used_far,
         split=split,
-        rule=rule,
         backfill_curves=dict(curves) if backfill_curves else {},
-        **compared_answers(tests, draws, far=used_far, seed=seed, alpha=alpha, score_map=score_map),
+        **compared_answers(tests, draws, far=used_far, seed=seed, alpha=alpha, **onto_old_scale),
     )
 
 
@@ -326,6 +332,12 @@ def _direction_tests(
         query, gallery = (models[side] for side in _spaces(name, models))
         tests[name] = search_test(query, gallery, split, mode=mode)
     return tests | {BLEND: blended_test(tests[OLD_SELF], tests[CROSS], alpha)}
+
+
+def _test_values(tests: dict[str, SearchTest], far: float, rule: ThresholdRule) -> dict[str, Any]:
+    """Return the fields of an evaluation that hold the tests and their metrics."""
+    values = {name: measured_metrics(test, [far], rule=rule) for name, test in tests.items()}
+    return {"tests": tests, "values": values, "far": far, "rule": rule}
 
 
 def _given(old: Any, new: Any, free: Any) -> dict[str, Any]:

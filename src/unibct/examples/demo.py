@@ -184,6 +184,7 @@ def _evaluated(plan: DemoPlan, models: dict[str, Model], progress: Progress) -> 
         embeddings["new"],
         free=embeddings["free"],
         images=plan.test_images,
+        score_scale=models["new"].score_scale,
         backfill_curves=True,
         progress=progress,
     )

@@ -39,7 +39,8 @@ def save_map(space_map: SpaceMap, folder: str | Path) -> None:
                 "found": space_map.found,
                 "fingerprint": space_map.fingerprint,
                 "known": list(known.ids),
-            },
+            }
+            | ({} if space_map.score_scale is None else {"score_scale": space_map.score_scale}),
         )
 
 
@@ -67,6 +68,7 @@ def load_map(folder: str | Path) -> SpaceMap:
             description["old_model"],
             known,
             float(description["found"]),
+            description.get("score_scale"),
         )
         fingerprint = description["fingerprint"]
     except UserError:

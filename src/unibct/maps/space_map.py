@@ -45,6 +45,8 @@ class SpaceMap:
         old_model: the fingerprint of the old model.
         known: pairs that the map was not fitted on.
         found: the share of known queries that found their mates when the map was fitted.
+        score_scale: what puts scores of mapped queries with old rows on the old scale, see
+            ``embeddings/score_scale.py``; None for a forward map, or if it is not known.
     """
 
     adapter: Adapter
@@ -53,6 +55,7 @@ class SpaceMap:
     old_model: str
     known: KnownPairs
     found: float
+    score_scale: float | None = None
 
     @property
     def source(self) -> str:

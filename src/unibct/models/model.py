@@ -33,6 +33,8 @@ from unibct.maps.adapter import Adapter
 from unibct.models.embedder import Embedder, ImageEmbedder
 from unibct.models.input import InputSpec, to_input
 
+SCORE_SCALE = "score_scale"  # in ``Model.training``
+
 _FINGERPRINT_FORMAT = 1
 
 
@@ -84,6 +86,15 @@ class Model:
     def class_identities(self) -> tuple[str, ...]:
         """What tells each class it was trained on from all others, see ``class_identities``."""
         return class_identities(self.class_names, self.class_source)
+
+    @property
+    def score_scale(self) -> float | None:
+        """What puts scores of its queries with old rows on the old scale; None if unknown.
+
+        Multiply each score by it, or with inner products the query vector. The old system's
+        thresholds then apply. See ``embeddings/score_scale.py``.
+        """
+        return self.training.get(SCORE_SCALE)
 
     @property
     def device(self) -> torch.device:
@@ -163,6 +174,11 @@ class Model:
         self.network.to(device)
         return self
 
+    def with_score_scale(self, scale: float | None) -> "Model":
+        """Return the same model with another score scale, or with none."""
+        training = {key: value for key, value in self.training.items() if key != SCORE_SCALE}
+        return replace(self, training=training | ({} if scale is None else {SCORE_SCALE: scale}))
+
     def adapted(
         self, adapter: Adapter, old: Embedder, fitted_on: ImageSet | None = None
     ) -> "Model":
@@ -173,6 +189,7 @@ class Model:
             old: the old model.
             fitted_on: the images that the map was fitted on.
         """
+        training = self.with_score_scale(None).training  # its scale is that of another space
         further = self.further_classes
         if fitted_on is not None:
             further |= training_classes(fitted_on.class_names, fitted_on.class_source)
@@ -181,7 +198,7 @@ class Model:
             adapter=adapter,
             dim=old.dim,
             class_weights=None,
-            training=self.training | {"adapter": adapter.kind},
+            training=training | {"adapter": adapter.kind},
             old_fingerprint=old.fingerprint,
             further_classes=further,
         )

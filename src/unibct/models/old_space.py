@@ -71,6 +71,19 @@ def to_old_space(model: Model, embeddings: Any) -> Any:
     return same_kind(projected, embeddings)
 
 
+def known_score_scale(new: object, old_fingerprint: str) -> float | None:
+    """Return the score scale of a new model for an old one; None if it is not known.
+
+    Args:
+        new: any embedder; only models know their scale.
+        old_fingerprint: of the old model. A model knows its scale for one old model only.
+    """
+    model = new.model if isinstance(new, OldSpaceModel) else new
+    if not isinstance(model, Model) or model.old_fingerprint != old_fingerprint:
+        return None
+    return model.score_scale
+
+
 class OldSpaceModel:
     """A model whose embeddings are projected into the space of its old model.
 
@@ -96,6 +109,11 @@ class OldSpaceModel:
     def fingerprint(self) -> str:
         """Made from the model's: its projected vectors are other vectors."""
         return hashlib.sha256(f"old space {self.model.fingerprint}".encode()).hexdigest()[:32]
+
+    @property
+    def score_scale(self) -> float | None:
+        """The model's, see ``Model``."""
+        return self.model.score_scale
 
     @property
     def training_classes(self) -> TrainingClasses:

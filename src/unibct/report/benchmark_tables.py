@@ -16,6 +16,7 @@ from unibct.methods.table import NO_METHOD
 from unibct.progress import clock
 from unibct.report.blended_table import blended_table
 from unibct.report.mixed_table import mixed_table
+from unibct.report.old_threshold_table import old_threshold_table
 from unibct.report.paper_figures import paper_figure
 from unibct.report.plain_table import (
     NO_VALUE,
@@ -42,6 +43,7 @@ def all_tables(results: Results) -> list[PlainTable]:
         prototype_table,
         other_losses_table,
         flip_table,
+        old_threshold_table,
         blended_table,
         mixed_table,
     ]

@@ -24,7 +24,7 @@ def decision_tables(evaluation: Evaluation) -> list[PlainTable]:
     if not isinstance(evaluation, SearchEvaluation):
         return []
     tables = [
-        threshold_table(evaluation.at_old_threshold),
+        threshold_table(evaluation.at_old_threshold, evaluation.score_scale),
         flip_table(evaluation),
         old_client_table(evaluation),
         blended_table(evaluation.blended_queries),
@@ -47,13 +47,21 @@ def old_model_text(evaluation: Evaluation) -> str:
     return f"old model: {strength}"
 
 
-def threshold_table(rows: tuple[AtOldThreshold, ...]) -> PlainTable:
-    """Return what the cross test accepts at the thresholds of the old system."""
+def threshold_table(
+    rows: tuple[AtOldThreshold, ...], score_scale: float | None = None
+) -> PlainTable:
+    """Return what the cross test accepts at the thresholds of the old system.
+
+    Args:
+        rows: one for each false accept rate.
+        score_scale: the new model's, if it is known.
+    """
     anew = [rate_name(row.far) for row in rows if row.needs_new_threshold]
+    scale = "" if score_scale is None else f", multiply new scores by {score_scale:.4f}"
     note = (
         f"At the old thresholds for FAR {', '.join(anew)} new queries lose matches or let "
-        "impostors in: set the thresholds again, or use the score map, which puts new scores on "
-        "the old scale."
+        f"impostors in: set the thresholds again{scale}, or use the score map, which puts new "
+        "scores on the old scale."
         if anew
         else "The old thresholds can stay."
     )
@@ -63,6 +71,7 @@ def threshold_table(rows: tuple[AtOldThreshold, ...]) -> PlainTable:
         "old: TAR / FAR, %",
         "new queries: TAR / FAR, %",
         "with the score map: TAR / FAR, %",
+        "times the score scale: TAR / FAR, %",
         "new threshold",
         "TAR there, %",
     )
@@ -76,7 +85,8 @@ def threshold_table(rows: tuple[AtOldThreshold, ...]) -> PlainTable:
                 _threshold_cell(row.threshold, row.interval),
                 _accepted_cell(row.old),
                 _accepted_cell(row.cross),
-                NO_VALUE if row.mapped is None else _accepted_cell(row.mapped),
+                _accepted_cell(row.mapped),
+                _accepted_cell(row.scaled),
                 _threshold_cell(row.new_threshold, row.new_interval),
                 Cell(f"{100 * row.own_tar:.2f}"),
             )
@@ -171,7 +181,9 @@ def _threshold_cell(threshold: float, interval: tuple[float, float]) -> Cell:
     return Cell(f"{threshold:.4f}", f"{interval[0]:.4f} to {interval[1]:.4f}")
 
 
-def _accepted_cell(accepted: Accepted) -> Cell:
+def _accepted_cell(accepted: Accepted | None) -> Cell:
+    if accepted is None:
+        return NO_VALUE
     low, high = accepted.far_interval
     small = f"FAR {100 * low:.4f} to {100 * high:.4f}"
     return Cell(f"{100 * accepted.tar:.2f} / {100 * accepted.far:.4f}", small)

@@ -122,6 +122,12 @@ def _compatible_lines(model: dict[str, Any]) -> list[str]:
         )
     if model["adapter"] is not None:
         lines.append(f"The queries pass a map ({model['adapter']}) that was fitted afterwards.")
+    scale = model["training"].get("score_scale")
+    if scale is not None:
+        lines.append(
+            f"Its score scale is {scale:.4f}: multiply its scores with rows of that model by it to "
+            "compare them with thresholds that were set for that model."
+        )
     return lines
 
 
@@ -169,19 +175,28 @@ def _threshold_lines(evaluation: dict[str, Any]) -> list[str]:
     rows = evaluation.get("at_old_threshold")
     if not rows:
         return ["The evaluation has none: its protocol sets no thresholds."]
+    scale = evaluation.get("score_scale")
+    heads = ["FAR", "threshold of old→old", "new→old there: FAR, TAR", "threshold for new→old"]
     lines = [
         "Cosine scores at which the old model's own search has the false accept rate; what new "
-        "queries do at the same threshold; and the threshold that gives new queries that rate.",
-        "",
-        "| FAR | threshold of old→old | new→old there: FAR, TAR | threshold for new→old |",
-        "| --- | ---: | ---: | ---: |",
+        "queries do at the same threshold; and the threshold that gives new queries that rate."
     ]
-    for far, row in rows.items():
-        cross = row["cross"]
-        lines.append(
-            f"| {far} | {row['threshold']:.4f} | {100 * cross['far']:.3g} %, "
-            f"{100 * cross['tar']:.2f} % | {row['new_threshold']:.4f} |"
+    if scale is not None:
+        heads.insert(3, f"score × {scale:.4f} there: FAR, TAR")
+        lines[0] += (
+            f" Scores of new queries with old rows, times the score scale {scale:.4f} (measured "
+            "on training images), are on the old scale."
         )
+    lines += ["", f"| {' | '.join(heads)} |", f"| --- |{' ---: |' * (len(heads) - 1)}"]
+    for far, row in rows.items():
+        shares = [row["cross"]] + ([] if scale is None else [row["scaled"]])
+        cells = [
+            far,
+            f"{row['threshold']:.4f}",
+            *(f"{100 * share['far']:.3g} %, {100 * share['tar']:.2f} %" for share in shares),
+            f"{row['new_threshold']:.4f}",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
     return lines
 
 

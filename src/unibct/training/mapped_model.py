@@ -6,6 +6,7 @@ from unibct.data.image_set import ImageSet
 from unibct.embeddings.extraction import embed_images
 from unibct.embeddings.folder import Embeddings
 from unibct.embeddings.mapping import fit_map
+from unibct.embeddings.score_scale import mapped_score_scale
 from unibct.embeddings.stored import StoredEmbeddings
 from unibct.errors import UserError
 from unibct.maps.adapter import fit_adapter
@@ -51,10 +52,10 @@ def adapt(
             "another space, give its embeddings: --new embeddings:PATH"
         )
     new_embeddings, old_embeddings = _both_embeddings(new, old, images, skip_bad, progress)
-    adapter = fit_adapter(
-        kind, new_embeddings.vectors, old_embeddings.vectors, new_embeddings.labels, seed=seed
-    )
-    return new.adapted(adapter, old, images)
+    pairs = new_embeddings.vectors, old_embeddings.vectors, new_embeddings.labels
+    adapter = fit_adapter(kind, *pairs, seed=seed)
+    scale = mapped_score_scale(adapter, *pairs)
+    return new.adapted(adapter, old, images).with_score_scale(scale)
 
 
 def adapt_embedders(

@@ -13,6 +13,7 @@ from unibct.data.training_classes import NO_CLASSES
 from unibct.distributed.device import pick_device
 from unibct.distributed.ranks import Ranks, current_ranks
 from unibct.errors import UserError
+from unibct.methods.table import find_method
 from unibct.models.architectures.table import build_network
 from unibct.models.embedder import Embedder
 from unibct.models.folder import load_model, save_model
@@ -50,6 +51,7 @@ from unibct.training.run_folder import (
     remove_working_files,
     stored_description,
 )
+from unibct.training.score_scale import with_score_scale
 from unibct.training.set_aside import SetAside, ValidationSet, set_aside
 from unibct.training.shared_warmup import restore_shared_warmup
 from unibct.training.state import TrainingState, initial_state, restore_state, tensors_under
@@ -233,9 +235,17 @@ def _save_models(context: RunContext, options: TrainOptions) -> None:
     rows = read_checkpoint_values(path)["metrics"]
     best = best_checkpoint(context, rows)
     if best is not None:
-        save_model(finished_model(context, best, options.old), context.out / BEST_MODEL)
-    save_model(finished_model(context, path, options.old), context.out)
+        save_model(_measured_model(context, best, options), context.out / BEST_MODEL)
+    save_model(_measured_model(context, path, options), context.out)
     note_result(context, rows, options.progress)
+
+
+def _measured_model(context: RunContext, path: Path, options: TrainOptions) -> Model:
+    """Return the model of a checkpoint, with its score scale if it is made compatible."""
+    model = finished_model(context, path, options.old)
+    if options.old is None or not find_method(context.run.method).needs_old_model:
+        return model
+    return with_score_scale(model, options.old, context.pixels, options.progress)
 
 
 def finished_model(context: RunContext, path: Path, old: Embedder | None = None) -> Model:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.models.cases import small_model
 from tests.notes import Notes
 from unibct.data.image_set import ImageSet
 from unibct.data.readers.table import open_images
@@ -14,6 +15,7 @@ from unibct.evaluation.blending import choose_alpha
 from unibct.evaluation.protocols.images import evaluate_images
 from unibct.evaluation.protocols.request import EvaluationRequest, SearchRules
 from unibct.evaluation.upgrade import evaluate_upgrade
+from unibct.models.folder import save_model
 
 
 def noisy_vectors(images: ImageSet, noise: float, dim: int = 16) -> np.ndarray:
@@ -136,6 +138,29 @@ def test_a_score_map_is_kept_with_the_new_model_and_used(photo_folder, tmp_path)
     row = evaluated(old_thresholds=True).at_old_threshold[0]
     # The map was fitted on the same data: impostors pass as often as before.
     assert row.mapped.far == pytest.approx(row.old.far, abs=0.002)
+
+
+def test_a_model_s_score_scale_is_used_for_its_own_old_model(photo_folder, tmp_path):
+    old, other = small_model(1), small_model(2)
+    new = small_model(3, old_fingerprint=old.fingerprint).with_score_scale(1.25)
+    for name, model in (("old", old), ("other", other), ("new", new)):
+        save_model(model, tmp_path / name)
+
+    def evaluated(gallery):
+        return evaluate_images(
+            EvaluationRequest(
+                str(photo_folder),
+                query=tmp_path / "new",
+                gallery=tmp_path / gallery,
+                search=SearchRules(backfill_curve=False),
+            )
+        )
+
+    found = evaluated("old")
+    row, scores = found.at_old_threshold[0], found.tests["new→old"].genuine.astype(np.float64)
+    assert found.score_scale == 1.25
+    assert row.scaled.tar == np.mean(1.25 * scores > row.threshold)
+    assert evaluated("other").score_scale is None
 
 
 def test_alpha_is_chosen_on_other_classes(photo_folder, tmp_path):

@@ -30,7 +30,7 @@ from unibct.evaluation.subjects import Subjects, subject_data, subject_model
 from unibct.evaluation.upgrade import UpgradeEvaluation, evaluate_upgrade
 from unibct.models.embedder import Embedder
 from unibct.models.model import Model
-from unibct.models.old_space import old_space_dim, to_old_space
+from unibct.models.old_space import known_score_scale, old_space_dim, to_old_space
 
 _SCORES_FOR_CURVES = 10_000_000  # images × classes: a curve then takes half a minute at most
 
@@ -70,6 +70,7 @@ def evaluate_images(request: EvaluationRequest) -> UpgradeEvaluation:
         split=split,
         mode=rules.mode,
         score_map=score_map,
+        score_scale=known_score_scale(embedders[request.query], old.fingerprint),
         alpha=_alpha(validation, embedders, project, request),
         backfill_curves=_wants_curves(rules, images),
         progress=request.progress,

@@ -23,6 +23,7 @@ from unibct.evaluation.protocols.ijb.template_tests import IjbEvaluation, evalua
 from unibct.evaluation.protocols.request import EvaluationRequest
 from unibct.evaluation.templates import Pooled, pool_templates
 from unibct.models.embedder import ImageEmbedder
+from unibct.models.old_space import known_score_scale
 
 Source: TypeAlias = ImageEmbedder | NDArray[Any]
 
@@ -68,6 +69,7 @@ def _evaluate(request: EvaluationRequest, benchmark: str) -> IjbEvaluation:
         rule=request.threshold_rule,
         seed=request.seed,
         alpha=MIDPOINT if request.alpha is None else request.alpha,
+        score_scale=_score_scale(sources[new_place], sources[old_place]),
     )
     files = [place for place in sources if place.endswith(_ARRAY_SUFFIX)]
     if not files:
@@ -106,6 +108,13 @@ def _pooled(place: str, source: Source, meta: Meta, request: EvaluationRequest) 
         )
     except UserError as error:
         raise UserError(f"{place}: {error}") from error
+
+
+def _score_scale(new: Source, old: Source) -> float | None:
+    """Return the new model's score scale for the old one, if both are models."""
+    if isinstance(old, np.ndarray):
+        return None
+    return known_score_scale(new, old.fingerprint)
 
 
 def _dim(source: Source) -> int:

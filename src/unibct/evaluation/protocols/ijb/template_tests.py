@@ -89,6 +89,7 @@ def evaluate_templates(
     seed: int = 0,
     repeats: int = REPEATS,
     alpha: float = MIDPOINT,
+    score_scale: float | None = None,
 ) -> IjbEvaluation:
     """Run the self tests and the cross test in both directions, and give a verdict.
 
@@ -102,6 +103,7 @@ def evaluate_templates(
         seed: chooses the bootstrap samples.
         repeats: number of bootstrap samples.
         alpha: the share of the new template in blended probes.
+        score_scale: the new model's, see ``evaluate_upgrade``.
     """
     if seed < 0 or repeats < 1:
         raise UserError(f"seed must be at least 0 and repeats at least 1, not {seed}, {repeats}")
@@ -129,7 +131,9 @@ def evaluate_templates(
         tests=tests,
         far=used_far,
         fars=fars,
-        **compared_answers(tests, draws, far=used_far, seed=seed, alpha=alpha),
+        **compared_answers(
+            tests, draws, far=used_far, seed=seed, alpha=alpha, score_scale=score_scale
+        ),
     )
 
 

@@ -1,0 +1,108 @@
+"""The score scale: one number that puts scores of new queries on the scale of the old system.
+
+Scores of new queries with old rows spread less than scores of old queries do. The scale is the
+ratio of the two spreads, over pairs of images of different classes. A score of a new query with
+an old row, times the scale, can be compared with the old system's thresholds.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from unibct.arrays import (
+    Floats,
+    Ints,
+    checked_embeddings,
+    checked_labels,
+    normalized,
+    require_same_dim,
+)
+from unibct.errors import UserError
+
+SAMPLE_IMAGES = 4_096  # of the training set: 16 million pairs
+
+_SMALLEST_VARIANCE = 1e-12  # of cosines; what is below is rounding
+
+
+def score_scale(new: Any, old: Any, labels: Any) -> float:
+    """Return std(⟨old i, old j⟩) / std(⟨new i, old j⟩) over images i, j of different classes.
+
+    It is exact over all pairs, and needs no memory for them.
+
+    Args:
+        new: (images, dim) the new model's embeddings, in the old space.
+        old: (images, dim) the old model's embeddings of the same images.
+        labels: (images,) integers, of two classes or more.
+    """
+    new_rows, old_rows = (
+        normalized(checked_embeddings(rows, name).astype(np.float64, copy=False))
+        for rows, name in ((new, "new"), (old, "old"))
+    )
+    require_same_dim(new_rows, "new", old_rows, "old")
+    if len(new_rows) != len(old_rows):
+        raise UserError(
+            f"new has {len(new_rows)} rows but old has {len(old_rows)}: both are of the same images"
+        )
+    members = _class_members(checked_labels(labels, len(new_rows)))
+    before, crossed = (_impostor_variance(rows, old_rows, members) for rows in (old_rows, new_rows))
+    if min(before, crossed) < _SMALLEST_VARIANCE:
+        raise UserError("images of different classes all score the same: there is no score scale")
+    return float(np.sqrt(before / crossed))
+
+
+def mapped_score_scale(
+    adapter: Callable[[Any], Any], new: Any, old: Any, labels: Ints
+) -> float | None:
+    """Return the score scale of mapped embeddings, on the images of ``sample_rows``.
+
+    Args:
+        adapter: maps embeddings of the new model into the old space.
+        new: (images, new dim) what it was fitted on.
+        old: (images, dim) the old model's embeddings of the same images.
+        labels: (images,) integers.
+
+    Returns:
+        None if there is one class only, or if a model sees no difference between classes.
+    """
+    rows = sample_rows(len(labels))
+    try:
+        return score_scale(adapter(new[rows]), old[rows], labels[rows])
+    except UserError:
+        return None
+
+
+def sample_rows(images: int) -> Ints:
+    """Draw the training images on which a model's score scale is measured, the same each time."""
+    if images <= SAMPLE_IMAGES:
+        return np.arange(images)
+    drawn = np.random.default_rng([0, 17]).choice(images, SAMPLE_IMAGES, replace=False)
+    return np.sort(drawn)
+
+
+def _class_members(labels: Ints) -> list[Ints]:
+    """Return the rows of each class."""
+    order = np.argsort(labels, kind="stable")
+    members = np.split(order, np.flatnonzero(np.diff(labels[order])) + 1)
+    if len(members) < 2:
+        raise UserError("a score scale needs images of at least two classes")
+    return members
+
+
+def _impostor_variance(queries: Floats, rows: Floats, members: list[Ints]) -> float:
+    """Return the variance of the scores of all pairs, but for those within a class."""
+    count = len(queries) ** 2 - sum(len(own) ** 2 for own in members)
+    total, squares = _pair_sums(queries, rows)
+    for own in members:
+        own_total, own_squares = _pair_sums(queries[own], rows[own])
+        total, squares = total - own_total, squares - own_squares
+    return squares / count - (total / count) ** 2
+
+
+def _pair_sums(queries: Floats, rows: Floats) -> tuple[float, float]:
+    """Return the sums of ⟨q, r⟩ and of its square over every query q and every row r."""
+    total = float(queries.sum(axis=0) @ rows.sum(axis=0))
+    if len(queries) < queries.shape[1]:
+        return total, float(np.square(queries @ rows.T).sum())
+    # The square of a product is a product of second moments.
+    return total, float(np.vdot(queries.T @ queries, rows.T @ rows))

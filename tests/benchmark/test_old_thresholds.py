@@ -1,0 +1,60 @@
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from tests.evaluation.noisy_classes import noisy_classes
+from unibct.benchmark.old_thresholds import AtThreshold, cell_score_scale, threshold_name
+from unibct.benchmark.workspace import RESULT_FILE
+from unibct.evaluation.bootstrap import class_draws
+from unibct.evaluation.gallery_split import split_gallery
+from unibct.evaluation.old_threshold import at_old_thresholds
+from unibct.evaluation.search_test import search_test
+
+
+def test_the_values_are_those_of_an_evaluation_at_the_same_rate():
+    old, labels = noisy_classes(classes=60, images=8, noise=1.0)
+    new, _ = noisy_classes(classes=60, images=8, noise=0.7, seed=1)
+    split = split_gallery(labels)
+    old_self, cross = search_test(old, old, split), search_test(new, old, split)
+    draws = class_draws(cross, repeats=50)
+    row = at_old_thresholds(old_self, cross, draws, score_scale=1.1)[0]
+    fixed = AtThreshold(old_self, cross, row.far, 1.1)
+    found = fixed.measured()
+    assert (found["threshold"], found["score_scale"]) == (row.threshold, 1.1)
+    for way in ("old", "cross", "mapped", "scaled"):
+        expected = getattr(row, way)
+        assert found["ways"][way] == {"TAR": expected.tar, "FAR": expected.far}
+        sampled = fixed.sampled(draws)[way]
+        assert np.quantile(sampled["FAR"], [0, 1])[0] <= expected.far_interval[0]
+        once = fixed.sampled(np.ones_like(draws[:1]))[way]
+        assert (once["TAR"][0], once["FAR"][0]) == pytest.approx((expected.tar, expected.far))
+    without = AtThreshold(old_self, cross, row.far, None).measured()
+    assert list(without["ways"]) == ["old", "cross", "mapped"]
+
+
+def test_a_cell_keeps_the_scale_of_its_model_and_measures_one_that_is_missing(finished, tmp_path):
+    benchmark, results = finished
+    workspace = benchmark.workspace
+    jobs = {job.folder: job for job in benchmark.jobs}
+    for method in ("unibct-plus", "procrustes"):
+        job = jobs[f"cells/open-class/{method}/seed1"]
+        cell = results.by_job[job.folder]["at_old_threshold"]
+        model = workspace.model(job.folder)
+        assert cell["score_scale"] == model.score_scale > 0
+        # A model of an earlier version has none; the same images give the same number.
+        description = workspace.out / job.folder / "model" / "model.json"
+        kept = tmp_path / "model.json"
+        shutil.copy(description, kept)
+        content = json.loads(description.read_text())
+        del content["training"]["score_scale"]
+        description.write_text(json.dumps(content))
+        assert cell_score_scale(workspace, job) == pytest.approx(cell["score_scale"], rel=1e-6)
+        shutil.copy(kept, description)
+    free = jobs["cells/open-class/none/seed1"]
+    assert cell_score_scale(workspace, free) is None
+    stored = json.loads((workspace.out / free.folder / RESULT_FILE).read_text())
+    assert stored["at_old_threshold"]["score_scale"] is None
+    assert "scaled" not in stored["at_old_threshold"]["ways"]
+    assert threshold_name("scaled") == "scaled at old threshold"

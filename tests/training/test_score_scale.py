@@ -1,0 +1,83 @@
+import json
+
+import numpy as np
+import pytest
+
+from tests.notes import Notes
+from tests.training.recipes import SMALL
+from unibct.data.loader import read_pixels
+from unibct.embeddings.extraction import embed_images
+from unibct.embeddings.score_scale import score_scale
+from unibct.embeddings.stored import StoredEmbeddings
+from unibct.models.folder import load_model
+from unibct.models.old_space import to_old_space
+from unibct.training.score_scale import with_score_scale
+from unibct.training.train import train
+
+
+def by_hand(new_vectors, old, images):
+    return score_scale(new_vectors, embed_images(old, images).vectors, images.labels)
+
+
+def test_a_compatible_model_knows_the_scale_of_its_scores(four_classes, four_classes_old, tmp_path):
+    model = train(four_classes, SMALL, tmp_path / "m", old=four_classes_old, device="cpu")
+    vectors = embed_images(model, four_classes).vectors
+    expected = by_hand(vectors, four_classes_old, four_classes)
+    assert model.score_scale == pytest.approx(expected, rel=1e-6)
+    stored = json.loads((tmp_path / "m" / "model.json").read_text())["training"]
+    assert stored["score_scale"] == model.score_scale == load_model(tmp_path / "m").score_scale
+    again = train(
+        four_classes, SMALL, tmp_path / "m", old=four_classes_old, resume=True, device="cpu"
+    )
+    assert again.score_scale == model.score_scale
+    unknown = model.with_score_scale(None)
+    assert unknown.score_scale is None
+    assert unknown.fingerprint == model.fingerprint
+    free = train(
+        four_classes, SMALL, tmp_path / "f", old=four_classes_old, method="none", device="cpu"
+    )
+    assert free.score_scale is None
+
+
+def test_the_scale_of_a_projecting_model_is_that_of_its_projected_vectors(
+    four_classes, four_classes_old, tmp_path
+):
+    recipe = SMALL.updated(dim=24, epochs=1, warmup_epochs=0)
+    model = train(
+        four_classes, recipe, tmp_path / "m", old=four_classes_old, method="unibct", device="cpu"
+    )
+    projected = to_old_space(model, np.asarray(embed_images(model, four_classes).vectors))
+    expected = by_hand(projected, four_classes_old, four_classes)
+    assert model.score_scale == pytest.approx(expected, rel=1e-6)
+
+
+def test_a_sample_gives_the_scale_of_many_images(four_classes, four_classes_old, monkeypatch):
+    """The old model may be stored embeddings, or take images of another size."""
+    rows = np.arange(0, 24, 2)
+    monkeypatch.setattr("unibct.training.score_scale.sample_rows", lambda _: rows)
+    embeddings = embed_images(four_classes_old, four_classes)
+    vectors = np.asarray(embeddings.vectors)
+    turned = np.ascontiguousarray(vectors[:, ::-1])
+    expected = score_scale(vectors[rows], turned[rows], four_classes.labels[rows])
+    stored = StoredEmbeddings("turned", embeddings.changed(vectors=turned, fingerprint="turned"))
+    pixels = read_pixels(four_classes, *four_classes_old.input.frame)
+    found = with_score_scale(four_classes_old, stored, pixels)
+    assert found.score_scale == pytest.approx(expected, rel=1e-5)
+    other_frame = read_pixels(four_classes, 24, 24, 1)
+    itself = with_score_scale(four_classes_old, four_classes_old, other_frame)
+    assert itself.score_scale == pytest.approx(1, rel=1e-6)
+
+
+def test_a_scale_that_cannot_be_measured_is_no_reason_to_lose_the_model(
+    four_classes, four_classes_old, monkeypatch
+):
+    monkeypatch.setattr("unibct.training.score_scale.sample_rows", lambda _: np.arange(3))
+    pixels = read_pixels(four_classes, *four_classes_old.input.frame)
+    notes = Notes()
+    found = with_score_scale(
+        four_classes_old.with_score_scale(2.0), four_classes_old, pixels, notes
+    )
+    assert found.score_scale is None
+    assert notes.texts == [
+        "the score scale is unknown: a score scale needs images of at least two classes"
+    ]
