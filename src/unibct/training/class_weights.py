@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from unibct.distributed.ranks import ALONE, Ranks
 from unibct.models.model import Model
 
 _CHUNK = 1 << 16  # rows that are drawn at a time
@@ -28,7 +29,11 @@ def initial_class_weights(classes: int, dim: int, seed: int, own_classes: range)
 
 
 def copy_known_classes(
-    class_weights: Tensor, class_identities: Sequence[str], own_classes: range, old: Model
+    class_weights: Tensor,
+    class_identities: Sequence[str],
+    own_classes: range,
+    old: Model,
+    ranks: Ranks = ALONE,
 ) -> None:
     """Overwrite the rows of classes that the old model knows with its class weights.
 
@@ -37,12 +42,27 @@ def copy_known_classes(
         class_identities: those of all new classes, see ``ImageSet.class_identities``.
         own_classes: the classes whose rows these are.
         old: the old model; without class weights nothing is copied.
+        ranks: the ranks that share the classes.
     """
-    if old.class_weights is None:
+    old_class_weights = _on_every_rank(old, class_weights.device, ranks)
+    if old_class_weights is None:
         return
     old_rows = {identity: row for row, identity in enumerate(old.class_identities)}
     known = [i for i in own_classes if class_identities[i] in old_rows]
     own_rows = [i - own_classes.start for i in known]
     with torch.no_grad():
-        old_weights = old.class_weights[[old_rows[class_identities[i]] for i in known]]
+        old_weights = old_class_weights[[old_rows[class_identities[i]] for i in known]]
         class_weights[own_rows] = old_weights.to(class_weights)
+
+
+def _on_every_rank(old: Model, device: torch.device, ranks: Ranks) -> Tensor | None:
+    """Return the old class weights. Those of a model just trained are on the first rank only."""
+    if not ranks.any(old.class_weights is None, device):
+        return old.class_weights
+    known = ranks.broadcast_numbers(0 if old.class_weights is None else 1)[0]
+    if not known:
+        return None
+    whole = torch.empty(len(old.class_identities), old.dim, device=device)
+    if old.class_weights is not None:
+        whole.copy_(old.class_weights)
+    return ranks.broadcast_from_first(whole)
