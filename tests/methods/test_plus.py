@@ -119,8 +119,19 @@ def test_from_the_old_weights_the_loss_has_half_its_weight():
 
 def test_the_centre_is_the_mean_in_a_narrow_cone_and_zero_without_one():
     direction = F.normalize(torch.ones(8), dim=0)
-    assert torch.allclose(cone_centre(0.999 * direction).point, 0.999**3 * direction)
-    nothing = cone_centre(torch.zeros(8))
-    assert float(nothing.point.norm()) == 0
-    assert nothing.distance == 1
-    assert cone_centre(direction).distance > 0
+    point, radius = cone_centre(0.9 * direction)
+    assert torch.allclose(point, 0.9**3 * direction)
+    assert radius == pytest.approx((1 - 2 * 0.9**4 + 0.9**6) ** 0.5)
+    point, radius = cone_centre(torch.zeros(8))
+    assert float(point.norm()) == 0
+    assert radius == 1
+
+
+def test_the_radius_of_a_very_narrow_cone_is_not_too_small():
+    direction = F.normalize(torch.ones(8), dim=0)
+    for length in (0.99, 0.999, 1.0):
+        point, radius = cone_centre(length * direction)
+        assert radius == pytest.approx(0.2)
+        # The mean of ‖v − c‖² of old embeddings of length 1 whose mean is μ: 1 − 2⟨c, μ⟩ + ‖c‖².
+        squared = 1 - 2 * float(point @ direction) * length + float(point @ point)
+        assert squared == pytest.approx(0.04, abs=1e-6)

@@ -1,7 +1,6 @@
 """`unibct-plus`, our own: a classifier that new and old embeddings share from the first step."""
 
 import math
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -12,26 +11,27 @@ from unibct.losses.unit_rows import unit_rows
 from unibct.methods.base import Batch, Method, OldKnowledge, Settings
 
 _TOLERANCE = 0.25  # relative error of a distance, up to which the loss is quadratic
-_NARROWEST = 1e-4  # a narrower cone of old embeddings is rounding
+_SMALLEST_RADIUS = 0.2
 _WARM_WEIGHT = 0.5  # from the old weights, less pull keeps the new model compatible
 
 
-class ConeCentre(NamedTuple):
-    """The point from which embeddings are measured, and how far the old ones are from it."""
-
-    point: Tensor
-    distance: float
-
-
-def cone_centre(mean: Tensor) -> ConeCentre:
-    """Return the centre ‖μ‖²·μ of the cone of old embeddings whose mean is μ.
+def cone_centre(mean: Tensor) -> tuple[Tensor, float]:
+    """Return the centre ‖μ‖²·μ of the cone of old embeddings whose mean is μ, and its radius.
 
     ‖μ‖² is the mean cosine between two old embeddings: near 1 in a narrow cone, 0 without one.
-    The distance is the root of the mean of ‖v − ‖μ‖²·μ‖², which is 1 − 2·‖μ‖⁴ + ‖μ‖⁶.
+    The radius is the root of the mean of ‖v − f·μ‖², which is 1 − 2·f·‖μ‖² + f²·‖μ‖². In a very
+    narrow cone f is less than ‖μ‖², so that the radius, by which gradients are divided, is not too
+    small.
     """
     square = float(mean @ mean)
-    distance = math.sqrt(max(1 - 2 * square**2 + square**3, _NARROWEST))
-    return ConeCentre(square * mean, distance)
+    factor = square
+    if _squared_radius(factor, square) < _SMALLEST_RADIUS**2:
+        factor = 1 - math.sqrt(1 - (1 - _SMALLEST_RADIUS**2) / square)
+    return factor * mean, math.sqrt(_squared_radius(factor, square))
+
+
+def _squared_radius(factor: float, square: float) -> float:
+    return 1 - 2 * factor * square + factor**2 * square
 
 
 class UnibctPlus(Method):
@@ -71,14 +71,14 @@ class UnibctPlus(Method):
         self._settings = settings
         self._shared, self._own = shared, own
         self._weight = weight * (_WARM_WEIGHT if settings.warm_start else 1)
-        self._centre = cone_centre(old.mean()) if centre else None
+        self._centre, self._radius = cone_centre(old.mean()) if centre else (None, 1.0)
         self._prototypes = None
         if prototype:
             self._prototypes = old.prototypes("centroid", settings)
 
     def classified(self, batch: Batch) -> Tensor:
         """Return the new embeddings, measured from the cone's centre."""
-        if self._centre is None or batch.embeddings.shape[1] != len(self._centre.point):
+        if self._centre is None or batch.embeddings.shape[1] != len(self._centre):
             return batch.embeddings  # the classifier's space is not the old one
         return self._from_centre(batch.embeddings, batch)
 
@@ -103,13 +103,13 @@ class UnibctPlus(Method):
         """Return embeddings of length 1 minus the cone's centre."""
         if self._centre is None or batch.projected:
             return embeddings
-        return unit_rows(embeddings) - self._centre.point
+        return unit_rows(embeddings) - self._centre
 
     def _distance_loss(self, batch: Batch) -> Tensor:
         """Return how far the new embeddings are from the old ones' distance to the centre."""
         if self._centre is None or batch.projected:
             return batch.embeddings.new_zeros(())
-        away = unit_rows(batch.embeddings) - self._centre.point
-        distances = (away.square().sum(dim=1) + 1e-12).sqrt() / self._centre.distance
+        away = unit_rows(batch.embeddings) - self._centre
+        distances = (away.square().sum(dim=1) + 1e-12).sqrt() / self._radius
         loss = F.smooth_l1_loss(distances, torch.ones_like(distances), beta=_TOLERANCE)
         return self._settings.scale * loss
