@@ -26,7 +26,8 @@ optimizer = torch.optim.AdamW([*model.parameters(), class_weights], lr=0.01)
 for _ in range(300):
     rows = torch.randint(len(training), (64,))  # of the set that the loss was made with
     embeddings, labels = model(x[training][rows]), y[training][rows]
-    loss = unibct.arcface(embeddings, class_weights, labels, scale=16.0, margin=0.2)
+    classified = compatible.classified(embeddings)  # from the centre of the old embeddings
+    loss = unibct.arcface(classified, class_weights, labels, scale=16.0, margin=0.2)
     loss = loss + compatible(embeddings, labels, rows, class_weights)
     optimizer.zero_grad()
     loss.backward()

@@ -46,3 +46,14 @@ def test_what_needs_more_than_embeddings_is_refused():
         CompatibilityLoss(OLD, LABELS, "mixbct")
     with pytest.raises(UserError, match="24 old embeddings but 3 labels"):
         CompatibilityLoss(OLD, np.arange(3))
+
+
+@pytest.mark.parametrize("name", USABLE)
+def test_what_the_classifier_takes(name):
+    found = CompatibilityLoss(OLD, LABELS, name).classified(NEW)
+    names = tuple("0123")
+    method = find_method(name).make(
+        OldKnowledge(OLD, LABELS, names, names, None), Settings(64.0, 0.5, 0.05, 0.9, 0.1)
+    )
+    assert torch.equal(found, method.classified(Batch(NEW, LABELS[ROWS], ROWS)))
+    assert torch.equal(found, NEW) == (name != "unibct-plus")
