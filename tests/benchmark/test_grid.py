@@ -14,7 +14,9 @@ from unibct.training.recipe import load_recipe
 def test_bad_grids_are_refused_before_any_work(photo_folder):
     with pytest.raises(UserError, match="unknown scenario"):
         make_grid(scenarios=["closed"])
-    with pytest.raises(UserError, match=r"unknown method 'magic'.*procrustes.*or paper, or all"):
+    with pytest.raises(
+        UserError, match=r"unknown method 'magic'.*procrustes.*a group: all, paper, no"
+    ):
         make_grid(methods=["magic"])
     with pytest.raises(UserError, match="leaves none of 2 epochs"):
         make_grid(recipe=load_recipe("glyphs", ["epochs=2", "warmup_epochs=2"]))

@@ -6,7 +6,14 @@ import torch
 
 from tests.methods.cases import SETTINGS, batch, knowledge
 from unibct.errors import UserError
-from unibct.methods.table import ABLATIONS, DEFAULT_METHOD, METHODS, NO_METHOD, find_method
+from unibct.methods.table import (
+    ABLATIONS,
+    DEFAULT_METHOD,
+    METHODS,
+    NO_METHOD,
+    NO_WARMUP,
+    find_method,
+)
 
 
 @pytest.mark.parametrize("name", [*METHODS, *ABLATIONS])
@@ -22,7 +29,7 @@ def test_every_method_gives_a_loss_whose_gradient_reaches_the_new_model_only(nam
     assert torch.isfinite(loss)
     assert torch.equal(old.embeddings, before)
     assert not old.embeddings.requires_grad
-    if name in ("none", "mixbct"):
+    if name in ("none", "mixbct", "mixbct-no-warmup"):
         assert float(loss) == 0
     elif name == "plus-no-own":  # it draws the new embeddings through the classifier, too
         loss.backward()
@@ -34,7 +41,7 @@ def test_every_method_gives_a_loss_whose_gradient_reaches_the_new_model_only(nam
     changed = not torch.equal(method.classified(step), step.embeddings)
     centred = find_method(name).home == "plus:UnibctPlus" and name != "plus-uncentred"
     assert changed == (centred or method.replaces_embeddings)
-    assert method.replaces_embeddings == (name == "mixbct")
+    assert method.replaces_embeddings == name.startswith("mixbct")
     assert all(not tensor.requires_grad for tensor in method.state().values())
 
 
@@ -44,6 +51,16 @@ def test_names():
     assert [name for name, entry in METHODS.items() if not entry.needs_old_model] == ["none"]
     assert [name for name, entry in METHODS.items() if not entry.has_warmup] == ["unibct-plus"]
     assert not set(METHODS) & set(ABLATIONS)
+
+
+def test_every_method_with_a_warmup_has_a_variant_without():
+    waiting = [name for name in METHODS if name not in ("none", "unibct-plus")]
+    assert list(NO_WARMUP) == [f"{name}-no-warmup" for name in waiting]
+    for name in waiting:
+        variant, entry = find_method(f"{name}-no-warmup"), find_method(name)
+        assert (entry.has_warmup, variant.has_warmup) == (True, False)
+        assert (variant.home, variant.options) == (entry.home, entry.options)
+        assert variant.check_classes is entry.check_classes
 
 
 def test_the_names_stand_alone():

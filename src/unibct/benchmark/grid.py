@@ -13,7 +13,7 @@ from unibct.data.readers.table import open_images
 from unibct.data.scenarios import SCENARIOS, find_scenario, hold_out
 from unibct.errors import UserError
 from unibct.maps.table import ADAPTERS
-from unibct.methods.table import ABLATIONS, METHODS, NO_METHOD
+from unibct.methods.table import ABLATIONS, METHODS, NO_METHOD, NO_WARMUP
 from unibct.progress import Progress
 from unibct.training.default_recipe import recipe_for
 from unibct.training.network import recipe_input
@@ -23,6 +23,7 @@ from unibct.training.recipe import Recipe
 PAPER_METHODS = ("none", "regress", "contrast", "bct", "unibct-centroid", "unibct-drop", "unibct")
 DEFAULT_METHODS = (*PAPER_METHODS, "unibct-plus")
 ALL_METHODS = (*METHODS, *ADAPTERS)
+GROUPS = {"all": ALL_METHODS, "paper": PAPER_METHODS, "no-warmup": tuple(NO_WARMUP)}
 DEFAULT_SEEDS = (0, 1, 2)
 QUICK_SCENARIOS = ("extended-data", "open-class")
 CHAIN_METHODS = ("unibct", "unibct-plus")
@@ -40,7 +41,7 @@ class Grid:
         test: the test images. None means that some of the classes of ``data`` are held out.
         recipe: every number of the training runs.
         scenarios: names from ``SCENARIOS``.
-        methods: names from ``METHODS`` and ``ADAPTERS``.
+        methods: names from ``METHODS``, ``ABLATIONS`` and ``ADAPTERS``.
         seeds: each chooses a split and initial weights.
         chain_methods: methods that train an upgrade chain.
         versions: number of models in an upgrade chain.
@@ -69,8 +70,8 @@ class Grid:
                 continue
             if name not in (*METHODS, *ABLATIONS):
                 raise UserError(
-                    f"unknown method {name!r}; choose some of {', '.join(ALL_METHODS)}, or paper, "
-                    "or all"
+                    f"unknown method {name!r}; choose some of {', '.join(ALL_METHODS)}, or a "
+                    f"group: {', '.join(GROUPS)}"
                 )
             require_epochs_left(name, self.recipe)
         for name in self.chain_methods:
@@ -170,7 +171,7 @@ def make_grid(
             fits ``data``, see ``recipe_for``.
         quick: use smaller defaults: two scenarios, one seed, no upgrade chain.
         scenarios: names from ``SCENARIOS``; by default all.
-        methods: names from ``METHODS`` and ``ADAPTERS``, or ``paper`` or ``all`` for a group; by
+        methods: names from ``METHODS``, ``ABLATIONS`` and ``ADAPTERS``, or from ``GROUPS``; by
             default the paper's methods and ``unibct-plus``.
         seeds: each chooses a split and initial weights; by default 0, 1 and 2.
         chain: methods that train an upgrade chain; by default ``unibct`` and ``unibct-plus``.
@@ -180,10 +181,9 @@ def make_grid(
     """
     if test is None and data == "glyphs:train":
         test = "glyphs:test"
-    groups = {"all": ALL_METHODS, "paper": PAPER_METHODS}
     method_names: list[str] = []
     for name in methods or DEFAULT_METHODS:
-        method_names += groups.get(name, (name,))
+        method_names += GROUPS.get(name, (name,))
     if chain is None:
         chain = () if quick else CHAIN_METHODS
     return Grid(

@@ -51,8 +51,9 @@ MethodsOption = Annotated[
     str | None,
     typer.Option(
         metavar="A,B",
-        help=f"{METHOD_NAMES}, {ADAPTER_NAMES}, or the groups paper, all  "
-        f"[default: paper,{DEFAULT_METHOD}]",
+        help=f"{METHOD_NAMES}, {ADAPTER_NAMES}, or the groups paper, all, "
+        "no-warmup (the methods with a warm-up, from the first step); one of those is "
+        f"unibct-no-warmup  [default: paper,{DEFAULT_METHOD}]",
     ),
 ]
 SeedsOption = Annotated[

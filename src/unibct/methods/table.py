@@ -5,7 +5,7 @@ that the command line can list the names quickly.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
@@ -121,7 +121,14 @@ def _plus_variant(
     return MethodEntry(home, description, options, has_warmup=has_warmup, warm_starts=warm_starts)
 
 
-# Variants of unibct-plus with one part removed, added or changed.
+# The methods that wait for the end of the warm-up, at work from the first step instead.
+NO_WARMUP: dict[str, MethodEntry] = {
+    f"{name}-no-warmup": replace(entry, description=f"{name} without a warm-up", has_warmup=False)
+    for name, entry in METHODS.items()
+    if entry.needs_old_model and entry.has_warmup
+}
+
+# Variants of unibct-plus with one part removed, added or changed, and those without a warm-up.
 ABLATIONS: dict[str, MethodEntry] = {
     "plus-no-shared": _plus_variant("unibct-plus without the shared classifier", shared=False),
     "plus-no-own": _plus_variant("unibct-plus without the contrast", own=False),
@@ -131,6 +138,7 @@ ABLATIONS: dict[str, MethodEntry] = {
     "plus-double": _plus_variant("unibct-plus with twice the weight", weight=2.0),
     "plus-cold": _plus_variant("unibct-plus from random weights", warm_starts=False),
     "plus-warmup": _plus_variant("unibct-plus after a warm-up", has_warmup=True),
+    **NO_WARMUP,
 }
 
 DEFAULT_METHOD = "unibct-plus"
