@@ -2,7 +2,8 @@
 
 `torchrun` starts a Python for itself and one for each process, and each imports torch, which takes
 two seconds. Here the processes are forked after the import, with the environment that `torchrun`
-would give them. When one fails the others are stopped, as `torchrun` does.
+would give them. When one fails the others are stopped, as `torchrun` does. `1,2,3` in place of N
+starts one process, then two, then three.
 """
 
 import importlib
@@ -33,19 +34,16 @@ def run_rank(rank: int, module: str, arguments: list[str]) -> None:
         runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
-def main() -> int:
-    processes, module, *arguments = sys.argv[1:]
+def run_world(processes: int, module: str, arguments: list[str]) -> int:
+    """Start the processes, wait for them, and return 1 if one has failed."""
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    os.environ |= {"WORLD_SIZE": processes, "LOCAL_WORLD_SIZE": processes}
-    if not module.endswith(".py"):
-        importlib.import_module(module)  # what it imports is there for all
-        sys.modules.pop(module)
+    os.environ |= {"WORLD_SIZE": str(processes), "LOCAL_WORLD_SIZE": str(processes)}
     running: set[int] = set()
-    for rank in range(int(processes)):
+    for rank in range(processes):
         child = os.fork()
         if child == 0:
             run_rank(rank, module, arguments)
-            return 0
+            sys.exit(0)
         running.add(child)
     failed = 0
     while running:
@@ -56,6 +54,14 @@ def main() -> int:
             for other in running:
                 os.kill(other, signal.SIGTERM)
     return failed
+
+
+def main() -> int:
+    worlds, module, *arguments = sys.argv[1:]
+    if not module.endswith(".py"):
+        importlib.import_module(module)  # what it imports is there for all
+        sys.modules.pop(module)
+    return int(any(run_world(int(n), module, arguments) for n in worlds.split(",")))
 
 
 if __name__ == "__main__":

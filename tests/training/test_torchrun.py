@@ -10,14 +10,14 @@ def test_one_process_speaks_each_keeps_a_log_and_errors_are_said_once(photo_fold
     def train(start, processes, out):
         settings = ["batch_size=12", "lr_warmup_epochs=0", "schedule=milestones", "sample_rate=0.8"]
         line = ["unibct", "train", photo_folder, "--out", tmp_path / out, "--device", "cpu"]
-        for setting in (*settings, "epochs=4"):
+        for setting in (*settings, "epochs=2"):
             line += ["--set", setting]
         return start(processes, *line, "--checkpoint-every", 1, check=False)
 
     whole = train(torchrun, 2, "whole")
     assert whole.returncode == 0, whole.stderr
     assert whole.stdout.count("fingerprint") == 1
-    assert whole.stderr.count("training: 576 images in ") == 1  # once, however slow
+    assert whole.stderr.count("training: 288 images in ") == 1  # once, however slow
     assert sorted(p.name for p in (tmp_path / "whole" / "logs").iterdir()) == [
         "rank-00000.log",
         "rank-00001.log",
@@ -65,11 +65,13 @@ def test_a_run_killed_in_its_first_refresh_goes_on(photo_folder, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("memory", ["0", str(1 << 30)])
 def test_processes_that_read_differently_neither_hang_nor_train(memory, photo_folder, tmp_path):
+    # With pixels in memory the first process ends by itself, however busy the machine is. Without,
+    # it waits for the other one, which need not wait for it.
     code = (
         "import os, sys\n"
         "from unibct.cli import entry\n"
         "from unibct.cli.entry import main\n"
-        "entry._OTHERS_WAIT = 60  # for the first process to end, however busy the machine is\n"
+        f"entry._OTHERS_WAIT = {0 if memory == '0' else 60}\n"
         "from unibct.data import encoded_images\n"
         "from unibct.data.decoding import UnreadableImageError\n"
         "real = encoded_images.decode\n"
