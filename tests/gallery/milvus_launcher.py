@@ -18,7 +18,7 @@ import milvus
 QUICKER = {
     "level: info": "level: error",
     "timeTickInterval: 200": "timeTickInterval: 20",
-    "checkInterval: 1000": "checkInterval: 50",
+    "checkInterval: 1000": "checkChannelInterval: 50\n  checkSegmentInterval: 50",
     "distPullInterval: 500": "distPullInterval: 50",
     "ttl: 30": "ttl: 5",
 }
