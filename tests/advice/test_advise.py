@@ -19,7 +19,7 @@ from unibct.training.plan import plan_run
 
 def request_of(upgrade, **changes):
     sets = {"images": upgrade.new_list, "old_images": upgrade.old_list, "gallery": "5000"}
-    options = {"settings": tuple(TINY), "device": "cpu"}
+    options = {"settings": (*TINY, "size=32"), "device": "cpu"}
     chosen = {"old": upgrade.model, **sets, **options, **changes}
     return AdviceRequest(data=upgrade.data, **chosen)
 

@@ -216,6 +216,7 @@ def test_train_says_which_recipe_it_chose_and_names_every_recipe_in_its_help(
     tmp_path, photo_folder, capsys
 ):
     train = ["train", photo_folder, "--out", tmp_path / "m", "--device", "cpu", *TINY_OPTIONS]
+    train += ["--set", "size=32"]
     assert run_command(*train, "--set", "lr=-1") == 2
     assert "recipe glyphs: lr" in capsys.readouterr().err
     assert run_command(*train, "--set", "epochs=1", "--set", "warmup_epochs=0") == 0

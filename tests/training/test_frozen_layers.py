@@ -10,7 +10,7 @@ from unibct.training.train import train
 
 def test_frozen_layers_stay_as_they_were(four_classes, tmp_path):
     frozen = ("conv1", "bn1", "layer1")
-    recipe = RECIPE.updated(freeze=frozen, seed=5)
+    recipe = RECIPE.updated(freeze=frozen, seed=5, size=None)
     model = train(four_classes, recipe, tmp_path / "m", device="cpu")
     first = build_network("resnet-small", ARCHITECTURES["resnet-small"].input, model.dim, seed=5)
     for name, value in first.state_dict().items():

@@ -82,7 +82,7 @@ def test_the_models_input_is_that_of_the_recipe(split_images, old_model, tmp_pat
         split_images[1], recipe.updated(fit="crop"), tmp_path / "n", old=old_model, device="cpu"
     )
     assert other.fingerprint != model.fingerprint
-    with pytest.raises(UserError, match="warm_start: the old model's weights are for images of 32"):
+    with pytest.raises(UserError, match="warm_start: the old model's weights are for images of 16"):
         train(
             split_images[1],
             recipe.updated(warm_start=True),

@@ -65,7 +65,7 @@ def test_a_recipe_that_asks_for_it_gets_it_or_an_error():
 
 
 def test_a_model_records_from_where_it_started(four_classes, four_classes_old, tmp_path):
-    recipe = SMALL.updated(epochs=1, lr=1e-9, batch_size=8, warmup_epochs=0)
+    recipe = SMALL.updated(size=16, epochs=1, lr=1e-9, batch_size=8, warmup_epochs=0)
     model = train(four_classes, recipe, tmp_path / "new", old=four_classes_old, device="cpu")
     assert model.training["recipe"]["warm_start"] is True
     pairs = zip(model.network.parameters(), four_classes_old.network.parameters(), strict=True)
