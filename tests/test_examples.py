@@ -18,6 +18,7 @@ def test_examples_are_short(path):
     assert len(path.read_text(encoding="utf-8").splitlines()) < 60
 
 
+@pytest.mark.slow
 def test_a_hand_written_loop_makes_a_compatible_model(capsys):
     names = runpy.run_path(str(EXAMPLES / "own_training_loop.py"))
     gains = {criterion.metric: criterion.difference for criterion in names["result"].criteria}

@@ -44,7 +44,7 @@ def lowest_python(tmp_path) -> Path:
     called(sys.executable, "-m", "venv", "--without-pip", tmp_path / "lowest", cwd=tmp_path)
     pins = [f"{name}=={version}" for name, version in lowest_versions().items()]
     pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", python)
-    called(*pip, "install", "--quiet", *pins, cwd=tmp_path)
+    called(*pip, "install", "--quiet", "--no-compile", *pins, cwd=tmp_path)
     site = next((tmp_path / "lowest/lib").glob("python*/site-packages"))
     (site / "others.pth").write_text(f"{sysconfig.get_path('purelib')}\n{ROOT / 'src'}\n")
     return python

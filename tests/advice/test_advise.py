@@ -24,6 +24,7 @@ def request_of(upgrade, **changes):
     return AdviceRequest(data=upgrade.data, **chosen)
 
 
+@pytest.mark.slow
 def test_everything_is_named_measured_and_written_as_plain_values(upgrade):
     advice = advise(request_of(upgrade))
     assert advice.scenario.names == ("open-class",)

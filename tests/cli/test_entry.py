@@ -79,6 +79,7 @@ def test_debug_shows_the_traceback_anywhere_on_the_line():
             cli.main([*arguments, "glyphs:val", "--scenario", "x", "--out", "never"])
 
 
+@pytest.mark.slow
 def test_the_module_runs_as_a_command():
     line = [sys.executable, "-m", "unibct", "split", "glyphs:nope", "--scenario", "open-data"]
     done = subprocess.run([*line, "--out", "never"], capture_output=True, text=True, check=False)

@@ -52,7 +52,9 @@ def test_old_and_new_model_start_from_different_seeds(trained_folder):
 
 
 @pytest.mark.usefixtures("short_mlp")
-@pytest.mark.parametrize("kind", ["procrustes", "linear", "mlp"])
+@pytest.mark.parametrize(
+    "kind", ["procrustes", "linear", pytest.param("mlp", marks=pytest.mark.slow)]
+)
 def test_adapt_writes_a_model_that_every_command_takes(
     trained_folder, photo_folder, tmp_path, kind
 ):

@@ -41,6 +41,7 @@ def test_help_gives_examples_and_the_version(capsys):
     assert capsys.readouterr().out.startswith("unibct ")
 
 
+@pytest.mark.slow
 def test_bad_images_are_refused_or_left_out(trained_folder, photo_folder, tmp_path, capsys):
     data = tmp_path / "photos"
     shutil.copytree(photo_folder, data)

@@ -75,6 +75,7 @@ def test_it_can_be_told_again_in_the_same_folder(story):
     assert carry_upgrade_out(story.folder, (OLD, NEW), certificate(), IMAGES) == story
 
 
+@pytest.mark.slow
 def test_another_verdict_is_forced_and_said(tmp_path, story):
     told = carry_upgrade_out(
         tmp_path / "G", (OLD, NEW), certificate(verdict="within noise"), IMAGES

@@ -69,6 +69,7 @@ def test_score_maps_are_fitted_on_single_images():
         )
 
 
+@pytest.mark.slow
 def test_other_queries_for_old_rows_have_their_own_scales():
     evaluation = evaluation_of()
     certificate = certify(evaluation, subjects=SUBJECTS, date=DATE)
@@ -111,6 +112,7 @@ def test_metrics_and_verdict_are_those_of_the_evaluation():
     assert content["verdict"] == "not compatible"
 
 
+@pytest.mark.slow
 def test_a_certificate_is_the_same_every_time_but_for_its_date():
     first = certify(evaluation_of(), subjects=SUBJECTS, date=DATE)
     assert first == certify(evaluation_of(), subjects=SUBJECTS, date=DATE)
@@ -133,6 +135,7 @@ def test_large_tests_use_some_of_the_queries_and_say_so():
     assert pairs["genuine"] == 7 * 1000
 
 
+@pytest.mark.slow
 def test_a_new_model_of_another_dimension_searches_old_rows_by_its_projection():
     old, labels = noisy_classes(40, 12, noise=1.5, seed=1)
     projected, _ = noisy_classes(40, 12, noise=0.6, seed=2)

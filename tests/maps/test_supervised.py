@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 import torch
 
 from tests.maps.cases import unit
@@ -35,6 +36,7 @@ def test_classes_that_least_squares_mixes_are_told_apart():
     assert right["supervised"] > right["affine"] + 0.1
 
 
+@pytest.mark.slow
 def test_the_random_state_outside_stays_as_it_is():
     state = torch.random.get_rng_state()
     rng = np.random.default_rng(0)

@@ -32,6 +32,7 @@ SETTINGS = [
     "refresh_epochs=[2]",
     "flip=true",
     "crop=0.1",
+    "size=16",
 ]
 
 

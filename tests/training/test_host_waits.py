@@ -74,7 +74,13 @@ def waits_of_a_step(images, name, vectors, *, on_disk, **changes):
     return counter.waits
 
 
-@pytest.mark.parametrize("name", METHODS)
+# The others are left to `make test`.
+QUICK = ("none", "unibct", "unibct-plus")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[] if n in QUICK else [pytest.mark.slow]) for n in METHODS]
+)
 @pytest.mark.parametrize("on_disk", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_step_never_waits(name, on_disk, eighty_images, stored_vectors):
     for changes in ({}, {"sample_rate": 0.5}):

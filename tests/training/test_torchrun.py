@@ -9,6 +9,7 @@ from tests.distributed.torchrun import forked_ranks, torchrun
 def test_one_process_speaks_each_keeps_a_log_and_errors_are_said_once(photo_folder, tmp_path):
     def train(start, processes, out):
         settings = ["batch_size=12", "lr_warmup_epochs=0", "schedule=milestones", "sample_rate=0.8"]
+        settings.append("size=16")
         line = ["unibct", "train", photo_folder, "--out", tmp_path / out, "--device", "cpu"]
         for setting in (*settings, "epochs=2"):
             line += ["--set", setting]
@@ -49,7 +50,8 @@ def test_processes_that_are_not_started_alike_are_refused(photo_folder, tmp_path
 def test_a_run_killed_in_its_first_refresh_goes_on(photo_folder, tmp_path):
     def train(out, *more):
         line = ["unibct", "train", photo_folder, "--out", tmp_path / out, "--device", "cpu"]
-        for setting in ("batch_size=12", "lr_warmup_epochs=0", "warmup_epochs=0", "epochs=1"):
+        settings = ["size=16", "batch_size=12", "lr_warmup_epochs=0", "warmup_epochs=0", "epochs=1"]
+        for setting in settings:
             line += ["--set", setting]
         return forked_ranks(2, *line, *more, check=False)
 

@@ -7,7 +7,11 @@ from unibct.models.architectures.table import ARCHITECTURES, build_network, find
 from unibct.models.input import InputSpec
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
+def deep_ones_slow(names):
+    return [pytest.param(n, marks=[pytest.mark.slow] if "50" in n else []) for n in names]
+
+
+@pytest.mark.parametrize("name", deep_ones_slow(ARCHITECTURES))
 def test_every_architecture_gives_its_dimension(name):
     architecture = ARCHITECTURES[name]
     spec = architecture.input

@@ -108,6 +108,7 @@ def test_what_does_not_fit_is_named(faces_root, tmp_path):
     (tmp_path / "7.jpg").rename(picture)
 
 
+@pytest.mark.slow
 def test_embeddings_made_for_the_protocol_stand_for_the_model(faces_root, tmp_path, capsys):
     cache = faces_root / "cache"
     want = evaluated(faces_root, cache=cache)
