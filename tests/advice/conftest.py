@@ -18,7 +18,7 @@ def upgrade(photo_folder, tmp_path_factory):
     new_images = images.select([i for i in range(len(images)) if images.labels[i] >= 2])
     for name, chosen in (("old", old_images), ("new", new_images)):
         (root / f"{name}.txt").write_text("\n".join(chosen.ids), encoding="utf-8")
-    # 32 is the size of most of the images, and what stored embeddings are compared with.
+    # Where no model is given, raw pixels are compared at 32, so the models take that size, too.
     model = train(old_images, SMALL.updated(size=32), root / "model", device="cpu")
     return SimpleNamespace(
         model=root / "model",

@@ -15,7 +15,7 @@ def trained_folder(tmp_path_factory, photo_folder):
     split = ["--hold-out", 0.5, "--scenario", "open-class", "--fraction", 0.4]
     split += ["--out", root / "split"]
     assert run_command("split", photo_folder, *split) == 0
-    # 32 is the size of most of the images, and what stored embeddings are compared with.
+    # Where no model is given, raw pixels are compared at 32, so the models take that size, too.
     train = ["train", photo_folder, "--device", "cpu", *TINY_OPTIONS, "--set", "size=32"]
     assert run_command(*train, "--images", root / "split/old.txt", "--out", root / "old") == 0
     new = ["--images", root / "split/new.txt", "--old", root / "old", "--method", "unibct"]
