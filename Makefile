@@ -31,11 +31,14 @@ demo: install
 	$(BIN)/unibct demo
 
 check: TESTS := -m "not slow"
+check test: TYPES := $(BIN)/basedpyright --pythonpath $(BIN)/python
+check test: PYTEST = $(BIN)/python -m pytest -n auto $(TESTS)
 check test: dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/basedpyright --pythonpath $(BIN)/python
-	$(BIN)/python -m pytest -n auto $(TESTS)
+	@echo '$(TYPES) beside $(PYTEST)'
+	@$(TYPES) > $(VENV)/types.txt 2>&1 & types=$$!; $(PYTEST); tests=$$?; \
+	wait $$types; types=$$?; cat $(VENV)/types.txt; exit $$((tests || types))
 
 build: dev
 	$(BIN)/python -m build --no-isolation

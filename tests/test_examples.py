@@ -26,6 +26,7 @@ def test_a_hand_written_loop_makes_a_compatible_model(capsys):
     assert "top-1: +" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_loss_of_pytorch_metric_learning_and_structural_prototypes(capsys):
     names = runpy.run_path(str(EXAMPLES / "metric_learning_loss.py"))
     gains = {criterion.metric: criterion.difference for criterion in names["result"].criteria}

@@ -125,6 +125,7 @@ def test_nothing_is_embedded_for_a_test_that_is_refused(trained_folder, photo_fo
     assert "images/s" not in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_embeddings_made_before_are_evaluated_with_a_note(
     trained_folder, photo_folder, tmp_path, capsys
 ):
@@ -171,6 +172,7 @@ def test_a_terminal_without_unicode_still_works(trained_folder, photo_folder):
         assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_certify_writes_a_certificate_and_says_what_it_allows(
     trained_folder, photo_folder, tmp_path, capsys
 ):

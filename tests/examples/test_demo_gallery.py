@@ -71,6 +71,7 @@ def test_names_are_counted_at_a_threshold_and_the_rollback_restores_all(story):
     assert (story.forced, story.stopped) == ("", "")
 
 
+@pytest.mark.slow
 def test_it_can_be_told_again_in_the_same_folder(story):
     assert carry_upgrade_out(story.folder, (OLD, NEW), certificate(), IMAGES) == story
 

@@ -27,6 +27,7 @@ def naive_scores(query: np.ndarray, gallery: np.ndarray, split, same: bool) -> n
     return scores[mates == same]
 
 
+@pytest.mark.slow
 def test_thresholds_accept_as_many_impostors_of_single_images_as_the_rate_allows():
     models = {
         "old": noisy_classes(40, 12, noise=1.5, seed=1)[0],
@@ -51,6 +52,7 @@ def test_thresholds_accept_as_many_impostors_of_single_images_as_the_rate_allows
     assert certificate.content["carried_fars"] == ["0.1"]
 
 
+@pytest.mark.slow
 def test_score_maps_are_fitted_on_single_images():
     evaluation = evaluation_of()
     certificate = certify(evaluation, subjects=SUBJECTS, date=DATE)

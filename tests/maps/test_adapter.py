@@ -30,6 +30,7 @@ def test_every_adapter_beats_the_identity(kind):
     assert cosine.mean() > 0.9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", BY_DISTANCE)
 def test_a_huge_class_does_not_dominate(kind):
     # The new model cannot tell two classes apart that the old one puts at right angles.

@@ -20,6 +20,7 @@ def test_the_loss_equals_a_loop():
     assert np.isclose(supervised_contrast(*tensors, tau=0.1).item(), expected)
 
 
+@pytest.mark.slow
 def test_classes_that_least_squares_mixes_are_told_apart():
     # Most of the old variance says nothing about the class: least squares spends itself on it.
     rng = np.random.default_rng(0)

@@ -44,6 +44,7 @@ def test_what_a_step_draws_depends_on_its_place_only():
     assert all(not torch.equal(drawn(1, 2, 3, 0), other) for other in others)
 
 
+@pytest.mark.slow
 def test_all_settings_together_resume_to_the_bit(eighty_images, eighty_old, tmp_path, monkeypatch):
     monkeypatch.setattr(run_folder, "remove_checkpoints", lambda folder: None)
     recipe = AUGMENTED.updated(

@@ -71,6 +71,7 @@ def test_a_library_s_network_trains_like_ours(
     assert model.architecture.startswith(architectures[name].split(":")[0])
 
 
+@pytest.mark.slow
 def test_the_command_line_trains_and_evaluates_it(photo_folder, tmp_path, capsys):
     line = ["train", photo_folder, *TINY_OPTIONS, "--device", "cpu", "--set", "epochs=1"]
     line += ["--set", "warmup_epochs=0", "--set", "refresh_epochs=[]"]

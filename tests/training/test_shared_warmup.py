@@ -74,6 +74,7 @@ def test_a_run_that_is_all_warm_up_keeps_its_metrics(four_classes, tmp_path):
     assert metrics(tmp_path / "b") == metrics(tmp_path / "a")
 
 
+@pytest.mark.slow
 def test_a_damaged_shared_warm_up_is_made_anew(eighty_images, eighty_old, tmp_path):
     options = {
         "old": eighty_old,

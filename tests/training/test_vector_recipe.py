@@ -36,6 +36,7 @@ def test_a_recipe_for_images_is_made_one_for_vectors(four_classes):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["unibct-plus", "unibct"])
 def test_vectors_train_with_the_same_methods_and_resume_to_the_bit(method, four_classes, tmp_path):
     data = vector_set(vectors(12, "new"), "x")

@@ -111,6 +111,7 @@ def test_the_seed_chooses_the_samples():
     assert np.isfinite([low, high]).all()
 
 
+@pytest.mark.slow
 def test_the_interval_holds_the_truth_as_often_as_it_says(monkeypatch):
     """Folds of subjects that are hard or easy for a model, in all of their pairs."""
     monkeypatch.setattr(pair_protocol, "REPEATS", 250)

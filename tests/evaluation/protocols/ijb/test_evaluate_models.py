@@ -22,6 +22,7 @@ def evaluated(root, query=None, gallery=None, **options):
     return evaluate_data(request, "ijbc")
 
 
+@pytest.mark.slow
 def test_evaluation_on_ijbc_is_cached_and_takes_precomputed_embeddings(
     faces_root, capsys, monkeypatch
 ):
