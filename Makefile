@@ -31,6 +31,7 @@ demo: install
 	$(BIN)/unibct demo
 
 check: TESTS := -m "not slow"
+check test: export PYTHONDONTWRITEBYTECODE :=  # each of the test processes would compile all files
 check test: TYPES := $(BIN)/basedpyright --pythonpath $(BIN)/python
 check test: PYTEST = $(BIN)/python -m pytest -n auto $(TESTS)
 check test: dev

@@ -94,7 +94,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group(fixture))
         if SLOW_FIXTURES & used:
             item.add_marker(pytest.mark.slow)
-    items.sort(key=lambda item: not _is_on_server(item))  # first, because one process has them all
+    items.sort(key=_begins_late)
+
+
+def _begins_late(item: pytest.Item) -> int:
+    """Put long work first: the tests on servers, as one process has them all, then the slow."""
+    if _is_on_server(item):
+        return 0
+    return 1 if item.get_closest_marker("slow") else 2
 
 
 def _is_on_server(item: pytest.Item) -> bool:
