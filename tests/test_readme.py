@@ -141,14 +141,25 @@ def test_links_lead_somewhere(page):
         assert (page.parent / link).exists(), link
 
 
-def test_the_readme_quotes_the_report():
-    """Every difference with its interval stands in docs/results/report.md, in its method's row."""
-    report = text_of("docs/results/report.md").split("## ")
-    gains = next(part for part in report if part.startswith("Cross − old self, points of top-1"))
-    rows = re.findall(r"^\| `(unibct[\w-]*)` .*?\|(.*)$", text_of("README.md"), flags=re.MULTILINE)
-    assert [method for method, _ in rows] == ["unibct", "unibct-plus"]
-    for method, cells in rows:
-        assert f"| {method} |{cells}" in gains
+def gain_in_report(report, scenario, metric, method):
+    """Return the cell of a benchmark's report for one gain over the old self test."""
+    part = text_of(report).split(f"## {scenario}: the criterion and its price")[1].split("## ")[0]
+    lines = re.findall(r"^\| (.*) \|$", part, flags=re.MULTILINE)
+    names, *rows = (line.split(" | ") for line in lines)
+    row = next(row for row in rows if row[0] == method)
+    return row[names.index(f"{metric}: cross − old self")]
+
+
+def test_the_readme_quotes_the_reports():
+    """Every difference with its interval stands in the report of its images."""
+    reports = {"faces": "docs/results/faces/report.md", "glyphs": "docs/results/report.md"}
+    table = text_of("README.md").split("## What it gives")[1].split("## Read on")[0]
+    scenarios = re.findall(r"^\| images, metric: method \| (.*) \|$", table, flags=re.MULTILINE)[0]
+    found = re.findall(r"^\| (\w+), (\S+): `(\S+)` \| (.*) \|$", table, flags=re.MULTILINE)
+    assert len(found) == 6
+    for images, metric, method, cells in found:
+        for scenario, cell in zip(scenarios.split(" | "), cells.split(" | "), strict=True):
+            assert gain_in_report(reports[images], scenario, metric, method) == cell
 
 
 def test_the_readme_is_read_in_three_minutes():
