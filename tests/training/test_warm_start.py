@@ -51,6 +51,7 @@ def test_other_methods_start_so_only_if_the_recipe_says_so():
     assert decided(method=PAPER, old=old_model()) is None
     assert decided(SMALL.updated(warm_start=True), PAPER, old_model()) is True
     assert decided(method=find_method("plus-cold"), old=old_model()) is None
+    assert decided(method=find_method("plus-no-loss"), old=old_model())
 
 
 def test_a_recipe_that_asks_for_it_gets_it_or_an_error():

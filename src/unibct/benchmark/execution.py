@@ -58,6 +58,8 @@ def run_job(workspace: Workspace, job: Job, progress: Progress | None = None) ->
     }
     if is_finished(workspace.out, job):  # it is to be measured again
         result = read_json(folder / RESULT_FILE) | {"measured_again_by": software_and_machine()}
+    elif (elsewhere := workspace.model_elsewhere(job)) is not None:
+        result = _take_model(workspace, job, elsewhere)
     elif job.training is not None:
         result |= _train(workspace, job, job.training, progress)
     elif job.adapter is not None:
@@ -89,6 +91,16 @@ def _old_model(workspace: Workspace, job: Job) -> dict[str, Any]:
     vectors = workspace.vectors(job.folder)
     strength = old_model_strength(vectors, images.labels, images, frame=frame)
     return {"old_model": None if strength is None else strength.as_json()}
+
+
+def _take_model(workspace: Workspace, job: Job, elsewhere: Path) -> dict[str, Any]:
+    """Copy a model that another benchmark has trained, embed the test images, and describe it."""
+    folder = workspace.out / job.folder
+    shutil.rmtree(folder / MODEL, ignore_errors=True)
+    shutil.copytree(elsewhere / MODEL, folder / MODEL)
+    embeddings = embed_images(workspace.model(job.folder), workspace.test_images)
+    _replace_embeddings(embeddings, folder / EMBEDDINGS)
+    return read_json(elsewhere / RESULT_FILE) | {"measured_again_by": software_and_machine()}
 
 
 def _train(

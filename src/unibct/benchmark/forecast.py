@@ -17,6 +17,7 @@ from unibct.models.architectures.table import build_network
 from unibct.models.input import to_input
 from unibct.training.network import recipe_architecture, recipe_input
 from unibct.training.optimizer import SGD
+from unibct.training.precision import autocast
 from unibct.training.recipe import Recipe
 
 _TRIAL_STEPS = 12
@@ -125,8 +126,9 @@ def trial_rate(
         times: list[float] = []
         for _ in range(steps):
             begin = time.perf_counter()
-            embeddings = network(to_input(pixels, spec, device))
-            loss = arcface(embeddings, class_weights, labels)
+            with autocast(recipe.precision, device):
+                embeddings = network(to_input(pixels, spec, device))
+            loss = arcface(embeddings.float(), class_weights, labels)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()

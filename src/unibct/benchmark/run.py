@@ -6,7 +6,7 @@ A benchmark that was stopped continues when it is run again: finished jobs are n
 import os
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +23,14 @@ from unibct.benchmark.workspace import (
     Workspace,
     benchmark_settings,
     require_same_benchmark,
+    require_same_training,
 )
 from unibct.distributed.cpus import usable_cpus
 from unibct.distributed.device import pick_device
 from unibct.errors import UserError
 from unibct.files import sweep, write_json, write_text
 from unibct.progress import Progress
+from unibct.training.precision import slow_precision_note
 
 ERROR_FILE = "error.txt"
 
@@ -73,7 +75,11 @@ class Benchmark:
             test_images=len(test_images) + (0 if validation is None else len(validation)),
             scores=len(self.workspace.split.query) * len(test_images.class_names),
         )
-        return forecast_seconds(self.chosen_jobs, self.workspace.out, conditions)
+        jobs = [
+            job if self.workspace.model_elsewhere(job) is None else replace(job, work=0)
+            for job in self.chosen_jobs
+        ]
+        return forecast_seconds(jobs, self.workspace.out, conditions)
 
     def results(self) -> Results:
         """Return the results of all finished jobs of the grid."""
@@ -88,6 +94,7 @@ def plan_benchmark(
     workers: int | None = None,
     device: str = "auto",
     measure_again: bool = False,
+    models_from: str | Path | None = None,
     read_images: bool = True,
     progress: Progress | None = None,
 ) -> Benchmark:
@@ -105,6 +112,8 @@ def plan_benchmark(
         measure_again: run the tests of finished jobs again, from their models and embeddings,
             without training: for what an earlier version did not measure, or other validation
             images.
+        models_from: the folder of another benchmark with the same training images and recipe. Its
+            models are taken instead of training them again: for other test images.
         read_images: read every image once, to find unreadable and changed ones. A report alone
             does not need this.
         progress: reports progress per image.
@@ -117,7 +126,11 @@ def plan_benchmark(
         raise UserError(f"at least one worker is needed, not {workers}")
     if grid.skip_bad:
         grid.open_validation(*grid.open(progress), progress)  # reports the images left out
-    workspace = Workspace(grid, Path(out), device, measure_again)
+    note = slow_precision_note(grid.recipe.precision, pick_device(device))
+    if progress is not None and note is not None:
+        progress.note(note)
+    elsewhere = None if models_from is None else Path(models_from)
+    workspace = Workspace(grid, Path(out), device, measure_again, elsewhere)
     settings = benchmark_settings(workspace)
     sets = (workspace.all_training_images, workspace.test_images)
     if progress is not None and len({images.class_source for images in sets}) > 1:
@@ -126,12 +139,14 @@ def plan_benchmark(
             "class cannot be checked"
         )
     require_same_benchmark(workspace, settings)
+    require_same_training(workspace, settings)
     jobs = make_jobs(grid, workspace.all_training_images)
     chosen_jobs = select_jobs(jobs, only)
     _ = workspace.split, workspace.far  # raise an error if the test images cannot be searched
     if read_images:
         settings |= workspace.pixel_digests(progress)
         require_same_benchmark(workspace, settings)
+        require_same_training(workspace, settings)
     threads = _threads_per_worker(cores // workers)
     return Benchmark(workspace, settings, jobs, chosen_jobs, workers, threads)
 

@@ -20,7 +20,7 @@ from unibct.errors import UserError
 from unibct.evaluation.gallery_split import GallerySplit, split_gallery
 from unibct.evaluation.resolution import headline_far
 from unibct.files import read_json
-from unibct.models.folder import load_model
+from unibct.models.folder import DESCRIPTION_FILE, load_model
 from unibct.models.model import Model
 from unibct.progress import Progress
 from unibct.training.network import recipe_input
@@ -44,12 +44,15 @@ class Workspace:
         out: the benchmark's folder.
         device: ``auto``, ``cpu``, ``cuda``, …
         measure_again: run the tests of finished jobs again, from their models and embeddings.
+        models_from: the folder of a benchmark with the same training images and recipe, whose
+            models are taken instead of training them again; None if there is none.
     """
 
     grid: Grid
     out: Path
     device: str = "auto"
     measure_again: bool = False
+    models_from: Path | None = None
 
     @cached_property
     def _image_sets(self) -> tuple[ImageSet, ImageSet]:
@@ -73,6 +76,13 @@ class Workspace:
     def has_work(self, job: Job) -> bool:
         """Return whether a job has to run: it has no result, or is to be measured again."""
         return self.measure_again or not is_finished(self.out, job)
+
+    def model_elsewhere(self, job: Job) -> Path | None:
+        """Return where another benchmark has finished this job with its model, if it has."""
+        if self.models_from is None or not is_finished(self.models_from, job):
+            return None
+        folder = self.models_from / job.folder
+        return folder if (folder / MODEL / DESCRIPTION_FILE).is_file() else None
 
     @cached_property
     def split(self) -> GallerySplit:
@@ -157,6 +167,23 @@ def require_same_benchmark(workspace: Workspace, settings: dict[str, Any]) -> No
                 f"{workspace.out} holds another benchmark: {difference}; "
                 "choose another --out or remove it"
             )
+
+
+def require_same_training(workspace: Workspace, settings: dict[str, Any]) -> None:
+    """Raise an error if the models of ``models_from`` are not those that would be trained."""
+    if workspace.models_from is None:
+        return
+    path = workspace.models_from / SETTINGS_FILE
+    if not path.is_file():
+        raise UserError(f"{workspace.models_from} holds no benchmark: it has no {SETTINGS_FILE}")
+    stored = _flat(read_json(path))
+    for key, value in _flat(settings).items():
+        if key.startswith((VALIDATION, "test_")) or stored.get(key) == value:
+            continue
+        difference = f"their {key} is {stored.get(key)!r}, not {value!r}"
+        if key in ("images", "pixels"):
+            difference = "they were trained on other images"
+        raise UserError(f"the models of {workspace.models_from} cannot be taken: {difference}")
 
 
 def _require_same_validation(

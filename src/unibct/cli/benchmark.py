@@ -95,6 +95,14 @@ MeasureAgainOption = Annotated[
         "did not measure, or other validation images",
     ),
 ]
+ModelsFromOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FOLDER",
+        help="take the models of another benchmark with the same training images and recipe "
+        "instead of training them again: for other test images",
+    ),
+]
 ReportOnlyOption = Annotated[
     bool,
     typer.Option("--report-only", help="write the report from the finished jobs, and run nothing"),
@@ -110,6 +118,7 @@ ReportOnlyOption = Annotated[
         "unibct benchmark --only open-class/unibct",
         "unibct benchmark --validation glyphs:val",
         "unibct benchmark --measure-again",
+        "unibct benchmark --test glyphs:final --models-from runs/benchmark --out runs/final",
     ),
 )
 def benchmark_command(
@@ -128,6 +137,7 @@ def benchmark_command(
     out: OutOption = Path("runs/benchmark"),
     workers: WorkersOption = None,
     measure_again: MeasureAgainOption = False,
+    models_from: ModelsFromOption = None,
     dry_run: DryRunOption = False,
     report_only: ReportOnlyOption = False,
     device: DeviceOption = "auto",
@@ -163,6 +173,7 @@ def benchmark_command(
             workers=workers,
             device=device,
             measure_again=measure_again,
+            models_from=models_from,
             read_images=not report_only,
             progress=progress,
         )

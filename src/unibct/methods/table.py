@@ -136,6 +136,13 @@ ABLATIONS: dict[str, MethodEntry] = {
     "plus-uncentred": _plus_variant("unibct-plus without the old mean", centre=False),
     "plus-half": _plus_variant("unibct-plus with half the weight", weight=0.5),
     "plus-double": _plus_variant("unibct-plus with twice the weight", weight=2.0),
+    "plus-no-loss": MethodEntry(
+        "base:no_compatibility",
+        "plain training from the old weights",
+        needs_old_embeddings=False,
+        has_warmup=False,
+        warm_starts=True,
+    ),
     "plus-cold": _plus_variant("unibct-plus from random weights", warm_starts=False),
     "plus-warmup": _plus_variant("unibct-plus after a warm-up", has_warmup=True),
     **NO_WARMUP,

@@ -41,6 +41,7 @@ from unibct.training.plan import (
     run_seed,
     unknown_identities,
 )
+from unibct.training.precision import slow_precision_note
 from unibct.training.processes import require_enough_for_all, require_started_alike
 from unibct.training.recipe import Recipe
 from unibct.training.run_folder import (
@@ -150,9 +151,12 @@ def _read_images(request: _Request, out: Path, options: TrainOptions) -> RunCont
         validation = ValidationSet(measured, sets)
     run = plan_run(pixels.images, request.recipe, old=options.old, method=options.method)
     require_enough_for_all(run, ranks)
-    note = length_note(request.recipe, run.recipe, len(run.images))
-    if note is not None:
-        options.progress.note(note)
+    for note in (
+        length_note(request.recipe, run.recipe, len(run.images)),
+        slow_precision_note(run.recipe.precision, request.device),
+    ):
+        if note is not None:
+            options.progress.note(note)
     return RunContext(run, pixels, request.device, ranks, out, options.cache, validation)
 
 

@@ -1,8 +1,7 @@
 """One training step: forward, losses, backward, and the update of all weights."""
 
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import torch
@@ -20,6 +19,7 @@ from unibct.training.context import RunContext
 from unibct.training.dropout import seed_step
 from unibct.training.loaded_batch import LoadedBatch
 from unibct.training.optimizer import set_rate
+from unibct.training.precision import autocast
 from unibct.training.state import TrainingState
 
 
@@ -79,7 +79,7 @@ class TrainingStep:
         self, loaded: LoadedBatch, method_rng: np.random.Generator, progress: float
     ) -> Batch:
         """Run the forward pass and collect what the losses need."""
-        with self._autocast():
+        with autocast(self.context.recipe.precision, self.context.device):
             embeddings = self._forward(normalised(loaded.pixels, self.context.input))
         part, class_weights = self._classes_in_use(loaded)
         return Batch(
@@ -94,12 +94,6 @@ class TrainingStep:
             old=loaded.old,
             whole_batch=torch.from_numpy(loaded.whole_batch),
         )
-
-    def _autocast(self) -> AbstractContextManager[Any]:
-        precision = self.context.recipe.precision
-        if precision == "float32":
-            return nullcontext()
-        return torch.autocast(self.context.device.type, dtype=getattr(torch, precision))
 
     def _classes_in_use(self, loaded: LoadedBatch) -> tuple[ClassPart, Tensor]:
         """Return the classes that this step uses, and their weights as a leaf for gradients."""
