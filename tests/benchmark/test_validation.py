@@ -10,6 +10,7 @@ from unibct.benchmark.run import plan_benchmark, run_benchmark
 from unibct.benchmark.validation import choose_for_cell
 from unibct.data.readers.table import open_images
 from unibct.embeddings.extraction import embed_images
+from unibct.embeddings.score_scale import score_scale
 from unibct.errors import UserError
 from unibct.evaluation.blending import choose_alpha
 from unibct.models.folder import load_model
@@ -51,6 +52,8 @@ def test_cells_choose_on_other_classes_without_training_again(
     expected = choose_alpha(old, new, images.labels, chosen_on=str(validation_folder))
     assert cell["tests"]["blend→old"]["alpha"] == expected.alpha
     assert cell["tests"]["blend→old"]["chosen_on"] == json.loads(json.dumps(expected.as_json()))
+    scale = score_scale(new, old, images.labels)
+    assert cell["at_old_threshold"]["score_scale"] == pytest.approx(scale, rel=1e-5)
     means = cell["mixed_galleries"]["chosen_on"]["top-1 means"]
     assert means[cell["mixed_galleries"]["chosen"]] == max(means.values())
     for name in ("new→old", "new→new"):
@@ -60,6 +63,7 @@ def test_cells_choose_on_other_classes_without_training_again(
     assert cell["cost"] == before.by_job["cells/open-class/unibct-plus/seed1"]["cost"]
     text = render_markdown(results)
     assert f"chose α on the validation classes of {validation_folder}" in text
+    assert "score scale, which was measured on validation images" in text
     assert "| raw (chosen" in text or "| standardised (chosen" in text
     assert f"--validation {validation_folder}" in command(results.grid)
     write_benchmark_report(results, again, tmp_path / "report")

@@ -81,3 +81,48 @@ def test_a_scale_that_cannot_be_measured_is_no_reason_to_lose_the_model(
     assert notes.texts == [
         "the score scale is unknown: a score scale needs images of at least two classes"
     ]
+
+
+def test_classes_that_were_set_aside_are_measured_if_they_are_enough(
+    glyph_classes, four_classes, four_classes_old, monkeypatch
+):
+    other = embed_images(four_classes_old, glyph_classes)
+    turned = np.ascontiguousarray(np.asarray(other.vectors)[:, ::-1])
+    stored = StoredEmbeddings("turned", other.changed(vectors=turned, fingerprint="turned"))
+    training, aside = (
+        read_pixels(images, *four_classes_old.input.frame)
+        for images in (four_classes, glyph_classes)
+    )
+    expected = score_scale(other.vectors, turned, glyph_classes.labels)
+    found = with_score_scale(four_classes_old, stored, training, set_aside=aside)
+    assert found.score_scale == pytest.approx(expected, rel=1e-5)
+    # An old model that does not know them, and too few of them: the training images are measured.
+    known = embed_images(four_classes_old, four_classes)
+    only_training = StoredEmbeddings("known", known)
+    same = with_score_scale(four_classes_old, only_training, training, set_aside=aside)
+    assert same.score_scale == pytest.approx(1, rel=1e-6)
+    monkeypatch.setattr("unibct.training.score_scale._CLASSES_NEEDED", 13)
+    same = with_score_scale(four_classes_old, four_classes_old, training, set_aside=aside)
+    assert same.score_scale == pytest.approx(1, rel=1e-6)
+
+
+def test_a_run_measures_on_what_it_sets_aside(
+    four_classes, four_classes_old, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("unibct.training.score_scale._CLASSES_NEEDED", 2)
+    model = train(
+        four_classes,
+        SMALL.updated(epochs=1, warmup_epochs=0),
+        tmp_path / "m",
+        old=four_classes_old,
+        validation=0.5,
+        device="cpu",
+    )
+    trained = set(model.class_names)
+    aside = [row for row, label in enumerate(four_classes.labels)
+             if four_classes.class_names[label] not in trained]  # fmt: skip
+    images = four_classes.select(np.array(aside))
+    assert 2 == len(images.class_names) == len(trained)
+    vectors = embed_images(model, images).vectors
+    expected = by_hand(vectors, four_classes_old, images)
+    assert model.score_scale == pytest.approx(expected, rel=1e-6)

@@ -7,8 +7,10 @@ from typing import Any
 
 from unibct.arrays import Floats, Ints
 from unibct.benchmark.jobs import Job
+from unibct.benchmark.validation import validation_vectors
 from unibct.benchmark.workspace import MODEL, Workspace
 from unibct.data.loader import unread_pixels
+from unibct.embeddings.score_scale import score_scale
 from unibct.evaluation.acceptance import Acceptance
 from unibct.evaluation.metrics.verification import strict_threshold
 from unibct.evaluation.old_threshold import accepted_at, old_scale_maps
@@ -76,8 +78,10 @@ class AtThreshold:
 
 
 def cell_score_scale(workspace: Workspace, job: Job) -> float | None:
-    """Return the score scale of a cell's model; that of an earlier version's is measured now.
+    """Return the score scale of a cell's model.
 
+    It is measured on the validation images, if there are any: no model was trained on their
+    classes. Otherwise it is the model's own; that of an earlier version's model is measured now.
     None if the cell's model is not made for the old one, or is no longer there.
     """
     part, old = "", None
@@ -87,6 +91,12 @@ def cell_score_scale(workspace: Workspace, job: Job) -> float | None:
         part, old = job.adapter.part, job.adapter.old
     if old is None or not (workspace.out / job.folder / MODEL / DESCRIPTION_FILE).is_file():
         return None
+    validation = workspace.validation_images
+    if validation is not None:
+        new_vectors, old_vectors = (
+            validation_vectors(workspace, folder, validation) for folder in (job.folder, old)
+        )
+        return score_scale(new_vectors, old_vectors, validation.labels)
     model = workspace.model(job.folder)
     if model.score_scale is None:
         pixels = unread_pixels(workspace.training_images(part, job.seed), *model.input.frame)

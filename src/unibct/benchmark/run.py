@@ -126,18 +126,11 @@ def plan_benchmark(
         raise UserError(f"at least one worker is needed, not {workers}")
     if grid.skip_bad:
         grid.open_validation(*grid.open(progress), progress)  # reports the images left out
-    note = slow_precision_note(grid.recipe.precision, pick_device(device))
-    if progress is not None and note is not None:
-        progress.note(note)
     elsewhere = None if models_from is None else Path(models_from)
     workspace = Workspace(grid, Path(out), device, measure_again, elsewhere)
     settings = benchmark_settings(workspace)
-    sets = (workspace.all_training_images, workspace.test_images)
-    if progress is not None and len({images.class_source for images in sets}) > 1:
-        progress.note(
-            "a set numbers its classes without naming them: that no test class is a training "
-            "class cannot be checked"
-        )
+    if progress is not None:
+        _note_doubts(workspace, progress)
     require_same_benchmark(workspace, settings)
     require_same_training(workspace, settings)
     jobs = make_jobs(grid, workspace.all_training_images)
@@ -149,6 +142,19 @@ def plan_benchmark(
         require_same_training(workspace, settings)
     threads = _threads_per_worker(cores // workers)
     return Benchmark(workspace, settings, jobs, chosen_jobs, workers, threads)
+
+
+def _note_doubts(workspace: Workspace, progress: Progress) -> None:
+    """Say what is allowed but may surprise."""
+    slow = slow_precision_note(workspace.grid.recipe.precision, pick_device(workspace.device))
+    if slow is not None:
+        progress.note(slow)
+    sets = (workspace.all_training_images, workspace.test_images)
+    if len({images.class_source for images in sets}) > 1:
+        progress.note(
+            "a set numbers its classes without naming them: that no test class is a training "
+            "class cannot be checked"
+        )
 
 
 def run_benchmark(benchmark: Benchmark, on_change: OnChange = lambda board, job: None) -> Results:

@@ -185,7 +185,7 @@ def _threshold_lines(evaluation: dict[str, Any]) -> list[str]:
         heads.insert(3, f"score × {scale:.4f} there: FAR, TAR")
         lines[0] += (
             f" Scores of new queries with old rows, times the score scale {scale:.4f} (measured "
-            "on training images), are on the old scale."
+            "when it was trained), are on the old scale."
         )
     lines += ["", f"| {' | '.join(heads)} |", f"| --- |{' ---: |' * (len(heads) - 1)}"]
     for far, row in rows.items():

@@ -27,10 +27,11 @@ def old_threshold_table(results: Results) -> PlainTable | None:
     if not rows:
         return None
     far = float(next(iter(results.by_job.values()))["far"])
+    measured_on = "validation images" if results.grid.validation else "training images"
     note = (
         f"The old model's threshold for FAR {rate_name(far)} stays as it is. TAR and FAR in "
         "percent there: of old queries; of new queries as they are; of new scores times the new "
-        "model's score scale, which was measured on its training images (and TAR less that of old "
+        f"model's score scale, which was measured on {measured_on} (and TAR less that of old "
         "queries, in points); of new scores after a score map that was fitted on other "
         "test classes. Negative flips, in percent of all queries, are those of top-1, which no "
         "scale changes."

@@ -250,7 +250,10 @@ def _measured_model(context: RunContext, path: Path, options: TrainOptions) -> M
     model = finished_model(context, path, options.old)
     if options.old is None or not find_method(context.run.method).needs_old_model:
         return model
-    return with_score_scale(model, options.old, context.pixels, options.progress)
+    set_aside = None if context.validation is None else context.validation.pixels
+    return with_score_scale(
+        model, options.old, context.pixels, options.progress, set_aside=set_aside
+    )
 
 
 def finished_model(context: RunContext, path: Path, old: Embedder | None = None) -> Model:

@@ -1,5 +1,10 @@
-"""Measure a finished model's score scale on its training images."""
+"""Measure a finished model's score scale, on classes that it was not trained on if there are any.
 
+A model pulls the classes of its training apart, more than others. So on training images new scores
+of different classes spread less than on tomorrow's, and the scale comes out too large.
+"""
+
+from contextlib import suppress
 from typing import cast
 
 import numpy as np
@@ -16,11 +21,18 @@ from unibct.models.model import Model
 from unibct.models.old_space import OldSpaceModel, old_space_dim
 from unibct.progress import Progress, Silent
 
+_CLASSES_NEEDED = 10  # with fewer, training images give a better estimate
+
 
 def with_score_scale(
-    model: Model, old: Embedder, pixels: PixelBatches, progress: Progress | None = None
+    model: Model,
+    old: Embedder,
+    pixels: PixelBatches,
+    progress: Progress | None = None,
+    *,
+    set_aside: PixelBatches | None = None,
 ) -> Model:
-    """Return a finished model with its score scale, measured on a sample of its training images.
+    """Return a finished model with its score scale, measured on a sample of images.
 
     The same models and images give the same scale. If it cannot be measured, a note says why.
 
@@ -29,17 +41,26 @@ def with_score_scale(
         old: the old model.
         pixels: the training images.
         progress: gets the note.
+        set_aside: images of other classes, if some were set aside. They are used if they are
+            enough, and if the old model knows them.
     """
-    rows = sample_rows(len(pixels.images))
-    new: ImageEmbedder = model if old_space_dim(model) is None else OldSpaceModel(model)
+    if set_aside is not None and len(set_aside.images.class_names) >= _CLASSES_NEEDED:
+        with suppress(UserError):  # the old model may be stored embeddings of the training images
+            return model.with_score_scale(_measured_scale(model, old, set_aside))
     try:
-        old_vectors = _vectors(_on_device(old, model), pixels, rows)
-        new_vectors = _vectors(new, pixels, rows)
-        scale = score_scale(new_vectors, old_vectors, pixels.images.labels[rows])
+        return model.with_score_scale(_measured_scale(model, old, pixels))
     except UserError as error:
         (progress or Silent()).note(f"the score scale is unknown: {error}")
         return model.with_score_scale(None)
-    return model.with_score_scale(scale)
+
+
+def _measured_scale(model: Model, old: Embedder, pixels: PixelBatches) -> float:
+    """Return the score scale on a sample of images, or raise an error that says why not."""
+    rows = sample_rows(len(pixels.images))
+    new: ImageEmbedder = model if old_space_dim(model) is None else OldSpaceModel(model)
+    old_vectors = _vectors(_on_device(old, model), pixels, rows)
+    new_vectors = _vectors(new, pixels, rows)
+    return score_scale(new_vectors, old_vectors, pixels.images.labels[rows])
 
 
 def _on_device(old: Embedder, model: Model) -> Embedder:
@@ -54,6 +75,7 @@ def _vectors(embedder: Embedder, pixels: PixelBatches, rows: Ints) -> Floats:
     images = pixels.images
     ids = [images.ids[int(row)] for row in rows]
     if isinstance(embedder, StoredEmbeddings):
+        embedder.require_all(images.select(rows))
         return embedder.vectors_of(ids)
     embedder = cast(ImageEmbedder, embedder)
     if embedder.input.frame != pixels.frame:
