@@ -76,13 +76,21 @@ def test_too_few_classes_for_a_scenario_are_refused_at_planning(glyph_classes):
     assert make_jobs(make_grid(scenarios=["open-data"], chain=[]), few)
 
 
-def test_a_warm_start_is_for_new_models_of_the_same_architecture():
-    recipe = load_recipe("glyphs", ["warm_start=true"])
+@pytest.mark.parametrize("architecture", ["resnet-small", "resnet18"])
+def test_a_warm_start_is_for_new_models_that_can_have_the_old_weights(architecture):
+    settings = ["warm_start=true", f"architecture={architecture}"]
+    recipe = load_recipe("glyphs", settings)
     jobs = {job.folder: job for job in jobs_of(recipe=recipe, seeds=[0])}
     warm = {f for f, job in jobs.items() if job.training and job.training.recipe.warm_start}
     assert "cells/open-class/unibct/seed0" in warm
     assert "chains/unibct/seed0/v2" in warm
-    assert not any(f.startswith(("models/", "cells/identical-data")) for f in warm)
+    assert not any(f.startswith("models/") for f in warm)
+    grows = architecture == "resnet-small"  # a resnet50 has other blocks than a resnet18
+    assert ("cells/identical-data/unibct/seed0" in warm) == grows
+    cold = load_recipe("glyphs", [*settings, "warm_start=false"])
+    for job in jobs_of(recipe=cold, seeds=[0], scenarios=["identical-data"]):
+        if job.folder.startswith("cells/") and job.training is not None:
+            assert job.training.recipe.warm_start is (False if grows else None)
     # Nobody shares the warm-up of such a run.
     assert jobs["cells/open-class/unibct/seed0"].work == jobs["models/free-open-class-seed0"].work
 

@@ -5,6 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
+from unibct.arrays import normalized
+from unibct.embeddings.extraction import embed_images
 from unibct.errors import UserError
 from unibct.methods.table import find_method
 from unibct.models.architectures.table import find_architecture
@@ -30,6 +32,10 @@ def decided(recipe=SMALL, method=PLUS, old=None, dim=128, **changes):
 def test_unibct_plus_starts_from_the_old_weights_where_it_can():
     assert decided(old=old_model()) is True
     assert decided(SMALL.updated(warm_start=False), old=old_model()) is False
+    wide = SMALL.updated(architecture="resnet-small-wide")
+    assert decided(wide, old=old_model()) is True
+    assert decided(wide.updated(warm_start=True), PAPER, old_model()) is True
+    assert decided(wide.updated(warm_start=False), old=old_model()) is False
 
 
 @pytest.mark.parametrize(
@@ -71,3 +77,15 @@ def test_a_model_records_from_where_it_started(four_classes, four_classes_old, t
     assert model.training["recipe"]["warm_start"] is True
     pairs = zip(model.network.parameters(), four_classes_old.network.parameters(), strict=True)
     assert all(torch.allclose(new, old, atol=1e-6) for new, old in pairs)
+
+
+def test_a_larger_network_grows_from_the_old_one(four_classes, four_classes_old, tmp_path):
+    recipe = SMALL.updated(size=16, epochs=1, lr=1e-9, batch_size=8, warmup_epochs=0)
+    wide = recipe.updated(architecture="resnet-small-wide")
+    model = train(four_classes, wide, tmp_path / "new", old=four_classes_old, device="cpu")
+    assert model.training["recipe"]["warm_start"] is True
+    assert model.architecture == "resnet-small-wide"
+    # The running means have seen a few batches; everything else is as it was.
+    new, old = (embed_images(m, four_classes).vectors for m in (model, four_classes_old))
+    cosines = (normalized(new) * normalized(old)).sum(axis=1)
+    assert cosines.min() > 0.9

@@ -61,7 +61,7 @@ WarmStartOption = Annotated[
     typer.Option(
         "--warm-start/--no-warm-start",
         help="start from the old model's weights; by default unibct-plus does, if the network is "
-        "the same",
+        "the same or can grow from the old one",
     ),
 ]
 ResumeOption = Annotated[

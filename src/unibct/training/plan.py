@@ -11,6 +11,7 @@ from unibct.data.image_set import ImageSet
 from unibct.data.scenarios import SCENARIOS
 from unibct.errors import UserError
 from unibct.methods.table import DEFAULT_METHOD, NO_METHOD, MethodEntry, find_method
+from unibct.models.architectures.table import find_architecture
 from unibct.models.embedder import Embedder
 from unibct.models.model import Model
 from unibct.training.augment import find_augment
@@ -200,7 +201,7 @@ def upgrade_recipes(recipe: Recipe, scenario: str, seed: int) -> tuple[Recipe, R
     """Return the old and the new model's recipe for a trial with a given seed.
 
     The two start from different weights: from the same weights they would agree before any
-    training. In identical-data the new network is larger and cannot start from the old weights.
+    training. In identical-data the new network is larger.
     """
     old = recipe.updated(seed=2 * seed, warm_start=None)
     new = recipe.updated(seed=2 * seed + 1)
@@ -214,7 +215,9 @@ def upgrade_recipes(recipe: Recipe, scenario: str, seed: int) -> tuple[Recipe, R
             )
         # With different dimensions the two could not be compared.
         dim = recipe.dim or architecture.dim
-        new = new.updated(architecture=larger, dim=dim, warm_start=None)
+        grows = recipe.architecture in find_architecture(larger).grows_from
+        warm_start = recipe.warm_start if grows else None  # which it cannot have otherwise
+        new = new.updated(architecture=larger, dim=dim, warm_start=warm_start)
     return old, new
 
 

@@ -14,6 +14,7 @@ from unibct.distributed.device import pick_device
 from unibct.distributed.ranks import Ranks, current_ranks
 from unibct.errors import UserError
 from unibct.methods.table import find_method
+from unibct.models.architectures.growth import grown_state
 from unibct.models.architectures.table import build_network
 from unibct.models.embedder import Embedder
 from unibct.models.folder import load_model, save_model
@@ -221,8 +222,12 @@ def _starting_state(context: RunContext, options: TrainOptions) -> TrainingState
 
 
 def _load_old_weights(context: RunContext, state: TrainingState, old: Model) -> None:
+    """Take the old model's weights; a larger network grows from them."""
+    weights = without_projection(old.network.state_dict())
+    if context.architecture.name != old.architecture:
+        weights = grown_state(weights, state.network, seed=context.run.seed)
     try:
-        state.network.load_state_dict(without_projection(old.network.state_dict()))
+        state.network.load_state_dict(weights)
     except RuntimeError as error:  # some networks are built for one size
         new_input, old_input = context.input, old.input
         raise UserError(

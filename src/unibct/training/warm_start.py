@@ -1,4 +1,7 @@
-"""Whether a run starts from the old model's weights instead of random ones."""
+"""Whether a run starts from the old model's weights instead of random ones.
+
+A larger network of the same family can start from a smaller one: it grows from it.
+"""
 
 from unibct.errors import UserError
 from unibct.methods.table import MethodEntry
@@ -19,7 +22,8 @@ def starts_from_old(
     """Return whether training starts from the old weights; None if nobody asked for it.
 
     A recipe that asks for it gets it or an error. A method that starts so by itself does it
-    only from a network with the same input, and if no other first weights were chosen.
+    only from the same or a smaller network of its family with the same input, and if no other
+    first weights were chosen.
     """
     if recipe.warm_start is not None:
         obstacle = _obstacle(architecture, dim, old) if recipe.warm_start else None
@@ -50,10 +54,11 @@ def _obstacle(architecture: Architecture, dim: int, old: Embedder | None) -> str
             "begins from a network, but the old model is an adapted one: its network's "
             "own embeddings are not those of its gallery; leave warm_start out"
         )
-    if (architecture.name, architecture.config) != (old.architecture, old.architecture_config):
+    same = (architecture.name, architecture.config) == (old.architecture, old.architecture_config)
+    if not same and old.architecture not in architecture.grows_from:
         return (
-            f"needs the same architecture, but the old model is a {old.architecture} "
-            f"and the new one a {architecture.name}; leave warm_start out"
+            f"needs the same architecture, or one that can grow from it, but the old model is a "
+            f"{old.architecture} and the new one a {architecture.name}; leave warm_start out"
         )
     if dim != old.dim:
         return (

@@ -25,6 +25,7 @@ class Architecture:
         input: the default input.
         dim: the default dimension of the embeddings.
         larger: the architecture that a team would upgrade to.
+        grows_from: smaller architectures whose trained networks it can start from, see ``growth``.
         name: under which a model folder stores it.
         config: what another library needs to build the network again, as plain values; None for
             a network of unibct.
@@ -36,6 +37,7 @@ class Architecture:
     input: InputSpec
     dim: int
     larger: str | None = None
+    grows_from: tuple[str, ...] = ()
     name: str = ""
     config: Mapping[str, Any] | None = None
     start: Callable[[nn.Module], None] | None = None

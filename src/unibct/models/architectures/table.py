@@ -26,11 +26,13 @@ ARCHITECTURES: dict[str, Architecture] = {
     "resnet18": Architecture(resnet(BasicBlock, 2, 2, 2, 2), _FACE, 512, larger="resnet50"),
     "resnet50": Architecture(resnet(Bottleneck, 3, 4, 6, 3), _FACE, 512),
     "iresnet18": Architecture(iresnet(2, 2, 2, 2), _FACE, 512, larger="iresnet50"),
-    "iresnet50": Architecture(iresnet(3, 4, 14, 3), _FACE, 512),
+    "iresnet50": Architecture(iresnet(3, 4, 14, 3), _FACE, 512, grows_from=("iresnet18",)),
     "resnet-small": Architecture(
         small_resnet(32, 64, 128), _GLYPH, 128, larger="resnet-small-wide"
     ),
-    "resnet-small-wide": Architecture(small_resnet(48, 96, 192), _GLYPH, 128),
+    "resnet-small-wide": Architecture(
+        small_resnet(48, 96, 192), _GLYPH, 128, grows_from=("resnet-small",)
+    ),
     "projection": Architecture(projection(), _VECTOR, 128, larger="projection-mlp"),
     "projection-mlp": Architecture(projection(hidden=2), _VECTOR, 128),
 }

@@ -1,0 +1,118 @@
+import pytest
+import torch
+
+from unibct.models.architectures.growth import grown_state
+from unibct.models.architectures.iresnet import IResNet
+from unibct.models.architectures.resnet import BasicBlock, Bottleneck, ResNet
+from unibct.models.architectures.table import ARCHITECTURES
+
+
+def small(block, depths, widths):
+    return ResNet(block, depths, widths, dim=5, channels=2, small_images=(16, 12))
+
+
+def averaging(depths, widths):
+    return ResNet(BasicBlock, depths, widths, dim=5, channels=2)
+
+
+def faces(depths):
+    return IResNet(depths, dim=5, channels=2, height=16, width=12)
+
+
+PAIRS = {
+    "wider": lambda: (
+        small(BasicBlock, (1, 1), (4, 6)),
+        small(BasicBlock, (1, 1), (6, 15)),  # more than twice as wide
+    ),
+    "deeper": lambda: (
+        small(BasicBlock, (1, 1), (4, 6)),
+        small(BasicBlock, (3, 2), (4, 6)),
+    ),
+    "wider and deeper, averaged": lambda: (
+        averaging((1, 2), (4, 6)),
+        averaging((2, 2), (5, 9)),
+    ),
+    "bottlenecks": lambda: (
+        small(Bottleneck, (1, 2), (4, 6)),
+        small(Bottleneck, (2, 2), (6, 7)),
+    ),
+    "faces": lambda: (faces((1, 1, 1, 1)), faces((2, 1, 2, 1))),
+}
+
+
+def trained(network):
+    """Give every number of a network another value, as training would."""
+    with torch.no_grad():
+        for name, value in network.state_dict().items():
+            if value.is_floating_point():
+                noise = torch.rand_like(value)
+                value.copy_(0.5 + noise if name.endswith("running_var") else value + 0.3 * noise)
+    return network
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_the_larger_network_computes_what_the_smaller_one_computes(pair):
+    torch.manual_seed(0)
+    old, new = PAIRS[pair]()
+    trained(old)
+    images = torch.randn(6, 2, 16, 12)
+    new.load_state_dict(grown_state(old.state_dict(), new, seed=1))
+    for mode in (False, True):  # with the running means, and with those of the batch
+        with torch.no_grad():
+            expected, found = old.train(mode)(images), new.train(mode)(images)
+        assert torch.allclose(found, expected, rtol=1e-3, atol=1e-4 * float(expected.abs().max()))
+    again = grown_state(old.state_dict(), PAIRS[pair]()[1], seed=1)
+    other = grown_state(old.state_dict(), PAIRS[pair]()[1], seed=2)
+    weight = "layer2.0.conv1.weight"
+    assert torch.equal(again[weight], grown_state(old.state_dict(), new, seed=1)[weight])
+    if "wider" in pair:
+        assert not torch.equal(again[weight], other[weight])
+
+
+def test_copies_learn_different_things():
+    torch.manual_seed(0)
+    old, new = PAIRS["wider"]()
+    new.load_state_dict(grown_state(old.state_dict(), new, seed=0))
+    copies = [row for row in range(4, 6) for original in range(4)
+              if torch.equal(new.conv1.weight[row], new.conv1.weight[original])]  # fmt: skip
+    assert copies == [4, 5]
+    optimizer = torch.optim.SGD(new.parameters(), lr=0.1)
+    new(torch.randn(6, 2, 16, 12)).square().mean().backward()
+    optimizer.step()
+    for copy in copies:
+        weights = new.conv1.weight.detach()
+        difference = (weights[:4] - weights[copy]).abs().amax(dim=(1, 2, 3))
+        assert float(difference.min()) > 1e-6
+
+
+def test_a_block_that_adds_nothing_can_learn():
+    torch.manual_seed(0)
+    old, new = PAIRS["deeper"]()
+    new.load_state_dict(grown_state(old.state_dict(), new, seed=0))
+    added = new.get_submodule("layer1.2")
+    assert isinstance(added, BasicBlock)
+    assert not added.bn2.weight.any()
+    new(torch.randn(6, 2, 16, 12)).square().mean().backward()
+    assert added.bn2.weight.grad is not None
+    assert float(added.bn2.weight.grad.abs().sum()) > 0
+
+
+def test_the_table_names_what_grows():
+    pairs = [
+        (name, smaller) for name, entry in ARCHITECTURES.items() for smaller in entry.grows_from
+    ]
+    assert pairs == [("iresnet50", "iresnet18"), ("resnet-small-wide", "resnet-small")]
+    for larger, smaller in pairs:
+        assert ARCHITECTURES[smaller].larger == larger
+        with torch.device("meta"):  # names and shapes, without the numbers
+            old, new = (
+                ARCHITECTURES[name].build(ARCHITECTURES[name].input, 128)
+                for name in (smaller, larger)
+            )
+        assert type(old) is type(new)
+        assert set(old.state_dict()) <= set(new.state_dict())
+        for name, value in old.state_dict().items():
+            shape = new.state_dict()[name].shape
+            assert all(a <= b for a, b in zip(value.shape, shape, strict=True)), name
+            if isinstance(old, IResNet):
+                assert shape == value.shape
