@@ -90,7 +90,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Let one test process make each costly fixture, and leave the costliest to `make test`."""
     for item in items:
         used = set(getattr(item, "fixturenames", ()))
-        for fixture in sorted(COSTLY_FIXTURES & used):
+        costly = COSTLY_FIXTURES & used
+        assert len(costly) < 2, f"{item.name}: one more process would make {costly}"
+        for fixture in costly:
             item.add_marker(pytest.mark.xdist_group(fixture))
         if SLOW_FIXTURES & used:
             item.add_marker(pytest.mark.slow)

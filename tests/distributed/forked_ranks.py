@@ -6,6 +6,7 @@ would give them. When one fails the others are stopped, as `torchrun` does. `1,2
 starts one process, then two, then three.
 """
 
+import gc
 import importlib
 import os
 import runpy
@@ -61,6 +62,7 @@ def main() -> int:
     if not module.endswith(".py"):
         importlib.import_module(module)  # what it imports is there for all
         sys.modules.pop(module)
+    gc.freeze()  # what was imported is never garbage
     return int(any(run_world(int(n), module, arguments) for n in worlds.split(",")))
 
 

@@ -135,10 +135,10 @@ def trained(out: Path, ranks: Ranks) -> None:
     short = load_recipe("glyphs", [*SETTINGS, "batch_size=24", "epochs=1"])
     old = train(images.select(range(58)), short, out / "old")  # not all classes
     same_old = load_model(one_old_model(out, ranks))
-    for name, more in RUNS.items():
-        recipe = load_recipe("glyphs", [*LONGER, *more])
-        method = name.split(",")[0]
-        train(images, recipe, out / name, old=same_old if name == PLUS else old, method=method)
+    for name in runs_of(ranks.world):
+        recipe = load_recipe("glyphs", [*LONGER, *RUNS[name]])
+        shared = {"method": name.split(",")[0], "cache": out / "cache"}
+        train(images, recipe, out / name, old=same_old if name == PLUS else old, **shared)
     run_folder.remove_checkpoints = lambda folder: None
     # A loss that differs between the ranks, what the method learns, and a sample of the classes.
     recipe = load_recipe("glyphs", [*LONGER, "sample_rate=0.6"])
@@ -181,6 +181,12 @@ RUNS = {
     "ndpp": [],
     "regress": [],
 }
+WITH_TWO_ONLY = ("unibct,own", "unibct,half")
+
+
+def runs_of(world: int) -> list[str]:
+    """The runs that so many processes make."""
+    return [name for name in RUNS if world == 2 or name not in WITH_TWO_ONLY]
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from tests.distributed.ranks_worker import RUNS, look, moved_run
+from tests.distributed.ranks_worker import WITH_TWO_ONLY, look, moved_run, runs_of
 from tests.distributed.torchrun import forked_ranks
 from tests.training.run_results import require_same
 from unibct.data.loader import read_pixels
@@ -50,7 +50,7 @@ def losses_of(folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [n for n in RUNS if n not in ("unibct,own", "unibct,half")])
+@pytest.mark.parametrize("name", runs_of(1))
 def test_training_in_several_processes_is_training_in_one(runs, name):
     one, two = (np.array(losses_of(runs[n] / name)) for n in (1, 2))
     # torch's own normalisation rounds otherwise than ours, which shows in images with flat ground.
@@ -60,7 +60,7 @@ def test_training_in_several_processes_is_training_in_one(runs, name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [n for n in RUNS if n not in ("unibct,own", "unibct,half")])
+@pytest.mark.parametrize("name", runs_of(1))
 def test_three_processes_train_the_model_of_two(runs, name):
     two, three = (np.array(losses_of(runs[n] / name)) for n in (2, 3))
     assert np.allclose(three, two, rtol=1e-3)
@@ -82,7 +82,7 @@ def test_the_score_scale_is_what_one_process_measures(runs, world):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["unibct,own", "unibct,half"])
+@pytest.mark.parametrize("name", WITH_TWO_ONLY)
 def test_kinds_of_normalisation_and_precision(runs, name):
     found = np.array(losses_of(runs[2] / name))
     assert found[-1, 0] < found[0, 0]

@@ -23,15 +23,19 @@ def printed(print_to, *, width=None):
     return file.getvalue()
 
 
-def test_a_pipe_gets_plain_text_and_a_terminal_colours(finished, small_demo):
-    _, results = finished
+def require_colours_on_terminals_only(print_to):
+    assert "\x1b" not in printed(print_to)
+    assert "\x1b[" in printed(print_to, width=120)
+
+
+def test_a_pipe_gets_an_evaluation_as_plain_text_and_a_terminal_colours(small_demo):
     evaluation = small_demo[0].evaluation
-    for print_to in (
-        lambda console: print_evaluation(evaluation, console),
-        lambda console: print_benchmark(results, console),
-    ):
-        assert "\x1b" not in printed(print_to)
-        assert "\x1b[" in printed(print_to, width=120)
+    require_colours_on_terminals_only(lambda console: print_evaluation(evaluation, console))
+
+
+def test_a_pipe_gets_a_benchmark_as_plain_text_and_a_terminal_colours(finished):
+    _, results = finished
+    require_colours_on_terminals_only(lambda console: print_benchmark(results, console))
 
 
 def test_an_evaluation_has_a_row_per_test_and_per_metric(small_demo):

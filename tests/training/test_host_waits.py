@@ -19,6 +19,9 @@ from unibct.training.batches import draw_epoch, remaining_batches
 from unibct.training.state import initial_state
 from unibct.training.step import TrainingStep
 
+# In one test process: torch imports its compiler for the device `meta`, which takes seconds.
+pytestmark = pytest.mark.xdist_group("host waits")
+
 
 @pytest.fixture(scope="module")
 def stored_vectors(eighty_images, tmp_path_factory):

@@ -3,7 +3,6 @@
 import csv
 import dataclasses
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -14,6 +13,7 @@ import pytest
 import torch
 
 from tests.data.decode_counter import DecodeCounter
+from tests.forked_commands import ForkedCommand, run_forked
 from tests.training.interruption import stopped_before_epoch
 from tests.training.recipes import RECIPE
 from tests.training.run_results import require_same
@@ -59,18 +59,17 @@ def test_a_killed_process_resumes_to_the_bit(photo_folder, tmp_path):
     def command(out):
         settings = ["epochs=6", "batch_size=16", "lr_warmup_epochs=0"]
         overrides = [part for setting in settings for part in ("--set", setting)]
-        line = [sys.executable, "-m", "unibct", "train", str(photo_folder), "--device", "cpu"]
-        return [*line, "--out", str(out), "--resume", *overrides]
+        line = ["unibct", "train", photo_folder, "--device", "cpu"]
+        return [*line, "--out", out, "--resume", *overrides]
 
     killed, whole = tmp_path / "killed", tmp_path / "whole"
-    process = subprocess.Popen(command(killed), stderr=subprocess.PIPE)
-    while process.poll() is None and not any(killed.glob("checkpoint-*")):
-        time.sleep(0.01)
-    process.kill()
-    process.communicate()
+    with ForkedCommand(*command(killed)) as training:
+        while training.process.is_alive() and not any(killed.glob("checkpoint-*")):
+            time.sleep(0.01)
+    assert training.process.exitcode == -signal.SIGKILL
     assert not (killed / "model.json").exists(), "killed too late to test anything"
     for out in (killed, whole):
-        subprocess.run(command(out), check=True, capture_output=True)
+        run_forked(*command(out))
     assert load_model(killed).fingerprint == load_model(whole).fingerprint
 
 
@@ -134,19 +133,9 @@ def test_a_run_decodes_its_images_to_train_and_not_to_compare(
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_run_killed_at_random_moments_goes_on_to_the_bit(workers, tmp_path):
-    command = [
-        sys.executable,
-        "-m",
-        "tests.training.kill_worker",
-        tmp_path,
-        str(workers),
-        str(7 + workers),
-    ]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "UNIBCT_PIXEL_MEMORY": "0"}
-    found = subprocess.run(
-        [str(part) for part in command], capture_output=True, env=environment, check=False
-    )
-    assert found.returncode == 0, found.stderr.decode()
+    command = ["tests.training.kill_worker", tmp_path, workers, 7 + workers]
+    found = run_forked(*command, check=False, environment={"UNIBCT_PIXEL_MEMORY": "0"})
+    assert found.returncode == 0, found.stderr
     for method, kills in json.loads(found.stdout).items():
         assert kills >= 4
         require_same(tmp_path / f"{method}-killed", tmp_path / f"{method}-whole")

@@ -1,0 +1,10 @@
+"""What the server of `forked_commands` imports, once for all commands."""
+
+import gc
+
+import unibct.benchmark.run
+import unibct.cli.entry
+import unibct.embeddings.extraction
+import unibct.training.train  # noqa: F401
+
+gc.freeze()  # never garbage
