@@ -94,7 +94,7 @@ def test_a_step_never_waits(name, on_disk, eighty_images, stored_vectors):
 
 
 def test_half_precision_waits_once(eighty_images, stored_vectors, monkeypatch):
-    monkeypatch.setattr(TrainingStep, "_autocast", lambda self: nullcontext())
+    monkeypatch.setattr("unibct.training.step.autocast", lambda *_: nullcontext())
     for name in ("unibct-plus", "nccl"):
         options = {"on_disk": True, "precision": "float16", "sample_rate": 0.5}
         waits = waits_of_a_step(eighty_images, name, stored_vectors, **options)
