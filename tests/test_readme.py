@@ -152,7 +152,10 @@ def gain_in_report(report, scenario, metric, method):
 
 def test_the_readme_quotes_the_reports():
     """Every difference with its interval stands in the report of its images."""
-    reports = {"faces": "docs/results/faces/report.md", "glyphs": "docs/results/report.md"}
+    reports = {
+        "faces": "docs/results/faces/report.md",
+        "glyphs": "docs/results/glyphs-test/report.md",
+    }
     table = text_of("README.md").split("## What it gives")[1].split("## Read on")[0]
     scenarios = re.findall(r"^\| images, metric: method \| (.*) \|$", table, flags=re.MULTILINE)[0]
     found = re.findall(r"^\| (\w+), (\S+): `(\S+)` \| (.*) \|$", table, flags=re.MULTILINE)

@@ -208,13 +208,13 @@ def test_a_warm_start_begins_from_the_old_weights(
 
 def test_a_warm_start_that_cannot_work_is_refused(four_classes, four_classes_old, tmp_path):
     recipe = SMALL.updated(warm_start=True)
-    wide = recipe.updated(architecture="resnet-small-wide")
+    other = recipe.updated(architecture="resnet18")
     for changed, old, message in [
         (recipe, None, "old model's weights: give --old MODEL"),
         (
-            wide,
+            other,
             four_classes_old,
-            "the old model is a resnet-small and the new one a resnet-small-wide",
+            "the old model is a resnet-small and the new one a resnet18",
         ),
     ]:
         with pytest.raises(UserError, match=message):
