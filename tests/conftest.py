@@ -13,6 +13,7 @@ import torch
 from hypothesis import settings
 from PIL import Image
 
+from tests.forked_commands import FORKS
 from tests.torchvision_operators import declare_torchvision_operators
 from unibct import cli
 from unibct.data.image_set import ImageSet
@@ -123,6 +124,14 @@ def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(CACHE_VARIABLE, str(folder))
         yield folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def workers_share_an_import() -> Iterator[None]:
+    """Let the workers of benchmarks in this process be forks of one that has imported torch."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("unibct.benchmark.workers._CONTEXT", FORKS)
+        yield
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ from contextlib import chdir
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-_CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["tests.imported_once"])
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(["tests.imported_once"])
 
 
 class ForkedCommand:
@@ -29,7 +29,7 @@ class ForkedCommand:
         self._outputs = [Path(self._folder.name) / name for name in ("stdout", "stderr")]
         variables = os.environ | (environment or {})
         target = (self._line, dict(variables), os.getcwd(), self._outputs)
-        self.process = _CONTEXT.Process(target=_run, args=target)
+        self.process = FORKS.Process(target=_run, args=target)
         with chdir(ROOT):  # the server looks there for what it imports
             self.process.start()
 

@@ -14,7 +14,8 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import wait
-from multiprocessing.context import SpawnProcess
+from multiprocessing.context import BaseContext
+from multiprocessing.process import BaseProcess
 from typing import Any, Literal, TypeAlias, cast
 
 from unibct.benchmark.execution import run_job
@@ -26,6 +27,8 @@ from unibct.progress import Advance
 
 OnChange: TypeAlias = Callable[["Board", Job | None], None]
 State: TypeAlias = Literal["waiting", "running", "finished", "failed", "left out"]
+# A fork would share this process's locks, threads and GPU.
+_CONTEXT: BaseContext = multiprocessing.get_context("spawn")
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
@@ -84,7 +87,7 @@ def last_line(message: str) -> str:
 class Worker:
     """A process, the pipe to it, and the job that it is running."""
 
-    process: SpawnProcess
+    process: BaseProcess
     pipe: Any  # a Connection, whose type depends on the system
     job: Job | None = None
 
@@ -218,10 +221,9 @@ class WorkerPool:
         worker.process.join()
 
     def _start(self) -> Worker:
-        context = multiprocessing.get_context("spawn")
-        own_end, worker_end = context.Pipe()
+        own_end, worker_end = _CONTEXT.Pipe()
         arguments = (self._workspace, worker_end, self._threads)
-        process = context.Process(target=_work, args=arguments, daemon=True)
+        process = cast(Any, _CONTEXT).Process(target=_work, args=arguments, daemon=True)
         with _environment(  # the process reads these variables when it starts
             dict.fromkeys(_THREAD_VARIABLES, str(self._threads))
             | {MEMORY_VARIABLE: str(pixel_memory() // self._size)}
