@@ -3,7 +3,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from unibct.data.image_set import select_listed
+from unibct.data.image_set import read_id_list, select_listed
 from unibct.errors import UserError
 
 
@@ -16,13 +16,22 @@ def test_lists(tmp_path, glyph_classes):
     for text, message in [
         ("U+9999/nowhere\n", "line 1: 'U\\+9999/nowhere' is not an image"),
         (f"{glyph_classes.ids[0]}\n" * 2, "line 2: .* listed twice"),
-        ("\n", "lists no image"),
+        ("\n", "lists no id"),
     ]:
         path.write_text(text)
         with pytest.raises(UserError, match=message):
             select_listed(glyph_classes, path)
-    with pytest.raises(UserError, match=r"missing.txt cannot be read .*unibct split"):
+    with pytest.raises(UserError, match=r"missing.txt cannot be read .*one id per line"):
         select_listed(glyph_classes, tmp_path / "missing.txt")
+
+
+def test_a_list_is_read_with_a_byte_order_mark_and_other_line_ends(tmp_path):
+    path = tmp_path / "list.txt"
+    path.write_bytes("\ufeffä/1\r\n\r\nb/ 2\r\n".encode())
+    assert read_id_list(path) == {"ä/1": 1, "b/ 2": 3}
+    path.write_bytes(b"a\xff\n")
+    with pytest.raises(UserError, match=r"list.txt is not a UTF-8 text file"):
+        read_id_list(path)
 
 
 def test_the_source_of_class_numbers_is_kept_and_is_not_in_the_digest(glyph_classes):

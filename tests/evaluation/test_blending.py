@@ -13,9 +13,10 @@ from unibct.evaluation.search_test import search_test
 
 def test_a_blend_by_hand():
     # Lengths do not count: (0, 2) becomes (0, 1), and the mean of (0, 1) and (1, 0) is diagonal.
-    assert blended([[0.0, 2.0]], [[5.0, 0.0]], 0.5) == pytest.approx(np.full((1, 2), 0.5**0.5))
+    assert blended([[0.0, 2.0]], [[5.0, 0.0]]) == pytest.approx(np.full((1, 2), 0.5**0.5))
     # (0.25·(0, 1) + 0.75·(1, 0)) / |…| with |…| = √(1 + 9) / 4
-    assert blended([[0.0, 1.0]], [[1.0, 0.0]]) == pytest.approx(np.array([[3, 1]]) / 10**0.5)
+    quarter = blended([[0.0, 1.0]], [[1.0, 0.0]], 0.75)
+    assert quarter == pytest.approx(np.array([[3, 1]]) / 10**0.5)
 
 
 @given(st.integers(0, 1000), st.floats(0, 1))

@@ -110,6 +110,17 @@ def test_what_a_team_decides_on():
     assert plain.score_scale is None
 
 
+@pytest.mark.parametrize("mode", ["templates", "images"])
+def test_backfill_curves_lead_from_the_cross_test_to_the_self_test(mode):
+    old, labels = noisy_classes(noise=1.3, images=8)
+    new, _ = noisy_classes(noise=0.6, images=8, seed=1)
+    result = evaluate_upgrade(old, new, labels, repeats=10, mode=mode, backfill_curves=True)
+    for curve in result.backfill_curves.values():
+        for place, test in ((0, CROSS), (-1, NEW_SELF)):
+            assert {m: v[place] for m, v in curve.values.items()} == result.values[test]
+        assert curve.old_self == result.values[OLD_SELF]
+
+
 def embeddings_of(vectors, labels, trained_on):
     names = tuple(f"class {label}" for label in range(labels.max() + 1))
     ids = tuple(f"{row}" for row in range(len(labels)))

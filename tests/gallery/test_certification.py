@@ -72,11 +72,13 @@ def test_score_maps_are_fitted_on_single_images():
 
 
 @pytest.mark.slow
-def test_other_queries_for_old_rows_have_their_own_scales():
-    evaluation = evaluation_of()
+@pytest.mark.parametrize("alpha", [0.5, 0.75])
+def test_other_queries_for_old_rows_have_their_own_scales(alpha):
+    evaluation = evaluation_of(alpha=alpha)
     certificate = certify(evaluation, subjects=SUBJECTS, date=DATE)
+    assert certificate.blend_alpha == alpha
     old, new = (noisy_classes(40, 12, noise=n, seed=s)[0] for n, s in ((1.5, 1), (0.6, 2)))
-    blend = 0.25 * unit(old) + 0.75 * unit(new)
+    blend = (1 - alpha) * unit(old) + alpha * unit(new)
     impostors = naive_scores(blend, old, evaluation.split, same=False)
     for far in certificate.fars:
         accepted = np.sum(impostors > certificate.threshold(BLEND, far))

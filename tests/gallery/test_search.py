@@ -22,8 +22,7 @@ def vectors(model, images):
         {"encoders": "three"},
         {"alpha": 2},
         {"threshold": 0.1, "far": 0.1},
-        {"encoders": "blend", "alpha": 0.5, "far": 0.1},
-        {"encoders": "blend", "alpha": 0.5, "old_scores": True},
+        {"alpha": float("nan")},
     ],
 )
 def test_requests_that_make_no_sense_are_refused(wrong):
@@ -95,6 +94,26 @@ def test_a_blend_searches_old_rows_with_both_queries(upgraded):
         assert [hit.id for hit in answer.hits] == [ids[i] for i in best]
         expected = [float(rows[i] @ query) for i in best]
         np.testing.assert_allclose([hit.score for hit in answer.hits], expected, atol=1e-5)
+
+
+def test_a_blend_is_the_one_that_the_certificate_has_tested(upgraded):
+    def hits(**request):
+        return [a.hits for a in upgraded.search(QUERIES, k=9, encoders="blend", **request)]
+
+    assert hits() == hits(alpha=0.6) != hits(alpha=0.5)
+    assert hits(far=0.1) == hits(far=0.1, alpha=0.6)
+    for scale in ({"far": 0.1}, {"old_scores": True}):
+        with pytest.raises(UserError, match=r"blends with alpha 0\.6, not 0\.5: leave alpha out"):
+            hits(alpha=0.5, **scale)
+
+
+def test_without_a_certificate_a_blend_is_half_of_each(toy_gallery):
+    toy_gallery.upgrade(NEW, force=True)
+    default, half = (
+        [answer.hits for answer in toy_gallery.search(QUERIES, k=9, encoders="blend", **alpha)]
+        for alpha in ({}, {"alpha": 0.5})
+    )
+    assert default == half
 
 
 def test_hits_as_json_have_the_keys_that_machines_rely_on(upgraded):

@@ -83,6 +83,7 @@ def toy_certificate(old: str, new: str, **changes: Any) -> Certificate:
             "blend→old": {"choice": {"kind": "raw"}},
         },
         "calibration": {"choice": {"kind": "standardised", "slope": 2.0, "shift": -0.5}},
+        "blend_alpha": 0.6,
         "flips": {},
     }
     return sealed(content | changes)

@@ -29,9 +29,12 @@ def two_kinds(classes: int, images: int, seed: int = 0) -> TwoKinds:
 
 
 def evaluation_of(
-    old_noise: float = 1.5, new_noise: float = 0.6, mode: GalleryMode = "templates"
+    old_noise: float = 1.5,
+    new_noise: float = 0.6,
+    mode: GalleryMode = "templates",
+    alpha: float = 0.5,
 ) -> UpgradeEvaluation:
     """An evaluation of two models on forty classes of twelve images."""
     old, labels = noisy_classes(40, 12, noise=old_noise, seed=1)
     new, _ = noisy_classes(40, 12, noise=new_noise, seed=2)
-    return evaluate_upgrade(old, new, labels, repeats=200, mode=mode)
+    return evaluate_upgrade(old, new, labels, repeats=200, mode=mode, alpha=alpha)

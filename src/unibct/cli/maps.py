@@ -56,8 +56,8 @@ def adapt_command(
     Fits a map on both models' embeddings of the same images. If NEW is a model folder and the map
     goes backward, saves the new model together with the map: its queries search the old gallery.
     Otherwise saves the map alone, for `unibct map`. Use it for a model that cannot be trained
-    again, or to save the training: in the measurements of docs/maps.md the best maps found about
-    as much as `unibct train --old`, others less. `unibct evaluate` tells how much yours finds.
+    again, or to save the training. Compatible training (`unibct train --old`) usually finds more;
+    docs/maps.md has numbers, and `unibct evaluate` tells how much yours finds.
     """
     from unibct.data.readers.table import open_images
     from unibct.distributed.device import pick_device

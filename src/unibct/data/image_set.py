@@ -135,28 +135,36 @@ def select_listed(images: ImageSet, list_file: Path) -> ImageSet:
 
     The file has one id per line. `unibct split` writes such files.
     """
-    try:
-        lines = list_file.read_text(encoding="utf-8-sig").split("\n")
-    except OSError as error:
-        raise UserError(
-            f"{list_file} cannot be read ({error.strerror}); make it with `unibct split`"
-        ) from error
-    except UnicodeDecodeError as error:
-        raise UserError(f"{list_file} is not a UTF-8 text file of image ids") from error
     indices: list[int] = []
-    seen: set[str] = set()
-    for number, line in enumerate(lines, start=1):
-        image_id = line.strip("\r\n")
-        if not image_id:
-            continue
+    for image_id, number in read_id_list(list_file).items():
         if image_id not in images.position:
             raise UserError(
                 f"{list_file}, line {number}: {image_id!r} is not an image of {images.name}"
             )
-        if image_id in seen:
-            raise UserError(f"{list_file}, line {number}: {image_id!r} is listed twice")
-        seen.add(image_id)
         indices.append(images.position[image_id])
-    if not indices:
-        raise UserError(f"{list_file} lists no image")
     return images.select(np.sort(np.asarray(indices)))
+
+
+def read_id_list(list_file: Path) -> dict[str, int]:
+    """Return the ids of a list file in its order, each with the number of its line.
+
+    The file has one id per line, in UTF-8. Empty lines are passed over.
+    """
+    try:
+        lines = list_file.read_text(encoding="utf-8-sig").split("\n")
+    except OSError as error:
+        raise UserError(
+            f"{list_file} cannot be read ({error.strerror}); it must be a file with one id per line"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{list_file} is not a UTF-8 text file of ids") from error
+    line_of: dict[str, int] = {}
+    for number, line in enumerate(lines, start=1):
+        row_id = line.strip("\r\n")
+        if row_id in line_of:
+            raise UserError(f"{list_file}, line {number}: {row_id!r} is listed twice")
+        if row_id:
+            line_of[row_id] = number
+    if not line_of:
+        raise UserError(f"{list_file} lists no id")
+    return line_of

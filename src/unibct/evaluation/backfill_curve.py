@@ -1,8 +1,8 @@
 """How good the search is while the gallery is being embedded again, row by row.
 
 New queries search a gallery in which the new model has made some rows and the old model the rest.
-A row is a gallery image; the rows of a class are pooled into its template as always. With no row
-made anew this is the cross test, with all of them the new self test.
+A row is a gallery image. In a gallery of templates the rows of a class are pooled as always. If the
+new model has made no row, this is the cross test; if it has made all, the new self test.
 """
 
 from dataclasses import dataclass

@@ -23,14 +23,13 @@ from unibct.evaluation.search_test import (
     search_test,
 )
 
-ALPHA = 0.75  # the share of the new query in a gallery's search, unless another one is asked for
-MIDPOINT = 0.5  # the same in a test, unless it was chosen on other classes
+MIDPOINT = 0.5  # the share of the new query, unless it was chosen on other classes
 ALPHAS = tuple(number / 10 for number in range(11))  # among which ``choose_alpha`` chooses
 
 _QUERIES_AT_ONCE = 65_536
 
 
-def blended(old_queries: Any, new_queries: Any, alpha: float = ALPHA) -> Any:
+def blended(old_queries: Any, new_queries: Any, alpha: float = MIDPOINT) -> Any:
     """Return normalise((1 − α)·old + α·new), to be searched among old rows.
 
     Args:
@@ -57,7 +56,7 @@ def require_alpha(alpha: float) -> None:
         raise UserError(f"alpha lies in [0, 1], not {alpha}")
 
 
-def blended_search(old_self: ImageSearch, cross: ImageSearch, alpha: float = ALPHA) -> ImageSearch:
+def blended_search(old_self: ImageSearch, cross: ImageSearch, alpha: float) -> ImageSearch:
     """Return the search of blended queries among old rows that are single images.
 
     Args:

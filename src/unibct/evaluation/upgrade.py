@@ -300,7 +300,7 @@ def evaluate_upgrade(
     used_far = headline_far(split.classes, far)
     draws = class_draws(tests[CROSS], seed=seed, repeats=repeats)
     onto_old_scale: dict[str, Any] = {"score_map": score_map, "score_scale": score_scale}
-    curves = _curves(models, split, used_far, tests[OLD_SELF], seed, progress)
+    curves = _curves(models, split, mode, used_far, tests[OLD_SELF], seed, progress)
     return UpgradeEvaluation(
         **_test_values(tests, used_far, rule),
         seen=tested.seen,
@@ -361,6 +361,7 @@ def _spaces(direction: str, models: dict[str, Floats]) -> tuple[str, str]:
 def _curves(
     models: dict[str, Floats],
     split: GallerySplit,
+    mode: GalleryMode,
     far: float,
     old_self: SearchTest,
     seed: int,
@@ -370,7 +371,7 @@ def _curves(
     old, new = models["old"], models.get(PROJECTED, models["new"])
     before = measured_metrics(old_self, [far])
     for name, order in row_orders(old, split, seed=seed).items():
-        yield (
-            name,
-            backfill_curve(old, new, split, order, far=far, old_self=before, progress=progress),
+        curve = backfill_curve(
+            old, new, split, order, far=far, old_self=before, mode=mode, progress=progress
         )
+        yield name, curve

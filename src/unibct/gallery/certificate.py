@@ -49,7 +49,7 @@ class Certificate:
             )
         try:
             _ = self.old, self.new, self.verdict, self.calibration, self.fars
-            _ = self.score_map, self.new_score_map, self.summary()
+            _ = self.score_map, self.new_score_map, self.blend_alpha, self.summary()
             _ = [self.calibration_of(direction) for direction in (CROSS, OLD_SELF, BLEND)]
         except (KeyError, TypeError, ValueError) as error:
             raise UserError(f"the certificate is incomplete ({error}); {_MAKE_AGAIN}") from error
@@ -93,6 +93,11 @@ class Certificate:
         if direction == CROSS:
             return self.calibration
         return Calibration.from_json(self.content["further_calibrations"][direction]["choice"])
+
+    @property
+    def blend_alpha(self) -> float:
+        """The share of the new query in the blended queries that were tested."""
+        return float(self.content["blend_alpha"])
 
     def score_map_of(self, direction: str) -> ScoreMap:
         """Return what puts scores on the scale of old queries with old rows.

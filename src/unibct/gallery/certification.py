@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from unibct.errors import UserError
-from unibct.evaluation.blending import ALPHA, blended_search
+from unibct.evaluation.blending import blended_search
 from unibct.evaluation.criterion import compare_tests, joint_verdict
 from unibct.evaluation.directions import BLEND, CROSS, NEW_SELF, OLD_SELF
 from unibct.evaluation.metrics.table import measured_metrics
@@ -110,7 +110,7 @@ def certify(
             },
             "calibration": choices.pop(CROSS).as_json(),
             "further_calibrations": {name: choice.as_json() for name, choice in choices.items()},
-            "blend_alpha": ALPHA,
+            "blend_alpha": evaluation.blended_queries.alpha,
             "flips": evaluation.flips.as_json(),
             "backfill_curve": {
                 order: curve.as_json() for order, curve in evaluation.backfill_curves.items()
@@ -137,7 +137,8 @@ def _drawn_queries(
         drawn = np.sort(np.random.default_rng([seed, 23]).choice(queries, most, replace=False))
         everything: Any = np.arange(rows)
         searches = {name: images.part(drawn, everything) for name, images in searches.items()}
-    return searches | {BLEND: blended_search(searches[OLD_SELF], searches[CROSS])}
+    alpha = evaluation.blended_queries.alpha
+    return searches | {BLEND: blended_search(searches[OLD_SELF], searches[CROSS], alpha)}
 
 
 def _metrics(evaluation: UpgradeEvaluation) -> dict[str, Any]:

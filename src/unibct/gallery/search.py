@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unibct.errors import UserError
-from unibct.evaluation.blending import ALPHA, blended
+from unibct.evaluation.blending import MIDPOINT, blended, require_alpha
 from unibct.evaluation.directions import BLEND, CROSS, NEW_SELF, OLD_SELF
 from unibct.evaluation.score_map import ScoreMap
 from unibct.gallery.calibration import Calibration
@@ -44,7 +44,8 @@ class SearchRequest:
         old_scores: give scores on the scale of the old model, for clients with a fixed threshold.
         encoders: what searches older rows: ``new`` (the searching model), ``two`` (the model that
             made them) or ``blend`` (both).
-        alpha: share of the searching model in a blend.
+        alpha: share of the searching model in a blend. By default that of the certificate, and
+            half where there is none.
         with_superseded: search rows that have been replaced too; to try a rollback.
     """
 
@@ -55,7 +56,7 @@ class SearchRequest:
     far: float | None = None
     old_scores: bool = False
     encoders: str = NEW_QUERY
-    alpha: float = ALPHA
+    alpha: float | None = None
     with_superseded: bool = False
 
     def __post_init__(self) -> None:
@@ -64,13 +65,8 @@ class SearchRequest:
             raise UserError(f"k is the number of rows per query, at least 1, not {self.k}")
         if self.encoders not in ENCODERS:
             raise UserError(f"unknown encoders {self.encoders!r}; choose {', '.join(ENCODERS)}")
-        if not 0 <= self.alpha <= 1:
-            raise UserError(f"alpha is a share from 0 to 1, not {self.alpha:g}")
-        is_other_blend = self.encoders == BLENDED_QUERY and self.alpha != ALPHA
-        if is_other_blend and (self.far is not None or self.old_scores):
-            raise UserError(
-                f"certificates have thresholds and scales of blends with alpha {ALPHA:g} only"
-            )
+        if self.alpha is not None:
+            require_alpha(self.alpha)
         if self.threshold is not None and self.far is not None:
             raise UserError("give a threshold or a false accept rate (--far), not both")
 
@@ -276,6 +272,8 @@ def _scale(
     is_older = maker.space != standing.searching
     direction = _OLDER_DIRECTIONS[request.encoders] if is_older else NEW_SELF
     certificate = _certificate(folder, standing, maker)
+    if direction == BLEND and certificate is not None:
+        _require_tested_blend(certificate, request)
     rank = _RAW
     if is_older and is_mixed and certificate is not None:
         rank = certificate.calibration_of(direction)
@@ -291,6 +289,24 @@ def _scale(
     if request.far is not None:
         least = _threshold(folder, standing, maker, direction, request.far)
     return _Scale(rank, report, least)
+
+
+def _blend_share(certificate: Certificate | None, request: SearchRequest) -> float:
+    """Return the share of the searching model in blended queries for rows of one maker."""
+    if request.alpha is not None:
+        return request.alpha
+    return MIDPOINT if certificate is None else certificate.blend_alpha
+
+
+def _require_tested_blend(certificate: Certificate, request: SearchRequest) -> None:
+    """Refuse thresholds and old scores for a blend that the certificate has not tested."""
+    asks_for_scale = request.far is not None or request.old_scores
+    if asks_for_scale and _blend_share(certificate, request) != certificate.blend_alpha:
+        raise UserError(
+            "the certificate's thresholds and scales are those of blends with alpha "
+            f"{certificate.blend_alpha:g}, not {request.alpha:g}: leave alpha out, or certify "
+            "again with `unibct evaluate … --alpha`"
+        )
 
 
 def _certificate(folder: GalleryFolder, standing: Standing, maker: RowMaker) -> Certificate | None:
@@ -336,7 +352,8 @@ def _query_vectors(
     view = view_for(folder, standing.searching, queries.vectors, maker.dim)
     if is_older and request.encoders == BLENDED_QUERY:
         old = queries.older[maker.fingerprint]
-        return np.asarray(blended(old, view, request.alpha), dtype=np.float32)
+        share = _blend_share(_certificate(folder, standing, maker), request)
+        return np.asarray(blended(old, view, share), dtype=np.float32)
     return view
 
 

@@ -143,12 +143,12 @@ def remove_command(
 
     A rollback does not bring them back.
     """
+    from unibct.data.image_set import read_id_list
     from unibct.errors import UserError
 
     wanted = list(ids or [])
     if list_file is not None:
-        lines = list_file.read_text(encoding="utf-8").split("\n")
-        wanted += [line.strip("\r") for line in lines if line.strip()]
+        wanted += read_id_list(list_file)
     if not wanted:
         raise UserError("name the rows to remove: ids, or a file with --ids")
     with OpenedGallery(path, "cpu") as gallery:

@@ -45,7 +45,14 @@ EncodersOption = Annotated[
         help="whose query older rows get: new, two (that of their own model) or blend (both)"
     ),
 ]
-AlphaOption = Annotated[float, typer.Option(min=0, max=1, help="share of the new model in a blend")]
+AlphaOption = Annotated[
+    float | None,
+    typer.Option(
+        min=0,
+        max=1,
+        help="share of the new model in a blend  [default: the certificate's, else 0.5]",
+    ),
+]
 ApproximateOption = Annotated[
     bool, typer.Option("--approximate", help="use the index (unibct gallery index)")
 ]
@@ -80,7 +87,7 @@ def search_command(
     far: FarOption = None,
     old_scores: OldScoresOption = False,
     encoders: EncodersOption = "new",
-    alpha: AlphaOption = 0.75,
+    alpha: AlphaOption = None,
     approximate: ApproximateOption = False,
     lazy: LazyOption = None,
     remember: RememberOption = False,

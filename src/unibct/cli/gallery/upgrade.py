@@ -16,6 +16,7 @@ from unibct.cli.gallery.options import (
     say,
 )
 from unibct.cli.options import DeviceOption, examples
+from unibct.errors import UserError
 
 if TYPE_CHECKING:
     from unibct.gallery.backfill import Backfilled
@@ -112,6 +113,10 @@ def backfill_command(
     Every batch is durable: after Ctrl-C or a kill, run the command again to continue. The old
     vectors stay beside the new ones until --finish, and --abort or `rollback` goes back to them.
     """
+    from unibct.data.image_set import read_id_list
+
+    given = [data, ids, map_folder]
+    _require_one_action({"--pause": pause, "--abort": abort, "--finish": finish}, given)
     with OpenedGallery(path, device) as gallery:
         if pause:
             gallery.pause()
@@ -124,8 +129,7 @@ def backfill_command(
             message = f"{path}: {deleted:,} old vectors deleted; rollback now needs the images"
             say(as_json, {"deleted": deleted}, message)
         else:
-            wanted = None if ids is None else ids.read_text(encoding="utf-8").split("\n")
-            wanted = wanted and [line.strip("\r") for line in wanted if line.strip()]
+            wanted = None if ids is None else list(read_id_list(ids))
             result = gallery.backfill(
                 data, map_folder=map_folder, share=share, ids=wanted, order=order, seed=seed
             )
@@ -170,6 +174,15 @@ def rollback_command(
             f"them, first {result.first_unsearchable!r}; give their images as DATA"
         )
     say(as_json, result.as_json(), "\n".join(lines))
+
+
+def _require_one_action(actions: dict[str, bool], given: list[object]) -> None:
+    """Refuse two actions, and an action with rows: one of them would be ignored."""
+    asked = [name for name, is_asked in actions.items() if is_asked]
+    if len(asked) > 1:
+        raise UserError(f"{' and '.join(asked)} do different things: give one of them")
+    if asked and any(value is not None for value in given):
+        raise UserError(f"{asked[0]} embeds no rows: leave DATA, --ids and --map out")
 
 
 def _backfill_text(path: Path, data: str | None, result: "Backfilled") -> str:

@@ -209,7 +209,9 @@ def _add_search(app: FastAPI, shown: ShownGallery) -> None:
         approximate: Annotated[bool, Query(description="use the index")] = False,
         old_scores: Annotated[bool, Query(description="scores on the old scale")] = False,
         encoders: Annotated[str, Query(description="new, two or blend")] = NEW_QUERY,
-        alpha: Annotated[float, Query(ge=0, le=1, description="of a blend")] = 0.5,
+        alpha: Annotated[
+            float | None, Query(ge=0, le=1, description="share of the new model in a blend")
+        ] = None,
     ) -> SearchAnswer:
         """Search with an image, by the model before the last upgrade and by the present one."""
         request = SearchRequest(
