@@ -46,7 +46,7 @@ def test_unknown_scenarios_and_settings_are_refused_before_anything_is_drawn(tmp
 
 @pytest.mark.slow
 def test_every_recipe_runs_from_recordio_to_tables_and_is_taken_up_again(tmp_path, monkeypatch):
-    options = {"identities": 7, "subjects": 4, "device": "cpu"}
+    options = {"identities": 7, "subjects": 2, "device": "cpu"}
     overrides = [
         "epochs=1",
         "warmup_epochs=0",

@@ -14,7 +14,7 @@ from unibct.data.training_classes import NO_CLASSES, TrainingClasses
 from unibct.errors import UserError, first_line
 from unibct.files import atomic_file, read_json, write_json
 from unibct.maps.adapter import Adapter
-from unibct.models.architectures.table import build_network, stored_architecture
+from unibct.models.architectures.table import build_without_weights, stored_architecture
 from unibct.models.input import InputSpec
 from unibct.models.model import Model
 from unibct.models.old_space import WEIGHT, add_projection, old_space_dim
@@ -129,7 +129,7 @@ def _read_model(folder: Path, description: Any, with_classifier: bool) -> Model:
         adapter = Adapter.of_tensors(description["adapter"], adapter_tensors)
     network_dim = description["dim"] if adapter is None else adapter.new_dim
     name, config = description["architecture"], description.get("architecture_config")
-    network = build_network(stored_architecture(name, config, spec), spec, network_dim)
+    network = build_without_weights(stored_architecture(name, config, spec), spec, network_dim)
     tensors = safetensors.torch.load_file(folder / WEIGHTS_FILE)
     if WEIGHT in tensors:
         add_projection(network, network_dim, len(tensors[WEIGHT]))

@@ -15,7 +15,7 @@ from unibct.distributed.ranks import Ranks, current_ranks
 from unibct.errors import UserError
 from unibct.methods.table import find_method
 from unibct.models.architectures.growth import grown_state
-from unibct.models.architectures.table import build_network
+from unibct.models.architectures.table import build_without_weights
 from unibct.models.embedder import Embedder
 from unibct.models.folder import load_model, save_model
 from unibct.models.model import Model
@@ -270,7 +270,7 @@ def finished_model(context: RunContext, path: Path, old: Embedder | None = None)
     if context.validation is not None:
         unreadable += context.validation.pixels.unreadable
     architecture = context.architecture
-    network = build_network(architecture, context.input, run.dim)
+    network = build_without_weights(architecture, context.input, run.dim)
     if run.projected_dim is not None:
         add_projection(network, run.dim, run.projected_dim)
     averaged = bool(context.recipe.average)

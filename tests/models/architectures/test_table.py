@@ -3,7 +3,12 @@ import torch
 
 from unibct.errors import UserError
 from unibct.models.architectures.architecture import NetworkRequest
-from unibct.models.architectures.table import ARCHITECTURES, build_network, find_architecture
+from unibct.models.architectures.table import (
+    ARCHITECTURES,
+    build_network,
+    build_without_weights,
+    find_architecture,
+)
 from unibct.models.input import InputSpec
 
 
@@ -34,6 +39,21 @@ def test_every_architecture_takes_every_size(name, height, width, channels):
         return  # the same classes, deeper
     network = build_network(name, InputSpec(height, width, channels), 8).eval()
     assert network(torch.zeros(2, channels, height, width)).shape == (2, 8)
+
+
+@pytest.mark.parametrize("name", deep_ones_slow(ARCHITECTURES))
+def test_loaded_weights_are_all_that_a_network_needs(name):
+    architecture = find_architecture(name)
+    spec = architecture.input
+    whole = build_network(architecture, spec, 8, seed=3).eval()
+    before = torch.random.get_rng_state()
+    loaded = build_without_weights(architecture, spec, 8).eval()
+    assert torch.equal(before, torch.random.get_rng_state())
+    loaded.load_state_dict(whole.state_dict())
+    images = torch.randn(1, spec.channels, spec.height, spec.width)
+    assert torch.equal(loaded(images), whole(images))
+    trained = [p.requires_grad for p in whole.parameters()]
+    assert [p.requires_grad for p in loaded.parameters()] == trained
 
 
 def test_names():

@@ -100,6 +100,18 @@ def build_network(
         return architecture.build(spec, dim)
 
 
+def build_without_weights(architecture: Architecture, spec: InputSpec, dim: int) -> nn.Module:
+    """Build a network whose weights are loaded next; drawing random ones would be wasted time.
+
+    Networks of others may hold tensors that are not stored with the weights: they are built whole.
+    """
+    if architecture.config is not None:
+        return build_network(architecture, spec, dim)
+    with torch.device("meta"):
+        network = architecture.build(spec, dim)
+    return network.to_empty(device="cpu")
+
+
 def _own_architecture(name: str) -> Architecture:
     if name not in ARCHITECTURES:
         others = (f"{family}:{reference}" for family, (_, reference) in FAMILIES.items())
