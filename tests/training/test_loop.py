@@ -1,6 +1,7 @@
 import os
 import random
 import signal
+from contextlib import contextmanager
 
 import pytest
 
@@ -9,6 +10,7 @@ from tests.training.run_results import require_same
 from unibct.training import run_folder
 from unibct.training.checkpoints import find_checkpoint
 from unibct.training.step import TrainingStep
+from unibct.training.stopping import stop_request
 from unibct.training.train import train
 
 
@@ -49,6 +51,21 @@ def test_a_run_stopped_within_an_epoch_goes_on_to_the_bit(
             assert find_checkpoint(tmp_path / "part") is not None
     assert stops >= 2
     require_same(tmp_path / "part", tmp_path / "whole")
+
+
+def test_a_signal_at_the_very_end_of_an_epoch_is_not_forgotten(
+    eighty_images, tmp_path, monkeypatch
+):
+    @contextmanager
+    def late_signal():
+        with stop_request() as stop:
+            yield stop
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr("unibct.training.loop.stop_request", late_signal)
+    with pytest.raises(KeyboardInterrupt):
+        train(eighty_images, AUGMENTED, tmp_path / "part", device="cpu")
+    assert find_checkpoint(tmp_path / "part").name == "checkpoint-00001-00000000"
 
 
 @pytest.mark.slow

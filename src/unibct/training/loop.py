@@ -63,8 +63,9 @@ class TrainingLoop:
                     refresh_method(context, state, progress)
                 with stop_request() as stop:
                     self._run_epoch(advance, stop, begin)
-                    if context.ranks.any(stop.wanted, context.device):
-                        raise KeyboardInterrupt
+                # Asked for after the block: until its end, a signal is only remembered.
+                if context.ranks.any(stop.wanted, context.device):
+                    raise KeyboardInterrupt
 
     def _run_epoch(self, advance: Advance, stop: StopRequest, begin: float) -> None:
         """Train to the end of the current epoch, record its metrics, and move to the next one."""
