@@ -214,8 +214,8 @@ def gain(outcomes: list[Outcome], way: tuple[str, str], metric: int) -> str:
         for values, outcome in zip(differences, outcomes, strict=True)
     ]
     means = np.array([values.mean() for values in differences])
-    found = estimate(means, np.stack(samples))
-    mean, low, high = (100 * value for value in (found.mean, found.low, found.high))
+    estimated = estimate(means, np.stack(samples))
+    mean, low, high = (100 * value for value in (estimated.mean, estimated.low, estimated.high))
     return f"{mean:+.2f} ({low:+.2f} to {high:+.2f})"
 
 
@@ -279,8 +279,8 @@ def main() -> None:
         for method, model in new.items():
             choose, report = (sides_of(i, old, model, seed, options.queries) for i in images)
             outcomes[method].append(measured(choose, report, seed))
-    for method, found in outcomes.items():
-        print_table(f"{options.name}, {options.scenario}", method, found)
+    for method, seed_outcomes in outcomes.items():
+        print_table(f"{options.name}, {options.scenario}", method, seed_outcomes)
 
 
 if __name__ == "__main__":

@@ -57,8 +57,8 @@ class AtThreshold:
     def accepted(self) -> Mapping[str, Acceptance]:
         """What the threshold accepts, by whose scores are compared with it."""
         maps = old_scale_maps(self.old_self, self.cross, score_scale=self.score_scale)
-        found = accepted_at(self.old_self, self.cross, [self.threshold], maps)
-        return {way: entries[0] for way, entries in found.items()}
+        acceptances = accepted_at(self.old_self, self.cross, [self.threshold], maps)
+        return {way: entries[0] for way, entries in acceptances.items()}
 
     def measured(self) -> dict[str, Any]:
         """Return plain values for a file."""

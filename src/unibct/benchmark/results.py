@@ -153,10 +153,10 @@ class Results:
             value: a name from ``mixed_galleries``.
         """
         folders = self._cells(scenario, method)
-        found = [cell.get(MIXED, {"mergings": {}}) for cell in self.cells(scenario, method)]
-        if not all(merging in entry["mergings"] for entry in found):
+        mixed_entries = [cell.get(MIXED, {"mergings": {}}) for cell in self.cells(scenario, method)]
+        if not all(merging in entry["mergings"] for entry in mixed_entries):
             return None
-        values = [entry["mergings"][merging]["values"][value] for entry in found]
+        values = [entry["mergings"][merging]["values"][value] for entry in mixed_entries]
         samples = [self.samples(folder, mixed_name(merging), value) for folder in folders]
         return Measured(np.array(values), np.stack(samples).astype(np.float64))
 

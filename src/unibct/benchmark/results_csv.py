@@ -117,5 +117,5 @@ def _interval(results: Results, folder: str, test: str, metric: str, value: floa
     samples = results.find_samples(folder, test, metric)
     if samples is None:
         return []
-    found = estimate(np.array([value]), samples[None].astype(np.float64))
-    return [f"{found.low:.6f}", f"{found.high:.6f}"]
+    estimated = estimate(np.array([value]), samples[None].astype(np.float64))
+    return [f"{estimated.low:.6f}", f"{estimated.high:.6f}"]

@@ -91,11 +91,11 @@ def _class_members(labels: Ints) -> list[Ints]:
 
 def _impostor_variance(queries: Floats, rows: Floats, members: list[Ints]) -> float:
     """Return the variance of the scores of all pairs, but for those within a class."""
-    count = len(queries) ** 2 - sum(len(own) ** 2 for own in members)
+    count = len(queries) ** 2 - sum(len(class_rows) ** 2 for class_rows in members)
     total, squares = _pair_sums(queries, rows)
-    for own in members:
-        own_total, own_squares = _pair_sums(queries[own], rows[own])
-        total, squares = total - own_total, squares - own_squares
+    for class_rows in members:
+        class_total, class_squares = _pair_sums(queries[class_rows], rows[class_rows])
+        total, squares = total - class_total, squares - class_squares
     return squares / count - (total / count) ** 2
 
 

@@ -195,14 +195,14 @@ def scored_test(
     classes, entries = int(entry_labels.max()) + 1, len(entry_labels)
     table = ScoreTable(scores, query_labels, entry_labels)
     highest = Impostors.highest_of(int(table.impostor_counts().sum()))
-    found: list[_Found] = []
+    parts: list[_Found] = []
     for block in table.blocks():
         highest.add(block.others, block.classes)
-        found.append(_look_through(block, entry_labels))
+        parts.append(_look_through(block, entry_labels))
     mates, mate_classes, best, ranks = (
-        np.concatenate(part) for part in list(zip(*found, strict=True))[:4]
+        np.concatenate(part) for part in list(zip(*parts, strict=True))[:4]
     )
-    best_others = np.concatenate([part.best_others for part in found], axis=1)
+    best_others = np.concatenate([part.best_others for part in parts], axis=1)
     return SearchTest(
         ScoredPairs(mates, Impostors(table, highest), mate_classes),
         ranks=ranks,

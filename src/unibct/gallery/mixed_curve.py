@@ -95,8 +95,9 @@ def mixed_curve(tables: TwoTables, order: Ints, calibration: Calibration) -> Mix
     best: list[Floats] = []
     for chosen in (is_mate, ~is_mate):
         remade = _best_so_far(np.where(chosen, new, -np.inf))[:, counts]
-        kept = _best_so_far(np.where(chosen, old, -np.inf)[:, ::-1])[:, len(order) - counts]
-        calibrated = np.where(kept > -np.inf, calibration(np.maximum(kept, -1)), -np.inf)
+        not_remade = _best_so_far(np.where(chosen, old, -np.inf)[:, ::-1])[:, len(order) - counts]
+        scaled = calibration(np.maximum(not_remade, -1))
+        calibrated = np.where(not_remade > -np.inf, scaled, -np.inf)
         best.append(np.maximum(remade, calibrated))
     mates, others = best
     return MixedCurve(counts / len(order), mates > others)

@@ -112,7 +112,7 @@ def upgrade_gallery(
             folder.save(replace(folder.state, makers=state.makers))
             raise
         folder.save(_upgraded(folder.state, standing, savings))
-    return Upgraded(maker, rows, forced, len(after.asked), savings, dry_run=False)
+    return Upgraded(maker, rows, forced, len(after.asked_ids), savings, dry_run=False)
 
 
 def _upgraded(state: GalleryState, standing: Standing, savings: Savings) -> GalleryState:

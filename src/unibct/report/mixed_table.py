@@ -70,12 +70,12 @@ def _cells(results: Results, scenario: str, method: str, merging: str, far: floa
         return results.mixed(scenario, method, kind, value)
 
     def cell(value: str, *, dip: bool = False) -> Cell:
-        found = measured(value)
-        if found is None:
+        result = measured(value)
+        if result is None:
             return NO_VALUE
         if dip:
-            return difference_cell(found.estimate, coloured=False)
-        return percent_cell(found.estimate)
+            return difference_cell(result.estimate, coloured=False)
+        return percent_cell(result.estimate)
 
     mean, raw_mean = measured(MEAN), measured(MEAN, RAW)
     if mean is None or raw_mean is None:

@@ -76,15 +76,15 @@ def _cells(results: Results, scenario: str, method: str) -> list[Cell]:
     ]
 
 
-def _percent(found: Measured | None) -> Cell:
-    return NO_VALUE if found is None else percent_cell(found.estimate)
+def _percent(measured: Measured | None) -> Cell:
+    return NO_VALUE if measured is None else percent_cell(measured.estimate)
 
 
-def _rate(found: Measured | None) -> Cell:
+def _rate(measured: Measured | None) -> Cell:
     """Return a false accept rate, which needs more digits than other shares."""
-    if found is None:
+    if measured is None:
         return NO_VALUE
-    mean = found.estimate
+    mean = measured.estimate
     small = f"{100 * max(mean.low, 0.0):.4f} to {100 * min(mean.high, 1.0):.4f}"
     return Cell(f"{100 * mean.mean:.4f}", small)
 

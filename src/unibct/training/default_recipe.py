@@ -51,10 +51,10 @@ class RecipeChoice:
         if recipe.size is None or "architecture" not in named:
             return recipe
         architecture, settings = recipe_architecture(recipe), {"size", "channels"}
-        own = architecture.input
+        native_input = architecture.input
         if architecture.config is not None:
-            settings |= set() if own.fit == DEFAULT_FIT else {"fit"}
-        elif own.height * own.width <= math.prod(recipe.size):
+            settings |= set() if native_input.fit == DEFAULT_FIT else {"fit"}
+        elif native_input.height * native_input.width <= math.prod(recipe.size):
             return recipe
         return recipe.updated(**dict.fromkeys(settings - named))
 

@@ -212,8 +212,8 @@ def _starting_state(context: RunContext, options: TrainOptions) -> TrainingState
         assert isinstance(old, Model)  # plan_run has checked it
         _load_old_weights(context, state, old)
         identities = context.class_identities
-        own, ranks = context.own_classes, context.ranks
-        copy_known_classes(state.class_weights, identities, own, old, ranks)
+        own_classes, ranks = context.own_classes, context.ranks
+        copy_known_classes(state.class_weights, identities, own_classes, old, ranks)
         unknown = unknown_identities(old, context.pixels.images)
         if unknown is not None:
             options.progress.note(f"no class weights are taken from the old model: {unknown}")

@@ -178,7 +178,8 @@ def _backfill_text(path: Path, data: str | None, result: "Backfilled") -> str:
     if data is None:
         made, whose = "mapped", "in the space of the new model"
     lines = [
-        f"{path}: {result.rows:,} rows {made}; {result.own:,} of {result.total:,} rows are {whose}"
+        f"{path}: {result.rows:,} rows {made}; "
+        f"{result.rows_in_space:,} of {result.total:,} rows are {whose}"
         + ("; paused: run the command again to continue" if result.paused else "")
     ]
     if result.missing:
@@ -187,7 +188,7 @@ def _backfill_text(path: Path, data: str | None, result: "Backfilled") -> str:
             "they stay as they are"
         )
     if result.curve:
-        first, lowest = result.curve[0][1], min(found for _, found in result.curve)
+        first, lowest = result.curve[0][1], min(share for _, share in result.curve)
         lines.append(
             f"known queries that find their mates: {first:.0%} before, {lowest:.0%} at the lowest "
             f"point, {result.curve[-1][1]:.0%} now"

@@ -127,8 +127,8 @@ class GalleryChanges:
 def backfill_text(done: Backfilled) -> str:
     """Return one line about a backfill that has ended."""
     text = (
-        f"{done.rows:,} rows embedded again; {done.own:,} of {done.total:,} rows are now the "
-        "searching model's own"
+        f"{done.rows:,} rows embedded again; {done.rows_in_space:,} of {done.total:,} rows are "
+        "now the searching model's own"
     )
     if done.paused:
         text += "; paused: press Backfill to continue"
