@@ -35,7 +35,9 @@ def upgrade_command(
     certificate: CertificateOption = None,
     force: Annotated[
         bool,
-        typer.Option("--force", help="without a certificate; recorded, and shown from then on"),
+        typer.Option(
+            "--force", help="upgrade without a certificate; recorded, and shown from then on"
+        ),
     ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="check everything, say what it costs, change nothing")
@@ -79,19 +81,22 @@ def backfill_command(
         float, typer.Option(help="go on until this share of all rows is the new model's own")
     ] = 1.0,
     ids: Annotated[
-        Path | None, typer.Option(metavar="LIST", help="only these rows, one id per line")
+        Path | None,
+        typer.Option(metavar="LIST", help="take only the rows in this file, one id per line"),
     ] = None,
     order: Annotated[
         str,
-        typer.Option(help="which rows first: random, farthest (from their label's mean), asked"),
+        typer.Option(
+            help="which rows come first: random, farthest (from their label's mean), asked"
+        ),
     ] = "random",
-    seed: Annotated[int, typer.Option(min=0, help="of the random order")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="chooses the random order")] = 0,
     map_folder: Annotated[
         Path | None,
         typer.Option(
             "--map",
             metavar="MAP",
-            help="without images: a map from unibct adapt --direction forward",
+            help="use this map instead of images; from unibct adapt --direction forward",
         ),
     ] = None,
     pause: Annotated[
