@@ -4,7 +4,7 @@
     python measurements/mixed_gallery.py --train T --choose V --report R --name photos --set …
 
 An old model and, for each method and seed, a compatible new one are trained on one scenario. The
-gallery's rows are single images, made anew by the new model in random order, at 22 points from
+gallery's rows are single images, embedded again by the new model in random order, at 22 points from
 none to all. At each point every way to search ranks all rows; the mean over the points and the
 deepest dip below the old self test (old queries, old rows) are printed, with the difference to raw
 scores and its 95 % interval over classes and seeds.
@@ -145,7 +145,7 @@ def by_rank(*, new_first: bool) -> Merge:
 
 
 def curve_of(kinds: TwoKinds, merge: Merge, order: Ints) -> Curve:
-    """Search the gallery while the new model makes its rows anew, in the given order."""
+    """Search the gallery while the new model embeds its rows again, in the given order."""
     curve = Curve()
     old, new = (
         side.query[: len(side.query)] @ side.gallery.T for side in (kinds.cross, kinds.new_self)

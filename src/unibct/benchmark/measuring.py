@@ -1,8 +1,8 @@
 """Run the tests of a job on the embeddings of the test images.
 
 A cell measures three things more, which train nothing: new queries at the old system's threshold,
-blends of old and new queries in the old gallery, and the gallery while the new model makes its
-rows anew.
+blends of old and new queries in the old gallery, and the gallery while it is
+backfilled.
 """
 
 from collections.abc import Mapping

@@ -198,7 +198,7 @@ def known_check(
 
 
 def fits_in_memory(images: int, frame: Frame, memory: int | None = None) -> bool:
-    """Return whether the pixels of so many images may be kept; see ``read_pixels``."""
+    """Return whether the pixels of this many images may be kept; see ``read_pixels``."""
     return images * math.prod(frame.shape) <= (pixel_memory() if memory is None else memory)
 
 

@@ -42,8 +42,8 @@ def recall_at_1(vectors: Any, labels: Any) -> float:
 def sample_classes(labels: Any, at_most: int, *, seed: int = 0) -> Ints:
     """Return the sorted rows of whole classes, drawn until there are ``at_most`` images.
 
-    Classes of one image are left out. Of a class that would be more than half of the sample, only
-    so many images are drawn, so that there are always two classes.
+    Classes of one image are left out. Of a class that would be more than half of the sample, fewer
+    images are drawn, so that there are always two classes.
 
     Args:
         labels: (images,) integers.

@@ -42,7 +42,7 @@ def score_scale(new: Any, old: Any, labels: Any) -> float:
     require_same_dim(new_rows, "new", old_rows, "old")
     if len(new_rows) != len(old_rows):
         raise UserError(
-            f"new has {len(new_rows)} rows but old has {len(old_rows)}: both are of the same images"
+            f"new has {len(new_rows)} rows but old has {len(old_rows)}: both need the same images"
         )
     members = _class_members(checked_labels(labels, len(new_rows)))
     before, crossed = (_impostor_variance(rows, old_rows, members) for rows in (old_rows, new_rows))
@@ -90,7 +90,7 @@ def _class_members(labels: Ints) -> list[Ints]:
 
 
 def _impostor_variance(queries: Floats, rows: Floats, members: list[Ints]) -> float:
-    """Return the variance of the scores of all pairs, but for those within a class."""
+    """Return the variance of the scores of all pairs, except those within a class."""
     count = len(queries) ** 2 - sum(len(class_rows) ** 2 for class_rows in members)
     total, squares = _pair_sums(queries, rows)
     for class_rows in members:

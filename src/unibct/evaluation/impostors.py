@@ -10,7 +10,7 @@ from unibct.arrays import Floats, Ints
 from unibct.evaluation.score_ranks import ScoreRanks
 from unibct.evaluation.score_table import Groups, ScoreTable
 
-_ALWAYS_KEPT = 4_000_000  # as many are kept, if there are so many
+_ALWAYS_KEPT = 4_000_000  # that many are kept, if there are enough
 _MOST_KEPT = 20_000_000
 _KEPT_SHARE = 0.02  # of a large number: thresholds are set at false accept rates up to 1e-2
 
@@ -189,7 +189,7 @@ def listed_impostors(scores: Floats, classes: Groups | None = None) -> Impostors
 
     Args:
         scores: (pairs,).
-        classes: (pairs,) the query's class of each; by default all are of one class.
+        classes: (pairs,) the query's class of each; by default one class for all.
     """
     owners: NDArray[np.integer] = np.zeros(len(scores), np.int32) if classes is None else classes
     return Impostors(ScoreTable(np.asarray(scores)[:, None], owners))

@@ -125,7 +125,7 @@ def run_demo(
     Args:
         plan: what to do.
         out: the models go to ``out/models``, each in a folder that is named after its run; the
-            certificate and the gallery, which every run makes anew, go beside them.
+            certificate and the gallery, which every run makes again, go beside them.
         fresh: train again even if a finished model of the same run is there.
         device: ``auto``, ``cpu``, ``cuda``, …
         progress: reports progress per image.

@@ -31,7 +31,7 @@ from unibct.progress import Silent
 
 PAUSE_FILE = "pause"
 _BATCH = 512
-_CHECKS = 10  # times that known queries are asked on the way
+_CHECKS = 10  # how often a backfill asks the known queries
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class BackfillRequest:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse a share that is none."""
+        """Refuse a number that is no share."""
         if not 0 < self.share <= 1:
             raise UserError(f"a share lies above 0 and is at most 1, not {self.share:g}")
 

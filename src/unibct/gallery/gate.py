@@ -37,8 +37,8 @@ class KnownQuery:
         id: of its row.
         label: of its row.
         image: the name of its image file in the gallery; empty if only vectors are known.
-        has_row: it was made from a row; else it is the user's own, and rows with its label are
-            its mates.
+        has_row: it was made from a row; otherwise it is the user's own, and rows with its label
+            are its mates.
     """
 
     id: str
@@ -60,7 +60,7 @@ class Passage:
     successful_ids: frozenset[str]
 
     def allows(self, after: "Passage") -> bool:
-        """Return whether as good as all that were found before are found after a step."""
+        """Return whether almost all queries that found mates before a step find them after it."""
         return len(self._lost(after)) <= _MAY_BE_LOST * len(self.successful_ids & after.asked_ids)
 
     def refusal(self, after: "Passage", step: str) -> UserError:

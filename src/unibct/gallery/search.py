@@ -160,7 +160,7 @@ def search_gallery(
     for _ in range(_TRIES):
         state = folder.state
         hit_lists = _search_once(folder, state, standing or state.standing, queries, request)
-        if folder.state is state:  # else an upgrade or a rollback came in between
+        if folder.state is state:  # otherwise an upgrade or a rollback came in between
             return hit_lists
     raise UserError(f"{folder.path} keeps changing; try again")
 

@@ -59,7 +59,7 @@ class ReleasedAdvBct(AdvBct):
         """Return the point-to-set loss around raw means."""
         own_radii = self._radius[batch.labels]
         share = torch.sigmoid(self._place)[batch.labels]
-        # An infinite radius stays so: its way to the other end is 0.
+        # An infinite radius stays infinite: nothing is added to it.
         radii = own_radii + share * (_OTHER_END - own_radii).nan_to_num(neginf=0.0)
         centres = self._centres[batch.labels]
         return point_to_set(new, centres, radii, ranks=batch.ranks, unit_centres=False)

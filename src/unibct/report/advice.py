@@ -7,7 +7,7 @@ from unibct.progress import clock
 
 
 def advice_lines(advice: Advice) -> list[str]:
-    """Return the advice as text: what is the case, what it costs, and what to type."""
+    """Return the advice as text: the situation, the costs and the commands."""
     scenario, strength, rates = advice.scenario, advice.strength, advice.rates
     old, shared = (
         "?" if count is None else f"{count:,}"

@@ -40,11 +40,11 @@ class RecipeChoice:
         return " ".join([f"--recipe {self.name}", *(f"--set {text}" for text in self.settings)])
 
     def load(self, overrides: Sequence[str] = ()) -> Recipe:
-        """Load the recipe; ``overrides`` go before its own settings.
+        """Load the recipe; ``overrides`` replace its own settings.
 
         The recipe's input is for its own network. If the user names one that is made for larger
-        images, its own size and channels are taken, and if it is of another library or the user's,
-        all that it says about its images, unless the user names them too.
+        images, its own size and channels are taken, and if it comes from another library or the
+        user, all that it says about its images, unless the user names them too.
         """
         recipe = load_recipe(self.name, [*self.settings, *overrides])
         named = {text.partition("=")[0].strip() for text in overrides}

@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 )
 def upgrade_command(
     path: GalleryArgument,
-    model: Annotated[str, typer.Option(metavar="NEW", help="the model that is to search")],
+    model: Annotated[
+        str, typer.Option(metavar="NEW", help="the model that will search the gallery")
+    ],
     certificate: CertificateOption = None,
     force: Annotated[
         bool,
@@ -86,9 +88,7 @@ def backfill_command(
     ] = None,
     order: Annotated[
         str,
-        typer.Option(
-            help="which rows come first: random, farthest (from their label's mean), asked"
-        ),
+        typer.Option(help="which rows first: random, farthest (from their label's mean), asked"),
     ] = "random",
     seed: Annotated[int, typer.Option(min=0, help="chooses the random order")] = 0,
     map_folder: Annotated[

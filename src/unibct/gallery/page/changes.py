@@ -22,7 +22,7 @@ class GalleryChanges:
 
         Args:
             path: of the gallery's folder.
-            images: of its rows, by id; None if they are not at hand.
+            images: of its rows, by id; None if they are not given.
             device: where models compute.
         """
         self._path = path
@@ -95,7 +95,7 @@ class GalleryChanges:
             if not targets:
                 raise BusyError("there is no upgrade and no backfill to go back from")
             if to is not None and to not in targets:
-                raise BusyError(f"step {to} is none to go back to; these are: {_listed(targets)}")
+                raise BusyError(f"there is no going back to step {to}, only to: {_listed(targets)}")
             return self._begin(Job("rollback", work))
 
     def stop(self) -> None:

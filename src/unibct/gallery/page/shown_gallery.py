@@ -59,7 +59,7 @@ class ShownGallery:
 
         Args:
             path: of the gallery's folder.
-            images: of its rows, by id; None if they are not at hand.
+            images: of its rows, by id; None if they are not given.
             device: where models compute.
         """
         if images is not None and images.vector_dim is not None:
