@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 
 from unibct.arrays import Floats
+from unibct.benchmark.cell_choices import CellChoices, choose_for_cell
 from unibct.benchmark.jobs import Job
 from unibct.benchmark.mixed_galleries import MIXED, MixedGallery, mixed_name
-from unibct.benchmark.old_thresholds import (
+from unibct.benchmark.threshold_tests import (
     AT_OLD_THRESHOLD,
     AtThreshold,
     cell_score_scale,
     threshold_name,
 )
-from unibct.benchmark.validation import CellChoices, choose_for_cell
 from unibct.benchmark.workspace import Workspace
 from unibct.evaluation.blending import MIDPOINT, blended_test
 from unibct.evaluation.bootstrap import class_draws

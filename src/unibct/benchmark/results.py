@@ -23,7 +23,7 @@ from unibct.benchmark.jobs import (
 )
 from unibct.benchmark.measuring import sample_name
 from unibct.benchmark.mixed_galleries import MIXED, mixed_name
-from unibct.benchmark.old_thresholds import AT_OLD_THRESHOLD, threshold_name
+from unibct.benchmark.threshold_tests import AT_OLD_THRESHOLD, threshold_name
 from unibct.benchmark.workspace import RESULT_FILE, is_finished
 from unibct.errors import UserError
 from unibct.evaluation.criterion import Estimate, estimate

@@ -3,6 +3,8 @@
 Scores of new queries with old rows spread less than scores of old queries do. The scale is the
 ratio of the two spreads, over pairs of images of different classes. A score of a new query with
 an old row, times the scale, can be compared with the old system's thresholds.
+
+Pure functions of embeddings: ``training/measured_score_scale.py`` measures a model's.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What happens at the thresholds that the old system uses today."""
+"""What the cross test accepts at the thresholds that the old system uses today."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

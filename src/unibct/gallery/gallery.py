@@ -22,6 +22,7 @@ from unibct.gallery.engines.table import EMBEDDED
 from unibct.gallery.folder import GalleryFolder
 from unibct.gallery.gate import USUAL_COUNT
 from unibct.gallery.indexing import IndexRecall, build_indexes
+from unibct.gallery.integrity import verify_gallery
 from unibct.gallery.lazy import remake_hits
 from unibct.gallery.removal import remove_rows
 from unibct.gallery.rollback import RolledBack, abort_backfill, rollback_gallery
@@ -36,7 +37,6 @@ from unibct.gallery.search import (
 from unibct.gallery.sources import open_source, with_fingerprint
 from unibct.gallery.status import GalleryStatus, gallery_status
 from unibct.gallery.upgrade import Upgraded, upgrade_gallery
-from unibct.gallery.verification import verify_gallery
 from unibct.progress import Progress
 
 Data = str | Path | ImageSet | Embeddings

@@ -1,7 +1,7 @@
 """Tables of what a team decides on besides the verdict: thresholds, flips, clients, and so on."""
 
 from unibct.evaluation.backfill_curve import BackfillCurve
-from unibct.evaluation.blended_queries import BlendedQueries
+from unibct.evaluation.blend_gain import BlendedQueries
 from unibct.evaluation.criterion import Estimate
 from unibct.evaluation.directions import BLEND, CROSS, OLD_SELF
 from unibct.evaluation.old_threshold import Accepted, AtOldThreshold

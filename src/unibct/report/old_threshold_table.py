@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from unibct.benchmark.old_thresholds import AT_OLD_THRESHOLD, FAR, TAR
 from unibct.benchmark.results import Measured, Results, at_old_threshold
+from unibct.benchmark.threshold_tests import AT_OLD_THRESHOLD, FAR, TAR
 from unibct.evaluation.old_threshold import AS_IT_IS, MAPPED, OLD, SCALED
 from unibct.evaluation.resolution import rate_name
 from unibct.report.plain_table import NO_VALUE, Cell, PlainTable, difference_cell, percent_cell

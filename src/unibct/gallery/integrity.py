@@ -1,4 +1,4 @@
-"""Is everything as it was written? Rows, models, certificates and counts."""
+"""Check that a gallery is as it was written: rows, models, certificates and counts."""
 
 from unibct.errors import UserError
 from unibct.gallery.folder import CERTIFICATES_FOLDER, GalleryFolder

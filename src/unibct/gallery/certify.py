@@ -1,4 +1,4 @@
-"""Making a certificate from a finished evaluation."""
+"""Make a certificate from a finished evaluation; ``certificate.py`` is the document itself."""
 
 from datetime import UTC, datetime
 from importlib import metadata
