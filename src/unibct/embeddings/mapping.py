@@ -8,7 +8,7 @@ from unibct.embeddings.folder import Embeddings
 from unibct.embeddings.score_scale import mapped_score_scale
 from unibct.errors import UserError
 from unibct.maps.adapter import fit_adapter
-from unibct.maps.known_queries import Found, found_mates
+from unibct.maps.known_queries import FoundMates, found_mates
 from unibct.maps.space_map import BACKWARD, Direction, KnownPairs, SpaceMap, checked_direction
 from unibct.progress import Progress, Silent
 
@@ -106,7 +106,7 @@ def apply_map(
     return mapped
 
 
-def _tried(space_map: SpaceMap, mapped: Embeddings, known: Embeddings | None) -> Found | None:
+def _tried(space_map: SpaceMap, mapped: Embeddings, known: Embeddings | None) -> FoundMates | None:
     """Search mapped rows with known queries, or the other way round for mapped queries."""
     if known is None:
         pairs = space_map.known

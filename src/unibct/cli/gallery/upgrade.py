@@ -62,7 +62,7 @@ def upgrade_command(
     ]
     if result.forced:
         lines.append(f"! forced for rows of {', '.join(result.forced)}: this is recorded")
-    if not result.asked and not result.dry_run:
+    if not result.known_queries and not result.dry_run:
         lines.append("no known query could be asked: there are none, or none with an image")
     say(as_json, result.as_json(), "\n".join(lines))
 
