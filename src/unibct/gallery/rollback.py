@@ -116,7 +116,7 @@ def _target(state: GalleryState, to: int | None) -> Step:
     matches = [step for step in steps if step.number == to]
     if not matches:
         choice = ", ".join(f"{s.number} ({s.action})" for s in steps)
-        raise UserError(f"there is no going back to step {to}; choose one of: {choice}")
+        raise UserError(f"cannot go back to step {to}; choose one of: {choice}")
     return matches[0]
 
 

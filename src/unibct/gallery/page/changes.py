@@ -95,7 +95,7 @@ class GalleryChanges:
             if not targets:
                 raise BusyError("there is no upgrade and no backfill to go back from")
             if to is not None and to not in targets:
-                raise BusyError(f"there is no going back to step {to}, only to: {_listed(targets)}")
+                raise BusyError(f"cannot go back to step {to}, only to: {_listed(targets)}")
             return self._begin(Job("rollback", work))
 
     def stop(self) -> None:
