@@ -51,9 +51,9 @@ def main() -> None:
         tests = TESTS + (2 * CUTS if options.curves else 0)
         before = memory("VmRSS")
         begin = time.process_time()
-        found = evaluate_upgrade(old, new, labels, split=split, backfill_curves=options.curves)
+        evaluation = evaluate_upgrade(old, new, labels, split=split, backfill_curves=options.curves)
         evaluated = time.process_time() - begin
-        found.as_json()
+        evaluation.as_json()
         seconds = time.process_time() - begin
         scores = len(split.query) * split.classes
         print(f"{len(split.query):,} queries × {split.classes:,} templates × {options.dim}")
@@ -64,7 +64,7 @@ def main() -> None:
         print(f"with all TARs        {seconds:8.1f} s")
         print(f"bare matrix products {tests * bare:8.1f} s")
         print(f"ratio                {seconds / (tests * bare):8.2f}")
-        show(found)
+        show(evaluation)
 
 
 def write_embeddings(path: Path, labels: Array, dim: int, noise: float, seed: int) -> Array:
@@ -94,17 +94,17 @@ def product_seconds(vectors: Array, split: GallerySplit) -> float:
     return seconds
 
 
-def show(found: UpgradeEvaluation) -> None:
+def show(evaluation: UpgradeEvaluation) -> None:
     """Print what was measured, to see that it is no degenerate case."""
-    for name in found.tests:
-        values = found.metrics(name).items()
+    for name in evaluation.tests:
+        values = evaluation.metrics(name).items()
         print(name, *(f"{metric} {100 * value:.2f}" for metric, value in values))
-    for row in found.at_old_threshold:
+    for row in evaluation.at_old_threshold:
         mapped = None if row.mapped is None else row.mapped.far
         print(
             f"FAR {row.far:g}: threshold {row.threshold:.4f}, cross {row.cross.far:.2g}, ", mapped
         )
-    print(found.verdict, found.flips.as_json())
+    print(evaluation.verdict, evaluation.flips.as_json())
 
 
 if __name__ == "__main__":

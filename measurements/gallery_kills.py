@@ -94,8 +94,10 @@ class Plan:
 
 def undone(state: State, step: int) -> State:
     """Return a state without what a step has done."""
-    kept = {key: row for key, row in state.items() if row[0] != step}
-    return {key: (row[0], NO_STEP if row[1] == step else row[1]) for key, row in kept.items()}
+    remaining_rows = {key: row for key, row in state.items() if row[0] != step}
+    return {
+        key: (row[0], NO_STEP if row[1] == step else row[1]) for key, row in remaining_rows.items()
+    }
 
 
 def planned_rows(kind: str, ids: list[str], step: int) -> GalleryRows:

@@ -209,8 +209,8 @@ def vectors(ids: list[str], kind: str) -> Embeddings:
     result = np.empty((len(ids), DIM), dtype=np.float32)
     for row, row_id in enumerate(ids):
         common = np.random.default_rng(list(row_id.encode())).standard_normal(DIM)
-        own = np.random.default_rng([*kind[:1].encode(), *row_id.encode()]).standard_normal(DIM)
-        result[row] = common + 0.2 * own
+        rng = np.random.default_rng([*kind[:1].encode(), *row_id.encode()])
+        result[row] = common + 0.2 * rng.standard_normal(DIM)
     labels = np.zeros(len(ids), dtype=np.int64)
     return Embeddings(normalized(result), tuple(ids), labels, ("one",), kind)
 

@@ -4,7 +4,7 @@
     python measurements/mixed_gallery.py --train T --choose V --report R --name photos --set …
 
 An old model and, for each method and seed, a compatible new one are trained on one scenario. The
-gallery's rows are single images, made anew by the new model in random order, at 22 points from
+gallery's rows are single images, embedded again by the new model in random order, at 22 points from
 none to all. At each point every way to search ranks all rows; the mean over the points and the
 deepest dip below the old self test (old queries, old rows) are printed, with the difference to raw
 scores and its 95 % interval over classes and seeds.
@@ -145,7 +145,7 @@ def by_rank(*, new_first: bool) -> Merge:
 
 
 def curve_of(kinds: TwoKinds, merge: Merge, order: Ints) -> Curve:
-    """Search the gallery while the new model makes its rows anew, in the given order."""
+    """Search the gallery while the new model embeds its rows again, in the given order."""
     curve = Curve()
     old, new = (
         side.query[: len(side.query)] @ side.gallery.T for side in (kinds.cross, kinds.new_self)
@@ -214,8 +214,8 @@ def gain(outcomes: list[Outcome], way: tuple[str, str], metric: int) -> str:
         for values, outcome in zip(differences, outcomes, strict=True)
     ]
     means = np.array([values.mean() for values in differences])
-    found = estimate(means, np.stack(samples))
-    mean, low, high = (100 * value for value in (found.mean, found.low, found.high))
+    estimated = estimate(means, np.stack(samples))
+    mean, low, high = (100 * value for value in (estimated.mean, estimated.low, estimated.high))
     return f"{mean:+.2f} ({low:+.2f} to {high:+.2f})"
 
 
@@ -279,8 +279,8 @@ def main() -> None:
         for method, model in new.items():
             choose, report = (sides_of(i, old, model, seed, options.queries) for i in images)
             outcomes[method].append(measured(choose, report, seed))
-    for method, found in outcomes.items():
-        print_table(f"{options.name}, {options.scenario}", method, found)
+    for method, seed_outcomes in outcomes.items():
+        print_table(f"{options.name}, {options.scenario}", method, seed_outcomes)
 
 
 if __name__ == "__main__":

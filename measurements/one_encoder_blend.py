@@ -65,13 +65,14 @@ def _line(workspace: Workspace, scenario: str, cell: str, seed: int) -> str:
     def cross(queries: Floats) -> str:
         return _difference(_measured(workspace, queries, old), old_self)
 
-    def own(rows: Floats) -> str:
+    def own_gallery(rows: Floats) -> str:
         return _difference(_measured(workspace, rows, rows), free_self)
 
-    parts = [f"new {cross(new)}, {own(new)}"]
+    parts = [f"new {cross(new)}, {own_gallery(new)}"]
     for alpha in ALPHAS:
         both, head = (blended(queries, new, alpha) for queries in (old, predicted))
-        parts.append(f"α {alpha}: both encoders {cross(both)}, head {cross(head)}, {own(head)}")
+        both_text, head_text = f"both encoders {cross(both)}", f"head {cross(head)}"
+        parts.append(f"α {alpha}: {both_text}, {head_text}, {own_gallery(head)}")
     return " | ".join(parts)
 
 
@@ -118,13 +119,13 @@ def _features(model: Model, images: ImageSet) -> Floats:
 def _names(workspace: Workspace) -> list[str]:
     """Return the names of the two metrics."""
     vectors = np.eye(len(workspace.test_images), dtype=np.float32)[:, :2] + 1
-    found = measured_metrics(search_test(vectors, vectors, workspace.split), [workspace.far])
-    return ["top-1", next(name for name in found if name.startswith("TAR"))]
+    metrics = measured_metrics(search_test(vectors, vectors, workspace.split), [workspace.far])
+    return ["top-1", next(name for name in metrics if name.startswith("TAR"))]
 
 
 def _measured(workspace: Workspace, queries: Floats, rows: Floats) -> list[float]:
-    found = measured_metrics(search_test(queries, rows, workspace.split), [workspace.far])
-    return [100 * found[name] for name in _names(workspace)]
+    metrics = measured_metrics(search_test(queries, rows, workspace.split), [workspace.far])
+    return [100 * metrics[name] for name in _names(workspace)]
 
 
 def _difference(values: list[float], base: list[float]) -> str:

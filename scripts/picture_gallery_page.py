@@ -80,10 +80,10 @@ def main(old: str, new: str, certificate: str, folder: str = "") -> None:
             thread.start()
             address = f"http://127.0.0.1:{listening.getsockname()[1]}/"
             browser = playwright.chromium.launch(executable_path=executable)
-            looks = {NAME: (1100, "light")} | (FURTHER if folder else {})
-            for name, look in looks.items():
+            views = {NAME: (1100, "light")} | (FURTHER if folder else {})
+            for name, view in views.items():
                 samples = json.dumps({"samples": [first, *others]})
-                take_picture(browser, address, samples, Path(folder or PICTURES) / name, look)
+                take_picture(browser, address, samples, Path(folder or PICTURES) / name, view)
             browser.close()
             server.should_exit = True
             thread.join()

@@ -29,6 +29,10 @@ OF_A_ROOM = {
 }
 # Modules that hold no behaviour of their own, or whose every line another test runs.
 WITHOUT_TESTS = {"__main__", "gallery/page/answers", "training/options"}
+# Names that do not say what they hold.
+EMPTY_NAMES = {"at_hand", "first_s", "found", "kept", "looks", "own"}
+# A part of unibct-plus that its ablation "plus-no-own" switches off.
+MAY_BE_EMPTY = {("src/unibct/methods/plus.py", "own"), ("src/unibct/methods/plus.py", "_own")}
 
 
 def module_paths() -> dict[str, Path]:
@@ -64,3 +68,44 @@ def test_no_function_or_class_is_too_long():
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 lines = (node.end_lineno or 0) - node.lineno + 1
                 assert lines <= (200 if isinstance(node, ast.ClassDef) else 60), (name, node.name)
+
+
+def bound_names(tree: ast.AST) -> set[str]:
+    """The names that a module gives: of values, arguments, attributes, functions and classes."""
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name, ctx=ast.Store()):
+                names.add(name)
+            case ast.Attribute(attr=name, ctx=ast.Store()):
+                names.add(name)
+            case ast.arg(arg=name) | ast.ClassDef(name=name):
+                names.add(name)
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                names.add(name)
+            case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
+                names.add(name)
+    return names
+
+
+def test_names_say_what_they_hold():
+    root = TESTS.parent
+    found_names = {
+        (str(path.relative_to(root)), name)
+        for folder in ("src", "scripts", "measurements")
+        for path in (root / folder).rglob("*.py")
+        for name in bound_names(ast.parse(path.read_text(encoding="utf-8")))
+        if name.strip("_") in EMPTY_NAMES
+    }
+    assert found_names == MAY_BE_EMPTY
+
+
+def test_an_empty_name_is_noticed_wherever_it_is_given():
+    code = """
+class Passage:
+    found: int
+    def kept(self, own, *looks):
+        self._at_hand = [first_s for first_s in own]
+"""
+    given = {name.strip("_") for name in bound_names(ast.parse(code))}
+    assert given - {"Passage", "self"} == EMPTY_NAMES

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from unibct.evaluation.upgrade import evaluate_upgrade
     from unibct.export.export_model import export_model
     from unibct.gallery.certificate import read_certificate
-    from unibct.gallery.certification import certify, evaluate_and_certify
+    from unibct.gallery.certify import certify, evaluate_and_certify
     from unibct.gallery.gallery import Gallery
     from unibct.gallery.naming import Names, count_names
     from unibct.gallery.page.server import serve_gallery
@@ -86,13 +86,13 @@ _HOMES = {
     "evaluate_upgrade": "evaluation.upgrade",
     "EvaluationRequest": "evaluation.protocols.request",
     "evaluate_data": "evaluation.protocols.table",
-    "certify": "gallery.certification",
+    "certify": "gallery.certify",
     "Gallery": "gallery.gallery",
     "serve_gallery": "gallery.page.server",
     "SearchRequest": "gallery.search",
     "Names": "gallery.naming",
     "count_names": "gallery.naming",
-    "evaluate_and_certify": "gallery.certification",
+    "evaluate_and_certify": "gallery.certify",
     "read_certificate": "gallery.certificate",
     "blended": "evaluation.blending",
     "choose_alpha": "evaluation.blending",

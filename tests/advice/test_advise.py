@@ -31,7 +31,7 @@ def test_everything_is_named_measured_and_written_as_plain_values(upgrade):
     assert (advice.scenario.old_classes, advice.scenario.shared_classes) == (4, 2)
     assert [method.name for method in advice.methods if not method.applies] == ["bct"]
     assert advice.strength is not None
-    assert "classes of which it was trained on some" in advice.strength_on
+    assert "classes, some of which it was trained on" in advice.strength_on
     assert min(advice.rates.as_json().values()) > 0
     assert set(advice.costs) == set(advice.commands) == {"training", "mapping", "backfill"}
     assert "5,000 gallery images" in advice.costs["backfill"].what

@@ -4,7 +4,7 @@ from unibct.data import encoded_images
 
 
 class DecodeCounter:
-    """Counts the encoded images that sets decode; ``taken`` returns the count and starts anew."""
+    """Counts the encoded images that sets decode; ``taken`` returns the count and starts again."""
 
     def __init__(self, monkeypatch):
         self.count, real = 0, encoded_images.decode

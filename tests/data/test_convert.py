@@ -161,7 +161,7 @@ def interrupted(images, out, monkeypatch, saved=5, after=20):
 
 
 @pytest.mark.parametrize("change", ["source", "layout", "partial"])
-def test_a_conversion_of_something_else_starts_anew(change, photo_folder, tmp_path, monkeypatch):
+def test_a_conversion_of_something_else_starts_again(change, photo_folder, tmp_path, monkeypatch):
     root = tmp_path / "photos"
     shutil.copytree(photo_folder, root)
     out = tmp_path / "out"
@@ -174,7 +174,7 @@ def test_a_conversion_of_something_else_starts_anew(change, photo_folder, tmp_pa
         (tmp_path / ".out.partial" / "data" / "train.rec").write_bytes(b"short")
     notes = Notes()
     convert(open_images(root), out, to=to, progress=notes)
-    assert notes.texts == ["what an earlier run has read may have changed since: starting anew"]
+    assert notes.texts == ["what an earlier run has read may have changed since: starting again"]
     convert(open_images(root), tmp_path / "whole", to=to)
     assert files_of(out) == files_of(tmp_path / "whole")
 

@@ -39,7 +39,7 @@ def test_another_fingerprint_starts_from_the_beginning(fingerprint, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         write(path, list(range(9)), stop=7, saves=(2,))
     notes = write(path, list(range(20, 25)), fingerprint=fingerprint)
-    assert notes == ["what an earlier run has read may have changed since: starting anew"]
+    assert notes == ["what an earlier run has read may have changed since: starting again"]
     assert (path / "numbers.txt").read_text() == "20\n21\n22\n23\n24\n"
 
 
@@ -48,7 +48,7 @@ def test_a_truncated_file_starts_from_the_beginning(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         write(path, list(range(9)), stop=7, saves=(2,))
     (tmp_path / ".out.partial" / "data" / "numbers.txt").write_bytes(b"0\n")
-    assert "starting anew" in write(path, list(range(9)))[0]
+    assert "starting again" in write(path, list(range(9)))[0]
     assert (path / "numbers.txt").read_text() == "".join(f"{n}\n" for n in range(9))
 
 

@@ -90,7 +90,7 @@ def look(sample: bool) -> dict[str, torch.Tensor]:
         "nccl": neighbour_contrast(
             embeddings,
             labels,
-            own=old,
+            own_old=old,
             others=ranks.gathered(old)[:7],
             other_labels=ranks.gathered(labels)[:7],
             ranks=ranks,

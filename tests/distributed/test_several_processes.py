@@ -18,7 +18,7 @@ from unibct.embeddings.extraction import embed_images
 from unibct.embeddings.folder import open_embeddings
 from unibct.models.folder import load_model
 from unibct.training.checkpoints import find_checkpoint, read_checkpoint
-from unibct.training.score_scale import with_score_scale
+from unibct.training.measured_score_scale import with_score_scale
 from unibct.training.train import train
 
 

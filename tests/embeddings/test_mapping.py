@@ -40,7 +40,7 @@ def old(models):
 @pytest.mark.parametrize("direction", ["backward", "forward"])
 def test_a_map_between_spaces_of_different_dimension(direction, new, old):
     fitted = fit_map(new, old, direction=direction)
-    assert fitted.found > 0.8
+    assert fitted.found_share > 0.8
     assert len(fitted.known.ids) == 30
     source, target = (new, old) if direction == "backward" else (old, new)
     mapped = apply_map(fitted, source)
@@ -67,7 +67,7 @@ def test_ids_decide_what_belongs_together_whatever_their_order(new, models):
     shuffled = side(models[1][turn], "old", [IDS[row] for row in turn])
     notes = Notes()
     fitted = fit_map(new, shuffled, progress=notes)
-    assert fitted.found > 0.8
+    assert fitted.found_share > 0.8
     alone = next(i for i in IDS if i not in shuffled.ids)
     assert notes.texts == [
         f"100 images have a new embedding only, first {alone!r}; they are not used"
@@ -86,7 +86,7 @@ def test_a_map_the_wrong_way_round_writes_nothing(models):
     truth = models[0]
     new, old = side(truth, "new"), side(truth @ rotation(12, seed=3), "old")
     fitted = fit_map(new, old, direction="forward", kind="procrustes")
-    assert fitted.found == 1
+    assert fitted.found_share == 1
     mislabelled = side(new.vectors, "old")
     with pytest.raises(UserError, match=r"only \d+% of 30 known queries find their mates"):
         apply_map(fitted, mislabelled)
@@ -111,4 +111,4 @@ def test_rows_of_other_images_need_known_embeddings_of_the_target_space(new, old
 
 def test_without_classes_each_image_counts_the_same(models):
     plain = [side(v, n, labelled=False) for v, n in zip(models, ("new", "old"), strict=True)]
-    assert fit_map(*plain).found > 0.8
+    assert fit_map(*plain).found_share > 0.8

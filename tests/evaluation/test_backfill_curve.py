@@ -40,7 +40,7 @@ def test_the_ends_are_the_cross_and_the_self_test(models, name):
     assert described["mean"] == curve.mean("top-1")
 
 
-def test_the_farthest_row_is_made_anew_first(models):
+def test_the_farthest_row_is_embedded_again_first(models):
     old, _, split = models
     rows = old[split.gallery] / np.linalg.norm(old[split.gallery], axis=1, keepdims=True)
     order = row_orders(old, split)["farthest"]

@@ -74,7 +74,10 @@ def forward_map(tmp_path):
 
 def test_without_images_a_forward_map_makes_a_third_kind_of_row(upgraded, forward_map):
     result = upgraded.backfill(map_folder=forward_map)
-    assert (result.rows, result.own) == (48, 48)
+    assert (result.rows, result.rows_in_space) == (48, 48)
+    printed = result.as_json()
+    keys = "step rows own total missing first_missing paused curve share"
+    assert (list(printed), printed["own"]) == (keys.split(), 48)
     status = upgraded.status().as_json()
     assert list(status["models"].values()) == [0, 0, 48]
     assert list(status["row_types"].values()) == ["older", "own", "mapped"]

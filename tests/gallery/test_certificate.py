@@ -7,7 +7,7 @@ import pytest
 from tests.gallery.two_models import DATE, SUBJECTS, evaluation_of
 from unibct.errors import UserError
 from unibct.gallery.certificate import Certificate, content_digest, read_certificate, sealed
-from unibct.gallery.certification import certify
+from unibct.gallery.certify import certify
 
 
 @pytest.fixture(scope="module")

@@ -113,7 +113,7 @@ def test_half_a_backfill_and_back(gallery, certificate):
     gallery.upgrade(NEW, [certificate])
     as_upgraded = results(gallery)
     done = gallery.backfill(toy_images(), share=0.5)
-    assert (done.rows, done.own, done.total) == (24, 24, 48)
+    assert (done.rows, done.rows_in_space, done.total) == (24, 24, 48)
     assert list(gallery.status().live.values()) == [24, 24]
     assert gallery.verify() == []
     gallery.abort()

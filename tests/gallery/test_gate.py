@@ -31,7 +31,7 @@ def test_known_queries_are_kept_with_images_and_find_themselves(toy_gallery):
     assert len({query.label for query in known}) == 6
     assert all((toy_gallery.folder.path / "known" / query.image).is_file() for query in known)
     result = ask(toy_gallery.folder)
-    assert len(result.asked) == len(result.found) == 32
+    assert len(result.asked_ids) == len(result.successful_ids) == 32
 
 
 def test_without_images_a_new_model_cannot_be_asked(tmp_path):
@@ -47,7 +47,7 @@ def test_queries_of_the_users_own_find_rows_with_their_labels(tmp_path):
     assert ask(gallery.folder) == Passage(frozenset(own.ids), frozenset())
     gallery.add(toy_images())
     assert len(known_queries(gallery.folder.path)) == 6
-    assert ask(gallery.folder).found == frozenset(own.ids)
+    assert ask(gallery.folder).successful_ids == frozenset(own.ids)
     with pytest.raises(UserError, match="known queries no longer find"):
         gallery.upgrade(STRANGER, force=True)
 
@@ -55,7 +55,7 @@ def test_queries_of_the_users_own_find_rows_with_their_labels(tmp_path):
 def test_dropped_queries_leave_nothing(toy_gallery):
     ids = [query.id for query in known_queries(toy_gallery.folder.path)]
     drop_queries(toy_gallery.folder, ids[:30])
-    assert len(ask(toy_gallery.folder).asked) == 2
+    assert len(ask(toy_gallery.folder).asked_ids) == 2
     assert len(list((toy_gallery.folder.path / "known").glob("*.png"))) == 2
 
 

@@ -43,7 +43,9 @@ def test_neighbour_contrast_equals_a_naive_loop(tau):
             share = math.exp(dot(z, queue[j]) / tau) / everything
             total -= (1 + dot(v, queue[j])) / 2 * math.log(share) / len(positives)
     assert counted == 4
-    ours = neighbour_contrast(x, labels, own=own, others=others, other_labels=other_labels, tau=tau)
+    ours = neighbour_contrast(
+        x, labels, own_old=own, others=others, other_labels=other_labels, tau=tau
+    )
     assert math.isclose(ours.item(), total / counted, rel_tol=1e-9)
 
 
@@ -54,7 +56,7 @@ def test_neighbour_contrast_draws_to_the_consensus():
     new = torch.tensor([[0.0, 1.0]], requires_grad=True)
     label = torch.zeros(1).long()
     loss = neighbour_contrast(
-        new, label, own=own, others=others, other_labels=torch.zeros(2).long(), tau=1.0
+        new, label, own_old=own, others=others, other_labels=torch.zeros(2).long(), tau=1.0
     )
     loss.backward()
     assert math.isclose(loss.item(), math.log(2) / 2, rel_tol=1e-6)
@@ -66,7 +68,7 @@ def test_neighbour_contrast_without_a_positive_is_zero():
     x.requires_grad_()
     for queue in (others, others[:0]):
         beyond = torch.full((len(queue),), 9)
-        loss = neighbour_contrast(x, labels, own=x.detach(), others=queue, other_labels=beyond)
+        loss = neighbour_contrast(x, labels, own_old=x.detach(), others=queue, other_labels=beyond)
         (gradient,) = torch.autograd.grad(loss, x)
         assert loss.item() == 0
         assert (gradient == 0).all()
@@ -76,7 +78,7 @@ def test_neighbour_contrast_has_finite_gradients_at_the_positive_itself():
     x, _, labels = case(batch=8, classes=3, dtype=torch.float32)
     x.requires_grad_()
     old = x.detach()
-    neighbour_contrast(x, labels, own=old, others=old, other_labels=labels, tau=1e-3).backward()
+    neighbour_contrast(x, labels, own_old=old, others=old, other_labels=labels, tau=1e-3).backward()
     assert torch.isfinite(x.grad).all()
 
 

@@ -12,9 +12,10 @@ from unibct.maps.folder import load_map, save_map
 def test_a_map_comes_back_as_it_was(tmp_path):
     saved = small_map()
     save_map(saved, tmp_path / "map")
+    assert json.loads((tmp_path / "map" / "map.json").read_text())["found"] == 1.0
     loaded = load_map(tmp_path / "map")
     assert loaded.fingerprint == saved.fingerprint
-    assert (loaded.direction, loaded.found, loaded.known.ids) == ("forward", 1.0, ("a",))
+    assert (loaded.direction, loaded.found_share, loaded.known.ids) == ("forward", 1.0, ("a",))
     assert np.array_equal(loaded.known.new, saved.known.new)
     assert loaded.score_scale is None
     rows = np.random.default_rng(0).normal(size=(4, 2))

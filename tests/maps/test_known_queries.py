@@ -3,7 +3,7 @@ import pytest
 
 from tests.maps.cases import rotation, unit
 from unibct.errors import UserError
-from unibct.maps.known_queries import Found, found_mates
+from unibct.maps.known_queries import FoundMates, found_mates
 
 
 def test_mates_are_found_among_the_best_rows():
@@ -29,8 +29,8 @@ def test_ties_do_not_count_as_found():
 
 
 def test_too_few_are_refused_half_way_to_chance():
-    Found(0.51, 0.01, 20).require(1.0, "x")
+    FoundMates(0.51, 0.01, 20).require(1.0, "x")
     with pytest.raises(UserError, match=r"x: only 50% of 20 known queries .* instead of 100%"):
-        Found(0.50, 0.01, 20).require(1.0, "x")
-    assert Found(0.2, 0.01, 20).is_useful
-    assert not Found(0.1, 0.05, 20).is_useful
+        FoundMates(0.50, 0.01, 20).require(1.0, "x")
+    assert FoundMates(0.2, 0.01, 20).is_useful
+    assert not FoundMates(0.1, 0.05, 20).is_useful

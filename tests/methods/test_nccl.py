@@ -18,7 +18,7 @@ def test_the_queue_of_nccl_holds_the_last_images_seen_and_survives_a_checkpoint(
         want = neighbour_contrast(
             step.embeddings,
             step.labels,
-            own=old.embeddings[list(rows)],
+            own_old=old.embeddings[list(rows)],
             others=old.embeddings[seen],
             other_labels=old.labels[seen],
             tau=0.05,

@@ -75,7 +75,7 @@ def test_a_run_that_is_all_warm_up_keeps_its_metrics(four_classes, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_damaged_shared_warm_up_is_made_anew(eighty_images, eighty_old, tmp_path):
+def test_a_damaged_shared_warm_up_is_made_again(eighty_images, eighty_old, tmp_path):
     options = {
         "old": eighty_old,
         "method": "contrast",

@@ -23,7 +23,7 @@ _BATCH = 64
 
 
 def usable_images(old: Embedder, images: ImageSet) -> ImageSet:
-    """Return the images of which there can be an old embedding: of stored ones, those with it."""
+    """Return the images that the old model can embed, or whose old embeddings are stored."""
     return old.known_images(images) if isinstance(old, StoredEmbeddings) else images
 
 
@@ -72,11 +72,11 @@ def old_strength(old: Embedder, images: ImageSet, frame: Frame) -> tuple[Strengt
     on = "classes that it was trained on, so it is better there than elsewhere"
     rows = np.arange(len(images))
     if unknown_classes(old, images) is not None:
-        on = "classes of which it is not known whether it was trained on them"
+        on = "classes that it may have been trained on"
     elif len(unseen_classes) >= _CLASSES_NEEDED:
         rows, on = np.flatnonzero(np.isin(images.labels, unseen_classes)), "classes new to it"
     elif is_unseen.any():
-        on = "classes of which it was trained on some"
+        on = "classes, some of which it was trained on"
     rows = rows[sample_classes(images.labels[rows], STRENGTH_IMAGES)]
     if not len(rows):
         return None, "nothing: no class has two images"

@@ -67,7 +67,7 @@ class ReadSample:
 
 
 def sample_of(images: ImageSet, count: int = SAMPLE) -> ImageSet:
-    """Return at most so many images, drawn at random; the same set gives the same sample."""
+    """Return at most ``count`` images, drawn at random; the same set gives the same sample."""
     if len(images) <= count:
         return images
     rows = np.random.default_rng(0).choice(len(images), count, replace=False)

@@ -48,7 +48,7 @@ def find_scenario_of(
     Args:
         old_classes: what tells each class of the old set from all others.
         new_classes: the same of the new set.
-        old_ids: the ids of the old images; None if only the old model is at hand.
+        old_ids: the ids of the old images; None if only the old model is given.
         new_ids: the ids of the new images.
     """
     old, new = set(old_classes), set(new_classes)

@@ -19,9 +19,9 @@ import safetensors.numpy
 import torch
 
 from unibct.arrays import Floats
+from unibct.benchmark.cell_choices import validation_vectors
 from unibct.benchmark.jobs import Adaptation, Job, Training
 from unibct.benchmark.measuring import measure_job
-from unibct.benchmark.validation import validation_vectors
 from unibct.benchmark.workspace import CACHE, EMBEDDINGS, MODEL, RESULT_FILE, Workspace, is_finished
 from unibct.data.image_set import ImageSet
 from unibct.data.loader import read_pixels

@@ -250,7 +250,7 @@ def _cell_job(scenario: str, method: str, seed: int, recipe: Recipe, images: int
 
 
 def _work(recipe: Recipe, images: int) -> int:
-    """Return how many images go through a training on a set of so many images."""
+    """Return how many images go through a training on a set of this many images."""
     return with_enough_epochs(recipe, images).epochs * images
 
 

@@ -1,8 +1,8 @@
 """Run the tests of a job on the embeddings of the test images.
 
 A cell measures three things more, which train nothing: new queries at the old system's threshold,
-blends of old and new queries in the old gallery, and the gallery while the new model makes its
-rows anew.
+blends of old and new queries in the old gallery, and the gallery while it is
+backfilled.
 """
 
 from collections.abc import Mapping
@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 
 from unibct.arrays import Floats
+from unibct.benchmark.cell_choices import CellChoices, choose_for_cell
 from unibct.benchmark.jobs import Job
 from unibct.benchmark.mixed_galleries import MIXED, MixedGallery, mixed_name
-from unibct.benchmark.old_thresholds import (
+from unibct.benchmark.threshold_tests import (
     AT_OLD_THRESHOLD,
     AtThreshold,
     cell_score_scale,
     threshold_name,
 )
-from unibct.benchmark.validation import CellChoices, choose_for_cell
 from unibct.benchmark.workspace import Workspace
 from unibct.evaluation.blending import MIDPOINT, blended_test
 from unibct.evaluation.bootstrap import class_draws
@@ -59,7 +59,7 @@ def sample_name(test: str, metric: str) -> str:
 def measure_job(workspace: Workspace, job: Job) -> Measurements:
     """Return the results of a job's tests, and the bootstrap values of their metrics."""
     tests: dict[str, dict[str, Any]] = {}
-    found = Measurements({"tests": tests}, {})
+    measurements = Measurements({"tests": tests}, {})
     searches: dict[str, SearchTest] = {}
     for name, query_job, gallery_job in job.tests:
         query, gallery = (workspace.embeddings(folder) for folder in (query_job, gallery_job))
@@ -74,11 +74,11 @@ def measure_job(workspace: Workspace, job: Job) -> Measurements:
             "fingerprints": [query.fingerprint, gallery.fingerprint],
             **_measured(test, workspace.far),
         }
-        found.keep_samples(name, sampled_metrics(test, class_draws(test), workspace.far))
+        measurements.keep_samples(name, sampled_metrics(test, class_draws(test), workspace.far))
         searches[name] = test
     if CROSS in searches:
-        _measure_cell(workspace, job, searches, found)
-    return found
+        _measure_cell(workspace, job, searches, measurements)
+    return measurements
 
 
 def _measured(test: SearchTest, far: float) -> dict[str, Any]:
@@ -90,19 +90,19 @@ def _measured(test: SearchTest, far: float) -> dict[str, Any]:
 
 
 def _measure_cell(
-    workspace: Workspace, job: Job, searches: Mapping[str, SearchTest], found: Measurements
+    workspace: Workspace, job: Job, searches: Mapping[str, SearchTest], measurements: Measurements
 ) -> None:
     """Add flips, the old threshold, blended queries and mixed galleries of a cell."""
-    tests, cross = found.content["tests"], searches[CROSS]
+    tests, cross = measurements.content["tests"], searches[CROSS]
     draws = class_draws(cross)
     old_rows = workspace.vectors(tests[CROSS]["gallery"])
     old_self = search_test(old_rows, old_rows, workspace.split)
     tests[CROSS]["flips"] = flip_rates(old_self, cross)
-    found.keep_samples(CROSS, sampled_flip_rates(old_self, cross, draws))
+    measurements.keep_samples(CROSS, sampled_flip_rates(old_self, cross, draws))
     fixed = AtThreshold(old_self, cross, workspace.far, cell_score_scale(workspace, job))
-    found.content[AT_OLD_THRESHOLD] = fixed.measured()
+    measurements.content[AT_OLD_THRESHOLD] = fixed.measured()
     for way, sampled in fixed.sampled(draws).items():
-        found.keep_samples(threshold_name(way), sampled)
+        measurements.keep_samples(threshold_name(way), sampled)
     validation = workspace.validation_images
     choices = None if validation is None else choose_for_cell(workspace, job, validation)
     alpha = MIDPOINT if choices is None else choices.alpha.alpha
@@ -113,17 +113,17 @@ def _measure_cell(
         "alpha": alpha,
         "chosen_on": None if choices is None else choices.alpha.as_json(),
     }
-    found.keep_samples(BLEND, sampled_metrics(blend, draws, workspace.far))
+    measurements.keep_samples(BLEND, sampled_metrics(blend, draws, workspace.far))
     mergings = fit_mergings(cross, searches[NEW_SELF]) if choices is None else choices.mergings
     gallery = MixedGallery(old_self, score_tables(cross, searches[NEW_SELF]), draws, workspace.far)
     order = gallery.tables.random_order(job.seed)
-    found.content[MIXED] = {
+    measurements.content[MIXED] = {
         "chosen": RAW if choices is None else choices.merging,
         "chosen_on": _chosen_on(workspace, choices),
         "mergings": {kind: gallery.measured(order, how) for kind, how in mergings.items()},
     }
     for kind, calibration in mergings.items():
-        found.keep_samples(mixed_name(kind), gallery.sampled(order, calibration))
+        measurements.keep_samples(mixed_name(kind), gallery.sampled(order, calibration))
 
 
 def _chosen_on(workspace: Workspace, choices: CellChoices | None) -> dict[str, Any] | None:

@@ -1,4 +1,4 @@
-"""What a cell's mixed galleries are worth: new queries while the new model makes the rows anew.
+"""What a cell's mixed galleries are worth: new queries while the gallery is backfilled.
 
 A row is the template of a class, as in all tests of a benchmark. So the curve begins at the cross
 test and ends at the new self test.
@@ -36,7 +36,7 @@ def half_tar(far: float) -> str:
 
 @dataclass(frozen=True)
 class MixedGallery:
-    """A gallery that the new model makes anew, and what it is compared with.
+    """A gallery that the new model backfills, and what it is compared with.
 
     Attributes:
         old_self: old queries in the old gallery.
@@ -54,7 +54,7 @@ class MixedGallery:
         """Return what a way of merging scores gives, as plain values for a file.
 
         Args:
-            order: (rows,) the rows, the first to be made anew first.
+            order: (rows,) the rows, the first to be embedded again first.
             calibration: puts the scores of old rows on the scale of new rows.
         """
         curve = mixed_curve(self.tables, order, calibration)

@@ -23,7 +23,7 @@ from unibct.benchmark.jobs import (
 )
 from unibct.benchmark.measuring import sample_name
 from unibct.benchmark.mixed_galleries import MIXED, mixed_name
-from unibct.benchmark.old_thresholds import AT_OLD_THRESHOLD, threshold_name
+from unibct.benchmark.threshold_tests import AT_OLD_THRESHOLD, threshold_name
 from unibct.benchmark.workspace import RESULT_FILE, is_finished
 from unibct.errors import UserError
 from unibct.evaluation.criterion import Estimate, estimate
@@ -153,10 +153,10 @@ class Results:
             value: a name from ``mixed_galleries``.
         """
         folders = self._cells(scenario, method)
-        found = [cell.get(MIXED, {"mergings": {}}) for cell in self.cells(scenario, method)]
-        if not all(merging in entry["mergings"] for entry in found):
+        mixed_entries = [cell.get(MIXED, {"mergings": {}}) for cell in self.cells(scenario, method)]
+        if not all(merging in entry["mergings"] for entry in mixed_entries):
             return None
-        values = [entry["mergings"][merging]["values"][value] for entry in found]
+        values = [entry["mergings"][merging]["values"][value] for entry in mixed_entries]
         samples = [self.samples(folder, mixed_name(merging), value) for folder in folders]
         return Measured(np.array(values), np.stack(samples).astype(np.float64))
 

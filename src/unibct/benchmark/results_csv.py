@@ -9,8 +9,8 @@ import numpy as np
 
 from unibct.benchmark.jobs import cell_folder, chain_test, free_folder, old_folder, version_folder
 from unibct.benchmark.mixed_galleries import MIXED, mixed_name
-from unibct.benchmark.old_thresholds import AT_OLD_THRESHOLD, SCORE_SCALE, threshold_name
 from unibct.benchmark.results import Results
+from unibct.benchmark.threshold_tests import AT_OLD_THRESHOLD, SCORE_SCALE, threshold_name
 from unibct.evaluation.criterion import estimate
 from unibct.evaluation.directions import OLD_SELF
 from unibct.evaluation.old_threshold import SCALED
@@ -117,5 +117,5 @@ def _interval(results: Results, folder: str, test: str, metric: str, value: floa
     samples = results.find_samples(folder, test, metric)
     if samples is None:
         return []
-    found = estimate(np.array([value]), samples[None].astype(np.float64))
-    return [f"{found.low:.6f}", f"{found.high:.6f}"]
+    estimated = estimate(np.array([value]), samples[None].astype(np.float64))
+    return [f"{estimated.low:.6f}", f"{estimated.high:.6f}"]

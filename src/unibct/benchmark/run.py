@@ -225,7 +225,7 @@ def _write_error(path: Path, message: str | None) -> None:
 
 
 def _threads_per_worker(cores: int) -> int:
-    """Return the threads of a worker that has so many cores, or fewer if the user set fewer."""
+    """Return the threads of a worker that has this many cores, or fewer if the user set fewer."""
     variable = os.environ.get("OMP_NUM_THREADS", "")
     limit = int(variable) if variable.isdecimal() else cores
     return max(min(cores, limit), 1)

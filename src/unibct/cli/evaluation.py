@@ -151,7 +151,7 @@ def evaluate_command(
     embeddings of the aligned face and of its mirror image, not normalised.
     """
     from unibct.evaluation.protocols.request import EvaluationRequest, PoolingRules, SearchRules
-    from unibct.gallery.certification import evaluate_and_certify
+    from unibct.gallery.certify import evaluate_and_certify
     from unibct.progress import terminal_progress
     from unibct.report.terminal import print_evaluation
 

@@ -68,7 +68,9 @@ def demo_command(
 def rehearse_command(
     scenarios: Annotated[
         str | None,
-        typer.Option(metavar="A,B", help="only these; see the list below  [default: all]"),
+        typer.Option(
+            metavar="A,B", help="run only these scenarios; see the list below  [default: all]"
+        ),
     ] = None,
     out: Annotated[Path, typer.Option(help="folder for the sets and the models")] = Path(
         "runs/rehearsal"

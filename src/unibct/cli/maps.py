@@ -20,7 +20,7 @@ from unibct.embeddings.forms.table import FOLDER, FORMS
 OptionalData = Annotated[
     str | None,
     typer.Argument(
-        metavar="[DATA]",
+        metavar="DATA",
         help=f"images that both models embed: {describe_data_briefly()}; not needed if both are "
         "stored embeddings",
     ),

@@ -35,7 +35,7 @@ OldOption = Annotated[
 TrainingDataArgument = Annotated[
     str | None,
     typer.Argument(
-        metavar="[DATA]", help=f"the images: {describe_data_briefly()}; see unibct --help"
+        metavar="DATA", help=f"the images: {describe_data_briefly()}; see unibct --help"
     ),
 ]
 FromEmbeddingsOption = Annotated[

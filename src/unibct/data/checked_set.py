@@ -88,7 +88,7 @@ def source_stamp(images: ImageSet, image_ids: Sequence[str] | None = None) -> st
 
 
 def find_checked_set(images: ImageSet, frame: Frame, stamp: str | None) -> CheckedSet | None:
-    """Return what an earlier check found, if the files have not changed since; else None.
+    """Return what an earlier check found, if the files have not changed since; otherwise None.
 
     Unreadable images are read again, because a network file system may have been the reason.
 

@@ -89,7 +89,7 @@ def classes_of(words: Sequence[str]) -> tuple[tuple[str, ...], NDArray[np.int64]
 
 
 def checked_id(image_id: str) -> str:
-    """Return the id, if it fits on one line of a UTF-8 list file; else raise a ``UserError``."""
+    """Return the id; raise a ``UserError`` if it does not fit on one line of a UTF-8 list file."""
     if any(mark in image_id for mark in "\n\r\0"):
         raise UserError(f"{image_id!r} has a line break or a zero byte in its name; rename it")
     try:

@@ -157,22 +157,22 @@ def read_pixels(
     keep = fits_in_memory(len(images), frame, memory)
     stamp = source_stamp(images) if ranks is None or ranks.first else None
     checked = known_check(images, frame, stamp, ranks)
-    kept = None
+    kept_pixels = None
     if checked is None:
         scan = Scan(images, frame, keep=keep)
         checked = scan.run(progress or Silent(), ranks)
         save_checked_set(images, frame, checked, stamp)
         if scan.pixels is not None:
-            kept = KeptPixels(scan.pixels, np.ones(len(images), dtype=np.bool_))
+            kept_pixels = KeptPixels(scan.pixels, np.ones(len(images), dtype=np.bool_))
     elif keep:
         pixels = np.empty((len(images), *frame.shape), dtype=images.dtype)
-        kept = KeptPixels(pixels, np.zeros(len(images), dtype=np.bool_))
+        kept_pixels = KeptPixels(pixels, np.zeros(len(images), dtype=np.bool_))
     readable = checked.readable(images, skip_bad=skip_bad, progress=progress)
-    if kept is not None and checked.problems:
+    if kept_pixels is not None and checked.problems:
         good_rows = np.setdiff1d(np.arange(len(images)), list(checked.problems))
-        kept = KeptPixels(kept.pixels[good_rows], kept.is_read[good_rows])
+        kept_pixels = KeptPixels(kept_pixels.pixels[good_rows], kept_pixels.is_read[good_rows])
     bad_ids = checked.unreadable_ids(images)
-    return PixelBatches(readable, frame, bad_ids, checked.digest, kept)
+    return PixelBatches(readable, frame, bad_ids, checked.digest, kept_pixels)
 
 
 def known_check(
@@ -198,7 +198,7 @@ def known_check(
 
 
 def fits_in_memory(images: int, frame: Frame, memory: int | None = None) -> bool:
-    """Return whether the pixels of so many images may be kept; see ``read_pixels``."""
+    """Return whether the pixels of this many images may be kept; see ``read_pixels``."""
     return images * math.prod(frame.shape) <= (pixel_memory() if memory is None else memory)
 
 

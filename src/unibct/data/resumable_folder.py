@@ -45,7 +45,7 @@ class ResumableFolder:
             note(f"going on after {self.done:,} images of an earlier run")
             return
         if saved is not None:
-            note("what an earlier run has read may have changed since: starting anew")
+            note("what an earlier run has read may have changed since: starting again")
         self._progress_file.unlink(missing_ok=True)
         shutil.rmtree(self.data, ignore_errors=True)
         self.data.mkdir()

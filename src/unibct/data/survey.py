@@ -53,11 +53,11 @@ class _Glance(NamedTuple):
 def survey(images: ImageSet, sample: int = SAMPLE) -> Survey:
     """Look at a sample of the images. The same set gives the same sample.
 
-    Unreadable images are left out here; whoever uses the set finds them.
+    Unreadable images are left out here; they are reported when the set is used.
 
     Args:
         images: the set.
-        sample: at most so many images are read.
+        sample: the largest number of images to read.
     """
     count = min(sample, len(images))
     rows = np.random.default_rng(0).choice(len(images), count, replace=False)

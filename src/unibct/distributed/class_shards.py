@@ -56,24 +56,25 @@ class ClassPart:
 
 
 def sampled_classes(
-    labels: NDArray[np.int64], own: range, rate: float, rng: np.random.Generator
+    labels: NDArray[np.int64], own_classes: range, rate: float, rng: np.random.Generator
 ) -> NDArray[np.int64]:
     """Draw the rows of a step: those of the labels, and random others.
 
     Args:
         labels: (batch,) the classes of the whole batch.
-        own: this rank's range of classes.
+        own_classes: this rank's range of classes.
         rate: the share of the range to use; more are used if the labels alone are more.
         rng: the generator that draws the others.
 
     Returns:
-        (rows,) ascending, counted from the beginning of ``own``.
+        (rows,) ascending, counted from the beginning of ``own_classes``.
     """
     if not 0 < rate <= 1:
         raise UserError(f"sample_rate must lie in (0, 1], not {rate}")
-    present = np.unique(labels[(labels >= own.start) & (labels < own.stop)]) - own.start
-    missing = max(round(rate * len(own)), 1) - len(present)
-    keys = rng.random(len(own), dtype=np.float32)  # drawn in any case: the same use of rng
+    first, end = own_classes.start, own_classes.stop
+    present = np.unique(labels[(labels >= first) & (labels < end)]) - first
+    missing = max(round(rate * len(own_classes)), 1) - len(present)
+    keys = rng.random(len(own_classes), dtype=np.float32)  # drawn in any case: the same use of rng
     if missing <= 0:
         return present
     keys[present] = 2.0  # never among the smallest

@@ -11,7 +11,8 @@ from unibct.errors import UserError, first_line
 def pick_device(name: str = "auto") -> torch.device:
     """Return the device called ``name``.
 
-    ``auto`` is a GPU if there is one, else the CPU. Each process of a machine gets its own GPU.
+    ``auto`` is a GPU if there is one, otherwise the CPU. Each process on a machine gets its own
+    GPU.
     """
     wants_own_gpu = name == "cuda" or (name == "auto" and torch.cuda.is_available())
     if wants_own_gpu and local_rank() > 0:

@@ -165,7 +165,7 @@ def _input_of(reference: Reference, shape: list[Any], described: str | None) -> 
     order = options.get("order", values.get("order", "rgb")).lower()
     for text, choices in ((layout, _LAYOUTS), (order, _ORDERS)):
         if text not in choices:
-            raise UserError(f"{reference.text}: {text!r} is none of {', '.join(choices)}")
+            raise UserError(f"{reference.text}: {text!r} is not one of {', '.join(choices)}")
     channels, *sides = (shape[i] for i in ((1, 2, 3) if layout == "nchw" else (3, 1, 2)))
     channels = values.get("channels", channels if isinstance(channels, int) else 3)
     fixed = [side for side in sides if isinstance(side, int)]

@@ -1,4 +1,4 @@
-"""The table of embedders: what ``--old``, ``--query``, ``--gallery`` and the like may be.
+"""The table of embedders: what options such as ``--old``, ``--query`` and ``--gallery`` take.
 
 To add a kind, write a module with the functions ``recognises`` and ``open_reference``, and add a
 line to ``EMBEDDERS``. The modules are imported when they are used, so that help texts need none.
@@ -50,7 +50,7 @@ class EmbedderModule(Protocol):
     """What the module of a kind contains."""
 
     def recognises(self, path: Path) -> bool:
-        """Return whether a path without a kind before it is of this kind."""
+        """Return whether this kind can open a path that names no kind."""
         ...
 
     def open_reference(self, reference: Reference, opening: Opening) -> "Embedder":
@@ -79,7 +79,7 @@ class Kind:
 
 MODEL_FOLDER = "model"
 
-# A path without a kind is opened by the first kind that recognises it, else as a model folder.
+# A path without a kind is opened by the first kind that recognises it, otherwise as a model folder.
 EMBEDDERS: dict[str, Kind] = {
     "embeddings": Kind(
         "embeddings_file",

@@ -33,7 +33,7 @@ def cached_embeddings(
     progress: Progress | None = None,
     ranks: Ranks = ALONE,
 ) -> Embeddings:
-    """Return the embeddings in ``folder`` if they fit this model and these pixels, else make them.
+    """Return the embeddings in ``folder``, or make them if they do not fit this model and pixels.
 
     An unfinished store is completed; a damaged one, or one of another model, is made again. If
     several runs want the same store, one makes it and the others wait. A single process that

@@ -93,7 +93,7 @@ def embed_images_to_store(
         folder: a new folder, or what a killed run with the same arguments left there.
         skip_bad: leave out unreadable images; without it they are an error.
         dtype: ``float32`` or ``float16``, on disk.
-        shard_rows: rows in a file; by default so many that there are about 64 files or more.
+        shard_rows: rows in a file; by default few enough for about 64 files or more.
         ranks: the processes that divide the shards.
         progress: reports the images that this process embeds.
 

@@ -8,7 +8,7 @@ from unibct.embeddings.folder import Embeddings
 from unibct.embeddings.score_scale import mapped_score_scale
 from unibct.errors import UserError
 from unibct.maps.adapter import fit_adapter
-from unibct.maps.known_queries import Found, found_mates
+from unibct.maps.known_queries import FoundMates, found_mates
 from unibct.maps.space_map import BACKWARD, Direction, KnownPairs, SpaceMap, checked_direction
 from unibct.progress import Progress, Silent
 
@@ -56,18 +56,18 @@ def fit_map(
         queries = adapter(queries)
     else:
         gallery = adapter(gallery)
-    found = found_mates(queries, known_ids, gallery, ids)
-    assert found is not None
-    if not found.is_useful:
+    trial = found_mates(queries, known_ids, gallery, ids)
+    assert trial is not None
+    if not trial.is_useful:
         raise UserError(
-            f"the map finds nothing: {found.share:.0%} of {found.queries} known queries find their "
-            f"own image ({found.chance:.0%} by chance); do the ids of both mean the same images?"
+            f"the map finds nothing: {trial.share:.0%} of {trial.queries} known queries find their "
+            f"own image ({trial.chance:.0%} by chance); do the ids of both mean the same images?"
         )
     pairs = KnownPairs(known_ids, new_vectors[known], old_vectors[known])
     scale = None
     if direction == BACKWARD:
         scale = mapped_score_scale(adapter, source, target, labels[fitted])
-    return SpaceMap(adapter, direction, new.fingerprint, old.fingerprint, pairs, found.share, scale)
+    return SpaceMap(adapter, direction, new.fingerprint, old.fingerprint, pairs, trial.share, scale)
 
 
 def apply_map(
@@ -95,18 +95,18 @@ def apply_map(
         part = slice(start, start + _BLOCK)
         vectors[part] = space_map.adapter(embeddings.vectors[part])
     mapped = embeddings.changed(vectors=vectors, fingerprint=space_map.fingerprint)
-    found = _tried(space_map, mapped, known)
-    if found is None:
+    trial = _tried(space_map, mapped, known)
+    if trial is None:
         raise UserError(
             f"{name} has none of the {len(space_map.known.ids)} images by which the map can be "
             f"tried, first {space_map.known.ids[0]!r}; give embeddings of the space that it leads "
             "to, with ids or classes in common (--known)"
         )
-    found.require(space_map.found, name)
+    trial.require(space_map.found_share, name)
     return mapped
 
 
-def _tried(space_map: SpaceMap, mapped: Embeddings, known: Embeddings | None) -> Found | None:
+def _tried(space_map: SpaceMap, mapped: Embeddings, known: Embeddings | None) -> FoundMates | None:
     """Search mapped rows with known queries, or the other way round for mapped queries."""
     if known is None:
         pairs = space_map.known
@@ -174,5 +174,5 @@ def _labels(
 def _known_rows(count: int, seed: int) -> tuple[list[int], list[int]]:
     """Draw the rows that are kept to try the map with, and return them and the others."""
     order = np.random.default_rng([seed, 11]).permutation(count)
-    kept = min(_MOST_KNOWN, max(4, count // 10))
-    return sorted(order[:kept].tolist()), sorted(order[kept:].tolist())
+    known_count = min(_MOST_KNOWN, max(4, count // 10))
+    return sorted(order[:known_count].tolist()), sorted(order[known_count:].tolist())

@@ -26,7 +26,7 @@ def recall_at_1(vectors: Any, labels: Any) -> float:
     asking = np.flatnonzero(sizes[places] > 1)
     if not len(asking):
         raise UserError("recall@1 needs a class with at least two images")
-    found = 0
+    correct = 0
     block = max(1, _SCORES_AT_ONCE // len(rows))
     for begin in range(0, len(asking), block):
         queries = asking[begin : begin + block]
@@ -35,15 +35,15 @@ def recall_at_1(vectors: Any, labels: Any) -> float:
         mates = classes[queries][:, None] == classes[None, :]
         nearest_mate = np.where(mates, scores, -np.inf).max(axis=1)
         nearest_other = np.where(mates, -np.inf, scores).max(axis=1)
-        found += int((nearest_mate > nearest_other).sum())
-    return found / len(asking)
+        correct += int((nearest_mate > nearest_other).sum())
+    return correct / len(asking)
 
 
 def sample_classes(labels: Any, at_most: int, *, seed: int = 0) -> Ints:
     """Return the sorted rows of whole classes, drawn until there are ``at_most`` images.
 
-    Classes of one image are left out. Of a class that would be more than half of the sample, only
-    so many images are drawn, so that there are always two classes.
+    Classes of one image are left out. Of a class that would be more than half of the sample, fewer
+    images are drawn, so that there are always two classes.
 
     Args:
         labels: (images,) integers.

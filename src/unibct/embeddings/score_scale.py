@@ -3,6 +3,8 @@
 Scores of new queries with old rows spread less than scores of old queries do. The scale is the
 ratio of the two spreads, over pairs of images of different classes. A score of a new query with
 an old row, times the scale, can be compared with the old system's thresholds.
+
+Pure functions of embeddings: ``training/measured_score_scale.py`` measures a model's.
 """
 
 from collections.abc import Callable
@@ -42,7 +44,7 @@ def score_scale(new: Any, old: Any, labels: Any) -> float:
     require_same_dim(new_rows, "new", old_rows, "old")
     if len(new_rows) != len(old_rows):
         raise UserError(
-            f"new has {len(new_rows)} rows but old has {len(old_rows)}: both are of the same images"
+            f"new has {len(new_rows)} rows but old has {len(old_rows)}: both need the same images"
         )
     members = _class_members(checked_labels(labels, len(new_rows)))
     before, crossed = (_impostor_variance(rows, old_rows, members) for rows in (old_rows, new_rows))
@@ -90,12 +92,12 @@ def _class_members(labels: Ints) -> list[Ints]:
 
 
 def _impostor_variance(queries: Floats, rows: Floats, members: list[Ints]) -> float:
-    """Return the variance of the scores of all pairs, but for those within a class."""
-    count = len(queries) ** 2 - sum(len(own) ** 2 for own in members)
+    """Return the variance of the scores of all pairs, except those within a class."""
+    count = len(queries) ** 2 - sum(len(class_rows) ** 2 for class_rows in members)
     total, squares = _pair_sums(queries, rows)
-    for own in members:
-        own_total, own_squares = _pair_sums(queries[own], rows[own])
-        total, squares = total - own_total, squares - own_squares
+    for class_rows in members:
+        class_total, class_squares = _pair_sums(queries[class_rows], rows[class_rows])
+        total, squares = total - class_total, squares - class_squares
     return squares / count - (total / count) ** 2
 
 

@@ -224,7 +224,7 @@ class SinglePass:
     def _final_shards(self, shards: Sequence[Shard], readable: ImageSet) -> list[Shard]:
         """Return the shards with their first rows among the readable images.
 
-        If a class has lost all of its images, the labels of the others are written anew.
+        If a class has lost all of its images, the labels of the others are written again.
         """
         firsts = [0, *accumulate(shard.rows for shard in shards)]
         final: list[Shard] = []

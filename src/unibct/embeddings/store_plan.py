@@ -94,7 +94,7 @@ def plan_store(
 
 
 def default_shard_rows(images: int) -> int:
-    """Return the rows in a file of a store with so many images, see ``plan_store``."""
+    """Return the rows in a file of a store with this many images, see ``plan_store``."""
     return min(SHARD_ROWS, max(_FEWEST_SHARD_ROWS, -(-images // 64)))
 
 

@@ -77,8 +77,8 @@ def acceptances(
     impostors = pairs.impostor.counts_above(np.stack(limits))
     all_genuine = np.bincount(pairs.genuine_classes, minlength=classes)
     all_impostors = pairs.impostor.class_counts(classes)
-    found = iter(
+    counted = iter(
         Acceptance(right, wrong, all_genuine, all_impostors)
         for right, wrong in zip(genuine, impostors, strict=True)
     )
-    return {name: [next(found) for _ in thresholds] for name in maps}
+    return {name: [next(counted) for _ in thresholds] for name in maps}

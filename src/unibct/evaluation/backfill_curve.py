@@ -1,8 +1,10 @@
-"""How good the search is while the gallery is being embedded again, row by row.
+"""Every metric of an evaluation while the gallery's images are embedded again, one by one.
 
 New queries search a gallery in which the new model has made some rows and the old model the rest.
-A row is a gallery image. In a gallery of templates the rows of a class are pooled as always. If the
-new model has made no row, this is the cross test; if it has made all, the new self test.
+A row is a gallery image. In a gallery of templates the rows of a class are pooled as always, so a
+template may mix both models. If the new model has made no row, this is the cross test; if it has
+made all, the new self test. ``gallery/mixed_curve.py`` is about rows that are never pooled across
+models, and about how their scores are merged.
 """
 
 from dataclasses import dataclass
@@ -59,12 +61,12 @@ class BackfillCurve:
 
 
 def row_orders(old: Floats, split: GallerySplit, *, seed: int = 0) -> dict[str, Ints]:
-    """Return the orders in which the gallery's rows are made anew.
+    """Return the orders in which the gallery's rows are embedded again.
 
     Args:
         old: (images, dim) the old model's embeddings of all test images.
         split: which images are in the gallery.
-        seed: of the random order.
+        seed: chooses the random order.
 
     Returns:
         name -> (gallery images,) places in ``split.gallery``: ``random``, and ``farthest`` from
@@ -90,13 +92,13 @@ def backfill_curve(
     mode: GalleryMode = "templates",
     progress: Progress | None = None,
 ) -> BackfillCurve:
-    """Measure new queries in a gallery that is made anew in the given order.
+    """Measure new queries in a gallery that is backfilled in the given order.
 
     Args:
         old: (images, dim) the old model's embeddings of all test images.
         new: (images, dim) the new model's.
         split: which images are queries and which are in the gallery.
-        order: (gallery images,) places in ``split.gallery``, the first to be made anew first.
+        order: (gallery images,) places in ``split.gallery``, the first to be embedded again first.
         far: false accept rate of the TAR.
         old_self: metric -> M(old→old).
         mode: the gallery's entries are templates or images.

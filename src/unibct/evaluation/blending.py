@@ -51,7 +51,7 @@ def blended(old_queries: Any, new_queries: Any, alpha: float = MIDPOINT) -> Any:
 
 
 def require_alpha(alpha: float) -> None:
-    """Refuse a share that is none."""
+    """Refuse a number that is no share."""
     if not 0 <= alpha <= 1:
         raise UserError(f"alpha lies in [0, 1], not {alpha}")
 

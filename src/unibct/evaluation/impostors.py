@@ -10,7 +10,7 @@ from unibct.arrays import Floats, Ints
 from unibct.evaluation.score_ranks import ScoreRanks
 from unibct.evaluation.score_table import Groups, ScoreTable
 
-_ALWAYS_KEPT = 4_000_000  # as many are kept, if there are so many
+_ALWAYS_KEPT = 4_000_000  # that many are kept, if there are enough
 _MOST_KEPT = 20_000_000
 _KEPT_SHARE = 0.02  # of a large number: thresholds are set at false accept rates up to 1e-2
 
@@ -49,10 +49,10 @@ class Highest:
         scores, classes = (np.concatenate(side) for side in zip(*parts, strict=True))
         if len(scores) > self.limit:
             self.floor = float(np.partition(scores, -self.limit)[-self.limit])
-            kept = scores > self.floor
+            is_highest = scores > self.floor
             tied = np.flatnonzero(scores == self.floor)
-            kept[tied[: self.limit - int(kept.sum())]] = True
-            scores, classes = scores[kept], classes[kept]
+            is_highest[tied[: self.limit - int(is_highest.sum())]] = True
+            scores, classes = scores[is_highest], classes[is_highest]
         self._waiting, self._count = [(scores, classes)], len(scores)
 
 
@@ -120,14 +120,14 @@ class Impostors:
     def at_ranks(self, ranks: Ints) -> Floats:
         """Return the scores at some ranks; rank 0 is the highest score."""
         scores = self._highest[0]
-        found = np.empty(len(ranks), dtype=scores.dtype)
+        scores_at_ranks = np.empty(len(ranks), dtype=scores.dtype)
         is_kept = ranks < len(scores)
         if is_kept.any():
             places = len(scores) - 1 - ranks[is_kept]
-            found[is_kept] = np.partition(scores, np.unique(places))[places]
+            scores_at_ranks[is_kept] = np.partition(scores, np.unique(places))[places]
         if not is_kept.all():
-            found[~is_kept] = self._ranks.at_ranks([ranks[~is_kept]])[0]
-        return found
+            scores_at_ranks[~is_kept] = self._ranks.at_ranks([ranks[~is_kept]])[0]
+        return scores_at_ranks
 
     def counts_above(self, limits: Floats) -> Ints:
         """Return (limits, classes): how many pairs of each class score above its limit.
@@ -172,14 +172,14 @@ class Impostors:
             highest = np.argpartition(scores, len(scores) - stop)[len(scores) - stop :]
             return _window(scores[highest], owners[highest], none_above, stop == len(self))
         low, high = self._ranks.edges(start, stop - 1)
-        found = Highest(len(self))
+        collected = Highest(len(self))
         above = none_above
         for block in self.table.blocks():
             is_above = block.others >= high
             above += _sums(np.count_nonzero(is_above, axis=1), block.classes, classes)
             inside = np.where((block.others >= low) & ~is_above, block.others, -np.inf)
-            found.add(inside, block.classes)
-        scores, owners = found.pairs()
+            collected.add(inside, block.classes)
+        scores, owners = collected.pairs()
         is_last = len(scores) + int(above.sum()) == len(self)
         return _window(scores, owners, above, is_last)
 
@@ -189,7 +189,7 @@ def listed_impostors(scores: Floats, classes: Groups | None = None) -> Impostors
 
     Args:
         scores: (pairs,).
-        classes: (pairs,) the query's class of each; by default all are of one class.
+        classes: (pairs,) the query's class of each; by default one class for all.
     """
     owners: NDArray[np.integer] = np.zeros(len(scores), np.int32) if classes is None else classes
     return Impostors(ScoreTable(np.asarray(scores)[:, None], owners))

@@ -1,4 +1,4 @@
-"""What happens at the thresholds that the old system uses today."""
+"""What the cross test accepts at the thresholds that the old system uses today."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -112,8 +112,8 @@ def at_old_thresholds(
     accepted = accepted_at(old_self, cross, [thresholds[far] for far in FARS], maps)
 
     def summary(way: str, row: int) -> Accepted:
-        found = accepted[way][row]
-        return Accepted(found.tar, found.far, _interval(found.sampled_far(draws)))
+        acceptance = accepted[way][row]
+        return Accepted(acceptance.tar, acceptance.far, _interval(acceptance.sampled_far(draws)))
 
     return tuple(
         AtOldThreshold(

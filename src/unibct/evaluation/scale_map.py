@@ -1,4 +1,7 @@
-"""A map of new→old scores onto the old scale by one factor, the new model's score scale."""
+"""A map of new→old scores onto the old scale by one factor, the new model's score scale.
+
+The map through many quantiles, which is fitted on a test, is in ``score_map.py``.
+"""
 
 from dataclasses import dataclass
 from typing import Any

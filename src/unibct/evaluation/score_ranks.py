@@ -77,7 +77,7 @@ class ScoreRanks:
         for bins in places:
             wanted[bins] = True
         collected = self._collect(wanted)
-        found: list[Floats] = []
+        scores_by_part: list[Floats] = []
         for part, bins in enumerate(places):
             chosen = self._members[part, collected.cells]
             values, counts = collected.values[chosen], collected.counts[chosen]
@@ -85,8 +85,8 @@ class ScoreRanks:
             # Among the collected scores, a rank is lower by what lies above and was left out.
             left_out = _counts_above(np.where(wanted, 0, self.counts[part]))[bins]
             place = np.searchsorted(np.cumsum(counts[order]), ranks[part] - left_out, side="right")
-            found.append(values[order][place])
-        return found
+            scores_by_part.append(values[order][place])
+        return scores_by_part
 
     def edges(self, highest_rank: int, lowest_rank: int) -> tuple[float, float]:
         """Return (low, high) such that all scores of these ranks are in [low, high).
@@ -147,13 +147,13 @@ def quantiles(ranks: ScoreRanks, probabilities: Sequence[Floats]) -> list[NDArra
         size - 1 - np.concatenate([low, np.minimum(low + 1, size - 1)])
         for size, low in zip(sizes, before, strict=True)
     ]
-    found: list[NDArray[np.float64]] = []
+    values_by_part: list[NDArray[np.float64]] = []
     for scores, place, low in zip(ranks.at_ranks(both), places, before, strict=True):
         first, second = scores.astype(np.float64).reshape(2, -1)
         share, step = place - low, second - first
         nearer_first: NDArray[np.float64] = first + step * share
-        found.append(np.where(share < 0.5, nearer_first, second - step * (1 - share)))
-    return found
+        values_by_part.append(np.where(share < 0.5, nearer_first, second - step * (1 - share)))
+    return values_by_part
 
 
 @dataclass

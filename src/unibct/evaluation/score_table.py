@@ -1,6 +1,6 @@
-"""The scores of all queries with all entries of a gallery, made anew block by block.
+"""The scores of all queries with all entries of a gallery, computed block by block in every pass.
 
-At 100,000 queries and 10,000 entries the scores alone would need 4 GB. They are not kept: whoever
+At 100,000 queries and 10,000 entries the scores alone would need 4 GB. They are not kept: what
 needs them goes through the blocks, and the matrix product is taken again. The blocks always have
 the same edges, so that a score has the same digits in every pass.
 """

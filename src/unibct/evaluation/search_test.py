@@ -195,14 +195,14 @@ def scored_test(
     classes, entries = int(entry_labels.max()) + 1, len(entry_labels)
     table = ScoreTable(scores, query_labels, entry_labels)
     highest = Impostors.highest_of(int(table.impostor_counts().sum()))
-    found: list[_Found] = []
+    parts: list[_BlockSummary] = []
     for block in table.blocks():
         highest.add(block.others, block.classes)
-        found.append(_look_through(block, entry_labels))
+        parts.append(_summary(block, entry_labels))
     mates, mate_classes, best, ranks = (
-        np.concatenate(part) for part in list(zip(*found, strict=True))[:4]
+        np.concatenate(part) for part in list(zip(*parts, strict=True))[:4]
     )
-    best_others = np.concatenate([part.best_others for part in found], axis=1)
+    best_others = np.concatenate([part.best_others for part in parts], axis=1)
     return SearchTest(
         ScoredPairs(mates, Impostors(table, highest), mate_classes),
         ranks=ranks,
@@ -215,8 +215,8 @@ def scored_test(
     )
 
 
-class _Found(NamedTuple):
-    """What a block of scores leaves behind.
+class _BlockSummary(NamedTuple):
+    """What is taken from a block of scores.
 
     Attributes:
         mates: the scores of all mates.
@@ -234,7 +234,7 @@ class _Found(NamedTuple):
     best_others: Floats
 
 
-def _look_through(block: ScoreBlock, entry_labels: Ints) -> _Found:
+def _summary(block: ScoreBlock, entry_labels: Ints) -> _BlockSummary:
     queries = len(block.others)
     best_mate = np.full(queries, -np.inf, dtype=block.others.dtype)
     np.maximum.at(best_mate, block.mate_rows, block.mates)
@@ -242,7 +242,7 @@ def _look_through(block: ScoreBlock, entry_labels: Ints) -> _Found:
     halves = [block.others[:, entry_labels % 2 == number] for number in range(2)]
     best_others = np.stack([half.max(axis=1, initial=-np.inf) for half in halves])
     mate_classes = block.classes[block.mate_rows].astype(np.int32)
-    return _Found(block.mates, mate_classes, best_mate, ranks, best_others)
+    return _BlockSummary(block.mates, mate_classes, best_mate, ranks, best_others)
 
 
 def _open_searches(

@@ -13,7 +13,7 @@ from typing import Any
 from unibct.arrays import Floats, Ints, checked_embeddings
 from unibct.embeddings.strength import Strength
 from unibct.evaluation.backfill_curve import BackfillCurve, backfill_curve, row_orders
-from unibct.evaluation.blended_queries import BlendedQueries
+from unibct.evaluation.blend_gain import BlendedQueries
 from unibct.evaluation.blending import MIDPOINT, AlphaChoice, blended_test, require_alpha
 from unibct.evaluation.bootstrap import REPEATS, class_draws
 from unibct.evaluation.criterion import (

@@ -12,7 +12,7 @@ from unibct.embeddings.extraction import embed_images
 from unibct.evaluation.subjects import Subjects, subject_data, subject_model
 from unibct.evaluation.upgrade import UpgradeEvaluation, evaluate_upgrade
 from unibct.examples.demo_gallery import GalleryStory, carry_upgrade_out
-from unibct.gallery.certification import certify
+from unibct.gallery.certify import certify
 from unibct.methods.table import DEFAULT_METHOD, NO_METHOD, find_method
 from unibct.models.model import Model
 from unibct.progress import Progress, Silent
@@ -125,7 +125,7 @@ def run_demo(
     Args:
         plan: what to do.
         out: the models go to ``out/models``, each in a folder that is named after its run; the
-            certificate and the gallery, which every run makes anew, go beside them.
+            certificate and the gallery, which every run makes again, go beside them.
         fresh: train again even if a finished model of the same run is there.
         device: ``auto``, ``cpu``, ``cuda``, …
         progress: reports progress per image.

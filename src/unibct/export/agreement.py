@@ -42,7 +42,7 @@ class Agreement:
 def sample_pixels(
     model: Exportable, images: ImageSet | None, count: int = IMAGES
 ) -> tuple[Pixels, tuple[str, ...]]:
-    """Return so many images in the form that a model takes, and their names.
+    """Return ``count`` images in the form that a model takes, and their names.
 
     Args:
         model: the model.

@@ -101,11 +101,11 @@ def export_model(
     with tempfile.TemporaryDirectory() as scratch:
         result = Path(scratch) / FILE
         write_graph(model, result)
-        found = agreement(model, ExportedModel(result), *sample_pixels(model, images))
-        if not found.is_enough:
+        agreed = agreement(model, ExportedModel(result), *sample_pixels(model, images))
+        if not agreed.is_enough:
             raise UserError(
                 f"nothing was written: the exported graph gives other embeddings than the model, "
-                f"cosine {found.lowest:.6f} on {found.worst}, and {LOWEST_COSINE} is needed"
+                f"cosine {agreed.lowest:.6f} on {agreed.worst}, and {LOWEST_COSINE} is needed"
             )
         kind, loss = None, None
         if int8 and images is not None:
@@ -117,7 +117,7 @@ def export_model(
         with atomic_file(path) as temporary:
             shutil.copyfile(result, temporary)
     space = "old" if isinstance(model, OldSpaceModel) else "own"
-    export = Export(path, found, kind, loss, space)
+    export = Export(path, agreed, kind, loss, space)
     described = {
         "fingerprint": model.fingerprint,
         "dim": model.dim,

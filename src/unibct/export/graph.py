@@ -80,14 +80,14 @@ def input_description(model: Exportable) -> dict[str, Any]:
 
 def file_metadata(model: Exportable) -> dict[str, str]:
     """Return what the file says about the model."""
-    own = own_model(model)
+    base_model = own_model(model)
     return {
         INPUT_KEY: json.dumps(input_description(model)),
         DIM_KEY: str(model.dim),
         FINGERPRINT_KEY: model.fingerprint,
-        "unibct.architecture": own.architecture,
-        "unibct.old_model": own.old_fingerprint or "",
-        "unibct.space": "own" if own is model else "old",
+        "unibct.architecture": base_model.architecture,
+        "unibct.old_model": base_model.old_fingerprint or "",
+        "unibct.space": "own" if base_model is model else "old",
         "unibct.version": metadata.version("unibct"),
     }
 

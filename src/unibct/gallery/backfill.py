@@ -31,7 +31,7 @@ from unibct.progress import Silent
 
 PAUSE_FILE = "pause"
 _BATCH = 512
-_CHECKS = 10  # times that known queries are asked on the way
+_CHECKS = 10  # how often a backfill asks the known queries
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class BackfillRequest:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse a share that is none."""
+        """Refuse a number that is no share."""
         if not 0 < self.share <= 1:
             raise UserError(f"a share lies above 0 and is at most 1, not {self.share:g}")
 
@@ -63,17 +63,17 @@ class Backfilled:
     Attributes:
         step: its number.
         rows: embedded again by this call.
-        own: rows of the searching model now.
+        rows_in_space: rows in the searching model's space now.
         total: searchable rows.
         missing: rows that were wanted, but have no image in DATA.
         first_missing: the id of the first of them.
         paused: it was stopped; the same command continues it.
-        curve: (share of own rows, share of known queries that find their mates).
+        curve: (share of rows in that space, share of known queries that find their mates).
     """
 
     step: int
     rows: int
-    own: int
+    rows_in_space: int
     total: int
     missing: int = 0
     first_missing: str = ""
@@ -82,7 +82,8 @@ class Backfilled:
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values for machines."""
-        return vars(self) | {"share": self.own / self.total if self.total else 1.0}
+        values = {"own" if name == "rows_in_space" else name: v for name, v in vars(self).items()}
+        return values | {"share": self.rows_in_space / self.total if self.total else 1.0}
 
 
 class RowRemaker:
@@ -129,8 +130,8 @@ class RowRemaker:
         assert self.ids is not None
         part = given.select([self.ids[row_id] for row_id in rows.ids])
         for row_id, digest in image_digests(part.images).items():
-            kept = rows.metadata[rows.ids.index(row_id)].get(IMAGE_KEY, digest)
-            if kept != digest:
+            stored_digest = rows.metadata[rows.ids.index(row_id)].get(IMAGE_KEY, digest)
+            if stored_digest != digest:
                 raise UserError(
                     f"{given.name}: {row_id!r} is another image than the one that was added; a "
                     "backfill needs the same images"
@@ -172,9 +173,11 @@ def backfill_gallery(
         step = _begun(folder, request, remaker)
         done = _Run(folder, remaker, step).through(usable[:goal])
         rebuild_spoilt(folder, recall)
-        own, total = _shares(folder)
+        in_space, total = _shares(folder)
     short = len(missing) if goal >= len(usable) else 0
-    return replace(done, own=own, total=total, missing=short, first_missing=(missing or [""])[0])
+    return replace(
+        done, rows_in_space=in_space, total=total, missing=short, first_missing=(missing or [""])[0]
+    )
 
 
 def continued_backfill(folder: GalleryFolder, remaker: RowRemaker, ids: Sequence[str]) -> None:
@@ -252,9 +255,11 @@ class _Run:
             raise before.refusal(after, "the backfill")
 
     def _note(self, passage: Passage) -> None:
-        own, total = _shares(self._folder)
-        if passage.asked and total:
-            self._curve.append((own / total, len(passage.found) / len(passage.asked)))
+        in_space, total = _shares(self._folder)
+        if passage.asked_ids and total:
+            self._curve.append(
+                (in_space / total, len(passage.successful_ids) / len(passage.asked_ids))
+            )
 
 
 def pause_backfill(folder: GalleryFolder) -> None:
@@ -323,9 +328,9 @@ def _goal(folder: GalleryFolder, request: BackfillRequest, remaker: RowRemaker, 
 def _shares(folder: GalleryFolder) -> tuple[int, int]:
     """Return how many live rows are in the searching model's space, and how many it searches."""
     state = folder.state
-    own = total = 0
+    in_space = total = 0
     for kind in searchable_kinds(state, state.standing):
         live = folder.engine.count(kind).live
         total += live
-        own += live if state.makers[kind].space == state.standing.searching else 0
-    return own, total
+        in_space += live if state.makers[kind].space == state.standing.searching else 0
+    return in_space, total

@@ -35,9 +35,9 @@ class Calibration:
     Attributes:
         kind: ``raw`` (scores stay as they are), ``standardised`` or ``odds`` (a straight line), or
             ``fitted`` (a line through knots).
-        slope: of a straight line; else 1.
-        shift: of a straight line; else 0.
-        knots: of a fitted one; else None.
+        slope: of a straight line; otherwise 1.
+        shift: of a straight line; otherwise 0.
+        knots: of a fitted one; otherwise None.
     """
 
     kind: str = RAW

@@ -50,9 +50,10 @@ class CalibrationChoice:
 def choose_calibration(kinds: TwoKinds, *, seed: int = 0) -> CalibrationChoice:
     """Choose among the kinds of calibration by half-backfilled galleries of single images.
 
-    The classes are halved. On one half each kind is fitted and measured; the best is chosen, of
-    equals the simplest. The other half shows what the choice is worth, and has no say. The
-    calibration that is returned is of the chosen kind, and fitted on all classes.
+    The classes are halved. On one half each kind is fitted and measured; the best is chosen, or
+    the simplest of equally good ones. The other half shows what the choice is worth, and
+    does not influence it. The returned calibration has the chosen kind, and is fitted on all
+    classes.
 
     Args:
         kinds: the test's queries and rows.

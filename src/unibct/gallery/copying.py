@@ -20,7 +20,7 @@ def copy_gallery(
     """Copy a gallery, and return how many rows were copied.
 
     The target becomes a gallery when everything is in it; a copy that was killed leaves a folder
-    that is none.
+    that is no gallery.
 
     Args:
         folder: the gallery.

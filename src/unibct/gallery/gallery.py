@@ -22,6 +22,7 @@ from unibct.gallery.engines.table import EMBEDDED
 from unibct.gallery.folder import GalleryFolder
 from unibct.gallery.gate import USUAL_COUNT
 from unibct.gallery.indexing import IndexRecall, build_indexes
+from unibct.gallery.integrity import verify_gallery
 from unibct.gallery.lazy import remake_hits
 from unibct.gallery.removal import remove_rows
 from unibct.gallery.rollback import RolledBack, abort_backfill, rollback_gallery
@@ -36,7 +37,6 @@ from unibct.gallery.search import (
 from unibct.gallery.sources import open_source, with_fingerprint
 from unibct.gallery.status import GalleryStatus, gallery_status
 from unibct.gallery.upgrade import Upgraded, upgrade_gallery
-from unibct.gallery.verification import verify_gallery
 from unibct.progress import Progress
 
 Data = str | Path | ImageSet | Embeddings
@@ -150,15 +150,15 @@ class Gallery:
         if not isinstance(queries, Queries):
             source = open_source(queries, list_file=list_file)
             queries = make_queries(self.folder, source, request)
-        found = search_gallery(self.folder, queries, request)
-        if lazy_images is not None and remake_hits(self.folder, found, open_source(lazy_images)):
-            found = search_gallery(self.folder, queries, request)
+        all_hits = search_gallery(self.folder, queries, request)
+        if lazy_images is not None and remake_hits(self.folder, all_hits, open_source(lazy_images)):
+            all_hits = search_gallery(self.folder, queries, request)
         if remember:
-            ids = (hit.id for hits in found for hit in hits if hit.row == OLDER_ROW)
+            ids = (hit.id for hits in all_hits for hit in hits if hit.row == OLDER_ROW)
             remember_asked(self.folder.path, ids)
         labels = queries.labels or (None,) * len(queries.ids)
         forced = self.folder.state.is_forced
-        triples = zip(queries.ids, labels, found, strict=True)
+        triples = zip(queries.ids, labels, all_hits, strict=True)
         return [Answer(query, label, hits, forced) for query, label, hits in triples]
 
     def upgrade(

@@ -37,8 +37,8 @@ class KnownQuery:
         id: of its row.
         label: of its row.
         image: the name of its image file in the gallery; empty if only vectors are known.
-        has_row: it was made from a row; else it is the user's own, and rows with its label are
-            its mates.
+        has_row: it was made from a row; otherwise it is the user's own, and rows with its label
+            are its mates.
     """
 
     id: str
@@ -52,28 +52,29 @@ class Passage:
     """Which known queries find their mates.
 
     Attributes:
-        asked: the ids of those whose own rows can be searched.
-        found: the ids of those that find a mate.
+        asked_ids: of those whose own rows can be searched.
+        successful_ids: of those that find a mate.
     """
 
-    asked: frozenset[str]
-    found: frozenset[str]
+    asked_ids: frozenset[str]
+    successful_ids: frozenset[str]
 
     def allows(self, after: "Passage") -> bool:
-        """Return whether as good as all that were found before are found after a step."""
-        return len(self._lost(after)) <= _MAY_BE_LOST * len(self.found & after.asked)
+        """Return whether almost all queries that found mates before a step find them after it."""
+        return len(self._lost(after)) <= _MAY_BE_LOST * len(self.successful_ids & after.asked_ids)
 
     def refusal(self, after: "Passage", step: str) -> UserError:
         """Return the error for a step after which known queries find nothing any more."""
         lost = sorted(self._lost(after))
+        asked_again = self.successful_ids & after.asked_ids
         return UserError(
-            f"{step} was undone: {len(lost)} of {len(self.found & after.asked)} known queries no "
+            f"{step} was undone: {len(lost)} of {len(asked_again)} known queries no "
             f"longer find their mates, first {lost[0]!r}; is this the right model, and are these "
             "the right images?"
         )
 
     def _lost(self, after: "Passage") -> frozenset[str]:
-        return (self.found & after.asked) - after.found
+        return (self.successful_ids & after.asked_ids) - after.successful_ids
 
 
 def known_queries(folder: Path) -> list[KnownQuery]:
@@ -106,17 +107,17 @@ def keep_queries(
     if wanted <= 0:
         return
     spread: list[int] = np.linspace(0, len(places) - 1, wanted).astype(int).tolist()
-    kept = source.select(sorted({places[place] for place in spread}))
-    for place, row_id in enumerate(kept.ids):
+    chosen = source.select(sorted({places[place] for place in spread}))
+    for place, row_id in enumerate(chosen.ids):
         image = ""
-        if images and kept.images is not None:
+        if images and chosen.images is not None:
             image = f"{len(known):04}.png"
             with atomic_file(folder.path / KNOWN_FOLDER / image) as temporary:
-                temporary.write_bytes(encode_png(kept.images.read(row_id)))
-        known.append(KnownQuery(row_id, kept.labels[place], image, rows))
-    if kept.embeddings is not None:
+                temporary.write_bytes(encode_png(chosen.images.read(row_id)))
+        known.append(KnownQuery(row_id, chosen.labels[place], image, rows))
+    if chosen.embeddings is not None:
         _remember_vectors(
-            folder, kept.embeddings.fingerprint, kept.ids, kept.vectors(None, folder.progress)
+            folder, chosen.embeddings.fingerprint, chosen.ids, chosen.vectors(None, folder.progress)
         )
     _write(folder.path, known)
 
@@ -164,12 +165,12 @@ def ask(
     )
     request = SearchRequest(k=_FIRST_ROWS, approximate=True, with_superseded=with_superseded)
     hits = search_gallery(folder, queries, request, standing)
-    found = {
+    successful = {
         query.id
         for query, row in zip(asked, hits, strict=True)
         if any(_is_mate(query, hit) for hit in row)
     }
-    return Passage(frozenset(queries.ids), frozenset(found))
+    return Passage(frozenset(queries.ids), frozenset(successful))
 
 
 def _searchable_ids(

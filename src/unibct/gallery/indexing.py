@@ -89,8 +89,8 @@ def _recall(folder: GalleryFolder, kind: str) -> float | None:
     near = folder.engine.search(kind, queries, Search(_K, {}, approximate=True))
     pairs = zip(exact, near, strict=True)
     shares = [
-        len({f.id for f in wanted} & {f.id for f in found}) / len(wanted)
-        for wanted, found in pairs
+        len({f.id for f in wanted} & {f.id for f in returned}) / len(wanted)
+        for wanted, returned in pairs
         if wanted
     ]
     return float(np.mean(shares)) if shares else None

@@ -6,19 +6,19 @@ from unibct.gallery.search import OLDER_ROW, Hit
 from unibct.gallery.sources import Source
 
 
-def remake_hits(folder: GalleryFolder, found: list[list[Hit]], images: Source) -> int:
+def remake_hits(folder: GalleryFolder, hit_lists: list[list[Hit]], images: Source) -> int:
     """Embed those older rows again that were found and whose images are given.
 
     Args:
         folder: the gallery.
-        found: what a search has found.
+        hit_lists: what a search has found.
         images: images of rows.
 
     Returns:
         How many rows were embedded again. 0 if another process is writing: search goes on.
     """
     here = set(images.ids)
-    ids = sorted({h.id for hits in found for h in hits if h.row == OLDER_ROW and h.id in here})
+    ids = sorted({h.id for hits in hit_lists for h in hits if h.row == OLDER_ROW and h.id in here})
     if not ids:
         return 0
     try:

@@ -1,9 +1,10 @@
-"""How good the search is while a gallery is made anew, row by row, with scores of two kinds merged.
+"""Top-1 while a gallery is backfilled, with the scores of old and new rows merged in one ranking.
 
 New queries search rows of the old and of the new model at once. The scores of both kinds are
 computed once; a share of rows that the new model has made only selects among them. For the best
 row no more is needed than the best score so far of each kind, so a curve takes one pass over the
-scores, whatever calibration merges them.
+scores, with any calibration that merges them. A row is a class template by one model; in
+``evaluation/backfill_curve.py`` a row is an image, and a template may mix both models.
 """
 
 from dataclasses import dataclass
@@ -46,7 +47,7 @@ class MixedCurve:
 
     Attributes:
         shares: (points,) from 0 to 1.
-        right: (queries, points) whether the best row is of the query's class.
+        right: (queries, points) whether the best row has the query's class.
     """
 
     shares: Floats
@@ -54,7 +55,7 @@ class MixedCurve:
 
     @property
     def top_1(self) -> Floats:
-        """(points,) the share of queries whose best row is of their class."""
+        """(points,) the share of queries whose best row has their class."""
         return self.right.mean(axis=0)
 
 
@@ -85,7 +86,7 @@ def mixed_curve(tables: TwoTables, order: Ints, calibration: Calibration) -> Mix
 
     Args:
         tables: the scores of both kinds.
-        order: (rows,) the rows, the first to be made anew first.
+        order: (rows,) the rows, the first to be embedded again first.
         calibration: puts the scores of old rows on the scale of new rows. It is strictly
             monotone, so the best old row stays the best old row.
     """
@@ -95,8 +96,9 @@ def mixed_curve(tables: TwoTables, order: Ints, calibration: Calibration) -> Mix
     best: list[Floats] = []
     for chosen in (is_mate, ~is_mate):
         remade = _best_so_far(np.where(chosen, new, -np.inf))[:, counts]
-        kept = _best_so_far(np.where(chosen, old, -np.inf)[:, ::-1])[:, len(order) - counts]
-        calibrated = np.where(kept > -np.inf, calibration(np.maximum(kept, -1)), -np.inf)
+        not_remade = _best_so_far(np.where(chosen, old, -np.inf)[:, ::-1])[:, len(order) - counts]
+        scaled = calibration(np.maximum(not_remade, -1))
+        calibrated = np.where(not_remade > -np.inf, scaled, -np.inf)
         best.append(np.maximum(remade, calibrated))
     mates, others = best
     return MixedCurve(counts / len(order), mates > others)

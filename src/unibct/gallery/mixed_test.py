@@ -35,7 +35,7 @@ class TwoKinds:
 
     @property
     def rows(self) -> int:
-        """How many rows a gallery has, of whatever kind each is."""
+        """How many rows a gallery has, of both kinds together."""
         return len(self.cross.gallery_labels)
 
     def part(self, queries: Ints, rows: Ints) -> "TwoKinds":

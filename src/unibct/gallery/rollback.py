@@ -113,11 +113,11 @@ def _target(state: GalleryState, to: int | None) -> Step:
     if to is None:
         upgrades = [step for step in steps if step.action == UPGRADE]
         return (upgrades or steps)[-1]
-    found = [step for step in steps if step.number == to]
-    if not found:
+    matches = [step for step in steps if step.number == to]
+    if not matches:
         choice = ", ".join(f"{s.number} ({s.action})" for s in steps)
-        raise UserError(f"step {to} is none to go back to; choose one of: {choice}")
-    return found[0]
+        raise UserError(f"cannot go back to step {to}; choose one of: {choice}")
+    return matches[0]
 
 
 def _require_vectors(state: GalleryState, target: Step, source: Source | None) -> None:
@@ -159,8 +159,8 @@ def _restore(folder: GalleryFolder, source: Source) -> int:
 
 def _newest(folder: GalleryFolder, ids: tuple[str, ...]) -> dict[str, tuple[str | None, Any]]:
     """Return id -> label and metadata, from whichever kind has the row."""
-    found: dict[str, tuple[str | None, Any]] = {}
+    newest: dict[str, tuple[str | None, Any]] = {}
     for kind in folder.state.makers:
         rows = folder.engine.read(kind, ids, vectors=False)
-        found |= dict(zip(rows.ids, zip(rows.labels, rows.metadata, strict=True), strict=True))
-    return found
+        newest |= dict(zip(rows.ids, zip(rows.labels, rows.metadata, strict=True), strict=True))
+    return newest

@@ -21,7 +21,7 @@ class Savings:
     Attributes:
         rows: rows that older models made, and that need not be embedded again.
         rate: images a second that the model embeds on this device, without reading them; None if
-            the model is not at hand.
+            the model is not available.
     """
 
     rows: int

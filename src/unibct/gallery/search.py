@@ -155,9 +155,9 @@ def search_gallery(
     """
     for _ in range(_TRIES):
         state = folder.state
-        found = _search_once(folder, state, standing or state.standing, queries, request)
-        if folder.state is state:  # else an upgrade or a rollback came in between
-            return found
+        hit_lists = _search_once(folder, state, standing or state.standing, queries, request)
+        if folder.state is state:  # otherwise an upgrade or a rollback came in between
+            return hit_lists
     raise UserError(f"{folder.path} keeps changing; try again")
 
 
@@ -195,8 +195,8 @@ def _search_once(
         scale = _scale(folder, standing, maker, request, is_mixed)
         vectors = _query_vectors(folder, standing, maker, queries, request)
         search = Search(request.k, request.where, request.approximate, request.with_superseded)
-        found = folder.engine.search(kind, vectors, search)
-        for hits, rows in zip(merged, found, strict=True):
+        rows_by_query = folder.engine.search(kind, vectors, search)
+        for hits, rows in zip(merged, rows_by_query, strict=True):
             for place, (rank, hit) in enumerate(_hits(rows, scale, maker, standing)):
                 if scale.least is not None and rows[place].similarity <= scale.least:
                     continue
@@ -315,7 +315,7 @@ def _certificate(folder: GalleryFolder, standing: Standing, maker: RowMaker) -> 
         digest = standing.access[maker.fingerprint].certificate
     else:
         digests = (access.certificate for access in standing.access.values())
-        digest = next((found for found in digests if found), "")
+        digest = next(filter(None, digests), "")
     return folder.certificate(digest) if digest else None
 
 

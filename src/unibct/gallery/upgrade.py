@@ -40,7 +40,7 @@ class Upgraded:
         model: that searches from now on.
         old_rows: rows of other models that it searches as they are.
         forced: kinds of rows that it searches without a certificate that says *compatible*.
-        asked: known queries that were asked.
+        known_queries: how many of them were asked.
         savings: what a backfill would cost, and what has been saved.
         dry_run: nothing was changed.
     """
@@ -48,7 +48,7 @@ class Upgraded:
     model: RowMaker
     old_rows: int
     forced: tuple[str, ...]
-    asked: int
+    known_queries: int
     savings: Savings
     dry_run: bool
 
@@ -58,7 +58,7 @@ class Upgraded:
             "searching": self.model.fingerprint,
             "old_rows": self.old_rows,
             "forced": list(self.forced),
-            "known_queries": self.asked,
+            "known_queries": self.known_queries,
             "savings": self.savings.as_json(),
             "dry_run": self.dry_run,
         }
@@ -112,7 +112,7 @@ def upgrade_gallery(
             folder.save(replace(folder.state, makers=state.makers))
             raise
         folder.save(_upgraded(folder.state, standing, savings))
-    return Upgraded(maker, rows, forced, len(after.asked), savings, dry_run=False)
+    return Upgraded(maker, rows, forced, len(after.asked_ids), savings, dry_run=False)
 
 
 def _upgraded(state: GalleryState, standing: Standing, savings: Savings) -> GalleryState:

@@ -1,4 +1,4 @@
-"""The losses: pure functions of embeddings, one idea per file.
+"""The losses: pure functions of embeddings, labels and class weights, one idea per file.
 
-The methods decide which loss they use and when.
+Which loss a method uses, when and with which weight does not live here but in ``methods``.
 """

@@ -57,9 +57,9 @@ def mixed_contrast(
     """
     all_labels = ranks.gathered(labels)
     all_new = ranks.gathered_rows(unit_rows(new))
-    own = ranks.batch_slice(len(all_labels))
-    logits = all_new[own] @ torch.cat([ranks.gathered(unit_rows(old)), all_new]).T / tau
-    own_columns = torch.arange(len(all_labels), device=logits.device)[own]
+    batch_slice = ranks.batch_slice(len(all_labels))
+    logits = all_new[batch_slice] @ torch.cat([ranks.gathered(unit_rows(old)), all_new]).T / tau
+    own_columns = torch.arange(len(all_labels), device=logits.device)[batch_slice]
     left_out = (labels[:, None] == all_labels[None, :]).repeat(1, 2)
     left_out[torch.arange(len(labels), device=logits.device), own_columns] = False
     masked = logits.masked_fill(left_out, -torch.inf)
@@ -71,7 +71,7 @@ def neighbour_contrast(
     new: Tensor,
     labels: Tensor,
     *,
-    own: Tensor,
+    own_old: Tensor,
     others: Tensor,
     other_labels: Tensor,
     tau: float = 0.05,
@@ -86,7 +86,7 @@ def neighbour_contrast(
     Args:
         new: (batch, dim) with gradients.
         labels: (batch,) integers.
-        own: (batch, dim) the old embeddings of the same images.
+        own_old: (batch, dim) the old embeddings of the same images.
         others: (queue, dim) old embeddings of any images.
         other_labels: (queue,) the classes of ``others``.
         tau: temperature.
@@ -94,7 +94,7 @@ def neighbour_contrast(
     """
     others = unit_rows(others)
     positive = (labels[:, None] == other_labels[None, :]).to(others.dtype)
-    consensus = (1 + unit_rows(own) @ others.T) / 2
+    consensus = (1 + unit_rows(own_old) @ others.T) / 2
     log_probability = F.log_softmax(unit_rows(new) @ others.T / tau, dim=1)
     counts = positive.sum(dim=1)
     per_image = -(positive * consensus * log_probability).sum(dim=1) / counts.clamp_min(1)

@@ -28,7 +28,7 @@ def point_to_set(
         centres: (batch, dim) the centre of each image's class.
         radius: (batch,) the radius of each image's class; infinite for a class without a ball.
         ranks: the ranks that share the batch.
-        unit_centres: whether to scale the centres to length 1; else they are taken as they are.
+        unit_centres: whether to scale the centres to length 1, or take them as they are.
     """
     centres = unit_rows(centres) if unit_centres else centres
     distance = cast(Tensor, torch.linalg.vector_norm(unit_rows(new) - centres, dim=1))

@@ -36,7 +36,7 @@ def save_map(space_map: SpaceMap, folder: str | Path) -> None:
                 "direction": space_map.direction,
                 "new_model": space_map.new_model,
                 "old_model": space_map.old_model,
-                "found": space_map.found,
+                "found": space_map.found_share,
                 "fingerprint": space_map.fingerprint,
                 "known": list(known.ids),
             }

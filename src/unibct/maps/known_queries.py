@@ -18,7 +18,7 @@ _LEAST_GAIN = 0.1  # of the found share over chance, for a map that is worth kee
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundMates:
     """How many known queries find a mate.
 
     Attributes:
@@ -52,7 +52,7 @@ def found_mates(
     query_keys: Sequence[Hashable],
     rows: Floats,
     row_keys: Sequence[Hashable],
-) -> Found | None:
+) -> FoundMates | None:
     """Search queries among rows of the same space; None if no query has a mate.
 
     Args:
@@ -71,7 +71,7 @@ def found_mates(
     mates = np.bincount(row_numbers)[query_numbers]
     ranks = _mate_ranks(normalized(queries[known]), query_numbers, normalized(rows), row_numbers)
     chance = 1 - (1 - mates / len(rows)) ** best
-    return Found(float((ranks < best).mean()), float(chance.mean()), len(known))
+    return FoundMates(float((ranks < best).mean()), float(chance.mean()), len(known))
 
 
 def _mate_ranks(

@@ -44,7 +44,7 @@ class SpaceMap:
         new_model: the fingerprint of the new model.
         old_model: the fingerprint of the old model.
         known: pairs that the map was not fitted on.
-        found: the share of known queries that found their mates when the map was fitted.
+        found_share: the share of known queries that found their mates when the map was fitted.
         score_scale: what puts scores of mapped queries with old rows on the old scale, see
             ``embeddings/score_scale.py``; None for a forward map, or if it is not known.
     """
@@ -54,7 +54,7 @@ class SpaceMap:
     new_model: str
     old_model: str
     known: KnownPairs
-    found: float
+    found_share: float
     score_scale: float | None = None
 
     @property

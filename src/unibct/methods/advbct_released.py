@@ -57,10 +57,10 @@ class ReleasedAdvBct(AdvBct):
 
     def _outside(self, new: Tensor, batch: Batch) -> Tensor:
         """Return the point-to-set loss around raw means."""
-        own = self._radius[batch.labels]
+        own_radii = self._radius[batch.labels]
         share = torch.sigmoid(self._place)[batch.labels]
-        # An infinite radius stays so: its way to the other end is 0.
-        radii = own + share * (_OTHER_END - own).nan_to_num(neginf=0.0)
+        # An infinite radius stays infinite: nothing is added to it.
+        radii = own_radii + share * (_OTHER_END - own_radii).nan_to_num(neginf=0.0)
         centres = self._centres[batch.labels]
         return point_to_set(new, centres, radii, ranks=batch.ranks, unit_centres=False)
 
@@ -78,5 +78,5 @@ def _largest_without_outliers(distance: Tensor, labels: Tensor) -> Tensor:
     ranked, first = distance[order], torch.cumsum(sizes, 0) - sizes
     low, high = ranked[first + sizes // 4], ranked[first + 3 * sizes // 4]
     limit = (high + 1.5 * (high - low)).masked_fill(sizes < _FEWEST_TO_DROP, torch.inf)
-    kept = torch.where(distance <= limit[labels], distance, 0.0)
-    return torch.zeros_like(limit).scatter_reduce(0, labels, kept, "amax")
+    without_outliers = torch.where(distance <= limit[labels], distance, 0.0)
+    return torch.zeros_like(limit).scatter_reduce(0, labels, without_outliers, "amax")

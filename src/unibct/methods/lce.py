@@ -40,12 +40,12 @@ class Lce(Method):
 
 def _largest_angles(old: OldKnowledge, centres: Tensor) -> Tensor:
     """Return the largest angle between an old embedding and its class's centre: (own classes,)."""
-    own = old.own_classes
-    rows = ((old.labels >= own.start) & (old.labels < own.stop)).nonzero()[:, 0]
-    largest = centres.new_zeros(len(own))
+    own_classes = old.own_classes
+    rows = ((old.labels >= own_classes.start) & (old.labels < own_classes.stop)).nonzero()[:, 0]
+    largest = centres.new_zeros(len(own_classes))
     for start in range(0, len(rows), _ROWS):
         some = rows[start : start + _ROWS]
-        classes = old.labels[some] - own.start
+        classes = old.labels[some] - own_classes.start
         vectors = unit_rows(old.rows(some)).to(centres.dtype)
         largest.scatter_reduce_(0, classes, angles(vectors, centres[classes]), "amax")
     return largest

@@ -35,7 +35,7 @@ class Nccl(Method):
         return neighbour_contrast(
             batch.embeddings,
             batch.labels,
-            own=self._old.of(batch),
+            own_old=self._old.of(batch),
             others=self._old.rows(self._queue),
             other_labels=self._old.labels[to_device(self._queue, self._old.labels.device)],
             tau=self._tau,

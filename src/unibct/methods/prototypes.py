@@ -37,7 +37,8 @@ class Prototypes(FrozenClassVectors):
 
     def _moved_apart(self, own_prototypes: Tensor) -> Tensor:
         """Move this rank's prototypes away from those of all ranks, which it gathers for this."""
-        classes, own = len(self._old.class_names), self._old.own_classes
+        classes = len(self._old.class_names)
+        own_rows = slice(self._old.own_classes.start, self._old.own_classes.stop)
         all_prototypes = own_prototypes.new_zeros((classes, own_prototypes.shape[1]))
-        all_prototypes[own.start : own.stop] = own_prototypes
-        return moved_apart(self._old.ranks.summed(all_prototypes))[own.start : own.stop]
+        all_prototypes[own_rows] = own_prototypes
+        return moved_apart(self._old.ranks.summed(all_prototypes))[own_rows]

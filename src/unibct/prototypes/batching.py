@@ -13,7 +13,7 @@ _MULTIPLE = 8  # classes are padded to a multiple of this many images
 
 
 class ReusedMemory:
-    """Memory that each batch uses again: allocating it anew costs more than the arithmetic."""
+    """Memory that each batch uses again: allocating it each time costs more than the arithmetic."""
 
     def __init__(self) -> None:
         self._blocks: dict[str, Tensor] = {}

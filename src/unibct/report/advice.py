@@ -7,17 +7,17 @@ from unibct.progress import clock
 
 
 def advice_lines(advice: Advice) -> list[str]:
-    """Return the advice as text: what is the case, what it costs, and what to type."""
-    found, strength, rates = advice.scenario, advice.strength, advice.rates
+    """Return the advice as text: the situation, the costs and the commands."""
+    scenario, strength, rates = advice.scenario, advice.strength, advice.rates
     old, shared = (
         "?" if count is None else f"{count:,}"
-        for count in (found.old_classes, found.shared_classes)
+        for count in (scenario.old_classes, scenario.shared_classes)
     )
     old_rate = "stored" if rates.old_forward is None else f"{rates.old_forward:,.0f}"
-    names = " or ".join(found.names) or "not known"
+    names = " or ".join(scenario.names) or "not known"
     lines = [
-        f"scenario    {names}: {found.why}",
-        f"            classes: {old} old, {found.new_classes:,} new, {shared} in both",
+        f"scenario    {names}: {scenario.why}",
+        f"            classes: {old} old, {scenario.new_classes:,} new, {shared} in both",
         f"old model   {strength or 'not measured'}, on {advice.strength_on}",
         f"new model   {advice.recipe}",
         f"measured    on {advice.device}, images/s: reading {rates.reading:,.0f}, old model "

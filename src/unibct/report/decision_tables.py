@@ -1,7 +1,7 @@
 """Tables of what a team decides on besides the verdict: thresholds, flips, clients, and so on."""
 
 from unibct.evaluation.backfill_curve import BackfillCurve
-from unibct.evaluation.blended_queries import BlendedQueries
+from unibct.evaluation.blend_gain import BlendedQueries
 from unibct.evaluation.criterion import Estimate
 from unibct.evaluation.directions import BLEND, CROSS, OLD_SELF
 from unibct.evaluation.old_threshold import Accepted, AtOldThreshold
@@ -56,13 +56,13 @@ def threshold_table(
         rows: one for each false accept rate.
         score_scale: the new model's, if it is known.
     """
-    anew = [rate_name(row.far) for row in rows if row.needs_new_threshold]
+    unsafe_rates = [rate_name(row.far) for row in rows if row.needs_new_threshold]
     scale = "" if score_scale is None else f", multiply new scores by {score_scale:.4f}"
     note = (
-        f"At the old thresholds for FAR {', '.join(anew)} new queries lose matches or let "
+        f"At the old thresholds for FAR {', '.join(unsafe_rates)} new queries lose matches or let "
         f"impostors in: set the thresholds again{scale}, or use the score map, which puts new "
         "scores on the old scale."
-        if anew
+        if unsafe_rates
         else "The old thresholds can stay."
     )
     heads = (

@@ -5,11 +5,11 @@ from typing import Any
 
 def export_text(export: dict[str, Any]) -> str:
     """Return a few lines about an export, from its ``as_json``."""
-    found = export["agreement"]
+    agreement = export["agreement"]
     space = ", in the old model's space" if export.get("space") == "old" else ""
     lines = [
         f"{export['file']}: {megabytes(export['bytes'])}{space}; agrees with the model on "
-        f"{found['images']:,} images, lowest cosine {found['lowest']:.7f}"
+        f"{agreement['images']:,} images, lowest cosine {agreement['lowest']:.7f}"
     ]
     if "loss" in export:
         lines.append(f"int8 ({export['int8']} ranges): {loss_text(export['loss'])}")

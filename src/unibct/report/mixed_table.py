@@ -17,7 +17,7 @@ from unibct.report.plain_table import NO_VALUE, Cell, PlainTable, difference_cel
 
 
 def mixed_table(results: Results) -> PlainTable | None:
-    """Return how each method searches while the gallery is made anew, by each way of merging.
+    """Return how each method searches while the gallery is backfilled, by each way of merging.
 
     Results of an earlier version have no mixed galleries.
     """
@@ -40,13 +40,13 @@ def mixed_table(results: Results) -> PlainTable | None:
     if results.chosen_on is None:
         chosen = "Without validation classes nothing is chosen: raw scores are merged."
     note = (
-        "New queries while the new model makes the rows (class templates) anew in random order, "
+        "New queries while the rows (class templates) are embedded again in random order, "
         "from the cross test (0 %) to the new self test (100 %), in steps of 5 %. Scores of old "
         "and of new rows are merged as they are (raw), or after impostors of both kinds got the "
         "same mean and deviation (standardised). Mean: top-1 over the curve, in percent. Dips: the "
         "deepest point below the start, and below the straight line to the end, in points. Half: "
-        "with half of the rows made anew; negative flips are those against old queries in the old "
-        f"gallery. {chosen}"
+        "with half of the rows embedded again; negative flips are those against old queries in the "
+        f"old gallery. {chosen}"
     )
     heads = (
         "scenario",
@@ -70,12 +70,12 @@ def _cells(results: Results, scenario: str, method: str, merging: str, far: floa
         return results.mixed(scenario, method, kind, value)
 
     def cell(value: str, *, dip: bool = False) -> Cell:
-        found = measured(value)
-        if found is None:
+        result = measured(value)
+        if result is None:
             return NO_VALUE
         if dip:
-            return difference_cell(found.estimate, coloured=False)
-        return percent_cell(found.estimate)
+            return difference_cell(result.estimate, coloured=False)
+        return percent_cell(result.estimate)
 
     mean, raw_mean = measured(MEAN), measured(MEAN, RAW)
     if mean is None or raw_mean is None:

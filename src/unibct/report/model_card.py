@@ -203,12 +203,12 @@ def _threshold_lines(evaluation: dict[str, Any]) -> list[str]:
 def _export_lines(exports: Iterable[Any]) -> list[str]:
     lines: list[str] = []
     for export in exports:
-        found = export["agreement"]
+        agreement = export["agreement"]
         lines.append(
             f"- `{export['file']}`, {megabytes(export['bytes'])}"
             + (", in the old model's space" if export.get("space") == "old" else "")
             + f": lowest cosine to torch "
-            f"{found['lowest']:.7f} on {found['images']:,} images"
+            f"{agreement['lowest']:.7f} on {agreement['images']:,} images"
             + (" before int8" if "loss" in export else "")
         )
         if "loss" in export:

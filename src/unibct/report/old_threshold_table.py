@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from unibct.benchmark.old_thresholds import AT_OLD_THRESHOLD, FAR, TAR
 from unibct.benchmark.results import Measured, Results, at_old_threshold
+from unibct.benchmark.threshold_tests import AT_OLD_THRESHOLD, FAR, TAR
 from unibct.evaluation.old_threshold import AS_IT_IS, MAPPED, OLD, SCALED
 from unibct.evaluation.resolution import rate_name
 from unibct.report.plain_table import NO_VALUE, Cell, PlainTable, difference_cell, percent_cell
@@ -76,15 +76,15 @@ def _cells(results: Results, scenario: str, method: str) -> list[Cell]:
     ]
 
 
-def _percent(found: Measured | None) -> Cell:
-    return NO_VALUE if found is None else percent_cell(found.estimate)
+def _percent(measured: Measured | None) -> Cell:
+    return NO_VALUE if measured is None else percent_cell(measured.estimate)
 
 
-def _rate(found: Measured | None) -> Cell:
+def _rate(measured: Measured | None) -> Cell:
     """Return a false accept rate, which needs more digits than other shares."""
-    if found is None:
+    if measured is None:
         return NO_VALUE
-    mean = found.estimate
+    mean = measured.estimate
     small = f"{100 * max(mean.low, 0.0):.4f} to {100 * min(mean.high, 1.0):.4f}"
     return Cell(f"{100 * mean.mean:.4f}", small)
 

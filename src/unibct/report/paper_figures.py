@@ -1,4 +1,4 @@
-"""The paper's figures for IJB-C, from its Table 2, to show beside one's own."""
+"""The paper's figures for IJB-C, from its Table 2, to show beside measured ones."""
 
 import csv
 from functools import cache

@@ -19,10 +19,10 @@ from unibct.data.decoding import Pixels
 from unibct.distributed.class_shards import sampled_classes
 from unibct.distributed.device import pinned
 from unibct.methods.base import OldKnowledge
-from unibct.training.augment import augmented
 from unibct.training.context import RunContext
 from unibct.training.loaded_batch import LoadedBatch, copied_ahead
 from unibct.training.state import TrainingState
+from unibct.training.user_augmentation import augmented
 
 
 @dataclass(frozen=True)

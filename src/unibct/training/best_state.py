@@ -15,7 +15,7 @@ from unibct.files import sync
 from unibct.training.checkpoints import checkpoint_folder
 from unibct.training.context import RunContext
 from unibct.training.state import TrainingState
-from unibct.training.validation import best_row
+from unibct.training.validation_recall import best_row
 
 BEST_MODEL = "best"  # folder of the finished model, in the run's
 

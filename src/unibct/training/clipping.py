@@ -14,7 +14,7 @@ def gradients_of(tensors: Iterable[Tensor]) -> list[Tensor]:
 
 
 def clip_gradients(
-    shared: Sequence[Tensor], own: Sequence[Tensor], largest: float, ranks: Ranks = ALONE
+    shared: Sequence[Tensor], class_weights: Sequence[Tensor], largest: float, ranks: Ranks = ALONE
 ) -> None:
     """Scale gradients down (in place) if their common norm is above ``largest``.
 
@@ -23,10 +23,10 @@ def clip_gradients(
 
     Args:
         shared: weights whose gradients are the same on every rank.
-        own: the weights of this rank's classes.
+        class_weights: the weights of this rank's classes.
         largest: the largest norm.
         ranks: the processes that share the run.
     """
-    squares = ranks.summed(get_total_norm(gradients_of(own)).square())
+    squares = ranks.summed(get_total_norm(gradients_of(class_weights)).square())
     norm = (squares + get_total_norm(gradients_of(shared)).square()).sqrt()
-    clip_grads_with_norm_([*shared, *own], largest, norm)
+    clip_grads_with_norm_([*shared, *class_weights], largest, norm)

@@ -40,21 +40,21 @@ class RecipeChoice:
         return " ".join([f"--recipe {self.name}", *(f"--set {text}" for text in self.settings)])
 
     def load(self, overrides: Sequence[str] = ()) -> Recipe:
-        """Load the recipe; ``overrides`` go before its own settings.
+        """Load the recipe; ``overrides`` replace its own settings.
 
         The recipe's input is for its own network. If the user names one that is made for larger
-        images, its own size and channels are taken, and if it is of another library or the user's,
-        all that it says about its images, unless the user names them too.
+        images, its own size and channels are taken, and if it comes from another library or the
+        user, all that it says about its images, unless the user names them too.
         """
         recipe = load_recipe(self.name, [*self.settings, *overrides])
         named = {text.partition("=")[0].strip() for text in overrides}
         if recipe.size is None or "architecture" not in named:
             return recipe
         architecture, settings = recipe_architecture(recipe), {"size", "channels"}
-        own = architecture.input
+        native_input = architecture.input
         if architecture.config is not None:
-            settings |= set() if own.fit == DEFAULT_FIT else {"fit"}
-        elif own.height * own.width <= math.prod(recipe.size):
+            settings |= set() if native_input.fit == DEFAULT_FIT else {"fit"}
+        elif native_input.height * native_input.width <= math.prod(recipe.size):
             return recipe
         return recipe.updated(**dict.fromkeys(settings - named))
 

@@ -18,7 +18,7 @@ def steps_per_epoch(images: int, batch_size: int) -> int:
 
 
 def with_enough_epochs(recipe: Recipe, images: int) -> Recipe:
-    """Return the recipe with so many epochs that it trains for at least ``recipe.steps`` steps.
+    """Return the recipe with enough epochs to train for at least ``recipe.steps`` steps.
 
     If there are more epochs, everything that is written in epochs is stretched by the same
     factor: it happens at the same share of the training. A recipe that has enough is returned as

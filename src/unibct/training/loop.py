@@ -16,7 +16,7 @@ from unibct.training.step import StepResult, TrainingStep
 from unibct.training.stopping import StopRequest, stop_request
 from unibct.training.tracking import Tracker
 from unibct.training.training_set_embeddings import refresh_method
-from unibct.training.validation import note_epoch, row_strength, validated
+from unibct.training.validation_recall import note_epoch, row_strength, validated
 
 _AGREE_EVERY = 8  # steps; on a GPU, asking all ranks whether to stop delays the next step
 _TRACK_EVERY = 20  # steps between two points of a curve

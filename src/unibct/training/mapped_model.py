@@ -108,8 +108,8 @@ def save_adapted(result: Model | SpaceMap, folder: Path) -> str:
     save_map(result, folder)
     return (
         f"{result.direction} {result.adapter.kind} map, fingerprint {result.fingerprint}; "
-        f"{result.found:.0%} of {len(result.known.ids)} known queries find their own image among "
-        f"the best {BEST_SHARE:.0%}"
+        f"{result.found_share:.0%} of {len(result.known.ids)} known queries find their own image "
+        f"among the best {BEST_SHARE:.0%}"
     )
 
 

@@ -26,19 +26,23 @@ def recipe_input(recipe: Recipe, architecture: Architecture | None = None) -> In
         recipe: the recipe; a setting that it leaves out is the architecture's own.
         architecture: what ``recipe_architecture`` returned, if the caller has it already.
     """
-    own = (architecture or recipe_architecture(recipe)).input
+    native_input = (architecture or recipe_architecture(recipe)).input
     changes: dict[str, Any] = {}
     if recipe.size is not None:
         changes |= dict(zip(("height", "width"), recipe.size, strict=True))
     if recipe.fit is not None:
         changes["fit"] = recipe.fit
-    if recipe.channels is not None and recipe.channels != own.channels:
-        changes |= {"channels": recipe.channels, "mean": _one(own.mean), "std": _one(own.std)}
+    if recipe.channels is not None and recipe.channels != native_input.channels:
+        changes |= {
+            "channels": recipe.channels,
+            "mean": _one(native_input.mean),
+            "std": _one(native_input.std),
+        }
     if recipe.mean is not None:
         changes["mean"] = recipe.mean
     if recipe.deviation is not None:
         changes["std"] = recipe.deviation
-    return replace(own, **changes)
+    return replace(native_input, **changes)
 
 
 def _one(values: PerChannel) -> float:

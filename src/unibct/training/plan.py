@@ -14,10 +14,10 @@ from unibct.methods.table import DEFAULT_METHOD, NO_METHOD, MethodEntry, find_me
 from unibct.models.architectures.table import find_architecture
 from unibct.models.embedder import Embedder
 from unibct.models.model import Model
-from unibct.training.augment import find_augment
 from unibct.training.length import with_enough_epochs
 from unibct.training.network import network_digest, recipe_architecture, recipe_input
 from unibct.training.recipe import AFTER_WARMUP, Recipe
+from unibct.training.user_augmentation import find_augment
 from unibct.training.warm_start import starts_from_old
 
 

@@ -33,6 +33,7 @@ from unibct.training.default_recipe import recipe_for
 from unibct.training.length import length_note
 from unibct.training.lock import run_lock
 from unibct.training.loop import TrainingLoop
+from unibct.training.measured_score_scale import with_score_scale
 from unibct.training.network import recipe_input
 from unibct.training.options import TrainOptions
 from unibct.training.plan import (
@@ -53,13 +54,12 @@ from unibct.training.run_folder import (
     remove_working_files,
     stored_description,
 )
-from unibct.training.score_scale import with_score_scale
 from unibct.training.set_aside import SetAside, ValidationSet, set_aside
 from unibct.training.shared_warmup import restore_shared_warmup
 from unibct.training.state import TrainingState, initial_state, restore_state, tensors_under
 from unibct.training.tracking import TensorBoard, Tracker, Trackers, require_tensorboard
 from unibct.training.training_set_embeddings import make_method
-from unibct.training.validation import note_result, note_start, validation_record
+from unibct.training.validation_recall import note_result, note_start, validation_record
 from unibct.training.vector_recipe import fitted_recipe
 
 
@@ -212,8 +212,8 @@ def _starting_state(context: RunContext, options: TrainOptions) -> TrainingState
         assert isinstance(old, Model)  # plan_run has checked it
         _load_old_weights(context, state, old)
         identities = context.class_identities
-        own, ranks = context.own_classes, context.ranks
-        copy_known_classes(state.class_weights, identities, own, old, ranks)
+        own_classes, ranks = context.own_classes, context.ranks
+        copy_known_classes(state.class_weights, identities, own_classes, old, ranks)
         unknown = unknown_identities(old, context.pixels.images)
         if unknown is not None:
             options.progress.note(f"no class weights are taken from the old model: {unknown}")

@@ -1,4 +1,4 @@
-"""The classes that a run sets aside: it never trains on them, and measures recall@1 on them."""
+"""Which classes a run sets aside: it never trains on them, and measures recall@1 on them."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -198,13 +198,13 @@ def _restore_optimizer(context: RunContext, state: TrainingState, checkpoint: Ch
     if context.samples_classes:
         state.class_momentum.copy_(class_tensors["class_momentum"])
         return
-    kept = {k: v for k, v in checkpoint.tensors.items() if is_count(k)}
-    kept |= {
+    tensors = {k: v for k, v in checkpoint.tensors.items() if is_count(k)}
+    tensors |= {
         f"{name.removeprefix('class_')}.{_CLASSES}": tensor
         for name, tensor in class_tensors.items()
         if name.startswith("class_")
     }
-    restore_kept(optimizer, {_CLASSES: state.class_weights}, kept)
+    restore_kept(optimizer, {_CLASSES: state.class_weights}, tensors)
 
 
 def _plain_values(context: RunContext, state: TrainingState) -> dict[str, Any]:

@@ -56,7 +56,7 @@ def test_links_and_negative_sizes_within_shards(tmp_path):
     with tarfile.open(path, "w") as tar:
         tar.addfile(link)
     with pytest.raises(
-        UserError, match=r"s.tar: '2.png' is a link or the like; pack the file itself"
+        UserError, match=r"s.tar: '2.png' is not a plain file; pack the file itself"
     ):
         open_images(path)
     endless = tarfile.TarInfo("1.txt")

@@ -92,7 +92,7 @@ def test_a_backfill_of_another_process_is_paused(upgraded):
 def test_what_cannot_be_done_is_refused(upgraded, changes):
     with pytest.raises(BusyError, match="serve with --images DATA"):
         GalleryChanges(upgraded.folder.path).backfill(BackfillBody())
-    with pytest.raises(BusyError, match="step 1 is none to go back to; these are: 3"):
+    with pytest.raises(BusyError, match="cannot go back to step 1, only to: 3"):
         changes.rollback(1)
 
 

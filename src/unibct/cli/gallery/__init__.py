@@ -1,6 +1,6 @@
-"""The commands of `unibct gallery`: a file per group of them.
+"""The commands of `unibct gallery`, a file for each group: they parse, call a function and print.
 
-As everywhere in the command line, a command parses, calls one function and prints.
+What the commands do does not live here but in ``gallery``, the page of `serve` in ``gallery/page``.
 """
 
 # Importing a module registers its commands. The help lists them in this order.

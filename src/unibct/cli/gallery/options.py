@@ -49,7 +49,7 @@ LaterRows = Annotated[
     str | None,
     typer.Argument(
         metavar="DATA",
-        help="images of rows that the earlier model could not search else, or its embeddings",
+        help="images of rows that have no vector of the earlier model, or its embeddings",
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="print JSON for machines")]
@@ -63,7 +63,9 @@ AtOption = Annotated[
 CertificateOption = Annotated[
     list[Path] | None,
     typer.Option(
-        "--certificate", metavar="FILE", help="from unibct evaluate --certify; may be repeated"
+        "--certificate",
+        metavar="FILE",
+        help="a certificate from unibct evaluate --certify; may be repeated",
     ),
 ]
 

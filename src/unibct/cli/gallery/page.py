@@ -30,12 +30,15 @@ def serve_command(
             help="the address to listen at; if it is not this machine's own, a token is needed"
         ),
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free")] = 8765,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="the port to listen at; 0 takes a free one")
+    ] = 8765,
     token: Annotated[
         str | None,
         typer.Option(
             envvar="UNIBCT_TOKEN",
-            help="that requests must bring  [default: a new one if others can reach the server]",
+            help="the password that each request must carry  "
+            "[default: a new one if others can reach the server]",
         ),
     ] = None,
     device: DeviceOption = "auto",

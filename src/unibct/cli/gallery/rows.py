@@ -1,4 +1,4 @@
-"""The commands for the rows of a gallery: create, add, search, remove, index and copy."""
+"""The commands for the rows of a gallery: create, add, remove, index and copy."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -133,7 +133,9 @@ def add_command(
 )
 def remove_command(
     path: GalleryArgument,
-    ids: Annotated[list[str] | None, typer.Argument(metavar="ID", help="of rows")] = None,
+    ids: Annotated[
+        list[str] | None, typer.Argument(metavar="ID", help="ids of the rows to remove")
+    ] = None,
     list_file: Annotated[
         Path | None, typer.Option("--ids", metavar="LIST", help="a file with one id per line")
     ] = None,

@@ -21,6 +21,11 @@ from unibct.errors import UserError
 if TYPE_CHECKING:
     from unibct.gallery.backfill import Backfilled
 
+IdsOption = Annotated[
+    Path | None,
+    typer.Option(metavar="LIST", help="take only the rows in this file, one id per line"),
+]
+
 
 @gallery_app.command(
     "upgrade",
@@ -32,11 +37,15 @@ if TYPE_CHECKING:
 )
 def upgrade_command(
     path: GalleryArgument,
-    model: Annotated[str, typer.Option(metavar="NEW", help="the model that is to search")],
+    model: Annotated[
+        str, typer.Option(metavar="NEW", help="the model that will search the gallery")
+    ],
     certificate: CertificateOption = None,
     force: Annotated[
         bool,
-        typer.Option("--force", help="without a certificate; recorded, and shown from then on"),
+        typer.Option(
+            "--force", help="upgrade without a certificate; recorded, and shown from then on"
+        ),
     ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="check everything, say what it costs, change nothing")
@@ -59,7 +68,7 @@ def upgrade_command(
     ]
     if result.forced:
         lines.append(f"! forced for rows of {', '.join(result.forced)}: this is recorded")
-    if not result.asked and not result.dry_run:
+    if not result.known_queries and not result.dry_run:
         lines.append("no known query could be asked: there are none, or none with an image")
     say(as_json, result.as_json(), "\n".join(lines))
 
@@ -79,20 +88,18 @@ def backfill_command(
     share: Annotated[
         float, typer.Option(help="go on until this share of all rows is the new model's own")
     ] = 1.0,
-    ids: Annotated[
-        Path | None, typer.Option(metavar="LIST", help="only these rows, one id per line")
-    ] = None,
+    ids: IdsOption = None,
     order: Annotated[
         str,
         typer.Option(help="which rows first: random, farthest (from their label's mean), asked"),
     ] = "random",
-    seed: Annotated[int, typer.Option(min=0, help="of the random order")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="chooses the random order")] = 0,
     map_folder: Annotated[
         Path | None,
         typer.Option(
             "--map",
             metavar="MAP",
-            help="without images: a map from unibct adapt --direction forward",
+            help="use this map instead of images; from unibct adapt --direction forward",
         ),
     ] = None,
     pause: Annotated[
@@ -191,7 +198,8 @@ def _backfill_text(path: Path, data: str | None, result: "Backfilled") -> str:
     if data is None:
         made, whose = "mapped", "in the space of the new model"
     lines = [
-        f"{path}: {result.rows:,} rows {made}; {result.own:,} of {result.total:,} rows are {whose}"
+        f"{path}: {result.rows:,} rows {made}; "
+        f"{result.rows_in_space:,} of {result.total:,} rows are {whose}"
         + ("; paused: run the command again to continue" if result.paused else "")
     ]
     if result.missing:
@@ -200,7 +208,7 @@ def _backfill_text(path: Path, data: str | None, result: "Backfilled") -> str:
             "they stay as they are"
         )
     if result.curve:
-        first, lowest = result.curve[0][1], min(found for _, found in result.curve)
+        first, lowest = result.curve[0][1], min(share for _, share in result.curve)
         lines.append(
             f"known queries that find their mates: {first:.0%} before, {lowest:.0%} at the lowest "
             f"point, {result.curve[-1][1]:.0%} now"

@@ -82,7 +82,7 @@ def _add_member(
     if suffix not in (*IMAGE_SUFFIXES, *LABEL_SUFFIXES) or member.isdir():
         return
     if not is_plain_file:
-        raise UserError(f"{path}: {member.name!r} is a link or the like; pack the file itself")
+        raise UserError(f"{path}: {member.name!r} is not a plain file; pack the file itself")
     sample = samples.setdefault(key, _Members())
     if suffix in IMAGE_SUFFIXES:
         if sample.image is not None:

@@ -258,7 +258,7 @@ def _projection(
 def _folder_of(reference: str | Path) -> Path:
     """Return the folder in which a score map is kept."""
     if not Path(reference).is_dir():
-        raise UserError(f"a score map is kept in a folder of the new model; {reference} is none")
+        raise UserError(f"a score map is kept in a folder of the new model; {reference} is not one")
     return Path(reference)
 
 

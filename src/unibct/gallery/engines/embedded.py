@@ -209,8 +209,8 @@ class EmbeddedEngine:
             if search.where:
                 condition, values = _condition(search.where)
                 sql = f"SELECT number FROM rows WHERE kind = ? AND {condition}"
-                found = database.execute(sql, (_kind(database, kind)[0], *values)).fetchall()
-                allowed = np.array(found, dtype=np.int64).reshape(-1)
+                matches = database.execute(sql, (_kind(database, kind)[0], *values)).fetchall()
+                allowed = np.array(matches, dtype=np.int64).reshape(-1)
             numbers, similarities = index.search(
                 queries, search.k, allowed, approximate=search.approximate
             )
@@ -230,10 +230,10 @@ class EmbeddedEngine:
         """Return what SQLite finds wrong with its file."""
         try:
             with self._file.session() as database:
-                found = [str(row[0]) for row in database.execute("PRAGMA integrity_check")]
+                messages = [str(row[0]) for row in database.execute("PRAGMA integrity_check")]
         except UserError as error:
             return [str(error)]
-        return [f"{self._file.path}: {line}" for line in found if line != "ok"]
+        return [f"{self._file.path}: {line}" for line in messages if line != "ok"]
 
     def _fresh_index(
         self, database: sqlite3.Connection, kind: str, *, with_superseded: bool = False
@@ -262,14 +262,14 @@ def _described(
     for part in _parts(wanted):
         sql = f"SELECT number, id, label, metadata FROM rows WHERE number IN ({_marks(part)})"
         texts |= {row[0]: row[1:] for row in database.execute(sql, part)}
-    found = [
+    hit_lists = [
         [
             Found(texts[number][0], texts[number][1], json.loads(texts[number][2]), similarity)
             for number, similarity in zip(*pair, strict=True)
         ]
         for pair in zip(numbers, similarities, strict=True)
     ]
-    return [sorted(row, key=lambda hit: (-hit.similarity, hit.id)) for row in found]
+    return [sorted(row, key=lambda hit: (-hit.similarity, hit.id)) for row in hit_lists]
 
 
 def _follow(database: sqlite3.Connection, number: int, index: MemoryIndex) -> None:
@@ -330,14 +330,14 @@ def _marks(values: Sequence[Any]) -> str:
     return ",".join("?" * len(values))
 
 
-def _rows(found: Sequence[tuple[Any, ...]], dim: int) -> GalleryRows:
+def _rows(records: Sequence[tuple[Any, ...]], dim: int) -> GalleryRows:
     """Return rows of the table as ``GalleryRows``."""
-    vectors = np.empty((len(found), dim), dtype=np.float32)
-    for place, row in enumerate(found if dim else ()):
+    vectors = np.empty((len(records), dim), dtype=np.float32)
+    for place, row in enumerate(records if dim else ()):
         if len(row[6]) != 4 * dim:
             raise UserError(f"row {row[0]!r} is damaged: {len(row[6])} bytes, not {4 * dim}")
         vectors[place] = np.frombuffer(row[6], dtype="<f4")
-    return recorded_rows(found, vectors)
+    return recorded_rows(records, vectors)
 
 
 def _condition(where: Where) -> tuple[str, list[Scalar]]:

@@ -110,12 +110,12 @@ class MemoryIndex:
         queries = np.ascontiguousarray(queries, dtype=np.float32)
         if allowed is not None:
             places = self._places(np.sort(allowed))
-            found = self._nearest(queries, places[~self._gone[places]], k)
+            nearest_places = self._nearest(queries, places[~self._gone[places]], k)
         elif approximate and self.has_graph:
-            found = self._through_graph(queries, k)
+            nearest_places = self._through_graph(queries, k)
         else:
-            found = self._nearest(queries, None, k)
-        return self._scored(queries, found, k)
+            nearest_places = self._nearest(queries, None, k)
+        return self._scored(queries, nearest_places, k)
 
     @property
     def has_graph(self) -> bool:
@@ -184,17 +184,19 @@ class MemoryIndex:
         if not len(vectors) or not len(queries):
             return [np.empty(0, dtype=np.int64) for _ in queries]
         fetched = min(fetched, len(vectors))
-        _, found = _faiss().knn(queries, vectors, fetched, _faiss().METRIC_INNER_PRODUCT)
-        found = found if places is None else places[found]
-        return [row[~self._gone[row]][:k] for row in found]
+        _, nearest = _faiss().knn(queries, vectors, fetched, _faiss().METRIC_INNER_PRODUCT)
+        nearest = nearest if places is None else places[nearest]
+        return [row[~self._gone[row]][:k] for row in nearest]
 
     def _through_graph(self, queries: NDArray[np.float32], k: int) -> list[NDArray[np.int64]]:
         """Return the places of the rows that the graph finds, and of the nearest changed rows."""
-        _, found = self._graph.search(queries, min(2 * k + 16, max(len(self._graph_numbers), 1)))
+        _, graph_rows = self._graph.search(
+            queries, min(2 * k + 16, max(len(self._graph_numbers), 1))
+        )
         changed = np.flatnonzero(~self._gone & (self._changed > self._graph_change))
         nearest_changed = self._nearest(queries, changed, k)
         result: list[NDArray[np.int64]] = []
-        for row, extra in zip(found, nearest_changed, strict=True):
+        for row, extra in zip(graph_rows, nearest_changed, strict=True):
             places = self._places(np.sort(self._graph_numbers[row[row >= 0]]))
             usable = ~self._gone[places] & (self._changed[places] <= self._graph_change)
             result.append(np.concatenate([places[usable], extra]))
@@ -205,12 +207,12 @@ class MemoryIndex:
         return result
 
     def _scored(
-        self, queries: NDArray[np.float32], found: list[NDArray[np.int64]], k: int
+        self, queries: NDArray[np.float32], nearest_places: list[NDArray[np.int64]], k: int
     ) -> tuple[list[list[int]], list[list[float]]]:
         """Return numbers and similarities; a similarity depends on nothing but its two vectors."""
-        cuts = np.cumsum([0, *map(len, found)]).tolist()
-        places = np.concatenate(found) if found else np.empty(0, dtype=np.int64)
-        rows = np.repeat(np.arange(len(found)), [len(row) for row in found])
+        cuts = np.cumsum([0, *map(len, nearest_places)]).tolist()
+        places = np.concatenate(nearest_places) if nearest_places else np.empty(0, dtype=np.int64)
+        rows = np.repeat(np.arange(len(nearest_places)), [len(row) for row in nearest_places])
         similarities = np.einsum(
             "ij,ij->i", queries[rows], self._vectors[places], dtype=np.float64
         ).astype(np.float32)

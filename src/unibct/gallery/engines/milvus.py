@@ -70,10 +70,10 @@ class MilvusEngine:
     def kinds(self) -> dict[str, int]:
         """Return kind -> dimension."""
         stem = name_stem(self._place)
-        found = self._server.descriptions(stem)
-        if registry_name(self._place) not in found:
+        listed = self._server.descriptions(stem)
+        if registry_name(self._place) not in listed:
             raise UserError(f"{self._place.address} has no gallery {self._place.name}")
-        main = [found[name] for name in found if re.fullmatch("[0-9a-f]{12}", name[len(stem) :])]
+        main = [listed[name] for name in listed if re.fullmatch("[0-9a-f]{12}", name[len(stem) :])]
         main.sort(key=lambda description: description.get("created_timestamp", 0))
         return {_owner_of(one)["kind"]: _dim_of(one) for one in main}
 
@@ -162,7 +162,7 @@ class MilvusEngine:
         if search.approximate and not search.where and self._server.has(_alias(name)):
             name = _alias(name)
             options["params"] = {"ef": min(_LARGEST_BEAM, max(_SMALLEST_BEAM, 4 * k))}
-        found: list[list[Found]] = []
+        hit_lists: list[list[Found]] = []
         step = max(1, min(_MOST_FOUND, _HITS_PER_REQUEST // k))
         for start in range(0, len(queries), step):
             request = {
@@ -173,8 +173,8 @@ class MilvusEngine:
                 "search_params": options,
             }
             answer = self._on(kind, name, request)
-            found += [[_found(hit) for hit in hits] for hits in answer]
-        return [sorted(hits, key=lambda hit: (-hit.similarity, hit.id)) for hits in found]
+            hit_lists += [[_found_row(hit) for hit in hits] for hits in answer]
+        return [sorted(hits, key=lambda hit: (-hit.similarity, hit.id)) for hits in hit_lists]
 
     def build_index(self, kind: str) -> None:
         """Copy the rows into a collection with a graph, then let the alias name it."""
@@ -284,23 +284,23 @@ def _entities(rows: GalleryRows) -> list[Entity]:
     ]
 
 
-def _rows(found: Sequence[Entity], dim: int, with_vectors: bool) -> GalleryRows:
+def _rows(entities: Sequence[Entity], dim: int, with_vectors: bool) -> GalleryRows:
     """Return entities as ``GalleryRows``."""
-    vectors = np.empty((len(found), dim if with_vectors else 0), dtype=np.float32)
-    for place, entity in enumerate(found if with_vectors else ()):
+    vectors = np.empty((len(entities), dim if with_vectors else 0), dtype=np.float32)
+    for place, entity in enumerate(entities if with_vectors else ()):
         vectors[place] = entity["vector"]
     return GalleryRows(
-        tuple(entity["id"] for entity in found),
-        tuple(json.loads(entity["label"]) for entity in found),
-        tuple(entity["metadata"]["values"] for entity in found),
+        tuple(entity["id"] for entity in entities),
+        tuple(json.loads(entity["label"]) for entity in entities),
+        tuple(entity["metadata"]["values"] for entity in entities),
         vectors,
-        np.array([entity["step"] for entity in found], dtype=np.int64),
-        np.array([entity["superseded"] for entity in found], dtype=np.int64),
-        tuple(entity["digest"] for entity in found),
+        np.array([entity["step"] for entity in entities], dtype=np.int64),
+        np.array([entity["superseded"] for entity in entities], dtype=np.int64),
+        tuple(entity["digest"] for entity in entities),
     )
 
 
-def _found(hit: Mapping[str, Any]) -> Found:
+def _found_row(hit: Mapping[str, Any]) -> Found:
     entity = hit["entity"]
     metadata = entity["metadata"]["values"]
     return Found(hit["id"], json.loads(entity["label"]), metadata, float(hit["distance"]))

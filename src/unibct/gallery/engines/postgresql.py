@@ -161,8 +161,8 @@ class PostgresqlEngine:
 
     def read(self, kind: str, ids: Sequence[str], *, vectors: bool = True) -> GalleryRows:
         """Return the rows with these ids that are there."""
-        found = self._fetch(kind, _select(vectors, "WHERE id = ANY(%s)"), (list(ids),))
-        by_id = {row[0]: row for row in found}
+        records = self._fetch(kind, _select(vectors, "WHERE id = ANY(%s)"), (list(ids),))
+        by_id = {row[0]: row for row in records}
         return _rows([by_id[i] for i in ids if i in by_id], self._dim(kind) if vectors else 0)
 
     def scan(self, kind: str, *, batch: int = 4096, vectors: bool = True) -> Iterator[GalleryRows]:
@@ -199,16 +199,16 @@ class PostgresqlEngine:
 
     def problems(self) -> list[str]:
         """Read every page (PostgreSQL checks their sums), and run amcheck if it is installed."""
-        found: list[str] = []
+        problems: list[str] = []
         for kind in self.kinds():
             table = kind_name(self._place, kind)
             try:
-                found += self._server.run(lambda cursor: _check_table(cursor, table))  # noqa: B023
+                problems += self._server.run(lambda cursor: _check_table(cursor, table))  # noqa: B023
             except UserError as error:
                 if not isinstance(error.__cause__, _DAMAGE):
                     raise
-                found.append(f"{table}: {error}")
-        return found
+                problems.append(f"{table}: {error}")
+        return problems
 
     def _table(self, kind: str) -> sql.Identifier:
         return sql.Identifier(kind_name(self._place, kind))
@@ -310,12 +310,12 @@ def _select(vectors: bool, rest: LiteralString) -> LiteralString:
     return f"SELECT id, label, written, step, superseded, digest{vector} FROM {{}} {rest}"
 
 
-def _rows(found: Sequence[tuple[Any, ...]], dim: int) -> GalleryRows:
+def _rows(records: Sequence[tuple[Any, ...]], dim: int) -> GalleryRows:
     """Return rows of a table as ``GalleryRows``."""
-    vectors = np.empty((len(found), dim), dtype=np.float32)
-    for place, row in enumerate(found if dim else ()):
+    vectors = np.empty((len(records), dim), dtype=np.float32)
+    for place, row in enumerate(records if dim else ()):
         vectors[place] = row[6].to_numpy()
-    return recorded_rows(found, vectors)
+    return recorded_rows(records, vectors)
 
 
 def _check_table(cursor: Cursor, table: str) -> list[str]:
@@ -337,7 +337,7 @@ def _check_table(cursor: Cursor, table: str) -> list[str]:
             "WHERE indrelid = {}::regclass AND amname = 'btree'"
         ).format(regclass)
     )
-    found = cursor.execute(
+    faults = cursor.execute(
         sql.SQL("SELECT blkno, offnum, msg FROM verify_heapam({}::regclass)").format(regclass)
     ).fetchall()
-    return [f"{table}: page {page}, row {row}: {message}" for page, row, message in found]
+    return [f"{table}: page {page}, row {row}: {message}" for page, row, message in faults]

@@ -34,7 +34,7 @@ def search_table(
         and exists(cursor, index_name(table))
     )
     _choose_plan(cursor, search.k if approximate else 0)
-    found: list[list[Found]] = []
+    hit_lists: list[list[Found]] = []
     for query in queries:
         given = {**values, "query": Vector(query), "k": search.k}
         rows = cursor.execute(graph if approximate else exact, given).fetchall()
@@ -42,8 +42,8 @@ def search_table(
             _choose_plan(cursor, 0)
             rows = cursor.execute(exact, given).fetchall()
             _choose_plan(cursor, search.k)
-        found.append([Found(row[0], row[1], json.loads(row[2]), row[3]) for row in rows])
-    return found
+        hit_lists.append([Found(row[0], row[1], json.loads(row[2]), row[3]) for row in rows])
+    return hit_lists
 
 
 def build_index(cursor: Cursor, table: str, dim: int) -> None:
@@ -64,8 +64,8 @@ def index_name(table: str) -> str:
 
 def exists(cursor: Cursor, name: str) -> bool:
     """Return whether there is a table or index of this name."""
-    found = cursor.execute("SELECT to_regclass(%s) IS NOT NULL", (f'"{name}"',)).fetchone()
-    return bool(found and found[0])
+    answer = cursor.execute("SELECT to_regclass(%s) IS NOT NULL", (f'"{name}"',)).fetchone()
+    return bool(answer and answer[0])
 
 
 def _statements_of_index(table: str, dim: int) -> list[sql.Composed]:

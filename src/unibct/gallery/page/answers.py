@@ -113,7 +113,9 @@ class ColumnAnswer(BaseModel):
     role: Literal["before", "now"]
     model: ModelAnswer
     hits: list[HitAnswer]
-    problem: str = Field(description="why this model finds nothing, or not everything; else empty")
+    problem: str = Field(
+        description="why this model finds nothing, or not everything; otherwise empty"
+    )
 
 
 class SearchAnswer(BaseModel):

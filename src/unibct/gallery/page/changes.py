@@ -22,7 +22,7 @@ class GalleryChanges:
 
         Args:
             path: of the gallery's folder.
-            images: of its rows, by id; None if they are not at hand.
+            images: of its rows, by id; None if they are not given.
             device: where models compute.
         """
         self._path = path
@@ -95,7 +95,7 @@ class GalleryChanges:
             if not targets:
                 raise BusyError("there is no upgrade and no backfill to go back from")
             if to is not None and to not in targets:
-                raise BusyError(f"step {to} is none to go back to; these are: {_listed(targets)}")
+                raise BusyError(f"cannot go back to step {to}, only to: {_listed(targets)}")
             return self._begin(Job("rollback", work))
 
     def stop(self) -> None:
@@ -127,8 +127,8 @@ class GalleryChanges:
 def backfill_text(done: Backfilled) -> str:
     """Return one line about a backfill that has ended."""
     text = (
-        f"{done.rows:,} rows embedded again; {done.own:,} of {done.total:,} rows are now the "
-        "searching model's own"
+        f"{done.rows:,} rows embedded again; {done.rows_in_space:,} of {done.total:,} rows are "
+        "now the searching model's own"
     )
     if done.paused:
         text += "; paused: press Backfill to continue"

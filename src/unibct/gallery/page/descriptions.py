@@ -46,7 +46,7 @@ def described_status(
         status: its rows and steps.
         fars: false accept rates that it has thresholds for.
         job: what is done in the background.
-        has_images: whether the images of its rows are at hand.
+        has_images: whether the images of its rows are given.
     """
     state = status.state
     models, values = described_models(state), status.as_json()
@@ -119,7 +119,7 @@ def described_hits(
     Args:
         hits: the rows.
         models: fingerprint -> model.
-        with_image: ids whose images are at hand.
+        with_image: ids whose images are given.
     """
     return [
         HitAnswer(

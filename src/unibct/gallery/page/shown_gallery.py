@@ -59,7 +59,7 @@ class ShownGallery:
 
         Args:
             path: of the gallery's folder.
-            images: of its rows, by id; None if they are not at hand.
+            images: of its rows, by id; None if they are not given.
             device: where models compute.
         """
         if images is not None and images.vector_dim is not None:
@@ -94,7 +94,7 @@ class ShownGallery:
             columns: list[ColumnAnswer] = []
             if story.standing_before(state.steps) is not None:
                 columns.append(self._before(state, query, request))
-            hits = self._found(state.standing, query, request)
+            hits = self._hits(state.standing, query, request)
             columns.append(self._column(state, hits))
         return SearchAnswer(
             columns=columns, query_id=query.id, query_label=query.label, forced=state.is_forced
@@ -180,10 +180,10 @@ class ShownGallery:
         """Search rows as they were before an upgrade; what was replaced by then is left out."""
         more = replace(request, with_superseded=True, encoders=NEW_QUERY, old_scores=False)
         while True:
-            hits = self._found(before, query, more)
-            kept = self._not_replaced(hits, upgrade)
-            if len(kept) >= request.k or len(hits) < more.k:
-                return kept[: request.k]
+            hits = self._hits(before, query, more)
+            not_replaced = self._not_replaced(hits, upgrade)
+            if len(not_replaced) >= request.k or len(hits) < more.k:
+                return not_replaced[: request.k]
             more = replace(more, k=2 * more.k)
 
     def _not_replaced(self, hits: list[Hit], upgrade: Step) -> list[Hit]:
@@ -209,7 +209,7 @@ class ShownGallery:
     def _with_image(self) -> dict[str, int]:
         return {} if self.images is None else self.images.position
 
-    def _found(self, standing: Standing, query: Query, request: SearchRequest) -> list[Hit]:
+    def _hits(self, standing: Standing, query: Query, request: SearchRequest) -> list[Hit]:
         vectors = self._vectors(standing.searching, query)
         older: dict[str, NDArray[np.float32]] = {}
         if request.encoders != NEW_QUERY:

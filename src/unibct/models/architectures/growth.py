@@ -20,7 +20,7 @@ def grown_state(old: Mapping[str, Tensor], new: nn.Module, *, seed: int) -> dict
     Args:
         old: the weights of the smaller network, a ``ResNet`` or ``IResNet``.
         new: a network of the same kind with at least as many channels and blocks in each stage. The
-            blocks that the old one does not have keep their weights, but for the last scale.
+            blocks that the old one does not have keep their weights, except the last scale.
         seed: chooses which channels are copied, and the shares.
     """
     return _Growth(old, new, torch.Generator().manual_seed(seed)).run()

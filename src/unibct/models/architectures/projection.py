@@ -25,7 +25,7 @@ class VectorNetwork(nn.Module):
 
 
 def projection(hidden: int = 0) -> Callable[[InputSpec, int], nn.Module]:
-    """Return what builds a projection with so many hidden units per input dimension."""
+    """Return what builds a projection with this many hidden units per input dimension."""
 
     def build(spec: InputSpec, dim: int) -> nn.Module:
         width = spec.height * spec.width * spec.channels

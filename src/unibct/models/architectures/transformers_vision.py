@@ -92,7 +92,7 @@ def _folder(reference: str, request: NetworkRequest) -> Path:
     _library()
     hub = import_module("huggingface_hub")
     try:
-        found = hub.snapshot_download(
+        downloaded = hub.snapshot_download(
             reference, local_files_only=not request.download, allow_patterns=list(_DOWNLOADED)
         )
     except Exception as error:  # no network, no such name, not allowed
@@ -103,7 +103,7 @@ def _folder(reference: str, request: NetworkRequest) -> Path:
             f"transformers:{reference} is neither a folder with a config.json nor a model that "
             "was downloaded before; nothing is fetched unless you say --set download=true"
         ) from error
-    return Path(found)
+    return Path(downloaded)
 
 
 def _weights_place(folder: Path, request: NetworkRequest) -> str | None:
@@ -171,9 +171,9 @@ def _pool(backbone: nn.Module, pooling: str, spec: InputSpec) -> Any:
 
     def pool(network: nn.Module, x: Tensor) -> Tensor:
         output: Any = network(pixel_values=x, **options)
-        own = getattr(output, "pooler_output", None)
-        if pooling == "auto" and own is not None:
-            return own.flatten(1)
+        pooler_output = getattr(output, "pooler_output", None)
+        if pooling == "auto" and pooler_output is not None:
+            return pooler_output.flatten(1)
         hidden: Tensor = output.last_hidden_state
         if hidden.ndim == 3 and (pooling == "cls" or (pooling == "auto" and _has_cls(network))):
             return hidden[:, 0]

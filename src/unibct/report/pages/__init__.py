@@ -1,4 +1,5 @@
-"""The HTML and Markdown reports, a module for each.
+"""The reports as files: HTML for the benchmark and the demo, and Markdown for the benchmark.
 
-Their tables, curves and pictures come from ``report``, and the templates from ``templates``.
+Their tables, curves and pictures do not live here but in ``report``, their HTML in
+``report/templates``.
 """

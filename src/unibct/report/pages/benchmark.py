@@ -174,7 +174,7 @@ def _curves_note(results: Results) -> str:
 def _tests(results: Results, workspace: Workspace, scenario: str) -> dict[str, SearchTest]:
     """Return the old self test, the cross tests of the drawn methods, and the free self test.
 
-    All are of the first seed.
+    All belong to the first seed.
     """
     seed = results.grid.seeds[0]
     old, free = (

@@ -214,11 +214,11 @@ def _template_test(
         ks=TOP_KS,
         open_searches={
             name: replace(
-                found,
-                mate_classes=lists.number(found.mate_classes),
-                unmated_classes=lists.number(found.unmated_classes),
+                open_search,
+                mate_classes=lists.number(open_search.mate_classes),
+                unmated_classes=lists.number(open_search.unmated_classes),
             )
-            for name, found in search.open_searches.items()
+            for name, open_search in search.open_searches.items()
         },
     )
 

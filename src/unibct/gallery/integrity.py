@@ -1,4 +1,4 @@
-"""Is everything as it was written? Rows, models, certificates and counts."""
+"""Check that a gallery is as it was written: rows, models, certificates and counts."""
 
 from unibct.errors import UserError
 from unibct.gallery.folder import CERTIFICATES_FOLDER, GalleryFolder
@@ -77,11 +77,11 @@ def _models(folder: GalleryFolder) -> list[str]:
 
 def _certificates(folder: GalleryFolder) -> list[str]:
     problems: list[str] = []
-    kept = sorted((folder.path / CERTIFICATES_FOLDER).glob("*.json"))
+    paths = sorted((folder.path / CERTIFICATES_FOLDER).glob("*.json"))
     digests = {access.certificate for access in folder.state.standing.access.values()}
-    lost = [digest for digest in digests if digest and digest not in {p.stem for p in kept}]
+    lost = [digest for digest in digests if digest and digest not in {p.stem for p in paths}]
     problems += [f"the certificate {digest} is missing" for digest in lost]
-    for path in kept:
+    for path in paths:
         try:
             if folder.certificate(path.stem).digest != path.stem:
                 problems.append(f"{path} is another certificate than its name says")

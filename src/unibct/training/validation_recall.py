@@ -1,4 +1,7 @@
-"""Recall@1 on classes that a run does not train on, after each epoch and at the end."""
+"""Recall@1 on the classes that a run sets aside, after each epoch and at the end.
+
+Which classes these are is decided in ``set_aside.py``.
+"""
 
 from collections.abc import Sequence
 from typing import Any

@@ -3,10 +3,10 @@ import pytest
 
 from tests.training.recipes import SMALL
 from unibct.errors import UserError
-from unibct.training.augment import augmented, find_augment
 from unibct.training.train import train
+from unibct.training.user_augmentation import augmented, find_augment
 
-HERE = "python:tests.training.test_augment"
+HERE = "python:tests.training.test_user_augmentation"
 seen = []
 
 

@@ -1,4 +1,7 @@
-"""What blended queries gain in the old gallery: over old queries, and over new ones."""
+"""What blended queries gain in the old gallery: over old queries, and over new ones.
+
+How queries are blended, and how the share is chosen, is in ``blending.py``.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

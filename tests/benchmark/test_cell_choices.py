@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from unibct.benchmark.cell_choices import choose_for_cell
 from unibct.benchmark.run import plan_benchmark, run_benchmark
-from unibct.benchmark.validation import choose_for_cell
 from unibct.data.readers.table import open_images
 from unibct.embeddings.extraction import embed_images
 from unibct.embeddings.score_scale import score_scale

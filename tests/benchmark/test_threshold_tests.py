@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from tests.evaluation.noisy_classes import noisy_classes
-from unibct.benchmark.old_thresholds import AtThreshold, cell_score_scale, threshold_name
+from unibct.benchmark.threshold_tests import AtThreshold, cell_score_scale, threshold_name
 from unibct.benchmark.workspace import RESULT_FILE
 from unibct.evaluation.bootstrap import class_draws
 from unibct.evaluation.gallery_split import split_gallery

@@ -10,7 +10,7 @@ from unibct.evaluation.score_map import fit_score_map
 from unibct.evaluation.search_test import search_test
 from unibct.evaluation.upgrade import evaluate_upgrade
 from unibct.gallery.calibration_choice import choose_calibration
-from unibct.gallery.certification import certify, evaluate_and_certify
+from unibct.gallery.certify import certify, evaluate_and_certify
 from unibct.gallery.mixed_test import TwoKinds
 
 ROWS = {OLD_SELF: ("old", "old"), CROSS: ("new", "old"), NEW_SELF: ("new", "new")}

@@ -1,4 +1,7 @@
-"""Changes of training images by a function of the user's own, such as one of albumentations."""
+"""Changes to training images by the user's own function, such as one of albumentations.
+
+The built-in changes are in ``data/augmentation.py``.
+"""
 
 from functools import cache
 from typing import Any

@@ -1,4 +1,7 @@
-"""What a cell's new queries do at the threshold of the old system, which nobody sets again."""
+"""The tests of a benchmark's cell at the old system's threshold, which nobody sets again.
+
+What a threshold accepts is computed in ``evaluation/old_threshold.py``.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,8 +9,8 @@ from functools import cached_property
 from typing import Any
 
 from unibct.arrays import Floats, Ints
+from unibct.benchmark.cell_choices import validation_vectors
 from unibct.benchmark.jobs import Job
-from unibct.benchmark.validation import validation_vectors
 from unibct.benchmark.workspace import MODEL, Workspace
 from unibct.data.loader import unread_pixels
 from unibct.embeddings.score_scale import score_scale
@@ -16,7 +19,7 @@ from unibct.evaluation.metrics.verification import strict_threshold
 from unibct.evaluation.old_threshold import accepted_at, old_scale_maps
 from unibct.evaluation.search_test import SearchTest
 from unibct.models.folder import DESCRIPTION_FILE
-from unibct.training.score_scale import with_score_scale
+from unibct.training.measured_score_scale import with_score_scale
 
 AT_OLD_THRESHOLD = "at_old_threshold"  # the entry of a cell's result
 TAR, FAR = "TAR", "FAR"
@@ -57,8 +60,8 @@ class AtThreshold:
     def accepted(self) -> Mapping[str, Acceptance]:
         """What the threshold accepts, by whose scores are compared with it."""
         maps = old_scale_maps(self.old_self, self.cross, score_scale=self.score_scale)
-        found = accepted_at(self.old_self, self.cross, [self.threshold], maps)
-        return {way: entries[0] for way, entries in found.items()}
+        acceptances = accepted_at(self.old_self, self.cross, [self.threshold], maps)
+        return {way: entries[0] for way, entries in acceptances.items()}
 
     def measured(self) -> dict[str, Any]:
         """Return plain values for a file."""

@@ -16,7 +16,7 @@ from unibct.errors import UserError
 from unibct.models.folder import load_model
 from unibct.training.set_aside import set_aside
 from unibct.training.train import train
-from unibct.training.validation import best_row, note_result
+from unibct.training.validation_recall import best_row, note_result
 
 SHARE = 0.25
 OPTIONS = {"validation": SHARE, "device": "cpu"}

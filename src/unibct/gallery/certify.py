@@ -1,4 +1,4 @@
-"""Making a certificate from a finished evaluation."""
+"""Make a certificate from a finished evaluation; ``certificate.py`` is the document itself."""
 
 from datetime import UTC, datetime
 from importlib import metadata
@@ -174,10 +174,10 @@ def _pairs(tests: dict[str, SearchTest], evaluation: UpgradeEvaluation) -> dict[
 
 def _thresholds(tests: dict[str, SearchTest]) -> dict[str, dict[str, float]]:
     """Return direction -> false accept rate -> threshold, for the rates that the pairs resolve."""
-    found: dict[str, dict[str, float]] = {}
+    thresholds: dict[str, dict[str, float]] = {}
     for direction, test in tests.items():
         pairs = len(test.impostor)
         fars = [far for far in REPORTED_FARS[::-1] if far * pairs >= _FEWEST_ACCEPTED]
         values = strict_thresholds(test.impostor, fars)
-        found[direction] = {f"{far:g}": values[far] for far in fars}
-    return found
+        thresholds[direction] = {f"{far:g}": values[far] for far in fars}
+    return thresholds

@@ -11,7 +11,7 @@ from unibct.embeddings.score_scale import score_scale
 from unibct.embeddings.stored import StoredEmbeddings
 from unibct.models.folder import load_model
 from unibct.models.old_space import to_old_space
-from unibct.training.score_scale import with_score_scale
+from unibct.training.measured_score_scale import with_score_scale
 from unibct.training.train import train
 
 
@@ -54,7 +54,7 @@ def test_the_scale_of_a_projecting_model_is_that_of_its_projected_vectors(
 def test_a_sample_gives_the_scale_of_many_images(four_classes, four_classes_old, monkeypatch):
     """The old model may be stored embeddings, or take images of another size."""
     rows = np.arange(0, 24, 2)
-    monkeypatch.setattr("unibct.training.score_scale.sample_rows", lambda _: rows)
+    monkeypatch.setattr("unibct.training.measured_score_scale.sample_rows", lambda _: rows)
     embeddings = embed_images(four_classes_old, four_classes)
     vectors = np.asarray(embeddings.vectors)
     turned = np.ascontiguousarray(vectors[:, ::-1])
@@ -71,7 +71,7 @@ def test_a_sample_gives_the_scale_of_many_images(four_classes, four_classes_old,
 def test_a_scale_that_cannot_be_measured_is_no_reason_to_lose_the_model(
     four_classes, four_classes_old, monkeypatch
 ):
-    monkeypatch.setattr("unibct.training.score_scale.sample_rows", lambda _: np.arange(3))
+    monkeypatch.setattr("unibct.training.measured_score_scale.sample_rows", lambda _: np.arange(3))
     pixels = read_pixels(four_classes, *four_classes_old.input.frame)
     notes = Notes()
     found = with_score_scale(
@@ -101,7 +101,7 @@ def test_classes_that_were_set_aside_are_measured_if_they_are_enough(
     only_training = StoredEmbeddings("known", known)
     same = with_score_scale(four_classes_old, only_training, training, set_aside=aside)
     assert same.score_scale == pytest.approx(1, rel=1e-6)
-    monkeypatch.setattr("unibct.training.score_scale._CLASSES_NEEDED", 13)
+    monkeypatch.setattr("unibct.training.measured_score_scale._CLASSES_NEEDED", 13)
     same = with_score_scale(four_classes_old, four_classes_old, training, set_aside=aside)
     assert same.score_scale == pytest.approx(1, rel=1e-6)
 
@@ -109,7 +109,7 @@ def test_classes_that_were_set_aside_are_measured_if_they_are_enough(
 def test_a_run_measures_on_what_it_sets_aside(
     four_classes, four_classes_old, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("unibct.training.score_scale._CLASSES_NEEDED", 2)
+    monkeypatch.setattr("unibct.training.measured_score_scale._CLASSES_NEEDED", 2)
     model = train(
         four_classes,
         SMALL.updated(epochs=1, warmup_epochs=0),
