@@ -104,7 +104,7 @@ PROJECTED = "projected"  # the new model's embeddings in the old space
 
 _NEAREST_NOTE = (
     "the TARs of the tests are at the ROC corner nearest to the rate, as the field's scripts "
-    "report them; all else, the verdict too, uses the strict threshold"
+    "report them; everything else, the verdict too, uses the strict threshold"
 )
 
 
