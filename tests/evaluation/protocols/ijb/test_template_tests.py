@@ -91,7 +91,7 @@ def test_evaluation_equals_naive_scores():
     assert by_corner.values["old→new"] != found.metrics("old→new", rule="strict")
     assert found.values["old→new"] == by_corner.metrics("old→new", rule="strict")
     assert by_corner.criteria == found.criteria
-    assert by_corner.note.endswith("all else, the verdict too, uses the strict threshold")
+    assert by_corner.note.endswith("everything else, the verdict too, uses the strict threshold")
     assert found.note.startswith("old→new has the enrolled side from the new model")
     tars = [found.metrics("new→old")[f"TAR@{far}"] for far in ("5e-2", "1e-1")]
     assert all(low <= high for low, high in pairwise(tars))
