@@ -15,7 +15,7 @@ from unibct.evaluation.acceptance import Acceptance
 from unibct.evaluation.metrics.verification import strict_threshold
 from unibct.evaluation.old_threshold import accepted_at, old_scale_maps
 from unibct.evaluation.search_test import SearchTest
-from unibct.models.folder import DESCRIPTION_FILE
+from unibct.models.folder_files import DESCRIPTION_FILE
 from unibct.training.score_scale import with_score_scale
 
 AT_OLD_THRESHOLD = "at_old_threshold"  # the entry of a cell's result

@@ -20,7 +20,8 @@ from unibct.errors import UserError
 from unibct.evaluation.gallery_split import GallerySplit, split_gallery
 from unibct.evaluation.resolution import headline_far
 from unibct.files import read_json
-from unibct.models.folder import DESCRIPTION_FILE, load_model
+from unibct.models.folder import load_model
+from unibct.models.folder_files import DESCRIPTION_FILE
 from unibct.models.model import Model
 from unibct.progress import Progress
 from unibct.training.network import recipe_input

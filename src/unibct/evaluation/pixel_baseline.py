@@ -13,7 +13,7 @@ from unibct.data.loader import unread_pixels
 from unibct.embeddings.strength import Strength, model_strength
 from unibct.errors import UserError
 from unibct.files import read_json
-from unibct.models.folder import DESCRIPTION_FILE
+from unibct.models.folder_files import DESCRIPTION_FILE
 from unibct.models.input import InputSpec
 
 _ANY_MODEL = Frame(32, 32, 3, DEFAULT_FIT)  # where it is not known what the model takes

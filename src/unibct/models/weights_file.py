@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from unibct.errors import UserError, first_line
+from unibct.models.folder_files import DESCRIPTION_FILE, WEIGHTS_FILE
 
 _TORCH_SUFFIXES = (".pt", ".pth", ".bin")
 _WRAPPERS = ("state_dict", "model", "model_state_dict")  # names under which files hide the tensors
@@ -27,8 +28,8 @@ def weight_files(place: str | Path) -> list[Path]:
         return [path]
     if not path.is_dir():
         raise UserError(f"weights = {place}: there is no such file or folder")
-    if (path / "model.json").is_file():  # a model folder of unibct
-        return [path / "model.safetensors"]
+    if (path / DESCRIPTION_FILE).is_file():  # a model folder of unibct
+        return [path / WEIGHTS_FILE]
     for pattern in ("model*.safetensors", "*.safetensors", "pytorch_model*.bin"):
         files = sorted(path.glob(pattern))
         if files:
