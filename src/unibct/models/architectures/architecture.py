@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
-
-from torch import nn
+from typing import TYPE_CHECKING, Any
 
 from unibct.models.input import InputSpec
+
+if TYPE_CHECKING:
+    from torch import nn
 
 POOLINGS = {  # how a backbone's outputs become one vector
     "auto": "the network's own",
@@ -33,14 +34,14 @@ class Architecture:
         start_digest: a hash of the files that ``start`` reads.
     """
 
-    build: Callable[[InputSpec, int], nn.Module]
+    build: "Callable[[InputSpec, int], nn.Module]"
     input: InputSpec
     dim: int
     larger: str | None = None
     grows_from: tuple[str, ...] = ()
     name: str = ""
     config: Mapping[str, Any] | None = None
-    start: Callable[[nn.Module], None] | None = None
+    start: "Callable[[nn.Module], None] | None" = None
     start_digest: str | None = None
 
 
