@@ -10,6 +10,7 @@ from unibct.cli.options import (
     DataArgument,
     DeviceOption,
     ImagesOption,
+    JsonOption,
     RecipeOption,
     SetOption,
     app,
@@ -36,7 +37,6 @@ GalleryOption = Annotated[
     typer.Option(metavar="DATA|ROWS", help="the images in the gallery, or how many there are"),
 ]
 MethodOption = Annotated[str, typer.Option(help="the method whose cost is measured")]
-JsonOption = Annotated[bool, typer.Option("--json", help="print JSON instead of text")]
 
 
 @app.command(

@@ -6,7 +6,15 @@ from typing import Annotated, Literal
 
 import typer
 
-from unibct.cli.options import DataArgument, DeviceOption, ImagesOption, SkipOption, app, examples
+from unibct.cli.options import (
+    DataArgument,
+    DeviceOption,
+    ImagesOption,
+    JsonOption,
+    SkipOption,
+    app,
+    examples,
+)
 from unibct.embedders.table import describe_embedders
 from unibct.evaluation.gallery_split import GalleryMode
 from unibct.evaluation.protocols.table import AUTO, PROTOCOLS
@@ -94,7 +102,6 @@ CertifyOption = Annotated[
         help="write a certificate, which lets NEW search a gallery of OLD (`unibct gallery`)",
     ),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="print JSON instead of tables")]
 
 
 @app.command(

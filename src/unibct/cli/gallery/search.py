@@ -7,12 +7,12 @@ import typer
 
 from unibct.cli.gallery.options import (
     GalleryArgument,
-    JsonOption,
     OpenedGallery,
     RowsArgument,
     gallery_app,
 )
-from unibct.cli.options import DeviceOption, ImagesOption, examples
+from unibct.cli.options import DeviceOption, ImagesOption, JsonOption, examples
+from unibct.gallery.encoders import NEW_QUERY, describe_encoders
 
 if TYPE_CHECKING:
     from unibct.gallery.gallery import Answer
@@ -41,9 +41,7 @@ OldScoresOption = Annotated[
 ]
 EncodersOption = Annotated[
     str,
-    typer.Option(
-        help="whose query older rows get: new, two (that of their own model) or blend (both)"
-    ),
+    typer.Option(help=f"whose query older rows get: {describe_encoders()}"),
 ]
 AlphaOption = Annotated[float, typer.Option(min=0, max=1, help="share of the new model in a blend")]
 ApproximateOption = Annotated[
@@ -79,7 +77,7 @@ def search_command(
     threshold: ThresholdOption = None,
     far: FarOption = None,
     old_scores: OldScoresOption = False,
-    encoders: EncodersOption = "new",
+    encoders: EncodersOption = NEW_QUERY,
     alpha: AlphaOption = 0.75,
     approximate: ApproximateOption = False,
     lazy: LazyOption = None,

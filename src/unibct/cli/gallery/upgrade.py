@@ -8,17 +8,19 @@ import typer
 from unibct.cli.gallery.options import (
     CertificateOption,
     GalleryArgument,
-    JsonOption,
     LaterRows,
     OpenedGallery,
     OptionalRows,
     gallery_app,
     say,
 )
-from unibct.cli.options import DeviceOption, examples
+from unibct.cli.options import DeviceOption, JsonOption, examples
+from unibct.gallery.orders import ORDERS, RANDOM
 
 if TYPE_CHECKING:
     from unibct.gallery.backfill import Backfilled
+
+_ORDERS = ", ".join(f"{name} ({order.meaning})" for name, order in ORDERS.items())
 
 
 @gallery_app.command(
@@ -83,8 +85,8 @@ def backfill_command(
     ] = None,
     order: Annotated[
         str,
-        typer.Option(help="which rows first: random, farthest (from their label's mean), asked"),
-    ] = "random",
+        typer.Option(help=f"which rows first: {_ORDERS}"),
+    ] = RANDOM,
     seed: Annotated[int, typer.Option(min=0, help="of the random order")] = 0,
     map_folder: Annotated[
         Path | None,
