@@ -9,11 +9,6 @@ from unibct.models.input import InputSpec
 if TYPE_CHECKING:
     from torch import nn
 
-POOLINGS = {  # how a backbone's outputs become one vector
-    "auto": "the network's own",
-    "cls": "the first token",
-    "mean": "the mean over all positions",
-}
 RANDOM = "random"  # as the place of the weights: none are loaded
 
 
@@ -53,7 +48,8 @@ class NetworkRequest:
         weights: a file or folder with the first weights, or ``random``. None means those that
             come with the architecture, if there are any.
         download: whether anything may be fetched from a hub.
-        pooling: a name from ``POOLINGS``.
+        pooling: how a backbone's outputs become one vector: ``auto`` (the network's own), ``cls``
+            (the first token) or ``mean`` (over all positions).
     """
 
     weights: str | None = None
