@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from unibct.embedders.reference import Reference, parse_reference
-from unibct.embeddings.forms.table import describe_forms
+from unibct.embeddings.forms.table import PREFIX, STORED, describe_forms
 from unibct.errors import UserError
 from unibct.progress import Progress, Silent
 
@@ -84,9 +84,9 @@ MODEL_FOLDER = "model"
 
 # A path without a kind is opened by the first kind that recognises it, else as a model folder.
 EMBEDDERS: dict[str, Kind] = {
-    "embeddings": Kind(
+    STORED: Kind(
         "embeddings_file",
-        "embeddings:PATH",
+        f"{PREFIX}PATH",
         f"stored embeddings: {describe_forms()}",
         {"model": "a name for the model that made them; files with the same name belong together"},
     ),

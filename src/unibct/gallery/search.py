@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unibct.errors import UserError
-from unibct.evaluation.blending import ALPHA, blended
+from unibct.evaluation.blending import ALPHA, blended, require_alpha
 from unibct.evaluation.directions import BLEND, CROSS, NEW_SELF, OLD_SELF
 from unibct.evaluation.score_map import ScoreMap
 from unibct.gallery.calibration import Calibration
@@ -62,8 +62,7 @@ class SearchRequest:
             raise UserError(f"k is the number of rows per query, at least 1, not {self.k}")
         if self.encoders not in ENCODERS:
             raise UserError(f"unknown encoders {self.encoders!r}; choose {', '.join(ENCODERS)}")
-        if not 0 <= self.alpha <= 1:
-            raise UserError(f"alpha is a share from 0 to 1, not {self.alpha:g}")
+        require_alpha(self.alpha)
         is_other_blend = self.encoders == BLENDED_QUERY and self.alpha != ALPHA
         if is_other_blend and (self.far is not None or self.old_scores):
             raise UserError(

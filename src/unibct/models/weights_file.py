@@ -113,11 +113,13 @@ def _without_prefix(
 ) -> dict[str, Tensor]:
     """Take the prefix off that makes most names known."""
     names = set(wanted)
+    candidates = (tensors_under(prefix, tensors) for prefix in ("", *prefixes))
+    return max(candidates, key=lambda named: len(names & set(named)))
 
-    def renamed(prefix: str) -> dict[str, Tensor]:
-        return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
 
-    return max(map(renamed, ("", *prefixes)), key=lambda named: len(names & set(named)))
+def tensors_under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors whose names start with ``prefix``, by the rest of their names."""
+    return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
 
 
 def _is_counter(name: str) -> bool:

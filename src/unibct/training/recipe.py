@@ -4,7 +4,7 @@ import difflib
 import json
 import math
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, cast
 
@@ -163,6 +163,14 @@ def load_recipe(name: str = DEFAULT_RECIPE, overrides: Sequence[str] = ()) -> Re
         except tomllib.TOMLDecodeError:
             values[key.strip()] = value
     return _checked(values, f"recipe {name}")
+
+
+def with_flat_recipe(description: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a description with the entries of its recipe as ``recipe.KEY``, before the others."""
+    recipe: Mapping[str, Any] = description.get("recipe", {})
+    return {f"recipe.{key}": value for key, value in recipe.items()} | {
+        key: value for key, value in description.items() if key != "recipe"
+    }
 
 
 def nearest_recipe(recipe: Recipe) -> tuple[str, list[str]]:

@@ -20,6 +20,7 @@ from unibct.models.embedder import Embedder
 from unibct.models.folder import load_model, save_model
 from unibct.models.model import Model
 from unibct.models.old_space import add_projection, without_projection
+from unibct.models.weights_file import tensors_under
 from unibct.training.best_state import BEST_MODEL, best_checkpoint, keep_best
 from unibct.training.checkpoints import (
     Checkpoint,
@@ -56,7 +57,7 @@ from unibct.training.run_folder import (
 from unibct.training.score_scale import with_score_scale
 from unibct.training.set_aside import SetAside, ValidationSet, set_aside
 from unibct.training.shared_warmup import restore_shared_warmup
-from unibct.training.state import TrainingState, initial_state, restore_state, tensors_under
+from unibct.training.state import TrainingState, initial_state, restore_state
 from unibct.training.tracking import TensorBoard, Tracker, Trackers, require_tensorboard
 from unibct.training.training_set_embeddings import make_method
 from unibct.training.validation import note_result, note_start, validation_record

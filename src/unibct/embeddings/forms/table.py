@@ -57,6 +57,8 @@ class Form:
         return cast(FormModule, import_module(f"unibct.embeddings.forms.{self.module}"))
 
 
+STORED = "embeddings"  # the kind of data, and of embedder
+PREFIX = f"{STORED}:"  # before a path, where it could be images or a model
 FOLDER = "folder"
 
 # A path is read by the first form that recognises it.
