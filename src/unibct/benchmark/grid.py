@@ -129,7 +129,7 @@ class Grid:
         if not self.skip_bad:
             return images
         frame = recipe_input(self.recipe).frame
-        return read_pixels(images, *frame, skip_bad=True, memory=0, progress=progress).images
+        return read_pixels(images, frame, skip_bad=True, memory=0, progress=progress).images
 
 
 def _require_other_classes(

@@ -99,6 +99,6 @@ def cell_score_scale(workspace: Workspace, job: Job) -> float | None:
         return score_scale(new_vectors, old_vectors, validation.labels)
     model = workspace.model(job.folder)
     if model.score_scale is None:
-        pixels = unread_pixels(workspace.training_images(part, job.seed), *model.input.frame)
+        pixels = unread_pixels(workspace.training_images(part, job.seed), model.input.frame)
         model = with_score_scale(model, workspace.model(old), pixels)
     return model.score_scale

@@ -122,7 +122,7 @@ class Workspace:
         names = ("pixels", "test_pixels", "validation_pixels")
         sets = (*self._image_sets, self.validation_images)
         return {
-            name: read_pixels(images, *frame, memory=0, progress=progress).digest
+            name: read_pixels(images, frame, memory=0, progress=progress).digest
             for name, images in zip(names, sets, strict=True)
             if images is not None
         }

@@ -58,7 +58,7 @@ def model_frame(folder: Path) -> Frame | None:
 def _reader(images: ImageSet, frame: Frame, count: int) -> Callable[[Ints], Pixels]:
     if len(images) != count:
         raise UserError(f"{images.name} has {len(images)} images for {count} embeddings")
-    pixels = unread_pixels(images, *frame)
+    pixels = unread_pixels(images, frame)
     return lambda rows: np.concatenate(list(pixels.batches(rows, _BATCH)))
 
 

@@ -146,10 +146,10 @@ def _read_images(request: _Request, out: Path, options: TrainOptions) -> RunCont
     """Read the images; some may be left out, so plan and check again."""
     ranks, sets, frame = request.ranks, request.sets, recipe_input(request.run.recipe).frame
     shared: dict[str, Any] = {"progress": options.progress, "ranks": ranks}
-    pixels = read_pixels(request.run.images, *frame, skip_bad=options.skip_bad, **shared)
+    pixels = read_pixels(request.run.images, frame, skip_bad=options.skip_bad, **shared)
     validation = None
     if sets.validation is not None:
-        measured = read_pixels(sets.validation, *frame, skip_bad=options.skip_bad, **shared)
+        measured = read_pixels(sets.validation, frame, skip_bad=options.skip_bad, **shared)
         validation = ValidationSet(measured, sets)
     run = plan_run(pixels.images, request.recipe, old=options.old, method=options.method)
     require_enough_for_all(run, ranks)
