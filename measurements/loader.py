@@ -21,12 +21,12 @@ from pathlib import Path
 import numpy as np
 
 from unibct.data.augmentation import changed, drawn_changes
-from unibct.data.decoding import Pixels
+from unibct.data.decoding import Frame, Pixels
 from unibct.data.loader import PixelBatches, unread_pixels
 from unibct.data.readers.table import open_images
 from unibct.examples.miniatures import make_ms1mv3
 
-SIZE, BATCH, STEPS, ROUNDS = (112, 112, 3), 64, 40, 3
+SIZE, BATCH, STEPS, ROUNDS = Frame(112, 112, 3), 64, 40, 3
 
 
 def main() -> None:
@@ -37,7 +37,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as root:
         make_ms1mv3(Path(root) / "set", identities=40)
         images = open_images(str(Path(root) / "set" / "train.rec"))
-        pixels = unread_pixels(images, *SIZE)
+        pixels = unread_pixels(images, SIZE)
         for name, threads in (("with overlap", workers), ("without", 0)):
             ratios = [overlap(pixels, threads) for _ in range(ROUNDS)]
             rates = [STEPS * BATCH / seconds for _, seconds in ratios]

@@ -110,7 +110,7 @@ def _features(model: Model, images: ImageSet) -> Floats:
     hook = last.register_forward_pre_hook(lambda _, inputs: collected.append(inputs[0].float()))
     order: Ints = np.arange(len(images))
     with torch.no_grad():
-        for pixels in read_pixels(images, *model.input.frame).batches(order, NETWORK_BATCH):
+        for pixels in read_pixels(images, model.input.frame).batches(order, NETWORK_BATCH):
             model.raw_embeddings(pixels, flip_test=False)
     hook.remove()
     return torch.cat(collected).numpy()

@@ -69,7 +69,7 @@ def make_setup() -> Setup:
     recipe = load_recipe("glyphs")
     architecture = find_architecture(recipe.architecture)
     images = open_images("glyphs:train")
-    pixels = read_pixels(images, *architecture.input.frame)
+    pixels = read_pixels(images, architecture.input.frame)
     classes, dim = len(images.class_names), architecture.dim
     network = build_network(recipe.architecture, architecture.input, dim)
     class_weights = nn.Parameter(torch.randn(classes, dim) * 0.01)

@@ -2,8 +2,9 @@ import numpy as np
 import pytest
 
 from tests.benchmark.embedded_jobs import jobs_of
-from unibct.benchmark.grid import ALL_METHODS, make_grid
+from unibct.benchmark.grid import make_grid
 from unibct.benchmark.jobs import make_jobs, select_jobs, training_rows
+from unibct.benchmark.method_groups import ALL_METHODS
 from unibct.data.readers.table import open_images
 from unibct.data.scenarios import split
 from unibct.errors import UserError

@@ -4,27 +4,36 @@ import shutil
 import pytest
 
 from tests.conftest import TINY_OPTIONS, run_command
+from unibct.benchmark.method_groups import GROUPS
 from unibct.cli.options import parse_number, print_once, split_names
 from unibct.data.readers.table import READERS, open_images
 from unibct.data.scenarios import SCENARIOS
 from unibct.embeddings.folder import open_embeddings
+from unibct.embeddings.forms.table import FORMS
 from unibct.errors import UserError
+from unibct.evaluation.protocols.table import PROTOCOLS
+from unibct.gallery.encoders import ENCODERS
+from unibct.gallery.orders import ORDERS
 from unibct.maps.table import ADAPTERS
 from unibct.methods.table import METHODS
+from unibct.models.architectures.table import ARCHITECTURES
 from unibct.models.folder import load_model
 
 
 def test_help_shows_every_name(capsys):
     tables = {
         "split": [SCENARIOS],
-        "train": [METHODS],
+        "train": [METHODS, ARCHITECTURES],
+        "embed": [FORMS, [name for name, entry in PROTOCOLS.items() if entry.embeds]],
+        "gallery backfill": [ORDERS],
+        "gallery search": [ENCODERS],
         "adapt": [ADAPTERS],
         "demo": [SCENARIOS, METHODS],
         "rehearse": [SCENARIOS],
-        "benchmark": [SCENARIOS, METHODS, ADAPTERS],
+        "benchmark": [SCENARIOS, METHODS, ADAPTERS, GROUPS],
     }
     for command, shown in tables.items():
-        assert run_command(command, "--help") == 0
+        assert run_command(*command.split(), "--help") == 0
         text = re.sub(r"-\n\s+", "-", capsys.readouterr().out)  # lines are broken after hyphens
         words = set(re.split(r"[\s,]+", text))
         for table in shown:

@@ -145,7 +145,7 @@ def test_training_with_the_flip_caches_both_views_and_resumes_to_the_bit(
     folders = sorted(p.name for p in (tmp_path / "cache").glob("embeddings-*"))
     assert len(folders) == 2
     assert folders[1] == f"{folders[0]}-flipped"
-    pixels = read_pixels(few, *old.input.frame)
+    pixels = read_pixels(few, old.input.frame)
     vectors = open_embeddings(tmp_path / "cache" / folders[1]).vectors
     assert np.array_equal(vectors, embed_pixel_batches(old, pixels, flip=True).vectors)
     mirror_images = [old.embed([few.read(i)[:, ::-1]])[0] for i in few.ids[:5]]

@@ -32,9 +32,9 @@ def test_unchanged_images_are_checked_once(folder, tmp_path, memory, layout, mon
         convert(open_images(folder), tmp_path / "rec", to="recordio")
         folder = tmp_path / "rec"
     counter = DecodeCounter(monkeypatch)
-    first = read_pixels(open_images(folder), *SIZE, memory=memory)
+    first = read_pixels(open_images(folder), SIZE, memory=memory)
     assert counter.taken() == len(first.images)
-    again = read_pixels(open_images(folder), *SIZE, memory=memory)
+    again = read_pixels(open_images(folder), SIZE, memory=memory)
     assert counter.taken() == 0
     assert again.digest == first.digest
     order = np.random.default_rng(0).permutation(len(first.images))
@@ -46,7 +46,7 @@ def test_unchanged_images_are_checked_once(folder, tmp_path, memory, layout, mon
 
 @pytest.mark.parametrize("change", ["content", "size", "class"])
 def test_changed_files_are_found(folder, change, monkeypatch):
-    first = read_pixels(open_images(folder), *SIZE)
+    first = read_pixels(open_images(folder), SIZE)
     path = folder / first.images.ids[5]
     status = path.stat()
     if change == "class":
@@ -56,22 +56,23 @@ def test_changed_files_are_found(folder, change, monkeypatch):
     if change == "size":  # and the time stays the same
         os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
     counter = DecodeCounter(monkeypatch)
-    assert read_pixels(open_images(folder), *SIZE).digest != first.digest
+    assert read_pixels(open_images(folder), SIZE).digest != first.digest
     assert counter.taken() == len(first.images)
 
 
 def test_other_pixels_of_the_same_files_are_checked_again(folder, monkeypatch):
     images = open_images(folder)
-    digest = read_pixels(images, *SIZE).digest
+    digest = read_pixels(images, SIZE).digest
     counter = DecodeCounter(monkeypatch)
-    assert read_pixels(images, 8, 8, 1).digest != digest
-    assert read_pixels(images.select(range(20)), *SIZE).digest != digest
+    assert read_pixels(images, Frame(8, 8, 1)).digest != digest
+    assert read_pixels(images.select(range(20)), SIZE).digest != digest
     assert counter.taken() == len(images) + 20
-    assert read_pixels(images, 16, 8, 1, "crop").digest != read_pixels(images, 16, 8, 1).digest
+    stretched, cropped = Frame(16, 8, 1), Frame(16, 8, 1, "crop")
+    assert read_pixels(images, cropped).digest != read_pixels(images, stretched).digest
     assert counter.taken() == 2 * len(images)
     upside_down = dataclasses.replace(images, read=lambda i: images.read(i)[::-1])
     for _ in range(2):
-        assert read_pixels(upside_down, *SIZE).digest != digest
+        assert read_pixels(upside_down, SIZE).digest != digest
         assert counter.taken() == len(images)
 
 
@@ -82,13 +83,13 @@ def test_unreadable_images_are_read_again_and_alone(folder, monkeypatch):
     for path in bad:
         path.write_bytes(b"no image")
     with pytest.raises(UserError, match="2 unreadable images") as error:
-        read_pixels(images, *SIZE)
-    first = read_pixels(images, *SIZE, skip_bad=True)
+        read_pixels(images, SIZE)
+    first = read_pixels(images, SIZE, skip_bad=True)
     counter = DecodeCounter(monkeypatch)
     with pytest.raises(UserError) as again:
-        read_pixels(images, *SIZE)
+        read_pixels(images, SIZE)
     assert str(again.value) == str(error.value)
-    pixels = read_pixels(images, *SIZE, skip_bad=True)
+    pixels = read_pixels(images, SIZE, skip_bad=True)
     assert counter.taken() == 4
     assert (pixels.digest, pixels.unreadable) == (first.digest, first.unreadable)
     batches = [np.concatenate(list(p.batches(np.arange(60), 7))) for p in (pixels, first)]
@@ -99,12 +100,12 @@ def test_unreadable_images_are_read_again_and_alone(folder, monkeypatch):
         path.write_bytes(content)
     save_checked_set(images, SIZE, CheckedSet("old", {3: "stale"}), source_stamp(images))
     assert source_stamp(images) != stamp
-    assert read_pixels(images, *SIZE).unreadable == ()
+    assert read_pixels(images, SIZE).unreadable == ()
 
 
 def test_the_first_process_decides(folder, monkeypatch):
     images = open_images(folder)
-    alone = read_pixels(images, *SIZE, memory=0)
+    alone = read_pixels(images, SIZE, memory=0)
     counter = DecodeCounter(monkeypatch)
     calls = iter(range(2))
 
@@ -113,7 +114,7 @@ def test_the_first_process_decides(folder, monkeypatch):
         return find_checked_set(*arguments)
 
     monkeypatch.setattr("unibct.data.loader.find_checked_set", question)
-    results = run_ranks(2, lambda ranks: read_pixels(images, *SIZE, memory=0, ranks=ranks))
+    results = run_ranks(2, lambda ranks: read_pixels(images, SIZE, memory=0, ranks=ranks))
     assert [pixels.digest for pixels in results] == [alone.digest] * 2
     assert counter.taken() == 0
 
@@ -123,14 +124,14 @@ def test_a_damaged_record_is_replaced_and_a_missing_cache_costs_only_time(
     folder, tmp_path, damage, monkeypatch
 ):
     images = open_images(folder)
-    digest = read_pixels(images, *SIZE).digest
+    digest = read_pixels(images, SIZE).digest
     records = list((tmp_path / "cache" / "checked-sets").iterdir())
     assert len(records) == 1
     if damage is None:
         monkeypatch.setattr("unibct.data.checked_set.user_cache_folder", lambda: None)
     else:
         records[0].write_bytes(damage)
-    assert read_pixels(images, *SIZE).digest == digest
+    assert read_pixels(images, SIZE).digest == digest
 
 
 def test_files_that_change_during_the_check_are_checked_again(folder, monkeypatch):
@@ -145,5 +146,5 @@ def test_files_that_change_during_the_check_are_checked_again(folder, monkeypatc
     real = images.read
     changing = dataclasses.replace(images, read=read)
     read.encoded = images.encoded
-    read_pixels(changing, *SIZE)
+    read_pixels(changing, SIZE)
     assert find_checked_set(images, SIZE, source_stamp(images)) is None

@@ -6,16 +6,18 @@ import pytest
 
 from tests.distributed.thread_ranks import run_ranks
 from unibct.data import decoding
-from unibct.data.decoding import fit
+from unibct.data.decoding import Frame, fit
 from unibct.data.loader import read_pixels
 from unibct.data.readers.table import open_images
 from unibct.errors import UserError
+
+FRAME = Frame(32, 32, 1)
 
 
 @pytest.mark.parametrize("memory", [0, 1 << 30])
 def test_batches_are_the_same_from_memory_and_from_disk(photo_folder, memory, monkeypatch):
     images = open_images(str(photo_folder))
-    pixels = read_pixels(images, 32, 32, 1, memory=memory)
+    pixels = read_pixels(images, FRAME, memory=memory)
     order = np.random.default_rng(0).permutation(len(images))
     got = np.concatenate(list(pixels.batches(order, 50)))
     want = np.stack([fit(images.read(images.ids[i]), 32, 32, 1) for i in order])
@@ -29,34 +31,34 @@ def test_unreadable_images_are_listed_or_left_out(photo_folder, tmp_path, monkey
         target.write_bytes(source.read_bytes()[:20] if i in (3, 7) else source.read_bytes())
     images = open_images(str(tmp_path))
     with pytest.raises(UserError, match=r"2 unreadable images: .*--skip-bad-images") as error:
-        read_pixels(images, 32, 32, 1)
+        read_pixels(images, FRAME)
     assert images.ids[3] in str(error.value)
     assert images.ids[7] in str(error.value)
     for memory in (0, 1 << 30):
-        pixels = read_pixels(images, 32, 32, 1, skip_bad=True, memory=memory)
+        pixels = read_pixels(images, FRAME, skip_bad=True, memory=memory)
         assert pixels.unreadable == (images.ids[3], images.ids[7])
         assert len(pixels.images) == 28
         assert sum(len(b) for b in pixels.batches(np.arange(28), 10)) == 28
     monkeypatch.setattr(decoding, "_NAMED_IN_ERROR", 1)
     with pytest.raises(UserError, match="and 1 more"):
-        read_pixels(images, 32, 32, 1)
+        read_pixels(images, FRAME)
 
 
 def test_digest_follows_the_pixels(photo_folder):
     images = open_images(str(photo_folder))
-    digest = read_pixels(images, 32, 32, 1).digest
-    assert read_pixels(images, 32, 32, 1, memory=0).digest == digest
-    assert read_pixels(images.select(range(9)), 32, 32, 1).digest != digest
+    digest = read_pixels(images, FRAME).digest
+    assert read_pixels(images, FRAME, memory=0).digest == digest
+    assert read_pixels(images.select(range(9)), FRAME).digest != digest
     white = images.read(images.ids[0]) * 0
     changed = dataclasses.replace(images, read=lambda image_id: white)
-    assert read_pixels(changed, 32, 32, 1).digest != digest
+    assert read_pixels(changed, FRAME).digest != digest
 
 
 def test_an_image_that_vanishes_is_named(photo_folder, tmp_path):
     root = tmp_path / "copy"
     shutil.copytree(photo_folder, root)
     images = open_images(root)
-    pixels = read_pixels(images, 32, 32, 1, memory=0)
+    pixels = read_pixels(images, FRAME, memory=0)
     (root / images.ids[4]).unlink()
     with pytest.raises(UserError, match=f"{images.ids[4]} cannot be read"):
         list(pixels.batches(np.arange(10), 5))
@@ -65,10 +67,10 @@ def test_an_image_that_vanishes_is_named(photo_folder, tmp_path):
 def test_the_memory_for_pixels_is_a_number_of_bytes(photo_folder, monkeypatch):
     images = open_images(photo_folder)
     monkeypatch.setenv("UNIBCT_PIXEL_MEMORY", "0")
-    assert read_pixels(images, 8, 8, 1)._in_memory is None
+    assert read_pixels(images, Frame(8, 8, 1))._in_memory is None
     monkeypatch.setenv("UNIBCT_PIXEL_MEMORY", "2G")
     with pytest.raises(UserError, match="UNIBCT_PIXEL_MEMORY=2G: write a number of bytes"):
-        read_pixels(images, 8, 8, 1)
+        read_pixels(images, Frame(8, 8, 1))
 
 
 @pytest.mark.parametrize("skip_bad", [False, True])
@@ -85,7 +87,7 @@ def test_processes_that_read_differently_all_stop_and_name_the_image(photo_folde
             return images.read(image_id)
 
         own_images = dataclasses.replace(images, read=faulty)
-        return read_pixels(own_images, 32, 32, 1, skip_bad=skip_bad, ranks=ranks)
+        return read_pixels(own_images, FRAME, skip_bad=skip_bad, ranks=ranks)
 
     for error in run_ranks(2, read):
         assert isinstance(error, UserError)
@@ -94,10 +96,10 @@ def test_processes_that_read_differently_all_stop_and_name_the_image(photo_folde
 
 def test_processes_that_read_alike_have_one_digest(photo_folder):
     images = open_images(photo_folder)
-    alone = read_pixels(images, 32, 32, 1)
+    alone = read_pixels(images, FRAME)
     for memory in (0, 1 << 30):
         for pixels in run_ranks(
             3,
-            lambda ranks, memory=memory: read_pixels(images, 32, 32, 1, memory=memory, ranks=ranks),
+            lambda ranks, memory=memory: read_pixels(images, FRAME, memory=memory, ranks=ranks),
         ):
             assert pixels.digest == alone.digest

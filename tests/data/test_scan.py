@@ -42,4 +42,4 @@ def test_the_digest_is_that_of_the_readable_images(glyph_classes):
     some = glyph_classes.select(range(1, 60))
     broken = with_unreadable(glyph_classes.select(range(60)), [0])
     found = Scan(broken, SIZE, keep=False).run(Silent(), None)
-    assert found.digest == read_pixels(some, *SIZE).digest
+    assert found.digest == read_pixels(some, SIZE).digest

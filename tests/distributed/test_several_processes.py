@@ -76,7 +76,7 @@ def test_three_processes_train_the_model_of_two(runs, name):
 @pytest.mark.parametrize("world", [1, 2, 3])
 def test_the_score_scale_is_what_one_process_measures(runs, world):
     old, new = (load_model(runs[world] / name) for name in ("old", "unibct"))
-    pixels = read_pixels(moved_run()[0], *new.input.frame)
+    pixels = read_pixels(moved_run()[0], new.input.frame)
     again = with_score_scale(new.with_score_scale(None), old, pixels)
     assert again.score_scale == pytest.approx(new.score_scale, rel=1e-6)
 

@@ -17,6 +17,7 @@ def test_every_kind_has_its_module_and_is_in_the_help():
         assert callable(module.recognises)
         assert callable(module.open_reference)
         assert kind in describe_embedders()
+        assert entry.written in describe_embedders()
 
 
 def test_unknown_options_are_refused(tmp_path):

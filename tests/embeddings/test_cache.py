@@ -20,7 +20,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def pixels(glyph_classes, model):
-    return read_pixels(glyph_classes, *model.input.frame)
+    return read_pixels(glyph_classes, model.input.frame)
 
 
 def test_a_cache_is_used_completed_and_made_again(model, pixels, tmp_path, monkeypatch):
@@ -74,7 +74,7 @@ def test_a_folder_is_named_for_the_model_the_pixels_and_the_view(model, pixels, 
 
 def test_stored_embeddings_of_other_images_are_counted(model, pixels, glyph_classes, tmp_path):
     old = StoredEmbeddings("old.npy", embed_pixel_batches(model, pixels))
-    some = read_pixels(glyph_classes.select(range(100)), *model.input.frame)
+    some = read_pixels(glyph_classes.select(range(100)), model.input.frame)
     notes = Notes()
     found = cached_embeddings(old, some, tmp_path / "old", progress=notes)
     assert found.ids == some.images.ids

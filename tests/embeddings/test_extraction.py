@@ -30,7 +30,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def pixels(glyph_classes, model):
-    return read_pixels(glyph_classes, *model.input.frame)
+    return read_pixels(glyph_classes, model.input.frame)
 
 
 def stored(model, pixels, folder, *, ranks=ALONE, **plan):

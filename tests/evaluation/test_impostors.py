@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from tests.evaluation.impostor_scores import all_scores
 from unibct.evaluation import impostors as module
 from unibct.evaluation import score_table
 from unibct.evaluation.impostors import Highest, Impostors, listed_impostors
@@ -38,7 +39,7 @@ def pairs(request, arrays, _kept):
 def test_counts_and_scores_equal_arrays(pairs):
     scores, classes, found = pairs
     assert len(found) == len(scores) == 50 * 14
-    assert np.array_equal(found.all_scores(), scores)
+    assert np.array_equal(all_scores(found), scores)
     assert np.array_equal(found.class_counts(CLASSES), np.bincount(classes, minlength=CLASSES))
 
 

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
 
+from tests.evaluation.impostor_scores import all_scores
 from unibct.errors import UserError
 from unibct.evaluation.score_map import ScoreMap
 from unibct.evaluation.search_test import ScoredPairs, listed_pairs
@@ -53,8 +54,8 @@ def test_standardised_by_hand():
 @given(st.integers(0, 10_000))
 def test_standardised_impostors_have_the_mean_and_deviation_of_the_others(seed):
     cross, new_self = two_tests(seed)
-    calibrated = fit_calibration(STANDARDISED, cross, new_self)(cross.impostor.all_scores())
-    target = new_self.impostor.all_scores()
+    calibrated = fit_calibration(STANDARDISED, cross, new_self)(all_scores(cross.impostor))
+    target = all_scores(new_self.impostor)
     assert np.mean(calibrated) == pytest.approx(np.mean(target))
     assert np.std(calibrated) == pytest.approx(np.std(target))
 
@@ -67,9 +68,9 @@ def test_equal_odds_by_an_independent_regression():
     scores = np.linspace(-0.2, 0.8, 20)
     odds: list[np.ndarray] = []
     for side, found in ((cross, scores), (new_self, calibration(scores))):
-        all_scores = np.concatenate([side.genuine, side.impostor.all_scores()])
-        is_mate = np.arange(len(all_scores)) < len(side.genuine)
-        model = LogisticRegression(C=1e9, tol=1e-10).fit(all_scores[:, None], is_mate)
+        of_side = np.concatenate([side.genuine, all_scores(side.impostor)])
+        is_mate = np.arange(len(of_side)) < len(side.genuine)
+        model = LogisticRegression(C=1e9, tol=1e-10).fit(of_side[:, None], is_mate)
         odds.append(model.decision_function(found[:, None]))
     assert odds[1] == pytest.approx(odds[0], rel=0.01, abs=0.05)
 

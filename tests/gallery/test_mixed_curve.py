@@ -3,6 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.evaluation.impostor_scores import all_scores
 from tests.evaluation.noisy_classes import noisy_classes
 from unibct.evaluation.gallery_split import split_gallery
 from unibct.evaluation.search_test import search_test
@@ -69,6 +70,6 @@ def test_standardised_scores_have_impostors_of_equal_mean_and_deviation():
     cross, new_self = two_tests()
     mergings = fit_mergings(cross, new_self)
     assert list(mergings) == [RAW, STANDARDISED]
-    old, new = (test.impostor.all_scores() for test in (cross, new_self))
+    old, new = (all_scores(test.impostor) for test in (cross, new_self))
     moved = mergings[STANDARDISED](old)
     assert (moved.mean(), moved.std()) == pytest.approx((new.mean(), new.std()), abs=1e-5)

@@ -1,10 +1,17 @@
+from typing import get_args
+
 import numpy as np
 import pytest
 
 from tests.gallery.toys import toy_images
 from unibct.errors import UserError
 from unibct.gallery.asked import remember_asked
-from unibct.gallery.orders import ordered_rows
+from unibct.gallery.orders import ORDERS, ordered_rows
+from unibct.gallery.page.answers import BackfillBody
+
+
+def test_the_page_takes_every_order():
+    assert get_args(BackfillBody.model_fields["order"].annotation) == tuple(ORDERS)
 
 
 def kinds(gallery):

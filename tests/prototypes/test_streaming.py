@@ -10,7 +10,7 @@ from unibct.embeddings.writing import save_embeddings
 from unibct.errors import UserError
 from unibct.prototypes.class_blocks import MemoryLimits
 from unibct.prototypes.class_prototypes import class_prototypes
-from unibct.prototypes.inputs import PROTOTYPE_KINDS
+from unibct.prototypes.kinds import PROTOTYPE_KINDS
 
 
 def stored(tmp_path, name, vectors, labels, dtype="float32"):

@@ -14,5 +14,5 @@ from unibct.training.plan import plan_run
 def small_context(images, recipe, *, ranks=ALONE, out=Path("nowhere"), **options):
     """A run's context on the CPU; options are those of ``plan_run``."""
     run = plan_run(images, recipe, **options)
-    pixels = read_pixels(images, *recipe_input(recipe).frame)
+    pixels = read_pixels(images, recipe_input(recipe).frame)
     return RunContext(run, pixels, torch.device("cpu"), ranks, out)

@@ -11,7 +11,8 @@ from unibct.training.length import (
     steps_per_epoch,
     with_enough_epochs,
 )
-from unibct.training.recipe import Recipe, load_recipe, shipped_recipes
+from unibct.training.recipe import Recipe, load_recipe
+from unibct.training.shipped_recipes import shipped_recipes
 
 SIZES = st.integers(min_value=1, max_value=500)
 

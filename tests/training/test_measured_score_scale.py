@@ -5,6 +5,7 @@ import pytest
 
 from tests.notes import Notes
 from tests.training.recipes import SMALL
+from unibct.data.decoding import Frame
 from unibct.data.loader import read_pixels
 from unibct.embeddings.extraction import embed_images
 from unibct.embeddings.score_scale import score_scale
@@ -60,10 +61,10 @@ def test_a_sample_gives_the_scale_of_many_images(four_classes, four_classes_old,
     turned = np.ascontiguousarray(vectors[:, ::-1])
     expected = score_scale(vectors[rows], turned[rows], four_classes.labels[rows])
     stored = StoredEmbeddings("turned", embeddings.changed(vectors=turned, fingerprint="turned"))
-    pixels = read_pixels(four_classes, *four_classes_old.input.frame)
+    pixels = read_pixels(four_classes, four_classes_old.input.frame)
     found = with_score_scale(four_classes_old, stored, pixels)
     assert found.score_scale == pytest.approx(expected, rel=1e-5)
-    other_frame = read_pixels(four_classes, 24, 24, 1)
+    other_frame = read_pixels(four_classes, Frame(24, 24, 1))
     itself = with_score_scale(four_classes_old, four_classes_old, other_frame)
     assert itself.score_scale == pytest.approx(1, rel=1e-6)
 
@@ -72,7 +73,7 @@ def test_a_scale_that_cannot_be_measured_is_no_reason_to_lose_the_model(
     four_classes, four_classes_old, monkeypatch
 ):
     monkeypatch.setattr("unibct.training.measured_score_scale.sample_rows", lambda _: np.arange(3))
-    pixels = read_pixels(four_classes, *four_classes_old.input.frame)
+    pixels = read_pixels(four_classes, four_classes_old.input.frame)
     notes = Notes()
     found = with_score_scale(
         four_classes_old.with_score_scale(2.0), four_classes_old, pixels, notes
@@ -90,7 +91,7 @@ def test_classes_that_were_set_aside_are_measured_if_they_are_enough(
     turned = np.ascontiguousarray(np.asarray(other.vectors)[:, ::-1])
     stored = StoredEmbeddings("turned", other.changed(vectors=turned, fingerprint="turned"))
     training, aside = (
-        read_pixels(images, *four_classes_old.input.frame)
+        read_pixels(images, four_classes_old.input.frame)
         for images in (four_classes, glyph_classes)
     )
     expected = score_scale(other.vectors, turned, glyph_classes.labels)

@@ -3,7 +3,8 @@ import math
 import pytest
 
 from unibct.errors import UserError
-from unibct.training.recipe import Recipe, load_recipe, nearest_recipe, shipped_recipes
+from unibct.training.recipe import Recipe, load_recipe, nearest_recipe
+from unibct.training.shipped_recipes import shipped_recipes
 
 
 def test_the_paper_recipe_is_the_default_of_every_field():

@@ -58,7 +58,7 @@ def test_a_damaged_cache_is_made_again(split_images, old_model, tmp_path):
 def test_two_runs_may_fill_the_same_cache_at_once(
     four_classes, four_classes_old, tmp_path, monkeypatch
 ):
-    pixels = read_pixels(four_classes, *four_classes_old.input.frame)
+    pixels = read_pixels(four_classes, four_classes_old.input.frame)
     embedded, embed = [], Model.embed_pixels
 
     def counted(self, batch):

@@ -135,7 +135,7 @@ def _adapt(
     folder = workspace.out / job.folder
     images = workspace.training_images(adapter.part, job.seed)
     new, old = workspace.model(adapter.new), workspace.model(adapter.old)
-    pixels = read_pixels(images, *new.input.frame)
+    pixels = read_pixels(images, new.input.frame)
 
     def training_embeddings(model: Model) -> Floats:
         cache = embeddings_folder(workspace.out / CACHE, model, pixels)

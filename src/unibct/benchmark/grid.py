@@ -7,26 +7,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from unibct.benchmark.method_groups import ALL_METHODS, CHAIN_METHODS, DEFAULT_METHODS, GROUPS
 from unibct.data.image_set import ImageSet
 from unibct.data.loader import read_pixels
 from unibct.data.readers.table import open_images
 from unibct.data.scenarios import SCENARIOS, find_scenario, hold_out
 from unibct.errors import UserError
 from unibct.maps.table import ADAPTERS
-from unibct.methods.table import ABLATIONS, METHODS, NO_METHOD, NO_WARMUP
+from unibct.methods.table import ABLATIONS, METHODS, NO_METHOD
 from unibct.progress import Progress
 from unibct.training.default_recipe import recipe_for
 from unibct.training.network import recipe_input
 from unibct.training.plan import require_epochs_left
 from unibct.training.recipe import Recipe
 
-PAPER_METHODS = ("none", "regress", "contrast", "bct", "unibct-centroid", "unibct-drop", "unibct")
-DEFAULT_METHODS = (*PAPER_METHODS, "unibct-plus")
-ALL_METHODS = (*METHODS, *ADAPTERS)
-GROUPS = {"all": ALL_METHODS, "paper": PAPER_METHODS, "no-warmup": tuple(NO_WARMUP)}
 DEFAULT_SEEDS = (0, 1, 2)
 QUICK_SCENARIOS = ("extended-data", "open-class")
-CHAIN_METHODS = ("unibct", "unibct-plus")
 VERSIONS = 3
 HELD_OUT = 0.3  # share of the classes that are kept for testing if there is no test set
 CLASSES_NEEDED = 10  # fewer classes are not enough to hold some out
@@ -133,7 +129,7 @@ class Grid:
         if not self.skip_bad:
             return images
         frame = recipe_input(self.recipe).frame
-        return read_pixels(images, *frame, skip_bad=True, memory=0, progress=progress).images
+        return read_pixels(images, frame, skip_bad=True, memory=0, progress=progress).images
 
 
 def _require_other_classes(
@@ -183,7 +179,7 @@ def make_grid(
         test = "glyphs:test"
     method_names: list[str] = []
     for name in methods or DEFAULT_METHODS:
-        method_names += GROUPS.get(name, (name,))
+        method_names += GROUPS[name].methods if name in GROUPS else (name,)
     if chain is None:
         chain = () if quick else CHAIN_METHODS
     return Grid(

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from unibct.arrays import Floats, Ints
-from unibct.evaluation.bootstrap import sampled_share
+from unibct.evaluation.bootstrap import sampled_mean
 from unibct.evaluation.flips import flip_rates, sampled_flip_rates
 from unibct.evaluation.metrics.table import TOP_1, measured_metrics, sampled_metrics
 from unibct.evaluation.resolution import tar_name
@@ -86,13 +86,11 @@ class MixedGallery:
 
     def _sampled_curve(self, curve: MixedCurve) -> Floats:
         """Return (repeats, points): the curve for drawn classes."""
-        query_classes, classes = self.tables.query_classes, int(self.draws.shape[1])
-        counts = np.bincount(query_classes, minlength=classes)
-        sums = [
-            np.bincount(query_classes, weights=right, minlength=classes)
+        points = [
+            sampled_mean(right, self.tables.query_classes, self.draws)
             for right in curve.right.T.astype(np.float64)
         ]
-        return np.stack([sampled_share(right, counts, self.draws) for right in sums], axis=1)
+        return np.stack(points, axis=1)
 
 
 def curve_values(top_1: Floats, curve: MixedCurve) -> dict[str, Floats]:

@@ -248,11 +248,7 @@ class Results:
             raise UserError(
                 f"{path} cannot be read ({error}); remove {path.parent} and run the benchmark again"
             ) from error
-        samples = self._samples_by_job[folder]
-        if test in samples:  # earlier versions wrote one array per test, a row per metric
-            metrics = list(self.by_job[folder]["tests"][test]["metrics"])[: len(samples[test])]
-            return samples[test][metrics.index(metric)] if metric in metrics else None
-        return samples.get(sample_name(test, metric))
+        return self._samples_by_job[folder].get(sample_name(test, metric))
 
 
 def at_old_threshold(

@@ -18,7 +18,7 @@ from unibct.evaluation.acceptance import Acceptance
 from unibct.evaluation.metrics.verification import strict_threshold
 from unibct.evaluation.old_threshold import accepted_at, old_scale_maps
 from unibct.evaluation.search_test import SearchTest
-from unibct.models.folder import DESCRIPTION_FILE
+from unibct.models.folder_files import DESCRIPTION_FILE
 from unibct.training.measured_score_scale import with_score_scale
 
 AT_OLD_THRESHOLD = "at_old_threshold"  # the entry of a cell's result
@@ -102,6 +102,6 @@ def cell_score_scale(workspace: Workspace, job: Job) -> float | None:
         return score_scale(new_vectors, old_vectors, validation.labels)
     model = workspace.model(job.folder)
     if model.score_scale is None:
-        pixels = unread_pixels(workspace.training_images(part, job.seed), *model.input.frame)
+        pixels = unread_pixels(workspace.training_images(part, job.seed), model.input.frame)
         model = with_score_scale(model, workspace.model(old), pixels)
     return model.score_scale

@@ -7,7 +7,7 @@ benchmark that wants to use it.
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from unibct.arrays import Floats
 from unibct.benchmark.grid import Grid
@@ -20,10 +20,12 @@ from unibct.errors import UserError
 from unibct.evaluation.gallery_split import GallerySplit, split_gallery
 from unibct.evaluation.resolution import headline_far
 from unibct.files import read_json
-from unibct.models.folder import DESCRIPTION_FILE, load_model
+from unibct.models.folder import load_model
+from unibct.models.folder_files import DESCRIPTION_FILE
 from unibct.models.model import Model
 from unibct.progress import Progress
 from unibct.training.network import recipe_input
+from unibct.training.recipe import with_flat_recipe
 
 RESULT_FILE = "result.json"
 MODEL = "model"
@@ -120,7 +122,7 @@ class Workspace:
         names = ("pixels", "test_pixels", "validation_pixels")
         sets = (*self._image_sets, self.validation_images)
         return {
-            name: read_pixels(images, *frame, memory=0, progress=progress).digest
+            name: read_pixels(images, frame, memory=0, progress=progress).digest
             for name, images in zip(names, sets, strict=True)
             if images is not None
         }
@@ -147,9 +149,9 @@ def require_same_benchmark(workspace: Workspace, settings: dict[str, Any]) -> No
     path = workspace.out / SETTINGS_FILE
     if not path.is_file():
         return
-    stored_settings = _flat(read_json(path))
+    stored_settings = with_flat_recipe(read_json(path))
     _require_same_validation(workspace, stored_settings, settings)
-    for key, value in _flat(settings).items():
+    for key, value in with_flat_recipe(settings).items():
         if key.startswith(VALIDATION) and workspace.measure_again:
             continue
         if key not in stored_settings:
@@ -176,8 +178,8 @@ def require_same_training(workspace: Workspace, settings: dict[str, Any]) -> Non
     path = workspace.models_from / SETTINGS_FILE
     if not path.is_file():
         raise UserError(f"{workspace.models_from} holds no benchmark: it has no {SETTINGS_FILE}")
-    stored = _flat(read_json(path))
-    for key, value in _flat(settings).items():
+    stored = with_flat_recipe(read_json(path))
+    for key, value in with_flat_recipe(settings).items():
         if key.startswith((VALIDATION, "test_")) or stored.get(key) == value:
             continue
         difference = f"their {key} is {stored.get(key)!r}, not {value!r}"
@@ -200,11 +202,3 @@ def _require_same_validation(
         f"{workspace.out} was made {made}; --measure-again runs its tests again without training, "
         "or choose another --out"
     )
-
-
-def _flat(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings with each number of the recipe under a key such as ``recipe.eta``."""
-    recipe = cast(dict[str, Any], settings.get("recipe", {}))
-    return {f"recipe.{key}": value for key, value in recipe.items()} | {
-        key: value for key, value in settings.items() if key != "recipe"
-    }

@@ -10,6 +10,7 @@ from unibct.cli.options import (
     DataArgument,
     DeviceOption,
     ImagesOption,
+    JsonOption,
     RecipeOption,
     SetOption,
     app,
@@ -36,7 +37,6 @@ GalleryOption = Annotated[
     typer.Option(metavar="DATA|ROWS", help="the images in the gallery, or how many there are"),
 ]
 MethodOption = Annotated[str, typer.Option(help="the method whose cost is measured")]
-JsonOption = Annotated[bool, typer.Option("--json", help="print JSON instead of text")]
 
 
 @app.command(
@@ -73,8 +73,18 @@ def advise_command(
     from unibct.progress import terminal_progress
     from unibct.report.advice import advice_lines
 
-    sets = (data, images, old_data, old_images, gallery)
-    request = AdviceRequest(old, *sets, method, recipe, tuple(set_ or ()), device)
+    request = AdviceRequest(
+        old=old,
+        data=data,
+        images=images,
+        old_data=old_data,
+        old_images=old_images,
+        gallery=gallery,
+        method=method,
+        recipe=recipe,
+        settings=tuple(set_ or ()),
+        device=device,
+    )
     with terminal_progress() as progress:
         advice = advise(request, progress)
     print(json.dumps(advice.as_json(), indent=2) if as_json else "\n".join(advice_lines(advice)))

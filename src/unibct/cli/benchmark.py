@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from unibct.benchmark.method_groups import CHAIN_METHODS, PAPER, describe_groups
 from unibct.cli.options import (
     ADAPTER_NAMES,
     METHOD_NAMES,
@@ -51,9 +52,8 @@ MethodsOption = Annotated[
     str | None,
     typer.Option(
         metavar="A,B",
-        help=f"{METHOD_NAMES}, {ADAPTER_NAMES}, or the groups paper, all, "
-        "no-warmup (the methods with a warm-up, from the first step); one of those is "
-        f"unibct-no-warmup  [default: paper,{DEFAULT_METHOD}]",
+        help=f"{METHOD_NAMES}, {ADAPTER_NAMES}, or a group: {describe_groups()}  "
+        f"[default: {PAPER},{DEFAULT_METHOD}]",
     ),
 ]
 SeedsOption = Annotated[
@@ -66,7 +66,8 @@ ChainOption = Annotated[
     str | None,
     typer.Option(
         metavar="A,B|none",
-        help="train upgrade chains, v1 to v3, with these methods  [default: unibct,unibct-plus]",
+        help="train upgrade chains, v1 to v3, with these methods  "
+        f"[default: {','.join(CHAIN_METHODS)}]",
     ),
 ]
 OnlyOption = Annotated[

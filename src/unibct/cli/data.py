@@ -13,6 +13,9 @@ from unibct.cli.options import (
     examples,
     scenario_listing,
 )
+from unibct.data.layouts import LAYOUTS
+
+_LAYOUTS = " or ".join(f"{name} ({layout.description})" for name, layout in LAYOUTS.items())
 
 
 @app.command(
@@ -64,7 +67,7 @@ def split_command(
 )
 def convert_command(
     data: DataArgument,
-    to: Annotated[str, typer.Option(help="recordio (train.rec, train.idx, property) or folder")],
+    to: Annotated[str, typer.Option(help=f"the layout: {_LAYOUTS}")],
     out: Annotated[Path, typer.Option(help="the folder to write; it must not exist yet")],
     images: ImagesOption = None,
     skip_bad_images: SkipOption = False,

@@ -2,14 +2,25 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from unibct.cli.options import DataArgument, DeviceOption, ImagesOption, SkipOption, app, examples
+from unibct.cli.options import (
+    DataArgument,
+    DeviceOption,
+    ImagesOption,
+    JsonOption,
+    SkipOption,
+    app,
+    examples,
+)
 from unibct.embedders.table import describe_embedders
 from unibct.evaluation.gallery_split import GalleryMode
 from unibct.evaluation.protocols.table import AUTO, PROTOCOLS
+
+if TYPE_CHECKING:
+    from unibct.evaluation.upgrade import Evaluation
 
 _PROTOCOL_HELP = f"how to test: {AUTO} recognises the data; or " + ", ".join(
     f"{name} ({protocol.says})" for name, protocol in PROTOCOLS.items()
@@ -94,7 +105,6 @@ CertifyOption = Annotated[
         help="write a certificate, which lets NEW search a gallery of OLD (`unibct gallery`)",
     ),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="print JSON instead of tables")]
 
 
 @app.command(
@@ -153,18 +163,30 @@ def evaluate_command(
     from unibct.evaluation.protocols.request import EvaluationRequest, PoolingRules, SearchRules
     from unibct.gallery.certify import evaluate_and_certify
     from unibct.progress import terminal_progress
-    from unibct.report.terminal import print_evaluation
 
     pooling = PoolingRules(flip_test, detector_scores, media_mean, normalize_images)
-    lists, maps = (queries, gallery_images), (old_thresholds, save_score_map)
-    search = SearchRules(*lists, gallery_mode, backfill_curve, *maps, alpha_from)
-    rules = (far, seed, threshold_rule, pooling, search, cache, seen_classes, skip_bad_images)
+    search = SearchRules(
+        queries=queries, gallery_images=gallery_images, mode=gallery_mode, alpha_from=alpha_from,
+        backfill_curve=backfill_curve, old_thresholds=old_thresholds, save_score_map=save_score_map,
+    )  # fmt: skip
     with terminal_progress() as progress:
-        request = EvaluationRequest(data, query, gallery, images, *rules, device, progress, alpha)
+        request = EvaluationRequest(
+            data=data, query=query, gallery=gallery, images=images, far=far, seed=seed, alpha=alpha,
+            threshold_rule=threshold_rule, pooling=pooling, search=search, cache=cache,
+            seen_classes=seen_classes, skip_bad=skip_bad_images, device=device, progress=progress,
+        )  # fmt: skip
         evaluation, certificate = evaluate_and_certify(request, certify, protocol=protocol)
+    certified = None if certificate is None else f"{certify}: {certificate.summary()}"
+    _print(evaluation, certified, as_json=as_json)
+
+
+def _print(evaluation: "Evaluation", certified: str | None, *, as_json: bool) -> None:
+    """Print an evaluation, for machines or for people, and that a certificate was written."""
+    from unibct.report.terminal import print_evaluation
+
     if as_json:
         print(json.dumps(evaluation.as_json(), indent=2))
     else:
         print_evaluation(evaluation)
-    if certificate is not None:
-        typer.echo(f"{certify}: {certificate.summary()}", err=as_json)
+    if certified is not None:
+        typer.echo(certified, err=as_json)

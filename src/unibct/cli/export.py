@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from unibct.cli.options import ImagesOption, app, examples
+from unibct.cli.options import ImagesOption, JsonOption, app, examples
 from unibct.embedders.reference import parse_reference
 from unibct.embedders.table import EMBEDDERS, describe_embedders, open_embedder
 
@@ -44,7 +44,6 @@ OldOption = Annotated[
         help=f"with --int8: test its queries in this model's gallery: {describe_embedders()}",
     ),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="print JSON instead of text")]
 
 
 @app.command(

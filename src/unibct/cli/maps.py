@@ -15,7 +15,7 @@ from unibct.cli.options import (
 )
 from unibct.data.readers.table import describe_data_briefly
 from unibct.embedders.table import describe_embedders
-from unibct.embeddings.forms.table import FOLDER, FORMS
+from unibct.embeddings.forms.table import FOLDER, FORMS, describe_forms
 
 OptionalData = Annotated[
     str | None,
@@ -93,9 +93,7 @@ def map_command(
     map_: Annotated[
         Path, typer.Argument(metavar="MAP", help="the map's folder, from `unibct adapt`")
     ],
-    embeddings: Annotated[
-        str, typer.Argument(metavar="EMBEDDINGS", help="a folder, .parquet, .npy or .safetensors")
-    ],
+    embeddings: Annotated[str, typer.Argument(metavar="EMBEDDINGS", help=describe_forms())],
     out: Annotated[Path, typer.Option(help="folder or file for the mapped embeddings")],
     known: Annotated[
         str | None,

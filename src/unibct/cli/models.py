@@ -22,8 +22,12 @@ from unibct.data.decoding import FITS
 from unibct.data.readers.table import describe_data_briefly
 from unibct.embedders.table import Opening, describe_embedders
 from unibct.embeddings.forms.table import FOLDER, FORMS
-from unibct.evaluation.protocols.table import AUTO
-from unibct.methods.table import DEFAULT_METHOD, NO_METHOD, find_method
+from unibct.evaluation.protocols.table import AUTO, PROTOCOLS
+from unibct.methods.table import DEFAULT_METHOD, METHODS, NO_METHOD, find_method
+from unibct.models.architectures.table import ARCHITECTURES, family_references
+
+_EMBEDDED_PROTOCOLS = ", ".join([AUTO, *(n for n, entry in PROTOCOLS.items() if entry.embeds)])
+_WARM_STARTERS = ", ".join(name for name, entry in METHODS.items() if entry.warm_starts)
 
 OldOption = Annotated[
     str | None,
@@ -60,8 +64,8 @@ WarmStartOption = Annotated[
     bool | None,
     typer.Option(
         "--warm-start/--no-warm-start",
-        help="start from the old model's weights; by default unibct-plus does, if the network is "
-        "the same or can grow from the old one",
+        help=f"start from the old model's weights; the default with {_WARM_STARTERS}, if the "
+        "network is the same or can grow from the old one",
     ),
 ]
 ResumeOption = Annotated[
@@ -103,8 +107,8 @@ _TRAIN_EXAMPLES = examples(
 _NETWORK_SETTINGS = listing(
     "Settings of the network and its images, with --set (docs/backbones.md)",
     {
-        "architecture": "resnet18, resnet50, iresnet18, iresnet50, resnet-small; or",
-        " of others": "transformers:FOLDER-or-NAME, timm:NAME, python:MODULE:ATTRIBUTE",
+        "architecture": ", ".join(ARCHITECTURES),
+        " of others": ", ".join(family_references()),
         "weights": "a file or folder to start from, or random",
         "download": "true: fetch from a hub; nothing is fetched otherwise",
         "size": "128x64 is 128 high and 64 wide; 64 is square",
@@ -195,7 +199,7 @@ def embed_command(
     to: Annotated[str, typer.Option(help=f"the form to write: {', '.join(FORMS)}")] = FOLDER,
     protocol: Annotated[
         str,
-        typer.Option(help="auto, images; ijbc, ijbb: aligned faces, both views, not normalised"),
+        typer.Option(help=f"for which protocol the embeddings are: {_EMBEDDED_PROTOCOLS}"),
     ] = AUTO,
     dtype: Annotated[str, typer.Option(help="float32, or float16 for half the size")] = "float32",
     skip_bad_images: SkipOption = False,

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from textwrap import wrap
 from typing import Annotated
 
 import typer
@@ -12,6 +13,7 @@ from unibct.errors import UserError
 from unibct.maps.table import ADAPTERS
 from unibct.methods.table import METHODS
 from unibct.progress import is_first_process
+from unibct.training.shipped_recipes import FITTED_RECIPES, describe_recipes
 
 SCENARIO_NAMES = ", ".join(SCENARIOS)
 METHOD_NAMES = ", ".join(METHODS)
@@ -21,7 +23,11 @@ ADAPTER_NAMES = ", ".join(ADAPTERS)
 def listing(title: str, meanings: Mapping[str, str]) -> str:
     """Return names with their meanings, one per line, for a help text."""
     width = max(map(len, meanings))
-    lines = [f"  {name:{width}}  {meaning}" for name, meaning in meanings.items()]
+    gap = "\n" + " " * (width + 4)
+    lines = [
+        f"  {name:{width}}  {gap.join(wrap(meaning, 76, break_on_hyphens=False))}"
+        for name, meaning in meanings.items()
+    ]
     return "\n".join(["\b", f"{title}:", *lines])  # \b makes click keep the line breaks
 
 
@@ -108,11 +114,12 @@ RecipeOption = Annotated[
     str | None,
     typer.Option(
         metavar="FILE",
-        help="the training settings: a TOML file, or one that comes with unibct: glyphs, "
-        "small-colour, photographs, paper, ms1mv3-SCENARIO  [default: one of the first three, "
-        "whichever fits the size and colour of the images]",
+        help="the training settings: a TOML file, or one that comes with unibct: "
+        f"{describe_recipes()}  [default: {', '.join(FITTED_RECIPES)}: the one that fits the "
+        "size and colour of the images]",
     ),
 ]
+JsonOption = Annotated[bool, typer.Option("--json", help="print JSON for machines")]
 DeviceOption = Annotated[str, typer.Option(help="where to compute: auto, cpu, cuda, cuda:1, mps")]
 
 

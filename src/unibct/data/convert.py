@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -17,6 +16,7 @@ from unibct.data.decoding import (
     unreadable_images_error,
 )
 from unibct.data.image_set import ImageSet, Stamped
+from unibct.data.layouts import LAYOUTS
 from unibct.data.readers.record_format import RecordFile, pack_record, write_record
 from unibct.data.readers.recordio import CLASSES_FILE, PROPERTY_FILE
 from unibct.data.resumable_folder import ResumableFolder, resumable_folder
@@ -80,7 +80,9 @@ def _write_all(images: ImageSet, to: str, folder: ResumableFolder, progress: Pro
     problem_file.seek(0)
     problems: dict[int, str] = dict(json.loads(line) for line in problem_file)
     done_rows = order[: folder.done]
-    layout = LAYOUTS[to](images, folder, done_rows[~np.isin(done_rows, list(problems))])
+    layout: Layout = LAYOUTS[to].load()(
+        images, folder, done_rows[~np.isin(done_rows, list(problems))]
+    )
     with progress.task(f"writing {to}", len(images), done=folder.done) as advance:
         for done, row in enumerate(map(int, order[folder.done :]), start=folder.done + 1):
             try:
@@ -220,9 +222,3 @@ def _first_image_size(records: Path) -> tuple[int, int]:
             continue
         return height, width
     return 0, 0
-
-
-LAYOUTS: dict[str, Callable[[ImageSet, ResumableFolder, NDArray[np.int64]], Layout]] = {
-    "recordio": RecordioLayout,
-    "folder": FolderLayout,
-}

@@ -16,7 +16,7 @@ from unibct.data.checked_set import (
     save_checked_set,
     source_stamp,
 )
-from unibct.data.decoding import DEFAULT_FIT, Frame, Pixels, UnreadableImageError
+from unibct.data.decoding import Frame, Pixels, UnreadableImageError
 from unibct.data.image_set import ImageSet
 from unibct.data.read_ahead import reading_threads, results_ahead
 from unibct.data.scan import Scan, read_image
@@ -116,20 +116,14 @@ def _unchanged(pixels: Pixels) -> Pixels:
     return pixels
 
 
-def unread_pixels(
-    images: ImageSet, height: int, width: int, channels: int, fit: str = DEFAULT_FIT
-) -> PixelBatches:
+def unread_pixels(images: ImageSet, frame: Frame) -> PixelBatches:
     """Return batches of pixels without reading any image now: each is decoded when it is used."""
-    frame = Frame(height, width, channels, fit)
     return PixelBatches(images, frame, (), images.digest, None)
 
 
 def read_pixels(
     images: ImageSet,
-    height: int,
-    width: int,
-    channels: int,
-    fit: str = DEFAULT_FIT,
+    frame: Frame,
     *,
     skip_bad: bool = False,
     memory: int | None = None,
@@ -143,17 +137,13 @@ def read_pixels(
 
     Args:
         images: the set.
-        height: rows of the model's input.
-        width: columns of the model's input.
-        channels: 1 or 3.
-        fit: a name from ``FITS``.
+        frame: the form that the images are brought into.
         skip_bad: leave out unreadable images instead of raising an error.
         memory: keep the pixels if they need at most this many bytes; by default 2 GiB, or the
             number in the environment variable UNIBCT_PIXEL_MEMORY.
         progress: reports progress per image.
         ranks: the processes that read the same set and share the work.
     """
-    frame = Frame(height, width, channels, fit)
     keep = fits_in_memory(len(images), frame, memory)
     stamp = source_stamp(images) if ranks is None or ranks.first else None
     checked = known_check(images, frame, stamp, ranks)

@@ -5,7 +5,8 @@ from pathlib import Path
 from unibct.embedders.reference import Reference
 from unibct.embedders.table import Opening
 from unibct.errors import UserError
-from unibct.models.folder import DESCRIPTION_FILE, load_model
+from unibct.models.folder import load_model
+from unibct.models.folder_files import DESCRIPTION_FILE
 from unibct.models.model import Model
 from unibct.models.old_space import OldSpaceModel
 

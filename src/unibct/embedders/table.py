@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from unibct.embedders.reference import Reference, parse_reference
+from unibct.embeddings.forms.table import PREFIX, STORED, describe_forms
 from unibct.errors import UserError
 from unibct.progress import Progress, Silent
 
@@ -64,11 +65,13 @@ class Kind:
 
     Attributes:
         module: the name of its module in this package.
+        written: how it is written, in a list of kinds.
         description: one line for help texts.
         options: the options after ``?``, by name, with what they mean.
     """
 
     module: str
+    written: str
     description: str
     options: dict[str, str] = field(default_factory=dict[str, str])
 
@@ -81,13 +84,15 @@ MODEL_FOLDER = "model"
 
 # A path without a kind is opened by the first kind that recognises it, otherwise as a model folder.
 EMBEDDERS: dict[str, Kind] = {
-    "embeddings": Kind(
+    STORED: Kind(
         "embeddings_file",
-        "stored embeddings: a folder, .parquet, .npy or .safetensors",
+        f"{PREFIX}PATH",
+        f"stored embeddings: {describe_forms()}",
         {"model": "a name for the model that made them; files with the same name belong together"},
     ),
     "onnx": Kind(
         "onnx_file",
+        "onnx:FILE",
         "an ONNX file",
         {
             "size": "HEIGHTxWIDTH of its input, where the file leaves it open",
@@ -101,6 +106,7 @@ EMBEDDERS: dict[str, Kind] = {
     ),
     "python": Kind(
         "python_callable",
+        "python:MODULE:ATTRIBUTE",
         "MODULE:ATTRIBUTE, a callable from images to vectors",
         {
             "size": "HEIGHTxWIDTH of its input",
@@ -110,6 +116,7 @@ EMBEDDERS: dict[str, Kind] = {
     ),
     MODEL_FOLDER: Kind(
         "model_folder",
+        "model folder",
         "a model folder",
         {"space": "old: its projection into its old model's space, if the dimensions differ"},
     ),
@@ -118,7 +125,8 @@ EMBEDDERS: dict[str, Kind] = {
 
 def describe_embedders() -> str:
     """Return what may stand in place of a model, in a few words, for help texts."""
-    return "model folder, onnx:FILE, python:MODULE:ATTRIBUTE or embeddings:PATH"
+    last, *others = (entry.written for entry in EMBEDDERS.values())
+    return f"{', '.join(reversed(others))} or {last}"
 
 
 def open_embedder(

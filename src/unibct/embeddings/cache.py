@@ -87,7 +87,7 @@ def _fitting(
     """Return the pixels in the size that the model takes; read them again if it is another."""
     if pixels.frame == model.input.frame:
         return pixels
-    return read_pixels(pixels.images, *model.input.frame, progress=progress, ranks=ranks)
+    return read_pixels(pixels.images, model.input.frame, progress=progress, ranks=ranks)
 
 
 def _is_usable(folder: Path, plan: StorePlan) -> bool:

@@ -42,7 +42,7 @@ def embed_images(
     if isinstance(model, StoredEmbeddings):
         return model.of(_stored_images(model, images, skip_bad, progress))
     model = cast(ImageEmbedder, model)
-    pixels = read_pixels(images, *model.input.frame, skip_bad=skip_bad, progress=progress)
+    pixels = read_pixels(images, model.input.frame, skip_bad=skip_bad, progress=progress)
     return embed_pixel_batches(model, pixels, progress=progress)
 
 
@@ -103,7 +103,7 @@ def embed_images_to_store(
     folder = Path(folder)
     if isinstance(model, StoredEmbeddings):
         known = _stored_images(model, images, skip_bad, progress)
-        pixels = unread_pixels(known, 1, 1, 1)
+        pixels = unread_pixels(known, Frame(1, 1, 1))
         plan = plan_store(model, pixels, dtype=dtype, shard_rows=shard_rows)
         return embed_to_store(model, pixels, folder, plan, ranks=ranks, progress=progress)
     model = cast(ImageEmbedder, model)
@@ -119,7 +119,7 @@ def embed_images_to_store(
             progress=progress,
         )
         return single_pass.run(skip_bad=skip_bad)
-    pixels = read_pixels(images, *frame, skip_bad=skip_bad, progress=progress, ranks=ranks)
+    pixels = read_pixels(images, frame, skip_bad=skip_bad, progress=progress, ranks=ranks)
     plan = plan_store(model, pixels, dtype=dtype, shard_rows=shard_rows)
     return embed_to_store(model, pixels, folder, plan, ranks=ranks, progress=progress)
 

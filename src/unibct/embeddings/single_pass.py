@@ -30,15 +30,20 @@ from unibct.embeddings.layout import (
     shard_is_whole,
 )
 from unibct.embeddings.network_pass import EMBEDDING_WEIGHT, NETWORK_BATCH, finite_embeddings
-from unibct.embeddings.store_plan import StorePlan, default_shard_rows, require_files_of_a_store
+from unibct.embeddings.store_plan import (
+    StorePlan,
+    default_shard_rows,
+    read_note,
+    require_files_of_a_store,
+    require_own_notes,
+)
 from unibct.embeddings.writing import (
     stored_classes,
     write_array,
     write_description,
     write_shard,
 )
-from unibct.errors import UserError
-from unibct.files import read_json, sweep, write_json
+from unibct.files import sweep, write_json
 from unibct.models.embedder import ImageEmbedder
 from unibct.progress import Advance, Progress, Silent
 
@@ -127,12 +132,8 @@ class SinglePass:
 
     def _require_own_files(self) -> None:
         """Refuse a folder that holds anything but the shards of this pass."""
-        for path in self.folder.glob(_NOTES):
-            if _read_note(path).key != self._plan.key:
-                raise UserError(
-                    f"{self.folder} holds unfinished embeddings by another model or of other "
-                    "images; choose another --out or remove it"
-                )
+        keys = (_read_note(path).key for path in self.folder.glob(_NOTES))
+        require_own_notes(self.folder, keys, self._plan)
         if has_begun(self.folder):  # a run may have been killed after it wrote the description
             (self.folder / DESCRIPTION_FILE).unlink(missing_ok=True)
         require_files_of_a_store(self.folder)
@@ -247,8 +248,7 @@ def has_begun(folder: Path) -> bool:
 
 
 def _read_note(path: Path) -> _Note:
-    try:
-        note: Any = read_json(path)
+    def understood(note: Any) -> _Note:
         digests = np.frombuffer(bytes.fromhex(note["pixel_digests"]), dtype=np.uint8)
         return _Note(
             note["key"],
@@ -257,5 +257,5 @@ def _read_note(path: Path) -> _Note:
             digests.reshape(-1, DIGEST_BYTES),
             {int(row): str(text) for row, text in note["problems"]},
         )
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise UserError(f"{path} cannot be understood; remove {path.parent}") from error
+
+    return read_note(path, understood)

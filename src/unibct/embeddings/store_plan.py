@@ -7,9 +7,10 @@ removed when the store is complete.
 
 import hashlib
 import re
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from unibct.data.loader import PixelBatches
 from unibct.embeddings.folder import read_description
@@ -24,6 +25,9 @@ from unibct.errors import UserError
 from unibct.files import read_json, require_absent, write_json
 from unibct.models.embedder import Embedder
 
+_Content = TypeVar("_Content")
+
+_NOTES = "shard-*.json"
 _FEWEST_SHARD_ROWS = 1024
 _FILES_OF_A_STORE = re.compile(
     r"(vectors|labels|ids|shard|checked)-\d{6}\.(npy|txt|json)"
@@ -106,12 +110,16 @@ def is_finished(folder: Path, plan: StorePlan) -> bool:
 def require_new_or_unfinished(folder: Path, plan: StorePlan) -> None:
     """Raise an error if a folder holds anything but an unfinished store of this plan."""
     require_files_of_a_store(folder)
-    for path in folder.glob("shard-*.json"):
-        if _read_note(path)[0] != plan.key:
-            raise UserError(
-                f"{folder} holds unfinished embeddings by another model or of other images; "
-                "choose another --out or remove it"
-            )
+    require_own_notes(folder, (_read_note(path)[0] for path in folder.glob(_NOTES)), plan)
+
+
+def require_own_notes(folder: Path, keys: Iterable[str], plan: StorePlan) -> None:
+    """Raise an error if the note of a shard in a folder has the key of another plan."""
+    if any(key != plan.key for key in keys):
+        raise UserError(
+            f"{folder} holds unfinished embeddings by another model or of other images; "
+            "choose another --out or remove it"
+        )
 
 
 def require_files_of_a_store(folder: Path) -> None:
@@ -143,7 +151,7 @@ def noted_shards(folder: Path, plan: StorePlan) -> list[Shard]:
 
 def remove_shard_notes(folder: Path) -> None:
     """Remove all notes; a complete store does not need them."""
-    for path in folder.glob("shard-*.json"):
+    for path in folder.glob(_NOTES):
         path.unlink()
 
 
@@ -153,8 +161,17 @@ def _note_path(folder: Path, number: int) -> Path:
 
 def _read_note(path: Path) -> tuple[str, Shard]:
     """Return a note's key and shard."""
+    return read_note(path, lambda note: (note["key"], shard_from_json(note["shard"])))
+
+
+def read_note(path: Path, understood: Callable[[Any], _Content]) -> _Content:
+    """Return what the note of a shard says.
+
+    Args:
+        path: of the note.
+        understood: makes it from the content of the file.
+    """
     try:
-        note: Any = read_json(path)
-        return note["key"], shard_from_json(note["shard"])
-    except (KeyError, TypeError, AttributeError) as error:
+        return understood(read_json(path))
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise UserError(f"{path} cannot be understood; remove {path.parent}") from error

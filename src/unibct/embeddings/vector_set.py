@@ -10,10 +10,8 @@ from unibct.data.image_set import ImageSet, select_listed
 from unibct.data.readers.table import open_images
 from unibct.embeddings.checking import usable_embeddings
 from unibct.embeddings.folder import Embeddings
-from unibct.embeddings.forms.table import read_embeddings
+from unibct.embeddings.forms.table import PREFIX, read_embeddings
 from unibct.errors import UserError
-
-PREFIX = "embeddings:"
 
 
 @dataclass(frozen=True)

@@ -113,10 +113,6 @@ class Impostors:
         """Return (classes,): how many pairs have a query of each class."""
         return _sums(self._pair_counts, self.table.query_classes, classes)
 
-    def all_scores(self) -> Floats:
-        """Return every score, query by query. This needs memory for all of them."""
-        return np.concatenate([b.others[b.others > -np.inf] for b in self.table.blocks()])
-
     def at_ranks(self, ranks: Ints) -> Floats:
         """Return the scores at some ranks; rank 0 is the highest score."""
         scores = self._highest[0]

@@ -13,7 +13,7 @@ from unibct.data.loader import unread_pixels
 from unibct.embeddings.strength import Strength, model_strength
 from unibct.errors import UserError
 from unibct.files import read_json
-from unibct.models.folder import DESCRIPTION_FILE
+from unibct.models.folder_files import DESCRIPTION_FILE
 from unibct.models.input import InputSpec
 
 _ANY_MODEL = Frame(32, 32, 3, DEFAULT_FIT)  # where it is not known what the model takes
@@ -58,7 +58,7 @@ def model_frame(folder: Path) -> Frame | None:
 def _reader(images: ImageSet, frame: Frame, count: int) -> Callable[[Ints], Pixels]:
     if len(images) != count:
         raise UserError(f"{images.name} has {len(images)} images for {count} embeddings")
-    pixels = unread_pixels(images, *frame)
+    pixels = unread_pixels(images, frame)
     return lambda rows: np.concatenate(list(pixels.batches(rows, _BATCH)))
 
 

@@ -57,7 +57,7 @@ def sample_pixels(
         if source is None or wanted < 1:
             continue
         rows = np.unique(np.linspace(0, len(source) - 1, wanted).astype(np.int64))
-        parts += unread_pixels(source, *model.input.frame).batches(rows, _BATCH)
+        parts += unread_pixels(source, model.input.frame).batches(rows, _BATCH)
         names += [source.ids[row] for row in rows.tolist()]
     missing = count - len(names)
     noise = np.random.default_rng(0).integers(0, 256, (missing, *model.input.frame.shape))

@@ -138,5 +138,5 @@ def _calibration_pixels(model: Exportable, images: ImageSet) -> Pixels:
     """Return some images that are no queries in the test."""
     rows = calibration_split(images).gallery
     chosen = np.unique(np.linspace(0, len(rows) - 1, _CALIBRATION_IMAGES).astype(np.int64))
-    pixels = unread_pixels(images, *model.input.frame)
+    pixels = unread_pixels(images, model.input.frame)
     return next(pixels.batches(rows[chosen], len(chosen)))

@@ -89,7 +89,7 @@ def measure_int8_loss(
         progress: reports progress per image.
     """
     split = calibration_split(images, seed)
-    pixels = read_pixels(images, *model.input.frame, progress=progress)
+    pixels = read_pixels(images, model.input.frame, progress=progress)
     order = np.arange(len(images))
     vectors: list[NDArray[np.float32]] = []
     seconds: list[float] = []

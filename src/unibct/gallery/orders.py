@@ -1,20 +1,23 @@
-"""Which rows are embedded again first."""
+"""Which rows are embedded again first. The table is readable without torch."""
 
 import hashlib
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unibct.arrays import normalized
 from unibct.errors import UserError
-from unibct.gallery.asked import asked_counts
-from unibct.gallery.folder import GalleryFolder
+
+if TYPE_CHECKING:
+    from unibct.gallery.folder import GalleryFolder
 
 RANDOM, FARTHEST, ASKED = "random", "farthest", "asked"
 
 
-def ordered_rows(folder: GalleryFolder, kinds: list[str], order: str, seed: int) -> list[str]:
+def ordered_rows(folder: "GalleryFolder", kinds: list[str], order: str, seed: int) -> list[str]:
     """Return the ids of the live rows of some kinds, those to be embedded again first.
 
     Args:
@@ -25,21 +28,23 @@ def ordered_rows(folder: GalleryFolder, kinds: list[str], order: str, seed: int)
     """
     if order not in ORDERS:
         raise UserError(f"unknown order {order!r}; choose one of {', '.join(ORDERS)}")
-    keys = ORDERS[order](folder, kinds)
+    keys = ORDERS[order].keys(folder, kinds)
     return sorted(keys, key=lambda row_id: (keys[row_id], _random_key(row_id, seed), row_id))
 
 
-def _random(folder: GalleryFolder, kinds: list[str]) -> Mapping[str, float]:
+def _random(folder: "GalleryFolder", kinds: list[str]) -> Mapping[str, float]:
     return dict.fromkeys(_live_ids(folder, kinds), 0.0)
 
 
-def _asked(folder: GalleryFolder, kinds: list[str]) -> Mapping[str, float]:
+def _asked(folder: "GalleryFolder", kinds: list[str]) -> Mapping[str, float]:
     """Rows that real queries have found most often come first."""
+    from unibct.gallery.asked import asked_counts
+
     counts = asked_counts(folder.path)
     return {row_id: -float(counts.get(row_id, 0)) for row_id in _live_ids(folder, kinds)}
 
 
-def _farthest(folder: GalleryFolder, kinds: list[str]) -> Mapping[str, float]:
+def _farthest(folder: "GalleryFolder", kinds: list[str]) -> Mapping[str, float]:
     """Rows that are farthest from the mean of their label come first; those without one last."""
     similarity: dict[str, float] = {}
     for kind in kinds:
@@ -59,7 +64,7 @@ def _farthest(folder: GalleryFolder, kinds: list[str]) -> Mapping[str, float]:
     return similarity
 
 
-def _live_ids(folder: GalleryFolder, kinds: list[str]) -> list[str]:
+def _live_ids(folder: "GalleryFolder", kinds: list[str]) -> list[str]:
     return [
         row_id
         for kind in kinds
@@ -73,8 +78,21 @@ def _random_key(row_id: str, seed: int) -> bytes:
     return hashlib.blake2b(f"{seed} {row_id}".encode(), digest_size=8).digest()
 
 
-ORDERS: dict[str, Callable[[GalleryFolder, list[str]], Mapping[str, float]]] = {
-    RANDOM: _random,
-    FARTHEST: _farthest,
-    ASKED: _asked,
+@dataclass(frozen=True)
+class Order:
+    """An order of rows.
+
+    Attributes:
+        keys: returns a number for the id of each live row of some kinds; the smallest comes first.
+        meaning: a few words for help texts and tables.
+    """
+
+    keys: "Callable[[GalleryFolder, list[str]], Mapping[str, float]]"
+    meaning: str
+
+
+ORDERS: dict[str, Order] = {
+    RANDOM: Order(_random, "in random order"),
+    FARTHEST: Order(_farthest, "farthest from the class mean first"),
+    ASKED: Order(_asked, "most often found first"),
 }

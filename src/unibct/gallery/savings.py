@@ -7,7 +7,6 @@ from typing import Any, cast
 import numpy as np
 
 from unibct.embeddings.stored import StoredEmbeddings
-from unibct.gallery.folder import GalleryFolder
 from unibct.models.embedder import Embedder, ImageEmbedder
 
 _BATCH = 64
@@ -48,7 +47,7 @@ class Savings:
         )
 
 
-def measure_savings(folder: GalleryFolder, embedder: Embedder, rows: int) -> Savings:
+def measure_savings(embedder: Embedder, rows: int) -> Savings:
     """Measure how fast a model embeds on this device; a third of a second."""
     if isinstance(embedder, StoredEmbeddings) or not rows:
         return Savings(rows, None)

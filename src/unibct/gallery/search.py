@@ -18,6 +18,7 @@ from unibct.evaluation.directions import BLEND, CROSS, NEW_SELF, OLD_SELF
 from unibct.evaluation.score_map import ScoreMap
 from unibct.gallery.calibration import Calibration
 from unibct.gallery.certificate import Certificate
+from unibct.gallery.encoders import BLENDED_QUERY, ENCODERS, NEW_QUERY, TWO_QUERIES
 from unibct.gallery.engines.engine import Found, Search
 from unibct.gallery.folder import GalleryFolder
 from unibct.gallery.rows import Metadata, Where, user_metadata
@@ -25,8 +26,6 @@ from unibct.gallery.shelf import ONLY_STORED, query_view
 from unibct.gallery.sources import Source
 from unibct.gallery.state import GalleryState, RowMaker, Standing
 
-NEW_QUERY, TWO_QUERIES, BLENDED_QUERY = "new", "two", "blend"
-ENCODERS = (NEW_QUERY, TWO_QUERIES, BLENDED_QUERY)
 OWN_ROW, OLDER_ROW, MAPPED_ROW = "own", "older", "mapped"
 _TRIES = 5  # of a search during which the state changes
 
@@ -42,8 +41,7 @@ class SearchRequest:
         threshold: leave out rows with a lower score.
         far: leave out rows below the threshold for this false accept rate, for each kind of rows.
         old_scores: give scores on the scale of the old model, for clients with a fixed threshold.
-        encoders: what searches older rows: ``new`` (the searching model), ``two`` (the model that
-            made them) or ``blend`` (both).
+        encoders: whose query searches older rows, a name from ``ENCODERS``.
         alpha: share of the searching model in a blend. By default that of the certificate, and
             half where there is none.
         with_superseded: search rows that have been replaced too; to try a rollback.

@@ -1,5 +1,6 @@
 """Ending steps, and settling those that a kill has left half-way."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -34,20 +35,23 @@ def settle(folder: GalleryFolder) -> None:
     when asked for.
     """
     while (step := _unfinished_but_backfill(folder.state)) is not None:
-        if step.action == ADD:
-            end_step(folder, step.number, interrupted=True)
-        elif step.action == REMOVE:
-            if step.details.get("passed"):
-                complete_removal(folder, step.number)
-            else:
-                folder.engine.undo(step.number)
-                folder.save(folder.state.changed_step(step.number, done=True, undone=True))
-        elif step.action == ROLLBACK:
-            complete_rollback(folder, step)
-        elif step.action == FINISH:
-            complete_finish(folder, step)
-        else:
-            folder.save(folder.state.changed_step(step.number, done=True))
+        _SETTLE.get(step.action, _mark_done)(folder, step)
+
+
+def _settle_add(folder: GalleryFolder, step: Step) -> None:
+    end_step(folder, step.number, interrupted=True)
+
+
+def _settle_removal(folder: GalleryFolder, step: Step) -> None:
+    if step.details.get("passed"):
+        complete_removal(folder, step.number)
+    else:
+        folder.engine.undo(step.number)
+        folder.save(folder.state.changed_step(step.number, done=True, undone=True))
+
+
+def _mark_done(folder: GalleryFolder, step: Step) -> None:
+    folder.save(folder.state.changed_step(step.number, done=True))
 
 
 def complete_removal(folder: GalleryFolder, number: int) -> None:
@@ -107,3 +111,11 @@ def complete_finish(folder: GalleryFolder, step: Step) -> None:
 def _unfinished_but_backfill(state: GalleryState) -> Step | None:
     steps = (s for s in state.steps if not s.done and not s.undone and s.action != BACKFILL)
     return next(steps, None)
+
+
+_SETTLE: dict[str, Callable[[GalleryFolder, Step], None]] = {
+    ADD: _settle_add,
+    REMOVE: _settle_removal,
+    ROLLBACK: complete_rollback,
+    FINISH: complete_finish,
+}

@@ -14,7 +14,8 @@ from unibct.errors import UserError
 from unibct.files import sync
 from unibct.gallery.state import RowMaker
 from unibct.models.embedder import Embedder, ImageEmbedder
-from unibct.models.folder import DESCRIPTION_FILE, load_model, save_model
+from unibct.models.folder import load_model, save_model
+from unibct.models.folder_files import DESCRIPTION_FILE
 from unibct.models.model import Model
 from unibct.models.old_space import OldSpaceModel, old_space_dim, to_old_space
 

@@ -15,13 +15,11 @@ from unibct.data.readers.table import open_images
 from unibct.embedders.embeddings_file import open_stored
 from unibct.embeddings.extraction import embed_images
 from unibct.embeddings.folder import Embeddings
-from unibct.embeddings.forms.table import recognised_form
+from unibct.embeddings.forms.table import PREFIX, recognised_form
 from unibct.errors import UserError
 from unibct.gallery.rows import LONGEST_LABEL, Metadata, checked_id, checked_metadata
 from unibct.models.embedder import Embedder
 from unibct.progress import Progress
-
-_EMBEDDINGS = "embeddings:"
 
 
 @dataclass(frozen=True)
@@ -107,7 +105,7 @@ def open_source(
 
 def is_embeddings(data: str) -> bool:
     """Return whether DATA stands for embeddings rather than images."""
-    if data.startswith(_EMBEDDINGS):
+    if data.startswith(PREFIX):
         return True
     return Path(data).exists() and recognised_form(Path(data)) is not None
 

@@ -95,7 +95,7 @@ def upgrade_gallery(
             query_view(embedder, _probe(maker.dim), state.makers[kind].dim, maker.name)
         standing = Standing(maker.fingerprint, access)
         rows = sum(folder.engine.count(kind).live for kind in access)
-        savings = measure_savings(folder, embedder, rows)
+        savings = measure_savings(embedder, rows)
         forced = tuple(kind for kind, reason in access.items() if reason.forced)
         if dry_run:
             return Upgraded(maker, rows, forced, 0, savings, dry_run=True)

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from unibct.methods.base import OldKnowledge, Settings
 from unibct.methods.frozen_class_vectors import FrozenClassVectors
+from unibct.prototypes.kinds import PROTOTYPE_KINDS
 from unibct.prototypes.spread import moved_apart
 
 
@@ -15,7 +16,7 @@ class Prototypes(FrozenClassVectors):
     Args:
         old: what the old model knows of the new training set.
         settings: the recipe's numbers.
-        kind: ``centroid``, ``drop`` or ``structural``.
+        kind: a name from ``PROTOTYPE_KINDS``.
         apart: move each prototype away from its nearest ones (``ndpp``).
     """
 
@@ -26,7 +27,7 @@ class Prototypes(FrozenClassVectors):
         self._old = old
         self._kind = kind
         self._apart = apart
-        self.needs_new_embeddings = kind == "structural"
+        self.needs_new_embeddings = PROTOTYPE_KINDS[kind].needs_new
 
     def refresh(self, new_embeddings: Any) -> None:
         """Make the prototypes. Those that use no new embeddings are made only once."""

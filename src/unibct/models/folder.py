@@ -15,15 +15,17 @@ from unibct.errors import UserError, first_line
 from unibct.files import atomic_file, read_json, write_json
 from unibct.maps.adapter import Adapter
 from unibct.models.architectures.table import build_without_weights, stored_architecture
+from unibct.models.folder_files import (
+    ADAPTER_FILE,
+    CLASSIFIER_FILE,
+    DESCRIPTION_FILE,
+    WEIGHTS_FILE,
+)
 from unibct.models.input import InputSpec
 from unibct.models.model import Model
 from unibct.models.old_space import WEIGHT, add_projection, old_space_dim
 
 FORMAT = 1
-DESCRIPTION_FILE = "model.json"
-WEIGHTS_FILE = "model.safetensors"
-CLASSIFIER_FILE = "classifier.safetensors"
-ADAPTER_FILE = "adapter.safetensors"
 _LOADING_ERRORS = (
     OSError,
     TypeError,

@@ -3,14 +3,16 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from unibct.data.decoding import DEFAULT_FIT, FITS, VECTORS, Frame, Pixels
 from unibct.errors import UserError
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 _INTERPOLATION = "bilinear"
 
@@ -106,7 +108,7 @@ def _plain(values: PerChannel) -> float | list[float]:
     return list(values) if isinstance(values, tuple) else values
 
 
-def to_input(pixels: Pixels, spec: InputSpec, device: torch.device) -> Tensor:
+def to_input(pixels: Pixels, spec: InputSpec, device: "torch.device") -> "Tensor":
     """Normalise a batch for the network and move it to the device.
 
     Args:
@@ -117,10 +119,12 @@ def to_input(pixels: Pixels, spec: InputSpec, device: torch.device) -> Tensor:
     Returns:
         (batch, channels, height, width) float32.
     """
+    import torch  # here, so that the table of architectures is readable without torch
+
     return normalised(torch.from_numpy(np.ascontiguousarray(pixels)).to(device), spec)
 
 
-def normalised(pixels: Tensor, spec: InputSpec) -> Tensor:
+def normalised(pixels: "Tensor", spec: InputSpec) -> "Tensor":
     """Normalise a batch that is on the device already.
 
     Args:

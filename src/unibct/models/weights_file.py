@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from unibct.errors import UserError, first_line
+from unibct.models.folder_files import DESCRIPTION_FILE, WEIGHTS_FILE
 
 _TORCH_SUFFIXES = (".pt", ".pth", ".bin")
 _WRAPPERS = ("state_dict", "model", "model_state_dict")  # names under which files hide the tensors
@@ -27,8 +28,8 @@ def weight_files(place: str | Path) -> list[Path]:
         return [path]
     if not path.is_dir():
         raise UserError(f"weights = {place}: there is no such file or folder")
-    if (path / "model.json").is_file():  # a model folder of unibct
-        return [path / "model.safetensors"]
+    if (path / DESCRIPTION_FILE).is_file():  # a model folder of unibct
+        return [path / WEIGHTS_FILE]
     for pattern in ("model*.safetensors", "*.safetensors", "pytorch_model*.bin"):
         files = sorted(path.glob(pattern))
         if files:
@@ -112,11 +113,13 @@ def _without_prefix(
 ) -> dict[str, Tensor]:
     """Take the prefix off that makes most names known."""
     names = set(wanted)
+    candidates = (tensors_under(prefix, tensors) for prefix in ("", *prefixes))
+    return max(candidates, key=lambda named: len(names & set(named)))
 
-    def renamed(prefix: str) -> dict[str, Tensor]:
-        return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
 
-    return max(map(renamed, ("", *prefixes)), key=lambda named: len(names & set(named)))
+def tensors_under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors whose names start with ``prefix``, by the rest of their names."""
+    return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
 
 
 def _is_counter(name: str) -> bool:

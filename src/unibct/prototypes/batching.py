@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -100,3 +101,30 @@ def take_rows(
     if vectors.dtype not in (torch.float32, torch.float64):
         batch = memory.empty(name, shape, vectors, torch.float32).copy_(batch)
     return batch.view(*rows.shape, -1)
+
+
+@dataclass(frozen=True)
+class ClassBatch:
+    """A batch of classes, and the embeddings of their images.
+
+    Attributes:
+        old: (images, dim) of all classes.
+        new: (images, dim′) of all classes.
+        rows: (classes, m) the batch's rows.
+        valid: (classes, m) which of them are not padding.
+        memory: for the rows that are taken.
+    """
+
+    old: Tensor
+    new: Tensor
+    rows: NDArray[np.int64]
+    valid: Tensor
+    memory: ReusedMemory
+
+    def old_rows(self) -> Tensor:
+        """Return (classes, m, dim), in memory that the next call overwrites."""
+        return take_rows(self.old, self.rows, self.memory)
+
+    def new_rows(self) -> Tensor:
+        """Return (classes, m, dim′), in memory that the next call overwrites."""
+        return take_rows(self.new, self.rows, self.memory, "new")

@@ -71,7 +71,7 @@ def _prototypes_in_memory(
 ) -> Tensor:
     vectors = float_tensor(old, "old")
     label_array = class_labels(labels, len(vectors))
-    uses_new = new is not None and settings.kind == "structural"
+    uses_new = new is not None and settings.needs_new
     graph_vectors = float_tensor(new, "new") if uses_new else vectors
     require_same_rows(graph_vectors, vectors)
     with (progress or Silent()).task("refinement", len(vectors)) as advance:

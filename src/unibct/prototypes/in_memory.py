@@ -7,18 +7,15 @@ from torch import Tensor
 
 from unibct.progress import Advance, ignore
 from unibct.prototypes.batching import (
+    ClassBatch,
     ReusedMemory,
     batches_of_like_size,
     take_rows,
     valid_rows,
 )
 from unibct.prototypes.inputs import PrototypeSettings
-from unibct.prototypes.weights import (
-    trimmed_weights,
-    uniform_weights,
-    walk_weights,
-    weighted_sums,
-)
+from unibct.prototypes.kinds import PROTOTYPE_KINDS
+from unibct.prototypes.weights import weighted_sums
 
 _CACHE_ENTRIES = 260_000  # numbers that fit the innermost cache that holds more than a few rows
 
@@ -37,7 +34,7 @@ def grouped_prototypes(
     Args:
         old: (images, dim) of any floating point type.
         sizes: (classes,) images of each class, at least one.
-        new: (images, dim′) of any floating point type; only ``structural`` uses it.
+        new: (images, dim′) of any floating point type; used if the kind needs it.
         settings: how the prototypes are computed.
         order: the rows of the first class, then of the second, …; 0, 1, … by default.
         advance: is called with the number of images of each batch.
@@ -47,15 +44,10 @@ def grouped_prototypes(
     """
     dtype = old.dtype if old.dtype == torch.float64 else torch.float32
     prototypes = old.new_empty(len(sizes), old.shape[1], dtype=dtype)
-    memory = ReusedMemory()
+    memory, weigh = ReusedMemory(), PROTOTYPE_KINDS[settings.kind].load()
     for classes, rows in batches_of_like_size(sizes, max(old.shape[1], new.shape[1]), order):
         valid = valid_rows(sizes[classes], rows, old)
-        if settings.kind == "structural":
-            weights = walk_weights(take_rows(new, rows, memory, "new"), valid, settings, memory)
-        elif settings.kind == "drop":
-            weights = trimmed_weights(take_rows(old, rows, memory), valid, settings)
-        else:
-            weights = uniform_weights(valid, dtype)
+        weights = weigh(ClassBatch(old, new, rows, valid, memory), settings)
         sums = _sums_of_rows(old, rows, weights.to(dtype), memory)
         prototypes[torch.from_numpy(classes)] = torch.nn.functional.normalize(sums, dim=1)
         advance(int(sizes[classes].sum()))

@@ -16,8 +16,7 @@ from unibct.arrays import (
     require_contiguous_labels,
 )
 from unibct.errors import UserError
-
-PROTOTYPE_KINDS = ("centroid", "drop", "structural")
+from unibct.prototypes.kinds import PROTOTYPE_KINDS
 
 
 @dataclass(frozen=True)
@@ -25,7 +24,7 @@ class PrototypeSettings:
     """How prototypes are computed; checked on construction.
 
     Attributes:
-        kind: ``centroid``, ``drop`` or ``structural``.
+        kind: a name from ``PROTOTYPE_KINDS``.
         tau: temperature of the graph's softmax (``structural``).
         lam: share of the walk that follows the graph, 0 ≤ lam < 1 (``structural``).
         drop: share of a class's images that is left out, 0 ≤ drop < 1 (``drop``).
@@ -51,6 +50,11 @@ class PrototypeSettings:
             )
         if not 0 <= self.drop < 1:
             raise UserError(f"drop must be at least 0 and below 1, not {self.drop}")
+
+    @property
+    def needs_new(self) -> bool:
+        """Whether the new model's embeddings are used."""
+        return PROTOTYPE_KINDS[self.kind].needs_new
 
 
 def float_tensor(embeddings: Any, name: str) -> Tensor:

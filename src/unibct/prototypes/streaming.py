@@ -46,7 +46,7 @@ def streamed_prototypes(
         (classes, dim) float32, L2-normalised, in label order.
     """
     sources = [_source(old, "old")]
-    if new is not None and settings.kind == "structural":
+    if new is not None and settings.needs_new:
         sources.append(_source(new, "new"))
         require_same_rows(sources[1], sources[0])
     label_array = class_labels(labels, len(sources[0]))

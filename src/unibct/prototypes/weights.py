@@ -27,6 +27,7 @@ from torch import Tensor
 
 from unibct.arrays import same_kind
 from unibct.prototypes.batching import (
+    ClassBatch,
     ReusedMemory,
     batches_of_like_size,
     take_rows,
@@ -90,6 +91,22 @@ def _weigh_classes(
         index = torch.from_numpy(rows).to(vectors.device)
         weights[index[valid]] = weigh(take_rows(vectors, rows, memory), valid)[valid]
     return weights
+
+
+def weigh_equally(batch: ClassBatch, settings: PrototypeSettings) -> Tensor:
+    """Return (classes, m) the weights of ``centroid``: the same for each image of a class."""
+    double = batch.old.dtype == torch.float64
+    return uniform_weights(batch.valid, torch.float64 if double else torch.float32)
+
+
+def weigh_by_distance(batch: ClassBatch, settings: PrototypeSettings) -> Tensor:
+    """Return (classes, m) the weights of ``drop``: 0 for the images farthest from the mean."""
+    return trimmed_weights(batch.old_rows(), batch.valid, settings)
+
+
+def weigh_by_walk(batch: ClassBatch, settings: PrototypeSettings) -> Tensor:
+    """Return (classes, m) the weights of ``structural``: those of a walk over new embeddings."""
+    return walk_weights(batch.new_rows(), batch.valid, settings, batch.memory)
 
 
 def uniform_weights(valid: Tensor, dtype: torch.dtype) -> Tensor:

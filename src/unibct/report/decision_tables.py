@@ -3,10 +3,11 @@
 from unibct.evaluation.backfill_curve import BackfillCurve
 from unibct.evaluation.blend_gain import BlendedQueries
 from unibct.evaluation.criterion import Estimate
-from unibct.evaluation.directions import BLEND, CROSS, OLD_SELF
+from unibct.evaluation.directions import BLEND, CROSS, OLD_SELF, REVERSED_CROSS
 from unibct.evaluation.old_threshold import Accepted, AtOldThreshold
 from unibct.evaluation.resolution import rate_name
 from unibct.evaluation.upgrade import Evaluation, SearchEvaluation, UpgradeEvaluation
+from unibct.gallery.orders import ORDERS
 from unibct.report.plain_table import (
     NO_VALUE,
     Cell,
@@ -15,8 +16,6 @@ from unibct.report.plain_table import (
     percent_cell,
     verdict_kind,
 )
-
-_ORDERS = {"random": "in random order", "farthest": "farthest from the class mean first"}
 
 
 def decision_tables(evaluation: Evaluation) -> list[PlainTable]:
@@ -128,7 +127,8 @@ def old_client_table(evaluation: SearchEvaluation) -> PlainTable:
         "Old queries in a gallery of the new model, against old queries in the old gallery, in "
         f"points: what clients see that still run the old model. Verdict: {verdict}."
     )
-    return PlainTable("Old clients", note, ("metric", "old→new − old→old", "verdict"), rows)
+    heads = ("metric", f"{REVERSED_CROSS} − {OLD_SELF}", "verdict")
+    return PlainTable("Old clients", note, heads, rows)
 
 
 def blended_table(blend: BlendedQueries) -> PlainTable:
@@ -162,7 +162,7 @@ def backfill_table(curves: dict[str, BackfillCurve]) -> PlainTable:
         for metric, values in curve.values.items():
             rows.append(
                 (
-                    Cell(f"{metric}, {_ORDERS.get(order, order)}"),
+                    Cell(f"{metric}, {ORDERS[order].meaning}"),
                     *(Cell(f"{100 * values[cut]:.2f}") for cut in (0, middle, -1)),
                     Cell(f"{100 * curve.mean(metric):.2f}"),
                     Cell(f"{100 * curve.dip(metric):+.2f}"),

@@ -5,11 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from unibct.errors import UserError
+from unibct.evaluation.directions import CROSS, OLD_SELF
 from unibct.files import read_json, write_text
+from unibct.models.folder_files import DESCRIPTION_FILE
 from unibct.report.export_text import loss_text, megabytes, metric_text
 
 CARD_FILE = "MODEL_CARD.md"
-_DESCRIPTION_FILE = "model.json"
 _UNKNOWN = "not measured: give `unibct card --evaluation FILE`, from `unibct evaluate --json`"
 _RECIPE = ("epochs", "batch_size", "lr", "schedule", "margin", "scale", "eta", "seed", "weights")
 
@@ -25,13 +26,13 @@ def write_model_card(
         out: the file to write; by default MODEL_CARD.md in the model folder.
     """
     folder = Path(folder)
-    if not (folder / _DESCRIPTION_FILE).is_file():
-        raise UserError(f"{folder} is not a model folder: there is no {_DESCRIPTION_FILE} in it")
+    if not (folder / DESCRIPTION_FILE).is_file():
+        raise UserError(f"{folder} is not a model folder: there is no {DESCRIPTION_FILE} in it")
     result = None if evaluation is None else read_json(Path(evaluation))
     exports = [read_json(path) for path in sorted(folder.glob("*.onnx.json"))]
     path = folder / CARD_FILE if out is None else Path(out)
     try:
-        text = model_card(folder.name, read_json(folder / _DESCRIPTION_FILE), result, exports)
+        text = model_card(folder.name, read_json(folder / DESCRIPTION_FILE), result, exports)
     except (KeyError, TypeError, AttributeError, IndexError) as error:
         raise UserError(
             f"the card cannot be made: {evaluation or folder} lacks the entry {error}"
@@ -143,7 +144,7 @@ def _verdict_lines(evaluation: dict[str, Any]) -> list[str]:
     for criterion in evaluation["criteria"]:
         low, high = (100 * end for end in criterion["interval"])
         lines.append(
-            f"- {criterion['metric']}: new→old minus old→old "
+            f"- {criterion['metric']}: {CROSS} minus {OLD_SELF} "
             f"{100 * criterion['difference']:+.2f} points ({low:+.2f} to {high:+.2f}), "
             f"{criterion['verdict']}"
         )
@@ -158,7 +159,7 @@ def _verdict_lines(evaluation: dict[str, Any]) -> list[str]:
         if gain["decides"]:
             low, high = (100 * end for end in gain["interval"])
             lines.append(
-                f"- {gain['metric']}: blended queries (α = {blend['alpha']:g}) minus old→old "
+                f"- {gain['metric']}: blended queries (α = {blend['alpha']:g}) minus {OLD_SELF} "
                 f"{100 * gain['difference']:+.2f} points ({low:+.2f} to {high:+.2f})"
             )
     size = {name: evaluation[name] for name in ("queries", "templates") if name in evaluation}
@@ -176,7 +177,12 @@ def _threshold_lines(evaluation: dict[str, Any]) -> list[str]:
     if not rows:
         return ["The evaluation has none: its protocol sets no thresholds."]
     scale = evaluation.get("score_scale")
-    heads = ["FAR", "threshold of old→old", "new→old there: FAR, TAR", "threshold for new→old"]
+    heads = [
+        "FAR",
+        f"threshold of {OLD_SELF}",
+        f"{CROSS} there: FAR, TAR",
+        f"threshold for {CROSS}",
+    ]
     lines = [
         "Cosine scores at which the old model's own search has the false accept rate; what new "
         "queries do at the same threshold; and the threshold that gives new queries that rate."

@@ -10,11 +10,9 @@ from unibct.data.survey import Survey, survey
 from unibct.progress import Progress
 from unibct.training.network import recipe_architecture, recipe_input
 from unibct.training.recipe import Recipe, load_recipe
+from unibct.training.shipped_recipes import PHOTOGRAPHS, SMALL_COLOUR, SMALL_GREY
 from unibct.training.vector_recipe import fitted_recipe
 
-SMALL_GREY = "glyphs"
-SMALL_COLOUR = "small-colour"
-PHOTOGRAPHS = "photographs"
 # In pixels of the shorter side, median of the sample.
 LARGEST_SMALL = 64  # larger images are photographs
 _LARGEST_FOR_32 = 48  # above, 32×32 would lose too much of a small coloured image

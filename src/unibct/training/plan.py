@@ -16,7 +16,7 @@ from unibct.models.embedder import Embedder
 from unibct.models.model import Model
 from unibct.training.length import with_enough_epochs
 from unibct.training.network import network_digest, recipe_architecture, recipe_input
-from unibct.training.recipe import AFTER_WARMUP, Recipe
+from unibct.training.recipe import AFTER_WARMUP, Recipe, with_flat_recipe
 from unibct.training.user_augmentation import find_augment
 from unibct.training.warm_start import starts_from_old
 
@@ -259,12 +259,8 @@ def _flat(description: dict[str, Any]) -> dict[str, Any]:
 
     The share of classes that are set aside follows them; runs of earlier versions have none.
     """
-    recipe: dict[str, Any] = description.get("recipe", {})
     validation: dict[str, Any] = description.get("validation", {})
-    nested = ("recipe", "validation")
-    return (
-        {f"recipe.{key}": value for key, value in recipe.items()}
-        | {"validation": validation.get("share", 0.0)}
-        | {key: value for key, value in description.items() if key not in nested}
-        | {f"validation.{key}": value for key, value in validation.items()}
-    )
+    plain = {"validation": validation.get("share", 0.0)}
+    plain |= {key: value for key, value in description.items() if key != "validation"}
+    settings = {f"validation.{key}": value for key, value in validation.items()}
+    return with_flat_recipe(plain) | settings

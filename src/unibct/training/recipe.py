@@ -4,16 +4,16 @@ import difflib
 import json
 import math
 import tomllib
-from collections.abc import Sequence
-from importlib import resources
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from unibct.errors import UserError
+from unibct.training.shipped_recipes import RECIPE_FOLDER, SMALL_GREY, shipped_recipes
 
-DEFAULT_RECIPE = "glyphs"
+DEFAULT_RECIPE = SMALL_GREY
 # Settings that are not used before the end of the warm-up.
 AFTER_WARMUP = ("eta", "refresh_epochs", "tau", "lam", "drop")
 
@@ -143,14 +143,6 @@ class Recipe(BaseModel):
         return _checked({**self.model_dump(), **changes}, "recipe")
 
 
-def shipped_recipes() -> list[str]:
-    """Return the names of the recipes inside the package."""
-    folder = resources.files("unibct.training") / "recipes"
-    return sorted(
-        f.name.removesuffix(".toml") for f in folder.iterdir() if f.name.endswith(".toml")
-    )
-
-
 def load_recipe(name: str = DEFAULT_RECIPE, overrides: Sequence[str] = ()) -> Recipe:
     """Load a recipe from a TOML file, or one of the package's by name.
 
@@ -171,6 +163,14 @@ def load_recipe(name: str = DEFAULT_RECIPE, overrides: Sequence[str] = ()) -> Re
         except tomllib.TOMLDecodeError:
             values[key.strip()] = value
     return _checked(values, f"recipe {name}")
+
+
+def with_flat_recipe(description: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a description with the entries of its recipe as ``recipe.KEY``, before the others."""
+    recipe: Mapping[str, Any] = description.get("recipe", {})
+    return {f"recipe.{key}": value for key, value in recipe.items()} | {
+        key: value for key, value in description.items() if key != "recipe"
+    }
 
 
 def nearest_recipe(recipe: Recipe) -> tuple[str, list[str]]:
@@ -197,8 +197,7 @@ def nearest_recipe(recipe: Recipe) -> tuple[str, list[str]]:
 
 def _recipe_text(name: str) -> str:
     if name in shipped_recipes():
-        path = resources.files("unibct.training") / "recipes" / f"{name}.toml"
-        return path.read_text(encoding="utf-8")
+        return (RECIPE_FOLDER / f"{name}.toml").read_text(encoding="utf-8")
     try:
         return Path(name).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -20,6 +20,7 @@ from unibct.models.embedder import Embedder
 from unibct.models.folder import load_model, save_model
 from unibct.models.model import Model
 from unibct.models.old_space import add_projection, without_projection
+from unibct.models.weights_file import tensors_under
 from unibct.training.best_state import BEST_MODEL, best_checkpoint, keep_best
 from unibct.training.checkpoints import (
     Checkpoint,
@@ -56,7 +57,7 @@ from unibct.training.run_folder import (
 )
 from unibct.training.set_aside import SetAside, ValidationSet, set_aside
 from unibct.training.shared_warmup import restore_shared_warmup
-from unibct.training.state import TrainingState, initial_state, restore_state, tensors_under
+from unibct.training.state import TrainingState, initial_state, restore_state
 from unibct.training.tracking import TensorBoard, Tracker, Trackers, require_tensorboard
 from unibct.training.training_set_embeddings import make_method
 from unibct.training.validation_recall import note_result, note_start, validation_record
@@ -145,10 +146,10 @@ def _read_images(request: _Request, out: Path, options: TrainOptions) -> RunCont
     """Read the images; some may be left out, so plan and check again."""
     ranks, sets, frame = request.ranks, request.sets, recipe_input(request.run.recipe).frame
     shared: dict[str, Any] = {"progress": options.progress, "ranks": ranks}
-    pixels = read_pixels(request.run.images, *frame, skip_bad=options.skip_bad, **shared)
+    pixels = read_pixels(request.run.images, frame, skip_bad=options.skip_bad, **shared)
     validation = None
     if sets.validation is not None:
-        measured = read_pixels(sets.validation, *frame, skip_bad=options.skip_bad, **shared)
+        measured = read_pixels(sets.validation, frame, skip_bad=options.skip_bad, **shared)
         validation = ValidationSet(measured, sets)
     run = plan_run(pixels.images, request.recipe, old=options.old, method=options.method)
     require_enough_for_all(run, ranks)

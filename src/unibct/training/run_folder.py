@@ -10,7 +10,7 @@ from typing import Any
 from unibct.distributed.ranks import Ranks
 from unibct.errors import UserError
 from unibct.files import read_json, remove_temporaries, require_absent
-from unibct.models.folder import CLASSIFIER_FILE, DESCRIPTION_FILE, WEIGHTS_FILE
+from unibct.models.folder_files import CLASSIFIER_FILE, DESCRIPTION_FILE, WEIGHTS_FILE
 from unibct.training.best_state import remove_best_states
 from unibct.training.checkpoints import (
     find_checkpoint,

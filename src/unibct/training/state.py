@@ -12,6 +12,7 @@ from unibct.methods.base import Method
 from unibct.models.architectures.table import build_network
 from unibct.models.model import Model
 from unibct.models.old_space import add_projection
+from unibct.models.weights_file import tensors_under
 from unibct.training.checkpoints import Checkpoint, save_checkpoint
 from unibct.training.class_weights import initial_class_weights
 from unibct.training.context import RunContext
@@ -185,11 +186,6 @@ def restore_state(
     state.epoch, state.step = values["epoch"], values["step"]
     state.generators, state.metrics = values["generators"], values["metrics"]
     state.loss_scale = LossScale(*values["loss_scale"])
-
-
-def tensors_under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors whose names start with ``prefix``, by the rest of their names."""
-    return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
 
 
 def _restore_optimizer(context: RunContext, state: TrainingState, checkpoint: Checkpoint) -> None:

@@ -62,6 +62,9 @@ def train(
     Returns:
         The last epoch's model. With several processes only the first one's has class weights.
     """
-    how = (old, method, resume, skip_bad, cache, device, workers, checkpoint_every)
-    options = TrainOptions(*how, tensorboard, tracker, validation, label, progress or Silent())
+    options = TrainOptions(
+        old=old, method=method, resume=resume, skip_bad=skip_bad, cache=cache, device=device,
+        workers=workers, checkpoint_every=checkpoint_every, tensorboard=tensorboard,
+        tracker=tracker, validation=validation, label=label, progress=progress or Silent(),
+    )  # fmt: skip
     return run_training(images, recipe, Path(out), options)

@@ -1,6 +1,7 @@
 import pytest
 
 from tests.data.example_images import png
+from unibct.data.decoding import Frame
 from unibct.data.loader import read_pixels
 from unibct.data.readers.table import open_images
 from unibct.errors import UserError
@@ -23,7 +24,7 @@ def test_a_list_file(tmp_path):
         assert images.encoded("some faces/3.png") == png(3)
     path.write_text("some faces/0.png one\nsome faces/9.png two\n")
     with pytest.raises(UserError, match=r"1 unreadable image: some faces/9.png \(No such file"):
-        read_pixels(open_images(path), 8, 8, 1)
+        read_pixels(open_images(path), Frame(8, 8, 1))
 
 
 @pytest.mark.parametrize(

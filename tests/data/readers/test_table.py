@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import run_command
+from unibct.data.decoding import Frame
 from unibct.data.loader import read_pixels
 from unibct.data.readers.table import (
     READERS,
@@ -36,7 +37,7 @@ def test_every_command_takes_every_kind(photo_folder, tmp_path, capsys):
     assert sum(map(len, lists)) == len(open_images(photo_folder))
     chosen = open_images(tmp_path / "rec", tmp_path / "split" / "old.txt")
     assert chosen.ids == tuple(lists[0])
-    pixels = read_pixels(chosen, 32, 32, 1)
+    pixels = read_pixels(chosen, Frame(32, 32, 1))
     assert np.array_equal(pixels.images.labels, chosen.labels)
     capsys.readouterr()
     assert (

@@ -3,7 +3,13 @@ import pytest
 
 from tests.embeddings.random_embeddings import random_embeddings
 from unibct.embeddings.folder import NO_CLASS, Embeddings
-from unibct.embeddings.forms.table import FORMS, find_form, read_embeddings, write_embeddings
+from unibct.embeddings.forms.table import (
+    FORMS,
+    describe_forms,
+    find_form,
+    read_embeddings,
+    write_embeddings,
+)
 from unibct.errors import UserError
 
 PLACES = {
@@ -12,6 +18,11 @@ PLACES = {
     "npy": "emb.npy",
     "safetensors": "emb.safetensors",
 }
+
+
+def test_the_help_names_every_form():
+    assert describe_forms() == "a folder, .parquet, .npy or .safetensors"
+    assert all(form.short in describe_forms() for form in FORMS.values())
 
 
 def unlabelled(rows: int) -> Embeddings:

@@ -8,7 +8,7 @@ from tests.evaluation.noisy_classes import noisy_classes
 from unibct.evaluation.directions import CROSS
 from unibct.evaluation.gallery_split import split_gallery
 from unibct.evaluation.metrics import table
-from unibct.evaluation.metrics.table import METRICS, find_metric, measured_metrics
+from unibct.evaluation.metrics.table import METRICS, Metric, find_metric, measured_metrics
 from unibct.evaluation.search_test import search_test
 from unibct.evaluation.upgrade import evaluate_upgrade
 from unibct.report.terminal import print_evaluation
@@ -49,6 +49,18 @@ def test_a_new_metric_is_one_function_and_one_line(monkeypatch):
     printed = console.export_text()
     assert "MRR" in printed.splitlines()[0]
     assert "MRR (not in the verdict)" in printed
+
+
+def test_a_new_metric_at_a_false_accept_rate_has_its_own_title(monkeypatch):
+    missed = Metric("FRR", "1:1", lambda test, far, rule: 1 - test.tar(far, rule=rule), at_far=True)
+    monkeypatch.setattr(table, "METRICS", (*METRICS, missed))
+    vectors, labels = noisy_classes()
+    test = search_test(vectors, vectors, split_gallery(labels))
+    values = measured_metrics(test, [0.1, 0.5])
+    assert [title for title in values if title.startswith("TAR")] == ["TAR@1e-1", "TAR@5e-1"]
+    assert [title for title in values if title.startswith("FRR")] == ["FRR@1e-1", "FRR@5e-1"]
+    assert values["FRR@1e-1"] == 1 - values["TAR@1e-1"]
+    assert find_metric("FRR@1e-1") is missed
 
 
 def test_a_metric_that_does_not_decide_leaves_the_verdict_alone():

@@ -52,7 +52,6 @@ LaterRows = Annotated[
         help="images of rows that have no vector of the earlier model, or its embeddings",
     ),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="print JSON for machines")]
 EngineOption = Annotated[str, typer.Option(help=f"where the rows are: {', '.join(ENGINES)}")]
 AtOption = Annotated[
     str,

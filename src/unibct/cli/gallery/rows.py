@@ -10,13 +10,12 @@ from unibct.cli.gallery.options import (
     CertificateOption,
     EngineOption,
     GalleryArgument,
-    JsonOption,
     OpenedGallery,
     RowsArgument,
     gallery_app,
     say,
 )
-from unibct.cli.options import DeviceOption, ImagesOption, examples
+from unibct.cli.options import DeviceOption, ImagesOption, JsonOption, examples
 from unibct.embedders.table import describe_embedders
 from unibct.gallery.engines.table import EMBEDDED
 

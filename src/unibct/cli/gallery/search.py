@@ -7,12 +7,12 @@ import typer
 
 from unibct.cli.gallery.options import (
     GalleryArgument,
-    JsonOption,
     OpenedGallery,
     RowsArgument,
     gallery_app,
 )
-from unibct.cli.options import DeviceOption, ImagesOption, examples
+from unibct.cli.options import DeviceOption, ImagesOption, JsonOption, examples
+from unibct.gallery.encoders import NEW_QUERY, describe_encoders
 
 if TYPE_CHECKING:
     from unibct.gallery.gallery import Answer
@@ -41,9 +41,7 @@ OldScoresOption = Annotated[
 ]
 EncodersOption = Annotated[
     str,
-    typer.Option(
-        help="whose query older rows get: new, two (that of their own model) or blend (both)"
-    ),
+    typer.Option(help=f"whose query older rows get: {describe_encoders()}"),
 ]
 AlphaOption = Annotated[
     float | None,
@@ -86,7 +84,7 @@ def search_command(
     threshold: ThresholdOption = None,
     far: FarOption = None,
     old_scores: OldScoresOption = False,
-    encoders: EncodersOption = "new",
+    encoders: EncodersOption = NEW_QUERY,
     alpha: AlphaOption = None,
     approximate: ApproximateOption = False,
     lazy: LazyOption = None,

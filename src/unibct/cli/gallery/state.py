@@ -7,12 +7,11 @@ import typer
 
 from unibct.cli.gallery.options import (
     GalleryArgument,
-    JsonOption,
     OpenedGallery,
     gallery_app,
     say,
 )
-from unibct.cli.options import examples
+from unibct.cli.options import JsonOption, examples
 
 if TYPE_CHECKING:
     from unibct.gallery.state import GalleryState, Step

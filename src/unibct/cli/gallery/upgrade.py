@@ -1,5 +1,6 @@
 """The commands that carry an upgrade out: upgrade, backfill and rollback."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -8,19 +9,20 @@ import typer
 from unibct.cli.gallery.options import (
     CertificateOption,
     GalleryArgument,
-    JsonOption,
     LaterRows,
     OpenedGallery,
     OptionalRows,
     gallery_app,
     say,
 )
-from unibct.cli.options import DeviceOption, examples
+from unibct.cli.options import DeviceOption, JsonOption, examples
 from unibct.errors import UserError
+from unibct.gallery.orders import ORDERS, RANDOM
 
 if TYPE_CHECKING:
     from unibct.gallery.backfill import Backfilled
 
+_ORDERS = ", ".join(f"{name} ({order.meaning})" for name, order in ORDERS.items())
 IdsOption = Annotated[
     Path | None,
     typer.Option(metavar="LIST", help="take only the rows in this file, one id per line"),
@@ -91,8 +93,8 @@ def backfill_command(
     ids: IdsOption = None,
     order: Annotated[
         str,
-        typer.Option(help="which rows first: random, farthest (from their label's mean), asked"),
-    ] = "random",
+        typer.Option(help=f"which rows first: {_ORDERS}"),
+    ] = RANDOM,
     seed: Annotated[int, typer.Option(min=0, help="chooses the random order")] = 0,
     map_folder: Annotated[
         Path | None,
@@ -183,7 +185,7 @@ def rollback_command(
     say(as_json, result.as_json(), "\n".join(lines))
 
 
-def _require_one_action(actions: dict[str, bool], given: list[object]) -> None:
+def _require_one_action(actions: dict[str, bool], given: Sequence[object]) -> None:
     """Refuse two actions, and an action with rows: one of them would be ignored."""
     asked = [name for name, is_asked in actions.items() if is_asked]
     if len(asked) > 1:

@@ -44,10 +44,12 @@ class Form:
 
     Attributes:
         module: the name of its module in this package.
+        short: what it is called in a list of forms.
         description: what it looks like, for help and messages.
     """
 
     module: str
+    short: str
     description: str
 
     def load(self) -> FormModule:
@@ -55,15 +57,29 @@ class Form:
         return cast(FormModule, import_module(f"unibct.embeddings.forms.{self.module}"))
 
 
+STORED = "embeddings"  # the kind of data, and of embedder
+PREFIX = f"{STORED}:"  # before a path, where it could be images or a model
 FOLDER = "folder"
 
 # A path is read by the first form that recognises it.
 FORMS: dict[str, Form] = {
-    FOLDER: Form("embeddings_folder", "a folder of memory-mapped shards with checksums"),
-    "parquet": Form("parquet", "NAME.parquet with the columns id, vector and perhaps label"),
-    "npy": Form("npy", "NAME.npy with NAME.ids.txt beside it, and perhaps NAME.labels.txt"),
-    "safetensors": Form("safetensors_file", "NAME.safetensors with vectors and ids"),
+    FOLDER: Form(
+        "embeddings_folder", "a folder", "a folder of memory-mapped shards with checksums"
+    ),
+    "parquet": Form(
+        "parquet", ".parquet", "NAME.parquet with the columns id, vector and perhaps label"
+    ),
+    "npy": Form("npy", ".npy", "NAME.npy with NAME.ids.txt beside it, and perhaps NAME.labels.txt"),
+    "safetensors": Form(
+        "safetensors_file", ".safetensors", "NAME.safetensors with vectors and ids"
+    ),
 }
+
+
+def describe_forms() -> str:
+    """Return the forms in a few words, for help texts."""
+    *others, last = (form.short for form in FORMS.values())
+    return f"{', '.join(others)} or {last}"
 
 
 def find_form(name: str) -> Form:

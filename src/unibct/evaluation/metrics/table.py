@@ -14,7 +14,7 @@ from unibct.arrays import Floats, Ints
 from unibct.evaluation.bootstrap import sampled_mean, sampled_tar, sampled_tpir
 from unibct.evaluation.metrics.ranking import average_precisions
 from unibct.evaluation.metrics.verification import ThresholdRule
-from unibct.evaluation.resolution import tar_name
+from unibct.evaluation.resolution import rate_name
 from unibct.evaluation.search_test import SearchTest
 
 PerQuery: TypeAlias = Callable[[SearchTest], Floats]
@@ -46,7 +46,7 @@ class Metric:
 
     def title(self, far: float) -> str:
         """Return the name with the false accept rate filled in."""
-        return tar_name(far) if self.at_far else self.name
+        return f"{self.name}@{rate_name(far)}" if self.at_far else self.name
 
 
 def _per_query(

@@ -62,7 +62,7 @@ def evaluate_pair_set(request: EvaluationRequest) -> PairEvaluation:
             progress=request.progress,
             why="a pair set is embedded in two views",
         )
-        pixels = read_pixels(pairs.images, *model.input.frame, progress=request.progress)
+        pixels = read_pixels(pairs.images, model.input.frame, progress=request.progress)
         with request.progress.task("embedding", len(pairs.images)) as advance:
             embeddings[reference] = raw_embeddings(model, pixels, advance=advance)
     old, new = embeddings[request.gallery], embeddings[request.query]

@@ -15,6 +15,7 @@ from fastapi.staticfiles import StaticFiles
 from PIL import Image
 
 from unibct.errors import UserError
+from unibct.gallery.encoders import NEW_QUERY, describe_encoders
 from unibct.gallery.folder import GalleryBusyError
 from unibct.gallery.page.access import GuardedAccess
 from unibct.gallery.page.answers import (
@@ -37,7 +38,7 @@ from unibct.gallery.page.limits import (
 )
 from unibct.gallery.page.shown_gallery import Query as ImageQuery
 from unibct.gallery.page.shown_gallery import ShownGallery
-from unibct.gallery.search import NEW_QUERY, SearchRequest
+from unibct.gallery.search import SearchRequest
 from unibct.gallery.sources import parse_where
 
 SEARCH_PATH = "/api/search"
@@ -208,7 +209,7 @@ def _add_search(app: FastAPI, shown: ShownGallery) -> None:
         far: Annotated[float | None, Query(gt=0, lt=1, description="the false accept rate")] = None,
         approximate: Annotated[bool, Query(description="use the index")] = False,
         old_scores: Annotated[bool, Query(description="scores on the old scale")] = False,
-        encoders: Annotated[str, Query(description="new, two or blend")] = NEW_QUERY,
+        encoders: Annotated[str, Query(description=describe_encoders())] = NEW_QUERY,
         alpha: Annotated[
             float | None, Query(ge=0, le=1, description="share of the new model in a blend")
         ] = None,

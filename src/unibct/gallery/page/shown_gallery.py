@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from unibct.data.decoding import Pixels
 from unibct.data.image_set import ImageSet
 from unibct.errors import UserError
+from unibct.gallery.encoders import NEW_QUERY
 from unibct.gallery.gallery import Gallery
 from unibct.gallery.page import story
 from unibct.gallery.page.answers import (
@@ -32,7 +33,7 @@ from unibct.gallery.page.descriptions import (
     described_models,
     described_status,
 )
-from unibct.gallery.search import NEW_QUERY, Hit, Queries, SearchRequest, search_gallery
+from unibct.gallery.search import Hit, Queries, SearchRequest, search_gallery
 from unibct.gallery.state import GalleryState, Standing, Step
 
 

@@ -2,17 +2,13 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
-
-from torch import nn
+from typing import TYPE_CHECKING, Any
 
 from unibct.models.input import InputSpec
 
-POOLINGS = {  # how a backbone's outputs become one vector
-    "auto": "the network's own",
-    "cls": "the first token",
-    "mean": "the mean over all positions",
-}
+if TYPE_CHECKING:
+    from torch import nn
+
 RANDOM = "random"  # as the place of the weights: none are loaded
 
 
@@ -33,14 +29,14 @@ class Architecture:
         start_digest: a hash of the files that ``start`` reads.
     """
 
-    build: Callable[[InputSpec, int], nn.Module]
+    build: "Callable[[InputSpec, int], nn.Module]"
     input: InputSpec
     dim: int
     larger: str | None = None
     grows_from: tuple[str, ...] = ()
     name: str = ""
     config: Mapping[str, Any] | None = None
-    start: Callable[[nn.Module], None] | None = None
+    start: "Callable[[nn.Module], None] | None" = None
     start_digest: str | None = None
 
 
@@ -52,7 +48,8 @@ class NetworkRequest:
         weights: a file or folder with the first weights, or ``random``. None means those that
             come with the architecture, if there are any.
         download: whether anything may be fetched from a hub.
-        pooling: a name from ``POOLINGS``.
+        pooling: how a backbone's outputs become one vector: ``auto`` (the network's own), ``cls``
+            (the first token) or ``mean`` (over all positions).
     """
 
     weights: str | None = None

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from unibct.errors import UserError, first_line
 from unibct.models.input import InputSpec
+from unibct.models.weights_file import load_weights, read_weights, weight_files
 
 Pool = Callable[[nn.Module, Tensor], Tensor]
 
@@ -93,3 +94,9 @@ def pooled(output: Tensor) -> Tensor:
     if output.ndim == 4:
         return output.mean(dim=(2, 3))
     return output.mean(dim=1) if output.ndim == 3 else output
+
+
+def load_backbone(network: nn.Module, *, place: str) -> None:
+    """Load the weights of a file or folder into the backbone of an ``EmbeddingNetwork``."""
+    assert isinstance(network, EmbeddingNetwork)
+    load_weights(network.backbone, read_weights(weight_files(place)), place)

@@ -21,13 +21,13 @@ from torch import Tensor, nn
 from unibct.errors import UserError
 from unibct.models.architectures.architecture import RANDOM, Architecture, NetworkRequest
 from unibct.models.architectures.embedding_network import (
-    EmbeddingNetwork,
     embedding_network,
     feature_count,
+    load_backbone,
     pooled,
 )
 from unibct.models.input import InputSpec
-from unibct.models.weights_file import files_digest, load_weights, read_weights, weight_files
+from unibct.models.weights_file import files_digest, weight_files
 from unibct.python_reference import find_attribute
 
 _INPUT, _DIM = "unibct_input", "unibct_dim"
@@ -42,7 +42,7 @@ def open_architecture(reference: str, request: NetworkRequest) -> Architecture:
     start, digest = None, None
     if request.weights not in (None, RANDOM):
         place = request.weights
-        start, digest = partial(_load_file, place=place), files_digest(weight_files(place))
+        start, digest = partial(load_backbone, place=place), files_digest(weight_files(place))
     return replace(
         architecture, dim=_own_dim(reference, own_input), start=start, start_digest=digest
     )
@@ -129,8 +129,3 @@ def _first_token(network: nn.Module, x: Tensor) -> Tensor:
     if output.ndim != 3:
         raise UserError("pooling = cls: this network has no tokens; use pooling=mean or auto")
     return output[:, 0]
-
-
-def _load_file(network: nn.Module, *, place: str) -> None:
-    assert isinstance(network, EmbeddingNetwork)
-    load_weights(network.backbone, read_weights(weight_files(place)), place)

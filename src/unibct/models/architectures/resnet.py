@@ -126,12 +126,17 @@ def shortcut(in_width: int, width: int, stride: int) -> nn.Module:
     )
 
 
-def resnet(
-    block: type[BasicBlock] | type[Bottleneck], *depths: int
-) -> Callable[[InputSpec, int], nn.Module]:
-    """Return a builder of ResNets with four stages of the given depths."""
+def basic_resnet(*depths: int) -> Callable[[InputSpec, int], nn.Module]:
+    """Return a builder of ResNets with four stages of so many basic blocks."""
     return lambda spec, dim: ResNet(
-        block, depths, (64, 128, 256, 512), dim=dim, channels=spec.channels
+        BasicBlock, depths, (64, 128, 256, 512), dim=dim, channels=spec.channels
+    )
+
+
+def bottleneck_resnet(*depths: int) -> Callable[[InputSpec, int], nn.Module]:
+    """Return a builder of ResNets with four stages of so many bottleneck blocks."""
+    return lambda spec, dim: ResNet(
+        Bottleneck, depths, (64, 128, 256, 512), dim=dim, channels=spec.channels
     )
 
 

@@ -1,40 +1,54 @@
-"""The table of architectures, and how to build a network by name."""
+"""The table of architectures, readable without torch, and how to build a network by name.
 
-from collections.abc import Mapping
+An entry names the function that makes its builder as text. The function is imported when a network
+is built, so that the command line can list the names quickly.
+"""
+
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
-from typing import Any, Protocol, cast
-
-import torch
-from torch import nn
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from unibct.data.decoding import VECTORS
 from unibct.errors import UserError
 from unibct.models.architectures.architecture import RANDOM, Architecture, NetworkRequest
-from unibct.models.architectures.iresnet import iresnet
-from unibct.models.architectures.projection import projection
-from unibct.models.architectures.resnet import BasicBlock, Bottleneck, resnet, small_resnet
 from unibct.models.input import InputSpec
-from unibct.models.weights_file import files_digest, load_weights, read_weights, weight_files
+
+if TYPE_CHECKING:
+    from torch import nn
 
 _FACE = InputSpec(112, 112, 3)
 _GLYPH = InputSpec(32, 32, 1)
 _VECTOR = InputSpec(1, 128, 1, fit=VECTORS)  # finished vectors; training sets their dimension
 
+
+def _by(home: str, *numbers: int) -> "Callable[[InputSpec, int], nn.Module]":
+    """Return what builds a network.
+
+    Args:
+        home: the function that makes the builder, as ``module:name`` within this package.
+        numbers: its arguments.
+    """
+    return lambda spec, dim: resolve_name(f"{__package__}.{home}")(*numbers)(spec, dim)
+
+
 ARCHITECTURES: dict[str, Architecture] = {
-    "resnet18": Architecture(resnet(BasicBlock, 2, 2, 2, 2), _FACE, 512, larger="resnet50"),
-    "resnet50": Architecture(resnet(Bottleneck, 3, 4, 6, 3), _FACE, 512),
-    "iresnet18": Architecture(iresnet(2, 2, 2, 2), _FACE, 512, larger="iresnet50"),
-    "iresnet50": Architecture(iresnet(3, 4, 14, 3), _FACE, 512, grows_from=("iresnet18",)),
+    "resnet18": Architecture(_by("resnet:basic_resnet", 2, 2, 2, 2), _FACE, 512, larger="resnet50"),
+    "resnet50": Architecture(_by("resnet:bottleneck_resnet", 3, 4, 6, 3), _FACE, 512),
+    "iresnet18": Architecture(_by("iresnet:iresnet", 2, 2, 2, 2), _FACE, 512, larger="iresnet50"),
+    "iresnet50": Architecture(
+        _by("iresnet:iresnet", 3, 4, 14, 3), _FACE, 512, grows_from=("iresnet18",)
+    ),
     "resnet-small": Architecture(
-        small_resnet(32, 64, 128), _GLYPH, 128, larger="resnet-small-wide"
+        _by("resnet:small_resnet", 32, 64, 128), _GLYPH, 128, larger="resnet-small-wide"
     ),
     "resnet-small-wide": Architecture(
-        small_resnet(48, 96, 192), _GLYPH, 128, grows_from=("resnet-small",)
+        _by("resnet:small_resnet", 48, 96, 192), _GLYPH, 128, grows_from=("resnet-small",)
     ),
-    "projection": Architecture(projection(), _VECTOR, 128, larger="projection-mlp"),
-    "projection-mlp": Architecture(projection(hidden=2), _VECTOR, 128),
+    "projection": Architecture(_by("projection:projection"), _VECTOR, 128, larger="projection-mlp"),
+    "projection-mlp": Architecture(_by("projection:projection", 2), _VECTOR, 128),
 }
 # Other people's networks, written FAMILY:REFERENCE: the module that opens them, and what the
 # reference is. A module is imported when its family is used.
@@ -74,6 +88,8 @@ def find_architecture(name: str, request: NetworkRequest | None = None) -> Archi
         raise UserError(f"pooling = {request.pooling}: {name} has its own; leave pooling out")
     if request.weights in (None, RANDOM):
         return architecture
+    from unibct.models.weights_file import files_digest, weight_files
+
     place = request.weights
     start = partial(_load_own_start, place=place)
     return replace(architecture, start=start, start_digest=files_digest(weight_files(place)))
@@ -91,8 +107,10 @@ def stored_architecture(
 
 def build_network(
     architecture: str | Architecture, spec: InputSpec, dim: int, *, seed: int = 0
-) -> nn.Module:
+) -> "nn.Module":
     """Build a network. Its weights depend on ``seed`` only, not on the global random state."""
+    import torch
+
     if isinstance(architecture, str):
         architecture = find_architecture(architecture)
     with torch.random.fork_rng(devices=[]):
@@ -100,11 +118,13 @@ def build_network(
         return architecture.build(spec, dim)
 
 
-def build_without_weights(architecture: Architecture, spec: InputSpec, dim: int) -> nn.Module:
+def build_without_weights(architecture: Architecture, spec: InputSpec, dim: int) -> "nn.Module":
     """Build a network whose weights are loaded next; drawing random ones would be wasted time.
 
     Networks of others may hold tensors that are not stored with the weights: they are built whole.
     """
+    import torch
+
     if architecture.config is not None:
         return build_network(architecture, spec, dim)
     with torch.device("meta"):
@@ -114,16 +134,22 @@ def build_without_weights(architecture: Architecture, spec: InputSpec, dim: int)
 
 def _own_architecture(name: str) -> Architecture:
     if name not in ARCHITECTURES:
-        others = (f"{family}:{reference}" for family, (_, reference) in FAMILIES.items())
-        names = ", ".join([*ARCHITECTURES, *others])
+        names = ", ".join([*ARCHITECTURES, *family_references()])
         raise UserError(f"unknown architecture {name!r}; choose one of {names}")
     return replace(ARCHITECTURES[name], name=name)
 
 
+def family_references() -> list[str]:
+    """Return how the networks of each family are written, such as ``timm:NAME``."""
+    return [f"{family}:{reference}" for family, (_, reference) in FAMILIES.items()]
+
+
 def _family(name: str) -> Family:
-    module = import_module(f"unibct.models.architectures.{FAMILIES[name][0]}")
+    module = import_module(f"{__package__}.{FAMILIES[name][0]}")
     return cast(Family, module)
 
 
-def _load_own_start(network: nn.Module, *, place: str) -> None:
+def _load_own_start(network: "nn.Module", *, place: str) -> None:
+    from unibct.models.weights_file import load_weights, read_weights, weight_files
+
     load_weights(network, read_weights(weight_files(place)), place, head=_OWN_HEAD)

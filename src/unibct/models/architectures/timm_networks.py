@@ -18,10 +18,11 @@ from unibct.models.architectures.architecture import RANDOM, Architecture, Netwo
 from unibct.models.architectures.embedding_network import (
     EmbeddingNetwork,
     embedding_network,
+    load_backbone,
     pooled,
 )
 from unibct.models.input import InputSpec
-from unibct.models.weights_file import files_digest, load_weights, read_weights, weight_files
+from unibct.models.weights_file import files_digest, weight_files
 
 _FITS = {"squash": "stretch", "border": "letterbox"}  # timm's words; the others cut out the centre
 
@@ -105,15 +106,10 @@ def _start(config: Mapping[str, Any], request: NetworkRequest) -> tuple[Any, str
     """Return what loads the first weights, and a hash of their files."""
     if request.weights is not None and request.weights != RANDOM:
         files = weight_files(request.weights)
-        return partial(_load_file, place=request.weights), files_digest(files)
+        return partial(load_backbone, place=request.weights), files_digest(files)
     if request.download and request.weights is None:
         return partial(_download, config=config), f"downloaded by {config['library']}"
     return None, None
-
-
-def _load_file(network: nn.Module, *, place: str) -> None:
-    assert isinstance(network, EmbeddingNetwork)
-    load_weights(network.backbone, read_weights(weight_files(place)), place)
 
 
 def _download(network: nn.Module, *, config: Mapping[str, Any]) -> None:

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import run_command
+from tests.evaluation.impostor_scores import all_scores
 from unibct.embeddings.folder import Embeddings, open_embeddings
 from unibct.embeddings.writing import save_embeddings
 from unibct.errors import UserError
@@ -76,7 +77,7 @@ def test_evaluation_on_ijbc_is_cached_and_takes_precomputed_embeddings(
 def test_each_rule_of_pooling_makes_a_difference(faces_root, option):
     def scores(**options):
         found = evaluated(faces_root, cache=faces_root / "cache", pooling=PoolingRules(**options))
-        return found.tests["new→old"].impostor.all_scores()
+        return all_scores(found.tests["new→old"].impostor)
 
     assert np.abs(scores() - scores(**option)).max() > 1e-4
 

@@ -4,6 +4,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from tests.evaluation.impostor_scores import all_scores
 from tests.evaluation.protocols.ijb.meta_files import write_meta
 from unibct.errors import UserError
 from unibct.evaluation.protocols.ijb.meta import Meta, Subjects, read_meta
@@ -68,7 +69,7 @@ def test_evaluation_equals_naive_scores():
             ]
         )
         assert np.allclose(test.genuine, scores[read.same], atol=1e-6)
-        assert np.allclose(test.impostor.all_scores(), scores[~read.same], atol=1e-6)
+        assert np.allclose(all_scores(test.impostor), scores[~read.same], atol=1e-6)
     for name, test in found.tests.items():
         query, gallery = name.split("→")
         hits = []

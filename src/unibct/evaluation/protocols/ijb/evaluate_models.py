@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from unibct.distributed.device import pick_device
 from unibct.embedders.table import open_image_embedder
+from unibct.embeddings.forms.table import PREFIX
 from unibct.embeddings.layout import DESCRIPTION_FILE
 from unibct.errors import UserError
 from unibct.evaluation.blending import MIDPOINT
@@ -81,7 +82,7 @@ def _evaluate(request: EvaluationRequest, benchmark: str) -> IjbEvaluation:
 
 def _place(reference: str | Path) -> str:
     """Return a side's reference; the path alone if it holds embeddings."""
-    return str(reference).removeprefix("embeddings:")
+    return str(reference).removeprefix(PREFIX)
 
 
 def _pooled(place: str, source: Source, meta: Meta, request: EvaluationRequest) -> Pooled:

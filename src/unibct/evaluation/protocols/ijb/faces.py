@@ -87,7 +87,7 @@ def image_embeddings(
     images = aligned_images(root, meta)
     folder = cache / f"{_digest(root, meta)[:16]}-{model.fingerprint[:16]}"
     folder = folder if flip_test else folder.with_name(f"{folder.name}-one-view")
-    pixels = unread_pixels(images, *model.input.frame)
+    pixels = unread_pixels(images, model.input.frame)
     vectors = np.empty((len(images), model.dim), dtype=np.float32)
     rows_in_file = {
         folder / f"rows-{start:08}.npy": range(start, min(start + _ROWS_PER_FILE, len(images)))

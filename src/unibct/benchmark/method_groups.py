@@ -1,0 +1,40 @@
+"""Which methods a benchmark compares, by the name of a group. Readable without torch."""
+
+from dataclasses import dataclass
+
+from unibct.maps.table import ADAPTERS
+from unibct.methods.table import DEFAULT_METHOD, METHODS, NO_WARMUP
+
+PAPER = "paper"
+PAPER_METHODS = ("none", "regress", "contrast", "bct", "unibct-centroid", "unibct-drop", "unibct")
+DEFAULT_METHODS = (*PAPER_METHODS, DEFAULT_METHOD)
+ALL_METHODS = (*METHODS, *ADAPTERS)
+CHAIN_METHODS = ("unibct", DEFAULT_METHOD)
+
+
+@dataclass(frozen=True)
+class MethodGroup:
+    """Methods that can be named together.
+
+    Attributes:
+        methods: names from ``METHODS``, ``ABLATIONS`` and ``ADAPTERS``.
+        meaning: a few words for help texts.
+    """
+
+    methods: tuple[str, ...]
+    meaning: str
+
+
+GROUPS: dict[str, MethodGroup] = {
+    "all": MethodGroup(ALL_METHODS, "all of these"),
+    PAPER: MethodGroup(PAPER_METHODS, "those of the paper"),
+    "no-warmup": MethodGroup(
+        tuple(NO_WARMUP),
+        f"the methods with a warm-up, from the first step, such as {next(iter(NO_WARMUP))}",
+    ),
+}
+
+
+def describe_groups() -> str:
+    """Return the groups with their meanings, for help texts."""
+    return ", ".join(f"{name} ({group.meaning})" for name, group in GROUPS.items())
