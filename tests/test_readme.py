@@ -164,13 +164,13 @@ def test_the_readme_quotes_the_reports():
     """Every difference with its interval stands in the report of its images."""
     reports = {
         "faces": "docs/results/faces/report.md",
-        "glyphs": "docs/results/glyphs-test/report.md",
+        "objects": "docs/results/objects/report.md",
         "final": "docs/results/glyphs-final/report.md",
     }
     table = text_of("README.md").split("## What it gives")[1].split("## Read on")[0]
     scenarios = re.findall(r"^\| images, metric: method \| (.*) \|$", table, flags=re.MULTILINE)[0]
     found = re.findall(r"^\| (\w+), (\S+): `(\S+)` \| (.*) \|$", table, flags=re.MULTILINE)
-    assert len(found) == 10
+    assert len(found) == 12
     for images, metric, method, cells in found:
         for scenario, cell in zip(scenarios.split(" | "), cells.split(" | "), strict=True):
             assert gain_in_report(reports[images], scenario, metric, method) == cell
