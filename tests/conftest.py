@@ -13,6 +13,7 @@ import torch
 from hypothesis import settings
 from PIL import Image
 
+import tests.tiny_models  # noqa: F401
 from tests.forked_commands import FORKS
 from tests.torchvision_operators import declare_torchvision_operators
 from unibct import cli

@@ -2,6 +2,7 @@
 
 import gc
 
+import tests.tiny_models  # noqa: F401
 import unibct.benchmark.run
 import unibct.cli.entry
 import unibct.embeddings.extraction

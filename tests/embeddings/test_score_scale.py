@@ -1,8 +1,14 @@
 import numpy as np
 import pytest
 
+from tests.tiny_models import LARGEST_SHIFT
 from unibct.embeddings.score_scale import mapped_score_scale, sample_rows, score_scale
 from unibct.errors import UserError
+
+
+@pytest.fixture(autouse=True)
+def real_limit(monkeypatch):
+    monkeypatch.setattr("unibct.embeddings.score_scale._LARGEST_SHIFT", LARGEST_SHIFT)
 
 
 def two_models(classes=7, images=40, dim=5, seed=0):
@@ -60,6 +66,17 @@ def test_what_cannot_be_measured_is_refused_by_name():
         score_scale(new[:, :-1], old, labels)
     with pytest.raises(UserError, match="all score the same"):
         score_scale(np.ones_like(new), np.ones_like(old), labels)
+
+
+def test_a_cone_whose_scores_a_factor_would_lift_is_refused():
+    old, new, labels = two_models(dim=20)
+    axis = np.zeros(20)
+    axis[0] = 40
+    assert naive(new / 2 + axis, old + axis, labels) > 1.3  # times scores that are near 1
+    with pytest.raises(UserError, match=r"0\.9\d+ on average .*no factor sets right"):
+        score_scale(new / 2 + axis, old + axis, labels)
+    assert mapped_score_scale(np.asarray, new / 2 + axis, old + axis, labels) is None
+    assert score_scale(old + axis, old + axis, labels) == pytest.approx(1, rel=1e-6)
 
 
 def test_a_map_has_the_scale_of_what_it_makes():

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from tests.notes import Notes
+from tests.tiny_models import LARGEST_SHIFT
 from tests.training.recipes import SMALL
 from unibct.data.decoding import Frame
 from unibct.data.loader import read_pixels
@@ -50,6 +51,17 @@ def test_the_scale_of_a_projecting_model_is_that_of_its_projected_vectors(
     projected = to_old_space(model, np.asarray(embed_images(model, four_classes).vectors))
     expected = by_hand(projected, four_classes_old, four_classes)
     assert model.score_scale == pytest.approx(expected, rel=1e-6)
+
+
+def test_models_whose_scores_a_factor_would_lift_have_no_scale(
+    four_classes, four_classes_old, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("unibct.embeddings.score_scale._LARGEST_SHIFT", LARGEST_SHIFT)
+    notes = Notes()
+    options = {"old": four_classes_old, "method": "unibct", "device": "cpu", "progress": notes}
+    model = train(four_classes, SMALL, tmp_path / "m", **options)
+    assert model.score_scale is None
+    assert any("no factor sets right" in line for line in notes.texts)
 
 
 def test_a_sample_gives_the_scale_of_many_images(four_classes, four_classes_old, monkeypatch):

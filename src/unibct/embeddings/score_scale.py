@@ -4,6 +4,10 @@ Scores of new queries with old rows spread less than scores of old queries do. T
 ratio of the two spreads, over pairs of images of different classes. A score of a new query with
 an old row, times the scale, can be compared with the old system's thresholds.
 
+One number cannot move scores. If the old embeddings lie in a narrow cone, all scores are near 1,
+and a scale would lift every one of them above the threshold. So there is a scale only where it
+brings the mean of the scores to that of the old queries, too.
+
 Pure functions of embeddings: ``training/measured_score_scale.py`` measures a model's.
 """
 
@@ -25,6 +29,7 @@ from unibct.errors import UserError
 SAMPLE_IMAGES = 4_096  # of the training set: 16 million pairs
 
 _SMALLEST_VARIANCE = 1e-12  # of cosines; what is below is rounding
+_LARGEST_SHIFT = 0.5  # of the mean, in old deviations: a FAR of 1 % is then 0.2 to 3.4 %
 
 
 def score_scale(new: Any, old: Any, labels: Any) -> float:
@@ -36,6 +41,9 @@ def score_scale(new: Any, old: Any, labels: Any) -> float:
         new: (images, dim) the new model's embeddings, in the old space.
         old: (images, dim) the old model's embeddings of the same images.
         labels: (images,) integers, of two classes or more.
+
+    Raises:
+        UserError: if there is no such number, see above.
     """
     new_rows, old_rows = (
         normalized(checked_embeddings(rows, name).astype(np.float64, copy=False))
@@ -47,10 +55,19 @@ def score_scale(new: Any, old: Any, labels: Any) -> float:
             f"new has {len(new_rows)} rows but old has {len(old_rows)}: both need the same images"
         )
     members = _class_members(checked_labels(labels, len(new_rows)))
-    before, crossed = (_impostor_variance(rows, old_rows, members) for rows in (old_rows, new_rows))
-    if min(before, crossed) < _SMALLEST_VARIANCE:
+    (old_mean, old_variance), (new_mean, new_variance) = (
+        _impostor_moments(rows, old_rows, members) for rows in (old_rows, new_rows)
+    )
+    if min(old_variance, new_variance) < _SMALLEST_VARIANCE:
         raise UserError("images of different classes all score the same: there is no score scale")
-    return float(np.sqrt(before / crossed))
+    scale = float(np.sqrt(old_variance / new_variance))
+    if abs(scale * new_mean - old_mean) > _LARGEST_SHIFT * np.sqrt(old_variance):
+        raise UserError(
+            f"images of different classes score {old_mean:.3f} on average with old queries and "
+            f"{new_mean:.3f} with new ones, which no factor sets right: there is no score scale; "
+            "use a score map (unibct evaluate --save-score-map)"
+        )
+    return scale
 
 
 def mapped_score_scale(
@@ -65,7 +82,7 @@ def mapped_score_scale(
         labels: (images,) integers.
 
     Returns:
-        None if there is one class only, or if a model sees no difference between classes.
+        None if there is no such scale, see ``score_scale``.
     """
     rows = sample_rows(len(labels))
     try:
@@ -91,14 +108,15 @@ def _class_members(labels: Ints) -> list[Ints]:
     return members
 
 
-def _impostor_variance(queries: Floats, rows: Floats, members: list[Ints]) -> float:
-    """Return the variance of the scores of all pairs, except those within a class."""
+def _impostor_moments(queries: Floats, rows: Floats, members: list[Ints]) -> tuple[float, float]:
+    """Return mean and variance of the scores of all pairs, except those within a class."""
     count = len(queries) ** 2 - sum(len(class_rows) ** 2 for class_rows in members)
     total, squares = _pair_sums(queries, rows)
     for class_rows in members:
         class_total, class_squares = _pair_sums(queries[class_rows], rows[class_rows])
         total, squares = total - class_total, squares - class_squares
-    return squares / count - (total / count) ** 2
+    mean = total / count
+    return mean, squares / count - mean**2
 
 
 def _pair_sums(queries: Floats, rows: Floats) -> tuple[float, float]:
