@@ -26,7 +26,7 @@ from unibct.evaluation.criterion import compare_tests
 from unibct.evaluation.gallery_split import GallerySplit, split_gallery
 from unibct.evaluation.search_test import SearchTest, search_test
 from unibct.maps.space_map import BACKWARD, FORWARD
-from unibct.maps.table import ADAPTERS
+from unibct.maps.table import MAPS
 from unibct.training.plan import upgrade_recipes
 from unibct.training.recipe import load_recipe
 from unibct.training.train import train
@@ -59,16 +59,16 @@ def tests(sides: dict[str, dict[str, Embeddings]]) -> Iterator[tuple[str, Any, A
     old, free, compatible = (sides[name]["test"] for name in ("old", "free", "compatible"))
     yield "old self test", old.vectors, old.vectors
     yield "free queries, old rows, no map", free.vectors, old.vectors
-    for kind in ADAPTERS:
+    for kind in MAPS:
         for direction in (BACKWARD, FORWARD):
             fitted = fit_map(
                 sides["free"]["fit"], sides["old"]["fit"], direction=direction, kind=kind
             )
             queries, rows = free.vectors, old.vectors
             if direction == BACKWARD:
-                queries = fitted.adapter(queries)
+                queries = fitted.vector_map(queries)
             else:
-                rows = fitted.adapter(rows)
+                rows = fitted.vector_map(rows)
             yield f"{kind}, {direction}", queries, rows
     yield "compatible training", compatible.vectors, old.vectors
     yield "compatible, after a backfill", compatible.vectors, compatible.vectors

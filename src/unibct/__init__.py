@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from unibct.gallery.page.server import serve_gallery
     from unibct.gallery.search import SearchRequest
     from unibct.losses.arcface import arcface
-    from unibct.maps.adapter import fit_adapter
     from unibct.maps.folder import load_map, save_map
+    from unibct.maps.vector_map import fit_vector_map
     from unibct.methods.compatibility_loss import CompatibilityLoss
     from unibct.models.folder import load_model, save_model
     from unibct.prototypes.class_prototypes import class_prototypes
@@ -67,7 +67,7 @@ _HOMES = {
     "save_embeddings": "embeddings.writing",
     "append_embeddings": "embeddings.writing",
     "score_scale": "embeddings.score_scale",
-    "fit_adapter": "maps.adapter",
+    "fit_vector_map": "maps.vector_map",
     "fit_map": "embeddings.mapping",
     "apply_map": "embeddings.mapping",
     "save_map": "maps.folder",
@@ -132,8 +132,8 @@ __all__ = [
     "evaluate_data",
     "evaluate_upgrade",
     "export_model",
-    "fit_adapter",
     "fit_map",
+    "fit_vector_map",
     "hold_out",
     "identification",
     "load_map",

@@ -14,7 +14,7 @@ from unibct.embeddings.recall import recall_at_1
 from unibct.errors import UserError
 from unibct.evaluation.criterion import estimate
 from unibct.evaluation.upgrade import evaluate_upgrade
-from unibct.maps.adapter import fit_adapter
+from unibct.maps.vector_map import fit_vector_map
 from unibct.models.folder import load_model
 
 
@@ -48,13 +48,13 @@ def test_every_cell_is_what_the_commands_would_give_by_hand(finished):
             assert (one.low, one.high) == pytest.approx((criterion.low, criterion.high), abs=1e-5)
 
 
-def test_an_adapter_maps_the_free_model_and_leaves_its_self_test(finished):
+def test_a_map_is_fitted_to_the_free_model_and_leaves_its_self_test(finished):
     benchmark, results = finished
     workspace = benchmark.workspace
     images = workspace.training_images("new:open-class", 0)
     free, old = (load_model(workspace.out / f"models/{n}-seed0" / "model") for n in
                  ("free-open-class", "old-classes"))  # fmt: skip
-    fitted = fit_adapter(
+    fitted = fit_vector_map(
         "procrustes",
         embed_images(free, images).vectors,
         embed_images(old, images).vectors,

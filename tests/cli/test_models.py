@@ -70,7 +70,7 @@ def test_adapt_writes_a_model_that_every_command_takes(
     assert adapted.fingerprint != new.fingerprint
     images = open_images(str(photo_folder))
     pixels = [images.read(image_id) for image_id in images.ids[:5]]
-    assert np.allclose(adapted.embed(pixels), adapted.adapter(new.embed(pixels)), atol=1e-6)
+    assert np.allclose(adapted.embed(pixels), adapted.vector_map(new.embed(pixels)), atol=1e-6)
     assert not np.allclose(adapted.embed(pixels), new.embed(pixels), atol=0.01)
     evaluate = ["evaluate", photo_folder, "--query", out, "--gallery", trained_folder / "old"]
     assert run_command(*evaluate, *lists["test"]) == 0
@@ -92,7 +92,7 @@ def test_adapt_refuses_an_unknown_kind_and_a_model_that_is_adapted_already(
     assert "adapted already" in capsys.readouterr().err
 
 
-def test_a_damaged_adapter_is_found_out(trained_folder, photo_folder, tmp_path):
+def test_a_damaged_map_is_found_out(trained_folder, photo_folder, tmp_path):
     both = ["--new", trained_folder / "new", "--old", trained_folder / "old"]
     assert run_command("adapt", photo_folder, *both, "--out", tmp_path / "a") == 0
     assert (

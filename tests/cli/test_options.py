@@ -14,7 +14,7 @@ from unibct.errors import UserError
 from unibct.evaluation.protocols.table import PROTOCOLS
 from unibct.gallery.encoders import ENCODERS
 from unibct.gallery.orders import ORDERS
-from unibct.maps.table import ADAPTERS
+from unibct.maps.table import MAPS
 from unibct.methods.table import METHODS
 from unibct.models.architectures.table import ARCHITECTURES
 from unibct.models.folder import load_model
@@ -27,10 +27,10 @@ def test_help_shows_every_name(capsys):
         "embed": [FORMS, [name for name, entry in PROTOCOLS.items() if entry.embeds]],
         "gallery backfill": [ORDERS],
         "gallery search": [ENCODERS],
-        "adapt": [ADAPTERS],
+        "adapt": [MAPS],
         "demo": [SCENARIOS, METHODS],
         "rehearse": [SCENARIOS],
-        "benchmark": [SCENARIOS, METHODS, ADAPTERS, GROUPS],
+        "benchmark": [SCENARIOS, METHODS, MAPS, GROUPS],
     }
     for command, shown in tables.items():
         assert run_command(*command.split(), "--help") == 0

@@ -8,7 +8,7 @@ import torch
 from tests.models.cases import small_model
 from unibct.export import export_model
 from unibct.export.graph import write_graph
-from unibct.maps.adapter import Adapter
+from unibct.maps.vector_map import VectorMap
 from unibct.models.architectures.table import build_network, find_architecture
 from unibct.models.input import InputSpec
 from unibct.models.model import Model
@@ -31,8 +31,8 @@ def mapped_model() -> Model:
     spec = InputSpec(18, 20, 3, (0.1, 0.2, 0.3), (0.3, 0.2, 0.1), "crop")
     generator = torch.Generator().manual_seed(0)
     weight = torch.randn(16, 8, generator=generator)
-    adapter = Adapter("linear", ((weight, torch.ones(16)),))
-    return own_model("convolutions", spec).adapted(adapter, small_model())
+    vector_map = VectorMap("linear", ((weight, torch.ones(16)),))
+    return own_model("convolutions", spec).adapted(vector_map, small_model())
 
 
 @pytest.fixture(scope="session")

@@ -3,8 +3,8 @@ import torch
 from sklearn.linear_model import Ridge
 
 from tests.maps.cases import case, naive_weights, rotation, unit
-from unibct.maps.adapter import fit_adapter
 from unibct.maps.affine import centred_least_squares
+from unibct.maps.vector_map import fit_vector_map
 
 
 def test_centred_least_squares_equals_scikit_learn_with_an_intercept():
@@ -25,7 +25,7 @@ def test_a_shift_between_the_spaces_is_found():
     old = new @ rotation(4).T + 3 * np.eye(4)[0]  # far from the origin
     labels = np.arange(400) % 10
     errors = {
-        kind: np.abs(fit_adapter(kind, new, old, labels)(new) - unit(old)).mean()
+        kind: np.abs(fit_vector_map(kind, new, old, labels)(new) - unit(old)).mean()
         for kind in ("linear", "affine")
     }
     assert errors["affine"] < errors["linear"] / 10

@@ -19,7 +19,7 @@ def test_a_map_comes_back_as_it_was(tmp_path):
     assert np.array_equal(loaded.known.new, saved.known.new)
     assert loaded.score_scale is None
     rows = np.random.default_rng(0).normal(size=(4, 2))
-    assert np.array_equal(loaded.adapter(rows), saved.adapter(rows))
+    assert np.array_equal(loaded.vector_map(rows), saved.vector_map(rows))
     with pytest.raises(UserError, match="exists already"):
         save_map(saved, tmp_path / "map")
 

@@ -3,8 +3,8 @@ import torch
 from sklearn.linear_model import Ridge
 
 from tests.maps.cases import case, naive_weights, unit
-from unibct.maps.adapter import fit_adapter
 from unibct.maps.linear import least_squares
+from unibct.maps.vector_map import fit_vector_map
 
 
 def test_least_squares_equals_scikit_learn():
@@ -23,4 +23,4 @@ def test_least_squares_equals_scikit_learn():
 
 def test_least_squares_stands_fewer_images_than_dimensions():
     new, old, labels = case(rows=5, new_dim=8, old_dim=8)
-    assert np.allclose(fit_adapter("linear", new, old, labels)(new), unit(old), atol=0.05)
+    assert np.allclose(fit_vector_map("linear", new, old, labels)(new), unit(old), atol=0.05)

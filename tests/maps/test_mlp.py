@@ -3,8 +3,8 @@ import pytest
 import torch
 
 from tests.maps.cases import case, rotation
-from unibct.maps.adapter import fit_adapter
-from unibct.maps.table import ADAPTERS
+from unibct.maps.table import MAPS
+from unibct.maps.vector_map import fit_vector_map
 
 
 @pytest.mark.slow
@@ -17,8 +17,8 @@ def test_a_nonlinear_map_is_better_learnt_by_the_mlp():
         for k in (1, 2)
     )
     mean = {}
-    for kind in ADAPTERS:
-        adapted = fit_adapter(kind, new[:1000], old[:1000], labels[:1000])(new[1000:])
+    for kind in MAPS:
+        adapted = fit_vector_map(kind, new[:1000], old[:1000], labels[:1000])(new[1000:])
         mean[kind] = (adapted * old[1000:]).sum(axis=1).mean()
     assert mean["mlp"] > 0.9
     assert mean["linear"] < 0.3
@@ -29,7 +29,7 @@ def test_same_seed_same_mlp_whatever_the_global_state():
     new, old, labels = case()
 
     def fitted(seed):
-        return fit_adapter("mlp", new, old, labels, seed=seed)(new)
+        return fit_vector_map("mlp", new, old, labels, seed=seed)(new)
 
     torch.manual_seed(1)
     first, state = fitted(3), torch.get_rng_state()

@@ -3,8 +3,8 @@ import torch
 from scipy.linalg import orthogonal_procrustes
 
 from tests.maps.cases import case, naive_weights, rotation, unit
-from unibct.maps.adapter import fit_adapter
 from unibct.maps.procrustes import procrustes
+from unibct.maps.vector_map import fit_vector_map
 
 
 def test_procrustes_equals_scipy_and_is_orthogonal():
@@ -22,6 +22,6 @@ def test_procrustes_equals_scipy_and_is_orthogonal():
 def test_procrustes_recovers_a_rotation():
     new, _, labels = case()
     turn = rotation(6)
-    adapter = fit_adapter("procrustes", new, new @ turn.T, labels)
-    assert np.allclose(adapter.layers[0][0].numpy(), turn, atol=1e-5)
-    assert np.allclose(adapter(new), unit(new @ turn.T), atol=1e-5)
+    vector_map = fit_vector_map("procrustes", new, new @ turn.T, labels)
+    assert np.allclose(vector_map.layers[0][0].numpy(), turn, atol=1e-5)
+    assert np.allclose(vector_map(new), unit(new @ turn.T), atol=1e-5)

@@ -5,15 +5,15 @@ import pytest
 import torch
 
 from unibct.errors import UserError
-from unibct.maps.adapter import Adapter
 from unibct.maps.space_map import KnownPairs, SpaceMap, checked_direction
+from unibct.maps.vector_map import VectorMap
 
 
 def small_map(direction="forward", matrix=None):
     matrix = torch.eye(3, 2) if matrix is None else matrix
     known = KnownPairs(("a",), np.ones((1, 3), np.float32), np.ones((1, 2), np.float32))
     return SpaceMap(
-        Adapter("linear", ((matrix, None),)), direction, "new model", "old model", known, 1.0
+        VectorMap("linear", ((matrix, None),)), direction, "new model", "old model", known, 1.0
     )
 
 

@@ -3,8 +3,8 @@ import pytest
 import torch
 
 from tests.maps.cases import unit
-from unibct.maps.adapter import fit_adapter
 from unibct.maps.supervised import supervised_contrast
+from unibct.maps.vector_map import fit_vector_map
 
 
 def test_the_loss_equals_a_loop():
@@ -31,7 +31,7 @@ def test_classes_that_least_squares_mixes_are_told_apart():
     train, test = slice(0, 400), slice(400, 600)
     right = {}
     for kind in ("affine", "supervised"):
-        mapped = fit_adapter(kind, new[train], old[train], labels[train])(new[test])
+        mapped = fit_vector_map(kind, new[train], old[train], labels[train])(new[test])
         nearest = (mapped @ unit(old[train]).T).argmax(axis=1)
         right[kind] = (labels[train][nearest] == labels[test]).mean()
     assert right["supervised"] > right["affine"] + 0.1
@@ -42,6 +42,6 @@ def test_the_random_state_outside_stays_as_it_is():
     state = torch.random.get_rng_state()
     rng = np.random.default_rng(0)
     new, labels = rng.normal(size=(20, 3)), np.arange(20) % 2
-    results = [fit_adapter("supervised", new, new, labels, seed=s)(new) for s in (0, 0, 1)]
+    results = [fit_vector_map("supervised", new, new, labels, seed=s)(new) for s in (0, 0, 1)]
     assert torch.equal(state, torch.random.get_rng_state())
     assert np.array_equal(results[0], results[1])

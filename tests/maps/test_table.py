@@ -4,21 +4,21 @@ import sys
 import pytest
 
 from unibct.errors import UserError
-from unibct.maps.table import ADAPTERS, find_adapter
+from unibct.maps.table import MAPS, find_map_kind
 from unibct.methods.table import ABLATIONS, METHODS
 
 
 def test_every_name_has_its_function_and_a_description():
-    for name, entry in ADAPTERS.items():
+    for name, entry in MAPS.items():
         assert callable(entry.fit_function()), name
         assert 0 < len(entry.description) < 60, name
-        assert find_adapter(name) is entry
-    with pytest.raises(UserError, match="unknown adapter 'spline'; choose one of procrustes"):
-        find_adapter("spline")
+        assert find_map_kind(name) is entry
+    with pytest.raises(UserError, match="unknown map 'spline'; choose one of procrustes"):
+        find_map_kind("spline")
 
 
 def test_no_map_has_the_name_of_a_method():
-    assert not set(ADAPTERS) & {*METHODS, *ABLATIONS}  # a benchmark tells them by their names
+    assert not set(MAPS) & {*METHODS, *ABLATIONS}  # a benchmark tells them by their names
 
 
 def test_the_names_need_no_torch():

@@ -10,7 +10,7 @@ import unibct
 from tests.models.cases import small_model
 from unibct.data.training_classes import training_classes
 from unibct.errors import UserError
-from unibct.maps.adapter import Adapter
+from unibct.maps.vector_map import VectorMap
 from unibct.models.folder import load_model, save_model
 from unibct.models.input import InputSpec
 
@@ -108,11 +108,11 @@ def test_a_folder_never_mixes_two_models(tmp_path):
 def test_an_adapted_model_keeps_its_map(tmp_path):
     old = small_model(3)
     turn = torch.linalg.qr(torch.randn(16, 16, generator=torch.Generator().manual_seed(0)))[0]
-    model = small_model().adapted(Adapter("procrustes", ((turn, None),)), old)
+    model = small_model().adapted(VectorMap("procrustes", ((turn, None),)), old)
     save_model(model, tmp_path / "m")
     loaded = load_model(tmp_path / "m")
     assert loaded.fingerprint == model.fingerprint != small_model().fingerprint
-    assert (loaded.adapter.kind, loaded.old_fingerprint) == ("procrustes", old.fingerprint)
+    assert (loaded.vector_map.kind, loaded.old_fingerprint) == ("procrustes", old.fingerprint)
     images = np.random.default_rng(0).integers(0, 255, (5, 32, 32)).astype(np.uint8)
     assert np.array_equal(model.embed(images), loaded.embed(images))
     assert np.allclose(

@@ -1,14 +1,14 @@
 from unibct.models.folder_files import (
-    ADAPTER_FILE,
     CLASSIFIER_FILE,
     DESCRIPTION_FILE,
+    MAP_FILE,
     WEIGHTS_FILE,
 )
 from unibct.models.weights_file import weight_files
 
 
 def test_the_names_stay_those_of_the_folders_that_users_have(tmp_path):
-    names = (DESCRIPTION_FILE, WEIGHTS_FILE, CLASSIFIER_FILE, ADAPTER_FILE)
+    names = (DESCRIPTION_FILE, WEIGHTS_FILE, CLASSIFIER_FILE, MAP_FILE)
     assert names == (
         "model.json",
         "model.safetensors",

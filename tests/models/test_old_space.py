@@ -7,7 +7,7 @@ import torch
 from tests.models.cases import small_model
 from unibct.embedders.table import open_embedder
 from unibct.errors import UserError
-from unibct.maps.adapter import fit_adapter
+from unibct.maps.vector_map import fit_vector_map
 from unibct.models.folder import load_model, save_model
 from unibct.models.old_space import (
     OldSpaceModel,
@@ -78,6 +78,6 @@ def test_a_scale_is_known_for_the_model_s_own_old_model_only():
     assert OldSpaceModel(model).score_scale == known_score_scale(OldSpaceModel(model), "old")
     assert known_score_scale(OldSpaceModel(model), "another") is None
     assert known_score_scale(object(), "old") is None
-    adapter = fit_adapter("procrustes", np.eye(16), np.eye(16), np.arange(16))
+    vector_map = fit_vector_map("procrustes", np.eye(16), np.eye(16), np.arange(16))
     adapted = replace(small_model(), old_fingerprint="old").with_score_scale(2.0)
-    assert adapted.adapted(adapter, model).score_scale is None, "the space is another one"
+    assert adapted.adapted(vector_map, model).score_scale is None, "the space is another one"

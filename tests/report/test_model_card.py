@@ -8,7 +8,7 @@ import unibct
 from tests.models.cases import small_model
 from tests.report.test_export_text import EXACT, LOSS
 from unibct.errors import UserError
-from unibct.maps.adapter import Adapter
+from unibct.maps.vector_map import VectorMap
 from unibct.models.folder import save_model
 from unibct.report.model_card import write_model_card
 
@@ -93,7 +93,7 @@ def test_a_card_shows_the_score_scale_and_what_it_does(tmp_path, evaluation):
 
 
 def test_what_is_unknown_is_said_to_be_unknown(tmp_path):
-    turn = Adapter("procrustes", ((torch.eye(16), None),))
+    turn = VectorMap("procrustes", ((torch.eye(16), None),))
     model = small_model().adapted(turn, small_model(2))
     save_model(model, tmp_path / "m")
     text = write_model_card(tmp_path / "m", out=tmp_path / "card.md").read_text()

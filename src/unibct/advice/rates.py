@@ -11,7 +11,7 @@ import numpy as np
 from unibct.data.decoding import Frame, Pixels
 from unibct.data.image_set import ImageSet
 from unibct.data.scan import Scan
-from unibct.maps.adapter import fit_adapter
+from unibct.maps.vector_map import fit_vector_map
 from unibct.models.embedder import Embedder, ImageEmbedder
 from unibct.models.model import Model
 from unibct.progress import Silent
@@ -135,7 +135,7 @@ def map_rate(new_dim: int, old_dim: int) -> float:
     rng = np.random.default_rng(0)
     new, old = (rng.normal(size=(_MAP_ROWS, dim)) for dim in (new_dim, old_dim))
     begin = time.perf_counter()
-    fit_adapter("linear", new, old, np.arange(_MAP_ROWS))
+    fit_vector_map("linear", new, old, np.arange(_MAP_ROWS))
     return _MAP_ROWS / _since(begin)
 
 

@@ -20,7 +20,7 @@ import torch
 
 from unibct.arrays import Floats
 from unibct.benchmark.cell_choices import validation_vectors
-from unibct.benchmark.jobs import Adaptation, Job, Training
+from unibct.benchmark.jobs import Job, MapFitting, Training
 from unibct.benchmark.measuring import measure_job
 from unibct.benchmark.workspace import CACHE, EMBEDDINGS, MODEL, RESULT_FILE, Workspace, is_finished
 from unibct.data.image_set import ImageSet
@@ -34,7 +34,7 @@ from unibct.embeddings.writing import save_embeddings
 from unibct.evaluation.directions import OLD_SELF
 from unibct.evaluation.pixel_baseline import old_model_strength
 from unibct.files import atomic_file, read_json, write_json
-from unibct.maps.adapter import fit_adapter
+from unibct.maps.vector_map import fit_vector_map
 from unibct.models.folder import save_model
 from unibct.models.model import Model
 from unibct.progress import Progress, Silent
@@ -62,10 +62,10 @@ def run_job(workspace: Workspace, job: Job, progress: Progress | None = None) ->
         result = _take_model(workspace, job, elsewhere)
     elif job.training is not None:
         result |= _train(workspace, job, job.training, progress)
-    elif job.adapter is not None:
-        result |= _adapt(workspace, job, job.adapter, progress)
+    elif job.map_fitting is not None:
+        result |= _adapt(workspace, job, job.map_fitting, progress)
     validation = workspace.validation_images
-    if validation is not None and (job.training is not None or job.adapter is not None):
+    if validation is not None and (job.training is not None or job.map_fitting is not None):
         validation_vectors(workspace, job.folder, validation)  # before other jobs need them
     measurements = measure_job(workspace, job)
     result |= _old_model(workspace, job)
@@ -129,12 +129,12 @@ def _train(
 
 
 def _adapt(
-    workspace: Workspace, job: Job, adapter: Adaptation, progress: Progress
+    workspace: Workspace, job: Job, map_fitting: MapFitting, progress: Progress
 ) -> dict[str, Any]:
     """Fit a map on the new set, save the free model with that map, and describe it."""
     folder = workspace.out / job.folder
-    images = workspace.training_images(adapter.part, job.seed)
-    new, old = workspace.model(adapter.new), workspace.model(adapter.old)
+    images = workspace.training_images(map_fitting.part, job.seed)
+    new, old = workspace.model(map_fitting.new), workspace.model(map_fitting.old)
     pixels = read_pixels(images, new.input.frame)
 
     def training_embeddings(model: Model) -> Floats:
@@ -142,14 +142,14 @@ def _adapt(
         return np.array(cached_embeddings(model, pixels, cache, progress=progress).vectors)
 
     pairs = training_embeddings(new), training_embeddings(old), images.labels
-    fitted = fit_adapter(adapter.kind, *pairs, seed=job.seed)
+    fitted = fit_vector_map(map_fitting.kind, *pairs, seed=job.seed)
     scale = mapped_score_scale(fitted, *pairs)
     model = new.adapted(fitted, old, images).with_score_scale(scale)
     shutil.rmtree(folder / MODEL, ignore_errors=True)
     save_model(model, folder / MODEL)
     test_embeddings = embed_images(model, workspace.test_images, progress=progress)
     _replace_embeddings(test_embeddings, folder / EMBEDDINGS)
-    return _described(adapter.kind, images, model)
+    return _described(map_fitting.kind, images, model)
 
 
 def _described(method: str, images: ImageSet, model: Model) -> dict[str, Any]:

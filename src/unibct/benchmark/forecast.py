@@ -71,7 +71,7 @@ def forecast_seconds(jobs: Sequence[Job], out: Path, conditions: RunConditions) 
         images = job.work + _FORWARD_SHARE * conditions.test_images
         if job.training is not None:
             seconds[job.folder] += images / rates[job.training.recipe.architecture]
-        elif job.adapter is not None:
+        elif job.map_fitting is not None:
             seconds[job.folder] += images / max(rates.values(), default=np.inf)
     return schedule(unfinished, seconds, conditions.workers)
 

@@ -13,7 +13,7 @@ from unibct.data.loader import read_pixels
 from unibct.data.readers.table import open_images
 from unibct.data.scenarios import SCENARIOS, find_scenario, hold_out
 from unibct.errors import UserError
-from unibct.maps.table import ADAPTERS
+from unibct.maps.table import MAPS
 from unibct.methods.table import ABLATIONS, METHODS, NO_METHOD
 from unibct.progress import Progress
 from unibct.training.default_recipe import recipe_for
@@ -37,7 +37,7 @@ class Grid:
         test: the test images. None means that some of the classes of ``data`` are held out.
         recipe: every number of the training runs.
         scenarios: names from ``SCENARIOS``.
-        methods: names from ``METHODS``, ``ABLATIONS`` and ``ADAPTERS``.
+        methods: names from ``METHODS``, ``ABLATIONS`` and ``MAPS``.
         seeds: each chooses a split and initial weights.
         chain_methods: methods that train an upgrade chain.
         versions: number of models in an upgrade chain.
@@ -62,7 +62,7 @@ class Grid:
         for name in self.scenarios:
             find_scenario(name)
         for name in (*self.methods, *self.chain_methods):
-            if name in ADAPTERS:
+            if name in MAPS:
                 continue
             if name not in (*METHODS, *ABLATIONS):
                 raise UserError(
@@ -71,7 +71,7 @@ class Grid:
                 )
             require_epochs_left(name, self.recipe)
         for name in self.chain_methods:
-            if name in (*ADAPTERS, NO_METHOD):
+            if name in (*MAPS, NO_METHOD):
                 raise UserError(f"{name} trains no compatible model: it makes no upgrade chain")
         if not self.seeds or min(self.seeds) < 0:
             raise UserError(f"seeds are numbers from 0 up, not {list(self.seeds)}")
@@ -167,7 +167,7 @@ def make_grid(
             fits ``data``, see ``recipe_for``.
         quick: use smaller defaults: two scenarios, one seed, no upgrade chain.
         scenarios: names from ``SCENARIOS``; by default all.
-        methods: names from ``METHODS``, ``ABLATIONS`` and ``ADAPTERS``, or from ``GROUPS``; by
+        methods: names from ``METHODS``, ``ABLATIONS`` and ``MAPS``, or from ``GROUPS``; by
             default the paper's methods and ``unibct-plus``.
         seeds: each chooses a split and initial weights; by default 0, 1 and 2.
         chain: methods that train an upgrade chain; by default ``unibct`` and ``unibct-plus``.

@@ -17,7 +17,7 @@ from unibct.data.image_set import ImageSet
 from unibct.data.scenarios import DEFAULT_FRACTION, DEFAULT_SEED, SCENARIOS, nested_split, split
 from unibct.errors import UserError
 from unibct.evaluation.directions import CROSS, NEW_SELF, OLD_SELF, direction_of
-from unibct.maps.table import ADAPTERS
+from unibct.maps.table import MAPS
 from unibct.methods.table import NO_METHOD, find_method
 from unibct.training.length import with_enough_epochs
 from unibct.training.plan import upgrade_recipes
@@ -42,11 +42,11 @@ class Training:
 
 
 @dataclass(frozen=True)
-class Adaptation:
+class MapFitting:
     """How a job maps the embeddings of another job's model into the old space.
 
     Attributes:
-        kind: a name from ``ADAPTERS``.
+        kind: a name from ``MAPS``.
         part: the training images on which the map is fitted, as a name for ``training_rows``.
         new: folder of the job whose model is mapped.
         old: folder of the job that trains the old model.
@@ -81,7 +81,7 @@ class Job:
         seed: chooses the split and the initial weights.
         tests: the tests that it runs.
         training: how its model is trained; None if it trains no model.
-        adapter: how it maps another job's model; None if it maps none.
+        map_fitting: how it maps another job's model; None if it maps none.
         needs: folders of the jobs that must be finished first.
         work: number of images that go through training, or that take the same time.
     """
@@ -90,7 +90,7 @@ class Job:
     seed: int
     tests: tuple[JobTest, ...]
     training: Training | None = None
-    adapter: Adaptation | None = None
+    map_fitting: MapFitting | None = None
     needs: tuple[str, ...] = ()
     work: int = 0
 
@@ -213,7 +213,7 @@ def _scenario_jobs(grid: Grid, images: ImageSet, scenario: str, seed: int) -> li
     jobs += [
         _cell_job(scenario, method, seed, new_recipe, len(sides.new))
         for method in grid.methods
-        if method == NO_METHOD or method in ADAPTERS or _works_in(method, *classes)
+        if method == NO_METHOD or method in MAPS or _works_in(method, *classes)
     ]
     return jobs
 
@@ -223,7 +223,7 @@ def _cell_job(scenario: str, method: str, seed: int, recipe: Recipe, images: int
 
     Args:
         scenario: a name from ``SCENARIOS``.
-        method: a name from ``METHODS`` or ``ADAPTERS``.
+        method: a name from ``METHODS`` or ``MAPS``.
         seed: of the cell.
         recipe: of the new model.
         images: number of images in the new training set.
@@ -234,11 +234,11 @@ def _cell_job(scenario: str, method: str, seed: int, recipe: Recipe, images: int
     if method == NO_METHOD:
         tests = (JobTest(CROSS, free, old), JobTest(NEW_SELF, free, free))
         return Job(cell, seed, tests, needs=needs)
-    if method in ADAPTERS:
+    if method in MAPS:
         tests = (JobTest(CROSS, cell, old), JobTest(NEW_SELF, free, free))
-        adapter = Adaptation(method, f"new:{scenario}", free, old)
+        map_fitting = MapFitting(method, f"new:{scenario}", free, old)
         # Two models embed the new set, and a forward pass is a third of a training step.
-        return Job(cell, seed, tests, adapter=adapter, needs=needs, work=2 * images // 3)
+        return Job(cell, seed, tests, map_fitting=map_fitting, needs=needs, work=2 * images // 3)
     tests = (JobTest(CROSS, cell, old), JobTest(NEW_SELF, cell, cell))
     training = Training(f"new:{scenario}", recipe, method, old)
     recipe_used = with_enough_epochs(recipe, images)

@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass
 
-from unibct.maps.table import ADAPTERS
+from unibct.maps.table import MAPS
 from unibct.methods.table import DEFAULT_METHOD, METHODS, NO_WARMUP
 
 PAPER = "paper"
 PAPER_METHODS = ("none", "regress", "contrast", "bct", "unibct-centroid", "unibct-drop", "unibct")
 DEFAULT_METHODS = (*PAPER_METHODS, DEFAULT_METHOD)
-ALL_METHODS = (*METHODS, *ADAPTERS)
+ALL_METHODS = (*METHODS, *MAPS)
 CHAIN_METHODS = ("unibct", DEFAULT_METHOD)
 
 
@@ -17,7 +17,7 @@ class MethodGroup:
     """Methods that can be named together.
 
     Attributes:
-        methods: names from ``METHODS``, ``ABLATIONS`` and ``ADAPTERS``.
+        methods: names from ``METHODS``, ``ABLATIONS`` and ``MAPS``.
         meaning: a few words for help texts.
     """
 

@@ -90,8 +90,8 @@ def cell_score_scale(workspace: Workspace, job: Job) -> float | None:
     part, old = "", None
     if job.training is not None:
         part, old = job.training.part, job.training.old
-    elif job.adapter is not None:
-        part, old = job.adapter.part, job.adapter.old
+    elif job.map_fitting is not None:
+        part, old = job.map_fitting.part, job.map_fitting.old
     if old is None or not (workspace.out / job.folder / MODEL / DESCRIPTION_FILE).is_file():
         return None
     validation = workspace.validation_images

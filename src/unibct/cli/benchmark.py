@@ -9,7 +9,7 @@ import typer
 
 from unibct.benchmark.method_groups import CHAIN_METHODS, PAPER, describe_groups
 from unibct.cli.options import (
-    ADAPTER_NAMES,
+    MAP_NAMES,
     METHOD_NAMES,
     SCENARIO_NAMES,
     DeviceOption,
@@ -52,7 +52,7 @@ MethodsOption = Annotated[
     str | None,
     typer.Option(
         metavar="A,B",
-        help=f"{METHOD_NAMES}, {ADAPTER_NAMES}, or a group: {describe_groups()}  "
+        help=f"{METHOD_NAMES}, {MAP_NAMES}, or a group: {describe_groups()}  "
         f"[default: {PAPER},{DEFAULT_METHOD}]",
     ),
 ]

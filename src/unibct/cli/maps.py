@@ -9,9 +9,9 @@ from unibct.cli.options import (
     DeviceOption,
     ImagesOption,
     SkipOption,
-    adapter_listing,
     app,
     examples,
+    map_listing,
 )
 from unibct.data.readers.table import describe_data_briefly
 from unibct.embedders.table import describe_embedders
@@ -33,7 +33,7 @@ _ADAPT_EXAMPLES = examples(
 )
 
 
-@app.command("adapt", epilog=f"{_ADAPT_EXAMPLES}\n\n{adapter_listing()}")
+@app.command("adapt", epilog=f"{_ADAPT_EXAMPLES}\n\n{map_listing()}")
 def adapt_command(
     new: Annotated[str, typer.Option(metavar="NEW", help=f"the new model: {describe_embedders()}")],
     old: Annotated[str, typer.Option(metavar="OLD", help="the old model, given in the same ways")],

@@ -10,14 +10,14 @@ import typer
 from unibct.data.readers.table import READERS, describe_data_briefly
 from unibct.data.scenarios import SCENARIOS, Scenario
 from unibct.errors import UserError
-from unibct.maps.table import ADAPTERS
+from unibct.maps.table import MAPS
 from unibct.methods.table import METHODS
 from unibct.progress import is_first_process
 from unibct.training.shipped_recipes import FITTED_RECIPES, describe_recipes
 
 SCENARIO_NAMES = ", ".join(SCENARIOS)
 METHOD_NAMES = ", ".join(METHODS)
-ADAPTER_NAMES = ", ".join(ADAPTERS)
+MAP_NAMES = ", ".join(MAPS)
 
 
 def listing(title: str, meanings: Mapping[str, str]) -> str:
@@ -46,9 +46,9 @@ def method_listing() -> str:
     return listing("Methods", {name: entry.description for name, entry in METHODS.items()})
 
 
-def adapter_listing() -> str:
+def map_listing() -> str:
     """Return the kinds of maps with their descriptions, for a help text."""
-    return listing("Kinds", {name: entry.description for name, entry in ADAPTERS.items()})
+    return listing("Kinds", {name: entry.description for name, entry in MAPS.items()})
 
 
 def _meaning(scenario: Scenario) -> str:

@@ -7,9 +7,9 @@ import numpy as np
 from unibct.embeddings.folder import Embeddings
 from unibct.embeddings.score_scale import mapped_score_scale
 from unibct.errors import UserError
-from unibct.maps.adapter import fit_adapter
 from unibct.maps.known_queries import FoundMates, found_mates
 from unibct.maps.space_map import BACKWARD, Direction, KnownPairs, SpaceMap, checked_direction
+from unibct.maps.vector_map import fit_vector_map
 from unibct.progress import Progress, Silent
 
 _FEWEST_IMAGES = 16
@@ -36,7 +36,7 @@ def fit_map(
         old: the old model's embeddings; the images that both have are found by their ids.
         direction: ``backward`` maps new embeddings into the old space, ``forward`` old ones into
             the new space.
-        kind: a name from ``ADAPTERS``.
+        kind: a name from ``MAPS``.
         seed: chooses the known images, initial weights and batches.
         progress: gets a note about ids that only one of them has.
     """
@@ -48,14 +48,14 @@ def fit_map(
     source, target = new_vectors[fitted], old_vectors[fitted]
     if direction != BACKWARD:
         source, target = target, source
-    adapter = fit_adapter(kind, source, target, labels[fitted], seed=seed)
+    vector_map = fit_vector_map(kind, source, target, labels[fitted], seed=seed)
     ids = [new.ids[row] for row in new_rows]
     known_ids = tuple(ids[row] for row in known)
     queries, gallery = new_vectors[known], old_vectors
     if direction == BACKWARD:
-        queries = adapter(queries)
+        queries = vector_map(queries)
     else:
-        gallery = adapter(gallery)
+        gallery = vector_map(gallery)
     trial = found_mates(queries, known_ids, gallery, ids)
     assert trial is not None
     if not trial.is_useful:
@@ -66,8 +66,10 @@ def fit_map(
     pairs = KnownPairs(known_ids, new_vectors[known], old_vectors[known])
     scale = None
     if direction == BACKWARD:
-        scale = mapped_score_scale(adapter, source, target, labels[fitted])
-    return SpaceMap(adapter, direction, new.fingerprint, old.fingerprint, pairs, trial.share, scale)
+        scale = mapped_score_scale(vector_map, source, target, labels[fitted])
+    return SpaceMap(
+        vector_map, direction, new.fingerprint, old.fingerprint, pairs, trial.share, scale
+    )
 
 
 def apply_map(
@@ -89,11 +91,11 @@ def apply_map(
     name = name or "these embeddings"
     space_map.require_source(embeddings.fingerprint, name)
     vectors = np.empty(
-        (len(embeddings), space_map.adapter.layers[-1][0].shape[0]), dtype=np.float32
+        (len(embeddings), space_map.vector_map.layers[-1][0].shape[0]), dtype=np.float32
     )
     for start in range(0, len(embeddings), _BLOCK):
         part = slice(start, start + _BLOCK)
-        vectors[part] = space_map.adapter(embeddings.vectors[part])
+        vectors[part] = space_map.vector_map(embeddings.vectors[part])
     mapped = embeddings.changed(vectors=vectors, fingerprint=space_map.fingerprint)
     trial = _tried(space_map, mapped, known)
     if trial is None:

@@ -71,12 +71,12 @@ def score_scale(new: Any, old: Any, labels: Any) -> float:
 
 
 def mapped_score_scale(
-    adapter: Callable[[Any], Any], new: Any, old: Any, labels: Ints
+    vector_map: Callable[[Any], Any], new: Any, old: Any, labels: Ints
 ) -> float | None:
     """Return the score scale of mapped embeddings, on the images of ``sample_rows``.
 
     Args:
-        adapter: maps embeddings of the new model into the old space.
+        vector_map: maps embeddings of the new model into the old space.
         new: (images, new dim) what it was fitted on.
         old: (images, dim) the old model's embeddings of the same images.
         labels: (images,) integers.
@@ -86,7 +86,7 @@ def mapped_score_scale(
     """
     rows = sample_rows(len(labels))
     try:
-        return score_scale(adapter(new[rows]), old[rows], labels[rows])
+        return score_scale(vector_map(new[rows]), old[rows], labels[rows])
     except UserError:
         return None
 

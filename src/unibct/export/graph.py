@@ -40,7 +40,7 @@ class PixelsToEmbeddings(nn.Module):
         means = torch.tensor([channel_number(spec.mean, c) for c in channels])
         deviations = torch.tensor([channel_number(spec.std, c) for c in channels])
         self.network = model.network
-        self.adapter = model.adapter
+        self.vector_map = model.vector_map
         self.projection = None if exported is model else projection_weight(model.network)
         self.factor: Tensor
         self.offset: Tensor
@@ -53,7 +53,7 @@ class PixelsToEmbeddings(nn.Module):
         vectors = F.normalize(self.network(pixels).float(), dim=1)
         if self.projection is not None:
             return F.normalize(vectors @ self.projection.T, dim=1)
-        return vectors if self.adapter is None else self.adapter(vectors)
+        return vectors if self.vector_map is None else self.vector_map(vectors)
 
 
 def own_model(exported: Exportable) -> Model:

@@ -126,7 +126,7 @@ class RowRemaker:
         """Return the new vectors of older rows."""
         given = self._given
         if isinstance(given, SpaceMap):
-            return np.asarray(given.adapter(rows.vectors), dtype=np.float32)
+            return np.asarray(given.vector_map(rows.vectors), dtype=np.float32)
         assert self.ids is not None
         part = given.select([self.ids[row_id] for row_id in rows.ids])
         for row_id, digest in image_digests(part.images).items():

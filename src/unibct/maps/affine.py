@@ -3,8 +3,8 @@
 import torch.nn.functional as F
 from torch import Tensor
 
-from unibct.maps.adapter import Layers, Pairs
 from unibct.maps.linear import ridge_solution
+from unibct.maps.vector_map import Layers, Pairs
 
 
 def fit_affine(pairs: Pairs, seed: int) -> Layers:

@@ -9,8 +9,8 @@ import torch
 
 from unibct.errors import UserError
 from unibct.files import atomic_folder, read_json, write_json
-from unibct.maps.adapter import Adapter
 from unibct.maps.space_map import KnownPairs, SpaceMap, checked_direction
+from unibct.maps.vector_map import VectorMap
 
 FORMAT = 1
 DESCRIPTION_FILE = "map.json"
@@ -22,7 +22,7 @@ def save_map(space_map: SpaceMap, folder: str | Path) -> None:
     """Write a new map folder, either all of it or nothing."""
     known = space_map.known
     tensors = {
-        name: t.detach().cpu().contiguous() for name, t in space_map.adapter.tensors().items()
+        name: t.detach().cpu().contiguous() for name, t in space_map.vector_map.tensors().items()
     }
     for side, vectors in (("new", known.new), ("old", known.old)):
         tensors[_KNOWN + side] = torch.from_numpy(vectors.copy())
@@ -32,7 +32,7 @@ def save_map(space_map: SpaceMap, folder: str | Path) -> None:
             temporary / DESCRIPTION_FILE,
             {
                 "format": FORMAT,
-                "kind": space_map.adapter.kind,
+                "kind": space_map.vector_map.kind,
                 "direction": space_map.direction,
                 "new_model": space_map.new_model,
                 "old_model": space_map.old_model,
@@ -62,7 +62,7 @@ def load_map(folder: str | Path) -> SpaceMap:
             tensors.pop(_KNOWN + "old").numpy(),
         )
         space_map = SpaceMap(
-            Adapter.of_tensors(description["kind"], tensors),
+            VectorMap.of_tensors(description["kind"], tensors),
             checked_direction(description["direction"]),
             description["new_model"],
             description["old_model"],

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from unibct.maps.adapter import Layers, Pairs
+from unibct.maps.vector_map import Layers, Pairs
 
 _RIDGE = 1e-3  # the ridge, as a share of the mean variance of a direction
 

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from unibct.maps.adapter import Layers, Pairs
+from unibct.maps.vector_map import Layers, Pairs
 
 _HIDDEN = 4  # hidden units per input dimension
 _EPOCHS = 30

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from unibct.arrays import require_same_dim
-from unibct.maps.adapter import Layers, Pairs
+from unibct.maps.vector_map import Layers, Pairs
 
 
 def fit_procrustes(pairs: Pairs, seed: int) -> Layers:

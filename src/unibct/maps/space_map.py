@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from unibct.arrays import to_numpy
 from unibct.errors import UserError
-from unibct.maps.adapter import Adapter
+from unibct.maps.vector_map import VectorMap
 
 Direction: TypeAlias = Literal["backward", "forward"]
 """``backward``: new queries into the old space. ``forward``: old rows into the new space."""
@@ -39,7 +39,7 @@ class SpaceMap:
     """A fitted map.
 
     Attributes:
-        adapter: the map itself.
+        vector_map: the map itself.
         direction: ``backward`` or ``forward``.
         new_model: the fingerprint of the new model.
         old_model: the fingerprint of the old model.
@@ -49,7 +49,7 @@ class SpaceMap:
             ``embeddings/score_scale.py``; None for a forward map, or if it is not known.
     """
 
-    adapter: Adapter
+    vector_map: VectorMap
     direction: Direction
     new_model: str
     old_model: str
@@ -73,9 +73,9 @@ class SpaceMap:
 
         Mapped rows are a kind of their own: neither the old nor the new model made them.
         """
-        header = ["map", self.adapter.kind, self.direction, self.new_model, self.old_model]
+        header = ["map", self.vector_map.kind, self.direction, self.new_model, self.old_model]
         digest = hashlib.sha256(json.dumps(header).encode())
-        for name, tensor in sorted(self.adapter.tensors().items()):
+        for name, tensor in sorted(self.vector_map.tensors().items()):
             digest.update(f"{name} {tuple(tensor.shape)}".encode())
             digest.update(np.ascontiguousarray(to_numpy(tensor), dtype="<f4").tobytes())
         return digest.hexdigest()[:32]

@@ -4,8 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from unibct.maps.adapter import Layers, Pairs
 from unibct.maps.affine import centred_least_squares
+from unibct.maps.vector_map import Layers, Pairs
 
 # The best of nine pairs of rate and temperature on glyphs:val, backward. Forward, a temperature of
 # 0.1 or 0.2 was better there (docs/maps.md).

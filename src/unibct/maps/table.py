@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 from unibct.errors import UserError
 
 if TYPE_CHECKING:
-    from unibct.maps.adapter import FitFunction
+    from unibct.maps.vector_map import FitFunction
 
 
 @dataclass(frozen=True)
-class AdapterEntry:
+class MapEntry:
     """How to fit a kind of map.
 
     Attributes:
@@ -30,19 +30,19 @@ class AdapterEntry:
         return resolve_name(f"unibct.maps.{self.home}")
 
 
-ADAPTERS: dict[str, AdapterEntry] = {
-    "procrustes": AdapterEntry("procrustes:fit_procrustes", "the best orthogonal map"),
-    "linear": AdapterEntry("linear:fit_linear", "the best linear map"),
-    "mlp": AdapterEntry("mlp:fit_mlp", "a network with one hidden layer"),
-    "affine": AdapterEntry("affine:fit_affine", "the best linear map of centred embeddings"),
-    "supervised": AdapterEntry(
+MAPS: dict[str, MapEntry] = {
+    "procrustes": MapEntry("procrustes:fit_procrustes", "the best orthogonal map"),
+    "linear": MapEntry("linear:fit_linear", "the best linear map"),
+    "mlp": MapEntry("mlp:fit_mlp", "a network with one hidden layer"),
+    "affine": MapEntry("affine:fit_affine", "the best linear map of centred embeddings"),
+    "supervised": MapEntry(
         "supervised:fit_supervised", "an affine map, trained by contrast with other classes"
     ),
 }
 
 
-def find_adapter(name: str) -> AdapterEntry:
+def find_map_kind(name: str) -> MapEntry:
     """Return the kind of map called ``name``, or raise an error that lists the names."""
-    if name not in ADAPTERS:
-        raise UserError(f"unknown adapter {name!r}; choose one of {', '.join(ADAPTERS)}")
-    return ADAPTERS[name]
+    if name not in MAPS:
+        raise UserError(f"unknown map {name!r}; choose one of {', '.join(MAPS)}")
+    return MAPS[name]

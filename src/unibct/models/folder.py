@@ -1,4 +1,4 @@
-"""A model's folder on disk: a description, the network's weights, the classifier, the adapter."""
+"""A model's folder on disk: a description, the network's weights, the classifier, the map."""
 
 import hashlib
 from pathlib import Path
@@ -13,12 +13,12 @@ from unibct.arrays import to_numpy
 from unibct.data.training_classes import NO_CLASSES, TrainingClasses
 from unibct.errors import UserError, first_line
 from unibct.files import atomic_file, read_json, write_json
-from unibct.maps.adapter import Adapter
+from unibct.maps.vector_map import VectorMap
 from unibct.models.architectures.table import build_without_weights, stored_architecture
 from unibct.models.folder_files import (
-    ADAPTER_FILE,
     CLASSIFIER_FILE,
     DESCRIPTION_FILE,
+    MAP_FILE,
     WEIGHTS_FILE,
 )
 from unibct.models.input import InputSpec
@@ -50,11 +50,11 @@ def save_model(model: Model, folder: str | Path) -> None:
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / DESCRIPTION_FILE).unlink(missing_ok=True)
-    class_weights, adapter, old_dim = model.class_weights, model.adapter, old_space_dim(model)
+    class_weights, vector_map, old_dim = model.class_weights, model.vector_map, old_space_dim(model)
     config = model.architecture_config
     optional_files = {
         CLASSIFIER_FILE: None if class_weights is None else {"class_weights": class_weights},
-        ADAPTER_FILE: None if adapter is None else adapter.tensors(),
+        MAP_FILE: None if vector_map is None else vector_map.tensors(),
     }
     save_tensors(folder / WEIGHTS_FILE, model.network.state_dict(), {"format": "pt"})
     for name, tensors in optional_files.items():
@@ -72,7 +72,7 @@ def save_model(model: Model, folder: str | Path) -> None:
             "fingerprint": model.fingerprint,
             "classifier": _classifier_digest(class_weights),
             "old_model": model.old_fingerprint,
-            "adapter": None if adapter is None else adapter.kind,
+            "adapter": None if vector_map is None else vector_map.kind,
             "training": model.training,
             "classes": list(model.class_names),
         }
@@ -125,11 +125,11 @@ def _read_model(folder: Path, description: Any, with_classifier: bool) -> Model:
     if description["format"] != FORMAT:
         raise UserError(f"{folder} has format {description['format']}; this unibct reads {FORMAT}")
     spec = InputSpec.of_description(description["input"])
-    adapter = None
+    vector_map = None
     if description.get("adapter") is not None:
-        adapter_tensors = safetensors.torch.load_file(folder / ADAPTER_FILE)
-        adapter = Adapter.of_tensors(description["adapter"], adapter_tensors)
-    network_dim = description["dim"] if adapter is None else adapter.new_dim
+        map_tensors = safetensors.torch.load_file(folder / MAP_FILE)
+        vector_map = VectorMap.of_tensors(description["adapter"], map_tensors)
+    network_dim = description["dim"] if vector_map is None else vector_map.new_dim
     name, config = description["architecture"], description.get("architecture_config")
     network = build_without_weights(stored_architecture(name, config, spec), spec, network_dim)
     tensors = safetensors.torch.load_file(folder / WEIGHTS_FILE)
@@ -148,7 +148,7 @@ def _read_model(folder: Path, description: Any, with_classifier: bool) -> Model:
         class_weights=class_weights,
         training=description["training"],
         old_fingerprint=description["old_model"],
-        adapter=adapter,
+        vector_map=vector_map,
         class_source=description.get("class_source"),
         further_classes=_further_classes(description.get("further_classes")),
         architecture_config=config,

@@ -3,4 +3,4 @@
 DESCRIPTION_FILE = "model.json"
 WEIGHTS_FILE = "model.safetensors"
 CLASSIFIER_FILE = "classifier.safetensors"
-ADAPTER_FILE = "adapter.safetensors"
+MAP_FILE = "adapter.safetensors"  # the word for a map in files and fingerprints of models

@@ -29,7 +29,7 @@ from unibct.data.decoding import (
 from unibct.data.image_set import ImageSet, class_identities
 from unibct.data.training_classes import NO_CLASSES, TrainingClasses, training_classes
 from unibct.errors import UserError
-from unibct.maps.adapter import Adapter
+from unibct.maps.vector_map import VectorMap
 from unibct.models.embedder import Embedder, ImageEmbedder
 from unibct.models.input import InputSpec, to_input
 
@@ -51,7 +51,7 @@ class Model:
         class_weights: (classes, dim) the trained classifier's rows, or None if they are not loaded.
         training: how it was trained: recipe, data, number of images.
         old_fingerprint: of the old model that it is compatible with.
-        adapter: maps the network's output into the old model's space, for a model that was not
+        vector_map: maps the network's output into the old model's space, for a model that was not
             trained to be compatible.
         class_source: of the training set, see ``ImageSet``.
         further_classes: what it has learnt from besides ``class_names``: the classes that its map
@@ -67,7 +67,7 @@ class Model:
     class_weights: Tensor | None = None
     training: dict[str, Any] = field(default_factory=dict)
     old_fingerprint: str | None = None
-    adapter: Adapter | None = None
+    vector_map: VectorMap | None = None
     class_source: str | None = None
     further_classes: TrainingClasses = NO_CLASSES
     architecture_config: Mapping[str, Any] | None = None
@@ -117,9 +117,11 @@ class Model:
             array = np.ascontiguousarray(to_numpy(tensor))
             digest.update(f"{name} {array.dtype} {array.shape}".encode())
             digest.update(array.tobytes())
-        if self.adapter is not None:
-            for name, tensor in sorted(self.adapter.tensors().items()):
-                digest.update(f"adapter {self.adapter.kind} {name} {tuple(tensor.shape)}".encode())
+        if self.vector_map is not None:
+            for name, tensor in sorted(self.vector_map.tensors().items()):
+                digest.update(
+                    f"adapter {self.vector_map.kind} {name} {tuple(tensor.shape)}".encode()
+                )
                 digest.update(np.ascontiguousarray(to_numpy(tensor)).tobytes())
         return digest.hexdigest()[:32]
 
@@ -143,13 +145,13 @@ class Model:
         """
         with torch.inference_mode():
             vectors = F.normalize(self._network_output(pixels), dim=1)
-            return (vectors if self.adapter is None else self.adapter(vectors)).cpu().numpy()
+            return (vectors if self.vector_map is None else self.vector_map(vectors)).cpu().numpy()
 
     def raw_embeddings(self, pixels: Pixels, *, flip_test: bool = True) -> NDArray[np.float32]:
         """Return embeddings of one batch that are not normalised, for pooling.
 
         The length of an output shows how sure the network is, and acts as its weight when several
-        are pooled. (The outputs of an adapter have length 1.)
+        are pooled. (The outputs of a map have length 1.)
 
         Args:
             pixels: (batch, height, width, channels).
@@ -161,8 +163,8 @@ class Model:
         views = (pixels, mirrored(pixels)) if flip_test else (pixels,)
         with torch.inference_mode():
             outputs = [self._network_output(view) for view in views]
-            if self.adapter is not None:
-                outputs = [self.adapter(output) for output in outputs]
+            if self.vector_map is not None:
+                outputs = [self.vector_map(output) for output in outputs]
             return torch.stack(outputs).sum(dim=0).cpu().numpy()
 
     def _network_output(self, pixels: Pixels) -> Tensor:
@@ -180,12 +182,12 @@ class Model:
         return replace(self, training=training | ({} if scale is None else {SCORE_SCALE: scale}))
 
     def adapted(
-        self, adapter: Adapter, old: Embedder, fitted_on: ImageSet | None = None
+        self, vector_map: VectorMap, old: Embedder, fitted_on: ImageSet | None = None
     ) -> "Model":
         """Return a model with the same network and a map into the old model's space.
 
         Args:
-            adapter: the map.
+            vector_map: the map.
             old: the old model.
             fitted_on: the images that the map was fitted on.
         """
@@ -195,10 +197,10 @@ class Model:
             further |= training_classes(fitted_on.class_names, fitted_on.class_source)
         return replace(
             self,
-            adapter=adapter,
+            vector_map=vector_map,
             dim=old.dim,
             class_weights=None,
-            training=training | {"adapter": adapter.kind},
+            training=training | {"adapter": vector_map.kind},
             old_fingerprint=old.fingerprint,
             further_classes=further,
         )

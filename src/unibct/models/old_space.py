@@ -46,7 +46,7 @@ def without_projection(tensors: dict[str, Any]) -> dict[str, Any]:
 
 def old_space_dim(model: Model) -> int | None:
     """Return the dimension of the old space that a model projects into; None if it does not."""
-    weight = None if model.adapter is not None else projection_weight(model.network)
+    weight = None if model.vector_map is not None else projection_weight(model.network)
     return None if weight is None else weight.shape[0]
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from unibct.benchmark.results import Measured, Results
 from unibct.evaluation.criterion import CONFIDENCE, Estimate, Verdict, joint_verdict
 from unibct.evaluation.metrics.table import TOP_1, find_metric
-from unibct.maps.table import ADAPTERS
+from unibct.maps.table import MAPS
 from unibct.methods.table import NO_METHOD
 from unibct.progress import clock
 from unibct.report.blended_table import blended_table
@@ -173,7 +173,7 @@ def cost_table(results: Results) -> PlainTable | None:
         small = f"{ratio:.2f} × the time of none; {clock(cost['seconds'])} per training"
         return Cell(f"{cost['images_per_second']:,.0f}", small)
 
-    trained = [method for method in results.grid.methods if method not in ADAPTERS]
+    trained = [method for method in results.grid.methods if method not in MAPS]
     note = (
         "Training images per second of one process, for the fastest seed, while other jobs ran "
         "on the same machine: a rough measure. measurements/step_cost.py compares the methods "

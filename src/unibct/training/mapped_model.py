@@ -9,10 +9,10 @@ from unibct.embeddings.mapping import fit_map
 from unibct.embeddings.score_scale import mapped_score_scale
 from unibct.embeddings.stored import StoredEmbeddings
 from unibct.errors import UserError
-from unibct.maps.adapter import fit_adapter
 from unibct.maps.folder import save_map
 from unibct.maps.known_queries import BEST_SHARE
 from unibct.maps.space_map import BACKWARD, SpaceMap, checked_direction
+from unibct.maps.vector_map import fit_vector_map
 from unibct.models.embedder import Embedder
 from unibct.models.folder import save_model
 from unibct.models.model import Model
@@ -36,7 +36,7 @@ def adapt(
         new: the new model, trained without compatibility.
         old: the old model, or anything else that ``open_embedder`` opens.
         images: any images with classes that both can embed, such as the new training set.
-        kind: a name from ``ADAPTERS``.
+        kind: a name from ``MAPS``.
         seed: for the weights and batches of maps that are trained.
         skip_bad: leave unreadable images out instead of refusing.
         progress: reports progress per image.
@@ -44,7 +44,7 @@ def adapt(
     Returns:
         A model whose queries search the old gallery. For a gallery of its own, use ``new``.
     """
-    if new.adapter is not None:
+    if new.vector_map is not None:
         raise UserError("the new model is adapted already; give the one it was made from")
     if old_space_dim(new) is not None:
         raise UserError(
@@ -53,9 +53,9 @@ def adapt(
         )
     new_embeddings, old_embeddings = _both_embeddings(new, old, images, skip_bad, progress)
     pairs = new_embeddings.vectors, old_embeddings.vectors, new_embeddings.labels
-    adapter = fit_adapter(kind, *pairs, seed=seed)
-    scale = mapped_score_scale(adapter, *pairs)
-    return new.adapted(adapter, old, images).with_score_scale(scale)
+    vector_map = fit_vector_map(kind, *pairs, seed=seed)
+    scale = mapped_score_scale(vector_map, *pairs)
+    return new.adapted(vector_map, old, images).with_score_scale(scale)
 
 
 def adapt_embedders(
@@ -77,7 +77,7 @@ def adapt_embedders(
         images: images that both can embed; None if both are stored embeddings, whose ids then say
             which rows belong together.
         direction: ``backward`` or ``forward``, see ``fit_map``.
-        kind: a name from ``ADAPTERS``.
+        kind: a name from ``MAPS``.
         seed: for the weights and batches of maps that are trained.
         skip_bad: leave unreadable images out instead of refusing.
         progress: reports progress per image.
@@ -107,7 +107,7 @@ def save_adapted(result: Model | SpaceMap, folder: Path) -> str:
         return f"{kind} map of a {result.architecture}, fingerprint {result.fingerprint}"
     save_map(result, folder)
     return (
-        f"{result.direction} {result.adapter.kind} map, fingerprint {result.fingerprint}; "
+        f"{result.direction} {result.vector_map.kind} map, fingerprint {result.fingerprint}; "
         f"{result.found_share:.0%} of {len(result.known.ids)} known queries find their own image "
         f"among the best {BEST_SHARE:.0%}"
     )

@@ -49,7 +49,7 @@ def _obstacle(architecture: Architecture, dim: int, old: Embedder | None) -> str
             f"begins from the old model's weights, which {old.name} does not give; "
             "leave warm_start out"
         )
-    if old.adapter is not None:
+    if old.vector_map is not None:
         return (
             "begins from a network, but the old model is an adapted one: its network's "
             "own embeddings are not those of its gallery; leave warm_start out"

@@ -20,7 +20,7 @@ from unibct.arrays import (
     same_kind,
 )
 from unibct.errors import UserError
-from unibct.maps.table import find_adapter
+from unibct.maps.table import find_map_kind
 
 Layers = tuple[tuple[Tensor, Tensor | None], ...]
 """The (weight, bias) of each layer."""
@@ -48,11 +48,11 @@ FitFunction = Callable[[Pairs, int], Layers]
 
 
 @dataclass(frozen=True)
-class Adapter:
+class VectorMap:
     """A map of embeddings: linear layers with a ReLU between them.
 
     Attributes:
-        kind: a name from ``ADAPTERS``.
+        kind: a name from ``MAPS``.
         layers: the (weight, bias) of each layer.
     """
 
@@ -64,7 +64,7 @@ class Adapter:
         vectors = F.normalize(_as_tensor(embeddings, "embeddings"), dim=1)
         if vectors.shape[1] != self.new_dim:
             raise UserError(
-                f"the adapter takes embeddings of dimension {self.new_dim}, not {vectors.shape[1]}"
+                f"the map takes embeddings of dimension {self.new_dim}, not {vectors.shape[1]}"
             )
         for index, (weight, bias) in enumerate(self.layers):
             weight, bias = weight.to(vectors), None if bias is None else bias.to(vectors)
@@ -86,30 +86,30 @@ class Adapter:
         return named
 
     @staticmethod
-    def of_tensors(kind: str, tensors: dict[str, Tensor]) -> "Adapter":
-        """Make an adapter from what ``tensors`` returned."""
+    def of_tensors(kind: str, tensors: dict[str, Tensor]) -> "VectorMap":
+        """Make a map from what ``tensors`` returned."""
         count = sum(name.endswith(".weight") for name in tensors)
         layers = [(tensors[f"{i}.weight"], tensors.get(f"{i}.bias")) for i in range(count)]
-        return Adapter(kind, tuple(layers))
+        return VectorMap(kind, tuple(layers))
 
 
-def fit_adapter(kind: str, new: Any, old: Any, labels: Any, *, seed: int = 0) -> Adapter:
+def fit_vector_map(kind: str, new: Any, old: Any, labels: Any, *, seed: int = 0) -> VectorMap:
     """Fit a map on embeddings of the same images by both models.
 
     Args:
-        kind: a name from ``ADAPTERS``.
+        kind: a name from ``MAPS``.
         new: (images, new dim), what is mapped.
         old: (images, old dim), where it is mapped to.
         labels: (images,) the classes. Every class has the same weight.
         seed: of initial weights and batches; the maps by least squares do not use it.
     """
-    fit = find_adapter(kind).fit_function()
+    fit = find_map_kind(kind).fit_function()
     new, old = _as_tensor(new, "new"), _as_tensor(old, "old")
     if len(new) != len(old):
         raise UserError(f"new has {len(new)} rows but old has {len(old)}: give both for each image")
     weights = balanced_weights(labels, len(new)).to(new)
     classes = torch.from_numpy(checked_labels(labels, len(new))).to(new.device)
-    return Adapter(kind, fit(Pairs(new, old, weights, classes), seed))
+    return VectorMap(kind, fit(Pairs(new, old, weights, classes), seed))
 
 
 def balanced_weights(labels: Any, images: int) -> Tensor:

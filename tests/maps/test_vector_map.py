@@ -4,12 +4,12 @@ import torch
 
 from tests.maps.cases import case, naive_weights, rotation, unit
 from unibct.errors import UserError
-from unibct.maps.adapter import Adapter, balanced_weights, fit_adapter
-from unibct.maps.table import ADAPTERS
+from unibct.maps.table import MAPS
+from unibct.maps.vector_map import VectorMap, balanced_weights, fit_vector_map
 
 pytestmark = pytest.mark.usefixtures("short_mlp")
 TRAINED = ("mlp", "supervised")
-BY_DISTANCE = [kind for kind in ADAPTERS if kind != "supervised"]
+BY_DISTANCE = [kind for kind in MAPS if kind != "supervised"]
 
 
 def test_every_class_counts_the_same():
@@ -20,10 +20,10 @@ def test_every_class_counts_the_same():
 
 
 @pytest.mark.parametrize("kind", BY_DISTANCE)
-def test_every_adapter_beats_the_identity(kind):
+def test_every_map_beats_the_identity(kind):
     new, noise, labels = case(rows=2000, new_dim=16, old_dim=16)
     old = unit(unit(new) @ rotation(16).T + 0.05 * noise)
-    adapted = fit_adapter(kind, new[:1500], old[:1500], labels[:1500])(new[1500:])
+    adapted = fit_vector_map(kind, new[:1500], old[:1500], labels[:1500])(new[1500:])
     cosine = (adapted * old[1500:]).sum(axis=1)
     identity = (unit(new[1500:]) * old[1500:]).sum(axis=1)
     assert identity.mean() < 0.5
@@ -38,37 +38,37 @@ def test_a_huge_class_does_not_dominate(kind):
     labels = (np.arange(2000) >= 1900).astype(int)
     new = np.eye(16)[np.zeros_like(labels)] + 0.01 * rng.normal(size=(2000, 16))
     old = np.eye(16)[labels] + 0.01 * rng.normal(size=(2000, 16))
-    large, small, *_ = fit_adapter(kind, new, old, labels)(new).mean(axis=0)
+    large, small, *_ = fit_vector_map(kind, new, old, labels)(new).mean(axis=0)
     assert abs(large - small) < 0.15
-    large, small, *_ = fit_adapter(kind, new, old, np.arange(2000))(new).mean(axis=0)
+    large, small, *_ = fit_vector_map(kind, new, old, np.arange(2000))(new).mean(axis=0)
     assert large - small > 0.5, "without the classes it does"
 
 
-@pytest.mark.parametrize("kind", ADAPTERS)
+@pytest.mark.parametrize("kind", MAPS)
 def test_kinds_of_arrays_and_lengths(kind):
     new, old, labels = case()
-    adapter = fit_adapter(kind, new, old, labels)
-    ours, tensors = adapter(new), [torch.from_numpy(a) for a in (new, old, labels)]
+    vector_map = fit_vector_map(kind, new, old, labels)
+    ours, tensors = vector_map(new), [torch.from_numpy(a) for a in (new, old, labels)]
     assert isinstance(ours, np.ndarray)
     assert ours.dtype == np.float32
     assert np.allclose(np.linalg.norm(ours, axis=1), 1, atol=1e-6)
-    theirs = fit_adapter(kind, *tensors)(tensors[0].requires_grad_())
+    theirs = fit_vector_map(kind, *tensors)(tensors[0].requires_grad_())
     assert isinstance(theirs, torch.Tensor)
     assert not theirs.requires_grad
     assert np.allclose(theirs.numpy(), ours, atol=1e-6)
-    longer = fit_adapter(kind, 3 * new, 0.2 * old, labels)(5 * new)
+    longer = fit_vector_map(kind, 3 * new, 0.2 * old, labels)(5 * new)
     # Rounding differs, and two thousand steps of the MLP's training make much of it.
     assert (longer * ours).sum(axis=1).mean() > (0.97 if kind in TRAINED else 1 - 1e-6)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in ADAPTERS if kind != "procrustes"])
+@pytest.mark.parametrize("kind", [kind for kind in MAPS if kind != "procrustes"])
 def test_the_dimensions_may_differ(kind):
     new, old, labels = case(new_dim=7, old_dim=3)
-    assert fit_adapter(kind, new, old, labels)(new[:2]).shape == (2, 3)
+    assert fit_vector_map(kind, new, old, labels)(new[:2]).shape == (2, 3)
 
 
 def test_two_layers_have_a_relu_between_them():
-    adapter = Adapter(
+    vector_map = VectorMap(
         "mlp",
         (
             (torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([0.0, 0.2])),
@@ -76,13 +76,13 @@ def test_two_layers_have_a_relu_between_them():
         ),
     )
     # (−6, 8) is (−0.6, 0.8) at length 1, then (−0.6, 1), (0, 1), (1, 1).
-    assert np.allclose(adapter(np.array([[-6.0, 8.0]])), [[0.5**0.5, 0.5**0.5]])
+    assert np.allclose(vector_map(np.array([[-6.0, 8.0]])), [[0.5**0.5, 0.5**0.5]])
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"kind": "spline"}, "unknown adapter 'spline'; choose one of procrustes, linear, mlp"),
+        ({"kind": "spline"}, "unknown map 'spline'; choose one of procrustes, linear, mlp"),
         ({"new": np.ones((3, 2))}, "new has 3 rows but old has 4"),
         ({"new": np.ones((4, 3))}, "new has dimension 3 but old has dimension 2"),
         ({"labels": np.zeros(5, dtype=int)}, "5 entries, but there are 4 rows"),
@@ -93,15 +93,15 @@ def test_bad_input_is_named(change, message):
     arguments = {"kind": "procrustes", "new": np.ones((4, 2)), "old": np.ones((4, 2))}
     arguments |= {"labels": np.zeros(4, dtype=int)} | change
     with pytest.raises(UserError, match=message):
-        fit_adapter(**arguments)
+        fit_vector_map(**arguments)
 
 
-@pytest.mark.parametrize("kind", ADAPTERS)
-def test_an_adapter_is_made_again_from_its_tensors(kind):
+@pytest.mark.parametrize("kind", MAPS)
+def test_a_map_is_made_again_from_its_tensors(kind):
     new, old, labels = case()
-    adapter = fit_adapter(kind, new, old, labels)
-    again = Adapter.of_tensors(kind, adapter.tensors())
-    assert np.array_equal(again(new), adapter(new))
+    vector_map = fit_vector_map(kind, new, old, labels)
+    again = VectorMap.of_tensors(kind, vector_map.tensors())
+    assert np.array_equal(again(new), vector_map(new))
     assert again.new_dim == 6
     with pytest.raises(UserError, match="takes embeddings of dimension 6, not 5"):
         again(new[:, :5])
