@@ -41,3 +41,12 @@ def test_what_cannot_be_data_is_refused():
             training_data(*given, None)
     with pytest.raises(UserError, match="takes images, not finished vectors"):
         embed_images(small_model(), vector_set(full, "x"))
+
+
+def test_numbers_of_classes_keep_their_source():
+    plain = random_embeddings(9)
+    for source, expected in (("train.rec x", "train.rec x"), (None, None), ("unknown", None)):
+        rows = Embeddings(
+            plain.vectors, plain.ids, plain.labels, plain.class_names, "m", class_source=source
+        )
+        assert vector_set(rows, "x").class_source == expected

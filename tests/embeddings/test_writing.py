@@ -9,7 +9,7 @@ import pytest
 
 from tests.embeddings.random_embeddings import random_embeddings
 from unibct.data.training_classes import UNKNOWN_SOURCE, training_classes
-from unibct.embeddings.folder import Embeddings, open_embeddings
+from unibct.embeddings.folder import NO_CLASS, Embeddings, open_embeddings
 from unibct.embeddings.writing import append_embeddings, save_embeddings
 from unibct.errors import UserError
 
@@ -67,8 +67,10 @@ def test_the_same_number_of_two_files_is_not_the_same_class(tmp_path):
     append_embeddings(folder, parts[1])
     names = parts[0].class_names
     assert open_embeddings(folder).class_names == names  # one file: the same classes
+    before = open_embeddings(folder)
     for part in parts[2:]:
         append_embeddings(folder, part)
+    assert before.class_names == names, "the file that an earlier description names is the same"
     opened = open_embeddings(folder, verify=True)
     assert opened.class_source is None
     assert opened.class_names == tuple(f"{n} of {s}" for s in ("file-a", "file-b") for n in names)
@@ -132,6 +134,10 @@ def test_what_does_not_belong_there_is_not_appended(folder):
     ]:
         with pytest.raises(UserError, match=message):
             append_embeddings(folder, wrong)
+    nameless = random_embeddings(2, first=30)
+    nameless = Embeddings(nameless.vectors, nameless.ids, np.full(2, NO_CLASS), (), "model")
+    with pytest.raises(UserError, match="has classes, and the embeddings to add lack them"):
+        append_embeddings(folder, nameless)
     twice = random_embeddings(2, first=30)
     twice = Embeddings(twice.vectors, ("q", "q"), twice.labels, twice.class_names, "model")
     with pytest.raises(UserError, match="an embedding of 'q' already"):
@@ -188,3 +194,17 @@ def test_an_empty_store(tmp_path):
     append_embeddings(tmp_path / "e", random_embeddings(3))
     assert len(open_embeddings(tmp_path / "e")) == 3
     shutil.rmtree(tmp_path / "e")
+
+
+def test_rows_without_classes_come_behind_others_without(tmp_path):
+    def nameless(first):
+        plain = random_embeddings(5, first=first)
+        return Embeddings(plain.vectors, plain.ids, np.full(5, NO_CLASS), (), "model")
+
+    save_embeddings(nameless(0), tmp_path / "e")
+    with pytest.raises(UserError, match="has no classes, and the embeddings to add have them"):
+        append_embeddings(tmp_path / "e", random_embeddings(5, first=5))
+    append_embeddings(tmp_path / "e", nameless(5))
+    opened = open_embeddings(tmp_path / "e", verify=True)
+    assert opened.labels.tolist() == [NO_CLASS] * 10
+    assert opened.class_names == ()

@@ -37,6 +37,16 @@ def test_chosen_queries_and_gallery():
         ([1], [1, 3], "image 1 is a query and in the gallery"),
         ([1], [0], "class 1 has no image in the gallery"),
         ([], [0, 3], "there is no query"),
+        ([1, 2], [0, 3], "all queries are of one class"),
     ):
         with pytest.raises(ValueError, match=message):
             chosen_gallery(labels, np.array(query, dtype=int), gallery)
+
+
+def test_classes_without_queries_are_not_compared_with_each_other():
+    assert split_gallery(np.repeat(np.arange(50), 4)).compared_classes == 50
+    long_tail = split_gallery(np.r_[np.repeat([0, 1, 2], 4), np.arange(3, 40)])
+    assert (long_tail.classes, long_tail.query_classes) == (40, 3)
+    pairs = {frozenset((q, t)) for q in range(3) for t in range(40) if q != t}
+    as_many = long_tail.compared_classes
+    assert as_many * (as_many - 1) / 2 <= len(pairs) < as_many * (as_many + 1) / 2

@@ -102,3 +102,21 @@ def test_scaled_scores_are_the_scores_times_the_scale(measured):
         assert row.scaled.far_interval[0] <= 1.2 * row.far
         same = at_old_thresholds(old_self, cross, draws, score_scale=1.0)[0]
         assert same.scaled == same.cross
+
+
+def test_nor_by_one_that_saw_its_rows_in_a_gallery_of_images(monkeypatch):
+    old, labels = noisy_classes(noise=1.3)
+    split, sizes = split_gallery(labels), []
+
+    def watched(cross_impostor, old_impostor):
+        sizes.extend(cross_impostor.sizes)
+        return fit_score_maps(cross_impostor, old_impostor)
+
+    monkeypatch.setattr("unibct.evaluation.old_threshold.fit_score_maps", watched)
+    test = search_test(old, old, split, mode="images")
+    at_old_thresholds(test, test, class_draws(test, repeats=9))
+    fold_of = np.random.default_rng([0, 4]).permutation(split.classes) % 5
+    queries, rows = split.query_labels[:, None], split.gallery_labels
+    for fold, size in enumerate(sizes):
+        others = (fold_of[queries] != fold) & (fold_of[rows] != fold) & (queries != rows)
+        assert size == others.sum()

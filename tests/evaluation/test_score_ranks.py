@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -59,17 +61,18 @@ def test_quantiles_of_each_part_equal_numpy_to_the_bit(table):
         assert np.array_equal(found, np.quantile(want, asked[part]))
 
 
-def test_a_part_may_depend_on_the_queries_class_alone(table):
+def test_without_classes_of_entries_the_query_decides(table):
     groups = np.arange(12) % 3
-    ranks = ScoreRanks(table, ClassParts(groups, np.eye(3, dtype=bool), both_sides=False))
-    assert ranks.sizes.tolist() == [220] * 3
-    mask = (table.query_classes % 3 == 1)[:, None] & (
-        table.query_classes[:, None] != table.entry_classes
+    ranks = ScoreRanks(
+        replace(table, entry_classes=None), ClassParts(groups, np.eye(3, dtype=bool))
     )
-    asked = np.arange(220)
+    assert ranks.sizes.tolist() == [240] * 3
+    asked = np.arange(240)
     found = ranks.at_ranks([asked[:0], asked, asked[:1]])
-    assert np.array_equal(found[1], np.sort(table.scores[mask])[::-1])
-    assert [len(part) for part in found] == [0, 220, 1]
+    assert np.array_equal(
+        found[1], np.sort(table.scores[table.query_classes % 3 == 1], axis=None)[::-1]
+    )
+    assert [len(part) for part in found] == [0, 240, 1]
 
 
 def test_the_edges_enclose_the_ranks(table):

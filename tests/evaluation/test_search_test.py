@@ -84,3 +84,5 @@ def test_the_open_set_has_two_galleries_with_half_of_the_classes():
         rates.append(np.mean(hits))
     assert test.tpir(0.1) == pytest.approx(np.mean(rates))
     assert not scored_test(np.eye(7), np.arange(7)).open_searches  # too few classes
+    one_half = scored_test(scores[:20], 2 * (np.arange(20) % 5))
+    assert not one_half.open_searches, "no query of an odd class"

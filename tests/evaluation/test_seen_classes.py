@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from unibct.data.training_classes import UNKNOWN_CLASSES, training_classes
-from unibct.embeddings.folder import Embeddings
+from unibct.embeddings.folder import NO_CLASS, Embeddings
 from unibct.errors import UserError
 from unibct.evaluation.seen_classes import SeenClasses, count_seen_classes, models_under_test
 
@@ -77,3 +77,9 @@ def test_one_side_may_be_an_array():
 def test_other_images_are_refused():
     with pytest.raises(UserError, match=r"the new model are not of the same images in the same"):
         models_under_test({"old": embeddings(), "new": embeddings("qpr")}, None, seen_classes=False)
+
+
+def test_embeddings_without_classes_do_not_say():
+    nameless = Embeddings(np.ones((2, 2), np.float32), ("p", "q"), np.full(2, NO_CLASS), (), "m")
+    tested = models_under_test({"old": nameless, "new": nameless}, [0, 1], seen_classes=False)
+    assert tested.seen == SeenClasses(None, None, "the embeddings have no classes")

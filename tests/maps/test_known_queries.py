@@ -34,3 +34,9 @@ def test_too_few_are_refused_half_way_to_chance():
         FoundMates(0.50, 0.01, 20).require(1.0, "x")
     assert FoundMates(0.2, 0.01, 20).is_useful
     assert not FoundMates(0.1, 0.05, 20).is_useful
+
+
+def test_a_trial_takes_a_thousand_queries_at_most():
+    rows = unit(np.random.default_rng(0).normal(size=(1500, 4)))
+    trial = found_mates(rows, range(1500), rows, range(1500))
+    assert (trial.queries, trial.share) == (1000, 1)

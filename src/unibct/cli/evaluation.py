@@ -72,7 +72,7 @@ GalleryModeOption = Annotated[
 ]
 BackfillCurveOption = Annotated[
     bool | None,
-    typer.Option(help="measure partly backfilled galleries  [default: where it takes seconds]"),
+    typer.Option(help="measure partly backfilled galleries  [default: where it takes a minute]"),
 ]
 OldThresholdsOption = Annotated[
     bool, typer.Option("--old-thresholds", help="use the score map that is kept with NEW")

@@ -16,6 +16,7 @@ from unibct.cli.options import (
 from unibct.data.readers.table import describe_data_briefly
 from unibct.embedders.table import describe_embedders
 from unibct.embeddings.forms.table import FOLDER, FORMS, describe_forms
+from unibct.maps.table import DEFAULT_MAP
 
 OptionalData = Annotated[
     str | None,
@@ -39,7 +40,7 @@ def adapt_command(
     old: Annotated[str, typer.Option(metavar="OLD", help="the old model, given in the same ways")],
     out: Annotated[Path, typer.Option(help="folder for the adapted model or the map")],
     data: OptionalData = None,
-    kind: Annotated[str, typer.Option(help="the kind of map; see the list below")] = "linear",
+    kind: Annotated[str, typer.Option(help="the kind of map; see the list below")] = DEFAULT_MAP,
     direction: Annotated[
         str,
         typer.Option(

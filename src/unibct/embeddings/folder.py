@@ -182,12 +182,12 @@ def open_embeddings(folder: str | Path, *, verify: bool | None = None) -> Embedd
     for name, digest in digests.items():
         check_file(folder / name, digest, verify=verify)
     if verify:
-        _read_class_names(folder, description.classes)
+        _read_class_names(folder / description.classes_file, description.classes)
     return Embeddings(
         Rows(folder, shards, description.dim, description.dtype),
         lambda: _read_ids(folder, shards),
         lambda: _read_labels(folder, shards),
-        lambda: _read_class_names(folder, description.classes),
+        lambda: _read_class_names(folder / description.classes_file, description.classes),
         description.fingerprint,
         class_source=description.class_source,
         training_classes=lambda: _read_training_classes(folder, trained_on),
@@ -217,7 +217,7 @@ class Description:
         dim: numbers in a vector.
         dtype: the vectors' type on disk.
         fingerprint: the model's fingerprint.
-        classes: the digest of the part of ``classes.txt`` that belongs to these shards.
+        classes: the digest of the part of ``classes_file`` that belongs to these shards.
         shards: in the order of their rows.
         source: the key of the model, pixels and settings the folder was made from, if known.
         protocol: the evaluation protocol whose rules the vectors follow; they are not normalised
@@ -225,6 +225,7 @@ class Description:
         class_source: what numbered the classes, see ``ImageSet``.
         trained_on: the model's training classes; None if they are unknown, as in folders that
             were made before they were kept.
+        classes_file: the name of the file with the names of the classes.
     """
 
     dim: int
@@ -236,6 +237,7 @@ class Description:
     protocol: str | None = None
     class_source: str | None = UNKNOWN_SOURCE
     trained_on: TrainedOn | None = None
+    classes_file: str = CLASSES_FILE
 
 
 def read_description(folder: Path) -> Description:
@@ -269,6 +271,7 @@ def read_description(folder: Path) -> Description:
             content.get("protocol"),
             content.get("class_source", UNKNOWN_SOURCE),
             _trained_on(content.get("training_classes")),
+            Path(content.get("classes_file", CLASSES_FILE)).name,
         )
     except KeyError as error:
         raise UserError(f"{path} lacks the entry {error}; embed the images again") from error
@@ -317,9 +320,8 @@ def _read_training_classes(folder: Path, trained_on: TrainedOn | None) -> Traini
     return TrainingClasses(digests, frozenset(trained_on.sources), trained_on.complete)
 
 
-def _read_class_names(folder: Path, digest: FileDigest) -> tuple[str, ...]:
+def _read_class_names(path: Path, digest: FileDigest) -> tuple[str, ...]:
     """Read the class names that a description counts; the file may have more after them."""
-    path = folder / CLASSES_FILE
     data = read_text(path).encode()[: digest.bytes]
     if hashlib.sha256(data).hexdigest() != digest.sha256:
         raise UserError(f"{path} is damaged (its checksum differs); embed the images again")

@@ -9,6 +9,7 @@ from unibct.embeddings.score_scale import mapped_score_scale
 from unibct.errors import UserError
 from unibct.maps.known_queries import FoundMates, found_mates
 from unibct.maps.space_map import BACKWARD, Direction, KnownPairs, SpaceMap, checked_direction
+from unibct.maps.table import DEFAULT_MAP
 from unibct.maps.vector_map import fit_vector_map
 from unibct.progress import Progress, Silent
 
@@ -22,7 +23,7 @@ def fit_map(
     old: Embeddings,
     *,
     direction: Direction = BACKWARD,
-    kind: str = "affine",
+    kind: str = DEFAULT_MAP,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> SpaceMap:

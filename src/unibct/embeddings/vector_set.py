@@ -8,6 +8,7 @@ import numpy as np
 from unibct.data.decoding import Pixels
 from unibct.data.image_set import ImageSet, select_listed
 from unibct.data.readers.table import open_images
+from unibct.data.training_classes import UNKNOWN_SOURCE
 from unibct.embeddings.checking import usable_embeddings
 from unibct.embeddings.folder import Embeddings
 from unibct.embeddings.forms.table import PREFIX, read_embeddings
@@ -39,12 +40,14 @@ def vector_set(embeddings: Embeddings, name: str) -> ImageSet:
         )
     used, labels = np.unique(embeddings.labels, return_inverse=True)
     position = {image_id: row for row, image_id in enumerate(embeddings.ids)}
+    source = embeddings.class_source
     return ImageSet(
         name,
         embeddings.ids,
         labels.astype(np.int64),
         tuple(embeddings.class_names[int(label)] for label in used),
         _Reader(embeddings, position),
+        class_source=None if source == UNKNOWN_SOURCE else source,
         vector_dim=embeddings.vectors.shape[1],
     )
 

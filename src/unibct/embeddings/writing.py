@@ -85,6 +85,7 @@ def append_embeddings(
     Either all images are added or none: a process that is killed leaves the folder as it was.
     New classes are numbered after the folder's own classes. Classes of the same name are the same,
     unless the names are mere numbers of different files: those get their identities as names.
+    Either all images of the folder have classes or none.
 
     Args:
         folder: what ``save_embeddings`` or ``unibct embed`` wrote.
@@ -110,12 +111,23 @@ def _append(folder: Path, embeddings: Embeddings, shard_rows: int) -> None:
     stored = open_embeddings(folder, verify=False)
     _require_same_model(folder, description, embeddings)
     _require_new_ids(folder, stored, embeddings)
+    if bool(stored.class_names) != bool(embeddings.class_names):
+        has, lacks = ("has", "lack") if stored.class_names else ("has no", "have")
+        raise UserError(
+            f"{folder} {has} classes, and the embeddings to add {lacks} them; save into another "
+            "folder"
+        )
     stored_names, added_names, class_source = _comparable_names(stored, embeddings)
     class_names = list(dict.fromkeys((*stored_names, *added_names)))
-    number_of = {name: number for number, name in enumerate(class_names)}
-    class_numbers = np.array([number_of[name] for name in added_names], dtype=np.int64)
-    labels = class_numbers[embeddings.labels]
+    labels = embeddings.labels
+    if class_names:
+        number_of = {name: number for number, name in enumerate(class_names)}
+        class_numbers = np.array([number_of[name] for name in added_names], dtype=np.int64)
+        labels = class_numbers[labels]
     shards = [*description.shards]
+    # A file whose names change is not touched: until the end the folder's description needs it.
+    renamed = list(stored_names) != list(stored.class_names)
+    classes_file = f"classes-{len(shards)}.txt" if renamed else description.classes_file
     shards += _write_shards(folder, embeddings, labels, description.dtype, shard_rows, shards)
     write_description(
         folder,
@@ -130,6 +142,7 @@ def _append(folder: Path, embeddings: Embeddings, shard_rows: int) -> None:
             if stored.training_classes == UNKNOWN_CLASSES
             else stored.training_classes,  # the same model has made both
         ),
+        classes_file=classes_file,
     )
 
 
@@ -197,10 +210,11 @@ def write_description(
     classes: StoredClasses,
     source: str | None = None,
     protocol: str | None = None,
+    classes_file: str = CLASSES_FILE,
 ) -> None:
     """Complete a folder: write the files of classes, then ``embeddings.json``.
 
-    Classes are only ever added at the end, so an older description fits the longer file too.
+    In a file, classes are only ever added at the end, so an older description fits it too.
 
     Args:
         folder: where the shards were written.
@@ -211,9 +225,10 @@ def write_description(
         classes: of the images, and of the model's training.
         source: the key of the model, pixels and settings the folder was made from, if known.
         protocol: see ``Description``.
+        classes_file: the name of the file with the names of classes.
     """
     text = _encoded_lines(classes.names, "class")
-    _write_bytes(folder / CLASSES_FILE, text)
+    _write_bytes(folder / classes_file, text)
     write_json(
         folder / DESCRIPTION_FILE,
         {
@@ -228,6 +243,7 @@ def write_description(
             "shards": [asdict(shard) for shard in shards],
         }
         | ({} if protocol is None else {"protocol": protocol})
+        | ({} if classes_file == CLASSES_FILE else {"classes_file": classes_file})
         | ({} if classes.source == UNKNOWN_SOURCE else {"class_source": classes.source})
         | _written_training_classes(folder, classes.training),
     )

@@ -1,5 +1,6 @@
 """Which images of a test set are in the gallery, and which are queries."""
 
+import math
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -42,6 +43,22 @@ class GallerySplit:
     def classes(self) -> int:
         """How many classes there are, each with one template."""
         return int(self.labels.max()) + 1
+
+    @property
+    def query_classes(self) -> int:
+        """How many classes have queries."""
+        return len(np.unique(self.query_labels))
+
+    @property
+    def compared_classes(self) -> int:
+        """How many classes, all with queries, would have as many pairs of classes as this split.
+
+        In a long-tailed set most classes have one image, which is in the gallery. Such classes are
+        compared with those that have queries, but not with each other.
+        """
+        asking, classes = self.query_classes, self.classes
+        pairs = asking * (asking - 1) // 2 + asking * (classes - asking)
+        return (1 + math.isqrt(1 + 8 * pairs)) // 2
 
 
 def split_gallery(labels: Any, *, seed: int = 0, share: float = GALLERY_SHARE) -> GallerySplit:
@@ -93,5 +110,10 @@ def chosen_gallery(labels: Any, query: Any, gallery: Any) -> GallerySplit:
         raise UserError(
             f"class {int(enrolled.argmin())} has no image in the gallery; add one, or leave its "
             "queries out"
+        )
+    if len(np.unique(labels[query])) < 2:
+        raise UserError(
+            "all queries are of one class: there is no interval over one class; give queries "
+            "of two classes or more"
         )
     return GallerySplit(labels, gallery=gallery, query=query)

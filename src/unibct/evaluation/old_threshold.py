@@ -178,13 +178,8 @@ def _fitted_maps(old_self: SearchTest, cross: SearchTest, seed: int) -> ClassMap
     """
     fold_of = np.random.default_rng([seed, 4]).permutation(cross.classes) % _FOLDS
     members = ~np.eye(_FOLDS, dtype=bool)
-    # Where the entries are no templates, only the query's class is known.
-    impostors = [
-        ScoreRanks(
-            test.impostor.table, ClassParts(fold_of, members, both_sides=test.scores is not None)
-        )
-        for test in (cross, old_self)
-    ]
+    parts = ClassParts(fold_of, members)
+    impostors = [ScoreRanks(test.impostor.table, parts) for test in (cross, old_self)]
     try:
         return ClassMaps(list(fit_score_maps(*impostors)), fold_of)
     except UserError:  # too few pairs, or all of them score the same

@@ -22,15 +22,16 @@ _COLLECTED_AT_ONCE = 20_000_000
 class ClassParts:
     """Overlapping parts of the classes: each part is made of some groups of classes.
 
+    A score belongs to a part if the classes of its query and of its entry do. Where the class of an
+    entry is not known, the query's decides.
+
     Attributes:
         groups: (classes,) the group of each class, 0…G-1.
         members: (parts, G) whether a part contains a group.
-        both_sides: whether the entry's class must be in the part as well as the query's.
     """
 
     groups: Groups
     members: NDArray[np.bool_]
-    both_sides: bool = True
 
 
 class ScoreRanks:
@@ -51,7 +52,7 @@ class ScoreRanks:
             self._query_groups = parts.groups[table.query_classes].astype(np.int64)
             query_members = parts.members
             entry_members = np.ones((len(query_members), 1), dtype=bool)
-            if parts.both_sides and table.entry_classes is not None:
+            if table.entry_classes is not None:
                 self._entry_groups = parts.groups[table.entry_classes].astype(np.int64)
                 entry_members = parts.members
         self._entry_group_count = entry_members.shape[1]

@@ -250,10 +250,11 @@ def _open_searches(
 ) -> dict[str, OpenSearch]:
     """Search two galleries with half of the classes each, as IJB does.
 
-    Every query has a mate in one of them and none in the other.
+    Every query has a mate in one of them and none in the other. There is no such search if few
+    classes are tested, or if the classes of one half have no queries.
     """
     searches: dict[str, OpenSearch] = {}
-    if classes < _CLASSES_FOR_OPEN_SET:
+    if classes < _CLASSES_FOR_OPEN_SET or len(np.unique(query_labels % 2)) < 2:
         return searches
     for number, other in enumerate(best_others):
         has_mate = query_labels % 2 == number

@@ -135,7 +135,10 @@ def _seen(models: Mapping[str, Any], known: Mapping[str, Embeddings]) -> SeenCla
     """Count the seen classes; embeddings that know where their classes come from name them."""
     if not known:
         return SeenClasses(None, None, "arrays do not say")
-    naming = max(known.values(), key=lambda model: model.training_classes != UNKNOWN_CLASSES)
+    named = [model for model in known.values() if model.class_names]
+    if not named:
+        return SeenClasses(None, None, "the embeddings have no classes")
+    naming = max(named, key=lambda model: model.training_classes != UNKNOWN_CLASSES)
     labels: list[int] = np.unique(naming.labels).tolist()
     names = [naming.class_names[label] for label in labels]
     training = {

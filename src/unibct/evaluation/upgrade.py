@@ -12,6 +12,7 @@ from typing import Any
 
 from unibct.arrays import Floats, Ints, checked_embeddings
 from unibct.embeddings.strength import Strength
+from unibct.errors import UserError
 from unibct.evaluation.backfill_curve import BackfillCurve, backfill_curve, row_orders
 from unibct.evaluation.blend_gain import BlendedQueries
 from unibct.evaluation.blending import MIDPOINT, AlphaChoice, blended_test, require_alpha
@@ -101,6 +102,8 @@ class Evaluation:
 
 
 PROJECTED = "projected"  # the new model's embeddings in the old space
+# With 3 classes of 200 and no difference between the models, 15 % of verdicts claimed one.
+_FEW_CLASSES = 10
 
 _NEAREST_NOTE = (
     "the TARs of the tests are at the ROC corner nearest to the rate, as the field's scripts "
@@ -110,17 +113,24 @@ _NEAREST_NOTE = (
 
 def _notes(
     models: dict[str, Floats], used_far: float, far: float | None, split: GallerySplit
-) -> tuple[str | None, str | None]:
-    """Say what limits the FAR, and which vectors the tests use if the dimensions differ."""
-    rate = far_note(used_far, far, split.classes)
-    if PROJECTED not in models:
-        return rate, None
-    return rate, (
-        f"the new model has dimension {models['new'].shape[1]} and the old one "
-        f"{models['old'].shape[1]}: tests between the two use the new model's projection into the "
-        "old space, new→new uses its full vectors; partly backfilled galleries are searched in "
-        "the old space"
-    )
+) -> Iterator[str | None]:
+    """Say what limits the FAR and the verdict, and which vectors tests of two dimensions use."""
+    classes, counted = split.compared_classes, "classes"
+    if classes < split.classes:
+        counted += f"' worth of pairs ({split.query_classes} of {split.classes} have queries)"
+    yield far_note(used_far, far, classes, counted)
+    if split.query_classes < _FEW_CLASSES:
+        yield (
+            f"only {split.query_classes} classes have queries: intervals over so few classes are "
+            "too narrow, and the verdict is less sure than it says"
+        )
+    if PROJECTED in models:
+        yield (
+            f"the new model has dimension {models['new'].shape[1]} and the old one "
+            f"{models['old'].shape[1]}: tests between the two use the new model's projection into "
+            "the old space, new→new uses its full vectors; partly backfilled galleries are "
+            "searched in the old space"
+        )
 
 
 def joined_notes(*notes: str | None, rule: ThresholdRule) -> str | None:
@@ -232,7 +242,7 @@ class UpgradeEvaluation(SearchEvaluation):
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values for machines."""
-        fars = carried_fars(self.split.classes)
+        fars = carried_fars(self.split.compared_classes)
         return super().as_json() | {
             "tests": {
                 name: self.values[name]
@@ -293,11 +303,13 @@ def evaluate_upgrade(
         backfill_curves: also measure the gallery while it is being embedded again.
         progress: reports progress of the curves.
     """
+    if repeats < 1:
+        raise UserError(f"repeats must be at least 1, not {repeats}")
     tested = models_under_test(_given(old, new, free), labels, seen_classes=seen_classes)
     models = tested.vectors | _in_old_space(projected)
     split = split or split_gallery(tested.labels, seed=seed)
     tests = _direction_tests(models, split, mode, share_of(alpha))
-    used_far = headline_far(split.classes, far)
+    used_far = headline_far(split.compared_classes, far)
     draws = class_draws(tests[CROSS], seed=seed, repeats=repeats)
     onto_old_scale: dict[str, Any] = {"score_map": score_map, "score_scale": score_scale}
     curves = _curves(models, split, mode, used_far, tests[OLD_SELF], seed, progress)

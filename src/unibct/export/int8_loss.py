@@ -111,7 +111,7 @@ def measure_int8_loss(
             "'MODEL?space=old'"
         )
     tests = [search_test(queries, gallery, split) for queries in (exact, int8)]
-    far = headline_far(split.classes)
+    far = headline_far(split.compared_classes)
     cosines = (exact.astype(np.float64) * int8).sum(axis=1)
     return Int8Loss(
         gallery="exact" if old is None else "old",

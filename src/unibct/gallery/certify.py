@@ -103,7 +103,9 @@ def certify(
             "pairs": _pairs(tests, evaluation),
             "image_metrics": _image_metrics(tests, evaluation.far, seed),
             "thresholds": _thresholds(tests),
-            "carried_fars": [f"{far:g}" for far in carried_fars(evaluation.split.classes)[::-1]],
+            "carried_fars": [
+                f"{far:g}" for far in carried_fars(evaluation.split.compared_classes)[::-1]
+            ],
             "score_map": {
                 direction: fit_score_map(tests[direction].impostor, old_impostor).as_json()
                 for direction in (CROSS, NEW_SELF, BLEND)

@@ -14,6 +14,7 @@ from unibct.arrays import Floats, normalized
 from unibct.errors import UserError
 
 BEST_SHARE = 0.05  # a mate counts as found among this share of the rows, at least one row
+_MOST_QUERIES = 1000  # a trial needs no more, and each is compared with all rows
 _LEAST_GAIN = 0.1  # of the found share over chance, for a map that is worth keeping
 
 
@@ -66,6 +67,9 @@ def found_mates(
     known = [place for place, key in enumerate(query_keys) if key in number_of]
     if not known:
         return None
+    if len(known) > _MOST_QUERIES:
+        drawn = np.random.default_rng(0).choice(len(known), _MOST_QUERIES, replace=False)
+        known = [known[place] for place in sorted(drawn.tolist())]
     query_numbers = np.array([number_of[query_keys[place]] for place in known], dtype=np.int64)
     best = max(1, int(BEST_SHARE * len(rows)))
     mates = np.bincount(row_numbers)[query_numbers]

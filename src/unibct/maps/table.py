@@ -41,6 +41,9 @@ MAPS: dict[str, MapEntry] = {
 }
 
 
+DEFAULT_MAP = "affine"
+
+
 def find_map_kind(name: str) -> MapEntry:
     """Return the kind of map called ``name``, or raise an error that lists the names."""
     if name not in MAPS:

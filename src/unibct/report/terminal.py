@@ -52,14 +52,14 @@ def print_evaluation(evaluation: Evaluation, console: Console | None = None) -> 
     console.print(criterion_table)
     for plain in decision_tables(evaluation):
         _print_plain_table(plain, console)
-        console.print(plain.note, highlight=False)
+        console.print(plain.note, highlight=False, markup=False)
     console.print()
     verdict = evaluation.verdict
     if evaluation.note:
-        console.print(evaluation.note, highlight=False)
+        console.print(evaluation.note, highlight=False, markup=False)
     strength = old_model_text(evaluation)
     if strength:
-        console.print(strength, highlight=False)
+        console.print(strength, highlight=False, markup=False)
     console.print(f"verdict: [{_STYLES[verdict]}]{verdict}[/]", highlight=False)
 
 

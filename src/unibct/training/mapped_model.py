@@ -12,6 +12,7 @@ from unibct.errors import UserError
 from unibct.maps.folder import save_map
 from unibct.maps.known_queries import BEST_SHARE
 from unibct.maps.space_map import BACKWARD, SpaceMap, checked_direction
+from unibct.maps.table import DEFAULT_MAP
 from unibct.maps.vector_map import fit_vector_map
 from unibct.models.embedder import Embedder
 from unibct.models.folder import save_model
@@ -25,7 +26,7 @@ def adapt(
     old: Embedder,
     images: ImageSet,
     *,
-    kind: str = "linear",
+    kind: str = DEFAULT_MAP,
     seed: int = 0,
     skip_bad: bool = False,
     progress: Progress | None = None,
@@ -64,7 +65,7 @@ def adapt_embedders(
     images: ImageSet | None = None,
     *,
     direction: str = BACKWARD,
-    kind: str = "linear",
+    kind: str = DEFAULT_MAP,
     seed: int = 0,
     skip_bad: bool = False,
     progress: Progress | None = None,

@@ -3,7 +3,8 @@ import pickle
 import numpy as np
 import pytest
 
-from unibct.embeddings.forms.npy import read
+from tests.embeddings.random_embeddings import random_embeddings
+from unibct.embeddings.forms.npy import read, require_writable, write
 from unibct.errors import UserError
 
 VECTORS = np.array([[3.0, 4.0], [1.0, 0.0]])
@@ -48,3 +49,23 @@ def test_nothing_is_unpickled(tmp_path):
     (tmp_path / "old.npy").write_bytes(pickle.dumps(Trap()))
     with pytest.raises(UserError, match=r"not a whole \.npy file"):
         read(tmp_path / "old.npy")
+
+
+def test_a_killed_write_is_taken_up_again_and_files_of_others_stay(tmp_path, monkeypatch):
+    embeddings, path = random_embeddings(9), tmp_path / "a.npy"
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="No space"):
+        patch.setattr("numpy.lib.format.open_memmap", full)
+        write(embeddings, path)
+    assert not path.exists()
+    assert (tmp_path / "a.ids.txt").exists()
+    require_writable(path)
+    write(embeddings, path)
+    assert read(path).ids == embeddings.ids
+    (tmp_path / "b.ids.txt").write_text("mine")
+    with pytest.raises(UserError, match=r"b\.ids\.txt exists already"):
+        write(embeddings, tmp_path / "b.npy")
+    assert (tmp_path / "b.ids.txt").read_text() == "mine"

@@ -36,6 +36,11 @@ def test_a_folder_of_parts_is_read_in_the_order_of_their_names(tmp_path):
     embeddings = read(tmp_path)
     assert embeddings.ids == ("0", "1")
     assert embeddings.vectors.tolist() == [[1], [2]]
+    write_table(tmp_path / "part-2.parquet", id=["2"], vector=[[1.0, 2.0]])
+    with pytest.raises(
+        UserError, match=r"part-2.parquet has vectors of dimension 2, and .*0.parquet of 1"
+    ):
+        read(tmp_path)
 
 
 def test_bad_tables_name_row_and_id(tmp_path):

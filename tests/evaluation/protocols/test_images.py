@@ -8,7 +8,8 @@ from tests.models.cases import small_model
 from tests.notes import Notes
 from unibct.data.image_set import ImageSet
 from unibct.data.readers.table import open_images
-from unibct.embeddings.folder import Embeddings
+from unibct.embeddings.folder import Embeddings, open_embeddings
+from unibct.embeddings.forms.table import write_embeddings
 from unibct.embeddings.writing import save_embeddings
 from unibct.errors import UserError
 from unibct.evaluation.blending import choose_alpha
@@ -119,6 +120,51 @@ def test_lists_choose_the_queries_and_the_gallery(photo_folder, tmp_path):
     (tmp_path / "gallery.txt").write_text(f"{images.ids[0]}\n", encoding="utf-8")
     with pytest.raises(UserError, match="has queries but no image in"):
         evaluated()
+
+
+def test_only_listed_images_are_embedded_and_judged_and_a_bad_one_may_be_left_out(
+    photo_folder, tmp_path
+):
+    images = open_images(photo_folder)
+    some = np.flatnonzero(images.labels < 5)
+    listed, embedded = images.select(some), images.select(some[1:])
+    folder = save(tmp_path / "some", embedded, noisy_vectors(embedded, 0.4))
+    in_gallery = np.isin(
+        np.arange(len(listed)), [np.argmax(listed.labels == c) + 1 for c in range(5)]
+    )
+    for name, rows in (("queries", ~in_gallery), ("gallery", in_gallery)):
+        text = "".join(f"{listed.ids[row]}\n" for row in np.flatnonzero(rows))
+        (tmp_path / f"{name}.txt").write_text(text, encoding="utf-8")
+    request = EvaluationRequest(
+        str(photo_folder), query=folder, gallery=folder, skip_bad=True,
+        search=SearchRules(tmp_path / "queries.txt", tmp_path / "gallery.txt"),
+    )  # fmt: skip
+    result = evaluate_images(request)
+    assert len(result.split.query) == len(listed) - 5 - 1
+    assert result.split.classes == 5
+    assert "only 5 classes have queries" in result.note
+
+
+def test_what_cannot_work_is_refused_before_anything_is_embedded(
+    photo_folder, tmp_path, monkeypatch
+):
+    images = open_images(photo_folder)
+    stored = save(tmp_path / "old", images, noisy_vectors(images, 0.4))
+    monkeypatch.setattr(
+        "unibct.evaluation.protocols.images._embedded", lambda *_: pytest.fail("embedded")
+    )
+    file = "embeddings:" + str(tmp_path / "x.npy")
+    write_embeddings(open_embeddings(stored), tmp_path / "x.npy", "npy")
+    for query, rules, message in (
+        (stored, SearchRules(queries=tmp_path / "q.txt"), "give both lists"),
+        (stored, SearchRules(tmp_path / "q.txt", tmp_path / "g.txt"), "q.txt"),
+        (stored, SearchRules(old_thresholds=True), "score map"),
+        (file, SearchRules(save_score_map=True), "a score map is kept in a folder"),
+    ):
+        with pytest.raises(UserError, match=message):
+            evaluate_images(
+                EvaluationRequest(str(photo_folder), query=query, gallery=stored, search=rules)
+            )
 
 
 def test_a_score_map_is_kept_with_the_new_model_and_used(photo_folder, tmp_path):

@@ -43,15 +43,17 @@ def read(path: Path) -> Embeddings:
 
 
 def require_writable(path: Path) -> None:
-    """Refuse another ending, and what exists already, also of the files beside."""
+    """Refuse another ending, and a file that exists already."""
     if path.suffix != SUFFIX:
         raise UserError(f"{path}: the name must end in {SUFFIX}")
-    for place in (path, *(_beside(path, what) for what in ("ids", "labels", "model"))):
-        require_absent(place)
+    require_absent(path)
 
 
 def write(embeddings: Embeddings, path: Path) -> None:
-    """Write the files beside the vectors first; ``NAME.npy`` makes them complete."""
+    """Write the files beside the vectors first; ``NAME.npy`` makes them complete.
+
+    A file beside it that was left by a killed process is taken, if it is the same.
+    """
     require_writable(path)
     texts = {"ids": encoded_lines(embeddings.ids, "id")}
     if embeddings.class_names:
@@ -59,6 +61,10 @@ def write(embeddings: Embeddings, path: Path) -> None:
         texts["labels"] = encoded_lines(names, "class name")
     if embeddings.fingerprint:
         texts["model"] = f"{embeddings.fingerprint}\n".encode()
+    for what in ("ids", "labels", "model"):
+        place = _beside(path, what)
+        if not place.is_file() or place.read_bytes() != texts.get(what):
+            require_absent(place)
     for what, text in texts.items():
         with atomic_file(_beside(path, what)) as temporary:
             temporary.write_bytes(text)

@@ -43,7 +43,7 @@ def read(path: Path) -> Embeddings:
         for column in ("id", "vector"):
             if column not in columns:
                 raise UserError(f"{file} lacks the column `{column}`; it needs id and vector")
-    vectors = np.concatenate([_matrix(f, t) for f, t in zip(files, tables, strict=True)])
+    vectors = np.concatenate(_matrices(files, tables))
     ids = tuple(text for f, t in zip(files, tables, strict=True) for text in _texts(f, t, "id"))
     names = None
     if all("label" in table.column_names for table in tables):
@@ -86,6 +86,18 @@ def write(embeddings: Embeddings, path: Path) -> None:
                 names = names_of(embeddings.labels[part], embeddings.class_names)
                 columns.append(pyarrow.array(names, pyarrow.string()))
             writer.write_batch(pyarrow.record_batch(columns, schema=schema))
+
+
+def _matrices(files: list[Path], tables: list[Any]) -> list[NDArray[np.float32]]:
+    """Return (rows, dim) of each file; a file of another dimension is named."""
+    matrices = [_matrix(file, table) for file, table in zip(files, tables, strict=True)]
+    dim = matrices[0].shape[1]
+    for file, matrix in zip(files, matrices, strict=True):
+        if matrix.shape[1] != dim:
+            raise UserError(
+                f"{file} has vectors of dimension {matrix.shape[1]}, and {files[0]} of {dim}"
+            )
+    return matrices
 
 
 def _matrix(path: Path, table: Any) -> NDArray[np.float32]:

@@ -20,7 +20,7 @@ from unibct.embeddings.vector_set import open_data
 from unibct.errors import UserError
 from unibct.evaluation.blending import MIDPOINT, AlphaChoice, choose_alpha
 from unibct.evaluation.directions import CROSS, OLD_SELF
-from unibct.evaluation.gallery_split import GallerySplit, chosen_gallery
+from unibct.evaluation.gallery_split import GALLERY_SHARE, GallerySplit, chosen_gallery
 from unibct.evaluation.pixel_baseline import model_frame, old_model_strength
 from unibct.evaluation.protocols.request import EmbeddingRequest, EvaluationRequest, SearchRules
 from unibct.evaluation.score_map import fit_score_map
@@ -32,7 +32,7 @@ from unibct.models.embedder import Embedder
 from unibct.models.model import Model
 from unibct.models.old_space import known_score_scale, old_space_dim, to_old_space
 
-_SCORES_FOR_CURVES = 10_000_000  # images × classes: a curve then takes half a minute at most
+_SCORES_FOR_CURVES = 20_000_000  # of one search: all curves then take a minute at most
 
 
 def evaluate_images(request: EvaluationRequest) -> UpgradeEvaluation:
@@ -41,8 +41,8 @@ def evaluate_images(request: EvaluationRequest) -> UpgradeEvaluation:
     The request's ``query`` and ``gallery`` are whatever ``open_embedder`` opens.
     """
     rules = request.search
-    images = open_data(request.data, request.images)
-    # Embedding may take hours, so both are opened and compared with the classes before it begins.
+    images, lists = _listed_images(open_data(request.data, request.images), rules)
+    # Embedding may take hours: whatever can be refused is refused before it begins.
     opening = Opening(pick_device(request.device), progress=request.progress)
     embedders = {
         reference: opening.open(reference)
@@ -51,12 +51,15 @@ def evaluate_images(request: EvaluationRequest) -> UpgradeEvaluation:
     project = _projection(embedders[request.query], embedders[request.gallery], request)
     _require_unseen(images, embedders, request)
     validation = _validation_images(images, embedders, request)
-    sides, images = _embedded(images, embedders, request)
-    old, new = sides[request.gallery], sides[request.query]
+    if rules.old_thresholds or rules.save_score_map:
+        _folder_of(request.query)
     score_map = None
     if rules.old_thresholds:
-        score_map = load_score_map(_folder_of(request.query), old.fingerprint)
-    images, split = _listed_split(images, rules)
+        old_fingerprint = embedders[request.gallery].fingerprint
+        score_map = load_score_map(_folder_of(request.query), old_fingerprint)
+    sides, images = _embedded(images, embedders, request)
+    old, new = sides[request.gallery], sides[request.query]
+    split = None if lists is None else _listed_split(images, lists, rules)
     new_side = new.of_images(images)
     evaluation = evaluate_upgrade(
         old.of_images(images),
@@ -110,7 +113,11 @@ def _save_score_map(
 ) -> None:
     """Fit a score map on the whole test, and keep it with the new model."""
     cross, old_self = evaluation.tests[CROSS], evaluation.tests[OLD_SELF]
-    fitted = fit_score_map(cross.impostor, old_self.impostor)
+    try:
+        fitted = fit_score_map(cross.impostor, old_self.impostor)
+    except UserError as error:  # the evaluation itself is finished: it is not thrown away
+        request.progress.note(f"no score map is kept: {error}")
+        return
     path = save_score_map(_folder_of(request.query), old_fingerprint, fitted)
     request.progress.note(f"{path}: the score map for the old model {old_fingerprint}")
 
@@ -167,28 +174,44 @@ def _alpha(
 def _wants_curves(rules: SearchRules, images: ImageSet) -> bool:
     if rules.backfill_curve is not None:
         return rules.backfill_curve
-    return len(images) * len(images.class_names) <= _SCORES_FOR_CURVES
+    queries = len(images) * (1 - GALLERY_SHARE)
+    entries = len(images) * GALLERY_SHARE + len(images.class_names)  # mAP ranks all images
+    return queries * entries <= _SCORES_FOR_CURVES
 
 
-def _listed_split(images: ImageSet, rules: SearchRules) -> tuple[ImageSet, GallerySplit | None]:
-    """Return the images that the two lists name, and which of them are queries."""
+def _listed_images(
+    images: ImageSet, rules: SearchRules
+) -> tuple[ImageSet, tuple[ImageSet, ImageSet] | None]:
+    """Return the images that are tested; and the queries and the gallery's images, if listed."""
     if rules.queries is None and rules.gallery_images is None:
         return images, None
     if rules.queries is None or rules.gallery_images is None:
         raise UserError("--queries and --gallery-images go together: give both lists")
-    sides = [select_listed(images, path) for path in (rules.queries, rules.gallery_images)]
-    both = set(sides[0].ids) & set(sides[1].ids)
+    lists = (select_listed(images, rules.queries), select_listed(images, rules.gallery_images))
+    both = set(lists[0].ids) & set(lists[1].ids)
     if both:
         raise UserError(f"{min(both)!r} is in {rules.queries} and in {rules.gallery_images}")
-    rows = [[images.position[image_id] for image_id in side.ids] for side in sides]
-    chosen = images.select(sorted([*rows[0], *rows[1]]))
-    missing = set(chosen.class_names) - set(sides[1].class_names)
+    rows = [images.position[image_id] for part in lists for image_id in part.ids]
+    chosen = images.select(sorted(rows))
+    _listed_split(chosen, lists, rules)
+    return chosen, lists
+
+
+def _listed_split(
+    images: ImageSet, lists: tuple[ImageSet, ImageSet], rules: SearchRules
+) -> GallerySplit:
+    """Return which images are queries and which are in the gallery; some may be left out."""
+    places = [
+        [images.position[image_id] for image_id in part.ids if image_id in images.position]
+        for part in lists
+    ]
+    enrolled = set(images.labels[places[1]].tolist())
+    missing = [name for label, name in enumerate(images.class_names) if label not in enrolled]
     if missing:
         raise UserError(
             f"the class {min(missing)!r} has queries but no image in {rules.gallery_images}"
         )
-    places = [[chosen.position[image_id] for image_id in side.ids] for side in sides]
-    return chosen, chosen_gallery(chosen.labels, query=places[0], gallery=places[1])
+    return chosen_gallery(images.labels, query=places[0], gallery=places[1])
 
 
 def embed_image_set(request: EmbeddingRequest) -> Embeddings:

@@ -39,7 +39,7 @@ class SearchRules:
             a quarter of each class's images is in the gallery, and the others are queries.
         mode: the gallery's entries are ``templates``, one for each class, or ``images``.
         backfill_curve: measure the gallery while it is being embedded again. By default that is
-            done where it takes seconds.
+            done where it takes a minute at most.
         old_thresholds: put the scores of the cross test on the old scale by the map that is kept
             with the new model, instead of maps fitted on other classes of this data.
         save_score_map: fit a map on all of this data and keep it with the new model.
