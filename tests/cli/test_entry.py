@@ -5,6 +5,7 @@ import sys
 import pytest
 
 from tests.conftest import TINY_OPTIONS, run_command
+from tests.data.example_images import png
 from unibct import cli
 
 
@@ -93,3 +94,20 @@ def test_the_module_runs_as_a_command():
 def test_no_command_shows_the_help(capsys):
     assert run_command() == 0
     assert "Usage: unibct" in capsys.readouterr().out
+    assert run_command("gallery") == 0
+    shown = capsys.readouterr()
+    assert "\nCommands:\n  create " in shown.out
+    assert shown.err == ""
+    assert run_command("demo", "--version") == 0
+    assert capsys.readouterr().out.startswith("unibct 0")
+
+
+def test_a_warning_about_data_is_a_note(tmp_path, capsys):
+    for name in ("a/1.png", "a/2.png", "a/3.gif", "b/4.png", "b/5.png"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(png(1))
+    out = ["--out", tmp_path / "a" / "split"]
+    assert run_command("split", tmp_path, "--scenario", "open-data", *out) == 2
+    shown = capsys.readouterr().err.splitlines()
+    assert shown[0].startswith(f"note: {tmp_path}: 1 entry is passed over, first a/3.gif")
+    assert "is within the images" in shown[1]

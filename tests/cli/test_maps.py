@@ -61,6 +61,24 @@ def test_an_upgrade_without_images(files, photo_folder, tmp_path, capsys):
     assert np.isfinite(tests["new→old"]["top-1"])
 
 
+def test_a_list_chooses_the_rows_of_stored_embeddings(files, tmp_path, capsys):
+    sides = ["--new", f"embeddings:{files}/new.parquet", "--old", f"embeddings:{files}/old.npy"]
+    ids = (files / "old.ids.txt").read_text().splitlines()
+    (tmp_path / "list.txt").write_text("\n".join(ids[:100]))
+    fits = [
+        ["--out", tmp_path / "all"],
+        ["--images", tmp_path / "list.txt", "--out", tmp_path / "some"],
+    ]
+    for options in fits:
+        assert run_command("adapt", *sides, *options) == 0
+    assert load_map(tmp_path / "all").fingerprint != load_map(tmp_path / "some").fingerprint
+    assert set(load_map(tmp_path / "some").known.ids) <= set(ids[:100])
+    capsys.readouterr()
+    (tmp_path / "list.txt").write_text(f"{ids[0]}\nnobody.png")
+    assert run_command("adapt", *sides, *fits[1][:2], "--out", tmp_path / "none") == 2
+    assert "list.txt, line 2: 'nobody.png' has no embedding" in capsys.readouterr().err
+
+
 def test_without_data_both_sides_must_be_stored(files, trained_folder, tmp_path, capsys):
     sides = ["--new", trained_folder / "new", "--old", files / "old.npy"]
     assert run_command("adapt", *sides, "--out", tmp_path / "map") == 2

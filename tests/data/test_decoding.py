@@ -151,6 +151,25 @@ def test_what_a_decoder_raises_is_an_unreadable_image(problem, monkeypatch):
         decode(encode_png(np.asarray(ramp("L"))))
 
 
+@pytest.mark.parametrize("with_exif", [False, True])
+def test_a_photograph_that_lost_its_end_is_refused(with_exif):
+    pixels = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
+    data = encoded(Image.fromarray(pixels), "JPEG")
+    data = with_segment(data, exif_block(ON_ITS_SIDE)) if with_exif else data
+    half = len(data) // 2
+    for broken in (data[:half] + b"\xff\xd9", data[:half] + bytes(half)):
+        with pytest.raises(UnreadableImageError, match=r"(?i)premature end"):
+            decode(broken)
+
+
+@pytest.mark.parametrize("mode", ["L", "RGB"])
+def test_an_exif_block_does_not_change_the_pixels(mode):
+    plain = encoded(ramp(mode, (40, 24)), "JPEG")
+    assert np.array_equal(decode(with_segment(plain, exif_block())), decode(plain))
+    turned = decode(with_segment(plain, exif_block(ON_ITS_SIDE)))
+    assert np.array_equal(turned, np.rot90(decode(plain), -1))
+
+
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP"])
 def test_damaged_images_are_refused(kind):
     data = encoded(ramp("RGB", (64, 64)), kind)

@@ -112,3 +112,10 @@ def test_a_weak_old_model_is_named_before_the_verdict(small_demo):
         line.startswith("The old model is too weak to judge an upgrade by") for line in lines
     )
     assert lines[-1] == "verdict: old model too weak"
+
+
+@pytest.mark.parametrize("width", [None, 80])
+def test_no_number_of_an_evaluation_is_cut_off(small_demo, width):
+    evaluation = small_demo[0].evaluation
+    text = printed(lambda console: print_evaluation(evaluation, console), width=width)
+    assert "…" not in text

@@ -3,8 +3,10 @@
 import io
 import sys
 import time
+import warnings
 
 from unibct.cli.options import app
+from unibct.data.passed_over import PassedOverWarning
 from unibct.errors import UserError
 from unibct.progress import is_first_process
 
@@ -22,7 +24,8 @@ def main(arguments: list[str] | None = None) -> None:
             stream.reconfigure(
                 errors="replace"
             )  # a terminal that cannot show → must not stop a job
-    if words == ["--version"]:
+    warnings.showwarning = _show_warning
+    if "--version" in words:
         from importlib.metadata import version
 
         print(f"unibct {version('unibct')}")
@@ -42,11 +45,24 @@ def main(arguments: list[str] | None = None) -> None:
         format_message = getattr(error, "format_message", None)  # a wrong option or argument
         if debug or format_message is None:
             raise
-        _fail(f"{format_message()} (see unibct --help)".replace("\n", " "), 2)
+        message = format_message()
+        if message.startswith("Usage:"):  # a group of commands without a command: its help
+            return main([*words, "--help"])
+        _fail(f"{message} (see unibct --help)".replace("\n", " "), 2)
     else:
         if status == _INTERRUPTED:
             _fail("stopped; run the same command again to continue (train: with --resume)", status)
         sys.exit(status if isinstance(status, int) else 0)
+
+
+def _show_warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: object
+) -> None:
+    """Print a warning of ours in one line, and any other as Python does."""
+    if issubclass(category, PassedOverWarning):
+        print(f"note: {message}", file=sys.stderr)
+    else:
+        sys.stderr.write(warnings.formatwarning(message, category, filename, lineno))
 
 
 def _fail(message: str, code: int) -> None:

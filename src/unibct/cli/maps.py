@@ -74,6 +74,7 @@ def adapt_command(
             opening.open(new),
             opening.open(old),
             None if data is None else open_images(data, images),
+            listed=images if data is None else None,
             direction=direction,
             kind=kind,
             seed=seed,

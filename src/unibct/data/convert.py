@@ -15,6 +15,7 @@ from unibct.data.decoding import (
     image_suffix,
     unreadable_images_error,
 )
+from unibct.data.encoded_images import require_outside
 from unibct.data.image_set import ImageSet, Stamped
 from unibct.data.layouts import LAYOUTS
 from unibct.data.readers.record_format import RecordFile, pack_record, write_record
@@ -52,6 +53,7 @@ def convert(
     """
     if to not in LAYOUTS:
         raise UserError(f"unknown layout {to!r}; choose one of {', '.join(LAYOUTS)}")
+    require_outside(images, out)
     progress = progress or Silent()
     with resumable_folder(out, _fingerprint(images, to), progress.note) as folder:
         problems = _write_all(images, to, folder, progress)

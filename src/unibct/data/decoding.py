@@ -11,7 +11,8 @@ from PIL import Image, UnidentifiedImageError
 
 from unibct.errors import UserError
 
-SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
+SUFFIXES = (".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".webp")
+OTHER_SUFFIXES = (".bmp", ".gif", ".tif", ".tiff", ".heic", ".heif", ".avif", ".jp2", ".ppm")
 FORMATS = ("PNG", "JPEG", "WEBP")  # Pillow's other decoders are never used on user files
 _MAX_PIXELS = 178_956_970  # Pillow's limit: a small file must not fill the memory
 _ORIENTATION_TAG = 0x0112  # of EXIF
@@ -24,7 +25,7 @@ _TURN_UPRIGHT = {  # what to do with a stored picture, by its orientation
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-_LOST_PIXELS = ("premature end", "bad Huffman code")  # what libjpeg says if pixels are missing
+_LOST_PIXELS = ("premature end", "bad huffman code")  # what libjpeg says if pixels are missing
 _NAMED_IN_ERROR = 10  # an error names this many unreadable images, and then says "and n more"
 
 DEFAULT_FIT = "stretch"
@@ -82,7 +83,7 @@ def decode(data: bytes) -> Pixels:
     if not data:
         raise UnreadableImageError("the file is empty")
     try:
-        if data[:3] == b"\xff\xd8\xff" and b"Exif\0" not in data:
+        if data[:3] == b"\xff\xd8\xff":
             return _decode_jpeg(data)
         return _decode_with_pillow(data)
     except (UnreadableImageError, MemoryError):
@@ -123,15 +124,24 @@ def _decode_jpeg(data: bytes) -> Pixels:
         if int(height) * int(width) > _MAX_PIXELS:
             raise UnreadableImageError(f"{width}×{height} pixels are more than {_MAX_PIXELS:,}")
         if colorspace == "Gray":
-            return simplejpeg.decode_jpeg(data, colorspace="GRAY")[:, :, 0]
+            return _upright(simplejpeg.decode_jpeg(data, colorspace="GRAY")[:, :, 0], data)
         if colorspace in ("YCbCr", "RGB"):
-            return simplejpeg.decode_jpeg(data, colorspace="RGB")
+            return _upright(simplejpeg.decode_jpeg(data, colorspace="RGB"), data)
     except UnreadableImageError:
         raise
     except ValueError as error:
-        if any(words in str(error) for words in _LOST_PIXELS):
+        if any(words in str(error).lower() for words in _LOST_PIXELS):
             raise
     return _decode_with_pillow(data)  # also CMYK
+
+
+def _upright(pixels: Pixels, data: bytes) -> Pixels:
+    """Turn the pixels of a JPEG as its EXIF orientation says."""
+    if b"Exif\0" not in data:
+        return pixels
+    with Image.open(io.BytesIO(data), formats=["JPEG"]) as header:  # decodes no pixels
+        turn = _TURN_UPRIGHT.get(_orientation(header))
+    return pixels if turn is None else np.asarray(Image.fromarray(pixels).transpose(turn))
 
 
 def _decode_with_pillow(data: bytes) -> Pixels:

@@ -59,6 +59,20 @@ class FileSource:
         return (file_stamp(os.path.join(self.root, image_id)) for image_id in image_ids)
 
 
+def require_outside(images: ImageSet, out: Path) -> None:
+    """Refuse to write among class folders, where the result would be read as a class."""
+    root = Path(images.name)
+    if root.is_dir() and (root / images.ids[0]).exists() and _is_within(out, root):
+        raise UserError(
+            f"{out} is within the images, {root}, and would be read as a class the next time; "
+            "write to another place"
+        )
+
+
+def _is_within(path: Path, root: Path) -> bool:
+    return path.resolve().is_relative_to(root.resolve())
+
+
 def file_stamp(path: str | Path) -> str:
     """Return the size and modification time of a file as text; empty if it does not exist."""
     try:

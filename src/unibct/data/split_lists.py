@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from unibct.data.encoded_images import require_outside
 from unibct.data.image_set import ImageSet
 from unibct.data.scenarios import DEFAULT_FRACTION, DEFAULT_SEED, split
 from unibct.data.scenarios import hold_out as hold_out_classes
@@ -38,6 +39,7 @@ def write_split(
     """
     if scenario is None and hold_out is None:
         raise UserError("there is nothing to split: give --scenario, --hold-out or both")
+    require_outside(images, out)
     subsets: dict[str, ImageSet] = {}
     if hold_out is not None:
         parts = hold_out_classes(images.labels, hold_out, seed=seed)

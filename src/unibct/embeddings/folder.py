@@ -16,7 +16,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from unibct.data.image_set import ImageSet
+from unibct.data.image_set import ImageSet, read_id_list
 from unibct.data.training_classes import UNKNOWN_CLASSES, UNKNOWN_SOURCE, TrainingClasses
 from unibct.embeddings.layout import (
     CLASSES_FILE,
@@ -132,6 +132,24 @@ class Embeddings:
             self.labels,
             self.class_names,
             fingerprint,
+            class_source=self.class_source,
+            training_classes=self._training_classes,
+        )
+
+    def listed(self, list_file: Path) -> "Embeddings":
+        """Return the rows whose ids are in a file, which has one id per line."""
+        position = {row_id: row for row, row_id in enumerate(self.ids)}
+        lines = read_id_list(list_file)
+        for row_id, number in lines.items():
+            if row_id not in position:
+                raise UserError(f"{list_file}, line {number}: {row_id!r} has no embedding")
+        rows = np.sort([position[row_id] for row_id in lines])
+        return Embeddings(
+            np.asarray(self.vectors[rows]),
+            tuple(self.ids[row] for row in rows),
+            self.labels[rows],
+            self.class_names,
+            self.fingerprint,
             class_source=self.class_source,
             training_classes=self._training_classes,
         )

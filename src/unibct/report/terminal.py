@@ -85,10 +85,10 @@ def _table(console: Console, first: str, *others: str) -> Table:
     """Return an empty table with these heads; all columns but the first hold numbers."""
     options: dict[str, Any] = {"box": box.SIMPLE_HEAD}
     if not console.is_terminal:
-        console.width = 200  # a pipe has no width: do not wrap
+        console.width = 1000  # a pipe has no width: do not wrap
         options = {"box": None, "padding": (0, 3, 0, 0), "header_style": ""}
     table = Table(**options)
-    table.add_column(first, no_wrap=True)
+    table.add_column(first, overflow="fold")  # gives way to the numbers in a narrow terminal
     for name in others:
         table.add_column(name, justify="right", no_wrap=True)
     return table

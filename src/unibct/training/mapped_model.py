@@ -64,6 +64,7 @@ def adapt_embedders(
     old: Embedder,
     images: ImageSet | None = None,
     *,
+    listed: Path | None = None,
     direction: str = BACKWARD,
     kind: str = DEFAULT_MAP,
     seed: int = 0,
@@ -77,6 +78,7 @@ def adapt_embedders(
         old: the old model.
         images: images that both can embed; None if both are stored embeddings, whose ids then say
             which rows belong together.
+        listed: without images, a file with the ids of the rows to fit the map on, one per line.
         direction: ``backward`` or ``forward``, see ``fit_map``.
         kind: a name from ``MAPS``.
         seed: for the weights and batches of maps that are trained.
@@ -93,6 +95,8 @@ def adapt_embedders(
                 "give DATA, images that both models embed, or stored embeddings of both"
             )
         sides = new.embeddings, old.embeddings
+        if listed is not None:
+            sides = tuple(side.listed(listed) for side in sides)
     elif isinstance(new, Model) and checked == BACKWARD:
         return adapt(new, old, images, kind=kind, seed=seed, skip_bad=skip_bad, progress=progress)
     else:

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import torch
 
+from unibct.data.encoded_images import require_outside
 from unibct.data.image_set import ImageSet
 from unibct.data.loader import pixel_memory, read_pixels
 from unibct.data.training_classes import NO_CLASSES
@@ -68,6 +69,7 @@ def run_training(
     images: ImageSet, recipe: Recipe | None, out: Path, options: TrainOptions
 ) -> Model:
     """Train a model and write its folder; see ``train``."""
+    require_outside(images, out)
     recipe = fitted_recipe(recipe or recipe_for(images, progress=options.progress), images)
     request = _check(images, recipe, out, options)
     earlier = find_earlier_run(out, resume=options.resume, ranks=request.ranks)

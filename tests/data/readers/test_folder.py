@@ -3,6 +3,7 @@ import pytest
 
 from tests.data.example_images import png, ramp
 from unibct.data.image_set import select_listed
+from unibct.data.passed_over import PassedOverWarning
 from unibct.data.readers.table import open_images
 from unibct.errors import UserError
 
@@ -58,4 +59,16 @@ def test_unusual_names(tmp_path):
     (tmp_path / "line\nbreak").mkdir()
     ramp("L").save(tmp_path / "line\nbreak" / "1.png")
     with pytest.raises(UserError, match="line break"):
+        open_images(tmp_path)
+
+
+def test_what_is_passed_over_is_said_and_a_link_to_nothing_refused(tmp_path):
+    for name in ("a/1.jfif", "a/2.gif", "a/deeper/3.png", "b/4.png", "loose.png", "b/notes.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(png(1))
+    with pytest.warns(PassedOverWarning, match="3 entries are passed over, first a/2.gif") as seen:
+        assert open_images(tmp_path).ids == ("a/1.jfif", "b/4.png")
+    assert len(seen) == 1
+    (tmp_path / "c").symlink_to(tmp_path / "gone")
+    with pytest.raises(UserError, match="/c is a link to something that is not there"):
         open_images(tmp_path)

@@ -5,6 +5,8 @@ import numpy as np
 import pytest
 
 from tests.conftest import run_command
+from tests.data.example_images import png
+from tests.data.readers.example_tars import png_members, write_tar
 from unibct.data.decoding import Frame
 from unibct.data.loader import read_pixels
 from unibct.data.readers.table import (
@@ -79,3 +81,13 @@ def test_the_table_needs_no_reader():
         "sys.exit(any(name in sys.modules for name in ('numpy', 'PIL', 'tarfile', 'torch')))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_shard_beside_class_folders_must_be_chosen(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "1.png").write_bytes(png(1))
+    write_tar(tmp_path / "s.tar", png_members(3))
+    with pytest.raises(UserError, match=r"has class folders with images, and a \.tar file too"):
+        open_images(tmp_path)
+    assert len(open_images(f"folder:{tmp_path}")) == 1
+    assert len(open_images(f"webdataset:{tmp_path}")) == 3

@@ -6,6 +6,7 @@ from tests.conftest import in_another_process
 from tests.data.example_images import png
 from tests.data.readers.example_tars import write_tar
 from unibct.data.decoding import UnreadableImageError
+from unibct.data.passed_over import PassedOverWarning
 from unibct.data.readers.table import open_images
 from unibct.errors import UserError
 
@@ -76,3 +77,10 @@ def test_a_shard_that_changes_under_way_is_an_unreadable_image(shards):
     (shards / "s-01.tar").unlink()
     with pytest.raises(UnreadableImageError, match=r"s-01.tar: No such file"):
         images.encoded("s-01/0001")
+
+
+def test_samples_without_an_image_are_counted(tmp_path):
+    members = [("1.png", png(1)), ("1.cls", b"0"), ("photo.0.png", png(2)), ("photo.cls", b"1")]
+    write_tar(tmp_path / "s.tar", members)
+    with pytest.warns(PassedOverWarning, match="1 entry is passed over, first s/photo"):
+        assert open_images(tmp_path / "s.tar").ids == ("s/1",)

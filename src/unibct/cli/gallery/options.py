@@ -104,4 +104,4 @@ def _device(name: str) -> Any:
 
 def say(as_json: bool, value: dict[str, Any], text: str) -> None:
     """Print a result, for machines or for people."""
-    print(json.dumps(value, ensure_ascii=False) if as_json else text)
+    print(json.dumps(value) if as_json else text)

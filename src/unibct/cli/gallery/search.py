@@ -110,7 +110,7 @@ def search_command(
         state = gallery.folder.state
     if as_json:
         for answer in answers:
-            print(json.dumps(answer.as_json(), ensure_ascii=False))
+            print(json.dumps(answer.as_json()))
         return
     names = {kind: maker.name for kind, maker in state.makers.items()}
     for answer in answers:

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import numpy as np
 
-from unibct.data.decoding import SUFFIXES
+from unibct.data.decoding import OTHER_SUFFIXES, SUFFIXES
 from unibct.data.encoded_images import FileSource, checked_id, encoded_set
 from unibct.data.image_set import ImageSet
+from unibct.data.passed_over import warn_of_passed_over
 from unibct.errors import UserError
 
 
@@ -19,23 +20,21 @@ def recognises(name: str) -> bool:
 def read(name: str) -> ImageSet:
     """Return all PNG, JPEG and WebP images in the class folders of ``name``, sorted by path.
 
-    Hidden files and files of other types are ignored. A class folder without an image is an
-    error, because it is usually the result of a failed copy.
+    Hidden files and files of other types are ignored; a warning counts images among them, and
+    folders within a class. A class folder without an image is an error, because it is usually the
+    result of a failed copy.
     """
     root = Path(name)
     if not root.is_dir():
         raise UserError(f"{name} is not a folder root/<class>/<image>")
-    classes = sorted(
-        entry.name
-        for entry in os.scandir(root)
-        if entry.is_dir() and not entry.name.startswith(".")
-    )
+    classes = _class_names(root)
     if not classes:
         raise UserError(f"{name} has no class folders; the layout is root/<class>/<image>")
     ids: list[str] = []
     labels: list[int] = []
+    ignored = _loose_images(root)
     for label, class_name in enumerate(classes):
-        file_names = _image_names(root / class_name)
+        file_names, others = _class_content(root / class_name)
         if not file_names:
             raise UserError(
                 f"class folder {root / class_name} has no PNG, JPEG or WebP image; "
@@ -43,15 +42,48 @@ def read(name: str) -> ImageSet:
             )
         ids.extend(checked_id(f"{class_name}/{file_name}") for file_name in file_names)
         labels.extend([label] * len(file_names))
+        ignored.extend(f"{class_name}/{other}" for other in others)
+    warn_of_passed_over(name, ignored)
     source = FileSource(root)
     return encoded_set(name, tuple(ids), np.asarray(labels, dtype=np.int64), tuple(classes), source)
 
 
-def _image_names(folder: Path) -> list[str]:
-    return sorted(
-        entry.name
-        for entry in os.scandir(folder)
-        if entry.name.lower().endswith(SUFFIXES)
-        and not entry.name.startswith(".")
-        and not entry.is_dir()  # a broken link stays, and is reported as an unreadable image
-    )
+def has_images(name: str) -> bool:
+    """Return whether ``name`` is a folder with a class folder that has an image."""
+    root = Path(name)
+    return root.is_dir() and any(_class_content(root / c)[0] for c in _class_names(root))
+
+
+def _class_names(root: Path) -> list[str]:
+    """Return the names of the class folders; a link that leads nowhere is an error."""
+    names: list[str] = []
+    for entry in os.scandir(root):
+        if entry.name.startswith("."):
+            continue
+        if entry.is_dir():
+            names.append(entry.name)
+        elif entry.is_symlink() and not Path(entry.path).exists():
+            raise UserError(f"{entry.path} is a link to something that is not there; remove it")
+    return sorted(names)
+
+
+def _loose_images(root: Path) -> list[str]:
+    """Return the images that lie beside the class folders."""
+    suffixes = (*SUFFIXES, *OTHER_SUFFIXES)
+    names = (entry.name for entry in os.scandir(root) if not entry.is_dir())
+    return [name for name in names if name.lower().endswith(suffixes) and name[0] != "."]
+
+
+def _class_content(folder: Path) -> tuple[list[str], list[str]]:
+    """Return the images of a class folder, and what may have been meant but is passed over."""
+    images: list[str] = []
+    others: list[str] = []
+    for entry in os.scandir(folder):
+        name = entry.name.lower()
+        if name.startswith("."):
+            continue
+        if entry.is_dir() or name.endswith(OTHER_SUFFIXES):
+            others.append(entry.name)
+        elif name.endswith(SUFFIXES):  # a broken link stays: it is reported as an unreadable image
+            images.append(entry.name)
+    return sorted(images), others

@@ -18,8 +18,9 @@ def recognises(name: str) -> bool:
 def read(name: str) -> ImageSet:
     """Return the images of a list file, in its order. Paths are relative to the file's folder.
 
-    The last word of a line is the label, which may be any word. A path may contain spaces. Empty
-    lines and lines that begin with # are ignored.
+    The last word of a line is the label, which may be any word. With one tab in a line, the label
+    is all that follows it. A path may contain spaces. Empty lines, and lines that begin with # and
+    a space, are ignored.
     """
     path = Path(name)
     try:
@@ -33,9 +34,9 @@ def read(name: str) -> ImageSet:
     seen: set[str] = set()
     for number, line in enumerate(lines, start=1):
         text = line.strip()
-        if not text or text.startswith("#"):
+        if not text or text == "#" or text.startswith("# "):
             continue
-        image_id, *label = text.rsplit(None, 1)
+        image_id, *label = text.split("\t") if text.count("\t") == 1 else text.rsplit(None, 1)
         if not label:
             raise UserError(f"{path}, line {number}: {text[:60]!r} is not `path label`")
         if "\t" in image_id:

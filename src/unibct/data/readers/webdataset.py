@@ -12,6 +12,7 @@ from pathlib import Path
 from unibct.data.decoding import UnreadableImageError
 from unibct.data.encoded_images import checked_id, classes_of, encoded_set, file_stamp
 from unibct.data.image_set import ImageSet
+from unibct.data.passed_over import warn_of_passed_over
 from unibct.data.readers.tar_index import indexed_samples
 from unibct.errors import UserError
 
@@ -61,15 +62,18 @@ def read(name: str) -> ImageSet:
     """Return all images of one or more tar files, shard by shard. An id is ``shard/key``.
 
     A sample's label is in ``key.cls`` (a number or a word), or in ``key.json`` under ``label``,
-    ``cls`` or ``class``. ``shards-{000..012}.tar`` stands for several files.
+    ``cls`` or ``class``. ``shards-{000..012}.tar`` stands for several files. A key ends at the
+    first dot of a name, as in WebDataset. A sample without an image is passed over, with a warning.
     """
     paths = shard_paths(name)
     places: dict[str, tuple[int, int, int]] = {}
     label_words: list[str] = []
+    without_image: list[str] = []
     for number, path in enumerate(paths):
         for sample in indexed_samples(path):
             image_id = checked_id(f"{path.stem}/{sample.key}")
             if sample.image is None:
+                without_image.append(image_id)
                 continue
             if sample.label is None:
                 raise UserError(
@@ -83,6 +87,7 @@ def read(name: str) -> ImageSet:
             label_words.append(sample.label)
     if not places:
         raise UserError(f"{name} holds no image: a sample is key.jpg and key.cls")
+    warn_of_passed_over(name, without_image)
     class_names, labels = classes_of(label_words)
     return encoded_set(name, tuple(places), labels, class_names, TarSource(tuple(paths), places))
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from unibct.arrays import Floats
+from unibct.data.encoded_images import require_outside
 from unibct.data.image_set import ImageSet, select_listed
 from unibct.distributed.device import pick_device
 from unibct.distributed.ranks import current_ranks
@@ -228,10 +229,12 @@ def embed_image_set(request: EmbeddingRequest) -> Embeddings:
     model = open_embedder(
         request.model, device=pick_device(request.device), progress=request.progress
     )
+    images = open_data(request.data, request.images)
+    require_outside(images, request.out)
     partial = request.out.with_name(f".{request.out.name}.partial")
     stored = embed_images_to_store(
         model,
-        open_data(request.data, request.images),
+        images,
         request.out if request.form == FOLDER else partial,
         skip_bad=request.skip_bad,
         dtype=request.dtype,
