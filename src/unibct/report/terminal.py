@@ -134,6 +134,7 @@ def _print_plain_table(plain: PlainTable, console: Console) -> None:
         table.padding = (0, 1, 0, 0)
     for column in table.columns[1:]:
         column.no_wrap = wide
+        column.overflow = "fold"
     for row in plain.rows:
         table.add_row(*(_styled(cell, wide=wide) for cell in row))
     console.print(f"\n[bold]{plain.title}[/]", highlight=False)
