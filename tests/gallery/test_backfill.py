@@ -35,10 +35,19 @@ def test_other_images_under_the_same_ids_are_refused(upgraded):
 
 def test_embeddings_by_the_searching_model_serve_as_well(upgraded):
     opening = Opening()
-    with pytest.raises(UserError, match="needs embeddings by the searching model"):
+    with pytest.raises(UserError, match=r"need embeddings by .*new_model"):
         upgraded.backfill(embed_images(opening.open(OLD), toy_images()))
     upgraded.backfill(embed_images(opening.open(NEW), toy_images()))
     assert live(upgraded) == [0, 48]
+
+
+@pytest.mark.parametrize("factor", [3, np.nan])
+def test_vectors_that_no_search_finds_are_refused(upgraded, factor):
+    rows = embed_images(Opening().open(NEW), toy_images())
+    bad = rows.changed(vectors=np.asarray(rows.vectors) * factor, fingerprint=rows.fingerprint)
+    with pytest.raises(UserError, match=r"the vector of .* nothing of this batch was written"):
+        upgraded.backfill(bad)
+    assert live(upgraded) == [48, 0]
 
 
 def test_the_curve_of_known_queries_is_noted(upgraded, monkeypatch):

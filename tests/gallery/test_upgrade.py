@@ -61,6 +61,18 @@ def test_the_searching_model_cannot_be_upgraded_to_itself(toy_gallery):
         toy_gallery.upgrade(OLD)
 
 
+def test_an_upgrade_back_to_a_model_whose_rows_a_backfill_has_replaced_is_refused(upgraded):
+    upgraded.backfill(toy_images())
+    with pytest.raises(UserError, match=r"\(step 4\) has replaced rows of .*old_model, such as"):
+        upgraded.upgrade(OLD, force=True)
+    upgraded.finish()
+    upgraded.upgrade(OLD, force=True)
+    upgraded.backfill(toy_images())
+    upgraded.rollback()
+    assert list(upgraded.status().live.values()) == [0, 48]
+    assert upgraded.verify() == []
+
+
 def test_an_empty_gallery_needs_no_certificate(tmp_path):
     gallery = Gallery.create(tmp_path / "G", OLD)
     assert gallery.upgrade(NEW).old_rows == 0

@@ -13,7 +13,7 @@ from unibct.gallery.certificate import Certificate, read_certificate
 from unibct.gallery.folder import GalleryFolder
 from unibct.gallery.gate import ask
 from unibct.gallery.savings import Savings, measure_savings
-from unibct.gallery.settling import settle
+from unibct.gallery.settling import settle, undone_backfills
 from unibct.gallery.shelf import describe_model, keep_model, query_view
 from unibct.gallery.state import (
     UPGRADE,
@@ -86,8 +86,7 @@ def upgrade_gallery(
         settle(folder)
         maker, embedder = describe_model(model, folder.opening)
         state = folder.state
-        if maker.fingerprint == state.standing.searching:
-            raise UserError(f"{model} searches this gallery already")
+        _require_new(folder, maker)
         papers = [read_certificate(path) for path in certificates]
         access = _access(folder, maker, papers, force=force)
         for kind in access:
@@ -113,6 +112,27 @@ def upgrade_gallery(
             raise
         folder.save(_upgraded(folder.state, standing, savings))
     return Upgraded(maker, rows, forced, len(after.asked_ids), savings, dry_run=False)
+
+
+def _require_new(folder: GalleryFolder, maker: RowMaker) -> None:
+    """Refuse the searching model, and one whose replaced rows a rollback may need.
+
+    A backfill by it would write over these rows, and to undo that would delete them.
+    """
+    state = folder.state
+    if maker.fingerprint == state.standing.searching:
+        raise UserError(f"{maker.name} searches this gallery already")
+    backfills = undone_backfills(state, 1)
+    if maker.fingerprint not in state.makers or not backfills:
+        return
+    for rows in folder.engine.scan(maker.fingerprint, vectors=False):
+        replaced = rows.take(np.flatnonzero(np.isin(rows.superseded, backfills)))
+        if len(replaced):
+            raise UserError(
+                f"a backfill (step {replaced.superseded[0]}) has replaced rows of {maker.name}, "
+                f"such as {replaced.ids[0]!r}; go back to it with unibct gallery rollback, or "
+                "delete its old vectors first with unibct gallery backfill --finish"
+            )
 
 
 def _upgraded(state: GalleryState, standing: Standing, savings: Savings) -> GalleryState:
