@@ -5,8 +5,6 @@ from tests.gallery.toys import NEW, OLD, toy_images
 from unibct.embedders.table import Opening
 from unibct.embeddings.extraction import embed_images
 from unibct.errors import UserError
-from unibct.maps.folder import save_map
-from unibct.training.mapped_model import adapt_embedders
 
 
 def live(gallery):
@@ -65,20 +63,6 @@ def test_a_backfill_after_which_nothing_is_found_is_undone(upgraded):
         upgraded.backfill(backwards)
     assert live(upgraded) == [48, 0]
     assert upgraded.verify() == []
-
-
-@pytest.fixture
-def forward_map(tmp_path):
-    opening = Opening()
-    fitted = adapt_embedders(
-        opening.open(NEW),
-        opening.open(OLD),
-        toy_images(per_class=30, first=200),
-        direction="forward",
-        kind="linear",
-    )
-    save_map(fitted, tmp_path / "map")
-    return tmp_path / "map"
 
 
 def test_without_images_a_forward_map_makes_a_third_kind_of_row(upgraded, forward_map):

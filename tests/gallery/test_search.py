@@ -6,7 +6,11 @@ from unibct.embedders.table import Opening
 from unibct.embeddings.extraction import embed_images
 from unibct.errors import UserError
 from unibct.evaluation.blending import blended
+from unibct.gallery import search
+from unibct.gallery.backfill import RowRemaker, continued_backfill
+from unibct.gallery.gallery import Gallery
 from unibct.gallery.search import SearchRequest
+from unibct.gallery.sources import open_source
 
 QUERIES = toy_images(per_class=1, first=50)
 
@@ -35,6 +39,62 @@ def test_queries_by_another_model_are_refused(upgraded):
         upgraded.search(embed_images(Opening().open(OLD), QUERIES))
     by_new = embed_images(Opening().open(NEW), QUERIES)
     assert [a.hits for a in upgraded.search(by_new)] == [a.hits for a in upgraded.search(QUERIES)]
+
+
+def test_queries_are_embedded_again_if_another_model_searches_by_then(upgraded, monkeypatch):
+    upgraded.backfill(toy_images(), share=0.5)
+    embedded = search.make_queries
+    expected = []
+
+    def before_a_rollback(*arguments):
+        queries = embedded(*arguments)
+        monkeypatch.setattr(search, "make_queries", embedded)
+        other = Gallery(upgraded.folder.path)
+        other.rollback()
+        expected.append([answer.hits for answer in other.search(QUERIES, k=3)])
+        return queries
+
+    monkeypatch.setattr(search, "make_queries", before_a_rollback)
+    assert [[answer.hits for answer in upgraded.search(QUERIES, k=3)]] == expected
+
+
+def test_embedded_queries_of_another_model_are_refused(upgraded):
+    queries = search.make_queries(upgraded.folder, open_source(QUERIES), SearchRequest())
+    assert len(upgraded.search(queries)) == 6
+    with pytest.raises(UserError, match="the queries lack those by an older model"):
+        upgraded.search(queries, encoders="two")
+    upgraded.rollback()
+    with pytest.raises(UserError, match=r"the queries were made by model .* embed the queries"):
+        upgraded.search(queries)
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("is_mapped", [False, True])
+def test_rows_that_a_backfill_moves_meanwhile_are_found(
+    upgraded, forward_map, monkeypatch, moment, is_mapped
+):
+    """They move before or after the first kind is searched, within a step that is under way."""
+    images = toy_images()
+    if is_mapped:
+        upgraded.backfill(map_folder=forward_map)
+        upgraded.backfill(images, ids=["c0/0"])
+    writer = Gallery(upgraded.folder.path).folder
+    remaker = RowRemaker(writer, open_source(images))
+    continued_backfill(writer, remaker, [])
+    engine = upgraded.folder.engine
+    searched = engine.search
+
+    def searching(*arguments):
+        monkeypatch.setattr(engine, "search", searched)
+        if moment == "before":
+            continued_backfill(writer, remaker, images.ids[10:20])
+        hits = searched(*arguments)
+        continued_backfill(writer, remaker, images.ids[10:20])
+        return hits
+
+    monkeypatch.setattr(engine, "search", searching)
+    answer = upgraded.search(QUERIES, k=100)[0]
+    assert {hit.id for hit in answer.hits} == set(images.ids)
 
 
 def test_the_far_threshold_is_that_of_each_kind_of_row(upgraded):

@@ -176,8 +176,7 @@ def backfill_gallery(
 
 
 def continued_backfill(folder: GalleryFolder, remaker: RowRemaker, ids: Sequence[str]) -> None:
-    """Embed some rows again within a backfill that stays open; needs the lock."""
-    settle(folder)
+    """Embed some rows again within a backfill that stays open; the gallery is settled."""
     run = _Run(folder, remaker, _begun(folder, BackfillRequest(order=ASKED), remaker))
     for start in range(0, len(ids), _BATCH):
         run.remake(ids[start : start + _BATCH])

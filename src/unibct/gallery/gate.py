@@ -171,7 +171,9 @@ def ask(
     if not asked:
         return Passage(frozenset(), frozenset())
     queries = Queries(
-        tuple(query.id for query in asked), np.stack([vectors[query.id] for query in asked])
+        tuple(query.id for query in asked),
+        np.stack([vectors[query.id] for query in asked]),
+        standing.searching,
     )
     request = SearchRequest(k=_FIRST_ROWS, approximate=True, with_superseded=with_superseded)
     hits = search_gallery(folder, queries, request, standing)
