@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from tests.gallery.toys import NEW, OLD, toy_images
+from tests.gallery.toys import NEW, NEWEST, OLD, toy_certificate, toy_images, written
 from unibct.embedders.table import Opening
 from unibct.embeddings.extraction import embed_images
 from unibct.errors import UserError
@@ -135,6 +135,33 @@ def test_old_scores_of_the_old_model_itself_are_its_plain_scores(upgraded):
     upgraded.upgrade(NEW, force=True)
     with pytest.raises(UserError, match="no certificate says how scores"):
         upgraded.search(QUERIES, old_scores=True)
+
+
+def test_old_scores_of_old_queries_are_plain_in_a_mixed_gallery_too(toy_gallery, tmp_path):
+    old = toy_gallery.folder.state.standing.searching
+    new = Opening().open(NEW).fingerprint
+    line = {"choice": {"kind": "standardised", "slope": 2.0, "shift": -0.5}}
+    paper = toy_certificate(old, new, further_calibrations={"old→old": line, "blend→old": line})
+    toy_gallery.upgrade(NEW, [written(paper, tmp_path)])
+    toy_gallery.add(toy_images(per_class=1, first=20))
+    for answer in toy_gallery.search(QUERIES, k=54, old_scores=True, encoders="two"):
+        older = [hit for hit in answer.hits if hit.row == "older"]
+        assert len(older) == 48
+        assert all(hit.score == hit.similarity for hit in older)
+
+
+def test_old_scores_on_the_scales_of_two_old_models_are_refused(upgraded, tmp_path):
+    upgraded.add(toy_images(per_class=1, first=20))
+    newest = Opening().open(NEWEST).fingerprint
+    papers = [
+        written(toy_certificate(kind, newest), tmp_path) for kind in upgraded.folder.state.makers
+    ]
+    upgraded.upgrade(NEWEST, papers)
+    for encoders in ("new", "two"):
+        with pytest.raises(UserError, match=r"several old models, .*old_model, .*new_model, each"):
+            upgraded.search(QUERIES, old_scores=True, encoders=encoders)
+    upgraded.backfill(toy_images(per_class=1, first=20))
+    assert len(upgraded.search(QUERIES, old_scores=True)) == 6
 
 
 def test_two_encoders_search_old_rows_with_the_old_query(upgraded):

@@ -208,7 +208,7 @@ class _Scale:
     """
 
     rank: Calibration
-    report: ScoreMap | None
+    report: ScoreMap | Calibration | None
     least: float | None
 
 
@@ -233,6 +233,8 @@ def _search_once(
     request: SearchRequest,
 ) -> list[list[Hit]]:
     standing = state.standing
+    if request.old_scores:
+        _require_one_old_model(folder, state, kinds)
     is_mixed = len(kinds) > 1
     merged: list[dict[str, tuple[float, Hit]]] = [{} for _ in queries.ids]
     # The newest find of an id stays.
@@ -340,7 +342,9 @@ def _scale(
         rank = certificate.calibration_of(direction)
     report = None
     # A model that searches no older rows is the old model itself: its scale is the old one.
-    if request.old_scores and direction != OLD_SELF and standing.access:
+    if request.old_scores and direction == OLD_SELF:
+        report = _RAW
+    elif request.old_scores and standing.access:
         if certificate is None:
             raise UserError(
                 f"no certificate says how scores of {maker.name} become old ones (--old-scores)"
@@ -350,6 +354,23 @@ def _scale(
     if request.far is not None:
         least = _threshold(folder, standing, maker, direction, request.far)
     return _Scale(rank, report, least)
+
+
+def _require_one_old_model(folder: GalleryFolder, state: GalleryState, kinds: list[str]) -> None:
+    """Refuse old scores where rows would be on the scales of several old models."""
+    old_models: dict[str, str] = {}
+    for kind in kinds:
+        maker = state.makers[kind]
+        if maker.space != state.standing.searching:
+            old_models[kind] = maker.name
+        elif certificate := _certificate(folder, state.standing, maker):
+            known = state.makers.get(certificate.old)
+            old_models[certificate.old] = certificate.old if known is None else known.name
+    if len(old_models) > 1:
+        raise UserError(
+            f"--old-scores: there are several old models, {', '.join(old_models.values())}, each "
+            "with a scale of its own; use --far, or backfill the rows of all but one of them"
+        )
 
 
 def _blend_share(certificate: Certificate | None, request: SearchRequest) -> float:

@@ -14,7 +14,7 @@ from unibct.gallery.folder import GalleryFolder
 from unibct.gallery.gate import ask
 from unibct.gallery.savings import Savings, measure_savings
 from unibct.gallery.settling import settle, undone_backfills
-from unibct.gallery.shelf import describe_model, keep_model, query_view
+from unibct.gallery.shelf import BY_MAP, describe_model, keep_model, query_view
 from unibct.gallery.state import (
     UPGRADE,
     Access,
@@ -153,18 +153,17 @@ def _access(
         if made_by.space == maker.fingerprint:
             continue
         rows = folder.engine.count(kind).live
-        fitting = [
-            paper
-            for paper in papers
-            if paper.new == maker.fingerprint and paper.old in (kind, made_by.space)
-        ]
+        by_it = [paper for paper in papers if paper.new == maker.fingerprint]
+        fitting = [paper for paper in by_it if paper.old == kind]
         passed = next((paper for paper in fitting if paper.is_compatible), None)
         if passed is not None:
             access[kind] = Access(passed.digest)
         elif rows == 0:
             continue
         elif force:
-            access[kind] = Access(fitting[0].digest if fitting else "", forced=True)
+            # For rows of a map there is nothing better than the test of the model behind it.
+            nearest = fitting or [paper for paper in by_it if paper.old == made_by.space]
+            access[kind] = Access(nearest[0].digest if nearest else "", forced=True)
         else:
             raise UserError(_refusal(made_by, rows, maker, papers, fitting))
     return access
@@ -184,6 +183,12 @@ def _refusal(
             f"{whom}, and the certificate says: {fitting[0].verdict}; {maker.name} may not search "
             f"them. {_ADVICE.get(fitting[0].verdict, 'Train it with --old')}, or insist with "
             "--force, which is recorded"
+        )
+    if made_by.source == BY_MAP:
+        return (
+            f"{rows:,} rows were made by the map {made_by.name}, which no certificate has tested "
+            f"with {maker.name}: embed them from their images first (unibct gallery backfill G "
+            "DATA), or insist with --force, which is recorded"
         )
     about = ""
     if papers:
