@@ -13,6 +13,11 @@ def test_removing_forgets_known_queries_of_the_rows(toy_gallery):
     assert toy_gallery.add(toy_images()).added == 2
 
 
+def test_an_id_that_is_given_twice_counts_once(toy_gallery):
+    assert toy_gallery.remove(["c0/0", "c0/0"]) == 1
+    assert toy_gallery.folder.state.steps[-1].details["rows"] == 1
+
+
 def test_an_unknown_id_removes_nothing(toy_gallery):
     with pytest.raises(UserError, match="1 of 2 ids are no rows of this gallery, first 'nobody'"):
         toy_gallery.remove(["c0/0", "nobody"])

@@ -19,6 +19,7 @@ def remove_rows(folder: GalleryFolder, ids: Sequence[str]) -> int:
     """
     with folder.writing():
         settle(folder)
+        ids = list(dict.fromkeys(ids))
         kinds = list(folder.engine.kinds())
         _require_known(folder, kinds, ids)
         before = ask(folder)
