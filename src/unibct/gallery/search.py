@@ -21,7 +21,7 @@ from unibct.gallery.certificate import Certificate
 from unibct.gallery.encoders import BLENDED_QUERY, ENCODERS, NEW_QUERY, TWO_QUERIES
 from unibct.gallery.engines.engine import Found, Search
 from unibct.gallery.folder import GalleryFolder
-from unibct.gallery.rows import Metadata, Where, user_metadata
+from unibct.gallery.rows import Metadata, Where, checked_filter, user_metadata
 from unibct.gallery.shelf import ONLY_STORED, query_view
 from unibct.gallery.sources import Source
 from unibct.gallery.state import GalleryState, RowMaker, Standing
@@ -71,6 +71,7 @@ class SearchRequest:
             require_alpha(self.alpha)
         if self.threshold is not None and self.far is not None:
             raise UserError("give a threshold or a false accept rate (--far), not both")
+        checked_filter(self.where)
 
 
 @dataclass(frozen=True)
