@@ -85,6 +85,12 @@ def _kind(folder: GalleryFolder, source: Source) -> str:
             f"{known}. If one of them made these vectors, say so with --made-by"
         )
     require_made_by(source, maker)
+    if not state.searchable(kind):
+        raise UserError(
+            f"{source.name} was made by {maker.name}, whose rows {state.searching.name} may not "
+            f"search: nobody would find them. Add their images, or embeddings by "
+            f"{state.searching.name} ({state.standing.searching})"
+        )
     return kind
 
 
