@@ -11,6 +11,7 @@ from unibct.gallery.backfill import RowRemaker, continued_backfill
 from unibct.gallery.gallery import Gallery
 from unibct.gallery.search import SearchRequest
 from unibct.gallery.sources import open_source
+from unibct.gallery.state import ROLLBACK
 
 QUERIES = toy_images(per_class=1, first=50)
 
@@ -95,6 +96,23 @@ def test_rows_that_a_backfill_moves_meanwhile_are_found(
     monkeypatch.setattr(engine, "search", searching)
     answer = upgraded.search(QUERIES, k=100)[0]
     assert {hit.id for hit in answer.hits} == set(images.ids)
+
+
+def test_rows_that_a_rollback_brings_back_meanwhile_are_found(upgraded, monkeypatch):
+    upgraded.backfill(toy_images(), share=0.5)
+    upgraded.folder.save(upgraded.folder.state.begun(ROLLBACK, to=4))
+    engine = upgraded.folder.engine
+    searched = engine.search
+
+    def searching(*arguments):
+        monkeypatch.setattr(engine, "search", searched)
+        hits = searched(*arguments)
+        Gallery(upgraded.folder.path).folder.engine.undo(4)
+        return hits
+
+    monkeypatch.setattr(engine, "search", searching)
+    answer = upgraded.search(QUERIES, k=100)[0]
+    assert {hit.id for hit in answer.hits} == set(toy_images().ids)
 
 
 def test_the_far_threshold_is_that_of_each_kind_of_row(upgraded):

@@ -24,7 +24,7 @@ from unibct.gallery.folder import GalleryFolder
 from unibct.gallery.rows import Metadata, Where, checked_filter, user_metadata
 from unibct.gallery.shelf import ONLY_STORED, query_view
 from unibct.gallery.sources import Source
-from unibct.gallery.state import GalleryState, RowMaker, Standing
+from unibct.gallery.state import ROLLBACK, GalleryState, RowMaker, Standing
 
 OWN_ROW, OLDER_ROW, MAPPED_ROW = "own", "older", "mapped"
 _TRIES = 5  # of a search during which the state changes
@@ -262,14 +262,18 @@ def _filled_kinds(folder: GalleryFolder, state: GalleryState, request: SearchReq
     """Return the kinds that have rows to search, in the order in which they are searched.
 
     Older rows come first, then mapped ones, then the searching model's own: a row that a backfill
-    replaces meanwhile is then found twice, not never.
+    replaces meanwhile is then found twice, not never. A rollback brings older rows back, so while
+    one is under way they come last.
     """
     standing = state.standing
     kinds = searchable_kinds(state, standing)
     if len(kinds) < 2:
         return kinds
     order = (OLDER_ROW, MAPPED_ROW, OWN_ROW)
-    kinds.sort(key=lambda kind: order.index(row_type(state.makers[kind], standing)))
+    is_going_back = any(step.action == ROLLBACK and not step.done for step in state.steps)
+    kinds.sort(
+        key=lambda kind: order.index(row_type(state.makers[kind], standing)), reverse=is_going_back
+    )
     return [kind for kind in kinds if _has_rows(folder, kind, request)]
 
 

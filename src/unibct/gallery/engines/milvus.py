@@ -218,13 +218,10 @@ class MilvusEngine:
         return name
 
     def _collections(self, kind: str) -> list[str]:
-        """Return where rows of a kind are written: the copy with a graph, and its collection.
+        """Return where rows of a kind are written: the copy with a graph, then its collection.
 
-        The copy comes first. What to write after a kill is read from the collection, so a copy
-        that has less than it would stay so.
-
-        A process may be killed while the server still works for it. The next writer waits a
-        moment for that, so that it sees whatever the killed one has written.
+        What is left to write after a kill is read from the collection, so the copy comes first.
+        The server may still work for a killed process: the next writer waits a moment for that.
         """
         time.sleep(max(0.0, self._opened + _SETTLING_SECONDS - time.monotonic()))
         name = self._known(kind)
