@@ -82,7 +82,8 @@ def searches(gallery: Gallery, rows: Embeddings, name: str, engine: str) -> None
     kinds = [kind for kind in gallery.folder.engine.kinds() if gallery.folder.engine.has_live(kind)]
     for count in (1, 200):
         part = queries[:count]
-        asked = Queries(tuple(str(i) for i in range(count)), part)
+        searching = gallery.folder.state.standing.searching
+        asked = Queries(tuple(str(i) for i in range(count)), part, searching)
         ways: dict[str, Callable[[], Any]] = {
             "gallery": lambda a=asked: gallery.search(a, SearchRequest(k=K)),
             "engine": lambda p=part: [

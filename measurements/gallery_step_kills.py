@@ -157,7 +157,7 @@ class World:
             return
         some = sorted(everywhere)[:: max(1, len(everywhere) // 50)]
         searching = state.standing.searching
-        queries = Queries(tuple(some), np.asarray(vectors(some, searching).vectors))
+        queries = Queries(tuple(some), np.asarray(vectors(some, searching).vectors), searching)
         for answer in gallery.search(queries, SearchRequest(k=30)):
             ids = [hit.id for hit in answer.hits]
             assert len(ids) == len(set(ids)), f"doubled: {ids}"

@@ -12,10 +12,13 @@ import pytest
 from tests.gallery.servers import MILVUS_LITE, Server, running
 from tests.gallery.toys import NEW, OLD, toy_certificate, toy_images, written
 from unibct.arrays import normalized
+from unibct.embedders.table import Opening
 from unibct.gallery.engines.engine import Engine
 from unibct.gallery.engines.table import EMBEDDED, Place, open_engine
 from unibct.gallery.gallery import Gallery
 from unibct.gallery.rows import GalleryRows, Metadata, sealed_rows
+from unibct.maps.folder import save_map
+from unibct.training.mapped_model import adapt_embedders
 
 
 def on_server(name: str) -> object:
@@ -112,3 +115,18 @@ def upgraded(toy_gallery: Gallery, tmp_path: Path) -> Gallery:
     new = toy_gallery.folder.opening.open(NEW).fingerprint
     toy_gallery.upgrade(NEW, [written(toy_certificate(old, new), tmp_path)])
     return toy_gallery
+
+
+@pytest.fixture
+def forward_map(tmp_path: Path) -> Path:
+    """A map of the old model's rows into the space of the new one."""
+    opening = Opening()
+    fitted = adapt_embedders(
+        opening.open(NEW),
+        opening.open(OLD),
+        toy_images(per_class=30, first=200),
+        direction="forward",
+        kind="linear",
+    )
+    save_map(fitted, tmp_path / "map")
+    return tmp_path / "map"

@@ -55,6 +55,15 @@ def test_vectors_that_no_search_can_find_are_refused_by_id(toy_gallery, value):
     assert toy_gallery.status().as_json()["rows"] == 48
 
 
+def test_embeddings_whose_rows_nobody_would_find_are_refused(upgraded):
+    later = toy_images(per_class=1, first=90)
+    assert upgraded.add(vectors_of(later)).added == 6, "the new model searches old rows"
+    upgraded.rollback()
+    with pytest.raises(UserError, match=r"new_model, whose rows .*old_model may not search"):
+        upgraded.add(vectors_of(toy_images(per_class=1, first=95), NEW))
+    assert upgraded.status().unsearchable == 0
+
+
 def test_another_dimension_is_refused(toy_gallery):
     good = vectors_of(toy_images(per_class=1, first=90))
     short = Embeddings(

@@ -5,8 +5,6 @@ from tests.gallery.toys import NEW, OLD, toy_images
 from unibct.embedders.table import Opening
 from unibct.embeddings.extraction import embed_images
 from unibct.errors import UserError
-from unibct.maps.folder import save_map
-from unibct.training.mapped_model import adapt_embedders
 
 
 def live(gallery):
@@ -35,10 +33,19 @@ def test_other_images_under_the_same_ids_are_refused(upgraded):
 
 def test_embeddings_by_the_searching_model_serve_as_well(upgraded):
     opening = Opening()
-    with pytest.raises(UserError, match="needs embeddings by the searching model"):
+    with pytest.raises(UserError, match=r"need embeddings by .*new_model"):
         upgraded.backfill(embed_images(opening.open(OLD), toy_images()))
     upgraded.backfill(embed_images(opening.open(NEW), toy_images()))
     assert live(upgraded) == [0, 48]
+
+
+@pytest.mark.parametrize("factor", [3, np.nan])
+def test_vectors_that_no_search_finds_are_refused(upgraded, factor):
+    rows = embed_images(Opening().open(NEW), toy_images())
+    bad = rows.changed(vectors=np.asarray(rows.vectors) * factor, fingerprint=rows.fingerprint)
+    with pytest.raises(UserError, match=r"the vector of .* nothing of this batch was written"):
+        upgraded.backfill(bad)
+    assert live(upgraded) == [48, 0]
 
 
 def test_the_curve_of_known_queries_is_noted(upgraded, monkeypatch):
@@ -56,20 +63,6 @@ def test_a_backfill_after_which_nothing_is_found_is_undone(upgraded):
         upgraded.backfill(backwards)
     assert live(upgraded) == [48, 0]
     assert upgraded.verify() == []
-
-
-@pytest.fixture
-def forward_map(tmp_path):
-    opening = Opening()
-    fitted = adapt_embedders(
-        opening.open(NEW),
-        opening.open(OLD),
-        toy_images(per_class=30, first=200),
-        direction="forward",
-        kind="linear",
-    )
-    save_map(fitted, tmp_path / "map")
-    return tmp_path / "map"
 
 
 def test_without_images_a_forward_map_makes_a_third_kind_of_row(upgraded, forward_map):

@@ -43,6 +43,13 @@ def test_the_summary_is_one_line_that_says_what_is_allowed(certificate):
     )
 
 
+def test_the_summary_says_if_test_classes_were_seen_in_training(certificate):
+    assert "seen in training" not in certificate.summary()
+    metrics = certificate.content["metrics"] | {"seen_classes": 7}
+    seen = sealed(certificate.content | {"metrics": metrics})
+    assert "of 40 classes (7 of them seen in training) of noise; " in seen.summary()
+
+
 def test_rates_and_directions_that_are_not_there_are_named(certificate):
     assert certificate.fars == (0.1, 0.01, 0.001)
     assert certificate.threshold("old→old", 1e-3) == certificate.threshold("old→old", 0.001)

@@ -62,3 +62,30 @@ def test_dropped_queries_leave_nothing(toy_gallery):
 def test_a_wrong_model_is_stopped(toy_gallery):
     with pytest.raises(UserError, match=r"upgrade to .*stranger was undone"):
         toy_gallery.upgrade(STRANGER, force=True)
+
+
+def test_images_of_new_known_queries_replace_no_others(toy_gallery):
+    first = known_queries(toy_gallery.folder.path)[0].id
+    toy_gallery.remove([first])
+    toy_gallery.add(toy_images(per_class=1, first=30))
+    known = known_queries(toy_gallery.folder.path)
+    assert len({query.image for query in known}) == len(known) == 32
+    toy_gallery.remove([known[-1].id])
+    assert len(ask(toy_gallery.folder).successful_ids) == 31
+
+
+def test_a_kill_while_queries_are_dropped_leaves_a_gallery_that_can_be_written(
+    toy_gallery, monkeypatch
+):
+    folder = toy_gallery.folder
+    known = known_queries(folder.path)
+    monkeypatch.setattr("unibct.gallery.gate._write", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        drop_queries(folder, [known[0].id])
+    assert len(ask(folder).asked_ids) == 32, "the list is written first"
+    monkeypatch.undo()
+    (folder.path / "known" / known[0].image).unlink()
+    assert len(ask(folder).asked_ids) == 31, "a missing image is no query"
+    (folder.path / "known" / "9999.png").touch()
+    drop_queries(folder, [known[0].id])
+    assert len(list((folder.path / "known").glob("*.png"))) == 31, "what no query uses goes too"

@@ -1,6 +1,11 @@
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
-from tests.gallery.toys import NEW, toy_images
+from tests.gallery.toys import NEW, NEWEST, OLD, toy_images
+from unibct.embedders.table import Opening
+from unibct.embeddings.extraction import embed_images
 from unibct.errors import UserError
 from unibct.gallery.rollback import unsearchable_rows
 
@@ -51,3 +56,68 @@ def test_a_row_that_the_earlier_model_makes_again_is_no_second_row(upgraded, aga
     upgraded.rollback()
     assert sum(upgraded.status().live.values()) == 54
     assert upgraded.verify() == []
+
+
+LATER = toy_images(per_class=1, first=30)
+
+
+def embeddings(model, factor=1.0):
+    rows = embed_images(Opening().open(model), LATER)
+    return rows.changed(vectors=np.asarray(rows.vectors) * factor, fingerprint=rows.fingerprint)
+
+
+def narrow():
+    rows = embeddings(OLD)
+    return rows.changed(vectors=np.eye(6, 5, dtype=np.float32), fingerprint=rows.fingerprint)
+
+
+def other_images():
+    return replace(LATER, read=lambda row_id: 255 - LATER.read(row_id))
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (lambda: embeddings(NEW), "need embeddings by .*old_model"),
+        (narrow, "vectors of dimension 5; those of .*old_model have 12"),
+        (lambda: embeddings(OLD, np.nan), "the vector of 'c0/30' is NaN"),
+        (other_images, "'c0/30' is another image"),
+    ],
+)
+def test_data_that_cannot_be_the_rows_is_refused_before_anything_changes(upgraded, data, message):
+    upgraded.add(LATER)
+    steps, before = upgraded.folder.state.steps, upgraded.search(LATER, k=3)
+    with pytest.raises(UserError, match=message):
+        upgraded.rollback(data=data())
+    assert upgraded.folder.state.steps == steps
+    assert [a.hits for a in upgraded.search(LATER, k=3)] == [a.hits for a in before]
+
+
+def test_embeddings_by_the_earlier_model_restore_rows(upgraded):
+    upgraded.add(LATER)
+    assert upgraded.rollback(data=embeddings(OLD)).restored == 6
+    assert unsearchable_rows(upgraded.folder) == []
+    assert [a.hits[0].id for a in upgraded.search(LATER, k=1)] == list(LATER.ids)
+    assert upgraded.add(LATER).present == 6, "the digests of the images stay"
+
+
+def test_after_finish_data_must_have_all_rows_whose_old_vectors_are_deleted(upgraded):
+    upgraded.backfill(toy_images())
+    upgraded.add(LATER)
+    upgraded.finish()
+    with pytest.raises(UserError, match=r"toys lacks 40 rows .*\(step 6\), first 'c1/0'"):
+        upgraded.rollback(data=toy_images(classes=1))
+    assert list(upgraded.status().live.values()) == [0, 54]
+    result = upgraded.rollback(data=toy_images())
+    assert (result.restored, result.unsearchable, result.first_unsearchable) == (48, 6, "c0/30")
+    assert unsearchable_rows(upgraded.folder) == sorted(LATER.ids)
+
+
+def test_an_abort_undoes_no_upgrade(upgraded):
+    upgraded.backfill(toy_images(), share=0.5)
+    upgraded.upgrade(NEWEST, force=True)
+    with pytest.raises(UserError, match=r"upgrade of step 5 came after .* --to 4"):
+        upgraded.abort()
+    upgraded.rollback()
+    upgraded.abort()
+    assert list(upgraded.status().live.values()) == [48, 0, 0]

@@ -3,7 +3,14 @@ import pytest
 
 from tests.gallery.conftest import some_rows
 from unibct.errors import UserError
-from unibct.gallery.rows import changed_rows, checked_id, checked_metadata, row_digest
+from unibct.gallery.rows import (
+    changed_rows,
+    checked_filter,
+    checked_id,
+    checked_label,
+    checked_metadata,
+    row_digest,
+)
 
 KIND = "a" * 32
 VECTOR = np.array([0.6, 0.8], dtype=np.float32)
@@ -35,14 +42,25 @@ def test_take_keeps_rows_whole():
     assert changed_rows(KIND, taken) == []
 
 
-@pytest.mark.parametrize("bad", ["", "a\0b", "x" * 513, "ü" * 257])
+@pytest.mark.parametrize("bad", ["", "a\0b", "x" * 513, "ü" * 257, "\ud800"])
 def test_ids_that_no_engine_could_keep_are_refused(bad):
     with pytest.raises(UserError, match="row 3"):
         checked_id(bad, "row 3")
 
 
 @pytest.mark.parametrize(
-    "bad", [["red"], {"a b": 1}, {"a": [1]}, {"a": float("nan")}, {"a": "x\0"}, {'a"': 1}]
+    "bad",
+    [
+        ["red"],
+        {"a b": 1},
+        {"a": [1]},
+        {"a": float("nan")},
+        {"a": "x\0"},
+        {'a"': 1},
+        {"a": "\ud800"},
+        {"a": 1 << 63},
+        {"a": -(1 << 63) - 1},
+    ],
 )
 def test_metadata_that_no_engine_could_keep_is_refused(bad):
     with pytest.raises(UserError, match="row 3"):
@@ -50,5 +68,40 @@ def test_metadata_that_no_engine_could_keep_is_refused(bad):
 
 
 def test_flat_metadata_passes():
-    values = {"colour": "grün", "size": 3, "price": 1.5, "new": True, "note": None}
+    values = {
+        "colour": "grün",
+        "size": 3,
+        "most": (1 << 63) - 1,
+        "least": -(1 << 63),
+        "price": 1.5,
+        "new": True,
+        "note": None,
+    }
     assert checked_metadata(values, "row 3") == values
+
+
+@pytest.mark.parametrize("bad", ["\ud800", "ü" * 257, "a\0"])
+def test_labels_that_no_engine_could_keep_are_refused(bad):
+    with pytest.raises(UserError, match="row 3"):
+        checked_label(bad, "row 3")
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        ({"colour": "red"}, r"give a list of values, such as \['red'\]"),
+        ({"size": 3}, r"give a list of values, such as \[3\]"),
+        ({"size": [1 << 63]}, "no database keeps size"),
+        ({"size": [[3]]}, "size must be a text"),
+        ({'a"b': [1]}, "is no name for metadata"),
+        (["colour"], "a filter is an object"),
+    ],
+)
+def test_filters_that_no_engine_understands_are_refused(bad, message):
+    with pytest.raises(UserError, match=message):
+        checked_filter(bad)
+
+
+def test_filters_pass():
+    where = {"colour": ["red", None], "size": (3, 1.5), "new": []}
+    assert checked_filter(where) == where

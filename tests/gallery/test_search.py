@@ -1,12 +1,17 @@
 import numpy as np
 import pytest
 
-from tests.gallery.toys import NEW, OLD, toy_images
+from tests.gallery.toys import NEW, NEWEST, OLD, toy_certificate, toy_images, written
 from unibct.embedders.table import Opening
 from unibct.embeddings.extraction import embed_images
 from unibct.errors import UserError
 from unibct.evaluation.blending import blended
+from unibct.gallery import search
+from unibct.gallery.backfill import RowRemaker, continued_backfill
+from unibct.gallery.gallery import Gallery
 from unibct.gallery.search import SearchRequest
+from unibct.gallery.sources import open_source
+from unibct.gallery.state import ROLLBACK
 
 QUERIES = toy_images(per_class=1, first=50)
 
@@ -35,6 +40,79 @@ def test_queries_by_another_model_are_refused(upgraded):
         upgraded.search(embed_images(Opening().open(OLD), QUERIES))
     by_new = embed_images(Opening().open(NEW), QUERIES)
     assert [a.hits for a in upgraded.search(by_new)] == [a.hits for a in upgraded.search(QUERIES)]
+
+
+def test_queries_are_embedded_again_if_another_model_searches_by_then(upgraded, monkeypatch):
+    upgraded.backfill(toy_images(), share=0.5)
+    embedded = search.make_queries
+    expected = []
+
+    def before_a_rollback(*arguments):
+        queries = embedded(*arguments)
+        monkeypatch.setattr(search, "make_queries", embedded)
+        other = Gallery(upgraded.folder.path)
+        other.rollback()
+        expected.append([answer.hits for answer in other.search(QUERIES, k=3)])
+        return queries
+
+    monkeypatch.setattr(search, "make_queries", before_a_rollback)
+    assert [[answer.hits for answer in upgraded.search(QUERIES, k=3)]] == expected
+
+
+def test_embedded_queries_of_another_model_are_refused(upgraded):
+    queries = search.make_queries(upgraded.folder, open_source(QUERIES), SearchRequest())
+    assert len(upgraded.search(queries)) == 6
+    with pytest.raises(UserError, match="the queries lack those by an older model"):
+        upgraded.search(queries, encoders="two")
+    upgraded.rollback()
+    with pytest.raises(UserError, match=r"the queries were made by model .* embed the queries"):
+        upgraded.search(queries)
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("is_mapped", [False, True])
+def test_rows_that_a_backfill_moves_meanwhile_are_found(
+    upgraded, forward_map, monkeypatch, moment, is_mapped
+):
+    """They move before or after the first kind is searched, within a step that is under way."""
+    images = toy_images()
+    if is_mapped:
+        upgraded.backfill(map_folder=forward_map)
+        upgraded.backfill(images, ids=["c0/0"])
+    writer = Gallery(upgraded.folder.path).folder
+    remaker = RowRemaker(writer, open_source(images))
+    continued_backfill(writer, remaker, [])
+    engine = upgraded.folder.engine
+    searched = engine.search
+
+    def searching(*arguments):
+        monkeypatch.setattr(engine, "search", searched)
+        if moment == "before":
+            continued_backfill(writer, remaker, images.ids[10:20])
+        hits = searched(*arguments)
+        continued_backfill(writer, remaker, images.ids[10:20])
+        return hits
+
+    monkeypatch.setattr(engine, "search", searching)
+    answer = upgraded.search(QUERIES, k=100)[0]
+    assert {hit.id for hit in answer.hits} == set(images.ids)
+
+
+def test_rows_that_a_rollback_brings_back_meanwhile_are_found(upgraded, monkeypatch):
+    upgraded.backfill(toy_images(), share=0.5)
+    upgraded.folder.save(upgraded.folder.state.begun(ROLLBACK, to=4))
+    engine = upgraded.folder.engine
+    searched = engine.search
+
+    def searching(*arguments):
+        monkeypatch.setattr(engine, "search", searched)
+        hits = searched(*arguments)
+        Gallery(upgraded.folder.path).folder.engine.undo(4)
+        return hits
+
+    monkeypatch.setattr(engine, "search", searching)
+    answer = upgraded.search(QUERIES, k=100)[0]
+    assert {hit.id for hit in answer.hits} == set(toy_images().ids)
 
 
 def test_the_far_threshold_is_that_of_each_kind_of_row(upgraded):
@@ -75,6 +153,33 @@ def test_old_scores_of_the_old_model_itself_are_its_plain_scores(upgraded):
     upgraded.upgrade(NEW, force=True)
     with pytest.raises(UserError, match="no certificate says how scores"):
         upgraded.search(QUERIES, old_scores=True)
+
+
+def test_old_scores_of_old_queries_are_plain_in_a_mixed_gallery_too(toy_gallery, tmp_path):
+    old = toy_gallery.folder.state.standing.searching
+    new = Opening().open(NEW).fingerprint
+    line = {"choice": {"kind": "standardised", "slope": 2.0, "shift": -0.5}}
+    paper = toy_certificate(old, new, further_calibrations={"old→old": line, "blend→old": line})
+    toy_gallery.upgrade(NEW, [written(paper, tmp_path)])
+    toy_gallery.add(toy_images(per_class=1, first=20))
+    for answer in toy_gallery.search(QUERIES, k=54, old_scores=True, encoders="two"):
+        older = [hit for hit in answer.hits if hit.row == "older"]
+        assert len(older) == 48
+        assert all(hit.score == hit.similarity for hit in older)
+
+
+def test_old_scores_on_the_scales_of_two_old_models_are_refused(upgraded, tmp_path):
+    upgraded.add(toy_images(per_class=1, first=20))
+    newest = Opening().open(NEWEST).fingerprint
+    papers = [
+        written(toy_certificate(kind, newest), tmp_path) for kind in upgraded.folder.state.makers
+    ]
+    upgraded.upgrade(NEWEST, papers)
+    for encoders in ("new", "two"):
+        with pytest.raises(UserError, match=r"several old models, .*old_model, .*new_model, each"):
+            upgraded.search(QUERIES, old_scores=True, encoders=encoders)
+    upgraded.backfill(toy_images(per_class=1, first=20))
+    assert len(upgraded.search(QUERIES, old_scores=True)) == 6
 
 
 def test_two_encoders_search_old_rows_with_the_old_query(upgraded):

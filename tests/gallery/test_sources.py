@@ -56,9 +56,35 @@ def test_metadata_from_csv_and_json_lines(tmp_path):
         open_source(toy_images(), metadata=tmp_path / "twice.csv")
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("m.csv", "id,colour,size\nc0/0,red\n", "line 2: there are fewer cells than the 3 names"),
+        ("m.csv", "id,colour\nc0/0,red,big\n", "line 2: there are more cells than the 2 names"),
+        ("m.jsonl", '\n{"id"', "line 2: this is no JSON"),
+        ("m.jsonl", "[1, 2]", "line 1: a line is an object such as"),
+        ("m.jsonl", '{"id": ["x"]}', r"line 1: the id \['x'\] is no text"),
+        ("m.jsonl", '{"id": "c0/0", "t": "\\ud800"}', "line 1: no database keeps t"),
+        ("m.jsonl", '{"id": "c0/0", "n": 9223372036854775808}', "line 1: no database keeps n"),
+    ],
+)
+def test_bad_metadata_is_named_by_file_and_line(tmp_path, name, text, message):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(UserError, match=rf"{name}, {message}"):
+        open_source(toy_images(), metadata=tmp_path / name)
+
+
 def test_scalars_are_read_as_they_look():
-    texts = ["true", "false", "3", "-2.5", "red", "nan", "1e3"]
-    assert [parse_scalar(text) for text in texts] == [True, False, 3, -2.5, "red", "nan", 1000.0]
+    texts = ["true", "false", "3", "-2.5", "1e-05", "red", "nan"]
+    values = [True, False, 3, -2.5, 1e-05, "red", "nan"]
+    assert [parse_scalar(text) for text in texts] == values
+
+
+@pytest.mark.parametrize(
+    "text", ["007", "2024_01", "1_000", " 12", "१२", "1.50", "1e3", "+3", "-0", "9" * 19]
+)
+def test_what_is_not_written_as_a_number_stays_a_text(text):
+    assert parse_scalar(text) == text
 
 
 def test_only_embeddings_can_be_said_to_be_made_by_a_model(embeddings):

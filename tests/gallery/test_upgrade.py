@@ -1,6 +1,6 @@
 import pytest
 
-from tests.gallery.toys import NEW, OLD, toy_certificate, toy_images, written
+from tests.gallery.toys import NEW, NEWEST, OLD, toy_certificate, toy_images, written
 from unibct.errors import UserError
 from unibct.gallery.gallery import Gallery
 
@@ -59,6 +59,33 @@ def test_a_changed_certificate_is_refused(toy_gallery, fingerprints, tmp_path):
 def test_the_searching_model_cannot_be_upgraded_to_itself(toy_gallery):
     with pytest.raises(UserError, match="already"):
         toy_gallery.upgrade(OLD)
+
+
+def test_a_certificate_about_a_model_says_nothing_about_rows_of_a_map(
+    upgraded, forward_map, tmp_path
+):
+    upgraded.backfill(map_folder=forward_map, share=0.5)
+    old, new, mapped = upgraded.folder.state.makers
+    newest = upgraded.folder.opening.open(NEWEST).fingerprint
+    papers = [written(toy_certificate(kind, newest), tmp_path) for kind in (old, new)]
+    with pytest.raises(UserError, match=r"24 rows were made by the map .*: embed them from"):
+        upgraded.upgrade(NEWEST, papers)
+    assert upgraded.upgrade(NEWEST, papers, force=True).forced == (mapped,)
+    upgraded.rollback()
+    upgraded.backfill(toy_images())
+    assert upgraded.upgrade(NEWEST, papers).forced == ()
+
+
+def test_an_upgrade_back_to_a_model_whose_rows_a_backfill_has_replaced_is_refused(upgraded):
+    upgraded.backfill(toy_images())
+    with pytest.raises(UserError, match=r"\(step 4\) has replaced rows of .*old_model, such as"):
+        upgraded.upgrade(OLD, force=True)
+    upgraded.finish()
+    upgraded.upgrade(OLD, force=True)
+    upgraded.backfill(toy_images())
+    upgraded.rollback()
+    assert list(upgraded.status().live.values()) == [0, 48]
+    assert upgraded.verify() == []
 
 
 def test_an_empty_gallery_needs_no_certificate(tmp_path):

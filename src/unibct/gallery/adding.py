@@ -1,6 +1,7 @@
 """Adding rows: idempotent by id, and durable when a batch is acknowledged."""
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +14,7 @@ from unibct.gallery.gate import ask, keep_queries
 from unibct.gallery.rows import IMAGE_KEY, GalleryRows, Metadata, sealed_rows, user_metadata
 from unibct.gallery.settling import end_step, settle
 from unibct.gallery.sources import Source
-from unibct.gallery.state import ADD
+from unibct.gallery.state import ADD, RowMaker
 from unibct.progress import Silent
 
 BATCH = 1024  # rows of a batch; each is durable when the next begins
@@ -75,7 +76,7 @@ def _kind(folder: GalleryFolder, source: Source) -> str:
     if source.embeddings is None:
         folder.model(state.standing.searching)  # says so if there is no model
         return state.standing.searching
-    kind, dim = source.embeddings.fingerprint, source.embeddings.vectors.shape[1]
+    kind = source.embeddings.fingerprint
     maker = state.makers.get(kind)
     if maker is None:
         known = ", ".join(f"{m.name} ({f})" for f, m in state.makers.items())
@@ -83,9 +84,12 @@ def _kind(folder: GalleryFolder, source: Source) -> str:
             f"{source.name} was made by model {kind}, which this gallery does not know; it knows "
             f"{known}. If one of them made these vectors, say so with --made-by"
         )
-    if maker.dim != dim:
+    require_made_by(source, maker)
+    if not state.searchable(kind):
         raise UserError(
-            f"{source.name} has vectors of dimension {dim}; those of {maker.name} have {maker.dim}"
+            f"{source.name} was made by {maker.name}, whose rows {state.searching.name} may not "
+            f"search: nobody would find them. Add their images, or embeddings by "
+            f"{state.searching.name} ({state.standing.searching})"
         )
     return kind
 
@@ -108,7 +112,7 @@ def _add_batch(folder: GalleryFolder, kind: str, part: Source, step: int) -> int
     absent = part.select(places)
     embedder = None if absent.images is None else folder.model(kind).embedder
     vectors = absent.vectors(embedder, Silent())
-    _require_usable(vectors, absent)
+    require_usable(vectors, absent)
     metadata = [
         with_digest(absent.metadata[i], digests.get(absent.ids[i])) for i in range(len(absent))
     ]
@@ -165,7 +169,41 @@ def _require_same(
             )
 
 
-def _require_usable(vectors: NDArray[np.float32], source: Source) -> None:
+def require_made_by(source: Source, maker: RowMaker) -> None:
+    """Refuse embeddings that another model made."""
+    assert source.embeddings is not None
+    made_by, dim = source.embeddings.fingerprint, source.embeddings.vectors.shape[1]
+    if made_by != maker.fingerprint:
+        raise UserError(
+            f"{source.name} was made by model {made_by}; these rows need embeddings by "
+            f"{maker.name} ({maker.fingerprint})"
+        )
+    if dim != maker.dim:
+        raise UserError(
+            f"{source.name} has vectors of dimension {dim}; those of {maker.name} have {maker.dim}"
+        )
+
+
+def require_same_images(
+    source: Source, digests: dict[str, str], stored: Sequence[Metadata]
+) -> None:
+    """Refuse images that are not those from which the rows with their ids were made.
+
+    Args:
+        source: the images.
+        digests: id -> digest of the image; empty if the source has embeddings.
+        stored: the metadata of the row of each id.
+    """
+    for row_id, metadata in zip(source.ids, stored, strict=True):
+        digest = digests.get(row_id)
+        if digest is not None and metadata.get(IMAGE_KEY, digest) != digest:
+            raise UserError(
+                f"{source.name}: {row_id!r} is another image than the one that was added; give "
+                "the same images"
+            )
+
+
+def require_usable(vectors: NDArray[np.float32], source: Source) -> None:
     """Refuse vectors that no search can find."""
     lengths = np.linalg.norm(vectors, axis=1)
     bad = np.flatnonzero(~(np.abs(lengths - 1) < 0.01))
@@ -173,5 +211,5 @@ def _require_usable(vectors: NDArray[np.float32], source: Source) -> None:
         what = "NaN or infinite" if not np.isfinite(lengths[bad[0]]) else "zero or not of length 1"
         raise UserError(
             f"{source.name}: the vector of {source.ids[int(bad[0])]!r} is {what}; nothing of this "
-            "batch was added"
+            "batch was written"
         )

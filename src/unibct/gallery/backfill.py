@@ -14,12 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unibct.errors import UserError
-from unibct.gallery.adding import image_digests
+from unibct.gallery.adding import (
+    image_digests,
+    require_made_by,
+    require_same_images,
+    require_usable,
+)
 from unibct.gallery.folder import GalleryFolder
 from unibct.gallery.gate import Passage, ask
 from unibct.gallery.indexing import measure_recall, rebuild_spoilt
 from unibct.gallery.orders import ASKED, RANDOM, ordered_rows
-from unibct.gallery.rows import IMAGE_KEY, GalleryRows, sealed_rows
+from unibct.gallery.rows import GalleryRows, sealed_rows
 from unibct.gallery.search import searchable_kinds
 from unibct.gallery.settling import complete_finish, end_step, settle
 from unibct.gallery.shelf import BY_MAP
@@ -109,15 +114,9 @@ class RowRemaker:
             self.ids = None
             self.kinds = [given.source]
             return
-        if (
-            given.embeddings is not None
-            and given.embeddings.fingerprint != state.standing.searching
-        ):
-            raise UserError(
-                f"{given.name} was made by model {given.embeddings.fingerprint}; a backfill needs "
-                f"embeddings by the searching model, {state.standing.searching}"
-            )
         self.maker = state.searching
+        if given.embeddings is not None:
+            require_made_by(given, self.maker)
         self.ids = {row_id: place for place, row_id in enumerate(given.ids)}
         kinds = searchable_kinds(state, state.standing)
         self.kinds = [kind for kind in kinds if kind != self.maker.fingerprint]
@@ -129,17 +128,13 @@ class RowRemaker:
             return np.asarray(given.vector_map(rows.vectors), dtype=np.float32)
         assert self.ids is not None
         part = given.select([self.ids[row_id] for row_id in rows.ids])
-        for row_id, digest in image_digests(part.images).items():
-            stored_digest = rows.metadata[rows.ids.index(row_id)].get(IMAGE_KEY, digest)
-            if stored_digest != digest:
-                raise UserError(
-                    f"{given.name}: {row_id!r} is another image than the one that was added; a "
-                    "backfill needs the same images"
-                )
+        require_same_images(part, image_digests(part.images), rows.metadata)
         embedder = None
         if part.images is not None:
             embedder = self._folder.model(self.maker.fingerprint).embedder
-        return part.vectors(embedder, Silent())
+        vectors = part.vectors(embedder, Silent())
+        require_usable(vectors, part)
+        return vectors
 
 
 def backfill_gallery(
@@ -181,8 +176,7 @@ def backfill_gallery(
 
 
 def continued_backfill(folder: GalleryFolder, remaker: RowRemaker, ids: Sequence[str]) -> None:
-    """Embed some rows again within a backfill that stays open; needs the lock."""
-    settle(folder)
+    """Embed some rows again within a backfill that stays open; the gallery is settled."""
     run = _Run(folder, remaker, _begun(folder, BackfillRequest(order=ASKED), remaker))
     for start in range(0, len(ids), _BATCH):
         run.remake(ids[start : start + _BATCH])

@@ -149,9 +149,11 @@ class Certificate:
         may = "may search" if self.is_compatible else "may not (but by --force) search"
         single = str(self.content["image_metrics"]["verdict"])
         note = "" if single == self.verdict else f" (single images: {single})"
+        seen = self.content["metrics"].get("seen_classes")
+        trained = f" ({seen:,} of them seen in training)" if seen else ""
         return (
             f"{self.verdict}{note}: model {self.new[:12]} {may} rows of model {self.old[:12]}; "
-            f"tested on {data['images']:,} images of {data['classes']:,} classes of "
+            f"tested on {data['images']:,} images of {data['classes']:,} classes{trained} of "
             f"{data['name']}; thresholds for FAR {_listed([rate_name(far) for far in self.fars])}; "
             f"{self.calibration.kind} scores in mixed galleries"
         )

@@ -31,8 +31,7 @@ from unibct.gallery.search import (
     Hit,
     Queries,
     SearchRequest,
-    make_queries,
-    search_gallery,
+    search_source,
 )
 from unibct.gallery.sources import open_source, with_fingerprint
 from unibct.gallery.status import GalleryStatus, gallery_status
@@ -146,13 +145,14 @@ class Gallery:
             settings: attributes of the request.
         """
         request = request or SearchRequest(**settings)
-        queries = data
-        if not isinstance(queries, Queries):
-            source = open_source(queries, list_file=list_file)
-            queries = make_queries(self.folder, source, request)
-        all_hits = search_gallery(self.folder, queries, request)
-        if lazy_images is not None and remake_hits(self.folder, all_hits, open_source(lazy_images)):
-            all_hits = search_gallery(self.folder, queries, request)
+        is_embedded = isinstance(data, Queries)
+        source = None if is_embedded else open_source(data, list_file=list_file)
+        queries = data if is_embedded else None
+        queries, all_hits = search_source(self.folder, source, request, queries)
+        if lazy_images is not None:
+            images = open_source(lazy_images)
+            if remake_hits(self.folder, queries.made_by, all_hits, images):
+                queries, all_hits = search_source(self.folder, source, request, queries)
         if remember:
             ids = (hit.id for hits in all_hits for hit in hits if hit.row == OLDER_ROW)
             remember_asked(self.folder.path, ids)

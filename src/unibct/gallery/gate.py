@@ -5,7 +5,8 @@ its own row, or another row with its label, is among the first ten. A wrong mode
 applied the wrong way round passes every count and finds nothing; here it is stopped.
 """
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -108,10 +109,11 @@ def keep_queries(
         return
     spread: list[int] = np.linspace(0, len(places) - 1, wanted).astype(int).tolist()
     chosen = source.select(sorted({places[place] for place in spread}))
+    names = _free_names(known)
     for place, row_id in enumerate(chosen.ids):
         image = ""
         if images and chosen.images is not None:
-            image = f"{len(known):04}.png"
+            image = next(names)
             with atomic_file(folder.path / KNOWN_FOLDER / image) as temporary:
                 temporary.write_bytes(encode_png(chosen.images.read(row_id)))
         known.append(KnownQuery(row_id, chosen.labels[place], image, rows))
@@ -123,24 +125,32 @@ def keep_queries(
 
 
 def drop_queries(folder: GalleryFolder, ids: Sequence[str]) -> None:
-    """Forget known queries, with their images and vectors."""
+    """Forget known queries, with their images and vectors; may be repeated after a kill."""
     gone = set(ids)
     known = known_queries(folder.path)
-    if gone.isdisjoint(query.id for query in known):
-        return
-    for query in known:
-        if query.id in gone and query.image:
-            (folder.path / KNOWN_FOLDER / query.image).unlink(missing_ok=True)
-    _write(folder.path, [query for query in known if query.id not in gone])
+    stays = [query for query in known if query.id not in gone]
+    if len(stays) < len(known):
+        _write(folder.path, stays)  # first: a query of the list has its image
+    images = {query.image for query in stays}
+    for path in (folder.path / KNOWN_FOLDER).glob("*.png"):
+        if path.name not in images:
+            path.unlink()
     for path in (folder.path / KNOWN_FOLDER).glob("*.npy"):
-        names = path.with_suffix(".json")
-        kept_ids: list[str] = read_json(names)
-        stays = [place for place, row_id in enumerate(kept_ids) if row_id not in gone]
-        vectors = np.array(mapped_array(path)[stays])
-        path.unlink()
-        names.unlink()
-        if stays:
-            _remember_vectors(folder, path.stem, [kept_ids[place] for place in stays], vectors)
+        _drop_vectors(folder, path, gone)
+
+
+def _drop_vectors(folder: GalleryFolder, path: Path, gone: set[str]) -> None:
+    """Forget the vectors of some known queries by one model."""
+    names = path.with_suffix(".json")
+    ids: list[str] = read_json(names)
+    stays = [place for place, row_id in enumerate(ids) if row_id not in gone]
+    if len(stays) == len(ids):
+        return
+    vectors = np.array(mapped_array(path)[stays])
+    path.unlink()
+    names.unlink()
+    if stays:
+        _remember_vectors(folder, path.stem, [ids[place] for place in stays], vectors)
 
 
 def ask(
@@ -161,7 +171,9 @@ def ask(
     if not asked:
         return Passage(frozenset(), frozenset())
     queries = Queries(
-        tuple(query.id for query in asked), np.stack([vectors[query.id] for query in asked])
+        tuple(query.id for query in asked),
+        np.stack([vectors[query.id] for query in asked]),
+        standing.searching,
     )
     request = SearchRequest(k=_FIRST_ROWS, approximate=True, with_superseded=with_superseded)
     hits = search_gallery(folder, queries, request, standing)
@@ -200,13 +212,12 @@ def _vectors(
         ids: list[str] = read_json(path.with_suffix(".json"))
         vectors = dict(zip(ids, np.array(mapped_array(path)), strict=True))
     maker = folder.state.makers.get(fingerprint)
-    missing = [query for query in known if query.image and query.id not in vectors]
+    files = {q.id: folder.path / KNOWN_FOLDER / q.image for q in known if q.image}
+    missing = [i for i, file in files.items() if i not in vectors and file.is_file()]
     if missing and maker is not None and maker.source != ONLY_STORED:
-        images: list[Any] = [
-            decode((folder.path / KNOWN_FOLDER / query.image).read_bytes()) for query in missing
-        ]
+        images: list[Any] = [decode(files[row_id].read_bytes()) for row_id in missing]
         embedded = np.asarray(folder.model(fingerprint).embedder.embed(images), dtype=np.float32)
-        vectors |= dict(zip((query.id for query in missing), embedded, strict=True))
+        vectors |= dict(zip(missing, embedded, strict=True))
     return vectors
 
 
@@ -223,6 +234,13 @@ def _remember_vectors(
     write_json(path.with_suffix(".json"), all_ids)
     with atomic_file(path) as temporary, temporary.open("wb") as stream:
         np.save(stream, vectors, allow_pickle=False)
+
+
+def _free_names(known: Sequence[KnownQuery]) -> Iterator[str]:
+    """Yield names of image files that no known query uses."""
+    used = {query.image for query in known}
+    names = (f"{number:04}.png" for number in itertools.count())
+    return (name for name in names if name not in used)
 
 
 def _write(folder: Path, known: Sequence[KnownQuery]) -> None:

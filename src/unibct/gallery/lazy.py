@@ -3,19 +3,24 @@
 from unibct.gallery.backfill import RowRemaker, continued_backfill
 from unibct.gallery.folder import GalleryBusyError, GalleryFolder
 from unibct.gallery.search import OLDER_ROW, Hit
+from unibct.gallery.settling import settle
 from unibct.gallery.sources import Source
 
 
-def remake_hits(folder: GalleryFolder, hit_lists: list[list[Hit]], images: Source) -> int:
+def remake_hits(
+    folder: GalleryFolder, searching: str, hit_lists: list[list[Hit]], images: Source
+) -> int:
     """Embed those older rows again that were found and whose images are given.
 
     Args:
         folder: the gallery.
+        searching: the fingerprint of the model whose queries found them.
         hit_lists: what a search has found.
         images: images of rows.
 
     Returns:
-        How many rows were embedded again. 0 if another process is writing: search goes on.
+        How many rows were embedded again. 0 if another process is writing, or another model
+        searches by now: search goes on.
     """
     here = set(images.ids)
     ids = sorted({h.id for hits in hit_lists for h in hits if h.row == OLDER_ROW and h.id in here})
@@ -23,6 +28,9 @@ def remake_hits(folder: GalleryFolder, hit_lists: list[list[Hit]], images: Sourc
         return 0
     try:
         with folder.writing():
+            settle(folder)
+            if folder.state.standing.searching != searching:
+                return 0
             continued_backfill(folder, RowRemaker(folder, images), ids)
             return len(ids)
     except GalleryBusyError as error:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from unibct.errors import UserError
 from unibct.gallery.folder import GalleryFolder
-from unibct.gallery.gate import ask, drop_queries
+from unibct.gallery.gate import ask
 from unibct.gallery.settling import complete_removal, settle
 from unibct.gallery.state import REMOVE
 
@@ -19,9 +19,9 @@ def remove_rows(folder: GalleryFolder, ids: Sequence[str]) -> int:
     """
     with folder.writing():
         settle(folder)
+        ids = list(dict.fromkeys(ids))
         kinds = list(folder.engine.kinds())
         _require_known(folder, kinds, ids)
-        drop_queries(folder, ids)
         before = ask(folder)
         step = folder.save(folder.state.begun(REMOVE, rows=len(ids))).steps[-1].number
         for kind in kinds:

@@ -1,17 +1,36 @@
 """Back to an earlier state: before an upgrade, or before a backfill."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from unibct.errors import UserError
-from unibct.gallery.adding import image_digests, with_digest
+from unibct.gallery.adding import (
+    image_digests,
+    require_made_by,
+    require_same_images,
+    require_usable,
+    with_digest,
+)
 from unibct.gallery.folder import GalleryFolder
 from unibct.gallery.gate import ask
-from unibct.gallery.rows import sealed_rows, user_metadata
+from unibct.gallery.rows import NO_STEP, Metadata, sealed_rows
 from unibct.gallery.search import searchable_kinds
-from unibct.gallery.settling import complete_rollback, end_step, settle
+from unibct.gallery.settling import complete_rollback, end_step, settle, undone_backfills
 from unibct.gallery.sources import Source
-from unibct.gallery.state import ADD, BACKFILL, FINISH, ROLLBACK, UPGRADE, GalleryState, Step
+from unibct.gallery.state import (
+    ADD,
+    BACKFILL,
+    FINISH,
+    ROLLBACK,
+    UPGRADE,
+    GalleryState,
+    RowMaker,
+    Standing,
+    Step,
+)
 from unibct.progress import Silent
 
 _BATCH = 512
@@ -55,17 +74,21 @@ def rollback_gallery(
     with folder.writing():
         settle(folder)
         target = _target(folder.state, to)
-        _require_vectors(folder.state, target, source)
-        before = ask(folder)
         assert target.before is not None
+        undone = undone_backfills(folder.state, target.number)
+        lost = unsearchable_rows(folder, target.before, undone)
+        _require_deleted_rows(folder, target, lost, source)
+        given = _given_again(folder, target.before.searching, lost, source)
+        before = ask(folder)
         after = ask(folder, target.before, with_superseded=True)
         if not before.allows(after):
             raise before.refusal(after, "the rollback")
         state = folder.save(folder.state.begun(ROLLBACK, to=target.number))
         complete_rollback(folder, state.steps[-1])
-        restored = 0 if source is None else _restore(folder, source)
-        lost = unsearchable_rows(folder)
+        _restore(folder, given)
+    lost = [row_id for row_id in lost if row_id not in given.digests]
     searching = folder.state.standing.searching
+    restored = len(given.digests)
     return RolledBack(target.number, searching, restored, len(lost), (lost or [""])[0])
 
 
@@ -75,23 +98,41 @@ def abort_backfill(folder: GalleryFolder) -> RolledBack:
     last = [step for step in steps if step.action == BACKFILL and not step.undone]
     if not last:
         raise UserError(f"there is no backfill of {folder.path} to abort")
-    return rollback_gallery(folder, last[-1].number)
+    number = last[-1].number
+    upgrades = [s for s in steps[number:] if s.action == UPGRADE and not s.undone]
+    if upgrades:
+        raise UserError(
+            f"the upgrade of step {upgrades[0].number} came after the backfill of step {number}; "
+            f"to undo both: unibct gallery rollback {folder.path} --to {number}"
+        )
+    return rollback_gallery(folder, number)
 
 
-def unsearchable_rows(folder: GalleryFolder) -> list[str]:
-    """Return the ids of live rows that the searching model cannot search in any kind."""
+def unsearchable_rows(
+    folder: GalleryFolder, standing: Standing | None = None, undone: Sequence[int] = ()
+) -> list[str]:
+    """Return the ids of live rows that the searching model cannot search in any kind.
+
+    Args:
+        folder: the gallery.
+        standing: who searches what; by default as it is now.
+        undone: numbers of steps that a rollback will undo: as if it had.
+    """
     state = folder.state
-    kinds = searchable_kinds(state, state.standing)
-    others = [kind for kind in state.makers if kind not in kinds]
-    lost: list[str] = []
-    for kind in others:
+    kinds = searchable_kinds(state, standing or state.standing)
+    lost: set[str] = set()
+    for kind in state.makers:
+        if kind in kinds:
+            continue
         for rows in folder.engine.scan(kind, vectors=False):
-            ids = [i for i, mark in zip(rows.ids, rows.superseded, strict=True) if not mark]
+            is_live = np.isin(rows.superseded, [NO_STEP, *undone]) & ~np.isin(rows.steps, undone)
+            ids = [rows.ids[place] for place in np.flatnonzero(is_live)]
             for other in kinds:
-                there = set(folder.engine.read(other, ids, vectors=False).ids)
-                ids = [row_id for row_id in ids if row_id not in there]
-            lost += ids
-    return sorted(set(lost))
+                there = folder.engine.read(other, ids, vectors=False)
+                stays = there.take(np.flatnonzero(~np.isin(there.steps, undone)))
+                ids = sorted(set(ids) - set(stays.ids))
+            lost |= set(ids)
+    return sorted(lost)
 
 
 def rollback_targets(state: GalleryState) -> list[Step]:
@@ -103,6 +144,13 @@ def rollback_targets(state: GalleryState) -> list[Step]:
         if not step.undone
         and (step.action == UPGRADE or (step.action == BACKFILL and step.number > finished))
     ]
+
+
+def earlier_model(state: GalleryState, to: int | None = None) -> RowMaker:
+    """Return the model that searches after a rollback to before a step."""
+    before = _target(state, to).before
+    assert before is not None
+    return state.makers[before.searching]
 
 
 def _target(state: GalleryState, to: int | None) -> Step:
@@ -120,47 +168,113 @@ def _target(state: GalleryState, to: int | None) -> Step:
     return matches[0]
 
 
-def _require_vectors(state: GalleryState, target: Step, source: Source | None) -> None:
-    """Refuse to go back to vectors that are gone, unless the images are given."""
-    finished = [s for s in state.steps if s.action == FINISH and s.number > target.number]
+def _require_deleted_rows(
+    folder: GalleryFolder, target: Step, lost: Sequence[str], source: Source | None
+) -> None:
+    """Refuse to go back to vectors that are gone, unless all of their images are given."""
+    steps = folder.state.steps
+    finished = [s for s in steps if s.action == FINISH and s.number > target.number]
     deleted = sum(int(step.details.get("deleted", 0)) for step in finished)
-    if deleted and source is None:
+    if not deleted:
+        return
+    reason = f"by backfill --finish (step {finished[-1].number})"
+    if source is None:
         raise UserError(
-            f"{deleted:,} old vectors were deleted by backfill --finish (step "
-            f"{finished[-1].number}); give the images of these rows to go back: "
-            "unibct gallery rollback G DATA"
+            f"{deleted:,} old vectors were deleted {reason}; give the images of these rows to go "
+            "back: unibct gallery rollback G DATA"
+        )
+    backfills = {step.number for step in steps if step.action == BACKFILL}
+    absent = sorted(set(lost) - set(source.ids))
+    missing = [row_id for row_id, row in _newest(folder, absent).items() if row.step in backfills]
+    if missing:
+        raise UserError(
+            f"{source.name} lacks {len(missing):,} rows whose old vectors were deleted {reason}, "
+            f"first {min(missing)!r}; give the images of all of them, or remove these rows first"
         )
 
 
-def _restore(folder: GalleryFolder, source: Source) -> int:
-    """Embed rows that the searching model cannot search, as far as their images are given."""
+@dataclass(frozen=True)
+class _GivenAgain:
+    """Rows that the earlier model is to make again, from their images or embeddings.
+
+    Attributes:
+        source: these rows only.
+        digests: id -> digest of the image; None for embeddings.
+    """
+
+    source: Source | None
+    digests: dict[str, str | None]
+
+
+def _given_again(
+    folder: GalleryFolder, kind: str, lost: Sequence[str], source: Source | None
+) -> _GivenAgain:
+    """Return what DATA has of the lost rows; refuse it if they cannot be made from it.
+
+    Args:
+        folder: the gallery.
+        kind: the fingerprint of the model that is to search.
+        lost: ids of rows that it cannot search.
+        source: what the user has given.
+    """
+    if source is None:
+        return _GivenAgain(None, {})
+    maker = folder.state.makers[kind]
+    if source.embeddings is not None:
+        require_made_by(source, maker)
     places = {row_id: place for place, row_id in enumerate(source.ids)}
-    usable = [row_id for row_id in unsearchable_rows(folder) if row_id in places]
-    if not usable:
-        return 0
+    given = source.select([places[row_id] for row_id in lost if row_id in places])
+    if given.embeddings is not None:
+        require_usable(given.vectors(None, Silent()), given)
+    elif len(given):
+        folder.model(kind)  # says so if there is no model
+    digests: dict[str, str | None] = dict.fromkeys(given.ids)
+    for part in _batches(given):
+        part_digests = image_digests(part.images)
+        rows = _newest(folder, part.ids)
+        require_same_images(part, part_digests, [rows[row_id].metadata for row_id in part.ids])
+        digests |= part_digests
+    return _GivenAgain(given, digests)
+
+
+def _batches(source: Source) -> Iterator[Source]:
+    for start in range(0, len(source), _BATCH):
+        yield source.select(range(start, min(start + _BATCH, len(source))))
+
+
+def _restore(folder: GalleryFolder, given: _GivenAgain) -> None:
+    """Write rows that the searching model cannot search, made by that model."""
+    if given.source is None or not given.digests:
+        return
     kind = folder.state.standing.searching
     step = folder.save(folder.state.begun(ADD, restored=True)).steps[-1].number
-    for start in range(0, len(usable), _BATCH):
-        part = source.select([places[row_id] for row_id in usable[start : start + _BATCH]])
+    for part in _batches(given.source):
         embedder = None if part.images is None else folder.model(kind).embedder
-        digests = image_digests(part.images)
         rows = _newest(folder, part.ids)
         metadata = [
-            with_digest(user_metadata(rows[row_id][1]), digests.get(row_id)) for row_id in part.ids
+            with_digest(rows[row_id].metadata, given.digests[row_id]) for row_id in part.ids
         ]
-        labels = [rows[row_id][0] for row_id in part.ids]
+        labels = [rows[row_id].label for row_id in part.ids]
         vectors = part.vectors(embedder, Silent())
+        require_usable(vectors, part)
         sealed = sealed_rows(kind, part.ids, labels, metadata, vectors, step)
         others = [other for other in folder.engine.kinds() if other != kind]
         folder.engine.write(kind, sealed, supersedes=others)  # a row is live in one kind
-    end_step(folder, step, added=len(usable))
-    return len(usable)
+    end_step(folder, step, added=len(given.digests))
 
 
-def _newest(folder: GalleryFolder, ids: tuple[str, ...]) -> dict[str, tuple[str | None, Any]]:
-    """Return id -> label and metadata, from whichever kind has the row."""
-    newest: dict[str, tuple[str | None, Any]] = {}
+@dataclass(frozen=True)
+class _NewestRow:
+    label: str | None
+    metadata: Metadata
+    step: int
+
+
+def _newest(folder: GalleryFolder, ids: Sequence[str]) -> dict[str, _NewestRow]:
+    """Return id -> label, metadata and step, from the newest kind that has the row."""
+    newest: dict[str, _NewestRow] = {}
     for kind in folder.state.makers:
         rows = folder.engine.read(kind, ids, vectors=False)
-        newest |= dict(zip(rows.ids, zip(rows.labels, rows.metadata, strict=True), strict=True))
+        entries = zip(rows.labels, rows.metadata, rows.steps.tolist(), strict=True)
+        newest |= {i: _NewestRow(*entry) for i, entry in zip(rows.ids, entries, strict=True)}
     return newest

@@ -3,9 +3,9 @@
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -140,12 +140,30 @@ def changed_rows(kind: str, rows: GalleryRows) -> list[str]:
     ]
 
 
+def is_kept(value: Scalar) -> bool:
+    """Return whether every engine keeps a value as it is."""
+    if isinstance(value, str):
+        return "\0" not in value and not any("\ud800" <= letter <= "\udfff" for letter in value)
+    if isinstance(value, float):
+        return bool(np.isfinite(value))
+    return value is None or -(1 << 63) <= value < 1 << 63
+
+
 def checked_id(value: Any, where: str) -> str:
     """Return an id that every engine can keep."""
     text = str(value)
-    if not text or "\0" in text or len(text.encode()) > LONGEST_ID:
-        raise UserError(f"{where}: an id has 1 to {LONGEST_ID} bytes, not {text[:40]!r}")
+    if not text or not is_kept(text) or len(text.encode()) > LONGEST_ID:
+        raise UserError(f"{where}: an id is a text of 1 to {LONGEST_ID} bytes, not {text[:40]!r}")
     return text
+
+
+def checked_label(label: str, where: str) -> str:
+    """Return a label that every engine can keep."""
+    if not is_kept(label) or len(label.encode()) > LONGEST_LABEL:
+        raise UserError(
+            f"{where}: a label is a text of at most {LONGEST_LABEL} bytes, not {label[:40]!r}"
+        )
+    return label
 
 
 def checked_metadata(value: Any, where: str) -> Metadata:
@@ -161,12 +179,25 @@ def checked_metadata(value: Any, where: str) -> Metadata:
             )
         if not isinstance(scalar, str | int | float | bool | None):
             raise UserError(f"{where}: {key} must be a text, a number, true, false or null")
-        if isinstance(scalar, float) and not np.isfinite(scalar):
-            raise UserError(f"{where}: {key} is not a finite number")
-        if isinstance(scalar, str) and "\0" in scalar:
-            raise UserError(f"{where}: {key} contains a zero byte")
+        if not is_kept(scalar):
+            raise UserError(
+                f"{where}: no database keeps {key} {str(scalar)[:40]!r}; write a finite number of "
+                "at most 64 bits, or a text without zero bytes and halves of characters"
+            )
         result[key] = scalar
     return result
+
+
+def checked_filter(where: Any) -> Where:
+    """Return a filter that every engine understands."""
+    if not isinstance(where, Mapping):
+        raise UserError('a filter is an object such as {"colour": ["red", "blue"]}')
+    for key, choices in where.items():  # pyright: ignore[reportUnknownVariableType]
+        if isinstance(choices, str) or not isinstance(choices, Collection):
+            raise UserError(f"the filter {key}: give a list of values, such as [{choices!r}]")
+        for choice in choices:  # pyright: ignore[reportUnknownVariableType]
+            checked_metadata({key: choice}, "the filter")
+    return cast(Where, where)
 
 
 def user_metadata(metadata: Metadata) -> Metadata:

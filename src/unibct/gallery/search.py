@@ -6,7 +6,7 @@ holds them all. If all rows are of one kind, scores are the plain similarities.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -21,13 +21,17 @@ from unibct.gallery.certificate import Certificate
 from unibct.gallery.encoders import BLENDED_QUERY, ENCODERS, NEW_QUERY, TWO_QUERIES
 from unibct.gallery.engines.engine import Found, Search
 from unibct.gallery.folder import GalleryFolder
-from unibct.gallery.rows import Metadata, Where, user_metadata
+from unibct.gallery.rows import Metadata, Where, checked_filter, user_metadata
 from unibct.gallery.shelf import ONLY_STORED, query_view
 from unibct.gallery.sources import Source
-from unibct.gallery.state import GalleryState, RowMaker, Standing
+from unibct.gallery.state import ROLLBACK, GalleryState, RowMaker, Standing
 
 OWN_ROW, OLDER_ROW, MAPPED_ROW = "own", "older", "mapped"
 _TRIES = 5  # of a search during which the state changes
+
+
+class OtherModelError(UserError):
+    """The queries are not those of the model that searches."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +71,7 @@ class SearchRequest:
             require_alpha(self.alpha)
         if self.threshold is not None and self.far is not None:
             raise UserError("give a threshold or a false accept rate (--far), not both")
+        checked_filter(self.where)
 
 
 @dataclass(frozen=True)
@@ -103,12 +108,14 @@ class Queries:
     Attributes:
         ids: one per query.
         vectors: (queries, dim) by the searching model.
+        made_by: the fingerprint of that model.
         older: fingerprint of an older model -> (queries, dim) by that model.
         labels: one per query; None where there is none.
     """
 
     ids: tuple[str, ...]
     vectors: NDArray[np.float32]
+    made_by: str
     older: Mapping[str, NDArray[np.float32]] = field(default_factory=dict[str, NDArray[np.float32]])
     labels: tuple[str | None, ...] = ()
 
@@ -134,7 +141,34 @@ def make_queries(folder: GalleryFolder, source: Source, request: SearchRequest) 
             for kind in state.standing.access:
                 model = folder.model(kind).embedder
                 older[kind] = source.vectors(model, folder.progress)
-    return Queries(source.ids, vectors, older, source.labels)
+    return Queries(source.ids, vectors, searching.fingerprint, older, source.labels)
+
+
+def search_source(
+    folder: GalleryFolder,
+    source: Source | None,
+    request: SearchRequest,
+    queries: Queries | None = None,
+) -> tuple[Queries, list[list[Hit]]]:
+    """Embed queries and search; embed them again if another model searches by then.
+
+    Args:
+        folder: the gallery.
+        source: images or embeddings; None if only the queries are known.
+        request: what is searched for.
+        queries: the same, embedded already.
+    """
+    for _ in range(_TRIES):
+        if queries is None:
+            assert source is not None
+            queries = make_queries(folder, source, request)
+        try:
+            return queries, search_gallery(folder, queries, request)
+        except OtherModelError:
+            if source is None:
+                raise
+            queries = None
+    raise UserError(f"{folder.path} keeps changing; try again")
 
 
 def search_gallery(
@@ -147,14 +181,19 @@ def search_gallery(
 
     Args:
         folder: the gallery.
-        queries: by the searching model.
+        queries: by the searching model; those of another one are refused.
         request: what is searched for.
         standing: who searches what; by default as it is now.
     """
     for _ in range(_TRIES):
         state = folder.state
-        hit_lists = _search_once(folder, state, standing or state.standing, queries, request)
-        if folder.state is state:  # otherwise an upgrade or a rollback came in between
+        searched = replace(state, standing=standing or state.standing)
+        _require_fitting(queries, searched.standing, request)
+        kinds = _filled_kinds(folder, searched, request)
+        hit_lists = _search_once(folder, searched, kinds, queries, request)
+        # While a step is under way, the first row of a kind may have come in between.
+        is_same = state.unfinished is None or _filled_kinds(folder, searched, request) == kinds
+        if is_same and folder.state is state:  # otherwise an upgrade or a rollback came
             return hit_lists
     raise UserError(f"{folder.path} keeps changing; try again")
 
@@ -170,24 +209,36 @@ class _Scale:
     """
 
     rank: Calibration
-    report: ScoreMap | None
+    report: ScoreMap | Calibration | None
     least: float | None
+
+
+def _require_fitting(queries: Queries, standing: Standing, request: SearchRequest) -> None:
+    """Refuse queries that are not those of the models that search."""
+    if queries.made_by != standing.searching:
+        raise OtherModelError(
+            f"the queries were made by model {queries.made_by}, but model {standing.searching} "
+            "searches this gallery; embed the queries with that one"
+        )
+    if request.encoders != NEW_QUERY and not standing.access.keys() <= queries.older.keys():
+        raise OtherModelError(
+            "the queries lack those by an older model whose rows are searched; embed them again"
+        )
 
 
 def _search_once(
     folder: GalleryFolder,
     state: GalleryState,
-    standing: Standing,
+    kinds: list[str],
     queries: Queries,
     request: SearchRequest,
 ) -> list[list[Hit]]:
-    kinds = searchable_kinds(state, standing)
-    if len(kinds) > 1:
-        kinds = [kind for kind in kinds if _has_rows(folder, kind, request)]
+    standing = state.standing
+    if request.old_scores:
+        _require_one_old_model(folder, state, kinds)
     is_mixed = len(kinds) > 1
     merged: list[dict[str, tuple[float, Hit]]] = [{} for _ in queries.ids]
-    # The oldest kind first: a row that a backfill replaces meanwhile is then found twice, not
-    # never. The newest find of an id stays.
+    # The newest find of an id stays.
     for kind in kinds:
         maker = state.makers[kind]
         scale = _scale(folder, standing, maker, request, is_mixed)
@@ -205,6 +256,25 @@ def _search_once(
     ]
     least = -np.inf if request.threshold is None else request.threshold
     return [[hit for _, hit in hits if hit.score >= least] for hits in best]
+
+
+def _filled_kinds(folder: GalleryFolder, state: GalleryState, request: SearchRequest) -> list[str]:
+    """Return the kinds that have rows to search, in the order in which they are searched.
+
+    Older rows come first, then mapped ones, then the searching model's own: a row that a backfill
+    replaces meanwhile is then found twice, not never. A rollback brings older rows back, so while
+    one is under way they come last.
+    """
+    standing = state.standing
+    kinds = searchable_kinds(state, standing)
+    if len(kinds) < 2:
+        return kinds
+    order = (OLDER_ROW, MAPPED_ROW, OWN_ROW)
+    is_going_back = any(step.action == ROLLBACK and not step.done for step in state.steps)
+    kinds.sort(
+        key=lambda kind: order.index(row_type(state.makers[kind], standing)), reverse=is_going_back
+    )
+    return [kind for kind in kinds if _has_rows(folder, kind, request)]
 
 
 def _has_rows(folder: GalleryFolder, kind: str, request: SearchRequest) -> bool:
@@ -277,7 +347,9 @@ def _scale(
         rank = certificate.calibration_of(direction)
     report = None
     # A model that searches no older rows is the old model itself: its scale is the old one.
-    if request.old_scores and direction != OLD_SELF and standing.access:
+    if request.old_scores and direction == OLD_SELF:
+        report = _RAW
+    elif request.old_scores and standing.access:
         if certificate is None:
             raise UserError(
                 f"no certificate says how scores of {maker.name} become old ones (--old-scores)"
@@ -287,6 +359,23 @@ def _scale(
     if request.far is not None:
         least = _threshold(folder, standing, maker, direction, request.far)
     return _Scale(rank, report, least)
+
+
+def _require_one_old_model(folder: GalleryFolder, state: GalleryState, kinds: list[str]) -> None:
+    """Refuse old scores where rows would be on the scales of several old models."""
+    old_models: dict[str, str] = {}
+    for kind in kinds:
+        maker = state.makers[kind]
+        if maker.space != state.standing.searching:
+            old_models[kind] = maker.name
+        elif certificate := _certificate(folder, state.standing, maker):
+            known = state.makers.get(certificate.old)
+            old_models[certificate.old] = certificate.old if known is None else known.name
+    if len(old_models) > 1:
+        raise UserError(
+            f"--old-scores: there are several old models, {', '.join(old_models.values())}, each "
+            "with a scale of its own; use --far, or backfill the rows of all but one of them"
+        )
 
 
 def _blend_share(certificate: Certificate | None, request: SearchRequest) -> float:

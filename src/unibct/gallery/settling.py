@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from unibct.gallery.folder import GalleryFolder
+from unibct.gallery.gate import drop_queries
 from unibct.gallery.state import (
     ADD,
     BACKFILL,
@@ -55,7 +56,7 @@ def _mark_done(folder: GalleryFolder, step: Step) -> None:
 
 
 def complete_removal(folder: GalleryFolder, number: int) -> None:
-    """Delete the rows that a removal has marked, from every kind.
+    """Delete the rows that a removal has marked, from every kind, and their known queries.
 
     The kinds come oldest first: a row that was searched, and so carries the mark, goes last.
     """
@@ -66,6 +67,7 @@ def complete_removal(folder: GalleryFolder, number: int) -> None:
             marks = zip(rows.ids, rows.superseded, strict=True)
             marked |= {row_id for row_id, mark in marks if mark == number}
     ids = sorted(marked)
+    drop_queries(folder, ids)
     for kind in kinds:
         for start in range(0, len(ids), _BATCH):
             folder.engine.delete(kind, ids[start : start + _BATCH])

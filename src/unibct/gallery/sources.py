@@ -17,7 +17,13 @@ from unibct.embeddings.extraction import embed_images
 from unibct.embeddings.folder import Embeddings
 from unibct.embeddings.forms.table import PREFIX, recognised_form
 from unibct.errors import UserError
-from unibct.gallery.rows import LONGEST_LABEL, Metadata, checked_id, checked_metadata
+from unibct.gallery.rows import (
+    Metadata,
+    checked_id,
+    checked_label,
+    checked_metadata,
+    is_kept,
+)
 from unibct.models.embedder import Embedder
 from unibct.progress import Progress
 
@@ -87,8 +93,8 @@ def open_source(
     ]
     for place, (row_id, label) in enumerate(zip(opened.ids, labels, strict=True)):
         checked_id(row_id, f"{name}, row {place}")
-        if label is not None and len(label.encode()) > LONGEST_LABEL:
-            raise UserError(f"{name}, row {place} ({row_id!r}): the label is too long")
+        if label is not None:
+            checked_label(label, f"{name}, row {place} ({row_id!r})")
     values: list[Metadata] = [{} for _ in opened.ids]
     if metadata is not None:
         values = _read_metadata(metadata, opened.ids)
@@ -154,6 +160,8 @@ def _read_metadata(path: Path, ids: Sequence[str]) -> list[Metadata]:
         row_id = record.pop("id", None)
         if row_id is None:
             raise UserError(f"{where}: there is no id")
+        if not isinstance(row_id, str):
+            raise UserError(f"{where}: the id {row_id!r} is no text; write it in quotes")
         if row_id in known:
             raise UserError(f"{where}: the id {row_id!r} is there twice")
         known[row_id] = checked_metadata(record, where)
@@ -164,22 +172,41 @@ def _read_metadata(path: Path, ids: Sequence[str]) -> list[Metadata]:
 
 
 def _records(path: Path) -> list[tuple[int, dict[str, Any]]]:
+    """Return the number of each line, and what it says."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as stream:
             if path.suffix == ".csv":
                 reader = csv.DictReader(stream)
-                return [(reader.line_num, _numbers(row)) for row in reader]
+                return [(reader.line_num, _cells(row, path, reader.line_num)) for row in reader]
             return [
-                (number, json.loads(line))
+                (number, _object(line, path, number))
                 for number, line in enumerate(stream, start=1)
                 if line.strip()
             ]
-    except (OSError, UnicodeDecodeError, ValueError, csv.Error) as error:
+    except UserError:
+        raise
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"{path} cannot be read as CSV or JSON Lines: {error}") from error
 
 
-def _numbers(row: dict[str, str]) -> dict[str, Any]:
+def _object(line: str, path: Path, number: int) -> dict[str, Any]:
+    """Return a line of a JSON Lines file."""
+    try:
+        value: Any = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path}, line {number}: this is no JSON: {error}") from error
+    if not isinstance(value, dict):
+        example = '{"id": "a", "colour": "red"}'
+        raise UserError(f"{path}, line {number}: a line is an object such as {example}")
+    return cast(dict[str, Any], value)
+
+
+def _cells(row: dict[Any, Any], path: Path, number: int) -> dict[str, Any]:
     """Return a line of a CSV file, with numbers as numbers; empty cells are left out."""
+    if None in row or None in row.values():
+        columns = len(row) - (None in row)
+        amount = "more" if None in row else "fewer"
+        raise UserError(f"{path}, line {number}: there are {amount} cells than the {columns} names")
     return {
         key: value if key == "id" else parse_scalar(value)
         for key, value in row.items()
@@ -188,7 +215,11 @@ def _numbers(row: dict[str, str]) -> dict[str, Any]:
 
 
 def parse_scalar(text: str) -> str | int | float | bool:
-    """Return a text as what it looks like: true, false, a whole number, a number, or a text."""
+    """Return a text as what it looks like: true, false, a whole number, a number, or a text.
+
+    A number is one that is written as Python writes it, so that nothing is lost: ``007``, ``1.50``
+    and ``2024_01`` stay texts, and so does a whole number of more than 64 bits.
+    """
     if text in ("true", "false"):
         return text == "true"
     for kind in (int, float):
@@ -196,7 +227,7 @@ def parse_scalar(text: str) -> str | int | float | bool:
             number = kind(text)
         except ValueError:
             continue
-        return number if np.isfinite(number) else text
+        return number if str(number) == text and is_kept(number) else text
     return text
 
 

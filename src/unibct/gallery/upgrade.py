@@ -13,8 +13,8 @@ from unibct.gallery.certificate import Certificate, read_certificate
 from unibct.gallery.folder import GalleryFolder
 from unibct.gallery.gate import ask
 from unibct.gallery.savings import Savings, measure_savings
-from unibct.gallery.settling import settle
-from unibct.gallery.shelf import describe_model, keep_model, query_view
+from unibct.gallery.settling import settle, undone_backfills
+from unibct.gallery.shelf import BY_MAP, describe_model, keep_model, query_view
 from unibct.gallery.state import (
     UPGRADE,
     Access,
@@ -86,8 +86,7 @@ def upgrade_gallery(
         settle(folder)
         maker, embedder = describe_model(model, folder.opening)
         state = folder.state
-        if maker.fingerprint == state.standing.searching:
-            raise UserError(f"{model} searches this gallery already")
+        _require_new(folder, maker)
         papers = [read_certificate(path) for path in certificates]
         access = _access(folder, maker, papers, force=force)
         for kind in access:
@@ -115,6 +114,27 @@ def upgrade_gallery(
     return Upgraded(maker, rows, forced, len(after.asked_ids), savings, dry_run=False)
 
 
+def _require_new(folder: GalleryFolder, maker: RowMaker) -> None:
+    """Refuse the searching model, and one whose replaced rows a rollback may need.
+
+    A backfill by it would write over these rows, and to undo that would delete them.
+    """
+    state = folder.state
+    if maker.fingerprint == state.standing.searching:
+        raise UserError(f"{maker.name} searches this gallery already")
+    backfills = undone_backfills(state, 1)
+    if maker.fingerprint not in state.makers or not backfills:
+        return
+    for rows in folder.engine.scan(maker.fingerprint, vectors=False):
+        replaced = rows.take(np.flatnonzero(np.isin(rows.superseded, backfills)))
+        if len(replaced):
+            raise UserError(
+                f"a backfill (step {replaced.superseded[0]}) has replaced rows of {maker.name}, "
+                f"such as {replaced.ids[0]!r}; go back to it with unibct gallery rollback, or "
+                "delete its old vectors first with unibct gallery backfill --finish"
+            )
+
+
 def _upgraded(state: GalleryState, standing: Standing, savings: Savings) -> GalleryState:
     """Return the state after the upgrade: one file is replaced, so it happens or it does not."""
     forced = [kind for kind, access in standing.access.items() if access.forced]
@@ -133,18 +153,17 @@ def _access(
         if made_by.space == maker.fingerprint:
             continue
         rows = folder.engine.count(kind).live
-        fitting = [
-            paper
-            for paper in papers
-            if paper.new == maker.fingerprint and paper.old in (kind, made_by.space)
-        ]
+        by_it = [paper for paper in papers if paper.new == maker.fingerprint]
+        fitting = [paper for paper in by_it if paper.old == kind]
         passed = next((paper for paper in fitting if paper.is_compatible), None)
         if passed is not None:
             access[kind] = Access(passed.digest)
         elif rows == 0:
             continue
         elif force:
-            access[kind] = Access(fitting[0].digest if fitting else "", forced=True)
+            # For rows of a map there is nothing better than the test of the model behind it.
+            nearest = fitting or [paper for paper in by_it if paper.old == made_by.space]
+            access[kind] = Access(nearest[0].digest if nearest else "", forced=True)
         else:
             raise UserError(_refusal(made_by, rows, maker, papers, fitting))
     return access
@@ -164,6 +183,12 @@ def _refusal(
             f"{whom}, and the certificate says: {fitting[0].verdict}; {maker.name} may not search "
             f"them. {_ADVICE.get(fitting[0].verdict, 'Train it with --old')}, or insist with "
             "--force, which is recorded"
+        )
+    if made_by.source == BY_MAP:
+        return (
+            f"{rows:,} rows were made by the map {made_by.name}, which no certificate has tested "
+            f"with {maker.name}: embed them from their images first (unibct gallery backfill G "
+            "DATA), or insist with --force, which is recorded"
         )
     about = ""
     if papers:

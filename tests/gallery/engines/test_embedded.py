@@ -7,6 +7,7 @@ import pytest
 
 from tests.gallery.conftest import random_vectors, some_rows
 from unibct.errors import UserError
+from unibct.gallery.engines import embedded
 from unibct.gallery.engines.embedded import EmbeddedEngine
 from unibct.gallery.engines.engine import Search
 from unibct.gallery.rows import changed_rows
@@ -39,6 +40,19 @@ def test_a_second_process_sees_what_the_first_one_wrote(opened, tmp_path):
     assert len(found) == 4
     opened.delete(KIND, ["c0"])
     assert len(other.search(KIND, query, Search(9, {}))[0]) == 3
+
+
+def test_a_search_sees_one_state_of_the_rows(opened, tmp_path, monkeypatch):
+    described = embedded._described
+
+    def after_a_deletion(*arguments):
+        EmbeddedEngine(tmp_path).delete(KIND, ["a1"])
+        return described(*arguments)
+
+    monkeypatch.setattr(embedded, "_described", after_a_deletion)
+    query = random_vectors(1, seed=8)
+    assert len(opened.search(KIND, query, Search(9, {}))[0]) == 3
+    assert len(opened.search(KIND, query, Search(9, {}))[0]) == 2
 
 
 def test_a_changed_byte_shows_in_the_digest(opened, tmp_path):

@@ -302,6 +302,15 @@ def test_approximate_search_finds_nearly_all_while_rows_change(engine: Engine):
     assert recall() > 0.95
 
 
+def test_approximate_search_finds_superseded_rows_too_if_asked_to(filled: Engine):
+    filled.supersede(OLD, IDS[:20], 3)
+    filled.build_index(OLD)
+    query = random_vectors(1, seed=2)
+    search = Search(10, {}, approximate=True, with_superseded=True)
+    hits = filled.search(OLD, query, search)[0]
+    assert [hit.id for hit in hits] == nearest(some_rows(OLD, IDS), query[0], 10)
+
+
 def test_destroy_leaves_nothing(filled: Engine):
     filled.destroy()
     filled.create()

@@ -21,6 +21,46 @@ def test_filters_become_expressions():
     assert _condition(Search(1, {"a": []})) == 'superseded == 0 and (id == "")'
 
 
+class KilledServer:
+    """A server with a copy of each collection, whose client is killed after the first change."""
+
+    def __init__(self, address):
+        self.changed = []
+
+    def has(self, name):
+        return True
+
+    def behind(self, alias):
+        return f"{alias}_1"
+
+    def read_pages(self, name, ids, condition):
+        return [[{"id": row_id} for row_id in ids]]
+
+    def upsert(self, name, entities):
+        self.changed.append(name)
+        raise KeyboardInterrupt
+
+    delete = upsert
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda engine: engine.write(KIND, some_rows(KIND, ["a0"])),
+        lambda engine: engine.supersede(KIND, ["a0"], 3),
+        lambda engine: engine.delete(KIND, ["a0"]),
+    ],
+)
+def test_after_a_kill_the_copy_is_never_behind_its_collection(tmp_path, monkeypatch, change):
+    monkeypatch.setattr("unibct.gallery.engines.milvus.MilvusServer", KilledServer)
+    monkeypatch.setattr("unibct.gallery.engines.milvus._SETTLING_SECONDS", 0)
+    place = Place(tmp_path, "killed", "nowhere")
+    engine = MilvusEngine(place)
+    with pytest.raises(KeyboardInterrupt):
+        change(engine)
+    assert engine._server.changed == [f"{kind_name(place, KIND)}_graph_1"]
+
+
 @on_one_server("milvus")
 def test_the_copy_with_a_graph_follows_and_goes_with_its_kind(servers, tmp_path):
     place = Place(tmp_path, "only_milvus", servers("milvus").address)

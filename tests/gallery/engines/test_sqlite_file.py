@@ -29,6 +29,15 @@ def test_a_transaction_lands_whole_or_not_at_all(file):
     assert numbers(file) == [1]
 
 
+def test_a_snapshot_does_not_see_what_others_write(file):
+    with file.snapshot() as database:
+        assert database.execute("SELECT count(*) FROM t").fetchone() == (0,)
+        with SqliteFile(file.path).transaction() as other:
+            other.execute("INSERT INTO t VALUES (1)")
+        assert database.execute("SELECT count(*) FROM t").fetchone() == (0,)
+    assert numbers(file) == [1]
+
+
 def test_threads_take_turns(file):
     def write(start):
         for x in range(start, start + 20):

@@ -39,7 +39,7 @@ def test_a_token_is_made_if_others_can_reach_the_server():
         chosen_token("0.0.0.0", "secret")
 
 
-@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example:8765", "", "a:b:c"])
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example:8765", "", "a:b:c", "["])
 def test_another_name_of_the_host_is_refused(toy_gallery, make_client, host):
     client = make_client(toy_gallery.folder.path)
     for path in ("/", "/api/status", "/static/page.js", "/openapi.json"):
@@ -56,6 +56,7 @@ def test_another_name_of_the_host_is_refused(toy_gallery, make_client, host):
         ({"Origin": "http://127.0.0.1:9999"}, 403),
         ({"Origin": "https://evil.example"}, 403),
         ({"Origin": "null"}, 403),
+        ({"Origin": "http://["}, 403),
         ({"Sec-Fetch-Site": "same-origin"}, 200),
         ({"Sec-Fetch-Site": "cross-site"}, 403),
         ({"Sec-Fetch-Site": "same-site"}, 403),

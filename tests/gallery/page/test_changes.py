@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from tests.gallery.toys import toy_images
@@ -6,6 +8,7 @@ from unibct.gallery.page.answers import BackfillBody
 from unibct.gallery.page.changes import GalleryChanges, backfill_text, rollback_text
 from unibct.gallery.page.job import BusyError
 from unibct.gallery.rollback import RolledBack
+from unibct.gallery.shelf import ONLY_STORED
 
 
 @pytest.fixture
@@ -94,6 +97,20 @@ def test_what_cannot_be_done_is_refused(upgraded, changes):
         GalleryChanges(upgraded.folder.path).backfill(BackfillBody())
     with pytest.raises(BusyError, match="cannot go back to step 1, only to: 3"):
         changes.rollback(1)
+
+
+def test_a_model_of_which_only_embeddings_are_known_is_given_no_images(upgraded):
+    later = toy_images(per_class=1, first=30)
+    upgraded.add(later)
+    makers = dict(upgraded.folder.state.makers)
+    old = next(iter(makers))
+    makers[old] = replace(makers[old], source=ONLY_STORED)
+    upgraded.folder.save(replace(upgraded.folder.state, makers=makers))
+    changes = GalleryChanges(upgraded.folder.path, later)
+    changes.rollback()
+    assert waited(changes).message.endswith(
+        "6 rows of newer models are kept, but it cannot search them"
+    )
 
 
 def test_results_in_words():

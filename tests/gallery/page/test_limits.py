@@ -108,3 +108,23 @@ def test_a_body_without_a_length_is_refused_while_it_is_read():
     assert bodies == []
     assert called(limited, [], [b"a", b"b", b"", b"c"]) == (200, 4)
     assert bodies == [b"abc"]
+
+
+@pytest.mark.parametrize("arrived", [[], [b'{"to"']])
+def test_a_request_whose_client_goes_away_before_its_body_arrives_is_not_carried_out(arrived):
+    messages = [{"type": "http.request", "body": part, "more_body": True} for part in arrived]
+    messages.append({"type": "http.disconnect"})
+    sent = []
+
+    async def app(scope, receive, send):
+        pytest.fail("it was carried out")
+
+    async def receive():
+        return messages.pop(0)
+
+    async def send(message):
+        sent.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": "/api/rollback", "headers": []}
+    asyncio.run(LimitedRequests(app, RequestLimits(), "/api/search")(scope, receive, send))
+    assert sent == []

@@ -58,7 +58,7 @@ def test_names_are_as_short_as_they_can_be(names, short):
         ),
         (step(5, "finish", deleted=3), "3 old vectors deleted for good"),
         (step(6, "rollback", to=3), "Back to before step 3"),
-        (step(7, "remove", removed=1), "1 rows removed for good"),
+        (step(7, "remove", rows=1), "1 rows removed for good"),
         (step(8, "something new"), "something new"),
     ],
 )

@@ -203,7 +203,7 @@ class EmbeddedEngine:
 
     def search(self, kind: str, queries: NDArray[np.float32], search: Search) -> list[list[Found]]:
         """Return the nearest rows for each query."""
-        with self._file.session() as database:
+        with self._file.snapshot() as database:
             index = self._fresh_index(database, kind, with_superseded=search.with_superseded)
             allowed = None
             if search.where:
@@ -218,7 +218,7 @@ class EmbeddedEngine:
 
     def build_index(self, kind: str) -> None:
         """Build a graph for approximate search, and keep it in a file."""
-        with self._file.session() as database:
+        with self._file.snapshot() as database:
             self._fresh_index(database, kind).build_graph()
 
     def has_index(self, kind: str) -> bool:
@@ -273,21 +273,18 @@ def _described(
 
 
 def _follow(database: sqlite3.Connection, number: int, index: MemoryIndex) -> None:
-    """Bring the vectors in memory up to date with the database, within one state of it."""
-    database.execute("BEGIN")
-    try:
-        (clock,) = database.execute("SELECT change FROM clock").fetchone()
-        if clock != index.change:
-            since = (number, index.change)
-            where = "WHERE kind = ? AND change > ?"
-            (count,) = database.execute(f"SELECT count(*) FROM rows {where}", since).fetchone()
-            sql = f"SELECT number, superseded, vector FROM rows {where} ORDER BY number"
-            changed = database.execute(sql, since)
-            sql = f"SELECT row FROM deleted {where} ORDER BY row"
-            deleted = [row[0] for row in database.execute(sql, since)]
-            index.follow(Changes(clock, deleted, count, changed))
-    finally:
-        database.execute("COMMIT")
+    """Bring the vectors in memory up to date with a snapshot of the database."""
+    (clock,) = database.execute("SELECT change FROM clock").fetchone()
+    if clock == index.change:
+        return
+    since = (number, index.change)
+    where = "WHERE kind = ? AND change > ?"
+    (count,) = database.execute(f"SELECT count(*) FROM rows {where}", since).fetchone()
+    sql = f"SELECT number, superseded, vector FROM rows {where} ORDER BY number"
+    changed = database.execute(sql, since)
+    sql = f"SELECT row FROM deleted {where} ORDER BY row"
+    deleted = [row[0] for row in database.execute(sql, since)]
+    index.follow(Changes(clock, deleted, count, changed))
 
 
 def _mark(

@@ -119,8 +119,8 @@ class MemoryIndex:
 
     @property
     def has_graph(self) -> bool:
-        """Whether there is a graph, in memory or in its file."""
-        return self._graph is not None or self._load_graph()
+        """Whether there is a graph, in memory or in its file. It has no superseded rows."""
+        return not self._with_superseded and (self._graph is not None or self._load_graph())
 
     def build_graph(self) -> None:
         """Build the graph of all rows, and keep it in its file."""

@@ -122,7 +122,7 @@ class MilvusEngine:
     def delete_superseded(self, kind: str) -> int:
         """Delete all superseded rows of a kind for good."""
         deleted = 0
-        for name in reversed(self._collections(kind)):  # the number is that of the first one
+        for name in self._collections(kind):  # the number is that of the last one
             deleted = 0
             for page in self._server.pages(name, f"superseded > {NO_STEP}", vectors=False):
                 self._server.delete(name, [entity["id"] for entity in page])
@@ -218,15 +218,15 @@ class MilvusEngine:
         return name
 
     def _collections(self, kind: str) -> list[str]:
-        """Return where rows of a kind are written: its collection, and the copy with a graph.
+        """Return where rows of a kind are written: the copy with a graph, then its collection.
 
-        A process may be killed while the server still works for it. The next writer waits a
-        moment for that, so that it sees whatever the killed one has written.
+        What is left to write after a kill is read from the collection, so the copy comes first.
+        The server may still work for a killed process: the next writer waits a moment for that.
         """
         time.sleep(max(0.0, self._opened + _SETTLING_SECONDS - time.monotonic()))
         name = self._known(kind)
         copy = self._server.behind(_alias(name))
-        return [name, copy] if copy else [name]
+        return [copy, name] if copy else [name]
 
     def _mark(self, name: str, steps: Mapping[str, int]) -> None:
         """Write the live rows among these ids again, with marks."""

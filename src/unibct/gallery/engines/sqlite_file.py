@@ -47,6 +47,16 @@ class SqliteFile:
             database.execute("COMMIT")
 
     @contextmanager
+    def snapshot(self) -> Generator[sqlite3.Connection]:
+        """Yield the database as it is now: what others write meanwhile is not seen."""
+        with self.session() as database:
+            database.execute("BEGIN")
+            try:
+                yield database
+            finally:
+                database.execute("COMMIT")
+
+    @contextmanager
     def session(self, *, create: bool = False) -> Generator[sqlite3.Connection]:
         """Yield the open database; errors of SQLite become one line that names the file."""
         with self.lock:

@@ -11,7 +11,7 @@ import hmac
 import ipaddress
 import secrets
 from http.cookies import CookieError, SimpleCookie
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import SplitResult, parse_qs, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse, PlainTextResponse, Response
@@ -95,7 +95,7 @@ class GuardedAccess:
         """Return the answer to a request that is not allowed."""
         path: str = scope["path"]
         host = headers.get("host", "")
-        if self._token is None and not is_loopback(urlsplit(f"//{host}").hostname or ""):
+        if self._token is None and not is_loopback(_parts(f"//{host}").hostname or ""):
             detail = "this server answers to localhost only; others need --host and a token"
             return JSONResponse({"detail": detail}, 403)
         if "\0" in path:  # no file has such a name, and older libraries stumble over it
@@ -163,4 +163,12 @@ def _is_from_our_page(method: str, path: str, headers: Headers) -> bool:
     origin = headers.get("origin")
     if method in _SAFE or origin is None:
         return True
-    return urlsplit(origin).netloc.lower() == headers.get("host", "").lower()
+    return _parts(origin).netloc.lower() == headers.get("host", "").lower() != ""
+
+
+def _parts(address: str) -> SplitResult:
+    """Return the parts of an address; what is no address has none."""
+    try:
+        return urlsplit(address)
+    except ValueError:
+        return urlsplit("")

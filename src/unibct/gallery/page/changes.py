@@ -10,8 +10,9 @@ from unibct.gallery.folder import GalleryBusyError
 from unibct.gallery.gallery import Gallery
 from unibct.gallery.page.answers import BackfillBody, JobAnswer
 from unibct.gallery.page.job import BusyError, Job, Outcome
-from unibct.gallery.rollback import RolledBack, rollback_targets
+from unibct.gallery.rollback import RolledBack, earlier_model, rollback_targets
 from unibct.gallery.savings import Savings
+from unibct.gallery.shelf import ONLY_STORED
 
 
 class GalleryChanges:
@@ -83,7 +84,9 @@ class GalleryChanges:
         def work(job: Job) -> Outcome:
             gallery = self._opened(job)
             try:
-                done = gallery.rollback(to, self._images)
+                earlier = earlier_model(gallery.folder.state, to)
+                images = None if earlier.source == ONLY_STORED else self._images
+                done = gallery.rollback(to, images)
                 return "done", rollback_text(done, gallery.folder.state.searching.name)
             finally:
                 gallery.close()

@@ -130,11 +130,17 @@ class LimitedRequests:
         except TimeoutError:
             await JSONResponse({"detail": "the upload takes too long"}, 408)(scope, receive, send)
             return
+        except _ClientGoneError:
+            return
         if body is None:
             detail = f"more than {most:,} bytes; send a smaller one"
             await JSONResponse({"detail": detail}, 413)(scope, receive, send)
             return
         await self._app(scope, _replayed(body, receive), send)
+
+
+class _ClientGoneError(Exception):
+    """The client went away before its body was there: what it wanted is not known."""
 
 
 async def _body(scope: Scope, receive: Receive, most: int) -> bytes | None:
@@ -147,7 +153,7 @@ async def _body(scope: Scope, receive: Receive, most: int) -> bytes | None:
     while True:
         message = await receive()
         if message["type"] != "http.request":
-            return b"".join(parts)
+            raise _ClientGoneError
         part: bytes = message.get("body", b"")
         length += len(part)
         if length > most:

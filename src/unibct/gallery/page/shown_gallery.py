@@ -215,7 +215,7 @@ class ShownGallery:
         older: dict[str, NDArray[np.float32]] = {}
         if request.encoders != NEW_QUERY:
             older = {kind: self._vectors(kind, query) for kind in standing.access}
-        queries = Queries(("query",), vectors, older)
+        queries = Queries(("query",), vectors, standing.searching, older)
         return search_gallery(self._gallery.folder, queries, request, standing)[0]
 
     def _vectors(self, fingerprint: str, query: Query) -> NDArray[np.float32]:

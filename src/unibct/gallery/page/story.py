@@ -47,7 +47,7 @@ def step_text(step: Step, names: Mapping[str, str]) -> str:
         BACKFILL: _backfilled(step, names),
         FINISH: f"{_count(details, 'deleted')} old vectors deleted for good",
         ROLLBACK: f"Back to before step {details.get('to')}",
-        REMOVE: f"{_count(details, 'removed')} rows removed for good",
+        REMOVE: f"{_count(details, 'rows')} rows removed for good",
         INDEX: "Index for approximate search built",
     }
     return texts.get(step.action, step.action)
