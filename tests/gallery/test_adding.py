@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests.gallery.toys import NEW, OLD, toy_images
+from unibct.data.decoding import UnreadableImageError
 from unibct.embedders.table import Opening
 from unibct.embeddings.extraction import embed_images
 from unibct.embeddings.folder import Embeddings
@@ -129,3 +130,16 @@ def test_a_full_disk_is_one_line_and_the_last_state_stays_readable(toy_gallery):
     assert len(again.search(toy_images(per_class=1), k=3)[0].hits) == 3
     assert again.add(toy_images(per_class=300, first=1000)).added > 0
     assert again.status().as_json()["rows"] == 48 + 1800
+
+
+def test_an_image_that_cannot_be_read_is_named_and_the_add_is_not_called_a_backfill(toy_gallery):
+    def encoded(image_id):
+        raise UnreadableImageError("No such file or directory")
+
+    more = renamed(toy_images(per_class=1, first=30), encoded=encoded)
+    with pytest.raises(UserError, match=r"c0/30 cannot be read \(No such file or directory\)"):
+        toy_gallery.add(more)
+    assert toy_gallery.folder.state.unfinished.action == "add"
+    assert toy_gallery.status().as_json()["backfill"] is None
+    with pytest.raises(UserError, match=r"no backfill of .* is under way"):
+        toy_gallery.pause()

@@ -28,6 +28,7 @@ def vectors(model, images):
         {"alpha": 2},
         {"threshold": 0.1, "far": 0.1},
         {"alpha": float("nan")},
+        {"threshold": float("nan")},
     ],
 )
 def test_requests_that_make_no_sense_are_refused(wrong):

@@ -71,7 +71,8 @@ def unreadable_images_error(set_name: str, problems: Sequence[str]) -> UserError
     return UserError(
         f"{set_name} has {len(problems)} unreadable image{'s' if len(problems) > 1 else ''}: "
         f"{named}{f'; and {more} more' if more > 0 else ''}. "
-        "Repair or remove them, or leave them out with --skip-bad-images"
+        "Repair or remove them, or leave them out: with --skip-bad-images, or with --images for a "
+        "command that does not have it"
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from unibct.data.decoding import UnreadableImageError
 from unibct.data.image_set import ImageSet
 from unibct.errors import UserError
 from unibct.gallery.folder import GalleryFolder
@@ -125,15 +126,22 @@ def image_digests(images: ImageSet | None) -> dict[str, str]:
     """Return id -> digest of the image, which tells it from any other."""
     if images is None:
         return {}
-    return {
-        image_id: hashlib.blake2b(
+    return {image_id: _digest(images, image_id) for image_id in images.ids}
+
+
+def _digest(images: ImageSet, image_id: str) -> str:
+    try:
+        data = (
             images.encoded(image_id)
             if images.encoded is not None
-            else np.ascontiguousarray(images.read(image_id)).tobytes(),
-            digest_size=8,
-        ).hexdigest()
-        for image_id in images.ids
-    }
+            else np.ascontiguousarray(images.read(image_id)).tobytes()
+        )
+    except UnreadableImageError as error:
+        raise UserError(
+            f"{images.name}: {image_id} cannot be read ({error}); repair it, or leave it out with "
+            "--images"
+        ) from error
+    return hashlib.blake2b(data, digest_size=8).hexdigest()
 
 
 def with_digest(metadata: Metadata, digest: str | None) -> Metadata:

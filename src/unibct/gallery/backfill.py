@@ -258,7 +258,7 @@ class _Run:
 
 def pause_backfill(folder: GalleryFolder) -> None:
     """Ask a backfill that runs in another process to stop after its batch."""
-    if folder.state.unfinished is None:
+    if folder.state.open_backfill is None:
         raise UserError(f"no backfill of {folder.path} is under way")
     (folder.path / PAUSE_FILE).touch()
 

@@ -5,6 +5,7 @@ scale of the searching model's own rows by the calibration in the certificate, a
 holds them all. If all rows are of one kind, scores are the plain similarities.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -69,6 +70,8 @@ class SearchRequest:
             raise UserError(f"unknown encoders {self.encoders!r}; choose {', '.join(ENCODERS)}")
         if self.alpha is not None:
             require_alpha(self.alpha)
+        if self.threshold is not None and math.isnan(self.threshold):
+            raise UserError("the threshold is not a number")
         if self.threshold is not None and self.far is not None:
             raise UserError("give a threshold or a false accept rate (--far), not both")
         checked_filter(self.where)

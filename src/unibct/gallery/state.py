@@ -128,6 +128,12 @@ class GalleryState:
         """The step that was begun and is not complete, if there is one."""
         return next((step for step in self.steps if not step.done and not step.undone), None)
 
+    @property
+    def open_backfill(self) -> Step | None:
+        """The backfill that is under way or paused, if there is one."""
+        step = self.unfinished
+        return step if step is not None and step.action == BACKFILL else None
+
     def searchable(self, kind: str) -> bool:
         """Return whether the searching model may search the rows of a kind."""
         maker = self.makers.get(kind)

@@ -47,7 +47,7 @@ class GalleryStatus:
     def as_json(self) -> dict[str, Any]:
         """Return plain values for machines."""
         state = self.state
-        unfinished = state.unfinished
+        backfill = state.open_backfill
         return {
             "rows": sum(self.live.values()),
             "models": self.live,
@@ -63,9 +63,7 @@ class GalleryStatus:
                 kind: row_type(maker, state.standing) if state.searchable(kind) else NOT_SEARCHED
                 for kind, maker in state.makers.items()
             },
-            "backfill": None
-            if unfinished is None
-            else {"step": unfinished.number} | unfinished.details,
+            "backfill": None if backfill is None else {"step": backfill.number} | backfill.details,
             "known_queries": self.known,
             "savings": self.savings.as_json(),
             "indexes": list(self.indexes),

@@ -68,8 +68,12 @@ def _status(path: Path, status: "GalleryStatus") -> str:
     if status.unsearchable:
         lines.append(f"! {status.unsearchable:,} rows cannot be searched by this model")
     unfinished = state.unfinished
-    if unfinished is not None:
-        lines.append(f"a backfill is under way or paused (step {unfinished.number})")
+    if state.open_backfill is not None:
+        lines.append(f"a backfill is under way or paused (step {state.open_backfill.number})")
+    elif unfinished is not None:
+        lines.append(
+            f"! step {unfinished.number}, {unfinished.action}, is not complete: give the command again"
+        )
     if status.savings.rows:
         lines.append(f"saved: {status.savings.summary()}")
     lines.append(f"{status.known} known queries")

@@ -73,7 +73,7 @@ class GalleryChanges:
         if job is not None and job.answer.state == "paused":
             raise BusyError("the backfill is paused already")
         gallery = Gallery(self._path)
-        if gallery.folder.state.unfinished is None:
+        if gallery.folder.state.open_backfill is None:
             raise BusyError("no backfill is under way")
         gallery.pause()
         return self.job

@@ -72,7 +72,7 @@ def described_status(
         known_queries=status.known,
         savings=SavingsAnswer(**status.savings.as_json(), summary=status.savings.summary()),
         steps=_steps(state, models),
-        unfinished=None if state.unfinished is None else state.unfinished.number,
+        unfinished=None if state.open_backfill is None else state.open_backfill.number,
         rollbacks=_rollbacks(state, models),
         job=job,
         has_images=has_images,
