@@ -128,6 +128,5 @@ def _not_learnt(images: ImageSet, classes: Ints, learnt: TrainingClasses) -> Int
     if not learnt.complete or learnt.sources - {images.class_source}:
         return classes[:0]
     identities = images.class_identities
-    return np.array(
-        [c for c in classes if not identity_digests([identities[c]]) & learnt.digests], dtype=int
-    )
+    known = [bool(identity_digests([identities[int(c)]]) & learnt.digests) for c in classes]
+    return classes[~np.array(known, dtype=bool)]
