@@ -1,12 +1,14 @@
 import json
 import shutil
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from unibct.benchmark.cell_choices import choose_for_cell
+from tests.models.cases import small_model
+from unibct.benchmark.cell_choices import choose_for_cell, validation_vectors
 from unibct.benchmark.run import plan_benchmark, run_benchmark
 from unibct.data.readers.table import open_images
 from unibct.embeddings.extraction import embed_images
@@ -76,6 +78,27 @@ def test_cells_choose_on_other_classes_without_training_again(
     choose_for_cell(again.workspace, job, images)
     assert [p.stat().st_mtime_ns for p in out.rglob("validation/embeddings.json")] == stored
     assert len(stored) == 8, "old and free model, plus and procrustes, of two seeds"
+
+
+def test_changed_validation_images_are_embedded_again(glyph_classes, tmp_path):
+    model = small_model()
+    workspace = SimpleNamespace(out=tmp_path, model=lambda _: model, embeddings=lambda _: model)
+    settings = tmp_path / "benchmark.json"
+
+    def vectors(images):
+        return validation_vectors(workspace, "models/old", images)
+
+    def darker(image_id):
+        return glyph_classes.read(image_id) // 2
+
+    settings.write_text('{"validation_pixels": "before"}')
+    before = vectors(glyph_classes)
+    changed = replace(glyph_classes, read=darker)
+    assert np.array_equal(vectors(changed), before), "they are kept: nobody says that they changed"
+    settings.write_text('{"validation_pixels": "after"}')
+    expected = embed_images(model, changed).vectors
+    assert not np.allclose(expected, before)
+    assert np.allclose(vectors(changed), expected, atol=1e-6)
 
 
 def test_validation_classes_are_others_than_those_of_training_and_test(grid):

@@ -1,17 +1,22 @@
 import json
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from filelock import FileLock
+from PIL import Image
 
 from tests.conftest import TINY_OPTIONS
 from unibct.benchmark.grid import Grid
 from unibct.benchmark.run import plan_benchmark, run_benchmark
 from unibct.benchmark.workers import Board
+from unibct.data.readers.table import open_images
 from unibct.errors import UserError
 from unibct.report.pages.benchmark import render_markdown
 
@@ -113,3 +118,49 @@ def test_more_seeds_and_methods_are_added_to_what_is_there(finished, grid):
         f"cells/open-class/linear/seed{seed}" for seed in (0, 1)
     ]
     assert run_benchmark(more).has_cell("open-class", "linear")
+
+
+@pytest.fixture
+def earlier(finished, tmp_path):
+    """A copy of a finished benchmark, whose results do not name their validation images."""
+    out = tmp_path / "earlier"
+    shutil.copytree(finished[0].workspace.out, out)
+    for path in out.rglob("result.json"):
+        result = json.loads(path.read_text())
+        assert result.pop("validation_pixels") is None
+        path.write_text(json.dumps(result))
+    return out
+
+
+def test_a_stopped_second_measurement_goes_on_and_is_not_mixed(
+    earlier, grid, tmp_path, monkeypatch
+):
+    """The results are an earlier version's, and there were no validation images."""
+
+    def stopped(*_, **__):
+        raise KeyboardInterrupt
+
+    validation = tmp_path / "validation"
+    images = open_images("glyphs:val")
+    for row in np.flatnonzero((images.labels >= 20) & (images.labels < 23)):
+        path = validation / f"validation {images.labels[row]}" / f"{row:04}.png"
+        path.parent.mkdir(exist_ok=True, parents=True)
+        Image.fromarray(images.read(images.ids[row])).save(path)
+    small = replace(grid, scenarios=("open-class",), methods=("none",), seeds=(0,))
+    small = replace(small, chain_methods=())
+    assert not plan_benchmark(small, earlier, device="cpu").unfinished_jobs
+    chooser = replace(small, validation=str(validation))
+    for _ in range(2):  # the second time, results name their validation images
+        again = plan_benchmark(chooser, earlier, workers=1, device="cpu", measure_again=True)
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr("unibct.benchmark.run.run_jobs", stopped)
+            run_benchmark(again)
+    resumed = plan_benchmark(chooser, earlier, workers=1, device="cpu")
+    assert len(resumed.unfinished_jobs) == 3
+    with pytest.raises(UserError, match="no finished result of this benchmark yet"):
+        resumed.results()
+    cell = run_benchmark(resumed).by_job["cells/open-class/none/seed0"]
+    assert cell["tests"]["blend→old"]["chosen_on"]["data"] == str(validation)
+    assert not plan_benchmark(chooser, earlier, device="cpu").unfinished_jobs
+    others = plan_benchmark(replace(chooser, methods=("unibct-plus",)), earlier, device="cpu")
+    assert [job.folder for job in others.unfinished_jobs] == ["cells/open-class/unibct-plus/seed0"]

@@ -1,10 +1,12 @@
 import json
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from tests.evaluation.noisy_classes import noisy_classes
+from tests.tiny_models import LARGEST_SHIFT
 from unibct.benchmark.threshold_tests import AtThreshold, cell_score_scale, threshold_name
 from unibct.benchmark.workspace import RESULT_FILE
 from unibct.evaluation.bootstrap import class_draws
@@ -58,3 +60,20 @@ def test_a_cell_keeps_the_scale_of_its_model_and_measures_one_that_is_missing(fi
     assert stored["at_old_threshold"]["score_scale"] is None
     assert "scaled" not in stored["at_old_threshold"]["ways"]
     assert threshold_name("scaled") == "scaled at old threshold"
+
+
+def test_a_cell_whose_validation_scores_a_factor_would_lift_has_no_scale(tmp_path, monkeypatch):
+    monkeypatch.setattr("unibct.embeddings.score_scale._LARGEST_SHIFT", LARGEST_SHIFT)
+    old, labels = noisy_classes(classes=20, images=5)
+    cones = {"old": old + 6, "cell": old + 3}  # all scores are near 1
+    monkeypatch.setattr(
+        "unibct.benchmark.threshold_tests.validation_vectors", lambda _, folder, __: cones[folder]
+    )
+    (tmp_path / "cell" / "model").mkdir(parents=True)
+    (tmp_path / "cell" / "model" / "model.json").write_text("{}")
+    workspace = SimpleNamespace(out=tmp_path, validation_images=SimpleNamespace(labels=labels))
+    training = SimpleNamespace(part="new:open-class", old="old")
+    job = SimpleNamespace(folder="cell", training=training)
+    assert cell_score_scale(workspace, job) is None
+    cones["cell"] = cones["old"]
+    assert cell_score_scale(workspace, job) == pytest.approx(1)

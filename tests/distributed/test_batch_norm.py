@@ -1,3 +1,4 @@
+import pytest
 import torch
 from torch import nn
 
@@ -33,6 +34,27 @@ def test_two_equal_batches_are_normalised_like_one_of_twice_the_size():
     assert torch.allclose(own.grad, twice.grad[:5])
     for name, parameter in one.named_parameters():
         assert torch.allclose(2 * parameter.grad, both.get_parameter(name).grad, atol=1e-10), name
+    for name, buffer in one.named_buffers():
+        assert torch.allclose(buffer, both.get_buffer(name)), name
+    assert torch.allclose(one.eval()(images), both.eval()(images))
+
+
+@pytest.mark.parametrize(
+    "options", [{"affine": False}, {"momentum": None}, {"track_running_stats": False}]
+)
+def test_what_torch_s_own_may_leave_out(options):
+    generator = torch.Generator().manual_seed(1)
+    both, one = (nn.Sequential(nn.BatchNorm2d(2, **options), nn.PReLU()).double() for _ in "12")
+    synced(one, Twins())
+    for _ in range(3):
+        images = torch.randn(5, 2, 2, 2, generator=generator).double()
+        twice, own = images.repeat(2, 1, 1, 1).requires_grad_(), images.clone().requires_grad_()
+        want, ours = both(twice), one(own)
+        assert torch.allclose(ours, want[:5])
+        want.pow(3).sum().backward()
+        ours.pow(3).sum().backward()
+        assert torch.allclose(own.grad, twice.grad[:5])
+    assert list(one.state_dict()) == list(both.state_dict())
     for name, buffer in one.named_buffers():
         assert torch.allclose(buffer, both.get_buffer(name)), name
     assert torch.allclose(one.eval()(images), both.eval()(images))

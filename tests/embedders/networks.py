@@ -60,6 +60,15 @@ def make_flattening():
     return Flattening()
 
 
+class WithoutInput:
+    """A class whose images are given by options."""
+
+    fingerprint = "stated by the object"
+
+    def embed(self, images):
+        return flatten(images)
+
+
 class Wrong(Flattening):
     dim = 5
 

@@ -46,6 +46,24 @@ def test_options_change_what_the_file_gets(tmp_path):
             open_embedder(f"onnx:{path}?{bad}")
 
 
+@pytest.mark.parametrize(("device", "number"), [("cuda", 0), ("cuda:1", 1)])
+def test_each_process_runs_it_on_its_own_gpu(tmp_path, monkeypatch, device, number):
+    import onnxruntime
+
+    path = write_onnx(tmp_path / "m.onnx", ["n", 3, 4, 6], matrix(72, 7))
+    real, asked = onnxruntime.InferenceSession, []
+
+    def session(path, options, providers):
+        asked.append(providers)
+        return real(path, options, providers=["CPUExecutionProvider"])
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", session)
+    cuda = "CUDAExecutionProvider"
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [cuda])
+    open_embedder(f"onnx:{path}", device=device)
+    assert asked == [[(cuda, {"device_id": number}), "CPUExecutionProvider"]]
+
+
 def test_an_exported_file_describes_itself(tmp_path):
     weights, notes = matrix(72, 7), Notes()
     described = {"height": 4, "width": 6, "channels": 3, "layout": "nchw"}

@@ -27,6 +27,25 @@ def test_the_fingerprint_is_stated_or_made_from_probe_images():
     assert open_embedder(f"{HERE}:flatten?size=2x3&channels=1").dim == 6
 
 
+def test_another_input_has_another_fingerprint():
+    """Images of other shapes are fitted in another way; probe images do not show it."""
+
+    def fingerprint(reference):
+        return open_embedder(f"{HERE}:{reference}").fingerprint
+
+    names = ("flatten?size=2x3", "Flattening", "WithoutInput?size=2x3")
+    for plain in names:
+        mark = "&" if "?" in plain else "?"
+        made = {fingerprint(f"{plain}{mark}fit={fit}") for fit in ("stretch", "crop", "letterbox")}
+        assert len(made) == 3
+        assert fingerprint(plain) == fingerprint(f"{plain}{mark}fit=stretch")
+    assert fingerprint("Flattening?size=2x3") == "stated by the object"
+    assert fingerprint("WithoutInput?size=2x3") != fingerprint("WithoutInput?size=3x2")
+    assert (
+        fingerprint("flatten?size=2x3") == "61658a36d0cc26e4181534f2efcfd974"
+    )  # as in earlier versions
+
+
 @pytest.mark.parametrize(
     ("reference", "message"),
     [

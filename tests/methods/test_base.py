@@ -56,6 +56,30 @@ def test_a_batch_uses_all_class_vectors_or_those_of_its_sample():
     assert torch.allclose(loss, want)
 
 
+class FewOfMany:
+    """The embeddings of very many images, of which only some are asked for."""
+
+    def __init__(self, images):
+        self.images = images
+
+    def __getitem__(self, rows):
+        self.asked = rows
+        assert rows.max() < self.images
+        return np.ones((len(rows), 2), dtype=np.float32)
+
+
+def test_the_mean_of_a_large_set_is_that_of_a_sample_over_all_of_it():
+    images = 100_000_000  # float32 would round the last row up to one that is not there
+    many = FewOfMany(images)
+    labels = torch.zeros(1, dtype=torch.int64).expand(images)
+    knowledge(embeddings=many, labels=labels).mean()
+    assert (many.asked[0], many.asked[-1], len(set(many.asked))) == (0, images - 1, 65_536)
+    for few in (1, 24, 65_536):
+        some = FewOfMany(few)
+        knowledge(embeddings=some, labels=labels[:few]).mean()
+        assert some.asked.tolist() == torch.linspace(0, few - 1, few).long().tolist()
+
+
 def test_what_is_read_ahead_is_what_a_batch_looks_up():
     plain = knowledge()
     stored = plain.embeddings.numpy()

@@ -57,3 +57,40 @@ def test_what_the_classifier_takes(name):
     )
     assert torch.equal(found, method.classified(Batch(NEW, LABELS[ROWS], ROWS)))
     assert torch.equal(found, NEW) == (name != "unibct-plus")
+
+
+@pytest.mark.parametrize("name", USABLE)
+def test_it_moves_to_another_device(name):
+    """The meta device has shapes only, and refuses to compute with tensors of other devices."""
+    loss = CompatibilityLoss(OLD, LABELS, name)
+    loss.refresh(OLD)
+    learnt = len(list(loss.parameters()))
+    assert loss.to(torch.float64) is loss
+    loss = loss.float().to("meta")
+    meta = [tensor.to("meta") for tensor in (NEW, LABELS[ROWS], WEIGHTS)]
+    assert loss(*meta[:2], ROWS, meta[2], 0.5).device.type == "meta"
+    assert loss.classified(meta[0]).device.type == "meta"
+    assert [parameter.device.type for parameter in loss.parameters()] == ["meta"] * learnt
+    assert all(a is b for a, b in zip(loss.parameters(), loss.method.parameters(), strict=True))
+    assert "_place" not in "".join(loss.state_dict())
+
+
+def test_the_old_embeddings_are_held_once():
+    loss = CompatibilityLoss(OLD, LABELS, "unibct-plus").to("meta")
+    assert loss.method.old_of_images is loss.method._old
+
+
+def test_no_gradient_goes_into_the_old_model():
+    old_network, new_network = torch.nn.Linear(6, 6), torch.nn.Linear(6, 6)
+    loss = CompatibilityLoss(old_network(OLD), LABELS, "regress")
+    for _ in range(2):
+        loss(new_network(OLD[ROWS]), LABELS[ROWS], ROWS).backward()
+    assert old_network.weight.grad is None
+    assert new_network.weight.grad is not None
+
+
+@pytest.mark.parametrize("name", ["unibct-plus", "lce"])
+def test_class_weights_that_are_missing_are_asked_for(name):
+    loss = CompatibilityLoss(OLD, LABELS, name)
+    with pytest.raises(UserError, match=f"{name} needs class_weights, those of your classifier"):
+        loss(NEW, LABELS[ROWS], ROWS)

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 
 import unibct
@@ -11,7 +12,7 @@ from tests.models.cases import small_model
 from unibct.data.training_classes import training_classes
 from unibct.errors import UserError
 from unibct.maps.vector_map import VectorMap
-from unibct.models.folder import load_model, save_model
+from unibct.models.folder import load_model, save_model, save_tensors
 from unibct.models.input import InputSpec
 
 
@@ -29,6 +30,18 @@ def test_round_trip(tmp_path):
     assert described["architecture"] == "resnet-small"
     assert described["input"]["height"] == 32
     assert not list(tmp_path.glob("**/*.tmp"))
+
+
+def test_weights_that_two_layers_share_are_kept(tmp_path):
+    shared, other = torch.randn(3, 3), torch.randn(4)
+    tied = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 3))
+    tied[1].weight = tied[0].weight
+    tensors = tied.state_dict() | {"a": shared, "b": shared[:2], "c": other, "d": other[:0]}
+    save_tensors(tmp_path / "x.safetensors", tensors, {"format": "pt"})
+    loaded = safetensors.torch.load_file(tmp_path / "x.safetensors")
+    assert set(loaded) == set(tensors)
+    assert all(torch.equal(loaded[name], tensor) for name, tensor in tensors.items())
+    tied.load_state_dict({name: loaded[name] for name in tied.state_dict()})
 
 
 def test_the_source_of_class_numbers_is_kept(tmp_path):

@@ -119,6 +119,25 @@ def test_classes_that_were_set_aside_are_measured_if_they_are_enough(
     assert same.score_scale == pytest.approx(1, rel=1e-6)
 
 
+def test_training_images_give_no_scale_where_the_classes_set_aside_have_none(
+    glyph_classes, four_classes, four_classes_old, monkeypatch
+):
+    monkeypatch.setattr("unibct.embeddings.score_scale._LARGEST_SHIFT", LARGEST_SHIFT)
+    training, aside = (
+        read_pixels(images, four_classes_old.input.frame)
+        for images in (four_classes, glyph_classes)
+    )
+    embeddings = embed_images(four_classes_old, glyph_classes)
+    vectors = np.array(embeddings.vectors)
+    vectors[~np.isin(embeddings.ids, four_classes.ids), ::2] *= -1
+    stored = StoredEmbeddings("o", embeddings.changed(vectors=vectors, fingerprint="other"))
+    notes = Notes()
+    assert with_score_scale(four_classes_old, stored, training).score_scale == pytest.approx(1)
+    model = with_score_scale(four_classes_old, stored, training, notes, set_aside=aside)
+    assert model.score_scale is None
+    assert "no factor sets right" in notes.texts[0]
+
+
 def test_a_run_measures_on_what_it_sets_aside(
     four_classes, four_classes_old, tmp_path, monkeypatch
 ):

@@ -8,6 +8,7 @@ from tests.training.interruption import stopped_before_epoch
 from tests.training.recipes import RECIPE
 from tests.training.run_results import metrics, require_same
 from unibct.models.architectures.table import ARCHITECTURES, build_network
+from unibct.models.old_space import add_projection
 from unibct.training import run_folder
 from unibct.training.optimizer import (
     SGD,
@@ -29,12 +30,14 @@ def network():
 
 def test_all_layers_but_the_head_have_their_own_rate():
     net, classes = network(), torch.nn.Parameter(torch.zeros(3, 16))
+    add_projection(net, 16, 8)
+    head = ("fc.", "old_space.")
     optimizer = make_optimizer(RECIPE.updated(backbone_lr=0.1), net, classes)
     set_rate(optimizer, 2.0)
     rates = {id(p): group["lr"] for group in optimizer.param_groups for p in group["params"]}
     assert len(rates) == len(list(net.parameters())) + 1
     for name, parameter in net.named_parameters():
-        assert rates[id(parameter)] == pytest.approx(2.0 if name.startswith("fc.") else 0.2), name
+        assert rates[id(parameter)] == pytest.approx(2.0 if name.startswith(head) else 0.2), name
     assert rates[id(classes)] == 2.0
     assert len(make_optimizer(RECIPE, net, classes).param_groups) == 1
 

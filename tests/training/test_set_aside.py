@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from unibct.data.image_set import ImageSet
+from unibct.data.training_classes import UNKNOWN_CLASSES, training_classes
 from unibct.errors import UserError
 from unibct.training import set_aside as module
 from unibct.training.set_aside import set_aside
@@ -74,3 +75,32 @@ def test_finished_vectors_are_only_set_aside_if_asked():
     vectors = replace(image_set([2] * 200), vector_dim=4)
     assert set_aside(vectors, None, 0).validation is None
     assert set_aside(vectors, 0.1, 0).classes == 20
+
+
+def learnt(count, source=None):
+    """What a model has learnt that was trained on the first classes of ``image_set``."""
+    return training_classes([f"class {label}" for label in range(count)], source)
+
+
+def numbers(images):
+    return {int(name.removeprefix("class ")) for name in images.class_names}
+
+
+def test_a_run_from_old_weights_measures_on_classes_that_the_old_model_has_not_learnt():
+    images = image_set([3] * 200)
+    sets = set_aside(images, 0.1, 0, learnt(120))
+    assert (sets.classes, sets.unlearnt) == (20, True)
+    assert numbers(sets.validation) <= set(range(120, 200))
+    assert numbers(sets.training) == set(range(200)) - numbers(sets.validation)
+    half = set_aside(images, 0.1, 0, learnt(170))
+    assert (half.share, half.classes, half.unlearnt) == (0.1, 15, True), "the others are learnt"
+    assert set_aside(images, 0.1, 0).unlearnt is None
+
+
+@pytest.mark.parametrize("known", [learnt(182), UNKNOWN_CLASSES, learnt(10, "another file")])
+def test_with_too_few_such_classes_it_draws_from_all(known):
+    images = image_set([3] * 200)
+    sets, as_always = set_aside(images, 0.1, 0, known), set_aside(images, 0.1, 0)
+    assert sets.validation.digest == as_always.validation.digest
+    assert sets.training.digest == as_always.training.digest
+    assert sets.unlearnt is False

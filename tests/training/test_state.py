@@ -1,6 +1,9 @@
+from dataclasses import replace
+
 import pytest
 import torch
 
+from tests.distributed.twins import Twins
 from tests.training.interruption import stopped_before_epoch
 from tests.training.recipes import AUGMENTED, SMALL
 from tests.training.run_contexts import small_context
@@ -9,7 +12,7 @@ from unibct.training import loop
 from unibct.training.batches import draw_epoch, remaining_batches
 from unibct.training.checkpoints import find_checkpoint, read_checkpoint
 from unibct.training.loss_scale import LossScale
-from unibct.training.state import initial_state, restore_state, save_state
+from unibct.training.state import initial_state, restore_state, save_state, share_buffers
 from unibct.training.step import TrainingStep
 from unibct.training.train import train
 
@@ -46,6 +49,24 @@ def test_class_momentum_is_kept_once(eighty_images, tmp_path, monkeypatch):
     buffer = state.optimizer.state[state.class_weights]["momentum_buffer"]
     assert buffer.shape == state.class_weights.shape
     assert len(state.class_momentum) == 0
+
+
+def test_all_ranks_get_the_first_one_s_running_means_also_of_the_average(four_classes, tmp_path):
+    sent = []
+
+    class Listening(Twins):
+        def broadcast_from_first(self, tensor):
+            sent.append(tensor.data_ptr())
+            return tensor
+
+    recipe = SMALL.updated(average=0.9, sync_batch_norm=False)
+    context = small_context(four_classes, recipe, out=tmp_path)
+    state = initial_state(context)
+    share_buffers(replace(context, ranks=Listening()), state)
+    for network in (state.network, state.average.network):
+        buffers = {buffer.data_ptr() for buffer in network.buffers()}
+        assert buffers
+        assert buffers <= set(sent)
 
 
 def test_a_checkpoint_restores_every_part_of_the_state(four_classes, tmp_path):

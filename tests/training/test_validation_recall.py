@@ -128,3 +128,39 @@ def test_the_best_epoch_is_the_first_of_the_best_after_the_warm_up():
     note_result(context, [rows[1] | {"recall_at_1": 0.54}], weak)
     assert weak.texts[1].startswith("best epoch: 2 (the last one), recall@1 54.0 %")
     assert weak.texts[2].startswith("this model is hardly better than raw pixels")
+
+
+def test_a_run_from_old_weights_measures_on_new_classes_and_keeps_them(
+    glyph_classes, four_classes_old, tmp_path
+):
+    notes, short = Notes(), SMALL.updated(epochs=1, warmup_epochs=0)
+    options = OPTIONS | {"old": four_classes_old, "progress": notes}
+    model = train(glyph_classes, short, tmp_path / "m", **options)
+    assert set(four_classes_old.class_names) <= set(model.class_names)
+    assert len(model.class_names) == 9
+    assert not any("may have learnt them" in text for text in notes.texts)
+    again = train(glyph_classes, short, tmp_path / "m", resume=True, **options)
+    assert again.class_names == model.class_names
+
+
+def test_a_run_of_an_earlier_version_keeps_the_classes_that_it_drew_from_all(
+    glyph_classes, four_classes_old, tmp_path, monkeypatch
+):
+    short = SMALL.updated(epochs=1, warmup_epochs=0)
+    options = OPTIONS | {"old": four_classes_old}
+    with monkeypatch.context() as patch:
+        patch.setattr("unibct.training.run.set_aside", lambda *arguments: set_aside(*arguments[:3]))
+        model = train(glyph_classes, short, tmp_path / "m", **options)
+    assert model.class_names == set_aside(glyph_classes, SHARE, seed=1).training.class_names
+    assert not set(four_classes_old.class_names) <= set(model.class_names)
+    again = train(glyph_classes, short, tmp_path / "m", resume=True, **options)
+    assert again.class_names == model.class_names
+
+
+def test_a_run_from_old_weights_says_if_the_old_model_may_know_the_classes(
+    four_classes, four_classes_old, tmp_path
+):
+    notes = Notes()
+    options = {"old": four_classes_old, "validation": 0.5, "device": "cpu", "progress": notes}
+    train(four_classes, SMALL.updated(epochs=1, warmup_epochs=0), tmp_path / "m", **options)
+    assert "may have learnt them: recall@1 on new classes is lower" in notes.texts[0]

@@ -46,3 +46,13 @@ def test_the_model_has_the_averaged_weights(four_classes, tmp_path, monkeypatch)
     for key, value in plain.network.state_dict().items():
         assert torch.equal(value, tensors[f"network.{key}"])
     assert model.fingerprint != plain.fingerprint
+
+
+def test_a_weight_that_two_layers_share_moves_once():
+    network = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False))
+    network[1].weight = network[0].weight
+    nn.init.zeros_(network[0].weight)
+    average = WeightAverage(network, torch.zeros(1, 2), decay=0.75)
+    nn.init.ones_(network[0].weight)
+    average.update(network, torch.ones(1, 2), updates=1000)
+    assert torch.allclose(average.network[1].weight, torch.tensor(0.25))

@@ -11,10 +11,10 @@ import numpy as np
 
 from unibct.arrays import Floats
 from unibct.benchmark.jobs import Job
-from unibct.benchmark.workspace import VALIDATION, Workspace
+from unibct.benchmark.workspace import VALIDATION, Workspace, validation_pixels
 from unibct.data.image_set import ImageSet
 from unibct.embeddings.extraction import embed_images
-from unibct.embeddings.folder import open_embeddings
+from unibct.embeddings.folder import open_embeddings, read_description
 from unibct.embeddings.layout import DESCRIPTION_FILE
 from unibct.embeddings.writing import save_embeddings
 from unibct.evaluation.blending import AlphaChoice, choose_alpha
@@ -82,12 +82,14 @@ def validation_vectors(workspace: Workspace, folder: str, images: ImageSet) -> F
         images: the validation images.
     """
     path = workspace.out / folder / VALIDATION
-    fingerprint = workspace.embeddings(folder).fingerprint
+    pixels = validation_pixels(workspace.out)
     if (path / DESCRIPTION_FILE).is_file():
-        stored = open_embeddings(path)
-        if stored.fingerprint == fingerprint and set(images.ids) <= set(stored.ids):
+        stored, source = open_embeddings(path), read_description(path).source
+        same_pixels = source in (pixels, None)  # see ``record_validation`` for None
+        same_model = stored.fingerprint == workspace.embeddings(folder).fingerprint
+        if same_pixels and same_model and set(images.ids) <= set(stored.ids):
             return stored.rows_of(images)
     shutil.rmtree(path, ignore_errors=True)
     embeddings = embed_images(workspace.model(folder), images)
-    save_embeddings(embeddings, path)
+    save_embeddings(embeddings, path, source=pixels)
     return embeddings.rows_of(images)

@@ -22,7 +22,16 @@ from unibct.arrays import Floats
 from unibct.benchmark.cell_choices import validation_vectors
 from unibct.benchmark.jobs import Job, MapFitting, Training
 from unibct.benchmark.measuring import measure_job
-from unibct.benchmark.workspace import CACHE, EMBEDDINGS, MODEL, RESULT_FILE, Workspace, is_finished
+from unibct.benchmark.workspace import (
+    CACHE,
+    EMBEDDINGS,
+    MODEL,
+    RESULT_FILE,
+    VALIDATION_PIXELS,
+    Workspace,
+    is_finished,
+    validation_pixels,
+)
 from unibct.data.image_set import ImageSet
 from unibct.data.loader import read_pixels
 from unibct.distributed.cpus import usable_cpus
@@ -78,6 +87,7 @@ def run_job(workspace: Workspace, job: Job, progress: Progress | None = None) ->
             "far": workspace.far,
             "queries": len(workspace.split.query),
             "templates": len(workspace.test_images.class_names),
+            VALIDATION_PIXELS: validation_pixels(workspace.out),
         }
         | measurements.content,
     )

@@ -24,7 +24,7 @@ from unibct.benchmark.jobs import (
 from unibct.benchmark.measuring import sample_name
 from unibct.benchmark.mixed_galleries import MIXED, mixed_name
 from unibct.benchmark.threshold_tests import AT_OLD_THRESHOLD, threshold_name
-from unibct.benchmark.workspace import RESULT_FILE, is_finished
+from unibct.benchmark.workspace import RESULT_FILE, is_current
 from unibct.errors import UserError
 from unibct.evaluation.criterion import Estimate, estimate
 from unibct.evaluation.directions import BLEND, CROSS, NEW_SELF, OLD_SELF
@@ -285,7 +285,7 @@ def read_results(grid: Grid, jobs: Sequence[Job], out: Path) -> Results:
     finished: dict[int, dict[str, str]] = {seed: {} for seed in grid.seeds}
     for job in jobs:  # each job comes after those that it needs
         of_seed = finished[job.seed]
-        if is_finished(out, job) and set(job.needs) <= set(of_seed.values()):
+        if is_current(out, job) and set(job.needs) <= set(of_seed.values()):
             of_seed[job.folder.replace(f"seed{job.seed}", "")] = job.folder
     most_jobs = set(max(finished.values(), key=len))
     seeds = tuple(seed for seed in grid.seeds if set(finished[seed]) == most_jobs)

@@ -22,6 +22,7 @@ from unibct.benchmark.workspace import (
     SETTINGS_FILE,
     Workspace,
     benchmark_settings,
+    record_validation,
     require_same_benchmark,
     require_same_training,
 )
@@ -179,6 +180,7 @@ def run_benchmark(benchmark: Benchmark, on_change: OnChange = lambda board, job:
             sweep(workspace.out / folder)
         if workspace.measure_again or not (workspace.out / SETTINGS_FILE).is_file():
             digests = {} if "pixels" in benchmark.settings else workspace.pixel_digests()
+            record_validation(workspace.out)
             write_json(workspace.out / SETTINGS_FILE, benchmark.settings | digests)
         board = run_jobs(
             workspace,

@@ -13,7 +13,7 @@ from unibct.benchmark.cell_choices import validation_vectors
 from unibct.benchmark.jobs import Job
 from unibct.benchmark.workspace import MODEL, Workspace
 from unibct.data.loader import unread_pixels
-from unibct.embeddings.score_scale import score_scale
+from unibct.embeddings.score_scale import NoScoreScaleError, score_scale
 from unibct.evaluation.acceptance import Acceptance
 from unibct.evaluation.metrics.verification import strict_threshold
 from unibct.evaluation.old_threshold import accepted_at, old_scale_maps
@@ -85,7 +85,8 @@ def cell_score_scale(workspace: Workspace, job: Job) -> float | None:
 
     It is measured on the validation images, if there are any: no model was trained on their
     classes. Otherwise it is the model's own; that of an earlier version's model is measured now.
-    None if the cell's model is not made for the old one, or is no longer there.
+    None if there is no such scale, or if the cell's model is not made for the old one, or is no
+    longer there.
     """
     part, old = "", None
     if job.training is not None:
@@ -99,7 +100,10 @@ def cell_score_scale(workspace: Workspace, job: Job) -> float | None:
         new_vectors, old_vectors = (
             validation_vectors(workspace, folder, validation) for folder in (job.folder, old)
         )
-        return score_scale(new_vectors, old_vectors, validation.labels)
+        try:
+            return score_scale(new_vectors, old_vectors, validation.labels)
+        except NoScoreScaleError:
+            return None
     model = workspace.model(job.folder)
     if model.score_scale is None:
         pixels = unread_pixels(workspace.training_images(part, job.seed), model.input.frame)

@@ -16,10 +16,11 @@ from unibct.data.image_set import ImageSet
 from unibct.data.loader import read_pixels
 from unibct.distributed.device import pick_device
 from unibct.embeddings.folder import Embeddings, open_embeddings
+from unibct.embeddings.layout import DESCRIPTION_FILE as EMBEDDINGS_DESCRIPTION
 from unibct.errors import UserError
 from unibct.evaluation.gallery_split import GallerySplit, split_gallery
 from unibct.evaluation.resolution import headline_far
-from unibct.files import read_json
+from unibct.files import read_json, write_json
 from unibct.models.folder import load_model
 from unibct.models.folder_files import DESCRIPTION_FILE
 from unibct.models.model import Model
@@ -34,6 +35,7 @@ VALIDATION = "validation"
 SETTINGS_FILE = "benchmark.json"
 CACHE = "cache"
 _VALIDATION_KEY = f"{VALIDATION}_images"
+VALIDATION_PIXELS = f"{VALIDATION}_pixels"  # of the settings, and of each result
 JOB_FOLDERS = ("models", "cells", "chains", CACHE)
 
 
@@ -77,7 +79,7 @@ class Workspace:
 
     def has_work(self, job: Job) -> bool:
         """Return whether a job has to run: it has no result, or is to be measured again."""
-        return self.measure_again or not is_finished(self.out, job)
+        return self.measure_again or not is_current(self.out, job)
 
     def model_elsewhere(self, job: Job) -> Path | None:
         """Return where another benchmark has finished this job with its model, if it has."""
@@ -119,7 +121,7 @@ class Workspace:
         An unreadable image raises an error.
         """
         frame = recipe_input(self.grid.recipe).frame
-        names = ("pixels", "test_pixels", "validation_pixels")
+        names = ("pixels", "test_pixels", VALIDATION_PIXELS)
         sets = (*self._image_sets, self.validation_images)
         return {
             name: read_pixels(images, frame, memory=0, progress=progress).digest
@@ -131,6 +133,41 @@ class Workspace:
 def is_finished(out: Path, job: Job) -> bool:
     """Return whether a job has written its result."""
     return (out / job.folder / RESULT_FILE).is_file()
+
+
+def is_current(out: Path, job: Job) -> bool:
+    """Return whether a job has a result, measured with the folder's validation images.
+
+    A ``measure_again`` that was stopped leaves results with others, or without any.
+    """
+    if not is_finished(out, job):
+        return False
+    pixels = validation_pixels(out)
+    return read_json(out / job.folder / RESULT_FILE).get(VALIDATION_PIXELS, pixels) == pixels
+
+
+def validation_pixels(out: Path) -> str | None:
+    """Return the digest of a folder's validation images, from its settings; None without any."""
+    path = out / SETTINGS_FILE
+    return read_json(path).get(VALIDATION_PIXELS) if path.is_file() else None
+
+
+def record_validation(out: Path) -> None:
+    """Let results and validation embeddings say from which validation images they were made.
+
+    Those of earlier versions do not say it: they belong to the settings. So this comes before other
+    settings are written.
+    """
+    pixels = validation_pixels(out)
+    for folder in JOB_FOLDERS:
+        for path in (out / folder).rglob(RESULT_FILE):
+            result = read_json(path)
+            if VALIDATION_PIXELS not in result:
+                write_json(path, result | {VALIDATION_PIXELS: pixels})
+        for path in (out / folder).rglob(f"{VALIDATION}/{EMBEDDINGS_DESCRIPTION}"):
+            description = read_json(path)
+            if description["source"] is None:
+                write_json(path, description | {"source": pixels or "unknown"})
 
 
 def benchmark_settings(workspace: Workspace) -> dict[str, Any]:

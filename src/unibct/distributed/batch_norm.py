@@ -21,7 +21,9 @@ class SyncedBatchNorm(_BatchNorm):
     """
 
     def __init__(self, norm: _BatchNorm, ranks: Ranks) -> None:
-        super().__init__(norm.num_features, norm.eps, norm.momentum)
+        super().__init__(
+            norm.num_features, norm.eps, norm.momentum, norm.affine, norm.track_running_stats
+        )
         self.weight, self.bias = norm.weight, norm.bias
         self.running_mean, self.running_var = norm.running_mean, norm.running_var
         self.num_batches_tracked = norm.num_batches_tracked
@@ -45,15 +47,17 @@ class SyncedBatchNorm(_BatchNorm):
             tuple[Tensor, Tensor, Tensor],
             _Normalised.apply(input, self.weight, self.bias, self.eps, self._ranks),
         )
+        if self.running_mean is None or self.running_var is None:
+            return normalised
         with torch.no_grad():
-            assert self.running_mean is not None
-            assert self.running_var is not None
             assert self.num_batches_tracked is not None
-            assert self.momentum is not None
-            count = input.numel() // input.shape[1] * self._ranks.world
-            self.running_mean.lerp_(mean, self.momentum)
-            self.running_var.lerp_(variance * (count / (count - 1)), self.momentum)
             self.num_batches_tracked += 1
+            momentum = self.momentum
+            if momentum is None:  # the mean over all batches
+                momentum = 1 / float(self.num_batches_tracked)
+            count = input.numel() // input.shape[1] * self._ranks.world
+            self.running_mean.lerp_(mean, momentum)
+            self.running_var.lerp_(variance * (count / (count - 1)), momentum)
         return normalised
 
 
@@ -99,9 +103,10 @@ class _Normalised(torch.autograd.Function):
         )
         own_means = torch.stack([for_bias, for_weight]) / (x.numel() // x.shape[1])
         all_means = ctx.ranks.summed(own_means.clone()) / ctx.ranks.world
-        gap, slope = (own_means - all_means) * (weight * inverse)
+        gap, slope = (own_means - all_means) * (inverse if weight is None else weight * inverse)
         slope *= inverse
         shape = [1, -1, *[1] * (x.ndim - 2)]
         slopes, offsets = (part.to(x.dtype).view(shape) for part in (slope, gap - slope * mean))
         for_input.addcmul_(x, slopes).add_(offsets)
-        return for_input, for_weight, for_bias, None, None
+        scaled, shifted = ctx.needs_input_grad[1:3]
+        return for_input, for_weight if scaled else None, for_bias if shifted else None, None, None

@@ -23,6 +23,7 @@ from unibct.errors import UserError, first_line
 from unibct.models.input import InputSpec
 
 INPUT_KEY = "unibct.input"  # in the file's metadata
+_CUDA = "CUDAExecutionProvider"
 _LAYOUTS = ("nchw", "nhwc")
 _ORDERS = ("rgb", "bgr")
 _TYPES: dict[str, Any] = {
@@ -145,9 +146,10 @@ def _session(path: Path, device: str) -> Any:
     options: Any = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     options.log_severity_level = 3
-    wanted = ["CUDAExecutionProvider"] if device.startswith("cuda") else []
-    available: list[str] = onnxruntime.get_available_providers()
-    providers = [*(name for name in wanted if name in available), "CPUExecutionProvider"]
+    kind, _, number = device.partition(":")
+    providers: list[Any] = ["CPUExecutionProvider"]
+    if kind == "cuda" and _CUDA in onnxruntime.get_available_providers():
+        providers.insert(0, (_CUDA, {"device_id": int(number or 0)}))
     try:
         return onnxruntime.InferenceSession(str(path), options, providers=providers)
     except Exception as error:  # ONNX Runtime has many classes of errors and no common base

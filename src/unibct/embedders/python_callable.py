@@ -1,7 +1,7 @@
 """`python:` a callable from images to vectors, by the name of its module and attribute.
 
 The callable gets (batch, height, width, channels) uint8, in RGB or grey, fitted to its input size,
-and returns (batch, dim) numbers: an array, a tensor or lists. See docs/embedders.md.
+and returns (batch, dim) numbers: an array, a tensor or lists. See docs/any-model.md.
 """
 
 import hashlib
@@ -51,7 +51,8 @@ class PythonEmbedder(BlackBox):
     def __init__(self, reference: Reference, embedder: Any) -> None:
         self.name = reference.text
         self._call: Callable[[Pixels], Any] = getattr(embedder, "embed", embedder)
-        self.input = _input_of(reference, embedder)
+        own_words = _stated_words(reference, embedder)
+        self.input = _input_of(reference, own_words | dict(reference.options))
         probe = self._checked(self._call(self._probe_images()), _PROBE_IMAGES)
         self.dim = int(getattr(embedder, "dim", probe.shape[1]))
         if probe.shape[1] != self.dim:
@@ -59,7 +60,12 @@ class PythonEmbedder(BlackBox):
                 f"{self.name} says dim = {self.dim} but returns vectors of {probe.shape[1]}"
             )
         stated = getattr(embedder, "fingerprint", None)
-        self.fingerprint = _probe_digest(reference, probe) if stated is None else str(stated)
+        if stated is None:
+            self.fingerprint = _probe_digest(reference, probe, self.input.fit)
+        elif "size" in own_words and self.input == _input_of(reference, own_words):
+            self.fingerprint = str(stated)
+        else:  # it says nothing about this input
+            self.fingerprint = _digest_of_both(str(stated), self.input)
 
     def outputs(self, pixels: Pixels) -> NDArray[np.float32]:
         """Call the callable with one batch, and check what it returns."""
@@ -102,14 +108,18 @@ def _instance(reference: Reference, value: Any) -> Any:
     return value
 
 
-def _input_of(reference: Reference, embedder: Any) -> InputSpec:
-    """Return the images that it takes: what it says itself, changed by the options."""
+def _stated_words(reference: Reference, embedder: Any) -> dict[str, Any]:
+    """Return what an object says itself about the images that it takes."""
     stated: Any = getattr(embedder, _INPUT, {})
     if not isinstance(stated, dict) or not set(cast(dict[str, Any], stated)) <= _WORDS:
         raise UserError(
             f"{reference.text}: {_INPUT} must be a dictionary with {', '.join(sorted(_WORDS))}"
         )
-    words = cast(dict[str, Any], stated) | dict(reference.options)
+    return cast(dict[str, Any], stated)
+
+
+def _input_of(reference: Reference, words: dict[str, Any]) -> InputSpec:
+    """Return the images that it takes, from their size and perhaps channels and fit."""
     if "size" not in words:
         raise UserError(
             f"{reference.text} does not say which images it takes: give it an attribute "
@@ -124,10 +134,21 @@ def _input_of(reference: Reference, embedder: Any) -> InputSpec:
     return InputSpec(*parse_size(size), int(channels), fit=words.get("fit", DEFAULT_FIT))
 
 
-def _probe_digest(reference: Reference, probe: NDArray[np.float32]) -> str:
-    """Return a digest of the name and of the vectors of the probe images, rounded."""
+def _digest_of_both(stated: str, spec: InputSpec) -> str:
+    """Return a digest of a stated fingerprint and of the input that was asked for."""
+    described = f"{stated} {spec.height}x{spec.width}x{spec.channels} {spec.fit}"
+    return hashlib.sha256(described.encode()).hexdigest()[:32]
+
+
+def _probe_digest(reference: Reference, probe: NDArray[np.float32], fit: str) -> str:
+    """Return a digest of the name, of the vectors of the probe images, rounded, and of the fit.
+
+    Probe images have the input's size already, so that a fit does not change them.
+    """
     # + 0.0 turns −0.0 into 0.0
     rounded = np.round(normalized(probe).astype(np.float64), _PROBE_DECIMALS) + 0.0
     digest = hashlib.sha256(f"{reference.place} {rounded.shape}".encode())
     digest.update(np.ascontiguousarray(rounded, dtype="<f8").tobytes())
+    if fit != DEFAULT_FIT:  # with it, fingerprints are those of earlier versions
+        digest.update(fit.encode())
     return digest.hexdigest()[:32]

@@ -32,6 +32,10 @@ _SMALLEST_VARIANCE = 1e-12  # of cosines; what is below is rounding
 _LARGEST_SHIFT = 0.5  # of the mean, in old deviations: a FAR of 1 % is then 0.2 to 3.4 %
 
 
+class NoScoreScaleError(UserError):
+    """Raised if embeddings were measured and have no score scale. The message says why."""
+
+
 def score_scale(new: Any, old: Any, labels: Any) -> float:
     """Return std(⟨old i, old j⟩) / std(⟨new i, old j⟩) over images i, j of different classes.
 
@@ -43,7 +47,8 @@ def score_scale(new: Any, old: Any, labels: Any) -> float:
         labels: (images,) integers, of two classes or more.
 
     Raises:
-        UserError: if there is no such number, see above.
+        NoScoreScaleError: if there is no such number, see above.
+        UserError: if these are not two models' embeddings of the same images.
     """
     new_rows, old_rows = (
         normalized(checked_embeddings(rows, name).astype(np.float64, copy=False))
@@ -59,10 +64,12 @@ def score_scale(new: Any, old: Any, labels: Any) -> float:
         _impostor_moments(rows, old_rows, members) for rows in (old_rows, new_rows)
     )
     if min(old_variance, new_variance) < _SMALLEST_VARIANCE:
-        raise UserError("images of different classes all score the same: there is no score scale")
+        raise NoScoreScaleError(
+            "images of different classes all score the same: there is no score scale"
+        )
     scale = float(np.sqrt(old_variance / new_variance))
     if abs(scale * new_mean - old_mean) > _LARGEST_SHIFT * np.sqrt(old_variance):
-        raise UserError(
+        raise NoScoreScaleError(
             f"images of different classes score {old_mean:.3f} on average with old queries and "
             f"{new_mean:.3f} with new ones, which no factor sets right: there is no score scale; "
             "use a score map (unibct evaluate --save-score-map)"
@@ -104,7 +111,7 @@ def _class_members(labels: Ints) -> list[Ints]:
     order = np.argsort(labels, kind="stable")
     members = np.split(order, np.flatnonzero(np.diff(labels[order])) + 1)
     if len(members) < 2:
-        raise UserError("a score scale needs images of at least two classes")
+        raise NoScoreScaleError("a score scale needs images of at least two classes")
     return members
 
 

@@ -1,6 +1,6 @@
 """The base class of compatibility methods, and what a method gets: once, and in each step."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import numpy as np
@@ -88,13 +88,21 @@ class OldKnowledge:
     def mean(self) -> Tensor:
         """Return the mean of the old embeddings of length 1, (dim,); a large set is sampled."""
         images = len(self.labels)
-        rows = torch.linspace(0, images - 1, min(images, _MEAN_IMAGES)).long()
+        count = min(images, _MEAN_IMAGES)
+        # In integers: float32 cannot tell the rows of more than 16 million images apart.
+        rows = torch.arange(count) * (images - 1) // max(count - 1, 1)
         return unit_rows(self.rows(rows)).mean(dim=0)
 
     def _select(self, vectors: Any, rows: Tensor) -> Tensor:
         if is_tensor(vectors):
             return cast(Tensor, vectors)[to_device(rows, self.labels.device)]
         return to_device(torch.from_numpy(vectors[rows.cpu().numpy()]), self.labels.device)
+
+    def to(self, device: torch.device) -> "OldKnowledge":
+        """Return the same on another device; rows on disk stay there."""
+        names = ("embeddings", "labels", "old_class_weights", "flipped")
+        values = {name: getattr(self, name) for name in names}
+        return replace(self, **{k: v.to(device) for k, v in values.items() if is_tensor(v)})
 
     def whole(self) -> Tensor:
         """Return all old embeddings, on the device: (images, dim)."""
@@ -221,6 +229,15 @@ class Method:
         """Return what the method itself learns. It is trained with the network, then discarded."""
         return []
 
+    def to(self, device: torch.device) -> None:
+        """Move what the method holds to another device."""
+        moved: dict[int, Any] = {}  # by identity: some attributes are the same object
+        for name, value in list(vars(self).items()):
+            if isinstance(value, Tensor | nn.Module | OldKnowledge):
+                if id(value) not in moved:
+                    moved[id(value)] = _moved(value, device)
+                setattr(self, name, moved[id(value)])
+
     def refresh(self, new_embeddings: Any) -> None:
         """Update what depends on the new model, at the beginning of a refresh epoch.
 
@@ -250,6 +267,12 @@ class Method:
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         """Restore what ``state`` and ``class_state`` returned."""
+
+
+def _moved(value: Any, device: torch.device) -> Any:
+    if isinstance(value, nn.Parameter) and value.device != device:
+        return nn.Parameter(value.detach().to(device))
+    return value.to(device)
 
 
 def no_compatibility(old: OldKnowledge, settings: Settings) -> Method:

@@ -1,6 +1,6 @@
 """A compatibility method as a plain PyTorch loss, for training loops of your own."""
 
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -43,7 +43,8 @@ class CompatibilityLoss(nn.Module):
         entry = find_method(method)
         if entry.needs_old_classifier:
             raise UserError(f"{method} needs the old model's class weights; use unibct.train_model")
-        old, classes = torch.as_tensor(old_embeddings), torch.as_tensor(labels).long()
+        old = torch.as_tensor(old_embeddings).detach()
+        classes = torch.as_tensor(labels).long().to(old.device)
         if len(old) != len(classes):
             raise UserError(f"there are {len(old)} old embeddings but {len(classes)} labels")
         names = tuple(str(number) for number in range(int(classes.max()) + 1))
@@ -52,6 +53,8 @@ class CompatibilityLoss(nn.Module):
         if self.method.replaces_embeddings:
             raise UserError(f"{method} changes the classification loss; use unibct.train_model")
         self._learnt = nn.ParameterList(self.method.parameters())
+        self._place: Tensor
+        self.register_buffer("_place", old.new_empty(0), persistent=False)
         if not self.method.needs_new_embeddings:
             self.method.refresh(None)
 
@@ -61,8 +64,17 @@ class CompatibilityLoss(nn.Module):
         Args:
             new_embeddings: (images, dim) of the whole training set, in evaluation mode.
         """
-        vectors = torch.as_tensor(new_embeddings).float()
+        vectors = torch.as_tensor(new_embeddings).detach().float().to(self._place.device)
         self.method.refresh(vectors if self.method.needs_new_embeddings else None)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Self:
+        """Let the method follow where ``to`` or ``cuda`` puts the module."""
+        before = self._place.device
+        super()._apply(fn, recurse)
+        if self._place.device != before:
+            self.method.to(self._place.device)
+            self._learnt = nn.ParameterList(self.method.parameters())
+        return self
 
     def classified(self, embeddings: Tensor) -> Tensor:
         """Return what your classification loss is to take instead of the embeddings.

@@ -42,6 +42,12 @@ class Nccl(Method):
             ranks=batch.ranks,
         )
 
+    def to(self, device: torch.device) -> None:
+        """Move everything but the queue."""
+        queue = self._queue
+        super().to(device)
+        self._queue = queue
+
     def state(self) -> dict[str, Tensor]:
         """Return the rows in the queue."""
         return {"queue": self._queue}

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from unibct.errors import UserError
 from unibct.losses.contrast import contrast
 from unibct.losses.unit_rows import unit_rows
 from unibct.methods.base import Batch, Method, OldKnowledge, Settings
@@ -84,12 +85,15 @@ class UnibctPlus(Method):
 
     def loss(self, batch: Batch) -> Tensor:
         """Return the weighted mean of the losses that are switched on, and the third part."""
-        assert batch.class_weights is not None
         settings = self._settings
         new = self._from_centre(batch.embeddings, batch)
         old = self._from_centre(self._old.of(batch), batch)
         losses: list[Tensor] = []
         if self._shared:
+            if batch.class_weights is None:
+                raise UserError(
+                    "unibct-plus needs class_weights, those of your classifier: give them too"
+                )
             losses.append(batch.arcface(old, batch.class_weights, settings))
         if self._own:
             tau = 1 / settings.scale

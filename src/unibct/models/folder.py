@@ -36,8 +36,14 @@ _LOADING_ERRORS = (
 
 
 def save_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
-    """Write a safetensors file atomically."""
-    contiguous = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
+    """Write a safetensors file atomically; a weight that two layers share is written twice."""
+    contiguous: dict[str, Tensor] = {}
+    places: set[tuple[torch.device, int]] = set()
+    for name, tensor in tensors.items():
+        plain = tensor.detach().contiguous()
+        place = (plain.device, plain.untyped_storage().data_ptr())
+        contiguous[name] = plain.clone() if place in places else plain
+        places.add(place)
     try:
         with atomic_file(path) as temporary:
             safetensors.torch.save_file(contiguous, temporary, metadata=metadata)

@@ -4,7 +4,6 @@ A model pulls the classes of its training apart, more than others. So on trainin
 of different classes spread less than on tomorrow's, and the scale comes out too large.
 """
 
-from contextlib import suppress
 from typing import cast
 
 import numpy as np
@@ -13,7 +12,7 @@ from unibct.arrays import Floats, Ints
 from unibct.data.loader import PixelBatches
 from unibct.embeddings.extraction import embed_images
 from unibct.embeddings.network_pass import NETWORK_BATCH, finite_embeddings
-from unibct.embeddings.score_scale import sample_rows, score_scale
+from unibct.embeddings.score_scale import NoScoreScaleError, sample_rows, score_scale
 from unibct.embeddings.stored import StoredEmbeddings
 from unibct.errors import UserError
 from unibct.models.embedder import Embedder, ImageEmbedder
@@ -44,14 +43,25 @@ def with_score_scale(
         set_aside: images of other classes, if some were set aside. They are used if they are
             enough, and if the old model knows them.
     """
-    if set_aside is not None and len(set_aside.images.class_names) >= _CLASSES_NEEDED:
-        with suppress(UserError):  # the old model may be stored embeddings of the training images
-            return model.with_score_scale(_measured_scale(model, old, set_aside))
     try:
-        return model.with_score_scale(_measured_scale(model, old, pixels))
+        return model.with_score_scale(_scale_on_either(model, old, pixels, set_aside))
     except UserError as error:
         (progress or Silent()).note(f"the score scale is unknown: {error}")
         return model.with_score_scale(None)
+
+
+def _scale_on_either(
+    model: Model, old: Embedder, pixels: PixelBatches, set_aside: PixelBatches | None
+) -> float:
+    """Return the score scale on the images that were set aside, or else on the training images."""
+    if set_aside is not None and len(set_aside.images.class_names) >= _CLASSES_NEEDED:
+        try:
+            return _measured_scale(model, old, set_aside)
+        except NoScoreScaleError:
+            raise  # a scale of the training images would be wrong for other classes
+        except UserError:
+            pass  # the old model may be stored embeddings of the training images
+    return _measured_scale(model, old, pixels)
 
 
 def _measured_scale(model: Model, old: Embedder, pixels: PixelBatches) -> float:

@@ -7,9 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from unibct.models.old_space import MODULE
 from unibct.training.recipe import Recipe
 
-HEAD = ("head.", "fc.", "features.")  # the last layers of every network, by their names
+# The last layers of every network, by their names, and the projection into the old space.
+HEAD = ("head.", "fc.", "features.", f"{MODULE}.")
 _FACTOR = "factor"  # of a group's learning rate
 # What torch keeps for each parameter, and its name in a checkpoint.
 _KEPT = {

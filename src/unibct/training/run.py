@@ -10,7 +10,7 @@ import torch
 from unibct.data.encoded_images import require_outside
 from unibct.data.image_set import ImageSet
 from unibct.data.loader import pixel_memory, read_pixels
-from unibct.data.training_classes import NO_CLASSES
+from unibct.data.training_classes import NO_CLASSES, UNKNOWN_CLASSES
 from unibct.distributed.device import pick_device
 from unibct.distributed.ranks import Ranks, current_ranks
 from unibct.errors import UserError
@@ -56,7 +56,7 @@ from unibct.training.run_folder import (
     remove_working_files,
     stored_description,
 )
-from unibct.training.set_aside import SetAside, ValidationSet, set_aside
+from unibct.training.set_aside import UNLEARNT, SetAside, ValidationSet, set_aside
 from unibct.training.shared_warmup import restore_shared_warmup
 from unibct.training.state import TrainingState, initial_state, restore_state
 from unibct.training.tracking import TensorBoard, Tracker, Trackers, require_tensorboard
@@ -123,9 +123,14 @@ class _Request:
 def _check(images: ImageSet, recipe: Recipe, out: Path, options: TrainOptions) -> _Request:
     """Refuse what cannot work, before anything is read or written."""
     ranks = current_ranks()
-    share = ranks.ask_first(lambda: _validation_share(out, options))
-    sets = set_aside(images, share, run_seed(recipe, options.old))
-    run = plan_run(sets.training, recipe, old=options.old, method=options.method)
+    share, as_before = ranks.ask_first(lambda: _stored_validation(out, options))
+    old, seed = options.old, run_seed(recipe, options.old)
+    sets = set_aside(images, share, seed)
+    run = plan_run(sets.training, recipe, old=old, method=options.method)
+    if run.recipe.warm_start and old is not None:
+        learnt = UNKNOWN_CLASSES if as_before else old.training_classes
+        sets = set_aside(images, share, seed, learnt)
+        run = plan_run(sets.training, recipe, old=old, method=options.method)
     require_enough_for_all(run, ranks)
     device = pick_device(options.device)
     if options.tensorboard is not None:
@@ -136,12 +141,17 @@ def _check(images: ImageSet, recipe: Recipe, out: Path, options: TrainOptions) -
     return _Request(run, recipe, device, ranks, sets)
 
 
-def _validation_share(out: Path, options: TrainOptions) -> float | None:
-    """Return the share that was asked for; a run that is resumed keeps its own by default."""
-    stored = stored_description(out) if options.resume and options.validation is None else None
+def _stored_validation(out: Path, options: TrainOptions) -> tuple[float | None, bool]:
+    """Return the share to set aside, and whether a run in ``out`` has drawn from all classes.
+
+    A run that is resumed keeps its own share by default, and its classes.
+    """
+    stored = stored_description(out) if options.resume else None
     if stored is None:
-        return options.validation
-    return float(stored.get("validation", {}).get("share", 0.0))
+        return options.validation, False
+    validation: dict[str, Any] = stored.get("validation", {})
+    share = float(validation.get("share", 0.0))
+    return share if options.validation is None else options.validation, UNLEARNT not in validation
 
 
 def _read_images(request: _Request, out: Path, options: TrainOptions) -> RunContext:

@@ -5,13 +5,16 @@ from typing import Any
 
 import numpy as np
 
+from unibct.arrays import Ints
 from unibct.data.image_set import ImageSet
 from unibct.data.loader import PixelBatches
+from unibct.data.training_classes import TrainingClasses, identity_digests
 from unibct.embeddings.recall import sample_classes
 from unibct.embeddings.strength import SAMPLE_IMAGES
 from unibct.errors import UserError
 
 AUTOMATIC_SHARE = 0.1
+UNLEARNT = "unlearnt"  # in a description: earlier versions drew from all classes
 _AUTOMATIC_CLASSES = 10  # with fewer, recall@1 says little: nothing is set aside by default
 _LEFT_CLASSES = 2  # training needs two at least, and recall@1 as well
 
@@ -27,6 +30,8 @@ class SetAside:
         share: the share of the classes that was asked for, 0 if none was set aside.
         classes: the number of classes that were set aside.
         images: the number of their images.
+        unlearnt: whether they were drawn from those that the first weights have not learnt; None if
+            the first weights are random.
     """
 
     training: ImageSet
@@ -34,6 +39,7 @@ class SetAside:
     share: float = 0.0
     classes: int = 0
     images: int = 0
+    unlearnt: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -56,11 +62,18 @@ class ValidationSet:
             "images": self.source.images,
             "measured_images": len(self.pixels.images),
             "pixels": self.pixels.digest,
+            **({UNLEARNT: True} if self.source.unlearnt else {}),
         }
 
 
-def set_aside(images: ImageSet, share: float | None, seed: int) -> SetAside:
+def set_aside(
+    images: ImageSet, share: float | None, seed: int, learnt: TrainingClasses | None = None
+) -> SetAside:
     """Divide a data set into classes to train on and classes to measure on.
+
+    A run that starts from an old model's weights measures on classes that the old model has not
+    learnt, if there are enough: on half of those at most, because the others are what the new
+    model can learn. Then fewer classes than the share may be set aside.
 
     Args:
         images: the data set.
@@ -68,6 +81,7 @@ def set_aside(images: ImageSet, share: float | None, seed: int) -> SetAside:
             that is enough classes with two images or more, else 0. For finished vectors None means
             0: they have no pixels to compare with.
         seed: chooses the classes.
+        learnt: the classes of the model from whose weights the run starts, if it does.
     """
     if share is None and images.vector_dim is not None:
         return SetAside(images)
@@ -88,6 +102,13 @@ def set_aside(images: ImageSet, share: float | None, seed: int) -> SetAside:
             f"aside ({len(eligible)} have two images or more): two classes are needed to measure "
             "on and two to train on; give another share, or 0 for none"
         )
+    unlearnt = None
+    if learnt is not None:
+        others = _not_learnt(images, eligible, learnt)
+        fewer = min(count, len(others) // 2)
+        unlearnt = fewer >= min(count, _AUTOMATIC_CLASSES)
+        if unlearnt:
+            eligible, count = others, fewer
     chosen = np.random.default_rng([seed, 0, 0, 3]).permutation(eligible)[:count]
     is_chosen = np.isin(images.labels, chosen)
     rows = np.flatnonzero(is_chosen)
@@ -98,4 +119,14 @@ def set_aside(images: ImageSet, share: float | None, seed: int) -> SetAside:
         wanted,
         count,
         len(rows),
+        unlearnt,
     )
+
+
+def _not_learnt(images: ImageSet, classes: Ints, learnt: TrainingClasses) -> Ints:
+    """Return those of the classes that are known to be none of the old model's."""
+    if not learnt.complete or learnt.sources - {images.class_source}:
+        return classes[:0]
+    identities = images.class_identities
+    known = [bool(identity_digests([identities[int(c)]]) & learnt.digests) for c in classes]
+    return classes[~np.array(known, dtype=bool)]

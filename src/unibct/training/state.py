@@ -1,6 +1,7 @@
 """The state of a run, and how it is saved to and restored from a checkpoint."""
 
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -136,7 +137,8 @@ def current_model(context: RunContext, state: TrainingState) -> Model:
 def share_buffers(context: RunContext, state: TrainingState) -> None:
     """Give all ranks the first rank's running means, which each took over its own images."""
     if not context.recipe.sync_batch_norm:
-        for buffer in state.network.buffers():
+        networks = [state.network] + ([] if state.average is None else [state.average.network])
+        for buffer in chain.from_iterable(network.buffers() for network in networks):
             context.ranks.broadcast_from_first(buffer)
 
 

@@ -66,13 +66,17 @@ def validation_record(context: RunContext, rows: Sequence[dict[str, Any]]) -> di
 
 
 def note_start(context: RunContext, progress: Progress) -> None:
-    """Say how many classes were set aside, and how to train on all."""
+    """Say how many classes were set aside, how to train on all, and whether they are new."""
     if context.validation is not None:
         source = context.validation.source
+        doubt = (
+            "; the old model, from whose weights the run starts, may have learnt them: recall@1 on "
+            "new classes is lower"
+        )
         progress.note(
             f"{source.classes:,} of {source.classes + len(context.class_names):,} classes "
             f"({source.images:,} images) are set aside to measure recall@1; --validation 0 trains "
-            "on all"
+            f"on all{doubt if source.unlearnt is False else ''}"
         )
 
 

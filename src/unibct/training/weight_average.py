@@ -30,12 +30,14 @@ class WeightAverage:
         """
         decay = min(self._decay, (1 + updates) / (10 + updates))
         averages, currents = [self.class_weights], [class_weights.detach()]
+        places: set[int] = set()  # a weight that two layers share moves once
         for average, current in zip(
             self.network.state_dict().values(), network.state_dict().values(), strict=True
         ):
-            if average.is_floating_point():
+            if not average.is_floating_point():  # a count of batches
+                average.copy_(current)
+            elif average.data_ptr() not in places:
+                places.add(average.data_ptr())
                 averages.append(average)
                 currents.append(current)
-            else:  # a count of batches
-                average.copy_(current)
         get_ema_multi_avg_fn(decay)(averages, currents, updates)

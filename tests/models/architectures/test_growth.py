@@ -1,6 +1,9 @@
 import pytest
 import torch
+from torch import nn
 
+from tests.distributed.twins import Twins
+from unibct.distributed.batch_norm import synced
 from unibct.models.architectures.growth import grown_state
 from unibct.models.architectures.iresnet import IResNet
 from unibct.models.architectures.resnet import BasicBlock, Bottleneck, ResNet
@@ -67,6 +70,21 @@ def test_the_larger_network_computes_what_the_smaller_one_computes(pair):
     assert torch.equal(again[weight], grown_state(old.state_dict(), new, seed=1)[weight])
     if "wider" in pair:
         assert not torch.equal(again[weight], other[weight])
+
+
+@pytest.mark.parametrize("pair", ["wider and deeper, averaged", "bottlenecks", "faces"])
+@pytest.mark.parametrize(
+    "changed", [lambda network: synced(network, Twins()), nn.SyncBatchNorm.convert_sync_batchnorm]
+)
+def test_a_network_of_several_processes_grows_too(pair, changed):
+    torch.manual_seed(0)
+    old, new = PAIRS[pair]()
+    new = changed(new)
+    new.load_state_dict(grown_state(trained(old).state_dict(), new, seed=1))
+    images = torch.randn(6, 2, 16, 12)
+    with torch.no_grad():
+        expected, found = old.eval()(images), new.eval()(images)
+    assert torch.allclose(found, expected, rtol=1e-3, atol=1e-4 * float(expected.abs().max()))
 
 
 def test_copies_learn_different_things():

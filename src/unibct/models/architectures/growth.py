@@ -10,8 +10,9 @@ from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPrivateUsage]
 
-_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.PReLU)
+_NORMS = (_BatchNorm, nn.PReLU)  # also those over several processes
 
 
 def grown_state(old: Mapping[str, Tensor], new: nn.Module, *, seed: int) -> dict[str, Tensor]:
