@@ -37,6 +37,11 @@ def atomic_file(path: Path) -> Generator[Path]:
         temporary.unlink(missing_ok=True)
 
 
+def partial_folder(path: Path) -> Path:
+    """Return the hidden folder in which a killed run leaves what it has for a file."""
+    return path.with_name(f".{path.name}.partial")
+
+
 @contextmanager
 def atomic_folder(path: Path) -> Generator[Path]:
     """Yield a temporary folder to fill. It is renamed to ``path`` if the block succeeds."""

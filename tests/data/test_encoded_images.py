@@ -12,8 +12,10 @@ from unibct.data.encoded_images import (
     classes_of,
     encoded_set,
     file_stamp,
+    require_outside,
 )
 from unibct.data.image_set import Stamped
+from unibct.data.readers.table import open_images
 from unibct.errors import UserError
 
 
@@ -57,3 +59,13 @@ def test_images_are_decoded_when_they_are_read(tmp_path):
         images.read("b.png")
     with pytest.raises(UnreadableImageError, match="No such file"):
         images.read("c.png")
+
+
+def test_nothing_is_written_among_class_folders(photo_folder, tmp_path):
+    images = open_images(photo_folder)
+    for allowed in (tmp_path / "out", photo_folder / ".hidden", photo_folder.parent):
+        require_outside(images, allowed)
+    for refused in (photo_folder / "split", photo_folder / "class 00" / "split"):
+        with pytest.raises(UserError, match="is within the images"):
+            require_outside(images, refused)
+    require_outside(open_images("glyphs:val"), tmp_path)

@@ -121,3 +121,17 @@ def test_an_abort_undoes_no_upgrade(upgraded):
     upgraded.rollback()
     upgraded.abort()
     assert list(upgraded.status().live.values()) == [48, 0, 0]
+    upgraded.backfill(toy_images())
+    upgraded.finish()
+    upgraded.upgrade(NEWEST, force=True)
+    with pytest.raises(UserError, match="cannot go back to step"):
+        upgraded.abort()
+
+
+def test_after_finish_nothing_is_asked_for_if_nothing_is_lost(upgraded):
+    upgraded.backfill(toy_images())
+    upgraded.upgrade(NEWEST, force=True)
+    upgraded.finish()
+    result = upgraded.rollback()
+    assert (result.restored, result.unsearchable) == (0, 0)
+    assert upgraded.search(toy_images(per_class=1), k=1)[0].hits[0].id == "c0/0"

@@ -9,7 +9,7 @@ from unibct.evaluation.blending import blended
 from unibct.gallery import search
 from unibct.gallery.backfill import RowRemaker, continued_backfill
 from unibct.gallery.gallery import Gallery
-from unibct.gallery.search import SearchRequest
+from unibct.gallery.search import SearchRequest, _filled_kinds
 from unibct.gallery.sources import open_source
 from unibct.gallery.state import ROLLBACK
 
@@ -179,8 +179,25 @@ def test_old_scores_on_the_scales_of_two_old_models_are_refused(upgraded, tmp_pa
     for encoders in ("new", "two"):
         with pytest.raises(UserError, match=r"several old models, .*old_model, .*new_model, each"):
             upgraded.search(QUERIES, old_scores=True, encoders=encoders)
-    upgraded.backfill(toy_images(per_class=1, first=20))
+    first = upgraded.backfill(toy_images(per_class=1, first=20))
     assert len(upgraded.search(QUERIES, old_scores=True)) == 6
+    upgraded.rollback(to=first.step)
+    upgraded.backfill(toy_images())  # the other ones: only rows of the newer old model are left
+    assert len(upgraded.search(QUERIES, old_scores=True)) == 6
+
+
+def test_a_rollback_over_two_upgrades_searches_the_oldest_rows_last(upgraded, tmp_path):
+    upgraded.add(toy_images(per_class=1, first=20))
+    newest = Opening().open(NEWEST).fingerprint
+    papers = [
+        written(toy_certificate(kind, newest), tmp_path) for kind in upgraded.folder.state.makers
+    ]
+    upgraded.upgrade(NEWEST, papers)
+    upgraded.add(toy_images(per_class=1, first=30))
+    folder = upgraded.folder
+    kinds = list(folder.state.makers)
+    assert _filled_kinds(folder, folder.state, SearchRequest()) == kinds
+    assert _filled_kinds(folder, folder.state.begun(ROLLBACK, to=3), SearchRequest()) == kinds[::-1]
 
 
 def test_two_encoders_search_old_rows_with_the_old_query(upgraded):

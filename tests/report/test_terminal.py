@@ -114,8 +114,9 @@ def test_a_weak_old_model_is_named_before_the_verdict(small_demo):
     assert lines[-1] == "verdict: old model too weak"
 
 
-@pytest.mark.parametrize("width", [None, 80])
+@pytest.mark.parametrize("width", [None, 80, 100])
 def test_no_number_of_an_evaluation_is_cut_off(small_demo, width):
     evaluation = small_demo[0].evaluation
     text = printed(lambda console: print_evaluation(evaluation, console), width=width)
     assert "…" not in text
+    assert "new→old" in text

@@ -87,6 +87,7 @@ def run_job(workspace: Workspace, job: Job, progress: Progress | None = None) ->
             "far": workspace.far,
             "queries": len(workspace.split.query),
             "templates": len(workspace.test_images.class_names),
+            "compared_classes": workspace.split.compared_classes,
             VALIDATION_PIXELS: validation_pixels(workspace.out),
         }
         | measurements.content,

@@ -72,7 +72,7 @@ def measure_job(workspace: Workspace, job: Job) -> Measurements:
             "query": query_job,
             "gallery": gallery_job,
             "fingerprints": [query.fingerprint, gallery.fingerprint],
-            **_measured(test, workspace.far),
+            **_measured(test, workspace),
         }
         measurements.keep_samples(name, sampled_metrics(test, class_draws(test), workspace.far))
         searches[name] = test
@@ -81,10 +81,10 @@ def measure_job(workspace: Workspace, job: Job) -> Measurements:
     return measurements
 
 
-def _measured(test: SearchTest, far: float) -> dict[str, Any]:
-    fars = carried_fars(test.classes)
+def _measured(test: SearchTest, workspace: Workspace) -> dict[str, Any]:
+    fars = carried_fars(workspace.split.compared_classes)
     return {
-        "metrics": measured_metrics(test, [far]),
+        "metrics": measured_metrics(test, [workspace.far]),
         "tar_at_far": {f"{far:g}": test.tar(far) for far in fars},
     }
 
@@ -109,7 +109,7 @@ def _measure_cell(
     blend = blended_test(old_self, cross, alpha)
     tests[BLEND] = {
         **{key: tests[CROSS][key] for key in ("query", "gallery", "fingerprints")},
-        **_measured(blend, workspace.far),
+        **_measured(blend, workspace),
         "alpha": alpha,
         "chosen_on": None if choices is None else choices.alpha.as_json(),
     }

@@ -26,6 +26,7 @@ from unibct.benchmark.workspace import (
     require_same_benchmark,
     require_same_training,
 )
+from unibct.data.encoded_images import require_outside
 from unibct.distributed.cpus import usable_cpus
 from unibct.distributed.device import pick_device
 from unibct.errors import UserError
@@ -129,6 +130,7 @@ def plan_benchmark(
         grid.open_validation(*grid.open(progress), progress)  # reports the images left out
     elsewhere = None if models_from is None else Path(models_from)
     workspace = Workspace(grid, Path(out), device, measure_again, elsewhere)
+    require_outside(workspace.all_training_images, workspace.out)
     settings = benchmark_settings(workspace)
     if progress is not None:
         _note_doubts(workspace, progress)

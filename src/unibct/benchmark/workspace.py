@@ -96,7 +96,7 @@ class Workspace:
     @cached_property
     def far(self) -> float:
         """The false accept rate of the headline TAR."""
-        return headline_far(len(self.test_images.class_names))
+        return headline_far(self.split.compared_classes)
 
     def training_images(self, part: str, seed: int) -> ImageSet:
         """Return the training images of a part; see ``training_rows`` for its name."""

@@ -72,7 +72,9 @@ GalleryModeOption = Annotated[
 ]
 BackfillCurveOption = Annotated[
     bool | None,
-    typer.Option(help="measure partly backfilled galleries  [default: where it takes a minute]"),
+    typer.Option(
+        help="measure partly backfilled galleries  [default: if it takes a minute at most]"
+    ),
 ]
 OldThresholdsOption = Annotated[
     bool, typer.Option("--old-thresholds", help="use the score map that is kept with NEW")

@@ -60,6 +60,7 @@ def adapt_command(
     again, or to save the training. Compatible training (`unibct train --old`) usually finds more;
     docs/maps.md has numbers, and `unibct evaluate` tells how much yours finds.
     """
+    from unibct.data.encoded_images import require_outside
     from unibct.data.readers.table import open_images
     from unibct.distributed.device import pick_device
     from unibct.embedders.table import Opening
@@ -68,12 +69,15 @@ def adapt_command(
     from unibct.training.mapped_model import adapt_embedders, save_adapted
 
     require_absent(out)
+    image_set = None if data is None else open_images(data, images)
+    if image_set is not None:
+        require_outside(image_set, out)
     with terminal_progress() as progress:
         opening = Opening(pick_device(device), progress=progress)
         result = adapt_embedders(
             opening.open(new),
             opening.open(old),
-            None if data is None else open_images(data, images),
+            image_set,
             listed=images if data is None else None,
             direction=direction,
             kind=kind,

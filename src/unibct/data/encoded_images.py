@@ -60,17 +60,21 @@ class FileSource:
 
 
 def require_outside(images: ImageSet, out: Path) -> None:
-    """Refuse to write among class folders, where the result would be read as a class."""
+    """Refuse a folder among class folders, which would be read as a class the next time.
+
+    Args:
+        images: the set.
+        out: what will be written; a name that begins with a dot does no harm.
+    """
     root = Path(images.name)
-    if root.is_dir() and (root / images.ids[0]).exists() and _is_within(out, root):
+    if not root.is_dir() or not (root / images.ids[0]).exists():
+        return
+    place, top = out.resolve(), root.resolve()
+    if place.is_relative_to(top) and not place.relative_to(top).as_posix().startswith("."):
         raise UserError(
             f"{out} is within the images, {root}, and would be read as a class the next time; "
             "write to another place"
         )
-
-
-def _is_within(path: Path, root: Path) -> bool:
-    return path.resolve().is_relative_to(root.resolve())
 
 
 def file_stamp(path: str | Path) -> str:

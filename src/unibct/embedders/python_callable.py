@@ -62,9 +62,11 @@ class PythonEmbedder(BlackBox):
         stated = getattr(embedder, "fingerprint", None)
         if stated is None:
             self.fingerprint = _probe_digest(reference, probe, self.input.fit)
-        elif "size" in own_words and self.input == _input_of(reference, own_words):
+        elif self.input == _input_of(
+            reference, {**reference.options, "fit": DEFAULT_FIT} | own_words
+        ):
             self.fingerprint = str(stated)
-        else:  # it says nothing about this input
+        else:  # an option changes what the object says, so it speaks of another input
             self.fingerprint = _digest_of_both(str(stated), self.input)
 
     def outputs(self, pixels: Pixels) -> NDArray[np.float32]:

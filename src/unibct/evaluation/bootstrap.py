@@ -10,6 +10,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from unibct.arrays import Floats, Ints
+from unibct.errors import UserError
 from unibct.evaluation.impostors import Window
 from unibct.evaluation.metrics.open_set import OpenSearch
 from unibct.evaluation.score_table import Groups
@@ -31,6 +32,8 @@ def class_draws(test: SearchTest, *, seed: int = 0, repeats: int = REPEATS) -> I
         (repeats, classes) how often each class is drawn. A class that has neither a query nor a
         pair is never drawn.
     """
+    if repeats < 1:
+        raise UserError(f"repeats must be at least 1, not {repeats}")
     present = np.zeros(test.classes, dtype=bool)
     for classes in (test.query_classes, test.pairs.genuine_classes):
         present |= np.bincount(classes, minlength=test.classes) > 0

@@ -12,7 +12,6 @@ from typing import Any
 
 from unibct.arrays import Floats, Ints, checked_embeddings
 from unibct.embeddings.strength import Strength
-from unibct.errors import UserError
 from unibct.evaluation.backfill_curve import BackfillCurve, backfill_curve, row_orders
 from unibct.evaluation.blend_gain import BlendedQueries
 from unibct.evaluation.blending import MIDPOINT, AlphaChoice, blended_test, require_alpha
@@ -303,8 +302,6 @@ def evaluate_upgrade(
         backfill_curves: also measure the gallery while it is being embedded again.
         progress: reports progress of the curves.
     """
-    if repeats < 1:
-        raise UserError(f"repeats must be at least 1, not {repeats}")
     tested = models_under_test(_given(old, new, free), labels, seen_classes=seen_classes)
     models = tested.vectors | _in_old_space(projected)
     split = split or split_gallery(tested.labels, seed=seed)

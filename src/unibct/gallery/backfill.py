@@ -26,10 +26,10 @@ from unibct.gallery.indexing import measure_recall, rebuild_spoilt
 from unibct.gallery.orders import ASKED, RANDOM, ordered_rows
 from unibct.gallery.rows import GalleryRows, sealed_rows
 from unibct.gallery.search import searchable_kinds
-from unibct.gallery.settling import complete_finish, end_step, settle
+from unibct.gallery.settling import complete_finish, complete_rollback, end_step, settle
 from unibct.gallery.shelf import BY_MAP
 from unibct.gallery.sources import Source
-from unibct.gallery.state import BACKFILL, FINISH, RowMaker, Step
+from unibct.gallery.state import BACKFILL, FINISH, ROLLBACK, RowMaker, Step
 from unibct.maps.folder import load_map
 from unibct.maps.space_map import FORWARD, SpaceMap
 from unibct.progress import Silent
@@ -243,9 +243,9 @@ class _Run:
         after = ask(self._folder)
         self._note(after)
         if not before.allows(after):
-            self._folder.engine.undo(self._step.number)
-            state = self._folder.state.changed_step(self._step.number, done=True, undone=True)
-            self._folder.save(state)
+            # As a rollback, so that searches meanwhile know that older rows come back.
+            state = self._folder.save(self._folder.state.begun(ROLLBACK, to=self._step.number))
+            complete_rollback(self._folder, state.steps[-1])
             raise before.refusal(after, "the backfill")
 
     def _note(self, passage: Passage) -> None:

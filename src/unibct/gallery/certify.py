@@ -89,6 +89,7 @@ def certify(
         for direction in (CROSS, OLD_SELF, BLEND)
     }
     named, old_impostor = subjects.as_json(), tests[OLD_SELF].impostor
+    fars = [f"{far:g}" for far in carried_fars(evaluation.split.compared_classes)[::-1]]
     return sealed(
         {
             "format": FORMAT,
@@ -103,9 +104,7 @@ def certify(
             "pairs": _pairs(tests, evaluation),
             "image_metrics": _image_metrics(tests, evaluation.far, seed),
             "thresholds": _thresholds(tests),
-            "carried_fars": [
-                f"{far:g}" for far in carried_fars(evaluation.split.compared_classes)[::-1]
-            ],
+            "carried_fars": fars,
             "score_map": {
                 direction: fit_score_map(tests[direction].impostor, old_impostor).as_json()
                 for direction in (CROSS, NEW_SELF, BLEND)

@@ -100,7 +100,7 @@ def abort_backfill(folder: GalleryFolder) -> RolledBack:
         raise UserError(f"there is no backfill of {folder.path} to abort")
     number = last[-1].number
     upgrades = [s for s in steps[number:] if s.action == UPGRADE and not s.undone]
-    if upgrades:
+    if upgrades and last[-1] in rollback_targets(folder.state):
         raise UserError(
             f"the upgrade of step {upgrades[0].number} came after the backfill of step {number}; "
             f"to undo both: unibct gallery rollback {folder.path} --to {number}"
@@ -175,7 +175,10 @@ def _require_deleted_rows(
     steps = folder.state.steps
     finished = [s for s in steps if s.action == FINISH and s.number > target.number]
     deleted = sum(int(step.details.get("deleted", 0)) for step in finished)
-    if not deleted:
+    backfills = {step.number for step in steps if step.action == BACKFILL}
+    absent = sorted(set(lost) - set(() if source is None else source.ids))
+    missing = [row_id for row_id, row in _newest(folder, absent).items() if row.step in backfills]
+    if not deleted or not missing:
         return
     reason = f"by backfill --finish (step {finished[-1].number})"
     if source is None:
@@ -183,14 +186,10 @@ def _require_deleted_rows(
             f"{deleted:,} old vectors were deleted {reason}; give the images of these rows to go "
             "back: unibct gallery rollback G DATA"
         )
-    backfills = {step.number for step in steps if step.action == BACKFILL}
-    absent = sorted(set(lost) - set(source.ids))
-    missing = [row_id for row_id, row in _newest(folder, absent).items() if row.step in backfills]
-    if missing:
-        raise UserError(
-            f"{source.name} lacks {len(missing):,} rows whose old vectors were deleted {reason}, "
-            f"first {min(missing)!r}; give the images of all of them, or remove these rows first"
-        )
+    raise UserError(
+        f"{source.name} lacks {len(missing):,} rows whose earlier vectors were deleted {reason}, "
+        f"first {min(missing)!r}; give the images of all of them, or remove these rows first"
+    )
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ Where: TypeAlias = Mapping[str, Sequence[Scalar]]
 NO_STEP = 0  # in ``superseded``: the row has not been replaced
 LONGEST_ID = 512  # bytes of an id; every engine can keep that
 LONGEST_LABEL = 512
+_NOT_KEPT = re.compile("[\0\ud800-\udfff]")  # letters that some engine cannot keep
 _METADATA_NAME = re.compile(r"[^\W\d_][\w-]*")
 IMAGE_KEY = "_image"  # in the metadata: a digest of the image that the row was made from
 
@@ -143,10 +144,10 @@ def changed_rows(kind: str, rows: GalleryRows) -> list[str]:
 def is_kept(value: Scalar) -> bool:
     """Return whether every engine keeps a value as it is."""
     if isinstance(value, str):
-        return "\0" not in value and not any("\ud800" <= letter <= "\udfff" for letter in value)
+        return _NOT_KEPT.search(value) is None
     if isinstance(value, float):
         return bool(np.isfinite(value))
-    return value is None or -(1 << 63) <= value < 1 << 63
+    return value is None or abs(value) < 1 << 63
 
 
 def checked_id(value: Any, where: str) -> str:

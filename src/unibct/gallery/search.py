@@ -6,7 +6,7 @@ holds them all. If all rows are of one kind, scores are the plain similarities.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -239,12 +239,11 @@ def _search_once(
     standing = state.standing
     if request.old_scores:
         _require_one_old_model(folder, state, kinds)
-    is_mixed = len(kinds) > 1
     merged: list[dict[str, tuple[float, Hit]]] = [{} for _ in queries.ids]
     # The newest find of an id stays.
     for kind in kinds:
         maker = state.makers[kind]
-        scale = _scale(folder, standing, maker, request, is_mixed)
+        scale = _scale(folder, standing, maker, request, kinds)
         vectors = _query_vectors(folder, standing, maker, queries, request)
         search = Search(request.k, request.where, request.approximate, request.with_superseded)
         rows_by_query = folder.engine.search(kind, vectors, search)
@@ -274,9 +273,9 @@ def _filled_kinds(folder: GalleryFolder, state: GalleryState, request: SearchReq
         return kinds
     order = (OLDER_ROW, MAPPED_ROW, OWN_ROW)
     is_going_back = any(step.action == ROLLBACK and not step.done for step in state.steps)
-    kinds.sort(
-        key=lambda kind: order.index(row_type(state.makers[kind], standing)), reverse=is_going_back
-    )
+    kinds.sort(key=lambda kind: order.index(row_type(state.makers[kind], standing)))
+    if is_going_back:
+        kinds.reverse()
     return [kind for kind in kinds if _has_rows(folder, kind, request)]
 
 
@@ -337,16 +336,16 @@ def _scale(
     standing: Standing,
     maker: RowMaker,
     request: SearchRequest,
-    is_mixed: bool,
+    kinds: Sequence[str],
 ) -> _Scale:
-    """Return how similarities with rows of a maker become scores."""
+    """Return how similarities with rows of a maker become scores, if these kinds have rows."""
     is_older = maker.space != standing.searching
     direction = _OLDER_DIRECTIONS[request.encoders] if is_older else NEW_SELF
-    certificate = _certificate(folder, standing, maker)
+    certificate = _certificate(folder, standing, maker, kinds)
     if direction == BLEND and certificate is not None:
         _require_tested_blend(certificate, request)
     rank = _RAW
-    if is_older and is_mixed and certificate is not None:
+    if is_older and len(kinds) > 1 and certificate is not None:
         rank = certificate.calibration_of(direction)
     report = None
     # A model that searches no older rows is the old model itself: its scale is the old one.
@@ -371,7 +370,7 @@ def _require_one_old_model(folder: GalleryFolder, state: GalleryState, kinds: li
         maker = state.makers[kind]
         if maker.space != state.standing.searching:
             old_models[kind] = maker.name
-        elif certificate := _certificate(folder, state.standing, maker):
+        elif certificate := _certificate(folder, state.standing, maker, kinds):
             known = state.makers.get(certificate.old)
             old_models[certificate.old] = certificate.old if known is None else known.name
     if len(old_models) > 1:
@@ -399,13 +398,24 @@ def _require_tested_blend(certificate: Certificate, request: SearchRequest) -> N
         )
 
 
-def _certificate(folder: GalleryFolder, standing: Standing, maker: RowMaker) -> Certificate | None:
-    """Return the certificate for rows of a maker; for own rows that of the oldest other ones."""
+def _certificate(
+    folder: GalleryFolder, standing: Standing, maker: RowMaker, kinds: Sequence[str] = ()
+) -> Certificate | None:
+    """Return the certificate for rows of a maker.
+
+    For own rows it is that of the oldest other kind: of one that has rows, if any has.
+
+    Args:
+        folder: the gallery.
+        standing: who searches what.
+        maker: of the rows.
+        kinds: the kinds that have rows.
+    """
     if maker.space != standing.searching:
         digest = standing.access[maker.fingerprint].certificate
     else:
-        digests = (access.certificate for access in standing.access.values())
-        digest = next(filter(None, digests), "")
+        access = sorted(standing.access.items(), key=lambda pair: pair[0] not in kinds)
+        digest = next(filter(None, (allowed.certificate for _, allowed in access)), "")
     return folder.certificate(digest) if digest else None
 
 

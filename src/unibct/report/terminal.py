@@ -88,7 +88,8 @@ def _table(console: Console, first: str, *others: str) -> Table:
         console.width = 1000  # a pipe has no width: do not wrap
         options = {"box": None, "padding": (0, 3, 0, 0), "header_style": ""}
     table = Table(**options)
-    table.add_column(first, overflow="fold")  # gives way to the numbers in a narrow terminal
+    # In a narrow terminal it gives way to the numbers, but stays readable.
+    table.add_column(first, overflow="fold", min_width=min(len(first), 10))
     for name in others:
         table.add_column(name, justify="right", no_wrap=True)
     return table

@@ -69,6 +69,9 @@ def test_what_is_passed_over_is_said_and_a_link_to_nothing_refused(tmp_path):
     with pytest.warns(PassedOverWarning, match="3 entries are passed over, first a/2.gif") as seen:
         assert open_images(tmp_path).ids == ("a/1.jfif", "b/4.png")
     assert len(seen) == 1
+    (tmp_path / "list.csv").symlink_to(tmp_path / "gone")
+    with pytest.warns(PassedOverWarning, match="directly in a class folder"):
+        open_images(tmp_path)
     (tmp_path / "c").symlink_to(tmp_path / "gone")
     with pytest.raises(UserError, match="/c is a link to something that is not there"):
         open_images(tmp_path)

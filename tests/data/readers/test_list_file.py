@@ -45,7 +45,7 @@ def test_bad_lists(text, match, tmp_path):
 
 def test_a_hash_may_begin_a_path_and_a_label_after_a_tab_may_have_spaces(tmp_path):
     path = tmp_path / "list.txt"
-    path.write_text("# a comment\n#\n#1/a.png x\nb.png\tgolden retriever\n")
+    path.write_text("# a comment\n#\n#1/a.png x\nb.png \t golden retriever\n")
     images = open_images(path)
     assert images.ids == ("#1/a.png", "b.png")
     assert images.class_names == ("golden retriever", "x")

@@ -87,7 +87,9 @@ def test_a_shard_beside_class_folders_must_be_chosen(tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "1.png").write_bytes(png(1))
     write_tar(tmp_path / "s.tar", png_members(3))
+    (tmp_path / "latest").symlink_to(tmp_path / "gone")
     with pytest.raises(UserError, match=r"has class folders with images, and a \.tar file too"):
         open_images(tmp_path)
+    (tmp_path / "latest").unlink()
     assert len(open_images(f"folder:{tmp_path}")) == 1
     assert len(open_images(f"webdataset:{tmp_path}")) == 3

@@ -62,6 +62,9 @@ def test_a_killed_write_is_taken_up_again_and_files_of_others_stay(tmp_path, mon
         write(embeddings, path)
     assert not path.exists()
     assert (tmp_path / "a.ids.txt").exists()
+    with pytest.raises(UserError, match=r"a\.ids\.txt exists already"):
+        require_writable(path)
+    (tmp_path / ".a.npy.partial").mkdir()  # what `unibct embed` leaves with the rows
     require_writable(path)
     write(embeddings, path)
     assert read(path).ids == embeddings.ids

@@ -72,8 +72,8 @@ def _status(path: Path, status: "GalleryStatus") -> str:
         lines.append(f"a backfill is under way or paused (step {state.open_backfill.number})")
     elif unfinished is not None:
         lines.append(
-            f"! step {unfinished.number}, {unfinished.action}, is not complete: give the command "
-            "again"
+            f"! step {unfinished.number}, {unfinished.action}, is under way or was interrupted: "
+            "the next command that writes brings it to an end; an add must be given again"
         )
     if status.savings.rows:
         lines.append(f"saved: {status.savings.summary()}")

@@ -1,6 +1,7 @@
 """Reader of class folders: ``root/<class>/<image>``."""
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -43,27 +44,33 @@ def read(name: str) -> ImageSet:
         ids.extend(checked_id(f"{class_name}/{file_name}") for file_name in file_names)
         labels.extend([label] * len(file_names))
         ignored.extend(f"{class_name}/{other}" for other in others)
-    warn_of_passed_over(name, ignored)
+    warn_of_passed_over(
+        name, ignored, "only PNG, JPEG and WebP files directly in a class folder are read"
+    )
     source = FileSource(root)
     return encoded_set(name, tuple(ids), np.asarray(labels, dtype=np.int64), tuple(classes), source)
 
 
 def has_images(name: str) -> bool:
     """Return whether ``name`` is a folder with a class folder that has an image."""
-    root = Path(name)
-    return root.is_dir() and any(_class_content(root / c)[0] for c in _class_names(root))
+    with suppress(OSError):  # a folder that may not be read has none for us
+        return any(_class_content(Path(e.path))[0] for e in os.scandir(name) if _is_class(e))
+    return False
+
+
+def _is_class(entry: "os.DirEntry[str]") -> bool:
+    return entry.is_dir() and not entry.name.startswith(".")
 
 
 def _class_names(root: Path) -> list[str]:
-    """Return the names of the class folders; a link that leads nowhere is an error."""
+    """Return the names of the class folders; a link that leads to no folder is an error."""
     names: list[str] = []
     for entry in os.scandir(root):
-        if entry.name.startswith("."):
-            continue
-        if entry.is_dir():
+        path = Path(entry.path)
+        if _is_class(entry):
             names.append(entry.name)
-        elif entry.is_symlink() and not Path(entry.path).exists():
-            raise UserError(f"{entry.path} is a link to something that is not there; remove it")
+        elif entry.is_symlink() and not path.suffix and not path.exists() and path.name[0] != ".":
+            raise UserError(f"{path} is a link to something that is not there; remove it")
     return sorted(names)
 
 

@@ -19,7 +19,7 @@ from typing import Any, cast
 from unibct.data.readers.tar_samples import TarSample, is_label, read_samples
 from unibct.files import user_cache_folder, write_text
 
-_FORMAT = 1
+_FORMAT = 2  # 2: with .jpe and .jfif
 
 
 def indexed_samples(path: Path) -> list[TarSample]:

@@ -87,7 +87,7 @@ def read(name: str) -> ImageSet:
             label_words.append(sample.label)
     if not places:
         raise UserError(f"{name} holds no image: a sample is key.jpg and key.cls")
-    warn_of_passed_over(name, without_image)
+    warn_of_passed_over(name, without_image, "a sample needs an image such as key.jpg")
     class_names, labels = classes_of(label_words)
     return encoded_set(name, tuple(places), labels, class_names, TarSource(tuple(paths), places))
 

@@ -12,10 +12,11 @@ from unibct.embeddings.folder import Embeddings
 from unibct.embeddings.forms.lines import classes_of, encoded_lines, names_of, read_lines
 from unibct.embeddings.layout import read_text
 from unibct.errors import UserError
-from unibct.files import atomic_file, mapped_array, require_absent
+from unibct.files import atomic_file, mapped_array, partial_folder, require_absent
 
 SUFFIX = ".npy"
 _BLOCK = 65_536  # rows that are written at a time
+_BESIDE = ("ids", "labels", "model")
 
 
 def recognises(path: Path) -> bool:
@@ -43,10 +44,14 @@ def read(path: Path) -> Embeddings:
 
 
 def require_writable(path: Path) -> None:
-    """Refuse another ending, and a file that exists already."""
-    if path.suffix != SUFFIX:
-        raise UserError(f"{path}: the name must end in {SUFFIX}")
-    require_absent(path)
+    """Refuse another ending, and what exists already, also of the files beside.
+
+    Those that a killed run has left are no obstacle: its rows are still in the hidden folder.
+    """
+    _require_new(path)
+    if not partial_folder(path).exists():
+        for what in _BESIDE:
+            require_absent(_beside(path, what))
 
 
 def write(embeddings: Embeddings, path: Path) -> None:
@@ -54,14 +59,14 @@ def write(embeddings: Embeddings, path: Path) -> None:
 
     A file beside it that was left by a killed process is taken, if it is the same.
     """
-    require_writable(path)
+    _require_new(path)
     texts = {"ids": encoded_lines(embeddings.ids, "id")}
     if embeddings.class_names:
         names = names_of(embeddings.labels, embeddings.class_names)
         texts["labels"] = encoded_lines(names, "class name")
     if embeddings.fingerprint:
         texts["model"] = f"{embeddings.fingerprint}\n".encode()
-    for what in ("ids", "labels", "model"):
+    for what in _BESIDE:
         place = _beside(path, what)
         if not place.is_file() or place.read_bytes() != texts.get(what):
             require_absent(place)
@@ -75,6 +80,12 @@ def write(embeddings: Embeddings, path: Path) -> None:
         for start in range(0, len(embeddings), _BLOCK):
             mapped[start : start + _BLOCK] = embeddings.vectors[start : start + _BLOCK]
         mapped.flush()
+
+
+def _require_new(path: Path) -> None:
+    if path.suffix != SUFFIX:
+        raise UserError(f"{path}: the name must end in {SUFFIX}")
+    require_absent(path)
 
 
 def _beside(path: Path, what: str) -> Path:

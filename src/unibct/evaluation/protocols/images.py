@@ -29,6 +29,7 @@ from unibct.evaluation.score_map_file import load_score_map, save_score_map
 from unibct.evaluation.seen_classes import count_seen_classes
 from unibct.evaluation.subjects import Subjects, subject_data, subject_model
 from unibct.evaluation.upgrade import UpgradeEvaluation, evaluate_upgrade
+from unibct.files import partial_folder
 from unibct.models.embedder import Embedder
 from unibct.models.model import Model
 from unibct.models.old_space import known_score_scale, old_space_dim, to_old_space
@@ -76,7 +77,7 @@ def evaluate_images(request: EvaluationRequest) -> UpgradeEvaluation:
         score_map=score_map,
         score_scale=known_score_scale(embedders[request.query], old.fingerprint),
         alpha=_alpha(validation, embedders, project, request),
-        backfill_curves=_wants_curves(rules, images),
+        backfill_curves=_wants_curves(rules, images, split),
         progress=request.progress,
     )
     evaluation = replace(
@@ -172,12 +173,12 @@ def _alpha(
     )
 
 
-def _wants_curves(rules: SearchRules, images: ImageSet) -> bool:
+def _wants_curves(rules: SearchRules, images: ImageSet, split: GallerySplit | None) -> bool:
     if rules.backfill_curve is not None:
         return rules.backfill_curve
-    queries = len(images) * (1 - GALLERY_SHARE)
-    entries = len(images) * GALLERY_SHARE + len(images.class_names)  # mAP ranks all images
-    return queries * entries <= _SCORES_FOR_CURVES
+    rows = round(len(images) * GALLERY_SHARE) if split is None else len(split.gallery)
+    queries = len(images) - rows
+    return queries * (rows + len(images.class_names)) <= _SCORES_FOR_CURVES  # mAP ranks all images
 
 
 def _listed_images(
@@ -230,12 +231,13 @@ def embed_image_set(request: EmbeddingRequest) -> Embeddings:
         request.model, device=pick_device(request.device), progress=request.progress
     )
     images = open_data(request.data, request.images)
-    require_outside(images, request.out)
-    partial = request.out.with_name(f".{request.out.name}.partial")
+    if request.form == FOLDER:
+        require_outside(images, request.out)
+    folder = request.out if request.form == FOLDER else partial_folder(request.out)
     stored = embed_images_to_store(
         model,
         images,
-        request.out if request.form == FOLDER else partial,
+        folder,
         skip_bad=request.skip_bad,
         dtype=request.dtype,
         progress=request.progress,
@@ -248,7 +250,7 @@ def embed_image_set(request: EmbeddingRequest) -> Embeddings:
     ranks.barrier()
     written = form.load().read(request.out)
     if ranks.first:
-        shutil.rmtree(partial, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
     return written
 
 

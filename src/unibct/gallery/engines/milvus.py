@@ -106,13 +106,14 @@ class MilvusEngine:
             self._mark(name, dict.fromkeys(ids, step))
 
     def undo(self, step: int) -> None:
-        """Delete the rows of a step and remove its marks."""
-        for kind in self.kinds():
-            for name in self._collections(kind):
-                for page in self._server.pages(name, f"step == {step}", vectors=False):
-                    self._server.delete(name, [entity["id"] for entity in page])
-                for page in self._server.pages(name, f"superseded == {step}"):
-                    self._server.upsert(name, [{**one, "superseded": NO_STEP} for one in page])
+        """Remove the marks of a step, then delete its rows, so that a search misses none."""
+        names = [name for kind in self.kinds() for name in self._collections(kind)]
+        for name in names:
+            for page in self._server.pages(name, f"superseded == {step}"):
+                self._server.upsert(name, [{**one, "superseded": NO_STEP} for one in page])
+        for name in names:
+            for page in self._server.pages(name, f"step == {step}", vectors=False):
+                self._server.delete(name, [entity["id"] for entity in page])
 
     def delete(self, kind: str, ids: Sequence[str]) -> None:
         """Delete rows for good."""

@@ -132,7 +132,8 @@ def _about(results: Results) -> str:
     """Return the introduction of the report."""
     grid = results.grid
     first_result = next(iter(results.by_job.values()))
-    note = far_note(first_result["far"], None, first_result["templates"])
+    classes = first_result.get("compared_classes", first_result["templates"])
+    note = far_note(first_result["far"], None, classes)
     methods, scenarios, seeds = (
         f"{len(names)} {noun}{'s' if len(names) > 1 else ''}"
         for names, noun in ((grid.methods, "method"), (grid.scenarios, "scenario"),
