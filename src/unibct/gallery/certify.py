@@ -88,16 +88,14 @@ def certify(
         direction: choose_calibration(TwoKinds(images[direction], images[NEW_SELF]), seed=seed)
         for direction in (CROSS, OLD_SELF, BLEND)
     }
-    named, old_impostor = subjects.as_json(), tests[OLD_SELF].impostor
+    old_impostor = tests[OLD_SELF].impostor
     fars = [f"{far:g}" for far in carried_fars(evaluation.split.compared_classes)[::-1]]
     return sealed(
         {
             "format": FORMAT,
             "unibct": metadata.version("unibct"),
             "date": (date or datetime.now(UTC)).isoformat(timespec="seconds"),
-            "old": named["old"],
-            "new": named["new"],
-            "data": named["data"],
+            **subjects.as_json(),
             "verdict": evaluation.verdict,
             "metrics": _metrics(evaluation),
             "gallery": "images",
