@@ -6,7 +6,13 @@ import pytest
 
 from unibct.benchmark.results_csv import as_csv
 from unibct.evaluation.search_test import search_test
-from unibct.report.benchmark_tables import all_tables, chain_averages, verdict_table, weak_note
+from unibct.report.benchmark_tables import (
+    all_tables,
+    chain_averages,
+    chain_gain_table,
+    verdict_table,
+    weak_note,
+)
 
 
 def test_a_chain_tests_all_pairs_of_versions(finished):
@@ -27,6 +33,18 @@ def test_a_chain_tests_all_pairs_of_versions(finished):
     ]  # fmt: skip
     assert average.mean == pytest.approx(np.mean(seeds))
     assert re.fullmatch(r"\d of 6", share)
+    gains = chain_gain_table(results, "unibct-plus")
+    assert [row[0].text for row in gains.rows] == [
+        "v2→v1 − v1→v1", "v3→v1 − v1→v1", "v3→v2 − v2→v2",
+        "v1→v2 − v1→v1", "v1→v3 − v1→v1", "v2→v3 − v2→v2",
+    ]  # fmt: skip
+    old_clients = [
+        results.between_versions("unibct-plus", 1, g, "top-1").values.mean() for g in (3, 1)
+    ]
+    assert gains.heads[1] == "top-1"
+    assert float(gains.rows[4][1].text) == pytest.approx(
+        100 * (old_clients[0] - old_clients[1]), abs=0.006
+    )
 
 
 def test_no_number_of_a_table_stands_without_its_interval(finished):

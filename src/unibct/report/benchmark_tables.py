@@ -346,9 +346,9 @@ def _comparison(
 
 
 def chain_tables(results: Results) -> list[PlainTable]:
-    """Return a table for each upgrade chain that is finished."""
-    methods = results.grid.chain_methods
-    return [chain_table(results, method) for method in methods if results.has_chain(method)]
+    """Return the tables of each upgrade chain that is finished."""
+    methods = [m for m in results.grid.chain_methods if results.has_chain(m)]
+    return [make(results, m) for m in methods for make in (chain_table, chain_gain_table)]
 
 
 def chain_table(results: Results, method: str) -> PlainTable:
@@ -374,6 +374,29 @@ def chain_table(results: Results, method: str) -> PlainTable:
     )
     heads = ("", *(f"v{gallery} gallery" for gallery in versions))
     return PlainTable(f"Upgrade chain, {method}", note, heads, tuple(rows))
+
+
+def chain_gain_table(results: Results, method: str) -> PlainTable:
+    """Return how each pair of versions differs from the older one's self test, by metric."""
+    versions = range(1, results.grid.versions + 1)
+    metrics = sorted(results.deciding_metrics, key=lambda metric: metric != TOP_1)
+    rows: list[tuple[Cell, ...]] = []
+    for query, gallery in sorted(
+        ((q, g) for q in versions for g in versions if q != g), key=lambda pair: pair[0] < pair[1]
+    ):
+        older = min(query, gallery)
+        cells = [Cell(f"v{query}→v{gallery} − v{older}→v{older}")]
+        for metric in metrics:
+            pair = results.between_versions(method, query, gallery, metric)
+            self_test = results.between_versions(method, older, older, metric)
+            cells.append(difference_cell((pair - self_test).estimate))
+        rows.append(tuple(cells))
+    note = (
+        "Points above (+) or below (−) the older version's self test: first later queries in an "
+        "earlier gallery, then old clients in a later one."
+    )
+    title = f"Upgrade chain, {method}: gains"
+    return PlainTable(title, note, ("query → gallery", *metrics), tuple(rows))
 
 
 def chain_averages(results: Results, method: str) -> tuple[Estimate, str]:
