@@ -139,8 +139,9 @@ def _about(results: Results) -> str:
         for names, noun in ((grid.methods, "method"), (grid.scenarios, "scenario"),
                             (grid.seeds, "seed"))
     )  # fmt: skip
+    compared = f"{methods} in {scenarios}" if results.scenarios else "Upgrade chains"
     return (
-        f"{methods} in {scenarios} over {seeds}. The models were trained on {grid.data} and tested "
+        f"{compared} over {seeds}. The models were trained on {grid.data} and tested "
         f"on {first_result['templates']:,} classes that none of them has seen "
         f"({first_result['queries']:,} queries, one template per class)."
         + (f" {note}." if note else "")
