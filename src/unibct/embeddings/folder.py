@@ -143,7 +143,7 @@ class Embeddings:
         for row_id, number in lines.items():
             if row_id not in position:
                 raise UserError(f"{list_file}, line {number}: {row_id!r} has no embedding")
-        rows = np.sort([position[row_id] for row_id in lines])
+        rows = sorted(position[row_id] for row_id in lines)
         return Embeddings(
             np.asarray(self.vectors[rows]),
             tuple(self.ids[row] for row in rows),

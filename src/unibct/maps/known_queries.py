@@ -69,7 +69,7 @@ def found_mates(
         return None
     if len(known) > _MOST_QUERIES:
         drawn = np.random.default_rng(0).choice(len(known), _MOST_QUERIES, replace=False)
-        known = [known[place] for place in sorted(drawn.tolist())]
+        known = [known[int(place)] for place in np.sort(drawn)]
     query_numbers = np.array([number_of[query_keys[place]] for place in known], dtype=np.int64)
     best = max(1, int(BEST_SHARE * len(rows)))
     mates = np.bincount(row_numbers)[query_numbers]
