@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -35,11 +34,38 @@ def on_one_server(name: str) -> Callable[[Any], Any]:
     return marked
 
 
+_STARTED: dict[str, tuple[Server, ExitStack]] = {}
+
+
 @pytest.fixture(scope="session")
 def servers() -> Iterator[Callable[[str], Server]]:
-    """Starts a server when the first test asks for it; all end with the tests."""
-    with ExitStack() as started:
-        yield cache(lambda name: started.enter_context(running(name)))
+    """Starts a server when the first test asks for it; it ends after the last one of its group."""
+
+    def started(name: str) -> Server:
+        if name not in _STARTED:
+            stack = ExitStack()
+            _STARTED[name] = (stack.enter_context(running(name)), stack)
+        return _STARTED[name][0]
+
+    yield started
+    for name in list(_STARTED):
+        _stop(name)
+
+
+def _stop(name: str) -> None:
+    _STARTED.pop(name)[1].close()
+
+
+@pytest.hookimpl(trylast=True)  # after the fixtures of the test
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """End a server that no further test of this process needs: Milvus computes when idle, too."""
+    needed = set() if nextitem is None else _groups(nextitem)
+    for name in (_groups(item) - needed) & set(_STARTED):
+        _stop(name)
+
+
+def _groups(item: pytest.Item) -> set[str]:
+    return {mark.args[0] for mark in item.iter_markers("xdist_group")}
 
 
 REAL = [EMBEDDED, on_server("postgresql"), on_server("milvus")]
