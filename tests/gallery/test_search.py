@@ -169,32 +169,34 @@ def test_old_scores_of_old_queries_are_plain_in_a_mixed_gallery_too(toy_gallery,
         assert all(hit.score == hit.similarity for hit in older)
 
 
-def test_old_scores_on_the_scales_of_two_old_models_are_refused(upgraded, tmp_path):
+@pytest.fixture
+def upgraded_twice(upgraded, tmp_path):
+    """Rows of two old models, searched by a third one."""
     upgraded.add(toy_images(per_class=1, first=20))
     newest = Opening().open(NEWEST).fingerprint
     papers = [
         written(toy_certificate(kind, newest), tmp_path) for kind in upgraded.folder.state.makers
     ]
     upgraded.upgrade(NEWEST, papers)
+    return upgraded
+
+
+def test_old_scores_on_the_scales_of_two_old_models_are_refused(upgraded_twice):
     for encoders in ("new", "two"):
         with pytest.raises(UserError, match=r"several old models, .*old_model, .*new_model, each"):
-            upgraded.search(QUERIES, old_scores=True, encoders=encoders)
-    first = upgraded.backfill(toy_images(per_class=1, first=20))
-    assert len(upgraded.search(QUERIES, old_scores=True)) == 6
-    upgraded.rollback(to=first.step)
-    upgraded.backfill(toy_images())  # the other ones: only rows of the newer old model are left
-    assert len(upgraded.search(QUERIES, old_scores=True)) == 6
+            upgraded_twice.search(QUERIES, old_scores=True, encoders=encoders)
+    first = upgraded_twice.backfill(toy_images(per_class=1, first=20))
+    assert len(upgraded_twice.search(QUERIES, old_scores=True)) == 6
+    upgraded_twice.rollback(to=first.step)
+    upgraded_twice.backfill(
+        toy_images()
+    )  # the other ones: only rows of the newer old model are left
+    assert len(upgraded_twice.search(QUERIES, old_scores=True)) == 6
 
 
-def test_a_rollback_over_two_upgrades_searches_the_oldest_rows_last(upgraded, tmp_path):
-    upgraded.add(toy_images(per_class=1, first=20))
-    newest = Opening().open(NEWEST).fingerprint
-    papers = [
-        written(toy_certificate(kind, newest), tmp_path) for kind in upgraded.folder.state.makers
-    ]
-    upgraded.upgrade(NEWEST, papers)
-    upgraded.add(toy_images(per_class=1, first=30))
-    folder = upgraded.folder
+def test_a_rollback_over_two_upgrades_searches_the_oldest_rows_last(upgraded_twice):
+    upgraded_twice.add(toy_images(per_class=1, first=30))
+    folder = upgraded_twice.folder
     kinds = list(folder.state.makers)
     assert _filled_kinds(folder, folder.state, SearchRequest()) == kinds
     assert _filled_kinds(folder, folder.state.begun(ROLLBACK, to=3), SearchRequest()) == kinds[::-1]
