@@ -1,8 +1,10 @@
+import gc
 import multiprocessing
 import os
 import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -10,8 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import typer
 from hypothesis import settings
 from PIL import Image
+from xdist.scheduler import LoadGroupScheduling
 
 import tests.tiny_models  # noqa: F401
 from tests.forked_commands import FORKS
@@ -101,6 +105,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=_begins_late)
 
 
+def pytest_collection_finish() -> None:
+    """Spare Python the search for garbage in what stays to the end: libraries and tests."""
+    gc.collect()
+    gc.freeze()
+
+
 def _begins_late(item: pytest.Item) -> int:
     """Put long work first: the tests on servers, as one process has them all, then the slow."""
     if _is_on_server(item):
@@ -110,6 +120,19 @@ def _begins_late(item: pytest.Item) -> int:
 
 def _is_on_server(item: pytest.Item) -> bool:
     return any(mark.args[0] in SERVERS for mark in item.iter_markers("xdist_group"))
+
+
+class _GroupsAndFiles(LoadGroupScheduling):
+    """One test process runs all tests of a group, and of a file: it makes their fixtures once."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        group = super()._split_scope(nodeid)
+        return nodeid.split("::")[0] if group == nodeid else group
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadGroupScheduling:
+    """Share out whole files and groups."""
+    return _GroupsAndFiles(config, log)
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
@@ -132,6 +155,16 @@ def workers_share_an_import() -> Iterator[None]:
     """Let the workers of benchmarks in this process be forks of one that has imported torch."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("unibct.benchmark.workers._CONTEXT", FORKS)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_is_done_twice() -> Iterator[None]:
+    """Leave out what takes time in every test and tests nothing, but where it is the subject."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: None)  # no power fails here
+        patch.setattr("unibct.gallery.savings._SECONDS", 0.01)
+        patch.setattr("typer.main.get_command", cache(typer.main.get_command))
         yield
 
 

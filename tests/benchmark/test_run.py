@@ -1,8 +1,5 @@
 import json
 import shutil
-import signal
-import subprocess
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +10,7 @@ from filelock import FileLock
 from PIL import Image
 
 from tests.conftest import TINY_OPTIONS
+from tests.forked_commands import ForkedCommand, run_forked
 from unibct.benchmark.grid import Grid
 from unibct.benchmark.run import plan_benchmark, run_benchmark
 from unibct.benchmark.workers import Board
@@ -38,25 +36,23 @@ def test_killed_at_any_point_it_goes_on_to_the_same_results(finished, grid, tmp_
     _, results = finished
     out = tmp_path / "killed"
     arguments = [
-        sys.executable, "-m", "unibct", "benchmark", grid.data, "--test", grid.test,
+        "unibct", "benchmark", grid.data, "--test", grid.test,
         "--scenarios", "open-class", "--methods", "unibct-plus", "--seeds", "0,1",
         "--chain", "none", "--workers", "2", "--device", "cpu", "--out", str(out),
         *TINY_OPTIONS,
     ]  # fmt: skip
     for kill_after in (1, 3):  # finished jobs
-        process = subprocess.Popen(arguments, stderr=subprocess.DEVNULL)
-        while len(list(out.rglob("result.json"))) < kill_after and process.poll() is None:
-            time.sleep(0.02)
-        workers = children(process.pid)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+        with ForkedCommand(*arguments) as command:
+            process = command.process
+            while len(list(out.rglob("result.json"))) < kill_after and process.is_alive():
+                time.sleep(0.02)
+            workers = children(process.pid)
         assert workers
         deadline = time.monotonic() + 20
         while any(Path(f"/proc/{pid}").exists() for pid in workers):
             assert time.monotonic() < deadline, "workers must end with their parent"
             time.sleep(0.05)
-    done = subprocess.run(arguments, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    run_forked(*arguments)
     for seed in (0, 1):
         folder = f"cells/open-class/unibct-plus/seed{seed}"
         stored = json.loads((out / folder / "result.json").read_text())

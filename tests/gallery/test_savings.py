@@ -28,6 +28,7 @@ def test_time_spans_in_words(seconds, text):
 
 
 def test_the_rate_counts_images(monkeypatch):
-    ticks = iter([0.0, 0.1, 0.2, 0.5])
+    monkeypatch.setattr("unibct.gallery.savings._SECONDS", 0.3)
+    ticks = iter([0.0, 0.2, 0.5])
     monkeypatch.setattr("unibct.gallery.savings.perf_counter", lambda: next(ticks))
     assert embedding_rate(Opening().open(OLD)) == pytest.approx(2 * 64 / 0.5)

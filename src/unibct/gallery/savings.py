@@ -59,10 +59,11 @@ def embedding_rate(model: ImageEmbedder) -> float:
     pixels = np.random.default_rng(0).integers(0, 256, (_BATCH, *model.input.frame[:3]))
     batch = pixels.astype(np.uint8)
     model.embed_pixels(batch[:2])
-    start, images = perf_counter(), 0
-    while (elapsed := perf_counter() - start) < _SECONDS:
+    start, images, elapsed = perf_counter(), 0, 0.0
+    while elapsed < _SECONDS:
         model.embed_pixels(batch)
         images += len(batch)
+        elapsed = perf_counter() - start
     return images / elapsed
 
 
