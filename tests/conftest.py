@@ -169,9 +169,10 @@ def nothing_is_done_twice() -> Iterator[None]:
 
 
 @pytest.fixture
-def short_mlp(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the map `mlp` train for fewer steps, where its quality is not what is tested."""
+def short_maps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let maps train for fewer steps, where their quality is not what is tested."""
     monkeypatch.setattr("unibct.maps.mlp._STEPS", 200)
+    monkeypatch.setattr("unibct.maps.supervised._STEPS", 200)
 
 
 @pytest.fixture(scope="session")

@@ -41,6 +41,7 @@ def test_a_backbone_of_hugging_face():
     assert np.mean(losses[-5:]) < np.mean(losses[:5])
 
 
+@pytest.mark.slow
 def test_two_npy_files(tmp_path, capsys, monkeypatch):
     rng = np.random.default_rng(0)
     labels = np.repeat(np.arange(120), 10)

@@ -43,6 +43,7 @@ def test_everything_is_named_measured_and_written_as_plain_values(upgrade):
     assert values["old_model"]["recall_at_1"] == advice.strength.recall_at_1
 
 
+@pytest.mark.slow
 def test_stored_vectors_of_some_images_and_another_dimension(upgrade, tmp_path):
     """The old model is a file, which lacks some images; the new model has more dimensions."""
     lacking = upgrade.new_images.select(range(10, len(upgrade.new_images)))

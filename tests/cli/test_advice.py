@@ -1,8 +1,11 @@
 import json
 
+import pytest
+
 from tests.conftest import TINY_OPTIONS, run_command
 
 
+@pytest.mark.slow
 def test_advise_prints_text_or_json_and_refuses_in_one_line(trained_folder, photo_folder, capsys):
     command = [
         "advise", photo_folder, "--old", trained_folder / "old", "--device", "cpu",

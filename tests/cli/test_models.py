@@ -12,6 +12,7 @@ from unibct.errors import UserError
 from unibct.models.folder import load_model
 
 
+@pytest.mark.slow
 def test_models_and_embeddings_belong_together(trained_folder, photo_folder):
     new, old = load_model(trained_folder / "new"), load_model(trained_folder / "old")
     assert new.old_fingerprint == old.fingerprint
@@ -22,6 +23,7 @@ def test_models_and_embeddings_belong_together(trained_folder, photo_folder):
     assert np.allclose(new.embed(paths), stored.vectors[:20], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_an_empty_out_folder_stays_usable_after_an_error(
     trained_folder, photo_folder, tmp_path, capsys
 ):
@@ -51,7 +53,7 @@ def test_old_and_new_model_start_from_different_seeds(trained_folder):
     assert seeds == [0, 1]
 
 
-@pytest.mark.usefixtures("short_mlp")
+@pytest.mark.usefixtures("short_maps")
 @pytest.mark.parametrize(
     "kind", ["procrustes", "linear", pytest.param("mlp", marks=pytest.mark.slow)]
 )

@@ -8,6 +8,7 @@ from unibct.embeddings.folder import open_embeddings
 from unibct.embeddings.writing import save_embeddings
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(-25, 24), max_size=60), st.integers(1, 30))
 def test_rows_are_taken_as_numpy_takes_them(tmp_path_factory, rows, shard_rows):
     original = random_embeddings(25)

@@ -17,6 +17,7 @@ def test_verdicts():
     assert criterion(0.0, 0.0) == "within noise"
 
 
+@pytest.mark.slow
 def test_interval_covers_the_truth_about_as_often_as_it_says():
     """Two query models of equal quality: a 95 % interval of the difference should hold zero."""
     covered = 0

@@ -29,6 +29,7 @@ def shifted(kinds: TwoKinds, by: float) -> TwoKinds:
     return TwoKinds(kinds.cross, higher)
 
 
+@pytest.mark.slow
 def test_equal_scales_stay_raw_and_shifted_ones_do_not():
     kinds = two_kinds(classes=30, images=12)
     equal = choose_calibration(kinds)
@@ -43,6 +44,7 @@ def test_equal_scales_stay_raw_and_shifted_ones_do_not():
     )
 
 
+@pytest.mark.slow
 def test_the_chosen_kind_is_the_best_of_its_half_and_fitted_on_all_classes():
     kinds = shifted(two_kinds(classes=30, images=12), 0.5)
     choice = choose_calibration(kinds, seed=4)

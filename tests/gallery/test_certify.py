@@ -127,6 +127,7 @@ def test_a_certificate_is_the_same_every_time_but_for_its_date():
     assert both[0] == both[1]
 
 
+@pytest.mark.slow
 def test_large_tests_use_some_of_the_queries_and_say_so():
     old, labels = noisy_classes(60, 30, noise=1.5, seed=1)
     new, _ = noisy_classes(60, 30, noise=0.6, seed=2)

@@ -8,6 +8,7 @@ from unibct.errors import UserError
 from unibct.gallery.log_odds import fit_log_odds
 
 
+@pytest.mark.slow
 @given(st.integers(0, 10_000))
 def test_the_line_is_what_a_general_optimiser_finds(seed):
     rng = np.random.default_rng(seed)

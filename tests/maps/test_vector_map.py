@@ -7,7 +7,7 @@ from unibct.errors import UserError
 from unibct.maps.table import MAPS
 from unibct.maps.vector_map import VectorMap, balanced_weights, fit_vector_map
 
-pytestmark = pytest.mark.usefixtures("short_mlp")
+pytestmark = pytest.mark.usefixtures("short_maps")
 TRAINED = ("mlp", "supervised")
 BY_DISTANCE = [kind for kind in MAPS if kind != "supervised"]
 

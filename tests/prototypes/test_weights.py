@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 import torch
 
 import unibct
@@ -22,6 +23,7 @@ def test_an_outlier_of_the_new_space_counts_less():
     assert w[-1] < 0.5 * w[:-1].min()
 
 
+@pytest.mark.slow
 def test_a_large_class_needs_no_copy_of_its_rows(monkeypatch):
     m, dim = 5000, 256
     rng = np.random.default_rng(0)

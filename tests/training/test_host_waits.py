@@ -20,7 +20,7 @@ from unibct.training.state import initial_state
 from unibct.training.step import TrainingStep
 
 # In one test process: torch imports its compiler for the device `meta`, which takes seconds.
-pytestmark = pytest.mark.xdist_group("host waits")
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("host waits")]
 
 
 @pytest.fixture(scope="module")
@@ -77,14 +77,8 @@ def waits_of_a_step(images, name, vectors, *, on_disk, **changes):
     return counter.waits
 
 
-# The others are left to `make test`.
-QUICK = ("none", "unibct", "unibct-plus")
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[] if n in QUICK else [pytest.mark.slow]) for n in METHODS]
-)
-@pytest.mark.parametrize("on_disk", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("on_disk", [False, True])
 def test_a_step_never_waits(name, on_disk, eighty_images, stored_vectors):
     for changes in ({}, {"sample_rate": 0.5}):
         if name in ("advbct", "advbct-released", "mixbct") and on_disk:

@@ -14,14 +14,15 @@ from unibct.training.stopping import stop_request
 from unibct.training.train import train
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "changes", "workers"),
     [
         ("unibct", {}, 2),
         ("unibct-plus", {"sample_rate": 0.5}, 2),
-        pytest.param("unibct", {}, 0, marks=pytest.mark.slow),
-        pytest.param("mixbct", {}, 0, marks=pytest.mark.slow),
-        pytest.param("nccl", {}, 0, marks=pytest.mark.slow),
+        ("unibct", {}, 0),
+        ("mixbct", {}, 0),
+        ("nccl", {}, 0),
     ],
 )
 def test_a_run_stopped_within_an_epoch_goes_on_to_the_bit(

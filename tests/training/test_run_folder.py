@@ -20,6 +20,7 @@ def test_a_foreign_folder_is_never_touched(split_images, tmp_path):
     assert (tmp_path / "metrics.csv").read_text() == "mine too"
 
 
+@pytest.mark.slow
 def test_leftovers_of_a_killed_process_neither_block_nor_stay(split_images, old_model, tmp_path):
     out = tmp_path / "m"
     (out / ".old_embeddings").mkdir(parents=True)

@@ -147,6 +147,7 @@ def test_another_dimension_trains_with_a_projection(
     assert resumed.fingerprint == model.fingerprint
 
 
+@pytest.mark.slow
 def test_a_projected_model_comes_close_to_the_old_one(four_classes, four_classes_old, tmp_path):
     recipe = SMALL.updated(dim=160, epochs=8, eta=4.0, warmup_epochs=1, seed=5)
     options = {"old": four_classes_old, "method": "regress", "device": "cpu"}
@@ -259,6 +260,7 @@ def test_numbers_of_another_file_are_other_classes(four_classes, tmp_path):
     assert counts == [0, 1]
 
 
+@pytest.mark.slow
 def test_steps_give_a_small_set_more_epochs_and_the_model_says_so(four_classes, tmp_path):
     class Notes(Silent):
         def note(self, text):

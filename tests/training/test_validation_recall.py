@@ -72,6 +72,7 @@ def test_each_epoch_and_the_best_one_are_reported(validated_run):
     assert texts[4].endswith(" on 3 classes that were set aside")
 
 
+@pytest.mark.slow
 def test_a_stopped_run_keeps_its_classes_and_its_metrics(validated_run, glyph_classes, tmp_path):
     whole, out = validated_run[0], tmp_path / "m"
     with stopped_before_epoch(1):

@@ -90,6 +90,7 @@ def test_a_folder_with_embeddings_of_other_images_is_refused(photo_folder, tmp_p
         evaluate_images(request)
 
 
+@pytest.mark.slow
 def test_lists_choose_the_queries_and_the_gallery(photo_folder, tmp_path):
     images = open_images(photo_folder)
     old, new = noisy_vectors(images, 1.3), noisy_vectors(images, 0.4)
@@ -167,6 +168,7 @@ def test_what_cannot_work_is_refused_before_anything_is_embedded(
             )
 
 
+@pytest.mark.slow
 def test_a_score_map_is_kept_with_the_new_model_and_used(photo_folder, tmp_path):
     images = open_images(photo_folder)
     folders = {
@@ -186,6 +188,7 @@ def test_a_score_map_is_kept_with_the_new_model_and_used(photo_folder, tmp_path)
     assert row.mapped.far == pytest.approx(row.old.far, abs=0.002)
 
 
+@pytest.mark.slow
 def test_a_model_s_score_scale_is_used_for_its_own_old_model(photo_folder, tmp_path):
     old, other = small_model(1), small_model(2)
     new = small_model(3, old_fingerprint=old.fingerprint).with_score_scale(1.25)

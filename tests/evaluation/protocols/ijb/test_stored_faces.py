@@ -28,6 +28,7 @@ def request_of(faces_root):
     return make
 
 
+@pytest.mark.slow
 def test_the_folder_holds_raw_sums_of_both_views(faces_root, request_of, tmp_path):
     meta = read_meta(faces_root / "ijbc")
     stored = embed_ijbc(request_of(tmp_path / "out"))
