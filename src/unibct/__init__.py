@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from unibct.gallery.gallery import Gallery
     from unibct.gallery.naming import Names, count_names
     from unibct.gallery.page.server import serve_gallery
-    from unibct.gallery.search import SearchRequest
+    from unibct.gallery.search_request import SearchRequest
     from unibct.losses.arcface import arcface
     from unibct.maps.folder import load_map, save_map
     from unibct.maps.vector_map import fit_vector_map

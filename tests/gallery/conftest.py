@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.gallery.servers import MILVUS_LITE, Server, running
-from tests.gallery.toys import NEW, OLD, toy_certificate, toy_images, written
+from tests.gallery.toys import NEW, NEWEST, OLD, toy_certificate, toy_images, written
 from unibct.arrays import normalized
 from unibct.embedders.table import Opening
 from unibct.gallery.engines.engine import Engine
@@ -141,6 +141,18 @@ def upgraded(toy_gallery: Gallery, tmp_path: Path) -> Gallery:
     new = toy_gallery.folder.opening.open(NEW).fingerprint
     toy_gallery.upgrade(NEW, [written(toy_certificate(old, new), tmp_path)])
     return toy_gallery
+
+
+@pytest.fixture
+def upgraded_twice(upgraded: Gallery, tmp_path: Path) -> Gallery:
+    """Rows of two old models, searched by a third one."""
+    upgraded.add(toy_images(per_class=1, first=20))
+    newest = Opening().open(NEWEST).fingerprint
+    papers = [
+        written(toy_certificate(kind, newest), tmp_path) for kind in upgraded.folder.state.makers
+    ]
+    upgraded.upgrade(NEWEST, papers)
+    return upgraded
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@ import pytest
 
 from unibct.errors import UserError
 from unibct.gallery.encoders import ENCODERS, describe_encoders
-from unibct.gallery.search import SearchRequest
+from unibct.gallery.search_request import SearchRequest
 
 
 def test_a_request_takes_every_name_of_the_table_and_no_other():

@@ -1,46 +1,15 @@
-import numpy as np
 import pytest
 
-from tests.gallery.toys import NEW, NEWEST, OLD, toy_certificate, toy_images, written
-from unibct.embedders.table import Opening
-from unibct.embeddings.extraction import embed_images
-from unibct.errors import UserError
-from unibct.evaluation.blending import blended
+from tests.gallery.toys import toy_images
 from unibct.gallery import search
 from unibct.gallery.backfill import RowRemaker, continued_backfill
 from unibct.gallery.gallery import Gallery
-from unibct.gallery.search import SearchRequest, _filled_kinds
+from unibct.gallery.search import _filled_kinds
+from unibct.gallery.search_request import SearchRequest
 from unibct.gallery.sources import open_source
 from unibct.gallery.state import ROLLBACK
 
 QUERIES = toy_images(per_class=1, first=50)
-
-
-def vectors(model, images):
-    return np.asarray(embed_images(Opening().open(model), images).vectors)
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"k": 0},
-        {"encoders": "three"},
-        {"alpha": 2},
-        {"threshold": 0.1, "far": 0.1},
-        {"alpha": float("nan")},
-        {"threshold": float("nan")},
-    ],
-)
-def test_requests_that_make_no_sense_are_refused(wrong):
-    with pytest.raises(UserError):
-        SearchRequest(**wrong)
-
-
-def test_queries_by_another_model_are_refused(upgraded):
-    with pytest.raises(UserError, match="embed the queries with that one"):
-        upgraded.search(embed_images(Opening().open(OLD), QUERIES))
-    by_new = embed_images(Opening().open(NEW), QUERIES)
-    assert [a.hits for a in upgraded.search(by_new)] == [a.hits for a in upgraded.search(QUERIES)]
 
 
 def test_queries_are_embedded_again_if_another_model_searches_by_then(upgraded, monkeypatch):
@@ -58,16 +27,6 @@ def test_queries_are_embedded_again_if_another_model_searches_by_then(upgraded, 
 
     monkeypatch.setattr(search, "make_queries", before_a_rollback)
     assert [[answer.hits for answer in upgraded.search(QUERIES, k=3)]] == expected
-
-
-def test_embedded_queries_of_another_model_are_refused(upgraded):
-    queries = search.make_queries(upgraded.folder, open_source(QUERIES), SearchRequest())
-    assert len(upgraded.search(queries)) == 6
-    with pytest.raises(UserError, match="the queries lack those by an older model"):
-        upgraded.search(queries, encoders="two")
-    upgraded.rollback()
-    with pytest.raises(UserError, match=r"the queries were made by model .* embed the queries"):
-        upgraded.search(queries)
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
@@ -116,129 +75,12 @@ def test_rows_that_a_rollback_brings_back_meanwhile_are_found(upgraded, monkeypa
     assert {hit.id for hit in answer.hits} == set(toy_images().ids)
 
 
-def test_the_far_threshold_is_that_of_each_kind_of_row(upgraded):
-    upgraded.add(toy_images(per_class=4, first=20))
-    new = upgraded.folder.state.standing.searching
-    all_hits = [answer.hits for answer in upgraded.search(QUERIES, k=72)]
-    some = [answer.hits for answer in upgraded.search(QUERIES, k=72, far=0.01)]
-    for everything, passed in zip(all_hits, some, strict=True):
-        expected = [
-            hit for hit in everything if hit.similarity > (0.9 if hit.model == new else 0.8)
-        ]
-        assert passed == expected
-    with pytest.raises(UserError, match="no threshold for the false accept rate"):
-        upgraded.search(QUERIES, far=1e-7)
-
-
-def test_without_a_certificate_there_is_no_threshold(toy_gallery):
-    with pytest.raises(UserError, match="--far needs one"):
-        toy_gallery.search(QUERIES, far=0.01)
-
-
-def test_old_scores_are_on_the_scale_of_the_old_model(upgraded):
-    upgraded.add(toy_images(per_class=4, first=20))
-    new = upgraded.folder.state.standing.searching
-    plain = upgraded.search(QUERIES, k=72)
-    for answer, same in zip(plain, upgraded.search(QUERIES, k=72, old_scores=True), strict=True):
-        assert [hit.id for hit in same.hits] == [hit.id for hit in answer.hits]
-        for hit in same.hits:
-            knots = [-1.0, 0.1 if hit.model == new else 0.2, 1.0]
-            expected = np.interp(hit.similarity, [-1, 0, 1], knots)
-            assert hit.score == pytest.approx(float(expected), abs=1e-6)
-
-
-def test_old_scores_of_the_old_model_itself_are_its_plain_scores(upgraded):
-    upgraded.rollback()
-    plain, same = (upgraded.search(QUERIES, k=9, old_scores=given) for given in (False, True))
-    assert [a.hits for a in same] == [a.hits for a in plain]
-    upgraded.upgrade(NEW, force=True)
-    with pytest.raises(UserError, match="no certificate says how scores"):
-        upgraded.search(QUERIES, old_scores=True)
-
-
-def test_old_scores_of_old_queries_are_plain_in_a_mixed_gallery_too(toy_gallery, tmp_path):
-    old = toy_gallery.folder.state.standing.searching
-    new = Opening().open(NEW).fingerprint
-    line = {"choice": {"kind": "standardised", "slope": 2.0, "shift": -0.5}}
-    paper = toy_certificate(old, new, further_calibrations={"old→old": line, "blend→old": line})
-    toy_gallery.upgrade(NEW, [written(paper, tmp_path)])
-    toy_gallery.add(toy_images(per_class=1, first=20))
-    for answer in toy_gallery.search(QUERIES, k=54, old_scores=True, encoders="two"):
-        older = [hit for hit in answer.hits if hit.row == "older"]
-        assert len(older) == 48
-        assert all(hit.score == hit.similarity for hit in older)
-
-
-@pytest.fixture
-def upgraded_twice(upgraded, tmp_path):
-    """Rows of two old models, searched by a third one."""
-    upgraded.add(toy_images(per_class=1, first=20))
-    newest = Opening().open(NEWEST).fingerprint
-    papers = [
-        written(toy_certificate(kind, newest), tmp_path) for kind in upgraded.folder.state.makers
-    ]
-    upgraded.upgrade(NEWEST, papers)
-    return upgraded
-
-
-def test_old_scores_on_the_scales_of_two_old_models_are_refused(upgraded_twice):
-    for encoders in ("new", "two"):
-        with pytest.raises(UserError, match=r"several old models, .*old_model, .*new_model, each"):
-            upgraded_twice.search(QUERIES, old_scores=True, encoders=encoders)
-    first = upgraded_twice.backfill(toy_images(per_class=1, first=20))
-    assert len(upgraded_twice.search(QUERIES, old_scores=True)) == 6
-    upgraded_twice.rollback(to=first.step)
-    upgraded_twice.backfill(
-        toy_images()
-    )  # the other ones: only rows of the newer old model are left
-    assert len(upgraded_twice.search(QUERIES, old_scores=True)) == 6
-
-
 def test_a_rollback_over_two_upgrades_searches_the_oldest_rows_last(upgraded_twice):
     upgraded_twice.add(toy_images(per_class=1, first=30))
     folder = upgraded_twice.folder
     kinds = list(folder.state.makers)
     assert _filled_kinds(folder, folder.state, SearchRequest()) == kinds
     assert _filled_kinds(folder, folder.state.begun(ROLLBACK, to=3), SearchRequest()) == kinds[::-1]
-
-
-def test_two_encoders_search_old_rows_with_the_old_query(upgraded):
-    rows, ids = vectors(OLD, toy_images()), toy_images().ids
-    found = upgraded.search(QUERIES, k=4, encoders="two")
-    for answer, query in zip(found, vectors(OLD, QUERIES), strict=True):
-        best = np.argsort(-(rows @ query))[:4]
-        assert [hit.id for hit in answer.hits] == [ids[i] for i in best]
-
-
-def test_a_blend_searches_old_rows_with_both_queries(upgraded):
-    rows, ids = vectors(OLD, toy_images()), toy_images().ids
-    queries = blended(vectors(OLD, QUERIES), vectors(NEW, QUERIES), 0.3)
-    found = upgraded.search(QUERIES, k=4, encoders="blend", alpha=0.3)
-    for answer, query in zip(found, queries, strict=True):
-        best = np.argsort(-(rows @ query))[:4]
-        assert [hit.id for hit in answer.hits] == [ids[i] for i in best]
-        expected = [float(rows[i] @ query) for i in best]
-        np.testing.assert_allclose([hit.score for hit in answer.hits], expected, atol=1e-5)
-
-
-def test_a_blend_is_the_one_that_the_certificate_has_tested(upgraded):
-    def hits(**request):
-        return [a.hits for a in upgraded.search(QUERIES, k=9, encoders="blend", **request)]
-
-    assert hits() == hits(alpha=0.6) != hits(alpha=0.5)
-    assert hits(far=0.1) == hits(far=0.1, alpha=0.6)
-    for scale in ({"far": 0.1}, {"old_scores": True}):
-        with pytest.raises(UserError, match=r"blends with alpha 0\.6, not 0\.5: leave alpha out"):
-            hits(alpha=0.5, **scale)
-
-
-def test_without_a_certificate_a_blend_is_half_of_each(toy_gallery):
-    toy_gallery.upgrade(NEW, force=True)
-    default, half = (
-        [answer.hits for answer in toy_gallery.search(QUERIES, k=9, encoders="blend", **alpha)]
-        for alpha in ({}, {"alpha": 0.5})
-    )
-    assert default == half
 
 
 def test_hits_as_json_have_the_keys_that_machines_rely_on(upgraded):

@@ -13,7 +13,8 @@ from unibct.errors import UserError
 from unibct.gallery.certificate import Certificate
 from unibct.gallery.gallery import Answer, Gallery
 from unibct.gallery.naming import Names, count_names
-from unibct.gallery.search import Queries, SearchRequest, make_queries
+from unibct.gallery.queries import Queries, make_queries
+from unibct.gallery.search_request import SearchRequest
 from unibct.gallery.sources import open_source
 from unibct.progress import Progress, Silent
 

@@ -24,8 +24,8 @@ from unibct.gallery.folder import GalleryFolder
 from unibct.gallery.gate import Passage, ask
 from unibct.gallery.indexing import measure_recall, rebuild_spoilt
 from unibct.gallery.orders import ASKED, RANDOM, ordered_rows
+from unibct.gallery.row_types import searchable_kinds
 from unibct.gallery.rows import GalleryRows, sealed_rows
-from unibct.gallery.search import searchable_kinds
 from unibct.gallery.settling import complete_finish, complete_rollback, end_step, settle
 from unibct.gallery.shelf import BY_MAP
 from unibct.gallery.sources import Source

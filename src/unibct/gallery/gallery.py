@@ -24,15 +24,12 @@ from unibct.gallery.gate import USUAL_COUNT
 from unibct.gallery.indexing import IndexRecall, build_indexes
 from unibct.gallery.integrity import verify_gallery
 from unibct.gallery.lazy import remake_hits
+from unibct.gallery.queries import Queries
 from unibct.gallery.removal import remove_rows
 from unibct.gallery.rollback import RolledBack, abort_backfill, rollback_gallery
-from unibct.gallery.search import (
-    OLDER_ROW,
-    Hit,
-    Queries,
-    SearchRequest,
-    search_source,
-)
+from unibct.gallery.row_types import OLDER_ROW
+from unibct.gallery.search import Hit, search_source
+from unibct.gallery.search_request import SearchRequest
 from unibct.gallery.sources import open_source, with_fingerprint
 from unibct.gallery.status import GalleryStatus, gallery_status
 from unibct.gallery.upgrade import Upgraded, upgrade_gallery

@@ -18,7 +18,10 @@ from unibct.data.decoding import decode, encode_png
 from unibct.errors import UserError
 from unibct.files import atomic_file, mapped_array, read_json, write_json
 from unibct.gallery.folder import GalleryFolder
-from unibct.gallery.search import Hit, Queries, SearchRequest, search_gallery, searchable_kinds
+from unibct.gallery.queries import Queries
+from unibct.gallery.row_types import searchable_kinds
+from unibct.gallery.search import Hit, search_gallery
+from unibct.gallery.search_request import SearchRequest
 from unibct.gallery.shelf import ONLY_STORED
 from unibct.gallery.sources import Source
 from unibct.gallery.state import Standing

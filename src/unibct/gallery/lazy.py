@@ -2,7 +2,8 @@
 
 from unibct.gallery.backfill import RowRemaker, continued_backfill
 from unibct.gallery.folder import GalleryBusyError, GalleryFolder
-from unibct.gallery.search import OLDER_ROW, Hit
+from unibct.gallery.row_types import OLDER_ROW
+from unibct.gallery.search import Hit
 from unibct.gallery.settling import settle
 from unibct.gallery.sources import Source
 

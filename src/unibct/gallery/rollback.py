@@ -16,8 +16,8 @@ from unibct.gallery.adding import (
 )
 from unibct.gallery.folder import GalleryFolder
 from unibct.gallery.gate import ask
+from unibct.gallery.row_types import searchable_kinds
 from unibct.gallery.rows import NO_STEP, Metadata, sealed_rows
-from unibct.gallery.search import searchable_kinds
 from unibct.gallery.settling import complete_rollback, end_step, settle, undone_backfills
 from unibct.gallery.sources import Source
 from unibct.gallery.state import (

@@ -5,8 +5,8 @@ from typing import Any
 
 from unibct.gallery.folder import GalleryFolder
 from unibct.gallery.gate import known_queries
+from unibct.gallery.row_types import row_type, searchable_kinds
 from unibct.gallery.savings import Savings
-from unibct.gallery.search import row_type, searchable_kinds
 from unibct.gallery.state import UPGRADE, GalleryState
 
 NOT_SEARCHED = "not searched"

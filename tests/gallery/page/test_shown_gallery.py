@@ -5,7 +5,7 @@ from tests.gallery.toys import NEWEST, toy_certificate, toy_images, written
 from unibct.data.image_set import ImageSet
 from unibct.errors import UserError
 from unibct.gallery.page.shown_gallery import Query, ShownGallery
-from unibct.gallery.search import SearchRequest
+from unibct.gallery.search_request import SearchRequest
 
 QUERIES = toy_images(classes=6, per_class=1, first=60)
 REQUEST = SearchRequest(k=7)

@@ -97,7 +97,7 @@ def search_command(
     One ranking holds rows of all models: scores of older rows are put on the scale of new ones,
     as their certificate says. With --json there is one object a line for each query.
     """
-    from unibct.gallery.search import SearchRequest
+    from unibct.gallery.search_request import SearchRequest
     from unibct.gallery.sources import parse_where
 
     request = SearchRequest(

@@ -38,7 +38,7 @@ from unibct.gallery.page.limits import (
 )
 from unibct.gallery.page.shown_gallery import Query as ImageQuery
 from unibct.gallery.page.shown_gallery import ShownGallery
-from unibct.gallery.search import SearchRequest
+from unibct.gallery.search_request import SearchRequest
 from unibct.gallery.sources import parse_where
 
 SEARCH_PATH = "/api/search"

@@ -33,7 +33,9 @@ from unibct.gallery.page.descriptions import (
     described_models,
     described_status,
 )
-from unibct.gallery.search import Hit, Queries, SearchRequest, search_gallery
+from unibct.gallery.queries import Queries
+from unibct.gallery.search import Hit, search_gallery
+from unibct.gallery.search_request import SearchRequest
 from unibct.gallery.state import GalleryState, Standing, Step
 
 

@@ -1,0 +1,107 @@
+"""Queries as vectors, made by each model whose query the rows need."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unibct.errors import UserError
+from unibct.evaluation.blending import blended
+from unibct.gallery.encoders import BLENDED_QUERY, NEW_QUERY, TWO_QUERIES
+from unibct.gallery.folder import GalleryFolder
+from unibct.gallery.score_scales import blend_share, certificate_for
+from unibct.gallery.search_request import SearchRequest
+from unibct.gallery.shelf import ONLY_STORED, query_view
+from unibct.gallery.sources import Source
+from unibct.gallery.state import RowMaker, Standing
+
+
+class OtherModelError(UserError):
+    """The queries are not those of the model that searches."""
+
+
+@dataclass(frozen=True)
+class Queries:
+    """Queries as vectors.
+
+    Attributes:
+        ids: one per query.
+        vectors: (queries, dim) by the searching model.
+        made_by: the fingerprint of that model.
+        older: fingerprint of an older model -> (queries, dim) by that model.
+        labels: one per query; None where there is none.
+    """
+
+    ids: tuple[str, ...]
+    vectors: NDArray[np.float32]
+    made_by: str
+    older: Mapping[str, NDArray[np.float32]] = field(default_factory=dict[str, NDArray[np.float32]])
+    labels: tuple[str | None, ...] = ()
+
+
+def make_queries(folder: GalleryFolder, source: Source, request: SearchRequest) -> Queries:
+    """Embed queries by the searching model, and by older ones where the request needs them."""
+    state = folder.state
+    searching = state.searching
+    older: dict[str, NDArray[np.float32]] = {}
+    if source.embeddings is not None:
+        made_by = source.embeddings.fingerprint
+        if made_by != searching.fingerprint:
+            raise UserError(
+                f"{source.name} was made by model {made_by}, but model {searching.fingerprint} "
+                "searches this gallery; embed the queries with that one"
+            )
+        if request.encoders != NEW_QUERY:
+            raise UserError("two encoders need images as queries, not embeddings")
+        vectors = source.vectors(None, folder.progress)
+    else:
+        vectors = source.vectors(folder.model(searching.fingerprint).embedder, folder.progress)
+        if request.encoders != NEW_QUERY:
+            for kind in state.standing.access:
+                model = folder.model(kind).embedder
+                older[kind] = source.vectors(model, folder.progress)
+    return Queries(source.ids, vectors, searching.fingerprint, older, source.labels)
+
+
+def require_fitting(queries: Queries, standing: Standing, request: SearchRequest) -> None:
+    """Refuse queries that are not those of the models that search."""
+    if queries.made_by != standing.searching:
+        raise OtherModelError(
+            f"the queries were made by model {queries.made_by}, but model {standing.searching} "
+            "searches this gallery; embed the queries with that one"
+        )
+    if request.encoders != NEW_QUERY and not standing.access.keys() <= queries.older.keys():
+        raise OtherModelError(
+            "the queries lack those by an older model whose rows are searched; embed them again"
+        )
+
+
+def query_vectors(
+    folder: GalleryFolder,
+    standing: Standing,
+    maker: RowMaker,
+    queries: Queries,
+    request: SearchRequest,
+) -> NDArray[np.float32]:
+    """Return the queries for rows of a maker."""
+    is_older = maker.space != standing.searching
+    if is_older and request.encoders == TWO_QUERIES:
+        return queries.older[maker.fingerprint]
+    view = view_for(folder, standing.searching, queries.vectors, maker.dim)
+    if is_older and request.encoders == BLENDED_QUERY:
+        old = queries.older[maker.fingerprint]
+        share = blend_share(certificate_for(folder, standing, maker), request)
+        return np.asarray(blended(old, view, share), dtype=np.float32)
+    return view
+
+
+def view_for(
+    folder: GalleryFolder, model: str, vectors: NDArray[np.float32], row_dim: int
+) -> NDArray[np.float32]:
+    """Return a model's vectors as queries for rows of a dimension, projected if need be."""
+    maker = folder.state.makers[model]
+    embedder = None
+    if vectors.shape[1] != row_dim and maker.source != ONLY_STORED:
+        embedder = folder.model(model).embedder
+    return query_view(embedder, vectors, row_dim, maker.name)

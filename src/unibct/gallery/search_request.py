@@ -1,0 +1,52 @@
+"""What a search asks for, in one object that is checked when it is made."""
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from unibct.errors import UserError
+from unibct.evaluation.blending import require_alpha
+from unibct.gallery.encoders import ENCODERS, NEW_QUERY
+from unibct.gallery.rows import Where, checked_filter
+
+
+@dataclass(frozen=True)
+class SearchRequest:
+    """What is searched for.
+
+    Attributes:
+        k: how many rows per query.
+        where: a filter on the metadata.
+        approximate: use the index, if there is one.
+        threshold: leave out rows with a lower score.
+        far: leave out rows below the threshold for this false accept rate, for each kind of rows.
+        old_scores: give scores on the scale of the old model, for clients with a fixed threshold.
+        encoders: whose query searches older rows, a name from ``ENCODERS``.
+        alpha: share of the searching model in a blend. By default that of the certificate, and
+            half where there is none.
+        with_superseded: search rows that have been replaced too; to try a rollback.
+    """
+
+    k: int = 10
+    where: Where = field(default_factory=dict[str, Any])
+    approximate: bool = False
+    threshold: float | None = None
+    far: float | None = None
+    old_scores: bool = False
+    encoders: str = NEW_QUERY
+    alpha: float | None = None
+    with_superseded: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what makes no sense."""
+        if self.k < 1:
+            raise UserError(f"k is the number of rows per query, at least 1, not {self.k}")
+        if self.encoders not in ENCODERS:
+            raise UserError(f"unknown encoders {self.encoders!r}; choose {', '.join(ENCODERS)}")
+        if self.alpha is not None:
+            require_alpha(self.alpha)
+        if self.threshold is not None and math.isnan(self.threshold):
+            raise UserError("the threshold is not a number")
+        if self.threshold is not None and self.far is not None:
+            raise UserError("give a threshold or a false accept rate (--far), not both")
+        checked_filter(self.where)

@@ -1,0 +1,53 @@
+import numpy as np
+import pytest
+
+from tests.gallery.toys import NEW, OLD, toy_images
+from unibct.embedders.table import Opening
+from unibct.embeddings.extraction import embed_images
+from unibct.errors import UserError
+from unibct.evaluation.blending import blended
+from unibct.gallery.queries import make_queries
+from unibct.gallery.search_request import SearchRequest
+from unibct.gallery.sources import open_source
+
+QUERIES = toy_images(per_class=1, first=50)
+
+
+def vectors(model, images):
+    return np.asarray(embed_images(Opening().open(model), images).vectors)
+
+
+def test_queries_by_another_model_are_refused(upgraded):
+    with pytest.raises(UserError, match="embed the queries with that one"):
+        upgraded.search(embed_images(Opening().open(OLD), QUERIES))
+    by_new = embed_images(Opening().open(NEW), QUERIES)
+    assert [a.hits for a in upgraded.search(by_new)] == [a.hits for a in upgraded.search(QUERIES)]
+
+
+def test_embedded_queries_of_another_model_are_refused(upgraded):
+    queries = make_queries(upgraded.folder, open_source(QUERIES), SearchRequest())
+    assert len(upgraded.search(queries)) == 6
+    with pytest.raises(UserError, match="the queries lack those by an older model"):
+        upgraded.search(queries, encoders="two")
+    upgraded.rollback()
+    with pytest.raises(UserError, match=r"the queries were made by model .* embed the queries"):
+        upgraded.search(queries)
+
+
+def test_two_encoders_search_old_rows_with_the_old_query(upgraded):
+    rows, ids = vectors(OLD, toy_images()), toy_images().ids
+    found = upgraded.search(QUERIES, k=4, encoders="two")
+    for answer, query in zip(found, vectors(OLD, QUERIES), strict=True):
+        best = np.argsort(-(rows @ query))[:4]
+        assert [hit.id for hit in answer.hits] == [ids[i] for i in best]
+
+
+def test_a_blend_searches_old_rows_with_both_queries(upgraded):
+    rows, ids = vectors(OLD, toy_images()), toy_images().ids
+    queries = blended(vectors(OLD, QUERIES), vectors(NEW, QUERIES), 0.3)
+    found = upgraded.search(QUERIES, k=4, encoders="blend", alpha=0.3)
+    for answer, query in zip(found, queries, strict=True):
+        best = np.argsort(-(rows @ query))[:4]
+        assert [hit.id for hit in answer.hits] == [ids[i] for i in best]
+        expected = [float(rows[i] @ query) for i in best]
+        np.testing.assert_allclose([hit.score for hit in answer.hits], expected, atol=1e-5)

@@ -1,0 +1,23 @@
+import pytest
+
+from tests.gallery.toys import toy_images
+from unibct.errors import UserError
+from unibct.gallery.search_request import SearchRequest
+
+QUERIES = toy_images(per_class=1, first=50)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"k": 0},
+        {"encoders": "three"},
+        {"alpha": 2},
+        {"threshold": 0.1, "far": 0.1},
+        {"alpha": float("nan")},
+        {"threshold": float("nan")},
+    ],
+)
+def test_requests_that_make_no_sense_are_refused(wrong):
+    with pytest.raises(UserError):
+        SearchRequest(**wrong)
