@@ -52,8 +52,8 @@ TINY = [
 
 # Fixtures that train for some time. Tests that share one run in the same test process.
 COSTLY_FIXTURES = {"finished", "runs", "small_demo"}
-# The groups of tests on database servers: mostly they wait.
-SERVERS = {"milvus", "milvus-lite", "postgresql"}
+# The group of tests that takes longest: mostly they wait for the server.
+LONGEST_GROUP = "milvus"
 SLOW_FIXTURES = {"finished", "runs", "small_demo"}
 TINY_OPTIONS = [part for setting in TINY for part in ("--set", setting)]
 
@@ -112,14 +112,11 @@ def pytest_collection_finish() -> None:
 
 
 def _begins_late(item: pytest.Item) -> int:
-    """Put long work first: the tests on servers, as one process has them all, then the slow."""
-    if _is_on_server(item):
+    """Put long work first: the longest group, as one process has it all, then what is slow."""
+    groups = {mark.args[0] for mark in item.iter_markers("xdist_group")}
+    if LONGEST_GROUP in groups:
         return 0
     return 1 if item.get_closest_marker("slow") else 2
-
-
-def _is_on_server(item: pytest.Item) -> bool:
-    return any(mark.args[0] in SERVERS for mark in item.iter_markers("xdist_group"))
 
 
 class _GroupsAndFiles(LoadGroupScheduling):
@@ -136,9 +133,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadGroupSch
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """With the slow tests, more test processes than cores: those on servers mostly wait."""
+    """With the slow tests, one test process more than cores: it mostly waits for servers."""
     cores = usable_cpus()
-    return cores if "not slow" in config.option.markexpr else cores + 2
+    return cores if "not slow" in config.option.markexpr else cores + 1
 
 
 @pytest.fixture(scope="session", autouse=True)

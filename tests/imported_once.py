@@ -1,6 +1,7 @@
 """What the server of `forked_commands` imports, once for all commands."""
 
 import gc
+import os
 
 import tests.tiny_models  # noqa: F401
 import unibct.benchmark.run
@@ -9,3 +10,4 @@ import unibct.embeddings.extraction
 import unibct.training.train  # noqa: F401
 
 gc.freeze()  # never garbage
+os.fsync = lambda _: None  # no power fails here

@@ -60,7 +60,7 @@ def test_training_in_several_processes_is_training_in_one(runs, name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", runs_of(1))
+@pytest.mark.parametrize("name", runs_of(3))
 def test_three_processes_train_the_model_of_two(runs, name):
     two, three = (np.array(losses_of(runs[n] / name)) for n in (2, 3))
     assert np.allclose(three, two, rtol=1e-3)
