@@ -69,6 +69,16 @@ class WithoutInput:
         return flatten(images)
 
 
+class OnlySize(WithoutInput):
+    unibct_input: ClassVar = {"size": (2, 3)}
+    fingerprint = "size only"
+
+
+class MethodAsFingerprint(Flattening):
+    def fingerprint(self):
+        return "never called"
+
+
 class Wrong(Flattening):
     dim = 5
 
