@@ -5,6 +5,7 @@ from typing import ClassVar
 
 import numpy as np
 import onnx
+import torch
 from onnx import TensorProto, helper, numpy_helper
 
 INPUT_SIZE = (2, 3, 3)  # of the Python embedders
@@ -77,6 +78,15 @@ class OnlySize(WithoutInput):
 class MethodAsFingerprint(Flattening):
     def fingerprint(self):
         return "never called"
+
+
+class InTorch:
+    """A class that changes its images in place, in torch."""
+
+    unibct_input: ClassVar = {"size": (2, 3)}
+
+    def embed(self, images):
+        return torch.from_numpy(images).add_(1).flatten(1).float()
 
 
 class Wrong(Flattening):

@@ -51,6 +51,17 @@ def test_another_input_has_another_fingerprint():
     )  # as in earlier versions
 
 
+@pytest.mark.filterwarnings("error")
+def test_mirrored_and_read_only_images_reach_torch():
+    embedder = open_embedder(f"{HERE}:InTorch")
+    pixels = PIXELS // 2
+    before = pixels.copy()
+    pixels.flags.writeable = False
+    want = flatten(pixels) + flatten(pixels[:, :, ::-1])
+    assert np.array_equal(embedder.raw_embeddings(pixels), want)
+    assert np.array_equal(pixels, before)
+
+
 @pytest.mark.parametrize(
     ("reference", "message"),
     [

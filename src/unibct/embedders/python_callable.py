@@ -71,7 +71,9 @@ class PythonEmbedder(BlackBox):
         """Call the callable with one batch, and check what it returns."""
         if not len(pixels):
             return np.empty((0, self.dim), dtype=np.float32)
-        vectors = self._checked(self._call(pixels), len(pixels))
+        # Mirrored images are views that torch cannot take, and cached ones are read-only.
+        images = np.require(pixels, requirements=["C", "W"])
+        vectors = self._checked(self._call(images), len(pixels))
         if vectors.shape[1] != self.dim:
             raise UserError(f"{self.name} returns vectors of {vectors.shape[1]}, not {self.dim}")
         return vectors
@@ -93,7 +95,7 @@ class PythonEmbedder(BlackBox):
         """Return a few images that are the same everywhere."""
         rng = np.random.Generator(np.random.PCG64(0))
         size = (_PROBE_IMAGES, *self.input.frame[:3])
-        return np.frombuffer(rng.bytes(int(np.prod(size))), dtype=np.uint8).reshape(size)
+        return np.frombuffer(rng.bytes(int(np.prod(size))), dtype=np.uint8).reshape(size).copy()
 
 
 def _instance(reference: Reference, value: Any) -> Any:
