@@ -7,6 +7,7 @@ import torch
 
 from unibct.errors import UserError
 from unibct.models.architectures.architecture import NetworkRequest
+from unibct.models.architectures.embedding_network import load_backbone
 from unibct.models.architectures.table import build_network, find_architecture, stored_architecture
 from unibct.models.folder import load_model, save_model
 from unibct.models.input import InputSpec
@@ -60,6 +61,11 @@ def test_weights_from_a_file(tmp_path):
     network = build_network(architecture, spec, 8)
     architecture.start(network)
     assert all(torch.equal(network.backbone.state_dict()[k], v) for k, v in tensors.items())
+    safetensors.torch.save_file(
+        tensors | {"blocks.0.9.conv.weight": torch.ones(3)}, tmp_path / "deeper.safetensors"
+    )
+    with pytest.raises(UserError, match=r"'blocks\.0\.9\.conv\.weight' .* of a larger network"):
+        load_backbone(network, place=str(tmp_path / "deeper.safetensors"))
     grey = build_network(architecture, InputSpec(64, 64, 1), 8)
     with pytest.raises(UserError, match=r"conv_stem.weight has the shape .* give the size and"):
         architecture.start(grey)

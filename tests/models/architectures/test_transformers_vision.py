@@ -162,6 +162,18 @@ def test_weights_from_a_file_or_random_or_of_another_network(folders, tmp_path):
             started(architecture, spec, 16)
 
 
+def test_weights_of_a_deeper_network_are_refused(folders, tmp_path):
+    import transformers
+
+    config = tiny_config("dinov2")
+    config.num_hidden_layers = 2
+    transformers.AutoModel.from_config(config).save_pretrained(tmp_path)
+    request = NetworkRequest(weights=str(tmp_path))
+    architecture = find_architecture(f"transformers:{folders['dinov2']}", request)
+    with pytest.raises(UserError, match=r"layer\.1\..* weights of a larger network"):
+        started(architecture, architecture.input, 16)
+
+
 def test_grey_images_need_a_network_for_them(folders):
     architecture = find_architecture(f"transformers:{folders['vit']}")
     grey = InputSpec(32, 32, 1)

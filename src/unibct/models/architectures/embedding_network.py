@@ -99,4 +99,16 @@ def pooled(output: Tensor) -> Tensor:
 def load_backbone(network: nn.Module, *, place: str) -> None:
     """Load the weights of a file or folder into the backbone of an ``EmbeddingNetwork``."""
     assert isinstance(network, EmbeddingNetwork)
-    load_weights(network.backbone, read_weights(weight_files(place)), place)
+    backbone, tensors = network.backbone, read_weights(weight_files(place))
+    load_weights(backbone, tensors, place, removed=_removed_classifier(backbone))
+
+
+def _removed_classifier(backbone: nn.Module) -> tuple[str, ...]:
+    """Return how the names of a classifier begin that may have been taken off a backbone."""
+    names = [name for name, layer in backbone.named_modules() if isinstance(layer, nn.Identity)]
+    stated: Any = getattr(backbone, "pretrained_cfg", {}).get("classifier")  # of timm's networks
+    if stated is not None:  # only there: identities elsewhere stand for layers of other variants
+        stated = [stated] if isinstance(stated, str) else list(stated)
+        parts = {name.split(".")[0] for name in stated}
+        names = stated + [name for name in names if name.split(".")[0] in parts]
+    return tuple(f"{name}." for name in names)

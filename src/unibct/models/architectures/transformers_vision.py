@@ -28,7 +28,13 @@ from unibct.models.architectures.embedding_network import (
     pooled,
 )
 from unibct.models.input import InputSpec
-from unibct.models.weights_file import files_digest, load_weights, read_weights, weight_files
+from unibct.models.weights_file import (
+    files_digest,
+    load_weights,
+    read_weights,
+    surplus_tensor,
+    weight_files,
+)
 
 _DOWNLOADED = ("*.json", "*.safetensors")
 _NOT_STRUCTURE = ("_name_or_path", "id2label", "label2id", "transformers_version", "architectures")
@@ -223,6 +229,14 @@ def _pretrained(backbone: Any, folder: str) -> Any:
         raise UserError(
             f"{folder} lacks {len(missing)} tensors of the network, first {missing[0]!r}: "
             "these are weights of another network"
+        )
+    prefix = f"{network_class.base_model_prefix}."
+    unused = {name.removeprefix(prefix): name for name in sorted(report["unexpected_keys"])}
+    surplus = surplus_tensor(backbone, unused)
+    if surplus is not None:
+        raise UserError(
+            f"{folder} has a tensor {unused[surplus]!r} that this network has no place for: these "
+            "are weights of a larger network"
         )
     return loaded
 
