@@ -67,6 +67,8 @@ def test_what_cannot_work_is_said_in_one_line():
     assert "\n" not in str(error.value)
     with pytest.raises(UserError, match=r"mine gives \(1, 5, 4, 2\) for one image"):
         embedding_network("mine", nn.Conv2d(1, 5, 3), lambda n, x: n(x), SPEC, 5)
+    with pytest.raises(UserError, match=r"mine gives \(1, 0\) for one image"):
+        embedding_network("mine", nn.Conv2d(1, 5, 3), lambda n, x: call(n, x)[:, :0], SPEC, 5)
     with pytest.raises(UserError, match="mine gives list for one image"):
         embedding_network("mine", nn.Conv2d(1, 5, 3), lambda n, x: [n(x)], SPEC, 5)
     with pytest.raises(UserError, match="another vector each time that it sees the same image"):

@@ -77,7 +77,7 @@ def feature_count(
         ) from error
     finally:
         backbone.train(was_training)
-    if not isinstance(output, Tensor) or output.ndim != 2 or len(output) != 1:
+    if not isinstance(output, Tensor) or output.ndim != 2 or len(output) != 1 or not output.numel():
         shape = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
         raise UserError(f"{name} gives {shape} for one image, not one vector")
     if not output.is_meta and not torch.allclose(output, again, rtol=1e-3, atol=1e-5):
