@@ -22,6 +22,7 @@ def write_onnx(path, shape, weights, *, dtype=TensorProto.FLOAT, metadata=None):
         helper.make_node("Flatten", ["numbers"], ["flat"]),
         helper.make_node("MatMul", ["flat", "weights"], ["embedding"]),
         helper.make_node("Identity", ["numbers"], ["copy"]),
+        helper.make_node("ReduceMean", ["flat"], ["score"], axes=[1], keepdims=0),
     ]
     graph = helper.make_graph(
         nodes,
@@ -30,6 +31,7 @@ def write_onnx(path, shape, weights, *, dtype=TensorProto.FLOAT, metadata=None):
         [
             helper.make_tensor_value_info("embedding", TensorProto.FLOAT, None),
             helper.make_tensor_value_info("copy", TensorProto.FLOAT, None),
+            helper.make_tensor_value_info("score", TensorProto.FLOAT, None),
         ],
         [numpy_helper.from_array(weights, "weights")],
     )
