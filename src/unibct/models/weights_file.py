@@ -130,7 +130,8 @@ def surplus_tensor(
         names: of tensors that are to be loaded into it.
         removed: how names begin that do not count.
     """
-    known, modules = set(network.state_dict()), dict(network.named_modules())
+    known = set(network.state_dict())
+    modules = {name for name, _ in cast(Iterable[tuple[str, nn.Module]], network.named_modules())}
     for name in names:
         if name in known or _is_counter(name) or name.startswith(removed or ("\0",)):
             continue

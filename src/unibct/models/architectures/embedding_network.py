@@ -1,7 +1,7 @@
 """Somebody else's backbone with pooling and a projection to the wanted dimension."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -105,7 +105,8 @@ def load_backbone(network: nn.Module, *, place: str) -> None:
 
 def _removed_classifier(backbone: nn.Module) -> tuple[str, ...]:
     """Return how the names of a classifier begin that may have been taken off a backbone."""
-    names = [name for name, layer in backbone.named_modules() if isinstance(layer, nn.Identity)]
+    layers = cast(Iterable[tuple[str, nn.Module]], backbone.named_modules())
+    names = [name for name, layer in layers if isinstance(layer, nn.Identity)]
     stated: Any = getattr(backbone, "pretrained_cfg", {}).get("classifier")  # of timm's networks
     if stated is not None:  # only there: identities elsewhere stand for layers of other variants
         stated = [stated] if isinstance(stated, str) else list(stated)
