@@ -203,9 +203,8 @@ def _size_of(reference: Reference, sides: list[Any], values: dict[str, Any]) -> 
     if "size" in reference.options:
         size = list(parse_size(reference.options["size"]))
     fixed = [side if isinstance(side, int) else "any" for side in sides]
-    if any(own not in ("any", side) for side, own in zip(size, fixed, strict=True)) or not all(
-        isinstance(side, int) for side in size
-    ):
+    fits = all(limit in ("any", side) for side, limit in zip(size, fixed, strict=True))
+    if not fits or not all(isinstance(side, int) for side in size):
         is_open = fixed == ["any", "any"]
         what = "leaves its image size open" if is_open else f"takes images of {fixed[0]}x{fixed[1]}"
         raise UserError(f"{reference.place} {what}: write onnx:FILE?size=HEIGHTxWIDTH to match")

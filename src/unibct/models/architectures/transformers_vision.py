@@ -160,8 +160,8 @@ def _pooling_words(config: Mapping[str, Any], own_input: InputSpec) -> dict[str,
 
 def _token_count(backbone: nn.Module, words: tuple[str, ...]) -> int:
     """Return how many tokens the parameters with these names put before the patches."""
-    found = (p for name, p in backbone.named_parameters() if set(words) & set(name.split(".")))
-    return sum(p.shape[-2] if p.ndim > 1 else 1 for p in found)
+    tokens = (p for name, p in backbone.named_parameters() if set(words) & set(name.split(".")))
+    return sum(p.shape[-2] if p.ndim > 1 else 1 for p in tokens)
 
 
 def _backbone(config: Mapping[str, Any], spec: InputSpec) -> nn.Module:
