@@ -54,7 +54,7 @@ def test_mean_and_deviation_are_of_pixels_from_0_to_1(tmp_path, bad):
         open_embedder(f"onnx:{path}?{bad}")
 
 
-def test_one_side_may_be_open(tmp_path):
+def test_one_side_may_be_open(tmp_path, capfd):
     path = write_onnx(tmp_path / "m.onnx", ["n", 3, 4, "w"], matrix(72, 7))
     for options in ("", "?size=6x6"):
         with pytest.raises(UserError, match=r"takes images of 4xany: write onnx:FILE\?size="):
@@ -62,6 +62,7 @@ def test_one_side_may_be_open(tmp_path):
     assert open_embedder(f"onnx:{path}?size=4x6").input.frame[:2] == (4, 6)
     with pytest.raises(UserError, match=r"m\.onnx\?size=4x7 cannot take images of 4x7 with 3 ch"):
         open_embedder(f"onnx:{path}?size=4x7")
+    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.parametrize(("device", "number"), [("cuda", 0), ("cuda:1", 1)])

@@ -157,7 +157,7 @@ def _session(path: Path, device: str) -> Any:
 
     options: Any = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
-    options.log_severity_level = 3
+    options.log_severity_level = 4  # errors are raised, and said in one line
     kind, _, number = device.partition(":")
     providers: list[Any] = ["CPUExecutionProvider"]
     if kind == "cuda" and _CUDA in onnxruntime.get_available_providers():

@@ -5,6 +5,7 @@ import json
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
@@ -99,7 +100,7 @@ class Model:
     @property
     def device(self) -> torch.device:
         """Where the network's weights are; the CPU if it has none."""
-        tensors = (*self.network.parameters(), *self.network.buffers())
+        tensors = chain(self.network.parameters(), self.network.buffers())
         return next((tensor.device for tensor in tensors), torch.device("cpu"))
 
     @property

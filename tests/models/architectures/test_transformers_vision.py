@@ -111,6 +111,7 @@ def test_pooling(folders):
         ("dinov2_with_registers", 5, {"num_register_tokens": 4}),
         ("deit", 2, {}),
         ("siglip_vision_model", 0, {}),
+        ("aimv2_vision_model", 0, {"use_head": True}),  # the token of its head is none of these
     ],
 )
 def test_the_mean_is_over_the_patches(kind, prefix, more, tmp_path):

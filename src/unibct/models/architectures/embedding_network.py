@@ -107,7 +107,8 @@ def _removed_classifier(backbone: nn.Module) -> tuple[str, ...]:
     """Return how the names of a classifier begin that may have been taken off a backbone."""
     layers = cast(Iterable[tuple[str, nn.Module]], backbone.named_modules())
     names = [name for name, layer in layers if isinstance(layer, nn.Identity)]
-    stated: Any = getattr(backbone, "pretrained_cfg", {}).get("classifier")  # of timm's networks
+    its_config: Any = getattr(backbone, "pretrained_cfg", None) or {}  # of timm's networks
+    stated: Any = its_config.get("classifier")
     if stated is not None:  # only there: identities elsewhere stand for layers of other variants
         stated = [stated] if isinstance(stated, str) else list(stated)
         parts = {name.split(".")[0] for name in stated}

@@ -160,7 +160,9 @@ def _pooling_words(config: Mapping[str, Any], own_input: InputSpec) -> dict[str,
 
 def _token_count(backbone: nn.Module, words: tuple[str, ...]) -> int:
     """Return how many tokens the parameters with these names put before the patches."""
-    tokens = (p for name, p in backbone.named_parameters() if set(words) & set(name.split(".")))
+    named = ((set(name.split(".")), p) for name, p in backbone.named_parameters())
+    # A token in a network's head looks at the others, and is not among them.
+    tokens = (p for parts, p in named if parts & set(words) and "head" not in parts)
     return sum(p.shape[-2] if p.ndim > 1 else 1 for p in tokens)
 
 
