@@ -14,11 +14,11 @@ def test_names_with_spaces_stay_one_word():
         method="unibct",
         settings=("mean=[0.1, 0.2, 0.3]",),
     )
-    commands = upgrade_commands(request, "--recipe photographs --set channels=1")
+    commands = upgrade_commands(request, ["--recipe", "my recipes/it's.toml"])
     train = shlex.split(commands["training"][0])
     assert train == [
         "unibct", "train", "my photos", "--images", "new list.txt", "--old", "my old",
-        "--method", "unibct", "--recipe", "photographs", "--set", "channels=1",
+        "--method", "unibct", "--recipe", "my recipes/it's.toml",
         "--set", "mean=[0.1, 0.2, 0.3]", "--out", "models/new",
     ]  # fmt: skip
     evaluate = shlex.split(commands["training"][1])
@@ -29,9 +29,15 @@ def test_names_with_spaces_stay_one_word():
 
 def test_the_default_method_and_an_unknown_gallery_are_left_out():
     request = AdviceRequest(Path("old"), "photos", gallery="200")
-    commands = upgrade_commands(request, "--recipe glyphs", larger="resnet-small-wide")
+    commands = upgrade_commands(request, ["--recipe", "glyphs"], larger="resnet-small-wide")
     assert commands["training"][0] == (
         "unibct train photos --old old --recipe glyphs --set architecture=resnet-small-wide "
         "--out models/new"
     )
     assert "GALLERY-IMAGES" in commands["backfill"][0]
+
+
+def test_a_gallery_whose_name_begins_with_a_digit_is_no_number():
+    for gallery, want in (("2021-gallery", "2021-gallery"), ("1_000,000", "GALLERY-IMAGES")):
+        request = AdviceRequest(Path("old"), "photos", gallery=gallery)
+        assert shlex.split(upgrade_commands(request, [])["backfill"][0])[3] == want

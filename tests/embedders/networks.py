@@ -5,6 +5,7 @@ from typing import ClassVar
 
 import numpy as np
 import onnx
+import torch
 from onnx import TensorProto, helper, numpy_helper
 
 INPUT_SIZE = (2, 3, 3)  # of the Python embedders
@@ -21,6 +22,7 @@ def write_onnx(path, shape, weights, *, dtype=TensorProto.FLOAT, metadata=None):
         helper.make_node("Flatten", ["numbers"], ["flat"]),
         helper.make_node("MatMul", ["flat", "weights"], ["embedding"]),
         helper.make_node("Identity", ["numbers"], ["copy"]),
+        helper.make_node("ReduceMean", ["flat"], ["score"], axes=[1], keepdims=0),
     ]
     graph = helper.make_graph(
         nodes,
@@ -29,6 +31,7 @@ def write_onnx(path, shape, weights, *, dtype=TensorProto.FLOAT, metadata=None):
         [
             helper.make_tensor_value_info("embedding", TensorProto.FLOAT, None),
             helper.make_tensor_value_info("copy", TensorProto.FLOAT, None),
+            helper.make_tensor_value_info("score", TensorProto.FLOAT, None),
         ],
         [numpy_helper.from_array(weights, "weights")],
     )
@@ -67,6 +70,25 @@ class WithoutInput:
 
     def embed(self, images):
         return flatten(images)
+
+
+class OnlySize(WithoutInput):
+    unibct_input: ClassVar = {"size": (2, 3)}
+    fingerprint = "size only"
+
+
+class MethodAsFingerprint(Flattening):
+    def fingerprint(self):
+        return "never called"
+
+
+class InTorch:
+    """A class that changes its images in place, in torch."""
+
+    unibct_input: ClassVar = {"size": (2, 3)}
+
+    def embed(self, images):
+        return torch.from_numpy(images).add_(1).flatten(1).float()
 
 
 class Wrong(Flattening):

@@ -35,15 +35,34 @@ def test_options_change_what_the_file_gets(tmp_path):
     path = write_onnx(tmp_path / "m.onnx", ["n", "h", "w", 3], weights)
     with pytest.raises(UserError, match="leaves its image size open"):
         open_embedder(f"onnx:{path}")
-    options = "size=4x6&mean=0.1,0.2,0.3&std=2&order=bgr"
+    options = "size=4x6&mean=0.1,0.2,0.3&std=0.2&order=bgr"
     embedder = open_embedder(f"onnx:{path}?{options}")
-    expected = oracle(weights, (PIXELS[..., ::-1] / 255 - [0.1, 0.2, 0.3]) / 2)
+    expected = oracle(weights, (PIXELS[..., ::-1] / 255 - [0.1, 0.2, 0.3]) / 0.2)
     assert np.allclose(embedder.embed_pixels(PIXELS), expected, atol=1e-5)
     others = {open_embedder(f"onnx:{path}?size=4x6").fingerprint, embedder.fingerprint}
     assert len(others) == 2
     for bad in ("size=4x6&layout=x", "size=4x6&std=0", "size=4x6&output=x", "size=4x6&a=1"):
         with pytest.raises(UserError):
             open_embedder(f"onnx:{path}?{bad}")
+    assert embedder.outputs(PIXELS[:0]).shape == (0, 7)
+
+
+@pytest.mark.parametrize("bad", ["mean=127", "mean=nan", "mean=-1", "std=0", "std=inf", "std=58"])
+def test_mean_and_deviation_are_of_pixels_from_0_to_1(tmp_path, bad):
+    path = write_onnx(tmp_path / "m.onnx", ["n", 3, 4, 6], matrix(72, 7))
+    with pytest.raises(UserError, match=r"m\.onnx\?.* does not fit .* divide by 255 if it counts"):
+        open_embedder(f"onnx:{path}?{bad}")
+
+
+def test_one_side_may_be_open(tmp_path, capfd):
+    path = write_onnx(tmp_path / "m.onnx", ["n", 3, 4, "w"], matrix(72, 7))
+    for options in ("", "?size=6x6"):
+        with pytest.raises(UserError, match=r"takes images of 4xany: write onnx:FILE\?size="):
+            open_embedder(f"onnx:{path}{options}")
+    assert open_embedder(f"onnx:{path}?size=4x6").input.frame[:2] == (4, 6)
+    with pytest.raises(UserError, match=r"m\.onnx\?size=4x7 cannot take images of 4x7 with 3 ch"):
+        open_embedder(f"onnx:{path}?size=4x7")
+    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.parametrize(("device", "number"), [("cuda", 0), ("cuda:1", 1)])
@@ -78,7 +97,9 @@ def test_an_exported_file_describes_itself(tmp_path):
 def test_uint8_input_gets_the_pixels_as_they_are_and_a_fixed_batch_is_filled(tmp_path):
     weights = matrix(72, 7)
     path = write_onnx(tmp_path / "m.onnx", [2, 4, 6, 3], weights, dtype=TensorProto.UINT8)
-    embedder = open_embedder(f"onnx:{path}")
+    notes = Notes()
+    embedder = open_embedder(f"onnx:{path}", progress=notes)
+    assert notes.texts[0].endswith("write onnx:FILE?order=bgr")
     assert np.allclose(embedder.embed_pixels(PIXELS), oracle(weights, PIXELS), atol=1e-5)
     both = embedder.raw_embeddings(PIXELS)
     flat = [
@@ -86,6 +107,9 @@ def test_uint8_input_gets_the_pixels_as_they_are_and_a_fixed_batch_is_filled(tmp
     ]
     assert np.allclose(both, sum(flat), rtol=1e-4)
     assert embedder.outputs(PIXELS[:0]).shape == (0, 7)
+    for option in ("mean=0", "std=1"):  # would change the fingerprint and nothing else
+        with pytest.raises(UserError, match=f"takes pixels 0 to 255; leave {option[:-2]} out"):
+            open_embedder(f"onnx:{path}?{option}")
 
 
 def test_the_fingerprint_follows_the_weights_even_in_a_file_beside(tmp_path):
@@ -109,6 +133,10 @@ def test_what_is_no_embedder_is_named(tmp_path, monkeypatch):
     path = write_onnx(tmp_path / "m.onnx", ["n", 3, 4, 6], matrix(72, 7))
     with pytest.raises(UserError, match="name the embedding with"):
         open_embedder(f"onnx:{path}?output=copy")
+    with pytest.raises(UserError, match="name the embedding with"):
+        open_embedder(f"onnx:{path}?output=score")
+    with pytest.raises(UserError, match="'vectors' is not one of stretch, crop, letterbox"):
+        open_embedder(f"onnx:{path}?fit=vectors")
     path = write_onnx(tmp_path / "flat.onnx", ["n", 72], matrix(72, 7))
     with pytest.raises(UserError, match="not images"):
         open_embedder(f"onnx:{path}")

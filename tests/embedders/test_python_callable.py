@@ -40,11 +40,26 @@ def test_another_input_has_another_fingerprint():
         assert len(made) == 3
         assert fingerprint(plain) == fingerprint(f"{plain}{mark}fit=stretch")
     assert fingerprint("Flattening?size=2x3") == "stated by the object"
-    for size in ("2x3", "3x2"):  # what it does not say itself
-        assert fingerprint(f"WithoutInput?size={size}") == "stated by the object"
+    inputs = ("size=2x3", "size=3x2", "size=2x3&channels=1", "size=2x3&fit=crop")
+    made = {fingerprint(f"WithoutInput?{options}") for options in inputs}  # states no input
+    assert len(made) == 4
+    assert "stated by the object" not in made
+    assert fingerprint("OnlySize") == fingerprint("OnlySize?channels=3") == "size only"
+    assert fingerprint("OnlySize?channels=1") != "size only"
     assert (
         fingerprint("flatten?size=2x3") == "61658a36d0cc26e4181534f2efcfd974"
     )  # as in earlier versions
+
+
+@pytest.mark.filterwarnings("error")
+def test_mirrored_and_read_only_images_reach_torch():
+    embedder = open_embedder(f"{HERE}:InTorch")
+    pixels = PIXELS // 2
+    before = pixels.copy()
+    pixels.flags.writeable = False
+    want = flatten(pixels) + flatten(pixels[:, :, ::-1])
+    assert np.array_equal(embedder.raw_embeddings(pixels), want)
+    assert np.array_equal(pixels, before)
 
 
 @pytest.mark.parametrize(
@@ -57,6 +72,7 @@ def test_another_input_has_another_fingerprint():
         (f"{HERE}:flatten", "does not say which images it takes"),
         (f"{HERE}:flatten?size=4&channels=2", "channels must be 1 or 3"),
         (f"{HERE}:Wrong", "says dim = 5 but returns vectors of 18"),
+        (f"{HERE}:MethodAsFingerprint", "MethodAsFingerprint: fingerprint must be a text"),
         (f"{HERE}:shapeless?size=4", "must return numbers of shape"),
     ],
 )

@@ -79,4 +79,8 @@ def test_what_cannot_work_is_refused_before_anything_is_written(tmp_path):
     ]:
         with pytest.raises(UserError, match=message):
             unibct.export_model(model, tmp_path / path, **options)
+    spec = InputSpec(1, 6, 1, fit="vectors")
+    of_vectors = Model(build_network("projection", spec, 3).eval(), "projection", spec, 3)
+    with pytest.raises(UserError, match="takes finished vectors; only models of images can be exp"):
+        unibct.export_model(of_vectors, tmp_path / "m.onnx")
     assert list(tmp_path.iterdir()) == []

@@ -83,6 +83,23 @@ def test_metadata_can_be_added(mapped_model, mapped_file, tmp_path):
     assert ExportedModel(path).metadata == file_metadata(mapped_model) | {"unibct.int8": "x"}
 
 
+@pytest.mark.parametrize("training", [True, False])
+def test_the_network_stays_in_its_mode(tmp_path, monkeypatch, training):
+    network_modes = []
+
+    def fail(module, *_, **__):
+        network_modes.append(module.network.training)
+        raise RuntimeError("enough")
+
+    monkeypatch.setattr(torch.onnx, "export", fail)
+    model = small_model()
+    model.network.train(training)
+    with pytest.raises(UserError, match="enough"):
+        write_graph(model, tmp_path / "m.onnx")
+    assert network_modes == [False]
+    assert model.network.training == training
+
+
 def test_what_is_missing_is_said_in_one_line(monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxscript", None)
     with pytest.raises(UserError, match=r"needs the library onnxscript: pip install 'unibct\[onnx"):

@@ -76,6 +76,7 @@ def test_embed_takes_many_forms(tmp_path):
         (np.zeros((32, 32, 3), np.uint8), "put a single one into a list"),
         (["missing.png"], "missing.png cannot be read"),
         ([np.zeros((32, 32))], "image 0 is float64"),
+        (np.zeros((2, 0, 32), np.uint8), r"must be uint8 .* with at least one pixel, .* \(0, 32\)"),
     ],
 )
 def test_embed_names_bad_input(images, message):
@@ -117,6 +118,13 @@ def test_embed_fits_the_images_as_the_input_says(how):
     want = model.embed_pixels(fit(wide, 32, 32, 1, how)[None].copy())
     for form in (wide, Image.fromarray(wide)):
         assert np.allclose(model.embed([form]), want, atol=1e-5)
+
+
+def test_a_network_without_weights_is_on_the_cpu():
+    spec = InputSpec(2, 2, 1)
+    model = Model(torch.nn.Flatten(), "python:x", spec, 4)
+    assert model.device == torch.device("cpu")
+    assert model.embed(np.full((1, 2, 2), 255, np.uint8)).tolist() == [[0.5] * 4]
 
 
 def test_evaluation_mode_ends_with_the_block():

@@ -85,6 +85,24 @@ def test_only_the_head_may_be_missing_or_of_another_shape():
         load_weights(target, tensors, "file", head=("2.",))
 
 
+def test_weights_of_a_deeper_network_are_refused():
+    def deep(layers):
+        return nn.Sequential(
+            nn.Sequential(*[nn.Linear(2, 2) for _ in range(layers)]), nn.Identity()
+        )
+
+    tensors, more = deep(3).state_dict(), torch.ones(2)
+    with pytest.raises(UserError, match=r"file has a tensor '0\.2\.weight' that"):
+        load_weights(deep(2), tensors, "file")
+    load_weights(deep(3), tensors | {"0.mask": more, "head.bias": more}, "file", head=("x.",))
+    for surplus in ("0.weight", "1.weight", "1.0.bias"):
+        with pytest.raises(UserError, match=surplus):
+            load_weights(deep(3), tensors | {surplus: more}, "file")
+    load_weights(deep(3), tensors | {"1.weight": more}, "file", removed=("1.",))
+    counted = nn.Sequential(nn.BatchNorm1d(2, affine=False, track_running_stats=False))
+    load_weights(counted, {"0.num_batches_tracked": more}, "file")
+
+
 def test_the_digest_is_that_of_the_contents(tmp_path):
     for name, value in (("a", 1.0), ("b", 1.0), ("c", 2.0)):
         safetensors.torch.save_file({"x": torch.full((2,), value)}, tmp_path / name)

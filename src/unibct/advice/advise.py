@@ -126,14 +126,14 @@ def advise(request: AdviceRequest, progress: Progress | None = None) -> Advice:
     )
 
 
-def _recipe(request: AdviceRequest, images: ImageSet) -> tuple[Recipe, str, str]:
-    """Return the recipe, a line about it, and the options that name it, if the user named one."""
+def _recipe(request: AdviceRequest, images: ImageSet) -> tuple[Recipe, str, list[str]]:
+    """Return the recipe, a line about it, and the words that name it, if the user named one."""
     if request.recipe is not None:
-        options = f"--recipe {request.recipe}"
+        options = ["--recipe", request.recipe]
         return load_recipe(request.recipe, request.settings), f"recipe {request.recipe}", options
     choice = choose_recipe(images)
     recipe = choice.load(request.settings)
-    return recipe, choice.line(recipe), ""
+    return recipe, choice.line(recipe), []
 
 
 def _measure(

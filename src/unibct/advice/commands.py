@@ -10,23 +10,23 @@ _TEST = "TEST-DATA"  # the user's images of classes that neither model has seen
 
 
 def upgrade_commands(
-    request: AdviceRequest, recipe_options: str, *, larger: str | None = None
+    request: AdviceRequest, recipe_options: Sequence[str], *, larger: str | None = None
 ) -> dict[str, tuple[str, ...]]:
     """Return the command lines of each way to upgrade, by the name of the way.
 
     Args:
         request: what was asked.
-        recipe_options: the options that name the recipe, such as ``--recipe photographs``; empty if
-            ``train`` is to choose the one that fits.
+        recipe_options: the words that name the recipe, such as ``--recipe`` and ``photographs``;
+            none if ``train`` is to choose the one that fits.
         larger: an architecture for the new model, if the training set is the old one.
     """
     old, data = shlex.quote(str(request.old)), _data(request.data, request.images)
-    chosen = [*recipe_options.split(), *_settings(request.settings)]
+    chosen = [*map(shlex.quote, recipe_options), *_settings(request.settings)]
     if larger is not None:
         chosen += ["--set", f"architecture={larger}"]
     method = [] if request.method == DEFAULT_METHOD else ["--method", request.method]
     test = f"unibct evaluate {_TEST} --gallery {old} --query"
-    gallery = request.gallery if request.gallery and not request.gallery[0].isdigit() else None
+    gallery = request.gallery if request.gallery_rows is None else None
     return {
         "training": (
             _line("unibct train", data, "--old", old, *method, *chosen, "--out models/new"),

@@ -43,13 +43,19 @@ class AdviceRequest:
             return None
         return open_images(self.old_data or self.data, self.old_images)
 
+    @property
+    def gallery_rows(self) -> int | None:
+        """How many rows the gallery has, if it is given as a number."""
+        number = (self.gallery or "").replace(",", "").replace("_", "")
+        return int(number) if number.isdecimal() else None
+
     def open_gallery(self) -> ImageSet | int | None:
         """Open the gallery's images, or return their number; None if nothing is known."""
         if self.gallery is None:
             return None
-        number = self.gallery.replace(",", "").replace("_", "")
-        if not number.isdecimal():
+        rows = self.gallery_rows
+        if rows is None:
             return open_images(self.gallery)
-        if int(number) < 1:
+        if rows < 1:
             raise UserError(f"--gallery {self.gallery}: a gallery has at least one row")
-        return int(number)
+        return rows

@@ -198,10 +198,12 @@ def fit(
         return _unchanged_vector(pixels, (height, width, channels), how)
     if pixels.ndim == 3 and pixels.shape[2] == 1:
         pixels = pixels[:, :, 0]
-    if pixels.dtype != np.uint8 or pixels.ndim not in (2, 3) or pixels.shape[2:] not in ((), (3,)):
+    is_image = pixels.dtype == np.uint8 and pixels.ndim in (2, 3) and pixels.size > 0
+    if not is_image or pixels.shape[2:] not in ((), (3,)):
         raise UserError(
             "an image must be uint8 of shape (height, width), (height, width, 1) or "
-            f"(height, width, 3), not {pixels.dtype} of shape {pixels.shape}"
+            f"(height, width, 3) with at least one pixel, not {pixels.dtype} of shape "
+            f"{pixels.shape}"
         )
     if channels == 1 and pixels.ndim == 3:
         pixels = np.asarray(Image.fromarray(pixels).convert("L"))

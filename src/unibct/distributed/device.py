@@ -25,7 +25,7 @@ def pick_device(name: str = "auto") -> torch.device:
     if name != "auto":
         try:
             return torch.empty(0, device=name).device
-        except (RuntimeError, AssertionError) as error:
+        except (RuntimeError, AssertionError, ImportError) as error:
             reason = first_line(error)
             raise UserError(f"device {name!r} cannot be used: {reason}") from error
     if torch.cuda.is_available():

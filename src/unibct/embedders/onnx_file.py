@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unibct.data.decoding import DEFAULT_FIT, Pixels
+from unibct.data.decoding import DEFAULT_FIT, FITS, Pixels
 from unibct.embedders.black_box import BlackBox
 from unibct.embedders.reference import Reference, parse_numbers, parse_size
 from unibct.embedders.table import Opening
@@ -85,18 +85,22 @@ def open_reference(reference: Reference, opening: Opening) -> "OnnxEmbedder":
         raise UserError(f"{reference.place} has {len(inputs)} inputs; an embedder has one")
     if inputs[0].type not in _TYPES:
         raise UserError(f"{reference.place} takes {inputs[0].type}; images are float or uint8")
+    ignored = [name for name in ("mean", "std") if name in reference.options]
+    if ignored and _TYPES[inputs[0].type] == np.uint8:
+        raise UserError(f"{reference.text}: the file takes pixels 0 to 255; leave {ignored[0]} out")
     described = session.get_modelmeta().custom_metadata_map.get(INPUT_KEY)
     spec = _input_of(reference, inputs[0].shape, described)
     embedder = OnnxEmbedder(reference, session, spec)
     if described is None:
-        takes = "pixels 0 to 255"
+        takes, options = "pixels 0 to 255", "order=bgr"
         if _TYPES[inputs[0].type] != np.uint8:
             mean, std = (",".join(f"{v:g}" for v in values) for values in (spec.mean, spec.std))
             takes = f"(pixels/255 − mean)/std with mean={mean} std={std}"
+            options = f"mean=…&std=…&{options}"
         opening.progress.note(
             f"{reference.place} says nothing about its input: taken as {spec.height}×{spec.width}×"
             f"{spec.channels} {spec.order} in {spec.layout}, {takes}; if that is wrong, write "
-            "onnx:FILE?mean=…&std=…&order=bgr"
+            f"onnx:FILE?{options}"
         )
     return embedder
 
@@ -118,7 +122,7 @@ class OnnxEmbedder(BlackBox):
 
     def outputs(self, pixels: Pixels) -> NDArray[np.float32]:
         """Return the file's vectors of one batch; a file with a fixed batch gets it in parts."""
-        step = self._batch or len(pixels)
+        step = self._batch or max(len(pixels), 1)
         parts = [self._run(pixels[i : i + step]) for i in range(0, len(pixels), step)]
         return np.concatenate(parts) if parts else np.empty((0, self.dim), dtype=np.float32)
 
@@ -127,8 +131,16 @@ class OnnxEmbedder(BlackBox):
         if self._batch is not None and count < self._batch:
             pixels = np.concatenate([pixels, np.repeat(pixels[-1:], self._batch - count, axis=0)])
         images = self._spec.arranged(pixels, self._dtype)
-        vectors = np.asarray(self._session.run([self._output], {self._input_name: images})[0])
-        if len(vectors) != len(pixels) or vectors[:1].size != vectors.shape[1]:
+        try:
+            vectors = np.asarray(self._session.run([self._output], {self._input_name: images})[0])
+        except Exception as error:  # ONNX Runtime has many classes of errors and no common base
+            raise UserError(
+                f"{self.name} cannot take images of {self._spec.height}x{self._spec.width} with "
+                f"{self._spec.channels} channels ({first_line(error)}); if it leaves the size "
+                "open, write onnx:FILE?size=HEIGHTxWIDTH with one that it takes"
+            ) from error
+        one_vector_each = vectors.ndim > 1 and vectors[:1].size == vectors.shape[1]
+        if not one_vector_each or len(vectors) != len(pixels):
             raise UserError(
                 f"{self.name}: the output {self._output!r} has the shape {vectors.shape} for "
                 f"{len(pixels)} images; name the embedding with ?output=NAME"
@@ -145,7 +157,7 @@ def _session(path: Path, device: str) -> Any:
 
     options: Any = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
-    options.log_severity_level = 3
+    options.log_severity_level = 4  # errors are raised, and said in one line
     kind, _, number = device.partition(":")
     providers: list[Any] = ["CPUExecutionProvider"]
     if kind == "cuda" and _CUDA in onnxruntime.get_available_providers():
@@ -165,28 +177,38 @@ def _input_of(reference: Reference, shape: list[Any], described: str | None) -> 
         raise UserError(f"{reference.place} takes an input of shape {shape}, not images")
     layout = options.get("layout", values.get("layout", _layout_of(shape))).lower()
     order = options.get("order", values.get("order", "rgb")).lower()
-    for text, choices in ((layout, _LAYOUTS), (order, _ORDERS)):
+    fit = options.get("fit", values.get("fit", DEFAULT_FIT))
+    for text, choices in ((layout, _LAYOUTS), (order, _ORDERS), (fit, tuple(FITS))):
         if text not in choices:
             raise UserError(f"{reference.text}: {text!r} is not one of {', '.join(choices)}")
     channels, *sides = (shape[i] for i in ((1, 2, 3) if layout == "nchw" else (3, 1, 2)))
     channels = values.get("channels", channels if isinstance(channels, int) else 3)
-    fixed = [side for side in sides if isinstance(side, int)]
-    size = [values["height"], values["width"]] if "height" in values else fixed
-    if "size" in options:
-        size = list(parse_size(options["size"]))
-    if len(size) != 2 or (fixed and size != fixed):
-        what = "leaves its image size open" if not fixed else f"takes images of {fixed}"
-        raise UserError(f"{reference.place} {what}: write onnx:FILE?size=HEIGHTxWIDTH to match")
+    height, width = _size_of(reference, sides, values)
     numbers = {
         name: parse_numbers(options[name], name, channels)
         if name in options
         else tuple(np.broadcast_to(np.asarray(values.get(name, 0.5)), channels).tolist())
         for name in ("mean", "std")
     }
-    if not all(numbers["std"]):
-        raise UserError(f"{reference.text}: std must not be 0")
-    fit = options.get("fit", values.get("fit", DEFAULT_FIT))
-    return OnnxInput(size[0], size[1], channels, layout, **numbers, order=order, fit=fit)
+    try:
+        InputSpec(height, width, channels, **numbers, fit=fit)
+    except UserError as error:
+        raise UserError(f"{reference.text}: {error}") from error
+    return OnnxInput(height, width, channels, layout, **numbers, order=order, fit=fit)
+
+
+def _size_of(reference: Reference, sides: list[Any], values: dict[str, Any]) -> tuple[int, int]:
+    """Return height and width: of the options, the metadata or the graph; they must agree."""
+    size = [values.get("height", sides[0]), values.get("width", sides[1])]
+    if "size" in reference.options:
+        size = list(parse_size(reference.options["size"]))
+    fixed = [side if isinstance(side, int) else "any" for side in sides]
+    fits = all(limit in ("any", side) for side, limit in zip(size, fixed, strict=True))
+    if not fits or not all(isinstance(side, int) for side in size):
+        is_open = fixed == ["any", "any"]
+        what = "leaves its image size open" if is_open else f"takes images of {fixed[0]}x{fixed[1]}"
+        raise UserError(f"{reference.place} {what}: write onnx:FILE?size=HEIGHTxWIDTH to match")
+    return size[0], size[1]
 
 
 def _layout_of(shape: list[Any]) -> str:

@@ -59,21 +59,21 @@ class PythonEmbedder(BlackBox):
             raise UserError(
                 f"{self.name} says dim = {self.dim} but returns vectors of {probe.shape[1]}"
             )
-        stated = getattr(embedder, "fingerprint", None)
+        stated = _stated_fingerprint(reference, embedder)
         if stated is None:
             self.fingerprint = _probe_digest(reference, probe, self.input.fit)
-        elif self.input == _input_of(
-            reference, {**reference.options, "fit": DEFAULT_FIT} | own_words
-        ):
-            self.fingerprint = str(stated)
-        else:  # an option changes what the object says, so it speaks of another input
-            self.fingerprint = _digest_of_both(str(stated), self.input)
+        elif "size" in own_words and self.input == _input_of(reference, own_words):
+            self.fingerprint = stated
+        else:  # the input is not, or not only, what the object says itself
+            self.fingerprint = _digest_of_both(stated, self.input)
 
     def outputs(self, pixels: Pixels) -> NDArray[np.float32]:
         """Call the callable with one batch, and check what it returns."""
         if not len(pixels):
             return np.empty((0, self.dim), dtype=np.float32)
-        vectors = self._checked(self._call(pixels), len(pixels))
+        # Mirrored images are views that torch cannot take, and cached ones are read-only.
+        images = np.require(pixels, requirements=["C", "W"])
+        vectors = self._checked(self._call(images), len(pixels))
         if vectors.shape[1] != self.dim:
             raise UserError(f"{self.name} returns vectors of {vectors.shape[1]}, not {self.dim}")
         return vectors
@@ -95,7 +95,7 @@ class PythonEmbedder(BlackBox):
         """Return a few images that are the same everywhere."""
         rng = np.random.Generator(np.random.PCG64(0))
         size = (_PROBE_IMAGES, *self.input.frame[:3])
-        return np.frombuffer(rng.bytes(int(np.prod(size))), dtype=np.uint8).reshape(size)
+        return np.frombuffer(rng.bytes(int(np.prod(size))), dtype=np.uint8).reshape(size).copy()
 
 
 def _instance(reference: Reference, value: Any) -> Any:
@@ -118,6 +118,17 @@ def _stated_words(reference: Reference, embedder: Any) -> dict[str, Any]:
             f"{reference.text}: {_INPUT} must be a dictionary with {', '.join(sorted(_WORDS))}"
         )
     return cast(dict[str, Any], stated)
+
+
+def _stated_fingerprint(reference: Reference, embedder: Any) -> str | None:
+    """Return the fingerprint that an object states itself; None if it states none."""
+    stated: Any = getattr(embedder, "fingerprint", None)
+    if stated is not None and not isinstance(stated, str):
+        raise UserError(
+            f"{reference.text}: fingerprint must be a text such as 'search-2021-v3', not "
+            f"{type(stated).__name__}"
+        )
+    return stated
 
 
 def _input_of(reference: Reference, words: dict[str, Any]) -> InputSpec:

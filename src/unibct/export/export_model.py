@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from unibct.data.decoding import Pixels
+from unibct.data.decoding import VECTORS, Pixels
 from unibct.data.image_set import ImageSet
 from unibct.data.loader import unread_pixels
 from unibct.errors import UserError
@@ -89,15 +89,7 @@ def export_model(
     """
     path = Path(path)
     require_onnx()
-    if int8 and images is None:
-        raise UserError(
-            "int8 needs images with classes, to calibrate it and to measure what it loses: "
-            "give --data DATA"
-        )
-    if old is not None and not int8:
-        raise UserError("the old model is for measuring int8: give --int8, or leave --old out")
-    if path.is_dir() or path.suffix != ".onnx":
-        raise UserError(f"{path}: the name of the file must end with .onnx")
+    _require_exportable(model, path, has_images=images is not None, int8=int8, old=old)
     with tempfile.TemporaryDirectory() as scratch:
         result = Path(scratch) / FILE
         write_graph(model, result)
@@ -125,6 +117,25 @@ def export_model(
     }
     write_json(path.with_name(f"{path.name}.json"), described | export.as_json())
     return export
+
+
+def _require_exportable(
+    model: Exportable, path: Path, *, has_images: bool, int8: bool, old: Embedder | None
+) -> None:
+    """Refuse what cannot work before anything is computed."""
+    if model.input.fit == VECTORS:
+        raise UserError(
+            f"{model.name} takes finished vectors; only models of images can be exported"
+        )
+    if int8 and not has_images:
+        raise UserError(
+            "int8 needs images with classes, to calibrate it and to measure what it loses: "
+            "give --data DATA"
+        )
+    if old is not None and not int8:
+        raise UserError("the old model is for measuring int8: give --int8, or leave --old out")
+    if path.is_dir() or path.suffix != ".onnx":
+        raise UserError(f"{path}: the name of the file must end with .onnx")
 
 
 def default_file(model: Exportable, *, int8: bool = False) -> str:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from unibct.errors import UserError, first_line
 from unibct.models.input import channel_number
-from unibct.models.model import Model
+from unibct.models.model import Model, evaluating
 from unibct.models.old_space import OldSpaceModel, projection_weight
 
 Exportable: TypeAlias = Model | OldSpaceModel
@@ -95,12 +95,11 @@ def file_metadata(model: Exportable) -> dict[str, str]:
 def write_graph(model: Exportable, path: Path) -> None:
     """Write the graph of a model on the CPU to one file, with a batch of any size."""
     require_onnx()
-    module = PixelsToEmbeddings(model).eval()
     example = torch.zeros((2, *model.input.frame.shape), dtype=torch.uint8)
     try:
-        with torch.no_grad(), _silent():
+        with evaluating(own_model(model).network), torch.no_grad(), _silent():
             program = torch.onnx.export(
-                module,
+                PixelsToEmbeddings(model).eval(),
                 (example,),
                 dynamo=True,
                 dynamic_shapes=({0: torch.export.Dim("batch")},),

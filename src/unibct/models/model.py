@@ -5,6 +5,7 @@ import json
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor, nn
 
-from unibct.arrays import checked_embeddings, is_array, same_kind, to_numpy
+from unibct.arrays import checked_embeddings, is_array, normalized, same_kind, to_numpy
 from unibct.data.augmentation import mirrored
 from unibct.data.decoding import (
     VECTORS,
@@ -98,8 +99,9 @@ class Model:
 
     @property
     def device(self) -> torch.device:
-        """Where the network's weights are."""
-        return next(self.network.parameters()).device
+        """Where the network's weights are; the CPU if it has none."""
+        tensors = chain(self.network.parameters(), self.network.buffers())
+        return next((tensor.device for tensor in tensors), torch.device("cpu"))
 
     @property
     def fingerprint(self) -> str:
@@ -131,6 +133,7 @@ class Model:
         Args:
             images: uint8, (n, h, w), (n, h, w, c) or (n, c, h, w) with c = 1 or 3, NumPy or
                 torch; or a sequence of such images, of PIL images or of file paths, of any size.
+                A model of finished vectors takes (n, width) numbers, and scales rows to length 1.
             batch_size: how many images go through the network at a time.
 
         Returns:
@@ -155,12 +158,13 @@ class Model:
 
         Args:
             pixels: (batch, height, width, channels).
-            flip_test: add the outputs of the mirrored images.
+            flip_test: add the outputs of the mirrored images. Finished vectors have none.
 
         Returns:
             (batch, dim).
         """
-        views = (pixels, mirrored(pixels)) if flip_test else (pixels,)
+        has_mirror = flip_test and self.input.fit != VECTORS
+        views = (pixels, mirrored(pixels)) if has_mirror else (pixels,)
         with torch.inference_mode():
             outputs = [self._network_output(view) for view in views]
             if self.vector_map is not None:
@@ -211,7 +215,7 @@ def embed_in_batches(embedder: ImageEmbedder, images: Any, batch_size: int) -> A
     if batch_size < 1:
         raise UserError(f"batch_size must be at least 1, not {batch_size}")
     if embedder.input.fit == VECTORS:
-        rows = checked_embeddings(images, "vectors").astype(np.float32, copy=False)
+        rows = _unit_rows(images)
         sequence: Sequence[Any] = list(rows[:, None, :, None])
     else:
         sequence = _as_sequence(images)
@@ -223,6 +227,15 @@ def embed_in_batches(embedder: ImageEmbedder, images: Any, batch_size: int) -> A
             np.stack([_fitted(image, start + i, frame) for i, image in enumerate(part)])
         )
     return same_kind(vectors, images)
+
+
+def _unit_rows(vectors: Any) -> NDArray[np.float32]:
+    """Return finished vectors with rows of length 1, as those of files are."""
+    rows = checked_embeddings(vectors, "vectors")
+    nonzero = rows.any(axis=1)
+    if not nonzero.all():
+        raise UserError(f"vectors has rows of zeros only, first row {int(nonzero.argmin())}")
+    return normalized(rows).astype(np.float32, copy=False)
 
 
 def _fitted(image: Any, index: int, frame: Frame) -> Pixels:

@@ -82,16 +82,19 @@ def load_weights(
     *,
     head: tuple[str, ...] = (),
     prefixes: tuple[str, ...] = (),
+    removed: tuple[str, ...] = (),
 ) -> None:
     """Copy tensors into a network by name.
 
     Args:
         network: changed in place.
-        tensors: may have more tensors than the network needs.
+        tensors: may have more parts than the network, such as a classifier, but no more layers
+            inside a part that the network has.
         place: where they come from, for messages.
         head: how the names of the last layers begin. These layers keep their random weights if
             the tensors lack them or have other shapes; all others must be there and fit.
         prefixes: what may stand before every name of ``tensors``, besides the usual.
+        removed: how the names of layers begin that were taken off the network.
     """
     wanted = {k: v for k, v in network.state_dict().items() if not _is_counter(k)}
     named = _without_prefix(tensors, wanted, (*_PREFIXES, *prefixes))
@@ -105,7 +108,40 @@ def load_weights(
             f"{place}: {name} has the shape {tuple(named[name].shape)}, but this network's has "
             f"{tuple(tensor.shape)}; give the size and channels that it was trained with"
         )
+    surplus = surplus_tensor(network, named, (*head, *removed))
+    if surplus is not None:
+        raise UserError(
+            f"{place} has a tensor {surplus!r} that this network has no place for: these are "
+            "weights of a larger network"
+        )
     network.load_state_dict(fitting, strict=False)
+
+
+def surplus_tensor(
+    network: nn.Module, names: Iterable[str], removed: tuple[str, ...] = ()
+) -> str | None:
+    """Return the first name of a layer that a part of the network would need to have; or None.
+
+    Parts that the network lacks as a whole, such as another task's classifier, are no surplus, nor
+    are tensors that a layer computes itself or needs in training only.
+
+    Args:
+        network: the network.
+        names: of tensors that are to be loaded into it.
+        removed: how names begin that do not count.
+    """
+    known = set(network.state_dict())
+    modules = {name for name, _ in cast(Iterable[tuple[str, nn.Module]], network.named_modules())}
+    for name in names:
+        if name in known or _is_counter(name) or name.startswith(removed or ("\0",)):
+            continue
+        owner, _, tensor = name.rpartition(".")
+        has_layer = owner in modules
+        while owner not in modules:
+            owner = owner.rpartition(".")[0]
+        if owner and (not has_layer or tensor in ("weight", "bias")):
+            return name
+    return None
 
 
 def _without_prefix(

@@ -16,15 +16,15 @@ _TOKENS = {
 KINDS = ("vit", "dinov2", "siglip_vision_model", "clip_vision_model", "resnet")
 
 
-def tiny_config(kind: str):
+def tiny_config(kind: str, **more):
     """A configuration of transformers, some thousand weights."""
     import transformers
 
     if kind == "resnet":
         values = {"embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 1]}
         return transformers.ResNetConfig(**values, layer_type="basic")
-    values = dict(_TOKENS)
-    if kind == "dinov2":
+    values = _TOKENS | more
+    if kind.startswith("dinov2"):
         del values["intermediate_size"]
     return transformers.AutoConfig.for_model(kind, **values)
 

@@ -66,3 +66,21 @@ def products(height, width, channels):
 
 
 products.unibct_input = {"size": 16, "channels": 1}
+
+_shared = nn.Sequential(nn.Flatten(), nn.Linear(16, 4))
+
+
+def shared():
+    """A function that returns the same network each time."""
+    return _shared
+
+
+shared.unibct_input = {"size": 4, "channels": 1}
+
+
+def weight_normed():
+    """A function whose network cannot be copied."""
+    return nn.Sequential(nn.Flatten(), nn.utils.weight_norm(nn.Linear(16, 4)))
+
+
+weight_normed.unibct_input = {"size": 4, "channels": 1}

@@ -32,3 +32,15 @@ def test_a_model_of_vectors_embeds_vectors_and_refuses_images(name, tmp_path):
     assert np.array_equal(embedded, model.embed(vectors))
     with pytest.raises(UserError, match="the vectors have dimension 5; the model takes 6"):
         loaded.embed(vectors[:, :5])
+
+
+def test_vectors_are_scaled_to_length_1_and_have_no_mirror_image():
+    model = Model(build_network("projection", SPEC, 3).eval(), "projection", SPEC, 3)
+    vectors = 10 * np.random.default_rng(0).normal(size=(4, 6)).astype(np.float32)
+    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    rows = unit[:, None, :, None]
+    assert np.allclose(model.embed(vectors), model.embed_pixels(rows), atol=1e-6)
+    assert np.array_equal(model.raw_embeddings(rows), model.raw_embeddings(rows, flip_test=False))
+    vectors[2] = 0
+    with pytest.raises(UserError, match="vectors has rows of zeros only, first row 2"):
+        model.embed(vectors)

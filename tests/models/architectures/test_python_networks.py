@@ -48,6 +48,18 @@ def test_a_module_is_copied_and_its_tokens_are_averaged():
     assert torch.allclose(build_network(first, first.input, 4)(x), want, atol=1e-6)
 
 
+def test_a_function_that_returns_the_same_network_gives_copies():
+    first, second = (build_network(f"{HERE}:shared", InputSpec(4, 4, 1), 4) for _ in range(2))
+    assert torch.equal(first.backbone[1].weight, second.backbone[1].weight)
+    assert first.backbone[1].weight is not second.backbone[1].weight
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")
+def test_a_network_that_cannot_be_copied_is_taken_as_it_is():
+    network = build_network(f"{HERE}:weight_normed", InputSpec(4, 4, 1), 4)
+    assert network(torch.zeros(1, 1, 4, 4)).shape == (1, 4)
+
+
 def test_the_folder_names_what_it_needs(tmp_path, monkeypatch):
     architecture = find_architecture(f"{HERE}:convolutions")
     spec = architecture.input

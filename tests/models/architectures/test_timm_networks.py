@@ -7,7 +7,9 @@ import torch
 
 from unibct.errors import UserError
 from unibct.models.architectures.architecture import NetworkRequest
+from unibct.models.architectures.embedding_network import load_backbone
 from unibct.models.architectures.table import build_network, find_architecture, stored_architecture
+from unibct.models.architectures.timm_networks import _mean
 from unibct.models.folder import load_model, save_model
 from unibct.models.input import InputSpec
 from unibct.models.model import Model
@@ -60,6 +62,11 @@ def test_weights_from_a_file(tmp_path):
     network = build_network(architecture, spec, 8)
     architecture.start(network)
     assert all(torch.equal(network.backbone.state_dict()[k], v) for k, v in tensors.items())
+    safetensors.torch.save_file(
+        tensors | {"blocks.0.9.conv.weight": torch.ones(3)}, tmp_path / "deeper.safetensors"
+    )
+    with pytest.raises(UserError, match=r"'blocks\.0\.9\.conv\.weight' .* of a larger network"):
+        load_backbone(network, place=str(tmp_path / "deeper.safetensors"))
     grey = build_network(architecture, InputSpec(64, 64, 1), 8)
     with pytest.raises(UserError, match=r"conv_stem.weight has the shape .* give the size and"):
         architecture.start(grey)
@@ -80,11 +87,41 @@ def test_pooling():
         build_network(convolutions, spec, 8)
 
 
+def test_the_mean_over_a_map_with_the_features_last(monkeypatch):
+    """Swin's map is (batch, height, width, features)."""
+    import timm
+
+    options = {"embed_dim": 16, "depths": (1, 1), "num_heads": (1, 1), "window_size": 4}
+    swin = timm.models.SwinTransformer(img_size=32, num_classes=0, **options).eval()
+    x = torch.randn(2, 3, 32, 32)
+    with torch.no_grad():
+        features = swin.forward_features(x)
+        assert features.shape == (2, 4, 4, 32)
+        assert torch.allclose(_mean(swin, x), features.mean(dim=(1, 2)), atol=1e-6)
+        assert torch.allclose(_mean(swin, x), swin(x), atol=1e-6)
+        swin.num_features = 4  # as if it were as wide as high as deep
+        square = torch.randn(2, 4, 4, 4)
+        monkeypatch.setattr(swin, "forward_features", lambda x: square)
+        assert torch.allclose(_mean(swin, x), square.mean(dim=(1, 2)))
+        swin.output_fmt = "NCHW"
+        assert torch.allclose(_mean(swin, x), square.mean(dim=(2, 3)))
+
+
+def test_the_dimension_is_that_of_the_network_s_own_vector():
+    name = "timm:mobilenetv3_small_050"  # has a layer between its pooling and its classifier
+    dims = {p: find_architecture(name, NetworkRequest(pooling=p)).dim for p in ("auto", "mean")}
+    assert dims == {"auto": 1024, "mean": 288}
+    network = build_network(name, InputSpec(32, 32, 3), 1024)
+    assert isinstance(network.head, torch.nn.Identity)
+
+
 def test_what_is_missing_is_said_in_one_line(monkeypatch):
     with pytest.raises(UserError, match=r"timm has no network called 'resnet_unheard_of'.*such as"):
         find_architecture("timm:resnet_unheard_of")
     with pytest.raises(UserError, match="timm has no network called 'hf-hub:nobody/nothing'"):
         find_architecture("timm:hf-hub:nobody/nothing")
+    with pytest.raises(UserError, match=r"timm:test_vit\.nonsense cannot be built: .*nonsense"):
+        find_architecture("timm:test_vit.nonsense")
     architecture = find_architecture("timm:test_vit")
     with pytest.raises(UserError, match=r"timm:test_vit cannot .* images of 6x6"):
         build_network(architecture, InputSpec(6, 6, 3), 8)

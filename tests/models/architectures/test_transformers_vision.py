@@ -95,12 +95,57 @@ def test_pooling(folders):
     network = started(architecture, architecture.input, 16)
     x = torch.randn(2, 3, 32, 32)
     hidden = network.backbone(x).last_hidden_state
-    assert torch.allclose(network(x), hidden.mean(dim=1), atol=1e-6)
+    assert torch.allclose(network(x), hidden[:, 1:].mean(dim=1), atol=1e-6)
     request = NetworkRequest(pooling="cls")
     first = find_architecture(f"transformers:{folders['dinov2']}", request)
     assert torch.allclose(started(first, first.input, 16)(x), hidden[:, 0], atol=1e-6)
-    with pytest.raises(UserError, match="no tokens; use pooling=mean"):
-        find_architecture(f"transformers:{folders['resnet']}", request)
+    for kind in ("resnet", "siglip_vision_model"):
+        with pytest.raises(UserError, match="has no such token; use pooling=mean"):
+            find_architecture(f"transformers:{folders[kind]}", request)
+
+
+@pytest.mark.parametrize(
+    ("kind", "prefix", "more"),
+    [
+        ("clip_vision_model", 1, {}),
+        ("dinov2_with_registers", 5, {"num_register_tokens": 4}),
+        ("deit", 2, {}),
+        ("siglip_vision_model", 0, {}),
+        ("aimv2_vision_model", 0, {"use_head": True}),  # the token of its head is none of these
+    ],
+)
+def test_the_mean_is_over_the_patches(kind, prefix, more, tmp_path):
+    import transformers
+
+    transformers.AutoModel.from_config(tiny_config(kind, **more)).save_pretrained(tmp_path)
+    request = NetworkRequest(pooling="mean")
+    architecture = find_architecture(f"transformers:{tmp_path}", request)
+    network = started(architecture, architecture.input, 16)
+    x = torch.randn(2, 3, 32, 32)
+    hidden = network.backbone(x).last_hidden_state
+    assert hidden.shape[1] == 16 + prefix
+    assert torch.allclose(network(x), hidden[:, prefix:].mean(dim=1), atol=1e-6)
+    assert architecture.config["prefix_tokens"] == prefix
+    if prefix:
+        first = find_architecture(f"transformers:{tmp_path}", NetworkRequest(pooling="cls"))
+        assert torch.allclose(started(first, first.input, 16)(x), hidden[:, 0], atol=1e-6)
+
+
+def test_models_that_were_stored_before_embed_as_before(folders):
+    name, request = f"transformers:{folders['dinov2']}", NetworkRequest(pooling="mean")
+    architecture, x = find_architecture(name, request), torch.randn(2, 3, 32, 32)
+    config = {k: v for k, v in architecture.config.items() if k != "prefix_tokens"}
+    stored = stored_architecture(architecture.name, config, architecture.input)
+    network = build_network(stored, architecture.input, 16).eval()
+    hidden = network.backbone(x).last_hidden_state
+    assert torch.allclose(network(x), hidden.mean(dim=1), atol=1e-6)
+    assert "prefix_tokens" not in find_architecture(name).config  # the same fingerprint as before
+    siglip = find_architecture(f"transformers:{folders['siglip_vision_model']}")
+    config = dict(siglip.config) | {"pooling": "cls"}
+    stored = stored_architecture(siglip.name, config, siglip.input)
+    network = build_network(stored, siglip.input, 16).eval()
+    hidden = network.backbone(x).last_hidden_state
+    assert torch.allclose(network(x), hidden[:, 0], atol=1e-6)
 
 
 def test_a_masked_auto_encoder_hides_nothing(tmp_path):
@@ -160,6 +205,18 @@ def test_weights_from_a_file_or_random_or_of_another_network(folders, tmp_path):
         architecture = find_architecture(name, NetworkRequest(weights=other))
         with pytest.raises(UserError, match="weights of another network"):
             started(architecture, spec, 16)
+
+
+def test_weights_of_a_deeper_network_are_refused(folders, tmp_path):
+    import transformers
+
+    config = tiny_config("dinov2")
+    config.num_hidden_layers = 2
+    transformers.AutoModel.from_config(config).save_pretrained(tmp_path)
+    request = NetworkRequest(weights=str(tmp_path))
+    architecture = find_architecture(f"transformers:{folders['dinov2']}", request)
+    with pytest.raises(UserError, match=r"layer\.1\..* weights of a larger network"):
+        started(architecture, architecture.input, 16)
 
 
 def test_grey_images_need_a_network_for_them(folders):

@@ -1,7 +1,7 @@
 """Somebody else's backbone with pooling and a projection to the wanted dimension."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -77,7 +77,7 @@ def feature_count(
         ) from error
     finally:
         backbone.train(was_training)
-    if not isinstance(output, Tensor) or output.ndim != 2 or len(output) != 1:
+    if not isinstance(output, Tensor) or output.ndim != 2 or len(output) != 1 or not output.numel():
         shape = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
         raise UserError(f"{name} gives {shape} for one image, not one vector")
     if not output.is_meta and not torch.allclose(output, again, rtol=1e-3, atol=1e-5):
@@ -99,4 +99,18 @@ def pooled(output: Tensor) -> Tensor:
 def load_backbone(network: nn.Module, *, place: str) -> None:
     """Load the weights of a file or folder into the backbone of an ``EmbeddingNetwork``."""
     assert isinstance(network, EmbeddingNetwork)
-    load_weights(network.backbone, read_weights(weight_files(place)), place)
+    backbone, tensors = network.backbone, read_weights(weight_files(place))
+    load_weights(backbone, tensors, place, removed=_removed_classifier(backbone))
+
+
+def _removed_classifier(backbone: nn.Module) -> tuple[str, ...]:
+    """Return how the names of a classifier begin that may have been taken off a backbone."""
+    layers = cast(Iterable[tuple[str, nn.Module]], backbone.named_modules())
+    names = [name for name, layer in layers if isinstance(layer, nn.Identity)]
+    its_config: Any = getattr(backbone, "pretrained_cfg", None) or {}  # of timm's networks
+    stated: Any = its_config.get("classifier")
+    if stated is not None:  # only there: identities elsewhere stand for layers of other variants
+        stated = [stated] if isinstance(stated, str) else list(stated)
+        parts = {name.split(".")[0] for name in stated}
+        names = stated + [name for name in names if name.split(".")[0] in parts]
+    return tuple(f"{name}." for name in names)

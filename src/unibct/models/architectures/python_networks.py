@@ -116,7 +116,15 @@ def _network(reference: str, spec: InputSpec, dim: int | None) -> nn.Module:
     network: Any = value(**{name: v for name, v in offered.items() if name in parameters})
     if not isinstance(network, nn.Module):
         raise UserError(f"python:{reference} returns {type(network).__name__}, not an nn.Module")
-    return network
+    return network if isinstance(value, type) else _own_copy(network)
+
+
+def _own_copy(network: nn.Module) -> nn.Module:
+    """Copy a network, because a function may return the same one each time."""
+    try:
+        return copy.deepcopy(network)
+    except RuntimeError:  # a tensor that was computed from others, as by `weight_norm`
+        return network
 
 
 def _pooled(network: nn.Module, x: Tensor) -> Tensor:

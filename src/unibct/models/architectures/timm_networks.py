@@ -18,6 +18,7 @@ from unibct.models.architectures.architecture import RANDOM, Architecture, Netwo
 from unibct.models.architectures.embedding_network import (
     EmbeddingNetwork,
     embedding_network,
+    feature_count,
     load_backbone,
     pooled,
 )
@@ -41,11 +42,13 @@ def open_architecture(reference: str, request: NetworkRequest) -> Architecture:
         "pooling": request.pooling,
         "name": reference,
     }
-    with torch.device("meta"):
-        network = library.create_model(reference, pretrained=False, num_classes=0)
-    architecture = stored_architecture(config, _own_input(network))
+    with torch.device("meta"):  # shapes only
+        network = _without_weights(reference)
+        own_input = _own_input(network)
+        dim = _own_dim(network, request.pooling, own_input)
     start, digest = _start(config, request)
-    return replace(architecture, dim=int(network.num_features), start=start, start_digest=digest)
+    architecture = stored_architecture(config, own_input)
+    return replace(architecture, dim=dim, start=start, start_digest=digest)
 
 
 def stored_architecture(config: Mapping[str, Any], own_input: InputSpec) -> Architecture:
@@ -72,6 +75,26 @@ def _library() -> Any:
         raise UserError(
             f"timm cannot be imported: {reason}; install torch and torchvision from the same index"
         ) from error
+
+
+def _without_weights(reference: str) -> Any:
+    try:
+        return _library().create_model(reference, pretrained=False, num_classes=0)
+    except Exception as error:  # what follows the point is no set of weights that timm knows
+        raise UserError(
+            f"timm:{reference} cannot be built: {first_line(error)}; timm.list_pretrained() lists "
+            "the names with weights"
+        ) from error
+
+
+def _own_dim(network: Any, pooling: str, own_input: InputSpec) -> int:
+    """Return the dimension of a network's own vector; some have layers after the pooling."""
+    if pooling != "auto":
+        return int(network.num_features)
+    try:
+        return feature_count("the network", network, _own_pooling, own_input)
+    except UserError:  # it cannot be run without weights
+        return int(getattr(network, "head_hidden_size", None) or network.num_features)
 
 
 def _own_input(network: Any) -> InputSpec:
@@ -141,10 +164,18 @@ def _first_token(network: nn.Module, x: Tensor) -> Tensor:
 
 
 def _mean(network: nn.Module, x: Tensor) -> Tensor:
-    output = cast(Any, network).forward_features(x)
-    return pooled(
-        output[:, getattr(network, "num_prefix_tokens", 0) :] if output.ndim == 3 else output
-    )
+    output: Tensor = cast(Any, network).forward_features(x)
+    if output.ndim == 3:
+        output = output[:, getattr(network, "num_prefix_tokens", 0) :]
+    elif output.ndim == 4 and _features_last(network, output):
+        output = output.flatten(1, 2)  # (batch, positions, features)
+    return pooled(output)
+
+
+def _features_last(network: Any, output: Tensor) -> bool:
+    """Return whether a map is (batch, height, width, features), as Swin's."""
+    second, last = (output.shape[i] == network.num_features for i in (1, -1))
+    return last if last != second else getattr(network, "output_fmt", None) == "NHWC"
 
 
 _POOLS: dict[str, Any] = {"auto": _own_pooling, "cls": _first_token, "mean": _mean}

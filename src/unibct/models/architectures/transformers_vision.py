@@ -28,10 +28,19 @@ from unibct.models.architectures.embedding_network import (
     pooled,
 )
 from unibct.models.input import InputSpec
-from unibct.models.weights_file import files_digest, load_weights, read_weights, weight_files
+from unibct.models.weights_file import (
+    files_digest,
+    load_weights,
+    read_weights,
+    surplus_tensor,
+    weight_files,
+)
 
 _DOWNLOADED = ("*.json", "*.safetensors")
 _NOT_STRUCTURE = ("_name_or_path", "id2label", "label2id", "transformers_version", "architectures")
+_PREFIX_TOKENS = "prefix_tokens"  # in the stored configuration, for the mean
+_CLASS_TOKENS = ("cls_token", "class_embedding")
+_OTHER_PREFIX_TOKENS = ("distillation_token", "register_tokens")
 _WEIGHT_PATTERNS = ("*.safetensors", "pytorch_model*.bin")
 
 
@@ -53,6 +62,7 @@ def open_architecture(reference: str, request: NetworkRequest) -> Architecture:
         "config": values,
     }
     own_input = _own_input(folder, values)
+    stored |= _pooling_words(stored, own_input)
     architecture = replace(stored_architecture(stored, own_input), dim=_own_dim(stored, own_input))
     place = _weights_place(folder, request)
     if place is None:
@@ -67,7 +77,7 @@ def stored_architecture(config: Mapping[str, Any], own_input: InputSpec) -> Arch
 
     def build(spec: InputSpec, dim: int) -> nn.Module:
         backbone = _backbone(config, spec)
-        pool = _pool(backbone, config["pooling"], spec)
+        pool = _pool(backbone, config, spec)
         return embedding_network(name, backbone, pool, spec, dim, sizes=_sizes(config["config"]))
 
     return Architecture(build, own_input, 0, name=name, config=config)
@@ -132,8 +142,28 @@ def _own_dim(config: Mapping[str, Any], own_input: InputSpec) -> int:
         return hidden
     with torch.device("meta"):  # shapes only
         backbone = _backbone(config, own_input)
-        pool = _pool(backbone, config["pooling"], own_input)
+        pool = _pool(backbone, config, own_input)
         return feature_count("the network", backbone, pool, own_input)
+
+
+def _pooling_words(config: Mapping[str, Any], own_input: InputSpec) -> dict[str, int]:
+    """Return what else to store about the pooling; refuse ``cls`` without a class token."""
+    if config["pooling"] == "auto":
+        return {}
+    with torch.device("meta"):
+        backbone = _backbone(config, own_input)
+    if config["pooling"] == "cls" and not _token_count(backbone, _CLASS_TOKENS):
+        raise UserError("pooling = cls: this network has no such token; use pooling=mean or auto")
+    count = _token_count(backbone, (*_CLASS_TOKENS, *_OTHER_PREFIX_TOKENS))
+    return {_PREFIX_TOKENS: count} if config["pooling"] == "mean" else {}
+
+
+def _token_count(backbone: nn.Module, words: tuple[str, ...]) -> int:
+    """Return how many tokens the parameters with these names put before the patches."""
+    named = ((set(name.split(".")), p) for name, p in backbone.named_parameters())
+    # A token in a network's head looks at the others, and is not among them.
+    tokens = (p for parts, p in named if parts & set(words) and "head" not in parts)
+    return sum(p.shape[-2] if p.ndim > 1 else 1 for p in tokens)
 
 
 def _backbone(config: Mapping[str, Any], spec: InputSpec) -> nn.Module:
@@ -160,8 +190,10 @@ def _backbone(config: Mapping[str, Any], spec: InputSpec) -> nn.Module:
         ) from error
 
 
-def _pool(backbone: nn.Module, pooling: str, spec: InputSpec) -> Any:
+def _pool(backbone: nn.Module, config: Mapping[str, Any], spec: InputSpec) -> Any:
     """Return the function that calls the backbone and makes one vector of its output."""
+    pooling = config["pooling"]
+    prefix_tokens = config.get(_PREFIX_TOKENS, 0)  # earlier models took the mean over all tokens
     options: dict[str, Any] = {}
     parameters = inspect.signature(backbone.forward).parameters
     if "interpolate_pos_encoding" in parameters:
@@ -179,7 +211,7 @@ def _pool(backbone: nn.Module, pooling: str, spec: InputSpec) -> Any:
             return hidden[:, 0]
         if pooling == "cls":
             raise UserError("pooling = cls: this network has no tokens; use pooling=mean or auto")
-        return pooled(hidden)
+        return pooled(hidden[:, prefix_tokens:] if hidden.ndim == 3 else hidden)
 
     return pool
 
@@ -223,6 +255,14 @@ def _pretrained(backbone: Any, folder: str) -> Any:
         raise UserError(
             f"{folder} lacks {len(missing)} tensors of the network, first {missing[0]!r}: "
             "these are weights of another network"
+        )
+    prefix = f"{network_class.base_model_prefix}."
+    unused = {name.removeprefix(prefix): name for name in sorted(report["unexpected_keys"])}
+    surplus = surplus_tensor(backbone, unused)
+    if surplus is not None:
+        raise UserError(
+            f"{folder} has a tensor {unused[surplus]!r} that this network has no place for: these "
+            "are weights of a larger network"
         )
     return loaded
 
