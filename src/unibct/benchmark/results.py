@@ -23,6 +23,7 @@ from unibct.benchmark.jobs import (
 )
 from unibct.benchmark.measuring import sample_name
 from unibct.benchmark.mixed_galleries import MIXED, mixed_name
+from unibct.benchmark.model_origins import require_model_origins
 from unibct.benchmark.threshold_tests import AT_OLD_THRESHOLD, threshold_name
 from unibct.benchmark.workspace import RESULT_FILE, is_current
 from unibct.errors import UserError
@@ -306,6 +307,9 @@ def read_results(grid: Grid, jobs: Sequence[Job], out: Path) -> Results:
             "cell and no chain); run it first"
         )
     _require_same_models(results)
+    for job in jobs:
+        if job.folder in by_job:
+            require_model_origins(out, job, maps=False)
     return results
 
 

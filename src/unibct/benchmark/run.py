@@ -15,6 +15,7 @@ from filelock import FileLock, Timeout
 from unibct.benchmark.forecast import RunConditions, forecast_seconds
 from unibct.benchmark.grid import Grid
 from unibct.benchmark.jobs import Job, make_jobs, select_jobs
+from unibct.benchmark.model_origins import model_elsewhere
 from unibct.benchmark.results import Results, read_results
 from unibct.benchmark.workers import Board, OnChange, last_line, run_jobs
 from unibct.benchmark.workspace import (
@@ -78,7 +79,7 @@ class Benchmark:
             scores=len(self.workspace.split.query) * len(test_images.class_names),
         )
         jobs = [
-            job if self.workspace.model_elsewhere(job) is None else replace(job, work=0)
+            job if model_elsewhere(self.workspace, job) is None else replace(job, work=0)
             for job in self.chosen_jobs
         ]
         return forecast_seconds(jobs, self.workspace.out, conditions)
