@@ -174,9 +174,14 @@ def benchmark_settings(workspace: Workspace) -> dict[str, Any]:
 
 
 def require_same_benchmark(workspace: Workspace, settings: dict[str, Any]) -> None:
-    """Raise an error if the folder holds a benchmark with other settings."""
+    """Raise an error if the folder holds a benchmark with other settings, or with unknown ones."""
     path = workspace.out / SETTINGS_FILE
     if not path.is_file():
+        if any(any((workspace.out / name).rglob(RESULT_FILE)) for name in JOB_FOLDERS):
+            raise UserError(
+                f"{workspace.out} holds results but no {SETTINGS_FILE}, which says what they were "
+                "made from: copy that file too from one of the folders that they come from"
+            )
         return
     stored_settings = with_flat_recipe(read_json(path))
     _require_same_validation(workspace, stored_settings, settings)
