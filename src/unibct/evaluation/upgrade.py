@@ -145,6 +145,7 @@ class SearchEvaluation(Evaluation):
     Attributes:
         tests: the tests by the name of their direction, such as ``new→old``.
         far: false accept rate of the headline TAR.
+        carried_fars: the false accept rates that the test classes can measure.
         old_clients: M(old→new) − M(old→old) of each metric: old queries in a gallery of the new
             model, as in a staged roll-out.
         at_old_threshold: the cross test at the thresholds that the old system uses today.
@@ -155,6 +156,7 @@ class SearchEvaluation(Evaluation):
 
     tests: dict[str, SearchTest]
     far: float
+    carried_fars: tuple[float, ...]
     old_clients: tuple[Criterion, ...]
     at_old_threshold: tuple[AtOldThreshold, ...]
     score_scale: float | None
@@ -241,7 +243,7 @@ class UpgradeEvaluation(SearchEvaluation):
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values for machines."""
-        fars = carried_fars(self.split.compared_classes)
+        fars = self.carried_fars
         return super().as_json() | {
             "tests": {
                 name: self.values[name]
@@ -316,6 +318,7 @@ def evaluate_upgrade(
         note=joined_notes(*_notes(models, used_far, far, split), tested.seen.note, rule=rule),
         old_model=old_model_strength(models["old"], split.labels, images, seed=seed),
         split=split,
+        carried_fars=tuple(carried_fars(split.compared_classes)),
         backfill_curves=dict(curves) if backfill_curves else {},
         **compared_answers(tests, draws, far=used_far, seed=seed, alpha=alpha, **onto_old_scale),
     )
