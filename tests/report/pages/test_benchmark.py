@@ -1,5 +1,6 @@
 import csv
 import shlex
+from dataclasses import replace
 
 import pytest
 
@@ -7,7 +8,12 @@ from tests.conftest import tags_of_offline_page
 from unibct.benchmark.grid import make_grid
 from unibct.benchmark.results_csv import as_csv
 from unibct.report.benchmark_tables import all_tables
-from unibct.report.pages.benchmark import command, write_benchmark_report
+from unibct.report.pages.benchmark import (
+    command,
+    render_markdown,
+    what_was_run,
+    write_benchmark_report,
+)
 from unibct.training.recipe import load_recipe
 
 
@@ -52,3 +58,24 @@ def test_the_report_names_the_command_that_makes_it():
         recipe=load_recipe(options["--recipe"][0], options["--set"]),
     )
     assert again == grid
+
+
+def test_the_report_tells_what_has_results_and_who_made_them(finished):
+    _, results = finished
+    wider = replace(
+        results.grid,
+        methods=(*results.grid.methods, "unibct", "mlp"),
+        scenarios=("extended-data", "open-class", "open-data"),
+    )
+    by_job = dict(results.by_job)
+    folder = "cells/open-class/none/seed1"
+    made_by = by_job[folder]["made_by"]
+    by_job[folder] = by_job[folder] | {"made_by": made_by | {"torch": "1.0"}}
+    changed = replace(results, grid=wider, by_job=by_job)
+    text = render_markdown(changed)
+    assert "3 methods in 2 scenarios over 2 seeds." in text
+    assert not [row for table in all_tables(changed) for row in table.rows if row[0].text == "mlp"]
+    assert "Against unibct" not in text
+    run = what_was_run(changed)
+    assert run["torch"] == f"{made_by['torch']}; 1.0"
+    assert run["machine"] == made_by["machine"]
