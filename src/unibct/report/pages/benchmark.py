@@ -180,6 +180,20 @@ def _curves_note(results: Results) -> str:
     return f"No curve is drawn for the {noun} {', '.join(others)}."
 
 
+def method_colours(results: Results, scenario: str) -> dict[str, str]:
+    """Return a colour for each method that is drawn in a scenario, no two the same.
+
+    They are the same in all scenarios unless more methods are drawn in all than there are colours.
+    """
+    drawn = {m for s in results.scenarios for m in _drawn_methods(results, s)}
+    methods = [m for m in results.grid.methods if m != NO_METHOD]
+    if len(methods) > len(METHOD_COLOURS):
+        methods = [m for m in methods if m in drawn]
+    if len(methods) > len(METHOD_COLOURS):
+        methods = _drawn_methods(results, scenario)
+    return dict(zip(reversed(methods), reversed(METHOD_COLOURS), strict=False))
+
+
 def _tests(results: Results, workspace: Workspace, scenario: str) -> dict[str, SearchTest]:
     """Return the old self test, the cross tests of the drawn methods, and the free self test.
 
@@ -199,11 +213,7 @@ def _tests(results: Results, workspace: Workspace, scenario: str) -> dict[str, S
 
 def _curves(results: Results, workspace: Workspace, scenario: str) -> dict[str, Markup]:
     """Return the ROC and the CMC curves of a scenario."""
-    methods = [m for m in results.grid.methods if m != NO_METHOD]
-    colours = {
-        method: METHOD_COLOURS[-1 - index % len(METHOD_COLOURS)]
-        for index, method in enumerate(reversed(methods))
-    } | {OLD_SELF: "#8a8f98", FREE_SELF: "#7f6a9c"}
+    colours = method_colours(results, scenario) | {OLD_SELF: "#8a8f98", FREE_SELF: "#7f6a9c"}
     tests = _tests(results, workspace, scenario)
     return {"roc": Markup(roc_svg(tests, colours)), "cmc": Markup(cmc_svg(tests, colours))}
 
