@@ -23,6 +23,7 @@ from unibct.benchmark.workspace import (
     SETTINGS_FILE,
     Workspace,
     benchmark_settings,
+    is_finished,
     record_validation,
     require_same_benchmark,
     require_same_training,
@@ -64,7 +65,7 @@ class Benchmark:
 
     @property
     def unfinished_jobs(self) -> list[Job]:
-        """The chosen jobs that are not finished."""
+        """The chosen jobs that are not finished, or that are to be measured again."""
         return [job for job in self.chosen_jobs if self.workspace.has_work(job)]
 
     def seconds_left(self) -> float:
@@ -82,7 +83,8 @@ class Benchmark:
             job if model_elsewhere(self.workspace, job) is None else replace(job, work=0)
             for job in self.chosen_jobs
         ]
-        return forecast_seconds(jobs, self.workspace.out, conditions)
+        again = [job for job in self.unfinished_jobs if is_finished(self.workspace.out, job)]
+        return forecast_seconds(jobs, self.workspace.out, conditions, again=again)
 
     def results(self) -> Results:
         """Return the results of all finished jobs of the grid."""
