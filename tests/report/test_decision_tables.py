@@ -47,6 +47,9 @@ def test_every_table_shows_its_numbers(evaluation):
     assert top_1[1].text == f"{100 * evaluation.values['new→old']['top-1']:.2f}"
     assert top_1[3].text == f"{100 * evaluation.values['new→new']['top-1']:.2f}"
     assert top_1[5].text == f"{100 * curve.dip('top-1'):+.2f}"
+    assert curves.heads[1:4] == ("0 %", "52 %", "100 %")
+    assert curve.shares[11] == pytest.approx(11 / 21, abs=0.01)
+    assert top_1[2].text == f"{100 * curve.values['top-1'][11]:.2f}"
     for table in (thresholds, flips, clients, blends, curves):
         assert all(len(row) == len(table.heads) for row in table.rows)
 

@@ -162,8 +162,9 @@ def blended_table(blend: BlendedQueries) -> PlainTable:
 def backfill_table(curves: dict[str, BackfillCurve]) -> PlainTable:
     """Return mean and deepest dip of every metric's curve, and some points of it."""
     rows: list[tuple[Cell, ...]] = []
+    shares = next(iter(curves.values())).shares  # those of every order
+    middle = len(shares) // 2
     for order, curve in curves.items():
-        middle = len(curve.shares) // 2
         for metric, values in curve.values.items():
             rows.append(
                 (
@@ -178,7 +179,8 @@ def backfill_table(curves: dict[str, BackfillCurve]) -> PlainTable:
         "lowest point of the curve minus the old self test, in points: above zero, search is "
         "never worse than before the upgrade."
     )
-    heads = ("metric, order of the rows", "0 %", "half", "100 %", "mean", "deepest dip")
+    cuts = (f"{100 * shares[cut]:.0f} %" for cut in (0, middle, -1))
+    heads = ("metric, order of the rows", *cuts, "mean", "deepest dip")
     return PlainTable("Partly backfilled galleries, %", note, heads, tuple(rows))
 
 
