@@ -130,7 +130,8 @@ def _fitted_rows(value: Any, name: str) -> Tensor:
     if not len(vectors):
         raise UserError(f"{name} is empty: a map is fitted on embeddings of several images")
     first = F.normalize(vectors[:1], dim=1)
-    blocks = vectors.split(_BLOCK)  # the first one tells, but where all rows are the same
+    # The first block tells, unless all rows are the same.
+    blocks = (vectors[start : start + _BLOCK] for start in range(0, len(vectors), _BLOCK))
     if all(float((F.normalize(rows, dim=1) - first).abs().max()) < _SAME for rows in blocks):
         raise UserError(
             f"all rows of {name} have the same direction: a map is fitted on embeddings of several "
