@@ -9,6 +9,7 @@ from unibct.benchmark.forecast import RunConditions, forecast_seconds, schedule,
 from unibct.benchmark.jobs import Job
 from unibct.data.readers.table import open_images
 from unibct.data.scenarios import split
+from unibct.files import write_json
 
 
 def test_the_forecast_counts_what_is_left(tmp_path, monkeypatch):
@@ -26,6 +27,20 @@ def test_the_forecast_counts_what_is_left(tmp_path, monkeypatch):
     assert one == pytest.approx(work / 100.0)
     two = forecast_seconds(jobs, tmp_path, replace(one_worker, workers=2))
     assert 0 < two < one
+
+
+def test_what_is_measured_again_takes_the_time_of_its_tests(tmp_path):
+    jobs = jobs_of(seeds=[0], scenarios=["open-class"], methods=["none"], chain=[])
+    for job in jobs:
+        content = {"architecture": "resnet-small", "cost": {"images_per_second": 1.0}}
+        write_json(tmp_path / job.folder / "result.json", content)
+    one_worker = RunConditions(
+        workers=1, threads=1, device=torch.device("cpu"), classes=10, test_images=100, scores=10**6
+    )
+    assert forecast_seconds(jobs, tmp_path, one_worker) == 0
+    again = forecast_seconds(jobs, tmp_path, one_worker, again=jobs)
+    assert again == pytest.approx(1 + 1 + 7)  # two models' self tests, and a cell
+    assert forecast_seconds(jobs, tmp_path, one_worker, again=jobs[:1]) == pytest.approx(1)
 
 
 def test_a_rate_is_measured_on_a_few_steps():

@@ -1,12 +1,19 @@
+import io
 import json
 import shutil
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from unibct.benchmark.jobs import make_jobs
-from unibct.benchmark.results import Measured, at_old_threshold, read_results
+from unibct.benchmark.results import (
+    Measured,
+    at_old_threshold,
+    read_results,
+    shared_jobs,
+)
 from unibct.benchmark.results_csv import as_csv
 from unibct.benchmark.run import plan_benchmark
 from unibct.benchmark.workspace import Workspace
@@ -15,6 +22,7 @@ from unibct.report.blended_table import blended_table
 from unibct.report.mixed_table import mixed_table
 from unibct.report.old_threshold_table import old_threshold_table
 from unibct.report.pages.benchmark import render_markdown
+from unibct.report.terminal import print_benchmark
 
 
 def test_a_test_of_a_model_that_was_trained_again_is_refused(finished, tmp_path):
@@ -103,6 +111,38 @@ def test_a_report_of_a_first_seed_shows_the_cells_that_are_finished(finished, gr
     shutil.rmtree(tmp_path / "cells")
     with pytest.raises(UserError, match="no finished result of this benchmark yet"):
         read_results(grid, benchmark.jobs, tmp_path)
+
+
+def test_one_job_more_in_one_seed_leaves_no_other_seed_out(finished, grid, tmp_path):
+    benchmark, results = finished
+    ignored = shutil.ignore_patterns("cache", "model", "embeddings")
+    shutil.copytree(benchmark.workspace.out, tmp_path, ignore=ignored, dirs_exist_ok=True)
+    shutil.rmtree(tmp_path / "cells/open-class/procrustes/seed1")
+    fewer = read_results(grid, benchmark.jobs, tmp_path)
+    assert (fewer.seeds, fewer.missing_jobs, fewer.unshared_jobs) == ((0, 1), {}, 1)
+    assert results.by_job.keys() - fewer.by_job.keys() == {
+        f"cells/open-class/procrustes/seed{seed}" for seed in (0, 1)
+    }
+    sentence = "1 finished job is left out: not every seed has the same."
+    assert sentence in render_markdown(fewer)
+    shutil.rmtree(tmp_path / "models/old-images-seed1")  # and with it most of the second seed
+    half = read_results(grid, benchmark.jobs, tmp_path)
+    assert (half.seeds, half.unshared_jobs) == ((0,), 0)
+    assert half.has_cell("open-class", "procrustes")
+    for missing in half.missing_jobs.values():
+        printed = io.StringIO()
+        print_benchmark(half, Console(file=printed))
+        assert f"Seed 1 is left out: it lacks {missing} jobs." in printed.getvalue()
+
+
+def test_the_seeds_are_chosen_that_keep_the_most_results():
+    models, cells = {"models/old"}, [f"cells/{name}" for name in "abcd"]
+    few, many = frozenset({*models, *cells[:1]}), frozenset({*models, *cells})
+    assert shared_jobs([many, few, few]) == many
+    assert shared_jobs([many, few, few, few]) == few, "as many results, more seeds"
+    other = frozenset({*models, *cells[1:]})
+    assert shared_jobs([many, other, few]) == other
+    assert shared_jobs([many, frozenset(models), frozenset(models)]) == many, "a cell counts"
 
 
 def test_results_need_at_least_one_finished_job(grid, tmp_path):

@@ -116,6 +116,14 @@ def test_more_seeds_and_methods_are_added_to_what_is_there(finished, grid):
     assert run_benchmark(more).has_cell("open-class", "linear")
 
 
+def test_a_second_measurement_is_forecast(finished, grid):
+    out = finished[0].workspace.out
+    assert plan_benchmark(grid, out, device="cpu", read_images=False).seconds_left() == 0
+    again = plan_benchmark(grid, out, device="cpu", read_images=False, measure_again=True)
+    assert len(again.unfinished_jobs) == len(again.jobs)
+    assert again.seconds_left() > 0
+
+
 @pytest.fixture
 def earlier(finished, tmp_path):
     """A copy of a finished benchmark, whose results do not name their validation images."""

@@ -36,3 +36,13 @@ def test_a_folder_of_another_benchmark_is_refused(finished, grid):
     other = Grid(grid.data, grid.test, grid.recipe.updated(eta=3.0), seeds=(0,))
     with pytest.raises(UserError, match=r"its recipe.eta is 1.0, not 3.0; choose another --out"):
         plan_benchmark(other, benchmark.workspace.out, device="cpu")
+
+
+def test_merged_results_need_the_settings_that_they_were_made_with(finished, grid, tmp_path):
+    source = finished[0].workspace.out
+    cell = "cells/open-class/none/seed0"
+    shutil.copytree(source / cell, tmp_path / cell)
+    with pytest.raises(UserError, match=r"holds results but no benchmark.json.*copy that file too"):
+        plan_benchmark(grid, tmp_path, device="cpu", read_images=False)
+    shutil.copy(source / "benchmark.json", tmp_path)
+    plan_benchmark(grid, tmp_path, device="cpu", read_images=False)

@@ -26,6 +26,10 @@ def test_evaluate_prints_a_table_and_json(trained_folder, photo_folder, capsys):
     assert "\x1b" not in text, "no colour codes in a pipe"
     assert run_command(*arguments, "--json") == 0
     result = json.loads(capsys.readouterr().out)
+    assert result["fingerprints"] == {
+        side: json.loads((trained_folder / name / "model.json").read_text())["fingerprint"]
+        for side, name in (("query", "new"), ("gallery", "old"))
+    }
     # The old model of three epochs may be worse than raw pixels, on such easy images.
     too_weak = result["old_model"]["too_weak"]
     assert ("old model: recall@1" in text) == (not too_weak)

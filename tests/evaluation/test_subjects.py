@@ -3,7 +3,12 @@ import hashlib
 import numpy as np
 
 from unibct.evaluation import subjects
-from unibct.evaluation.subjects import Subjects, subject_data, subject_model
+from unibct.evaluation.subjects import (
+    Subjects,
+    known_fingerprints,
+    subject_data,
+    subject_model,
+)
 
 
 class Embedder:
@@ -31,3 +36,8 @@ def test_a_model_is_named_by_its_fingerprint_and_its_vectors(monkeypatch, glyph_
         "images": 144,
         "classes": 12,
     }
+
+
+def test_only_sides_that_know_their_model_have_a_fingerprint():
+    assert known_fingerprints(query=Embedder(), gallery=np.ones((2, 3))) == {"query": "f" * 32}
+    assert known_fingerprints(query=None, gallery=Embedder()) == {"gallery": "f" * 32}

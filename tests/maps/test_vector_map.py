@@ -83,17 +83,47 @@ def test_two_layers_have_a_relu_between_them():
     ("change", "message"),
     [
         ({"kind": "spline"}, "unknown map 'spline'; choose one of procrustes, linear, mlp"),
-        ({"new": np.ones((3, 2))}, "new has 3 rows but old has 4"),
-        ({"new": np.ones((4, 3))}, "new has dimension 3 but old has dimension 2"),
+        ({"new": np.eye(3, 2)}, "new has 3 rows but old has 4"),
+        ({"new": np.eye(4, 3)}, "new has dimension 3 but old has dimension 2"),
         ({"labels": np.zeros(5, dtype=int)}, "5 entries, but there are 4 rows"),
         ({"old": np.full((4, 2), np.nan)}, "old has NaN or infinite values"),
+        ({"old": torch.full((4, 2), torch.nan)}, "old has NaN or infinite values"),
+        ({"new": torch.ones(4)}, r"new must have the shape \(rows, dim\)"),
     ],
 )
 def test_bad_input_is_named(change, message):
-    arguments = {"kind": "procrustes", "new": np.ones((4, 2)), "old": np.ones((4, 2))}
+    arguments = {"kind": "procrustes", "new": np.eye(4, 2), "old": np.eye(4, 2)}
     arguments |= {"labels": np.zeros(4, dtype=int)} | change
     with pytest.raises(UserError, match=message):
         fit_vector_map(**arguments)
+
+
+@pytest.mark.parametrize("kind", MAPS)
+def test_a_map_needs_several_different_images(kind):
+    new, old, labels = case()
+    with pytest.raises(UserError, match="new is empty: a map is fitted on"):
+        fit_vector_map(kind, new[:0], old[:0], labels[:0])
+    lengths = np.linspace(0.5, 2, len(new))[:, None]
+    for same in (new[:1] * lengths, torch.zeros(new.shape)):
+        with pytest.raises(UserError, match="all rows of new have the same direction"):
+            fit_vector_map(kind, same, old, labels)
+    with pytest.raises(UserError, match="all rows of old have the same direction"):
+        fit_vector_map(kind, new, old[:1] * lengths, labels)
+    with pytest.raises(UserError, match="all rows of new have the same direction"):
+        fit_vector_map(kind, new[:1], old[:1], labels[:1])
+
+
+def test_rows_that_differ_late_are_different_rows(monkeypatch):
+    monkeypatch.setattr("unibct.maps.vector_map._BLOCK", 2)
+    new = np.ones((5, 2))
+    new[4, 1] = 2
+    assert np.isfinite(fit_vector_map("affine", new, np.eye(5, 2), np.arange(5))(new)).all()
+
+
+def test_a_single_vector_is_refused_in_one_line():
+    new, old, labels = case()
+    with pytest.raises(UserError, match=r"embeddings must have the shape \(rows, dim\)"):
+        fit_vector_map("linear", new, old, labels)(torch.zeros(6))
 
 
 @pytest.mark.parametrize("kind", MAPS)

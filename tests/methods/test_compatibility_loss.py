@@ -44,8 +44,56 @@ def test_what_needs_more_than_embeddings_is_refused():
         CompatibilityLoss(OLD, LABELS, "bct")
     with pytest.raises(UserError, match="mixbct changes the classification loss"):
         CompatibilityLoss(OLD, LABELS, "mixbct")
-    with pytest.raises(UserError, match="24 old embeddings but 3 labels"):
-        CompatibilityLoss(OLD, np.arange(3))
+
+
+@pytest.mark.parametrize(
+    ("old", "labels", "words"),
+    [
+        (OLD, np.arange(3), "labels has 3 entries, but there are 24 rows"),
+        (OLD, LABELS[:, None], r"labels must have the shape \(rows,\)"),
+        (OLD, LABELS.float(), "labels must be integers"),
+        (OLD, LABELS - 1, "labels has the negative value -1"),
+        (OLD[:0], LABELS[:0], "old_embeddings is empty"),
+        (OLD[0], LABELS, "old_embeddings must be floating point of shape"),
+        (OLD.index_fill(0, torch.tensor(3), torch.nan), LABELS, "NaN .* first in row 3"),
+        (OLD.index_fill(0, torch.tensor(3), torch.nan).numpy(), LABELS, "NaN .* first in row 3"),
+    ],
+)
+def test_bad_old_embeddings_and_labels_are_refused(old, labels, words):
+    with pytest.raises(UserError, match=words):
+        CompatibilityLoss(old, labels)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"embeddings": torch.ones(5, 7)}, r"embeddings must have the shape \(batch, 6\)"),
+        ({"embeddings": torch.ones(6)}, r"embeddings must have the shape \(batch, 6\)"),
+        ({"labels": LABELS[:4]}, r"labels must have the shape \(5,\), .* not \(4,\)"),
+        ({"labels": LABELS[ROWS][:, None]}, r"labels must have the shape \(5,\)"),
+        ({"rows": ROWS[:1]}, r"rows must have the shape \(5,\)"),
+        ({"class_weights": torch.ones(4, 7)}, r"class_weights must have the shape \(4, 6\)"),
+        ({"class_weights": torch.ones(3, 6)}, r"class_weights must have the shape \(4, 6\)"),
+    ],
+)
+def test_a_batch_of_a_wrong_shape_is_refused(changed, words):
+    batch = {"embeddings": NEW, "labels": LABELS[ROWS], "rows": ROWS, "class_weights": WEIGHTS}
+    loss = CompatibilityLoss(OLD, LABELS)
+    loss(**batch)
+    with pytest.raises(UserError, match=words):
+        loss(**batch | changed)
+
+
+def test_the_new_embeddings_come_first_where_they_are_needed():
+    loss = CompatibilityLoss(OLD, LABELS, "unibct")
+    with pytest.raises(UserError, match="call refresh with its embeddings"):
+        loss(NEW, LABELS[ROWS], ROWS)
+    with pytest.raises(UserError, match="new has 5 rows but old has 24"):
+        loss.refresh(NEW)
+    with pytest.raises(UserError, match="new_embeddings has NaN or infinite values"):
+        loss.refresh(OLD * torch.nan)
+    loss.refresh(OLD)
+    assert loss(NEW, LABELS[ROWS], ROWS).isfinite()
 
 
 @pytest.mark.parametrize("name", USABLE)

@@ -18,6 +18,7 @@ from unibct.prototypes.inputs import (
         ({"lam": -0.1}, "lam must be"),
         ({"tau": 0.0}, "tau must be positive"),
         ({"tau": float("nan")}, "tau must be positive"),
+        ({"tau": 1e-40}, "tau must be positive, 1e-30 or more, not 1e-40"),
         ({"kind": "median"}, "unknown kind of prototype 'median'"),
         ({"drop": 1.0}, "drop must be"),
     ],

@@ -82,6 +82,26 @@ def test_half_precision(tmp_path, order, spill):
     assert np.abs(ours - class_prototypes(v, labels, new=x)).max() < 5e-3
 
 
+@pytest.mark.parametrize(
+    ("order", "spill"), [("class", False), ("random", False), ("random", True)]
+)
+def test_the_byte_order_of_another_machine(order, spill):
+    v, x, labels = classes_in(order, SIZES)
+    memory = MemoryLimits(30 * ROW, spill=spill)
+    expected = class_prototypes(v, labels, new=x, memory=memory)
+    found = class_prototypes(v.astype(">f4"), labels, new=x.astype(">f4"), memory=memory)
+    assert np.array_equal(found, expected)
+    some = class_prototypes(v.astype(">f4"), labels, new=x.astype(">f4"), classes=range(1, 3))
+    assert np.allclose(some, expected[1:3], atol=1e-6)
+
+
+def test_the_smallest_tau_gives_prototypes():
+    v, x, labels = classes_in("class", SIZES)
+    for scale in (1e-18, 1, 1e18):
+        found = class_prototypes(v, labels, new=(x * scale).astype(np.float32), tau=1e-30)
+        assert np.isfinite(found).all()
+
+
 def test_one_class_may_exceed_the_buffer():
     v, x, labels = classes_in("shuffled", [5, 3000, 4])
     ours = class_prototypes(v, labels, new=x, memory=MemoryLimits(100 * ROW))

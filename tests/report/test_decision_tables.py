@@ -7,7 +7,7 @@ from tests.evaluation.noisy_classes import noisy_classes
 from unibct.embeddings.strength import Strength
 from unibct.evaluation.protocols.pairs import evaluate_pairs
 from unibct.evaluation.upgrade import evaluate_upgrade
-from unibct.report.decision_tables import decision_tables, old_model_text
+from unibct.report.decision_tables import decision_tables, old_model_text, threshold_table
 
 
 @pytest.fixture(scope="module")
@@ -47,22 +47,40 @@ def test_every_table_shows_its_numbers(evaluation):
     assert top_1[1].text == f"{100 * evaluation.values['new→old']['top-1']:.2f}"
     assert top_1[3].text == f"{100 * evaluation.values['new→new']['top-1']:.2f}"
     assert top_1[5].text == f"{100 * curve.dip('top-1'):+.2f}"
+    assert curves.heads[1:4] == ("0 %", "52 %", "100 %")
+    assert curve.shares[11] == pytest.approx(11 / 21, abs=0.01)
+    assert top_1[2].text == f"{100 * curve.values['top-1'][11]:.2f}"
     for table in (thresholds, flips, clients, blends, curves):
         assert all(len(row) == len(table.heads) for row in table.rows)
 
 
-def test_the_note_says_whether_thresholds_must_be_set_again(evaluation):
-    old, labels = noisy_classes(noise=1.2, images=16)
-    same = decision_tables(evaluate_upgrade(old, old, labels, repeats=20))[0]
-    assert same.note == "The old thresholds can stay."
+def test_the_note_says_whether_thresholds_must_be_set_again():
+    old, labels = noisy_classes(classes=90, images=4, noise=1.2)  # enough for FAR 1e-2
+    same = evaluate_upgrade(old, old, labels, repeats=20)
+    few = " There are too few test classes to judge FAR 1e-3, 1e-4."
+    assert threshold_table(same).note == f"The old thresholds for FAR 1e-2 can stay.{few}"
+    enough = replace(same, carried_fars=(1e-4, 1e-3, 1e-2))
+    assert threshold_table(enough).note == "The old thresholds can stay."
     lower = np.hstack([old, 3 * np.random.default_rng(0).normal(size=old.shape)])
     padded = np.hstack([old, 0 * old])
-    changed = decision_tables(evaluate_upgrade(padded, lower, labels, repeats=20))[0]
+    changed = threshold_table(evaluate_upgrade(padded, lower, labels, repeats=20))
+    assert changed.note.startswith("At the old thresholds for FAR 1e-2 new queries lose")
     assert "set the thresholds again, or use" in changed.note
+    assert changed.note.endswith(few)
     assert changed.rows[0][5].text == "—"
     scaled = evaluate_upgrade(padded, lower, labels, repeats=20, score_scale=1.5)
-    note = decision_tables(scaled)[0].note
+    note = threshold_table(scaled).note
     assert "set the thresholds again, multiply new scores by 1.5000, or use" in note
+
+
+def test_the_note_says_nothing_that_the_classes_cannot_carry():
+    """The same system with other noise: FAR 1e-3 of 12 classes depends on one or two pairs."""
+    old, labels = noisy_classes(classes=12, images=8, noise=0.6, seed=2)
+    new, _ = noisy_classes(classes=12, images=8, noise=0.6, seed=3)
+    evaluation = evaluate_upgrade(old, new, labels, repeats=20)
+    assert any(row.needs_new_threshold for row in evaluation.at_old_threshold)
+    note = threshold_table(evaluation).note
+    assert note == "There are too few test classes to say anything at FAR 1e-2, 1e-3, 1e-4."
 
 
 def test_a_pair_set_has_no_such_table():

@@ -10,6 +10,7 @@ from tests.report.test_export_text import EXACT, LOSS
 from unibct.errors import UserError
 from unibct.maps.vector_map import VectorMap
 from unibct.models.folder import save_model
+from unibct.models.old_space import old_space_fingerprint
 from unibct.report.model_card import write_model_card
 
 TRAINING = {
@@ -114,3 +115,28 @@ def test_wrong_files_are_named(folder, tmp_path):
     with pytest.raises(UserError, match=r"odd.json lacks the entry 'tests'"):
         write_model_card(folder, tmp_path / "odd.json")
     assert not (folder / "MODEL_CARD.md").exists()
+
+
+def test_an_evaluation_of_other_models_is_refused(folder, evaluation, tmp_path):
+    model = json.loads((folder / "model.json").read_text())
+    result = json.loads(evaluation.read_text())
+    assert result["fingerprints"] == {}  # arrays: nothing is known
+
+    def card(model_folder=folder, **fingerprints):
+        evaluation.write_text(json.dumps(result | {"fingerprints": fingerprints}))
+        return write_model_card(model_folder, evaluation, tmp_path / "card.md").read_text()
+
+    assert "## Verdict\n\n**compatible**" in card(query=model["fingerprint"], gallery="abc")
+    assert "**compatible**" in card(gallery="abc")
+    with pytest.raises(UserError, match=r"evaluation.json is an evaluation of another model.*by x"):
+        card(query="x", gallery="abc")
+    with pytest.raises(UserError, match=r"evaluation.json is .*another old model.* made for abc"):
+        card(query=model["fingerprint"], gallery="x")
+    save_model(small_model(), tmp_path / "free")
+    free = json.loads((tmp_path / "free/model.json").read_text())
+    assert "**compatible**" in card(tmp_path / "free", query=free["fingerprint"], gallery="abc")
+    with pytest.raises(UserError, match=r"evaluation.json does not say which models it tested"):
+        card(tmp_path / "free")
+    (folder / "model.json").write_text(json.dumps(model | {"old_dim": 8}))
+    in_old_space = old_space_fingerprint(model["fingerprint"])
+    assert "**compatible**" in card(query=in_old_space, gallery="abc")

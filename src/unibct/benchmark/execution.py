@@ -22,6 +22,7 @@ from unibct.arrays import Floats
 from unibct.benchmark.cell_choices import validation_vectors
 from unibct.benchmark.jobs import Job, MapFitting, Training
 from unibct.benchmark.measuring import measure_job
+from unibct.benchmark.model_origins import model_elsewhere, require_model_origins
 from unibct.benchmark.workspace import (
     CACHE,
     EMBEDDINGS,
@@ -67,12 +68,13 @@ def run_job(workspace: Workspace, job: Job, progress: Progress | None = None) ->
     }
     if is_finished(workspace.out, job):  # it is to be measured again
         result = read_json(folder / RESULT_FILE) | {"measured_again_by": software_and_machine()}
-    elif (elsewhere := workspace.model_elsewhere(job)) is not None:
+    elif (elsewhere := model_elsewhere(workspace, job)) is not None:
         result = _take_model(workspace, job, elsewhere)
     elif job.training is not None:
         result |= _train(workspace, job, job.training, progress)
     elif job.map_fitting is not None:
         result |= _adapt(workspace, job, job.map_fitting, progress)
+    require_model_origins(workspace.out, job)
     validation = workspace.validation_images
     if validation is not None and (job.training is not None or job.map_fitting is not None):
         validation_vectors(workspace, job.folder, validation)  # before other jobs need them

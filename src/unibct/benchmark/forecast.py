@@ -11,6 +11,7 @@ import torch
 
 from unibct.benchmark.jobs import Job
 from unibct.benchmark.workspace import RESULT_FILE, is_finished
+from unibct.evaluation.directions import CROSS
 from unibct.files import read_json
 from unibct.losses.arcface import arcface
 from unibct.models.architectures.table import build_network
@@ -24,6 +25,7 @@ _TRIAL_STEPS = 12
 _SLOW_STEPS = 4  # the first steps are slower and are not counted
 _FORWARD_SHARE = 1 / 3  # time to embed an image, as a share of a training step's time
 _SECONDS_PER_SCORE = 1e-6  # of a test, with its bootstrap
+_MORE_OF_A_CELL = 5  # tests that take as long as its thresholds, blends and mixed galleries
 
 
 @dataclass(frozen=True)
@@ -47,13 +49,16 @@ class RunConditions:
     scores: int
 
 
-def forecast_seconds(jobs: Sequence[Job], out: Path, conditions: RunConditions) -> float:
-    """Return how many seconds the unfinished jobs will take, roughly.
+def forecast_seconds(
+    jobs: Sequence[Job], out: Path, conditions: RunConditions, *, again: Sequence[Job] = ()
+) -> float:
+    """Return how many seconds the jobs that have work will take, roughly.
 
     Args:
         jobs: the jobs of the benchmark, finished ones too.
         out: the benchmark's folder.
         conditions: the machine and the size of the data.
+        again: finished jobs that are only measured again.
     """
     unfinished = [job for job in jobs if not is_finished(out, job)]
     recipes = {
@@ -65,15 +70,22 @@ def forecast_seconds(jobs: Sequence[Job], out: Path, conditions: RunConditions) 
             rates[architecture] = trial_rate(
                 recipe, conditions.classes, conditions.threads, conditions.device
             )
-    seconds: dict[str, float] = {}
+    seconds = {job.folder: _measuring_seconds(job, conditions) for job in (*unfinished, *again)}
     for job in unfinished:
-        seconds[job.folder] = _SECONDS_PER_SCORE * conditions.scores * len(job.tests)
         images = job.work + _FORWARD_SHARE * conditions.test_images
         if job.training is not None:
             seconds[job.folder] += images / rates[job.training.recipe.architecture]
         elif job.map_fitting is not None:
             seconds[job.folder] += images / max(rates.values(), default=np.inf)
-    return schedule(unfinished, seconds, conditions.workers)
+    to_run = [job for job in jobs if job.folder in seconds]
+    return schedule(to_run, seconds, conditions.workers)
+
+
+def _measuring_seconds(job: Job, conditions: RunConditions) -> float:
+    """Return how long the tests of a job take, and what a cell measures besides."""
+    is_cell = any(test.name == CROSS for test in job.tests)
+    tests = len(job.tests) + (_MORE_OF_A_CELL if is_cell else 0)
+    return _SECONDS_PER_SCORE * conditions.scores * tests
 
 
 def schedule(jobs: Sequence[Job], seconds: Mapping[str, float], workers: int) -> float:

@@ -23,6 +23,7 @@ from unibct.benchmark.jobs import (
 )
 from unibct.benchmark.measuring import sample_name
 from unibct.benchmark.mixed_galleries import MIXED, mixed_name
+from unibct.benchmark.model_origins import require_model_origins
 from unibct.benchmark.threshold_tests import AT_OLD_THRESHOLD, threshold_name
 from unibct.benchmark.workspace import RESULT_FILE, is_current
 from unibct.errors import UserError
@@ -31,6 +32,8 @@ from unibct.evaluation.directions import BLEND, CROSS, NEW_SELF, OLD_SELF
 from unibct.evaluation.metrics.table import find_metric
 from unibct.files import read_json
 from unibct.methods.table import NO_METHOD
+
+_MODELS = "models/"  # jobs whose models others share; cells and chains are results
 
 
 @dataclass(frozen=True)
@@ -63,12 +66,14 @@ class Results:
         out: the benchmark's folder.
         by_job: what each finished job wrote to its result file, by the job's folder.
         missing_jobs: how many jobs each other seed lacks; such seeds are left out.
+        unshared_jobs: how many finished jobs are left out because not all of the seeds have them.
     """
 
     grid: Grid
     out: Path
     by_job: dict[str, dict[str, Any]]
     missing_jobs: dict[int, int]
+    unshared_jobs: int = 0
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -275,11 +280,20 @@ def at_old_threshold(
     return Measured(values, np.stack(samples).astype(np.float64))
 
 
+def compared_methods(results: Results) -> list[str]:
+    """Return the methods that have a finished cell in some scenario, in the grid's order."""
+    return [
+        method
+        for method in results.grid.methods
+        if any(results.has_cell(scenario, method) for scenario in results.scenarios)
+    ]
+
+
 def read_results(grid: Grid, jobs: Sequence[Job], out: Path) -> Results:
     """Return the results of the finished jobs.
 
     Seeds are comparable only if the same jobs are finished for each of them. So the results have
-    the seeds with the most finished jobs, and leave the others out.
+    the seeds and the jobs with which the most remains, and leave the others out.
     """
     # Seed -> name of a job without its seed -> folder of the job.
     finished: dict[int, dict[str, str]] = {seed: {} for seed in grid.seeds}
@@ -287,26 +301,49 @@ def read_results(grid: Grid, jobs: Sequence[Job], out: Path) -> Results:
         of_seed = finished[job.seed]
         if is_current(out, job) and set(job.needs) <= set(of_seed.values()):
             of_seed[job.folder.replace(f"seed{job.seed}", "")] = job.folder
-    most_jobs = set(max(finished.values(), key=len))
-    seeds = tuple(seed for seed in grid.seeds if set(finished[seed]) == most_jobs)
+    shared = shared_jobs([frozenset(of_seed) for of_seed in finished.values()])
+    seeds = tuple(seed for seed in grid.seeds if shared <= set(finished[seed]))
     by_job = {
         folder: read_json(out / folder / RESULT_FILE)
         for seed in seeds
-        for folder in finished[seed].values()
+        for name, folder in finished[seed].items()
+        if name in shared
     }
     missing_jobs = {
-        seed: len(most_jobs - set(of_seed))
-        for seed, of_seed in finished.items()
-        if seed not in seeds
+        seed: len(shared - set(of_seed)) for seed, of_seed in finished.items() if seed not in seeds
     }
-    results = Results(replace(grid, seeds=seeds), out, by_job, missing_jobs)
+    unshared = sum(len(finished[seed]) - len(shared) for seed in seeds)
+    results = Results(replace(grid, seeds=seeds), out, by_job, missing_jobs, unshared)
     if not results.scenarios and not any(map(results.has_chain, grid.chain_methods)):
         raise UserError(
             f"{out} holds no finished result of this benchmark yet ({len(by_job)} jobs, but no "
             "cell and no chain); run it first"
         )
     _require_same_models(results)
+    for job in jobs:
+        if job.folder in by_job:
+            require_model_origins(out, job, maps=False)
     return results
+
+
+def shared_jobs(of_seeds: Sequence[frozenset[str]]) -> frozenset[str]:
+    """Return the jobs with which the most results remain: seeds that have them all × results.
+
+    If several sets of jobs keep as many results, it is the one with more seeds.
+
+    Args:
+        of_seeds: the names of each seed's finished jobs.
+    """
+    candidates: set[frozenset[str]] = set()
+    for jobs in of_seeds:
+        candidates |= {jobs} | {jobs & other for other in candidates}
+
+    def rank(jobs: frozenset[str]) -> tuple[int, int, int]:
+        seeds = sum(jobs <= of_seed for of_seed in of_seeds)
+        results = sum(not name.startswith(_MODELS) for name in jobs)
+        return seeds * results, seeds, len(jobs)
+
+    return max(candidates, key=rank)
 
 
 def _require_same_models(results: Results) -> None:

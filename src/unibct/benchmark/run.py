@@ -15,6 +15,7 @@ from filelock import FileLock, Timeout
 from unibct.benchmark.forecast import RunConditions, forecast_seconds
 from unibct.benchmark.grid import Grid
 from unibct.benchmark.jobs import Job, make_jobs, select_jobs
+from unibct.benchmark.model_origins import model_elsewhere
 from unibct.benchmark.results import Results, read_results
 from unibct.benchmark.workers import Board, OnChange, last_line, run_jobs
 from unibct.benchmark.workspace import (
@@ -22,6 +23,7 @@ from unibct.benchmark.workspace import (
     SETTINGS_FILE,
     Workspace,
     benchmark_settings,
+    is_finished,
     record_validation,
     require_same_benchmark,
     require_same_training,
@@ -63,7 +65,7 @@ class Benchmark:
 
     @property
     def unfinished_jobs(self) -> list[Job]:
-        """The chosen jobs that are not finished."""
+        """The chosen jobs that are not finished, or that are to be measured again."""
         return [job for job in self.chosen_jobs if self.workspace.has_work(job)]
 
     def seconds_left(self) -> float:
@@ -78,10 +80,11 @@ class Benchmark:
             scores=len(self.workspace.split.query) * len(test_images.class_names),
         )
         jobs = [
-            job if self.workspace.model_elsewhere(job) is None else replace(job, work=0)
+            job if model_elsewhere(self.workspace, job) is None else replace(job, work=0)
             for job in self.chosen_jobs
         ]
-        return forecast_seconds(jobs, self.workspace.out, conditions)
+        again = [job for job in self.unfinished_jobs if is_finished(self.workspace.out, job)]
+        return forecast_seconds(jobs, self.workspace.out, conditions, again=again)
 
     def results(self) -> Results:
         """Return the results of all finished jobs of the grid."""

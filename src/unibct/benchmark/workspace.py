@@ -22,7 +22,6 @@ from unibct.evaluation.gallery_split import GallerySplit, split_gallery
 from unibct.evaluation.resolution import headline_far
 from unibct.files import read_json, write_json
 from unibct.models.folder import load_model
-from unibct.models.folder_files import DESCRIPTION_FILE
 from unibct.models.model import Model
 from unibct.progress import Progress
 from unibct.training.network import recipe_input
@@ -80,13 +79,6 @@ class Workspace:
     def has_work(self, job: Job) -> bool:
         """Return whether a job has to run: it has no result, or is to be measured again."""
         return self.measure_again or not is_current(self.out, job)
-
-    def model_elsewhere(self, job: Job) -> Path | None:
-        """Return where another benchmark has finished this job with its model, if it has."""
-        if self.models_from is None or not is_finished(self.models_from, job):
-            return None
-        folder = self.models_from / job.folder
-        return folder if (folder / MODEL / DESCRIPTION_FILE).is_file() else None
 
     @cached_property
     def split(self) -> GallerySplit:
@@ -182,9 +174,14 @@ def benchmark_settings(workspace: Workspace) -> dict[str, Any]:
 
 
 def require_same_benchmark(workspace: Workspace, settings: dict[str, Any]) -> None:
-    """Raise an error if the folder holds a benchmark with other settings."""
+    """Raise an error if the folder holds a benchmark with other settings, or with unknown ones."""
     path = workspace.out / SETTINGS_FILE
     if not path.is_file():
+        if any(any((workspace.out / name).rglob(RESULT_FILE)) for name in JOB_FOLDERS):
+            raise UserError(
+                f"{workspace.out} holds results but no {SETTINGS_FILE}, which says what they were "
+                "made from: copy that file too from one of the folders that they come from"
+            )
         return
     stored_settings = with_flat_recipe(read_json(path))
     _require_same_validation(workspace, stored_settings, settings)

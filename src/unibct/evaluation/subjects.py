@@ -77,3 +77,9 @@ def subject_model(embedder: Embedder, vectors: Vectors) -> SubjectModel:
 def subject_data(images: ImageSet) -> SubjectData:
     """Return what to say about a test set."""
     return SubjectData(images.name, images.digest, len(images), len(images.class_names))
+
+
+def known_fingerprints(**sides: Any) -> dict[str, str]:
+    """Return the fingerprints of ``query`` and ``gallery``; arrays have none."""
+    known = {side: getattr(model, "fingerprint", None) for side, model in sides.items()}
+    return {side: fingerprint for side, fingerprint in known.items() if fingerprint}

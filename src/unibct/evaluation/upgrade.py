@@ -7,7 +7,7 @@ the cross test the queries come from the new model and the templates from the ol
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from unibct.arrays import Floats, Ints, checked_embeddings
@@ -49,7 +49,7 @@ from unibct.evaluation.resolution import (
 from unibct.evaluation.score_map import ScoreMap
 from unibct.evaluation.search_test import SearchTest, search_test
 from unibct.evaluation.seen_classes import SeenClasses, models_under_test
-from unibct.evaluation.subjects import Subjects
+from unibct.evaluation.subjects import Subjects, known_fingerprints
 from unibct.progress import Progress
 
 
@@ -63,6 +63,7 @@ class Evaluation:
         seen: how many test classes a model was trained on.
         note: what a reader must know about the numbers.
         old_model: recall@1 of the old model and of raw pixels; None if it is not known.
+        fingerprints: of the models that made ``query`` and ``gallery``, where they are known.
     """
 
     values: dict[str, dict[str, float]]
@@ -70,6 +71,7 @@ class Evaluation:
     seen: SeenClasses
     note: str | None = None
     old_model: Strength | None = None
+    fingerprints: dict[str, str] = field(default_factory=dict[str, str])
 
     @property
     def criteria(self) -> tuple[Criterion, ...]:
@@ -92,6 +94,7 @@ class Evaluation:
         return {
             "verdict": self.verdict,
             "note": self.note,
+            "fingerprints": self.fingerprints,
             "seen_classes": self.seen.count,
             "old_model": None if self.old_model is None else self.old_model.as_json(),
             "criteria": [criterion.as_json() for criterion in self.criteria],
@@ -145,6 +148,7 @@ class SearchEvaluation(Evaluation):
     Attributes:
         tests: the tests by the name of their direction, such as ``new→old``.
         far: false accept rate of the headline TAR.
+        carried_fars: the false accept rates that the test classes can measure.
         old_clients: M(old→new) − M(old→old) of each metric: old queries in a gallery of the new
             model, as in a staged roll-out.
         at_old_threshold: the cross test at the thresholds that the old system uses today.
@@ -155,6 +159,7 @@ class SearchEvaluation(Evaluation):
 
     tests: dict[str, SearchTest]
     far: float
+    carried_fars: tuple[float, ...]
     old_clients: tuple[Criterion, ...]
     at_old_threshold: tuple[AtOldThreshold, ...]
     score_scale: float | None
@@ -241,7 +246,7 @@ class UpgradeEvaluation(SearchEvaluation):
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values for machines."""
-        fars = carried_fars(self.split.compared_classes)
+        fars = self.carried_fars
         return super().as_json() | {
             "tests": {
                 name: self.values[name]
@@ -311,11 +316,11 @@ def evaluate_upgrade(
     onto_old_scale: dict[str, Any] = {"score_map": score_map, "score_scale": score_scale}
     curves = _curves(models, split, mode, used_far, tests[OLD_SELF], seed, progress)
     return UpgradeEvaluation(
-        **_test_values(tests, used_far, rule),
+        **_test_values(tests, split, used_far, rule),
         seen=tested.seen,
+        fingerprints=known_fingerprints(query=new, gallery=old),
         note=joined_notes(*_notes(models, used_far, far, split), tested.seen.note, rule=rule),
         old_model=old_model_strength(models["old"], split.labels, images, seed=seed),
-        split=split,
         backfill_curves=dict(curves) if backfill_curves else {},
         **compared_answers(tests, draws, far=used_far, seed=seed, alpha=alpha, **onto_old_scale),
     )
@@ -343,10 +348,18 @@ def _direction_tests(
     return tests | {BLEND: blended_test(tests[OLD_SELF], tests[CROSS], alpha)}
 
 
-def _test_values(tests: dict[str, SearchTest], far: float, rule: ThresholdRule) -> dict[str, Any]:
+def _test_values(
+    tests: dict[str, SearchTest], split: GallerySplit, far: float, rule: ThresholdRule
+) -> dict[str, Any]:
     """Return the fields of an evaluation that hold the tests and their metrics."""
-    values = {name: measured_metrics(test, [far], rule=rule) for name, test in tests.items()}
-    return {"tests": tests, "values": values, "far": far, "rule": rule}
+    return {
+        "tests": tests,
+        "values": {name: measured_metrics(test, [far], rule=rule) for name, test in tests.items()},
+        "split": split,
+        "far": far,
+        "carried_fars": tuple(carried_fars(split.compared_classes)),
+        "rule": rule,
+    }
 
 
 def _given(old: Any, new: Any, free: Any) -> dict[str, Any]:

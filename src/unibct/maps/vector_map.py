@@ -43,6 +43,9 @@ class Pairs:
     labels: Tensor
 
 
+_SAME = 1e-6  # rounding of single precision
+_BLOCK = 4096  # rows that are compared at a time
+
 FitFunction = Callable[[Pairs, int], Layers]
 """Fits a map. Its arguments: the pairs, and a seed for maps that draw."""
 
@@ -104,7 +107,7 @@ def fit_vector_map(kind: str, new: Any, old: Any, labels: Any, *, seed: int = 0)
         seed: of initial weights and batches; the maps by least squares do not use it.
     """
     fit = find_map_kind(kind).fit_function()
-    new, old = _as_tensor(new, "new"), _as_tensor(old, "old")
+    new, old = _fitted_rows(new, "new"), _fitted_rows(old, "old")
     if len(new) != len(old):
         raise UserError(f"new has {len(new)} rows but old has {len(old)}: give both for each image")
     weights = balanced_weights(labels, len(new)).to(new)
@@ -120,7 +123,27 @@ def balanced_weights(labels: Any, images: int) -> Tensor:
     return torch.from_numpy(1 / (class_sizes[class_index] * len(class_sizes))).float()
 
 
+def _fitted_rows(value: Any, name: str) -> Tensor:
+    """Return finite embeddings of several different images as a tensor."""
+    array = checked_embeddings(value, name)  # tensors too: other calls do not look at their values
+    vectors = _as_tensor(value if is_tensor(value) else array, name)
+    if not len(vectors):
+        raise UserError(f"{name} is empty: a map is fitted on embeddings of several images")
+    first = F.normalize(vectors[:1], dim=1)
+    # The first block tells, unless all rows are the same.
+    blocks = (vectors[start : start + _BLOCK] for start in range(0, len(vectors), _BLOCK))
+    if all(float((F.normalize(rows, dim=1) - first).abs().max()) < _SAME for rows in blocks):
+        raise UserError(
+            f"all rows of {name} have the same direction: a map is fitted on embeddings of several "
+            "different images"
+        )
+    return vectors
+
+
 def _as_tensor(value: Any, name: str) -> Tensor:
-    if is_tensor(value):
-        return cast(Tensor, value).detach().float()
-    return readonly_tensor(checked_embeddings(value, name)).float()
+    if not is_tensor(value):
+        return readonly_tensor(checked_embeddings(value, name)).float()
+    tensor = cast(Tensor, value).detach()
+    if tensor.ndim != 2:
+        raise UserError(f"{name} must have the shape (rows, dim), not {tuple(tensor.shape)}")
+    return tensor.float()

@@ -5,9 +5,11 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
+from unibct.arrays import checked_labels
 from unibct.errors import UserError
 from unibct.methods.base import Batch, Method, OldKnowledge, Settings
 from unibct.methods.table import DEFAULT_METHOD, find_method
+from unibct.prototypes.inputs import float_tensor
 
 
 class CompatibilityLoss(nn.Module):
@@ -43,12 +45,11 @@ class CompatibilityLoss(nn.Module):
         entry = find_method(method)
         if entry.needs_old_classifier:
             raise UserError(f"{method} needs the old model's class weights; use unibct.train_model")
-        old = torch.as_tensor(old_embeddings).detach()
-        classes = torch.as_tensor(labels).long().to(old.device)
-        if len(old) != len(classes):
-            raise UserError(f"there are {len(old)} old embeddings but {len(classes)} labels")
-        names = tuple(str(number) for number in range(int(classes.max()) + 1))
-        knowledge = OldKnowledge(old.float(), classes, names, names, None)
+        old = float_tensor(old_embeddings, "old_embeddings").float()
+        classes = _checked_classes(labels, len(old)).to(old.device)
+        self._shape = (int(classes.max()) + 1, old.shape[1])
+        names = tuple(str(number) for number in range(self._shape[0]))
+        knowledge = OldKnowledge(old, classes, names, names, None)
         self.method: Method = entry.make(knowledge, Settings(scale, margin, tau, lam, drop))
         if self.method.replaces_embeddings:
             raise UserError(f"{method} changes the classification loss; use unibct.train_model")
@@ -64,8 +65,11 @@ class CompatibilityLoss(nn.Module):
         Args:
             new_embeddings: (images, dim) of the whole training set, in evaluation mode.
         """
-        vectors = torch.as_tensor(new_embeddings).detach().float().to(self._place.device)
-        self.method.refresh(vectors if self.method.needs_new_embeddings else None)
+        if not self.method.needs_new_embeddings:
+            self.method.refresh(None)
+            return
+        vectors = float_tensor(new_embeddings, "new_embeddings").float()
+        self.method.refresh(vectors.to(self._place.device))
 
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
         """Let the method follow where ``to`` or ``cuda`` puts the module."""
@@ -105,4 +109,39 @@ class CompatibilityLoss(nn.Module):
             class_weights: (classes, dim) of your classifier, for ``unibct-plus`` and ``lce``.
             progress: how much of the training is done, 0 to 1; for methods that change with it.
         """
+        self._require_shapes(embeddings, labels, rows, class_weights)
         return self.method.loss(Batch(embeddings, labels, rows, class_weights, progress))
+
+    def _require_shapes(
+        self, embeddings: Tensor, labels: Tensor, rows: Tensor, class_weights: Tensor | None
+    ) -> None:
+        """Refuse wrong shapes; values are not looked at, as the host would wait for the device."""
+        classes, dim = self._shape
+        if embeddings.ndim != 2 or embeddings.shape[1] != dim:
+            raise UserError(
+                f"embeddings must have the shape (batch, {dim}), as the old ones have dimension "
+                f"{dim}, not {tuple(embeddings.shape)}"
+            )
+        for name, numbers in (("labels", labels), ("rows", rows)):
+            if numbers.shape != embeddings.shape[:1]:
+                raise UserError(
+                    f"{name} must have the shape ({len(embeddings)},), one for each of the "
+                    f"embeddings, not {tuple(numbers.shape)}"
+                )
+        if class_weights is not None and (
+            class_weights.ndim != 2 or class_weights.shape[1] != dim or len(class_weights) < classes
+        ):
+            raise UserError(
+                f"class_weights must have the shape ({classes}, {dim}), a row for each class, not "
+                f"{tuple(class_weights.shape)}"
+            )
+
+
+def _checked_classes(labels: Any, images: int) -> Tensor:
+    """Return the labels (images,) as int64, all of them from 0 up."""
+    numbers = checked_labels(labels, images)
+    if not images:
+        raise UserError("old_embeddings is empty: at least one image is needed")
+    if numbers.min() < 0:
+        raise UserError(f"labels has the negative value {int(numbers.min())}; labels are 0…C-1")
+    return torch.as_tensor(numbers)

@@ -2,6 +2,7 @@
 
 from torch import Tensor
 
+from unibct.errors import UserError
 from unibct.losses.unit_rows import unit_rows
 from unibct.methods.base import Batch, Method, Settings
 
@@ -24,7 +25,11 @@ class FrozenClassVectors(Method):
 
     def _unit_class_vectors(self) -> Tensor:
         """Return (own classes, dim) the class vectors of length 1, computed when they change."""
-        assert self._class_vectors is not None, "refresh comes before the first compatible step"
+        if self._class_vectors is None:
+            raise UserError(
+                "this method looks at the new model first: call refresh with its embeddings of the "
+                "whole training set before the first loss"
+            )
         if self._normalised is None or self._normalised[0] is not self._class_vectors:
             self._normalised = (self._class_vectors, unit_rows(self._class_vectors))
         return self._normalised[1]

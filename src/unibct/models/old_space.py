@@ -84,6 +84,11 @@ def known_score_scale(new: object, old_fingerprint: str) -> float | None:
     return model.score_scale
 
 
+def old_space_fingerprint(fingerprint: str) -> str:
+    """Return the fingerprint of a model in its old space, from the model's own."""
+    return hashlib.sha256(f"old space {fingerprint}".encode()).hexdigest()[:32]
+
+
 class OldSpaceModel:
     """A model whose embeddings are projected into the space of its old model.
 
@@ -108,7 +113,7 @@ class OldSpaceModel:
     @property
     def fingerprint(self) -> str:
         """Made from the model's: its projected vectors are other vectors."""
-        return hashlib.sha256(f"old space {self.model.fingerprint}".encode()).hexdigest()[:32]
+        return old_space_fingerprint(self.model.fingerprint)
 
     @property
     def score_scale(self) -> float | None:

@@ -242,8 +242,8 @@ def _spilled_plan(plan: list[_PlannedBlock]) -> list[_PlannedBlock]:
 
 
 def stored_dtype(source: Source) -> np.dtype[Any]:
-    """Return the type in which a source's rows are stored."""
-    return source.stored_dtype if isinstance(source, Rows) else source.dtype
+    """Return the type in which a source's rows are stored, in the byte order of this machine."""
+    return source.stored_dtype if isinstance(source, Rows) else source.dtype.newbyteorder("=")
 
 
 def _read(source: Source, rows: slice | NDArray[np.int64], out: NDArray[Any]) -> None:

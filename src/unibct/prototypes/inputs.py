@@ -18,6 +18,8 @@ from unibct.arrays import (
 from unibct.errors import UserError
 from unibct.prototypes.kinds import PROTOTYPE_KINDS
 
+_SMALLEST_TAU = 1e-30  # a score divided by it is far from the largest float32
+
 
 @dataclass(frozen=True)
 class PrototypeSettings:
@@ -42,8 +44,11 @@ class PrototypeSettings:
                 f"unknown kind of prototype {self.kind!r}; choose one of "
                 f"{', '.join(PROTOTYPE_KINDS)}"
             )
-        if not self.tau > 0:
-            raise UserError(f"tau must be positive, not {self.tau}")
+        if not self.tau >= _SMALLEST_TAU:
+            raise UserError(
+                f"tau must be positive, {_SMALLEST_TAU:g} or more, not {self.tau}: scores are "
+                "divided by it in single precision"
+            )
         if not 0 <= self.lam < 1:
             raise UserError(
                 f"lam must be at least 0 and below 1, not {self.lam}: at 1 the walk forgets V"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from unibct.benchmark.results import Measured, Results
+from unibct.benchmark.results import Measured, Results, compared_methods
 from unibct.evaluation.criterion import CONFIDENCE, Estimate, Verdict, joint_verdict
 from unibct.evaluation.metrics.table import TOP_1, find_metric
 from unibct.maps.table import MAPS
@@ -79,7 +79,7 @@ def verdict_table(results: Results) -> PlainTable | None:
     )
     weak = weak_note(results)
     note = note if weak is None else f"{note} {weak}"
-    return _methods_by_scenarios(results, "Verdicts", note, results.grid.methods, cell)
+    return _methods_by_scenarios(results, "Verdicts", note, compared_methods(results), cell)
 
 
 def weak_note(results: Results) -> str | None:
@@ -96,6 +96,19 @@ def weak_note(results: Results) -> str | None:
     )
 
 
+def left_out_note(results: Results) -> str | None:
+    """Return which seeds and how many jobs are left out so that seeds can be compared, if any."""
+    sentences = [
+        f"Seed {seed} is left out: it lacks {count} {'jobs' if count > 1 else 'job'}."
+        for seed, count in results.missing_jobs.items()
+    ]
+    count = results.unshared_jobs
+    if count:
+        jobs = f"{count} finished jobs are" if count > 1 else "1 finished job is"
+        sentences.append(f"{jobs} left out: not every seed has the same.")
+    return " ".join(sentences) or None
+
+
 def gain_table(results: Results) -> PlainTable | None:
     """Return the gain in top-1 of each method in each scenario."""
 
@@ -109,7 +122,7 @@ def gain_table(results: Results) -> PlainTable | None:
         "By how much new queries find more in the old gallery than old queries do, with the "
         "interval of the difference."
     )
-    return _methods_by_scenarios(results, title, note, results.grid.methods, cell)
+    return _methods_by_scenarios(results, title, note, compared_methods(results), cell)
 
 
 def baseline_tables(results: Results) -> list[PlainTable]:
@@ -117,8 +130,8 @@ def baseline_tables(results: Results) -> list[PlainTable]:
     metrics = sorted(results.deciding_metrics, key=lambda metric: metric != TOP_1)
     tables: list[PlainTable | None] = []
     for baseline in _BASELINES:
-        others = [m for m in results.grid.methods if m not in (baseline, NO_METHOD)]
-        if baseline in results.grid.methods and others:
+        others = [m for m in compared_methods(results) if m not in (baseline, NO_METHOD)]
+        if baseline in compared_methods(results) and others:
             tables += [_baseline_table(results, baseline, others, metric) for metric in metrics]
     return [table for table in tables if table is not None]
 
@@ -162,7 +175,7 @@ def flip_table(results: Results) -> PlainTable | None:
         "new one, in the same old gallery. Small: the interval, the positive flips (the reverse), "
         "and the relative rate: 1 if the errors now have nothing to do with the old ones."
     )
-    table = _methods_by_scenarios(results, "Negative flips", note, results.grid.methods, cell)
+    table = _methods_by_scenarios(results, "Negative flips", note, compared_methods(results), cell)
     no_value = table is None or all(cell == NO_VALUE for row in table.rows for cell in row[1:])
     return None if no_value else table
 
@@ -178,7 +191,7 @@ def cost_table(results: Results) -> PlainTable | None:
         small = f"{ratio:.2f} × the time of none; {clock(cost['seconds'])} per training"
         return Cell(f"{cost['images_per_second']:,.0f}", small)
 
-    trained = [method for method in results.grid.methods if method not in MAPS]
+    trained = [method for method in compared_methods(results) if method not in MAPS]
     note = (
         "Training images per second of one process, for the fastest seed, while other jobs ran "
         "on the same machine: a rough measure. measurements/step_cost.py compares the methods "

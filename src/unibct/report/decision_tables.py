@@ -4,7 +4,7 @@ from unibct.evaluation.backfill_curve import BackfillCurve
 from unibct.evaluation.blend_gain import BlendedQueries
 from unibct.evaluation.criterion import Estimate
 from unibct.evaluation.directions import BLEND, CROSS, OLD_SELF, REVERSED_CROSS
-from unibct.evaluation.old_threshold import Accepted, AtOldThreshold
+from unibct.evaluation.old_threshold import Accepted
 from unibct.evaluation.resolution import rate_name
 from unibct.evaluation.upgrade import Evaluation, SearchEvaluation, UpgradeEvaluation
 from unibct.gallery.orders import ORDERS
@@ -23,7 +23,7 @@ def decision_tables(evaluation: Evaluation) -> list[PlainTable]:
     if not isinstance(evaluation, SearchEvaluation):
         return []
     tables = [
-        threshold_table(evaluation.at_old_threshold, evaluation.score_scale),
+        threshold_table(evaluation),
         flip_table(evaluation),
         old_client_table(evaluation),
         blended_table(evaluation.blended_queries),
@@ -46,24 +46,8 @@ def old_model_text(evaluation: Evaluation) -> str:
     return f"old model: {strength}"
 
 
-def threshold_table(
-    rows: tuple[AtOldThreshold, ...], score_scale: float | None = None
-) -> PlainTable:
-    """Return what the cross test accepts at the thresholds of the old system.
-
-    Args:
-        rows: one for each false accept rate.
-        score_scale: the new model's, if it is known.
-    """
-    unsafe_rates = [rate_name(row.far) for row in rows if row.needs_new_threshold]
-    scale = "" if score_scale is None else f", multiply new scores by {score_scale:.4f}"
-    note = (
-        f"At the old thresholds for FAR {', '.join(unsafe_rates)} new queries lose matches or let "
-        f"impostors in: set the thresholds again{scale}, or use the score map, which puts new "
-        "scores on the old scale."
-        if unsafe_rates
-        else "The old thresholds can stay."
-    )
+def threshold_table(evaluation: SearchEvaluation) -> PlainTable:
+    """Return what the cross test accepts at the thresholds of the old system."""
     heads = (
         "set for",
         "old threshold",
@@ -76,7 +60,7 @@ def threshold_table(
     )
     return PlainTable(
         "At the thresholds of the old system",
-        note,
+        _threshold_note(evaluation),
         heads,
         tuple(
             (
@@ -89,9 +73,30 @@ def threshold_table(
                 _threshold_cell(row.new_threshold, row.new_interval),
                 Cell(f"{100 * row.own_tar:.2f}"),
             )
-            for row in rows
+            for row in evaluation.at_old_threshold
         ),
     )
+
+
+def _threshold_note(evaluation: SearchEvaluation) -> str:
+    """Return whether the old thresholds can stay, as far as the test classes can tell."""
+    rows, carried = evaluation.at_old_threshold, evaluation.carried_fars
+    judged = [row for row in rows if row.far in carried]
+    others = ", ".join(rate_name(row.far) for row in rows if row.far not in carried)
+    if not judged:
+        return f"There are too few test classes to say anything at FAR {others}."
+    unsafe_rates = ", ".join(rate_name(row.far) for row in judged if row.needs_new_threshold)
+    safe_rates = f" for FAR {', '.join(rate_name(row.far) for row in judged)}" if others else ""
+    scale = evaluation.score_scale
+    factor = "" if scale is None else f", multiply new scores by {scale:.4f}"
+    note = (
+        f"At the old thresholds for FAR {unsafe_rates} new queries lose matches or let "
+        f"impostors in: set the thresholds again{factor}, or use the score map, which puts new "
+        "scores on the old scale."
+        if unsafe_rates
+        else f"The old thresholds{safe_rates} can stay."
+    )
+    return note + (f" There are too few test classes to judge FAR {others}." if others else "")
 
 
 def flip_table(evaluation: SearchEvaluation) -> PlainTable:
@@ -157,8 +162,9 @@ def blended_table(blend: BlendedQueries) -> PlainTable:
 def backfill_table(curves: dict[str, BackfillCurve]) -> PlainTable:
     """Return mean and deepest dip of every metric's curve, and some points of it."""
     rows: list[tuple[Cell, ...]] = []
+    shares = next(iter(curves.values())).shares  # those of every order
+    middle = len(shares) // 2
     for order, curve in curves.items():
-        middle = len(curve.shares) // 2
         for metric, values in curve.values.items():
             rows.append(
                 (
@@ -173,7 +179,8 @@ def backfill_table(curves: dict[str, BackfillCurve]) -> PlainTable:
         "lowest point of the curve minus the old self test, in points: above zero, search is "
         "never worse than before the upgrade."
     )
-    heads = ("metric, order of the rows", "0 %", "half", "100 %", "mean", "deepest dip")
+    cuts = (f"{100 * shares[cut]:.0f} %" for cut in (0, middle, -1))
+    heads = ("metric, order of the rows", *cuts, "mean", "deepest dip")
     return PlainTable("Partly backfilled galleries, %", note, heads, tuple(rows))
 
 

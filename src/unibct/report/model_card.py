@@ -22,23 +22,57 @@ def write_model_card(
 
     Args:
         folder: the model folder.
-        evaluation: a file with what ``unibct evaluate --json`` printed.
+        evaluation: a file with what ``unibct evaluate --json`` printed about this model and the
+            old model that it is compatible with.
         out: the file to write; by default MODEL_CARD.md in the model folder.
     """
     folder = Path(folder)
     if not (folder / DESCRIPTION_FILE).is_file():
         raise UserError(f"{folder} is not a model folder: there is no {DESCRIPTION_FILE} in it")
+    model = read_json(folder / DESCRIPTION_FILE)
     result = None if evaluation is None else read_json(Path(evaluation))
     exports = [read_json(path) for path in sorted(folder.glob("*.onnx.json"))]
     path = folder / CARD_FILE if out is None else Path(out)
     try:
-        text = model_card(folder.name, read_json(folder / DESCRIPTION_FILE), result, exports)
+        if result is not None:
+            _require_same_models(model, result, f"{folder}", f"{evaluation}")
+        text = model_card(folder.name, model, result, exports)
     except (KeyError, TypeError, AttributeError, IndexError) as error:
         raise UserError(
             f"the card cannot be made: {evaluation or folder} lacks the entry {error}"
         ) from error
     write_text(path, text)
     return path
+
+
+def _require_same_models(model: dict[str, Any], evaluation: Any, folder: str, file: str) -> None:
+    """Refuse an evaluation of other queries than this model's, or of another old gallery."""
+    known: dict[str, str] = evaluation.get("fingerprints", {})
+    old, query, gallery = model["old_model"], known.get("query"), known.get("gallery")
+    if query is not None and query not in _fingerprints(model):
+        raise UserError(
+            f"{file} is an evaluation of another model: its queries were made by {query}, and "
+            f"{folder} has the fingerprint {model['fingerprint']}"
+        )
+    if old is not None and gallery not in (None, old):
+        raise UserError(
+            f"{file} is an evaluation with another old model: its gallery was made by {gallery}, "
+            f"and {folder} was made for {old}"
+        )
+    if old is None and query is None:
+        raise UserError(
+            f"{file} does not say which models it tested, and {folder} has no old model: make it "
+            f"with `unibct evaluate --query {folder} --json`"
+        )
+
+
+def _fingerprints(model: dict[str, Any]) -> list[str]:
+    """Return the fingerprints that a model's queries may have: its own, and in the old space."""
+    if "old_dim" not in model:
+        return [model["fingerprint"]]
+    from unibct.models.old_space import old_space_fingerprint  # needs torch
+
+    return [model["fingerprint"], old_space_fingerprint(model["fingerprint"])]
 
 
 def model_card(

@@ -13,7 +13,13 @@ from unibct.evaluation.directions import CROSS, DIRECTIONS
 from unibct.evaluation.upgrade import Evaluation
 from unibct.examples.demo_gallery import GalleryStory
 from unibct.progress import clock
-from unibct.report.benchmark_tables import chain_tables, gain_table, verdict_table, weak_note
+from unibct.report.benchmark_tables import (
+    chain_tables,
+    gain_table,
+    left_out_note,
+    verdict_table,
+    weak_note,
+)
 from unibct.report.decision_tables import decision_tables, old_model_text
 from unibct.report.gallery_story import story_table
 from unibct.report.plain_table import Cell, PlainTable
@@ -116,13 +122,13 @@ def print_plan(benchmark: Benchmark, console: Console | None = None) -> None:
 def print_benchmark(results: Results, console: Console | None = None) -> None:
     """Print the verdicts, the gains of the cross test, and the upgrade chains."""
     console = console or Console()
-    weak = weak_note(results)
+    notes = [note for note in (left_out_note(results), weak_note(results)) if note is not None]
     for table in (verdict_table(results), gain_table(results), *chain_tables(results)):
         if table is not None:
             _print_plain_table(table, console)
-    if weak is not None:
+    for note in notes:
         console.print()
-        console.print(weak, highlight=False)
+        console.print(note, highlight=False)
 
 
 def _print_plain_table(plain: PlainTable, console: Console) -> None:

@@ -11,6 +11,7 @@ from unibct.errors import UserError
 from unibct.evaluation.protocols import pairs as pair_protocol
 from unibct.evaluation.protocols.pairs import evaluate_pair_set, evaluate_pairs
 from unibct.evaluation.protocols.request import EvaluationRequest
+from unibct.models.folder import load_model
 
 
 def test_pair_sets(faces_root, tmp_path, capsys):
@@ -42,6 +43,10 @@ def test_pair_sets(faces_root, tmp_path, capsys):
     )
     assert json.loads(capsys.readouterr().out) == found.as_json()
     assert found.as_json()["seen_classes"] is None
+    assert found.as_json()["fingerprints"] == {
+        side: load_model(faces_root / name).fingerprint
+        for side, name in (("query", "new"), ("gallery", "old"))
+    }
     assert "is unknown: a pair set names no classes" in found.as_json()["note"]
     models = ("--query", faces_root / "new", "--gallery", faces_root / "old", "--json")
     assert run_command("evaluate", path, *models, "--seed", 1) == 0

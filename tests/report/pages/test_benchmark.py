@@ -1,13 +1,23 @@
 import csv
 import shlex
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from tests.conftest import tags_of_offline_page
 from unibct.benchmark.grid import make_grid
 from unibct.benchmark.results_csv import as_csv
+from unibct.data.scenarios import SCENARIOS
 from unibct.report.benchmark_tables import all_tables
-from unibct.report.pages.benchmark import command, write_benchmark_report
+from unibct.report.curves import METHOD_COLOURS
+from unibct.report.pages.benchmark import (
+    command,
+    method_colours,
+    render_markdown,
+    what_was_run,
+    write_benchmark_report,
+)
 from unibct.training.recipe import load_recipe
 
 
@@ -52,3 +62,58 @@ def test_the_report_names_the_command_that_makes_it():
         recipe=load_recipe(options["--recipe"][0], options["--set"]),
     )
     assert again == grid
+
+
+def test_the_report_tells_what_has_results_and_who_made_them(finished):
+    _, results = finished
+    wider = replace(
+        results.grid,
+        methods=(*results.grid.methods, "unibct", "mlp"),
+        scenarios=("extended-data", "open-class", "open-data"),
+    )
+    by_job = dict(results.by_job)
+    folder = "cells/open-class/none/seed1"
+    made_by = by_job[folder]["made_by"]
+    by_job[folder] = by_job[folder] | {"made_by": made_by | {"torch": "1.0"}}
+    changed = replace(results, grid=wider, by_job=by_job)
+    text = render_markdown(changed)
+    assert "3 methods in 2 scenarios over 2 seeds." in text
+    assert not [row for table in all_tables(changed) for row in table.rows if row[0].text == "mlp"]
+    assert "Against unibct" not in text
+    run = what_was_run(changed)
+    assert run["torch"] == f"{made_by['torch']}; 1.0"
+    assert run["machine"] == made_by["machine"]
+
+
+def results_of(methods, has_cell=lambda scenario, method: True):
+    grid = make_grid(methods=methods)
+    return SimpleNamespace(grid=grid, scenarios=list(grid.scenarios), has_cell=has_cell)
+
+
+def test_no_two_drawn_methods_have_the_same_colour():
+    for methods in (["all", "no-warmup"], ["paper", "unibct-plus", "no-warmup"], ["all"]):
+        results = results_of(methods)
+        drawn = [method_colours(results, scenario) for scenario in results.scenarios]
+        assert {"unibct", "unibct-plus"} <= drawn[0].keys()
+        assert all(len(set(colours.values())) == len(colours) for colours in drawn)
+        assert all(colours == drawn[0] for colours in drawn), "the same in all scenarios"
+
+
+def test_colours_are_distinct_even_if_every_scenario_draws_other_methods():
+    names = make_grid(methods=["all"]).methods
+
+    def has_cell(scenario, method):
+        at = 4 * list(SCENARIOS).index(scenario)
+        return method in ("unibct", "unibct-plus", *names[at : at + 4])
+
+    results = results_of(["all"], has_cell)
+    for scenario in results.scenarios:
+        colours = method_colours(results, scenario)
+        assert {"unibct", "unibct-plus"} <= colours.keys()
+        assert len(set(colours.values())) == len(colours)
+
+
+def test_few_methods_are_coloured_by_their_place_in_the_grid():
+    results = results_of(["none", "unibct", "unibct-plus"], lambda _, method: method != "unibct")
+    colours = method_colours(results, "open-class")
+    assert (colours["unibct-plus"], colours["unibct"]) == METHOD_COLOURS[:-3:-1]

@@ -4,7 +4,7 @@ A pair has no query side and no gallery side, so the cross test runs in both dir
 image from the new model and the second from the old one, and the reverse.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,9 @@ from unibct.evaluation.directions import CROSS, NEW_SELF, OLD_SELF, REVERSED_CRO
 from unibct.evaluation.metrics.pair_accuracy import FoldAccuracy, fold_accuracy
 from unibct.evaluation.protocols.request import EvaluationRequest
 from unibct.evaluation.seen_classes import SeenClasses
+from unibct.evaluation.subjects import known_fingerprints
 from unibct.evaluation.upgrade import Evaluation
+from unibct.models.embedder import ImageEmbedder
 
 METRIC = "accuracy"
 _SEEN = SeenClasses(None, None, "a pair set names no classes")
@@ -41,6 +43,7 @@ class PairEvaluation(Evaluation):
         return {
             "verdict": common["verdict"],
             "note": common["note"],
+            "fingerprints": common["fingerprints"],
             "seen_classes": common["seen_classes"],
             "criteria": common["criteria"],
             "tests": {
@@ -55,8 +58,9 @@ def evaluate_pair_set(request: EvaluationRequest) -> PairEvaluation:
     """Embed every image of a pair set and its mirror image with two models, and evaluate them."""
     pairs = read_pair_file(Path(request.data))
     embeddings: dict[str | Path, Floats] = {}
+    models: dict[str | Path, ImageEmbedder] = {}
     for reference in dict.fromkeys((request.gallery, request.query)):
-        model = open_image_embedder(
+        models[reference] = model = open_image_embedder(
             reference,
             device=pick_device(request.device),
             progress=request.progress,
@@ -66,7 +70,10 @@ def evaluate_pair_set(request: EvaluationRequest) -> PairEvaluation:
         with request.progress.task("embedding", len(pairs.images)) as advance:
             embeddings[reference] = raw_embeddings(model, pixels, advance=advance)
     old, new = embeddings[request.gallery], embeddings[request.query]
-    return evaluate_pairs(old, new, pairs.same, seed=request.seed)
+    fingerprints = known_fingerprints(query=models[request.query], gallery=models[request.gallery])
+    return replace(
+        evaluate_pairs(old, new, pairs.same, seed=request.seed), fingerprints=fingerprints
+    )
 
 
 def evaluate_pairs(

@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from unibct.benchmark.grid import Grid
 from unibct.benchmark.jobs import cell_folder, free_folder, old_folder
-from unibct.benchmark.results import Results
+from unibct.benchmark.results import Results, compared_methods
 from unibct.benchmark.results_csv import as_csv
 from unibct.benchmark.run import Benchmark
 from unibct.benchmark.workspace import Workspace
@@ -21,7 +21,7 @@ from unibct.evaluation.resolution import far_note
 from unibct.evaluation.search_test import SearchTest, search_test
 from unibct.files import write_text
 from unibct.methods.table import DEFAULT_METHOD, NO_METHOD
-from unibct.report.benchmark_tables import BASELINE, all_tables
+from unibct.report.benchmark_tables import BASELINE, all_tables, left_out_note
 from unibct.report.curves import METHOD_COLOURS, cmc_svg, matrix_svg, roc_svg
 from unibct.report.pages.html import render_template
 from unibct.report.pictures import SearchedQuery, searched_queries
@@ -100,8 +100,17 @@ def what_was_run(results: Results) -> dict[str, str]:
         "queries and templates": f"{first_result['queries']:,} and {first_result['templates']:,}",
         "seeds": ", ".join(str(seed) for seed in grid.seeds),
         "finished jobs": f"{len(results.by_job):,}",
-        **first_result.get("made_by", {}),
+        **_made_by(results),
     }
+
+
+def _made_by(results: Results) -> dict[str, str]:
+    """Return the versions and the machine; several, if several have made the results."""
+    made_by: dict[str, list[str]] = {}
+    for result in results.by_job.values():
+        for key, value in result.get("made_by", {}).items():
+            made_by.setdefault(key, []).append(value)
+    return {key: "; ".join(dict.fromkeys(values)) for key, values in made_by.items()}
 
 
 def _recipe(grid: Grid) -> dict[str, Any]:
@@ -136,19 +145,17 @@ def _about(results: Results) -> str:
     note = far_note(first_result["far"], None, classes)
     methods, scenarios, seeds = (
         f"{len(names)} {noun}{'s' if len(names) > 1 else ''}"
-        for names, noun in ((grid.methods, "method"), (grid.scenarios, "scenario"),
-                            (grid.seeds, "seed"))
+        for names, noun in ((compared_methods(results), "method"),
+                            (results.scenarios, "scenario"), (grid.seeds, "seed"))
     )  # fmt: skip
+    left_out = left_out_note(results)
     compared = f"{methods} in {scenarios}" if results.scenarios else "Upgrade chains"
     return (
         f"{compared} over {seeds}. The models were trained on {grid.data} and tested "
         f"on {first_result['templates']:,} classes that none of them has seen "
         f"({first_result['queries']:,} queries, one template per class)."
         + (f" {note}." if note else "")
-        + "".join(
-            f" Seed {seed} is left out: it lacks {count} {'jobs' if count > 1 else 'job'}."
-            for seed, count in results.missing_jobs.items()
-        )
+        + (f" {left_out}" if left_out else "")
     )
 
 
@@ -166,11 +173,25 @@ def _drawn_methods(results: Results, scenario: str) -> list[str]:
 def _curves_note(results: Results) -> str:
     """Return which methods have no curve."""
     drawn = {m for scenario in results.scenarios for m in _drawn_methods(results, scenario)}
-    others = [m for m in results.grid.methods if m not in drawn]
+    others = [m for m in compared_methods(results) if m not in drawn]
     if not others:
         return ""
     noun = "methods" if len(others) > 1 else "method"
     return f"No curve is drawn for the {noun} {', '.join(others)}."
+
+
+def method_colours(results: Results, scenario: str) -> dict[str, str]:
+    """Return a colour for each method that is drawn in a scenario, no two the same.
+
+    They are the same in all scenarios unless more methods are drawn in all than there are colours.
+    """
+    drawn = {m for s in results.scenarios for m in _drawn_methods(results, s)}
+    methods = [m for m in results.grid.methods if m != NO_METHOD]
+    if len(methods) > len(METHOD_COLOURS):
+        methods = [m for m in methods if m in drawn]
+    if len(methods) > len(METHOD_COLOURS):
+        methods = _drawn_methods(results, scenario)
+    return dict(zip(reversed(methods), reversed(METHOD_COLOURS), strict=False))
 
 
 def _tests(results: Results, workspace: Workspace, scenario: str) -> dict[str, SearchTest]:
@@ -192,11 +213,7 @@ def _tests(results: Results, workspace: Workspace, scenario: str) -> dict[str, S
 
 def _curves(results: Results, workspace: Workspace, scenario: str) -> dict[str, Markup]:
     """Return the ROC and the CMC curves of a scenario."""
-    methods = [m for m in results.grid.methods if m != NO_METHOD]
-    colours = {
-        method: METHOD_COLOURS[-1 - index % len(METHOD_COLOURS)]
-        for index, method in enumerate(reversed(methods))
-    } | {OLD_SELF: "#8a8f98", FREE_SELF: "#7f6a9c"}
+    colours = method_colours(results, scenario) | {OLD_SELF: "#8a8f98", FREE_SELF: "#7f6a9c"}
     tests = _tests(results, workspace, scenario)
     return {"roc": Markup(roc_svg(tests, colours)), "cmc": Markup(cmc_svg(tests, colours))}
 

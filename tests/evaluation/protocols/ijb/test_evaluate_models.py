@@ -60,6 +60,7 @@ def test_evaluation_on_ijbc_is_cached_and_takes_precomputed_embeddings(
     assert f"{faces_root / 'new.npy'}: taken as a row for each row of the meta files" in given.note
     assert "12 subjects are too few to measure TAR@1e-1" in given.note
     assert "classes" not in given.note
+    assert given.fingerprints == {}
     rules = PoolingRules(flip_test=False, detector_scores=False, media_mean=False)
     plain = evaluated(faces_root, cache=cache, pooling=rules)
     assert plain.metrics("new→old") != given.metrics("new→old")
@@ -127,6 +128,9 @@ def test_embeddings_made_for_the_protocol_stand_for_the_model(faces_root, tmp_pa
     assert found.values == want.values
     assert found.criteria == want.criteria
     assert found.note == want.note
+    models = {"query": load_model(faces_root / "new"), "gallery": load_model(faces_root / "old")}
+    assert want.fingerprints == {side: model.fingerprint for side, model in models.items()}
+    assert found.as_json()["fingerprints"] == want.fingerprints
     evaluated(faces_root, stored[0], cache=cache)  # one model, one folder
     with pytest.raises(UserError, match=r"--no-flip-test has no effect on .*old, which holds"):
         evaluated(faces_root, *stored, pooling=PoolingRules(flip_test=False))

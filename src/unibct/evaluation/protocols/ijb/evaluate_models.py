@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from unibct.distributed.device import pick_device
 from unibct.embedders.table import open_image_embedder
+from unibct.embeddings.folder import Description, read_description
 from unibct.embeddings.forms.table import PREFIX
 from unibct.embeddings.layout import DESCRIPTION_FILE
 from unibct.errors import UserError
@@ -22,6 +23,7 @@ from unibct.evaluation.protocols.ijb.stored_faces import (
 )
 from unibct.evaluation.protocols.ijb.template_tests import IjbEvaluation, evaluate_templates
 from unibct.evaluation.protocols.request import EvaluationRequest
+from unibct.evaluation.subjects import known_fingerprints
 from unibct.evaluation.templates import Pooled, pool_templates
 from unibct.models.embedder import ImageEmbedder
 from unibct.models.old_space import known_score_scale
@@ -72,6 +74,8 @@ def _evaluate(request: EvaluationRequest, benchmark: str) -> IjbEvaluation:
         alpha=MIDPOINT if request.alpha is None else request.alpha,
         score_scale=_score_scale(sources[new_place], sources[old_place]),
     )
+    new, old = (_known_model(place, sources[place]) for place in (new_place, old_place))
+    evaluation = replace(evaluation, fingerprints=known_fingerprints(query=new, gallery=old))
     files = [place for place in sources if place.endswith(_ARRAY_SUFFIX)]
     if not files:
         return evaluation
@@ -116,6 +120,13 @@ def _score_scale(new: Source, old: Source) -> float | None:
     if isinstance(old, np.ndarray):
         return None
     return known_score_scale(new, old.fingerprint)
+
+
+def _known_model(place: str, source: Source) -> ImageEmbedder | Description | None:
+    """Return what tells the model of a side: the model, or the description of its embeddings."""
+    if not isinstance(source, np.ndarray):
+        return source
+    return None if place.endswith(_ARRAY_SUFFIX) else read_description(Path(place))
 
 
 def _dim(source: Source) -> int:

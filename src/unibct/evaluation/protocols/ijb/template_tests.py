@@ -117,7 +117,8 @@ def evaluate_templates(
     blend = models["new"].blended_with(models["old"], alpha)
     tests[BLEND] = _template_test(meta, lists, blend, models["old"])
     used_far = headline_far(lists.subjects, far)
-    fars = tuple(sorted({used_far, *carried_fars(lists.subjects)}))
+    carried = tuple(carried_fars(lists.subjects))
+    fars = tuple(sorted({used_far, *carried}))
     draws = class_draws(tests[CROSS], seed=seed, repeats=repeats)
     return IjbEvaluation(
         values={name: measured_metrics(test, fars, rule=rule) for name, test in tests.items()},
@@ -131,6 +132,7 @@ def evaluate_templates(
         tests=tests,
         far=used_far,
         fars=fars,
+        carried_fars=carried,
         **compared_answers(
             tests, draws, far=used_far, seed=seed, alpha=alpha, score_scale=score_scale
         ),
