@@ -13,11 +13,22 @@ import subprocess
 import sys
 import tempfile
 from contextlib import chdir
+from multiprocessing import forkserver
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["tests.imported_once"])
+_start_server = forkserver._forkserver.ensure_running
+
+
+def _start_server_from_root() -> None:
+    """Start the server where it finds what it imports; elsewhere it leaves that out silently."""
+    with chdir(ROOT):
+        _start_server()
+
+
+forkserver._forkserver.ensure_running = _start_server_from_root
 
 
 class ForkedCommand:
@@ -30,8 +41,7 @@ class ForkedCommand:
         variables = os.environ | (environment or {})
         target = (self._line, dict(variables), os.getcwd(), self._outputs)
         self.process = FORKS.Process(target=_run, args=target)
-        with chdir(ROOT):  # the server looks there for what it imports
-            self.process.start()
+        self.process.start()
 
     def __enter__(self) -> "ForkedCommand":
         return self
@@ -62,6 +72,7 @@ def run_forked(
 
 def _run(line: list[str], environment: dict[str, str], folder: str, outputs: list[Path]) -> None:
     """Be the command; the main of a fork."""
+    assert "tests.imported_once" in sys.modules, "the server has imported nothing"
     for number, path in enumerate(outputs, start=1):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
     os.environ.clear()
