@@ -151,6 +151,7 @@ def test_embeddings_made_before_are_evaluated_with_a_note(
     assert "at least 2 of the 12 test classes were" in result["note"]
 
 
+@pytest.mark.slow
 def test_embeddings_without_bad_images_can_be_evaluated(trained_folder, photo_folder, tmp_path):
     data = tmp_path / "photos"
     shutil.copytree(photo_folder, data)

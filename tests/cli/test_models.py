@@ -216,6 +216,7 @@ def test_validation_is_an_option_of_train(photo_folder, tmp_path, capsys):
     assert (tmp_path / "m" / "best" / "model.json").is_file()
 
 
+@pytest.mark.slow
 def test_train_says_which_recipe_it_chose_and_names_every_recipe_in_its_help(
     tmp_path, photo_folder, capsys
 ):

@@ -97,6 +97,7 @@ def test_other_queries_for_old_rows_have_their_own_scales(alpha):
         assert certificate.calibration_of(name)(scores) == pytest.approx(expected, abs=1e-3), name
 
 
+@pytest.mark.slow
 def test_metrics_and_verdict_are_those_of_the_evaluation():
     for noises in ((1.5, 0.6), (0.6, 1.5)):
         evaluation = evaluation_of(*noises)

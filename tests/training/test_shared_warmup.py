@@ -54,6 +54,7 @@ def test_a_method_takes_nothing_but_the_warm_up_of_another(
     assert shared.fingerprint == alone.fingerprint
 
 
+@pytest.mark.slow
 def test_the_old_model_may_be_another_after_the_same_warm_up(
     four_classes, four_classes_old, tmp_path
 ):

@@ -34,6 +34,7 @@ def test_old_embeddings_are_computed_once(split_images, old_model, tmp_path, mon
     assert sum(calls) == -(-len(split_images[1]) // 256) + scored
 
 
+@pytest.mark.slow
 def test_bct_needs_no_old_embeddings(split_images, old_model, tmp_path, monkeypatch):
     monkeypatch.setattr(training_set_embeddings, "cached_embeddings", None)
     train(split_images[1], RECIPE, tmp_path / "m", old=old_model, method="bct", device="cpu")

@@ -36,6 +36,7 @@ def save(folder: Path, images: ImageSet, vectors: np.ndarray) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_embeddings_are_matched_to_the_images_by_id(photo_folder, tmp_path):
     images = open_images(photo_folder)
     old, new = noisy_vectors(images, 1.3), noisy_vectors(images, 0.4)

@@ -41,6 +41,7 @@ def test_every_architecture_takes_every_size(name, height, width, channels):
     assert network(torch.zeros(2, channels, height, width)).shape == (2, 8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", deep_ones_slow(ARCHITECTURES))
 def test_loaded_weights_are_all_that_a_network_needs(name):
     architecture = find_architecture(name)

@@ -66,6 +66,7 @@ def test_evaluation_on_ijbc_is_cached_and_takes_precomputed_embeddings(
     assert plain.metrics("new→old") != given.metrics("new→old")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "option",
     [
