@@ -280,7 +280,7 @@ def _follow(database: sqlite3.Connection, number: int, index: MemoryIndex) -> No
     since = (number, index.change)
     where = "WHERE kind = ? AND change > ?"
     (count,) = database.execute(f"SELECT count(*) FROM rows {where}", since).fetchone()
-    sql = f"SELECT number, superseded, vector FROM rows {where} ORDER BY number"
+    sql = f"SELECT number, superseded, vector, change FROM rows {where} ORDER BY number"
     changed = database.execute(sql, since)
     sql = f"SELECT row FROM deleted {where} ORDER BY row"
     deleted = [row[0] for row in database.execute(sql, since)]
