@@ -1,10 +1,12 @@
 import numpy as np
 import pytest
 
-from tests.gallery.toys import NEW, OLD, toy_images
+from tests.gallery.toys import NEW, NEWEST, OLD, toy_certificate, toy_images, written
 from unibct.embedders.table import Opening
 from unibct.embeddings.extraction import embed_images
 from unibct.errors import UserError
+from unibct.maps.folder import save_map
+from unibct.training.mapped_model import adapt_embedders
 
 
 def live(gallery):
@@ -83,6 +85,33 @@ def test_without_images_a_forward_map_makes_a_third_kind_of_row(upgraded, forwar
     upgraded.rollback()
     assert live(upgraded) == [48, 0, 0]
     assert upgraded.verify() == []
+
+
+def newest_map(old, folder):
+    """A map of the rows of an older model into the space of the newest one."""
+    opening = Opening()
+    images = toy_images(per_class=30, first=200)
+    models = opening.open(NEWEST), opening.open(old)
+    fitted = adapt_embedders(*models, images, direction="forward", kind="linear")
+    save_map(fitted, folder)
+    return folder
+
+
+def test_the_share_of_a_map_counts_rows_that_other_models_made(upgraded_twice, tmp_path):
+    forward = newest_map(OLD, tmp_path / "newest")
+    assert live(upgraded_twice) == [48, 6, 0]
+    half = upgraded_twice.backfill(map_folder=forward, share=0.5)
+    assert (half.rows, half.rows_in_space, half.total) == (27, 27, 54)
+    assert upgraded_twice.backfill(map_folder=forward, share=0.5).rows == 0
+    assert upgraded_twice.backfill(map_folder=forward).rows == 21
+    assert upgraded_twice.backfill(toy_images(per_class=30), share=0.5).rows == 27
+
+
+def test_a_map_of_rows_that_the_gallery_does_not_have_is_refused(toy_gallery, tmp_path):
+    old, newest = (Opening().open(name).fingerprint for name in (OLD, NEWEST))
+    toy_gallery.upgrade(NEWEST, [written(toy_certificate(old, newest), tmp_path)])
+    with pytest.raises(UserError, match=rf"maps rows of model .* this gallery has none.*{old}"):
+        toy_gallery.backfill(map_folder=newest_map(NEW, tmp_path / "newest"))
 
 
 def test_a_map_into_another_space_is_refused(toy_gallery, forward_map):

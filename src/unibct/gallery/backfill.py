@@ -109,6 +109,12 @@ class RowRemaker:
                     f"{name} does not lead into the space of {state.searching.name}; fit a map "
                     "with unibct adapt --direction forward"
                 )
+            if given.source not in state.makers:
+                names = ", ".join(f"{m.name} ({f})" for f, m in state.makers.items())
+                raise UserError(
+                    f"{name} maps rows of model {given.source}, and this gallery has none; it has "
+                    f"rows of {names}"
+                )
             dim = state.searching.dim
             self.maker = RowMaker(given.fingerprint, name, dim, BY_MAP, name, given.target)
             self.ids = None
@@ -313,10 +319,15 @@ def _goal(folder: GalleryFolder, request: BackfillRequest, remaker: RowRemaker, 
     """Return how many rows to embed again, so that the share is reached."""
     if request.ids is not None:
         return usable
-    kinds = folder.engine.kinds()
-    left = sum(folder.engine.count(kind).live for kind in remaker.kinds if kind in kinds)
-    total = _shares(folder)[1]
-    return min(usable, max(0, math.ceil(request.share * total) - (total - left)))
+    state = folder.state
+    kinds = {*searchable_kinds(state, state.standing), *remaker.kinds}
+    live = {kind: folder.engine.count(kind).live for kind in kinds}
+    reached = sum(
+        rows
+        for kind, rows in live.items()
+        if kind not in remaker.kinds and state.makers[kind].space == state.standing.searching
+    )
+    return min(usable, max(0, math.ceil(request.share * sum(live.values())) - reached))
 
 
 def _shares(folder: GalleryFolder) -> tuple[int, int]:

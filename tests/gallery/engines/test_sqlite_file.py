@@ -33,9 +33,9 @@ def test_a_full_disk_is_named_and_leaves_the_file_usable(file):
     with file.session() as database:
         pages = database.execute("PRAGMA page_count").fetchone()[0]
         database.execute(f"PRAGMA max_page_count = {pages}")
-    with pytest.raises(UserError, match=r"f\.sqlite: database or disk is full"):
-        with file.transaction() as database:
-            database.executemany("INSERT INTO t VALUES (?)", ((x,) for x in range(9999)))
+    full = pytest.raises(UserError, match=r"f\.sqlite: database or disk is full")
+    with full, file.transaction() as database:
+        database.executemany("INSERT INTO t VALUES (?)", ((x,) for x in range(9999)))
     with file.session() as database:
         database.execute(f"PRAGMA max_page_count = {pages + 100}")
     with file.transaction() as database:
