@@ -36,6 +36,18 @@ def test_a_row_that_vanished_is_found(toy_gallery):
     assert "has 47 rows, 47 of them searched; after step 2 there were 48 and 48" in problems[0]
 
 
+def test_rows_that_come_during_the_check_are_no_problem(toy_gallery, monkeypatch):
+    engine, other = toy_gallery.folder.engine, Gallery(toy_gallery.folder.path)
+    scan = engine.scan
+
+    def slow_scan(kind):
+        yield from scan(kind)
+        other.add(toy_images(per_class=1, first=20))
+
+    monkeypatch.setattr(engine, "scan", slow_scan)
+    assert toy_gallery.verify() == []
+
+
 def test_a_changed_mark_is_found(toy_gallery):
     problems = damaged(toy_gallery, "UPDATE rows SET superseded = 7 WHERE id = 'c1/1'")
     assert "48 rows, 47 of them searched" in problems[0]

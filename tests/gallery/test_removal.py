@@ -44,3 +44,26 @@ def test_a_removal_that_was_killed_after_the_gate_forgets_known_queries_too(
     toy_gallery.add(toy_images(per_class=1, first=30, classes=1))
     assert known[0].id not in {query.id for query in known_queries(toy_gallery.folder.path)}
     assert toy_gallery.verify() == []
+
+
+@pytest.mark.parametrize("deleted", [0, 1])
+def test_a_removal_that_is_killed_while_it_deletes_leaves_no_vector(upgraded, monkeypatch, deleted):
+    """The row was made again by the earlier model: the newer vector is replaced, not searched."""
+    upgraded.add(toy_images(per_class=1, first=20))
+    upgraded.rollback(data=toy_images(per_class=1, first=20))
+    engine = upgraded.folder.engine
+    delete, calls = engine.delete, []
+
+    def killed(*arguments):
+        if len(calls) == deleted:
+            raise KeyboardInterrupt
+        calls.append(arguments)
+        delete(*arguments)
+
+    monkeypatch.setattr(engine, "delete", killed)
+    with pytest.raises(KeyboardInterrupt):
+        upgraded.remove(["c0/20"])
+    monkeypatch.setattr(engine, "delete", delete)
+    upgraded.index()  # any later step that writes
+    assert [len(engine.read(kind, ["c0/20"])) for kind in engine.kinds()] == [0, 0]
+    assert upgraded.verify() == []

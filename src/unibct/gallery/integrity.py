@@ -4,7 +4,7 @@ from unibct.errors import UserError
 from unibct.gallery.folder import CERTIFICATES_FOLDER, GalleryFolder
 from unibct.gallery.rows import changed_rows
 from unibct.gallery.shelf import IN_FOLDER, open_maker
-from unibct.gallery.state import BACKFILL
+from unibct.gallery.state import BACKFILL, GalleryState
 
 _NAMED = 5  # rows that a message names
 
@@ -33,7 +33,8 @@ def verify_gallery(folder: GalleryFolder) -> list[str]:
                 problems.append(str(error))
                 continue
             problems += _changed(changed, kind)
-            problems += _counted(folder, kind, rows_seen, live)
+            if folder.state is state:  # otherwise rows came or went meanwhile
+                problems += _counted(state, kind, rows_seen, live)
     return problems + _models(folder) + _certificates(folder)
 
 
@@ -45,9 +46,8 @@ def _changed(ids: list[str], kind: str) -> list[str]:
     return [f"{len(ids)} rows of {kind} are not as they were written: {named}{more}"]
 
 
-def _counted(folder: GalleryFolder, kind: str, rows: int, live: int) -> list[str]:
+def _counted(state: GalleryState, kind: str, rows: int, live: int) -> list[str]:
     """Compare the count with the one after the last step, if nothing is under way."""
-    state = folder.state
     if any(not step.done and not step.undone for step in state.steps):
         return []
     counts = [step.details["rows_after"] for step in state.steps if "rows_after" in step.details]

@@ -1,6 +1,6 @@
 """Ending steps, and settling those that a kill has left half-way."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any
 
@@ -58,20 +58,26 @@ def _mark_done(folder: GalleryFolder, step: Step) -> None:
 def complete_removal(folder: GalleryFolder, number: int) -> None:
     """Delete the rows that a removal has marked, from every kind, and their known queries.
 
-    The kinds come oldest first: a row that was searched, and so carries the mark, goes last.
+    A vector that carries the mark goes last: after a kill it still says what is to be deleted.
     """
-    kinds = list(folder.engine.kinds())
-    marked: set[str] = set()
-    for kind in kinds:
+    marked: dict[str, set[str]] = {kind: set() for kind in folder.engine.kinds()}
+    for kind, ids_of_kind in marked.items():
         for rows in folder.engine.scan(kind, vectors=False):
             marks = zip(rows.ids, rows.superseded, strict=True)
-            marked |= {row_id for row_id, mark in marks if mark == number}
-    ids = sorted(marked)
-    drop_queries(folder, ids)
-    for kind in kinds:
-        for start in range(0, len(ids), _BATCH):
-            folder.engine.delete(kind, ids[start : start + _BATCH])
+            ids_of_kind |= {row_id for row_id, mark in marks if mark == number}
+    ids = set[str]().union(*marked.values())
+    drop_queries(folder, sorted(ids))
+    for kind, ids_of_kind in marked.items():
+        _delete(folder, kind, ids - ids_of_kind)
+    for kind, ids_of_kind in marked.items():
+        _delete(folder, kind, ids_of_kind)
     end_step(folder, number)
+
+
+def _delete(folder: GalleryFolder, kind: str, ids: Collection[str]) -> None:
+    in_order = sorted(ids)
+    for start in range(0, len(in_order), _BATCH):
+        folder.engine.delete(kind, in_order[start : start + _BATCH])
 
 
 def complete_rollback(folder: GalleryFolder, step: Step) -> None:
