@@ -4,6 +4,7 @@ import pytest
 from tests.gallery.toys import OLD, toy_images
 from unibct.embedders.table import Opening
 from unibct.embeddings.extraction import embed_images
+from unibct.embeddings.folder import Embeddings
 from unibct.embeddings.forms.table import write_embeddings
 from unibct.errors import UserError
 from unibct.gallery.sources import open_source, parse_scalar, parse_where, with_fingerprint
@@ -32,6 +33,18 @@ def test_embeddings_in_any_form(embeddings, tmp_path, form, name):
         assert source.ids == embeddings.ids
         assert source.labels[-1] == "c5"
         np.testing.assert_allclose(source.vectors(None, Silent()), embeddings.vectors, atol=1e-6)
+
+
+def test_an_id_that_two_rows_have_is_refused(embeddings):
+    doubled = Embeddings(
+        np.asarray(embeddings.vectors[:3]),
+        ("a", "b", "a"),
+        np.zeros(3, dtype=np.int64),
+        ("c",),
+        embeddings.fingerprint,
+    )
+    with pytest.raises(UserError, match="the embeddings, row 2 has the id 'a' of row 0"):
+        open_source(doubled)
 
 
 def test_a_list_chooses_rows(embeddings, tmp_path):
@@ -95,7 +108,7 @@ def test_only_embeddings_can_be_said_to_be_made_by_a_model(embeddings):
 
 def test_a_filter_as_texts():
     where = parse_where(["colour=red", "colour=blue", "price=3", "note=a=b"])
-    assert where == {"colour": ["red", "blue"], "price": [3], "note": ["a=b"]}
+    assert where == {"colour": ["red", "blue"], "price": [3, "3"], "note": ["a=b"]}
     for text in ("colour", "=red"):
         with pytest.raises(UserError, match=f"--where {text}: write KEY=VALUE"):
             parse_where([text])

@@ -141,6 +141,10 @@ class Gallery:
             remember: count the hits, for a backfill in the order ``asked``.
             settings: attributes of the request.
         """
+        if request is not None and settings:
+            raise UserError(
+                f"give a request, or its attributes by name, not both: {', '.join(settings)}"
+            )
         request = request or SearchRequest(**settings)
         is_embedded = isinstance(data, Queries)
         source = None if is_embedded else open_source(data, list_file=list_file)
