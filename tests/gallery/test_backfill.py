@@ -27,6 +27,11 @@ def test_rows_without_an_image_are_counted_and_named(upgraded):
         upgraded.backfill(toy_images(per_class=1, first=90))
 
 
+def test_rows_without_an_image_are_not_named_if_the_share_is_reached_without_them(upgraded):
+    result = upgraded.backfill(toy_images(classes=4), share=0.25)
+    assert (result.rows, result.missing, result.first_missing) == (12, 0, "")
+
+
 def test_other_images_under_the_same_ids_are_refused(upgraded):
     with pytest.raises(UserError, match="is another image"):
         upgraded.backfill(toy_images(seed=1))

@@ -1,6 +1,9 @@
 import sqlite3
 
+import pytest
+
 from tests.gallery.toys import toy_images
+from unibct.errors import UserError
 from unibct.gallery.gallery import Gallery
 
 
@@ -69,3 +72,14 @@ def test_a_changed_certificate_is_found(upgraded):
     assert "was changed" in Gallery(upgraded.folder.path).verify()[0]
     paper.unlink()
     assert "is missing" in Gallery(upgraded.folder.path).verify()[0]
+
+
+def test_a_damaged_image_of_a_known_query_is_named(toy_gallery):
+    image = next(iter((toy_gallery.folder.path / "known").glob("*.png")))
+    image.write_bytes(image.read_bytes()[:40])
+    assert [str(image) in line for line in toy_gallery.verify()] == [True]
+    with pytest.raises(UserError, match=rf"{image.name} is damaged .* remove it"):
+        toy_gallery.add(toy_images(per_class=1, first=20))
+    image.unlink()
+    assert toy_gallery.add(toy_images(per_class=1, first=20)).added == 6
+    assert toy_gallery.verify() == []

@@ -74,6 +74,7 @@ def test_metadata_from_csv_and_json_lines(tmp_path):
     [
         ("m.csv", "id,colour,size\nc0/0,red\n", "line 2: there are fewer cells than the 3 names"),
         ("m.csv", "id,colour\nc0/0,red,big\n", "line 2: there are more cells than the 2 names"),
+        ("m.csv", "id,size,size\nc0/0,1,2\n", "line 1: the column 'size' is there twice"),
         ("m.jsonl", '\n{"id"', "line 2: this is no JSON"),
         ("m.jsonl", "[1, 2]", "line 1: a line is an object such as"),
         ("m.jsonl", '{"id": ["x"]}', r"line 1: the id \['x'\] is no text"),

@@ -175,9 +175,11 @@ def backfill_gallery(
         done = _Run(folder, remaker, step).through(usable[:goal])
         rebuild_spoilt(folder, recall)
         in_space, total = _shares(folder)
-    short = len(missing) if goal >= len(usable) else 0
+    if goal < len(usable):
+        missing = []  # the share was reached without them
+    first = missing[0] if missing else ""
     return replace(
-        done, rows_in_space=in_space, total=total, missing=short, first_missing=(missing or [""])[0]
+        done, rows_in_space=in_space, total=total, missing=len(missing), first_missing=first
     )
 
 

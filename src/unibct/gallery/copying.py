@@ -1,13 +1,13 @@
 """Moving a gallery to another engine, or another place: rows, marks, models and history."""
 
 import shutil
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from unibct.errors import UserError
 from unibct.files import require_absent
 from unibct.gallery.asked import copy_asked
+from unibct.gallery.creation import nothing_left_behind
 from unibct.gallery.engines.engine import Engine
 from unibct.gallery.engines.table import Place, open_engine
 from unibct.gallery.folder import CERTIFICATES_FOLDER, GalleryFolder
@@ -39,16 +39,9 @@ def copy_gallery(
         copied = replace(state, name=name, engine=engine, address=address)
         other = open_engine(engine, Place(target, name, address))
         other.create()
-        try:
+        with nothing_left_behind(other, target):
             rows = _copy_rows(folder, other)
             _copy_files(folder.path, target, copied)
-        except BaseException:
-            with suppress(UserError):  # such as a server that is away
-                other.destroy()
-            shutil.rmtree(target, ignore_errors=True)
-            raise
-        finally:
-            other.close()
     return rows
 
 

@@ -1,7 +1,8 @@
-"""Check that a gallery is as it was written: rows, models, certificates and counts."""
+"""Check that a gallery is as it was written: rows, counts, models, certificates, known queries."""
 
 from unibct.errors import UserError
 from unibct.gallery.folder import CERTIFICATES_FOLDER, GalleryFolder
+from unibct.gallery.gate import damaged_queries
 from unibct.gallery.rows import changed_rows
 from unibct.gallery.shelf import IN_FOLDER, open_maker
 from unibct.gallery.state import BACKFILL, GalleryState
@@ -35,7 +36,7 @@ def verify_gallery(folder: GalleryFolder) -> list[str]:
             problems += _changed(changed, kind)
             if folder.state is state:  # otherwise rows came or went meanwhile
                 problems += _counted(state, kind, rows_seen, live)
-    return problems + _models(folder) + _certificates(folder)
+    return problems + _models(folder) + _certificates(folder) + damaged_queries(folder.path)
 
 
 def _changed(ids: list[str], kind: str) -> list[str]:

@@ -189,6 +189,7 @@ def _records(path: Path) -> list[tuple[int, dict[str, Any]]]:
         with path.open(encoding="utf-8-sig", newline="") as stream:
             if path.suffix == ".csv":
                 reader = csv.DictReader(stream)
+                _require_distinct_columns(path, reader.fieldnames or ())
                 return [(reader.line_num, _cells(row, path, reader.line_num)) for row in reader]
             return [
                 (number, _object(line, path, number))
@@ -199,6 +200,12 @@ def _records(path: Path) -> list[tuple[int, dict[str, Any]]]:
         raise
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"{path} cannot be read as CSV or JSON Lines: {error}") from error
+
+
+def _require_distinct_columns(path: Path, names: Sequence[str]) -> None:
+    doubled = [name for place, name in enumerate(names) if name in names[:place]]
+    if doubled:
+        raise UserError(f"{path}, line 1: the column {doubled[0]!r} is there twice")
 
 
 def _object(line: str, path: Path, number: int) -> dict[str, Any]:
