@@ -51,6 +51,16 @@ def test_rows_that_come_during_the_check_are_no_problem(toy_gallery, monkeypatch
     assert toy_gallery.verify() == []
 
 
+def test_a_backfill_that_ends_after_a_later_step_is_no_problem(upgraded):
+    upgraded.search(toy_images(per_class=1, first=50), k=2, lazy_images=toy_images())
+    upgraded.add(toy_images(per_class=1, first=20))
+    upgraded.backfill(toy_images())
+    assert upgraded.verify() == []
+    kind = upgraded.folder.state.standing.searching
+    upgraded.folder.engine.delete(kind, ["c0/20"])
+    assert "after step 4 there were 54 and 54" in upgraded.verify()[0]
+
+
 def test_a_changed_mark_is_found(toy_gallery):
     problems = damaged(toy_gallery, "UPDATE rows SET superseded = 7 WHERE id = 'c1/1'")
     assert "48 rows, 47 of them searched" in problems[0]

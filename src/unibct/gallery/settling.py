@@ -9,9 +9,11 @@ from unibct.gallery.gate import drop_queries
 from unibct.gallery.state import (
     ADD,
     BACKFILL,
+    COUNT_ORDER,
     FINISH,
     REMOVE,
     ROLLBACK,
+    ROWS_AFTER,
     UPGRADE,
     GalleryState,
     Step,
@@ -24,7 +26,9 @@ def end_step(folder: GalleryFolder, number: int, **details: Any) -> None:
     """Mark a step as done, and note how many rows there are, for ``verify``."""
     counts = {kind: folder.engine.count(kind) for kind in folder.engine.kinds()}
     rows = {kind: [count.rows, count.live] for kind, count in counts.items()}
-    noted = details | {"rows_after": rows}
+    # A backfill that was paused may end after steps with higher numbers.
+    order = 1 + max(int(step.details.get(COUNT_ORDER, 0)) for step in folder.state.steps)
+    noted = details | {ROWS_AFTER: rows, COUNT_ORDER: order}
     folder.save(folder.state.changed_step(number, done=True, details=noted))
 
 
