@@ -142,6 +142,22 @@ def test_the_file_of_a_graph_is_read_once_while_it_is_the_same(opened, monkeypat
     assert len(read) == 1
 
 
+def test_vectors_are_in_memory_once_while_no_row_is_superseded(opened):
+    query = random_vectors(1)
+
+    def found_ids(with_superseded):
+        search = Search(9, {}, with_superseded=with_superseded)
+        return sorted(row.id for row in opened.search(KIND, query, search)[0])
+
+    assert found_ids(True) == found_ids(False) == ["a0", "a1", "b0"]
+    assert len(opened._indexes) == 1
+    opened.supersede(KIND, ["a1"], 2)
+    assert (found_ids(True), found_ids(False)) == (["a0", "a1", "b0"], ["a0", "b0"])
+    opened.undo(2)
+    assert found_ids(True) == found_ids(False) == ["a0", "a1", "b0"]
+    assert len(opened._indexes) == 1
+
+
 def test_similarities_do_not_depend_on_batch_or_order(tmp_path):
     """The same pair of vectors has the same similarity to the bit, wherever it is searched."""
     ids = [f"r{i:03}" for i in range(300)]

@@ -240,6 +240,9 @@ class EmbeddedEngine:
     ) -> MemoryIndex:
         """Return the vectors in memory, brought up to date with the database."""
         number, dim = _kind(database, kind)
+        if with_superseded and not _has_superseded(database, number):
+            with_superseded = False  # the same rows: once in memory is enough
+            self._indexes.pop((number, True), None)
         key = (number, with_superseded)
         if key not in self._indexes:
             self._indexes[key] = MemoryIndex(dim, self._index_file(number), with_superseded)
@@ -303,6 +306,11 @@ def _kind(database: sqlite3.Connection, kind: str) -> tuple[int, int]:
     if row is None:
         raise UserError(f"the gallery has no rows of the kind {kind}")
     return row
+
+
+def _has_superseded(database: sqlite3.Connection, kind: int) -> bool:
+    sql = "SELECT EXISTS (SELECT 1 FROM rows WHERE kind = ? AND superseded > 0)"
+    return bool(database.execute(sql, (kind,)).fetchone()[0])
 
 
 def _next_change(database: sqlite3.Connection) -> int:
