@@ -18,6 +18,12 @@ def test_an_id_that_is_given_twice_counts_once(toy_gallery):
     assert toy_gallery.folder.state.steps[-1].details["rows"] == 1
 
 
+def test_a_removal_does_not_look_through_the_whole_gallery(toy_gallery, monkeypatch):
+    monkeypatch.setattr(toy_gallery.folder.engine, "scan", lambda *_, **__: 1 / 0)
+    assert toy_gallery.remove(["c0/0", "c1/1"]) == 2
+    assert toy_gallery.status().as_json()["rows"] == 46
+
+
 def test_an_unknown_id_removes_nothing(toy_gallery):
     with pytest.raises(UserError, match="1 of 2 ids are no rows of this gallery, first 'nobody'"):
         toy_gallery.remove(["c0/0", "nobody"])

@@ -33,7 +33,7 @@ def remove_rows(folder: GalleryFolder, ids: Sequence[str]) -> int:
             folder.save(folder.state.changed_step(step, done=True, undone=True))
             raise before.refusal(after, "the removal")
         folder.save(folder.state.changed_step(step, details={"passed": True}))
-        complete_removal(folder, step)
+        complete_removal(folder, step, ids)
     return len(ids)
 
 

@@ -1,8 +1,10 @@
 """Ending steps, and settling those that a kill has left half-way."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
+
+import numpy as np
 
 from unibct.gallery.folder import GalleryFolder
 from unibct.gallery.gate import drop_queries
@@ -59,16 +61,19 @@ def _mark_done(folder: GalleryFolder, step: Step) -> None:
     folder.save(folder.state.changed_step(step.number, done=True))
 
 
-def complete_removal(folder: GalleryFolder, number: int) -> None:
+def complete_removal(
+    folder: GalleryFolder, number: int, given: Sequence[str] | None = None
+) -> None:
     """Delete the rows that a removal has marked, from every kind, and their known queries.
 
     A vector that carries the mark goes last: after a kill it still says what is to be deleted.
+
+    Args:
+        folder: the gallery.
+        number: of the step.
+        given: the ids of the rows; without them all rows are looked through for marks.
     """
-    marked: dict[str, set[str]] = {kind: set() for kind in folder.engine.kinds()}
-    for kind, ids_of_kind in marked.items():
-        for rows in folder.engine.scan(kind, vectors=False):
-            marks = zip(rows.ids, rows.superseded, strict=True)
-            ids_of_kind |= {row_id for row_id, mark in marks if mark == number}
+    marked = {kind: _marked(folder, kind, number, given) for kind in folder.engine.kinds()}
     ids = set[str]().union(*marked.values())
     drop_queries(folder, sorted(ids))
     for kind, ids_of_kind in marked.items():
@@ -76,6 +81,21 @@ def complete_removal(folder: GalleryFolder, number: int) -> None:
     for kind, ids_of_kind in marked.items():
         _delete(folder, kind, ids_of_kind)
     end_step(folder, number)
+
+
+def _marked(folder: GalleryFolder, kind: str, number: int, given: Sequence[str] | None) -> set[str]:
+    """Return the ids of the rows of a kind that carry the mark of a step."""
+    parts = (
+        folder.engine.scan(kind, vectors=False)
+        if given is None
+        else (
+            folder.engine.read(kind, given[start : start + _BATCH], vectors=False)
+            for start in range(0, len(given), _BATCH)
+        )
+    )
+    return {
+        rows.ids[place] for rows in parts for place in np.flatnonzero(rows.superseded == number)
+    }
 
 
 def _delete(folder: GalleryFolder, kind: str, ids: Collection[str]) -> None:
