@@ -352,17 +352,25 @@ def _condition(where: Where) -> tuple[str, list[Scalar]]:
     for key, choices in where.items():
         path = f'$."{key}"'
         either: list[str] = []
-        for choice in choices:
-            if choice is None:
-                either.append("coalesce(json_type(metadata, ?), 'null') = 'null'")
-                values.append(path)
-            elif isinstance(choice, bool):
-                either.append("json_type(metadata, ?) = ?")
-                values += [path, "true" if choice else "false"]
-            else:
-                types = "('text')" if isinstance(choice, str) else "('integer', 'real')"
-                equal = "json_extract(metadata, ?) = ?"
-                either.append(f"(json_type(metadata, ?) IN {types} AND {equal})")
-                values += [path, path, choice]
+        if None in choices:
+            either.append("coalesce(json_type(metadata, ?), 'null') = 'null'")
+            values.append(path)
+        for types, alike in _by_type(choices):  # one term each: SQLite refuses deep expressions
+            value = "json_type(metadata, ?)" if "true" in types else "json_extract(metadata, ?)"
+            among = f"{value} IN (SELECT value FROM json_each(?))"
+            either.append(f"(json_type(metadata, ?) IN {types} AND {among})")
+            values += [path, path, json.dumps(alike)]
         keys.append(f"({' OR '.join(either) or 'FALSE'})")
     return " AND ".join(keys), values
+
+
+def _by_type(choices: Sequence[Scalar]) -> Iterator[tuple[str, list[Scalar]]]:
+    """Yield the types that SQLite has for some of the choices, and these choices."""
+    types = {
+        "('true', 'false')": [json.dumps(one) for one in choices if isinstance(one, bool)],
+        "('text')": [one for one in choices if isinstance(one, str)],
+        "('integer', 'real')": [
+            one for one in choices if isinstance(one, int | float) and not isinstance(one, bool)
+        ],
+    }
+    return ((name, list[Scalar](alike)) for name, alike in types.items() if alike)

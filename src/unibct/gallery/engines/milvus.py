@@ -27,6 +27,8 @@ _HITS_PER_REQUEST = 20_000
 _LONGEST_METADATA = 65_536
 _SMALLEST_BEAM, _LARGEST_BEAM = 200, 32_768
 _SETTLING_SECONDS = 1.0
+_LISTED = (str, int, float)  # types whose values can be given as a list
+_MOST_TERMS = 8  # of single values; Milvus refuses hundreds, and Milvus Lite knows no list here
 _ANY_ID = 'id > ""'
 _NO_ID = 'id == ""'
 
@@ -316,7 +318,15 @@ def _condition(search: Search) -> str:
 
 def _of_metadata(where: Where) -> Iterator[str]:
     for key, choices in where.items():
-        either = [_equal(json.dumps(key, ensure_ascii=False), choice) for choice in choices]
+        name = json.dumps(key, ensure_ascii=False)
+        either: list[str] = []
+        for kind in dict.fromkeys(type(choice) for choice in choices):
+            alike = [choice for choice in choices if type(choice) is kind]
+            if kind in _LISTED and len(alike) > _MOST_TERMS:
+                values = json.dumps(alike, ensure_ascii=False)
+                either.append(f'metadata["values"][{name}] in {values}')
+            else:
+                either += [_equal(name, choice) for choice in dict.fromkeys(alike)]
         yield f"({' or '.join(either) or _NO_ID})"
 
 
