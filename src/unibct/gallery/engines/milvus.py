@@ -177,6 +177,8 @@ class MilvusEngine:
             }
             answer = self._on(kind, name, request)
             hit_lists += [[_found_row(hit) for hit in hits] for hits in answer]
+        if k < search.k and any(len(hits) == k for hits in hit_lists):
+            raise UserError(f"Milvus returns at most {k:,} rows per query, not {search.k:,}")
         return [sorted(hits, key=lambda hit: (-hit.similarity, hit.id)) for hits in hit_lists]
 
     def build_index(self, kind: str) -> None:
