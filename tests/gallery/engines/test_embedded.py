@@ -1,5 +1,6 @@
 """What only the embedded engine does: files, other processes, damaged bytes."""
 
+import resource
 import sqlite3
 
 import numpy as np
@@ -140,6 +141,22 @@ def test_the_file_of_a_graph_is_read_once_while_it_is_the_same(opened, monkeypat
     monkeypatch.setattr(memory_index, "_digest", lambda path: (read.append(path), digest(path))[1])
     assert [opened.has_index(KIND) for _ in range(3)] == [True, True, True]
     assert len(read) == 1
+
+
+def test_an_index_for_which_there_is_no_room_is_named(opened, tmp_path):
+    opened.write(KIND, some_rows(KIND, [f"r{i}" for i in range(300)]))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
+    try:
+        with pytest.raises(
+            UserError, match=r"index-1.faiss: .* written: File too large; make room"
+        ):
+            opened.build_index(KIND)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not list(tmp_path.glob("*index*"))
+    opened.build_index(KIND)
+    assert opened.has_index(KIND)
 
 
 def test_vectors_are_in_memory_once_while_no_row_is_superseded(opened):

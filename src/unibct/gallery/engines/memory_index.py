@@ -143,7 +143,14 @@ class MemoryIndex:
         graph.hnsw.efSearch = _SEARCH_WIDTH
         self._graph, self._graph_numbers, self._graph_change = graph, self._numbers, self.change
         with atomic_file(self._graph_file) as temporary:
-            _faiss().write_index(graph, str(temporary))
+            try:
+                _faiss().write_index(graph, str(temporary))
+            except RuntimeError as error:
+                reason = str(error).rpartition("(")[2].rstrip(")")
+                raise UserError(
+                    f"{self._graph_file}: the index cannot be written: {reason}; make room on the "
+                    "disk, and run unibct gallery index"
+                ) from error
             digest = _digest(temporary)
         with atomic_file(_numbers_file(self._graph_file)) as temporary, temporary.open("wb") as out:
             np.savez(out, numbers=self._numbers, change=self.change, digest=np.array(digest))
