@@ -24,6 +24,12 @@ def test_a_removal_does_not_look_through_the_whole_gallery(toy_gallery, monkeypa
     assert toy_gallery.status().as_json()["rows"] == 46
 
 
+def test_a_text_is_no_list_of_ids(upgraded):
+    for change in (upgraded.remove, lambda ids: upgraded.backfill(toy_images(), ids=ids)):
+        with pytest.raises(UserError, match=r"give a list of ids, such as \['12'\]"):
+            change("12")
+
+
 def test_an_unknown_id_removes_nothing(toy_gallery):
     with pytest.raises(UserError, match="1 of 2 ids are no rows of this gallery, first 'nobody'"):
         toy_gallery.remove(["c0/0", "nobody"])

@@ -25,7 +25,7 @@ from unibct.gallery.gate import Passage, ask
 from unibct.gallery.indexing import measure_recall, rebuild_spoilt
 from unibct.gallery.orders import ASKED, RANDOM, ordered_rows
 from unibct.gallery.row_types import searchable_kinds
-from unibct.gallery.rows import GalleryRows, sealed_rows
+from unibct.gallery.rows import GalleryRows, require_id_list, sealed_rows
 from unibct.gallery.settling import complete_finish, complete_rollback, end_step, settle
 from unibct.gallery.shelf import BY_MAP
 from unibct.gallery.sources import Source
@@ -56,9 +56,11 @@ class BackfillRequest:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse a number that is no share."""
+        """Refuse a number that is no share, and a text that is no list."""
         if not 0 < self.share <= 1:
             raise UserError(f"a share lies above 0 and is at most 1, not {self.share:g}")
+        if self.ids is not None:
+            require_id_list(self.ids)
 
 
 @dataclass(frozen=True)
