@@ -128,5 +128,7 @@ def test_a_share_lies_between_0_and_1(upgraded):
     for share in (0, -1, 1.5):
         with pytest.raises(UserError, match="share"):
             upgraded.backfill(toy_images(), share=share)
+    with pytest.raises(UserError, match="a share has no effect on named rows"):
+        upgraded.backfill(toy_images(), share=0.5, ids=["c0/0"])
     with pytest.raises(UserError, match="images of the rows, or a map"):
         upgraded.backfill()

@@ -56,11 +56,13 @@ class BackfillRequest:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse a number that is no share, and a text that is no list."""
+        """Refuse what is no share, a text that is no list, and a share that has no effect."""
         if not 0 < self.share <= 1:
             raise UserError(f"a share lies above 0 and is at most 1, not {self.share:g}")
         if self.ids is not None:
             require_id_list(self.ids)
+            if self.share < 1:
+                raise UserError("a share has no effect on named rows: give ids or a share")
 
 
 @dataclass(frozen=True)

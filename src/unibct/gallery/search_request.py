@@ -6,7 +6,7 @@ from typing import Any
 
 from unibct.errors import UserError
 from unibct.evaluation.blending import require_alpha
-from unibct.gallery.encoders import ENCODERS, NEW_QUERY
+from unibct.gallery.encoders import BLENDED_QUERY, ENCODERS, NEW_QUERY
 from unibct.gallery.rows import Where, checked_filter
 
 
@@ -45,6 +45,8 @@ class SearchRequest:
             raise UserError(f"unknown encoders {self.encoders!r}; choose {', '.join(ENCODERS)}")
         if self.alpha is not None:
             require_alpha(self.alpha)
+            if self.encoders != BLENDED_QUERY:
+                raise UserError(f"alpha has no effect without the encoders {BLENDED_QUERY!r}")
         if self.threshold is not None and math.isnan(self.threshold):
             raise UserError("the threshold is not a number")
         if self.threshold is not None and self.far is not None:
