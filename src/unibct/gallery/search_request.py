@@ -1,6 +1,7 @@
 """What a search asks for, in one object that is checked when it is made."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,3 +53,14 @@ class SearchRequest:
         if self.threshold is not None and self.far is not None:
             raise UserError("give a threshold or a false accept rate (--far), not both")
         checked_filter(self.where)
+
+
+def one_request(request: SearchRequest | None, settings: Mapping[str, Any]) -> SearchRequest:
+    """Return a request, or the one with these attributes; refuse both, as one is passed over."""
+    if request is None:
+        return SearchRequest(**settings)
+    if settings:
+        raise UserError(
+            f"give a request, or its attributes by name, not both: {', '.join(settings)}"
+        )
+    return request

@@ -98,8 +98,7 @@ class EmbeddedEngine:
             database.execute("DELETE FROM rows WHERE kind = ?", (number,))
             database.execute("DELETE FROM deleted WHERE kind = ?", (number,))
             database.execute("DELETE FROM kinds WHERE number = ?", (number,))
-        for with_superseded in (False, True):
-            self._indexes.pop((number, with_superseded), None)
+        self._indexes = {key: index for key, index in self._indexes.items() if key[0] != number}
         remove_graph(self._index_file(number))
 
     def write(self, kind: str, rows: GalleryRows, *, supersedes: Sequence[str] = ()) -> None:
@@ -243,10 +242,8 @@ class EmbeddedEngine:
         if with_superseded and not _has_superseded(database, number):
             with_superseded = False  # the same rows: once in memory is enough
             self._indexes.pop((number, True), None)
-        key = (number, with_superseded)
-        if key not in self._indexes:
-            self._indexes[key] = MemoryIndex(dim, self._index_file(number), with_superseded)
-        index = self._indexes[key]
+        empty = MemoryIndex(dim, self._index_file(number), with_superseded)
+        index = self._indexes.setdefault((number, with_superseded), empty)
         _follow(database, number, index)
         return index
 

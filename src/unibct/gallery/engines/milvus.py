@@ -177,9 +177,7 @@ class MilvusEngine:
             }
             answer = self._on(kind, name, request)
             hit_lists += [[_found_row(hit) for hit in hits] for hits in answer]
-        if k < search.k and any(len(hits) == k for hits in hit_lists):
-            raise UserError(f"Milvus returns at most {k:,} rows per query, not {search.k:,}")
-        return [sorted(hits, key=lambda hit: (-hit.similarity, hit.id)) for hits in hit_lists]
+        return _ranked(hit_lists, k, search.k)
 
     def build_index(self, kind: str) -> None:
         """Copy the rows into a collection with a graph, then let the alias name it."""
@@ -309,6 +307,13 @@ def _found_row(hit: Mapping[str, Any]) -> Found:
     entity = hit["entity"]
     metadata = entity["metadata"]["values"]
     return Found(hit["id"], json.loads(entity["label"]), metadata, float(hit["distance"]))
+
+
+def _ranked(hit_lists: list[list[Found]], k: int, wanted: int) -> list[list[Found]]:
+    """Return hits by falling similarity; refuse them if Milvus returned k of more that it has."""
+    if k < wanted and any(len(hits) == k for hits in hit_lists):
+        raise UserError(f"Milvus returns at most {k:,} rows per query, not {wanted:,}")
+    return [sorted(hits, key=lambda hit: (-hit.similarity, hit.id)) for hits in hit_lists]
 
 
 def _condition(search: Search) -> str:
