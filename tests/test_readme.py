@@ -69,7 +69,7 @@ def test_python_blocks_run(tmp_path, monkeypatch, photo_folder, unseen_classes):
         exec(compile(text, "docs", "exec"), names)
 
 
-@pytest.mark.slow
+@pytest.mark.slowest
 def test_command_lines_run(
     tmp_path, monkeypatch, photo_folder, unseen_classes, validation_classes, capsys
 ):
@@ -108,7 +108,7 @@ def test_command_lines_run(
             Path(output).write_text(capsys.readouterr().out)
 
 
-@pytest.mark.slow
+@pytest.mark.slowest
 def test_the_tutorial_of_the_gallery_runs(tmp_path, monkeypatch, capsys):
     """Its models are trained by the demo; here others stand in that need no training."""
     monkeypatch.chdir(tmp_path)

@@ -167,6 +167,7 @@ append_embeddings(sys.argv[1], more, shard_rows=4)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", range(12))
 def test_a_kill_leaves_the_old_store_and_a_later_append_works(folder, moment):
     run = subprocess.run(

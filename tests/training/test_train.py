@@ -128,6 +128,7 @@ def test_what_cannot_work_is_refused_before_anything_is_written(split_images, ol
         assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "dim"), [("unibct-plus", 160), ("unibct", 24), ("advbct", 160), ("nccl", 160)]
 )
@@ -237,6 +238,7 @@ def numbered(images, source):
     return replace(images, class_names=names, class_source=source)
 
 
+@pytest.mark.slow
 def test_numbers_of_another_file_are_other_classes(four_classes, tmp_path):
     """Two files without names both have a class 0: it is not the same one."""
     options = {"device": "cpu", "method": "none"}
