@@ -36,6 +36,11 @@ def blocks(path: Path | str, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", text_of(path), flags=re.DOTALL)
 
 
+def test_ci_runs_the_test_command_of_the_readme():
+    (command,) = re.findall(r"^    (make test\S*) ", text_of("README.md"), flags=re.MULTILINE)
+    assert text_of(".ci/run").splitlines()[-1] == command
+
+
 def folder_of_classes(root: Path, first: int, stop: int) -> Path:
     """A folder of images of some classes that DATA does not have."""
     images = open_images("glyphs:val")
