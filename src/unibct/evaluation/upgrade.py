@@ -21,6 +21,7 @@ from unibct.evaluation.criterion import (
     Criterion,
     OldModelVerdict,
     Verdict,
+    few_classes_note,
     joint_verdict,
     sampled_test,
 )
@@ -104,8 +105,6 @@ class Evaluation:
 
 
 PROJECTED = "projected"  # the new model's embeddings in the old space
-# With 3 classes of 200 and no difference between the models, 15 % of verdicts claimed one.
-_FEW_CLASSES = 10
 
 _NEAREST_NOTE = (
     "the TARs of the tests are at the ROC corner nearest to the rate, as the field's scripts "
@@ -121,11 +120,7 @@ def _notes(
     if classes < split.classes:
         counted += f"' worth of pairs ({split.query_classes} of {split.classes} have queries)"
     yield far_note(used_far, far, classes, counted)
-    if split.query_classes < _FEW_CLASSES:
-        yield (
-            f"only {split.query_classes} classes have queries: intervals over so few classes are "
-            "too narrow, and the verdict is less sure than it says"
-        )
+    yield few_classes_note(split.query_classes)
     if PROJECTED in models:
         yield (
             f"the new model has dimension {models['new'].shape[1]} and the old one "
