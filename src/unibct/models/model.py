@@ -212,8 +212,8 @@ class Model:
 
 def embed_in_batches(embedder: ImageEmbedder, images: Any, batch_size: int) -> Any:
     """Return L2-normalised embeddings of images of any size, see ``Model.embed``."""
-    if batch_size < 1:
-        raise UserError(f"batch_size must be at least 1, not {batch_size}")
+    if not isinstance(batch_size, (int, np.integer)) or batch_size < 1:
+        raise UserError(f"batch_size must be a whole number, at least 1, not {batch_size}")
     if embedder.input.fit == VECTORS:
         rows = _unit_rows(images)
         sequence: Sequence[Any] = list(rows[:, None, :, None])
@@ -258,6 +258,10 @@ def _as_sequence(images: Any) -> Sequence[Any]:
     if isinstance(images, (str, Path, Image.Image)):
         raise UserError("embed takes several images: put a single one into a list")
     if not is_array(images):
+        if not isinstance(images, Iterable):
+            raise UserError(
+                f"embed takes an array or a sequence of images, not {type(images).__name__}"
+            )
         return list(cast(Iterable[Any], images))
     array = to_numpy(images)
     if array.ndim == 4 and array.shape[3] not in (1, 3) and array.shape[1] in (1, 3):
