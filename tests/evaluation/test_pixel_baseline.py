@@ -40,6 +40,7 @@ def test_wrong_images_are_refused(glyph_classes):
     for images, message in (
         (np.zeros((3, 8, 8), np.uint8), r"images must be uint8 of shape \(144, height"),
         (np.zeros((144, 8, 8)), "not float64 of shape"),
+        (np.zeros((144, 0, 8), np.uint8), r"not uint8 of shape \(144, 0, 8\)"),
         (glyph_classes.select([0, 1]), "glyphs:train has 2 images for 144 embeddings"),
         ("glyphs:train", "images must be an image set or an array"),
     ):

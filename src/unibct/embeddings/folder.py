@@ -124,8 +124,14 @@ class Embeddings:
     def __len__(self) -> int:
         return len(self.vectors)
 
-    def changed(self, *, vectors: Vectors | None = None, fingerprint: str) -> "Embeddings":
-        """Return the same rows as another model's, perhaps with other vectors."""
+    def changed(
+        self,
+        *,
+        vectors: Vectors | None = None,
+        fingerprint: str,
+        training_classes: TrainingClasses | None = None,
+    ) -> "Embeddings":
+        """Return the same rows as another model's, perhaps with other vectors and classes."""
         return Embeddings(
             self.vectors if vectors is None else vectors,
             self.ids,
@@ -133,7 +139,7 @@ class Embeddings:
             self.class_names,
             fingerprint,
             class_source=self.class_source,
-            training_classes=self._training_classes,
+            training_classes=training_classes or self._training_classes,
         )
 
     def listed(self, list_file: Path) -> "Embeddings":

@@ -64,7 +64,8 @@ def _reader(images: ImageSet, frame: Frame, count: int) -> Callable[[Ints], Pixe
 
 def _checked_pixels(images: Any, count: int) -> Pixels:
     pixels = to_numpy(images)
-    if pixels.dtype != np.uint8 or pixels.ndim not in (3, 4) or len(pixels) != count:
+    is_image = pixels.dtype == np.uint8 and pixels.ndim in (3, 4) and 0 not in pixels.shape[1:]
+    if not is_image or len(pixels) != count:
         raise UserError(
             f"images must be uint8 of shape ({count}, height, width) or ({count}, height, width, "
             f"channels), not {pixels.dtype} of shape {pixels.shape}"

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
@@ -149,6 +149,9 @@ def search_test(
         split: which rows are queries and which are in the gallery.
         mode: the gallery's entries are ``templates``, one for each class, or ``images``.
     """
+    if mode not in get_args(GalleryMode):
+        modes = " or ".join(get_args(GalleryMode))
+        raise UserError(f"unknown mode of the gallery {mode!r}; choose {modes}")
     query = checked_embeddings(query, "query")
     gallery = checked_embeddings(gallery, "gallery")
     require_same_dim(query, "query", gallery, "gallery")

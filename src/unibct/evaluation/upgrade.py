@@ -36,7 +36,7 @@ from unibct.evaluation.directions import (
     sides,
 )
 from unibct.evaluation.flips import Flips, flips_of
-from unibct.evaluation.gallery_split import GalleryMode, GallerySplit, split_gallery
+from unibct.evaluation.gallery_split import GalleryMode, GallerySplit, split_for
 from unibct.evaluation.metrics.table import measured_metrics
 from unibct.evaluation.metrics.verification import ThresholdRule
 from unibct.evaluation.old_threshold import AtOldThreshold, at_old_thresholds
@@ -304,7 +304,7 @@ def evaluate_upgrade(
     """
     tested = models_under_test(_given(old, new, free), labels, seen_classes=seen_classes)
     models = tested.vectors | _in_old_space(projected)
-    split = split or split_gallery(tested.labels, seed=seed)
+    split = split_for(tested.labels, split, seed=seed)
     tests = _direction_tests(models, split, mode, share_of(alpha))
     used_far = headline_far(split.compared_classes, far)
     draws = class_draws(tests[CROSS], seed=seed, repeats=repeats)
