@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
@@ -13,6 +13,13 @@ from unibct.errors import UserError
 GalleryMode: TypeAlias = Literal["templates", "images"]
 
 GALLERY_SHARE = 0.25
+
+
+def require_mode(mode: str) -> None:
+    """Refuse entries that a gallery cannot have."""
+    if mode not in get_args(GalleryMode):
+        modes = " or ".join(get_args(GalleryMode))
+        raise UserError(f"unknown mode of the gallery {mode!r}; choose {modes}")
 
 
 @dataclass(frozen=True)

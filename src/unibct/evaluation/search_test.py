@@ -2,13 +2,13 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from unibct.arrays import Floats, Ints, checked_embeddings, normalized, require_same_dim
 from unibct.errors import UserError
-from unibct.evaluation.gallery_split import GalleryMode, GallerySplit
+from unibct.evaluation.gallery_split import GalleryMode, GallerySplit, require_mode
 from unibct.evaluation.impostors import Impostors, listed_impostors
 from unibct.evaluation.metrics.open_set import OpenSearch
 from unibct.evaluation.metrics.verification import Roc, ThresholdRule, roc_curve, tar_at_far
@@ -149,9 +149,7 @@ def search_test(
         split: which rows are queries and which are in the gallery.
         mode: the gallery's entries are ``templates``, one for each class, or ``images``.
     """
-    if mode not in get_args(GalleryMode):
-        modes = " or ".join(get_args(GalleryMode))
-        raise UserError(f"unknown mode of the gallery {mode!r}; choose {modes}")
+    require_mode(mode)
     query = checked_embeddings(query, "query")
     gallery = checked_embeddings(gallery, "gallery")
     require_same_dim(query, "query", gallery, "gallery")
