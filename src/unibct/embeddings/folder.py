@@ -94,7 +94,7 @@ class Embeddings:
     @cached_property
     def ids(self) -> tuple[str, ...]:
         """One id per image."""
-        ids = _value_of(self._ids)
+        ids = tuple(_value_of(self._ids))
         if len(ids) != len(self):
             raise UserError(f"{len(self)} vectors and {len(ids)} ids do not match")
         return ids
