@@ -87,7 +87,7 @@ def test_an_adapted_model_has_one_way_into_the_old_space(tmp_path, old_dim):
 
 
 def test_embeddings_of_another_dimension_are_refused():
-    with pytest.raises(UserError, match="embeddings has dimension 7, and .* has 16"):
+    with pytest.raises(UserError, match=r"embeddings has dimension 7, and .* has 16"):
         to_old_space(projecting_model(), np.ones((2, 7)))
 
 

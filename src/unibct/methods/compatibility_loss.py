@@ -77,8 +77,12 @@ class CompatibilityLoss(nn.Module):
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
         """Let the method follow where ``to`` or ``cuda`` puts the module; its types stay."""
         before = self._place.device
-        device = fn(self._place).device
-        super()._apply(lambda tensor: tensor.to(device), recurse)
+        device: torch.device = fn(self._place).device
+
+        def moved(tensor: Tensor) -> Tensor:
+            return tensor.to(device)
+
+        super()._apply(moved, recurse)
         if self._place.device != before:
             self.method.to(self._place.device)
             self._learnt = nn.ParameterList(self.method.parameters())
