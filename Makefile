@@ -1,13 +1,14 @@
 # make demo     install, then the whole method on real images, from nothing to a verdict
-# make test     install, then every check and test
-# make check    the same without the slow tests, while working
+# make check    install, then format, lint, types and the quick tests: while working
+# make test     the same with the slow tests, all that need no server, browser or other library
+# make test-all every check and test
 # make build    the source archive and the wheel, into dist/
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help install dev demo test check build format glyphs clean
+.PHONY: help install dev demo check test test-all browser build format glyphs clean
 
 help:
 	@grep -E '^# make' Makefile | cut -c3-
@@ -23,23 +24,27 @@ $(VENV)/installed: pyproject.toml
 
 $(VENV)/installed-dev: $(VENV)/installed
 	$(PIP) install --quiet --upgrade 'pip>=25.1'
-	$(PIP) install --quiet --group dev
-	@sh scripts/need_browser.sh
+	$(PIP) install --quiet --no-compile --group dev
 	@touch $@
 
 demo: install
 	$(BIN)/unibct demo
 
-check: TESTS := -m "not slow"
-check test: export PYTHONDONTWRITEBYTECODE :=  # each of the test processes would compile all files
-check test: TYPES := $(BIN)/basedpyright --pythonpath $(BIN)/python
-check test: PYTEST = $(BIN)/python -m pytest -n auto $(TESTS)
-check test: dev
+check: TESTS := -m "not slow and not slowest"
+test: TESTS := -m "not slowest"
+check test test-all: export PYTHONDONTWRITEBYTECODE :=  # each of the test processes would compile all files
+check test test-all: TYPES := $(BIN)/basedpyright --pythonpath $(BIN)/python
+check test test-all: PYTEST = $(BIN)/python -m pytest -n auto $(TESTS)
+test-all: browser
+check test test-all: dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	@echo '$(TYPES) beside $(PYTEST)'
 	@$(TYPES) > $(VENV)/types.txt 2>&1 & types=$$!; $(PYTEST); tests=$$?; \
 	wait $$types; types=$$?; cat $(VENV)/types.txt; exit $$((tests || types))
+
+browser:
+	@sh scripts/need_browser.sh
 
 build: dev
 	$(BIN)/python -m build --no-isolation

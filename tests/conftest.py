@@ -54,7 +54,12 @@ TINY = [
 COSTLY_FIXTURES = {"finished", "runs", "small_demo"}
 # The group of tests that takes longest: mostly they wait for the server.
 LONGEST_GROUP = "milvus"
-SLOW_FIXTURES = {"finished", "runs", "small_demo"}
+SLOW_FIXTURES = {"finished", "small_demo"}
+# A browser, several processes, servers and other libraries are left to `make test-all`.
+SLOWEST_FIXTURES = {"browser", "runs"}
+SLOWEST_GROUPS = {
+    "postgresql", "milvus", "milvus-lite", "gallery page", "other libraries", "export",
+}  # fmt: skip
 TINY_OPTIONS = [part for setting in TINY for part in ("--set", setting)]
 
 
@@ -93,7 +98,7 @@ def tags_of_offline_page(page: str) -> list[str]:
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let one test process make each costly fixture, and leave the costliest to `make test`."""
+    """Let one test process make each costly fixture, and mark what quicker commands leave out."""
     for item in items:
         used = set(getattr(item, "fixturenames", ()))
         costly = COSTLY_FIXTURES & used
@@ -102,6 +107,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group(fixture))
         if SLOW_FIXTURES & used:
             item.add_marker(pytest.mark.slow)
+        if SLOWEST_FIXTURES & used or SLOWEST_GROUPS & groups_of(item):
+            item.add_marker(pytest.mark.slowest)
     items.sort(key=_begins_late)
 
 
@@ -113,10 +120,14 @@ def pytest_collection_finish() -> None:
 
 def _begins_late(item: pytest.Item) -> int:
     """Put long work first: the longest group, as one process has it all, then what is slow."""
-    groups = {mark.args[0] for mark in item.iter_markers("xdist_group")}
-    if LONGEST_GROUP in groups:
+    if LONGEST_GROUP in groups_of(item):
         return 0
-    return 1 if item.get_closest_marker("slow") else 2
+    return 1 if {"slow", "slowest"} & {mark.name for mark in item.iter_markers()} else 2
+
+
+def groups_of(item: pytest.Item) -> set[str]:
+    """The groups that one test process runs as a whole."""
+    return {mark.args[0] for mark in item.iter_markers("xdist_group")}
 
 
 class _GroupsAndFiles(LoadGroupScheduling):
@@ -133,9 +144,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadGroupSch
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """With the slow tests, one test process more than cores: it mostly waits for servers."""
+    """With the slowest tests, one test process more than cores: it mostly waits for servers."""
     cores = usable_cpus()
-    return cores if "not slow" in config.option.markexpr else cores + 1
+    return cores if "not slowest" in config.option.markexpr else cores + 1
 
 
 @pytest.fixture(scope="session", autouse=True)

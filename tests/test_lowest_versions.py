@@ -50,7 +50,7 @@ def lowest_python(tmp_path) -> Path:
     return python
 
 
-@pytest.mark.slow
+@pytest.mark.slowest
 def test_the_main_commands_run_with_the_lowest_versions(
     lowest_python, photo_folder, unseen_folder, tmp_path
 ):

@@ -36,6 +36,11 @@ def blocks(path: Path | str, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", text_of(path), flags=re.DOTALL)
 
 
+def test_ci_runs_the_test_command_of_the_readme():
+    (command,) = re.findall(r"^    (make test\S*) ", text_of("README.md"), flags=re.MULTILINE)
+    assert text_of(".ci/run").splitlines()[-1] == command
+
+
 def folder_of_classes(root: Path, first: int, stop: int) -> Path:
     """A folder of images of some classes that DATA does not have."""
     images = open_images("glyphs:val")
@@ -69,7 +74,7 @@ def test_python_blocks_run(tmp_path, monkeypatch, photo_folder, unseen_classes):
         exec(compile(text, "docs", "exec"), names)
 
 
-@pytest.mark.slow
+@pytest.mark.slowest
 def test_command_lines_run(
     tmp_path, monkeypatch, photo_folder, unseen_classes, validation_classes, capsys
 ):
@@ -108,7 +113,7 @@ def test_command_lines_run(
             Path(output).write_text(capsys.readouterr().out)
 
 
-@pytest.mark.slow
+@pytest.mark.slowest
 def test_the_tutorial_of_the_gallery_runs(tmp_path, monkeypatch, capsys):
     """Its models are trained by the demo; here others stand in that need no training."""
     monkeypatch.chdir(tmp_path)

@@ -30,7 +30,7 @@ def archives(tmp_path_factory):
     return wheel, source
 
 
-@pytest.mark.slow
+@pytest.mark.slowest
 def test_the_archives_hold_what_is_needed(archives):
     wheel, source = archives
     with zipfile.ZipFile(wheel) as packed:
@@ -48,7 +48,7 @@ def test_the_archives_hold_what_is_needed(archives):
     assert {"src", "tests", "measurements", "docs", "README.md", "LICENSE", "Makefile"} <= folders
 
 
-@pytest.mark.slow
+@pytest.mark.slowest
 def test_the_installed_wheel_runs(archives, tmp_path):
     """A fresh environment with the wheel; only its dependencies come from this one."""
     called(sys.executable, "-m", "venv", "--without-pip", tmp_path / "fresh")

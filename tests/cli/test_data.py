@@ -1,7 +1,9 @@
 import json
 
 from tests.conftest import run_command
+from tests.embeddings.random_embeddings import random_embeddings
 from unibct.data.readers.table import open_images
+from unibct.embeddings.forms.table import write_embeddings
 
 
 def test_split_writes_disjoint_lists(trained_folder, photo_folder):
@@ -32,6 +34,15 @@ def test_split_sets_test_classes_aside(photo_folder, tmp_path, capsys):
     assert not classes[0] & classes[1]
     assert run_command("split", photo_folder, "--out", tmp_path / "neither") == 2
     assert "give --scenario, --hold-out or both" in capsys.readouterr().err
+
+
+def test_finished_vectors_are_split_too(tmp_path):
+    embeddings = random_embeddings(60, classes=("a", "b", "c", "d"))
+    write_embeddings(embeddings, tmp_path / "a.npy", "npy")
+    data, out = f"embeddings:{tmp_path / 'a.npy'}", tmp_path / "split"
+    assert run_command("split", data, "--hold-out", 0.5, "--out", out) == 0
+    lists = [(out / f"{name}.txt").read_text().splitlines() for name in ("train", "test")]
+    assert sorted(lists[0] + lists[1]) == sorted(embeddings.ids)
 
 
 def test_convert_says_what_it_wrote(photo_folder, tmp_path, capsys):

@@ -10,7 +10,6 @@ from unibct.models.folder import save_model
 from unibct.models.old_space import OldSpaceModel, add_projection
 
 
-@pytest.mark.slow
 @pytest.mark.xdist_group("export")
 @pytest.mark.usefixtures("ready_graphs")
 def test_export_and_card(tmp_path, photo_folder, capsys):
@@ -26,7 +25,6 @@ def test_export_and_card(tmp_path, photo_folder, capsys):
     assert "`model.int8.onnx`" in (tmp_path / "m" / "MODEL_CARD.md").read_text()
 
 
-@pytest.mark.slow
 @pytest.mark.xdist_group("export")
 def test_a_projection_into_the_old_space_is_exported_by_its_name(tmp_path, capsys):
     model = small_model()

@@ -19,6 +19,7 @@ def files(trained_folder, tmp_path_factory):
     return root
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("direction", ["backward", "forward"])
 def test_two_files_and_nothing_else(direction, files, tmp_path, capsys):
     sides = ["--new", f"embeddings:{files}/new.parquet", "--old", f"embeddings:{files}/old.npy"]

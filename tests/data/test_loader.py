@@ -7,7 +7,7 @@ import pytest
 from tests.distributed.thread_ranks import run_ranks
 from unibct.data import decoding
 from unibct.data.decoding import Frame, fit
-from unibct.data.loader import read_pixels
+from unibct.data.loader import fits_in_memory, read_pixels
 from unibct.data.readers.table import open_images
 from unibct.errors import UserError
 
@@ -71,6 +71,12 @@ def test_the_memory_for_pixels_is_a_number_of_bytes(photo_folder, monkeypatch):
     monkeypatch.setenv("UNIBCT_PIXEL_MEMORY", "2G")
     with pytest.raises(UserError, match="UNIBCT_PIXEL_MEMORY=2G: write a number of bytes"):
         read_pixels(images, Frame(8, 8, 1))
+
+
+def test_finished_vectors_need_four_bytes_a_number():
+    for frame, needed in ((Frame(2, 8, 3), 480), (Frame(1, 48, 1, "vectors"), 1920)):
+        assert fits_in_memory(10, frame, needed)
+        assert not fits_in_memory(10, frame, needed - 1)
 
 
 @pytest.mark.parametrize("skip_bad", [False, True])

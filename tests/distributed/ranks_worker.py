@@ -182,14 +182,10 @@ RUNS = {
     "regress": [],
 }
 WITH_TWO_ONLY = ("unibct,own", "unibct,half")
-# Shares of the classes that are not equal; `look` has every loss with three processes.
-WITH_THREE = ("none", "unibct", PLUS, "nccl", "lce")
 
 
 def runs_of(world: int) -> list[str]:
     """The runs that so many processes make."""
-    if world == 3:
-        return list(WITH_THREE)
     return [name for name in RUNS if world == 2 or name not in WITH_TWO_ONLY]
 
 

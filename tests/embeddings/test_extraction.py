@@ -71,6 +71,7 @@ def test_several_processes_make_one_store(model, pixels, tmp_path, world):
         assert_same(store, embed_pixel_batches(model, pixels))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first_sees", [False, True])
 @pytest.mark.parametrize("through", ["extraction", "cache"])
 def test_all_processes_see_the_disk_as_the_first_does(

@@ -95,6 +95,11 @@ def test_embeddings_check_themselves():
         )
 
 
+def test_ids_may_be_any_sequence():
+    given = Embeddings(np.ones((2, 3), np.float32), ["a", "b"], np.array([0, 0]), ("x",), "m")
+    assert given.ids == ("a", "b")
+
+
 def test_rows_follow_the_ids(glyph_classes, tmp_path):
     vectors = np.random.default_rng(0).normal(size=(len(glyph_classes), 6)).astype(np.float32)
     original = Embeddings(

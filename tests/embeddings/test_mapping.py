@@ -1,8 +1,11 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from tests.maps.cases import rotation, unit
 from tests.notes import Notes
+from unibct.data.training_classes import training_classes
 from unibct.embeddings.folder import NO_CLASS, Embeddings
 from unibct.embeddings.mapping import apply_map, fit_map
 from unibct.embeddings.score_scale import score_scale
@@ -60,6 +63,13 @@ def test_a_map_between_spaces_of_different_dimension(direction, new, old):
         apply_map(fitted, target)
     with pytest.raises(UserError, match="was made by model third"):
         apply_map(fitted, side(source.vectors, "third"))
+
+
+def test_a_map_has_learnt_from_classes_that_are_not_kept(new, old):
+    known = training_classes(("x", "y"), None)
+    trained = new.changed(fingerprint=new.fingerprint, training_classes=known)
+    mapped = apply_map(fit_map(trained, old), trained)
+    assert mapped.training_classes == replace(known, complete=False)
 
 
 def test_ids_decide_what_belongs_together_whatever_their_order(new, models):

@@ -61,6 +61,7 @@ def test_a_changed_image_is_found_in_a_finished_store(model, folder, tmp_path):
         embed(model, folder, tmp_path / "e")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop_at", [1, 4])
 @pytest.mark.parametrize("change", [False, True])
 def test_a_stopped_pass_goes_on_and_embeds_changed_files_again(

@@ -30,6 +30,8 @@ def write(folder, number, rows):
 def test_shards_divide_the_rows():
     assert PLAN.shard_ranges == [range(0, 2), range(2, 4), range(4, 5)]
     assert replace(PLAN, images=0).shard_ranges == []
+    with pytest.raises(UserError, match="shard_rows must be at least 1, not -1"):
+        replace(PLAN, shard_rows=-1)
 
 
 def test_the_key_changes_with_all_that_decides_the_files():

@@ -109,6 +109,16 @@ def test_what_cannot_be_stored_is_named(tmp_path):
     assert not (tmp_path / "e").exists()
 
 
+def test_files_have_rows(tmp_path, folder):
+    """A negative number of rows left all of them out."""
+    for rows in (0, -1):
+        with pytest.raises(UserError, match=f"shard_rows must be at least 1, not {rows}"):
+            save_embeddings(random_embeddings(3), tmp_path / "new", shard_rows=rows)
+        with pytest.raises(UserError, match=f"shard_rows must be at least 1, not {rows}"):
+            append_embeddings(folder, random_embeddings(3, first=100), shard_rows=rows)
+    assert not (tmp_path / "new").exists()
+
+
 def test_more_images_and_classes_come_behind(folder):
     before = random_embeddings(25)
     more = random_embeddings(10, first=25, classes=("z", "b", "a"))
@@ -167,6 +177,7 @@ append_embeddings(sys.argv[1], more, shard_rows=4)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", range(12))
 def test_a_kill_leaves_the_old_store_and_a_later_append_works(folder, moment):
     run = subprocess.run(

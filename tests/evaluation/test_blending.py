@@ -52,6 +52,8 @@ def test_bad_inputs_are_refused():
         blended(vectors, np.ones((2, 4)))
     with pytest.raises(UserError, match="2 old queries and 1 new queries do not match"):
         blended(vectors, vectors[:1])
+    with pytest.raises(UserError, match="alphas is empty"):
+        choose_alpha(np.eye(4), np.eye(4), [0, 0, 1, 1], alphas=[])
 
 
 def noisy_pair(seed=0):

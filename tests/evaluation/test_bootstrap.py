@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from tests.evaluation.noisy_classes import noisy_classes
+from unibct.errors import UserError
 from unibct.evaluation import bootstrap, impostors
 from unibct.evaluation.bootstrap import (
     class_draws,
@@ -117,6 +118,8 @@ def test_draws():
     assert (draws.sum(axis=1) == 4).all()
     assert (draws[:, [3, 4]] == 0).all()
     assert np.array_equal(draws, class_draws(test, seed=3, repeats=40))
+    with pytest.raises(UserError, match="seed must not be negative, not -1"):
+        class_draws(test, seed=-1)
 
 
 def test_sampled_tpir_equals_a_naive_resample():

@@ -15,6 +15,8 @@ def test_verdicts():
     assert criterion(-0.03, -0.01) == "not compatible"
     assert criterion(-0.01, 0.03) == "within noise"
     assert criterion(0.0, 0.0) == "within noise"
+    few = Criterion("top-1", 0.5, 0.9, 0.3, 0.5, few_classes=True)
+    assert few.verdict == "within noise", "an interval over a few classes is too narrow"
 
 
 @pytest.mark.slow

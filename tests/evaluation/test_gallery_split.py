@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from unibct.evaluation.gallery_split import chosen_gallery, split_gallery
+from unibct.evaluation.gallery_split import chosen_gallery, split_for, split_gallery
 
 
 def test_protocol_takes_a_quarter_and_at_least_one():
@@ -38,9 +38,20 @@ def test_chosen_queries_and_gallery():
         ([1], [0], "class 1 has no image in the gallery"),
         ([], [0, 3], "there is no query"),
         ([1, 2], [0, 3], "all queries are of one class"),
+        ([1, -1], [0, 3, 5], "query has the index -1; the 6 images count from 0"),
+        ([1, 4], [0, 3, 6], "gallery has the index 6; the 6 images count from 0"),
     ):
         with pytest.raises(ValueError, match=message):
             chosen_gallery(labels, np.array(query, dtype=int), gallery)
+
+
+def test_a_split_is_for_its_own_labels():
+    labels = np.repeat(np.arange(3), 4)
+    split = split_gallery(labels, seed=1)
+    assert split_for(labels.tolist(), split) is split
+    assert np.array_equal(split_for(labels, None, seed=1).query, split.query)
+    with pytest.raises(ValueError, match="the split was made for other labels than these"):
+        split_for(labels[::-1], split)
 
 
 def test_classes_without_queries_are_not_compared_with_each_other():

@@ -3,12 +3,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.embeddings.random_embeddings import random_embeddings
 from tests.training.recipes import SMALL
 from unibct.data.readers.table import open_images
+from unibct.embedders.table import open_embedder
+from unibct.embeddings.forms.table import write_embeddings
 from unibct.embeddings.recall import recall_at_1
 from unibct.embeddings.strength import pixel_vectors
 from unibct.errors import UserError
-from unibct.evaluation.pixel_baseline import model_frame, old_model_strength
+from unibct.evaluation.pixel_baseline import embedder_frame, old_model_strength
 from unibct.evaluation.upgrade import evaluate_upgrade
 from unibct.models.architectures.table import build_network
 from unibct.models.folder import save_model
@@ -40,6 +43,7 @@ def test_wrong_images_are_refused(glyph_classes):
     for images, message in (
         (np.zeros((3, 8, 8), np.uint8), r"images must be uint8 of shape \(144, height"),
         (np.zeros((144, 8, 8)), "not float64 of shape"),
+        (np.zeros((144, 0, 8), np.uint8), r"not uint8 of shape \(144, 0, 8\)"),
         (glyph_classes.select([0, 1]), "glyphs:train has 2 images for 144 embeddings"),
         ("glyphs:train", "images must be an image set or an array"),
     ):
@@ -63,15 +67,22 @@ def test_an_upgrade_of_a_weak_old_model_gets_no_verdict(photo_folder):
     assert unknown.as_json()["old_model"] is None
 
 
-def test_a_model_folder_says_in_which_form_it_takes_images(tmp_path):
+def first_pixels(images):
+    """A callable that stands in place of a model."""
+    return images.reshape(len(images), -1)[:, :5].astype(np.float32)
+
+
+def test_every_kind_of_model_says_in_which_form_it_takes_images(tmp_path):
     architecture = recipe_architecture(SMALL)
     spec = recipe_input(SMALL.updated(size=(24, 40)), architecture)
     network = build_network(architecture, spec, 8)
     save_model(Model(network, architecture.name, spec, 8), tmp_path / "m")
-    frame = model_frame(tmp_path / "m")
-    assert frame is not None
-    assert frame[:2] == (24, 40)
-    assert model_frame(tmp_path) is None
+    for reference in (f"{tmp_path / 'm'}", f"model:{tmp_path / 'm'}"):
+        assert embedder_frame(open_embedder(reference)) == spec.frame
+    callable_ = "python:tests.evaluation.test_pixel_baseline:first_pixels?size=24x40&channels=1"
+    assert embedder_frame(open_embedder(callable_)) == (24, 40, 1, "stretch")
+    write_embeddings(random_embeddings(3), tmp_path / "e")
+    assert embedder_frame(open_embedder(tmp_path / "e")) is None
 
 
 def test_finished_vectors_have_no_pixels(glyph_classes):

@@ -42,6 +42,12 @@ def test_k_must_be_positive():
         test.top(0)
 
 
+def test_the_gallery_holds_templates_or_images():
+    old, labels = noisy_classes(classes=3)
+    with pytest.raises(UserError, match="unknown mode of the gallery 'image'; choose templates or"):
+        search_test(old, old, split_gallery(labels), mode="image")
+
+
 def test_the_k_that_find_everything_are_not_reported():
     assert scored_test(np.eye(3), np.arange(3)).ks == (1,)
     assert scored_test(np.eye(6), np.arange(6)).ks == (1, 5)

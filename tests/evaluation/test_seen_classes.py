@@ -83,3 +83,13 @@ def test_embeddings_without_classes_do_not_say():
     nameless = Embeddings(np.ones((2, 2), np.float32), ("p", "q"), np.full(2, NO_CLASS), (), "m")
     tested = models_under_test({"old": nameless, "new": nameless}, [0, 1], seen_classes=False)
     assert tested.seen == SeenClasses(None, None, "the embeddings have no classes")
+    with pytest.raises(UserError, match="labels are missing: the embeddings have no classes"):
+        models_under_test({"old": nameless, "new": nameless}, None, seen_classes=False)
+
+
+def test_labels_are_those_of_the_model_that_has_classes():
+    known = embeddings()
+    nameless = Embeddings(known.vectors, known.ids, np.full(3, NO_CLASS), (), "m")
+    tested = models_under_test({"old": nameless, "new": known}, None, seen_classes=False)
+    alone = models_under_test({"old": known}, None, seen_classes=False)
+    assert tested.labels.tolist() == alone.labels.tolist()

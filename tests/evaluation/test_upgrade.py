@@ -78,6 +78,20 @@ def test_classes_that_never_query_do_not_make_a_rate_measurable():
     assert "worth of pairs" not in evaluate_upgrade(old, old, labels, repeats=9).note
 
 
+@pytest.mark.parametrize(("classes", "verdict"), [(9, "within noise"), (10, "compatible")])
+def test_a_verdict_needs_ten_classes(classes, verdict):
+    old, labels = noisy_classes(classes, images=40, noise=1.8)
+    new, _ = noisy_classes(classes, images=40, noise=0.3, seed=1)
+    result = evaluate_upgrade(old, new, labels, repeats=100)
+    assert all(criterion.low > 0 for criterion in result.criteria)
+    assert result.verdict == verdict
+    assert {criterion.verdict for criterion in result.criteria} == {verdict}
+    assert result.blended_queries.verdict == verdict
+    assert {criterion.few_classes for criterion in result.old_clients} == {classes < 10}
+    assert result.as_json()["verdict"] == verdict
+    assert ("so differences count as within noise; test on 10" in result.note) == (classes < 10)
+
+
 def test_another_dimension_is_compared_in_the_old_space():
     rng = np.random.default_rng(0)
     labels = np.repeat(np.arange(12), 6)

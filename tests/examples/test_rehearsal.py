@@ -44,10 +44,8 @@ def test_unknown_scenarios_and_settings_are_refused_before_anything_is_drawn(tmp
     assert not (tmp_path / "r").exists()
 
 
-@pytest.mark.slow
-def test_runs_go_from_recordio_to_tables_and_are_taken_up_again(tmp_path, monkeypatch):
-    # Of the three scenarios that are left out, images and network are those of these two.
-    scenarios = ["open-class", "identical-data"]
+@pytest.mark.slowest
+def test_every_recipe_runs_from_recordio_to_tables_and_is_taken_up_again(tmp_path, monkeypatch):
     options = {"identities": 7, "subjects": 2, "device": "cpu"}
     overrides = [
         "epochs=1",
@@ -56,8 +54,8 @@ def test_runs_go_from_recordio_to_tables_and_are_taken_up_again(tmp_path, monkey
         "refresh_epochs=[]",
         "batch_size=16",
     ]
-    evaluations = rehearsal.rehearse(tmp_path, scenarios, overrides=overrides, **options)
-    assert list(evaluations) == scenarios
+    evaluations = rehearsal.rehearse(tmp_path, overrides=overrides, **options)
+    assert list(evaluations) == list(SCENARIOS)
     for scenario, evaluation in evaluations.items():
         assert set(evaluation.metrics("new→old")) >= {"top-1", "top-5", "top-10", "TPIR@0.01"}
         model = load_model(tmp_path / scenario / "new")
@@ -65,7 +63,7 @@ def test_runs_go_from_recordio_to_tables_and_are_taken_up_again(tmp_path, monkey
         assert (model.architecture == "resnet50") == (scenario == "identical-data")
         assert model.input.frame.shape == (112, 112, 3)
     monkeypatch.setattr("unibct.training.run.TrainingLoop", None)  # training again would need it
-    again = rehearsal.rehearse(tmp_path, scenarios, overrides=overrides, **options)
+    again = rehearsal.rehearse(tmp_path, overrides=overrides, **options)
     assert {k: e.metrics("new→old") for k, e in again.items()} == {
         k: e.metrics("new→old") for k, e in evaluations.items()
     }

@@ -14,7 +14,6 @@ from unibct.models.input import InputSpec
 from unibct.models.model import Model
 
 
-@pytest.mark.slow
 @pytest.mark.xdist_group("export")
 @pytest.mark.usefixtures("ready_graphs")
 def test_the_file_is_checked_and_described(mapped_model, tmp_path):
@@ -30,7 +29,6 @@ def test_the_file_is_checked_and_described(mapped_model, tmp_path):
     assert "int8" not in described
 
 
-@pytest.mark.slow
 @pytest.mark.xdist_group("export")
 @pytest.mark.usefixtures("ready_graphs")
 def test_a_file_that_disagrees_is_not_written(tmp_path, monkeypatch):
@@ -41,7 +39,6 @@ def test_a_file_that_disagrees_is_not_written(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.slow
 @pytest.mark.xdist_group("export")
 @pytest.mark.usefixtures("ready_graphs")
 def test_int8_is_measured_in_the_old_gallery(glyph_classes, tmp_path):
@@ -60,7 +57,6 @@ def test_int8_is_measured_in_the_old_gallery(glyph_classes, tmp_path):
     assert np.isclose(export.loss.lowest_cosine, cosines.min(), atol=1e-4)
 
 
-@pytest.mark.slow
 @pytest.mark.xdist_group("other libraries")
 def test_a_network_of_another_library(tmp_path):
     architecture = find_architecture(f"transformers:{saved_network('dinov2', tmp_path / 'hf')}")

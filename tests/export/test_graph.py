@@ -48,7 +48,6 @@ def test_a_projection_into_the_old_space_is_inside_if_it_is_asked_for():
     assert own["unibct.fingerprint"] == model.fingerprint
 
 
-@pytest.mark.slow
 @pytest.mark.xdist_group("export")
 def test_the_file_takes_any_batch_and_says_what_it_takes(mapped_model, mapped_file):
     exported = ExportedModel(mapped_file)
@@ -74,7 +73,6 @@ def test_the_file_takes_any_batch_and_says_what_it_takes(mapped_model, mapped_fi
     assert [p.name for p in mapped_file.parent.iterdir()] == ["model.onnx"]  # one file
 
 
-@pytest.mark.slow
 @pytest.mark.xdist_group("export")
 def test_metadata_can_be_added(mapped_model, mapped_file, tmp_path):
     path = tmp_path / "more.onnx"

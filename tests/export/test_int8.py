@@ -6,7 +6,7 @@ from unibct.errors import UserError
 from unibct.export.int8 import write_int8
 from unibct.export.session import ExportedModel
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("export")]
+pytestmark = pytest.mark.xdist_group("export")
 
 
 def noise(model, count):

@@ -5,7 +5,6 @@ from tests.models.cases import small_model
 from unibct.export.session import ExportedModel
 
 
-@pytest.mark.slow
 @pytest.mark.xdist_group("export")
 def test_batches_are_put_together_in_order(small_file):
     pixels = np.random.default_rng(0).integers(0, 256, (130, 32, 32, 1)).astype(np.uint8)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.conftest import groups_of
 from tests.gallery.servers import MILVUS_LITE, Server, running
 from tests.gallery.toys import NEW, NEWEST, OLD, toy_certificate, toy_images, written
 from unibct.arrays import normalized
@@ -22,14 +23,14 @@ from unibct.training.mapped_model import adapt_embedders
 
 def on_server(name: str) -> object:
     """A parameter for tests on a real server; one test process starts it for all of them."""
-    return pytest.param(name, marks=[pytest.mark.slow, pytest.mark.xdist_group(name)])
+    return pytest.param(name, marks=pytest.mark.xdist_group(name))
 
 
 def on_one_server(name: str) -> Callable[[Any], Any]:
     """Marks a test that needs this server."""
 
     def marked(test: Any) -> Any:
-        return pytest.mark.slow(pytest.mark.xdist_group(name)(test))
+        return pytest.mark.xdist_group(name)(test)
 
     return marked
 
@@ -59,13 +60,9 @@ def _stop(name: str) -> None:
 @pytest.hookimpl(trylast=True)  # after the fixtures of the test
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
     """End a server that no further test of this process needs: Milvus computes when idle, too."""
-    needed = set() if nextitem is None else _groups(nextitem)
-    for name in (_groups(item) - needed) & set(_STARTED):
+    needed = set() if nextitem is None else groups_of(nextitem)
+    for name in (groups_of(item) - needed) & set(_STARTED):
         _stop(name)
-
-
-def _groups(item: pytest.Item) -> set[str]:
-    return {mark.args[0] for mark in item.iter_markers("xdist_group")}
 
 
 REAL = [EMBEDDED, on_server("postgresql"), on_server("milvus")]

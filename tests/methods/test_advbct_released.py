@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from tests.distributed.thread_ranks import run_ranks
 from tests.methods.cases import SETTINGS, batch, knowledge
 from unibct.distributed.class_shards import ClassPart
+from unibct.errors import UserError
 from unibct.methods.advbct_released import ReleasedAdvBct
 from unibct.methods.table import find_method
 
@@ -111,6 +112,13 @@ def test_at_the_end_of_training_only_the_balls_are_left():
     method, step = ReleasedAdvBct(old, SETTINGS), step_of(old, progress=1.0)
     _, outside = naive_losses(method.parameters(), old, step)
     assert torch.allclose(method.loss(step), outside, rtol=1e-5)
+
+
+def test_a_batch_of_one_image_cannot_be_normalised():
+    old = old_knowledge()
+    step = dataclasses.replace(batch((3,)), labels=old.labels[[3]])
+    with pytest.raises(UserError, match="normalises over the batch, which has one image only"):
+        ReleasedAdvBct(old, SETTINGS).loss(step)
 
 
 def test_what_it_has_learnt_survives_a_checkpoint():

@@ -142,3 +142,20 @@ def test_class_weights_that_are_missing_are_asked_for(name):
     loss = CompatibilityLoss(OLD, LABELS, name)
     with pytest.raises(UserError, match=f"{name} needs class_weights, those of your classifier"):
         loss(NEW, LABELS[ROWS], ROWS)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("name", USABLE)
+def test_embeddings_of_another_type_are_taken_in_single_precision(name, dtype):
+    """Double ones in a search for an error, short ones under autocast."""
+    plain, changed = (CompatibilityLoss(OLD, LABELS, name) for _ in range(2))
+    changed = changed.to(dtype)
+    for loss in (plain, changed):
+        loss.refresh(OLD)
+    assert {parameter.dtype for parameter in changed.parameters()} <= {torch.float32}
+    new, weights = NEW.to(dtype).requires_grad_(), WEIGHTS.to(dtype)
+    found = changed(new, LABELS[ROWS], ROWS, weights, 0.5)
+    assert torch.equal(found, plain(new.float(), LABELS[ROWS], ROWS, weights.float(), 0.5))
+    if found.requires_grad:
+        found.backward()
+        assert new.grad.dtype == dtype

@@ -19,6 +19,31 @@ def test_pixels_are_normalised_with_the_channels_first():
     assert torch.equal(mirrored, tensor.flip(3))
 
 
+@pytest.mark.parametrize(
+    ("pixels", "given"),
+    [
+        (np.zeros((2, 3, 4, 1), dtype=np.float32), "float32"),
+        (np.zeros((2, 3, 4, 1)), "float64"),
+        (np.zeros((2, 3, 4, 1), dtype=np.int32), "int32"),
+        (np.zeros((2, 3, 5, 1), dtype=np.uint8), r"uint8 of shape \(2, 3, 5, 1\)"),
+        (np.zeros((2, 3, 4), dtype=np.uint8), r"uint8 of shape \(2, 3, 4\)"),
+    ],
+)
+def test_other_pixels_are_refused(pixels, given):
+    """Pixels from 0 to 1 went into the network as if they were normalised."""
+    words = rf"pixels must be uint8 of shape \(batch, 3, 4, 1\), not {given}"
+    with pytest.raises(UserError, match=words):
+        to_input(pixels, InputSpec(3, 4, 1), torch.device("cpu"))
+
+
+def test_finished_vectors_are_float32():
+    spec = InputSpec(1, 4, 1, 0.0, 1.0, "vectors")
+    vectors = np.ones((2, 1, 4, 1), dtype=np.float32)
+    assert to_input(vectors, spec, torch.device("cpu")).shape == (2, 1, 1, 4)
+    with pytest.raises(UserError, match="pixels must be float32"):
+        to_input(vectors.astype(np.uint8), spec, torch.device("cpu"))
+
+
 def test_each_channel_has_its_own_mean_and_deviation():
     pixels = np.random.default_rng(0).integers(0, 256, (2, 5, 4, 3)).astype(np.uint8)
     mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

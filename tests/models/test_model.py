@@ -60,8 +60,9 @@ def test_embed_takes_many_forms(tmp_path):
     assert model.embed([np.zeros((50, 70, 3), np.uint8)]).shape == (1, 16)
     assert model.embed([]).shape == (0, 16)
     assert np.allclose(model.embed(image for image in images), want, atol=1e-5)
-    with pytest.raises(UserError, match="batch_size"):
-        model.embed(images, batch_size=0)
+    for batch_size in (0, 1.5, None):
+        with pytest.raises(UserError, match="batch_size must be a whole number, at least 1, not"):
+            model.embed(images, batch_size=batch_size)
     model.network.train()
     model.embed(images)
     assert model.network.training, "embedding leaves the mode as it was"
@@ -72,6 +73,8 @@ def test_embed_takes_many_forms(tmp_path):
     [
         (np.zeros((2, 32, 32)), "uint8"),
         (np.zeros((32, 32), np.uint8), "shape"),
+        (5, "an array or a sequence of images, not int"),
+        (None, "an array or a sequence of images, not NoneType"),
         ("one.png", "put a single one into a list"),
         (np.zeros((32, 32, 3), np.uint8), "put a single one into a list"),
         (["missing.png"], "missing.png cannot be read"),

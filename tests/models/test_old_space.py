@@ -71,6 +71,26 @@ def test_a_model_without_projection_says_so(tmp_path):
         open_embedder(f"{tmp_path / 'm'}?space=new")
 
 
+@pytest.mark.parametrize("old_dim", [7, 16])
+def test_an_adapted_model_has_one_way_into_the_old_space(tmp_path, old_dim):
+    """Its network may have a projection too, for vectors that are not its own any more."""
+    rng = np.random.default_rng(0)
+    pairs = rng.normal(size=(64, 16)), rng.normal(size=(64, old_dim)), np.arange(64) % 8
+    vector_map = fit_vector_map("linear", *pairs)
+    adapted = projecting_model().adapted(vector_map, small_model())
+    adapted = replace(adapted, dim=old_dim)
+    save_model(adapted, tmp_path / "m")
+    with pytest.raises(UserError, match="has no projection into an old space: it is adapted"):
+        open_embedder(f"{tmp_path / 'm'}?space=old")
+    with pytest.raises(UserError, match="has no projection into an old space: it is adapted"):
+        to_old_space(adapted, np.ones((1, old_dim)))
+
+
+def test_embeddings_of_another_dimension_are_refused():
+    with pytest.raises(UserError, match=r"embeddings has dimension 7, and .* has 16"):
+        to_old_space(projecting_model(), np.ones((2, 7)))
+
+
 def test_a_scale_is_known_for_the_model_s_own_old_model_only():
     model = replace(projecting_model(), old_fingerprint="old").with_score_scale(1.25)
     assert known_score_scale(model, "old") == 1.25

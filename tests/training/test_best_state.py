@@ -21,6 +21,7 @@ def second_is_best(monkeypatch):
     monkeypatch.setattr(loop, "validated", scripted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("killed_before_the_copy", [False, True])
 def test_the_best_state_outlives_a_stop(
     glyph_classes, tmp_path, monkeypatch, second_is_best, killed_before_the_copy

@@ -8,7 +8,7 @@ from unibct.data.decoding import UnreadableImageError
 from unibct.data.training_classes import training_classes
 from unibct.embeddings.score_scale import score_scale
 from unibct.errors import UserError
-from unibct.training.mapped_model import adapt
+from unibct.training.mapped_model import adapt, adapt_embedders
 from unibct.training.train import train
 
 
@@ -30,6 +30,16 @@ def test_a_mapped_model_is_closer_to_the_old_one(four_classes, four_classes_old,
     assert fitted_elsewhere.training_classes == new.training_classes | fitted_on
     with pytest.raises(UserError, match="adapted already"):
         adapt(adapted, four_classes_old, four_classes)
+
+
+def test_an_unknown_kind_is_refused_before_anything_is_embedded(four_classes, four_classes_old):
+    def read(image_id):
+        raise AssertionError(image_id)
+
+    images = dataclasses.replace(four_classes, read=read)
+    for fit in (adapt, adapt_embedders):
+        with pytest.raises(UserError, match="foo"):
+            fit(four_classes_old, four_classes_old, images, kind="foo")
 
 
 def test_both_models_must_read_the_same_images(four_classes, four_classes_old):

@@ -21,6 +21,7 @@ def by_hand(new_vectors, old, images):
     return score_scale(new_vectors, embed_images(old, images).vectors, images.labels)
 
 
+@pytest.mark.slow
 def test_a_compatible_model_knows_the_scale_of_its_scores(four_classes, four_classes_old, tmp_path):
     model = train(four_classes, SMALL, tmp_path / "m", old=four_classes_old, device="cpu")
     vectors = embed_images(model, four_classes).vectors

@@ -61,7 +61,6 @@ def test_a_network_of_the_users_trains_like_ours(four_classes, four_classes_old,
     check_training(four_classes, four_classes_old, OWN, tmp_path)
 
 
-@pytest.mark.slow
 @pytest.mark.xdist_group("other libraries")
 @pytest.mark.parametrize("name", ["vit", "resnet", "dinov2", "timm", "timm vit"])
 def test_a_library_s_network_trains_like_ours(
@@ -115,7 +114,6 @@ def train_each(photos, out, *architectures):
         train(open_images(photos), recipe, Path(out) / str(number), device="cpu")
 
 
-@pytest.mark.slow
 @pytest.mark.xdist_group("other libraries")
 def test_several_processes_share_the_training(architectures, photo_folder, tmp_path):
     names = [architectures["timm"], architectures["dinov2"]]

@@ -97,6 +97,7 @@ def test_changed_pixels_are_another_run(split_images, old_model, tmp_path, monke
                 train(upside_down, RECIPE, out, resume=True, **options)
 
 
+@pytest.mark.slow
 def test_the_folder_s_name_does_not_matter_on_resuming(photo_folder, tmp_path):
     images = open_images(photo_folder)
     first = train(images, RECIPE, str(tmp_path / "m"), device="cpu")

@@ -40,6 +40,7 @@ def test_runs_that_share_a_cache_share_the_warm_up_and_the_old_embeddings(
     assert second.fingerprint != first.fingerprint
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("first", "second"), [("bct", "unibct-centroid"), ("nccl", "advbct"), ("advbct", "bct")]
 )
@@ -91,6 +92,7 @@ def test_a_damaged_shared_warm_up_is_made_again(eighty_images, eighty_old, tmp_p
     assert read_checkpoint(shared).class_tensors
 
 
+@pytest.mark.slow
 def test_the_recall_of_a_shared_warm_up_is_shared_too(four_classes, four_classes_old, tmp_path):
     options = {"old": four_classes_old, "device": "cpu", "validation": 0.5}
     alone = train(four_classes, SMALL, tmp_path / "alone", method="mixbct", **options)

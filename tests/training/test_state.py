@@ -17,6 +17,7 @@ from unibct.training.step import TrainingStep
 from unibct.training.train import train
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["advbct", "advbct-released", "nccl", "mixbct"])
 def test_a_stopped_run_goes_on_with_what_its_method_has_learnt(
     method, four_classes, four_classes_old, tmp_path

@@ -5,7 +5,7 @@ import pytest
 from tests.distributed.torchrun import forked_ranks, torchrun
 
 
-@pytest.mark.slow
+@pytest.mark.slowest
 def test_one_process_speaks_each_keeps_a_log_and_errors_are_said_once(photo_folder, tmp_path):
     def train(start, processes, out):
         settings = ["batch_size=12", "lr_warmup_epochs=0", "schedule=milestones", "sample_rate=0.8"]

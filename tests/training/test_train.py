@@ -128,6 +128,20 @@ def test_what_cannot_work_is_refused_before_anything_is_written(split_images, ol
         assert list(tmp_path.iterdir()) == []
 
 
+def test_names_are_opened_first(four_classes, tmp_path):
+    for arguments, message in [
+        ({"images": "photos"}, r"images is the text 'photos': open it .*open_images\('photos'\)"),
+        ({"recipe": "glyphs"}, r"recipe is the text 'glyphs': .*load_recipe\('glyphs'\)"),
+        ({"old": tmp_path}, r"old is the text .*open_embedder\("),
+        ({"workers": -1}, "workers must not be negative, not -1"),
+    ]:
+        given = {"images": four_classes, "recipe": SMALL, "out": tmp_path / "m"} | arguments
+        with pytest.raises(UserError, match=message):
+            train(**given, device="cpu")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "dim"), [("unibct-plus", 160), ("unibct", 24), ("advbct", 160), ("nccl", 160)]
 )
@@ -237,6 +251,7 @@ def numbered(images, source):
     return replace(images, class_names=names, class_source=source)
 
 
+@pytest.mark.slow
 def test_numbers_of_another_file_are_other_classes(four_classes, tmp_path):
     """Two files without names both have a class 0: it is not the same one."""
     options = {"device": "cpu", "method": "none"}

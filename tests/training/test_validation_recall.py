@@ -131,6 +131,7 @@ def test_the_best_epoch_is_the_first_of_the_best_after_the_warm_up():
     assert weak.texts[2].startswith("this model is hardly better than raw pixels")
 
 
+@pytest.mark.slow
 def test_a_run_from_old_weights_measures_on_new_classes_and_keeps_them(
     glyph_classes, four_classes_old, tmp_path
 ):
@@ -144,6 +145,7 @@ def test_a_run_from_old_weights_measures_on_new_classes_and_keeps_them(
     assert again.class_names == model.class_names
 
 
+@pytest.mark.slow
 def test_a_run_of_an_earlier_version_keeps_the_classes_that_it_drew_from_all(
     glyph_classes, four_classes_old, tmp_path, monkeypatch
 ):

@@ -48,12 +48,12 @@ def split_command(
     with `unibct train --images split/new.txt`, and test with `unibct evaluate --images
     split/test.txt`.
     """
-    from unibct.data.readers.table import open_images
     from unibct.data.split_lists import write_split
+    from unibct.embeddings.vector_set import open_data
     from unibct.report.terminal import print_counts
 
     counts = write_split(
-        open_images(data), scenario, out, fraction=fraction, hold_out=hold_out, seed=seed
+        open_data(data), scenario, out, fraction=fraction, hold_out=hold_out, seed=seed
     )
     print_counts(counts)
 

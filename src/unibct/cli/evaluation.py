@@ -154,8 +154,8 @@ def evaluate_command(
     quarter of the images of each class is pooled into a template of the gallery; the rest are
     queries. In a self test, queries and gallery come from the same model. In the cross test, the
     queries come from the new model and the gallery from the old one. The verdict is "compatible"
-    if the cross test beats the old self test and the bootstrap interval of the difference is
-    above zero. Blended queries, of both models, search the old gallery too.
+    if the cross test beats the old self test and the bootstrap interval of the difference, over
+    ten classes or more, is above zero. Blended queries of both models search the old gallery too.
 
     A .bin pair set is tested by 10-fold accuracy instead, and a folder with the meta files of
     IJB-B or IJB-C by that protocol. For IJB, --query and --gallery may also be what `unibct embed

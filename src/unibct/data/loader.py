@@ -16,7 +16,7 @@ from unibct.data.checked_set import (
     save_checked_set,
     source_stamp,
 )
-from unibct.data.decoding import Frame, Pixels, UnreadableImageError
+from unibct.data.decoding import VECTORS, Frame, Pixels, UnreadableImageError
 from unibct.data.image_set import ImageSet
 from unibct.data.read_ahead import reading_threads, results_ahead
 from unibct.data.scan import Scan, read_image
@@ -189,7 +189,9 @@ def known_check(
 
 def fits_in_memory(images: int, frame: Frame, memory: int | None = None) -> bool:
     """Return whether the pixels of this many images may be kept; see ``read_pixels``."""
-    return images * math.prod(frame.shape) <= (pixel_memory() if memory is None else memory)
+    value_bytes = 4 if frame.fit == VECTORS else 1  # finished vectors are float32
+    needed = images * math.prod(frame.shape) * value_bytes
+    return needed <= (pixel_memory() if memory is None else memory)
 
 
 def pixel_memory() -> int:

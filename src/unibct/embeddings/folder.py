@@ -94,7 +94,7 @@ class Embeddings:
     @cached_property
     def ids(self) -> tuple[str, ...]:
         """One id per image."""
-        ids = _value_of(self._ids)
+        ids = tuple(_value_of(self._ids))
         if len(ids) != len(self):
             raise UserError(f"{len(self)} vectors and {len(ids)} ids do not match")
         return ids
@@ -124,8 +124,14 @@ class Embeddings:
     def __len__(self) -> int:
         return len(self.vectors)
 
-    def changed(self, *, vectors: Vectors | None = None, fingerprint: str) -> "Embeddings":
-        """Return the same rows as another model's, perhaps with other vectors."""
+    def changed(
+        self,
+        *,
+        vectors: Vectors | None = None,
+        fingerprint: str,
+        training_classes: TrainingClasses | None = None,
+    ) -> "Embeddings":
+        """Return the same rows as another model's, perhaps with other vectors and classes."""
         return Embeddings(
             self.vectors if vectors is None else vectors,
             self.ids,
@@ -133,7 +139,7 @@ class Embeddings:
             self.class_names,
             fingerprint,
             class_source=self.class_source,
-            training_classes=self._training_classes,
+            training_classes=training_classes or self._training_classes,
         )
 
     def listed(self, list_file: Path) -> "Embeddings":

@@ -47,6 +47,12 @@ class Shard:
     files: dict[str, FileDigest]
 
 
+def require_shard_rows(rows: int) -> None:
+    """Refuse files without rows: a negative number of rows would leave all of them out."""
+    if rows < 1:
+        raise UserError(f"shard_rows must be at least 1, not {rows}")
+
+
 def vectors_file(number: int) -> str:
     """Return the name of a shard's file of vectors."""
     return f"vectors-{number:06}.npy"

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from unibct.data.training_classes import UNKNOWN_CLASSES
 from unibct.embeddings.folder import Embeddings
 from unibct.embeddings.score_scale import mapped_score_scale
 from unibct.errors import UserError
@@ -97,7 +98,12 @@ def apply_map(
     for start in range(0, len(embeddings), _BLOCK):
         part = slice(start, start + _BLOCK)
         vectors[part] = space_map.vector_map(embeddings.vectors[part])
-    mapped = embeddings.changed(vectors=vectors, fingerprint=space_map.fingerprint)
+    mapped = embeddings.changed(
+        vectors=vectors,
+        fingerprint=space_map.fingerprint,
+        # The classes that the map was fitted on are not kept with it.
+        training_classes=embeddings.training_classes | UNKNOWN_CLASSES,
+    )
     trial = _tried(space_map, mapped, known)
     if trial is None:
         raise UserError(

@@ -18,6 +18,7 @@ from unibct.embeddings.layout import (
     DESCRIPTION_FILE,
     SHARD_ROWS,
     Shard,
+    require_shard_rows,
     shard_from_json,
     shard_is_whole,
 )
@@ -54,6 +55,10 @@ class StorePlan:
     flip: bool
     dtype: str
     shard_rows: int
+
+    def __post_init__(self) -> None:
+        """Refuse files without rows."""
+        require_shard_rows(self.shard_rows)
 
     @property
     def key(self) -> str:

@@ -32,6 +32,7 @@ from unibct.embeddings.layout import (
     file_digest,
     ids_file,
     labels_file,
+    require_shard_rows,
     vectors_file,
 )
 from unibct.errors import UserError
@@ -313,6 +314,7 @@ def _write_shards(
     existing_shards: Sequence[Shard] = (),
 ) -> Iterator[Shard]:
     """Write embeddings as shards numbered after the existing ones."""
+    require_shard_rows(shard_rows)
     first_row, first_number = sum(shard.rows for shard in existing_shards), len(existing_shards)
     for number, begin in enumerate(range(0, len(embeddings), shard_rows), start=first_number):
         part = slice(begin, begin + shard_rows)

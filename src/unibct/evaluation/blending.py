@@ -133,6 +133,8 @@ def choose_alpha(
         mode: the gallery's entries are ``templates``, one for each class, or ``images``.
         chosen_on: the name of the images.
     """
+    if not alphas:
+        raise UserError("alphas is empty: give at least one share to try")
     split = split_gallery(labels, seed=seed)
     old_self = search_test(old, old, split, mode=mode)
     cross = search_test(new, old, split, mode=mode)

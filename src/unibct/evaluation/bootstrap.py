@@ -34,6 +34,8 @@ def class_draws(test: SearchTest, *, seed: int = 0, repeats: int = REPEATS) -> I
     """
     if repeats < 1:
         raise UserError(f"repeats must be at least 1, not {repeats}")
+    if seed < 0:
+        raise UserError(f"seed must not be negative, not {seed}")
     present = np.zeros(test.classes, dtype=bool)
     for classes in (test.query_classes, test.pairs.genuine_classes):
         present |= np.bincount(classes, minlength=test.classes) > 0

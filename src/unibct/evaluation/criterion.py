@@ -25,6 +25,9 @@ OldModelVerdict: TypeAlias = Literal["old model too weak"]
 OLD_MODEL_TOO_WEAK: OldModelVerdict = "old model too weak"
 
 CONFIDENCE = 0.95
+# Intervals over fewer classes are too narrow for a verdict: with two classes and two equally good
+# models, a quarter to a third of the verdicts claimed a difference.
+FEWEST_CLASSES = 10
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,7 @@ class Criterion:
         low: lower end of the difference's interval.
         high: upper end.
         decides: whether the verdict on the upgrade depends on it.
+        few_classes: whether the interval is over fewer than ``FEWEST_CLASSES`` classes.
     """
 
     metric: str
@@ -83,6 +87,7 @@ class Criterion:
     low: float
     high: float
     decides: bool = True
+    few_classes: bool = False
 
     @property
     def difference(self) -> float:
@@ -91,7 +96,9 @@ class Criterion:
 
     @property
     def verdict(self) -> Verdict:
-        """*Within noise* if the interval contains zero."""
+        """*Within noise* if the interval contains zero, or is over too few classes."""
+        if self.few_classes:
+            return "within noise"
         return Estimate(self.difference, self.low, self.high).verdict
 
     def as_json(self) -> dict[str, Any]:
@@ -108,11 +115,32 @@ class Criterion:
 
 
 def sampled_criterion(
-    metric: str, old_self: float, cross: float, differences: Floats, *, decides: bool = True
+    metric: str,
+    old_self: float,
+    cross: float,
+    differences: Floats,
+    *,
+    decides: bool = True,
+    few_classes: bool = False,
 ) -> Criterion:
     """Return the criterion with the interval of sampled differences cross − old self."""
     interval = estimate(np.array([cross - old_self]), differences[None])
-    return Criterion(metric, old_self, cross, interval.low, interval.high, decides)
+    return Criterion(metric, old_self, cross, interval.low, interval.high, decides, few_classes)
+
+
+def few_classes_note(classes: int, what: str = "classes") -> str | None:
+    """Say that the classes of the queries are too few for a verdict, if they are.
+
+    Args:
+        classes: how many have queries.
+        what: what they are called.
+    """
+    if classes >= FEWEST_CLASSES:
+        return None
+    return (
+        f"only {classes} {what} have queries: intervals over so few are too narrow, so differences "
+        f"count as within noise; test on {FEWEST_CLASSES} or more"
+    )
 
 
 @dataclass(frozen=True)
@@ -122,10 +150,12 @@ class SampledTest:
     Attributes:
         values: metric -> its value.
         samples: metric -> (repeats,); only the metrics that have an interval.
+        few_classes: see ``Criterion``.
     """
 
     values: dict[str, float]
     samples: dict[str, Floats]
+    few_classes: bool = False
 
     def minus(self, before: "SampledTest") -> tuple[Criterion, ...]:
         """Return how much better this test is, by a paired bootstrap.
@@ -140,6 +170,7 @@ class SampledTest:
                 self.values[metric],
                 samples - before.samples[metric],
                 decides=find_metric(metric).decides,
+                few_classes=self.few_classes,
             )
             for metric, samples in self.samples.items()
         )
@@ -153,7 +184,12 @@ def sampled_test(test: SearchTest, draws: Ints, far: float) -> SampledTest:
         draws: (repeats, classes) how often each class of the queries counts.
         far: false accept rate of the TAR.
     """
-    return SampledTest(measured_metrics(test, [far]), sampled_metrics(test, draws, far))
+    drawn_classes = int(draws[0].sum())  # as many as there are, with replacement
+    return SampledTest(
+        measured_metrics(test, [far]),
+        sampled_metrics(test, draws, far),
+        drawn_classes < FEWEST_CLASSES,
+    )
 
 
 def compare_tests(

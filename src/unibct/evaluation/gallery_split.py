@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
@@ -13,6 +13,13 @@ from unibct.errors import UserError
 GalleryMode: TypeAlias = Literal["templates", "images"]
 
 GALLERY_SHARE = 0.25
+
+
+def require_mode(mode: str) -> None:
+    """Refuse entries that a gallery cannot have."""
+    if mode not in get_args(GalleryMode):
+        modes = " or ".join(get_args(GalleryMode))
+        raise UserError(f"unknown mode of the gallery {mode!r}; choose {modes}")
 
 
 @dataclass(frozen=True)
@@ -88,6 +95,15 @@ def split_gallery(labels: Any, *, seed: int = 0, share: float = GALLERY_SHARE) -
     )
 
 
+def split_for(labels: Any, split: GallerySplit | None, *, seed: int = 0) -> GallerySplit:
+    """Return the split that was given for these labels; without one, that of ``split_gallery``."""
+    if split is None:
+        return split_gallery(labels, seed=seed)
+    if not np.array_equal(split.labels, checked_labels(labels)):
+        raise UserError("the split was made for other labels than these; make it again")
+    return split
+
+
 def chosen_gallery(labels: Any, query: Any, gallery: Any) -> GallerySplit:
     """Use these images as queries and those as the gallery.
 
@@ -98,7 +114,8 @@ def chosen_gallery(labels: Any, query: Any, gallery: Any) -> GallerySplit:
     """
     labels = checked_labels(labels)
     classes = require_contiguous_labels(labels)
-    query, gallery = (np.unique(checked_labels(rows)) for rows in (query, gallery))
+    query = _checked_places(query, "query", len(labels))
+    gallery = _checked_places(gallery, "gallery", len(labels))
     both = np.intersect1d(query, gallery)
     if len(both):
         raise UserError(f"image {int(both[0])} is a query and in the gallery; choose one")
@@ -117,3 +134,12 @@ def chosen_gallery(labels: Any, query: Any, gallery: Any) -> GallerySplit:
             "of two classes or more"
         )
     return GallerySplit(labels, gallery=gallery, query=query)
+
+
+def _checked_places(places: Any, name: str, images: int) -> Ints:
+    """Return the indices of images in ascending order, each once."""
+    rows = np.unique(checked_labels(places, name=name))
+    if len(rows) and not 0 <= rows[0] <= rows[-1] < images:
+        outside = rows[0] if rows[0] < 0 else rows[-1]
+        raise UserError(f"{name} has the index {outside}; the {images} images count from 0")
+    return rows

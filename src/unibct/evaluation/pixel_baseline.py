@@ -1,7 +1,6 @@
 """The old model beside raw pixels: whether it is strong enough to judge an upgrade by."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,8 +11,7 @@ from unibct.data.image_set import ImageSet
 from unibct.data.loader import unread_pixels
 from unibct.embeddings.strength import Strength, model_strength
 from unibct.errors import UserError
-from unibct.files import read_json
-from unibct.models.folder_files import DESCRIPTION_FILE
+from unibct.models.embedder import Embedder
 from unibct.models.input import InputSpec
 
 _ANY_MODEL = Frame(32, 32, 3, DEFAULT_FIT)  # where it is not known what the model takes
@@ -47,12 +45,10 @@ def old_model_strength(
     return model_strength(vectors, classes, read, seed=seed)
 
 
-def model_frame(folder: Path) -> Frame | None:
-    """Return the form in which the model of a folder takes an image; None if it has no model."""
-    path = folder / DESCRIPTION_FILE
-    if not path.is_file():
-        return None
-    return InputSpec.of_description(read_json(path)["input"]).frame
+def embedder_frame(embedder: Embedder) -> Frame | None:
+    """Return the form in which an embedder takes an image; None if it takes none."""
+    spec: InputSpec | None = getattr(embedder, "input", None)
+    return None if spec is None else spec.frame
 
 
 def _reader(images: ImageSet, frame: Frame, count: int) -> Callable[[Ints], Pixels]:
@@ -64,7 +60,8 @@ def _reader(images: ImageSet, frame: Frame, count: int) -> Callable[[Ints], Pixe
 
 def _checked_pixels(images: Any, count: int) -> Pixels:
     pixels = to_numpy(images)
-    if pixels.dtype != np.uint8 or pixels.ndim not in (3, 4) or len(pixels) != count:
+    is_image = pixels.dtype == np.uint8 and pixels.ndim in (3, 4) and 0 not in pixels.shape[1:]
+    if not is_image or len(pixels) != count:
         raise UserError(
             f"images must be uint8 of shape ({count}, height, width) or ({count}, height, width, "
             f"channels), not {pixels.dtype} of shape {pixels.shape}"

@@ -8,7 +8,7 @@ import numpy as np
 
 from unibct.arrays import Floats, Ints, checked_embeddings, normalized, require_same_dim
 from unibct.errors import UserError
-from unibct.evaluation.gallery_split import GalleryMode, GallerySplit
+from unibct.evaluation.gallery_split import GalleryMode, GallerySplit, require_mode
 from unibct.evaluation.impostors import Impostors, listed_impostors
 from unibct.evaluation.metrics.open_set import OpenSearch
 from unibct.evaluation.metrics.verification import Roc, ThresholdRule, roc_curve, tar_at_far
@@ -149,6 +149,7 @@ def search_test(
         split: which rows are queries and which are in the gallery.
         mode: the gallery's entries are ``templates``, one for each class, or ``images``.
     """
+    require_mode(mode)
     query = checked_embeddings(query, "query")
     gallery = checked_embeddings(gallery, "gallery")
     require_same_dim(query, "query", gallery, "gallery")

@@ -107,7 +107,7 @@ def models_under_test(
 
     Args:
         models: for each model an ``Embeddings``, or an array, whose classes have no identity.
-        labels: (images,) integers 0…C-1; None to take those of the embeddings.
+        labels: (images,) integers 0…C-1; None to take those of the first embeddings with classes.
         seen_classes: go on even if most test classes were trained on.
     """
     known = {name: model for name, model in models.items() if isinstance(model, Embeddings)}
@@ -119,9 +119,11 @@ def models_under_test(
                 "as the others; use Embeddings.of_images"
             )
     if labels is None:
-        if first is None:
-            raise UserError("labels are missing: arrays have none")
-        labels = np.unique(first.labels, return_inverse=True)[1]
+        labelled = next((model for model in known.values() if model.class_names), None)
+        if labelled is None:
+            what = "arrays have none" if first is None else "the embeddings have no classes"
+            raise UserError(f"labels are missing: {what}")
+        labels = np.unique(labelled.labels, return_inverse=True)[1]
     seen = _seen(models, known)
     seen.require_minority(allowed=seen_classes)
     vectors = {

@@ -21,6 +21,7 @@ from unibct.evaluation.criterion import (
     Criterion,
     OldModelVerdict,
     Verdict,
+    few_classes_note,
     joint_verdict,
     sampled_test,
 )
@@ -35,7 +36,7 @@ from unibct.evaluation.directions import (
     sides,
 )
 from unibct.evaluation.flips import Flips, flips_of
-from unibct.evaluation.gallery_split import GalleryMode, GallerySplit, split_gallery
+from unibct.evaluation.gallery_split import GalleryMode, GallerySplit, split_for
 from unibct.evaluation.metrics.table import measured_metrics
 from unibct.evaluation.metrics.verification import ThresholdRule
 from unibct.evaluation.old_threshold import AtOldThreshold, at_old_thresholds
@@ -104,8 +105,6 @@ class Evaluation:
 
 
 PROJECTED = "projected"  # the new model's embeddings in the old space
-# With 3 classes of 200 and no difference between the models, 15 % of verdicts claimed one.
-_FEW_CLASSES = 10
 
 _NEAREST_NOTE = (
     "the TARs of the tests are at the ROC corner nearest to the rate, as the field's scripts "
@@ -121,11 +120,7 @@ def _notes(
     if classes < split.classes:
         counted += f"' worth of pairs ({split.query_classes} of {split.classes} have queries)"
     yield far_note(used_far, far, classes, counted)
-    if split.query_classes < _FEW_CLASSES:
-        yield (
-            f"only {split.query_classes} classes have queries: intervals over so few classes are "
-            "too narrow, and the verdict is less sure than it says"
-        )
+    yield few_classes_note(split.query_classes)
     if PROJECTED in models:
         yield (
             f"the new model has dimension {models['new'].shape[1]} and the old one "
@@ -309,7 +304,7 @@ def evaluate_upgrade(
     """
     tested = models_under_test(_given(old, new, free), labels, seen_classes=seen_classes)
     models = tested.vectors | _in_old_space(projected)
-    split = split or split_gallery(tested.labels, seed=seed)
+    split = split_for(tested.labels, split, seed=seed)
     tests = _direction_tests(models, split, mode, share_of(alpha))
     used_far = headline_far(split.compared_classes, far)
     draws = class_draws(tests[CROSS], seed=seed, repeats=repeats)

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from unibct.distributed.batch_norm import synced
+from unibct.errors import UserError
 from unibct.losses.point_to_set import point_to_set
 from unibct.methods.advbct import AdvBct
 from unibct.methods.base import Batch
@@ -48,6 +49,11 @@ class ReleasedAdvBct(AdvBct):
 
     def _told_apart(self, new: Tensor, old: Tensor) -> Tensor:
         """Return the cross entropy of new embeddings (output 0) plus that of old ones (1)."""
+        if len(new) * self._old.ranks.world == 1:
+            raise UserError(
+                "advbct-released normalises over the batch, which has one image only: leave a last "
+                "batch of one image out"
+            )
         judged = [self._discriminator(vectors).log_softmax(dim=1) for vectors in (new, old)]
         return -judged[0][:, 0].mean() - judged[1][:, 1].mean()
 

@@ -15,6 +15,9 @@ from unibct.prototypes.inputs import float_tensor
 class CompatibilityLoss(nn.Module):
     """L_comp of a method: add it to your own classification loss.
 
+    It is computed in single precision, whatever the type of the embeddings; ``to``, ``double`` and
+    ``half`` change the device only.
+
     Attributes:
         method: the method behind it.
 
@@ -72,9 +75,14 @@ class CompatibilityLoss(nn.Module):
         self.method.refresh(vectors.to(self._place.device))
 
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
-        """Let the method follow where ``to`` or ``cuda`` puts the module."""
+        """Let the method follow where ``to`` or ``cuda`` puts the module; its types stay."""
         before = self._place.device
-        super()._apply(fn, recurse)
+        device: torch.device = fn(self._place).device
+
+        def moved(tensor: Tensor) -> Tensor:
+            return tensor.to(device)
+
+        super()._apply(moved, recurse)
         if self._place.device != before:
             self.method.to(self._place.device)
             self._learnt = nn.ParameterList(self.method.parameters())
@@ -110,7 +118,8 @@ class CompatibilityLoss(nn.Module):
             progress: how much of the training is done, 0 to 1; for methods that change with it.
         """
         self._require_shapes(embeddings, labels, rows, class_weights)
-        return self.method.loss(Batch(embeddings, labels, rows, class_weights, progress))
+        weights = None if class_weights is None else class_weights.float()
+        return self.method.loss(Batch(embeddings.float(), labels, rows, weights, progress))
 
     def _require_shapes(
         self, embeddings: Tensor, labels: Tensor, rows: Tensor, class_weights: Tensor | None

@@ -112,7 +112,7 @@ def to_input(pixels: Pixels, spec: InputSpec, device: "torch.device") -> "Tensor
     """Normalise a batch for the network and move it to the device.
 
     Args:
-        pixels: (batch, height, width, channels) uint8.
+        pixels: (batch, height, width, channels) uint8; finished vectors are float32.
         spec: the network's input.
         device: where the network is.
 
@@ -121,7 +121,15 @@ def to_input(pixels: Pixels, spec: InputSpec, device: "torch.device") -> "Tensor
     """
     import torch  # here, so that the table of architectures is readable without torch
 
-    return normalised(torch.from_numpy(np.ascontiguousarray(pixels)).to(device), spec)
+    array = np.ascontiguousarray(pixels)
+    dtype = np.dtype(np.float32 if spec.fit == VECTORS else np.uint8)
+    if array.dtype != dtype or array.shape[1:] != spec.frame.shape:
+        shape = ", ".join(str(size) for size in spec.frame.shape)
+        raise UserError(
+            f"pixels must be {dtype} of shape (batch, {shape}), not {array.dtype} of shape "
+            f"{array.shape}; embed takes images of any size"
+        )
+    return normalised(torch.from_numpy(array).to(device), spec)
 
 
 def normalised(pixels: "Tensor", spec: InputSpec) -> "Tensor":

@@ -6,6 +6,7 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from numbers import Integral
 from pathlib import Path
 from typing import Any, cast
 
@@ -210,10 +211,11 @@ class Model:
         )
 
 
-def embed_in_batches(embedder: ImageEmbedder, images: Any, batch_size: int) -> Any:
+def embed_in_batches(embedder: ImageEmbedder, images: Any, batch_size: Any) -> Any:
     """Return L2-normalised embeddings of images of any size, see ``Model.embed``."""
-    if batch_size < 1:
-        raise UserError(f"batch_size must be at least 1, not {batch_size}")
+    step = int(batch_size) if isinstance(batch_size, Integral) else 0
+    if step < 1:
+        raise UserError(f"batch_size must be a whole number, at least 1, not {batch_size}")
     if embedder.input.fit == VECTORS:
         rows = _unit_rows(images)
         sequence: Sequence[Any] = list(rows[:, None, :, None])
@@ -221,8 +223,8 @@ def embed_in_batches(embedder: ImageEmbedder, images: Any, batch_size: int) -> A
         sequence = _as_sequence(images)
     vectors = np.empty((len(sequence), embedder.dim), dtype=np.float32)
     frame = embedder.input.frame
-    for start in range(0, len(sequence), batch_size):
-        part = sequence[start : start + batch_size]
+    for start in range(0, len(sequence), step):
+        part = sequence[start : start + step]
         vectors[start : start + len(part)] = embedder.embed_pixels(
             np.stack([_fitted(image, start + i, frame) for i, image in enumerate(part)])
         )
@@ -258,6 +260,10 @@ def _as_sequence(images: Any) -> Sequence[Any]:
     if isinstance(images, (str, Path, Image.Image)):
         raise UserError("embed takes several images: put a single one into a list")
     if not is_array(images):
+        if not isinstance(images, Iterable):
+            raise UserError(
+                f"embed takes an array or a sequence of images, not {type(images).__name__}"
+            )
         return list(cast(Iterable[Any], images))
     array = to_numpy(images)
     if array.ndim == 4 and array.shape[3] not in (1, 3) and array.shape[1] in (1, 3):

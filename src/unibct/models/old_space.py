@@ -60,15 +60,28 @@ def to_old_space(model: Model, embeddings: Any) -> Any:
     Returns:
         (n, old dim), L2-normalised, of the same kind.
     """
+    require_projection(model)
     weight = projection_weight(model.network)
-    if weight is None:
-        raise UserError(
-            f"{model.name} has no projection into an old space: its dimension is that of its old "
-            "model, or it has none"
-        )
+    assert weight is not None
     vectors = checked_embeddings(embeddings, "embeddings")
+    if vectors.shape[1] != model.dim:
+        raise UserError(
+            f"embeddings has dimension {vectors.shape[1]}, and {model.name} has {model.dim}: give "
+            "embeddings that it has made"
+        )
     projected = normalized(vectors.astype(np.float32, copy=False) @ to_numpy(weight).T)
     return same_kind(projected, embeddings)
+
+
+def require_projection(model: Model) -> int:
+    """Return ``old_space_dim`` of a model, or raise an error that says why it has none."""
+    dim = old_space_dim(model)
+    if dim is not None:
+        return dim
+    reason = "its dimension is that of its old model, or it has none"
+    if model.vector_map is not None:
+        reason = "it is adapted, so its own embeddings are in the space of its old model already"
+    raise UserError(f"{model.name} has no projection into an old space: {reason}")
 
 
 def known_score_scale(new: object, old_fingerprint: str) -> float | None:
@@ -98,12 +111,8 @@ class OldSpaceModel:
     """
 
     def __init__(self, model: Model) -> None:
-        dim = old_space_dim(model)
-        if dim is None:
-            to_old_space(model, np.ones((1, model.dim)))  # says what is missing
-        assert dim is not None
         self.model = model
-        self.dim = dim
+        self.dim = require_projection(model)
 
     @property
     def name(self) -> str:

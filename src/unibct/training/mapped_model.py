@@ -12,7 +12,7 @@ from unibct.errors import UserError
 from unibct.maps.folder import save_map
 from unibct.maps.known_queries import BEST_SHARE
 from unibct.maps.space_map import BACKWARD, SpaceMap, checked_direction
-from unibct.maps.table import DEFAULT_MAP
+from unibct.maps.table import DEFAULT_MAP, find_map_kind
 from unibct.maps.vector_map import fit_vector_map
 from unibct.models.embedder import Embedder
 from unibct.models.folder import save_model
@@ -45,6 +45,7 @@ def adapt(
     Returns:
         A model whose queries search the old gallery. For a gallery of its own, use ``new``.
     """
+    find_map_kind(kind)
     if new.vector_map is not None:
         raise UserError("the new model is adapted already; give the one it was made from")
     if old_space_dim(new) is not None:
@@ -89,6 +90,7 @@ def adapt_embedders(
         For a new model in its folder and a backward map, the model with the map. Otherwise the map.
     """
     checked = checked_direction(direction)
+    find_map_kind(kind)  # before hours of embedding
     if images is None:
         if not (isinstance(new, StoredEmbeddings) and isinstance(old, StoredEmbeddings)):
             raise UserError(

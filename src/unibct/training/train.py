@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from unibct.data.image_set import ImageSet
+from unibct.errors import UserError
 from unibct.models.embedder import Embedder
 from unibct.models.model import Model
 from unibct.progress import Progress, Silent
@@ -62,9 +63,23 @@ def train(
     Returns:
         The last epoch's model. With several processes only the first one's has class weights.
     """
+    _require_opened(images=images, recipe=recipe, old=old)
+    if workers is not None and workers < 0:
+        raise UserError(f"workers must not be negative, not {workers}")
     options = TrainOptions(
         old=old, method=method, resume=resume, skip_bad=skip_bad, cache=cache, device=device,
         workers=workers, checkpoint_every=checkpoint_every, tensorboard=tensorboard,
         tracker=tracker, validation=validation, label=label, progress=progress or Silent(),
     )  # fmt: skip
     return run_training(images, recipe, Path(out), options)
+
+
+def _require_opened(**given: object) -> None:
+    """Refuse names and paths, which the command line takes in place of what they stand for."""
+    opened_by = {"images": "open_images", "recipe": "load_recipe", "old": "open_embedder"}
+    for name, value in given.items():
+        if isinstance(value, (str, Path)):
+            raise UserError(
+                f"{name} is the text {str(value)!r}: open it first with "
+                f"unibct.{opened_by[name]}({str(value)!r})"
+            )

@@ -29,6 +29,19 @@ def test_a_table_by_someone_else(tmp_path):
     assert embeddings.class_names == ("a", "b")
 
 
+def test_texts_may_be_bytes(tmp_path):
+    """As some programs write them; the name of an image is not b'name'."""
+    path, vector = tmp_path / "old.parquet", [[1.0, 2.0], [3.0, 4.0]]
+    label = pa.array([b"x", b"\xc3\xa9"])
+    embeddings = read(write_table(path, id=pa.array([b"a", b"b"]), vector=vector, label=label))
+    assert embeddings.ids == ("a", "b")
+    assert embeddings.class_names == ("x", "é")
+    with pytest.raises(UserError, match=r"row 1: the id b'\\xff' is not UTF-8"):
+        read(write_table(path, id=pa.array([b"a", b"\xff"]), vector=vector))
+    with pytest.raises(UserError, match="row 1 has no label"):
+        read(write_table(path, id=["a", "b"], vector=vector, label=[1.0, float("nan")]))
+
+
 def test_a_folder_of_parts_is_read_in_the_order_of_their_names(tmp_path):
     for number in (1, 0):
         write_table(tmp_path / f"part-{number}.parquet", id=[f"{number}"], vector=[[number + 1.0]])

@@ -72,6 +72,10 @@ def test_pair_evaluation_by_hand():
     assert found.criteria[0].low <= found.criteria[0].difference <= found.criteria[0].high
     with pytest.raises(UserError, match="new has 78 embeddings for 40 pairs"):
         evaluate_pairs(new, new[:78], same)
+    with pytest.raises(UserError, match="same must be True or False"):
+        evaluate_pairs(new, new, np.where(same, "1", "0"))
+    with pytest.raises(UserError, match="seed must not be negative, not -1"):
+        evaluate_pairs(new, new, same, seed=-1)
 
 
 def random_pairs(seed=0, pairs=60, noise=1.0):

@@ -105,6 +105,14 @@ def test_an_unknown_threshold_rule_is_refused_at_once():
         evaluate_data(request)
 
 
+def test_an_unknown_mode_and_a_negative_seed_are_refused_at_once():
+    request = EvaluationRequest("photos", "new", "old", search=SearchRules(mode="image"))
+    with pytest.raises(UserError, match="unknown mode of the gallery 'image'"):
+        evaluate_data(request)
+    with pytest.raises(UserError, match="--seed must not be negative, not -1"):
+        evaluate_data(EvaluationRequest("photos", "new", "old", seed=-1))
+
+
 @pytest.mark.parametrize("far", [0, -1, 1.5])
 def test_a_rate_outside_its_range_is_refused(far):
     request = EvaluationRequest("glyphs:test", Path("new"), Path("old"), far=far)

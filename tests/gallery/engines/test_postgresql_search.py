@@ -16,7 +16,7 @@ from unibct.gallery.engines.server import kind_name
 from unibct.gallery.engines.table import Place
 
 KIND = "a" * 32
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("postgresql")]
+pytestmark = pytest.mark.xdist_group("postgresql")
 
 
 @pytest.fixture

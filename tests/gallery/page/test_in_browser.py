@@ -19,7 +19,7 @@ from unibct.gallery.page.changes import GalleryChanges
 from unibct.gallery.page.server import configured_server, opened_socket
 from unibct.gallery.page.shown_gallery import ShownGallery
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("gallery page")]
+pytestmark = pytest.mark.xdist_group("gallery page")
 VIEWS = [(width, scheme) for width in (360, 1280) for scheme in ("light", "dark")]
 SECONDS = 20_000  # of patience, in milliseconds
 # An event with a file, as dropping or pasting it makes.

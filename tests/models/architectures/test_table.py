@@ -79,6 +79,7 @@ def test_weights_come_from_the_seed_alone():
     assert not torch.equal(first, other)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["resnet18", "iresnet18", "resnet-small"])
 def test_our_networks_start_from_a_file_too(name, tmp_path):
     spec = ARCHITECTURES[name].input

@@ -14,7 +14,7 @@ from unibct.models.folder import load_model, save_model
 from unibct.models.input import InputSpec
 from unibct.models.model import Model
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("other libraries")]  # slow imports
+pytestmark = pytest.mark.xdist_group("other libraries")  # slow imports
 
 
 @pytest.fixture(scope="module")

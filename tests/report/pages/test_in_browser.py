@@ -58,7 +58,6 @@ def pages(tmp_path_factory, photo_folder) -> list[Path]:
 
 
 # One test for all pages and views: parallel test processes would each train the models again.
-@pytest.mark.slow
 def test_the_reports_in_a_browser(browser, pages):
     problems = [
         f"{path.name}, {width} px, {scheme}: {problem}"

@@ -137,11 +137,16 @@ def _matrix(path: Path, table: Any) -> NDArray[np.float32]:
 
 
 def _texts(path: Path, table: Any, name: str) -> list[str]:
-    """Return a column as texts: numbers and dictionaries are written out."""
+    """Return a column as texts: numbers and dictionaries are written out, bytes are UTF-8."""
     values: list[Any] = table[name].to_pylist()
     for row, value in enumerate(values):
-        if value is None:
+        if value is None or value != value:  # NaN
             raise UserError(f"{path}, row {row} has no {name}")
+        if isinstance(value, bytes):
+            try:
+                values[row] = value.decode()
+            except UnicodeDecodeError as error:
+                raise UserError(f"{path}, row {row}: the {name} {value!r} is not UTF-8") from error
     return [value if isinstance(value, str) else str(value) for value in values]
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
 from unibct.arrays import Floats, checked_embeddings, normalized, require_same_dim, to_numpy
 from unibct.errors import UserError
@@ -40,14 +41,22 @@ def verification(
         raise UserError(
             f"query has {len(query)} rows but gallery has {len(gallery)}: pairs are row-wise"
         )
+    is_genuine = checked_same(same)
+    if len(is_genuine) != len(query):
+        raise UserError(f"same must have the shape ({len(query)},), not {is_genuine.shape}")
+    scores = np.einsum("ij,ij->i", query, gallery)
+    return tar_at_far(scores[is_genuine], scores[~is_genuine], fars, rule=rule)
+
+
+def checked_same(same: Any) -> NDArray[np.bool_]:
+    """Return (pairs,) whether the two sides of each pair show the same class."""
     given = to_numpy(same)
     is_genuine = given.astype(bool) if given.dtype.kind in "biuf" else np.zeros(0, dtype=bool)
     if given.dtype.kind not in "biuf" or not np.array_equal(given, is_genuine):
         raise UserError("same must be True or False (or 1 or 0) for each pair")
-    if is_genuine.shape != (len(query),):
-        raise UserError(f"same must have the shape ({len(query)},), not {is_genuine.shape}")
-    scores = np.einsum("ij,ij->i", query, gallery)
-    return tar_at_far(scores[is_genuine], scores[~is_genuine], fars, rule=rule)
+    if is_genuine.ndim != 1:
+        raise UserError(f"same must have the shape (pairs,), not {is_genuine.shape}")
+    return is_genuine
 
 
 def tar_at_far(

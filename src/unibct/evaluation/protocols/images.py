@@ -22,7 +22,7 @@ from unibct.errors import UserError
 from unibct.evaluation.blending import MIDPOINT, AlphaChoice, choose_alpha
 from unibct.evaluation.directions import CROSS, OLD_SELF
 from unibct.evaluation.gallery_split import GALLERY_SHARE, GallerySplit, chosen_gallery
-from unibct.evaluation.pixel_baseline import model_frame, old_model_strength
+from unibct.evaluation.pixel_baseline import embedder_frame, old_model_strength
 from unibct.evaluation.protocols.request import EmbeddingRequest, EvaluationRequest, SearchRules
 from unibct.evaluation.score_map import fit_score_map
 from unibct.evaluation.score_map_file import load_score_map, save_score_map
@@ -82,7 +82,7 @@ def evaluate_images(request: EvaluationRequest) -> UpgradeEvaluation:
     )
     evaluation = replace(
         evaluation,
-        old_model=_old_model(old.rows_of(images), images, request),
+        old_model=_old_model(embedders[request.gallery], old.rows_of(images), images, request),
         subjects=Subjects(
             subject_model(embedders[request.gallery], old.rows_of(images)),
             subject_model(embedders[request.query], new_side.vectors),
@@ -124,9 +124,11 @@ def _save_score_map(
     request.progress.note(f"{path}: the score map for the old model {old_fingerprint}")
 
 
-def _old_model(vectors: Floats, images: ImageSet, request: EvaluationRequest) -> Strength | None:
+def _old_model(
+    embedder: Embedder, vectors: Floats, images: ImageSet, request: EvaluationRequest
+) -> Strength | None:
     """Compare the old model with raw pixels; stored embeddings may be all that is left."""
-    frame = model_frame(Path(request.gallery))
+    frame = embedder_frame(embedder)
     try:
         return old_model_strength(vectors, images.labels, images, frame=frame, seed=request.seed)
     except UserError as error:

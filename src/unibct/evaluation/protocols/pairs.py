@@ -21,6 +21,7 @@ from unibct.evaluation.bootstrap import REPEATS
 from unibct.evaluation.criterion import sampled_criterion
 from unibct.evaluation.directions import CROSS, NEW_SELF, OLD_SELF, REVERSED_CROSS, sides
 from unibct.evaluation.metrics.pair_accuracy import FoldAccuracy, fold_accuracy
+from unibct.evaluation.metrics.verification import checked_same
 from unibct.evaluation.protocols.request import EvaluationRequest
 from unibct.evaluation.seen_classes import SeenClasses
 from unibct.evaluation.subjects import known_fingerprints
@@ -93,7 +94,9 @@ def evaluate_pairs(
         for name, vectors in (("old", old), ("new", new))
     }
     require_same_dim(models["new"], "new", models["old"], "old")
-    same = np.asarray(same, dtype=np.bool_)
+    same = checked_same(same)
+    if seed < 0:
+        raise UserError(f"seed must not be negative, not {seed}")
     for name, vectors in models.items():
         if len(vectors) != 2 * len(same):
             raise UserError(f"{name} has {len(vectors)} embeddings for {len(same)} pairs")

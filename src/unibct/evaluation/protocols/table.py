@@ -121,13 +121,17 @@ def evaluate_data(request: EvaluationRequest, protocol: str = AUTO) -> "Evaluati
         protocol: a name from ``PROTOCOLS``, or ``auto``.
     """
     from unibct.evaluation.blending import require_alpha
+    from unibct.evaluation.gallery_split import require_mode
     from unibct.evaluation.metrics.verification import require_rule
 
     name = recognised_protocol(request.data, protocol)
     _require_taken(request, name)
     if request.far is not None and not 0 < request.far <= 1:
         raise UserError(f"--far must lie in (0, 1], not {request.far}")
+    if request.seed < 0:
+        raise UserError(f"--seed must not be negative, not {request.seed}")
     require_rule(request.threshold_rule)
+    require_mode(request.search.mode)
     if request.alpha is not None:
         if request.search.alpha_from is not None:
             raise UserError("--alpha and --alpha-from exclude each other: give one of them")

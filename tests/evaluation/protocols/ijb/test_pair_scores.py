@@ -65,6 +65,7 @@ def test_pair_scores_whatever_the_order_and_the_number(monkeypatch, order, kind)
             assert np.allclose(found, expected, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("limit", "height"), [(65_536, 1), (65_537, 1), (131_073, 2)])
 def test_blocks_of_very_many_rows(limit, height):
     """More blocks than 16 bits count: each pair is in one block, which has its row."""

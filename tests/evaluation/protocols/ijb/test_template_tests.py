@@ -157,3 +157,4 @@ def test_from_files_to_a_verdict(tmp_path):
     found = evaluate_templates(read, pooled, pooled, repeats=5)
     assert found.metrics("new→old")["top-1"] == 1
     assert found.verdict == "within noise"
+    assert "only 2 subjects have queries" in found.note

@@ -25,6 +25,7 @@ from unibct.arrays import (
 from unibct.errors import UserError
 from unibct.evaluation.blending import MIDPOINT, blended
 from unibct.evaluation.bootstrap import REPEATS, class_draws
+from unibct.evaluation.criterion import few_classes_note
 from unibct.evaluation.directions import BLEND, CROSS, NEW_SELF, OLD_SELF, REVERSED_CROSS, sides
 from unibct.evaluation.metrics.table import measured_metrics
 from unibct.evaluation.metrics.verification import ThresholdRule
@@ -124,6 +125,7 @@ def evaluate_templates(
         values={name: measured_metrics(test, fars, rule=rule) for name, test in tests.items()},
         note=joined_notes(
             far_note(used_far, far, lists.subjects, "subjects"),
+            few_classes_note(lists.subjects, "subjects"),
             _REVERSED_NOTE,
             _SEEN.note,
             rule=rule,
