@@ -137,7 +137,7 @@ def require_absent(path: Path) -> None:
     if path.is_dir() and not any(path.iterdir()):
         return
     if path.exists():
-        raise UserError(f"{path} exists already; choose another --out or remove it")
+        raise UserError(f"{path} exists already; choose another place or remove it")
 
 
 def _umask() -> int:

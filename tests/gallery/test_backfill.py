@@ -1,10 +1,12 @@
 import numpy as np
 import pytest
 
-from tests.gallery.toys import NEW, OLD, toy_images
+from tests.gallery.toys import NEW, NEWEST, OLD, toy_certificate, toy_images, written
 from unibct.embedders.table import Opening
 from unibct.embeddings.extraction import embed_images
 from unibct.errors import UserError
+from unibct.maps.folder import save_map
+from unibct.training.mapped_model import adapt_embedders
 
 
 def live(gallery):
@@ -23,6 +25,11 @@ def test_rows_without_an_image_are_counted_and_named(upgraded):
     assert (result.rows, result.missing, result.first_missing) == (16, 32, "c2/0")
     with pytest.raises(UserError, match="none of the 32 rows"):
         upgraded.backfill(toy_images(per_class=1, first=90))
+
+
+def test_rows_without_an_image_are_not_named_if_the_share_is_reached_without_them(upgraded):
+    result = upgraded.backfill(toy_images(classes=4), share=0.25)
+    assert (result.rows, result.missing, result.first_missing) == (12, 0, "")
 
 
 def test_other_images_under_the_same_ids_are_refused(upgraded):
@@ -85,6 +92,33 @@ def test_without_images_a_forward_map_makes_a_third_kind_of_row(upgraded, forwar
     assert upgraded.verify() == []
 
 
+def newest_map(old, folder):
+    """A map of the rows of an older model into the space of the newest one."""
+    opening = Opening()
+    images = toy_images(per_class=30, first=200)
+    models = opening.open(NEWEST), opening.open(old)
+    fitted = adapt_embedders(*models, images, direction="forward", kind="linear")
+    save_map(fitted, folder)
+    return folder
+
+
+def test_the_share_of_a_map_counts_rows_that_other_models_made(upgraded_twice, tmp_path):
+    forward = newest_map(OLD, tmp_path / "newest")
+    assert live(upgraded_twice) == [48, 6, 0]
+    half = upgraded_twice.backfill(map_folder=forward, share=0.5)
+    assert (half.rows, half.rows_in_space, half.total) == (27, 27, 54)
+    assert upgraded_twice.backfill(map_folder=forward, share=0.5).rows == 0
+    assert upgraded_twice.backfill(map_folder=forward).rows == 21
+    assert upgraded_twice.backfill(toy_images(per_class=30), share=0.5).rows == 27
+
+
+def test_a_map_of_rows_that_the_gallery_does_not_have_is_refused(toy_gallery, tmp_path):
+    old, newest = (Opening().open(name).fingerprint for name in (OLD, NEWEST))
+    toy_gallery.upgrade(NEWEST, [written(toy_certificate(old, newest), tmp_path)])
+    with pytest.raises(UserError, match=rf"maps rows of model .* this gallery has none.*{old}"):
+        toy_gallery.backfill(map_folder=newest_map(NEW, tmp_path / "newest"))
+
+
 def test_a_map_into_another_space_is_refused(toy_gallery, forward_map):
     with pytest.raises(UserError, match="does not lead into the space"):
         toy_gallery.backfill(map_folder=forward_map)
@@ -94,5 +128,7 @@ def test_a_share_lies_between_0_and_1(upgraded):
     for share in (0, -1, 1.5):
         with pytest.raises(UserError, match="share"):
             upgraded.backfill(toy_images(), share=share)
+    with pytest.raises(UserError, match="a share has no effect on named rows"):
+        upgraded.backfill(toy_images(), share=0.5, ids=["c0/0"])
     with pytest.raises(UserError, match="images of the rows, or a map"):
         upgraded.backfill()

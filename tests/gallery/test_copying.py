@@ -1,6 +1,8 @@
 import pytest
 
+from tests.gallery.toys import toy_images
 from unibct.errors import UserError
+from unibct.gallery.asked import asked_counts
 from unibct.gallery.gallery import Gallery
 
 
@@ -20,9 +22,19 @@ def test_a_copy_never_overwrites(toy_gallery, tmp_path):
         toy_gallery.copy(tmp_path / "copy")
 
 
-def test_a_copy_that_is_killed_is_no_gallery(toy_gallery, tmp_path, monkeypatch):
-    monkeypatch.setattr("unibct.gallery.copying._copy_files", lambda *_: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        toy_gallery.copy(tmp_path / "copy")
-    with pytest.raises(UserError, match="is not a gallery"):
-        Gallery(tmp_path / "copy")
+def test_a_copy_that_fails_leaves_nothing_and_can_be_repeated(toy_gallery, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr("unibct.gallery.copying.write_state", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            toy_gallery.copy(tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()
+    assert toy_gallery.copy(tmp_path / "copy") == 48
+    assert Gallery(tmp_path / "copy").verify() == []
+
+
+def test_a_copy_knows_which_rows_were_asked_for(upgraded, tmp_path):
+    upgraded.search(toy_images(per_class=1, first=50), k=2, remember=True)
+    upgraded.copy(tmp_path / "copy")
+    counts = asked_counts(tmp_path / "copy")
+    assert counts
+    assert counts == asked_counts(upgraded.folder.path)

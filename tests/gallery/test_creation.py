@@ -1,8 +1,10 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.gallery.toys import OLD, toy_certificate, toy_images, written
+from unibct.data.decoding import UnreadableImageError
 from unibct.embedders.table import open_embedder
 from unibct.errors import UserError
 from unibct.gallery.creation import gallery_name
@@ -31,3 +33,17 @@ def test_a_folder_with_files_is_left_alone(tmp_path):
     with pytest.raises(UserError, match="exists already"):
         Gallery.create(tmp_path, OLD)
     assert [path.name for path in tmp_path.iterdir()] == ["x"]
+
+
+def test_a_creation_that_fails_names_the_image_and_can_be_repeated(tmp_path):
+    images = toy_images(per_class=1)
+
+    def read(image_id):
+        if image_id == "c3/0":
+            raise UnreadableImageError("not a PNG, JPEG or WebP image")
+        return images.read(image_id)
+
+    with pytest.raises(UserError, match="toys: c3/0 cannot be read"):
+        Gallery.create(tmp_path / "G", OLD, known=replace(images, read=read))
+    assert not (tmp_path / "G").exists()
+    assert Gallery.create(tmp_path / "G", OLD, known=images).status().known == 6

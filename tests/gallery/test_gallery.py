@@ -7,6 +7,7 @@ from tests.gallery.toys import NEW, NEWEST, OLD, STRANGER, toy_certificate, toy_
 from unibct.embeddings.extraction import embed_images
 from unibct.errors import UserError
 from unibct.gallery.gallery import Gallery
+from unibct.gallery.search_request import SearchRequest
 from unibct.gallery.sources import open_source
 
 
@@ -247,3 +248,9 @@ def test_a_stranger_of_the_same_dimension_is_kept_out(gallery, certificate):
     assert results(gallery) == before
     assert len(gallery.folder.state.makers) == 1
     assert open_source(toy_images()).ids == toy_images().ids
+
+
+def test_attributes_beside_a_request_are_refused(toy_gallery):
+    """One of them would be passed over."""
+    with pytest.raises(UserError, match="not both: far"):
+        toy_gallery.search(toy_images(per_class=1), SearchRequest(k=3), far=0.1)

@@ -1,6 +1,9 @@
 import sqlite3
 
+import pytest
+
 from tests.gallery.toys import toy_images
+from unibct.errors import UserError
 from unibct.gallery.gallery import Gallery
 
 
@@ -36,6 +39,28 @@ def test_a_row_that_vanished_is_found(toy_gallery):
     assert "has 47 rows, 47 of them searched; after step 2 there were 48 and 48" in problems[0]
 
 
+def test_rows_that_come_during_the_check_are_no_problem(toy_gallery, monkeypatch):
+    engine, other = toy_gallery.folder.engine, Gallery(toy_gallery.folder.path)
+    scan = engine.scan
+
+    def slow_scan(kind):
+        yield from scan(kind)
+        other.add(toy_images(per_class=1, first=20))
+
+    monkeypatch.setattr(engine, "scan", slow_scan)
+    assert toy_gallery.verify() == []
+
+
+def test_a_backfill_that_ends_after_a_later_step_is_no_problem(upgraded):
+    upgraded.search(toy_images(per_class=1, first=50), k=2, lazy_images=toy_images())
+    upgraded.add(toy_images(per_class=1, first=20))
+    upgraded.backfill(toy_images())
+    assert upgraded.verify() == []
+    kind = upgraded.folder.state.standing.searching
+    upgraded.folder.engine.delete(kind, ["c0/20"])
+    assert "after step 4 there were 54 and 54" in upgraded.verify()[0]
+
+
 def test_a_changed_mark_is_found(toy_gallery):
     problems = damaged(toy_gallery, "UPDATE rows SET superseded = 7 WHERE id = 'c1/1'")
     assert "48 rows, 47 of them searched" in problems[0]
@@ -57,3 +82,14 @@ def test_a_changed_certificate_is_found(upgraded):
     assert "was changed" in Gallery(upgraded.folder.path).verify()[0]
     paper.unlink()
     assert "is missing" in Gallery(upgraded.folder.path).verify()[0]
+
+
+def test_a_damaged_image_of_a_known_query_is_named(toy_gallery):
+    image = next(iter((toy_gallery.folder.path / "known").glob("*.png")))
+    image.write_bytes(image.read_bytes()[:40])
+    assert [str(image) in line for line in toy_gallery.verify()] == [True]
+    with pytest.raises(UserError, match=rf"{image.name} is damaged .* remove it"):
+        toy_gallery.add(toy_images(per_class=1, first=20))
+    image.unlink()
+    assert toy_gallery.add(toy_images(per_class=1, first=20)).added == 6
+    assert toy_gallery.verify() == []

@@ -24,6 +24,15 @@ def test_queries_by_another_model_are_refused(upgraded):
     assert [a.hits for a in upgraded.search(by_new)] == [a.hits for a in upgraded.search(QUERIES)]
 
 
+@pytest.mark.parametrize("factor", [0, 2, np.nan])
+def test_queries_that_are_not_of_length_1_are_refused(upgraded, factor):
+    queries = embed_images(Opening().open(NEW), QUERIES)
+    bad = np.array(queries.vectors)
+    bad[2] *= factor
+    with pytest.raises(UserError, match="the vector of 'c2/50' is"):
+        upgraded.search(queries.changed(vectors=bad, fingerprint=queries.fingerprint))
+
+
 def test_embedded_queries_of_another_model_are_refused(upgraded):
     queries = make_queries(upgraded.folder, open_source(QUERIES), SearchRequest())
     assert len(upgraded.search(queries)) == 6

@@ -135,3 +135,38 @@ def test_after_finish_nothing_is_asked_for_if_nothing_is_lost(upgraded):
     result = upgraded.rollback()
     assert (result.restored, result.unsearchable) == (0, 0)
     assert upgraded.search(toy_images(per_class=1), k=1)[0].hits[0].id == "c0/0"
+
+
+@pytest.mark.parametrize("written", [0, 1, 2])
+def test_a_rollback_that_was_stopped_while_it_made_rows_again_goes_on(
+    upgraded_twice, monkeypatch, written
+):
+    """It goes no further back."""
+    images = toy_images(per_class=40)
+    upgraded_twice.add(toy_images(per_class=1, first=30))
+    new = upgraded_twice.folder.state.steps[-2].before.searching
+    monkeypatch.setattr("unibct.gallery.rollback._BATCH", 3)
+    engine = upgraded_twice.folder.engine
+    write, calls = engine.write, []
+
+    def killed(*arguments, **options):
+        if len(calls) == written:
+            raise KeyboardInterrupt
+        calls.append(arguments)
+        write(*arguments, **options)
+
+    monkeypatch.setattr(engine, "write", killed)
+    if written < 2:
+        with pytest.raises(KeyboardInterrupt):
+            upgraded_twice.rollback(data=images)
+    else:  # killed when all rows are written
+        monkeypatch.setattr("unibct.gallery.rollback.end_step", lambda *_, **__: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            upgraded_twice.rollback(data=images)
+        monkeypatch.undo()
+    monkeypatch.setattr(engine, "write", write)
+    result = upgraded_twice.rollback(data=images)
+    assert (result.searching, result.restored, result.unsearchable) == (new, 6 - 3 * written, 0)
+    assert upgraded_twice.status().unsearchable == 0
+    assert upgraded_twice.verify() == []
+    assert upgraded_twice.rollback(data=images).searching != new, "now it goes further back"

@@ -12,9 +12,10 @@ QUERIES = toy_images(per_class=1, first=50)
     [
         {"k": 0},
         {"encoders": "three"},
-        {"alpha": 2},
+        {"alpha": 2, "encoders": "blend"},
+        {"alpha": 0.3},
         {"threshold": 0.1, "far": 0.1},
-        {"alpha": float("nan")},
+        {"alpha": float("nan"), "encoders": "blend"},
         {"threshold": float("nan")},
     ],
 )

@@ -4,6 +4,7 @@ import pytest
 from tests.gallery.toys import OLD, toy_images
 from unibct.embedders.table import Opening
 from unibct.embeddings.extraction import embed_images
+from unibct.embeddings.folder import Embeddings
 from unibct.embeddings.forms.table import write_embeddings
 from unibct.errors import UserError
 from unibct.gallery.sources import open_source, parse_scalar, parse_where, with_fingerprint
@@ -34,6 +35,18 @@ def test_embeddings_in_any_form(embeddings, tmp_path, form, name):
         np.testing.assert_allclose(source.vectors(None, Silent()), embeddings.vectors, atol=1e-6)
 
 
+def test_an_id_that_two_rows_have_is_refused(embeddings):
+    doubled = Embeddings(
+        np.asarray(embeddings.vectors[:3]),
+        ("a", "b", "a"),
+        np.zeros(3, dtype=np.int64),
+        ("c",),
+        embeddings.fingerprint,
+    )
+    with pytest.raises(UserError, match="the embeddings, row 2 has the id 'a' of row 0"):
+        open_source(doubled)
+
+
 def test_a_list_chooses_rows(embeddings, tmp_path):
     write_embeddings(embeddings, tmp_path / "e.npy", "npy")
     (tmp_path / "list.txt").write_text("c1/2\nc0/1\n")
@@ -61,6 +74,7 @@ def test_metadata_from_csv_and_json_lines(tmp_path):
     [
         ("m.csv", "id,colour,size\nc0/0,red\n", "line 2: there are fewer cells than the 3 names"),
         ("m.csv", "id,colour\nc0/0,red,big\n", "line 2: there are more cells than the 2 names"),
+        ("m.csv", "id,size,size\nc0/0,1,2\n", "line 1: the column 'size' is there twice"),
         ("m.jsonl", '\n{"id"', "line 2: this is no JSON"),
         ("m.jsonl", "[1, 2]", "line 1: a line is an object such as"),
         ("m.jsonl", '{"id": ["x"]}', r"line 1: the id \['x'\] is no text"),
@@ -95,7 +109,7 @@ def test_only_embeddings_can_be_said_to_be_made_by_a_model(embeddings):
 
 def test_a_filter_as_texts():
     where = parse_where(["colour=red", "colour=blue", "price=3", "note=a=b"])
-    assert where == {"colour": ["red", "blue"], "price": [3], "note": ["a=b"]}
+    assert where == {"colour": ["red", "blue"], "price": [3, "3"], "note": ["a=b"]}
     for text in ("colour", "=red"):
         with pytest.raises(UserError, match=f"--where {text}: write KEY=VALUE"):
             parse_where([text])

@@ -26,7 +26,7 @@ def usable_embeddings(embeddings: Embeddings, name: str) -> Embeddings:
     Raises:
         UserError: for NaN, a row of zeros or a doubled id, with the row and the id.
     """
-    _require_distinct_ids(embeddings.ids, name)
+    require_distinct_ids(embeddings.ids, name)
     all_unit = True
     for start in range(0, len(embeddings), _BLOCK):
         lengths = _checked_lengths(embeddings, start, name)
@@ -72,7 +72,8 @@ def _checked_lengths(embeddings: Embeddings, start: int, name: str) -> NDArray[n
     return lengths
 
 
-def _require_distinct_ids(ids: tuple[str, ...], name: str) -> None:
+def require_distinct_ids(ids: tuple[str, ...], name: str) -> None:
+    """Refuse an id that two rows have; name both."""
     if len(set(ids)) == len(ids):
         return
     first_row: dict[str, int] = {}

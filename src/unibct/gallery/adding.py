@@ -14,7 +14,7 @@ from unibct.gallery.folder import GalleryFolder
 from unibct.gallery.gate import ask, keep_queries
 from unibct.gallery.rows import IMAGE_KEY, GalleryRows, Metadata, sealed_rows, user_metadata
 from unibct.gallery.settling import end_step, settle
-from unibct.gallery.sources import Source
+from unibct.gallery.sources import Source, vector_fault
 from unibct.gallery.state import ADD, RowMaker
 from unibct.progress import Silent
 
@@ -213,11 +213,6 @@ def require_same_images(
 
 def require_usable(vectors: NDArray[np.float32], source: Source) -> None:
     """Refuse vectors that no search can find."""
-    lengths = np.linalg.norm(vectors, axis=1)
-    bad = np.flatnonzero(~(np.abs(lengths - 1) < 0.01))
-    if len(bad):
-        what = "NaN or infinite" if not np.isfinite(lengths[bad[0]]) else "zero or not of length 1"
-        raise UserError(
-            f"{source.name}: the vector of {source.ids[int(bad[0])]!r} is {what}; nothing of this "
-            "batch was written"
-        )
+    fault = vector_fault(vectors, source.ids)
+    if fault:
+        raise UserError(f"{source.name}: {fault}; nothing of this batch was written")

@@ -1,7 +1,7 @@
 """How often queries have found each row: the rows that a backfill should take first."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from unibct.gallery.engines.sqlite_file import SqliteFile
@@ -11,7 +11,15 @@ ASKED_FILE = "asked.sqlite"
 
 def remember_asked(folder: Path, ids: Iterable[str]) -> None:
     """Count rows that a search has found. Losing a count does no harm, so nothing is synced."""
-    counts = Counter(ids)
+    _add_counts(folder, Counter(ids))
+
+
+def copy_asked(source: Path, target: Path) -> None:
+    """Copy the counts of a gallery's folder to another one."""
+    _add_counts(target, asked_counts(source))
+
+
+def _add_counts(folder: Path, counts: Mapping[str, int]) -> None:
     if not counts:
         return
     file = SqliteFile(folder / ASKED_FILE)

@@ -25,7 +25,7 @@ from unibct.gallery.gate import Passage, ask
 from unibct.gallery.indexing import measure_recall, rebuild_spoilt
 from unibct.gallery.orders import ASKED, RANDOM, ordered_rows
 from unibct.gallery.row_types import searchable_kinds
-from unibct.gallery.rows import GalleryRows, sealed_rows
+from unibct.gallery.rows import GalleryRows, require_id_list, sealed_rows
 from unibct.gallery.settling import complete_finish, complete_rollback, end_step, settle
 from unibct.gallery.shelf import BY_MAP
 from unibct.gallery.sources import Source
@@ -56,9 +56,13 @@ class BackfillRequest:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse a number that is no share."""
+        """Refuse what is no share, a text that is no list, and a share that has no effect."""
         if not 0 < self.share <= 1:
             raise UserError(f"a share lies above 0 and is at most 1, not {self.share:g}")
+        if self.ids is not None:
+            require_id_list(self.ids)
+            if self.share < 1:
+                raise UserError("a share has no effect on named rows: give ids or a share")
 
 
 @dataclass(frozen=True)
@@ -108,6 +112,12 @@ class RowRemaker:
                 raise UserError(
                     f"{name} does not lead into the space of {state.searching.name}; fit a map "
                     "with unibct adapt --direction forward"
+                )
+            if given.source not in state.makers:
+                names = ", ".join(f"{m.name} ({f})" for f, m in state.makers.items())
+                raise UserError(
+                    f"{name} maps rows of model {given.source}, and this gallery has none; it has "
+                    f"rows of {names}"
                 )
             dim = state.searching.dim
             self.maker = RowMaker(given.fingerprint, name, dim, BY_MAP, name, given.target)
@@ -169,9 +179,11 @@ def backfill_gallery(
         done = _Run(folder, remaker, step).through(usable[:goal])
         rebuild_spoilt(folder, recall)
         in_space, total = _shares(folder)
-    short = len(missing) if goal >= len(usable) else 0
+    if goal < len(usable):
+        missing = []  # the share was reached without them
+    first = missing[0] if missing else ""
     return replace(
-        done, rows_in_space=in_space, total=total, missing=short, first_missing=(missing or [""])[0]
+        done, rows_in_space=in_space, total=total, missing=len(missing), first_missing=first
     )
 
 
@@ -313,10 +325,15 @@ def _goal(folder: GalleryFolder, request: BackfillRequest, remaker: RowRemaker, 
     """Return how many rows to embed again, so that the share is reached."""
     if request.ids is not None:
         return usable
-    kinds = folder.engine.kinds()
-    left = sum(folder.engine.count(kind).live for kind in remaker.kinds if kind in kinds)
-    total = _shares(folder)[1]
-    return min(usable, max(0, math.ceil(request.share * total) - (total - left)))
+    state = folder.state
+    kinds = {*searchable_kinds(state, state.standing), *remaker.kinds}
+    live = {kind: folder.engine.count(kind).live for kind in kinds}
+    reached = sum(
+        rows
+        for kind, rows in live.items()
+        if kind not in remaker.kinds and state.makers[kind].space == state.standing.searching
+    )
+    return min(usable, max(0, math.ceil(request.share * sum(live.values())) - reached))
 
 
 def _shares(folder: GalleryFolder) -> tuple[int, int]:

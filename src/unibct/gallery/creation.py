@@ -1,12 +1,16 @@
 """Making an empty gallery."""
 
 import re
+import shutil
 import uuid
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from unibct.errors import UserError
 from unibct.files import require_absent
 from unibct.gallery.certificate import read_certificate
+from unibct.gallery.engines.engine import Engine
 from unibct.gallery.engines.table import Place, open_engine
 from unibct.gallery.folder import GalleryFolder
 from unibct.gallery.gate import keep_queries
@@ -41,20 +45,39 @@ def create_gallery(
     maker, embedder = describe_model(model, folder.opening)
     name = gallery_name(path)
     rows = open_engine(engine[0], Place(path, name, engine[1]))
-    rows.create()
-    rows.add_kind(maker.fingerprint, maker.dim)
-    rows.close()
-    keep_model(path, embedder)
-    for paper in papers:
-        folder.keep_certificate(paper)
     standing = Standing(maker.fingerprint)
     state = GalleryState(name, *engine, {maker.fingerprint: maker}, standing)
     count = known if isinstance(known, int) else len(known)
     details = {"known": count, "keep_images": keep_images, "ended": now()}
     state = state.begun(CREATE, **details).changed_step(1, done=True)
-    if not isinstance(known, int):
-        keep_queries(folder, known, count, images=keep_images, rows=False)
-    write_state(path, state)  # last: it makes the folder a gallery
+    rows.create()
+    with nothing_left_behind(rows, path):
+        rows.add_kind(maker.fingerprint, maker.dim)
+        keep_model(path, embedder)
+        for paper in papers:
+            folder.keep_certificate(paper)
+        if not isinstance(known, int):
+            keep_queries(folder, known, count, images=keep_images, rows=False)
+        write_state(path, state)  # last: it makes the folder a gallery
+
+
+@contextmanager
+def nothing_left_behind(rows: Engine, path: Path) -> Generator[None]:
+    """Remove a new gallery if the block that fills it fails, so that it can be tried again.
+
+    Args:
+        rows: the engine of the gallery, which is closed in any case.
+        path: of its folder, which was not there before.
+    """
+    try:
+        yield
+    except BaseException:
+        with suppress(UserError):  # such as a server that is away
+            rows.destroy()
+        shutil.rmtree(path, ignore_errors=True)
+        raise
+    finally:
+        rows.close()
 
 
 def gallery_name(path: Path) -> str:

@@ -29,7 +29,7 @@ from unibct.gallery.removal import remove_rows
 from unibct.gallery.rollback import RolledBack, abort_backfill, rollback_gallery
 from unibct.gallery.row_types import OLDER_ROW
 from unibct.gallery.search import Hit, search_source
-from unibct.gallery.search_request import SearchRequest
+from unibct.gallery.search_request import SearchRequest, one_request
 from unibct.gallery.sources import open_source, with_fingerprint
 from unibct.gallery.status import GalleryStatus, gallery_status
 from unibct.gallery.upgrade import Upgraded, upgrade_gallery
@@ -141,7 +141,7 @@ class Gallery:
             remember: count the hits, for a backfill in the order ``asked``.
             settings: attributes of the request.
         """
-        request = request or SearchRequest(**settings)
+        request = one_request(request, settings)
         is_embedded = isinstance(data, Queries)
         source = None if is_embedded else open_source(data, list_file=list_file)
         queries = data if is_embedded else None

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unibct.data.decoding import decode, encode_png
+from unibct.data.decoding import UnreadableImageError, decode, encode_png
 from unibct.errors import UserError
 from unibct.files import atomic_file, mapped_array, read_json, write_json
 from unibct.gallery.folder import GalleryFolder
@@ -118,13 +118,46 @@ def keep_queries(
         if images and chosen.images is not None:
             image = next(names)
             with atomic_file(folder.path / KNOWN_FOLDER / image) as temporary:
-                temporary.write_bytes(encode_png(chosen.images.read(row_id)))
+                temporary.write_bytes(encode_png(_read(chosen, row_id)))
         known.append(KnownQuery(row_id, chosen.labels[place], image, rows))
     if chosen.embeddings is not None:
         _remember_vectors(
             folder, chosen.embeddings.fingerprint, chosen.ids, chosen.vectors(None, folder.progress)
         )
     _write(folder.path, known)
+
+
+def _read(source: Source, row_id: str) -> Any:
+    assert source.images is not None
+    try:
+        return source.images.read(row_id)
+    except UnreadableImageError as error:
+        raise UserError(
+            f"{source.name}: {row_id} cannot be read ({error}); repair it, or remove it"
+        ) from error
+
+
+def damaged_queries(folder: Path) -> list[str]:
+    """Return which images of known queries cannot be read, one line each."""
+    problems: list[str] = []
+    for query in known_queries(folder):
+        path = folder / KNOWN_FOLDER / query.image
+        if query.image and path.is_file():
+            try:
+                _kept_image(path)
+            except UserError as error:
+                problems.append(str(error))
+    return problems
+
+
+def _kept_image(path: Path) -> Any:
+    try:
+        return decode(path.read_bytes())
+    except UnreadableImageError as error:
+        raise UserError(
+            f"{path} is damaged ({error}): put it back from a backup, or remove it; its known "
+            "query is not asked then"
+        ) from error
 
 
 def drop_queries(folder: GalleryFolder, ids: Sequence[str]) -> None:
@@ -218,7 +251,7 @@ def _vectors(
     files = {q.id: folder.path / KNOWN_FOLDER / q.image for q in known if q.image}
     missing = [i for i, file in files.items() if i not in vectors and file.is_file()]
     if missing and maker is not None and maker.source != ONLY_STORED:
-        images: list[Any] = [decode(files[row_id].read_bytes()) for row_id in missing]
+        images: list[Any] = [_kept_image(files[row_id]) for row_id in missing]
         embedded = np.asarray(folder.model(fingerprint).embedder.embed(images), dtype=np.float32)
         vectors |= dict(zip(missing, embedded, strict=True))
     return vectors

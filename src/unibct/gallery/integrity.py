@@ -1,10 +1,11 @@
-"""Check that a gallery is as it was written: rows, models, certificates and counts."""
+"""Check that a gallery is as it was written: rows, counts, models, certificates, known queries."""
 
 from unibct.errors import UserError
 from unibct.gallery.folder import CERTIFICATES_FOLDER, GalleryFolder
+from unibct.gallery.gate import damaged_queries
 from unibct.gallery.rows import changed_rows
 from unibct.gallery.shelf import IN_FOLDER, open_maker
-from unibct.gallery.state import BACKFILL
+from unibct.gallery.state import BACKFILL, COUNT_ORDER, ROWS_AFTER, GalleryState
 
 _NAMED = 5  # rows that a message names
 
@@ -33,8 +34,9 @@ def verify_gallery(folder: GalleryFolder) -> list[str]:
                 problems.append(str(error))
                 continue
             problems += _changed(changed, kind)
-            problems += _counted(folder, kind, rows_seen, live)
-    return problems + _models(folder) + _certificates(folder)
+            if folder.state is state:  # otherwise rows came or went meanwhile
+                problems += _counted(state, kind, rows_seen, live)
+    return problems + _models(folder) + _certificates(folder) + damaged_queries(folder.path)
 
 
 def _changed(ids: list[str], kind: str) -> list[str]:
@@ -45,16 +47,17 @@ def _changed(ids: list[str], kind: str) -> list[str]:
     return [f"{len(ids)} rows of {kind} are not as they were written: {named}{more}"]
 
 
-def _counted(folder: GalleryFolder, kind: str, rows: int, live: int) -> list[str]:
+def _counted(state: GalleryState, kind: str, rows: int, live: int) -> list[str]:
     """Compare the count with the one after the last step, if nothing is under way."""
-    state = folder.state
     if any(not step.done and not step.undone for step in state.steps):
         return []
-    counts = [step.details["rows_after"] for step in state.steps if "rows_after" in step.details]
-    last = next((step for step in reversed(state.steps) if "rows_after" in step.details), None)
-    if last is None or (last.undone and last.action == BACKFILL):
+    counted = [step for step in state.steps if ROWS_AFTER in step.details]
+    if not counted:
         return []
-    expected = counts[-1].get(kind, [0, 0])
+    last = max(counted, key=lambda step: (step.details.get(COUNT_ORDER, 0), step.number))
+    if last.undone and last.action == BACKFILL:
+        return []
+    expected = last.details[ROWS_AFTER].get(kind, [0, 0])
     if [rows, live] == expected:
         return []
     return [

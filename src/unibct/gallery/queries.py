@@ -13,7 +13,7 @@ from unibct.gallery.folder import GalleryFolder
 from unibct.gallery.score_scales import blend_share, certificate_for
 from unibct.gallery.search_request import SearchRequest
 from unibct.gallery.shelf import ONLY_STORED, query_view
-from unibct.gallery.sources import Source
+from unibct.gallery.sources import Source, vector_fault
 from unibct.gallery.state import RowMaker, Standing
 
 
@@ -55,6 +55,9 @@ def make_queries(folder: GalleryFolder, source: Source, request: SearchRequest) 
         if request.encoders != NEW_QUERY:
             raise UserError("two encoders need images as queries, not embeddings")
         vectors = source.vectors(None, folder.progress)
+        fault = vector_fault(vectors, source.ids)
+        if fault:
+            raise UserError(f"{source.name}: {fault}; a query must have length 1")
     else:
         vectors = source.vectors(folder.model(searching.fingerprint).embedder, folder.progress)
         if request.encoders != NEW_QUERY:

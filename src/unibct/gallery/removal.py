@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from unibct.errors import UserError
 from unibct.gallery.folder import GalleryFolder
 from unibct.gallery.gate import ask
+from unibct.gallery.rows import require_id_list
 from unibct.gallery.settling import complete_removal, settle
 from unibct.gallery.state import REMOVE
 
@@ -17,6 +18,7 @@ def remove_rows(folder: GalleryFolder, ids: Sequence[str]) -> int:
     A rollback does not bring them back. If known queries of other rows no longer find their
     mates, nothing is removed.
     """
+    require_id_list(ids)
     with folder.writing():
         settle(folder)
         ids = list(dict.fromkeys(ids))
@@ -33,7 +35,7 @@ def remove_rows(folder: GalleryFolder, ids: Sequence[str]) -> int:
             folder.save(folder.state.changed_step(step, done=True, undone=True))
             raise before.refusal(after, "the removal")
         folder.save(folder.state.changed_step(step, details={"passed": True}))
-        complete_removal(folder, step)
+        complete_removal(folder, step, ids)
     return len(ids)
 
 

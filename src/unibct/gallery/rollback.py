@@ -64,6 +64,9 @@ def rollback_gallery(
 ) -> RolledBack:
     """Go back to the state before a step; rows that were added since then are kept.
 
+    A rollback that was stopped while it made rows again from ``source`` goes on if it is asked for
+    once more.
+
     Args:
         folder: the gallery.
         to: the number of an upgrade or a backfill; by default the last upgrade, so that the
@@ -73,23 +76,50 @@ def rollback_gallery(
     """
     with folder.writing():
         settle(folder)
-        target = _target(folder.state, to)
-        assert target.before is not None
-        undone = undone_backfills(folder.state, target.number)
-        lost = unsearchable_rows(folder, target.before, undone)
-        _require_deleted_rows(folder, target, lost, source)
-        given = _given_again(folder, target.before.searching, lost, source)
-        before = ask(folder)
-        after = ask(folder, target.before, with_superseded=True)
-        if not before.allows(after):
-            raise before.refusal(after, "the rollback")
-        state = folder.save(folder.state.begun(ROLLBACK, to=target.number))
-        complete_rollback(folder, state.steps[-1])
+        rollback = _stopped_rollback(folder.state)
+        if rollback is None or source is None or to not in (None, rollback.details["to"]):
+            rollback, lost, given = _gone_back(folder, to, source)
+        else:
+            lost = unsearchable_rows(folder)
+            given = _given_again(folder, folder.state.standing.searching, lost, source)
         _restore(folder, given)
+        if rollback.details.get("restoring"):
+            folder.save(folder.state.changed_step(rollback.number, details={"restoring": False}))
     lost = [row_id for row_id in lost if row_id not in given.digests]
     searching = folder.state.standing.searching
-    restored = len(given.digests)
-    return RolledBack(target.number, searching, restored, len(lost), (lost or [""])[0])
+    target, restored = int(rollback.details["to"]), len(given.digests)
+    return RolledBack(target, searching, restored, len(lost), (lost or [""])[0])
+
+
+def _stopped_rollback(state: GalleryState) -> Step | None:
+    """Return the last step, if it is a rollback that has not made all given rows again."""
+    steps = [step for step in state.steps if not step.details.get("restored")]
+    return steps[-1] if steps[-1].details.get("restoring") else None
+
+
+def _gone_back(
+    folder: GalleryFolder, to: int | None, source: Source | None
+) -> tuple[Step, list[str], "_GivenAgain"]:
+    """Let the earlier model search.
+
+    Returns:
+        the step of the rollback, the ids of rows that this model cannot search, and what the
+        source has of them.
+    """
+    target = _target(folder.state, to)
+    assert target.before is not None
+    undone = undone_backfills(folder.state, target.number)
+    lost = unsearchable_rows(folder, target.before, undone)
+    _require_deleted_rows(folder, target, lost, source)
+    given = _given_again(folder, target.before.searching, lost, source)
+    before = ask(folder)
+    after = ask(folder, target.before, with_superseded=True)
+    if not before.allows(after):
+        raise before.refusal(after, "the rollback")
+    details = {"restoring": True} if given.digests else {}
+    state = folder.save(folder.state.begun(ROLLBACK, to=target.number, **details))
+    complete_rollback(folder, state.steps[-1])
+    return state.steps[-1], lost, given
 
 
 def abort_backfill(folder: GalleryFolder) -> RolledBack:
@@ -175,10 +205,12 @@ def _require_deleted_rows(
     steps = folder.state.steps
     finished = [s for s in steps if s.action == FINISH and s.number > target.number]
     deleted = sum(int(step.details.get("deleted", 0)) for step in finished)
+    if not deleted:
+        return
     backfills = {step.number for step in steps if step.action == BACKFILL}
     absent = sorted(set(lost) - set(() if source is None else source.ids))
     missing = [row_id for row_id, row in _newest(folder, absent).items() if row.step in backfills]
-    if not deleted or not missing:
+    if not missing:
         return
     reason = f"by backfill --finish (step {finished[-1].number})"
     if source is None:

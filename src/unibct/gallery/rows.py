@@ -158,6 +158,12 @@ def checked_id(value: Any, where: str) -> str:
     return text
 
 
+def require_id_list(ids: Sequence[str]) -> None:
+    """Refuse a text in place of a list of ids: its letters could be ids of other rows."""
+    if isinstance(ids, str):
+        raise UserError(f"give a list of ids, such as [{ids!r}], not a text")
+
+
 def checked_label(label: str, where: str) -> str:
     """Return a label that every engine can keep."""
     if not is_kept(label) or len(label.encode()) > LONGEST_LABEL:

@@ -1,12 +1,13 @@
 """What a search asks for, in one object that is checked when it is made."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from unibct.errors import UserError
 from unibct.evaluation.blending import require_alpha
-from unibct.gallery.encoders import ENCODERS, NEW_QUERY
+from unibct.gallery.encoders import BLENDED_QUERY, ENCODERS, NEW_QUERY
 from unibct.gallery.rows import Where, checked_filter
 
 
@@ -45,8 +46,21 @@ class SearchRequest:
             raise UserError(f"unknown encoders {self.encoders!r}; choose {', '.join(ENCODERS)}")
         if self.alpha is not None:
             require_alpha(self.alpha)
+            if self.encoders != BLENDED_QUERY:
+                raise UserError(f"alpha has no effect without the encoders {BLENDED_QUERY!r}")
         if self.threshold is not None and math.isnan(self.threshold):
             raise UserError("the threshold is not a number")
         if self.threshold is not None and self.far is not None:
             raise UserError("give a threshold or a false accept rate (--far), not both")
         checked_filter(self.where)
+
+
+def one_request(request: SearchRequest | None, settings: Mapping[str, Any]) -> SearchRequest:
+    """Return a request, or the one with these attributes; refuse both, as one is passed over."""
+    if request is None:
+        return SearchRequest(**settings)
+    if settings:
+        raise UserError(
+            f"give a request, or its attributes by name, not both: {', '.join(settings)}"
+        )
+    return request

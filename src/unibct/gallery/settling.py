@@ -1,17 +1,21 @@
 """Ending steps, and settling those that a kill has left half-way."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
+
+import numpy as np
 
 from unibct.gallery.folder import GalleryFolder
 from unibct.gallery.gate import drop_queries
 from unibct.gallery.state import (
     ADD,
     BACKFILL,
+    COUNT_ORDER,
     FINISH,
     REMOVE,
     ROLLBACK,
+    ROWS_AFTER,
     UPGRADE,
     GalleryState,
     Step,
@@ -24,7 +28,9 @@ def end_step(folder: GalleryFolder, number: int, **details: Any) -> None:
     """Mark a step as done, and note how many rows there are, for ``verify``."""
     counts = {kind: folder.engine.count(kind) for kind in folder.engine.kinds()}
     rows = {kind: [count.rows, count.live] for kind, count in counts.items()}
-    noted = details | {"rows_after": rows}
+    # A backfill that was paused may end after steps with higher numbers.
+    order = 1 + max(int(step.details.get(COUNT_ORDER, 0)) for step in folder.state.steps)
+    noted = details | {ROWS_AFTER: rows, COUNT_ORDER: order}
     folder.save(folder.state.changed_step(number, done=True, details=noted))
 
 
@@ -55,23 +61,47 @@ def _mark_done(folder: GalleryFolder, step: Step) -> None:
     folder.save(folder.state.changed_step(step.number, done=True))
 
 
-def complete_removal(folder: GalleryFolder, number: int) -> None:
+def complete_removal(
+    folder: GalleryFolder, number: int, given: Sequence[str] | None = None
+) -> None:
     """Delete the rows that a removal has marked, from every kind, and their known queries.
 
-    The kinds come oldest first: a row that was searched, and so carries the mark, goes last.
+    A vector that carries the mark goes last: after a kill it still says what is to be deleted.
+
+    Args:
+        folder: the gallery.
+        number: of the step.
+        given: the ids of the rows; without them all rows are looked through for marks.
     """
-    kinds = list(folder.engine.kinds())
-    marked: set[str] = set()
-    for kind in kinds:
-        for rows in folder.engine.scan(kind, vectors=False):
-            marks = zip(rows.ids, rows.superseded, strict=True)
-            marked |= {row_id for row_id, mark in marks if mark == number}
-    ids = sorted(marked)
-    drop_queries(folder, ids)
-    for kind in kinds:
-        for start in range(0, len(ids), _BATCH):
-            folder.engine.delete(kind, ids[start : start + _BATCH])
+    marked = {kind: _marked(folder, kind, number, given) for kind in folder.engine.kinds()}
+    ids = set[str]().union(*marked.values())
+    drop_queries(folder, sorted(ids))
+    for kind, ids_of_kind in marked.items():
+        _delete(folder, kind, ids - ids_of_kind)
+    for kind, ids_of_kind in marked.items():
+        _delete(folder, kind, ids_of_kind)
     end_step(folder, number)
+
+
+def _marked(folder: GalleryFolder, kind: str, number: int, given: Sequence[str] | None) -> set[str]:
+    """Return the ids of the rows of a kind that carry the mark of a step."""
+    parts = (
+        folder.engine.scan(kind, vectors=False)
+        if given is None
+        else (
+            folder.engine.read(kind, given[start : start + _BATCH], vectors=False)
+            for start in range(0, len(given), _BATCH)
+        )
+    )
+    return {
+        rows.ids[place] for rows in parts for place in np.flatnonzero(rows.superseded == number)
+    }
+
+
+def _delete(folder: GalleryFolder, kind: str, ids: Collection[str]) -> None:
+    in_order = sorted(ids)
+    for start in range(0, len(in_order), _BATCH):
+        folder.engine.delete(kind, in_order[start : start + _BATCH])
 
 
 def complete_rollback(folder: GalleryFolder, step: Step) -> None:

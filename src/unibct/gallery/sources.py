@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from unibct.data.image_set import ImageSet, select_listed
 from unibct.data.readers.table import open_images
 from unibct.embedders.embeddings_file import open_stored
+from unibct.embeddings.checking import require_distinct_ids
 from unibct.embeddings.extraction import embed_images
 from unibct.embeddings.folder import Embeddings
 from unibct.embeddings.forms.table import PREFIX, recognised_form
@@ -88,6 +89,7 @@ def open_source(
     """
     opened = data if isinstance(data, ImageSet | Embeddings) else _opened(str(data), list_file)
     name = opened.name if isinstance(opened, ImageSet) else _name_of(data)
+    require_distinct_ids(opened.ids, name)
     labels: list[str | None] = [
         opened.class_names[label] if label >= 0 else None for label in opened.labels.tolist()
     ]
@@ -107,6 +109,16 @@ def open_source(
         opened if is_images else None,
         None if is_images else opened,
     )
+
+
+def vector_fault(vectors: NDArray[np.float32], ids: Sequence[str]) -> str:
+    """Return what is wrong with the first vector that is not of length 1; empty if all are."""
+    lengths = np.linalg.norm(vectors, axis=1)
+    bad = np.flatnonzero(~(np.abs(lengths - 1) < 0.01))
+    if not len(bad):
+        return ""
+    what = "NaN or infinite" if not np.isfinite(lengths[bad[0]]) else "zero or not of length 1"
+    return f"the vector of {ids[int(bad[0])]!r} is {what}"
 
 
 def is_embeddings(data: str) -> bool:
@@ -177,6 +189,7 @@ def _records(path: Path) -> list[tuple[int, dict[str, Any]]]:
         with path.open(encoding="utf-8-sig", newline="") as stream:
             if path.suffix == ".csv":
                 reader = csv.DictReader(stream)
+                _require_distinct_columns(path, reader.fieldnames or ())
                 return [(reader.line_num, _cells(row, path, reader.line_num)) for row in reader]
             return [
                 (number, _object(line, path, number))
@@ -187,6 +200,12 @@ def _records(path: Path) -> list[tuple[int, dict[str, Any]]]:
         raise
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"{path} cannot be read as CSV or JSON Lines: {error}") from error
+
+
+def _require_distinct_columns(path: Path, names: Sequence[str]) -> None:
+    doubled = [name for place, name in enumerate(names) if name in names[:place]]
+    if doubled:
+        raise UserError(f"{path}, line 1: the column {doubled[0]!r} is there twice")
 
 
 def _object(line: str, path: Path, number: int) -> dict[str, Any]:
@@ -232,11 +251,14 @@ def parse_scalar(text: str) -> str | int | float | bool:
 
 
 def parse_where(texts: Sequence[str]) -> dict[str, list[Any]]:
-    """Return the filter that KEY=VALUE texts stand for; the same key again means *or*."""
+    """Return the filter that KEY=VALUE texts stand for; the same key again means *or*.
+
+    What looks like a number, true or false may be a text in the metadata: both are searched for.
+    """
     where: dict[str, list[Any]] = {}
     for text in texts:
         key, equals, value = text.partition("=")
         if not equals or not key:
             raise UserError(f"--where {text}: write KEY=VALUE")
-        where.setdefault(key, []).append(parse_scalar(value))
+        where.setdefault(key, []).extend(dict.fromkeys([parse_scalar(value), value]))
     return where

@@ -19,6 +19,8 @@ FORMAT = 1
 
 CREATE, ADD, REMOVE, INDEX = "create", "add", "remove", "index"
 UPGRADE, BACKFILL, FINISH, ROLLBACK = "upgrade", "backfill", "finish", "rollback"
+# Details of a step, for ``verify``: rows of each kind after it, and which of these counts is last.
+ROWS_AFTER, COUNT_ORDER = "rows_after", "count_order"
 
 
 @dataclass(frozen=True)

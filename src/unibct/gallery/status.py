@@ -7,7 +7,7 @@ from unibct.gallery.folder import GalleryFolder
 from unibct.gallery.gate import known_queries
 from unibct.gallery.row_types import row_type, searchable_kinds
 from unibct.gallery.savings import Savings
-from unibct.gallery.state import UPGRADE, GalleryState
+from unibct.gallery.state import COUNT_ORDER, ROWS_AFTER, UPGRADE, GalleryState
 
 NOT_SEARCHED = "not searched"
 
@@ -75,7 +75,7 @@ class GalleryStatus:
                     "done": step.done,
                     "undone": step.undone,
                 }
-                | {k: v for k, v in step.details.items() if k != "rows_after"}
+                | {k: v for k, v in step.details.items() if k not in (ROWS_AFTER, COUNT_ORDER)}
                 for step in state.steps
             ],
         }

@@ -80,7 +80,8 @@ def upgrade_gallery(
         certificates: files that ``unibct evaluate … --certify`` wrote, one for each model that
             made rows.
         force: let it search without them. That is recorded, and shown from then on.
-        dry_run: check everything and say what it would cost, but change nothing.
+        dry_run: check model and certificates and say what it would cost, but change nothing. The
+            known queries are not asked.
     """
     with folder.writing():
         settle(folder)

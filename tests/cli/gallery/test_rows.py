@@ -40,3 +40,9 @@ def test_vectors_whose_model_is_not_recorded(world, tmp_path):
     assert "--made-by" in run("add", tmp_path / "e.npy", code=2)
     assert "6 rows added" in run("add", tmp_path / "e.npy", "--made-by", OLD)
     assert parsed(run("status", "--json"))["models"] == {old: 54}
+
+
+def test_an_index_of_no_rows_says_so(tmp_path, capsys):
+    assert run_command("gallery", "create", tmp_path / "E", "--model", OLD) == 0
+    assert run_command("gallery", "index", tmp_path / "E") == 0
+    assert "E: there are no rows to index" in capsys.readouterr().out

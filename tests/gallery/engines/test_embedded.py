@@ -1,5 +1,6 @@
 """What only the embedded engine does: files, other processes, damaged bytes."""
 
+import resource
 import sqlite3
 
 import numpy as np
@@ -7,9 +8,10 @@ import pytest
 
 from tests.gallery.conftest import random_vectors, some_rows
 from unibct.errors import UserError
-from unibct.gallery.engines import embedded
+from unibct.gallery.engines import embedded, memory_index
 from unibct.gallery.engines.embedded import EmbeddedEngine
 from unibct.gallery.engines.engine import Search
+from unibct.gallery.engines.memory_index import MemoryIndex
 from unibct.gallery.rows import changed_rows
 
 KIND = "a" * 32
@@ -95,6 +97,82 @@ def test_the_graph_is_kept_in_a_file_and_a_damaged_one_is_ignored(opened, tmp_pa
     assert not again.has_index(KIND)
     found = again.search(KIND, random_vectors(1), Search(3, {}, approximate=True))[0]
     assert len(found) == 3
+
+
+def compared_one_by_one(engine, monkeypatch):
+    """How many rows an approximate search compares beside its graph."""
+    counts = []
+    nearest = MemoryIndex._nearest
+
+    def counted(self, queries, places, k):
+        counts.append(None if places is None else len(places))
+        return nearest(self, queries, places, k)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MemoryIndex, "_nearest", counted)
+        engine.search(KIND, random_vectors(1), Search(3, {}, approximate=True))
+    return counts
+
+
+def test_a_process_that_opens_a_changed_gallery_still_searches_through_the_graph(
+    opened, tmp_path, monkeypatch
+):
+    opened.write(KIND, some_rows(KIND, [f"r{i}" for i in range(60)]))
+    opened.build_index(KIND)
+    opened.write(KIND, some_rows(KIND, ["late"], seed=7))
+    assert compared_one_by_one(opened, monkeypatch) == [1]
+    assert compared_one_by_one(EmbeddedEngine(tmp_path), monkeypatch) == [1]
+
+
+def test_a_graph_that_another_process_builds_again_is_taken(opened, tmp_path, monkeypatch):
+    opened.write(KIND, some_rows(KIND, [f"r{i}" for i in range(60)]))
+    opened.build_index(KIND)
+    other = EmbeddedEngine(tmp_path)
+    opened.write(KIND, some_rows(KIND, ["late", "later"], seed=7))
+    assert compared_one_by_one(other, monkeypatch) == [2]
+    opened.build_index(KIND)
+    assert compared_one_by_one(other, monkeypatch) == [0]
+
+
+def test_the_file_of_a_graph_is_read_once_while_it_is_the_same(opened, monkeypatch):
+    opened.build_index(KIND)
+    read = []
+    digest = memory_index._digest
+    monkeypatch.setattr(memory_index, "_digest", lambda path: (read.append(path), digest(path))[1])
+    assert [opened.has_index(KIND) for _ in range(3)] == [True, True, True]
+    assert len(read) == 1
+
+
+def test_an_index_for_which_there_is_no_room_is_named(opened, tmp_path):
+    opened.write(KIND, some_rows(KIND, [f"r{i}" for i in range(300)]))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
+    try:
+        with pytest.raises(
+            UserError, match=r"index-1.faiss: .* written: File too large; make room"
+        ):
+            opened.build_index(KIND)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not list(tmp_path.glob("*index*"))
+    opened.build_index(KIND)
+    assert opened.has_index(KIND)
+
+
+def test_vectors_are_in_memory_once_while_no_row_is_superseded(opened):
+    query = random_vectors(1)
+
+    def found_ids(with_superseded):
+        search = Search(9, {}, with_superseded=with_superseded)
+        return sorted(row.id for row in opened.search(KIND, query, search)[0])
+
+    assert found_ids(True) == found_ids(False) == ["a0", "a1", "b0"]
+    assert len(opened._indexes) == 1
+    opened.supersede(KIND, ["a1"], 2)
+    assert (found_ids(True), found_ids(False)) == (["a0", "a1", "b0"], ["a0", "b0"])
+    opened.undo(2)
+    assert found_ids(True) == found_ids(False) == ["a0", "a1", "b0"]
+    assert len(opened._indexes) == 1
 
 
 def test_similarities_do_not_depend_on_batch_or_order(tmp_path):

@@ -1,11 +1,12 @@
 """The contract of engines: the same tests for every one of them."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from tests.gallery.conftest import random_vectors, some_rows
+from tests.gallery.conftest import REAL, random_vectors, some_rows
 from unibct.errors import UserError
 from unibct.gallery.engines.engine import Count, Engine, Search
 from unibct.gallery.engines.table import open_engine
@@ -120,6 +121,8 @@ WHERES = [
     ({"rare": [None]}, lambda m: m.get("rare") is None),
     ({"rare": [None, 'it\'s "x"\n\\']}, lambda m: m.get("rare") != 0.25),
     ({"rare": [0.25]}, lambda m: m.get("rare") == 0.25),
+    ({"size": [0.5, 3.0]}, lambda m: m.get("size") == 3),
+    ({"new": [False, "true"]}, lambda m: m.get("new") is False),
 ]
 
 
@@ -140,6 +143,29 @@ def test_a_filter_keeps_the_nearest_of_the_matching_rows(engine: Engine):
             found = engine.search(OLD, query, Search(6, where, approximate=approximate))[0]
             assert [hit.id for hit in found] == nearest(rows, query[0], 6, usable), where
             assert all(matches(hit.metadata) for hit in found)
+
+
+@pytest.mark.parametrize("place", REAL, indirect=True)
+@pytest.mark.parametrize(
+    ("choices", "values"),
+    [
+        (range(3, 5000), [3, 4]),
+        ([number / 2 for number in range(2000)], [0, 1, 2, 3, 4, 2.5]),
+        ([f"c{number}" for number in range(2000)] + ["grün", 'q"\\'], ["grün", 'q"\\']),
+        ([*range(50), *map(str, range(50)), True, None], [0, 1, 2, 3, 4, True, None]),
+    ],
+)
+def test_a_filter_may_have_thousands_of_values(engine: Engine, choices, values):
+    every: list[Metadata] = [
+        {"key": value} for value in (0, 1, 2, 3, 4, 2.5, "grün", 'q"\\', True, False, None)
+    ]
+    ids = [f"r{number:02}" for number in range(len(every))]
+    engine.add_kind(OLD, 8)
+    engine.write(OLD, some_rows(OLD, ids, metadata=every))
+    search = Search(99, {"key": list(choices)})
+    found = engine.search(OLD, random_vectors(1), search)[0]
+    expected = [json.dumps(value) for value in values]
+    assert sorted(json.dumps(row.metadata["key"]) for row in found) == sorted(expected)
 
 
 STRANGE_IDS = [

@@ -16,7 +16,7 @@ class Cursor:
 
 
 def changes(clock, rows=(), deleted=()):
-    blobs = [(number, mark, np.asarray(v, "<f4").tobytes()) for number, mark, v in rows]
+    blobs = [(number, mark, np.asarray(v, "<f4").tobytes(), clock) for number, mark, v in rows]
     return Changes(clock, list(deleted), len(blobs), Cursor(blobs))
 
 

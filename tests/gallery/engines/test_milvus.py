@@ -1,5 +1,6 @@
 """What only Milvus does: limits of its rows, and the copy with a graph."""
 
+import numpy as np
 import pytest
 
 from tests.gallery.conftest import on_one_server, random_vectors, some_rows
@@ -19,6 +20,36 @@ def test_filters_become_expressions():
         'and (not json_contains(metadata["names"], "b"))'
     )
     assert _condition(Search(1, {"a": []})) == 'superseded == 0 and (id == "")'
+
+
+def test_many_values_become_a_list():
+    where = {"a": [*range(9), "x"], "b": [0.5] * 9}
+    assert _condition(Search(1, where, with_superseded=True)) == (
+        '(metadata["values"]["a"] in [0, 1, 2, 3, 4, 5, 6, 7, 8] or metadata["values"]["a"] == "x")'
+        f' and (metadata["values"]["b"] in {[0.5] * 9})'
+    )
+
+
+class FullServer:
+    """A server whose collection has more rows than it returns."""
+
+    def __init__(self, address):
+        pass
+
+    def search(self, name, request):
+        entity = {"label": '"a"', "metadata": {"values": {}}}
+        hits = [{"id": f"{i}", "distance": 0.5, "entity": entity} for i in range(request["limit"])]
+        return [hits[: 7 if query[0] else None] for query in request["data"]]
+
+
+def test_more_rows_than_milvus_returns_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("unibct.gallery.engines.milvus.MilvusServer", FullServer)
+    monkeypatch.setattr("unibct.gallery.engines.milvus._MOST_FOUND", 9)
+    engine = MilvusEngine(Place(tmp_path, "full", "nowhere"))
+    assert len(engine.search(KIND, np.zeros((1, 2), np.float32), Search(9, {}))[0]) == 9
+    assert len(engine.search(KIND, np.ones((1, 2), np.float32), Search(99, {}))[0]) == 7
+    with pytest.raises(UserError, match="at most 9 rows per query, not 10"):
+        engine.search(KIND, np.zeros((1, 2), np.float32), Search(10, {}))
 
 
 class KilledServer:

@@ -29,6 +29,31 @@ def test_a_transaction_lands_whole_or_not_at_all(file):
     assert numbers(file) == [1]
 
 
+def test_a_full_disk_is_named_and_leaves_the_file_usable(file):
+    with file.session() as database:
+        pages = database.execute("PRAGMA page_count").fetchone()[0]
+        database.execute(f"PRAGMA max_page_count = {pages}")
+    full = pytest.raises(UserError, match=r"f\.sqlite: database or disk is full")
+    with full, file.transaction() as database:
+        database.executemany("INSERT INTO t VALUES (?)", ((x,) for x in range(9999)))
+    with file.session() as database:
+        database.execute(f"PRAGMA max_page_count = {pages + 100}")
+    with file.transaction() as database:
+        database.execute("INSERT INTO t VALUES (1)")
+    assert numbers(file) == [1]
+
+
+def test_a_commit_that_fails_leaves_no_open_transaction(file):
+    with file.session() as database:
+        database.execute("PRAGMA foreign_keys = ON")
+        database.execute("CREATE TABLE u (y REFERENCES t (x) DEFERRABLE INITIALLY DEFERRED)")
+    with pytest.raises(UserError, match=r"f\.sqlite: FOREIGN KEY"), file.transaction() as database:
+        database.execute("INSERT INTO u VALUES (5)")
+    with file.transaction() as database:
+        database.execute("INSERT INTO t VALUES (1)")
+    assert numbers(file) == [1]
+
+
 def test_a_snapshot_does_not_see_what_others_write(file):
     with file.snapshot() as database:
         assert database.execute("SELECT count(*) FROM t").fetchone() == (0,)

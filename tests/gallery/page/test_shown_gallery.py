@@ -54,6 +54,10 @@ def test_old_and_new_results_side_by_side(toy_gallery, tmp_path):
         assert hits_of(old) == before
         assert hits_of(new) == found_by(toy_gallery, "c3/60")
         assert old.problem == ""
+        blend = SearchRequest(k=7, encoders="blend", alpha=0.3)
+        old, new = shown_by(toy_gallery, "c3/60", blend).columns
+        assert hits_of(old) == before, "the old model has no blend"
+        assert hits_of(new) == found_by(toy_gallery, "c3/60", encoders="blend", alpha=0.3)
     toy_gallery.rollback()
     (only,) = shown_by(toy_gallery, "c3/60").columns
     assert hits_of(only) == before

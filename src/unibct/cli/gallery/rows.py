@@ -171,7 +171,11 @@ def index_command(path: GalleryArgument, as_json: JsonOption = False) -> None:
         for entry in result
         if entry.recall is not None
     ]
-    say(as_json, {"indexes": [entry.as_json() for entry in result]}, "\n".join(lines))
+    say(
+        as_json,
+        {"indexes": [entry.as_json() for entry in result]},
+        "\n".join(lines) or f"{path}: there are no rows to index",
+    )
 
 
 @gallery_app.command(

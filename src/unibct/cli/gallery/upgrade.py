@@ -50,7 +50,12 @@ def upgrade_command(
         ),
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="check everything, say what it costs, change nothing")
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="check model and certificates, say what it costs, change nothing; known queries "
+            "are not asked",
+        ),
     ] = False,
     device: DeviceOption = "auto",
     as_json: JsonOption = False,

@@ -98,8 +98,7 @@ class EmbeddedEngine:
             database.execute("DELETE FROM rows WHERE kind = ?", (number,))
             database.execute("DELETE FROM deleted WHERE kind = ?", (number,))
             database.execute("DELETE FROM kinds WHERE number = ?", (number,))
-        for with_superseded in (False, True):
-            self._indexes.pop((number, with_superseded), None)
+        self._indexes = {key: index for key, index in self._indexes.items() if key[0] != number}
         remove_graph(self._index_file(number))
 
     def write(self, kind: str, rows: GalleryRows, *, supersedes: Sequence[str] = ()) -> None:
@@ -240,10 +239,11 @@ class EmbeddedEngine:
     ) -> MemoryIndex:
         """Return the vectors in memory, brought up to date with the database."""
         number, dim = _kind(database, kind)
-        key = (number, with_superseded)
-        if key not in self._indexes:
-            self._indexes[key] = MemoryIndex(dim, self._index_file(number), with_superseded)
-        index = self._indexes[key]
+        if with_superseded and not _has_superseded(database, number):
+            with_superseded = False  # the same rows: once in memory is enough
+            self._indexes.pop((number, True), None)
+        empty = MemoryIndex(dim, self._index_file(number), with_superseded)
+        index = self._indexes.setdefault((number, with_superseded), empty)
         _follow(database, number, index)
         return index
 
@@ -280,7 +280,7 @@ def _follow(database: sqlite3.Connection, number: int, index: MemoryIndex) -> No
     since = (number, index.change)
     where = "WHERE kind = ? AND change > ?"
     (count,) = database.execute(f"SELECT count(*) FROM rows {where}", since).fetchone()
-    sql = f"SELECT number, superseded, vector FROM rows {where} ORDER BY number"
+    sql = f"SELECT number, superseded, vector, change FROM rows {where} ORDER BY number"
     changed = database.execute(sql, since)
     sql = f"SELECT row FROM deleted {where} ORDER BY row"
     deleted = [row[0] for row in database.execute(sql, since)]
@@ -303,6 +303,11 @@ def _kind(database: sqlite3.Connection, kind: str) -> tuple[int, int]:
     if row is None:
         raise UserError(f"the gallery has no rows of the kind {kind}")
     return row
+
+
+def _has_superseded(database: sqlite3.Connection, kind: int) -> bool:
+    sql = "SELECT EXISTS (SELECT 1 FROM rows WHERE kind = ? AND superseded > 0)"
+    return bool(database.execute(sql, (kind,)).fetchone()[0])
 
 
 def _next_change(database: sqlite3.Connection) -> int:
@@ -344,17 +349,25 @@ def _condition(where: Where) -> tuple[str, list[Scalar]]:
     for key, choices in where.items():
         path = f'$."{key}"'
         either: list[str] = []
-        for choice in choices:
-            if choice is None:
-                either.append("coalesce(json_type(metadata, ?), 'null') = 'null'")
-                values.append(path)
-            elif isinstance(choice, bool):
-                either.append("json_type(metadata, ?) = ?")
-                values += [path, "true" if choice else "false"]
-            else:
-                types = "('text')" if isinstance(choice, str) else "('integer', 'real')"
-                equal = "json_extract(metadata, ?) = ?"
-                either.append(f"(json_type(metadata, ?) IN {types} AND {equal})")
-                values += [path, path, choice]
+        if None in choices:
+            either.append("coalesce(json_type(metadata, ?), 'null') = 'null'")
+            values.append(path)
+        for types, alike in _by_type(choices):  # one term each: SQLite refuses deep expressions
+            value = "json_type(metadata, ?)" if "true" in types else "json_extract(metadata, ?)"
+            among = f"{value} IN (SELECT value FROM json_each(?))"
+            either.append(f"(json_type(metadata, ?) IN {types} AND {among})")
+            values += [path, path, json.dumps(alike)]
         keys.append(f"({' OR '.join(either) or 'FALSE'})")
     return " AND ".join(keys), values
+
+
+def _by_type(choices: Sequence[Scalar]) -> Iterator[tuple[str, list[Scalar]]]:
+    """Yield the types that SQLite has for some of the choices, and these choices."""
+    types = {
+        "('true', 'false')": [json.dumps(one) for one in choices if isinstance(one, bool)],
+        "('text')": [one for one in choices if isinstance(one, str)],
+        "('integer', 'real')": [
+            one for one in choices if isinstance(one, int | float) and not isinstance(one, bool)
+        ],
+    }
+    return ((name, list[Scalar](alike)) for name, alike in types.items() if alike)

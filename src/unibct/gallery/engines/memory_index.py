@@ -7,10 +7,11 @@ rows change, because rows that changed after it was built are searched one by on
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,9 @@ _ROWS_PER_FETCH = 4096
 _LINKS, _BUILD_WIDTH, _SEARCH_WIDTH = 32, 80, 96  # of the graph: recall@10 above 0.99
 
 
+_Stamp: TypeAlias = tuple[int, int, int]
+
+
 @dataclass(frozen=True)
 class Changes:
     """What changed in the database since a memory index followed it last.
@@ -31,7 +35,7 @@ class Changes:
         clock: the number of the last change.
         deleted: numbers of deleted rows.
         count: how many rows were written or marked.
-        cursor: gives (number, superseded, vector) of those, by rising number.
+        cursor: gives (number, superseded, vector, change) of those, by rising number.
     """
 
     clock: int
@@ -54,6 +58,7 @@ class MemoryIndex:
         self._graph: Any = None
         self._graph_numbers: NDArray[np.int64] = np.empty(0, dtype=np.int64)
         self._graph_change = -1
+        self._graph_stamp: _Stamp | None = None
         self._vectors = np.empty((0, dim), dtype=np.float32)
         self._numbers = np.empty(0, dtype=np.int64)
         self._changed = np.empty(0, dtype=np.int64)  # the change that brought each row
@@ -67,6 +72,7 @@ class MemoryIndex:
         start = len(self._numbers)
         self._gone[self._places(np.array(changes.deleted, dtype=np.int64))] = True
         numbers = np.empty(changes.count, dtype=np.int64)
+        changed = np.empty(changes.count, dtype=np.int64)
         vectors = np.empty((changes.count, self._vectors.shape[1]), dtype=np.float32)
         count = 0
         while part := changes.cursor.fetchmany(_ROWS_PER_FETCH):
@@ -80,13 +86,14 @@ class MemoryIndex:
             except ValueError as error:
                 raise UserError(f"a row among {part_numbers[0]}… is damaged: {error}") from error
             vectors[count:end], numbers[count:end] = new, part_numbers[stays]
+            changed[count:end] = np.array([row[3] for row in part], dtype=np.int64)[stays]
             count = end
         if start == 0:
             self._numbers, self._vectors = numbers[:count], vectors[:count]
         elif count:
             self._numbers = np.concatenate([self._numbers, numbers[:count]])
             self._vectors = np.concatenate([self._vectors, vectors[:count]])
-        self._changed = np.append(self._changed, np.full(count, changes.clock, dtype=np.int64))
+        self._changed = np.append(self._changed, changed[:count])
         self._gone = np.append(self._gone, np.zeros(count, dtype=bool))
         self._put_in_order(start)
         self.change = changes.clock
@@ -120,7 +127,10 @@ class MemoryIndex:
     @property
     def has_graph(self) -> bool:
         """Whether there is a graph, in memory or in its file. It has no superseded rows."""
-        return not self._with_superseded and (self._graph is not None or self._load_graph())
+        if self._with_superseded:
+            return False
+        self._load_graph()
+        return self._graph is not None
 
     def build_graph(self) -> None:
         """Build the graph of all rows, and keep it in its file."""
@@ -133,19 +143,29 @@ class MemoryIndex:
         graph.hnsw.efSearch = _SEARCH_WIDTH
         self._graph, self._graph_numbers, self._graph_change = graph, self._numbers, self.change
         with atomic_file(self._graph_file) as temporary:
-            _faiss().write_index(graph, str(temporary))
+            try:
+                _faiss().write_index(graph, str(temporary))
+            except RuntimeError as error:
+                reason = str(error).rpartition("(")[2].rstrip(")")
+                raise UserError(
+                    f"{self._graph_file}: the index cannot be written: {reason}; make room on the "
+                    "disk, and run unibct gallery index"
+                ) from error
             digest = _digest(temporary)
         with atomic_file(_numbers_file(self._graph_file)) as temporary, temporary.open("wb") as out:
             np.savez(out, numbers=self._numbers, change=self.change, digest=np.array(digest))
+        self._graph_stamp = _stamp(_numbers_file(self._graph_file))
 
-    def _load_graph(self) -> bool:
-        """Load the graph from its file; a file that does not fit is ignored."""
+    def _load_graph(self) -> None:
+        """Load the graph from its file, if it is another one; one that does not fit is ignored."""
+        stamp = _stamp(_numbers_file(self._graph_file))
+        if stamp is None or stamp == self._graph_stamp:
+            return
         saved = saved_graph(self._graph_file)
         if saved is None or saved[1] > self.change:
-            return False
+            return
         self._graph = _faiss().read_index(str(self._graph_file))
-        self._graph_numbers, self._graph_change = saved
-        return True
+        (self._graph_numbers, self._graph_change), self._graph_stamp = saved, stamp
 
     def _places(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return where those of the rising numbers are that are here."""
@@ -235,7 +255,8 @@ def saved_graph(graph_file: Path) -> tuple[NDArray[np.int64], int] | None:
             numbers, change, digest = saved["numbers"], int(saved["change"]), saved["digest"]
     except (OSError, ValueError, KeyError):
         return None
-    return (numbers, change) if str(digest) == _digest(graph_file) else None
+    is_whole = str(digest) == _known_digest(graph_file, _stamp(graph_file))
+    return (numbers, change) if is_whole else None
 
 
 def remove_graph(graph_file: Path) -> None:
@@ -246,6 +267,21 @@ def remove_graph(graph_file: Path) -> None:
 
 def _numbers_file(graph_file: Path) -> Path:
     return graph_file.with_suffix(".npz")
+
+
+def _stamp(path: Path) -> _Stamp | None:
+    """Return what changes when a file is replaced; None if it is not there."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size, status.st_ino
+
+
+@lru_cache(maxsize=64)
+def _known_digest(path: Path, _: _Stamp | None) -> str:
+    """Return the digest of a file with this stamp: a graph of gigabytes is read once, not often."""
+    return _digest(path)
 
 
 def _digest(path: Path) -> str:

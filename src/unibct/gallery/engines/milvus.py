@@ -27,6 +27,8 @@ _HITS_PER_REQUEST = 20_000
 _LONGEST_METADATA = 65_536
 _SMALLEST_BEAM, _LARGEST_BEAM = 200, 32_768
 _SETTLING_SECONDS = 1.0
+_LISTED = (str, int, float)  # types whose values can be given as a list
+_MOST_TERMS = 8  # of single values; Milvus refuses hundreds, and Milvus Lite knows no list here
 _ANY_ID = 'id > ""'
 _NO_ID = 'id == ""'
 
@@ -175,7 +177,7 @@ class MilvusEngine:
             }
             answer = self._on(kind, name, request)
             hit_lists += [[_found_row(hit) for hit in hits] for hits in answer]
-        return [sorted(hits, key=lambda hit: (-hit.similarity, hit.id)) for hits in hit_lists]
+        return _ranked(hit_lists, k, search.k)
 
     def build_index(self, kind: str) -> None:
         """Copy the rows into a collection with a graph, then let the alias name it."""
@@ -307,6 +309,13 @@ def _found_row(hit: Mapping[str, Any]) -> Found:
     return Found(hit["id"], json.loads(entity["label"]), metadata, float(hit["distance"]))
 
 
+def _ranked(hit_lists: list[list[Found]], k: int, wanted: int) -> list[list[Found]]:
+    """Return hits by falling similarity; refuse them if Milvus returned k of more that it has."""
+    if k < wanted and any(len(hits) == k for hits in hit_lists):
+        raise UserError(f"Milvus returns at most {k:,} rows per query, not {wanted:,}")
+    return [sorted(hits, key=lambda hit: (-hit.similarity, hit.id)) for hits in hit_lists]
+
+
 def _condition(search: Search) -> str:
     """Return which rows may be found, as an expression of Milvus."""
     conditions = [] if search.with_superseded else [f"superseded == {NO_STEP}"]
@@ -316,7 +325,15 @@ def _condition(search: Search) -> str:
 
 def _of_metadata(where: Where) -> Iterator[str]:
     for key, choices in where.items():
-        either = [_equal(json.dumps(key, ensure_ascii=False), choice) for choice in choices]
+        name = json.dumps(key, ensure_ascii=False)
+        either: list[str] = []
+        for kind in dict.fromkeys(type(choice) for choice in choices):
+            alike = [choice for choice in choices if type(choice) is kind]
+            if kind in _LISTED and len(alike) > _MOST_TERMS:
+                values = json.dumps(alike, ensure_ascii=False)
+                either.append(f'metadata["values"][{name}] in {values}')
+            else:
+                either += [_equal(name, choice) for choice in dict.fromkeys(alike)]
         yield f"({' or '.join(either) or _NO_ID})"
 
 

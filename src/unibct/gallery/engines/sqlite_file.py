@@ -41,10 +41,11 @@ class SqliteFile:
             database.execute("BEGIN IMMEDIATE")
             try:
                 yield database
+                database.execute("COMMIT")
             except BaseException:
-                database.execute("ROLLBACK")
+                if database.in_transaction:  # SQLite itself goes back if the disk is full
+                    database.execute("ROLLBACK")
                 raise
-            database.execute("COMMIT")
 
     @contextmanager
     def snapshot(self) -> Generator[sqlite3.Connection]:
@@ -54,7 +55,8 @@ class SqliteFile:
             try:
                 yield database
             finally:
-                database.execute("COMMIT")
+                if database.in_transaction:
+                    database.execute("COMMIT")
 
     @contextmanager
     def session(self, *, create: bool = False) -> Generator[sqlite3.Connection]:

@@ -181,7 +181,9 @@ class ShownGallery:
         self, upgrade: Step, before: Standing, query: Query, request: SearchRequest
     ) -> list[Hit]:
         """Search rows as they were before an upgrade; what was replaced by then is left out."""
-        more = replace(request, with_superseded=True, encoders=NEW_QUERY, old_scores=False)
+        more = replace(
+            request, with_superseded=True, encoders=NEW_QUERY, alpha=None, old_scores=False
+        )
         while True:
             hits = self._hits(before, query, more)
             not_replaced = self._not_replaced(hits, upgrade)
