@@ -34,7 +34,7 @@ def test_a_loss_of_pytorch_metric_learning_and_structural_prototypes(capsys):
     assert capsys.readouterr().out.strip().endswith(names["result"].verdict)
 
 
-@pytest.mark.slow
+@pytest.mark.slowest
 def test_a_backbone_of_hugging_face():
     declare_torchvision_operators()
     losses = runpy.run_path(str(EXAMPLES / "hugging_face_backbone.py"))["losses"]

@@ -65,12 +65,13 @@ def test_every_kind_of_bad_input_is_one_line_and_exit_code_2(
     assert "emb/new" in capsys.readouterr().err
 
 
-def test_ctrl_c_says_how_to_continue(monkeypatch, capsys):
+def test_ctrl_c_says_how_to_continue(monkeypatch, capsys, tmp_path):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("unibct.data.readers.table.open_images", interrupted)
-    assert run_command("split", "glyphs:val", "--scenario", "open-data", "--out", "never") == 130
+    monkeypatch.setattr("unibct.embeddings.vector_set.open_data", interrupted)
+    out = tmp_path / "never"
+    assert run_command("split", "glyphs:val", "--scenario", "open-data", "--out", out) == 130
     assert capsys.readouterr().err.strip().startswith("error: stopped; run the same command again")
 
 

@@ -20,7 +20,7 @@ from unibct.training.state import initial_state
 from unibct.training.step import TrainingStep
 
 # In one test process: torch imports its compiler for the device `meta`, which takes seconds.
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("host waits")]
+pytestmark = [pytest.mark.slowest, pytest.mark.xdist_group("host waits")]
 
 
 @pytest.fixture(scope="module")

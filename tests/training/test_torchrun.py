@@ -4,8 +4,9 @@ import pytest
 
 from tests.distributed.torchrun import forked_ranks, torchrun
 
+pytestmark = pytest.mark.slowest
 
-@pytest.mark.slowest
+
 def test_one_process_speaks_each_keeps_a_log_and_errors_are_said_once(photo_folder, tmp_path):
     def train(start, processes, out):
         settings = ["batch_size=12", "lr_warmup_epochs=0", "schedule=milestones", "sample_rate=0.8"]
@@ -30,7 +31,6 @@ def test_one_process_speaks_each_keeps_a_log_and_errors_are_said_once(photo_fold
     assert wrong.stderr.count("error: ") == 1
 
 
-@pytest.mark.slow
 def test_processes_that_are_not_started_alike_are_refused(photo_folder, tmp_path):
     code = (
         "import os, sys\n"
@@ -46,7 +46,6 @@ def test_processes_that_are_not_started_alike_are_refused(photo_folder, tmp_path
     assert not (tmp_path / "m").exists()
 
 
-@pytest.mark.slow
 def test_a_run_killed_in_its_first_refresh_goes_on(photo_folder, tmp_path):
     def train(out, *more):
         line = ["unibct", "train", photo_folder, "--out", tmp_path / out, "--device", "cpu"]
@@ -64,7 +63,6 @@ def test_a_run_killed_in_its_first_refresh_goes_on(photo_folder, tmp_path):
     assert [p.name for p in (tmp_path / "new").iterdir() if p.name[0] == "."] == []
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("memory", ["0", str(1 << 30)])
 def test_processes_that_read_differently_neither_hang_nor_train(memory, photo_folder, tmp_path):
     # With pixels in memory the first process ends by itself, however busy the machine is. Without,
