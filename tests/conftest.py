@@ -54,9 +54,8 @@ TINY = [
 COSTLY_FIXTURES = {"finished", "runs", "small_demo"}
 # The group of tests that takes longest: mostly they wait for the server.
 LONGEST_GROUP = "milvus"
-SLOW_FIXTURES = {"finished", "small_demo"}
-# A browser, several processes, servers and other libraries are left to `make test-all`.
-SLOWEST_FIXTURES = {"browser", "runs"}
+# Left to `make test-all`: several processes, a browser, servers, other libraries, examples.
+SLOWEST_FIXTURES = {"runs", "browser", "small_demo"}
 SLOWEST_GROUPS = {
     "postgresql", "milvus", "milvus-lite", "gallery page", "other libraries", "export",
 }  # fmt: skip
@@ -105,7 +104,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         assert len(costly) < 2, f"{item.name}: one more process would make {costly}"
         for fixture in costly:
             item.add_marker(pytest.mark.xdist_group(fixture))
-        if SLOW_FIXTURES & used:
+        if "finished" in used:
             item.add_marker(pytest.mark.slow)
         if SLOWEST_FIXTURES & used or SLOWEST_GROUPS & groups_of(item):
             item.add_marker(pytest.mark.slowest)
@@ -120,9 +119,9 @@ def pytest_collection_finish() -> None:
 
 def _begins_late(item: pytest.Item) -> int:
     """Put long work first: the longest group, as one process has it all, then what is slow."""
-    if LONGEST_GROUP in groups_of(item):
-        return 0
-    return 1 if {"slow", "slowest"} & {mark.name for mark in item.iter_markers()} else 2
+    marks = {mark.name for mark in item.iter_markers()}
+    is_early = [LONGEST_GROUP in groups_of(item), "slowest" in marks, "slow" in marks, True]
+    return is_early.index(True)
 
 
 def groups_of(item: pytest.Item) -> set[str]:

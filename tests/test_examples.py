@@ -18,7 +18,7 @@ def test_examples_are_short(path):
     assert len(path.read_text(encoding="utf-8").splitlines()) < 60
 
 
-@pytest.mark.slow
+@pytest.mark.slowest
 def test_a_hand_written_loop_makes_a_compatible_model(capsys):
     names = runpy.run_path(str(EXAMPLES / "own_training_loop.py"))
     gains = {criterion.metric: criterion.difference for criterion in names["result"].criteria}
@@ -26,7 +26,7 @@ def test_a_hand_written_loop_makes_a_compatible_model(capsys):
     assert "top-1: +" in capsys.readouterr().out
 
 
-@pytest.mark.slow
+@pytest.mark.slowest
 def test_a_loss_of_pytorch_metric_learning_and_structural_prototypes(capsys):
     names = runpy.run_path(str(EXAMPLES / "metric_learning_loss.py"))
     gains = {criterion.metric: criterion.difference for criterion in names["result"].criteria}
@@ -41,7 +41,7 @@ def test_a_backbone_of_hugging_face():
     assert np.mean(losses[-5:]) < np.mean(losses[:5])
 
 
-@pytest.mark.slow
+@pytest.mark.slowest
 def test_two_npy_files(tmp_path, capsys, monkeypatch):
     rng = np.random.default_rng(0)
     labels = np.repeat(np.arange(120), 10)
@@ -57,7 +57,7 @@ def test_two_npy_files(tmp_path, capsys, monkeypatch):
     assert "mapped: compatible" in shown
 
 
-@pytest.mark.slow
+@pytest.mark.slowest
 def test_names_survive_an_upgrade_and_a_rollback(tmp_path, capsys):
     names = runpy.run_path(str(EXAMPLES / "keep_names.py"))
     counts = names["main"](OLD_ORACLE, NEW_ORACLE, tmp_path)

@@ -63,7 +63,7 @@ def validation_classes(tmp_path_factory):
     return folder_of_classes(tmp_path_factory.mktemp("validation images"), 8, 12)
 
 
-@pytest.mark.slow
+@pytest.mark.slowest
 def test_python_blocks_run(tmp_path, monkeypatch, photo_folder, unseen_classes):
     monkeypatch.chdir(tmp_path)
     code = [*blocks("docs/python.md", "python"), *blocks("docs/scaling.md", "python")]

@@ -67,6 +67,7 @@ def test_stored_vectors_of_some_images_and_another_dimension(upgrade, tmp_path):
     assert json.loads(json.dumps(advice.as_json()))["images_per_second"]["old_forward"] is None
 
 
+@pytest.mark.slow
 def test_a_projection_of_the_old_model_is_mentioned(upgrade):
     """The old model was itself trained with another dimension than the one before it."""
     network = copy.deepcopy(upgrade.old_model.network)

@@ -21,6 +21,7 @@ def stored(upgrade):
     return StoredEmbeddings("embeddings:old", embeddings)
 
 
+@pytest.mark.slow
 def test_of_stored_embeddings_only_the_images_that_have_one_are_used(upgrade, stored):
     assert usable_images(upgrade.old_model, upgrade.new_images) is upgrade.new_images
     assert usable_images(stored, upgrade.new_images) is upgrade.new_images

@@ -62,6 +62,7 @@ def test_a_store_is_what_is_made_in_memory(model, pixels, tmp_path, flip):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world", [2, 3])
 def test_several_processes_make_one_store(model, pixels, tmp_path, world):
     stores = run_ranks(

@@ -115,6 +115,7 @@ def test_a_run_killed_at_the_very_end_goes_on(model, folder, tmp_path, monkeypat
     assert not list((tmp_path / "e").glob("checked-*"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("whole_class", [False, True])
 def test_unreadable_images_are_named_and_leaving_them_out_costs_no_second_pass(
     model, folder, tmp_path, monkeypatch, whole_class

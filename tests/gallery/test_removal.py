@@ -58,6 +58,7 @@ def test_a_removal_that_was_killed_after_the_gate_forgets_known_queries_too(
     assert toy_gallery.verify() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("deleted", [0, 1])
 def test_a_removal_that_is_killed_while_it_deletes_leaves_no_vector(upgraded, monkeypatch, deleted):
     """The row was made again by the earlier model: the newer vector is replaced, not searched."""

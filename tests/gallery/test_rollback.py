@@ -36,6 +36,7 @@ def test_the_newest_rows_are_unsearchable_until_they_are_restored(upgraded):
     assert unsearchable_rows(upgraded.folder) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("again", ["rollback", "add"])
 def test_a_row_that_the_earlier_model_makes_again_is_no_second_row(upgraded, again):
     later = toy_images(per_class=1, first=30)
@@ -137,6 +138,7 @@ def test_after_finish_nothing_is_asked_for_if_nothing_is_lost(upgraded):
     assert upgraded.search(toy_images(per_class=1), k=1)[0].hits[0].id == "c0/0"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("written", [0, 1, 2])
 def test_a_rollback_that_was_stopped_while_it_made_rows_again_goes_on(
     upgraded_twice, monkeypatch, written

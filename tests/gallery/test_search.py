@@ -29,6 +29,7 @@ def test_queries_are_embedded_again_if_another_model_searches_by_then(upgraded, 
     assert [[answer.hits for answer in upgraded.search(QUERIES, k=3)]] == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["before", "after"])
 @pytest.mark.parametrize("is_mapped", [False, True])
 def test_rows_that_a_backfill_moves_meanwhile_are_found(

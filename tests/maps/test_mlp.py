@@ -23,6 +23,7 @@ def test_a_nonlinear_map_is_better_learnt_by_the_mlp():
     assert mean["linear"] < 0.3
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("short_maps")
 def test_same_seed_same_mlp_whatever_the_global_state():
     new, old, labels = case()

@@ -25,6 +25,7 @@ def tests():
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("draw", [roc_svg, cmc_svg])
 def test_the_same_curve_gives_the_same_text(tests, draw):
     svg = draw(tests)

@@ -42,6 +42,7 @@ def test_a_compatible_model_knows_the_scale_of_its_scores(four_classes, four_cla
     assert free.score_scale is None
 
 
+@pytest.mark.slow
 def test_the_scale_of_a_projecting_model_is_that_of_its_projected_vectors(
     four_classes, four_classes_old, tmp_path
 ):

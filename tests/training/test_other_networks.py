@@ -57,6 +57,7 @@ def check_training(images, old, architecture, tmp_path):
     return whole
 
 
+@pytest.mark.slow
 def test_a_network_of_the_users_trains_like_ours(four_classes, four_classes_old, tmp_path):
     check_training(four_classes, four_classes_old, OWN, tmp_path)
 

@@ -8,6 +8,7 @@ from unibct.training.loop import TrainingLoop
 from unibct.training.train import train
 
 
+@pytest.mark.slow
 def test_runs_that_share_a_cache_share_the_warm_up_and_the_old_embeddings(
     four_classes, four_classes_old, tmp_path, monkeypatch
 ):

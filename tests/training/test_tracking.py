@@ -17,6 +17,7 @@ def curve(folder, name):
     return [(point.step, point.value) for point in events.Scalars(name)]
 
 
+@pytest.mark.slow
 def test_a_run_writes_its_curves_and_goes_on_with_them(glyph_classes, tmp_path, monkeypatch):
     monkeypatch.setattr(loop, "_TRACK_EVERY", 1)
     few = glyph_classes.select(range(80))

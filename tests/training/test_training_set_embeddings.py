@@ -20,6 +20,7 @@ from unibct.training import training_set_embeddings
 from unibct.training.train import train
 
 
+@pytest.mark.slow
 def test_old_embeddings_are_computed_once(split_images, old_model, tmp_path, monkeypatch):
     calls = []
     real = Model.embed_pixels
@@ -92,6 +93,7 @@ def test_only_bct_holds_the_old_classifier(name, four_classes, four_classes_old,
     assert (given[0].old_class_weights is not None) == (name == "bct")
 
 
+@pytest.mark.slow
 def test_stored_old_embeddings_train_the_same_model_as_their_model(
     four_classes, four_classes_old, tmp_path
 ):

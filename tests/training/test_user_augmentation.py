@@ -22,6 +22,7 @@ def too_small(pixels, rng):
 NOT_A_FUNCTION = 3
 
 
+@pytest.mark.slow
 def test_the_function_gets_every_batch_and_its_own_numbers(four_classes, tmp_path):
     seen.clear()
     model = train(

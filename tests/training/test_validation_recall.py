@@ -34,6 +34,7 @@ def same_but_times(rows):
     return [{k: v for k, v in row.items() if "second" not in k} for row in rows]
 
 
+@pytest.mark.slow
 def test_metrics_have_the_recall_of_classes_that_were_not_trained_on(validated_run, glyph_classes):
     out, _ = validated_run
     sets, model = set_aside(glyph_classes, SHARE, seed=0), load_model(out)

@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 import torch
 from torch import nn
 
@@ -35,6 +36,7 @@ def test_it_is_the_naive_average():
     assert not average.network.training
 
 
+@pytest.mark.slow
 def test_the_model_has_the_averaged_weights(four_classes, tmp_path, monkeypatch):
     monkeypatch.setattr(run_folder, "remove_checkpoints", lambda folder: None)
     model = train(four_classes, RECIPE.updated(average=0.9), tmp_path / "m", device="cpu")

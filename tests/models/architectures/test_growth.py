@@ -72,6 +72,7 @@ def test_the_larger_network_computes_what_the_smaller_one_computes(pair):
         assert not torch.equal(again[weight], other[weight])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pair", ["wider and deeper, averaged", "bottlenecks", "faces"])
 @pytest.mark.parametrize(
     "changed", [lambda network: synced(network, Twins()), nn.SyncBatchNorm.convert_sync_batchnorm]

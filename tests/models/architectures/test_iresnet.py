@@ -5,6 +5,7 @@ from unibct.models.architectures.iresnet import IResNet
 from unibct.models.architectures.table import ARCHITECTURES, build_network
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "millions"),
     # Published sizes: InsightFace's IResNet.

@@ -32,6 +32,7 @@ def test_every_architecture_gives_its_dimension(name):
         assert parameter.grad is not None or not parameter.requires_grad, name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ARCHITECTURES)
 @pytest.mark.parametrize(("height", "width", "channels"), [(40, 24, 1), (9, 33, 3), (1, 1, 3)])
 def test_every_architecture_takes_every_size(name, height, width, channels):
