@@ -54,6 +54,8 @@ TINY = [
 COSTLY_FIXTURES = {"finished", "runs", "small_demo"}
 # The group of tests that takes longest: mostly they wait for the server.
 LONGEST_GROUP = "milvus"
+# Fixtures that train models or draw faces: left to `make test`.
+SLOW_FIXTURES = {"finished", "trained_folder", "four_classes_old", "faces_root"}
 # Left to `make test-all`: several processes, a browser, servers, other libraries, examples.
 SLOWEST_FIXTURES = {"runs", "browser", "small_demo"}
 SLOWEST_GROUPS = {
@@ -104,7 +106,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         assert len(costly) < 2, f"{item.name}: one more process would make {costly}"
         for fixture in costly:
             item.add_marker(pytest.mark.xdist_group(fixture))
-        if "finished" in used:
+        if SLOW_FIXTURES & used:
             item.add_marker(pytest.mark.slow)
         if SLOWEST_FIXTURES & used or SLOWEST_GROUPS & groups_of(item):
             item.add_marker(pytest.mark.slowest)

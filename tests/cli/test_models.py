@@ -205,6 +205,7 @@ def test_train_loads_the_old_classifier_only_if_it_is_needed(
     assert [arguments["with_classifier"] for arguments in given] == [needed]
 
 
+@pytest.mark.slow
 def test_validation_is_an_option_of_train(photo_folder, tmp_path, capsys):
     line = ["train", photo_folder, "--out", tmp_path / "m", *TINY_OPTIONS, "--set", "epochs=1"]
     assert run_command(*line, "--validation", "1.5") == 2

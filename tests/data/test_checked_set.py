@@ -119,6 +119,7 @@ def test_the_first_process_decides(folder, monkeypatch):
     assert counter.taken() == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", [b"", b"[]", b'{"format": 1}', b"\xff", b'{"a": [[[', None])
 def test_a_damaged_record_is_replaced_and_a_missing_cache_costs_only_time(
     folder, tmp_path, damage, monkeypatch

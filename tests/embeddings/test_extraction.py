@@ -107,6 +107,7 @@ def test_a_folder_that_the_first_process_refuses_is_refused_by_all(model, pixels
         assert "exists already" in str(error)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop_at", [1, 3])
 def test_a_stopped_run_goes_on_after_its_last_shard(
     model, glyph_classes, pixels, tmp_path, monkeypatch, stop_at

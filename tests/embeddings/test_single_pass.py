@@ -36,6 +36,7 @@ def files_of(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
+@pytest.mark.slow
 def test_each_image_is_decoded_once_and_the_store_is_the_same(model, folder, tmp_path, monkeypatch):
     counter, images = DecodeCounter(monkeypatch), open_images(folder)
     store = embed(model, folder, tmp_path / "e")

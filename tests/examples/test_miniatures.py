@@ -1,8 +1,11 @@
+import pytest
+
 from unibct.data.readers.table import open_images
 from unibct.evaluation.protocols.ijb.meta import read_meta
 from unibct.examples.miniatures import make_ijbc, make_ms1mv3
 
 
+@pytest.mark.slow
 def test_the_miniature_has_the_true_layout(tmp_path):
     make_ms1mv3(tmp_path / "ms1mv3", identities=20, images_each=6)
     make_ijbc(tmp_path / "ijbc", subjects=12)

@@ -23,6 +23,7 @@ class Rounded:
         return vectors
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("with_old", [False, True])
 def test_the_loss_is_that_of_the_same_search(with_old, glyph_classes):
     model, old = small_model(), small_model(4)

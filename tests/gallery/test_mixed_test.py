@@ -31,6 +31,7 @@ def test_quality_is_that_of_a_naive_ranking(seed):
         assert (first[query], precisions[query]) == pytest.approx(expected)
 
 
+@pytest.mark.slow
 @given(st.integers(0, 10_000))
 def test_a_mixed_gallery_is_searched_as_a_loop_would(seed):
     kinds = two_kinds(classes=6, images=8, seed=seed)

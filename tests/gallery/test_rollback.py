@@ -76,6 +76,7 @@ def other_images():
     return replace(LATER, read=lambda row_id: 255 - LATER.read(row_id))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("data", "message"),
     [

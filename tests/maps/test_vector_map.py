@@ -44,6 +44,7 @@ def test_a_huge_class_does_not_dominate(kind):
     assert large - small > 0.5, "without the classes it does"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", MAPS)
 def test_kinds_of_arrays_and_lengths(kind):
     new, old, labels = case()

@@ -21,6 +21,7 @@ def stored(tmp_path, name, vectors, labels, dtype="float32"):
     return open_embeddings(tmp_path / name).vectors
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", PROTOTYPE_KINDS)
 @pytest.mark.parametrize("order", ["class", "shuffled"])
 @pytest.mark.parametrize("spill", [False, True])

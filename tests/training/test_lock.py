@@ -24,6 +24,7 @@ with run_lock(Path(sys.argv[1]), ALONE):
 """
 
 
+@pytest.mark.slow
 def test_a_second_training_in_a_folder_is_refused_and_harms_nothing(
     four_classes, tmp_path, monkeypatch
 ):

@@ -214,6 +214,7 @@ def test_a_model_s_score_scale_is_used_for_its_own_old_model(photo_folder, tmp_p
     assert evaluated("other").score_scale is None
 
 
+@pytest.mark.slow
 def test_alpha_is_chosen_on_other_classes(photo_folder, tmp_path):
     glyphs = open_images("glyphs:val")
     others = glyphs.select(np.flatnonzero(glyphs.labels < 6))

@@ -53,6 +53,7 @@ def trained(network):
     return network
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pair", PAIRS)
 def test_the_larger_network_computes_what_the_smaller_one_computes(pair):
     torch.manual_seed(0)

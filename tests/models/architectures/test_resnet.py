@@ -6,6 +6,7 @@ from unibct.models.architectures.resnet import BasicBlock, ResNet, shortcut
 from unibct.models.architectures.table import ARCHITECTURES, build_network
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "millions"),
     # Published sizes: torchvision's ResNet less its 1000-way layer.
