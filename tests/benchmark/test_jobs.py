@@ -27,6 +27,7 @@ def test_five_scenarios_share_two_old_and_four_free_models():
     assert ["extended-class", "bct"] not in cells
 
 
+@pytest.mark.slow
 def test_every_job_comes_after_those_it_needs_and_trains_on_its_scenarios_images():
     labels = open_images("glyphs:train").labels
     seen = set()

@@ -25,6 +25,7 @@ def folder(photo_folder, tmp_path, monkeypatch):
     return shutil.copytree(photo_folder, tmp_path / "photos")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("memory", [0, 1 << 30])
 @pytest.mark.parametrize("layout", ["folder", "recordio"])
 def test_unchanged_images_are_checked_once(folder, tmp_path, memory, layout, monkeypatch):

@@ -160,6 +160,7 @@ def interrupted(images, out, monkeypatch, saved=5, after=20):
         convert(images, out, to="recordio")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", ["source", "layout", "partial"])
 def test_a_conversion_of_something_else_starts_again(change, photo_folder, tmp_path, monkeypatch):
     root = tmp_path / "photos"

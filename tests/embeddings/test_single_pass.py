@@ -105,6 +105,7 @@ def stop(*_, **__):
     raise KeyboardInterrupt
 
 
+@pytest.mark.slow
 def test_a_run_killed_at_the_very_end_goes_on(model, folder, tmp_path, monkeypatch):
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(single_pass, "sweep", stop)

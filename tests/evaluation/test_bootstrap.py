@@ -79,6 +79,7 @@ def test_sampled_tar_equals_a_naive_resample(monkeypatch, far):
         assert value == pytest.approx(tar_at_far(genuine, impostor, [far])[far])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_either_way")
 @pytest.mark.parametrize("far", [1e-4, 1e-3, 0.03, 0.5, 0.999, 1.0])
 def test_sampled_thresholds_equal_a_naive_resample_to_the_bit(far):

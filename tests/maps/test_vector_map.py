@@ -127,6 +127,7 @@ def test_a_single_vector_is_refused_in_one_line():
         fit_vector_map("linear", new, old, labels)(torch.zeros(6))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", MAPS)
 def test_a_map_is_made_again_from_its_tensors(kind):
     new, old, labels = case()

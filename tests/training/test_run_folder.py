@@ -36,6 +36,7 @@ def test_leftovers_of_a_killed_process_neither_block_nor_stay(split_images, old_
     assert sorted(p.name for p in out.iterdir()) == finished
 
 
+@pytest.mark.slow
 def test_a_read_error_in_the_first_epoch_keeps_the_old_embeddings(
     photo_folder, old_model, tmp_path, monkeypatch
 ):

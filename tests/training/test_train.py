@@ -12,7 +12,7 @@ from tests.training.run_results import metrics
 from unibct.data.readers.table import open_images
 from unibct.embeddings.extraction import embed_images
 from unibct.errors import UserError
-from unibct.methods.table import METHODS
+from unibct.methods.table import DEFAULT_METHOD, METHODS
 from unibct.models.architectures.table import build_network, find_architecture
 from unibct.models.folder import load_model
 from unibct.models.input import InputSpec
@@ -25,11 +25,10 @@ from unibct.models.old_space import (
 from unibct.progress import Silent
 from unibct.training.train import train
 
-QUICK = ("none", "unibct", "unibct-plus")
-
 
 @pytest.mark.parametrize(
-    "method", [m if m in QUICK else pytest.param(m, marks=pytest.mark.slow) for m in METHODS]
+    "method",
+    [m if m == DEFAULT_METHOD else pytest.param(m, marks=pytest.mark.slow) for m in METHODS],
 )
 def test_every_method_trains(method, split_images, old_model, tmp_path):
     out = tmp_path / "new"

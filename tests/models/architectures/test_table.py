@@ -12,11 +12,8 @@ from unibct.models.architectures.table import (
 from unibct.models.input import InputSpec
 
 
-def deep_ones_slow(names):
-    return [pytest.param(n, marks=[pytest.mark.slow] if "50" in n else []) for n in names]
-
-
-@pytest.mark.parametrize("name", deep_ones_slow(ARCHITECTURES))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ARCHITECTURES)
 def test_every_architecture_gives_its_dimension(name):
     architecture = ARCHITECTURES[name]
     spec = architecture.input
@@ -43,7 +40,7 @@ def test_every_architecture_takes_every_size(name, height, width, channels):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", deep_ones_slow(ARCHITECTURES))
+@pytest.mark.parametrize("name", ARCHITECTURES)
 def test_loaded_weights_are_all_that_a_network_needs(name):
     architecture = find_architecture(name)
     spec = architecture.input
