@@ -37,6 +37,14 @@ def test_it_goes_to_other_processes_without_its_file_handle(packed):
     assert np.array_equal(in_another_process(images.read, "2/6"), images.read("2/6"))
 
 
+def test_without_its_index_a_file_has_the_same_ids(packed, tmp_path):
+    (tmp_path / "train.rec").write_bytes((packed / "train.rec").read_bytes())
+    indexed, scanned = open_images(f"recordio:{packed}"), open_images(f"recordio:{tmp_path}")
+    assert scanned.ids == indexed.ids
+    image_id = indexed.ids[-1]
+    assert np.array_equal(scanned.read(image_id), indexed.read(image_id))
+
+
 def test_without_an_index_and_without_identities_every_record_is_an_image(packed, tmp_path):
     data = (packed / "train.rec").read_bytes()
     (tmp_path / "a.rec").write_bytes(data)

@@ -111,6 +111,8 @@ def _image_records(
     # The record of key 0 is written last, so in a file without an index it is the last one.
     key_0_row = 0 if index.is_file() else -1
     has_identities = bool(is_identity[key_0_row]) and (keys[0] == 0)
+    if has_identities and not index.is_file():
+        keys = np.roll(keys, -1)  # 1, 2, …, 0: the ids are those that the index would give
     is_image = ~is_identity if has_identities else np.ones(len(keys), dtype=bool)
     if not is_image.any():
         raise UserError(f"{file.path} holds no image")
