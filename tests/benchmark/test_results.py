@@ -18,6 +18,7 @@ from unibct.benchmark.results_csv import as_csv
 from unibct.benchmark.run import plan_benchmark
 from unibct.benchmark.workspace import Workspace
 from unibct.errors import UserError
+from unibct.report.benchmark_tables import verdict_table
 from unibct.report.blended_table import blended_table
 from unibct.report.mixed_table import mixed_table
 from unibct.report.old_threshold_table import old_threshold_table
@@ -84,6 +85,30 @@ def test_differences_are_paired():
     pair = Measured(shared.mean(1) + 1, shared + 1) - Measured(shared.mean(1), shared)
     difference = pair.estimate
     assert (difference.mean, difference.low, difference.high) == pytest.approx((1, 1, 1))
+
+
+@pytest.mark.parametrize(("classes", "few"), [(9, True), (10, False)])
+def test_no_verdict_over_fewer_than_ten_classes(finished, tmp_path, classes, few):
+    benchmark, _ = finished
+    out = tmp_path / "copy"
+    shutil.copytree(benchmark.workspace.out, out)
+    for path in out.rglob("result.json"):
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"query_classes": classes}))
+    results = read_results(benchmark.workspace.grid, benchmark.jobs, out)
+    assert results.query_classes == classes
+    difference = results.cross("open-class", "none", "top-1") - results.old_self(
+        "open-class", "top-1"
+    )
+    verdict = "within noise" if few else "not compatible"
+    assert difference.estimate.high < 0
+    assert difference.estimate.verdict == verdict
+    row = next(row for row in verdict_table(results).rows if row[0].text == "none")
+    assert verdict in {cell.text for cell in row}
+    page = render_markdown(results)
+    terminal = Console(file=io.StringIO(), width=300)
+    print_benchmark(results, terminal)
+    for text in (page, terminal.file.getvalue()):
+        assert ("Only 9 classes have queries" in text) == few
 
 
 def test_a_report_of_an_unfinished_benchmark_takes_the_seeds_that_are_complete(finished, grid):

@@ -90,6 +90,7 @@ def run_job(workspace: Workspace, job: Job, progress: Progress | None = None) ->
             "queries": len(workspace.split.query),
             "templates": len(workspace.test_images.class_names),
             "compared_classes": workspace.split.compared_classes,
+            "query_classes": workspace.split.query_classes,
             VALIDATION_PIXELS: validation_pixels(workspace.out),
         }
         | measurements.content,

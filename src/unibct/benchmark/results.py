@@ -27,7 +27,7 @@ from unibct.benchmark.model_origins import require_model_origins
 from unibct.benchmark.threshold_tests import AT_OLD_THRESHOLD, threshold_name
 from unibct.benchmark.workspace import RESULT_FILE, is_current
 from unibct.errors import UserError
-from unibct.evaluation.criterion import Estimate, estimate
+from unibct.evaluation.criterion import FEWEST_CLASSES, Estimate, estimate
 from unibct.evaluation.directions import BLEND, CROSS, NEW_SELF, OLD_SELF
 from unibct.evaluation.metrics.table import find_metric
 from unibct.files import read_json
@@ -43,18 +43,21 @@ class Measured:
     Attributes:
         values: (seeds,) the metric of each seed.
         samples: (seeds, repeats) its bootstrap values; every seed draws the same classes.
+        few_classes: whether these are too few for a verdict.
     """
 
     values: Floats
     samples: Floats
+    few_classes: bool = False
 
     def __sub__(self, other: "Measured") -> "Measured":
-        return Measured(self.values - other.values, self.samples - other.samples)
+        few = self.few_classes or other.few_classes
+        return Measured(self.values - other.values, self.samples - other.samples, few)
 
     @property
     def estimate(self) -> Estimate:
         """The mean over the seeds, with its interval."""
-        return estimate(self.values, self.samples)
+        return estimate(self.values, self.samples, few_classes=self.few_classes)
 
 
 @dataclass(frozen=True)
@@ -98,6 +101,17 @@ class Results:
     def deciding_metrics(self) -> list[str]:
         """The metrics on which the verdict depends."""
         return [metric for metric in self.metrics if find_metric(metric).decides]
+
+    @cached_property
+    def query_classes(self) -> int:
+        """How many test classes have queries.
+
+        Results of an earlier version say only how many there are.
+        """
+        return min(
+            result.get("query_classes", result.get("compared_classes", result["templates"]))
+            for result in self.by_job.values()
+        )
 
     @cached_property
     def scenarios(self) -> list[str]:
@@ -163,7 +177,7 @@ class Results:
             return None
         values = [entry["mergings"][merging]["values"][value] for entry in mixed_entries]
         samples = [self.samples(folder, mixed_name(merging), value) for folder in folders]
-        return Measured(np.array(values), np.stack(samples).astype(np.float64))
+        return self.measured(values, samples)
 
     def cells(self, scenario: str, method: str) -> list[dict[str, Any]]:
         """Return what each seed's cell wrote to its result file."""
@@ -225,7 +239,12 @@ class Results:
         """Return a metric (or another kind of value) of a test, from the seeds' job folders."""
         values = [self.by_job[folder]["tests"][test][kind][metric] for folder in folders]
         samples = [self.samples(folder, test, metric) for folder in folders]
-        return Measured(np.array(values), np.stack(samples).astype(np.float64))
+        return self.measured(values, samples)
+
+    def measured(self, values: Sequence[float], samples: Sequence[Floats]) -> Measured:
+        """Return a metric over the seeds, from each seed's value and (repeats,) samples."""
+        few = self.query_classes < FEWEST_CLASSES
+        return Measured(np.array(values), np.stack(samples).astype(np.float64), few)
 
     @cached_property
     def _samples_by_job(self) -> dict[str, dict[str, Floats]]:
@@ -276,8 +295,7 @@ def at_old_threshold(
         results.samples(cell_folder(scenario, method, seed), threshold_name(way), value)
         for seed in results.seeds
     ]
-    values = np.array([entry[way][value] for entry in ways])
-    return Measured(values, np.stack(samples).astype(np.float64))
+    return results.measured([entry[way][value] for entry in ways], samples)
 
 
 def compared_methods(results: Results) -> list[str]:

@@ -32,28 +32,45 @@ FEWEST_CLASSES = 10
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over seeds (or a single value) with its interval."""
+    """A mean over seeds (or a single value) with its interval.
+
+    Attributes:
+        mean: over the seeds.
+        low: lower end of the interval.
+        high: upper end.
+        seeds: how many.
+        few_classes: whether the interval is over fewer than ``FEWEST_CLASSES`` classes.
+    """
 
     mean: float
     low: float
     high: float
     seeds: int = 1
+    few_classes: bool = False
 
     @property
     def verdict(self) -> Verdict:
-        """What the interval says if this is a difference cross − old self."""
+        """What the interval says if this is a difference cross − old self.
+
+        *Within noise* if it contains zero, or is over too few classes.
+        """
+        if self.few_classes:
+            return "within noise"
         if self.low > 0:
             return "compatible"
         return "not compatible" if self.high < 0 else "within noise"
 
 
-def estimate(values: Floats, samples: Floats, *, seed: int = 0) -> Estimate:
+def estimate(
+    values: Floats, samples: Floats, *, seed: int = 0, few_classes: bool = False
+) -> Estimate:
     """Return the mean over seeds, with an interval over classes and seeds.
 
     Args:
         values: (seeds,) the metric (or a difference) of each seed.
         samples: (seeds, repeats) the same for drawn classes, with the same draws for each seed.
         seed: of the generator that draws seeds.
+        few_classes: see ``Estimate``.
     """
     seeds, repeats = samples.shape
     over_classes = samples.mean(axis=0)
@@ -64,7 +81,7 @@ def estimate(values: Floats, samples: Floats, *, seed: int = 0) -> Estimate:
         drawn = over_classes + np.sqrt(seeds / (seeds - 1)) * (over_both - over_classes)
     tail = (1 - CONFIDENCE) / 2
     low, high = np.quantile(drawn, [tail, 1 - tail])
-    return Estimate(float(np.mean(values)), float(low), float(high), seeds)
+    return Estimate(float(np.mean(values)), float(low), float(high), seeds, few_classes)
 
 
 @dataclass(frozen=True)
@@ -78,7 +95,7 @@ class Criterion:
         low: lower end of the difference's interval.
         high: upper end.
         decides: whether the verdict on the upgrade depends on it.
-        few_classes: whether the interval is over fewer than ``FEWEST_CLASSES`` classes.
+        few_classes: see ``Estimate``.
     """
 
     metric: str
@@ -96,10 +113,9 @@ class Criterion:
 
     @property
     def verdict(self) -> Verdict:
-        """*Within noise* if the interval contains zero, or is over too few classes."""
-        if self.few_classes:
-            return "within noise"
-        return Estimate(self.difference, self.low, self.high).verdict
+        """What the interval says."""
+        interval = Estimate(self.difference, self.low, self.high, few_classes=self.few_classes)
+        return interval.verdict
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values for machines."""
@@ -150,7 +166,7 @@ class SampledTest:
     Attributes:
         values: metric -> its value.
         samples: metric -> (repeats,); only the metrics that have an interval.
-        few_classes: see ``Criterion``.
+        few_classes: see ``Estimate``.
     """
 
     values: dict[str, float]

@@ -9,7 +9,13 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from unibct.benchmark.results import Measured, Results, compared_methods
-from unibct.evaluation.criterion import CONFIDENCE, Estimate, Verdict, joint_verdict
+from unibct.evaluation.criterion import (
+    CONFIDENCE,
+    Estimate,
+    Verdict,
+    few_classes_note,
+    joint_verdict,
+)
 from unibct.evaluation.metrics.table import TOP_1, find_metric
 from unibct.maps.table import MAPS
 from unibct.methods.table import NO_METHOD
@@ -77,9 +83,14 @@ def verdict_table(results: Results) -> PlainTable | None:
         "Not compatible (✗): an interval is below zero. Within noise (≈): an interval contains "
         "zero."
     )
-    weak = weak_note(results)
-    note = note if weak is None else f"{note} {weak}"
+    note = " ".join(filter(None, (note, few_note(results), weak_note(results))))
     return _methods_by_scenarios(results, "Verdicts", note, compared_methods(results), cell)
+
+
+def few_note(results: Results) -> str | None:
+    """Return that the test classes are too few for a verdict, if they are."""
+    note = few_classes_note(results.query_classes)
+    return None if note is None else f"{note[0].upper()}{note[1:]}."
 
 
 def weak_note(results: Results) -> str | None:
@@ -424,6 +435,7 @@ def chain_averages(results: Results, method: str) -> tuple[Estimate, str]:
     mean = Measured(
         np.mean([m.values for m in measured], axis=0),
         np.mean([m.samples for m in measured], axis=0),
+        measured[0].few_classes,
     )
     wins = [
         (m - results.between_versions(method, gallery, gallery, TOP_1)).values > 0

@@ -15,6 +15,7 @@ from unibct.examples.demo_gallery import GalleryStory
 from unibct.progress import clock
 from unibct.report.benchmark_tables import (
     chain_tables,
+    few_note,
     gain_table,
     left_out_note,
     verdict_table,
@@ -122,7 +123,8 @@ def print_plan(benchmark: Benchmark, console: Console | None = None) -> None:
 def print_benchmark(results: Results, console: Console | None = None) -> None:
     """Print the verdicts, the gains of the cross test, and the upgrade chains."""
     console = console or Console()
-    notes = [note for note in (left_out_note(results), weak_note(results)) if note is not None]
+    makers = (left_out_note, few_note, weak_note)
+    notes = [note for make in makers if (note := make(results)) is not None]
     for table in (verdict_table(results), gain_table(results), *chain_tables(results)):
         if table is not None:
             _print_plain_table(table, console)
