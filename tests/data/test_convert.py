@@ -150,6 +150,36 @@ def test_an_interrupted_conversion_goes_on(to, damaged_photos, tmp_path, monkeyp
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out", "whole"]
 
 
+@pytest.mark.parametrize("to", ["recordio", "folder"])
+def test_a_conversion_with_bad_images_goes_on_without_them(
+    to, damaged_photos, tmp_path, monkeypatch
+):
+    images = open_images(damaged_photos)
+    convert(images, tmp_path / "whole", to=to, skip_bad=True)
+    out, notes = tmp_path / "out", Notes()
+    with pytest.raises(UserError, match=r"has 5 unreadable images.*--skip-bad-images"):
+        convert(images, out, to=to)
+    assert not out.exists()
+    with monkeypatch.context() as patch:
+        patch.setattr("unibct.data.convert.image_suffix", lambda _: pytest.fail("is read again"))
+        convert(images, out, to=to, skip_bad=True, progress=notes)
+    assert notes.texts[0] == f"going on after {len(images)} images of an earlier run"
+    assert notes.texts[1].startswith("left out 5 unreadable images")
+    assert files_of(out) == files_of(tmp_path / "whole")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["out", "whole"]
+
+
+def test_a_repaired_image_is_read_again(damaged_photos, photo_folder, tmp_path):
+    root, out = tmp_path / "photos", tmp_path / "out"
+    shutil.copytree(damaged_photos, root)
+    with pytest.raises(UserError, match="has 5 unreadable images"):
+        convert(open_images(root), out, to="folder")
+    shutil.copytree(photo_folder, root, dirs_exist_ok=True)
+    convert(open_images(root), out, to="folder")
+    assert files_of(out) == files_of(photo_folder)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["out", "photos"]
+
+
 def interrupted(images, out, monkeypatch, saved=5, after=20):
     count = iter(range(after))
     with monkeypatch.context() as patch, pytest.raises(StopIteration):

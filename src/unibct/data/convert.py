@@ -38,8 +38,8 @@ def convert(
 ) -> int:
     """Write every image of a set to a new folder in another layout.
 
-    A run that was stopped or killed is continued by the next call with the same set, if the set
-    is read from files (``Stamped``).
+    A run that was stopped or killed, or that has met unreadable images, is continued by the next
+    call with the same set, if the set is read from files (``Stamped``).
 
     Args:
         images: the set.
@@ -56,10 +56,13 @@ def convert(
     require_outside(images, out)
     progress = progress or Silent()
     with resumable_folder(out, _fingerprint(images, to), progress.note) as folder:
-        problems = _write_all(images, to, folder, progress)
+        layout, problems = _write_all(images, to, folder, progress)
         written = len(images) - len(problems)
         if problems and not (skip_bad and written):
+            if written:
+                folder.keep(len(images))  # the next run may leave the bad images out
             raise unreadable_images_error(images.name, problems)
+        layout.finish()
     if problems:
         progress.note(f"left out {len(problems)} unreadable images: {'; '.join(problems)}")
     return written
@@ -75,8 +78,14 @@ def _fingerprint(images: ImageSet, to: str) -> str | None:
     return digest.hexdigest()
 
 
-def _write_all(images: ImageSet, to: str, folder: ResumableFolder, progress: Progress) -> list[str]:
-    """Write the remaining images class by class, and return a text for each unreadable one."""
+def _write_all(
+    images: ImageSet, to: str, folder: ResumableFolder, progress: Progress
+) -> tuple["Layout", list[str]]:
+    """Write the remaining images class by class.
+
+    Returns:
+        The layout, to be finished, and a text for each unreadable image.
+    """
     order = np.argsort(images.labels, kind="stable")
     problem_file = folder.grow("bad.jsonl")
     problem_file.seek(0)
@@ -98,8 +107,7 @@ def _write_all(images: ImageSet, to: str, folder: ResumableFolder, progress: Pro
             advance(1)
             if done % _SAVE_EVERY == 0:
                 folder.save(done)
-    layout.finish()
-    return list(problems.values())
+    return layout, list(problems.values())
 
 
 def _encoded_image(images: ImageSet, image_id: str) -> bytes:

@@ -27,6 +27,7 @@ class ResumableFolder:
     Attributes:
         data: becomes the final folder; temporary files are next to it.
         done: how many items earlier runs have done.
+        is_kept: whether the next run may continue after a ``UserError``.
     """
 
     def __init__(self, root: Path, fingerprint: str | None, note: Callable[[str], None]) -> None:
@@ -39,6 +40,7 @@ class ResumableFolder:
         self._growing_files: dict[str, BinaryIO] = {}
         self._unsynced_files: list[Path] = []
         self._open_files = ExitStack()
+        self.is_kept = False
         saved: Any = read_json(self._progress_file) if self._progress_file.is_file() else None
         if saved is not None and self._can_continue(saved):
             self.done, self._saved_sizes = saved["done"], saved["sizes"]
@@ -95,6 +97,11 @@ class ResumableFolder:
         saved = {"fingerprint": self._fingerprint, "done": done, "sizes": sizes}
         write_json(self._progress_file, saved)
 
+    def keep(self, done: int) -> None:
+        """Save, and let the next run continue although this one ends in a ``UserError``."""
+        self.save(done)
+        self.is_kept = self._fingerprint is not None
+
     def close(self) -> None:
         """Close the files that ``grow`` opened."""
         self._open_files.close()
@@ -116,7 +123,7 @@ def resumable_folder(
 
     If the block is interrupted or the process is killed, the next run continues from the last
     ``save``. A ``UserError`` removes everything, because its cause has to be repaired first, which
-    changes the input.
+    changes the input; not if the block has called ``keep``.
 
     Args:
         path: a new folder, or an empty one.
@@ -137,7 +144,8 @@ def resumable_folder(
                 yield folder
                 folder.sync()
             except UserError:
-                shutil.rmtree(root, ignore_errors=True)
+                if not folder.is_kept:
+                    shutil.rmtree(root, ignore_errors=True)
                 raise
             finally:
                 folder.close()
