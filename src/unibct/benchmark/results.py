@@ -162,23 +162,6 @@ class Results:
             return None
         return self._over_seeds(BLEND, metric, folders)
 
-    def mixed(self, scenario: str, method: str, merging: str, value: str) -> Measured | None:
-        """Return what was measured of a cell's mixed galleries, or None if it was not.
-
-        Args:
-            scenario: a scenario with a finished cell of the method.
-            method: of the cell.
-            merging: how scores of old and new rows are merged.
-            value: a name from ``mixed_galleries``.
-        """
-        folders = self._cells(scenario, method)
-        mixed_entries = [cell.get(MIXED, {"mergings": {}}) for cell in self.cells(scenario, method)]
-        if not all(merging in entry["mergings"] for entry in mixed_entries):
-            return None
-        values = [entry["mergings"][merging]["values"][value] for entry in mixed_entries]
-        samples = [self.samples(folder, mixed_name(merging), value) for folder in folders]
-        return self.measured(values, samples)
-
     def cells(self, scenario: str, method: str) -> list[dict[str, Any]]:
         """Return what each seed's cell wrote to its result file."""
         return [self.by_job[folder] for folder in self._cells(scenario, method)]
@@ -296,6 +279,29 @@ def at_old_threshold(
         for seed in results.seeds
     ]
     return results.measured([entry[way][value] for entry in ways], samples)
+
+
+def in_mixed_gallery(
+    results: Results, scenario: str, method: str, merging: str, value: str
+) -> Measured | None:
+    """Return what was measured of a cell's mixed galleries, or None if it was not.
+
+    Args:
+        results: of the finished jobs.
+        scenario: a scenario with a finished cell of the method.
+        method: of the cell.
+        merging: how scores of old and new rows are merged.
+        value: a name from ``mixed_galleries``.
+    """
+    cells = results.cells(scenario, method)
+    mergings = [cell.get(MIXED, {"mergings": {}})["mergings"] for cell in cells]
+    if not all(merging in entry for entry in mergings):
+        return None
+    samples = [
+        results.samples(cell_folder(scenario, method, seed), mixed_name(merging), value)
+        for seed in results.seeds
+    ]
+    return results.measured([entry[merging]["values"][value] for entry in mergings], samples)
 
 
 def compared_methods(results: Results) -> list[str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from unibct.errors import UserError
 from unibct.files import require_absent
 from unibct.gallery.asked import copy_asked
-from unibct.gallery.creation import nothing_left_behind
+from unibct.gallery.creation import gallery_name, nothing_left_behind
 from unibct.gallery.engines.engine import Engine
 from unibct.gallery.engines.table import Place, open_engine
 from unibct.gallery.folder import CERTIFICATES_FOLDER, GalleryFolder
@@ -17,9 +17,7 @@ from unibct.gallery.shelf import MODELS_FOLDER
 from unibct.gallery.state import GalleryState, write_state
 
 
-def copy_gallery(
-    folder: GalleryFolder, target: Path, *, engine: str, address: str, name: str
-) -> int:
+def copy_gallery(folder: GalleryFolder, target: Path, *, engine: str, address: str) -> int:
     """Copy a gallery, and return how many rows were copied.
 
     The target becomes a gallery when everything is in it. A copy that fails or is stopped leaves
@@ -30,12 +28,11 @@ def copy_gallery(
         target: a new folder.
         engine: a name from ``ENGINES``.
         address: of the engine's server.
-        name: of the copy in its database.
     """
     require_absent(target)
     with folder.writing():
         settle(folder)
-        state = folder.state
+        state, name = folder.state, gallery_name(target)
         copied = replace(state, name=name, engine=engine, address=address)
         other = open_engine(engine, Place(target, name, address))
         other.create()

@@ -17,7 +17,8 @@ from unibct.gallery.backfill import (
     pause_backfill,
 )
 from unibct.gallery.copying import copy_gallery
-from unibct.gallery.creation import create_gallery, gallery_name
+from unibct.gallery.creation import create_gallery
+from unibct.gallery.deletion import delete_gallery
 from unibct.gallery.engines.table import EMBEDDED
 from unibct.gallery.folder import GalleryFolder
 from unibct.gallery.gate import USUAL_COUNT
@@ -192,8 +193,7 @@ class Gallery:
         if (data is None) == (map_folder is None):
             raise UserError("a backfill needs the images of the rows, or a map (--map)")
         given = Path(str(map_folder)) if data is None else open_source(data)
-        request = BackfillRequest(share, ids, order, seed)
-        return backfill_gallery(self.folder, given, request)
+        return backfill_gallery(self.folder, given, BackfillRequest(share, ids, order, seed))
 
     def pause(self) -> None:
         """Ask a backfill in another process to stop after its batch."""
@@ -230,10 +230,11 @@ class Gallery:
 
     def copy(self, path: str | Path, *, engine: str = EMBEDDED, at: str = "") -> int:
         """Copy the gallery to another engine or place, and return how many rows it has."""
-        target = Path(path)
-        return copy_gallery(
-            self.folder, target, engine=engine, address=at, name=gallery_name(target)
-        )
+        return copy_gallery(self.folder, Path(path), engine=engine, address=at)
+
+    def delete(self) -> None:
+        """Delete the gallery for good: rows, models, history and folder."""
+        delete_gallery(self.folder)
 
     def close(self) -> None:
         """Let go of files and connections."""

@@ -9,7 +9,7 @@ from unibct.benchmark.mixed_galleries import (
     MIXED,
     half_tar,
 )
-from unibct.benchmark.results import Measured, Results
+from unibct.benchmark.results import Measured, Results, in_mixed_gallery
 from unibct.evaluation.resolution import tar_name
 from unibct.gallery.calibration import RAW
 from unibct.gallery.mixed_curve import MERGINGS
@@ -67,7 +67,7 @@ def _cells(results: Results, scenario: str, method: str, merging: str, far: floa
     """Return the cells of one row after the method's name; none if it was not measured."""
 
     def measured(value: str, kind: str = merging) -> Measured | None:
-        return results.mixed(scenario, method, kind, value)
+        return in_mixed_gallery(results, scenario, method, kind, value)
 
     def cell(value: str, *, dip: bool = False) -> Cell:
         result = measured(value)

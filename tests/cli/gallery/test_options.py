@@ -8,7 +8,7 @@ from unibct.gallery.engines.table import ENGINES
 def test_the_help_lists_commands_and_engines(capsys):
     assert run_command("gallery", "--help") == 0
     text = capsys.readouterr().out
-    commands = "create add search upgrade backfill rollback remove index copy status verify"
+    commands = "create add search upgrade backfill rollback remove index copy delete status verify"
     for word in (*commands.split(), *ENGINES):
         assert word in text
 

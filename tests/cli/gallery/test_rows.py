@@ -14,6 +14,7 @@ from tests.gallery.toys import OLD, toy_images
         (("remove", "nobody"), "'nobody'"),
         (("remove",), "name the rows to remove"),
         (("remove", "--ids", "nowhere.txt"), "nowhere.txt cannot be read"),
+        (("delete",), "G (embedded) would be deleted with all of its rows; confirm with --yes"),
         (("backfill", "--abort"), "no backfill"),
         (("backfill", "--pause", "--finish"), "--pause and --finish do different things"),
         (("backfill", "QUERIES", "--finish"), "--finish embeds no rows: leave DATA"),
@@ -46,3 +47,13 @@ def test_an_index_of_no_rows_says_so(tmp_path, capsys):
     assert run_command("gallery", "create", tmp_path / "E", "--model", OLD) == 0
     assert run_command("gallery", "index", tmp_path / "E") == 0
     assert "E: there are no rows to index" in capsys.readouterr().out
+
+
+def test_a_gallery_is_deleted_after_a_yes(world, tmp_path, monkeypatch):
+    run, *_ = world
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    for answer, code, said in ((False, 2, "nothing is deleted"), (True, 0, "G: deleted")):
+        monkeypatch.setattr("typer.confirm", lambda question, *, err, answer=answer: answer)
+        assert (tmp_path / "G").is_dir()
+        assert said in run("delete", code=code)
+    assert not (tmp_path / "G").exists()

@@ -1,5 +1,6 @@
-"""The commands for the rows of a gallery: create, add, remove, index and copy."""
+"""The commands for the rows of a gallery: create, add, remove, index, copy and delete."""
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -193,6 +194,35 @@ def copy_command(
     with OpenedGallery(path, "cpu") as gallery:
         rows = gallery.copy(target, engine=engine, at=at)
     say(as_json, {"rows": rows}, f"{target}: {rows:,} rows copied, engine {engine}")
+
+
+@gallery_app.command(
+    "delete", epilog=examples("unibct gallery delete G", "unibct gallery delete G --yes")
+)
+def delete_command(
+    path: GalleryArgument,
+    yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Delete a gallery for good: its rows, also those on a server, its models and its history.
+
+    Copies that `copy` has made stay. If the server cannot be reached, nothing is deleted.
+    """
+    from unibct.errors import UserError
+
+    with OpenedGallery(path, "cpu") as gallery:
+        state = gallery.folder.state
+        place = f"{path} ({state.engine}{f' at {state.address}' if state.address else ''})"
+        if not yes:
+            if not sys.stdin.isatty():
+                raise UserError(
+                    f"{place} would be deleted with all of its rows; confirm with --yes"
+                )
+            question = f"Delete {place} with its rows, models and history?"
+            if not typer.confirm(question, err=True):
+                raise UserError("nothing is deleted")
+        gallery.delete()
+    say(as_json, {"deleted": str(path)}, f"{path}: deleted")
 
 
 def _fingerprint(gallery: "Gallery", made_by: str) -> str:
