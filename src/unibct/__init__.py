@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from unibct.evaluation.protocols.request import EvaluationRequest
     from unibct.evaluation.protocols.table import evaluate_data
     from unibct.evaluation.upgrade import evaluate_upgrade
+    from unibct.evaluation.weight_choice import choose_weights
     from unibct.export.export_model import export_model
     from unibct.gallery.certificate import read_certificate
     from unibct.gallery.certify import certify, evaluate_and_certify
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from unibct.maps.folder import load_map, save_map
     from unibct.maps.vector_map import fit_vector_map
     from unibct.methods.compatibility_loss import CompatibilityLoss
+    from unibct.models.blended_weights import blend_weights
     from unibct.models.folder import load_model, save_model
     from unibct.prototypes.class_prototypes import class_prototypes
     from unibct.prototypes.weights import structural_weights
@@ -73,6 +75,8 @@ _HOMES = {
     "save_map": "maps.folder",
     "load_map": "maps.folder",
     "adapt_model": "training.mapped_model:adapt",
+    "blend_weights": "models.blended_weights",
+    "choose_weights": "evaluation.weight_choice",
     "class_prototypes": "prototypes.class_prototypes",
     "structural_weights": "prototypes.weights",
     "arcface": "losses.arcface",
@@ -121,9 +125,11 @@ __all__ = [
     "append_embeddings",
     "apply_map",
     "arcface",
+    "blend_weights",
     "blended",
     "certify",
     "choose_alpha",
+    "choose_weights",
     "class_prototypes",
     "count_names",
     "embed_images",

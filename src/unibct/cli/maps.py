@@ -1,13 +1,15 @@
-"""The commands that need no training: adapt fits a map, and map applies one to embeddings."""
+"""The commands that need no training: adapt fits a map, map applies one, blend mixes weights."""
 
+import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from unibct.cli.options import (
     DeviceOption,
     ImagesOption,
+    JsonOption,
     SkipOption,
     app,
     examples,
@@ -17,6 +19,10 @@ from unibct.data.readers.table import describe_data_briefly
 from unibct.embedders.table import describe_embedders
 from unibct.embeddings.forms.table import FOLDER, FORMS, describe_forms
 from unibct.maps.table import DEFAULT_MAP
+
+if TYPE_CHECKING:
+    from unibct.evaluation.weight_choice import WeightChoice
+    from unibct.models.model import Model
 
 OptionalData = Annotated[
     str | None,
@@ -131,3 +137,83 @@ def map_command(
     )
     write_embeddings(mapped, out, to)
     print(f"{out}: {len(mapped):,} mapped embeddings of dimension {mapped.vectors.shape[1]}")
+
+
+@app.command(
+    "blend",
+    epilog=examples(
+        "unibct blend models/old models/new --out models/between",
+        "unibct blend models/old models/new --alpha-from QUERIES --out models/between",
+    ),
+)
+def blend_command(
+    old: Annotated[Path, typer.Argument(metavar="OLD", help="the old model's folder")],
+    new: Annotated[
+        Path, typer.Argument(metavar="NEW", help="a model that was trained from its weights")
+    ],
+    out: Annotated[Path, typer.Option(help="folder for the model between the two")],
+    alpha: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            max=1,
+            help="the share of the new weights  [default: 0.5, or as --alpha-from says]",
+        ),
+    ] = None,
+    alpha_from: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DATA",
+            help="images like the queries to come, of classes that no model was trained on, to "
+            "choose the share on",
+        ),
+    ] = None,
+    images: ImagesOption = None,
+    device: DeviceOption = "auto",
+    as_json: JsonOption = False,
+) -> None:
+    """Make a model between the old and the new one, by blending their weights.
+
+    Without training: the weights are (1 − α)·old + α·new. Such a model searches the old gallery
+    with one encoder, and is nearer to the old model: for queries that are unlike the images of the
+    new training, where new queries may find less than old ones. Its own gallery finds less than
+    the new model's. NEW must have started from the weights of OLD, as with `unibct train --old`
+    if the networks are of the same family. Then test it: `unibct evaluate`.
+    """
+    from unibct.distributed.device import pick_device
+    from unibct.errors import UserError
+    from unibct.evaluation.blending import MIDPOINT
+    from unibct.files import require_absent
+    from unibct.models.blended_weights import blend_weights
+    from unibct.models.folder import load_model, save_model
+
+    if alpha is not None and alpha_from is not None:
+        raise UserError("--alpha and --alpha-from exclude each other: give one of them")
+    require_absent(out)
+    old_model, new_model = (load_model(path, device=pick_device(device)) for path in (old, new))
+    told: dict[str, Any] = {"alpha": MIDPOINT if alpha is None else alpha}
+    if alpha_from is None:
+        model = blend_weights(old_model, new_model, told["alpha"])
+    else:
+        choice = _chosen_weights(old_model, new_model, alpha_from, images, quiet=as_json)
+        model, told = choice.model, choice.as_json()
+    save_model(model, out)
+    told |= {"model": str(out), "fingerprint": model.fingerprint}
+    line = f"{out}: {told['alpha']:g} of the new weights, fingerprint {model.fingerprint}"
+    print(json.dumps(told) if as_json else line)
+
+
+def _chosen_weights(
+    old: "Model", new: "Model", alpha_from: str, images: Path | None, *, quiet: bool
+) -> "WeightChoice":
+    """Choose the share of the new weights, and print all that were tried."""
+    from unibct.data.readers.table import open_images
+    from unibct.evaluation.weight_choice import choose_weights
+    from unibct.progress import terminal_progress
+    from unibct.report.weight_choice import weight_choice_text
+
+    with terminal_progress() as progress:
+        choice = choose_weights(old, new, open_images(alpha_from, images), progress=progress)
+    if not quiet:
+        print(weight_choice_text(choice))
+    return choice

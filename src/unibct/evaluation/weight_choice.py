@@ -1,0 +1,121 @@
+"""Which blended weights search old rows best, on images of classes that are not tested."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from unibct.arrays import Floats, Ints
+from unibct.data.image_set import ImageSet
+from unibct.embeddings.extraction import embed_images
+from unibct.embeddings.score_scale import score_scale
+from unibct.errors import UserError
+from unibct.evaluation.gallery_split import split_gallery
+from unibct.evaluation.search_test import search_test
+from unibct.evaluation.seen_classes import count_seen_classes
+from unibct.models.blended_weights import blend_weights
+from unibct.models.model import Model
+from unibct.progress import Progress, Silent
+
+WEIGHT_ALPHAS = tuple(number / 10 for number in range(1, 11))
+
+
+@dataclass(frozen=True)
+class TriedWeights:
+    """What one α is worth on the images of the choice.
+
+    Attributes:
+        alpha: the share of the new weights.
+        mean_reciprocal_rank: of the cross test; it decides.
+        cross: top-1 of the cross test.
+        new_self: top-1 of the self test.
+    """
+
+    alpha: float
+    mean_reciprocal_rank: float
+    cross: float
+    new_self: float
+
+
+@dataclass(frozen=True)
+class WeightChoice:
+    """The blended weights that were chosen.
+
+    Attributes:
+        alpha: the share of the new weights.
+        model: with these weights, and a score scale measured on the same images.
+        old_self: top-1 of the old self test.
+        tried: all shares.
+    """
+
+    alpha: float
+    model: Model
+    old_self: float
+    tried: tuple[TriedWeights, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain values for machines."""
+        return {
+            "alpha": self.alpha,
+            "old_self": self.old_self,
+            "tried": [vars(one) for one in self.tried],
+        }
+
+
+def choose_weights(
+    old: Model,
+    new: Model,
+    images: ImageSet,
+    *,
+    alphas: Sequence[float] = WEIGHT_ALPHAS,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> WeightChoice:
+    """Choose between the weights of an old model and of a new one that started from it.
+
+    The mean reciprocal rank of the cross test decides; of equals the larger α, because it
+    has the better self test.
+
+    Args:
+        old: the old model.
+        new: trained from its weights.
+        images: like the queries that are to come, of classes that no model was trained on.
+        alphas: the shares of the new weights to try.
+        seed: chooses the gallery's images.
+        progress: reports progress per image.
+    """
+    if not alphas:
+        raise UserError("alphas is empty: give at least one share to try")
+    models = {alpha: blend_weights(old, new, alpha) for alpha in sorted(set(alphas))}
+    trained = {"the old model": old.training_classes, "the new model": new.training_classes}
+    count_seen_classes(images.class_names, images.class_source, trained).require_minority()
+    split = split_gallery(images.labels, seed=seed)
+    progress = progress or Silent()
+
+    def embedded(model: Model) -> Floats:
+        return np.asarray(embed_images(model, images, progress=progress).vectors)
+
+    old_rows = embedded(old)
+    rows: dict[float, Floats] = {}
+    tried: dict[float, TriedWeights] = {}
+    for alpha, model in models.items():
+        rows[alpha] = embedded(model)
+        cross = search_test(rows[alpha], old_rows, split)
+        rank = float(np.mean(1 / (1 + cross.ranks)))
+        own = search_test(rows[alpha], rows[alpha], split)
+        tried[alpha] = TriedWeights(alpha, rank, cross.top(1), own.top(1))
+    best = max(tried, key=lambda alpha: (round(tried[alpha].mean_reciprocal_rank, 12), alpha))
+    scale = _scale(rows[best], old_rows, images.labels, progress)
+    old_self = search_test(old_rows, old_rows, split).top(1)
+    chosen = models[best].with_score_scale(scale)
+    return WeightChoice(best, chosen, old_self, tuple(tried.values()))
+
+
+def _scale(new: Floats, old: Floats, labels: Ints, progress: Progress) -> float | None:
+    """Return the score scale on the images of the choice; None, with a note, if there is none."""
+    try:
+        return score_scale(new, old, labels)
+    except UserError as error:
+        progress.note(f"the score scale is unknown: {error}")
+        return None

@@ -1,0 +1,76 @@
+"""Blended weights: one network between the old model and a new one that started from it.
+
+Training from the old weights leaves a straight way back to them. A network on this way, with the
+weights (1 − α)·old + α·new, has something of both: it searches old rows with one encoder, where
+blended queries need two. It suits queries that are unlike the images of the new training. After
+WiSE-FT (Wortsman et al., CVPR 2022).
+"""
+
+import copy
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from unibct.errors import UserError
+from unibct.models.architectures.growth import grown_state
+from unibct.models.model import Model
+from unibct.models.old_space import without_projection
+
+BLENDED_WEIGHTS = "blended_weights"  # in ``Model.training``
+
+
+def blend_weights(old: Model, new: Model, alpha: float) -> Model:
+    """Return a model with the weights (1 − α)·old + α·new. Neither model changes.
+
+    Args:
+        old: the old model.
+        new: a model that was trained from its weights, as `unibct train --old` does by default
+            if the networks are of the same family.
+        alpha: α, from 0 (embeds as the old model) to 1 (as the new one).
+
+    Returns:
+        The model. Its score scale is unknown, unless α is 1.
+    """
+    if not 0 <= alpha <= 1:
+        raise UserError(f"alpha lies in [0, 1], not {alpha}")
+    start = _starting_weights(old, new)
+    network = copy.deepcopy(new.network)
+    network.load_state_dict(
+        {name: _between(start[name], end, alpha) for name, end in network.state_dict().items()}
+    )
+    blended = replace(new, network=network)
+    if alpha == 1:
+        return blended
+    record = {"alpha": alpha, "old": old.fingerprint, "new": new.fingerprint}
+    training = blended.with_score_scale(None).training | {BLENDED_WEIGHTS: record}
+    return replace(blended, training=training)
+
+
+def _starting_weights(old: Model, new: Model) -> dict[str, Tensor]:
+    """Return the weights from which the new model was trained, or refuse models without a way."""
+    if new.old_fingerprint != old.fingerprint:
+        raise UserError(
+            f"the new model was not trained with this old model ({old.fingerprint}), but "
+            + (f"with {new.old_fingerprint}" if new.old_fingerprint else "without one")
+        )
+    if BLENDED_WEIGHTS in new.training:
+        raise UserError("the new model has blended weights already; give the one it was made from")
+    recipe = new.training.get("recipe", {})
+    if new.vector_map is not None or not recipe.get("warm_start"):
+        raise UserError(
+            "the new model was not trained from the old weights, so nothing good lies between "
+            "them: train it with --method unibct-plus and the old network or a larger one of its "
+            "family, or blend queries instead (unibct gallery search --encoders blend)"
+        )
+    weights = without_projection(old.network.state_dict())
+    if new.architecture != old.architecture:
+        weights = grown_state(weights, new.network, seed=int(recipe["seed"]))
+    return weights
+
+
+def _between(start: Tensor, end: Tensor, alpha: float) -> Tensor:
+    """Return the number between two weights; that of the new model if it is no weight."""
+    if not end.is_floating_point():  # a count of batches
+        return end
+    return torch.lerp(start.to(end), end, alpha)

@@ -1,0 +1,90 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from tests.models.cases import small_model
+from unibct.errors import UserError
+from unibct.models.architectures.table import build_network
+from unibct.models.blended_weights import blend_weights
+from unibct.models.model import Model
+
+PIXELS = np.random.default_rng(0).integers(0, 256, (6, 32, 32, 1), dtype=np.uint8)
+
+
+def trained_from(old: Model, architecture="resnet-small", **training) -> Model:
+    """Return a model with other weights that says it was trained from the old one's."""
+    network = build_network(architecture, old.input, old.dim, seed=1).eval()
+    recipe = {"warm_start": True, "seed": 5}
+    return replace(
+        old,
+        network=network,
+        architecture=architecture,
+        old_fingerprint=old.fingerprint,
+        training={"recipe": recipe, "score_scale": 1.2} | training,
+    )
+
+
+def test_every_weight_is_between_the_two():
+    old = small_model()
+    new = trained_from(old)
+    blended = blend_weights(old, new, 0.3)
+    before, after = old.network.state_dict(), new.network.state_dict()
+    for name, weight in blended.network.state_dict().items():
+        if weight.is_floating_point():
+            assert torch.allclose(weight, 0.7 * before[name] + 0.3 * after[name], atol=1e-6)
+        else:
+            assert torch.equal(weight, after[name])
+    assert blended.fingerprint not in (old.fingerprint, new.fingerprint)
+    assert blended.old_fingerprint == old.fingerprint
+    record = {"alpha": 0.3, "old": old.fingerprint, "new": new.fingerprint}
+    assert blended.training["blended_weights"] == record
+    assert (new.score_scale, blended.score_scale) == (1.2, None)
+
+
+def test_the_ends_are_the_models_themselves():
+    old = small_model()
+    new = trained_from(old)
+    assert blend_weights(old, new, 0).fingerprint == old.fingerprint
+    end = blend_weights(old, new, 1)
+    assert end.fingerprint == new.fingerprint
+    assert end.training == new.training
+    assert end.network is not new.network
+
+
+def test_the_beginning_of_a_grown_network_embeds_as_the_old_one():
+    old = small_model()
+    new = trained_from(old, "resnet-small-wide")
+    begin = blend_weights(old, new, 0)
+    assert begin.architecture == "resnet-small-wide"
+    np.testing.assert_allclose(begin.embed_pixels(PIXELS), old.embed_pixels(PIXELS), atol=1e-5)
+    assert not np.allclose(
+        blend_weights(old, new, 0.5).embed_pixels(PIXELS), old.embed_pixels(PIXELS), atol=1e-2
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"old_fingerprint": "f" * 32}, "but with ffff"),
+        ({"old_fingerprint": None}, "but without one"),
+        ({"training": {"recipe": {"warm_start": False, "seed": 0}}}, "not trained from the old"),
+        ({"training": {}}, "not trained from the old weights"),
+        ({"vector_map": object()}, "not trained from the old weights"),
+    ],
+)
+def test_models_without_a_way_between_them_are_refused(changes, message):
+    old = small_model()
+    with pytest.raises(UserError, match=message):
+        blend_weights(old, replace(trained_from(old), **changes), 0.5)
+
+
+def test_a_share_outside_and_a_second_blend_are_refused():
+    old = small_model()
+    new = trained_from(old)
+    for alpha in (-0.1, 1.1, float("nan")):
+        with pytest.raises(UserError, match=r"alpha lies in \[0, 1\]"):
+            blend_weights(old, new, alpha)
+    with pytest.raises(UserError, match="blended weights already"):
+        blend_weights(old, blend_weights(old, new, 0.5), 0.5)
