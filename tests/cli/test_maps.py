@@ -1,12 +1,16 @@
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from tests.conftest import run_command
+from tests.models.cases import small_model, trained_from
 from unibct.embeddings.folder import open_embeddings
 from unibct.embeddings.forms.table import write_embeddings
 from unibct.maps.folder import load_map
+from unibct.models.folder import load_model, save_model
 
 
 @pytest.fixture(scope="module")
@@ -86,3 +90,40 @@ def test_without_data_both_sides_must_be_stored(files, trained_folder, tmp_path,
     assert "give DATA" in capsys.readouterr().err
     assert run_command("map", tmp_path, files / "old.npy", "--out", tmp_path / "x") == 2
     assert "is not a map folder" in capsys.readouterr().err
+
+
+@pytest.fixture
+def two_models(tmp_path):
+    old = replace(small_model(), class_names=("somebody else",), class_weights=torch.ones(1, 16))
+    for name, model in (("old", old), ("new", trained_from(old))):
+        save_model(model, tmp_path / name)
+    return tmp_path
+
+
+def test_blended_weights(two_models, capsys):
+    blend = ["blend", two_models / "old", two_models / "new"]
+    assert run_command(*blend, "--out", two_models / "half") == 0
+    said = capsys.readouterr().out
+    model = load_model(two_models / "half")
+    assert said.endswith(f"0.5 of the new weights, fingerprint {model.fingerprint}\n")
+    assert model.training["blended_weights"]["alpha"] == 0.5
+    assert run_command(*blend, "--alpha", "1", "--json", "--out", two_models / "end") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["fingerprint"] == load_model(two_models / "new").fingerprint
+    assert run_command(*blend, "--out", two_models / "half") == 2
+    assert "exists already" in capsys.readouterr().err
+
+
+def test_blended_weights_are_chosen_on_images(two_models, photo_folder, capsys):
+    blend = ["blend", two_models / "old", two_models / "new", "--alpha-from", photo_folder]
+    assert run_command(*blend, "--json", "--out", two_models / "chosen") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [one["alpha"] for one in told["tried"]] == [n / 10 for n in range(1, 11)]
+    assert run_command(*blend, "--out", two_models / "again") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("top-1 of old queries in the old gallery: ")
+    (chosen,) = [line.split() for line in lines if line.endswith("chosen")]
+    assert float(chosen[0]) == told["alpha"]
+    assert load_model(two_models / "again").fingerprint == told["fingerprint"]
+    assert run_command(*blend, "--alpha", "0.5", "--out", two_models / "no") == 2
+    assert "exclude each other" in capsys.readouterr().err

@@ -3,8 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.models.cases import small_model
-from tests.models.test_blended_weights import trained_from
+from tests.models.cases import small_model, trained_from
 from unibct.embeddings.extraction import embed_images
 from unibct.embeddings.score_scale import score_scale
 from unibct.errors import UserError

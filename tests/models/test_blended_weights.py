@@ -4,26 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from tests.models.cases import small_model
+from tests.models.cases import small_model, trained_from
 from unibct.errors import UserError
-from unibct.models.architectures.table import build_network
 from unibct.models.blended_weights import blend_weights
-from unibct.models.model import Model
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (6, 32, 32, 1), dtype=np.uint8)
-
-
-def trained_from(old: Model, architecture="resnet-small", **training) -> Model:
-    """Return a model with other weights that says it was trained from the old one's."""
-    network = build_network(architecture, old.input, old.dim, seed=1).eval()
-    recipe = {"warm_start": True, "seed": 5}
-    return replace(
-        old,
-        network=network,
-        architecture=architecture,
-        old_fingerprint=old.fingerprint,
-        training={"recipe": recipe, "score_scale": 1.2} | training,
-    )
 
 
 def test_every_weight_is_between_the_two():

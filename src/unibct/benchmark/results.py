@@ -271,14 +271,8 @@ def at_old_threshold(
         value: ``TAR`` or ``FAR``.
     """
     cells = results.cells(scenario, method)
-    ways = [cell.get(AT_OLD_THRESHOLD, {"ways": {}})["ways"] for cell in cells]
-    if not all(way in entry for entry in ways):
-        return None
-    samples = [
-        results.samples(cell_folder(scenario, method, seed), threshold_name(way), value)
-        for seed in results.seeds
-    ]
-    return results.measured([entry[way][value] for entry in ways], samples)
+    found = [cell.get(AT_OLD_THRESHOLD, {}).get("ways", {}).get(way) for cell in cells]
+    return _over_cells(results, scenario, method, threshold_name(way), value, found)
 
 
 def in_mixed_gallery(
@@ -294,14 +288,26 @@ def in_mixed_gallery(
         value: a name from ``mixed_galleries``.
     """
     cells = results.cells(scenario, method)
-    mergings = [cell.get(MIXED, {"mergings": {}})["mergings"] for cell in cells]
-    if not all(merging in entry for entry in mergings):
+    entries = [cell.get(MIXED, {}).get("mergings", {}).get(merging, {}) for cell in cells]
+    found = [entry.get("values") for entry in entries]
+    return _over_cells(results, scenario, method, mixed_name(merging), value, found)
+
+
+def _over_cells(
+    results: Results,
+    scenario: str,
+    method: str,
+    test: str,
+    value: str,
+    found: Sequence[dict[str, float] | None],
+) -> Measured | None:
+    """Return a value over the seeds, from what each seed's cell has; None if one has nothing."""
+    values = [entry[value] for entry in found if entry is not None]
+    if len(values) < len(found):
         return None
-    samples = [
-        results.samples(cell_folder(scenario, method, seed), mixed_name(merging), value)
-        for seed in results.seeds
-    ]
-    return results.measured([entry[merging]["values"][value] for entry in mergings], samples)
+    folders = [cell_folder(scenario, method, seed) for seed in results.seeds]
+    samples = [results.samples(folder, test, value) for folder in folders]
+    return results.measured(values, samples)
 
 
 def compared_methods(results: Results) -> list[str]:
