@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import unibct
-from tests.models.cases import small_model
+from tests.models.cases import small_model, trained_from
 from tests.report.test_export_text import EXACT, LOSS
 from unibct.errors import UserError
 from unibct.maps.vector_map import VectorMap
@@ -91,6 +91,14 @@ def test_a_card_shows_the_score_scale_and_what_it_does(tmp_path, evaluation):
     row = next(line for line in text.splitlines() if line.startswith("| 1e-2 |"))
     assert row.count("|") == heads.count("|")
     assert row.split(" | ")[3] == "1.23 %, 75.00 %"
+
+
+def test_a_card_says_that_weights_were_blended(tmp_path):
+    old = small_model()
+    new = trained_from(old, **TRAINING | {"recipe": {"warm_start": True, "seed": 1}})
+    save_model(unibct.blend_weights(old, new, 0.25), tmp_path / "m")
+    text = unibct.write_model_card(tmp_path / "m").read_text()
+    assert f"its weights were blended: 0.25 of those of `{new.fingerprint}`, the rest" in text
 
 
 def test_what_is_unknown_is_said_to_be_unknown(tmp_path):

@@ -136,6 +136,12 @@ def _training_lines(model: dict[str, Any]) -> list[str]:
     unreadable = len(training.get("unreadable_images", ()))
     lines += [f"- left out: {unreadable:,} unreadable images"] if unreadable else []
     lines += [f"- recipe: {settings}"] if settings else []
+    blend = training.get("blended_weights")
+    if blend is not None:
+        lines.append(
+            f"- afterwards its weights were blended: {blend['alpha']:g} of those of "
+            f"`{blend['new']}`, the rest of the old model's"
+        )
     software = [f"{name} {training[name]}" for name in ("unibct", "torch") if name in training]
     return lines + ([f"- made by {', '.join(software)}"] if software else [])
 
