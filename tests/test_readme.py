@@ -87,7 +87,7 @@ def test_command_lines_run(
     commands = [shlex.split(line)[1:] for line in lines]
     assert {command[0] for command in commands} >= {
         "split", "train", "evaluate", "embed", "convert", "adapt", "map", "benchmark",
-        "export", "card", "gallery",
+        "export", "card", "gallery", "blend",
     }  # fmt: skip
     folders = {"DATA": str(photo_folder), "VALIDATION": str(validation_classes)} | dict.fromkeys(
         ("OTHERS", "TEST"), str(unseen_classes)

@@ -143,7 +143,7 @@ def map_command(
     "blend",
     epilog=examples(
         "unibct blend models/old models/new --out models/between",
-        "unibct blend models/old models/new --alpha-from QUERIES --out models/between",
+        "unibct blend models/old models/new --alpha-from VALIDATION --out models/between",
     ),
 )
 def blend_command(
