@@ -112,6 +112,8 @@ def test_blended_weights(two_models, capsys):
     assert told["fingerprint"] == load_model(two_models / "new").fingerprint
     assert run_command(*blend, "--out", two_models / "half") == 2
     assert "exists already" in capsys.readouterr().err
+    assert run_command(*blend, "--images", "list.txt", "--out", two_models / "no") == 2
+    assert "--images lists images of --alpha-from" in capsys.readouterr().err
 
 
 def test_blended_weights_are_chosen_on_images(two_models, photo_folder, capsys):

@@ -189,6 +189,8 @@ def blend_command(
 
     if alpha is not None and alpha_from is not None:
         raise UserError("--alpha and --alpha-from exclude each other: give one of them")
+    if images is not None and alpha_from is None:
+        raise UserError("--images lists images of --alpha-from, which is not given")
     require_absent(out)
     old_model, new_model = (load_model(path, device=pick_device(device)) for path in (old, new))
     told: dict[str, Any] = {"alpha": MIDPOINT if alpha is None else alpha}
