@@ -120,8 +120,8 @@ def _measured(tests: list[SearchTest], far: float) -> dict[str, Measured]:
 
 def _text(difference: Measured) -> str:
     """Return points with their interval."""
-    found = difference.estimate
-    mean, low, high = (100 * value for value in (found.mean, found.low, found.high))
+    points = difference.estimate
+    mean, low, high = (100 * value for value in (points.mean, points.low, points.high))
     return f"{mean:+.2f} ({low:+.2f} to {high:+.2f})"
 
 

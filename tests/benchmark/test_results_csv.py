@@ -30,7 +30,7 @@ def test_a_row_says_what_its_value_is_and_no_two_rows_say_the_same(finished, gri
     assert tests == {
         "old→old", "new→old", "new→new", "blend→old", "mixed raw", "mixed standardised",
         "old at old threshold", "cross at old threshold", "mapped at old threshold",
-        "scaled at old threshold",
+        "scaled at old threshold", "between→old", "between→between",
     }  # fmt: skip
 
 

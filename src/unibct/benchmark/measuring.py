@@ -1,7 +1,7 @@
 """Run the tests of a job on the embeddings of the test images.
 
-A cell measures three things more, which train nothing: new queries at the old system's threshold,
-blends of old and new queries in the old gallery, and the gallery while it is
+A cell measures four things more, which train nothing: new queries at the old system's threshold,
+blends of old and new queries in the old gallery, blended weights, and the gallery while it is
 backfilled.
 """
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from unibct.arrays import Floats
+from unibct.arrays import Floats, Ints
 from unibct.benchmark.cell_choices import CellChoices, choose_for_cell
 from unibct.benchmark.jobs import Job
 from unibct.benchmark.mixed_galleries import MIXED, MixedGallery, mixed_name
@@ -21,6 +21,7 @@ from unibct.benchmark.threshold_tests import (
     cell_score_scale,
     threshold_name,
 )
+from unibct.benchmark.weight_tests import BETWEEN_CROSS, weight_tests
 from unibct.benchmark.workspace import Workspace
 from unibct.evaluation.blending import MIDPOINT, blended_test
 from unibct.evaluation.bootstrap import class_draws
@@ -92,7 +93,7 @@ def _measured(test: SearchTest, workspace: Workspace) -> dict[str, Any]:
 def _measure_cell(
     workspace: Workspace, job: Job, searches: Mapping[str, SearchTest], measurements: Measurements
 ) -> None:
-    """Add flips, the old threshold, blended queries and mixed galleries of a cell."""
+    """Add flips, the old threshold, blends and mixed galleries of a cell."""
     tests, cross = measurements.content["tests"], searches[CROSS]
     draws = class_draws(cross)
     old_rows = workspace.vectors(tests[CROSS]["gallery"])
@@ -114,6 +115,7 @@ def _measure_cell(
         "chosen_on": None if choices is None else choices.alpha.as_json(),
     }
     measurements.keep_samples(BLEND, sampled_metrics(blend, draws, workspace.far))
+    _measure_weights(workspace, job, measurements, draws)
     mergings = fit_mergings(cross, searches[NEW_SELF]) if choices is None else choices.mergings
     gallery = MixedGallery(old_self, score_tables(cross, searches[NEW_SELF]), draws, workspace.far)
     order = gallery.tables.random_order(job.seed)
@@ -124,6 +126,24 @@ def _measure_cell(
     }
     for kind, calibration in mergings.items():
         measurements.keep_samples(mixed_name(kind), gallery.sampled(order, calibration))
+
+
+def _measure_weights(
+    workspace: Workspace, job: Job, measurements: Measurements, draws: Ints
+) -> None:
+    """Add the tests of blended weights, if the cell's model started from the old one."""
+    measured, tests = weight_tests(workspace, job), measurements.content["tests"]
+    if measured is None:
+        return
+    for name, test in measured.tests.items():
+        models = tests[CROSS if name == BETWEEN_CROSS else NEW_SELF]
+        tests[name] = {
+            **{key: models[key] for key in ("query", "gallery", "fingerprints")},
+            **_measured(test, workspace),
+            "alpha": measured.alpha,
+            "chosen_on": measured.chosen_on,
+        }
+        measurements.keep_samples(name, sampled_metrics(test, draws, workspace.far))
 
 
 def _chosen_on(workspace: Workspace, choices: CellChoices | None) -> dict[str, Any] | None:

@@ -271,8 +271,8 @@ def at_old_threshold(
         value: ``TAR`` or ``FAR``.
     """
     cells = results.cells(scenario, method)
-    found = [cell.get(AT_OLD_THRESHOLD, {}).get("ways", {}).get(way) for cell in cells]
-    return _over_cells(results, scenario, method, threshold_name(way), value, found)
+    by_cell = [cell.get(AT_OLD_THRESHOLD, {}).get("ways", {}).get(way) for cell in cells]
+    return _over_cells(results, scenario, method, threshold_name(way), value, by_cell)
 
 
 def in_mixed_gallery(
@@ -289,8 +289,8 @@ def in_mixed_gallery(
     """
     cells = results.cells(scenario, method)
     entries = [cell.get(MIXED, {}).get("mergings", {}).get(merging, {}) for cell in cells]
-    found = [entry.get("values") for entry in entries]
-    return _over_cells(results, scenario, method, mixed_name(merging), value, found)
+    by_cell = [entry.get("values") for entry in entries]
+    return _over_cells(results, scenario, method, mixed_name(merging), value, by_cell)
 
 
 def _over_cells(
@@ -299,15 +299,32 @@ def _over_cells(
     method: str,
     test: str,
     value: str,
-    found: Sequence[dict[str, float] | None],
+    by_cell: Sequence[dict[str, float] | None],
 ) -> Measured | None:
     """Return a value over the seeds, from what each seed's cell has; None if one has nothing."""
-    values = [entry[value] for entry in found if entry is not None]
-    if len(values) < len(found):
+    values = [entry[value] for entry in by_cell if entry is not None]
+    if len(values) < len(by_cell):
         return None
     folders = [cell_folder(scenario, method, seed) for seed in results.seeds]
     samples = [results.samples(folder, test, value) for folder in folders]
     return results.measured(values, samples)
+
+
+def with_blended_weights(
+    results: Results, scenario: str, method: str, test: str, metric: str
+) -> Measured | None:
+    """Return a metric of blended weights, or None if not every seed's cell has them.
+
+    Args:
+        results: of the finished jobs.
+        scenario: a scenario with a finished cell of the method.
+        method: of the cell.
+        test: ``BETWEEN_CROSS`` or ``BETWEEN_SELF``.
+        metric: its title.
+    """
+    cells = results.cells(scenario, method)
+    by_cell = [cell["tests"].get(test, {}).get("metrics") for cell in cells]
+    return _over_cells(results, scenario, method, test, metric, by_cell)
 
 
 def compared_methods(results: Results) -> list[str]:

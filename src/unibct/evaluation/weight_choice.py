@@ -85,9 +85,10 @@ def choose_weights(
         seed: chooses the gallery's images.
         progress: reports progress per image.
     """
-    if not alphas:
+    shares = sorted({float(alpha) for alpha in alphas})
+    if not shares:
         raise UserError("alphas is empty: give at least one share to try")
-    models = {alpha: blend_weights(old, new, alpha) for alpha in sorted(set(alphas))}
+    models = {alpha: blend_weights(old, new, alpha) for alpha in shares}
     trained = {"the old model": old.training_classes, "the new model": new.training_classes}
     count_seen_classes(images.class_names, images.class_source, trained).require_minority()
     split = split_gallery(images.labels, seed=seed)
@@ -103,8 +104,8 @@ def choose_weights(
         rows[alpha] = embedded(model)
         cross = search_test(rows[alpha], old_rows, split)
         rank = float(np.mean(1 / (1 + cross.ranks)))
-        own = search_test(rows[alpha], rows[alpha], split)
-        tried[alpha] = TriedWeights(alpha, rank, cross.top(1), own.top(1))
+        new_self = search_test(rows[alpha], rows[alpha], split)
+        tried[alpha] = TriedWeights(alpha, rank, cross.top(1), new_self.top(1))
     best = max(tried, key=lambda alpha: (round(tried[alpha].mean_reciprocal_rank, 12), alpha))
     scale = _scale(rows[best], old_rows, images.labels, progress)
     old_self = search_test(old_rows, old_rows, split).top(1)

@@ -56,8 +56,7 @@ def _starting_weights(old: Model, new: Model) -> dict[str, Tensor]:
         )
     if BLENDED_WEIGHTS in new.training:
         raise UserError("the new model has blended weights already; give the one it was made from")
-    recipe = new.training.get("recipe", {})
-    if new.vector_map is not None or not recipe.get("warm_start"):
+    if not started_from(old, new):
         raise UserError(
             "the new model was not trained from the old weights, so nothing good lies between "
             "them: train it with --method unibct-plus and the old network or a larger one of its "
@@ -65,8 +64,15 @@ def _starting_weights(old: Model, new: Model) -> dict[str, Tensor]:
         )
     weights = without_projection(old.network.state_dict())
     if new.architecture != old.architecture:
-        weights = grown_state(weights, new.network, seed=int(recipe["seed"]))
+        weights = grown_state(weights, new.network, seed=int(new.training["recipe"]["seed"]))
     return weights
+
+
+def started_from(old: Model, new: Model) -> bool:
+    """Return whether a model was trained from the weights of another."""
+    recipe = new.training.get("recipe", {})
+    is_same = new.old_fingerprint == old.fingerprint
+    return is_same and new.vector_map is None and bool(recipe.get("warm_start"))
 
 
 def _between(start: Tensor, end: Tensor, alpha: float) -> Tensor:

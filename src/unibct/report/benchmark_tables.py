@@ -20,7 +20,7 @@ from unibct.evaluation.metrics.table import TOP_1, find_metric
 from unibct.maps.table import MAPS
 from unibct.methods.table import NO_METHOD
 from unibct.progress import clock
-from unibct.report.blended_table import blended_table
+from unibct.report.blended_table import blended_table, weights_table
 from unibct.report.mixed_table import mixed_table
 from unibct.report.old_threshold_table import old_threshold_table
 from unibct.report.paper_figures import paper_figure
@@ -53,6 +53,7 @@ def all_tables(results: Results) -> list[PlainTable]:
         flip_table,
         old_threshold_table,
         blended_table,
+        weights_table,
         mixed_table,
     ]
     tables = [table for make in makers if (table := make(results)) is not None]
