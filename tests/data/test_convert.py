@@ -169,6 +169,22 @@ def test_a_conversion_with_bad_images_goes_on_without_them(
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out", "whole"]
 
 
+def test_an_image_that_could_not_be_read_is_read_again(photo_folder, tmp_path, monkeypatch):
+    images, out = open_images(photo_folder), tmp_path / "out"
+    bad = min(photo_folder.rglob("*.*"))
+
+    def refused(path):
+        if path == bad:
+            raise PermissionError(13, "Permission denied")
+        with path.open("rb") as file:
+            return file.read()
+
+    with monkeypatch.context() as patch, pytest.raises(UserError, match="Permission denied"):
+        patch.setattr("pathlib.Path.read_bytes", refused)
+        convert(images, out, to="folder")
+    assert convert(images, out, to="folder") == len(images)
+
+
 def test_a_repaired_image_is_read_again(damaged_photos, photo_folder, tmp_path):
     root, out = tmp_path / "photos", tmp_path / "out"
     shutil.copytree(damaged_photos, root)

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,10 +56,11 @@ def convert(
     require_outside(images, out)
     progress = progress or Silent()
     with resumable_folder(out, _fingerprint(images, to), progress.note) as folder:
-        layout, problems = _write_all(images, to, folder, progress)
+        layout, all_problems = _write_all(images, to, folder, progress)
+        problems = [problem.text for problem in all_problems]
         written = len(images) - len(problems)
         if problems and not (skip_bad and written):
-            if written:
+            if written and not any(problem.may_pass for problem in all_problems):
                 folder.keep(len(images))  # the next run may leave the bad images out
             raise unreadable_images_error(images.name, problems)
         layout.finish()
@@ -78,36 +79,50 @@ def _fingerprint(images: ImageSet, to: str) -> str | None:
     return digest.hexdigest()
 
 
+class _Problem(NamedTuple):
+    """An image that cannot be converted.
+
+    Attributes:
+        row: of the image.
+        text: names it, and says why.
+        may_pass: the file could not be read, which may be otherwise next time.
+    """
+
+    row: int
+    text: str
+    may_pass: bool = False
+
+
 def _write_all(
     images: ImageSet, to: str, folder: ResumableFolder, progress: Progress
-) -> tuple["Layout", list[str]]:
+) -> tuple["Layout", list[_Problem]]:
     """Write the remaining images class by class.
 
     Returns:
-        The layout, to be finished, and a text for each unreadable image.
+        The layout, to be finished, and the unreadable images.
     """
     order = np.argsort(images.labels, kind="stable")
     problem_file = folder.grow("bad.jsonl")
     problem_file.seek(0)
-    problems: dict[int, str] = dict(json.loads(line) for line in problem_file)
+    problems = [_Problem(*json.loads(line)) for line in problem_file]
     done_rows = order[: folder.done]
-    layout: Layout = LAYOUTS[to].load()(
-        images, folder, done_rows[~np.isin(done_rows, list(problems))]
-    )
+    bad_rows = [problem.row for problem in problems]
+    layout: Layout = LAYOUTS[to].load()(images, folder, done_rows[~np.isin(done_rows, bad_rows)])
     with progress.task(f"writing {to}", len(images), done=folder.done) as advance:
         for done, row in enumerate(map(int, order[folder.done :]), start=folder.done + 1):
             try:
                 data = _encoded_image(images, images.ids[row])
                 suffix = image_suffix(data)
             except UnreadableImageError as error:
-                problems[row] = f"{images.ids[row]} ({error})"
-                problem_file.write(f"{json.dumps([row, problems[row]])}\n".encode())
+                may_pass = isinstance(error.__cause__, OSError)
+                problems.append(_Problem(row, f"{images.ids[row]} ({error})", may_pass))
+                problem_file.write(f"{json.dumps(problems[-1])}\n".encode())
             else:
                 layout.add(row, data, suffix)
             advance(1)
             if done % _SAVE_EVERY == 0:
                 folder.save(done)
-    return layout, list(problems.values())
+    return layout, problems
 
 
 def _encoded_image(images: ImageSet, image_id: str) -> bytes:

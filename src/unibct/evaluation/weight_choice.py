@@ -88,9 +88,8 @@ def choose_weights(
     shares = sorted({float(alpha) for alpha in alphas})
     if not shares:
         raise UserError("alphas is empty: give at least one share to try")
-    models = {alpha: blend_weights(old, new, alpha) for alpha in shares}
-    trained = {"the old model": old.training_classes, "the new model": new.training_classes}
-    count_seen_classes(images.class_names, images.class_source, trained).require_minority()
+    blend_weights(old, new, shares[0])  # refuses before anything is embedded
+    _require_unseen(old, new, images)
     split = split_gallery(images.labels, seed=seed)
     progress = progress or Silent()
 
@@ -100,8 +99,8 @@ def choose_weights(
     old_rows = embedded(old)
     rows: dict[float, Floats] = {}
     tried: dict[float, TriedWeights] = {}
-    for alpha, model in models.items():
-        rows[alpha] = embedded(model)
+    for alpha in shares:
+        rows[alpha] = embedded(blend_weights(old, new, alpha))
         cross = search_test(rows[alpha], old_rows, split)
         rank = float(np.mean(1 / (1 + cross.ranks)))
         new_self = search_test(rows[alpha], rows[alpha], split)
@@ -109,8 +108,19 @@ def choose_weights(
     best = max(tried, key=lambda alpha: (round(tried[alpha].mean_reciprocal_rank, 12), alpha))
     scale = _scale(rows[best], old_rows, images.labels, progress)
     old_self = search_test(old_rows, old_rows, split).top(1)
-    chosen = models[best].with_score_scale(scale)
+    chosen = blend_weights(old, new, best).with_score_scale(scale)
     return WeightChoice(best, chosen, old_self, tuple(tried.values()))
+
+
+def _require_unseen(old: Model, new: Model, images: ImageSet) -> None:
+    """Refuse a choice on classes that are mostly training classes."""
+    trained = {"old": old.training_classes, "new": new.training_classes}
+    seen = count_seen_classes(images.class_names, images.class_source, trained)
+    if seen.count is not None and 2 * seen.count > len(images.class_names):
+        raise UserError(
+            f"{seen.count} of the {len(images.class_names)} classes of {images.name} were in a "
+            "model's training set; choose the share on classes that no model was trained on"
+        )
 
 
 def _scale(new: Floats, old: Floats, labels: Ints, progress: Progress) -> float | None:

@@ -13,6 +13,7 @@ def delete_gallery(folder: GalleryFolder) -> None:
     server cannot be reached, nothing is deleted. Galleries that ``copy`` has made from this one
     stay as they are.
     """
+    real = folder.path.resolve()  # it may be a link, or the current folder
     with folder.writing():
         folder.engine.destroy()
         folder.close()
@@ -24,4 +25,6 @@ def delete_gallery(folder: GalleryFolder) -> None:
             else:
                 path.unlink()
         (folder.path / STATE_FILE).unlink()
-    shutil.rmtree(folder.path)
+    shutil.rmtree(real)
+    if folder.path.is_symlink():
+        folder.path.unlink()

@@ -1,4 +1,5 @@
 import pytest
+import typer
 
 from tests.cli.gallery.conftest import parsed, save_images
 from tests.conftest import run_command
@@ -57,3 +58,14 @@ def test_a_gallery_is_deleted_after_a_yes(world, tmp_path, monkeypatch):
         assert (tmp_path / "G").is_dir()
         assert said in run("delete", code=code)
     assert not (tmp_path / "G").exists()
+
+
+def test_ctrl_c_at_the_question_deletes_nothing(world, tmp_path, monkeypatch):
+    def interrupted(*_, **__):
+        raise typer.Abort
+
+    run, *_ = world
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("typer.confirm", interrupted)
+    assert run("delete", code=2).endswith("error: nothing is deleted\n")
+    assert (tmp_path / "G").is_dir()

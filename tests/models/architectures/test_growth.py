@@ -57,8 +57,7 @@ def trained(network):
 @pytest.mark.parametrize("pair", PAIRS)
 def test_the_larger_network_computes_what_the_smaller_one_computes(pair):
     torch.manual_seed(0)
-    old, new = PAIRS[pair]()
-    trained(old)
+    old, new = map(trained, PAIRS[pair]())
     images = torch.randn(6, 2, 16, 12)
     new.load_state_dict(grown_state(old.state_dict(), new, seed=1))
     for mode in (False, True):  # with the running means, and with those of the batch

@@ -219,7 +219,11 @@ def delete_command(
                     f"{place} would be deleted with all of its rows; confirm with --yes"
                 )
             question = f"Delete {place} with its rows, models and history?"
-            if not typer.confirm(question, err=True):
+            try:
+                agreed = typer.confirm(question, err=True)
+            except typer.Abort:  # Ctrl-C or Ctrl-D
+                agreed = False
+            if not agreed:
                 raise UserError("nothing is deleted")
         gallery.delete()
     say(as_json, {"deleted": str(path)}, f"{path}: deleted")

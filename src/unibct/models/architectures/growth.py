@@ -21,7 +21,7 @@ def grown_state(old: Mapping[str, Tensor], new: nn.Module, *, seed: int) -> dict
     Args:
         old: the weights of the smaller network, a ``ResNet`` or ``IResNet``.
         new: a network of the same kind with at least as many channels and blocks in each stage. The
-            blocks that the old one does not have keep their weights, except the last scale.
+            blocks that the old one does not have keep their weights, except the last norm's.
         seed: chooses which channels are copied, and the shares.
     """
     return _Growth(old, new, torch.Generator().manual_seed(seed)).run()
@@ -81,9 +81,10 @@ class _Growth:
         return after
 
     def _add_nothing(self, block: str, layers: nn.Module) -> None:
-        """Let a new block return its input: its last norm has the scale 0."""
+        """Let a new block return its input: its last norm has the scale 0 and adds 0."""
         norms = [name for name, layer in layers.named_children() if isinstance(layer, _NORMS)]
-        self._state[f"{block}.{norms[-1]}.weight"].zero_()
+        for number in ("weight", "bias"):
+            self._state[f"{block}.{norms[-1]}.{number}"].zero_()
 
     def _convolution(self, name: str, inputs: Tensor, outputs: Tensor) -> Tensor:
         """Set the weights of a convolution, and return the map of its output channels."""
