@@ -98,6 +98,7 @@ def test_the_main_help_lists_every_kind_of_data_and_every_command(capsys):
         "embed",
         "adapt",
         "map",
+        "blend",
         "evaluate",
         "export",
         "card",
