@@ -172,9 +172,9 @@ def blend_command(
     device: DeviceOption = "auto",
     as_json: JsonOption = False,
 ) -> None:
-    """Make a model between the old and the new one, by blending their weights.
+    """Blend the weights of an old and a new model.
 
-    Without training: the weights are (1 − α)·old + α·new. Such a model searches the old gallery
+    Makes a model between the two, without training: (1 − α)·old + α·new. It searches the old gallery
     with one encoder, and is nearer to the old model: for queries that are unlike the images of the
     new training, where new queries may find less than old ones. Its own gallery finds less than
     the new model's. NEW must have started from the weights of OLD, as with `unibct train --old`
