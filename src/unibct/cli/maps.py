@@ -174,11 +174,11 @@ def blend_command(
 ) -> None:
     """Blend the weights of an old and a new model.
 
-    Makes a model between the two, without training: (1 − α)·old + α·new. It searches the old gallery
-    with one encoder, and is nearer to the old model: for queries that are unlike the images of the
-    new training, where new queries may find less than old ones. Its own gallery finds less than
-    the new model's. NEW must have started from the weights of OLD, as with `unibct train --old`
-    if the networks are of the same family. Then test it: `unibct evaluate`.
+    Makes a model between the two, without training: (1 − α)·old + α·new. It searches the old
+    gallery with one encoder, and is nearer to the old model: for queries that are unlike the images
+    of the new training, where new queries may find less than old ones. Its own gallery finds less
+    than the new model's. NEW must have started from the weights of OLD, as with `unibct train
+    --old` if the networks are of the same family. Then test it: `unibct evaluate`.
     """
     from unibct.distributed.device import pick_device
     from unibct.errors import UserError
