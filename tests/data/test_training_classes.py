@@ -1,3 +1,5 @@
+import json
+
 from unibct.data.training_classes import (
     UNKNOWN_CLASSES,
     TrainingClasses,
@@ -28,3 +30,8 @@ def test_two_trainings_add_up():
     assert both == TrainingClasses(named.digests | numbered.digests, frozenset({None, "file"}))
     assert not (both | UNKNOWN_CLASSES).complete
     assert (both | UNKNOWN_CLASSES).digests == both.digests
+
+
+def test_training_classes_come_back_from_a_file():
+    both = training_classes(("a", "b"), None) | training_classes(("0",), "file") | UNKNOWN_CLASSES
+    assert TrainingClasses.of_json(json.loads(json.dumps(both.as_json()))) == both

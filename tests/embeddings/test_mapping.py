@@ -5,11 +5,12 @@ import pytest
 
 from tests.maps.cases import rotation, unit
 from tests.notes import Notes
-from unibct.data.training_classes import training_classes
+from unibct.data.training_classes import UNKNOWN_CLASSES, training_classes
 from unibct.embeddings.folder import NO_CLASS, Embeddings
 from unibct.embeddings.mapping import apply_map, fit_map
 from unibct.embeddings.score_scale import score_scale
 from unibct.errors import UserError
+from unibct.maps.folder import load_map, save_map
 
 IDS = tuple(f"image {i}" for i in range(300))
 
@@ -65,11 +66,37 @@ def test_a_map_between_spaces_of_different_dimension(direction, new, old):
         apply_map(fitted, side(source.vectors, "third"))
 
 
-def test_a_map_has_learnt_from_classes_that_are_not_kept(new, old):
+@pytest.mark.parametrize("direction", ["backward", "forward"])
+def test_mapped_rows_have_learnt_from_the_classes_of_the_model_and_of_the_map(
+    direction, new, old, tmp_path
+):
+    """Of the map those whose images both models have embedded, and after saving too."""
+    trained = training_classes(("x", "y"), None)
+
+    def named(part, rows):
+        vectors, ids = np.asarray(part.vectors)[rows], tuple(part.ids[row] for row in rows)
+        classes = part.labels[rows], part.class_names
+        return Embeddings(
+            vectors, ids, *classes, part.fingerprint, class_source=None, training_classes=trained
+        )
+
+    sources = [named(part, list(range(300))) for part in (new, old)]
+    first_classes = [row for row in range(300) if old.labels[row] < 20]
+    fitted = fit_map(sources[0], named(old, first_classes), direction=direction)
+    save_map(fitted, tmp_path / "map")
+    source = sources[0] if direction == "backward" else sources[1]
+    mapped = apply_map(load_map(tmp_path / "map"), source)
+    expected = training_classes(("x", "y", *new.class_names[:20]), None)
+    assert mapped.training_classes == expected
+
+
+def test_a_map_of_classes_that_cannot_be_compared_is_of_unknown_ones(new, old, models):
     known = training_classes(("x", "y"), None)
     trained = new.changed(fingerprint=new.fingerprint, training_classes=known)
     mapped = apply_map(fit_map(trained, old), trained)
     assert mapped.training_classes == replace(known, complete=False)
+    plain = [side(v, n, labelled=False) for v, n in zip(models, ("new", "old"), strict=True)]
+    assert fit_map(*plain).fitted_on == UNKNOWN_CLASSES
 
 
 def test_ids_decide_what_belongs_together_whatever_their_order(new, models):

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from tests.maps.test_space_map import small_map
+from unibct.data.training_classes import UNKNOWN_CLASSES, training_classes
 from unibct.errors import UserError
 from unibct.maps.folder import load_map, save_map
 
@@ -22,6 +23,17 @@ def test_a_map_comes_back_as_it_was(tmp_path):
     assert np.array_equal(loaded.vector_map(rows), saved.vector_map(rows))
     with pytest.raises(UserError, match="exists already"):
         save_map(saved, tmp_path / "map")
+
+
+def test_a_map_of_an_earlier_version_does_not_say_what_it_was_fitted_on(tmp_path):
+    fitted_on = training_classes(("x", "y"), None)
+    save_map(replace(small_map(), fitted_on=fitted_on), tmp_path / "map")
+    assert load_map(tmp_path / "map").fitted_on == fitted_on
+    path = tmp_path / "map/map.json"
+    description = json.loads(path.read_text())
+    del description["fitted_on"]
+    path.write_text(json.dumps(description))
+    assert load_map(tmp_path / "map").fitted_on == UNKNOWN_CLASSES
 
 
 def test_the_score_scale_is_kept_and_is_no_part_of_the_fingerprint(tmp_path):

@@ -7,6 +7,7 @@ give away whom or what its model was trained on.
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from unibct.data.image_set import class_identities
 
@@ -35,6 +36,20 @@ class TrainingClasses:
             self.sources | other.sources,
             self.complete and other.complete,
         )
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the content for a file."""
+        return {
+            "digests": sorted(self.digests),
+            "sources": list(self.sources),
+            "complete": self.complete,
+        }
+
+    @staticmethod
+    def of_json(content: Any) -> "TrainingClasses":
+        """Return the classes from what ``as_json`` returned."""
+        digests, sources = frozenset(content["digests"]), frozenset(content["sources"])
+        return TrainingClasses(digests, sources, bool(content["complete"]))
 
 
 NO_CLASSES = TrainingClasses()

@@ -4,7 +4,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from unibct.data.training_classes import UNKNOWN_CLASSES
+from unibct.data.training_classes import (
+    UNKNOWN_CLASSES,
+    UNKNOWN_SOURCE,
+    TrainingClasses,
+    training_classes,
+)
 from unibct.embeddings.folder import Embeddings
 from unibct.embeddings.score_scale import mapped_score_scale
 from unibct.errors import UserError
@@ -44,7 +49,7 @@ def fit_map(
     """
     direction = checked_direction(direction)
     new_rows, old_rows = _common_rows(new, old, progress or Silent())
-    labels = _labels(new, new_rows, old, old_rows)
+    labels, fitted_on = _classes(new, new_rows, old, old_rows)
     new_vectors, old_vectors = new.vectors[new_rows], old.vectors[old_rows]
     known, fitted = _known_rows(len(new_rows), seed)
     source, target = new_vectors[fitted], old_vectors[fitted]
@@ -69,9 +74,8 @@ def fit_map(
     scale = None
     if direction == BACKWARD:
         scale = mapped_score_scale(vector_map, source, target, labels[fitted])
-    return SpaceMap(
-        vector_map, direction, new.fingerprint, old.fingerprint, pairs, trial.share, scale
-    )
+    fingerprints = new.fingerprint, old.fingerprint
+    return SpaceMap(vector_map, direction, *fingerprints, pairs, trial.share, scale, fitted_on)
 
 
 def apply_map(
@@ -101,8 +105,7 @@ def apply_map(
     mapped = embeddings.changed(
         vectors=vectors,
         fingerprint=space_map.fingerprint,
-        # The classes that the map was fitted on are not kept with it.
-        training_classes=embeddings.training_classes | UNKNOWN_CLASSES,
+        training_classes=embeddings.training_classes | space_map.fitted_on,
     )
     trial = _tried(space_map, mapped, known)
     if trial is None:
@@ -170,14 +173,21 @@ def _common_rows(
     return new_rows, [position[new.ids[row]] for row in new_rows]
 
 
-def _labels(
+def _classes(
     new: Embeddings, new_rows: Sequence[int], old: Embeddings, old_rows: Sequence[int]
-) -> np.ndarray:
-    """Return the classes of the images; without classes, each image is one of its own."""
+) -> tuple[np.ndarray, TrainingClasses]:
+    """Return the class of each image, and which classes these are.
+
+    Without classes, each image is one of its own.
+    """
     for side, rows in ((new, new_rows), (old, old_rows)):
         if side.class_names:
-            return side.labels[list(rows)]
-    return np.arange(len(new_rows))
+            labels = side.labels[list(rows)]
+            if side.class_source == UNKNOWN_SOURCE:
+                return labels, UNKNOWN_CLASSES
+            names = [side.class_names[label] for label in np.unique(labels)]
+            return labels, training_classes(names, side.class_source)
+    return np.arange(len(new_rows)), UNKNOWN_CLASSES
 
 
 def _known_rows(count: int, seed: int) -> tuple[list[int], list[int]]:

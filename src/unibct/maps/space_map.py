@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unibct.arrays import to_numpy
+from unibct.data.training_classes import UNKNOWN_CLASSES, TrainingClasses
 from unibct.errors import UserError
 from unibct.maps.vector_map import VectorMap
 
@@ -47,6 +48,7 @@ class SpaceMap:
         found_share: the share of known queries that found their mates when the map was fitted.
         score_scale: what puts scores of mapped queries with old rows on the old scale, see
             ``embeddings/score_scale.py``; None for a forward map, or if it is not known.
+        fitted_on: the classes of the images that it was fitted on.
     """
 
     vector_map: VectorMap
@@ -56,6 +58,7 @@ class SpaceMap:
     known: KnownPairs
     found_share: float
     score_scale: float | None = None
+    fitted_on: TrainingClasses = UNKNOWN_CLASSES
 
     @property
     def source(self) -> str:

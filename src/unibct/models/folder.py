@@ -83,7 +83,7 @@ def save_model(model: Model, folder: str | Path) -> None:
             "classes": list(model.class_names),
         }
         | ({} if model.class_source is None else {"class_source": model.class_source})
-        | _described_further_classes(model)
+        | _described_further_classes(model.further_classes)
         | ({} if config is None else {"architecture_config": dict(config)})
         | ({} if old_dim is None else {"old_dim": old_dim}),
     )
@@ -161,24 +161,12 @@ def _read_model(folder: Path, description: Any, with_classifier: bool) -> Model:
     )
 
 
-def _described_further_classes(model: Model) -> dict[str, Any]:
-    further = model.further_classes
-    if further == NO_CLASSES:
-        return {}
-    return {
-        "further_classes": {
-            "digests": sorted(further.digests),
-            "sources": list(further.sources),
-            "complete": further.complete,
-        }
-    }
+def _described_further_classes(further: TrainingClasses) -> dict[str, Any]:
+    return {} if further == NO_CLASSES else {"further_classes": further.as_json()}
 
 
 def _further_classes(content: Any) -> TrainingClasses:
-    if content is None:
-        return NO_CLASSES
-    digests, sources = frozenset(content["digests"]), frozenset(content["sources"])
-    return TrainingClasses(digests, sources, bool(content["complete"]))
+    return NO_CLASSES if content is None else TrainingClasses.of_json(content)
 
 
 def _require_matching_files(
