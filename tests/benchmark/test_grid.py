@@ -15,7 +15,7 @@ def test_bad_grids_are_refused_before_any_work(photo_folder):
     with pytest.raises(UserError, match="unknown scenario"):
         make_grid(scenarios=["closed"])
     with pytest.raises(
-        UserError, match=r"unknown method 'magic'.*procrustes.*a group: all, paper, no"
+        UserError, match=r"unknown method 'magic'.*procrustes.*a group: all, paper, warmup"
     ):
         make_grid(methods=["magic"])
     with pytest.raises(UserError, match="leaves none of 2 epochs"):

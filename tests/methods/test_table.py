@@ -5,13 +5,14 @@ import pytest
 import torch
 
 from tests.methods.cases import SETTINGS, batch, knowledge
+from unibct.benchmark.method_groups import PAPER_METHODS
 from unibct.errors import UserError
 from unibct.methods.table import (
     ABLATIONS,
     DEFAULT_METHOD,
     METHODS,
     NO_METHOD,
-    NO_WARMUP,
+    OTHER_START,
     find_method,
 )
 
@@ -29,7 +30,7 @@ def test_every_method_gives_a_loss_whose_gradient_reaches_the_new_model_only(nam
     assert torch.isfinite(loss)
     assert torch.equal(old.embeddings, before)
     assert not old.embeddings.requires_grad
-    if name in ("none", "plus-no-loss", "mixbct", "mixbct-no-warmup"):
+    if name in ("none", "plus-no-loss", "mixbct", "mixbct-warmup"):
         assert float(loss) == 0
     elif name == "plus-no-own":  # it draws the new embeddings through the classifier, too
         loss.backward()
@@ -49,16 +50,17 @@ def test_names():
     with pytest.raises(UserError, match="unknown method 'magic'; choose one of none, regress"):
         find_method("magic")
     assert [name for name, entry in METHODS.items() if not entry.needs_old_model] == ["none"]
-    assert [name for name, entry in METHODS.items() if not entry.has_warmup] == ["unibct-plus"]
+    assert [name for name, entry in METHODS.items() if entry.has_warmup] == list(PAPER_METHODS)
     assert not set(METHODS) & set(ABLATIONS)
 
 
-def test_every_method_with_a_warmup_has_a_variant_without():
-    waiting = [name for name in METHODS if name not in ("none", "unibct-plus")]
-    assert list(NO_WARMUP) == [f"{name}-no-warmup" for name in waiting]
-    for name in waiting:
-        variant, entry = find_method(f"{name}-no-warmup"), find_method(name)
-        assert (entry.has_warmup, variant.has_warmup) == (True, False)
+def test_every_method_has_a_variant_with_the_other_start():
+    names = [name for name in METHODS if name not in ("none", "unibct-plus")]
+    assert len(OTHER_START) == len(names)
+    for name in names:
+        entry = find_method(name)
+        variant = find_method(f"{name}-no-warmup" if entry.has_warmup else f"{name}-warmup")
+        assert variant.has_warmup != entry.has_warmup
         assert (variant.home, variant.options) == (entry.home, entry.options)
         assert variant.check_classes is entry.check_classes
 

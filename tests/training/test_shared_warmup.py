@@ -16,7 +16,7 @@ def test_runs_that_share_a_cache_share_the_warm_up_and_the_old_embeddings(
         options |= {"old": four_classes_old, "device": "cpu", "method": method}
         return train(four_classes, SMALL, tmp_path / name, **options)
 
-    alone = {method: trained(f"{method} alone", method) for method in ("contrast", "mixbct")}
+    alone = {method: trained(f"{method} alone", method) for method in ("contrast", "mixbct-warmup")}
     cache = tmp_path / "cache"
     first = trained("first", "contrast", cache=cache)
     assert first.fingerprint == alone["contrast"].fingerprint
@@ -28,14 +28,15 @@ def test_runs_that_share_a_cache_share_the_warm_up_and_the_old_embeddings(
 
     monkeypatch.setattr(TrainingLoop, "take_steps", watched)
     monkeypatch.setattr("unibct.embeddings.cache.embed_pixel_batches", None)
-    second = trained("second", "mixbct", cache=cache)
+    second = trained("second", "mixbct-warmup", cache=cache)
     assert epochs == [1]
-    assert second.fingerprint == alone["mixbct"].fingerprint
-    assert torch.equal(second.class_weights, alone["mixbct"].class_weights)
+    assert second.fingerprint == alone["mixbct-warmup"].fingerprint
+    assert torch.equal(second.class_weights, alone["mixbct-warmup"].class_weights)
     rows = metrics(tmp_path / "second")
     assert rows[0] == metrics(tmp_path / "first")[0]
     losses = [
-        [row["loss_cls"] for row in metrics(tmp_path / n)] for n in ("second", "mixbct alone")
+        [row["loss_cls"] for row in metrics(tmp_path / n)]
+        for n in ("second", "mixbct-warmup alone")
     ]
     assert losses[0] == losses[1]
     assert second.fingerprint != first.fingerprint
@@ -43,7 +44,8 @@ def test_runs_that_share_a_cache_share_the_warm_up_and_the_old_embeddings(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("first", "second"), [("bct", "unibct-centroid"), ("nccl", "advbct"), ("advbct", "bct")]
+    ("first", "second"),
+    [("bct", "unibct-centroid"), ("nccl-warmup", "advbct-warmup"), ("advbct-warmup", "bct")],
 )
 def test_a_method_takes_nothing_but_the_warm_up_of_another(
     first, second, four_classes, four_classes_old, tmp_path
@@ -96,10 +98,10 @@ def test_a_damaged_shared_warm_up_is_made_again(eighty_images, eighty_old, tmp_p
 @pytest.mark.slow
 def test_the_recall_of_a_shared_warm_up_is_shared_too(four_classes, four_classes_old, tmp_path):
     options = {"old": four_classes_old, "device": "cpu", "validation": 0.5}
-    alone = train(four_classes, SMALL, tmp_path / "alone", method="mixbct", **options)
+    alone = train(four_classes, SMALL, tmp_path / "alone", method="mixbct-warmup", **options)
     options["cache"] = tmp_path / "cache"
     train(four_classes, SMALL, tmp_path / "first", method="contrast", **options)
-    shared = train(four_classes, SMALL, tmp_path / "second", method="mixbct", **options)
+    shared = train(four_classes, SMALL, tmp_path / "second", method="mixbct-warmup", **options)
     assert shared.fingerprint == alone.fingerprint
     rows = metrics(tmp_path / "second")
     assert rows[0] == metrics(tmp_path / "first")[0]

@@ -29,7 +29,7 @@ class MethodEntry:
         needs_old_classifier: whether the method uses the old model's class weights.
         needs_same_dim: whether new and old embeddings must have the same dimension. For the other
             methods, a new model of another dimension gets a projection into the old space.
-        has_warmup: whether the method starts only after the recipe's warm-up.
+        has_warmup: whether the method starts only after the recipe's warm-up, as the paper's do.
         warm_starts: whether training starts from the old model's weights where it can, unless the
             recipe says something else.
         check_classes: raises an error for old and new class names that the method cannot handle.
@@ -95,23 +95,40 @@ METHODS: dict[str, MethodEntry] = {
         warm_starts=True,
     ),
     "mixbct": MethodEntry(
-        "mixbct:MixBct", "mix old embeddings into the classifier's batches", needs_same_dim=True
+        "mixbct:MixBct",
+        "mix old embeddings into the classifier's batches",
+        needs_same_dim=True,
+        has_warmup=False,
     ),
     "advbct": MethodEntry(
-        "advbct:AdvBct", "deceive an old/new discriminator; stay near the class mean"
+        "advbct:AdvBct",
+        "deceive an old/new discriminator; stay near the class mean",
+        has_warmup=False,
     ),
     "advbct-released": MethodEntry(
-        "advbct_released:ReleasedAdvBct", "advbct with the constants of its authors' program"
+        "advbct_released:ReleasedAdvBct",
+        "advbct with the constants of its authors' program",
+        has_warmup=False,
     ),
-    "nccl": MethodEntry("nccl:Nccl", "supervised contrast with a queue of old embeddings"),
+    "nccl": MethodEntry(
+        "nccl:Nccl", "supervised contrast with a queue of old embeddings", has_warmup=False
+    ),
     "ndpp": MethodEntry(
         "prototypes:Prototypes",
         "ArcFace on class means that are first moved apart",
         {"kind": "centroid", "apart": True},
+        has_warmup=False,
     ),
-    "ract": MethodEntry("ract:Ract", "contrast with the old and new embeddings of other classes"),
-    "lce": MethodEntry("lce:Lce", "stay within a class's old angles; class weights at its mean"),
+    "ract": MethodEntry(
+        "ract:Ract", "contrast with the old and new embeddings of other classes", has_warmup=False
+    ),
+    "lce": MethodEntry(
+        "lce:Lce", "stay within a class's old angles; class weights at its mean", has_warmup=False
+    ),
 }
+
+DEFAULT_METHOD = "unibct-plus"
+NO_METHOD = "none"
 
 
 def _plus_variant(
@@ -121,14 +138,22 @@ def _plus_variant(
     return MethodEntry(home, description, options, has_warmup=has_warmup, warm_starts=warm_starts)
 
 
-# The methods that wait for the end of the warm-up, at work from the first step instead.
-NO_WARMUP: dict[str, MethodEntry] = {
-    f"{name}-no-warmup": replace(entry, description=f"{name} without a warm-up", has_warmup=False)
-    for name, entry in METHODS.items()
-    if entry.needs_old_model and entry.has_warmup
-}
+def _with_other_start(name: str, entry: MethodEntry) -> tuple[str, MethodEntry]:
+    """Return a method's variant that starts from the first step instead of later, or later."""
+    suffix, how = ("no-warmup", "without") if entry.has_warmup else ("warmup", "after")
+    description = f"{name} {how} a warm-up"
+    variant = replace(entry, description=description, has_warmup=not entry.has_warmup)
+    return f"{name}-{suffix}", variant
 
-# Variants of unibct-plus with one part removed, added or changed, and those without a warm-up.
+
+# Every other method without its warm-up if it has one, and with a warm-up if it has none.
+OTHER_START: dict[str, MethodEntry] = dict(
+    _with_other_start(name, entry)
+    for name, entry in METHODS.items()
+    if name not in (NO_METHOD, DEFAULT_METHOD)
+)
+
+# Variants of unibct-plus with one part removed, added or changed, and those with another start.
 ABLATIONS: dict[str, MethodEntry] = {
     "plus-no-shared": _plus_variant("unibct-plus without the shared classifier", shared=False),
     "plus-no-own": _plus_variant("unibct-plus without the contrast", own=False),
@@ -145,11 +170,8 @@ ABLATIONS: dict[str, MethodEntry] = {
     ),
     "plus-cold": _plus_variant("unibct-plus from random weights", warm_starts=False),
     "plus-warmup": _plus_variant("unibct-plus after a warm-up", has_warmup=True),
-    **NO_WARMUP,
+    **OTHER_START,
 }
-
-DEFAULT_METHOD = "unibct-plus"
-NO_METHOD = "none"
 
 
 def find_method(name: str) -> MethodEntry:

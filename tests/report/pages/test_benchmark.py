@@ -91,7 +91,7 @@ def results_of(methods, has_cell=lambda scenario, method: True):
 
 
 def test_no_two_drawn_methods_have_the_same_colour():
-    for methods in (["all", "no-warmup"], ["paper", "unibct-plus", "no-warmup"], ["all"]):
+    for methods in (["all", "warmup", "no-warmup"], ["paper", "unibct-plus", "no-warmup"], ["all"]):
         results = results_of(methods)
         drawn = [method_colours(results, scenario) for scenario in results.scenarios]
         assert {"unibct", "unibct-plus"} <= drawn[0].keys()
