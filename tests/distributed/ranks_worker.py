@@ -133,12 +133,14 @@ def trained(out: Path, ranks: Ranks) -> None:
     """Whole runs, one that is stopped and goes on, and one that stays so, by all ranks together."""
     images, plain = moved_run()
     short = load_recipe("glyphs", [*SETTINGS, "batch_size=24", "epochs=1"])
-    old = train(images.select(range(58)), short, out / "old")  # not all classes
+    known = images.select(range(58))  # not all classes
+    old = train(known, short, out / "old")
     same_old = load_model(one_old_model(out, ranks))
     for name in runs_of(ranks.world):
         recipe = load_recipe("glyphs", [*LONGER, *RUNS[name]])
         shared = {"method": name.split(",")[0], "cache": out / "cache"}
-        train(images, recipe, out / name, old=same_old if name == PLUS else old, **shared)
+        learnt = known if name == "bct" else images
+        train(learnt, recipe, out / name, old=same_old if name == PLUS else old, **shared)
     run_folder.remove_checkpoints = lambda folder: None
     # A loss that differs between the ranks, what the method learns, and a sample of the classes.
     recipe = load_recipe("glyphs", [*LONGER, "sample_rate=0.6"])
@@ -173,6 +175,7 @@ RUNS = {
     PLUS: ["lr=0.001"],
     "unibct-plus,wide": ["dim=160"],
     "contrast": [],
+    "bct": [],  # as above
     "mixbct": [],
     "nccl": [],
     "advbct": [],

@@ -47,11 +47,28 @@ def test_gradients_are_averaged_in_fixed_buckets_from_the_last_layer(sent):
     averaged = AveragedGradients(ours.parameters(), Twins(), bucket_bytes=25 * 4)
     for _ in range(2):
         averages = step(ours, averaged)
-        # Biases and weights of 6 and 30, 5 and 20, 4 and 12 numbers; at most 25 in a bucket.
-        assert sent == [6, 30, 25, 16]
+        # Biases and weights of 6 and 30, 5 and 20, 4 and 12 numbers; at most 25 in a bucket. Each
+        # of them has one number more, which says whether there is a gradient.
+        assert sent == [7, 31, 27, 18]
         sent.clear()
         for gradient, expected in zip(averages, want, strict=True):
             if expected is None:
                 assert gradient is None, "the loss does not use this parameter"
             else:
                 assert torch.equal(gradient, expected / 2)
+
+
+def test_a_rank_that_skips_a_layer_moves_it_as_the_others_do(monkeypatch):
+    """Layers that are left out at random may be left out on one rank only."""
+
+    def all_reduce(tensor, async_op):
+        tensor[:-2] += 6.0  # the other rank has gradients of 6 for weight and bias, and uses both
+        tensor[-2:] += 1.0
+        return Finished()
+
+    monkeypatch.setattr(gradients.dist, "all_reduce", all_reduce)
+    layer = nn.Linear(2, 1)
+    averaged = AveragedGradients(layer.parameters(), Twins())
+    averaged.finish()
+    for parameter in layer.parameters():
+        assert torch.equal(parameter.grad, torch.full_like(parameter, 3.0))

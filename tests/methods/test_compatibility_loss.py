@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 import torch
+from torch.nn.functional import normalize
 
 from unibct.errors import UserError
 from unibct.losses.arcface import arcface
@@ -24,7 +25,7 @@ def test_it_is_the_method_s_own_loss(name):
     loss.refresh(OLD)
     torch.manual_seed(0)
     names = tuple("0123")
-    old = OldKnowledge(OLD, LABELS, names, names, None)
+    old = OldKnowledge(normalize(OLD), LABELS, names, names, None)
     method = find_method(name).make(old, Settings(16.0, 0.5, 0.05, 0.9, 0.1))
     method.refresh(OLD if method.needs_new_embeddings else None)
     found = loss(NEW, LABELS[ROWS], ROWS, WEIGHTS, 0.5)
@@ -101,7 +102,8 @@ def test_what_the_classifier_takes(name):
     found = CompatibilityLoss(OLD, LABELS, name).classified(NEW)
     names = tuple("0123")
     method = find_method(name).make(
-        OldKnowledge(OLD, LABELS, names, names, None), Settings(64.0, 0.5, 0.05, 0.9, 0.1)
+        OldKnowledge(normalize(OLD), LABELS, names, names, None),
+        Settings(64.0, 0.5, 0.05, 0.9, 0.1),
     )
     assert torch.equal(found, method.classified(Batch(NEW, LABELS[ROWS], ROWS)))
     assert torch.equal(found, NEW) == (name != "unibct-plus")
@@ -159,3 +161,23 @@ def test_embeddings_of_another_type_are_taken_in_single_precision(name, dtype):
     if found.requires_grad:
         found.backward()
         assert new.grad.dtype == dtype
+
+
+@pytest.mark.parametrize("name", USABLE)
+def test_autocast_labels_of_any_width_and_the_length_of_old_embeddings_change_nothing(name):
+    losses = [CompatibilityLoss(old, LABELS, name) for old in (OLD, OLD, 20 * OLD)]
+    for loss in losses:
+        loss.refresh(OLD)
+    arguments = (NEW, LABELS[ROWS], ROWS, WEIGHTS, 0.5)
+    expected = losses[0](*arguments)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = losses[1](NEW, LABELS[ROWS].int(), ROWS.to(torch.uint8), WEIGHTS, 0.5)
+    assert torch.equal(found, expected)
+    assert torch.allclose(losses[2](*arguments), expected, atol=1e-6)
+
+
+def test_a_classifier_may_have_classes_that_no_image_has():
+    more = torch.cat([WEIGHTS, torch.ones(3, 6)])
+    loss = CompatibilityLoss(OLD, LABELS, "lce")
+    assert torch.equal(loss(NEW, LABELS[ROWS], ROWS, more), loss(NEW, LABELS[ROWS], ROWS, WEIGHTS))
+    assert torch.isfinite(CompatibilityLoss(OLD, LABELS)(NEW, LABELS[ROWS], ROWS, more))

@@ -7,6 +7,7 @@ import torch
 from tests.models.cases import small_model, trained_from
 from unibct.errors import UserError
 from unibct.models.blended_weights import blend_weights
+from unibct.models.input import InputSpec
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (6, 32, 32, 1), dtype=np.uint8)
 
@@ -63,6 +64,13 @@ def test_models_without_a_way_between_them_are_refused(changes, message):
     old = small_model()
     with pytest.raises(UserError, match=message):
         blend_weights(old, replace(trained_from(old), **changes), 0.5)
+
+
+def test_models_that_take_other_images_are_refused():
+    old = small_model()
+    new = replace(trained_from(old), input=InputSpec(32, 32, 1, mean=0.1))
+    with pytest.raises(UserError, match="take other images"):
+        blend_weights(old, new, 0.5)
 
 
 def test_a_share_outside_and_a_second_blend_are_refused():

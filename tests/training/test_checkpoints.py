@@ -1,10 +1,11 @@
 import pytest
 import torch
 
-from tests.training.recipes import RECIPE
+from tests.training.recipes import RECIPE, SMALL
+from tests.training.run_results import metrics
 from unibct.distributed.ranks import share_of
 from unibct.errors import UserError
-from unibct.training import checkpoints
+from unibct.training import checkpoints, state
 from unibct.training.checkpoints import (
     Checkpoint,
     find_checkpoint,
@@ -66,3 +67,21 @@ def test_the_newest_whole_checkpoint_counts_and_the_others_go(tmp_path):
         assert [p.name for p in tmp_path.iterdir()] == [f"checkpoint-{place[0]:05}-{place[1]:08}"]
     (tmp_path / ".checkpoint-00001-00000002.tmp").mkdir()
     assert find_checkpoint(tmp_path).name == "checkpoint-00001-00000000"
+
+
+def test_a_kill_after_the_last_checkpoint_loses_no_line_of_the_metrics(
+    four_classes, tmp_path, monkeypatch
+):
+    written = state.write_metrics
+
+    def killed_in_the_last_epoch(folder, rows):
+        if len(rows) == SMALL.epochs:
+            raise KeyboardInterrupt
+        written(folder, rows)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(state, "write_metrics", killed_in_the_last_epoch)
+        with pytest.raises(KeyboardInterrupt):
+            train(four_classes, SMALL, tmp_path / "m", device="cpu")
+    train(four_classes, SMALL, tmp_path / "m", resume=True, device="cpu")
+    assert len(metrics(tmp_path / "m")) == SMALL.epochs

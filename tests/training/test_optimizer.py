@@ -8,6 +8,7 @@ from tests.training.interruption import stopped_before_epoch
 from tests.training.recipes import RECIPE
 from tests.training.run_results import metrics, require_same
 from unibct.models.architectures.table import ARCHITECTURES, build_network
+from unibct.models.input import InputSpec
 from unibct.models.old_space import add_projection
 from unibct.training import run_folder
 from unibct.training.optimizer import (
@@ -40,6 +41,19 @@ def test_all_layers_but_the_head_have_their_own_rate():
         assert rates[id(parameter)] == pytest.approx(2.0 if name.startswith(head) else 0.2), name
     assert rates[id(classes)] == 2.0
     assert len(make_optimizer(RECIPE, net, classes).param_groups) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "head"), [("projection", "layers."), ("projection-mlp", "layers.3.")]
+)
+def test_the_last_layer_of_a_network_for_vectors_is_its_head(name, head):
+    net = build_network(name, InputSpec(1, 12, 1), 8)
+    optimizer = make_optimizer(RECIPE.updated(backbone_lr=0.1), net, None)
+    set_rate(optimizer, 1.0)
+    rates = {id(p): group["lr"] for group in optimizer.param_groups for p in group["params"]}
+    for parameter_name, parameter in net.named_parameters():
+        expected = 1.0 if parameter_name.startswith(head) else 0.1
+        assert rates[id(parameter)] == pytest.approx(expected), parameter_name
 
 
 @pytest.mark.parametrize("recipe", [RECIPE, ADAM])

@@ -71,3 +71,17 @@ def test_a_failed_run_removes_nothing_that_is_not_its_own(four_classes, tmp_path
     with pytest.raises(UserError, match="diverged"):
         train(four_classes, RECIPE.updated(lr=1e30, batch_size=8), out, device="cpu")
     assert not out.exists()
+
+
+def test_log_files_of_the_user_are_neither_overwritten_nor_removed(four_classes, tmp_path):
+    out, diverging = tmp_path / "m", RECIPE.updated(lr=1e30, batch_size=8)
+    (out / "logs").mkdir(parents=True)
+    (out / "logs/rank-00000.log").write_text("of an earlier run")
+    with pytest.raises(UserError, match="diverged"):
+        train(four_classes, diverging, out, device="cpu")
+    assert not (out / "logs").exists()
+    (out / "logs").mkdir(parents=True)
+    (out / "logs/slurm-123.out").write_text("mine")
+    with pytest.raises(UserError, match="exists already"):
+        train(four_classes, diverging, out, device="cpu")
+    assert (out / "logs/slurm-123.out").read_text() == "mine"

@@ -19,6 +19,10 @@ def too_small(pixels, rng):
     return pixels[:, 1:]
 
 
+def of_one(pixels):
+    return pixels
+
+
 NOT_A_FUNCTION = 3
 
 
@@ -40,6 +44,7 @@ def test_what_is_no_augmentation_is_refused_in_one_line(four_classes, tmp_path):
         ("flips", "write python:MODULE:ATTRIBUTE"),
         (f"{HERE}:NOT_A_FUNCTION", "is not a function"),
         (f"{HERE}:absent", "no attribute 'absent'"),
+        (f"{HERE}:of_one", r"is not a function of \(pixels, rng\)"),
     ):
         with pytest.raises(UserError, match=message):
             train(four_classes, SMALL.updated(augment=name), tmp_path / "m", device="cpu")

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from tests.notes import Notes
 from tests.training.interruption import stopped_before_epoch
 from tests.training.recipes import AUGMENTED, SMALL
 from unibct.embeddings.extraction import embed_images
@@ -11,7 +12,7 @@ from unibct.errors import UserError
 from unibct.training.default_recipe import recipe_for
 from unibct.training.recipe import load_recipe
 from unibct.training.train import train
-from unibct.training.vector_recipe import fitted_recipe
+from unibct.training.vector_recipe import fitted_recipe, unused_settings
 
 
 def vectors(dim, fingerprint, seed=0):
@@ -34,6 +35,20 @@ def test_a_recipe_for_images_is_made_one_for_vectors(four_classes):
     assert recipe_for(data, ["epochs=4"]) == fitted_recipe(
         load_recipe("glyphs", ["epochs=4"]), data
     )
+
+
+def test_settings_for_images_are_named(four_classes):
+    data, notes = vector_set(vectors(12, "new"), "x"), Notes()
+    given = SMALL.updated(architecture="resnet18", flip=True, crop=0.3)
+    unused = unused_settings(given, fitted_recipe(given, data))
+    assert "not used on finished vectors: architecture = resnet18" in unused
+    assert "flip = True, crop = 0.3" in unused
+    recipe_for(data, ["flip=true", "lr=0.2"], progress=notes)
+    assert notes.texts[0].endswith("not used on finished vectors: flip = True")
+    assert len(notes.texts) == 2
+    recipe_for(data, ["lr=0.2"], progress=notes)
+    assert len(notes.texts) == 3
+    assert unused_settings(given, fitted_recipe(given, four_classes)) is None
 
 
 @pytest.mark.slow

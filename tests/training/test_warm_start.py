@@ -8,6 +8,7 @@ import torch
 from unibct.arrays import normalized
 from unibct.embeddings.extraction import embed_images
 from unibct.errors import UserError
+from unibct.methods.prototypes import Prototypes
 from unibct.methods.table import find_method
 from unibct.models.architectures.table import find_architecture
 from unibct.models.model import Model
@@ -17,6 +18,7 @@ from unibct.training.warm_start import starts_from_old
 
 PLUS, PAPER = find_method("unibct-plus"), find_method("unibct")
 SMALL = Recipe(architecture="resnet-small")
+SMALL_ENTRY = find_architecture("resnet-small")
 
 
 def old_model(architecture="resnet-small", dim=128):
@@ -89,3 +91,39 @@ def test_a_larger_network_grows_from_the_old_one(four_classes, four_classes_old,
     new, old = (embed_images(m, four_classes).vectors for m in (model, four_classes_old))
     cosines = (normalized(new) * normalized(old)).sum(axis=1)
     assert cosines.min() > 0.9
+
+
+def test_a_weight_average_begins_with_the_old_weights(four_classes, four_classes_old, tmp_path):
+    recipe = SMALL.updated(size=16, epochs=1, lr=1e-9, batch_size=8, warmup_epochs=0)
+    averaged = recipe.updated(average=0.999, warm_start=True)
+    options = {"old": four_classes_old, "method": "unibct", "device": "cpu"}
+    similarities = []
+
+    def refreshed(self, new_embeddings):
+        old = torch.from_numpy(embed_images(four_classes_old, four_classes).vectors)
+        similarities.append(
+            float((torch.nn.functional.normalize(new_embeddings) * old).sum(1).min())
+        )
+        return refresh(self, new_embeddings)
+
+    refresh = Prototypes.refresh
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Prototypes, "refresh", refreshed)
+        train(four_classes, averaged, tmp_path / "new", **options)
+    assert len(similarities) == 1
+    assert similarities[0] > 0.999
+
+
+def test_another_release_of_a_library_builds_the_same_network():
+    entry = replace(SMALL_ENTRY, config={"reference": "x", "library": "timm 1.1"})
+    old = replace(old_model(), architecture_config={"reference": "x", "library": "timm 1.0"})
+    assert starts_from_old(SMALL, PLUS, entry, 128, old) is True
+    other = replace(old, architecture_config={"reference": "y", "library": "timm 1.1"})
+    assert starts_from_old(SMALL, PLUS, entry, 128, other) is False
+
+
+def test_two_kinds_of_first_weights_exclude_each_other():
+    asked = SMALL.updated(warm_start=True, weights="some.safetensors")
+    with pytest.raises(UserError, match=r"not from some\.safetensors: leave weights or warm_start"):
+        decided(asked, old=old_model(), start=print)
+    assert decided(asked.updated(weights="random"), old=old_model()) is True

@@ -152,6 +152,7 @@ def train_command(
     from unibct.progress import terminal_progress
     from unibct.training.default_recipe import recipe_for
     from unibct.training.recipe import load_recipe
+    from unibct.training.run_folder import LOGS
     from unibct.training.train import train
 
     overrides = [*(set_ or []), *([] if seed is None else [f"seed={seed}"])]
@@ -160,7 +161,7 @@ def train_command(
     image_set = training_data(data, from_embeddings, images)
     how: dict[str, Any] = {"workers": workers, "device": device, "validation": validation}
     how |= {"checkpoint_every": checkpoint_every, "tensorboard": tensorboard, "resume": resume}
-    with terminal_progress(logs=out / "logs") as progress:
+    with terminal_progress(logs=out / LOGS) as progress:
         loaded_recipe = named_recipe or recipe_for(image_set, overrides, progress=progress)
         entry = find_method(method or DEFAULT_METHOD)
         uses_classifier = entry.uses_old_classifier(loaded_recipe.warm_start)

@@ -27,7 +27,8 @@ class _Bucket:
         parameters: the parameters.
         size: of their gradients, in bytes.
         ready: how many gradients the backward pass has computed.
-        sums: the gradients in one vector, which becomes their sum over the ranks.
+        sums: the gradients in one vector, then a 1 for each that there is and a 0 for each that
+            there is not; it becomes their sum over the ranks.
         work: the running transfer.
     """
 
@@ -76,7 +77,8 @@ class AveragedGradients:
         gradients = [
             (torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in bucket.parameters
         ]
-        bucket.sums = torch.cat(gradients)
+        is_used = [float(p.grad is not None) for p in bucket.parameters]
+        bucket.sums = torch.cat([*gradients, gradients[0].new_tensor(is_used)])
         bucket.work = dist.all_reduce(bucket.sums, async_op=True)
 
     def finish(self) -> None:
@@ -87,10 +89,14 @@ class AveragedGradients:
             bucket.work.wait()
             assert bucket.sums is not None
             means, begin = bucket.sums.div_(self._ranks.world), 0
-            for parameter in bucket.parameters:
+            uses = means[-len(bucket.parameters) :]
+            for place, parameter in enumerate(bucket.parameters):
                 end = begin + parameter.numel()
+                mean = means[begin:end].view_as(parameter)
                 if parameter.grad is not None:
-                    parameter.grad.copy_(means[begin:end].view_as(parameter.grad))
+                    parameter.grad.copy_(mean)
+                elif uses[place]:  # another rank has used it; only here the host waits
+                    parameter.grad = mean.clone()
                 begin = end
             bucket.ready, bucket.sums, bucket.work = 0, None, None
         self._next_bucket = 0

@@ -1,8 +1,10 @@
 """A compatibility method as a plain PyTorch loss, for training loops of your own."""
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Self
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from unibct.arrays import checked_labels
@@ -15,8 +17,8 @@ from unibct.prototypes.inputs import float_tensor
 class CompatibilityLoss(nn.Module):
     """L_comp of a method: add it to your own classification loss.
 
-    It is computed in single precision, whatever the type of the embeddings; ``to``, ``double`` and
-    ``half`` change the device only.
+    It is computed in single precision, whatever the type of the embeddings, and inside
+    ``torch.autocast`` too; ``to``, ``double`` and ``half`` change the device only.
 
     Attributes:
         method: the method behind it.
@@ -48,7 +50,7 @@ class CompatibilityLoss(nn.Module):
         entry = find_method(method)
         if entry.needs_old_classifier:
             raise UserError(f"{method} needs the old model's class weights; use unibct.train_model")
-        old = float_tensor(old_embeddings, "old_embeddings").float()
+        old = F.normalize(float_tensor(old_embeddings, "old_embeddings").float(), dim=1)
         classes = _checked_classes(labels, len(old)).to(old.device)
         self._shape = (int(classes.max()) + 1, old.shape[1])
         names = tuple(str(number) for number in range(self._shape[0]))
@@ -119,7 +121,9 @@ class CompatibilityLoss(nn.Module):
         """
         self._require_shapes(embeddings, labels, rows, class_weights)
         weights = None if class_weights is None else class_weights.float()
-        return self.method.loss(Batch(embeddings.float(), labels, rows, weights, progress))
+        batch = Batch(embeddings.float(), labels.long(), rows.long(), weights, progress)
+        with _without_autocast(embeddings.device.type):
+            return self.method.loss(batch)
 
     def _require_shapes(
         self, embeddings: Tensor, labels: Tensor, rows: Tensor, class_weights: Tensor | None
@@ -144,6 +148,13 @@ class CompatibilityLoss(nn.Module):
                 f"class_weights must have the shape ({classes}, {dim}), a row for each class, not "
                 f"{tuple(class_weights.shape)}"
             )
+
+
+def _without_autocast(device_type: str) -> AbstractContextManager[Any]:
+    """Return a context in which single precision stays so."""
+    if not torch.amp.is_autocast_available(device_type):
+        return nullcontext()
+    return torch.autocast(device_type, enabled=False)
 
 
 def _checked_classes(labels: Any, images: int) -> Tensor:

@@ -35,7 +35,9 @@ class Lce(Method):
             centres=centres,
             largest=batch.in_use(self._largest),
         )
-        return outside + class_weight_gap(batch.class_weights, centres, ranks=batch.ranks)
+        # A classifier of the user's own may have more classes than the training set.
+        class_weights = batch.class_weights[: len(centres)]
+        return outside + class_weight_gap(class_weights, centres, ranks=batch.ranks)
 
 
 def _largest_angles(old: OldKnowledge, centres: Tensor) -> Tensor:

@@ -62,6 +62,11 @@ def _starting_weights(old: Model, new: Model) -> dict[str, Tensor]:
             "them: train it with --method unibct-plus and the old network or a larger one of its "
             "family, or blend queries instead (unibct gallery search --encoders blend)"
         )
+    if old.input != new.input:
+        raise UserError(
+            "the two models take other images (size, channels, mean or deviation), so a network "
+            "between them fits neither: train the new one without these settings"
+        )
     weights = without_projection(old.network.state_dict())
     if new.architecture != old.architecture:
         weights = grown_state(weights, new.network, seed=int(new.training["recipe"]["seed"]))

@@ -32,6 +32,7 @@ from unibct.data.image_set import ImageSet, class_identities
 from unibct.data.training_classes import NO_CLASSES, TrainingClasses, training_classes
 from unibct.errors import UserError
 from unibct.maps.vector_map import VectorMap
+from unibct.models.architectures.architecture import without_library
 from unibct.models.embedder import Embedder, ImageEmbedder
 from unibct.models.input import InputSpec, to_input
 
@@ -112,7 +113,7 @@ class Model:
         header = [_FINGERPRINT_FORMAT, self.architecture, spec.normalisation, self.dim, spec.resize]
         digest.update(json.dumps(header, sort_keys=True).encode())
         if self.architecture_config is not None:
-            config = {k: v for k, v in self.architecture_config.items() if k != "library"}
+            config = without_library(self.architecture_config)
             digest.update(f"config {json.dumps(config, sort_keys=True)}".encode())
         for name, tensor in sorted(self.network.state_dict().items()):
             if name.endswith("num_batches_tracked"):

@@ -44,7 +44,7 @@ def copy_known_classes(
         old: the old model; without class weights nothing is copied.
         ranks: the ranks that share the classes.
     """
-    old_class_weights = _on_every_rank(old, class_weights.device, ranks)
+    old_class_weights = class_weights_on_every_rank(old, class_weights.device, ranks)
     if old_class_weights is None:
         return
     old_rows = {identity: row for row, identity in enumerate(old.class_identities)}
@@ -55,7 +55,7 @@ def copy_known_classes(
         class_weights[own_rows] = old_weights.to(class_weights)
 
 
-def _on_every_rank(old: Model, device: torch.device, ranks: Ranks) -> Tensor | None:
+def class_weights_on_every_rank(old: Model, device: torch.device, ranks: Ranks) -> Tensor | None:
     """Return the old class weights. Those of a model just trained are on the first rank only."""
     if not ranks.any(old.class_weights is None, device):
         return old.class_weights

@@ -11,7 +11,7 @@ from unibct.progress import Progress
 from unibct.training.network import recipe_architecture, recipe_input
 from unibct.training.recipe import Recipe, load_recipe
 from unibct.training.shipped_recipes import PHOTOGRAPHS, SMALL_COLOUR, SMALL_GREY
-from unibct.training.vector_recipe import fitted_recipe
+from unibct.training.vector_recipe import fitted_recipe, unused_settings
 
 # In pixels of the shorter side, median of the sample.
 LARGEST_SMALL = 64  # larger images are photographs
@@ -94,8 +94,12 @@ def recipe_for(
         progress: is told in one line what was chosen, why, and how to change it.
     """
     if images.vector_dim is not None:
-        recipe = fitted_recipe(load_recipe(SMALL_GREY, overrides), images)
+        given = load_recipe(SMALL_GREY, overrides)
+        recipe = fitted_recipe(given, images)
         if progress is not None:
+            unused = unused_settings(given, recipe, load_recipe(SMALL_GREY))
+            if unused is not None:
+                progress.note(unused)
             progress.note(
                 f"recipe {SMALL_GREY} with architecture {recipe.architecture}: {len(images):,} "
                 f"finished vectors of dimension {images.vector_dim}; change it with --recipe NAME "

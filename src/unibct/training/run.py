@@ -36,6 +36,7 @@ from unibct.training.length import length_note
 from unibct.training.lock import run_lock
 from unibct.training.loop import TrainingLoop
 from unibct.training.measured_score_scale import with_score_scale
+from unibct.training.metrics import write_metrics
 from unibct.training.network import recipe_input
 from unibct.training.options import TrainOptions
 from unibct.training.plan import (
@@ -58,11 +59,16 @@ from unibct.training.run_folder import (
 )
 from unibct.training.set_aside import UNLEARNT, SetAside, ValidationSet, set_aside
 from unibct.training.shared_warmup import restore_shared_warmup
-from unibct.training.state import TrainingState, initial_state, restore_state
+from unibct.training.state import (
+    TrainingState,
+    begun_average,
+    initial_state,
+    restore_state,
+)
 from unibct.training.tracking import TensorBoard, Tracker, Trackers, require_tensorboard
 from unibct.training.training_set_embeddings import make_method
 from unibct.training.validation_recall import note_result, note_start, validation_record
-from unibct.training.vector_recipe import fitted_recipe
+from unibct.training.vector_recipe import fitted_recipe, unused_settings
 
 
 def run_training(
@@ -70,7 +76,11 @@ def run_training(
 ) -> Model:
     """Train a model and write its folder; see ``train``."""
     require_outside(images, out)
-    recipe = fitted_recipe(recipe or recipe_for(images, progress=options.progress), images)
+    given = recipe or recipe_for(images, progress=options.progress)
+    recipe = fitted_recipe(given, images)
+    unused = unused_settings(given, recipe)
+    if unused is not None:
+        options.progress.note(unused)
     request = _check(images, recipe, out, options)
     earlier = find_earlier_run(out, resume=options.resume, ranks=request.ranks)
     # A finished model is only read.
@@ -227,6 +237,7 @@ def _starting_state(context: RunContext, options: TrainOptions) -> TrainingState
         identities = context.class_identities
         own_classes, ranks = context.own_classes, context.ranks
         copy_known_classes(state.class_weights, identities, own_classes, old, ranks)
+        state.average = begun_average(context, state.network, state.class_weights)
         unknown = unknown_identities(old, context.pixels.images)
         if unknown is not None:
             options.progress.note(f"no class weights are taken from the old model: {unknown}")
@@ -256,6 +267,7 @@ def _save_models(context: RunContext, options: TrainOptions) -> None:
     path = find_checkpoint(context.out)
     assert path is not None
     rows = read_checkpoint_values(path)["metrics"]
+    write_metrics(context.out, rows)  # a kill may have come before those of the last epoch
     best = best_checkpoint(context, rows)
     if best is not None:
         save_model(_measured_model(context, best, options), context.out / BEST_MODEL)

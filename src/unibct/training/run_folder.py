@@ -21,10 +21,12 @@ from unibct.training.lock import LOCK_FILE, OWNER_FILE, remove_lock_files
 from unibct.training.metrics import METRICS_FILE
 from unibct.training.training_set_embeddings import NEW_EMBEDDINGS, OLD_EMBEDDINGS
 
+LOGS = "logs"  # a folder in the run's, with a log of each process
+_LOG_FILES = "rank-*.log"
 _MODEL_FILES = (METRICS_FILE, WEIGHTS_FILE, CLASSIFIER_FILE, DESCRIPTION_FILE)
 # What a run that was stopped in its first epoch may leave.
 _LEFTOVERS = (
-    *(OLD_EMBEDDINGS, NEW_EMBEDDINGS, "logs", LOCK_FILE, OWNER_FILE, ".checkpoint-*"),
+    *(OLD_EMBEDDINGS, NEW_EMBEDDINGS, LOGS, LOCK_FILE, OWNER_FILE, ".checkpoint-*"),
     *(f".{name}.*.tmp" for name in (*_MODEL_FILES, OWNER_FILE)),
 )
 
@@ -94,8 +96,11 @@ def remove_failed_run(out: Path, ranks: Ranks) -> None:
     remove_temporaries(out, _MODEL_FILES)
     for name in _MODEL_FILES:
         (out / name).unlink(missing_ok=True)
-    for name in (NEW_EMBEDDINGS, "logs"):
-        shutil.rmtree(out / name, ignore_errors=True)
+    shutil.rmtree(out / NEW_EMBEDDINGS, ignore_errors=True)
+    for log in (out / LOGS).glob(_LOG_FILES):
+        log.unlink(missing_ok=True)
+    with suppress(OSError):  # there is none, or it holds files of the user's
+        (out / LOGS).rmdir()
     if not any((out / OLD_EMBEDDINGS).glob("*/vectors-*")):
         shutil.rmtree(out / OLD_EMBEDDINGS, ignore_errors=True)
 
@@ -103,5 +108,9 @@ def remove_failed_run(out: Path, ranks: Ranks) -> None:
 def _require_only_leftovers(out: Path) -> None:
     names = [path.name for path in out.iterdir()] if out.is_dir() else []
     foreign = [n for n in names if not any(fnmatch(n, pattern) for pattern in _LEFTOVERS)]
+    if LOGS in names:
+        logs = out / LOGS
+        entries = logs.iterdir() if logs.is_dir() else [logs]
+        foreign += [path.name for path in entries if not fnmatch(path.name, _LOG_FILES)]
     if out.is_file() or foreign:
         require_absent(out)

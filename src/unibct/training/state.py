@@ -113,8 +113,16 @@ def initial_state(context: RunContext) -> TrainingState:
         class_momentum=torch.zeros_like(sampled_rows, requires_grad=False),
         optimizer=optimizer,
         loss_sums=torch.zeros(2, device=context.device),
-        average=WeightAverage(network, class_weights, recipe.average) if recipe.average else None,
+        average=begun_average(context, network, class_weights),
     )
+
+
+def begun_average(
+    context: RunContext, network: nn.Module, class_weights: nn.Parameter
+) -> WeightAverage | None:
+    """Return an average that begins with these weights, if the recipe asks for one."""
+    decay = context.recipe.average
+    return WeightAverage(network, class_weights, decay) if decay else None
 
 
 def trained_parameters(network: nn.Module) -> list[nn.Parameter]:

@@ -18,6 +18,7 @@ from unibct.methods.table import find_method
 from unibct.models.embedder import Embedder, ImageEmbedder
 from unibct.models.model import Model
 from unibct.progress import Progress
+from unibct.training.class_weights import class_weights_on_every_rank
 from unibct.training.context import RunContext
 from unibct.training.state import TrainingState, current_model, share_buffers
 
@@ -48,7 +49,7 @@ def make_method(context: RunContext, old: Embedder, progress: Progress) -> Metho
         labels=context.labels,
         class_names=context.class_identities,
         old_class_names=old.class_identities if isinstance(old, Model) else (),
-        old_class_weights=_old_class_weights(old) if entry.needs_old_classifier else None,
+        old_class_weights=_old_class_weights(context, old) if entry.needs_old_classifier else None,
         flipped=flipped,
         ranks=context.ranks,
     )
@@ -57,8 +58,10 @@ def make_method(context: RunContext, old: Embedder, progress: Progress) -> Metho
     return entry.make(knowledge, settings)
 
 
-def _old_class_weights(old: Embedder) -> Tensor | None:
-    return old.class_weights if isinstance(old, Model) else None
+def _old_class_weights(context: RunContext, old: Embedder) -> Tensor | None:
+    if not isinstance(old, Model):
+        return None
+    return class_weights_on_every_rank(old, context.device, context.ranks)
 
 
 def refresh_method(context: RunContext, state: TrainingState, progress: Progress) -> None:

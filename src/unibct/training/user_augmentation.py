@@ -3,6 +3,7 @@
 The built-in changes are in ``data/augmentation.py``.
 """
 
+import inspect
 from functools import cache
 from typing import Any
 
@@ -21,9 +22,20 @@ def find_augment(name: str) -> Any:
     if not name.startswith(_PREFIX):
         raise UserError(f"augment = {name}: write python:MODULE:ATTRIBUTE")
     function = find_attribute(name.removeprefix(_PREFIX))
-    if not callable(function):
+    if not callable(function) or not _takes_two(function):
         raise UserError(f"augment = {name} is not a function of (pixels, rng)")
     return function
+
+
+def _takes_two(function: Any) -> bool:
+    """Return whether a function can be called with two arguments, as far as that is known."""
+    try:
+        inspect.signature(function).bind(None, None)
+    except TypeError:
+        return False
+    except ValueError:  # a function in C
+        return True
+    return True
 
 
 def augmented(name: str, pixels: Pixels, rng: np.random.Generator) -> Pixels:

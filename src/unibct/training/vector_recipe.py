@@ -29,3 +29,23 @@ def fitted_recipe(recipe: Recipe, images: ImageSet) -> Recipe:
         low_resolution=0.0,
         augment=None,
     )
+
+
+def unused_settings(given: Recipe, fitted: Recipe, usual: Recipe | None = None) -> str | None:
+    """Say which settings of a recipe have no effect on finished vectors; None if all have.
+
+    Args:
+        given: the recipe as it was asked for.
+        fitted: what ``fitted_recipe`` has made of it.
+        usual: a recipe whose own settings need no mention.
+    """
+    asked, used = given.model_dump(), fitted.model_dump()
+    defaults = {} if usual is None else usual.model_dump()
+    unused = [
+        f"{name} = {value}"
+        for name, value in asked.items()
+        if value != used[name] and value is not None and value != defaults.get(name)
+    ]
+    if not unused:
+        return None
+    return f"settings for images are not used on finished vectors: {', '.join(unused)}"

@@ -84,3 +84,22 @@ def weight_normed():
 
 
 weight_normed.unibct_input = {"size": 4, "channels": 1}
+
+
+class Deep(nn.Module):
+    unibct_input = {"size": 8}  # noqa: RUF012
+
+    def __init__(self, depth):
+        super().__init__()
+
+
+def broken():
+    raise RuntimeError("no weights on disk")
+
+
+broken.unibct_input = {"size": 8}
+
+
+class Dimensionless(nn.Module):
+    unibct_input = {"size": 8}  # noqa: RUF012
+    unibct_dim = "big"

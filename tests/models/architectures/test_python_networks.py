@@ -111,6 +111,12 @@ def test_weights_from_a_file(tmp_path):
         (f"{HERE[7:]}:demanding", "takes dim: say its usual one in unibct_dim"),
         (f"{HERE[7:]}:Oversized", "unibct_input: mean = .127.5. does not fit pixels from 0 to 1"),
         (f"{HERE[7:]}:Sizeless", "unibct_input = {'size': 'big'} makes no sense"),
+        (
+            f"{HERE[7:]}:Deep",
+            r"cannot be built with height, width, channels, dim \(TypeError: .*depth",
+        ),
+        (f"{HERE[7:]}:broken", r"cannot be built with .* \(RuntimeError: no weights on disk\)"),
+        (f"{HERE[7:]}:Dimensionless", "unibct_dim must be a whole number, not 'big'"),
         (f"{HERE[7:]}:Misspelt", "must be a dictionary with channels, deviation, fit, mean, size"),
     ],
 )

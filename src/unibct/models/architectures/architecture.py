@@ -40,6 +40,13 @@ class Architecture:
     start_digest: str | None = None
 
 
+def without_library(config: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Return a config without the release of the library: another one builds the same network."""
+    if config is None:
+        return None
+    return {name: value for name, value in config.items() if name != "library"}
+
+
 @dataclass(frozen=True)
 class NetworkRequest:
     """What a user asks of an architecture besides its name.

@@ -18,7 +18,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from unibct.errors import UserError
+from unibct.errors import UserError, first_line
 from unibct.models.architectures.architecture import RANDOM, Architecture, NetworkRequest
 from unibct.models.architectures.embedding_network import (
     embedding_network,
@@ -97,7 +97,9 @@ def _own_dim(reference: str, own_input: InputSpec) -> int:
     """Return the stated dimension, or that of the network's output."""
     stated = getattr(_attribute(reference), _DIM, None)
     if stated is not None:
-        return int(stated)
+        if not isinstance(stated, int) or stated < 1:
+            raise UserError(f"python:{reference}: {_DIM} must be a whole number, not {stated!r}")
+        return stated
     with torch.random.fork_rng(devices=[]):
         network = _network(reference, own_input, None)
     return feature_count(f"python:{reference}", network, _pooled, own_input)
@@ -113,7 +115,15 @@ def _network(reference: str, spec: InputSpec, dim: int | None) -> nn.Module:
         if parameters["dim"].default is inspect.Parameter.empty:
             raise UserError(f"python:{reference} takes dim: say its usual one in {_DIM}")
         del offered["dim"]
-    network: Any = value(**{name: v for name, v in offered.items() if name in parameters})
+    try:
+        network: Any = value(**{name: v for name, v in offered.items() if name in parameters})
+    except UserError:
+        raise
+    except Exception as error:  # whatever the user's own code raises
+        raise UserError(
+            f"python:{reference} cannot be built with {', '.join(offered)} "
+            f"({type(error).__name__}: {first_line(error)})"
+        ) from error
     if not isinstance(network, nn.Module):
         raise UserError(f"python:{reference} returns {type(network).__name__}, not an nn.Module")
     return network if isinstance(value, type) else _own_copy(network)
