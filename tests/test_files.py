@@ -13,6 +13,7 @@ from unibct.files import (
     sweep,
     user_cache_folder,
     write_json,
+    write_text,
 )
 
 
@@ -123,3 +124,9 @@ def test_a_damaged_npy_file_is_an_error_or_an_array(tmp_path):
             messages.append(str(error))
     assert len(messages) > len(good)
     assert all(m.startswith(f"{path} is not a whole .npy file: ") for m in messages)
+
+
+def test_a_folder_in_the_place_of_a_file_is_named(tmp_path):
+    with pytest.raises(UserError, match=f"{tmp_path} is a folder: name a file"):
+        write_text(tmp_path, "text")
+    assert not list(tmp_path.parent.glob(".*.tmp"))

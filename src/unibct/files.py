@@ -23,6 +23,8 @@ _DAMAGED_HEADER_ERRORS = (ValueError, TypeError, OverflowError, SyntaxError, tok
 @contextmanager
 def atomic_file(path: Path) -> Generator[Path]:
     """Yield a temporary file to write to. It is renamed to ``path`` if the block succeeds."""
+    if path.is_dir():
+        raise UserError(f"{path} is a folder: name a file")
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
     os.close(handle)

@@ -41,3 +41,10 @@ def test_a_gallery_whose_name_begins_with_a_digit_is_no_number():
     for gallery, want in (("2021-gallery", "2021-gallery"), ("1_000,000", "GALLERY-IMAGES")):
         request = AdviceRequest(Path("old"), "photos", gallery=gallery)
         assert shlex.split(upgrade_commands(request, [])["backfill"][0])[3] == want
+
+
+def test_the_free_model_has_no_old_weights_to_start_from():
+    request = AdviceRequest(Path("old"), "photos", settings=("warm_start=true", "lr=0.1"))
+    commands = upgrade_commands(request, [])
+    assert "--set warm_start=true --set lr=0.1" in commands["training"][0]
+    assert commands["mapping"][0] == "unibct train photos --set lr=0.1 --out models/free"

@@ -33,10 +33,16 @@ def test_some_new_and_some_lost_classes_are_named():
 
 def test_fewer_classes_with_other_images_are_open_data():
     found = find_scenario_of(["a", "b"], ["a"], ["1", "2"], ["2", "3", "4"])
-    assert (found.names, found.why) == (
-        ("open-data",),
-        "2 other images of classes that are known",
-    )
+    assert found.names == ("open-data",)
+    assert found.why == "2 other images of classes that are known, and 1 of the old images"
+    found = find_scenario_of(["a"], ["a"], ["1", "2"], ["3", "4"])
+    assert found.why == "2 other images of classes that are known"
+
+
+def test_a_part_of_the_old_images_is_no_new_image():
+    found = find_scenario_of(["a", "b"], ["a"], ["1", "2", "3"], ["1", "2"])
+    assert found.names == ("open-data",)
+    assert found.why == "no new image: 2 of the 3 old images"
 
 
 def test_numbered_classes_may_be_unknown():

@@ -18,6 +18,8 @@ def test_bad_grids_are_refused_before_any_work(photo_folder):
         UserError, match=r"unknown method 'magic'.*procrustes.*a group: all, paper, warmup"
     ):
         make_grid(methods=["magic"])
+    with pytest.raises(UserError, match="unknown method 'paper' for a chain; choose some of reg"):
+        make_grid(chain=["paper"])
     with pytest.raises(UserError, match="leaves none of 2 epochs"):
         make_grid(recipe=load_recipe("glyphs", ["epochs=2", "warmup_epochs=2"]))
     with pytest.raises(UserError, match="give the trials' seeds with --seeds"):

@@ -17,7 +17,7 @@ from unibct.benchmark.results import (
 )
 from unibct.benchmark.results_csv import as_csv
 from unibct.benchmark.run import plan_benchmark
-from unibct.benchmark.workspace import Workspace
+from unibct.benchmark.workspace import VALIDATION_PIXELS, Workspace
 from unibct.errors import UserError
 from unibct.report.benchmark_tables import verdict_table
 from unibct.report.blended_table import blended_table
@@ -175,3 +175,16 @@ def test_results_need_at_least_one_finished_job(grid, tmp_path):
     workspace = Workspace(grid, tmp_path)
     with pytest.raises(UserError, match="holds no finished result"):
         read_results(grid, make_jobs(grid, workspace.all_training_images), tmp_path)
+
+
+def test_results_with_other_validation_images_are_left_out_and_counted(finished, tmp_path):
+    benchmark, _ = finished
+    out = tmp_path / "b"
+    shutil.copytree(benchmark.workspace.out, out)
+    cells = sorted((out / "cells/open-class/unibct-plus").rglob("result.json"))
+    for path in cells:
+        path.write_text(json.dumps(json.loads(path.read_text()) | {VALIDATION_PIXELS: "other"}))
+    results = read_results(benchmark.workspace.grid, benchmark.jobs, out)
+    assert results.outdated_jobs == len(cells) == 2
+    note = "2 finished jobs are left out, measured with other validation images"
+    assert note in render_markdown(results)

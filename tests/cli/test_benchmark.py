@@ -29,6 +29,10 @@ def test_the_command_line_plans_without_writing_and_reports_without_training(
     code, nothing = run("--report-only", "--out", str(tmp_path / "none"))
     assert code == 2
     assert "holds no finished result" in nothing.err
+    for option in (["--measure-again"], ["--only", "open-class"], ["--models-from", "x"]):
+        code, refused = run("--report-only", *option, "--out", str(benchmark.workspace.out))
+        assert code == 2
+        assert f"{option[0]} says what to run, but --report-only runs nothing" in refused.err
     code, bad = run("--seeds", "a", "--out", str(tmp_path / "none"))
     assert code == 2
     assert "--seeds a: write numbers" in bad.err

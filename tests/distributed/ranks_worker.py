@@ -166,22 +166,23 @@ def trained(out: Path, ranks: Ranks) -> None:
 
 
 PLUS = "unibct-plus"
+GENTLE = ["lr=0.001"]  # the loss is at work from the first step, where rounding tells most
 RUNS = {
     "none": [],
     "unibct": [],
     "unibct,warm": ["warm_start=true", "lr=0.001"],  # only the first rank has the old class weights
     "unibct,own": ["sync_batch_norm=false"],
     "unibct,half": ["precision='bfloat16'"],
-    PLUS: ["lr=0.001"],
+    PLUS: GENTLE,
     "unibct-plus,wide": ["dim=160"],
     "contrast": [],
     "bct": [],  # as above
-    "mixbct": [],
-    "nccl": [],
-    "advbct": [],
-    "advbct-released": [],
-    "lce": [],
-    "ndpp": [],
+    "mixbct": GENTLE,
+    "nccl": GENTLE,
+    "advbct": GENTLE,
+    "advbct-released": GENTLE,
+    "lce": GENTLE,
+    "ndpp": GENTLE,
     "regress": [],
 }
 WITH_TWO_ONLY = ("unibct,own", "unibct,half")

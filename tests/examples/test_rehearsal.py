@@ -41,6 +41,8 @@ def test_unknown_scenarios_and_settings_are_refused_before_anything_is_drawn(tmp
         rehearsal.rehearse(tmp_path / "r", ["open-class", "closed"])
     with pytest.raises(UserError, match="unknown setting 'epoch', did you mean 'epochs'"):
         rehearsal.rehearse(tmp_path / "r", overrides=["epoch=3"])
+    with pytest.raises(UserError, match="leaves none of 1 epochs"):
+        rehearsal.rehearse(tmp_path / "r", overrides=["epochs=1"])
     assert not (tmp_path / "r").exists()
 
 

@@ -97,3 +97,13 @@ def test_the_text_on_the_old_model_says_if_it_is_too_weak(evaluation):
         "The old model is too weak to judge an upgrade by: recall@1 12.0 % (raw pixels 10.0 %)."
     )
     assert old_model_text(replace(evaluation, old_model=None)) == ""
+
+
+def test_few_classes_colour_no_cell_as_a_verdict():
+    old, labels = noisy_classes(noise=1.2, images=16)
+    new, _ = noisy_classes(noise=0.4, images=16, seed=1)
+    few = labels < 6
+    evaluation = evaluate_upgrade(old[few], new[few], labels[few], repeats=100)
+    kinds = {cell.kind for t in decision_tables(evaluation) for row in t.rows for cell in row}
+    assert evaluation.verdict == "within noise"
+    assert not kinds & {"compatible", "not-compatible"}

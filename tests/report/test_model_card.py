@@ -122,7 +122,16 @@ def test_wrong_files_are_named(folder, tmp_path):
     (tmp_path / "odd.json").write_text('{"verdict": "compatible"}')
     with pytest.raises(UserError, match=r"odd.json lacks the entry 'tests'"):
         write_model_card(folder, tmp_path / "odd.json")
+    (tmp_path / "list.json").write_text("[1, 2]")
+    with pytest.raises(UserError, match=r"list.json is not what `unibct evaluate --json` prints"):
+        write_model_card(folder, tmp_path / "list.json")
     assert not (folder / "MODEL_CARD.md").exists()
+
+
+def test_the_title_is_the_folder_s_name_wherever_one_stands(folder, monkeypatch, tmp_path):
+    monkeypatch.chdir(folder)
+    card = write_model_card(".", out=tmp_path / "card.md")
+    assert card.read_text().startswith(f"# {folder.name}")
 
 
 def test_an_evaluation_of_other_models_is_refused(folder, evaluation, tmp_path):

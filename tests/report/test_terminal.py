@@ -1,4 +1,5 @@
 import io
+import re
 from dataclasses import replace
 
 import pytest
@@ -114,9 +115,16 @@ def test_a_weak_old_model_is_named_before_the_verdict(small_demo):
     assert lines[-1] == "verdict: old model too weak"
 
 
-@pytest.mark.parametrize("width", [None, 80, 100])
+@pytest.mark.parametrize("width", [None, 40, 60, 72, 80, 100])
 def test_no_number_of_an_evaluation_is_cut_off(small_demo, width):
     evaluation = small_demo[0].evaluation
     text = printed(lambda console: print_evaluation(evaluation, console), width=width)
     assert "…" not in text
-    assert "new→old" in text
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
+    numbers = set(re.findall(r"[-+]?\d+\.\d+", plain))
+    for test, metrics in evaluation.values.items():
+        assert test in plain
+        assert {f"{100 * value:.2f}" for value in metrics.values()} <= numbers
+    for criterion in evaluation.compared:
+        assert f"{100 * criterion.difference:+.2f}" in numbers
+        assert criterion.metric in plain

@@ -87,9 +87,10 @@ def advise(request: AdviceRequest, progress: Progress | None = None) -> Advice:
     old = open_embedder(request.old, device=device, with_classifier=True, progress=progress)
     images = open_images(request.data, request.images)
     old_set, gallery = request.open_old_set(), request.open_gallery()
-    recipe, line, options = _recipe(request, images)
-    run = plan_run(images, recipe, old=old, method=request.method)  # refuses what cannot work
     scenario = scenario_of(old, images, old_set)
+    same_set = scenario.names == ("identical-data",)
+    recipe, line, options, larger = _recipe(request, images, want_larger=same_set)
+    run = plan_run(images, recipe, old=old, method=request.method)  # refuses what cannot work
     usable = usable_images(old, images)
     progress.note("measuring the old model on a sample")
     strength, strength_on = old_strength(old, usable, recipe_input(recipe).frame)
@@ -102,8 +103,6 @@ def advise(request: AdviceRequest, progress: Progress | None = None) -> Advice:
         "mapping": mapping_cost(len(images), rates),
         "backfill": backfill_cost(rows if isinstance(rows, int) else len(rows), rates),
     }
-    same_set = scenario.names == ("identical-data",)
-    larger = recipe_architecture(recipe).larger if same_set else None
     return Advice(
         scenario=scenario,
         methods=method_advice(
@@ -126,14 +125,34 @@ def advise(request: AdviceRequest, progress: Progress | None = None) -> Advice:
     )
 
 
-def _recipe(request: AdviceRequest, images: ImageSet) -> tuple[Recipe, str, list[str]]:
-    """Return the recipe, a line about it, and the words that name it, if the user named one."""
-    if request.recipe is not None:
-        options = ["--recipe", request.recipe]
-        return load_recipe(request.recipe, request.settings), f"recipe {request.recipe}", options
-    choice = choose_recipe(images)
-    recipe = choice.load(request.settings)
-    return recipe, choice.line(recipe), []
+def _recipe(
+    request: AdviceRequest, images: ImageSet, *, want_larger: bool
+) -> tuple[Recipe, str, list[str], str | None]:
+    """Return the recipe of the new model, a line about it, and what to say to choose it.
+
+    Args:
+        request: what was asked.
+        images: the new training set.
+        want_larger: take the next larger network, unless the user has named one.
+
+    Returns:
+        the recipe, the line, the words that name the recipe, if the user named one, and the
+        larger network, if it was taken.
+    """
+    choice = None if request.recipe is not None else choose_recipe(images)
+    if choice is None:
+        name = str(request.recipe)
+        recipe, options = load_recipe(name, request.settings), ["--recipe", name]
+    else:
+        recipe, options = choice.load(request.settings), []
+    is_named = any(text.partition("=")[0].strip() == "architecture" for text in request.settings)
+    larger = recipe_architecture(recipe).larger if want_larger and not is_named else None
+    if larger is not None:
+        recipe = recipe.updated(architecture=larger)
+    line = f"recipe {request.recipe}" if choice is None else choice.line(recipe)
+    if larger is not None:
+        line += f"; with {larger}, because the images are the same"
+    return recipe, line, options, larger
 
 
 def _measure(

@@ -22,8 +22,12 @@ def upgrade_commands(
     """
     old, data = shlex.quote(str(request.old)), _data(request.data, request.images)
     chosen = [*map(shlex.quote, recipe_options), *_settings(request.settings)]
+    # The free model has no old one to start from.
+    alone = [text for text in request.settings if text.partition("=")[0].strip() != "warm_start"]
+    free = [*map(shlex.quote, recipe_options), *_settings(alone)]
     if larger is not None:
-        chosen += ["--set", f"architecture={larger}"]
+        for words in (chosen, free):
+            words += ["--set", f"architecture={larger}"]
     method = [] if request.method == DEFAULT_METHOD else ["--method", request.method]
     test = f"unibct evaluate {_TEST} --gallery {old} --query"
     gallery = request.gallery if request.gallery_rows is None else None
@@ -33,7 +37,7 @@ def upgrade_commands(
             f"{test} models/new",
         ),
         "mapping": (
-            _line("unibct train", data, *chosen, "--out models/free"),
+            _line("unibct train", data, *free, "--out models/free"),
             _line("unibct adapt", data, "--new models/free --old", old, "--out models/adapted"),
             f"{test} models/adapted",
         ),

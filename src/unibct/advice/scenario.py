@@ -84,4 +84,7 @@ def _same_classes(
         return ("identical-data",), "the same images; give the new model a larger network"
     if shared == len(old):
         return ("extended-data",), f"all {shared:,} old images and {len(new) - shared:,} more"
-    return ("open-data",), f"{len(new) - shared:,} other images of classes that are known"
+    if shared == len(new):
+        return ("open-data",), f"no new image: {shared:,} of the {len(old):,} old images"
+    why = f"{len(new) - shared:,} other images of classes that are known"
+    return ("open-data",), why + (f", and {shared:,} of the old images" if shared else "")

@@ -61,18 +61,20 @@ class Grid:
         """Raise an error for a bad name or number before any work is done."""
         for name in self.scenarios:
             find_scenario(name)
-        for name in (*self.methods, *self.chain_methods):
-            if name in MAPS:
-                continue
-            if name not in (*METHODS, *ABLATIONS):
+        for name in self.methods:
+            if name not in (*METHODS, *ABLATIONS, *MAPS):
                 raise UserError(
                     f"unknown method {name!r}; choose some of {', '.join(ALL_METHODS)}, or a "
                     f"group: {', '.join(GROUPS)}"
                 )
-            require_epochs_left(name, self.recipe)
         for name in self.chain_methods:
             if name in (*MAPS, NO_METHOD):
                 raise UserError(f"{name} trains no compatible model: it makes no upgrade chain")
+            if name not in (*METHODS, *ABLATIONS):
+                chains = ", ".join(method for method in METHODS if method != NO_METHOD)
+                raise UserError(f"unknown method {name!r} for a chain; choose some of {chains}")
+        for name in {*self.methods, *self.chain_methods} - {*MAPS}:
+            require_epochs_left(name, self.recipe)
         if not self.seeds or min(self.seeds) < 0:
             raise UserError(f"seeds are numbers from 0 up, not {list(self.seeds)}")
         if self.recipe.seed is not None:

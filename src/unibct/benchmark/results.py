@@ -25,7 +25,7 @@ from unibct.benchmark.measuring import sample_name
 from unibct.benchmark.mixed_galleries import MIXED, mixed_name
 from unibct.benchmark.model_origins import require_model_origins
 from unibct.benchmark.threshold_tests import AT_OLD_THRESHOLD, threshold_name
-from unibct.benchmark.workspace import RESULT_FILE, is_current
+from unibct.benchmark.workspace import RESULT_FILE, is_current, is_finished
 from unibct.errors import UserError
 from unibct.evaluation.criterion import FEWEST_CLASSES, Estimate, estimate
 from unibct.evaluation.directions import BLEND, CROSS, NEW_SELF, OLD_SELF
@@ -70,6 +70,8 @@ class Results:
         by_job: what each finished job wrote to its result file, by the job's folder.
         missing_jobs: how many jobs each other seed lacks; such seeds are left out.
         unshared_jobs: how many finished jobs are left out because not all of the seeds have them.
+        outdated_jobs: how many are left out because they were measured with other validation
+            images than the folder's.
     """
 
     grid: Grid
@@ -77,6 +79,7 @@ class Results:
     by_job: dict[str, dict[str, Any]]
     missing_jobs: dict[int, int]
     unshared_jobs: int = 0
+    outdated_jobs: int = 0
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -360,7 +363,9 @@ def read_results(grid: Grid, jobs: Sequence[Job], out: Path) -> Results:
         seed: len(shared - set(of_seed)) for seed, of_seed in finished.items() if seed not in seeds
     }
     unshared = sum(len(finished[seed]) - len(shared) for seed in seeds)
-    results = Results(replace(grid, seeds=seeds), out, by_job, missing_jobs, unshared)
+    outdated = sum(is_finished(out, job) and not is_current(out, job) for job in jobs)
+    chosen = replace(grid, seeds=seeds)
+    results = Results(chosen, out, by_job, missing_jobs, unshared, outdated)
     if not results.scenarios and not any(map(results.has_chain, grid.chain_methods)):
         raise UserError(
             f"{out} holds no finished result of this benchmark yet ({len(by_job)} jobs, but no "

@@ -68,6 +68,11 @@ class Benchmark:
         """The chosen jobs that are not finished, or that are to be measured again."""
         return [job for job in self.chosen_jobs if self.workspace.has_work(job)]
 
+    def work_of(self, job: Job) -> int:
+        """Return how many images go through a job's training; 0 if it takes a finished model."""
+        is_trained = is_finished(self.workspace.out, job)
+        return 0 if is_trained or model_elsewhere(self.workspace, job) is not None else job.work
+
     def seconds_left(self) -> float:
         """Return how long the unfinished jobs will take, roughly."""
         test_images, validation = self.workspace.test_images, self.workspace.validation_images

@@ -114,8 +114,12 @@ class Criterion:
     @property
     def verdict(self) -> Verdict:
         """What the interval says."""
-        interval = Estimate(self.difference, self.low, self.high, few_classes=self.few_classes)
-        return interval.verdict
+        return self.estimate.verdict
+
+    @property
+    def estimate(self) -> Estimate:
+        """The difference with its interval."""
+        return Estimate(self.difference, self.low, self.high, few_classes=self.few_classes)
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values for machines."""

@@ -9,6 +9,7 @@ from unibct.data.image_set import ImageSet
 from unibct.data.readers.table import open_images
 from unibct.data.scenarios import DEFAULT_SEED, find_scenario, split
 from unibct.embeddings.extraction import embed_images
+from unibct.errors import UserError
 from unibct.evaluation.subjects import Subjects, subject_data, subject_model
 from unibct.evaluation.upgrade import UpgradeEvaluation, evaluate_upgrade
 from unibct.examples.demo_gallery import GalleryStory, carry_upgrade_out
@@ -16,7 +17,7 @@ from unibct.gallery.certify import certify
 from unibct.methods.table import DEFAULT_METHOD, NO_METHOD, find_method
 from unibct.models.model import Model
 from unibct.progress import Progress, Silent
-from unibct.training.plan import plan_run, upgrade_recipes
+from unibct.training.plan import plan_run, require_epochs_left, upgrade_recipes
 from unibct.training.recipe import Recipe, load_recipe
 from unibct.training.train import train
 
@@ -99,6 +100,9 @@ def plan_demo(
     old_images, new_images = images.select(sets.old), images.select(sets.new)
     entry.check_classes(old_images.class_names, new_images.class_names)
     recipe = load_recipe("glyphs", overrides)
+    if recipe.seed is not None:
+        raise UserError(f"seed = {recipe.seed}: give the seed of the demo with --seed")
+    require_epochs_left(method, recipe)
     old_recipe, new_recipe = upgrade_recipes(recipe, scenario, seed)
     return DemoPlan(
         scenario,

@@ -111,7 +111,7 @@ class _Narrator:
             self._queries[model] = make_queries(gallery.folder, self._source, request)
         first = gallery.search(self._queries[model], k=1)
         named = gallery.search(self._queries[model], k=1, far=self.far)
-        self.answers.append(named)
+        self.answers.append(first)
         self.stages.append(
             Stage(
                 title,

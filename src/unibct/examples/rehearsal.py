@@ -16,6 +16,7 @@ from unibct.evaluation.upgrade import Evaluation
 from unibct.examples.miniatures import make_ijbc, make_ms1mv3
 from unibct.models.model import Model
 from unibct.progress import Progress, Silent
+from unibct.training.plan import require_epochs_left
 from unibct.training.recipe import load_recipe
 from unibct.training.train import train
 
@@ -56,7 +57,7 @@ def rehearse(
         find_scenario(scenario)
     settings = [*SMALL, *overrides]
     for scenario in scenarios:  # raises an error for a bad setting before any work
-        load_recipe(recipe_name(scenario), settings)
+        require_epochs_left(METHOD, load_recipe(recipe_name(scenario), settings))
     faces, ijbc = out / f"ms1mv3-{identities}", out / f"ijbc-{subjects}"
     if not faces.is_dir():
         make_ms1mv3(faces, identities=identities, images_each=6)

@@ -118,6 +118,13 @@ def left_out_note(results: Results) -> str | None:
     if count:
         jobs = f"{count} finished jobs are" if count > 1 else "1 finished job is"
         sentences.append(f"{jobs} left out: not every seed has the same.")
+    count = results.outdated_jobs
+    if count:
+        jobs = f"{count} finished jobs are" if count > 1 else "1 finished job is"
+        sentences.append(
+            f"{jobs} left out, measured with other validation images: --measure-again without "
+            "--only measures all again."
+        )
     return " ".join(sentences) or None
 
 

@@ -2,7 +2,6 @@
 
 from unibct.evaluation.backfill_curve import BackfillCurve
 from unibct.evaluation.blend_gain import BlendedQueries
-from unibct.evaluation.criterion import Estimate
 from unibct.evaluation.directions import BLEND, CROSS, OLD_SELF, REVERSED_CROSS
 from unibct.evaluation.old_threshold import Accepted
 from unibct.evaluation.resolution import rate_name
@@ -123,7 +122,7 @@ def old_client_table(evaluation: SearchEvaluation) -> PlainTable:
     rows = tuple(
         (
             Cell(c.metric if c.decides else f"{c.metric} (not in the verdict)"),
-            difference_cell(Estimate(c.difference, c.low, c.high)),
+            difference_cell(c.estimate),
             Cell(c.verdict, kind=verdict_kind(c.verdict)),
         )
         for c in evaluation.old_clients
@@ -142,8 +141,8 @@ def blended_table(blend: BlendedQueries) -> PlainTable:
         (
             Cell(gain.metric if gain.decides else f"{gain.metric} (not in the verdict)"),
             Cell(f"{100 * gain.cross:.2f}"),
-            difference_cell(Estimate(gain.difference, gain.low, gain.high)),
-            difference_cell(Estimate(more.difference, more.low, more.high)),
+            difference_cell(gain.estimate),
+            difference_cell(more.estimate),
         )
         for gain, more in zip(blend.minus_old_self, blend.minus_cross, strict=True)
     )

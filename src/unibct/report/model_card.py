@@ -31,12 +31,14 @@ def write_model_card(
         raise UserError(f"{folder} is not a model folder: there is no {DESCRIPTION_FILE} in it")
     model = read_json(folder / DESCRIPTION_FILE)
     result = None if evaluation is None else read_json(Path(evaluation))
+    if result is not None and not isinstance(result, dict):
+        raise UserError(f"{evaluation} is not what `unibct evaluate --json` prints")
     exports = [read_json(path) for path in sorted(folder.glob("*.onnx.json"))]
     path = folder / CARD_FILE if out is None else Path(out)
     try:
         if result is not None:
             _require_same_models(model, result, f"{folder}", f"{evaluation}")
-        text = model_card(folder.name, model, result, exports)
+        text = model_card(folder.resolve().name, model, result, exports)
     except (KeyError, TypeError, AttributeError, IndexError) as error:
         raise UserError(
             f"the card cannot be made: {evaluation or folder} lacks the entry {error}"

@@ -1,5 +1,6 @@
 """Print tables: with lines and colours in a terminal, as plain text in a pipe."""
 
+import re
 from typing import Any
 
 from rich import box
@@ -25,6 +26,7 @@ from unibct.report.decision_tables import decision_tables, old_model_text
 from unibct.report.gallery_story import story_table
 from unibct.report.plain_table import Cell, PlainTable
 
+_BETWEEN_WORDS = re.compile(r"(?<=[a-z])-(?=[a-z])")  # in a scenario's name, not in "top-1"
 _STYLES = {
     "compatible": "bold green",
     "not compatible": "bold red",
@@ -46,7 +48,7 @@ def print_evaluation(evaluation: Evaluation, console: Console | None = None) -> 
             table.add_row(
                 f"{name}  {direction.title}", *row, style="bold" if name == CROSS else None
             )
-    console.print(table)
+    _print_or_list(table, console)
     interval = f"{100 * CONFIDENCE:.0f} % interval"
     criterion_table = _table(console, "cross − old self, points", "difference", interval, "verdict")
     for c in evaluation.compared:
@@ -56,7 +58,7 @@ def print_evaluation(evaluation: Evaluation, console: Console | None = None) -> 
             f"{100 * c.low:+.2f} to {100 * c.high:+.2f}",
             f"[{_STYLES[c.verdict]}]{c.verdict}[/]",
         )
-    console.print(criterion_table)
+    _print_or_list(criterion_table, console)
     for plain in decision_tables(evaluation):
         _print_plain_table(plain, console)
         console.print(plain.note, highlight=False, markup=False)
@@ -68,6 +70,19 @@ def print_evaluation(evaluation: Evaluation, console: Console | None = None) -> 
     if strength:
         console.print(strength, highlight=False, markup=False)
     console.print(f"verdict: [{_STYLES[verdict]}]{verdict}[/]", highlight=False)
+
+
+def _print_or_list(table: Table, console: Console) -> None:
+    """Print a table; in a terminal that is too narrow for its numbers, print it as text."""
+    if console.measure(table).minimum <= console.width:
+        console.print(table)
+        return
+    columns = [list(column.cells) for column in table.columns]
+    heads = [str(column.header) for column in table.columns]
+    for row in zip(*columns, strict=True):
+        values = [f"{head} {value}" for head, value in zip(heads[1:], row[1:], strict=True)]
+        console.print(f"{row[0]}: {', '.join(values)}", highlight=False)
+    console.print()
 
 
 def print_story(story: GalleryStory, console: Console | None = None) -> None:
@@ -109,7 +124,8 @@ def print_plan(benchmark: Benchmark, console: Console | None = None) -> None:
     table = _table(console, "job", "images through training", "state")
     for job in benchmark.chosen_jobs:
         state = "to run" if job.folder in unfinished else "finished"
-        table.add_row(job.folder, f"{job.work:,}" if job.work else "—", state)
+        work = benchmark.work_of(job)
+        table.add_row(job.folder, f"{work:,}" if work else "—", state)
     console.print(table)
     seconds = benchmark.seconds_left() if unfinished else 0
     console.print(
@@ -137,7 +153,7 @@ def _print_plain_table(plain: PlainTable, console: Console) -> None:
     """Print a table; in a narrow terminal its heads and cells take several lines."""
     longest = max(len(f"{cell.text} ({cell.small})") for row in plain.rows for cell in row)
     wide = not console.is_terminal or console.width >= len(plain.heads) * (longest + 3)
-    heads = plain.heads if wide else [head.replace("-", "-\n") for head in plain.heads]
+    heads = plain.heads if wide else [_BETWEEN_WORDS.sub("-\n", h) for h in plain.heads]
     table = _table(console, *heads)
     if not wide:
         table.padding = (0, 1, 0, 0)
