@@ -104,3 +104,27 @@ def test_the_notes_say_what_the_numbers_mean():
     assert "takes less time than the training" not in strong
     assert "takes less time than the training" in notes(None, 50.0)
     assert "say how many with --gallery" in notes(None, 50.0, known=False)
+
+
+def test_the_same_images_ask_for_a_larger_network_unless_one_is_named(upgrade):
+    images = upgrade.new_images
+    for settings, want_larger, expected, taken in [
+        ((), True, "resnet-small-wide", "resnet-small-wide"),
+        ((), False, "resnet-small", None),
+        (("architecture=resnet-small",), True, "resnet-small", None),
+    ]:
+        request = request_of(upgrade, settings=settings, recipe="glyphs")
+        recipe, line, options, larger = advise_module._recipe(
+            request, images, want_larger=want_larger
+        )
+        assert (recipe.architecture, larger) == (expected, taken)
+        assert ("because the images are the same" in line) == (taken is not None)
+        assert options == ["--recipe", "glyphs"]
+
+
+def test_stored_vectors_of_one_class_are_too_few(upgrade, tmp_path):
+    images = upgrade.new_images
+    first = images.select([row for row in range(len(images)) if images.labels[row] == 0])
+    write_embeddings(embed_images(upgrade.old_model, first), tmp_path / "one.npy", "npy")
+    with pytest.raises(UserError, match="has embeddings of 1 class of"):
+        advise(request_of(upgrade, old=f"embeddings:{tmp_path / 'one.npy'}"))

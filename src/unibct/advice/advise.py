@@ -17,6 +17,7 @@ from unibct.distributed.device import pick_device
 from unibct.embedders.table import open_embedder
 from unibct.embeddings.stored import StoredEmbeddings
 from unibct.embeddings.strength import Strength
+from unibct.errors import UserError
 from unibct.models.embedder import Embedder, ImageEmbedder
 from unibct.models.model import Model
 from unibct.models.old_space import old_space_dim
@@ -92,6 +93,11 @@ def advise(request: AdviceRequest, progress: Progress | None = None) -> Advice:
     recipe, line, options, larger = _recipe(request, images, want_larger=same_set)
     run = plan_run(images, recipe, old=old, method=request.method)  # refuses what cannot work
     usable = usable_images(old, images)
+    if len(usable.class_names) < 2:
+        raise UserError(
+            f"{request.old} has embeddings of {len(usable.class_names)} class of {images.name}: an "
+            "upgrade needs at least two"
+        )
     progress.note("measuring the old model on a sample")
     strength, strength_on = old_strength(old, usable, recipe_input(recipe).frame)
     progress.note("measuring reading, embedding and training on a sample")
