@@ -154,8 +154,7 @@ def benchmark_command(
     from unibct.progress import terminal_progress
     from unibct.report.terminal import print_plan
 
-    if report_only:
-        _require_nothing_to_run(measure_again, only, models_from)
+    _require_effective(report_only, measure_again, only, models_from)
     grid = make_grid(
         data,
         test=test,
@@ -181,18 +180,17 @@ def benchmark_command(
             progress=progress,
         )
     if dry_run:
-        print_plan(benchmark)
-    else:
-        _run_and_report(benchmark, out, report_only=report_only)
+        return print_plan(benchmark)
+    return _run_and_report(benchmark, out, report_only=report_only)
 
 
-def _require_nothing_to_run(
-    measure_again: bool, only: list[str] | None, models_from: Path | None
+def _require_effective(
+    report_only: bool, measure_again: bool, only: list[str] | None, models_from: Path | None
 ) -> None:
     """Refuse options that have no effect on a report of what is finished."""
     options = {"--measure-again": measure_again, "--only": only, "--models-from": models_from}
     for name, value in options.items():
-        if value:
+        if report_only and value:
             raise UserError(
                 f"{name} says what to run, but --report-only runs nothing: leave one out"
             )

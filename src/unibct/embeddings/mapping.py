@@ -185,7 +185,8 @@ def _classes(
             labels = side.labels[list(rows)]
             if side.class_source == UNKNOWN_SOURCE:
                 return labels, UNKNOWN_CLASSES
-            names = [side.class_names[label] for label in np.unique(labels)]
+            used: list[int] = np.unique(labels).tolist()
+            names = [side.class_names[label] for label in used]
             return labels, training_classes(names, side.class_source)
     return np.arange(len(new_rows)), UNKNOWN_CLASSES
 
