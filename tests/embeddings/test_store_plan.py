@@ -4,6 +4,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from tests.embeddings.random_embeddings import random_embeddings
 from unibct.data.training_classes import UNKNOWN_CLASSES
 from unibct.embeddings.store_plan import (
     StorePlan,
@@ -15,6 +16,7 @@ from unibct.embeddings.store_plan import (
     shard_is_done,
     write_shard_note,
 )
+from unibct.embeddings.stored import StoredEmbeddings
 from unibct.embeddings.writing import StoredClasses, write_description, write_shard
 from unibct.errors import UserError
 
@@ -41,6 +43,14 @@ def test_the_key_changes_with_all_that_decides_the_files():
     assert len({plan.key for plan in plans}) == len(plans)
     # Stores of earlier versions keep their keys.
     assert PLAN.key == "8b541800647dfede0fd370767b6657302c32aca891c765030638d5d8ac356d7d"
+
+
+def test_other_rows_under_the_same_name_are_another_store():
+    pixels = SimpleNamespace(digest="pixels", images=range(3))
+    first = random_embeddings(3)
+    turned = first.changed(vectors=np.asarray(first.vectors)[::-1], fingerprint=first.fingerprint)
+    keys = [plan_store(StoredEmbeddings("old.npy", e), pixels).key for e in (first, first, turned)]
+    assert keys[0] == keys[1] != keys[2]
 
 
 @pytest.mark.parametrize(

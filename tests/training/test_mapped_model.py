@@ -6,7 +6,9 @@ import pytest
 from tests.training.recipes import SMALL
 from unibct.data.decoding import UnreadableImageError
 from unibct.data.training_classes import training_classes
+from unibct.embeddings.extraction import embed_images
 from unibct.embeddings.score_scale import score_scale
+from unibct.embeddings.stored import StoredEmbeddings
 from unibct.errors import UserError
 from unibct.training.mapped_model import adapt, adapt_embedders
 from unibct.training.train import train
@@ -42,7 +44,9 @@ def test_an_unknown_kind_is_refused_before_anything_is_embedded(four_classes, fo
             fit(four_classes_old, four_classes_old, images, kind="foo")
 
 
-def test_both_models_must_read_the_same_images(four_classes, four_classes_old):
+def test_images_that_one_of_the_models_cannot_take_may_be_left_out(
+    four_classes, four_classes_old, tmp_path
+):
     reads = []
 
     def read(image_id):
@@ -52,5 +56,23 @@ def test_both_models_must_read_the_same_images(four_classes, four_classes_old):
         return four_classes.read(image_id)
 
     flaky = dataclasses.replace(four_classes, read=read)
-    with pytest.raises(UserError, match="cannot read the same images"):
-        adapt(four_classes_old, four_classes_old, flaky, skip_bad=True)
+    new = train(four_classes, SMALL.updated(seed=9), tmp_path / "new", device="cpu")
+    adapted = adapt(new, four_classes_old, flaky, skip_bad=True)
+    without_the_first = four_classes.select(range(1, len(four_classes)))
+    assert adapted.fingerprint == adapt(new, four_classes_old, without_the_first).fingerprint
+
+
+def test_stored_embeddings_that_lack_images(four_classes, four_classes_old, tmp_path):
+    """They are refused before the model embeds anything, or the images are left out."""
+    some = four_classes.select(range(2, len(four_classes)))
+    stored = StoredEmbeddings("old.npy", embed_images(four_classes_old, some))
+
+    def read(image_id):
+        raise AssertionError(image_id)
+
+    unread = dataclasses.replace(four_classes, read=read)
+    with pytest.raises(UserError, match=r"old\.npy has no embedding of 2 of"):
+        adapt(four_classes_old, stored, unread)
+    new = train(four_classes, SMALL.updated(seed=9), tmp_path / "new", device="cpu")
+    adapted = adapt(new, stored, four_classes, skip_bad=True)
+    assert adapted.fingerprint == adapt(new, stored, some).fingerprint

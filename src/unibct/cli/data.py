@@ -14,6 +14,7 @@ from unibct.cli.options import (
     scenario_listing,
 )
 from unibct.data.layouts import LAYOUTS
+from unibct.errors import UserError
 
 _LAYOUTS = " or ".join(f"{name} ({layout.description})" for name, layout in LAYOUTS.items())
 
@@ -37,8 +38,9 @@ def split_command(
         typer.Option(metavar="SHARE", help="share of the classes to set aside for testing"),
     ] = None,
     fraction: Annotated[
-        float, typer.Option(help="share of the images or classes in the old set")
-    ] = 0.3,
+        float | None,
+        typer.Option(help="share of the images or classes in the old set  [default: 0.3]"),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="chooses the images and classes")] = 666,
 ) -> None:
     """Set test classes aside, and make an old and a new training set.
@@ -48,12 +50,16 @@ def split_command(
     with `unibct train --images split/new.txt`, and test with `unibct evaluate --images
     split/test.txt`.
     """
+    from unibct.data.scenarios import DEFAULT_FRACTION
     from unibct.data.split_lists import write_split
     from unibct.embeddings.vector_set import open_data
     from unibct.report.terminal import print_counts
 
+    if fraction is not None and scenario is None:
+        raise UserError("--fraction is the share of a scenario's old set: give --scenario too")
+    share = DEFAULT_FRACTION if fraction is None else fraction
     counts = write_split(
-        open_data(data), scenario, out, fraction=fraction, hold_out=hold_out, seed=seed
+        open_data(data), scenario, out, fraction=share, hold_out=hold_out, seed=seed
     )
     print_counts(counts)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from unibct.data.loader import PixelBatches
+from unibct.embeddings.checking import content_fingerprint
 from unibct.embeddings.folder import read_description
 from unibct.embeddings.layout import (
     DESCRIPTION_FILE,
@@ -22,6 +23,7 @@ from unibct.embeddings.layout import (
     shard_from_json,
     shard_is_whole,
 )
+from unibct.embeddings.stored import StoredEmbeddings
 from unibct.errors import UserError
 from unibct.files import read_json, require_absent, write_json
 from unibct.models.embedder import Embedder
@@ -42,7 +44,7 @@ class StorePlan:
 
     Attributes:
         fingerprint: the model's fingerprint.
-        pixel_digest: changes with any of the pixels.
+        pixel_digest: changes with any of the pixels, or of the stored embeddings.
         images: how many images there are.
         flip: whether the mirror images are embedded.
         dtype: ``float32`` or ``float16``, on disk.
@@ -99,7 +101,10 @@ def plan_store(
     """
     images = len(pixels.images)
     rows = shard_rows or default_shard_rows(images)
-    return StorePlan(model.fingerprint, pixels.digest, images, flip, dtype, rows)
+    digest = pixels.digest
+    if isinstance(model, StoredEmbeddings):  # their fingerprint may be a name that stays
+        digest += content_fingerprint(model.embeddings)
+    return StorePlan(model.fingerprint, digest, images, flip, dtype, rows)
 
 
 def default_shard_rows(images: int) -> int:

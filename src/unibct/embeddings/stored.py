@@ -1,6 +1,6 @@
 """An embedder that has nothing but stored embeddings: it knows its images by their ids."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -90,3 +90,10 @@ class StoredEmbeddings:
             class_source=images.class_source,
             training_classes=self.training_classes,
         )
+
+
+def require_stored(embedders: Iterable[object], images: ImageSet) -> None:
+    """Refuse images that stored embeddings lack, before another model embeds any."""
+    for embedder in embedders:
+        if isinstance(embedder, StoredEmbeddings):
+            embedder.require_all(images)

@@ -7,7 +7,7 @@ from unibct.embeddings.extraction import embed_images
 from unibct.embeddings.folder import Embeddings
 from unibct.embeddings.mapping import fit_map
 from unibct.embeddings.score_scale import mapped_score_scale
-from unibct.embeddings.stored import StoredEmbeddings
+from unibct.embeddings.stored import StoredEmbeddings, require_stored
 from unibct.errors import UserError
 from unibct.maps.folder import save_map
 from unibct.maps.known_queries import BEST_SHARE
@@ -123,9 +123,16 @@ def save_adapted(result: Model | SpaceMap, folder: Path) -> str:
 def _both_embeddings(
     new: Embedder, old: Embedder, images: ImageSet, skip_bad: bool, progress: Progress | None
 ) -> tuple[Embeddings, Embeddings]:
+    if not skip_bad:
+        require_stored((new, old), images)
     new_embeddings, old_embeddings = (
         embed_images(model, images, skip_bad=skip_bad, progress=progress) for model in (new, old)
     )
-    if new_embeddings.ids != old_embeddings.ids:
-        raise UserError(f"the two models cannot read the same images of {images.name}")
-    return new_embeddings, old_embeddings
+    if new_embeddings.ids == old_embeddings.ids:
+        return new_embeddings, old_embeddings
+    in_both = {*new_embeddings.ids} & {*old_embeddings.ids}
+    rows = [row for row, image_id in enumerate(images.ids) if image_id in in_both]
+    if not rows:
+        raise UserError(f"the two models can read no image of {images.name} in common")
+    common = images.select(rows)
+    return new_embeddings.of_images(common), old_embeddings.of_images(common)

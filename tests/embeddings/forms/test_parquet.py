@@ -79,3 +79,26 @@ def test_a_missing_extra_is_one_line(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(UserError, match=r"pip install 'unibct\[parquet\]'"):
         read(tmp_path / "old.parquet")
+
+
+def test_parts_by_two_models_or_with_labels_in_some_are_refused(tmp_path):
+    def part(name, model, **columns):
+        metadata = {b"unibct.fingerprint": model} if model else {}
+        table = pa.table({"id": [name], "vector": [[1.0]]} | columns)
+        pq.write_table(table.replace_schema_metadata(metadata), tmp_path / f"{name}.parquet")
+
+    part("a", b"one")
+    part("b", b"one")
+    assert read(tmp_path).fingerprint == "one"
+    part("c", b"")
+    assert read(tmp_path).fingerprint == ""
+    part("d", b"two")
+    with pytest.raises(
+        UserError, match=r"a.parquet was made by model one, and .*d.parquet by model two"
+    ):
+        read(tmp_path)
+    part("d", b"one", label=["x"])
+    with pytest.raises(
+        UserError, match=r"d.parquet has a column `label`, and .*a.parquet has none"
+    ):
+        read(tmp_path)

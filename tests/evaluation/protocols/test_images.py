@@ -185,6 +185,7 @@ def test_a_score_map_is_kept_with_the_new_model_and_used(photo_folder, tmp_path)
     with pytest.raises(UserError, match="has no score map for the old model"):
         evaluated(old_thresholds=True)
     evaluated(save_score_map=True)
+    folders["query"] = f"embeddings:{folders['query']}"
     row = evaluated(old_thresholds=True).at_old_threshold[0]
     # The map was fitted on the same data: impostors pass as often as before.
     assert row.mapped.far == pytest.approx(row.old.far, abs=0.002)

@@ -46,14 +46,30 @@ def read(path: Path) -> Embeddings:
     vectors = np.concatenate(_matrices(files, tables))
     ids = tuple(text for f, t in zip(files, tables, strict=True) for text in _texts(f, t, "id"))
     names = None
-    if all("label" in table.column_names for table in tables):
+    labelled = ["label" in table.column_names for table in tables]
+    if all(labelled):
         parts = zip(files, tables, strict=True)
         names = [text for file, table in parts for text in _texts(file, table, "label")]
-    fingerprints: set[str] = {
-        (t.schema.metadata or {}).get(_FINGERPRINT, b"").decode() for t in tables
-    }
-    fingerprint = fingerprints.pop() if len(fingerprints) == 1 else ""
+    elif any(labelled):
+        with_labels, without = files[labelled.index(True)], files[labelled.index(False)]
+        raise UserError(f"{with_labels} has a column `label`, and {without} has none")
+    fingerprint = _one_fingerprint(files, tables)
     return Embeddings(vectors, ids, *classes_of(names, len(ids)), fingerprint)
+
+
+def _one_fingerprint(files: list[Path], tables: list[Any]) -> str:
+    """Return the fingerprint that all files record, else nothing; refuse rows of two models."""
+    first_files: dict[str, Path] = {}
+    for file, table in zip(files, tables, strict=True):
+        recorded: str = (table.schema.metadata or {}).get(_FINGERPRINT, b"").decode()
+        first_files.setdefault(recorded, file)
+    models = [fingerprint for fingerprint in first_files if fingerprint]
+    if len(models) > 1:
+        raise UserError(
+            f"{first_files[models[0]]} was made by model {models[0]}, and "
+            f"{first_files[models[1]]} by model {models[1]}: keep them in folders of their own"
+        )
+    return next(iter(first_files)) if len(first_files) == 1 else ""
 
 
 def require_writable(path: Path) -> None:

@@ -12,10 +12,12 @@ from unibct.data.encoded_images import require_outside
 from unibct.data.image_set import ImageSet, select_listed
 from unibct.distributed.device import pick_device
 from unibct.distributed.ranks import current_ranks
-from unibct.embedders.table import Opening, open_embedder
+from unibct.embedders.reference import parse_reference
+from unibct.embedders.table import EMBEDDERS, Opening, open_embedder
 from unibct.embeddings.extraction import embed_images, embed_images_to_store
 from unibct.embeddings.folder import Embeddings
 from unibct.embeddings.forms.table import FOLDER, find_form
+from unibct.embeddings.stored import require_stored
 from unibct.embeddings.strength import Strength
 from unibct.embeddings.vector_set import open_data
 from unibct.errors import UserError
@@ -98,6 +100,8 @@ def _embedded(
     images: ImageSet, embedders: Mapping[str | Path, Embedder], request: EvaluationRequest
 ) -> tuple[dict[str | Path, Embeddings], ImageSet]:
     """Return each model's embeddings, and the images of which all models have one."""
+    if not request.skip_bad:
+        require_stored(embedders.values(), images)
     sides = {
         reference: embed_images(
             embedder, images, skip_bad=request.skip_bad, progress=request.progress
@@ -287,9 +291,10 @@ def _projection(
 
 def _folder_of(reference: str | Path) -> Path:
     """Return the folder in which a score map is kept."""
-    if not Path(reference).is_dir():
+    folder = parse_reference(str(reference), EMBEDDERS).path
+    if not folder.is_dir():
         raise UserError(f"a score map is kept in a folder of the new model; {reference} is not one")
-    return Path(reference)
+    return folder
 
 
 def _require_unseen(

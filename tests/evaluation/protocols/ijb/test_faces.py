@@ -53,6 +53,25 @@ def test_a_killed_embedding_goes_on_and_a_changed_image_is_embedded_again(
     assert np.array_equal(changed[1:], whole[1:])
 
 
+@pytest.mark.slow
+def test_models_whose_stated_fingerprints_begin_alike_share_no_cache(faces_root, tmp_path):
+    meta, model = read_meta(faces_root / "ijbc"), load_model(faces_root / "old")
+    for version in (1, 2):
+        named = Named(model, f"acme-faces-2021-v{version}")
+        image_embeddings(named, faces_root / "ijbc", meta, tmp_path)
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+class Named:
+    """A model with a fingerprint that somebody has stated."""
+
+    def __init__(self, model, fingerprint):
+        self._model, self.fingerprint = model, fingerprint
+
+    def __getattr__(self, name):
+        return getattr(self._model, name)
+
+
 def test_landmarks_that_fix_no_position_are_named(faces_root, tmp_path):
     meta = read_meta(faces_root / "ijbc")
     landmarks = meta.landmarks.copy()

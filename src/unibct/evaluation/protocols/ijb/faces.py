@@ -85,7 +85,9 @@ def image_embeddings(
         (images, dim), not normalised.
     """
     images = aligned_images(root, meta)
-    folder = cache / f"{_digest(root, meta)[:16]}-{model.fingerprint[:16]}"
+    # Stated fingerprints may differ in their last letter only.
+    model_digest = hashlib.sha256(model.fingerprint.encode()).hexdigest()
+    folder = cache / f"{_digest(root, meta)[:16]}-{model_digest[:16]}"
     folder = folder if flip_test else folder.with_name(f"{folder.name}-one-view")
     pixels = unread_pixels(images, model.input.frame)
     vectors = np.empty((len(images), model.dim), dtype=np.float32)
