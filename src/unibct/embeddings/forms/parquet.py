@@ -61,8 +61,8 @@ def _one_fingerprint(files: list[Path], tables: list[Any]) -> str:
     """Return the fingerprint that all files record, else nothing; refuse rows of two models."""
     first_files: dict[str, Path] = {}
     for file, table in zip(files, tables, strict=True):
-        recorded: str = (table.schema.metadata or {}).get(_FINGERPRINT, b"").decode()
-        first_files.setdefault(recorded, file)
+        metadata: dict[bytes, bytes] = table.schema.metadata or {}
+        first_files.setdefault(metadata.get(_FINGERPRINT, b"").decode(), file)
     models = [fingerprint for fingerprint in first_files if fingerprint]
     if len(models) > 1:
         raise UserError(
