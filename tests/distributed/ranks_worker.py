@@ -176,7 +176,7 @@ RUNS = {
     PLUS: GENTLE,
     "unibct-plus,wide": ["dim=160"],
     "contrast": [],
-    "bct": [],  # as above
+    "bct": [],  # the same
     "mixbct": GENTLE,
     "nccl": GENTLE,
     "advbct": GENTLE,

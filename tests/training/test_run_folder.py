@@ -73,7 +73,7 @@ def test_a_failed_run_removes_nothing_that_is_not_its_own(four_classes, tmp_path
     assert not out.exists()
 
 
-def test_log_files_of_the_user_are_neither_overwritten_nor_removed(four_classes, tmp_path):
+def test_a_failed_run_removes_its_own_logs_only(four_classes, tmp_path):
     out, diverging = tmp_path / "m", RECIPE.updated(lr=1e30, batch_size=8)
     (out / "logs").mkdir(parents=True)
     (out / "logs/rank-00000.log").write_text("of an earlier run")
@@ -82,6 +82,6 @@ def test_log_files_of_the_user_are_neither_overwritten_nor_removed(four_classes,
     assert not (out / "logs").exists()
     (out / "logs").mkdir(parents=True)
     (out / "logs/slurm-123.out").write_text("mine")
-    with pytest.raises(UserError, match="exists already"):
+    with pytest.raises(UserError, match="diverged"):
         train(four_classes, diverging, out, device="cpu")
     assert (out / "logs/slurm-123.out").read_text() == "mine"

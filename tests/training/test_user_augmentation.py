@@ -19,6 +19,10 @@ def too_small(pixels, rng):
     return pixels[:, 1:]
 
 
+def failing(pixels, rng):
+    return pixels // (1 // 0)
+
+
 def of_one(pixels):
     return pixels
 
@@ -52,4 +56,6 @@ def test_what_is_no_augmentation_is_refused_in_one_line(four_classes, tmp_path):
     pixels, rng = np.zeros((2, 4, 4, 1), np.uint8), np.random.default_rng(0)
     with pytest.raises(UserError, match=r"returned uint8 of shape \(2, 3, 4, 1\), not uint8 of"):
         augmented(f"{HERE}:too_small", pixels, rng)
+    with pytest.raises(UserError, match=r"failing failed \(ZeroDivisionError: .* zero\)"):
+        augmented(f"{HERE}:failing", pixels, rng)
     assert find_augment(f"{HERE}:brighter") is brighter

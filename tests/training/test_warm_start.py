@@ -5,12 +5,14 @@ from dataclasses import replace
 import pytest
 import torch
 
+from tests.notes import Notes
 from unibct.arrays import normalized
 from unibct.embeddings.extraction import embed_images
 from unibct.errors import UserError
 from unibct.methods.prototypes import Prototypes
 from unibct.methods.table import find_method
 from unibct.models.architectures.table import find_architecture
+from unibct.models.folder import save_model
 from unibct.models.model import Model
 from unibct.training.recipe import Recipe
 from unibct.training.train import train
@@ -122,8 +124,13 @@ def test_another_release_of_a_library_builds_the_same_network():
     assert starts_from_old(SMALL, PLUS, entry, 128, other) is False
 
 
-def test_two_kinds_of_first_weights_exclude_each_other():
-    asked = SMALL.updated(warm_start=True, weights="some.safetensors")
-    with pytest.raises(UserError, match=r"not from some\.safetensors: leave weights or warm_start"):
-        decided(asked, old=old_model(), start=print)
-    assert decided(asked.updated(weights="random"), old=old_model()) is True
+def test_old_weights_that_replace_chosen_ones_are_mentioned(
+    four_classes, four_classes_old, tmp_path
+):
+    recipe = SMALL.updated(size=16, epochs=1, lr=1e-9, batch_size=8, warmup_epochs=0)
+    weights, notes = str(tmp_path / "other"), Notes()
+    save_model(four_classes_old, weights)
+    asked = recipe.updated(warm_start=True, weights=weights)
+    options = {"old": four_classes_old, "device": "cpu", "progress": notes}
+    train(four_classes, asked, tmp_path / "new", **options)
+    assert f"warm_start: from the old model's weights, not from {weights}" in notes.texts

@@ -73,8 +73,9 @@ class Grid:
             if name not in (*METHODS, *ABLATIONS):
                 chains = ", ".join(method for method in METHODS if method != NO_METHOD)
                 raise UserError(f"unknown method {name!r} for a chain; choose some of {chains}")
-        for name in {*self.methods, *self.chain_methods} - {*MAPS}:
-            require_epochs_left(name, self.recipe)
+        for name in dict.fromkeys((*self.methods, *self.chain_methods)):
+            if name not in MAPS:
+                require_epochs_left(name, self.recipe)
         if not self.seeds or min(self.seeds) < 0:
             raise UserError(f"seeds are numbers from 0 up, not {list(self.seeds)}")
         if self.recipe.seed is not None:

@@ -55,14 +55,17 @@ class CompatibilityLoss(nn.Module):
         self._shape = (int(classes.max()) + 1, old.shape[1])
         names = tuple(str(number) for number in range(self._shape[0]))
         knowledge = OldKnowledge(old, classes, names, names, None)
-        self.method: Method = entry.make(knowledge, Settings(scale, margin, tau, lam, drop))
+        settings = Settings(scale, margin, tau, lam, drop)
+        with _without_autocast(old.device.type):
+            self.method: Method = entry.make(knowledge, settings)
         if self.method.replaces_embeddings:
             raise UserError(f"{method} changes the classification loss; use unibct.train_model")
         self._learnt = nn.ParameterList(self.method.parameters())
         self._place: Tensor
         self.register_buffer("_place", old.new_empty(0), persistent=False)
         if not self.method.needs_new_embeddings:
-            self.method.refresh(None)
+            with _without_autocast(old.device.type):
+                self.method.refresh(None)
 
     def refresh(self, new_embeddings: Any) -> None:
         """Look at the new model again; call it before training and some epochs later.
@@ -70,11 +73,11 @@ class CompatibilityLoss(nn.Module):
         Args:
             new_embeddings: (images, dim) of the whole training set, in evaluation mode.
         """
-        if not self.method.needs_new_embeddings:
-            self.method.refresh(None)
-            return
-        vectors = float_tensor(new_embeddings, "new_embeddings").float()
-        self.method.refresh(vectors.to(self._place.device))
+        vectors, device = None, self._place.device
+        if self.method.needs_new_embeddings:
+            vectors = float_tensor(new_embeddings, "new_embeddings").float().to(device)
+        with _without_autocast(device.type):
+            self.method.refresh(vectors)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
         """Let the method follow where ``to`` or ``cuda`` puts the module; its types stay."""

@@ -64,8 +64,8 @@ def _starting_weights(old: Model, new: Model) -> dict[str, Tensor]:
         )
     if old.input != new.input:
         raise UserError(
-            "the two models take other images (size, channels, mean or deviation), so a network "
-            "between them fits neither: train the new one without these settings"
+            "the two models take other images (size, channels, fit, mean or deviation), so a "
+            "network between them fits neither: train the new one without these settings"
         )
     weights = without_projection(old.network.state_dict())
     if new.architecture != old.architecture:

@@ -1,11 +1,13 @@
 """Print tables: with lines and colours in a terminal, as plain text in a pipe."""
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from unibct.benchmark.results import Results
 from unibct.benchmark.run import Benchmark
@@ -26,6 +28,7 @@ from unibct.report.decision_tables import decision_tables, old_model_text
 from unibct.report.gallery_story import story_table
 from unibct.report.plain_table import Cell, PlainTable
 
+_FIRST_WIDTH = 10  # to which the first column of a table may shrink
 _BETWEEN_WORDS = re.compile(r"(?<=[a-z])-(?=[a-z])")  # in a scenario's name, not in "top-1"
 _STYLES = {
     "compatible": "bold green",
@@ -74,14 +77,30 @@ def print_evaluation(evaluation: Evaluation, console: Console | None = None) -> 
 
 def _print_or_list(table: Table, console: Console) -> None:
     """Print a table; in a terminal that is too narrow for its numbers, print it as text."""
-    if console.measure(table).minimum <= console.width:
+    if _fits(table, console):
         console.print(table)
         return
-    columns = [list(column.cells) for column in table.columns]
     heads = [str(column.header) for column in table.columns]
-    for row in zip(*columns, strict=True):
-        values = [f"{head} {value}" for head, value in zip(heads[1:], row[1:], strict=True)]
-        console.print(f"{row[0]}: {', '.join(values)}", highlight=False)
+    rows = zip(*([str(cell) for cell in column.cells] for column in table.columns), strict=True)
+    _print_list(heads, list(rows), console)
+
+
+def _fits(table: Table, console: Console) -> bool:
+    """Return whether no number of a table is cut off; the first column may be folded."""
+    needed = 0
+    for place, column in enumerate(table.columns):
+        texts = [Text.from_markup(str(text)).plain for text in (column.header, *column.cells)]
+        pieces = texts if column.no_wrap else [word for text in texts for word in text.split()]
+        width = max((len(piece) for piece in pieces), default=0)
+        needed += 3 + (width if place else min(width, _FIRST_WIDTH))
+    return not console.is_terminal or needed <= console.width
+
+
+def _print_list(heads: Sequence[str], rows: Sequence[Sequence[str]], console: Console) -> None:
+    """Print the rows of a table as text, each cell after the head of its column."""
+    for first, *cells in rows:
+        values = [f"{head} {cell}" for head, cell in zip(heads[1:], cells, strict=True)]
+        console.print(f"{first}: {', '.join(values)}", highlight=False)
     console.print()
 
 
@@ -111,7 +130,7 @@ def _table(console: Console, first: str, *others: str) -> Table:
         options = {"box": None, "padding": (0, 3, 0, 0), "header_style": ""}
     table = Table(**options)
     # In a narrow terminal it gives way to the numbers, but stays readable.
-    table.add_column(first, overflow="fold", min_width=min(len(first), 10))
+    table.add_column(first, overflow="fold", min_width=min(len(first), _FIRST_WIDTH))
     for name in others:
         table.add_column(name, justify="right", no_wrap=True)
     return table
@@ -163,7 +182,11 @@ def _print_plain_table(plain: PlainTable, console: Console) -> None:
     for row in plain.rows:
         table.add_row(*(_styled(cell, wide=wide) for cell in row))
     console.print(f"\n[bold]{plain.title}[/]", highlight=False)
-    console.print(table)
+    if _fits(table, console):
+        console.print(table)
+    else:
+        rows = [[_styled(cell, wide=True) for cell in row] for row in plain.rows]
+        _print_list(plain.heads, rows, console)
 
 
 def _styled(cell: Cell, *, wide: bool) -> str:

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from unibct.models.old_space import MODULE
 from unibct.training.recipe import Recipe
 
-# The last layers of every network, by their names, and the projection into the old space.
 _VECTOR_HEAD = ("layers.weight", "layers.bias", "layers.3.")  # of networks for finished vectors
+# The last layers of every network, by their names, and the projection into the old space.
 HEAD = ("head.", "fc.", "features.", *_VECTOR_HEAD, f"{MODULE}.")
 _FACTOR = "factor"  # of a group's learning rate
 # What torch keeps for each parameter, and its name in a checkpoint.

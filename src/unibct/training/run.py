@@ -15,6 +15,7 @@ from unibct.distributed.device import pick_device
 from unibct.distributed.ranks import Ranks, current_ranks
 from unibct.errors import UserError
 from unibct.methods.table import find_method
+from unibct.models.architectures.architecture import RANDOM
 from unibct.models.architectures.growth import grown_state
 from unibct.models.architectures.table import build_without_weights
 from unibct.models.embedder import Embedder
@@ -238,6 +239,9 @@ def _starting_state(context: RunContext, options: TrainOptions) -> TrainingState
         own_classes, ranks = context.own_classes, context.ranks
         copy_known_classes(state.class_weights, identities, own_classes, old, ranks)
         state.average = begun_average(context, state.network, state.class_weights)
+        weights = context.recipe.weights
+        if weights not in (None, RANDOM):
+            options.progress.note(f"warm_start: from the old model's weights, not from {weights}")
         unknown = unknown_identities(old, context.pixels.images)
         if unknown is not None:
             options.progress.note(f"no class weights are taken from the old model: {unknown}")

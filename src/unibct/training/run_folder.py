@@ -108,9 +108,5 @@ def remove_failed_run(out: Path, ranks: Ranks) -> None:
 def _require_only_leftovers(out: Path) -> None:
     names = [path.name for path in out.iterdir()] if out.is_dir() else []
     foreign = [n for n in names if not any(fnmatch(n, pattern) for pattern in _LEFTOVERS)]
-    if LOGS in names:
-        logs = out / LOGS
-        entries = logs.iterdir() if logs.is_dir() else [logs]
-        foreign += [path.name for path in entries if not fnmatch(path.name, _LOG_FILES)]
     if out.is_file() or foreign:
         require_absent(out)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from unibct.data.decoding import Pixels
-from unibct.errors import UserError
+from unibct.errors import UserError, first_line
 from unibct.python_reference import find_attribute
 
 _PREFIX = "python:"
@@ -47,7 +47,13 @@ def augmented(name: str, pixels: Pixels, rng: np.random.Generator) -> Pixels:
         pixels: (images, height, width, channels) uint8.
         rng: a generator for this batch.
     """
-    result: Any = np.asarray(find_augment(name)(pixels, rng))
+    function = find_augment(name)
+    try:
+        result: Any = np.asarray(function(pixels, rng))
+    except Exception as error:  # whatever the user's own code raises
+        raise UserError(
+            f"augment = {name} failed ({type(error).__name__}: {first_line(error)})"
+        ) from error
     if result.shape != pixels.shape or result.dtype != np.uint8:
         raise UserError(
             f"augment = {name} returned {result.dtype} of shape {result.shape}, not uint8 of shape "

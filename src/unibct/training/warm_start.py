@@ -5,7 +5,7 @@ A larger network of the same family can start from a smaller one: it grows from 
 
 from unibct.errors import UserError
 from unibct.methods.table import MethodEntry
-from unibct.models.architectures.architecture import RANDOM, Architecture, without_library
+from unibct.models.architectures.architecture import Architecture, without_library
 from unibct.models.embedder import Embedder
 from unibct.models.model import Model
 from unibct.training.network import recipe_input
@@ -27,9 +27,6 @@ def starts_from_old(
     """
     if recipe.warm_start is not None:
         obstacle = _obstacle(architecture, dim, old) if recipe.warm_start else None
-        if recipe.warm_start and recipe.weights not in (None, RANDOM):
-            obstacle = f"begins from the old model's weights, not from {recipe.weights}: leave "
-            obstacle += "weights or warm_start out"
         if obstacle is not None:
             raise UserError(f"warm_start {obstacle}")
         return recipe.warm_start

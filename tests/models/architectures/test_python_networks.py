@@ -113,9 +113,9 @@ def test_weights_from_a_file(tmp_path):
         (f"{HERE[7:]}:Sizeless", "unibct_input = {'size': 'big'} makes no sense"),
         (
             f"{HERE[7:]}:Deep",
-            r"cannot be built with height, width, channels, dim \(TypeError: .*depth",
+            r"cannot be built from its arguments none \(TypeError: .*depth",
         ),
-        (f"{HERE[7:]}:broken", r"cannot be built with .* \(RuntimeError: no weights on disk\)"),
+        (f"{HERE[7:]}:broken", r"cannot be built from .* \(RuntimeError: no weights on disk\)"),
         (f"{HERE[7:]}:Dimensionless", "unibct_dim must be a whole number, not 'big'"),
         (f"{HERE[7:]}:Misspelt", "must be a dictionary with channels, deviation, fit, mean, size"),
     ],

@@ -10,6 +10,7 @@ tokens or a map, of which the mean is taken.
 
 import copy
 import inspect
+import operator
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -97,9 +98,12 @@ def _own_dim(reference: str, own_input: InputSpec) -> int:
     """Return the stated dimension, or that of the network's output."""
     stated = getattr(_attribute(reference), _DIM, None)
     if stated is not None:
-        if not isinstance(stated, int) or stated < 1:
-            raise UserError(f"python:{reference}: {_DIM} must be a whole number, not {stated!r}")
-        return stated
+        try:
+            return operator.index(stated)
+        except TypeError as error:
+            raise UserError(
+                f"python:{reference}: {_DIM} must be a whole number, not {stated!r}"
+            ) from error
     with torch.random.fork_rng(devices=[]):
         network = _network(reference, own_input, None)
     return feature_count(f"python:{reference}", network, _pooled, own_input)
@@ -115,14 +119,16 @@ def _network(reference: str, spec: InputSpec, dim: int | None) -> nn.Module:
         if parameters["dim"].default is inspect.Parameter.empty:
             raise UserError(f"python:{reference} takes dim: say its usual one in {_DIM}")
         del offered["dim"]
+    arguments = {name: v for name, v in offered.items() if name in parameters}
     try:
-        network: Any = value(**{name: v for name, v in offered.items() if name in parameters})
+        network: Any = value(**arguments)
     except UserError:
         raise
     except Exception as error:  # whatever the user's own code raises
         raise UserError(
-            f"python:{reference} cannot be built with {', '.join(offered)} "
-            f"({type(error).__name__}: {first_line(error)})"
+            f"python:{reference} cannot be built from its arguments "
+            f"{', '.join(arguments) or 'none'} ({type(error).__name__}: {first_line(error)}); "
+            f"it may name {', '.join(offered)}"
         ) from error
     if not isinstance(network, nn.Module):
         raise UserError(f"python:{reference} returns {type(network).__name__}, not an nn.Module")
