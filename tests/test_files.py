@@ -127,6 +127,7 @@ def test_a_damaged_npy_file_is_an_error_or_an_array(tmp_path):
 
 
 def test_a_folder_in_the_place_of_a_file_is_named(tmp_path):
-    with pytest.raises(UserError, match=f"{tmp_path} is a folder: name a file"):
+    with pytest.raises(IsADirectoryError, match="is a folder: name a file") as error:
         write_text(tmp_path, "text")
+    assert error.value.filename == str(tmp_path)
     assert not list(tmp_path.parent.glob(".*.tmp"))

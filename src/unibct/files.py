@@ -1,5 +1,6 @@
 """Reading and writing files. Files and folders are written completely or not at all."""
 
+import errno
 import json
 import os
 import shutil
@@ -24,7 +25,7 @@ _DAMAGED_HEADER_ERRORS = (ValueError, TypeError, OverflowError, SyntaxError, tok
 def atomic_file(path: Path) -> Generator[Path]:
     """Yield a temporary file to write to. It is renamed to ``path`` if the block succeeds."""
     if path.is_dir():
-        raise UserError(f"{path} is a folder: name a file")
+        raise IsADirectoryError(errno.EISDIR, "is a folder: name a file", str(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
     os.close(handle)
