@@ -55,3 +55,12 @@ def test_a_worker_that_dies_fails_its_job_only():
     board.fail(jobs[0], "killed")
     assert board.states == {"a": "failed", "b": "left out", "c": "waiting"}
     assert board.next_ready() is jobs[2]
+
+
+def test_a_job_waits_for_a_warm_up_but_does_not_need_it():
+    jobs = [Job("free", 0, ()), Job("cell", 0, (), after=("free", "elsewhere"))]
+    board = Board(jobs, states={"free": "running", "cell": "waiting"})
+    assert board.next_ready() is None
+    board.fail(jobs[0], "killed")
+    assert board.states["cell"] == "waiting"
+    assert board.next_ready() is jobs[1]

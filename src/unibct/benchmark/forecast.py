@@ -99,7 +99,7 @@ def schedule(jobs: Sequence[Job], seconds: Mapping[str, float], workers: int) ->
     waiting, running, now = list(jobs), list[tuple[float, str]](), 0.0
     unfinished = {job.folder for job in jobs}
     while waiting or running:
-        ready = [job for job in waiting if not unfinished & set(job.needs)]
+        ready = [job for job in waiting if unfinished.isdisjoint(job.needs + job.after)]
         for job in ready[: workers - len(running)]:
             waiting.remove(job)
             heapq.heappush(running, (now + seconds[job.folder], job.folder))

@@ -83,6 +83,7 @@ class Job:
         training: how its model is trained; None if it trains no model.
         map_fitting: how it maps another job's model; None if it maps none.
         needs: folders of the jobs that must be finished first.
+        after: folders of jobs whose warm-up it can take over. If they run too, it waits for them.
         work: number of images that go through training, or that take the same time.
     """
 
@@ -92,6 +93,7 @@ class Job:
     training: Training | None = None
     map_fitting: MapFitting | None = None
     needs: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
     work: int = 0
 
 
@@ -230,23 +232,24 @@ def _cell_job(scenario: str, method: str, seed: int, recipe: Recipe, images: int
     """
     cell = cell_folder(scenario, method, seed)
     old, free = old_folder(scenario, seed), free_folder(scenario, seed)
-    needs = (old, free)
     if method == NO_METHOD:
         tests = (JobTest(CROSS, free, old), JobTest(NEW_SELF, free, free))
-        return Job(cell, seed, tests, needs=needs)
+        return Job(cell, seed, tests, needs=(old, free))
     if method in MAPS:
         tests = (JobTest(CROSS, cell, old), JobTest(NEW_SELF, free, free))
         map_fitting = MapFitting(method, f"new:{scenario}", free, old)
         # Two models embed the new set, and a forward pass is a third of a training step.
-        return Job(cell, seed, tests, map_fitting=map_fitting, needs=needs, work=2 * images // 3)
+        work = 2 * images // 3
+        return Job(cell, seed, tests, map_fitting=map_fitting, needs=(old, free), work=work)
     tests = (JobTest(CROSS, cell, old), JobTest(NEW_SELF, cell, cell))
     training = Training(f"new:{scenario}", recipe, method, old)
     recipe_used = with_enough_epochs(recipe, images)
-    epochs = recipe_used.epochs
+    epochs, after = recipe_used.epochs, ()
     if find_method(method).has_warmup and not recipe.warm_start:
-        # The warm-up is the same in all such methods, so the jobs share its result.
-        epochs = max(epochs - recipe_used.warmup_epochs, 0)
-    return Job(cell, seed, tests, training, needs=needs, work=epochs * images)
+        # The warm-up is the same in the free model and all such methods: jobs share its result.
+        epochs, after = max(epochs - recipe_used.warmup_epochs, 0), (free,)
+    work = epochs * images
+    return Job(cell, seed, tests, training, needs=(old,), after=after, work=work)
 
 
 def _work(recipe: Recipe, images: int) -> int:

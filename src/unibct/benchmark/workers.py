@@ -51,10 +51,14 @@ class Board:
     errors: dict[str, str] = field(default_factory=dict[str, str])
 
     def next_ready(self) -> Job | None:
-        """Return the first waiting job whose needs are finished, or None."""
+        """Return the first waiting job that need not wait for another one, or None.
+
+        A job that needs a failed one is left out, so it never waits for it.
+        """
+        unfinished = {f for f, state in self.states.items() if state in ("waiting", "running")}
         for job in self.jobs:
-            if self.states[job.folder] == "waiting" and all(
-                self.states.get(need, "finished") == "finished" for need in job.needs
+            if self.states[job.folder] == "waiting" and unfinished.isdisjoint(
+                job.needs + job.after
             ):
                 return job
         return None

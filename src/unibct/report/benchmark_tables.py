@@ -204,10 +204,12 @@ def cost_table(results: Results) -> PlainTable | None:
 
     def cell(scenario: str, method: str) -> Cell:
         plain, cost = results.cost(scenario, NO_METHOD), results.cost(scenario, method)
-        if cost is None or plain is None:
+        if cost is None:
             return NO_VALUE
-        ratio = plain["images_per_second"] / cost["images_per_second"]
-        small = f"{ratio:.2f} × the time of none; {clock(cost['seconds'])} per training"
+        small = f"{clock(cost['seconds'])} per training"
+        if plain is not None:
+            ratio = plain["images_per_second"] / cost["images_per_second"]
+            small = f"{ratio:.2f} × the time of none; {small}"
         return Cell(f"{cost['images_per_second']:,.0f}", small)
 
     trained = [method for method in compared_methods(results) if method not in MAPS]
@@ -249,19 +251,13 @@ def criterion_table(results: Results, scenario: str) -> PlainTable:
     rows: list[tuple[Cell, ...]] = []
     for method in _finished_methods(results, scenario):
         gains = {metric: _gain(results, scenario, method, metric) for metric in results.metrics}
-        prices = [
-            (
-                results.new_self(scenario, method, metric) - results.free_self(scenario, metric)
-            ).estimate
-            for metric in results.metrics
-        ]
         verdict = joint_verdict([gains[metric].verdict for metric in results.deciding_metrics])
         rows.append(
             (
                 Cell(method),
                 *(difference_cell(gain) for gain in gains.values()),
                 Cell(verdict, kind=verdict_kind(verdict)),
-                *(difference_cell(price, coloured=False) for price in prices),
+                *(_price_cell(results, scenario, method, metric) for metric in results.metrics),
             )
         )
     heads = (
@@ -278,6 +274,14 @@ def criterion_table(results: Results, scenario: str) -> PlainTable:
         + (f" The verdict does not depend on {', '.join(further)}." if further else "")
     )
     return PlainTable(f"{scenario}: the criterion and its price", note, heads, tuple(rows))
+
+
+def _price_cell(results: Results, scenario: str, method: str, metric: str) -> Cell:
+    """Return new self − free self; no value if the free model was not trained."""
+    if not results.has_free(scenario):
+        return NO_VALUE
+    price = results.new_self(scenario, method, metric) - results.free_self(scenario, metric)
+    return difference_cell(price.estimate, coloured=False)
 
 
 def scenario_table(results: Results) -> PlainTable | None:

@@ -45,6 +45,24 @@ def test_the_report_is_whole_plain_and_made_without_training(finished, tmp_path)
     assert as_csv(results) == (tmp_path / "results.csv").read_text(encoding="utf-8")
 
 
+def test_a_report_without_free_models_lacks_only_what_compares_with_them(finished, tmp_path):
+    benchmark, results = finished
+    by_job = {f: r for f, r in results.by_job.items() if not f.startswith("models/free")}
+    grid = replace(results.grid, methods=("unibct-plus",))
+    write_benchmark_report(replace(results, grid=grid, by_job=by_job), benchmark, tmp_path)
+    markdown = (tmp_path / "report.md").read_text(encoding="utf-8")
+    gain = results.cross("open-class", "unibct-plus", "top-1") - results.old_self(
+        "open-class", "top-1"
+    )
+    assert f"{100 * gain.estimate.mean:+.2f}" in markdown
+    rows = [line for line in markdown.splitlines() if line.startswith("| unibct-plus |")]
+    assert any(row.endswith("| — | — | — |") for row in rows), "new self − free self"
+    assert "× the time of none" not in markdown
+    assert "free→free" not in (tmp_path / "report.html").read_text(encoding="utf-8")
+    csv_rows = list(csv.DictReader((tmp_path / "results.csv").open(encoding="utf-8")))
+    assert {row["method"] for row in csv_rows} == {"old", "unibct-plus"}
+
+
 def test_the_report_names_the_command_that_makes_it():
     recipe = load_recipe("glyphs", ["eta=1.0", "refresh_epochs=[3, 4]"])
     grid = make_grid(quick=True, methods=["paper", "mlp"], chain=["unibct"], recipe=recipe)

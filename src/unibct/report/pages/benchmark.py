@@ -197,18 +197,18 @@ def method_colours(results: Results, scenario: str) -> dict[str, str]:
 def _tests(results: Results, workspace: Workspace, scenario: str) -> dict[str, SearchTest]:
     """Return the old self test, the cross tests of the drawn methods, and the free self test.
 
-    All belong to the first seed.
+    All belong to the first seed. There may be no free model.
     """
     seed = results.grid.seeds[0]
-    old, free = (
-        workspace.vectors(old_folder(scenario, seed)),
-        workspace.vectors(free_folder(scenario, seed)),
-    )
+    old = workspace.vectors(old_folder(scenario, seed))
     tests = {OLD_SELF: search_test(old, old, workspace.split)}
     for method in _drawn_methods(results, scenario):
         query = workspace.vectors(cell_folder(scenario, method, seed))
         tests[method] = search_test(query, old, workspace.split)
-    return tests | {FREE_SELF: search_test(free, free, workspace.split)}
+    if results.has_free(scenario):
+        free = workspace.vectors(free_folder(scenario, seed))
+        tests[FREE_SELF] = search_test(free, free, workspace.split)
+    return tests
 
 
 def _curves(results: Results, workspace: Workspace, scenario: str) -> dict[str, Markup]:
