@@ -48,3 +48,8 @@ def test_the_free_model_has_no_old_weights_to_start_from():
     commands = upgrade_commands(request, [])
     assert "--set warm_start=true --set lr=0.1" in commands["training"][0]
     assert commands["mapping"][0] == "unibct train photos --set lr=0.1 --out models/free"
+    in_file = AdviceRequest(Path("old"), "photos")
+    commands = upgrade_commands(in_file, ["--recipe", "my.toml"], warm_start=True)
+    free = "unibct train photos --recipe my.toml --no-warm-start --out models/free"
+    assert commands["mapping"][0] == free
+    assert "--no-warm-start" not in commands["training"][0]

@@ -123,7 +123,9 @@ def advise(request: AdviceRequest, progress: Progress | None = None) -> Advice:
         device=str(device),
         rates=rates,
         costs=costs,
-        commands=upgrade_commands(request, options, larger=larger),
+        commands=upgrade_commands(
+            request, options, larger=larger, warm_start=bool(recipe.warm_start)
+        ),
         notes=(
             *_old_model_notes(old, images, len(usable), run),
             *_notes(strength, costs, gallery_known=gallery is not None),

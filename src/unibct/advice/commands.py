@@ -10,7 +10,11 @@ _TEST = "TEST-DATA"  # the user's images of classes that neither model has seen
 
 
 def upgrade_commands(
-    request: AdviceRequest, recipe_options: Sequence[str], *, larger: str | None = None
+    request: AdviceRequest,
+    recipe_options: Sequence[str],
+    *,
+    larger: str | None = None,
+    warm_start: bool = False,
 ) -> dict[str, tuple[str, ...]]:
     """Return the command lines of each way to upgrade, by the name of the way.
 
@@ -19,12 +23,15 @@ def upgrade_commands(
         recipe_options: the words that name the recipe, such as ``--recipe`` and ``photographs``;
             none if ``train`` is to choose the one that fits.
         larger: an architecture for the new model, if the training set is the old one.
+        warm_start: whether the recipe asks for the old weights.
     """
     old, data = shlex.quote(str(request.old)), _data(request.data, request.images)
     chosen = [*map(shlex.quote, recipe_options), *_settings(request.settings)]
     # The free model has no old one to start from.
     alone = [text for text in request.settings if text.partition("=")[0].strip() != "warm_start"]
     free = [*map(shlex.quote, recipe_options), *_settings(alone)]
+    if warm_start and alone == list(request.settings):
+        free.append("--no-warm-start")  # it is the recipe's own word
     if larger is not None:
         for words in (chosen, free):
             words += ["--set", f"architecture={larger}"]
