@@ -129,7 +129,7 @@ def abort_backfill(folder: GalleryFolder) -> RolledBack:
     if not last:
         raise UserError(f"there is no backfill of {folder.path} to abort")
     number = last[-1].number
-    upgrades = [s for s in steps[number:] if s.action == UPGRADE and not s.undone]
+    upgrades = [s for s in steps if s.number > number and s.action == UPGRADE and not s.undone]
     if upgrades and last[-1] in rollback_targets(folder.state):
         raise UserError(
             f"the upgrade of step {upgrades[0].number} came after the backfill of step {number}; "
