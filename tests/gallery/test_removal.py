@@ -39,7 +39,7 @@ def test_an_unknown_id_removes_nothing(toy_gallery):
 def test_a_refused_removal_keeps_rows_and_known_queries(toy_gallery, monkeypatch):
     known = known_queries(toy_gallery.folder.path)
     passages = iter([ask(toy_gallery.folder), Passage(frozenset({known[5].id}), frozenset())])
-    monkeypatch.setattr("unibct.gallery.removal.ask", lambda _: next(passages))
+    monkeypatch.setattr("unibct.gallery.row_gate.ask", lambda _: next(passages))
     with pytest.raises(UserError, match="the removal was undone"):
         toy_gallery.remove([known[0].id])
     assert known_queries(toy_gallery.folder.path) == known

@@ -7,7 +7,7 @@ from tests.gallery.toys import NEW, NEWEST, OLD, toy_images
 from unibct.embedders.table import Opening
 from unibct.embeddings.extraction import embed_images
 from unibct.errors import UserError
-from unibct.gallery.rollback import unsearchable_rows
+from unibct.gallery.rollback import rollback_target, stopped_target, unsearchable_rows
 
 
 def test_there_must_be_something_to_go_back_from(toy_gallery):
@@ -168,7 +168,15 @@ def test_a_rollback_that_was_stopped_while_it_made_rows_again_goes_on(
             upgraded_twice.rollback(data=images)
         monkeypatch.undo()
     monkeypatch.setattr(engine, "write", write)
+    state = upgraded_twice.folder.state
+    target = stopped_target(state)
+    assert target is not None
+    assert target.before.searching == new
+    assert rollback_target(state, None, images=True) == target
+    assert rollback_target(state, target.number, images=True) == target
+    assert rollback_target(state, None).number == 3, "without images it goes further back"
     result = upgraded_twice.rollback(data=images)
+    assert stopped_target(upgraded_twice.folder.state) is None
     assert (result.searching, result.restored, result.unsearchable) == (new, 6 - 3 * written, 0)
     assert upgraded_twice.status().unsearchable == 0
     assert upgraded_twice.verify() == []

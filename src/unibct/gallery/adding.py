@@ -11,7 +11,8 @@ from unibct.data.decoding import UnreadableImageError
 from unibct.data.image_set import ImageSet
 from unibct.errors import UserError
 from unibct.gallery.folder import GalleryFolder
-from unibct.gallery.gate import ask, keep_queries
+from unibct.gallery.gate import keep_queries
+from unibct.gallery.row_gate import RowGate
 from unibct.gallery.rows import IMAGE_KEY, GalleryRows, Metadata, sealed_rows, user_metadata
 from unibct.gallery.settling import end_step, settle
 from unibct.gallery.sources import Source, vector_fault
@@ -50,22 +51,22 @@ def add_rows(
     with folder.writing():
         settle(folder)
         kind = _kind(folder, source)
-        before = ask(folder)
+        gate = RowGate(folder)
         state = folder.save(folder.state.begun(ADD, source=source.name))
         step = state.next_number - 1
         counts = [0, 0]
         with folder.progress.task("adding", len(source), "rows") as advance:
             for start in range(0, len(source), BATCH):
                 part = source.select(range(start, min(start + BATCH, len(source))))
-                added = _add_batch(folder, kind, part, step)
+                added = _add_batch(folder, kind, part, step, gate)
                 counts[0] += added
                 counts[1] += len(part) - added
                 advance(len(part))
-        after = ask(folder)
-        if not before.allows(after):
+        refusal = gate.refusal(f"adding {source.name}")
+        if refusal is not None:
             folder.engine.undo(step)
             folder.save(folder.state.changed_step(step, done=True, undone=True))
-            raise before.refusal(after, f"adding {source.name}")
+            raise refusal
         keep_queries(folder, source, known, images=keep_images)
         end_step(folder, step, added=counts[0], present=counts[1])
     return Added(*counts)
@@ -95,7 +96,7 @@ def _kind(folder: GalleryFolder, source: Source) -> str:
     return kind
 
 
-def _add_batch(folder: GalleryFolder, kind: str, part: Source, step: int) -> int:
+def _add_batch(folder: GalleryFolder, kind: str, part: Source, step: int, gate: RowGate) -> int:
     """Add those rows of a batch that are not there, and return how many they are."""
     digests = image_digests(part.images)
     present: set[str] = set()
@@ -118,6 +119,7 @@ def _add_batch(folder: GalleryFolder, kind: str, part: Source, step: int) -> int
         with_digest(absent.metadata[i], digests.get(absent.ids[i])) for i in range(len(absent))
     ]
     sealed = sealed_rows(kind, absent.ids, absent.labels, metadata, vectors, step)
+    gate.expect(kind, sealed)
     folder.engine.write(kind, sealed, supersedes=unsearchable)
     return len(absent)
 

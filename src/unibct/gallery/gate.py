@@ -199,18 +199,10 @@ def ask(
         standing: who searches what; by default as it is now.
         with_superseded: search replaced rows too, as after a rollback.
     """
-    known = known_queries(folder.path)
     standing = standing or folder.state.standing
-    vectors = _vectors(folder, known, standing.searching)
-    here = _searchable_ids(folder, standing, sorted(vectors), with_superseded=with_superseded)
-    asked = [q for q in known if q.id in here or (q.id in vectors and not q.has_row)]
-    if not asked:
+    asked, queries = asked_queries(folder, standing, with_superseded=with_superseded)
+    if queries is None:
         return Passage(frozenset(), frozenset())
-    queries = Queries(
-        tuple(query.id for query in asked),
-        np.stack([vectors[query.id] for query in asked]),
-        standing.searching,
-    )
     request = SearchRequest(k=_FIRST_ROWS, approximate=True, with_superseded=with_superseded)
     hits = search_gallery(folder, queries, request, standing)
     successful = {
@@ -219,6 +211,24 @@ def ask(
         if any(_is_mate(query, hit) for hit in row)
     }
     return Passage(frozenset(queries.ids), frozenset(successful))
+
+
+def asked_queries(
+    folder: GalleryFolder, standing: Standing | None = None, *, with_superseded: bool = False
+) -> tuple[list[KnownQuery], Queries | None]:
+    """Return the known queries that can be asked, and their vectors; None if there are none.
+
+    The arguments are those of ``ask``.
+    """
+    known = known_queries(folder.path)
+    standing = standing or folder.state.standing
+    vectors = _vectors(folder, known, standing.searching)
+    here = _searchable_ids(folder, standing, sorted(vectors), with_superseded=with_superseded)
+    asked = [q for q in known if q.id in here or (q.id in vectors and not q.has_row)]
+    if not asked:
+        return [], None
+    stacked = np.stack([vectors[query.id] for query in asked])
+    return asked, Queries(tuple(query.id for query in asked), stacked, standing.searching)
 
 
 def _searchable_ids(

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from unibct.errors import UserError
 from unibct.gallery.folder import GalleryFolder
-from unibct.gallery.gate import ask
+from unibct.gallery.row_gate import RowGate
 from unibct.gallery.rows import require_id_list
 from unibct.gallery.settling import complete_removal, settle
 from unibct.gallery.state import REMOVE
@@ -24,16 +24,19 @@ def remove_rows(folder: GalleryFolder, ids: Sequence[str]) -> int:
         ids = list(dict.fromkeys(ids))
         kinds = list(folder.engine.kinds())
         _require_known(folder, kinds, ids)
-        before = ask(folder)
+        gate = RowGate(folder)
+        for kind in kinds:
+            for start in range(0, len(ids), _BATCH):
+                gate.expect(kind, folder.engine.read(kind, ids[start : start + _BATCH]))
         step = folder.save(folder.state.begun(REMOVE, rows=len(ids))).steps[-1].number
         for kind in kinds:
             for start in range(0, len(ids), _BATCH):
                 folder.engine.supersede(kind, ids[start : start + _BATCH], step)
-        after = ask(folder)
-        if not before.allows(after):
+        refusal = gate.refusal("the removal")
+        if refusal is not None:
             folder.engine.undo(step)
             folder.save(folder.state.changed_step(step, done=True, undone=True))
-            raise before.refusal(after, "the removal")
+            raise refusal
         folder.save(folder.state.changed_step(step, details={"passed": True}))
         complete_removal(folder, step, ids)
     return len(ids)

@@ -19,6 +19,7 @@ from unibct.gallery.gate import ask
 from unibct.gallery.row_types import searchable_kinds
 from unibct.gallery.rows import NO_STEP, Metadata, sealed_rows
 from unibct.gallery.settling import complete_rollback, end_step, settle, undone_backfills
+from unibct.gallery.shelf import ONLY_STORED
 from unibct.gallery.sources import Source
 from unibct.gallery.state import (
     ADD,
@@ -106,7 +107,7 @@ def _gone_back(
         the step of the rollback, the ids of rows that this model cannot search, and what the
         source has of them.
     """
-    target = _target(folder.state, to)
+    target = rollback_target(folder.state, to)
     assert target.before is not None
     undone = undone_backfills(folder.state, target.number)
     lost = unsearchable_rows(folder, target.before, undone)
@@ -129,7 +130,7 @@ def abort_backfill(folder: GalleryFolder) -> RolledBack:
     if not last:
         raise UserError(f"there is no backfill of {folder.path} to abort")
     number = last[-1].number
-    upgrades = [s for s in steps[number:] if s.action == UPGRADE and not s.undone]
+    upgrades = [s for s in steps if s.number > number and s.action == UPGRADE and not s.undone]
     if upgrades and last[-1] in rollback_targets(folder.state):
         raise UserError(
             f"the upgrade of step {upgrades[0].number} came after the backfill of step {number}; "
@@ -165,37 +166,58 @@ def unsearchable_rows(
     return sorted(lost)
 
 
-def rollback_targets(state: GalleryState) -> list[Step]:
-    """Return the steps that a rollback can go back to before, in order."""
+def rollback_targets(state: GalleryState, *, images: bool = False) -> list[Step]:
+    """Return the steps that a rollback can go back to before, in order.
+
+    Args:
+        state: of the gallery.
+        images: images of rows are given, so that a rollback that was stopped can go on.
+    """
     finished = max((s.number for s in state.steps if s.action == FINISH), default=0)
-    return [
-        step
-        for step in state.steps
-        if not step.undone
-        and (step.action == UPGRADE or (step.action == BACKFILL and step.number > finished))
-    ]
+    stopped = stopped_target(state) if images else None
+    return [step for step in state.steps if step == stopped or _can_be_undone(step, finished)]
 
 
-def earlier_model(state: GalleryState, to: int | None = None) -> RowMaker:
-    """Return the model that searches after a rollback to before a step."""
-    before = _target(state, to).before
-    assert before is not None
-    return state.makers[before.searching]
+def _can_be_undone(step: Step, finished: int) -> bool:
+    is_kept = step.action == UPGRADE or (step.action == BACKFILL and step.number > finished)
+    return is_kept and not step.undone
 
 
-def _target(state: GalleryState, to: int | None) -> Step:
-    """Return the step to go back to before."""
-    steps = rollback_targets(state)
+def stopped_target(state: GalleryState) -> Step | None:
+    """Return the target of a rollback that was stopped while it made rows again from images."""
+    rollback = _stopped_rollback(state)
+    if rollback is None:
+        return None
+    target = state.step(int(rollback.details["to"]))
+    return None if earlier_model(state, target).source == ONLY_STORED else target
+
+
+def rollback_target(state: GalleryState, to: int | None, *, images: bool = False) -> Step:
+    """Return the step that a rollback goes back to before.
+
+    Args:
+        state: of the gallery.
+        to: its number; by default that of a rollback that can go on, or of the last upgrade.
+        images: as in ``rollback_targets``.
+    """
+    steps = rollback_targets(state, images=images)
     if not steps:
         raise UserError("there is no upgrade and no backfill to go back from")
     if to is None:
+        stopped = stopped_target(state) if images else None
         upgrades = [step for step in steps if step.action == UPGRADE]
-        return (upgrades or steps)[-1]
+        return stopped or (upgrades or steps)[-1]
     matches = [step for step in steps if step.number == to]
     if not matches:
         choice = ", ".join(f"{s.number} ({s.action})" for s in steps)
         raise UserError(f"cannot go back to step {to}; choose one of: {choice}")
     return matches[0]
+
+
+def earlier_model(state: GalleryState, target: Step) -> RowMaker:
+    """Return the model that searches after a rollback to before a step."""
+    assert target.before is not None
+    return state.makers[target.before.searching]
 
 
 def _require_deleted_rows(

@@ -110,8 +110,9 @@ def complete_rollback(folder: GalleryFolder, step: Step) -> None:
     state = folder.state
     for number in undone_backfills(state, target):
         folder.engine.undo(number)
-    for later in state.steps[target - 1 : step.number - 1]:
-        if later.action in (UPGRADE, BACKFILL) and not later.undone:
+    for later in state.steps:
+        is_since = target <= later.number < step.number
+        if is_since and later.action in (UPGRADE, BACKFILL) and not later.undone:
             state = state.changed_step(later.number, done=True, undone=True)
     before = state.step(target).before
     assert before is not None
@@ -127,8 +128,8 @@ def undone_backfills(state: GalleryState, target: int) -> list[int]:
     finished = max((s.number for s in state.steps if s.action == FINISH), default=0)
     return [
         step.number
-        for step in reversed(state.steps[target - 1 :])
-        if step.action == BACKFILL and not step.undone and step.number > finished
+        for step in reversed(state.steps)
+        if step.action == BACKFILL and not step.undone and step.number > max(finished, target - 1)
     ]
 
 

@@ -15,12 +15,19 @@ from unibct.errors import UserError
 from unibct.files import read_json, write_json
 
 STATE_FILE = "state.json"
-FORMAT = 1
+FORMAT = 2
+_READABLE = (1, 2)  # in 1, no number of a step is left out
 
 CREATE, ADD, REMOVE, INDEX = "create", "add", "remove", "index"
 UPGRADE, BACKFILL, FINISH, ROLLBACK = "upgrade", "backfill", "finish", "rollback"
 # Details of a step, for ``verify``: rows of each kind after it, and which of these counts is last.
 ROWS_AFTER, COUNT_ORDER = "rows_after", "count_order"
+
+STEPS_IN_FULL = 100  # the last steps; of earlier ones, adds and removals are put together
+# Details of steps that were put together: how many they are, when the last one began, their sums.
+STEPS, UNTIL = "steps", "until"
+_SUMS = ("added", "present", "rows")
+_REMARKABLE = {"interrupted", "restored"}  # details of adds that stay as they are
 
 
 @dataclass(frozen=True)
@@ -105,7 +112,8 @@ class GalleryState:
         address: of the engine's server.
         makers: fingerprint -> model or map.
         standing: who searches what now.
-        steps: everything that was done, in order.
+        steps: everything that was done, by rising number. Adds and removals that are long past
+            are put together, so that some numbers are left out.
     """
 
     name: str
@@ -146,26 +154,62 @@ class GalleryState:
     def begun(self, action: str, **details: Any) -> "GalleryState":
         """Return the state with a new step that is not complete."""
         step = Step(self.next_number, action, now(), False, False, self.standing, details)
-        return replace(self, steps=(*self.steps, step))
+        return replace(self, steps=_put_together((*self.steps, step)))
 
     @property
     def next_number(self) -> int:
         """The number of the next step."""
-        return len(self.steps) + 1
+        return self.steps[-1].number + 1 if self.steps else 1
 
     def step(self, number: int) -> Step:
         """Return a step by its number."""
-        if not 1 <= number <= len(self.steps):
-            raise UserError(f"there is no step {number}; this gallery has {len(self.steps)}")
-        return self.steps[number - 1]
+        for step in self.steps:
+            if step.number == number:
+                return step
+        raise UserError(f"there is no step {number}; this gallery has {self.next_number - 1}")
 
     def changed_step(self, number: int, **changes: Any) -> "GalleryState":
         """Return the state with some attributes of a step changed; ``details`` are added to."""
         step = self.step(number)
         details = step.details | changes.pop("details", {})
-        steps = list(self.steps)
-        steps[number - 1] = replace(step, details=details, **changes)
+        changed = replace(step, details=details, **changes)
+        steps = (changed if one.number == number else one for one in self.steps)
         return replace(self, steps=tuple(steps))
+
+
+def _put_together(steps: tuple[Step, ...]) -> tuple[Step, ...]:
+    """Return the steps, with one for all adds and one for all removals of each run long past.
+
+    Nothing goes back to before an add or a removal, so only people read about them. A run ends
+    where a step of another kind stands.
+    """
+    result: list[Step] = []
+    run: dict[str, Step] = {}
+    for step in steps[:-STEPS_IN_FULL]:
+        if _is_plain(step):
+            first = run.get(step.action)
+            run[step.action] = step if first is None else _sum(first, step)
+            continue
+        result += [*run.values(), step]
+        run = {}
+    return (*result, *run.values(), *steps[-STEPS_IN_FULL:])
+
+
+def _is_plain(step: Step) -> bool:
+    """Return whether a step is an add or a removal about which there is nothing else to say."""
+    is_done = step.done and not step.undone
+    return step.action in (ADD, REMOVE) and is_done and _REMARKABLE.isdisjoint(step.details)
+
+
+def _sum(first: Step, later: Step) -> Step:
+    """Return one step in place of two: number and date of the first, and the details of both."""
+    both = (first.details, later.details)
+    sums = {name: sum(int(one.get(name, 0)) for one in both) for name in _SUMS}
+    details = later.details | {name: value for name, value in sums.items() if value}
+    details |= {STEPS: sum(int(one.get(STEPS, 1)) for one in both), UNTIL: later.date}
+    if first.details.get("source") != later.details.get("source"):
+        details.pop("source", None)
+    return replace(first, details=details)
 
 
 def now() -> str:
@@ -186,7 +230,7 @@ def read_state(folder: Path) -> GalleryState:
         raise UserError(f"{folder} is not a gallery; make one: unibct gallery create {folder}")
     content = read_json(path)
     try:
-        if content.pop("format") != FORMAT:
+        if content.pop("format") not in _READABLE:
             raise UserError(f"{path} was written by another version of unibct")
         if content.pop("digest") != _digest(content):
             raise UserError(f"{path} was changed by hand or is damaged: its digest does not fit")

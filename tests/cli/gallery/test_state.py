@@ -45,6 +45,21 @@ def test_the_status_names_every_step(world):
     ]
 
 
+def test_the_status_puts_steps_long_past_together(world, monkeypatch):
+    run, rows, _, certificate, _ = world
+    monkeypatch.setattr("unibct.gallery.state.STEPS_IN_FULL", 2)
+    run("add", rows)
+    run("upgrade", "--model", NEW, "--certificate", certificate)
+    run("backfill", rows)
+    run("remove", "c0/0.png")
+    text = run("status")
+    assert "add 48 rows in 2 steps until 20" in text
+    assert text.splitlines()[-1].startswith("     6  20")
+    run("rollback")
+    assert "47 rows (100%) by " in run("status")
+    assert "all 47 rows, models and certificates are right" in run("verify")
+
+
 def test_a_copy_and_a_damaged_gallery(world, tmp_path, capsys):
     run, _, queries, _, _ = world
     before = run("search", queries, "--json")

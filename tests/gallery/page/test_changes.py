@@ -10,6 +10,8 @@ from unibct.gallery.page.job import BusyError
 from unibct.gallery.rollback import RolledBack
 from unibct.gallery.shelf import ONLY_STORED
 
+LATER = toy_images(per_class=1, first=30)
+
 
 @pytest.fixture
 def changes(upgraded):
@@ -95,7 +97,7 @@ def test_a_backfill_of_another_process_is_paused(upgraded):
 def test_what_cannot_be_done_is_refused(upgraded, changes):
     with pytest.raises(BusyError, match="serve with --images DATA"):
         GalleryChanges(upgraded.folder.path).backfill(BackfillBody())
-    with pytest.raises(BusyError, match="cannot go back to step 1, only to: 3"):
+    with pytest.raises(BusyError, match=r"cannot go back to step 1; choose one of: 3 \(upgrade\)"):
         changes.rollback(1)
 
 
@@ -111,6 +113,45 @@ def test_a_model_of_which_only_embeddings_are_known_is_given_no_images(upgraded)
     assert waited(changes).message.endswith(
         "6 rows of newer models are kept, but it cannot search them"
     )
+
+
+@pytest.fixture
+def stopped(upgraded):
+    """A gallery with a rollback that was stopped before it made the later rows again."""
+    upgraded.add(LATER)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("unibct.gallery.rollback._restore", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            upgraded.rollback(data=LATER)
+    assert upgraded.status().unsearchable == 6
+    return upgraded
+
+
+@pytest.mark.parametrize("to", [None, 3])
+def test_a_rollback_that_was_stopped_while_it_made_rows_again_goes_on(stopped, to):
+    with pytest.raises(BusyError, match="no upgrade and no backfill"):
+        GalleryChanges(stopped.folder.path).rollback(to)  # it has no images
+    changes = GalleryChanges(stopped.folder.path, LATER)
+    changes.rollback(to)
+    assert waited(changes).message.endswith("6 rows were embedded by it from their images")
+    assert stopped.status().unsearchable == 0
+    assert stopped.verify() == []
+    with pytest.raises(BusyError, match="no upgrade and no backfill"):
+        changes.rollback(to)
+
+
+def test_a_rollback_that_another_process_has_continued_goes_no_further_back(stopped, monkeypatch):
+    changes = GalleryChanges(stopped.folder.path, LATER)
+    opened = changes._opened
+
+    def late(job):
+        stopped.rollback(data=LATER)
+        return opened(job)
+
+    monkeypatch.setattr(changes, "_opened", late)
+    changes.rollback()
+    assert waited(changes).state == "failed"
+    assert stopped.status().unsearchable == 0
 
 
 def test_results_in_words():

@@ -1,3 +1,5 @@
+import pytest
+
 from tests.gallery.toys import NEW, OLD, toy_certificate, toy_images
 from unibct.gallery.page.answers import ModelAnswer
 from unibct.gallery.page.descriptions import (
@@ -32,6 +34,7 @@ def test_the_status_before_and_after_an_upgrade(upgraded):
         (4, "backfill", "new_model"),
         (3, "upgrade", "old_model"),
     ]
+    assert not any(r.stopped for r in status.rollbacks)
     assert status.savings.rows == 24
     assert status.unfinished is None
     upgraded.rollback()
@@ -39,6 +42,18 @@ def test_the_status_before_and_after_an_upgrade(upgraded):
     assert back.previous is None
     assert back.searching.name == OLD
     assert back.rollbacks == []
+
+
+def test_a_rollback_that_was_stopped_is_offered_if_there_are_images(upgraded, monkeypatch):
+    later = toy_images(per_class=1, first=30)
+    upgraded.add(later)
+    monkeypatch.setattr("unibct.gallery.rollback._restore", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        upgraded.rollback(data=later)
+    without = described_status("G", upgraded.status(), [], None, has_images=False)
+    assert without.rollbacks == []
+    (back,) = described_status("G", upgraded.status(), [], None, has_images=True).rollbacks
+    assert (back.step, back.searching.name, back.stopped) == (3, OLD, True)
 
 
 def test_hits_say_whether_there_is_a_picture():

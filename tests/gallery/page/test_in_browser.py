@@ -130,6 +130,27 @@ def test_search_backfill_pause_and_rollback(browser, address, slowly):
     page.close()
 
 
+def test_a_rollback_that_was_stopped_goes_on(browser, upgraded, address, monkeypatch):
+    watched = Watched(browser, address)
+    page = watched.page
+    upgraded.remove(["c0/0"])
+    upgraded.add(toy_images(classes=1, per_class=1))  # now by the new model
+    with monkeypatch.context() as patch:
+        patch.setattr("unibct.gallery.rollback._restore", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            upgraded.rollback(data=toy_images())
+    page.reload()
+    expect(page.locator("#rollback-words")).to_contain_text("before step 3 is not complete")
+    page.click("#rollback")
+    expect(page.locator("#confirm-words")).to_contain_text("embedded by old_model")
+    page.click("#confirm-yes")
+    expect(page.locator("#job-status")).to_contain_text("1 rows were embedded", timeout=SECONDS)
+    expect(page.locator("#rollback")).to_be_disabled()
+    expect(page.locator("#rollback-words")).to_contain_text("no upgrade and no backfill")
+    assert watched.problems == []
+    page.close()
+
+
 @pytest.mark.parametrize("way", ["drop", "paste"])
 def test_an_image_is_dropped_or_pasted(browser, address, way):
     watched = Watched(browser, address)

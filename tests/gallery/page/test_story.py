@@ -59,6 +59,10 @@ def test_names_are_as_short_as_they_can_be(names, short):
         (step(5, "finish", deleted=3), "3 old vectors deleted for good"),
         (step(6, "rollback", to=3), "Back to before step 3"),
         (step(7, "remove", rows=1), "1 rows removed for good"),
+        (
+            step(7, "remove", rows=9, steps=5, until="2026-03-04T05:06:07Z"),
+            "9 rows removed for good in 5 steps, the last on 2026-03-04",
+        ),
         (step(8, "something new"), "something new"),
     ],
 )

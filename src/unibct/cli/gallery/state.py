@@ -92,6 +92,8 @@ def _about(step: "Step", state: "GalleryState") -> str:
     model = state.makers.get(str(details.get("model")))
     counted = {"added": "rows", "rows": "rows", "deleted": "old vectors deleted"}
     words = [f"{details[name]:,} {what}" for name, what in counted.items() if name in details]
+    if "steps" in details:
+        words.append(f"in {details['steps']:,} steps until {details['until']}")
     if model is not None:
         words.append(f"by {model.name}" if "share" in details else f"to {model.name}")
     if details.get("share", 1) < 1:

@@ -71,6 +71,10 @@ class RollbackAnswer(BaseModel):
     action: str
     text: str
     searching: ModelAnswer = Field(description="the model that would search then")
+    stopped: bool = Field(
+        description="this rollback has begun, and embeds rows or was stopped while it did: it "
+        "can go on"
+    )
 
 
 class StatusAnswer(BaseModel):
@@ -193,5 +197,7 @@ class RollbackBody(BaseModel):
     """Where to go back to."""
 
     to: int | None = Field(
-        default=None, ge=1, description="before this step; by default the last upgrade"
+        default=None,
+        ge=1,
+        description="before this step; by default that of a stopped rollback, or the last upgrade",
     )

@@ -5,12 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from unibct.data.image_set import ImageSet
+from unibct.errors import UserError
 from unibct.gallery.backfill import Backfilled
 from unibct.gallery.folder import GalleryBusyError
 from unibct.gallery.gallery import Gallery
 from unibct.gallery.page.answers import BackfillBody, JobAnswer
 from unibct.gallery.page.job import BusyError, Job, Outcome
-from unibct.gallery.rollback import RolledBack, earlier_model, rollback_targets
+from unibct.gallery.rollback import RolledBack, earlier_model, rollback_target
 from unibct.gallery.savings import Savings
 from unibct.gallery.shelf import ONLY_STORED
 
@@ -79,26 +80,26 @@ class GalleryChanges:
         return self.job
 
     def rollback(self, to: int | None = None) -> JobAnswer:
-        """Begin to go back to before a step."""
-
-        def work(job: Job) -> Outcome:
-            gallery = self._opened(job)
-            try:
-                earlier = earlier_model(gallery.folder.state, to)
-                images = None if earlier.source == ONLY_STORED else self._images
-                done = gallery.rollback(to, images)
-                return "done", rollback_text(done, gallery.folder.state.searching.name)
-            finally:
-                gallery.close()
-
+        """Begin to go back to before a step, or continue: one that was stopped comes first."""
         with self._lock:
             gallery = self._idle()
-            targets = [step.number for step in rollback_targets(gallery.folder.state)]
+            state = gallery.folder.state
             gallery.close()
-            if not targets:
-                raise BusyError("there is no upgrade and no backfill to go back from")
-            if to is not None and to not in targets:
-                raise BusyError(f"cannot go back to step {to}, only to: {_listed(targets)}")
+            try:
+                target = rollback_target(state, to, images=self._images is not None)
+            except UserError as error:
+                raise BusyError(str(error)) from error
+            is_stored = earlier_model(state, target).source == ONLY_STORED
+            images = None if is_stored else self._images
+
+            def work(job: Job) -> Outcome:
+                gallery = self._opened(job)
+                try:
+                    done = gallery.rollback(target.number, images)
+                    return "done", rollback_text(done, gallery.folder.state.searching.name)
+                finally:
+                    gallery.close()
+
             return self._begin(Job("rollback", work))
 
     def stop(self) -> None:
@@ -148,7 +149,3 @@ def rollback_text(done: RolledBack, name: str) -> str:
     if done.unsearchable:
         text += f"; {done.unsearchable:,} rows of newer models are kept, but it cannot search them"
     return text
-
-
-def _listed(numbers: list[int]) -> str:
-    return ", ".join(map(str, numbers))

@@ -15,7 +15,7 @@ from unibct.gallery.page.answers import (
     StatusAnswer,
     StepAnswer,
 )
-from unibct.gallery.rollback import rollback_targets
+from unibct.gallery.rollback import rollback_targets, stopped_target
 from unibct.gallery.search import Hit
 from unibct.gallery.state import Access, GalleryState
 from unibct.gallery.status import GalleryStatus
@@ -73,7 +73,7 @@ def described_status(
         savings=SavingsAnswer(**status.savings.as_json(), summary=status.savings.summary()),
         steps=_steps(state, models),
         unfinished=None if state.open_backfill is None else state.open_backfill.number,
-        rollbacks=_rollbacks(state, models),
+        rollbacks=_rollbacks(state, models, has_images=has_images),
         job=job,
         has_images=has_images,
         fars=list(fars),
@@ -95,15 +95,19 @@ def _steps(state: GalleryState, models: Mapping[str, ModelAnswer]) -> list[StepA
     ]
 
 
-def _rollbacks(state: GalleryState, models: Mapping[str, ModelAnswer]) -> list[RollbackAnswer]:
+def _rollbacks(
+    state: GalleryState, models: Mapping[str, ModelAnswer], *, has_images: bool
+) -> list[RollbackAnswer]:
+    stopped = stopped_target(state) if has_images else None
     return [
         RollbackAnswer(
             step=step.number,
             action=step.action,
             text=story.step_text(step, _short(models)),
             searching=models[(step.before or state.standing).searching],
+            stopped=step == stopped,
         )
-        for step in reversed(rollback_targets(state))
+        for step in reversed(rollback_targets(state, images=has_images))
     ]
 
 

@@ -16,6 +16,8 @@ from unibct.gallery.state import (
     INDEX,
     REMOVE,
     ROLLBACK,
+    STEPS,
+    UNTIL,
     UPGRADE,
     Standing,
     Step,
@@ -47,7 +49,7 @@ def step_text(step: Step, names: Mapping[str, str]) -> str:
         BACKFILL: _backfilled(step, names),
         FINISH: f"{_count(details, 'deleted')} old vectors deleted for good",
         ROLLBACK: f"Back to before step {details.get('to')}",
-        REMOVE: f"{_count(details, 'rows')} rows removed for good",
+        REMOVE: f"{_count(details, 'rows')} rows removed for good{_in_steps(details)}",
         INDEX: "Index for approximate search built",
     }
     return texts.get(step.action, step.action)
@@ -55,7 +57,15 @@ def step_text(step: Step, names: Mapping[str, str]) -> str:
 
 def _added(details: Mapping[str, Any]) -> str:
     source = details.get("source")
-    return f"{_count(details, 'added')} rows added" + (f" from {source}" if source else "")
+    text = f"{_count(details, 'added')} rows added" + (f" from {source}" if source else "")
+    return text + _in_steps(details)
+
+
+def _in_steps(details: Mapping[str, Any]) -> str:
+    """Return how many steps a step stands for, if it is not one."""
+    if STEPS not in details:
+        return ""
+    return f" in {details[STEPS]:,} steps, the last on {str(details[UNTIL])[:10]}"
 
 
 def _upgraded(details: Mapping[str, Any], names: Mapping[str, str]) -> str:

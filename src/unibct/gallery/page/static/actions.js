@@ -20,9 +20,12 @@ export function prepareActions(changed) {
   find("pause").addEventListener("click", () => act("/api/backfill/pause"));
   const dialog = find("confirm");
   find("rollback").addEventListener("click", () => {
-    const { step, action, searching } = target();
-    say("confirm-words", `The gallery goes back to before step ${step}, ${action}: `
-      + `${searching.short_name} searches then. Rows that were added since are kept.`);
+    const { step, action, searching, stopped } = target();
+    say("confirm-words", stopped
+      ? `The rollback to before step ${step}, ${action}, goes on: the rows that are left are `
+        + `embedded by ${searching.short_name}.`
+      : `The gallery goes back to before step ${step}, ${action}: `
+        + `${searching.short_name} searches then. Rows that were added since are kept.`);
     dialog.showModal();
     find("confirm-no").focus();
   });
@@ -48,20 +51,25 @@ export function showActions(status) {
     : !isLeft ? "No rows of older models are left."
     : isElsewhere ? "A backfill is not complete: it is paused, or runs in another process."
     : "Embed older rows again, while search goes on.");
-  offerTargets(rollbacks);
+  offerTargets(rollbacks, isRunning);
   chooseShare(status);
   showJob(job);
 }
 
 const target = () => latest.rollbacks.find(back => String(back.step) === find("target").value);
 
-function offerTargets(rollbacks) {
+function offerTargets(rollbacks, isRunning) {
   const select = find("target");
   const wanted = rollbacks.map(back => String(back.step));
-  if (wanted.join() !== [...select.options].map(option => option.value).join())
+  const isNew = wanted.join() !== [...select.options].map(option => option.value).join();
+  if (isNew)
     select.replaceChildren(...rollbacks.map(back =>
       element("option", { value: back.step }, `${back.step}. ${back.action}`)));
-  say("rollback-words", rollbacks.length ? "Undo a backfill, or let the earlier model search again."
+  const stopped = isRunning ? undefined : rollbacks.find(back => back.stopped);
+  if (stopped && isNew) select.value = stopped.step;
+  say("rollback-words", stopped ? `The rollback to before step ${stopped.step} is not complete: `
+      + "it was stopped, or runs in another process. Roll back once more, and it goes on."
+    : rollbacks.length ? "Undo a backfill, or let the earlier model search again."
     : "There is no upgrade and no backfill to go back from.");
 }
 
