@@ -181,13 +181,11 @@ class Results:
         folders = [old_folder(scenario, seed) for seed in self.seeds]
         return self._over_seeds(OLD_SELF, metric, folders)
 
-    def has_free(self, scenario: str) -> bool:
-        """Return whether the free model of a scenario is finished for every seed."""
-        return all(free_folder(scenario, seed) in self.by_job for seed in self.seeds)
-
-    def free_self(self, scenario: str, metric: str) -> Measured:
-        """Return a metric of the free model's self test, the upper bound."""
+    def free_self(self, scenario: str, metric: str) -> Measured | None:
+        """Return a metric of the free model's self test, or None if it was not trained."""
         folders = [free_folder(scenario, seed) for seed in self.seeds]
+        if not self.by_job.keys() >= set(folders):
+            return None
         return self._over_seeds(NEW_SELF, metric, folders)
 
     def between_versions(self, method: str, query: int, gallery: int, metric: str) -> Measured:

@@ -278,9 +278,10 @@ def criterion_table(results: Results, scenario: str) -> PlainTable:
 
 def _price_cell(results: Results, scenario: str, method: str, metric: str) -> Cell:
     """Return new self − free self; no value if the free model was not trained."""
-    if not results.has_free(scenario):
+    free = results.free_self(scenario, metric)
+    if free is None:
         return NO_VALUE
-    price = results.new_self(scenario, method, metric) - results.free_self(scenario, metric)
+    price = results.new_self(scenario, method, metric) - free
     return difference_cell(price.estimate, coloured=False)
 
 

@@ -205,8 +205,8 @@ def _tests(results: Results, workspace: Workspace, scenario: str) -> dict[str, S
     for method in _drawn_methods(results, scenario):
         query = workspace.vectors(cell_folder(scenario, method, seed))
         tests[method] = search_test(query, old, workspace.split)
-    if results.has_free(scenario):
-        free = workspace.vectors(free_folder(scenario, seed))
+    if (folder := free_folder(scenario, seed)) in results.by_job:
+        free = workspace.vectors(folder)
         tests[FREE_SELF] = search_test(free, free, workspace.split)
     return tests
 
