@@ -12,7 +12,7 @@ def test_maps_of_several_old_models_are_kept(tmp_path):
     save_score_map(tmp_path, "first", MAP)
     save_score_map(tmp_path, "second", ScoreMap(MAP.cross, 2 * MAP.old))
     assert load_score_map(tmp_path, "first")(0.25) == MAP(0.25)
-    assert load_score_map(tmp_path, "second")(0.5) == 1.8
+    assert load_score_map(str(tmp_path), "second")(0.5) == 1.8
 
 
 def test_a_missing_map_and_a_damaged_file_are_named(tmp_path):

@@ -45,6 +45,8 @@ def test_a_majority_is_refused():
     SeenClasses(8, 8).require_minority(allowed=True)
     with pytest.raises(UserError, match=r"^5 of the 8 test classes .*--hold-out.*--seen-classes"):
         SeenClasses(5, 8).require_minority()
+    with pytest.raises(UserError, match=r"^5 of the 8 classes of others were"):
+        SeenClasses(5, 8).require_minority(which="classes of others")
     with pytest.raises(UserError, match="5 of the 8"):  # more may have been seen
         SeenClasses(5, 8, "the old model's are not recorded").require_minority()
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from tests.models.cases import small_model, trained_from
+from tests.notes import Notes
 from unibct.embeddings.extraction import embed_images
 from unibct.embeddings.score_scale import score_scale
 from unibct.errors import UserError
@@ -55,5 +56,10 @@ def test_training_classes_and_an_empty_choice_are_refused(glyph_classes, models)
     knows = replace(old, class_names=glyph_classes.class_names)
     with pytest.raises(UserError, match="were in a model's training set"):
         choose_weights(knows, trained_from(knows), glyph_classes)
+    notes = Notes()
+    knows_two = replace(old, class_names=glyph_classes.class_names[:2])
+    new = trained_from(knows_two)
+    choose_weights(knows_two, new, glyph_classes, alphas=(1.0,), progress=notes)
+    assert f"2 of the {len(glyph_classes.class_names)} classes of" in notes.texts[0]
     with pytest.raises(UserError, match="alphas is empty"):
         choose_weights(old, trained_from(old), glyph_classes, alphas=())

@@ -10,17 +10,17 @@ from unibct.files import read_json, write_json
 FILE = "score_maps.json"
 
 
-def save_score_map(folder: Path, old_fingerprint: str, score_map: ScoreMap) -> Path:
+def save_score_map(folder: str | Path, old_fingerprint: str, score_map: ScoreMap) -> Path:
     """Keep a map in the new model's folder; maps for other old models stay."""
-    path = folder / FILE
+    path = Path(folder) / FILE
     maps = _read(path)
     write_json(path, maps | {old_fingerprint: score_map.as_json()})
     return path
 
 
-def load_score_map(folder: Path, old_fingerprint: str) -> ScoreMap:
+def load_score_map(folder: str | Path, old_fingerprint: str) -> ScoreMap:
     """Return the map onto the score scale of an old model."""
-    path = folder / FILE
+    path = Path(folder) / FILE
     maps = _read(path)
     if old_fingerprint not in maps:
         raise UserError(

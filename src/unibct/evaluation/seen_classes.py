@@ -43,14 +43,19 @@ class SeenClasses:
             return f"at least {counted} were in a model's training set ({self.unknown})"
         return f"{counted} {'was' if self.count < 2 else 'were'} in a model's training set"
 
-    def require_minority(self, *, allowed: bool = False) -> None:
-        """Refuse a test on classes that are mostly training classes, unless it is allowed."""
+    def require_minority(self, *, allowed: bool = False, which: str = "test classes") -> None:
+        """Refuse classes that are mostly training classes, unless it is allowed.
+
+        Args:
+            allowed: by the user.
+            which: what to call them.
+        """
         if allowed or self.count is None or self.classes is None:
             return
         if 2 * self.count > self.classes:
             raise UserError(
-                f"{self.count} of the {self.classes} test classes were in a model's training set: "
-                "the numbers would say little about new classes. Set test classes aside with "
+                f"{self.count} of the {self.classes} {which} were in a model's training set: "
+                "the numbers would say little about new classes. Set classes aside with "
                 "`unibct split --hold-out`, or go on with --seen-classes (seen_classes=True)"
             )
 

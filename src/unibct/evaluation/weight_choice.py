@@ -89,9 +89,9 @@ def choose_weights(
     if not shares:
         raise UserError("alphas is empty: give at least one share to try")
     blend_weights(old, new, shares[0])  # refuses before anything is embedded
-    _require_unseen(old, new, images)
-    split = split_gallery(images.labels, seed=seed)
     progress = progress or Silent()
+    _require_unseen(old, new, images, progress)
+    split = split_gallery(images.labels, seed=seed)
 
     def embedded(model: Model) -> Floats:
         return np.asarray(embed_images(model, images, progress=progress).vectors)
@@ -112,15 +112,19 @@ def choose_weights(
     return WeightChoice(best, chosen, old_self, tuple(tried.values()))
 
 
-def _require_unseen(old: Model, new: Model, images: ImageSet) -> None:
-    """Refuse a choice on classes that are mostly training classes."""
+def _require_unseen(old: Model, new: Model, images: ImageSet, progress: Progress) -> None:
+    """Refuse a choice on classes that are mostly training classes; note if some are."""
     trained = {"old": old.training_classes, "new": new.training_classes}
     seen = count_seen_classes(images.class_names, images.class_source, trained)
-    if seen.count is not None and 2 * seen.count > len(images.class_names):
-        raise UserError(
-            f"{seen.count} of the {len(images.class_names)} classes of {images.name} were in a "
-            "model's training set; choose the share on classes that no model was trained on"
-        )
+    if not seen.count:
+        return
+    counted = (
+        f"{seen.count} of the {len(images.class_names)} classes of {images.name} were in a "
+        "model's training set"
+    )
+    if 2 * seen.count > len(images.class_names):
+        raise UserError(f"{counted}; choose the share on classes that no model was trained on")
+    progress.note(f"{counted}, which may change the choice: better leave them out (--images)")
 
 
 def _scale(new: Floats, old: Floats, labels: Ints, progress: Progress) -> float | None:

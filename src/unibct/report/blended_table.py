@@ -56,10 +56,12 @@ def _metrics(results: Results) -> list[str]:
 
 def _chosen(results: Results) -> str:
     """Say where α comes from."""
-    chosen = f"each cell chose α on the validation classes of {results.chosen_on}"
     if results.chosen_on is None:
-        chosen = "α is the midpoint: no validation classes were given"
-    return f"Here {chosen} (several values: one per seed)."
+        return "Here α is the midpoint: no validation classes were given."
+    return (
+        f"Here each cell chose α on the validation classes of {results.chosen_on} (several "
+        "values: one per seed)."
+    )
 
 
 def _rows(

@@ -154,7 +154,7 @@ def _validation_images(
             f"{name} and {request.data} have {len(common)} classes in common, first "
             f"{min(common)!r}: choose alpha on classes that are not tested"
         )
-    _require_unseen(validation, embedders, request)
+    _require_unseen(validation, embedders, request, f"classes of {name} (--alpha-from)")
     return validation
 
 
@@ -298,9 +298,12 @@ def _folder_of(reference: str | Path) -> Path:
 
 
 def _require_unseen(
-    images: ImageSet, embedders: Mapping[str | Path, Embedder], request: EvaluationRequest
+    images: ImageSet,
+    embedders: Mapping[str | Path, Embedder],
+    request: EvaluationRequest,
+    which: str = "test classes",
 ) -> None:
-    """Refuse a test on classes that a model was mostly trained on."""
+    """Refuse images of classes that a model was mostly trained on."""
     models = {str(name): embedder.training_classes for name, embedder in embedders.items()}
     seen = count_seen_classes(images.class_names, images.class_source, models)
-    seen.require_minority(allowed=request.seen_classes)
+    seen.require_minority(allowed=request.seen_classes, which=which)
