@@ -80,7 +80,8 @@ def test_images_without_embedding_are_an_error_unless_they_may_be_skipped(photo_
             str(photo_folder), query=partial, gallery=whole, skip_bad=True, progress=notes
         )
     )
-    assert notes.texts == [f"left out 5 images without embedding in {partial}"]
+    assert "are the same model" in notes.texts[0]
+    assert notes.texts[1:] == [f"left out 5 images without embedding in {partial}"]
     assert len(result.split.labels) == len(images) - 5
 
 
@@ -198,21 +199,28 @@ def test_a_model_s_score_scale_is_used_for_its_own_old_model(photo_folder, tmp_p
     for name, model in (("old", old), ("other", other), ("new", new)):
         save_model(model, tmp_path / name)
 
-    def evaluated(gallery):
+    def evaluated(gallery, query="new"):
         return evaluate_images(
             EvaluationRequest(
                 str(photo_folder),
-                query=tmp_path / "new",
+                query=tmp_path / query,
                 gallery=tmp_path / gallery,
                 search=SearchRules(backfill_curve=False),
+                progress=notes,
             )
         )
 
+    notes = Notes()
     found = evaluated("old")
+    assert not any("old clients" in text for text in notes.texts)
     row, scores = found.at_old_threshold[0], found.tests["new→old"].genuine.astype(np.float64)
     assert found.score_scale == 1.25
     assert row.scaled.tar == np.mean(1.25 * scores > row.threshold)
     assert evaluated("other").score_scale is None
+    evaluated("new", query="old")
+    assert "exchange --query and --gallery; this one is about old clients" in notes.texts[-1]
+    evaluated("old", query="old")
+    assert "are the same model: there is no upgrade to test" in notes.texts[-1]
 
 
 @pytest.mark.slow

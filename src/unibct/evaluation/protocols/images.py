@@ -53,6 +53,7 @@ def evaluate_images(request: EvaluationRequest) -> UpgradeEvaluation:
         for reference in dict.fromkeys((request.gallery, request.query))
     }
     project = _projection(embedders[request.query], embedders[request.gallery], request)
+    _note_roles(embedders[request.query], embedders[request.gallery], request)
     _require_unseen(images, embedders, request)
     validation = _validation_images(images, embedders, request)
     if rules.old_thresholds or rules.save_score_map:
@@ -295,6 +296,19 @@ def _folder_of(reference: str | Path) -> Path:
     if not folder.is_dir():
         raise UserError(f"a score map is kept in a folder of the new model; {reference} is not one")
     return folder
+
+
+def _note_roles(query: Embedder, gallery: Embedder, request: EvaluationRequest) -> None:
+    """Note if the two models seem to be in each other's place, or are the same."""
+    if query.fingerprint and query.fingerprint == gallery.fingerprint:
+        request.progress.note(
+            f"{request.query} and {request.gallery} are the same model: there is no upgrade to test"
+        )
+    elif isinstance(gallery, Model) and gallery.old_fingerprint == query.fingerprint:
+        request.progress.note(
+            f"{request.gallery} was trained to search the gallery of {request.query}: for that "
+            "test, exchange --query and --gallery; this one is about old clients"
+        )
 
 
 def _require_unseen(
