@@ -1,6 +1,7 @@
 import pytest
 
 from tests.gallery.toys import NEW, NEWEST, OLD, toy_certificate, toy_images, written
+from unibct.embedders.table import Opening
 from unibct.errors import UserError
 from unibct.gallery.gallery import Gallery
 
@@ -36,6 +37,46 @@ def test_force_is_recorded_and_shown_until_it_is_rolled_back(toy_gallery, finger
     toy_gallery.rollback()
     assert toy_gallery.status().as_json()["forced"] == []
     assert "forced" not in toy_gallery.search(toy_images(per_class=1))[0].as_json()
+
+
+def test_a_certificate_that_the_gallery_holds_counts(tmp_path):
+    old, new = (Opening().open(model).fingerprint for model in (OLD, NEW))
+    paper = written(toy_certificate(old, new), tmp_path)
+    gallery = Gallery.create(tmp_path / "H", OLD, certificates=[paper])
+    gallery.add(toy_images())
+    assert gallery.upgrade(NEW).forced == ()
+    assert gallery.search(toy_images(per_class=1), k=1, far=0.1)[0].hits
+    gallery.rollback()
+    assert gallery.upgrade(NEW).forced == ()
+    newest = Opening().open(NEWEST).fingerprint
+    with pytest.raises(UserError, match=r"no certificate says that .*newest_model may search"):
+        gallery.upgrade(NEWEST, [written(toy_certificate(new, newest), tmp_path)])
+
+
+def test_a_held_certificate_must_say_compatible_and_a_given_one_comes_first(tmp_path):
+    old, new = (Opening().open(model).fingerprint for model in (OLD, NEW))
+    weak, good = (
+        written(toy_certificate(old, new, verdict=verdict), tmp_path)
+        for verdict in ("within noise", "compatible")
+    )
+    gallery = Gallery.create(tmp_path / "H", OLD, certificates=[weak])
+    gallery.add(toy_images())
+    with pytest.raises(UserError, match="the certificate says: within noise"):
+        gallery.upgrade(NEW)
+    assert gallery.upgrade(NEW, [good]).forced == ()
+    gallery.rollback()
+    with pytest.raises(UserError, match="the certificate says: within noise"):
+        gallery.upgrade(NEW, [weak])
+
+
+def test_a_held_certificate_that_was_changed_is_refused(toy_gallery, fingerprints, tmp_path):
+    paper = written(toy_certificate(*fingerprints), tmp_path)
+    gallery = Gallery.create(tmp_path / "H", OLD, certificates=[paper])
+    gallery.add(toy_images())
+    held = next((tmp_path / "H" / "certificates").iterdir())
+    held.write_text(held.read_text().replace('"toys"', '"tays"'))
+    with pytest.raises(UserError, match="was changed"):
+        gallery.upgrade(NEW)
 
 
 def test_a_dry_run_changes_nothing(toy_gallery, fingerprints, tmp_path):

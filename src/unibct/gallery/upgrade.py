@@ -78,7 +78,7 @@ def upgrade_gallery(
         folder: the gallery.
         model: a model folder, ``onnx:FILE`` or ``python:MODULE:ATTRIBUTE``.
         certificates: files that ``unibct evaluate … --certify`` wrote, one for each model that
-            made rows.
+            made rows. For two models that no file is about, those count that the gallery holds.
         force: let it search without them. That is recorded, and shown from then on.
         dry_run: check model and certificates and say what it would cost, but change nothing. The
             known queries are not asked.
@@ -154,8 +154,7 @@ def _access(
         if made_by.space == maker.fingerprint:
             continue
         rows = folder.engine.count(kind).live
-        by_it = [paper for paper in papers if paper.new == maker.fingerprint]
-        fitting = [paper for paper in by_it if paper.old == kind]
+        fitting = _about(folder, papers, maker.fingerprint, kind)
         passed = next((paper for paper in fitting if paper.is_compatible), None)
         if passed is not None:
             access[kind] = Access(passed.digest)
@@ -163,11 +162,22 @@ def _access(
             continue
         elif force:
             # For rows of a map there is nothing better than the test of the model behind it.
-            nearest = fitting or [paper for paper in by_it if paper.old == made_by.space]
+            nearest = fitting or _about(folder, papers, maker.fingerprint, made_by.space)
             access[kind] = Access(nearest[0].digest if nearest else "", forced=True)
         else:
             raise UserError(_refusal(made_by, rows, maker, papers, fitting))
     return access
+
+
+def _about(
+    folder: GalleryFolder, given: Sequence[Certificate], new: str, old: str
+) -> list[Certificate]:
+    """Return the given certificates for two models, else those that the gallery holds."""
+
+    def fitting(papers: Sequence[Certificate]) -> list[Certificate]:
+        return [paper for paper in papers if (paper.new, paper.old) == (new, old)]
+
+    return fitting(given) or fitting(folder.certificates())
 
 
 def _refusal(
