@@ -102,6 +102,55 @@ def test_the_searching_model_cannot_be_upgraded_to_itself(toy_gallery):
         toy_gallery.upgrade(OLD)
 
 
+def test_a_forced_model_is_certified_later(toy_gallery, fingerprints, tmp_path):
+    old, new = fingerprints
+    weak, good = (
+        written(toy_certificate(old, new, verdict=verdict), tmp_path)
+        for verdict in ("within noise", "compatible")
+    )
+    toy_gallery.upgrade(NEW, force=True)
+    queries = toy_images(per_class=1)
+    with pytest.raises(UserError, match=r"--far needs one; .*upgrade .*G --model .*new_model --c"):
+        toy_gallery.search(queries, far=0.1)
+    with pytest.raises(UserError, match="the certificate says: within noise"):
+        toy_gallery.upgrade(NEW, [weak])
+    assert toy_gallery.upgrade(NEW, [weak], force=True).forced == (old,)
+    assert toy_gallery.search(queries, far=0.1)[0].forced
+    assert toy_gallery.upgrade(NEW, [good], dry_run=True).certified
+    assert toy_gallery.status().forced == [old]
+    result = toy_gallery.upgrade(NEW, [good])
+    assert (result.certified, result.forced, result.old_rows) == (True, (), 48)
+    assert toy_gallery.status().forced == []
+    assert not toy_gallery.search(queries, far=0.1)[0].forced
+    with pytest.raises(UserError, match=r"searches this gallery already, and .* nothing new"):
+        toy_gallery.upgrade(NEW, [good])
+    assert toy_gallery.verify() == []
+    toy_gallery.rollback()
+    assert toy_gallery.folder.state.standing.searching == old
+
+
+def test_what_was_certified_later_stays_so_when_a_backfill_is_undone(
+    toy_gallery, fingerprints, tmp_path
+):
+    toy_gallery.upgrade(NEW, force=True)
+    toy_gallery.backfill(toy_images(), share=0.5)
+    toy_gallery.upgrade(NEW, [written(toy_certificate(*fingerprints), tmp_path)])
+    toy_gallery.abort()
+    assert list(toy_gallery.status().live.values()) == [48, 0]
+    assert toy_gallery.status().forced == []
+
+
+def test_a_gallery_without_a_certificate_gets_one_later(toy_gallery, fingerprints, tmp_path):
+    old, new = fingerprints
+    queries = toy_images(per_class=1)
+    stranger = written(toy_certificate(new, "0" * 32), tmp_path)
+    with pytest.raises(UserError, match="nothing new"):
+        toy_gallery.upgrade(OLD, [stranger])
+    assert toy_gallery.upgrade(OLD, [written(toy_certificate(old, new), tmp_path)]).certified
+    assert toy_gallery.search(queries, far=0.1)[0].hits
+    assert toy_gallery.upgrade(NEW).forced == ()
+
+
 def test_a_certificate_about_a_model_says_nothing_about_rows_of_a_map(
     upgraded, forward_map, tmp_path
 ):

@@ -20,6 +20,7 @@ _READABLE = (1, 2)  # in 1, no number of a step is left out
 
 CREATE, ADD, REMOVE, INDEX = "create", "add", "remove", "index"
 UPGRADE, BACKFILL, FINISH, ROLLBACK = "upgrade", "backfill", "finish", "rollback"
+CERTIFY = "certify"  # a certificate for the model that searches already
 # Details of a step, for ``verify``: rows of each kind after it, and which of these counts is last.
 ROWS_AFTER, COUNT_ORDER = "rows_after", "count_order"
 

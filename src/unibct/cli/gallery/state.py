@@ -95,7 +95,8 @@ def _about(step: "Step", state: "GalleryState") -> str:
     if "steps" in details:
         words.append(f"in {details['steps']:,} steps until {details['until']}")
     if model is not None:
-        words.append(f"by {model.name}" if "share" in details else f"to {model.name}")
+        by = "by" if "share" in details else "for" if step.action == "certify" else "to"
+        words.append(f"{by} {model.name}")
     if details.get("share", 1) < 1:
         words.append(f"up to {details['share']:.0%}")
     if "to" in details:
