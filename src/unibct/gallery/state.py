@@ -169,6 +169,10 @@ class GalleryState:
                 return step
         raise UserError(f"there is no step {number}; this gallery has {self.next_number - 1}")
 
+    def without_step(self, number: int) -> "GalleryState":
+        """Return the state as if a step, of which nothing is left, had not begun."""
+        return replace(self, steps=tuple(one for one in self.steps if one.number != number))
+
     def changed_step(self, number: int, **changes: Any) -> "GalleryState":
         """Return the state with some attributes of a step changed; ``details`` are added to."""
         step = self.step(number)
