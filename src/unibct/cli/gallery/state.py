@@ -57,12 +57,9 @@ def _status(path: Path, status: "GalleryStatus") -> str:
     ]
     for kind, rows in status.live.items():
         share = rows / max(1, values["rows"])
-        replaced = status.replaced.get(kind, 0)
-        beside = f", {replaced:,} old vectors kept until backfill --finish" if replaced else ""
-        lines.append(
-            f"  {rows:>10,} rows ({share:4.0%}) by {state.makers[kind].name}, "
-            f"{_ROW_TYPES[values['row_types'][kind]]}{beside}"
-        )
+        about = _about_rows(rows, values["row_types"][kind], status.replaced.get(kind, 0))
+        made_by = state.makers[kind].name
+        lines.append(f"  {rows:>10,} rows ({share:4.0%}) by {made_by}{about}")
     if status.forced:
         lines.append(f"! forced, without a certificate: {', '.join(status.forced)}")
     if status.unsearchable:
@@ -84,6 +81,15 @@ def _status(path: Path, status: "GalleryStatus") -> str:
         what = f"{step.action} {_about(step, state)}".rstrip()
         lines.append(f"  {step.number:>4}  {step.date}  {what}{mark}")
     return "\n".join(lines)
+
+
+def _about_rows(rows: int, row_type: str, replaced: int) -> str:
+    """Return what to say about the rows of a kind, and about its vectors beside them."""
+    is_searched = row_type != "not searched"
+    text = f", {_ROW_TYPES[row_type]}" if rows or is_searched else ""
+    # After a rollback, vectors of a newer model may be those that were replaced.
+    age = "old" if is_searched else "replaced"
+    return text + (f", {replaced:,} {age} vectors kept until backfill --finish" if replaced else "")
 
 
 def _about(step: "Step", state: "GalleryState") -> str:
