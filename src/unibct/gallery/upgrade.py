@@ -188,6 +188,8 @@ def _certified_access(
     access = dict(state.standing.access)
     by_it = [paper for paper in papers if paper.new == maker.fingerprint]
     for kind, made_by in state.makers.items():
+        if made_by.space == maker.fingerprint:
+            continue
         fitting = [paper for paper in by_it if paper.old == kind]
         passed = next((paper for paper in fitting if paper.is_compatible), None)
         nearest = fitting or [paper for paper in by_it if paper.old == made_by.space]
