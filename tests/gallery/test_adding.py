@@ -132,14 +132,75 @@ def test_a_full_disk_is_one_line_and_the_last_state_stays_readable(toy_gallery):
     assert again.status().as_json()["rows"] == 48 + 1800
 
 
-def test_an_image_that_cannot_be_read_is_named_and_the_add_is_not_called_a_backfill(toy_gallery):
+def with_bad(images, *bad, encoded=False):
+    """The images, some of which cannot be decoded, or not even read as a file."""
+
+    def read(image_id):
+        if image_id in bad:
+            raise UnreadableImageError("broken")
+        return images.read(image_id)
+
+    def file(image_id):
+        return b"broken" if image_id in bad else images.read(image_id).tobytes()
+
+    return renamed(images, read=read, encoded=file if encoded else None)
+
+
+@pytest.mark.parametrize("encoded", [False, True])
+def test_unreadable_images_are_left_out(toy_gallery, encoded, monkeypatch):
+    monkeypatch.setattr(adding, "BATCH", 2)
+    images = toy_images(per_class=1, first=30)
+    bad = images.ids[1:4]  # a whole batch, and one more
+    more = with_bad(images, *bad, encoded=encoded)
+    with pytest.raises(UserError, match="--skip-bad-images"):
+        toy_gallery.add(more)
+    result = toy_gallery.add(more, skip_bad=True)
+    assert (result.added + result.present, result.skipped) == (3, 3)
+    again = toy_gallery.add(more, skip_bad=True)
+    assert (again.added, again.present, again.skipped) == (0, 3, 3)
+    steps = len(toy_gallery.folder.state.steps)
+    with pytest.raises(UserError, match="not one of its 1 images can be read"):
+        toy_gallery.add(more.select([1]), skip_bad=True)
+    assert len(toy_gallery.folder.state.steps) == steps
+    assert toy_gallery.status().as_json()["rows"] == 51
+    assert toy_gallery.verify() == []
+
+
+def test_known_queries_are_never_unreadable(tmp_path):
+    gallery = Gallery.create(tmp_path / "G", OLD, known=48)
+    bad = ("c0/0", "c3/2")
+    assert gallery.add(with_bad(toy_images(), *bad, encoded=True), skip_bad=True).added == 46
+    assert gallery.status().known == 46
+
+
+def test_an_add_that_wrote_nothing_leaves_no_step(toy_gallery):
+    state = toy_gallery.folder.state
+    with pytest.raises(UserError, match="unreadable image"):
+        toy_gallery.add(with_bad(toy_images(per_class=1, first=30), "c2/30", encoded=True))
+    assert toy_gallery.folder.state == state
+    assert toy_gallery.add(toy_images(per_class=1, first=30)).added == 6
+    assert toy_gallery.folder.state.next_number == state.next_number + 1
+    assert toy_gallery.verify() == []
+
+
+def test_an_interrupted_add_is_not_called_a_backfill(toy_gallery, monkeypatch):
+    def dies(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(toy_gallery.folder.engine, "write", dies)
+    with pytest.raises(KeyboardInterrupt):
+        toy_gallery.add(toy_images(per_class=1, first=30))
+    assert toy_gallery.folder.state.unfinished.action == "add"
+    assert toy_gallery.status().as_json()["backfill"] is None
+    with pytest.raises(UserError, match=r"no backfill of .* is under way"):
+        toy_gallery.pause()
+
+
+def test_an_image_that_cannot_be_read_is_named(toy_gallery):
     def encoded(image_id):
         raise UnreadableImageError("No such file or directory")
 
     more = renamed(toy_images(per_class=1, first=30), encoded=encoded)
     with pytest.raises(UserError, match=r"c0/30 cannot be read \(No such file or directory\)"):
         toy_gallery.add(more)
-    assert toy_gallery.folder.state.unfinished.action == "add"
-    assert toy_gallery.status().as_json()["backfill"] is None
-    with pytest.raises(UserError, match=r"no backfill of .* is under way"):
-        toy_gallery.pause()
+    assert toy_gallery.folder.state.unfinished is None

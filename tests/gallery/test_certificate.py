@@ -102,6 +102,10 @@ def test_what_is_no_certificate_is_refused(certificate, tmp_path):
     path.write_text(json.dumps(certificate.content | {"format": 2}))
     with pytest.raises(UserError, match=r"c.json: this is no certificate of format 1"):
         read_certificate(path)
+    for other in ({}, {"format": 1, "top_1": 0.5}, {"format": 1, "digest": "0", "state": {}}):
+        path.write_text(json.dumps(other))
+        with pytest.raises(UserError, match=r"c.json: this is no certificate; `unibct evaluate"):
+            read_certificate(path)
     path.write_text("{")
     with pytest.raises(UserError, match=r"c.json cannot be read"):
         read_certificate(path)

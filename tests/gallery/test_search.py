@@ -17,8 +17,8 @@ def test_queries_are_embedded_again_if_another_model_searches_by_then(upgraded, 
     embedded = search.make_queries
     expected = []
 
-    def before_a_rollback(*arguments):
-        queries = embedded(*arguments)
+    def before_a_rollback(*arguments, **names):
+        queries = embedded(*arguments, **names)
         monkeypatch.setattr(search, "make_queries", embedded)
         other = Gallery(upgraded.folder.path)
         other.rollback()

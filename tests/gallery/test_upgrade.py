@@ -1,6 +1,7 @@
 import pytest
 
 from tests.gallery.toys import NEW, NEWEST, OLD, toy_certificate, toy_images, written
+from unibct.embedders.table import Opening
 from unibct.errors import UserError
 from unibct.gallery.gallery import Gallery
 
@@ -38,6 +39,46 @@ def test_force_is_recorded_and_shown_until_it_is_rolled_back(toy_gallery, finger
     assert "forced" not in toy_gallery.search(toy_images(per_class=1))[0].as_json()
 
 
+def test_a_certificate_that_the_gallery_holds_counts(tmp_path):
+    old, new = (Opening().open(model).fingerprint for model in (OLD, NEW))
+    paper = written(toy_certificate(old, new), tmp_path)
+    gallery = Gallery.create(tmp_path / "H", OLD, certificates=[paper])
+    gallery.add(toy_images())
+    assert gallery.upgrade(NEW).forced == ()
+    assert gallery.search(toy_images(per_class=1), k=1, far=0.1)[0].hits
+    gallery.rollback()
+    assert gallery.upgrade(NEW).forced == ()
+    newest = Opening().open(NEWEST).fingerprint
+    with pytest.raises(UserError, match=r"no certificate says that .*newest_model may search"):
+        gallery.upgrade(NEWEST, [written(toy_certificate(new, newest), tmp_path)])
+
+
+def test_a_held_certificate_must_say_compatible_and_a_given_one_comes_first(tmp_path):
+    old, new = (Opening().open(model).fingerprint for model in (OLD, NEW))
+    weak, good = (
+        written(toy_certificate(old, new, verdict=verdict), tmp_path)
+        for verdict in ("within noise", "compatible")
+    )
+    gallery = Gallery.create(tmp_path / "H", OLD, certificates=[weak])
+    gallery.add(toy_images())
+    with pytest.raises(UserError, match="the certificate says: within noise"):
+        gallery.upgrade(NEW)
+    assert gallery.upgrade(NEW, [good]).forced == ()
+    gallery.rollback()
+    with pytest.raises(UserError, match="the certificate says: within noise"):
+        gallery.upgrade(NEW, [weak])
+
+
+def test_a_held_certificate_that_was_changed_is_refused(toy_gallery, fingerprints, tmp_path):
+    paper = written(toy_certificate(*fingerprints), tmp_path)
+    gallery = Gallery.create(tmp_path / "H", OLD, certificates=[paper])
+    gallery.add(toy_images())
+    held = next((tmp_path / "H" / "certificates").iterdir())
+    held.write_text(held.read_text().replace('"toys"', '"tays"'))
+    with pytest.raises(UserError, match="was changed"):
+        gallery.upgrade(NEW)
+
+
 def test_a_dry_run_changes_nothing(toy_gallery, fingerprints, tmp_path):
     paper = written(toy_certificate(*fingerprints), tmp_path)
     files = sorted(toy_gallery.folder.path.rglob("*"))
@@ -59,6 +100,55 @@ def test_a_changed_certificate_is_refused(toy_gallery, fingerprints, tmp_path):
 def test_the_searching_model_cannot_be_upgraded_to_itself(toy_gallery):
     with pytest.raises(UserError, match="already"):
         toy_gallery.upgrade(OLD)
+
+
+def test_a_forced_model_is_certified_later(toy_gallery, fingerprints, tmp_path):
+    old, new = fingerprints
+    weak, good = (
+        written(toy_certificate(old, new, verdict=verdict), tmp_path)
+        for verdict in ("within noise", "compatible")
+    )
+    toy_gallery.upgrade(NEW, force=True)
+    queries = toy_images(per_class=1)
+    with pytest.raises(UserError, match=r"--far needs one; .*upgrade .*G --model .*new_model --c"):
+        toy_gallery.search(queries, far=0.1)
+    with pytest.raises(UserError, match="the certificate says: within noise"):
+        toy_gallery.upgrade(NEW, [weak])
+    assert toy_gallery.upgrade(NEW, [weak], force=True).forced == (old,)
+    assert toy_gallery.search(queries, far=0.1)[0].forced
+    assert toy_gallery.upgrade(NEW, [good], dry_run=True).certified
+    assert toy_gallery.status().forced == [old]
+    result = toy_gallery.upgrade(NEW, [good])
+    assert (result.certified, result.forced, result.old_rows) == (True, (), 48)
+    assert toy_gallery.status().forced == []
+    assert not toy_gallery.search(queries, far=0.1)[0].forced
+    with pytest.raises(UserError, match=r"searches this gallery already, and .* nothing new"):
+        toy_gallery.upgrade(NEW, [good])
+    assert toy_gallery.verify() == []
+    toy_gallery.rollback()
+    assert toy_gallery.folder.state.standing.searching == old
+
+
+def test_what_was_certified_later_stays_so_when_a_backfill_is_undone(
+    toy_gallery, fingerprints, tmp_path
+):
+    toy_gallery.upgrade(NEW, force=True)
+    toy_gallery.backfill(toy_images(), share=0.5)
+    toy_gallery.upgrade(NEW, [written(toy_certificate(*fingerprints), tmp_path)])
+    toy_gallery.abort()
+    assert list(toy_gallery.status().live.values()) == [48, 0]
+    assert toy_gallery.status().forced == []
+
+
+def test_a_gallery_without_a_certificate_gets_one_later(toy_gallery, fingerprints, tmp_path):
+    old, new = fingerprints
+    queries = toy_images(per_class=1)
+    stranger = written(toy_certificate(new, "0" * 32), tmp_path)
+    with pytest.raises(UserError, match="nothing new"):
+        toy_gallery.upgrade(OLD, [stranger])
+    assert toy_gallery.upgrade(OLD, [written(toy_certificate(old, new), tmp_path)]).certified
+    assert toy_gallery.search(queries, far=0.1)[0].hits
+    assert toy_gallery.upgrade(NEW).forced == ()
 
 
 def test_a_certificate_about_a_model_says_nothing_about_rows_of_a_map(

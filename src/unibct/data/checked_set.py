@@ -26,6 +26,13 @@ from unibct.progress import Progress
 _FORMAT = 1
 
 
+class NoReadableImageError(UserError):
+    """Raised if unreadable images are to be left out, and no other image is there."""
+
+    def __init__(self, set_name: str, images: int) -> None:
+        super().__init__(f"{set_name}: not one of its {images} images can be read")
+
+
 @dataclass(frozen=True)
 class CheckedSet:
     """What reading every image of a set once has found.
@@ -55,7 +62,7 @@ class CheckedSet:
             raise unreadable_images_error(images.name, problems)
         good_rows = [row for row in range(len(images)) if row not in self.problems]
         if not good_rows:
-            raise UserError(f"{images.name}: not one of its {len(images)} images can be read")
+            raise NoReadableImageError(images.name, len(images))
         if progress is not None:
             names = ", ".join(self.unreadable_ids(images))
             count = len(self.problems)

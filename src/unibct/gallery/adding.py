@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from unibct.data.checked_set import NoReadableImageError
 from unibct.data.decoding import UnreadableImageError
 from unibct.data.image_set import ImageSet
 from unibct.errors import UserError
@@ -30,14 +31,21 @@ class Added:
     Attributes:
         added: rows that are new.
         present: rows that were there already, with the same content.
+        skipped: unreadable images that were left out.
     """
 
     added: int
     present: int
+    skipped: int = 0
 
 
 def add_rows(
-    folder: GalleryFolder, source: Source, *, known: int = 0, keep_images: bool = True
+    folder: GalleryFolder,
+    source: Source,
+    *,
+    known: int = 0,
+    keep_images: bool = True,
+    skip_bad: bool = False,
 ) -> Added:
     """Add the rows of a source that are not there yet.
 
@@ -47,6 +55,7 @@ def add_rows(
             gallery knows.
         known: how many known queries to keep, see ``gate``.
         keep_images: keep the images of known queries.
+        skip_bad: leave unreadable images out instead of refusing.
     """
     with folder.writing():
         settle(folder)
@@ -54,22 +63,23 @@ def add_rows(
         gate = RowGate(folder)
         state = folder.save(folder.state.begun(ADD, source=source.name))
         step = state.next_number - 1
-        counts = [0, 0]
-        with folder.progress.task("adding", len(source), "rows") as advance:
-            for start in range(0, len(source), BATCH):
-                part = source.select(range(start, min(start + BATCH, len(source))))
-                added = _add_batch(folder, kind, part, step, gate)
-                counts[0] += added
-                counts[1] += len(part) - added
-                advance(len(part))
+        adder = _RowAdder(folder, kind, step, gate, skip_bad=skip_bad)
+        try:
+            adder.add_all(source)
+        except BaseException:
+            if not adder.has_written:  # there is no row with the number of this step
+                folder.save(folder.state.without_step(step))
+            raise
         refusal = gate.refusal(f"adding {source.name}")
         if refusal is not None:
             folder.engine.undo(step)
             folder.save(folder.state.changed_step(step, done=True, undone=True))
             raise refusal
-        keep_queries(folder, source, known, images=keep_images)
-        end_step(folder, step, added=counts[0], present=counts[1])
-    return Added(*counts)
+        skipped = set(adder.skipped)
+        places = [place for place, row_id in enumerate(source.ids) if row_id not in skipped]
+        keep_queries(folder, source.select(places), known, images=keep_images)
+        end_step(folder, step, added=adder.added, present=adder.present)
+    return Added(adder.added, adder.present, len(skipped))
 
 
 def _kind(folder: GalleryFolder, source: Source) -> str:
@@ -96,53 +106,128 @@ def _kind(folder: GalleryFolder, source: Source) -> str:
     return kind
 
 
-def _add_batch(folder: GalleryFolder, kind: str, part: Source, step: int, gate: RowGate) -> int:
-    """Add those rows of a batch that are not there, and return how many they are."""
-    digests = image_digests(part.images)
-    present: set[str] = set()
-    unsearchable: list[str] = []  # kinds that have some of these rows, after a rollback
-    for other in folder.state.makers:
-        there = folder.engine.read(other, part.ids, vectors=other == kind)
-        _require_same(part, there, digests, by_vector=other == kind)
-        if other == kind or folder.state.searchable(other):
-            present.update(there.ids)
-        elif len(there):
-            unsearchable.append(other)
-    places = [place for place, row_id in enumerate(part.ids) if row_id not in present]
-    if not places:
-        return 0
-    absent = part.select(places)
-    embedder = None if absent.images is None else folder.model(kind).embedder
-    vectors = absent.vectors(embedder, Silent())
-    require_usable(vectors, absent)
-    metadata = [
-        with_digest(absent.metadata[i], digests.get(absent.ids[i])) for i in range(len(absent))
-    ]
-    sealed = sealed_rows(kind, absent.ids, absent.labels, metadata, vectors, step)
-    gate.expect(kind, sealed)
-    folder.engine.write(kind, sealed, supersedes=unsearchable)
-    return len(absent)
+class _RowAdder:
+    """Adds rows batch by batch, for one step.
+
+    Attributes:
+        added: rows that are new.
+        present: rows that were there already.
+        skipped: ids of unreadable images that were left out.
+        has_written: rows of this step may be in the engine.
+    """
+
+    def __init__(
+        self, folder: GalleryFolder, kind: str, step: int, gate: RowGate, *, skip_bad: bool
+    ) -> None:
+        self.added = self.present = 0
+        self.skipped: list[str] = []
+        self.has_written = False
+        self._folder = folder
+        self._kind = kind
+        self._step = step
+        self._gate = gate
+        self._skip_bad = skip_bad
+
+    def add_all(self, source: Source) -> None:
+        """Add those rows of a source that are not there."""
+        progress = self._folder.progress
+        with progress.task("adding", len(source), "rows") as advance:
+            for start in range(0, len(source), BATCH):
+                part = source.select(range(start, min(start + BATCH, len(source))))
+                self._add_batch(part)
+                advance(len(part))
+        if not self.skipped:
+            return
+        if len(self.skipped) == len(source):
+            raise NoReadableImageError(source.name, len(source))
+        progress.note(
+            f"left out {len(self.skipped)} unreadable images of {source.name}: "
+            f"{', '.join(self.skipped)}"
+        )
+
+    def _add_batch(self, part: Source) -> None:
+        """Add those rows of a batch that are not there."""
+        folder, kind = self._folder, self._kind
+        digests = image_digests(part.images, skip_bad=self._skip_bad)
+        if part.images is not None:
+            part = self._without_bad(part, [i for i in part.ids if i in digests])
+        absent, unsearchable = self._absent(part, digests)
+        if not len(absent):
+            return
+        if absent.images is None:
+            vectors = absent.vectors(None, Silent())
+        elif self._skip_bad:
+            embedder = folder.model(kind).embedder
+            readable, vectors = absent.readable_vectors(embedder, Silent())
+            absent = self._without_bad(absent, readable.ids)
+        else:
+            vectors = absent.vectors(folder.model(kind).embedder, Silent())
+        if not len(absent):
+            return
+        require_usable(vectors, absent)
+        metadata = [
+            with_digest(absent.metadata[i], digests.get(absent.ids[i])) for i in range(len(absent))
+        ]
+        sealed = sealed_rows(kind, absent.ids, absent.labels, metadata, vectors, self._step)
+        self._gate.expect(kind, sealed)
+        self.has_written = True
+        folder.engine.write(kind, sealed, supersedes=unsearchable)
+        self.added += len(absent)
+
+    def _absent(self, part: Source, digests: dict[str, str]) -> tuple[Source, list[str]]:
+        """Return the rows that are not there, and kinds that have some and cannot be searched."""
+        folder, kind = self._folder, self._kind
+        present: set[str] = set()
+        unsearchable: list[str] = []  # after a rollback
+        for other in folder.state.makers:
+            there = folder.engine.read(other, part.ids, vectors=other == kind)
+            _require_same(part, there, digests, by_vector=other == kind)
+            if other == kind or folder.state.searchable(other):
+                present.update(there.ids)
+            elif len(there):
+                unsearchable.append(other)
+        self.present += len(present)
+        places = [place for place, row_id in enumerate(part.ids) if row_id not in present]
+        return part.select(places), unsearchable
+
+    def _without_bad(self, part: Source, readable: Sequence[str]) -> Source:
+        """Return the rows whose images can be read, and note the others."""
+        if len(readable) == len(part):
+            return part
+        good = set(readable)
+        self.skipped += [row_id for row_id in part.ids if row_id not in good]
+        return part.select([place for place, row_id in enumerate(part.ids) if row_id in good])
 
 
-def image_digests(images: ImageSet | None) -> dict[str, str]:
-    """Return id -> digest of the image, which tells it from any other."""
+def image_digests(images: ImageSet | None, *, skip_bad: bool = False) -> dict[str, str]:
+    """Return id -> digest of the image, which tells it from any other.
+
+    Args:
+        images: the set.
+        skip_bad: leave images out that cannot be read, instead of refusing.
+    """
+    digests: dict[str, str] = {}
     if images is None:
-        return {}
-    return {image_id: _digest(images, image_id) for image_id in images.ids}
+        return digests
+    for image_id in images.ids:
+        try:
+            digests[image_id] = _digest(images, image_id)
+        except UnreadableImageError as error:
+            if not skip_bad:
+                raise UserError(
+                    f"{images.name}: {image_id} cannot be read ({error}); repair it, or leave it "
+                    "out: with --skip-bad-images, or with --images for a command that does not "
+                    "have it"
+                ) from error
+    return digests
 
 
 def _digest(images: ImageSet, image_id: str) -> str:
-    try:
-        data = (
-            images.encoded(image_id)
-            if images.encoded is not None
-            else np.ascontiguousarray(images.read(image_id)).tobytes()
-        )
-    except UnreadableImageError as error:
-        raise UserError(
-            f"{images.name}: {image_id} cannot be read ({error}); repair it, or leave it out with "
-            "--images"
-        ) from error
+    data = (
+        images.encoded(image_id)
+        if images.encoded is not None
+        else np.ascontiguousarray(images.read(image_id)).tobytes()
+    )
     return hashlib.blake2b(data, digest_size=8).hexdigest()
 
 

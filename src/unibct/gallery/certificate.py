@@ -22,6 +22,7 @@ from unibct.gallery.calibration import Calibration
 
 FORMAT = 1
 COMPATIBLE = "compatible"
+_ALWAYS_THERE = {"digest", "old", "new"}  # what tells a certificate from other JSON files
 _MAKE_AGAIN = "make it again with `unibct evaluate … --certify FILE`"
 
 
@@ -36,7 +37,9 @@ class Certificate:
     content: dict[str, Any]
 
     def __post_init__(self) -> None:
-        """Refuse a document that lacks something, or that does not have its digest."""
+        """Refuse another document, one that lacks something, or does not have its digest."""
+        if not self.content.keys() >= _ALWAYS_THERE:
+            raise UserError("this is no certificate; `unibct evaluate … --certify FILE` writes one")
         if self.content.get("format") != FORMAT:
             raise UserError(
                 f"this is no certificate of format {FORMAT}, the one that this version reads; "

@@ -1,6 +1,7 @@
 """The gallery as one object: everything that the command line offers, from Python."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,7 @@ class Gallery:
         list_file: Path | None = None,
         metadata: Path | None = None,
         made_by: str = "",
+        skip_bad: bool = False,
     ) -> Added:
         """Add images or embeddings; rows that are there already are left alone.
 
@@ -112,14 +114,14 @@ class Gallery:
             metadata: a CSV or JSON Lines file with a column ``id``.
             made_by: the fingerprint of the model that made the embeddings, if the file does not
                 say it.
+            skip_bad: leave unreadable images out instead of refusing.
         """
         source = open_source(data, list_file=list_file, metadata=metadata)
         if made_by:
             source = with_fingerprint(source, made_by)
-        settings = self.folder.state.steps[0].details
-        return add_rows(
-            self.folder, source, known=settings["known"], keep_images=settings["keep_images"]
-        )
+        details = self.folder.state.steps[0].details
+        settings = {name: details[name] for name in ("known", "keep_images")}
+        return add_rows(self.folder, source, skip_bad=skip_bad, **settings)
 
     def search(
         self,
@@ -129,6 +131,7 @@ class Gallery:
         list_file: Path | None = None,
         lazy_images: Data | None = None,
         remember: bool = False,
+        skip_bad: bool = False,
         **settings: Any,
     ) -> list["Answer"]:
         """Search with images or embeddings.
@@ -140,24 +143,22 @@ class Gallery:
             lazy_images: images of the rows; older rows among the hits are embedded again, ranked
                 again and stored.
             remember: count the hits, for a backfill in the order ``asked``.
+            skip_bad: leave unreadable images of queries out instead of refusing.
             settings: attributes of the request.
         """
         request = one_request(request, settings)
         is_embedded = isinstance(data, Queries)
         source = None if is_embedded else open_source(data, list_file=list_file)
-        queries = data if is_embedded else None
-        queries, all_hits = search_source(self.folder, source, request, queries)
+        searching = partial(search_source, self.folder, source, request, skip_bad=skip_bad)
+        queries, all_hits = searching(data if is_embedded else None)
         if lazy_images is not None:
             images = open_source(lazy_images)
             if remake_hits(self.folder, queries.made_by, all_hits, images):
-                queries, all_hits = search_source(self.folder, source, request, queries)
+                queries, all_hits = searching(queries)
         if remember:
             ids = (hit.id for hits in all_hits for hit in hits if hit.row == OLDER_ROW)
             remember_asked(self.folder.path, ids)
-        labels = queries.labels or (None,) * len(queries.ids)
-        forced = self.folder.state.is_forced
-        triples = zip(queries.ids, labels, all_hits, strict=True)
-        return [Answer(query, label, hits, forced) for query, label, hits in triples]
+        return _answers(queries, all_hits, forced=self.folder.state.is_forced)
 
     def upgrade(
         self,
@@ -264,3 +265,9 @@ class Answer:
             "hits": [hit.as_json() for hit in self.hits],
         }
         return value | ({"forced": True} if self.forced else {})
+
+
+def _answers(queries: Queries, all_hits: list[list[Hit]], *, forced: bool) -> list[Answer]:
+    labels = queries.labels or (None,) * len(queries.ids)
+    triples = zip(queries.ids, labels, all_hits, strict=True)
+    return [Answer(query, label, hits, forced) for query, label, hits in triples]

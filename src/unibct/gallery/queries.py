@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from unibct.data.checked_set import NoReadableImageError
 from unibct.errors import UserError
 from unibct.evaluation.blending import blended
 from unibct.gallery.encoders import BLENDED_QUERY, NEW_QUERY, TWO_QUERIES
@@ -40,8 +41,17 @@ class Queries:
     labels: tuple[str | None, ...] = ()
 
 
-def make_queries(folder: GalleryFolder, source: Source, request: SearchRequest) -> Queries:
-    """Embed queries by the searching model, and by older ones where the request needs them."""
+def make_queries(
+    folder: GalleryFolder, source: Source, request: SearchRequest, *, skip_bad: bool = False
+) -> Queries:
+    """Embed queries by the searching model, and by older ones where the request needs them.
+
+    Args:
+        folder: the gallery.
+        source: images or embeddings.
+        request: what is searched for.
+        skip_bad: leave unreadable images out instead of refusing.
+    """
     state = folder.state
     searching = state.searching
     older: dict[str, NDArray[np.float32]] = {}
@@ -59,7 +69,14 @@ def make_queries(folder: GalleryFolder, source: Source, request: SearchRequest) 
         if fault:
             raise UserError(f"{source.name}: {fault}; a query must have length 1")
     else:
-        vectors = source.vectors(folder.model(searching.fingerprint).embedder, folder.progress)
+        embedder = folder.model(searching.fingerprint).embedder
+        if skip_bad:
+            given = source
+            source, vectors = given.readable_vectors(embedder, folder.progress)
+            if not len(source):
+                raise NoReadableImageError(given.name, len(given))
+        else:
+            vectors = source.vectors(embedder, folder.progress)
         if request.encoders != NEW_QUERY:
             for kind in state.standing.access:
                 model = folder.model(kind).embedder

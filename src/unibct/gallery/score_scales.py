@@ -61,7 +61,8 @@ def scale_for(
     elif request.old_scores and standing.access:
         if certificate is None:
             raise UserError(
-                f"no certificate says how scores of {maker.name} become old ones (--old-scores)"
+                f"no certificate says how scores of {maker.name} become old ones (--old-scores); "
+                f"{_how_to_record(folder, standing)}"
             )
         report = certificate.score_map_of(direction)
     least = None
@@ -141,5 +142,14 @@ def _threshold(
                 return known.threshold(OLD_SELF, far)
     raise UserError(
         f"no certificate gives a threshold for rows of {maker.name}: --far needs one; "
-        "unibct evaluate … --certify FILE writes it, unibct gallery create takes it"
+        f"{_how_to_record(folder, standing)}"
+    )
+
+
+def _how_to_record(folder: GalleryFolder, standing: Standing) -> str:
+    """Return how a gallery gets a certificate for the model that searches."""
+    name = folder.state.makers[standing.searching].name
+    return (
+        "unibct evaluate … --certify FILE writes one, unibct gallery upgrade "
+        f"{folder.path} --model {name} --certificate FILE records it"
     )

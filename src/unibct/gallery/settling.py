@@ -18,6 +18,7 @@ from unibct.gallery.state import (
     ROWS_AFTER,
     UPGRADE,
     GalleryState,
+    Standing,
     Step,
 )
 
@@ -116,8 +117,19 @@ def complete_rollback(folder: GalleryFolder, step: Step) -> None:
             state = state.changed_step(later.number, done=True, undone=True)
     before = state.step(target).before
     assert before is not None
-    folder.save(replace(state, standing=before))
+    folder.save(replace(state, standing=_with_certificates(before, state.standing)))
     end_step(folder, step.number)
+
+
+def _with_certificates(before: Standing, standing: Standing) -> Standing:
+    """Return an earlier standing; what was certified for the same model since then stays so."""
+    if before.searching != standing.searching:
+        return before
+    access = {
+        kind: standing.access.get(kind, allowed) if allowed.forced else allowed
+        for kind, allowed in before.access.items()
+    }
+    return replace(before, access=access)
 
 
 def undone_backfills(state: GalleryState, target: int) -> list[int]:

@@ -10,6 +10,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from unibct.data.checked_set import NoReadableImageError
 from unibct.data.image_set import ImageSet, select_listed
 from unibct.data.readers.table import open_images
 from unibct.embedders.embeddings_file import open_stored
@@ -71,6 +72,19 @@ class Source:
         assert model is not None
         embedded = embed_images(model, self.images, progress=progress)
         return np.asarray(embedded.vectors, dtype=np.float32)
+
+    def readable_vectors(
+        self, model: Embedder, progress: Progress
+    ) -> tuple["Source", NDArray[np.float32]]:
+        """Return the rows whose images can be read, which may be none, and (rows, dim)."""
+        assert self.images is not None
+        try:
+            embedded = embed_images(model, self.images, skip_bad=True, progress=progress)
+        except NoReadableImageError:
+            return self.select([]), np.empty((0, model.dim), dtype=np.float32)
+        here = set(embedded.ids)
+        places = [place for place, row_id in enumerate(self.ids) if row_id in here]
+        return self.select(places), np.asarray(embedded.vectors, dtype=np.float32)
 
 
 def open_source(

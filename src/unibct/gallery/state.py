@@ -20,6 +20,7 @@ _READABLE = (1, 2)  # in 1, no number of a step is left out
 
 CREATE, ADD, REMOVE, INDEX = "create", "add", "remove", "index"
 UPGRADE, BACKFILL, FINISH, ROLLBACK = "upgrade", "backfill", "finish", "rollback"
+CERTIFY = "certify"  # a certificate for the model that searches already
 # Details of a step, for ``verify``: rows of each kind after it, and which of these counts is last.
 ROWS_AFTER, COUNT_ORDER = "rows_after", "count_order"
 
@@ -167,6 +168,10 @@ class GalleryState:
             if step.number == number:
                 return step
         raise UserError(f"there is no step {number}; this gallery has {self.next_number - 1}")
+
+    def without_step(self, number: int) -> "GalleryState":
+        """Return the state as if a step, of which nothing is left, had not begun."""
+        return replace(self, steps=tuple(one for one in self.steps if one.number != number))
 
     def changed_step(self, number: int, **changes: Any) -> "GalleryState":
         """Return the state with some attributes of a step changed; ``details`` are added to."""

@@ -19,7 +19,7 @@ class GalleryStatus:
     Attributes:
         state: of the gallery.
         live: kind -> live rows.
-        replaced: kind -> old vectors that are kept until `backfill --finish`.
+        replaced: kind -> vectors that others have replaced, kept until `backfill --finish`.
         known: how many known queries there are.
         savings: what a backfill would cost; from the rate that the last upgrade measured.
         indexes: kinds that have an index for approximate search.

@@ -16,6 +16,7 @@ from unibct.gallery.savings import Savings, measure_savings
 from unibct.gallery.settling import settle, undone_backfills
 from unibct.gallery.shelf import BY_MAP, describe_model, keep_model, query_view
 from unibct.gallery.state import (
+    CERTIFY,
     UPGRADE,
     Access,
     GalleryState,
@@ -43,6 +44,7 @@ class Upgraded:
         known_queries: how many of them were asked.
         savings: what a backfill would cost, and what has been saved.
         dry_run: nothing was changed.
+        certified: the model searched already; what is new is a certificate.
     """
 
     model: RowMaker
@@ -51,6 +53,7 @@ class Upgraded:
     known_queries: int
     savings: Savings
     dry_run: bool
+    certified: bool = False
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values for machines."""
@@ -61,6 +64,7 @@ class Upgraded:
             "known_queries": self.known_queries,
             "savings": self.savings.as_json(),
             "dry_run": self.dry_run,
+            "certified": self.certified,
         }
 
 
@@ -74,11 +78,13 @@ def upgrade_gallery(
 ) -> Upgraded:
     """Let a new model search the rows that other models made; no row is changed.
 
+    If the model searches already, the certificates are recorded that say something new about it.
+
     Args:
         folder: the gallery.
         model: a model folder, ``onnx:FILE`` or ``python:MODULE:ATTRIBUTE``.
         certificates: files that ``unibct evaluate … --certify`` wrote, one for each model that
-            made rows.
+            made rows. For two models that no file is about, those count that the gallery holds.
         force: let it search without them. That is recorded, and shown from then on.
         dry_run: check model and certificates and say what it would cost, but change nothing. The
             known queries are not asked.
@@ -87,9 +93,12 @@ def upgrade_gallery(
         settle(folder)
         maker, embedder = describe_model(model, folder.opening)
         state = folder.state
-        _require_new(folder, maker)
+        searches = maker.fingerprint == state.standing.searching
         papers = [read_certificate(path) for path in certificates]
-        access = _access(folder, maker, papers, force=force)
+        if not searches:
+            _require_no_replaced_rows(folder, maker)
+        find_access = _certified_access if searches else _access
+        access = find_access(folder, maker, papers, force=force)
         for kind in access:
             # Refuses a dimension that does not fit.
             query_view(embedder, _probe(maker.dim), state.makers[kind].dim, maker.name)
@@ -98,7 +107,7 @@ def upgrade_gallery(
         savings = measure_savings(embedder, rows)
         forced = tuple(kind for kind, reason in access.items() if reason.forced)
         if dry_run:
-            return Upgraded(maker, rows, forced, 0, savings, dry_run=True)
+            return Upgraded(maker, rows, forced, 0, savings, True, searches)
         before = ask(folder)
         keep_model(folder.path, embedder)
         for paper in papers:
@@ -112,17 +121,15 @@ def upgrade_gallery(
             folder.save(replace(folder.state, makers=state.makers))
             raise
         folder.save(_upgraded(folder.state, standing, savings))
-    return Upgraded(maker, rows, forced, len(after.asked_ids), savings, dry_run=False)
+    return Upgraded(maker, rows, forced, len(after.asked_ids), savings, False, searches)
 
 
-def _require_new(folder: GalleryFolder, maker: RowMaker) -> None:
-    """Refuse the searching model, and one whose replaced rows a rollback may need.
+def _require_no_replaced_rows(folder: GalleryFolder, maker: RowMaker) -> None:
+    """Refuse a model whose replaced rows a rollback may need.
 
     A backfill by it would write over these rows, and to undo that would delete them.
     """
     state = folder.state
-    if maker.fingerprint == state.standing.searching:
-        raise UserError(f"{maker.name} searches this gallery already")
     backfills = undone_backfills(state, 1)
     if maker.fingerprint not in state.makers or not backfills:
         return
@@ -140,7 +147,8 @@ def _upgraded(state: GalleryState, standing: Standing, savings: Savings) -> Gall
     """Return the state after the upgrade: one file is replaced, so it happens or it does not."""
     forced = [kind for kind, access in standing.access.items() if access.forced]
     details = {"model": standing.searching, "forced": forced, "savings": savings.as_json()}
-    changed = replace(state.begun(UPGRADE, **details), standing=standing)
+    action = CERTIFY if standing.searching == state.standing.searching else UPGRADE
+    changed = replace(state.begun(action, **details), standing=standing)
     return changed.changed_step(changed.next_number - 1, done=True, details={"ended": now()})
 
 
@@ -154,8 +162,7 @@ def _access(
         if made_by.space == maker.fingerprint:
             continue
         rows = folder.engine.count(kind).live
-        by_it = [paper for paper in papers if paper.new == maker.fingerprint]
-        fitting = [paper for paper in by_it if paper.old == kind]
+        fitting = _about(folder, papers, maker.fingerprint, kind)
         passed = next((paper for paper in fitting if paper.is_compatible), None)
         if passed is not None:
             access[kind] = Access(passed.digest)
@@ -163,11 +170,53 @@ def _access(
             continue
         elif force:
             # For rows of a map there is nothing better than the test of the model behind it.
-            nearest = fitting or [paper for paper in by_it if paper.old == made_by.space]
+            nearest = fitting or _about(folder, papers, maker.fingerprint, made_by.space)
             access[kind] = Access(nearest[0].digest if nearest else "", forced=True)
         else:
             raise UserError(_refusal(made_by, rows, maker, papers, fitting))
     return access
+
+
+def _certified_access(
+    folder: GalleryFolder, maker: RowMaker, papers: Sequence[Certificate], *, force: bool
+) -> dict[str, Access]:
+    """Return why the searching model may search each kind of rows, now that there are papers.
+
+    Refuse papers from which nothing is learnt, neither about rows nor about the model's scores.
+    """
+    state = folder.state
+    access = dict(state.standing.access)
+    by_it = [paper for paper in papers if paper.new == maker.fingerprint]
+    for kind, made_by in state.makers.items():
+        if made_by.space == maker.fingerprint:
+            continue
+        fitting = [paper for paper in by_it if paper.old == kind]
+        passed = next((paper for paper in fitting if paper.is_compatible), None)
+        nearest = fitting or [paper for paper in by_it if paper.old == made_by.space]
+        if passed is not None:
+            access[kind] = Access(passed.digest)
+        elif kind in access and fitting and not force:
+            rows = folder.engine.count(kind).live
+            raise UserError(_refusal(made_by, rows, maker, papers, fitting))
+        elif kind in access and nearest and access[kind].forced:
+            access[kind] = Access(nearest[0].digest, forced=True)
+    held = {paper.digest for paper in folder.certificates()} if papers else set[str]()
+    about = [paper for paper in papers if maker.fingerprint in (paper.new, paper.old)]
+    if access == state.standing.access and all(paper.digest in held for paper in about):
+        nothing = ", and the certificates say nothing new about it" if papers else ""
+        raise UserError(f"{maker.name} searches this gallery already{nothing}")
+    return access
+
+
+def _about(
+    folder: GalleryFolder, given: Sequence[Certificate], new: str, old: str
+) -> list[Certificate]:
+    """Return the given certificates for two models, else those that the gallery holds."""
+
+    def fitting(papers: Sequence[Certificate]) -> list[Certificate]:
+        return [paper for paper in papers if (paper.new, paper.old) == (new, old)]
+
+    return fitting(given) or fitting(folder.certificates())
 
 
 def _refusal(

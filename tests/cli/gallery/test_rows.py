@@ -34,6 +34,27 @@ def test_what_is_wrong_is_said_in_one_line(world, words, message):
     assert text.count("error") == 1
 
 
+def test_unreadable_images_are_left_out_of_rows_and_queries(world, tmp_path):
+    run, _, queries, _, _ = world
+    extra = save_images(toy_images(per_class=1, first=70), tmp_path / "extra")
+    for folder in (extra, queries):
+        image = sorted(folder.rglob("*.png"))[1]
+        image.write_bytes(image.read_bytes()[:40])
+    assert "--skip-bad-images" in run("add", extra, code=2)
+    assert "not complete" not in run("status")
+    assert "5 rows added, 0 were there already, 1 unreadable" in run(
+        "add", extra, "--skip-bad-images"
+    )
+    added = parsed(run("add", extra, "--skip-bad-images", "--json"))
+    assert added == {"added": 0, "present": 5, "skipped": 1}
+    assert "--skip-bad-images" in run("search", queries, code=2)
+    found = run("search", queries, "--skip-bad-images", "--json").splitlines()
+    assert len(found) == 5
+    for image in queries.rglob("*.png"):
+        image.write_bytes(b"")
+    assert "not one of its 6 images" in run("search", queries, "--skip-bad-images", code=2)
+
+
 def test_vectors_whose_model_is_not_recorded(world, tmp_path):
     run, _, _, _, (old, _) = world
     extra = save_images(toy_images(per_class=1, first=70), tmp_path / "extra")

@@ -45,6 +45,18 @@ def test_the_status_names_every_step(world):
     ]
 
 
+def test_the_status_calls_newer_vectors_that_were_replaced_no_old_ones(world):
+    run, rows, _, certificate, _ = world
+    run("upgrade", "--model", NEW, "--certificate", certificate)
+    run("backfill", rows)
+    run("backfill", "--finish")
+    assert "48 rows were embedded" in run("rollback", rows)
+    text = run("status")
+    assert f"0 rows (  0%) by {NEW}, 48 replaced vectors kept until backfill --finish\n" in text
+    assert "old vectors kept" not in text
+    assert "cannot be searched" not in text
+
+
 def test_the_status_puts_steps_long_past_together(world, monkeypatch):
     run, rows, _, certificate, _ = world
     monkeypatch.setattr("unibct.gallery.state.STEPS_IN_FULL", 2)

@@ -6,6 +6,18 @@ from tests.cli.gallery.conftest import parsed
 from tests.gallery.toys import NEW
 
 
+def test_a_certificate_that_comes_later_is_recorded(world):
+    run, _, queries, paper, _ = world
+    run("upgrade", "--model", NEW, "--force")
+    assert "! forced" in run("status")
+    assert "the certificate is recorded" in run("upgrade", "--model", NEW, "--certificate", paper)
+    status = run("status")
+    assert "! forced" not in status
+    assert f"certify for {NEW}" in status
+    run("search", queries, "--far", "0.1")
+    assert "searches this gallery already" in run("upgrade", "--model", NEW, code=2)
+
+
 def test_the_whole_way_and_back(world):
     run, rows, queries, paper, (old, new) = world
     before = run("search", queries, "--k", "5", "--json")

@@ -16,7 +16,7 @@ from unibct.cli.gallery.options import (
     gallery_app,
     say,
 )
-from unibct.cli.options import DeviceOption, ImagesOption, JsonOption, examples
+from unibct.cli.options import DeviceOption, ImagesOption, JsonOption, SkipOption, examples
 from unibct.embedders.table import describe_embedders
 from unibct.gallery.engines.table import EMBEDDED
 
@@ -108,6 +108,7 @@ def add_command(
             help="the model or fingerprint that made the embeddings, if their file does not say",
         ),
     ] = "",
+    skip_bad_images: SkipOption = False,
     device: DeviceOption = "auto",
     as_json: JsonOption = False,
 ) -> None:
@@ -119,11 +120,18 @@ def add_command(
     """
     with OpenedGallery(path, device) as gallery:
         made_by_model = _fingerprint(gallery, made_by)
-        result = gallery.add(data, list_file=images, metadata=metadata, made_by=made_by_model)
+        result = gallery.add(
+            data,
+            list_file=images,
+            metadata=metadata,
+            made_by=made_by_model,
+            skip_bad=skip_bad_images,
+        )
+    left_out = f", {result.skipped:,} unreadable images left out" if result.skipped else ""
     say(
         as_json,
-        {"added": result.added, "present": result.present},
-        f"{path}: {result.added:,} rows added, {result.present:,} were there already",
+        {"added": result.added, "present": result.present, "skipped": result.skipped},
+        f"{path}: {result.added:,} rows added, {result.present:,} were there already{left_out}",
     )
 
 

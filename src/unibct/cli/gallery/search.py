@@ -11,7 +11,7 @@ from unibct.cli.gallery.options import (
     RowsArgument,
     gallery_app,
 )
-from unibct.cli.options import DeviceOption, ImagesOption, JsonOption, examples
+from unibct.cli.options import DeviceOption, ImagesOption, JsonOption, SkipOption, examples
 from unibct.gallery.encoders import NEW_QUERY, describe_encoders
 
 if TYPE_CHECKING:
@@ -89,6 +89,7 @@ def search_command(
     approximate: ApproximateOption = False,
     lazy: LazyOption = None,
     remember: RememberOption = False,
+    skip_bad_images: SkipOption = False,
     device: DeviceOption = "auto",
     as_json: JsonOption = False,
 ) -> None:
@@ -105,7 +106,12 @@ def search_command(
     )
     with OpenedGallery(path, device) as gallery:
         answers = gallery.search(
-            data, request, list_file=images, lazy_images=lazy, remember=remember
+            data,
+            request,
+            list_file=images,
+            lazy_images=lazy,
+            remember=remember,
+            skip_bad=skip_bad_images,
         )
         state = gallery.folder.state
     if as_json:

@@ -57,12 +57,9 @@ def _status(path: Path, status: "GalleryStatus") -> str:
     ]
     for kind, rows in status.live.items():
         share = rows / max(1, values["rows"])
-        replaced = status.replaced.get(kind, 0)
-        beside = f", {replaced:,} old vectors kept until backfill --finish" if replaced else ""
-        lines.append(
-            f"  {rows:>10,} rows ({share:4.0%}) by {state.makers[kind].name}, "
-            f"{_ROW_TYPES[values['row_types'][kind]]}{beside}"
-        )
+        about = _about_rows(rows, values["row_types"][kind], status.replaced.get(kind, 0))
+        made_by = state.makers[kind].name
+        lines.append(f"  {rows:>10,} rows ({share:4.0%}) by {made_by}{about}")
     if status.forced:
         lines.append(f"! forced, without a certificate: {', '.join(status.forced)}")
     if status.unsearchable:
@@ -86,6 +83,15 @@ def _status(path: Path, status: "GalleryStatus") -> str:
     return "\n".join(lines)
 
 
+def _about_rows(rows: int, row_type: str, replaced: int) -> str:
+    """Return what to say about the rows of a kind, and about its vectors beside them."""
+    is_searched = row_type != "not searched"
+    text = f", {_ROW_TYPES[row_type]}" if rows or is_searched else ""
+    # After a rollback, vectors of a newer model may be those that were replaced.
+    age = "old" if is_searched else "replaced"
+    return text + (f", {replaced:,} {age} vectors kept until backfill --finish" if replaced else "")
+
+
 def _about(step: "Step", state: "GalleryState") -> str:
     """Return what a step was about, in a few words."""
     details = step.details
@@ -95,7 +101,8 @@ def _about(step: "Step", state: "GalleryState") -> str:
     if "steps" in details:
         words.append(f"in {details['steps']:,} steps until {details['until']}")
     if model is not None:
-        words.append(f"by {model.name}" if "share" in details else f"to {model.name}")
+        by = "by" if "share" in details else "for" if step.action == "certify" else "to"
+        words.append(f"{by} {model.name}")
     if details.get("share", 1) < 1:
         words.append(f"up to {details['share']:.0%}")
     if "to" in details:

@@ -63,7 +63,8 @@ def upgrade_command(
     """Let a new model search the rows as they are.
 
     Needs a certificate that says compatible for every model that made rows. No row is changed;
-    rows that are added later come from the new model. `rollback` goes back.
+    rows that are added later come from the new model. `rollback` goes back. If the model searches
+    already, --certificate is recorded, such as after --force.
     """
     with OpenedGallery(path, device) as gallery:
         result = gallery.upgrade(model, certificate or [], force=force, dry_run=dry_run)
@@ -73,6 +74,8 @@ def upgrade_command(
         "models as they are",
         result.savings.summary(),
     ]
+    if result.certified:
+        lines.append(f"the certificate {'would be' if result.dry_run else 'is'} recorded")
     if result.forced:
         lines.append(f"! forced for rows of {', '.join(result.forced)}: this is recorded")
     if not result.known_queries and not result.dry_run:

@@ -28,7 +28,9 @@ class KindAnswer(BaseModel):
     row: str = Field(description="own, older, mapped, or not searched")
     rows: int = Field(description="live rows")
     share: float = Field(description="of all live rows")
-    replaced: int = Field(description="old vectors that are kept until the backfill is finished")
+    replaced: int = Field(
+        description="replaced vectors that are kept until the backfill is finished"
+    )
 
 
 class SavingsAnswer(BaseModel):

@@ -11,6 +11,7 @@ from unibct.gallery.savings import duration
 from unibct.gallery.state import (
     ADD,
     BACKFILL,
+    CERTIFY,
     CREATE,
     FINISH,
     INDEX,
@@ -46,6 +47,7 @@ def step_text(step: Step, names: Mapping[str, str]) -> str:
         CREATE: "An empty gallery",
         ADD: _added(details),
         UPGRADE: _upgraded(details, names),
+        CERTIFY: _certified(details, names),
         BACKFILL: _backfilled(step, names),
         FINISH: f"{_count(details, 'deleted')} old vectors deleted for good",
         ROLLBACK: f"Back to before step {details.get('to')}",
@@ -76,6 +78,11 @@ def _upgraded(details: Mapping[str, Any], names: Mapping[str, str]) -> str:
     if savings.get("seconds"):
         text += f", which saves {duration(savings['seconds'])} of embedding"
     return text + ("; forced, without a certificate" if details.get("forced") else "")
+
+
+def _certified(details: Mapping[str, Any], names: Mapping[str, str]) -> str:
+    text = f"A certificate for {_named(details, names)} recorded"
+    return text + ("; some rows are still forced" if details.get("forced") else "")
 
 
 def _backfilled(step: Step, names: Mapping[str, str]) -> str:

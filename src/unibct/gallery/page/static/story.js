@@ -6,6 +6,9 @@ const MEANINGS = {
   "not searched": "rows that cannot be searched",
 };
 
+// After a rollback, vectors of a newer model may be those that were replaced.
+const REPLACED = { "not searched": "replaced vectors kept" };
+
 export function showStory(status) {
   say("summary", `${count(status.rows)} rows, searched by ${status.searching.short_name}`
     + (status.previous ? `, which took over from ${status.previous.short_name}.` : "."));
@@ -34,7 +37,8 @@ function showRows(status) {
     element("b", {}, `${count(kind.rows)} (${percent(kind.share)})`),
     ` by ${kind.model.short_name} `,
     element("small", {}, MEANINGS[kind.row] ?? kind.row,
-      kind.replaced ? `; ${count(kind.replaced)} old vectors kept for the way back` : ""))));
+      kind.replaced ? `; ${count(kind.replaced)} ${REPLACED[kind.row] ?? "old vectors kept for the way back"}`
+        : ""))));
 }
 
 function showSavings({ savings, previous }) {
