@@ -5,8 +5,12 @@ from unibct.models.model import Model
 
 
 def assert_same(first, second):
-    """Two embeddings have the same vectors, labels, ids, classes, model and training classes."""
-    assert np.array_equal(np.asarray(first.vectors), np.asarray(second.vectors))
+    """Two embeddings have the same vectors, labels, ids, classes, model and training classes.
+
+    A network rounds differently in batches of another size, on some processors.
+    """
+    difference = np.abs(np.asarray(first.vectors) - np.asarray(second.vectors))
+    assert difference.max(initial=0) <= 1e-6
     assert np.array_equal(first.labels, second.labels)
     assert (first.ids, first.class_names) == (second.ids, second.class_names)
     assert first.fingerprint == second.fingerprint

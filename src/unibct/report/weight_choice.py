@@ -13,5 +13,5 @@ def weight_choice_text(choice: WeightChoice) -> str:
         mark = "  chosen" if one.alpha == choice.alpha else ""
         shares = f"{100 * one.cross:10.2f} % {100 * one.new_self:13.2f} %"
         lines.append(f"{one.alpha:24g} {shares} {one.mean_reciprocal_rank:22.4f}{mark}")
-    lines.append("the highest mean reciprocal rank of the cross test is chosen")
+    lines.append("chosen is the highest mean reciprocal rank of the cross test")
     return "\n".join(lines)
