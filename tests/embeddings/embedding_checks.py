@@ -7,7 +7,7 @@ from unibct.models.model import Model
 def assert_same(first, second):
     """Two embeddings have the same vectors, labels, ids, classes, model and training classes.
 
-    A network rounds differently in batches of another size, on some processors.
+    The last layer's matrix product may round differently in batches of another size.
     """
     difference = np.abs(np.asarray(first.vectors) - np.asarray(second.vectors))
     assert difference.max(initial=0) <= 1e-6
