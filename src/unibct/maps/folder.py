@@ -27,7 +27,7 @@ def save_map(space_map: SpaceMap, folder: str | Path) -> None:
     }
     for side, vectors in (("new", known.new), ("old", known.old)):
         tensors[_KNOWN + side] = torch.from_numpy(vectors.copy())
-    with atomic_folder(Path(folder)) as temporary:
+    with atomic_folder(Path(folder), alone=True) as temporary:
         safetensors.torch.save_file(tensors, temporary / TENSORS_FILE)
         write_json(
             temporary / DESCRIPTION_FILE,
