@@ -98,6 +98,19 @@ def test_labels_are_those_of_the_model_that_has_classes():
     assert tested.labels.tolist() == alone.labels.tolist()
 
 
+def test_models_that_disagree_on_the_classes_need_labels():
+    ids, first = "pqrst", embeddings("pqrst", (2, 0, 2, 1, 1))
+    renamed = embeddings(ids, (0, 1, 0, 2, 2))
+    tested = models_under_test({"old": first, "new": renamed}, None, seen_classes=False)
+    assert tested.labels.tolist() == [2, 0, 2, 1, 1]
+    for other in ((2, 0, 0, 1, 1), (2, 0, 2, 1, 0), (1, 1, 1, 1, 1), (0, 1, 0, 1, 1)):
+        models = {"old": first, "new": embeddings(ids, other)}
+        with pytest.raises(UserError, match="the old and the new model have other classes"):
+            models_under_test(models, None, seen_classes=False)
+        labels = [0, 1, 0, 1, 1]
+        assert models_under_test(models, labels, seen_classes=False).labels == labels
+
+
 def test_the_classes_of_a_score_map_are_counted_apart():
     known = embeddings(class_source=None, training_classes=training_classes(("x",), None))
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from unibct.arrays import Floats, checked_embeddings
+from unibct.arrays import Floats, Ints, checked_embeddings
 from unibct.data.image_set import class_identities
 from unibct.data.training_classes import UNKNOWN_CLASSES, TrainingClasses, identity_digests
 from unibct.embeddings.folder import Embeddings
@@ -146,11 +146,7 @@ def models_under_test(
                 "as the others; use Embeddings.of_images"
             )
     if labels is None:
-        labelled = next((model for model in known.values() if model.class_names), None)
-        if labelled is None:
-            what = "arrays have none" if first is None else "the embeddings have no classes"
-            raise UserError(f"labels are missing: {what}")
-        labels = np.unique(labelled.labels, return_inverse=True)[1]
+        labels = _common_labels(known)
     named_by = _naming(known)
     seen = _seen(models, known, named_by)
     seen.require_minority(allowed=seen_classes)
@@ -162,6 +158,25 @@ def models_under_test(
     if score_map is not None:
         notes.append(_fitted(score_map, named_by).score_map_note)
     return ModelsUnderTest(vectors, labels, seen, "; ".join(notes))
+
+
+def _common_labels(known: Mapping[str, Embeddings]) -> Ints:
+    """Return the classes of embeddings of the same images, which must agree on them."""
+    labelled = {name: model for name, model in known.items() if model.class_names}
+    if not labelled:
+        what = "the embeddings have no classes" if known else "arrays have none"
+        raise UserError(f"labels are missing: {what}")
+    (first, named), *others = labelled.items()
+    labels = np.unique(named.labels, return_inverse=True)[1]
+    for name, other in others:
+        # Their names may differ, but not which images are of the same class.
+        pairs = len(np.unique(labels * len(other.class_names) + other.labels))
+        if {len(np.unique(side)) for side in (labels, other.labels)} != {pairs}:
+            raise UserError(
+                f"the embeddings of the {first} and the {name} model have other classes for the "
+                "same images; give labels, or embed the same data with both"
+            )
+    return labels
 
 
 def _naming(known: Mapping[str, Embeddings]) -> Embeddings | None:
