@@ -7,6 +7,7 @@ from unibct.errors import UserError
 from unibct.files import (
     atomic_file,
     atomic_folder,
+    leftovers,
     mapped_array,
     read_json,
     remove_temporaries,
@@ -59,6 +60,36 @@ def test_leftovers_of_killed_processes_are_removed(tmp_path):
     assert {p.name for p in tmp_path.iterdir()} == {".b.txt.123.tmp", "a.txt", "deep"}
     sweep(tmp_path)
     assert {p.name for p in tmp_path.rglob("*")} == {"a.txt", "deep"}
+
+
+def test_a_writer_that_is_alone_removes_what_a_killed_one_left_and_nothing_else(tmp_path):
+    killed = [".a[1].npy.x1_y2z3w.tmp", ".folder.abcdefgh.tmp"]
+    own = [".a[1].npy.tmp", ".a[1].npy.backup.tmp", "a[1].npy.abcdefgh.tmp", ".b.npy.abcdefgh.tmp",
+           ".a1.npy.abcdefgh.tmp"]  # fmt: skip
+    for name in (killed[0], *own):
+        (tmp_path / name).write_text("")
+    (tmp_path / killed[1]).mkdir()
+    (tmp_path / killed[1] / "rows.npy").write_text("half")
+    path, folder = tmp_path / "a[1].npy", tmp_path / "folder"
+    assert [entry.name for entry in leftovers(path)] == killed[:1]
+    with atomic_file(path) as temporary:  # another process may be writing it
+        assert len(leftovers(path)) == 2
+        temporary.write_text("first")
+    with atomic_file(path, alone=True) as temporary:
+        assert leftovers(path) == [temporary]
+        temporary.write_text("whole")
+    with atomic_folder(folder, alone=True) as temporary:
+        assert leftovers(folder) == [temporary]
+    assert {p.name for p in tmp_path.iterdir()} == {*own, path.name, folder.name}
+    assert path.read_text() == "whole"
+    assert leftovers(tmp_path / "missing" / "a") == []
+
+
+def test_leftovers_of_names_with_brackets_are_removed(tmp_path):
+    for name in (".a[1].txt.123.tmp", ".a1.txt.123.tmp"):
+        (tmp_path / name).write_text("")
+    remove_temporaries(tmp_path, ["a[1].txt"])
+    assert [p.name for p in tmp_path.iterdir()] == [".a1.txt.123.tmp"]
 
 
 def test_unreadable_files_are_named(tmp_path):

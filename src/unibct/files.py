@@ -1,8 +1,10 @@
 """Reading and writing files. Files and folders are written completely or not at all."""
 
 import errno
+import glob
 import json
 import os
+import re
 import shutil
 import tempfile
 import tokenize
@@ -22,8 +24,13 @@ _DAMAGED_HEADER_ERRORS = (ValueError, TypeError, OverflowError, SyntaxError, tok
 
 
 @contextmanager
-def atomic_file(path: Path) -> Generator[Path]:
-    """Yield a temporary file to write to. It is renamed to ``path`` if the block succeeds."""
+def atomic_file(path: Path, *, alone: bool = False) -> Generator[Path]:
+    """Yield a temporary file to write to. It is renamed to ``path`` if the block succeeds.
+
+    Args:
+        path: of the file.
+        alone: no other process writes this file: remove what a killed one has left of it.
+    """
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, "is a folder: name a file", str(path))
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -31,6 +38,8 @@ def atomic_file(path: Path) -> Generator[Path]:
     os.close(handle)
     temporary = Path(name)
     try:
+        if alone:
+            remove_leftovers(path, but=temporary)
         yield temporary
         sync(temporary)
         temporary.chmod(0o666 & ~_umask())
@@ -46,8 +55,13 @@ def partial_folder(path: Path) -> Path:
 
 
 @contextmanager
-def atomic_folder(path: Path) -> Generator[Path]:
-    """Yield a temporary folder to fill. It is renamed to ``path`` if the block succeeds."""
+def atomic_folder(path: Path, *, alone: bool = False) -> Generator[Path]:
+    """Yield a temporary folder to fill. It is renamed to ``path`` if the block succeeds.
+
+    Args:
+        path: of the folder.
+        alone: no other process writes this folder: remove what a killed one has left of it.
+    """
     require_absent(path)
     path = path.resolve()
     if path == Path.cwd():
@@ -55,6 +69,8 @@ def atomic_folder(path: Path) -> Generator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent))
     try:
+        if alone:
+            remove_leftovers(path, but=temporary)
         yield temporary
         for entry in temporary.iterdir():
             sync(entry)
@@ -67,6 +83,22 @@ def atomic_folder(path: Path) -> Generator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
+def leftovers(path: Path) -> list[Path]:
+    """Return the temporary files and folders that killed processes have left of ``path``."""
+    if not path.parent.is_dir():
+        return []
+    # The form of a name from ``tempfile``: another hidden file may be the user's own.
+    name = re.compile(rf"\.{re.escape(path.name)}\.[a-z0-9_]{{8}}\.tmp")
+    return [entry for entry in path.parent.iterdir() if name.fullmatch(entry.name)]
+
+
+def remove_leftovers(path: Path, *, but: Path | None = None) -> None:
+    """Remove what killed processes have left of ``path``; ``but`` is the temporary of this one."""
+    for entry in leftovers(path):
+        if entry != but:
+            _remove(entry)
+
+
 def remove_temporaries(folder: Path, names: Sequence[str]) -> None:
     """Remove the temporary files that ``atomic_file`` leaves if its process is killed.
 
@@ -75,7 +107,7 @@ def remove_temporaries(folder: Path, names: Sequence[str]) -> None:
         names: the names of the files that were to be written.
     """
     for name in names:
-        for path in folder.glob(f".{name}.*.tmp"):
+        for path in folder.glob(f".{glob.escape(name)}.*.tmp"):
             path.unlink(missing_ok=True)
 
 
@@ -85,10 +117,14 @@ def sweep(folder: Path) -> None:
     Call it only if no other process is writing there.
     """
     for path in list(folder.rglob(".*.tmp")):
-        if path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink(missing_ok=True)
+        _remove(path)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -3,7 +3,7 @@ import pytest
 
 from tests.benchmark.embedded_jobs import jobs_of
 from unibct.benchmark.grid import make_grid
-from unibct.benchmark.jobs import make_jobs, select_jobs, training_rows
+from unibct.benchmark.jobs import make_jobs, select_jobs, share_warmups, training_rows
 from unibct.benchmark.method_groups import ALL_METHODS
 from unibct.data.readers.table import open_images
 from unibct.data.scenarios import split
@@ -82,6 +82,37 @@ def test_a_cell_with_a_warm_up_waits_for_the_free_models():
     jobs = {job.folder: job for job in jobs_of(methods=["unibct", "lce"], seeds=[0], chain=[])}
     assert jobs["cells/open-class/unibct/seed0"].after == ("models/free-open-class-seed0",)
     assert jobs["cells/open-class/lce/seed0"].after == ()
+
+
+def test_without_the_free_model_one_cell_makes_the_warm_up_and_the_others_wait():
+    """Extended-data and extended-class share their free model, and so the warm-up."""
+    scenarios = ["extended-data", "extended-class", "open-class"]
+    methods = ["none", "unibct-centroid", "unibct", "lce"]
+    jobs = jobs_of(methods=methods, scenarios=scenarios, seeds=[0, 1], chain=[])
+    chosen = select_jobs(jobs, ["unibct-centroid", "unibct", "lce"])
+    folders = {job.folder for job in chosen}
+    shared = share_warmups(chosen, folders)
+    assert [job.folder for job in shared] == [job.folder for job in chosen]
+    for before, job in zip(chosen, shared, strict=True):
+        if not before.after:
+            assert job == before
+            continue
+        seed = f"seed{before.seed}"
+        scenario = "open-class" if "open-class" in job.folder else "extended-data"
+        maker = f"cells/{scenario}/unibct-centroid/{seed}"
+        free = next(j for j in jobs if j.folder == before.after[0])
+        if job.folder == maker:
+            assert (job.after, job.work) == ((), free.work), "it trains all epochs"
+        else:
+            assert (job.after, job.work) == ((maker,), before.work)
+            assert before.work < free.work
+    # The free model makes the warm-up: it was trained before, or is trained now.
+    assert share_warmups(chosen, folders | {j.folder for j in jobs}) == chosen
+    assert share_warmups(jobs, {j.folder for j in jobs}) == jobs
+    # A model that is taken from elsewhere makes no warm-up.
+    taken = "cells/open-class/unibct-centroid/seed0"
+    by_folder = {j.folder: j for j in share_warmups(chosen, folders - {taken})}
+    assert by_folder["cells/open-class/unibct/seed0"].after == ()
 
 
 @pytest.mark.parametrize("architecture", ["resnet-small", "resnet18"])

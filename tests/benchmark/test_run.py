@@ -168,3 +168,24 @@ def test_a_stopped_second_measurement_goes_on_and_is_not_mixed(
     assert not plan_benchmark(chooser, earlier, device="cpu").unfinished_jobs
     others = plan_benchmark(replace(chooser, methods=("unibct-plus",)), earlier, device="cpu")
     assert [job.folder for job in others.unfinished_jobs] == ["cells/open-class/unibct-plus/seed0"]
+
+
+@pytest.mark.slow
+def test_cells_without_a_free_model_make_their_warm_up_once(grid, tmp_path):
+    methods = ("unibct-centroid", "unibct")
+    small = replace(
+        grid, scenarios=("open-class",), methods=methods, seeds=(0,), chain_methods=()
+    )  # fmt: skip
+    benchmark = plan_benchmark(small, tmp_path, only=methods, workers=2, device="cpu")
+    at_once: list[int] = []
+
+    def count(board: Board, _job: object) -> None:
+        running = [f for f, state in board.states.items() if state == "running"]
+        at_once.append(sum(folder.startswith("cells/") for folder in running))
+
+    run_benchmark(benchmark, count)
+    assert max(at_once) == 1
+    logs = [tmp_path / f"cells/open-class/{m}/seed0/model/metrics.csv" for m in methods]
+    # The second one's log begins with the warm-up of the first one, seconds and all.
+    first, second = (log.read_text().splitlines()[1] for log in logs)
+    assert first == second

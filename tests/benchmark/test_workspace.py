@@ -5,7 +5,9 @@ import pytest
 from PIL import Image
 
 from unibct.benchmark.grid import Grid
+from unibct.benchmark.jobs import Job
 from unibct.benchmark.run import plan_benchmark
+from unibct.benchmark.workspace import is_current
 from unibct.errors import UserError
 
 
@@ -46,3 +48,15 @@ def test_merged_results_need_the_settings_that_they_were_made_with(finished, gri
         plan_benchmark(grid, tmp_path, device="cpu", read_images=False)
     shutil.copy(source / "benchmark.json", tmp_path)
     plan_benchmark(grid, tmp_path, device="cpu", read_images=False)
+
+
+def test_a_damaged_result_is_named_with_what_to_do(tmp_path):
+    job = Job("cells/open-class/unibct/seed0", 0, ())
+    folder = tmp_path / job.folder
+    folder.mkdir(parents=True)
+    for text in ('{"tests": {', "[]", "null", "5", '{"tests": {}}', '{"templates": 3}'):
+        (folder / "result.json").write_text(text)
+        with pytest.raises(UserError, match=rf"result\.json .*; remove {folder} and run the bench"):
+            is_current(tmp_path, job)
+    (folder / "result.json").write_text('{"tests": {}, "templates": 3}')
+    assert is_current(tmp_path, job)

@@ -4,13 +4,24 @@ from unibct.embeddings import extraction
 from unibct.models.model import Model
 
 
-def assert_same(first, second):
-    """Two embeddings have the same vectors, labels, ids, classes, model and training classes.
+def assert_equal(first, second):
+    """Two embeddings are the same to the bit, as those from batches of equal sizes are."""
+    assert np.array_equal(np.asarray(first.vectors), np.asarray(second.vectors))
+    _assert_same_rows(first, second)
+
+
+def assert_close(first, second):
+    """Two embeddings are the same up to rounding.
 
     The last layer's matrix product may round differently in batches of another size.
     """
     difference = np.abs(np.asarray(first.vectors) - np.asarray(second.vectors))
     assert difference.max(initial=0) <= 1e-6
+    _assert_same_rows(first, second)
+
+
+def _assert_same_rows(first, second):
+    """Two embeddings have the same labels, ids, classes, model and training classes."""
     assert np.array_equal(first.labels, second.labels)
     assert (first.ids, first.class_names) == (second.ids, second.class_names)
     assert first.fingerprint == second.fingerprint

@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.embeddings.embedding_checks import EmbeddingCounter, assert_same
+from tests.embeddings.embedding_checks import EmbeddingCounter, assert_equal
 from tests.models.test_model import small_model
 from tests.notes import Notes
 from unibct.data.loader import read_pixels
@@ -28,16 +28,16 @@ def test_a_cache_is_used_completed_and_made_again(model, pixels, tmp_path, monke
     with monkeypatch.context() as patch:
         counter = EmbeddingCounter(patch)
         fresh = cached_embeddings(model, pixels, folder)
-        assert_same(cached_embeddings(model, pixels, folder), fresh)
+        assert_equal(cached_embeddings(model, pixels, folder), fresh)
         assert counter.images == len(pixels.images)
         changed = replace(pixels, digest="other pixels")
-        assert_same(cached_embeddings(model, changed, folder), fresh)
+        assert_equal(cached_embeddings(model, changed, folder), fresh)
         assert counter.images == 2 * len(pixels.images)
         vectors = folder / "vectors-000000.npy"
         vectors.write_bytes(vectors.read_bytes()[:-4] + b"ruin")
-        assert_same(cached_embeddings(model, changed, folder), fresh)
+        assert_equal(cached_embeddings(model, changed, folder), fresh)
         assert counter.images == 3 * len(pixels.images)
-    assert_same(fresh, embed_pixel_batches(model, pixels))
+    assert_equal(fresh, embed_pixel_batches(model, pixels))
 
 
 def test_two_runs_may_want_the_same_cache_at_once(model, pixels, tmp_path, monkeypatch):
@@ -60,7 +60,7 @@ def test_a_full_disk_costs_nothing_but_time(model, pixels, tmp_path, monkeypatch
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(extraction, "write_shard", full)
-    assert_same(
+    assert_equal(
         cached_embeddings(model, pixels, tmp_path / "c"), embed_pixel_batches(model, pixels)
     )
 

@@ -149,3 +149,36 @@ def test_rows_of_other_images_need_known_embeddings_of_the_target_space(new, old
 def test_without_classes_each_image_counts_the_same(models):
     plain = [side(v, n, labelled=False) for v, n in zip(models, ("new", "old"), strict=True)]
     assert fit_map(*plain).found_share > 0.8
+
+
+def changed_row(embeddings, row, value):
+    vectors = np.array(embeddings.vectors)
+    vectors[row] = value
+    return embeddings.changed(vectors=vectors, fingerprint=embeddings.fingerprint)
+
+
+@pytest.mark.parametrize(("value", "problem"), [(np.nan, "has NaN"), (0.0, "is all zeros")])
+def test_rows_that_are_no_embeddings_are_named_and_never_mapped(new, old, value, problem):
+    fitted = fit_map(new, old)
+    for row in (5, *(IDS.index(known) for known in fitted.known.ids[:1])):  # fitted on, and kept
+        bad_new, bad_old = changed_row(new, row, value), changed_row(old, row, value)
+        message = rf"row {row} \('image {row}'\) {problem}"
+        with pytest.raises(UserError, match=f"new, {message}"):
+            fit_map(bad_new, old)
+        with pytest.raises(UserError, match=f"old, {message}"):
+            fit_map(new, bad_old)
+        with pytest.raises(UserError, match=f"gallery, {message}"):
+            apply_map(fitted, bad_new, name="gallery")
+        with pytest.raises(UserError, match=f"--known, {message}"):
+            apply_map(fitted, new, known=bad_old)
+
+
+def test_what_a_map_cannot_be_fitted_or_tried_with_is_refused(new, old, models):
+    doubled = ("image 1", *IDS[1:])
+    with pytest.raises(UserError, match=r"old, row 1 has the id 'image 1' of row 0"):
+        fit_map(new, side(models[1], "old", doubled))
+    with pytest.raises(UserError, match="seed must not be negative, not -1"):
+        fit_map(new, old, seed=-1)
+    fitted = fit_map(new, old)
+    with pytest.raises(UserError, match=r"--known has dimension 7 but what the map makes has .* 8"):
+        apply_map(fitted, new, known=side(models[1][:, :7], "old"))

@@ -1,6 +1,9 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from unibct.data.training_classes import UNKNOWN_CLASSES, training_classes
 from unibct.errors import UserError
 from unibct.evaluation.score_map import ScoreMap
 from unibct.evaluation.score_map_file import FILE, load_score_map, save_score_map
@@ -15,10 +18,24 @@ def test_maps_of_several_old_models_are_kept(tmp_path):
     assert load_score_map(str(tmp_path), "second")(0.5) == 1.8
 
 
+def test_the_classes_that_a_map_was_fitted_on_are_kept(tmp_path):
+    classes = training_classes(("ada", "bob"), None)
+    save_score_map(tmp_path, "named", replace(MAP, fitted_on=classes))
+    assert load_score_map(tmp_path, "named").fitted_on == classes
+    assert "ada" not in (tmp_path / FILE).read_text(), "digests only"
+    earlier = '{"earlier": {"cross": [0.0, 0.5], "old": [0.1, 0.9]}}'
+    (tmp_path / FILE).write_text(earlier)
+    loaded = load_score_map(tmp_path, "earlier")
+    assert (loaded(0.25), loaded.fitted_on) == (MAP(0.25), UNKNOWN_CLASSES)
+
+
 def test_a_missing_map_and_a_damaged_file_are_named(tmp_path):
     with pytest.raises(UserError, match="has no score map for the old model x; fit one"):
         load_score_map(tmp_path, "x")
-    for text in ("[]", "{", '{"x": {"cross": [1, 0], "old": [0, 1]}}'):
+    for text in (
+        "[]", "{", '{"x": [1, 2]}', '{"x": {"cross": [1, 0], "old": [0, 1]}}',
+        '{"x": {"cross": [0, 1], "old": [0, 1], "fitted_on": 5}}',
+    ):  # fmt: skip
         (tmp_path / FILE).write_text(text)
-        with pytest.raises(UserError):
+        with pytest.raises(UserError, match=FILE):
             load_score_map(tmp_path, "x")

@@ -6,6 +6,7 @@ import pytest
 from unibct.data.training_classes import UNKNOWN_CLASSES, training_classes
 from unibct.embeddings.folder import NO_CLASS, Embeddings
 from unibct.errors import UserError
+from unibct.evaluation.score_map import ScoreMap
 from unibct.evaluation.seen_classes import SeenClasses, count_seen_classes, models_under_test
 
 NAMED = training_classes(("a", "b", "c"), None)
@@ -95,3 +96,37 @@ def test_labels_are_those_of_the_model_that_has_classes():
     tested = models_under_test({"old": nameless, "new": known}, None, seen_classes=False)
     alone = models_under_test({"old": known}, None, seen_classes=False)
     assert tested.labels.tolist() == alone.labels.tolist()
+
+
+def test_models_that_disagree_on_the_classes_need_labels():
+    ids, first = "pqrst", embeddings("pqrst", (2, 0, 2, 1, 1))
+    renamed = embeddings(ids, (0, 1, 0, 2, 2))
+    tested = models_under_test({"old": first, "new": renamed}, None, seen_classes=False)
+    assert tested.labels.tolist() == [2, 0, 2, 1, 1]
+    for other in ((2, 0, 0, 1, 1), (2, 0, 2, 1, 0), (1, 1, 1, 1, 1), (0, 1, 0, 1, 1)):
+        models = {"old": first, "new": embeddings(ids, other)}
+        with pytest.raises(UserError, match="the old and the new model have other classes"):
+            models_under_test(models, None, seen_classes=False)
+        labels = [0, 1, 0, 1, 1]
+        assert models_under_test(models, labels, seen_classes=False).labels == labels
+
+
+def test_the_classes_of_a_score_map_are_counted_apart():
+    known = embeddings(class_source=None, training_classes=training_classes(("x",), None))
+
+    def note(fitted_on, models=known, labels=None):
+        score_map = ScoreMap(np.array([0.0, 1.0]), np.array([0.0, 1.0]), fitted_on)
+        return models_under_test({"old": models}, labels, score_map, seen_classes=False).note
+
+    models = "none of the 2 test classes was in a model's training set"
+    assert models_under_test({"old": known}, None, seen_classes=False).note == models
+    assert note(training_classes(("c", "b"), None)) == (
+        f"{models}; the score map was fitted on 1 of the 2 test classes: there its FAR says "
+        "little about others"
+    )
+    none = note(training_classes(("d",), None))
+    assert none == f"{models}; the score map was fitted on none of the 2 test classes"
+    unknown = "; whether the score map was fitted on test classes is unknown"
+    assert unknown in note(UNKNOWN_CLASSES)
+    assert unknown in note(NUMBERED)
+    assert unknown in note(NAMED, np.ones((2, 2)), [0, 1])

@@ -8,6 +8,7 @@ from unibct.embeddings.strength import Strength
 from unibct.evaluation.protocols.pairs import evaluate_pairs
 from unibct.evaluation.upgrade import evaluate_upgrade
 from unibct.report.decision_tables import decision_tables, old_model_text, threshold_table
+from unibct.report.plain_table import NO_VALUE, Cell
 
 
 @pytest.fixture(scope="module")
@@ -18,12 +19,28 @@ def evaluation():
 
 
 def test_every_table_shows_its_numbers(evaluation):
-    thresholds, flips, clients, blends, curves = decision_tables(evaluation)
-    assert [row[0].text for row in thresholds.rows] == ["FAR 1e-2", "FAR 1e-3", "FAR 1e-4"]
+    thresholds, needed, flips, clients, blends, curves = decision_tables(evaluation)
+    assert [row[0].text for row in needed.rows] == ["FAR 1e-2", "FAR 1e-3", "FAR 1e-4"]
     at = evaluation.at_old_threshold[0]
-    assert thresholds.rows[0][3].text == f"{100 * at.cross.tar:.2f} / {100 * at.cross.far:.4f}"
-    assert thresholds.heads[5] == "times the score scale: TAR / FAR, %"
-    assert thresholds.rows[0][5].text == f"{100 * at.scaled.tar:.2f} / {100 * at.scaled.far:.4f}"
+    rows = {row[0].text: row[1:] for row in thresholds.rows}
+    assert len(rows) == 4 * 3
+    for name, accepted in {
+        "FAR 1e-2, old": at.old,
+        "FAR 1e-2, new": at.cross,
+        "FAR 1e-2, new, with the score map": at.mapped,
+        "FAR 1e-2, new, times the score scale": at.scaled,
+        "FAR 1e-4, new": evaluation.at_old_threshold[2].cross,
+    }.items():
+        tar, far = rows[name]
+        assert tar.text == f"{100 * accepted.tar:.2f}"
+        assert far.text == f"{100 * accepted.far:.4f}"
+        low, high = accepted.far_interval
+        assert far.small == f"{100 * low:.4f} to {100 * high:.4f}"
+    assert [cell.text for cell in needed.rows[0][1:]] == [
+        f"{at.threshold:.4f}", f"{at.new_threshold:.4f}", f"{100 * at.own_tar:.2f}"
+    ]  # fmt: skip
+    low, high = at.new_interval
+    assert needed.rows[0][2].small == f"{low:.4f} to {high:.4f}"
     assert flips.rows[0][1].text == f"{100 * evaluation.flips.nfr.mean:.2f}"
     assert clients.note.endswith(f"Verdict: {evaluation.old_clients_verdict}.")
     assert clients.rows[1][0].text == "top-1"
@@ -50,7 +67,7 @@ def test_every_table_shows_its_numbers(evaluation):
     assert curves.heads[1:4] == ("0 %", "52 %", "100 %")
     assert curve.shares[11] == pytest.approx(11 / 21, abs=0.01)
     assert top_1[2].text == f"{100 * curve.values['top-1'][11]:.2f}"
-    for table in (thresholds, flips, clients, blends, curves):
+    for table in (thresholds, needed, flips, clients, blends, curves):
         assert all(len(row) == len(table.heads) for row in table.rows)
 
 
@@ -67,7 +84,7 @@ def test_the_note_says_whether_thresholds_must_be_set_again():
     assert changed.note.startswith("At the old thresholds for FAR 1e-2 new queries lose")
     assert "set the thresholds again, or use" in changed.note
     assert changed.note.endswith(few)
-    assert changed.rows[0][5].text == "—"
+    assert changed.rows[3] == (Cell("FAR 1e-2, new, times the score scale"), NO_VALUE, NO_VALUE)
     scaled = evaluate_upgrade(padded, lower, labels, repeats=20, score_scale=1.5)
     note = threshold_table(scaled).note
     assert "set the thresholds again, multiply new scores by 1.5000, or use" in note

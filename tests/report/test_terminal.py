@@ -8,6 +8,7 @@ from rich.console import Console
 from tests.report.told_story import told_story
 from unibct.embeddings.strength import Strength
 from unibct.evaluation.directions import CROSS
+from unibct.report.decision_tables import decision_tables
 from unibct.report.terminal import (
     print_benchmark,
     print_counts,
@@ -128,3 +129,20 @@ def test_no_number_of_an_evaluation_is_cut_off(small_demo, width):
     for criterion in evaluation.compared:
         assert f"{100 * criterion.difference:+.2f}" in numbers
         assert criterion.metric in plain
+    for row in evaluation.at_old_threshold:
+        shown = {f"{value:.4f}" for value in (row.threshold, row.new_threshold)}
+        for accepted in filter(None, (row.old, row.cross, row.mapped, row.scaled)):
+            shown |= {f"{100 * accepted.far:.4f}", f"{100 * accepted.tar:.2f}"}
+            shown |= {f"{100 * bound:.4f}" for bound in accepted.far_interval}
+        assert shown <= numbers
+
+
+def test_the_tables_of_an_evaluation_are_readable_in_a_pipe(small_demo):
+    evaluation = small_demo[0].evaluation
+    text = printed(lambda console: print_evaluation(evaluation, console))
+    tables = [table for table in decision_tables(evaluation) if "threshold" in table.title.lower()]
+    assert len(tables) == 2
+    for table in tables:
+        lines = text[text.index(f"\n{table.title}\n") :].splitlines()[2 : 3 + len(table.rows)]
+        assert lines[0].startswith(table.heads[0])
+        assert max(len(line.rstrip()) for line in lines) <= 90

@@ -5,8 +5,8 @@ are. Jobs that need the same model share it: the five scenarios have two old mod
 models in all.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -85,6 +85,7 @@ class Job:
         needs: folders of the jobs that must be finished first.
         after: folders of jobs whose warm-up it can take over. If they run too, it waits for them.
         work: number of images that go through training, or that take the same time.
+        warmup_work: number of images of the warm-up that it takes over.
     """
 
     folder: str
@@ -95,6 +96,7 @@ class Job:
     needs: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
     work: int = 0
+    warmup_work: int = 0
 
 
 def training_rows(labels: NDArray[np.int64], part: str, seed: int) -> NDArray[np.int64]:
@@ -152,6 +154,26 @@ def select_jobs(jobs: Sequence[Job], only: Sequence[str]) -> list[Job]:
         selected |= needs
         unchecked += needs
     return [job for job in jobs if job.folder in selected]
+
+
+def share_warmups(jobs: Sequence[Job], trained: Collection[str]) -> list[Job]:
+    """Return the jobs so that one makes the warm-up that others take over, if no free model does.
+
+    Args:
+        jobs: the jobs to run, in their order.
+        trained: folders of the jobs whose model is trained in this benchmark, now or before.
+    """
+    makers: dict[tuple[str, ...], str] = {}
+    shared: list[Job] = []
+    for job in jobs:
+        if job.after and job.folder in trained and not set(job.after) & set(trained):
+            maker = makers.setdefault(job.after, job.folder)
+            if maker == job.folder:
+                job = replace(job, after=(), work=job.work + job.warmup_work, warmup_work=0)
+            else:
+                job = replace(job, after=(maker,))
+        shared.append(job)
+    return shared
 
 
 def old_folder(scenario: str, seed: int) -> str:
@@ -244,12 +266,20 @@ def _cell_job(scenario: str, method: str, seed: int, recipe: Recipe, images: int
     tests = (JobTest(CROSS, cell, old), JobTest(NEW_SELF, cell, cell))
     training = Training(f"new:{scenario}", recipe, method, old)
     recipe_used = with_enough_epochs(recipe, images)
-    epochs, after = recipe_used.epochs, ()
+    epochs, warmup_epochs, after = recipe_used.epochs, 0, ()
     if find_method(method).has_warmup and not recipe.warm_start:
         # The warm-up is the same in the free model and all such methods: jobs share its result.
-        epochs, after = max(epochs - recipe_used.warmup_epochs, 0), (free,)
-    work = epochs * images
-    return Job(cell, seed, tests, training, needs=(old,), after=after, work=work)
+        warmup_epochs, after = min(epochs, recipe_used.warmup_epochs), (free,)
+    return Job(
+        cell,
+        seed,
+        tests,
+        training,
+        needs=(old,),
+        after=after,
+        work=(epochs - warmup_epochs) * images,
+        warmup_work=warmup_epochs * images,
+    )
 
 
 def _work(recipe: Recipe, images: int) -> int:

@@ -25,12 +25,11 @@ from unibct.benchmark.measuring import sample_name
 from unibct.benchmark.mixed_galleries import MIXED, mixed_name
 from unibct.benchmark.model_origins import require_model_origins
 from unibct.benchmark.threshold_tests import AT_OLD_THRESHOLD, threshold_name
-from unibct.benchmark.workspace import RESULT_FILE, is_current, is_finished
+from unibct.benchmark.workspace import is_current, is_finished, read_result
 from unibct.errors import UserError
 from unibct.evaluation.criterion import FEWEST_CLASSES, Estimate, estimate
 from unibct.evaluation.directions import BLEND, CROSS, NEW_SELF, OLD_SELF
 from unibct.evaluation.metrics.table import find_metric
-from unibct.files import read_json
 from unibct.methods.table import NO_METHOD
 
 _MODELS = "models/"  # jobs whose models others share; cells and chains are results
@@ -356,7 +355,7 @@ def read_results(grid: Grid, jobs: Sequence[Job], out: Path) -> Results:
     shared = shared_jobs([frozenset(of_seed) for of_seed in finished.values()])
     seeds = tuple(seed for seed in grid.seeds if shared <= set(finished[seed]))
     by_job = {
-        folder: read_json(out / folder / RESULT_FILE)
+        folder: read_result(out, folder)
         for seed in seeds
         for name, folder in finished[seed].items()
         if name in shared

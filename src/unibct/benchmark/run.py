@@ -14,7 +14,7 @@ from filelock import FileLock, Timeout
 
 from unibct.benchmark.forecast import RunConditions, forecast_seconds
 from unibct.benchmark.grid import Grid
-from unibct.benchmark.jobs import Job, make_jobs, select_jobs
+from unibct.benchmark.jobs import Job, make_jobs, select_jobs, share_warmups
 from unibct.benchmark.model_origins import model_elsewhere
 from unibct.benchmark.results import Results, read_results
 from unibct.benchmark.workers import Board, OnChange, last_line, run_jobs
@@ -145,7 +145,7 @@ def plan_benchmark(
     require_same_benchmark(workspace, settings)
     require_same_training(workspace, settings)
     jobs = make_jobs(grid, workspace.all_training_images)
-    chosen_jobs = select_jobs(jobs, only)
+    chosen_jobs = _with_warmups(workspace, jobs, select_jobs(jobs, only))
     _ = workspace.split, workspace.far  # raise an error if the test images cannot be searched
     if read_images:
         settings |= workspace.pixel_digests(progress)
@@ -153,6 +153,19 @@ def plan_benchmark(
         require_same_training(workspace, settings)
     threads = _threads_per_worker(cores // workers)
     return Benchmark(workspace, settings, jobs, chosen_jobs, workers, threads)
+
+
+def _with_warmups(workspace: Workspace, jobs: Sequence[Job], chosen: Sequence[Job]) -> list[Job]:
+    """Return the chosen jobs so that no two of them make the same warm-up at the same time."""
+    to_run = {job.folder for job in chosen}
+    trained = {
+        job.folder
+        for job in jobs
+        if job.training is not None
+        and (job.folder in to_run or is_finished(workspace.out, job))
+        and model_elsewhere(workspace, job) is None
+    }
+    return share_warmups(chosen, trained)
 
 
 def _note_doubts(workspace: Workspace, progress: Progress) -> None:

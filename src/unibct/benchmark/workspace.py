@@ -7,7 +7,7 @@ benchmark that wants to use it.
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from unibct.arrays import Floats
 from unibct.benchmark.grid import Grid
@@ -135,7 +135,20 @@ def is_current(out: Path, job: Job) -> bool:
     if not is_finished(out, job):
         return False
     pixels = validation_pixels(out)
-    return read_json(out / job.folder / RESULT_FILE).get(VALIDATION_PIXELS, pixels) == pixels
+    return read_result(out, job.folder).get(VALIDATION_PIXELS, pixels) == pixels
+
+
+def read_result(out: Path, folder: str) -> dict[str, Any]:
+    """Read what a finished job has written; an error says what to do with a damaged file."""
+    path = out / folder / RESULT_FILE
+    again = f"remove {path.parent} and run the benchmark again"
+    try:
+        content: Any = read_json(path)
+    except UserError as error:
+        raise UserError(f"{error}; {again}") from error
+    if not isinstance(content, dict) or not {"tests", "templates"} <= content.keys():
+        raise UserError(f"{path} does not hold the result of a job; {again}")
+    return cast(dict[str, Any], content)
 
 
 def validation_pixels(out: Path) -> str | None:

@@ -57,7 +57,7 @@ def write_split(
         "data": images.name,
         "counts": {k: {"images": v[0], "classes": v[1]} for k, v in counts.items()},
     }
-    with atomic_folder(out) as temporary:
+    with atomic_folder(out, alone=True) as temporary:
         for name, subset in subsets.items():
             text = "".join(f"{image_id}\n" for image_id in subset.ids)
             (temporary / f"{name}.txt").write_text(text, encoding="utf-8", newline="\n")

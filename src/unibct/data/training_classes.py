@@ -51,6 +51,11 @@ class TrainingClasses:
         digests, sources = frozenset(content["digests"]), frozenset(content["sources"])
         return TrainingClasses(digests, sources, bool(content["complete"]))
 
+    @staticmethod
+    def of_optional_json(content: Any) -> "TrainingClasses":
+        """Return the classes from a file of which earlier versions kept none: then unknown."""
+        return UNKNOWN_CLASSES if content is None else TrainingClasses.of_json(content)
+
 
 NO_CLASSES = TrainingClasses()
 UNKNOWN_CLASSES = TrainingClasses(complete=False)

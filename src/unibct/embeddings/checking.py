@@ -9,7 +9,7 @@ from unibct.arrays import normalized
 from unibct.embeddings.folder import Embeddings
 from unibct.errors import UserError
 
-_BLOCK = 65_536  # rows that are looked at at a time
+BLOCK = 65_536  # rows that are looked at at a time
 _UNIT_TOLERANCE = 2e-3  # of the length of a normalised row in half precision
 
 
@@ -26,16 +26,21 @@ def usable_embeddings(embeddings: Embeddings, name: str) -> Embeddings:
     Raises:
         UserError: for NaN, a row of zeros or a doubled id, with the row and the id.
     """
-    require_distinct_ids(embeddings.ids, name)
-    all_unit = True
-    for start in range(0, len(embeddings), _BLOCK):
-        lengths = _checked_lengths(embeddings, start, name)
-        all_unit = all_unit and bool((np.abs(lengths - 1) < _UNIT_TOLERANCE).all())
     vectors = embeddings.vectors
-    if not all_unit:
+    if not require_usable(embeddings, name):
         vectors = normalized(np.asarray(vectors)).astype(np.float32, copy=False)
     fingerprint = embeddings.fingerprint or content_fingerprint(embeddings)
     return embeddings.changed(vectors=vectors, fingerprint=fingerprint)
+
+
+def require_usable(embeddings: Embeddings, name: str) -> bool:
+    """Refuse what ``usable_embeddings`` refuses, and return whether all rows have length 1."""
+    require_distinct_ids(embeddings.ids, name)
+    all_unit = True
+    for start in range(0, len(embeddings), BLOCK):
+        lengths = checked_lengths(embeddings, start, name)
+        all_unit = all_unit and bool((np.abs(lengths - 1) < _UNIT_TOLERANCE).all())
+    return all_unit
 
 
 def content_fingerprint(embeddings: Embeddings) -> str:
@@ -43,8 +48,8 @@ def content_fingerprint(embeddings: Embeddings) -> str:
     digest = hashlib.sha256(f"embeddings {embeddings.vectors.shape}\n".encode())
     for image_id in embeddings.ids:
         digest.update(f"{image_id}\n".encode())
-    for start in range(0, len(embeddings), _BLOCK):
-        part = embeddings.vectors[start : start + _BLOCK]
+    for start in range(0, len(embeddings), BLOCK):
+        part = embeddings.vectors[start : start + BLOCK]
         digest.update(np.ascontiguousarray(part, dtype="<f4").tobytes())
     return digest.hexdigest()[:32]
 
@@ -57,9 +62,15 @@ def named_fingerprint(model_name: str, dim: int) -> str:
     return hashlib.sha256(f"model named {model_name!r}, dimension {dim}".encode()).hexdigest()[:32]
 
 
-def _checked_lengths(embeddings: Embeddings, start: int, name: str) -> NDArray[np.float64]:
-    """Return the lengths of a block of rows, which must be finite and not zero."""
-    block = np.asarray(embeddings.vectors[start : start + _BLOCK], dtype=np.float64)
+def checked_lengths(embeddings: Embeddings, start: int, name: str) -> NDArray[np.float64]:
+    """Return the lengths of a block of rows, which must be finite and not zero.
+
+    Args:
+        embeddings: what to look at.
+        start: the first row of the block, which has ``BLOCK`` rows.
+        name: what the user called them, for messages.
+    """
+    block = np.asarray(embeddings.vectors[start : start + BLOCK], dtype=np.float64)
     lengths = np.sqrt(np.einsum("ij,ij->i", block, block))
     problems = {"has NaN or infinite values": ~np.isfinite(lengths), "is all zeros": lengths == 0}
     for problem, bad in problems.items():

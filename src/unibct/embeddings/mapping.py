@@ -4,12 +4,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from unibct.arrays import require_same_dim
 from unibct.data.training_classes import (
     UNKNOWN_CLASSES,
     UNKNOWN_SOURCE,
     TrainingClasses,
     training_classes,
 )
+from unibct.embeddings.checking import BLOCK, checked_lengths, require_usable
 from unibct.embeddings.folder import Embeddings
 from unibct.embeddings.score_scale import mapped_score_scale
 from unibct.errors import UserError
@@ -21,7 +23,6 @@ from unibct.progress import Progress, Silent
 
 _FEWEST_IMAGES = 16
 _MOST_KNOWN = 64  # pairs that are kept to try the map with
-_BLOCK = 65_536  # rows that are mapped at a time
 
 
 def fit_map(
@@ -48,6 +49,10 @@ def fit_map(
         progress: gets a note about ids that only one of them has.
     """
     direction = checked_direction(direction)
+    if seed < 0:
+        raise UserError(f"seed must not be negative, not {seed}")
+    for side, name in ((new, "new"), (old, "old")):
+        require_usable(side, name)
     new_rows, old_rows = _common_rows(new, old, progress or Silent())
     labels, fitted_on = _classes(new, new_rows, old, old_rows)
     new_vectors, old_vectors = new.vectors[new_rows], old.vectors[old_rows]
@@ -99,8 +104,9 @@ def apply_map(
     vectors = np.empty(
         (len(embeddings), space_map.vector_map.layers[-1][0].shape[0]), dtype=np.float32
     )
-    for start in range(0, len(embeddings), _BLOCK):
-        part = slice(start, start + _BLOCK)
+    for start in range(0, len(embeddings), BLOCK):
+        checked_lengths(embeddings, start, name)
+        part = slice(start, start + BLOCK)
         vectors[part] = space_map.vector_map(embeddings.vectors[part])
     mapped = embeddings.changed(
         vectors=vectors,
@@ -130,7 +136,9 @@ def _tried(space_map: SpaceMap, mapped: Embeddings, known: Embeddings | None) ->
                 f"--known was made by model {known.fingerprint}; this map leads into the space of "
                 f"model {space_map.target}"
             )
+        require_usable(known, "--known")
         other_vectors = np.asarray(known.vectors)
+        require_same_dim(other_vectors, "--known", mapped.vectors, "what the map makes")
         other_keys, mapped_keys = _common_keys(known, mapped)
     if space_map.direction == BACKWARD:
         keys = set(other_keys)

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unibct.arrays import Floats, Ints
+from unibct.data.training_classes import UNKNOWN_CLASSES, TrainingClasses
 from unibct.errors import UserError
 from unibct.evaluation.impostors import Impostors, listed_impostors
 from unibct.evaluation.score_ranks import ScoreRanks, quantiles
@@ -30,10 +31,12 @@ class ScoreMap:
     Attributes:
         cross: (knots,) strictly rising scores of new queries in the old gallery.
         old: (knots,) strictly rising scores of old queries in the old gallery.
+        fitted_on: the classes of the images that it was fitted on.
     """
 
     cross: NDArray[np.float64]
     old: NDArray[np.float64]
+    fitted_on: TrainingClasses = UNKNOWN_CLASSES
 
     def __post_init__(self) -> None:
         """Refuse knots that are not strictly monotone."""
@@ -65,16 +68,21 @@ class ScoreMap:
             low, high = (middle, high) if self(middle) <= limit else (low, middle)
         return float(low)
 
-    def as_json(self) -> dict[str, list[float]]:
-        """Return plain values for a file."""
-        return {"cross": self.cross.tolist(), "old": self.old.tolist()}
+    def as_json(self) -> dict[str, Any]:
+        """Return plain values for a file; the classes only if they are known."""
+        knots: dict[str, Any] = {"cross": self.cross.tolist(), "old": self.old.tolist()}
+        if self.fitted_on == UNKNOWN_CLASSES:
+            return knots
+        return knots | {"fitted_on": self.fitted_on.as_json()}
 
     @staticmethod
-    def from_json(value: dict[str, list[float]]) -> "ScoreMap":
-        """Return the map that ``as_json`` described."""
+    def from_json(value: dict[str, Any]) -> "ScoreMap":
+        """Return the map that ``as_json`` described; earlier versions did not keep the classes."""
         try:
-            return ScoreMap(np.array(value["cross"], float), np.array(value["old"], float))
-        except (KeyError, TypeError, ValueError) as error:
+            fitted_on = TrainingClasses.of_optional_json(value.get("fitted_on"))
+            cross, old = (np.array(value[side], float) for side in ("cross", "old"))
+            return ScoreMap(cross, old, fitted_on)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise UserError(f"this is no score map: {error}") from error
 
 

@@ -27,7 +27,10 @@ def load_score_map(folder: str | Path, old_fingerprint: str) -> ScoreMap:
             f"{folder} has no score map for the old model {old_fingerprint}; fit one on classes "
             "that you do not test on: unibct evaluate … --save-score-map"
         )
-    return ScoreMap.from_json(maps[old_fingerprint])
+    try:
+        return ScoreMap.from_json(maps[old_fingerprint])
+    except UserError as error:
+        raise UserError(f"{path}: {error}; remove it and fit the maps again") from error
 
 
 def _read(path: Path) -> dict[str, Any]:

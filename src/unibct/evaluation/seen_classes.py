@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from unibct.arrays import Floats, checked_embeddings
+from unibct.arrays import Floats, Ints, checked_embeddings
 from unibct.data.image_set import class_identities
 from unibct.data.training_classes import UNKNOWN_CLASSES, TrainingClasses, identity_digests
 from unibct.embeddings.folder import Embeddings
 from unibct.errors import UserError
+from unibct.evaluation.score_map import ScoreMap
 
 
 @dataclass(frozen=True)
@@ -38,10 +39,24 @@ class SeenClasses:
         """The count in words."""
         if self.count is None:
             return f"whether a model was trained on test {self.kind} is unknown: {self.unknown}"
-        counted = f"{self.count or 'none'} of the {self.classes} test {self.kind}"
         if self.unknown is not None:
-            return f"at least {counted} were in a model's training set ({self.unknown})"
-        return f"{counted} {'was' if self.count < 2 else 'were'} in a model's training set"
+            return f"at least {self._counted} were in a model's training set ({self.unknown})"
+        return f"{self._counted} {'was' if self.count < 2 else 'were'} in a model's training set"
+
+    @property
+    def score_map_note(self) -> str:
+        """The count in words, if not a model but a score map was fitted on the classes."""
+        if self.count is None:
+            return (
+                f"whether the score map was fitted on test {self.kind} is unknown: they are not "
+                "recorded, or not named alike"
+            )
+        fitted = f"the score map was fitted on {self._counted}"
+        return f"{fitted}: there its FAR says little about others" if self.count else fitted
+
+    @property
+    def _counted(self) -> str:
+        return f"{self.count or 'none'} of the {self.classes} test {self.kind}"
 
     def require_minority(self, *, allowed: bool = False, which: str = "test classes") -> None:
         """Refuse classes that are mostly training classes, unless it is allowed.
@@ -98,21 +113,28 @@ class ModelsUnderTest:
         vectors: (images, dim) of each model, by its name.
         labels: (images,) the classes 0…C-1.
         seen: the count of seen classes.
+        note: the count in words, and that of the classes that a score map was fitted on.
     """
 
     vectors: dict[str, Floats]
     labels: Any
     seen: SeenClasses
+    note: str
 
 
 def models_under_test(
-    models: Mapping[str, Any], labels: Any, *, seen_classes: bool
+    models: Mapping[str, Any],
+    labels: Any,
+    score_map: ScoreMap | None = None,
+    *,
+    seen_classes: bool,
 ) -> ModelsUnderTest:
     """Return the vectors of all models, and refuse if most test classes were trained on.
 
     Args:
         models: for each model an ``Embeddings``, or an array, whose classes have no identity.
         labels: (images,) integers 0…C-1; None to take those of the first embeddings with classes.
+        score_map: what puts scores on the old scale, if one was given.
         seen_classes: go on even if most test classes were trained on.
     """
     known = {name: model for name, model in models.items() if isinstance(model, Embeddings)}
@@ -124,31 +146,68 @@ def models_under_test(
                 "as the others; use Embeddings.of_images"
             )
     if labels is None:
-        labelled = next((model for model in known.values() if model.class_names), None)
-        if labelled is None:
-            what = "arrays have none" if first is None else "the embeddings have no classes"
-            raise UserError(f"labels are missing: {what}")
-        labels = np.unique(labelled.labels, return_inverse=True)[1]
-    seen = _seen(models, known)
+        labels = _common_labels(known)
+    named_by = _naming(known)
+    seen = _seen(models, known, named_by)
     seen.require_minority(allowed=seen_classes)
     vectors = {
         name: checked_embeddings(known[name].vectors if name in known else model, name)
         for name, model in models.items()
     }
-    return ModelsUnderTest(vectors, labels, seen)
+    notes = [seen.note]
+    if score_map is not None:
+        notes.append(_fitted(score_map, named_by).score_map_note)
+    return ModelsUnderTest(vectors, labels, seen, "; ".join(notes))
 
 
-def _seen(models: Mapping[str, Any], known: Mapping[str, Embeddings]) -> SeenClasses:
-    """Count the seen classes; embeddings that know where their classes come from name them."""
+def _common_labels(known: Mapping[str, Embeddings]) -> Ints:
+    """Return the classes of embeddings of the same images, which must agree on them."""
+    labelled = {name: model for name, model in known.items() if model.class_names}
+    if not labelled:
+        what = "the embeddings have no classes" if known else "arrays have none"
+        raise UserError(f"labels are missing: {what}")
+    (first, named), *others = labelled.items()
+    labels = np.unique(named.labels, return_inverse=True)[1]
+    for name, other in others:
+        # Their names may differ, but not which images are of the same class.
+        pairs = len(np.unique(labels * len(other.class_names) + other.labels))
+        if {len(np.unique(side)) for side in (labels, other.labels)} != {pairs}:
+            raise UserError(
+                f"the embeddings of the {first} and the {name} model have other classes for the "
+                "same images; give labels, or embed the same data with both"
+            )
+    return labels
+
+
+def _naming(known: Mapping[str, Embeddings]) -> Embeddings | None:
+    """Return the embeddings that name the classes, rather ones that know where these come from."""
+    named = [model for model in known.values() if model.class_names]
+    return max(named, key=lambda model: model.training_classes != UNKNOWN_CLASSES, default=None)
+
+
+def _seen(
+    models: Mapping[str, Any], known: Mapping[str, Embeddings], named_by: Embeddings | None
+) -> SeenClasses:
+    """Count the seen classes."""
     if not known:
         return SeenClasses(None, None, "arrays do not say")
-    named = [model for model in known.values() if model.class_names]
-    if not named:
+    if named_by is None:
         return SeenClasses(None, None, "the embeddings have no classes")
-    naming = max(named, key=lambda model: model.training_classes != UNKNOWN_CLASSES)
-    labels: list[int] = np.unique(naming.labels).tolist()
-    names = [naming.class_names[label] for label in labels]
     training = {
         name: known[name].training_classes if name in known else UNKNOWN_CLASSES for name in models
     }
-    return count_seen_classes(names, naming.class_source, training)
+    return _count_named(named_by, training)
+
+
+def _fitted(score_map: ScoreMap, named_by: Embeddings | None) -> SeenClasses:
+    """Count the test classes that a score map was fitted on."""
+    if named_by is None:
+        return SeenClasses(None, None)
+    return _count_named(named_by, {"score map": score_map.fitted_on})
+
+
+def _count_named(named_by: Embeddings, models: Mapping[str, TrainingClasses]) -> SeenClasses:
+    """Count the classes of embeddings that any of the models was trained on."""
+    labels: list[int] = np.unique(named_by.labels).tolist()
+    names = [named_by.class_names[label] for label in labels]
+    return count_seen_classes(names, named_by.class_source, models)

@@ -302,7 +302,7 @@ def evaluate_upgrade(
         backfill_curves: also measure the gallery while it is being embedded again.
         progress: reports progress of the curves.
     """
-    tested = models_under_test(_given(old, new, free), labels, seen_classes=seen_classes)
+    tested = models_under_test(_given(old, new, free), labels, score_map, seen_classes=seen_classes)
     models = tested.vectors | _in_old_space(projected)
     split = split_for(tested.labels, split, seed=seed)
     tests = _direction_tests(models, split, mode, share_of(alpha))
@@ -314,7 +314,7 @@ def evaluate_upgrade(
         **_test_values(tests, split, used_far, rule),
         seen=tested.seen,
         fingerprints=known_fingerprints(query=new, gallery=old),
-        note=joined_notes(*_notes(models, used_far, far, split), tested.seen.note, rule=rule),
+        note=joined_notes(*_notes(models, used_far, far, split), tested.note, rule=rule),
         old_model=old_model_strength(models["old"], split.labels, images, seed=seed),
         backfill_curves=dict(curves) if backfill_curves else {},
         **compared_answers(tests, draws, far=used_far, seed=seed, alpha=alpha, **onto_old_scale),

@@ -52,7 +52,7 @@ def make_ijbc(out: Path, *, subjects: int = 80, seed: int = 0) -> None:
     rows: list[str] = []
     landmarks: list[str] = []
     lists: dict[str, list[str]] = {"G1": [], "G2": [], "probe": []}
-    with atomic_folder(out) as temporary:
+    with atomic_folder(out, alone=True) as temporary:
         folder = temporary / FOLDER
         (temporary / "meta").mkdir()
         folder.mkdir()

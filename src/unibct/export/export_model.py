@@ -106,7 +106,7 @@ def export_model(
             files = (ExportedModel(exact), ExportedModel(result))
             loss = measure_int8_loss(files, model, images, old=old, progress=progress)
             add_metadata(result, {"unibct.int8": json.dumps({"kind": kind} | loss.as_json())})
-        with atomic_file(path) as temporary:
+        with atomic_file(path, alone=True) as temporary:
             shutil.copyfile(result, temporary)
     space = "old" if isinstance(model, OldSpaceModel) else "own"
     export = Export(path, agreed, kind, loss, space)

@@ -7,7 +7,7 @@ import safetensors
 import safetensors.torch
 import torch
 
-from unibct.data.training_classes import UNKNOWN_CLASSES, TrainingClasses
+from unibct.data.training_classes import TrainingClasses
 from unibct.errors import UserError
 from unibct.files import atomic_folder, read_json, write_json
 from unibct.maps.space_map import KnownPairs, SpaceMap, checked_direction
@@ -27,7 +27,7 @@ def save_map(space_map: SpaceMap, folder: str | Path) -> None:
     }
     for side, vectors in (("new", known.new), ("old", known.old)):
         tensors[_KNOWN + side] = torch.from_numpy(vectors.copy())
-    with atomic_folder(Path(folder)) as temporary:
+    with atomic_folder(Path(folder), alone=True) as temporary:
         safetensors.torch.save_file(tensors, temporary / TENSORS_FILE)
         write_json(
             temporary / DESCRIPTION_FILE,
@@ -71,7 +71,7 @@ def load_map(folder: str | Path) -> SpaceMap:
             known,
             float(description["found"]),
             description.get("score_scale"),
-            _fitted_on(description.get("fitted_on")),
+            TrainingClasses.of_optional_json(description.get("fitted_on")),
         )
         fingerprint = description["fingerprint"]
     except UserError:
@@ -83,8 +83,3 @@ def load_map(folder: str | Path) -> SpaceMap:
             f"{folder / TENSORS_FILE} does not belong to {DESCRIPTION_FILE}; fit it again"
         )
     return space_map
-
-
-def _fitted_on(content: Any) -> TrainingClasses:
-    """Return the classes that a map was fitted on; earlier versions did not keep them."""
-    return UNKNOWN_CLASSES if content is None else TrainingClasses.of_json(content)

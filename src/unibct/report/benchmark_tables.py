@@ -18,7 +18,7 @@ from unibct.evaluation.criterion import (
 )
 from unibct.evaluation.metrics.table import TOP_1, find_metric
 from unibct.maps.table import MAPS
-from unibct.methods.table import NO_METHOD
+from unibct.methods.table import DEFAULT_METHOD, NO_METHOD
 from unibct.progress import clock
 from unibct.report.blended_table import blended_table, weights_table
 from unibct.report.mixed_table import mixed_table
@@ -34,8 +34,8 @@ from unibct.report.plain_table import (
 )
 
 BASELINE = "unibct"
-# The second one, if it was run, is at work from the first step, as `unibct-plus` is.
-_BASELINES = (BASELINE, f"{BASELINE}-no-warmup")
+# The second one, if it was run, is at work from the first step, as the default method is.
+_BASELINES = (BASELINE, f"{BASELINE}-no-warmup", DEFAULT_METHOD)
 # The methods that the paper's Table 3 and Table 4 compare, in extended-data.
 PROTOTYPE_METHODS = ("unibct-centroid", "unibct-drop", "unibct", "unibct-plus")
 OTHER_LOSSES = ("regress", "bct", "unibct-centroid", "unibct", "unibct-plus")
@@ -145,30 +145,74 @@ def gain_table(results: Results) -> PlainTable | None:
 
 
 def baseline_tables(results: Results) -> list[PlainTable]:
-    """Return the difference of each method's cross test to a baseline's, by deciding metric."""
+    """Return the difference of each method to a baseline: cross test, then self test.
+
+    The cross test has a table for each deciding metric. The self test has one, without the maps,
+    which leave the free model as it is. A table is left out if every pair of it was in another.
+    """
     metrics = sorted(results.deciding_metrics, key=lambda metric: metric != TOP_1)
+    methods = [method for method in compared_methods(results) if method != NO_METHOD]
+    trained = [method for method in methods if method not in MAPS]
+    baselines = [baseline for baseline in _BASELINES if baseline in methods]
     tables: list[PlainTable | None] = []
-    for baseline in _BASELINES:
-        others = [m for m in compared_methods(results) if m not in (baseline, NO_METHOD)]
-        if baseline in compared_methods(results) and others:
-            tables += [_baseline_table(results, baseline, others, metric) for metric in metrics]
+    for number, baseline in enumerate(baselines):
+        shown = {baseline, *baselines[:number]}
+        if set(methods) - shown:
+            others = [method for method in methods if method != baseline]
+            tables += [_cross_against(results, baseline, others, metric) for metric in metrics]
+        if set(trained) - shown:
+            others = [method for method in trained if method != baseline]
+            tables.append(_self_against(results, baseline, others))
     return [table for table in tables if table is not None]
 
 
-def _baseline_table(
+def _cross_against(
     results: Results, baseline: str, others: Sequence[str], metric: str
 ) -> PlainTable | None:
-    def cell(scenario: str, method: str) -> Cell:
-        if not (results.has_cell(scenario, method) and results.has_cell(scenario, baseline)):
-            return NO_VALUE
-        cross, compared = (results.cross(scenario, name, metric) for name in (method, baseline))
-        return difference_cell((cross - compared).estimate)
-
+    title = f"Against {baseline}, {metric}"
     note = (
         f"Cross test, points of {metric} above (+) or below (−) {baseline}, on the same classes "
         "and seeds."
     )
-    return _methods_by_scenarios(results, f"Against {baseline}, {metric}", note, others, cell)
+
+    def value(scenario: str, method: str) -> Measured:
+        return results.cross(scenario, method, metric)
+
+    cell = _difference_to(results, baseline, value)
+    return _methods_by_scenarios(results, title, note, others, cell)
+
+
+def _self_against(results: Results, baseline: str, others: Sequence[str]) -> PlainTable | None:
+    title = f"Against {baseline}, self test, {TOP_1}"
+    note = (
+        f"Self test, points of {TOP_1} above (+) or below (−) {baseline}, on the same classes and "
+        "seeds."
+    )
+
+    def value(scenario: str, method: str) -> Measured:
+        return results.new_self(scenario, method, TOP_1)
+
+    cell = _difference_to(results, baseline, value)
+    return _methods_by_scenarios(results, title, note, others, cell)
+
+
+def _difference_to(
+    results: Results, baseline: str, value: Callable[[str, str], Measured]
+) -> Callable[[str, str], Cell]:
+    """Return what makes the cell of a scenario and a method: the difference to a baseline.
+
+    Args:
+        results: of the benchmark.
+        baseline: the method that the others are compared with.
+        value: of a scenario and a method.
+    """
+
+    def cell(scenario: str, method: str) -> Cell:
+        if not (results.has_cell(scenario, method) and results.has_cell(scenario, baseline)):
+            return NO_VALUE
+        return difference_cell((value(scenario, method) - value(scenario, baseline)).estimate)
+
+    return cell
 
 
 def flip_table(results: Results) -> PlainTable | None:

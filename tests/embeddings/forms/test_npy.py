@@ -51,7 +51,7 @@ def test_nothing_is_unpickled(tmp_path):
         read(tmp_path / "old.npy")
 
 
-def test_a_killed_write_is_taken_up_again_and_files_of_others_stay(tmp_path, monkeypatch):
+def test_a_write_that_fails_leaves_nothing(tmp_path, monkeypatch):
     embeddings, path = random_embeddings(9), tmp_path / "a.npy"
 
     def full(*_, **__):
@@ -60,14 +60,27 @@ def test_a_killed_write_is_taken_up_again_and_files_of_others_stay(tmp_path, mon
     with monkeypatch.context() as patch, pytest.raises(OSError, match="No space"):
         patch.setattr("numpy.lib.format.open_memmap", full)
         write(embeddings, path)
-    assert not path.exists()
-    assert (tmp_path / "a.ids.txt").exists()
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("left", [".a.npy.abcdefgh.tmp", ".a.npy.partial"])
+def test_a_killed_write_is_taken_up_again_and_files_of_others_stay(tmp_path, left):
+    embeddings, path = random_embeddings(9), tmp_path / "a.npy"
+    write(embeddings, path)
+    names = {p.name for p in tmp_path.iterdir()}
+    path.unlink()
     with pytest.raises(UserError, match=r"a\.ids\.txt exists already"):
         require_writable(path)
-    (tmp_path / ".a.npy.partial").mkdir()  # what `unibct embed` leaves with the rows
+    # What was to become the file; or what `unibct embed` leaves with the rows, and removes itself.
+    hidden = tmp_path / left
+    if hidden.suffix == ".tmp":
+        hidden.write_text("half of the vectors")
+    else:
+        hidden.mkdir()
     require_writable(path)
     write(embeddings, path)
     assert read(path).ids == embeddings.ids
+    assert {p.name for p in tmp_path.iterdir()} - {".a.npy.partial"} == names
     (tmp_path / "b.ids.txt").write_text("mine")
     with pytest.raises(UserError, match=r"b\.ids\.txt exists already"):
         write(embeddings, tmp_path / "b.npy")

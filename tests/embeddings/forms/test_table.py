@@ -82,3 +82,14 @@ def test_unknown_places_and_forms_are_named(tmp_path):
         read_embeddings(tmp_path / "text.txt")
     with pytest.raises(UserError, match="unknown form 'csv'; choose one of folder, parquet"):
         find_form("csv")
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_what_a_killed_process_left_is_removed_by_the_next_one(tmp_path, form):
+    path = tmp_path / PLACES[form]
+    left, own = tmp_path / f".{path.name}.abcdefgh.tmp", tmp_path / f".{path.name}.mine.tmp"
+    for place in (left, own):
+        place.write_text("half")
+    write_embeddings(random_embeddings(5), path, form)
+    assert (left.exists(), own.read_text()) == (False, "half")
+    assert len(read_embeddings(path)) == 5

@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 
 import numpy as np
@@ -179,17 +180,36 @@ def test_a_score_map_is_kept_with_the_new_model_and_used(photo_folder, tmp_path)
         "gallery": save(tmp_path / "old", images, noisy_vectors(images, 1.3)),
     }
 
-    def evaluated(**rules):
+    def evaluated(listed=None, **rules):
         search = SearchRules(backfill_curve=False, **rules)
-        return evaluate_images(EvaluationRequest(str(photo_folder), **folders, search=search))
+        return evaluate_images(
+            EvaluationRequest(str(photo_folder), **folders, images=listed, search=search)
+        )
 
     with pytest.raises(UserError, match="has no score map for the old model"):
         evaluated(old_thresholds=True)
     evaluated(save_score_map=True)
     folders["query"] = f"embeddings:{folders['query']}"
-    row = evaluated(old_thresholds=True).at_old_threshold[0]
+    result = evaluated(old_thresholds=True)
+    row = result.at_old_threshold[0]
     # The map was fitted on the same data: impostors pass as often as before.
     assert row.mapped.far == pytest.approx(row.old.far, abs=0.002)
+    classes = len(images.class_names)
+    assert f"the score map was fitted on {classes} of the {classes} test classes: " in result.note
+    assert "score map" not in evaluated().note
+    # Fitted on some of the classes, and by an earlier version, which kept none of them.
+    listed = tmp_path / "some.txt"
+    some = [i for i, label in zip(images.ids, images.labels, strict=True) if label >= 3]
+    listed.write_text("".join(f"{i}\n" for i in some), encoding="utf-8")
+    evaluated(listed, save_score_map=True)
+    assert f" {classes - 3} of the {classes} test" in evaluated(old_thresholds=True).note
+    file = tmp_path / "new" / "score_maps.json"
+    maps = json.loads(file.read_text())
+    for kept in maps.values():
+        del kept["fitted_on"]
+    file.write_text(json.dumps(maps))
+    note = evaluated(old_thresholds=True).note
+    assert "whether the score map was fitted on test classes is unknown" in note
 
 
 @pytest.mark.slow

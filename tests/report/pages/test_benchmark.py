@@ -97,7 +97,7 @@ def test_the_report_tells_what_has_results_and_who_made_them(finished):
     text = render_markdown(changed)
     assert "3 methods in 2 scenarios over 2 seeds." in text
     assert not [row for table in all_tables(changed) for row in table.rows if row[0].text == "mlp"]
-    assert "Against unibct" not in text
+    assert "Against unibct," not in text
     run = what_was_run(changed)
     assert run["torch"] == f"{made_by['torch']}; 1.0"
     assert run["machine"] == made_by["machine"]

@@ -6,7 +6,7 @@ from unibct.embeddings.folder import Embeddings, open_embeddings, read_descripti
 from unibct.embeddings.layout import DESCRIPTION_FILE
 from unibct.embeddings.writing import save_embeddings
 from unibct.errors import UserError
-from unibct.files import require_absent
+from unibct.files import remove_leftovers, require_absent
 
 
 def recognises(path: Path) -> bool:
@@ -32,4 +32,5 @@ def require_writable(path: Path) -> None:
 
 def write(embeddings: Embeddings, path: Path) -> None:
     """Write a new embeddings folder."""
+    remove_leftovers(path.resolve())
     save_embeddings(embeddings, path)

@@ -12,7 +12,7 @@ from unibct.embeddings.folder import Embeddings
 from unibct.embeddings.forms.lines import classes_of, encoded_lines, names_of, read_lines
 from unibct.embeddings.layout import read_text
 from unibct.errors import UserError
-from unibct.files import atomic_file, mapped_array, partial_folder, require_absent
+from unibct.files import atomic_file, leftovers, mapped_array, partial_folder, require_absent
 
 SUFFIX = ".npy"
 _BLOCK = 65_536  # rows that are written at a time
@@ -46,16 +46,16 @@ def read(path: Path) -> Embeddings:
 def require_writable(path: Path) -> None:
     """Refuse another ending, and what exists already, also of the files beside.
 
-    Those that a killed run has left are no obstacle: its rows are still in the hidden folder.
+    Those that a killed run has left are no obstacle: beside them is its hidden file or folder.
     """
     _require_new(path)
-    if not partial_folder(path).exists():
+    if not (partial_folder(path).exists() or leftovers(path)):
         for what in _BESIDE:
             require_absent(_beside(path, what))
 
 
 def write(embeddings: Embeddings, path: Path) -> None:
-    """Write the files beside the vectors first; ``NAME.npy`` makes them complete.
+    """Write a hidden file with the vectors, then the files beside; its new name completes them.
 
     A file beside it that was left by a killed process is taken, if it is the same.
     """
@@ -70,16 +70,16 @@ def write(embeddings: Embeddings, path: Path) -> None:
         place = _beside(path, what)
         if not place.is_file() or place.read_bytes() != texts.get(what):
             require_absent(place)
-    for what, text in texts.items():
-        with atomic_file(_beside(path, what)) as temporary:
-            temporary.write_bytes(text)
-    with atomic_file(path) as temporary:
+    with atomic_file(path, alone=True) as temporary:
         mapped = np.lib.format.open_memmap(
             temporary, mode="w+", dtype=np.float32, shape=embeddings.vectors.shape
         )
         for start in range(0, len(embeddings), _BLOCK):
             mapped[start : start + _BLOCK] = embeddings.vectors[start : start + _BLOCK]
         mapped.flush()
+        for what, text in texts.items():
+            with atomic_file(_beside(path, what), alone=True) as temporary_beside:
+                temporary_beside.write_bytes(text)
 
 
 def _require_new(path: Path) -> None:

@@ -90,7 +90,10 @@ def write(embeddings: Embeddings, path: Path) -> None:
         fields.append(("label", pyarrow.string()))
     metadata = {_FINGERPRINT: embeddings.fingerprint} if embeddings.fingerprint else {}
     schema = pyarrow.schema(fields, metadata=metadata)
-    with atomic_file(path) as temporary, parquet.ParquetWriter(temporary, schema) as writer:
+    with (
+        atomic_file(path, alone=True) as temporary,
+        parquet.ParquetWriter(temporary, schema) as writer,
+    ):
         for start in range(0, len(embeddings), _BLOCK):
             part = slice(start, start + _BLOCK)
             values = np.ascontiguousarray(embeddings.vectors[part], dtype=np.float32).reshape(-1)

@@ -72,7 +72,7 @@ def write(embeddings: Embeddings, path: Path) -> None:
     if embeddings.class_names:
         names = names_of(embeddings.labels, embeddings.class_names)
         tensors["labels"] = _bytes(encoded_lines(names, "class name"))
-    with atomic_file(path) as temporary:
+    with atomic_file(path, alone=True) as temporary:
         metadata = {_FINGERPRINT: embeddings.fingerprint}
         safetensors.numpy.save_file(tensors, temporary, metadata=metadata)
 

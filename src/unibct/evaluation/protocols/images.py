@@ -10,6 +10,7 @@ from typing import Any
 from unibct.arrays import Floats
 from unibct.data.encoded_images import require_outside
 from unibct.data.image_set import ImageSet, select_listed
+from unibct.data.training_classes import training_classes
 from unibct.distributed.device import pick_device
 from unibct.distributed.ranks import current_ranks
 from unibct.embedders.reference import parse_reference
@@ -93,7 +94,7 @@ def evaluate_images(request: EvaluationRequest) -> UpgradeEvaluation:
         ),
     )
     if rules.save_score_map:
-        _save_score_map(evaluation, old.fingerprint, request)
+        _save_score_map(evaluation, images, old.fingerprint, request)
     return evaluation
 
 
@@ -116,7 +117,10 @@ def _embedded(
 
 
 def _save_score_map(
-    evaluation: UpgradeEvaluation, old_fingerprint: str, request: EvaluationRequest
+    evaluation: UpgradeEvaluation,
+    images: ImageSet,
+    old_fingerprint: str,
+    request: EvaluationRequest,
 ) -> None:
     """Fit a score map on the whole test, and keep it with the new model."""
     cross, old_self = evaluation.tests[CROSS], evaluation.tests[OLD_SELF]
@@ -125,6 +129,7 @@ def _save_score_map(
     except UserError as error:  # the evaluation itself is finished: it is not thrown away
         request.progress.note(f"no score map is kept: {error}")
         return
+    fitted = replace(fitted, fitted_on=training_classes(images.class_names, images.class_source))
     path = save_score_map(_folder_of(request.query), old_fingerprint, fitted)
     request.progress.note(f"{path}: the score map for the old model {old_fingerprint}")
 
