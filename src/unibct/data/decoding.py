@@ -16,10 +16,7 @@ OTHER_SUFFIXES = (".bmp", ".gif", ".tif", ".tiff", ".heic", ".heif", ".avif", ".
 FORMATS = ("PNG", "JPEG", "WEBP")  # Pillow's other decoders are never used on user files
 _MAX_PIXELS = 178_956_970  # Pillow's limit: a small file must not fill the memory
 _ORIENTATION_TAG = 0x0112  # of EXIF
-_ORIENTATION_MARKS = (
-    b"Exif\0",
-    b"tiff:Orientation",
-)  # the second is of XMP, which Pillow reads too
+_ORIENTATION_MARKS = (b"Exif\0", b"tiff:Orientation")  # the second one is in XMP
 _TURN_UPRIGHT = {  # what to do with a stored picture, by its orientation
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
