@@ -125,6 +125,16 @@ def test_a_malformed_exif_block_does_not_stop_a_run(block, turned):
     assert np.array_equal(found, np.rot90(want, -1) if turned else want)
 
 
+@pytest.mark.parametrize("kind", ["JPEG", "WEBP"])
+def test_a_turn_in_the_xmp_alone_counts_for_bytes_as_for_pillow(kind):
+    text = '<rdf:Description tiff:Orientation="6" xmlns:tiff="http://ns.adobe.com/tiff/1.0/"/>'
+    file = io.BytesIO()
+    ramp("RGB", (16, 8)).save(file, kind, xmp=text.encode())
+    with Image.open(file) as picture:
+        expected = ImageOps.exif_transpose(picture)
+        assert decode(file.getvalue()).shape[:2] == (expected.height, expected.width) == (16, 8)
+
+
 def test_an_exif_block_behind_other_long_segments_is_read():
     plain = encoded(ramp("L"), "JPEG")
     data = with_segment(plain, exif_block(ON_ITS_SIDE))

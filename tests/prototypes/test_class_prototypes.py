@@ -86,6 +86,22 @@ def test_copies_clusters_and_outliers_converge(tau, lam):
         assert np.abs(ours - naive / np.linalg.norm(naive)).max() < bound
 
 
+@pytest.mark.parametrize("lam", [0.9995, 0.99999, 1 - 1e-7, 1 - 1e-9])
+@pytest.mark.parametrize("tau", [0.02, 0.05, 1.0])
+def test_a_lambda_next_to_one_is_solved_too(tau, lam):
+    sizes = [1, 2, 3, 7, 8, 60]
+    v, x, labels = classes_of(sizes, noise=1.0)
+    v, x = v.astype(np.float32), x.astype(np.float32)
+    for dtype, bound in ((np.float32, 1e-5), (np.float64, 2e-6)):
+        ours = unibct.class_prototypes(
+            v.astype(dtype), labels, new=x.astype(dtype), tau=tau, lam=lam
+        )
+        assert ours.dtype == dtype
+        for c in range(len(sizes)):
+            naive = naive_refined(v[labels == c], x[labels == c], tau, lam)
+            assert np.abs(ours[c] - naive / np.linalg.norm(naive)).max() < bound
+
+
 def test_drop_leaves_out_the_farthest():
     # Nine copies of one direction and an outlier: the outlier goes, the rest average.
     v = np.r_[np.tile([[1.0, 0.0]], (9, 1)), [[0.0, 1.0]]]

@@ -39,6 +39,7 @@ def test_files_and_overrides(tmp_path):
         ("lr=fast", "lr = 'fast'"),
         ("lam=1.0", "lam = 1.0: .*less than 1"),
         ("tau=0", "tau = 0"),
+        ("tau=1e-31", "tau = 1e-31: .*greater than or equal to"),
         ("lr=nan", "lr = nan"),
         ("schedule=linear", "schedule = 'linear'"),
         ("milestones=[5, 3]", "milestones must rise"),

@@ -16,6 +16,7 @@ OTHER_SUFFIXES = (".bmp", ".gif", ".tif", ".tiff", ".heic", ".heif", ".avif", ".
 FORMATS = ("PNG", "JPEG", "WEBP")  # Pillow's other decoders are never used on user files
 _MAX_PIXELS = 178_956_970  # Pillow's limit: a small file must not fill the memory
 _ORIENTATION_TAG = 0x0112  # of EXIF
+_ORIENTATION_MARKS = (b"Exif\0", b"tiff:Orientation")  # the second one is in XMP
 _TURN_UPRIGHT = {  # what to do with a stored picture, by its orientation
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -137,8 +138,8 @@ def _decode_jpeg(data: bytes) -> Pixels:
 
 
 def _upright(pixels: Pixels, data: bytes) -> Pixels:
-    """Turn the pixels of a JPEG as its EXIF orientation says."""
-    if b"Exif\0" not in data:
+    """Turn the pixels of a JPEG as its EXIF orientation says, or else that of its XMP."""
+    if not any(mark in data for mark in _ORIENTATION_MARKS):
         return pixels
     with Image.open(io.BytesIO(data), formats=["JPEG"]) as header:  # decodes no pixels
         turn = _TURN_UPRIGHT.get(_orientation(header))
@@ -168,7 +169,7 @@ def pillow_pixels(image: Image.Image) -> Pixels:
 
 
 def _orientation(image: Image.Image) -> Any:
-    """Return the EXIF orientation; None if there is none, or if it cannot be read.
+    """Return the EXIF or XMP orientation; None if there is none, or if it cannot be read.
 
     Only this tag is read. Pillow's ``exif_transpose`` also writes the EXIF block again, which
     fails if any other tag is malformed.

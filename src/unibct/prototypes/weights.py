@@ -15,7 +15,8 @@ restarts at random. Ẽ is similar to a symmetric matrix (its rows are those of 
 scaled), so its eigenvalues are real and between −1 and 1, and each step of Chebyshev's iteration
 reduces the error by λ/(1 + √(1−λ²)): about 35 steps for λ = 0.9, for a whole batch of classes at a
 time. Ẽᵀ does not increase the sum of a vector's absolute values, so the residual bounds the error:
-‖w − ŵ‖₁ ≤ ‖residual‖₁/(1−λ).
+‖w − ŵ‖₁ ≤ ‖residual‖₁/(1−λ). As λ comes near 1, the steps become too many and rounding too large;
+there one image after another is eliminated instead, in double precision.
 """
 
 from collections.abc import Callable
@@ -36,6 +37,7 @@ from unibct.prototypes.batching import (
 from unibct.prototypes.inputs import PrototypeSettings, class_labels, float_tensor
 
 _TILE = 1024  # rows of a large class that are multiplied at a time
+_LARGEST_ITERATED = 0.999  # a larger λ takes thousands of steps, and more digits than float32 has
 _STRIP = 48  # the same for other classes; fewer rows save more work but are multiplied slower
 
 
@@ -146,15 +148,31 @@ def walk_weights(
     if x.shape[1] == 1:
         return x.new_ones(len(x), 1)
     lam = settings.lam
+    if lam > _LARGEST_ITERATED:
+        x, valid, dtype, device = *_in_doubles(x, valid), x.dtype, x.device
+        weights = _eliminated(_walk(x, valid, settings, memory))
+        return (weights / weights.sum(dim=1, keepdim=True)).to(device, dtype)
+    weights = _chebyshev(_walk(x, valid, settings, memory), uniform_weights(valid, x.dtype), lam)
+    return weights / weights.sum(dim=1, keepdim=True)
+
+
+def _in_doubles(x: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
+    """Return rows and mask where double precision exists."""
+    if x.device.type == "mps":
+        x, valid = x.cpu(), valid.cpu()
+    return x.double(), valid
+
+
+def _walk(x: Tensor, valid: Tensor, settings: PrototypeSettings, memory: ReusedMemory) -> Tensor:
+    """Return the walk λẼ + (1−λ)/m on each class: (classes, m, m), each row sums to 1."""
+    lam = settings.lam
     products = class_products(x, memory)
     if not _squares_fit(products.diagonal(dim1=1, dim2=2)):
         products = class_products(x * _inverse_lengths(x)[:, :, None], memory)
     scores = _scores(products, valid, settings.tau)
     walk = torch.softmax(scores, dim=2, out=scores)
     uniform = uniform_weights(valid, x.dtype)
-    walk = torch.add((1 - lam) * uniform[:, None], walk, alpha=lam, out=walk)
-    weights = _chebyshev(walk, uniform, lam)
-    return weights / weights.sum(dim=1, keepdim=True)
+    return torch.add((1 - lam) * uniform[:, None], walk, alpha=lam, out=walk)
 
 
 def class_products(x: Tensor, memory: ReusedMemory) -> Tensor:
@@ -223,7 +241,7 @@ def _most_steps(lam: float, eps: float) -> int:
     if lam == 0:
         return 1
     contraction = lam / (1 + (1 - lam**2) ** 0.5)
-    return min(2 + int(np.ceil(1.5 * np.log(eps) / np.log(contraction))), 10_000)
+    return 2 + int(np.ceil(1.5 * np.log(eps) / np.log(contraction)))
 
 
 def _chebyshev(walk: Tensor, start: Tensor, lam: float) -> Tensor:
@@ -249,3 +267,27 @@ def _chebyshev(walk: Tensor, start: Tensor, lam: float) -> Tensor:
         before, weights = weights, torch.lerp(before, stepped, omega)
         omega = 1 / (1 - lam**2 / 2) if step == 0 else 1 / (1 - lam**2 * omega / 4)
     return weights[:, 0]
+
+
+def _eliminated(walk: Tensor) -> Tensor:
+    """Solve w = walkᵀw by elimination (Grassmann, Taksar and Heyman, 1985).
+
+    Nothing is subtracted, so each weight is exact to rounding however near 1 λ is. It takes m
+    passes over the walk.
+
+    Args:
+        walk: (classes, m, m), each row sums to 1; overwritten. The first image is no padding.
+
+    Returns:
+        (classes, m) the solution, in which the first image of a class has the weight 1.
+    """
+    images = walk.shape[1]
+    for last in range(images - 1, 0, -1):
+        leaving = walk[:, last, :last]
+        entering = walk[:, :last, last]
+        entering /= leaving.sum(dim=1, keepdim=True)
+        walk[:, :last, :last].baddbmm_(entering[:, :, None], leaving[:, None])
+    weights = walk.new_ones(len(walk), images)
+    for place in range(1, images):
+        weights[:, place] = (weights[:, :place] * walk[:, :place, place]).sum(dim=1)
+    return weights

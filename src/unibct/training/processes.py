@@ -19,6 +19,11 @@ def require_enough_for_all(run: Run, ranks: Ranks) -> None:
             f"batch_size = {batch_size} cannot be divided evenly by {ranks.world} processes; "
             "choose a multiple"
         )
+    if batch_size == ranks.world and not run.recipe.sync_batch_norm:
+        raise UserError(
+            f"batch_size = {batch_size} leaves each of {ranks.world} processes one image, and with "
+            "sync_batch_norm = false one image is all it normalises over; choose a larger batch"
+        )
     for count, needed, what in (
         (len(images), batch_size, "images"),
         (len(images.class_names), ranks.world, "classes"),

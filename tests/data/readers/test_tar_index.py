@@ -117,7 +117,7 @@ def test_a_tar_that_changes_while_it_is_read_is_not_indexed(shards, cache, monke
         lambda data: b"null\n[]\n",
         lambda data: data.replace(b'"7"', b'"8"'),
         lambda data: data.replace(b'"0001", 512', b'"0001", 513'),
-        lambda data: data.replace(b'"format": 2', b'"format": 1'),
+        lambda data: data.replace(b'"format": 3', b'"format": 2'),
     ],
 )
 def test_a_damaged_index_is_replaced(damage, shards, cache, opened):

@@ -84,3 +84,15 @@ def test_samples_without_an_image_are_counted(tmp_path):
     write_tar(tmp_path / "s.tar", members)
     with pytest.warns(PassedOverWarning, match="1 entry is passed over, first s/photo"):
         assert open_images(tmp_path / "s.tar").ids == ("s/1",)
+
+
+def test_images_whose_names_have_two_dots_are_not_passed_over_in_silence(tmp_path):
+    path = tmp_path / "s.tar"
+    dotted = [("b.001.png", png(2)), ("b.001.cls", b"2"), ("c.1/2.seg.png", png(3))]
+    write_tar(path, [("a.png", png(1)), ("a.cls", b"1"), ("a.seg.png", png(9)), *dotted])
+    for _ in range(2):  # from the shard, and from its index
+        with pytest.warns(PassedOverWarning, match=r"2 entries .* first s/b: .* at the first dot"):
+            assert open_images(path).ids == ("s/a",)
+    write_tar(path, dotted)
+    with pytest.raises(UserError, match=r"holds no image: .* a key has no dot"):
+        open_images(path)

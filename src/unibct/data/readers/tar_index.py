@@ -19,7 +19,7 @@ from typing import Any, cast
 from unibct.data.readers.tar_samples import TarSample, is_label, read_samples
 from unibct.files import user_cache_folder, write_text
 
-_FORMAT = 2  # 2: with .jpe and .jfif
+_FORMAT = 3  # 2: with .jpe and .jfif; 3: with keys that have only images of other names
 
 
 def indexed_samples(path: Path) -> list[TarSample]:

@@ -80,6 +80,8 @@ def _add_member(
         raise UserError(f"{path} is cut off within {member.name!r}; copy it again")
     key, suffix = _key_and_suffix(member.name)
     if suffix not in (*IMAGE_SUFFIXES, *LABEL_SUFFIXES) or member.isdir():
+        if suffix.endswith(IMAGE_SUFFIXES):  # as key.seg.png beside key.jpg, or with nothing beside
+            samples.setdefault(key, _Members())
         return
     if not is_plain_file:
         raise UserError(f"{path}: {member.name!r} is not a plain file; pack the file itself")

@@ -86,8 +86,11 @@ def read(name: str) -> ImageSet:
             places[image_id] = (number, *sample.image)
             label_words.append(sample.label)
     if not places:
-        raise UserError(f"{name} holds no image: a sample is key.jpg and key.cls")
-    warn_of_passed_over(name, without_image, "a sample needs an image such as key.jpg")
+        raise UserError(
+            f"{name} holds no image: a sample is key.jpg and key.cls, and a key has no dot"
+        )
+    reason = "a sample needs an image such as key.jpg, and a key ends at the first dot of a name"
+    warn_of_passed_over(name, without_image, reason)
     class_names, labels = classes_of(label_words)
     return encoded_set(name, tuple(places), labels, class_names, TarSource(tuple(paths), places))
 
