@@ -107,9 +107,7 @@ class Recipe(BaseModel):
     # Start from the old weights (same architecture only). None: if the method does so.
     warm_start: bool | None = None
     refresh_epochs: tuple[Annotated[int, Field(ge=0)], ...] = (20,)  # besides the warm-up's end
-    tau: Annotated[float, Field(ge=1e-30)] = (
-        0.05  # as prototypes ask for it, but before the warm-up
-    )
+    tau: Annotated[float, Field(ge=1e-30)] = 0.05  # prototypes refuse smaller ones
     lam: Share = 0.9
     drop: Share = 0.1
     sample_rate: Annotated[float, Field(gt=0, le=1)] = 1.0  # share of the classes that a step uses
