@@ -133,7 +133,8 @@ def _read(source: Source, row_id: str) -> Any:
         return source.images.read(row_id)
     except UnreadableImageError as error:
         raise UserError(
-            f"{source.name}: {row_id} cannot be read ({error}); repair it, or remove it"
+            f"{source.name}: {row_id} cannot be read ({error}); repair it, or leave it out with "
+            "--skip-bad-images"
         ) from error
 
 

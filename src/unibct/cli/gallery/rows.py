@@ -55,6 +55,7 @@ def create_command(
             help="keep the images of known queries, so that a later model can be tried on them",
         ),
     ] = True,
+    skip_bad_images: SkipOption = False,
     device: DeviceOption = "auto",
     as_json: JsonOption = False,
 ) -> None:
@@ -66,17 +67,21 @@ def create_command(
     """
     from unibct.distributed.device import pick_device
     from unibct.gallery.gallery import Gallery
+    from unibct.progress import terminal_progress
 
-    gallery = Gallery.create(
-        path,
-        model,
-        engine=engine,
-        at=at,
-        certificates=certificate or [],
-        known=int(known) if known.isdecimal() else known,
-        keep_images=keep_images,
-        device=pick_device(device),
-    )
+    with terminal_progress() as progress:
+        gallery = Gallery.create(
+            path,
+            model,
+            engine=engine,
+            at=at,
+            certificates=certificate or [],
+            known=int(known) if known.isdecimal() else known,
+            keep_images=keep_images,
+            skip_bad=skip_bad_images,
+            device=pick_device(device),
+            progress=progress,
+        )
     searching = gallery.folder.state.searching
     say(
         as_json,
