@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from unibct.data.decoding import UnreadableImageError, decode, encode_png
 from unibct.errors import UserError
 from unibct.files import atomic_file, mapped_array, read_json, write_json
-from unibct.gallery.folder import GalleryFolder
+from unibct.gallery.folder import DamagedCertificateError, GalleryFolder
 from unibct.gallery.queries import Queries
 from unibct.gallery.row_types import searchable_kinds
 from unibct.gallery.search import Hit, search_gallery
@@ -212,6 +212,23 @@ def ask(
         if any(_is_mate(query, hit) for hit in row)
     }
     return Passage(frozenset(queries.ids), frozenset(successful))
+
+
+def ask_before(folder: GalleryFolder, step: str) -> Passage:
+    """Ask the known queries before a step that lets others search.
+
+    If a certificate is damaged without which nothing can be searched now, none of them is asked:
+    the step may be the way out.
+
+    Args:
+        folder: the gallery.
+        step: what it is called.
+    """
+    try:
+        return ask(folder)
+    except DamagedCertificateError as error:
+        folder.progress.note(f"known queries cannot be asked before {step}: {error}")
+        return Passage(frozenset(), frozenset())
 
 
 def asked_queries(

@@ -16,7 +16,7 @@ from unibct.gallery.adding import (
     with_digest,
 )
 from unibct.gallery.folder import GalleryFolder
-from unibct.gallery.gate import ask
+from unibct.gallery.gate import ask, ask_before
 from unibct.gallery.row_types import searchable_kinds
 from unibct.gallery.rows import NO_STEP, Metadata, sealed_rows
 from unibct.gallery.settling import complete_rollback, end_step, settle, undone_backfills
@@ -124,7 +124,7 @@ def _gone_back(
     lost = unsearchable_rows(folder, target.before, undone)
     _require_deleted_rows(folder, target, lost, source)
     given = _given_again(folder, target.before.searching, lost, source, skip_bad=skip_bad)
-    before = ask(folder)
+    before = ask_before(folder, "the rollback")
     after = ask(folder, target.before, with_superseded=True)
     if not before.allows(after):
         raise before.refusal(after, "the rollback")
