@@ -44,6 +44,7 @@ class BackfillRequest:
         order: which rows come first, a name from ``ORDERS``.
         seed: of the random order.
         skip_bad: leave rows as they are whose images cannot be read, instead of stopping.
+        lazy: these rows were found by searches.
     """
 
     share: float = 1.0
@@ -51,6 +52,7 @@ class BackfillRequest:
     order: str = RANDOM
     seed: int = 0
     skip_bad: bool = False
+    lazy: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what is no share, a text that is no list, and a share that has no effect."""
@@ -212,7 +214,7 @@ def continued_backfill(folder: GalleryFolder, remaker: RowRemaker, ids: Sequence
         How many rows were embedded again.
     """
     made = 0
-    with _Run(folder, remaker, BackfillRequest(order=ASKED)) as run:
+    with _Run(folder, remaker, BackfillRequest(order=ASKED, lazy=True)) as run:
         for start in range(0, len(ids), _BATCH):
             made += run.remake(ids[start : start + _BATCH])
     remaker.note_skipped()
@@ -333,23 +335,34 @@ def finish_backfill(folder: GalleryFolder) -> int:
         settle(folder)
         unfinished = folder.state.unfinished
         if unfinished is not None:
-            end_step(folder, unfinished.number, stopped=True)
+            _end_open(folder, unfinished)
         state = folder.save(folder.state.begun(FINISH))
         complete_finish(folder, state.steps[-1])
         return int(folder.state.steps[-1].details["deleted"])
 
 
 def _begun(folder: GalleryFolder, request: BackfillRequest, remaker: RowRemaker) -> Step:
-    """Return the step of this backfill: one that was stopped is continued."""
+    """Return the step of this backfill: one that was stopped is continued.
+
+    Rows that searches find belong to a backfill that is paused, or else to a step of their own,
+    which can be undone by itself.
+    """
     step = folder.state.unfinished
     maker = remaker.maker.fingerprint
-    if step is not None and step.details.get("model") == maker:
-        return step
     if step is not None:
-        end_step(folder, step.number, stopped=True)
+        can_join = request.lazy or not step.details.get("lazy")
+        if can_join and step.details.get("model") == maker:
+            return step
+        _end_open(folder, step)
     folder.add_maker(remaker.maker)
     details = {"model": maker, "order": request.order, "share": request.share}
+    details |= {"lazy": True} if request.lazy else {}
     return folder.save(folder.state.begun(BACKFILL, **details)).steps[-1]
+
+
+def _end_open(folder: GalleryFolder, step: Step) -> None:
+    """End a backfill that is open; one by searches was never meant to have an end."""
+    end_step(folder, step.number, stopped=not step.details.get("lazy"))
 
 
 def _wanted(folder: GalleryFolder, remaker: RowRemaker, request: BackfillRequest) -> list[str]:

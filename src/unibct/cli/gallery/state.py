@@ -66,7 +66,9 @@ def _status(path: Path, status: "GalleryStatus") -> str:
         lines.append(f"! {status.unsearchable:,} rows cannot be searched by this model")
     unfinished = state.unfinished
     if state.open_backfill is not None:
-        lines.append(f"a backfill is under way or paused (step {state.open_backfill.number})")
+        is_lazy = state.open_backfill.details.get("lazy")
+        what = "searches embed rows again" if is_lazy else "a backfill is under way or paused"
+        lines.append(f"{what} (step {state.open_backfill.number})")
     elif unfinished is not None:
         lines.append(
             f"! step {unfinished.number}, {unfinished.action}, is under way or was interrupted: "
@@ -102,7 +104,7 @@ def _about(step: "Step", state: "GalleryState") -> str:
         words.append(f"in {details['steps']:,} steps until {details['until']}")
     if model is not None:
         by = "by" if "share" in details else "for" if step.action == "certify" else "to"
-        words.append(f"{by} {model.name}")
+        words.append(f"{by} {model.name}" + (", by searches" if details.get("lazy") else ""))
     if details.get("share", 1) < 1:
         words.append(f"up to {details['share']:.0%}")
     if "to" in details:
