@@ -1,6 +1,9 @@
 from contextlib import contextmanager
 
+import pytest
+
 from tests.gallery.toys import toy_images
+from unibct.errors import UserError
 from unibct.gallery.gallery import Gallery
 from unibct.gallery.lazy import remake_hits
 from unibct.gallery.sources import open_source
@@ -40,9 +43,12 @@ def lazily(gallery):
 
 def test_searches_and_the_backfill_after_them_are_undone_one_by_one(upgraded):
     assert lazily(upgraded)[1] > 0
-    number = upgraded.folder.state.open_backfill.number
+    number = upgraded.folder.state.unfinished.number
     by_searches = lazily(upgraded)
-    assert upgraded.folder.state.open_backfill.number == number, "searches share a step"
+    assert upgraded.folder.state.unfinished.number == number, "searches share a step"
+    assert upgraded.status().as_json()["backfill"] is None
+    with pytest.raises(UserError, match=r"no backfill of .* is under way"):
+        upgraded.pause()
     upgraded.backfill(toy_images(), share=0.5)
     upgraded.abort()
     assert list(upgraded.status().live.values()) == by_searches

@@ -25,7 +25,7 @@ from unibct.gallery.rows import GalleryRows, require_id_list, sealed_rows
 from unibct.gallery.settling import complete_finish, complete_rollback, end_step, settle
 from unibct.gallery.shelf import BY_MAP
 from unibct.gallery.sources import Source, note_left_out
-from unibct.gallery.state import BACKFILL, FINISH, ROLLBACK, RowMaker, Step
+from unibct.gallery.state import BACKFILL, FINISH, LAZY, ROLLBACK, RowMaker, Step
 from unibct.maps.folder import load_map
 from unibct.maps.space_map import FORWARD, SpaceMap
 
@@ -350,19 +350,19 @@ def _begun(folder: GalleryFolder, request: BackfillRequest, remaker: RowRemaker)
     step = folder.state.unfinished
     maker = remaker.maker.fingerprint
     if step is not None:
-        can_join = request.lazy or not step.details.get("lazy")
+        can_join = request.lazy or not step.details.get(LAZY)
         if can_join and step.details.get("model") == maker:
             return step
         _end_open(folder, step)
     folder.add_maker(remaker.maker)
     details = {"model": maker, "order": request.order, "share": request.share}
-    details |= {"lazy": True} if request.lazy else {}
+    details |= {LAZY: True} if request.lazy else {}
     return folder.save(folder.state.begun(BACKFILL, **details)).steps[-1]
 
 
 def _end_open(folder: GalleryFolder, step: Step) -> None:
     """End a backfill that is open; one by searches was never meant to have an end."""
-    end_step(folder, step.number, stopped=not step.details.get("lazy"))
+    end_step(folder, step.number, stopped=not step.details.get(LAZY))
 
 
 def _wanted(folder: GalleryFolder, remaker: RowRemaker, request: BackfillRequest) -> list[str]:

@@ -66,9 +66,9 @@ def _status(path: Path, status: "GalleryStatus") -> str:
         lines.append(f"! {status.unsearchable:,} rows cannot be searched by this model")
     unfinished = state.unfinished
     if state.open_backfill is not None:
-        is_lazy = state.open_backfill.details.get("lazy")
-        what = "searches embed rows again" if is_lazy else "a backfill is under way or paused"
-        lines.append(f"{what} (step {state.open_backfill.number})")
+        lines.append(f"a backfill is under way or paused (step {state.open_backfill.number})")
+    elif unfinished is not None and unfinished.details.get("lazy"):
+        lines.append(f"searches embed rows again that they find (step {unfinished.number})")
     elif unfinished is not None:
         lines.append(
             f"! step {unfinished.number}, {unfinished.action}, is under way or was interrupted: "
