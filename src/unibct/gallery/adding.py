@@ -77,7 +77,8 @@ def add_rows(
             raise refusal
         skipped = set(adder.skipped)
         places = [place for place, row_id in enumerate(source.ids) if row_id not in skipped]
-        keep_queries(folder, source.select(places), known, images=keep_images)
+        model = None if source.images is None else folder.model(kind).embedder
+        keep_queries(folder, source.select(places), known, images=keep_images, model=model)
         end_step(folder, step, added=adder.added, present=adder.present)
     return Added(adder.added, adder.present, len(skipped))
 

@@ -62,7 +62,7 @@ def create_gallery(
         for paper in papers:
             folder.keep_certificate(paper)
         if not isinstance(known, int):
-            keep_queries(folder, known, count, images=keep_images, rows=False)
+            keep_queries(folder, known, count, images=keep_images, rows=False, model=embedder)
         write_state(path, state)  # last: it makes the folder a gallery
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unibct.data.decoding import UnreadableImageError, decode, encode_png
+from unibct.embeddings.stored import StoredEmbeddings
 from unibct.errors import UserError
 from unibct.files import atomic_file, mapped_array, read_json, write_json
 from unibct.gallery.folder import DamagedCertificateError, GalleryFolder
@@ -25,6 +26,8 @@ from unibct.gallery.search_request import SearchRequest
 from unibct.gallery.shelf import ONLY_STORED
 from unibct.gallery.sources import Source
 from unibct.gallery.state import Standing
+from unibct.models.embedder import Embedder
+from unibct.progress import Silent
 
 KNOWN_FOLDER = "known"
 LIST_FILE = "queries.json"
@@ -93,7 +96,13 @@ def known_queries(folder: Path) -> list[KnownQuery]:
 
 
 def keep_queries(
-    folder: GalleryFolder, source: Source, count: int, *, images: bool, rows: bool = True
+    folder: GalleryFolder,
+    source: Source,
+    count: int,
+    *,
+    images: bool,
+    rows: bool = True,
+    model: Embedder | None = None,
 ) -> None:
     """Keep some rows of a source as known queries, until there are ``count``.
 
@@ -103,6 +112,7 @@ def keep_queries(
         count: of known queries.
         images: keep images too, so that any model can be asked.
         rows: the source is rows of the gallery; False for queries of the user's own.
+        model: that searches now. Where images are not kept, its vectors of them are.
     """
     known = known_queries(folder.path)
     ids = {query.id for query in known}
@@ -124,6 +134,8 @@ def keep_queries(
         _remember_vectors(
             folder, chosen.embeddings.fingerprint, chosen.ids, chosen.vectors(None, folder.progress)
         )
+    elif not images and model is not None and not isinstance(model, StoredEmbeddings):
+        _remember_vectors(folder, model.fingerprint, chosen.ids, chosen.vectors(model, Silent()))
     _write(folder.path, known)
 
 

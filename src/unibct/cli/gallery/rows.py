@@ -52,7 +52,8 @@ def create_command(
         bool,
         typer.Option(
             "--keep-images/--no-keep-images",
-            help="keep the images of known queries, so that a later model can be tried on them",
+            help="keep the images of known queries, so that a later model can be tried on them; "
+            "without them only the model that embedded them is",
         ),
     ] = True,
     skip_bad_images: SkipOption = False,
