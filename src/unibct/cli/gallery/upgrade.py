@@ -209,7 +209,9 @@ def _require_one_action(actions: dict[str, bool], given: Sequence[object]) -> No
 
 def _finish(gallery: "Gallery", path: Path, as_json: bool) -> None:
     deleted, older = gallery.finish(), gallery.status().savings.rows
-    message = f"{path}: {deleted:,} old vectors deleted; rollback now needs the images"
+    message = f"{path}: {deleted:,} old vectors deleted"
+    if deleted:
+        message += "; rollback now needs the images"
     if older:
         message += f"\n{older:,} rows of older models have no new vector; they stay as they are"
     say(as_json, {"deleted": deleted, "older_rows": older}, message)
