@@ -1,23 +1,11 @@
-from contextlib import contextmanager
-
 import pytest
 
-from tests.gallery.toys import toy_images
+from tests.gallery.toys import PauseAfterABatch, toy_images
 from unibct.errors import UserError
 from unibct.gallery.gallery import Gallery
 from unibct.gallery.lazy import remake_hits
 from unibct.gallery.sources import open_source
 from unibct.gallery.state import ROLLBACK
-from unibct.progress import Silent
-
-
-class PauseAfterABatch(Silent):
-    def __init__(self, gallery):
-        self.gallery = gallery
-
-    @contextmanager
-    def task(self, label, total, unit="images", *, done=0, weight=1.0):
-        yield lambda count, status=None: self.gallery.pause()
 
 
 def hits(gallery):
@@ -60,7 +48,7 @@ def test_searches_and_the_backfill_after_them_are_undone_one_by_one(upgraded):
 def test_while_a_backfill_is_paused_searches_belong_to_it(upgraded, monkeypatch):
     monkeypatch.setattr("unibct.gallery.backfill._BATCH", 6)
     with monkeypatch.context() as patch:
-        patch.setattr(upgraded.folder, "progress", PauseAfterABatch(upgraded))
+        patch.setattr(upgraded.folder, "progress", PauseAfterABatch(upgraded.folder))
         assert upgraded.backfill(toy_images()).paused
     number = upgraded.folder.state.open_backfill.number
     lazily(upgraded)

@@ -1,5 +1,7 @@
 """A small world for tests of galleries: images, models that are callables, and certificates."""
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,7 +10,10 @@ import numpy as np
 
 from unibct.data.decoding import UnreadableImageError
 from unibct.data.image_set import ImageSet
+from unibct.gallery.backfill import pause_backfill
 from unibct.gallery.certificate import Certificate, sealed
+from unibct.gallery.folder import GalleryFolder
+from unibct.progress import Advance, Silent
 
 SIDE, DIM = 6, 12
 
@@ -67,6 +72,19 @@ def with_bad(images: ImageSet, *bad: str, encoded: bool = False) -> ImageSet:
         return b"broken" if image_id in bad else images.read(image_id).tobytes()
 
     return replace(images, read=read, encoded=file if encoded else None)
+
+
+class PauseAfterABatch(Silent):
+    """The progress of a backfill that pauses it after its first batch."""
+
+    def __init__(self, folder: GalleryFolder) -> None:
+        self.folder = folder
+
+    @contextmanager
+    def task(
+        self, label: str, total: int, unit: str = "images", *, done: int = 0, weight: float = 1.0
+    ) -> Generator[Advance]:
+        yield lambda count, status=None: pause_backfill(self.folder)
 
 
 def toy_certificate(old: str, new: str, **changes: Any) -> Certificate:
