@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.gallery.toys import NEW, OLD, toy_images
+from tests.gallery.toys import NEW, OLD, toy_images, with_bad
 from unibct.data.decoding import UnreadableImageError
 from unibct.embedders.table import Opening
 from unibct.embeddings.extraction import embed_images
@@ -130,20 +130,6 @@ def test_a_full_disk_is_one_line_and_the_last_state_stays_readable(toy_gallery):
     assert len(again.search(toy_images(per_class=1), k=3)[0].hits) == 3
     assert again.add(toy_images(per_class=300, first=1000)).added > 0
     assert again.status().as_json()["rows"] == 48 + 1800
-
-
-def with_bad(images, *bad, encoded=False):
-    """The images, some of which cannot be decoded, or not even read as a file."""
-
-    def read(image_id):
-        if image_id in bad:
-            raise UnreadableImageError("broken")
-        return images.read(image_id)
-
-    def file(image_id):
-        return b"broken" if image_id in bad else images.read(image_id).tobytes()
-
-    return renamed(images, read=read, encoded=file if encoded else None)
 
 
 @pytest.mark.parametrize("encoded", [False, True])

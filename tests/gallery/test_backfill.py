@@ -76,7 +76,7 @@ def test_without_images_a_forward_map_makes_a_third_kind_of_row(upgraded, forwar
     result = upgraded.backfill(map_folder=forward_map)
     assert (result.rows, result.rows_in_space) == (48, 48)
     printed = result.as_json()
-    keys = "step rows own total missing first_missing paused curve share"
+    keys = "step rows own total missing first_missing skipped paused curve share"
     assert (list(printed), printed["own"]) == (keys.split(), 48)
     status = upgraded.status().as_json()
     assert list(status["models"].values()) == [0, 0, 48]

@@ -1,6 +1,6 @@
 import pytest
 
-from tests.gallery.toys import OLD, STRANGER, toy_images
+from tests.gallery.toys import NEW, OLD, STRANGER, toy_images
 from unibct.errors import UserError
 from unibct.gallery.gallery import Gallery
 from unibct.gallery.gate import Passage, ask, drop_queries, known_queries
@@ -39,6 +39,20 @@ def test_without_images_a_new_model_cannot_be_asked(tmp_path):
     gallery.add(toy_images())
     assert len(known_queries(gallery.folder.path)) == 5
     assert not list((tmp_path / "G" / "known").glob("*.png"))
+    assert len(ask(gallery.folder).successful_ids) == 5, "but the one that embedded them can"
+    gallery.upgrade(NEW, force=True)
+    assert not ask(gallery.folder).asked_ids
+    gallery.rollback()
+    assert len(ask(gallery.folder).asked_ids) == 5
+
+
+def test_without_images_a_removal_that_takes_all_mates_is_undone(tmp_path):
+    own = toy_images(per_class=1, first=70)
+    gallery = Gallery.create(tmp_path / "G", OLD, known=own, keep_images=False)
+    gallery.add(toy_images())
+    with pytest.raises(UserError, match="known queries no longer find"):
+        gallery.remove([row_id for row_id in toy_images().ids if row_id.startswith("c0")])
+    assert sum(gallery.status().live.values()) == 48
 
 
 def test_queries_of_the_users_own_find_rows_with_their_labels(tmp_path):

@@ -2,7 +2,7 @@ import sqlite3
 
 import pytest
 
-from tests.gallery.toys import toy_images
+from tests.gallery.toys import PauseAfterABatch, toy_images
 from unibct.errors import UserError
 from unibct.gallery.gallery import Gallery
 
@@ -51,8 +51,11 @@ def test_rows_that_come_during_the_check_are_no_problem(toy_gallery, monkeypatch
     assert toy_gallery.verify() == []
 
 
-def test_a_backfill_that_ends_after_a_later_step_is_no_problem(upgraded):
-    upgraded.search(toy_images(per_class=1, first=50), k=2, lazy_images=toy_images())
+def test_a_backfill_that_ends_after_a_later_step_is_no_problem(upgraded, monkeypatch):
+    monkeypatch.setattr("unibct.gallery.backfill._BATCH", 12)
+    with monkeypatch.context() as patch:
+        patch.setattr(upgraded.folder, "progress", PauseAfterABatch(upgraded.folder))
+        assert upgraded.backfill(toy_images()).paused
     upgraded.add(toy_images(per_class=1, first=20))
     upgraded.backfill(toy_images())
     assert upgraded.verify() == []

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from tests.gallery.toys import NEW, OLD, toy_images
+from tests.gallery.toys import NEW, NEWEST, OLD, toy_images
 from unibct.embedders.table import Opening
 from unibct.embeddings.extraction import embed_images
 from unibct.errors import UserError
@@ -60,3 +60,28 @@ def test_a_blend_searches_old_rows_with_both_queries(upgraded):
         assert [hit.id for hit in answer.hits] == [ids[i] for i in best]
         expected = [float(rows[i] @ query) for i in best]
         np.testing.assert_allclose([hit.score for hit in answer.hits], expected, atol=1e-5)
+
+
+def test_rows_of_a_map_get_the_query_of_the_model_in_whose_space_they_are(upgraded, forward_map):
+    upgraded.backfill(map_folder=forward_map)
+    kind = list(upgraded.folder.state.makers)[2]
+    rows = next(upgraded.folder.engine.scan(kind))
+    upgraded.upgrade(NEWEST, force=True)
+    found = upgraded.search(QUERIES, k=4, encoders="two")
+    for answer, query in zip(found, vectors(NEW, QUERIES), strict=True):
+        best = np.argsort(-(rows.vectors @ query))[:4]
+        assert [hit.id for hit in answer.hits] == [rows.ids[i] for i in best]
+
+
+def test_a_model_without_rows_is_not_asked_for_queries(upgraded, monkeypatch):
+    old, new = upgraded.folder.state.makers
+    opened = upgraded.folder.model
+    asked = []
+    monkeypatch.setattr(upgraded.folder, "model", lambda kind: asked.append(kind) or opened(kind))
+    upgraded.search(QUERIES, encoders="two")
+    assert set(asked) == {old, new}
+    upgraded.backfill(toy_images())
+    asked.clear()
+    plain = [answer.hits for answer in upgraded.search(QUERIES)]
+    assert [answer.hits for answer in upgraded.search(QUERIES, encoders="two")] == plain
+    assert set(asked) == {new}

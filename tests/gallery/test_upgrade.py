@@ -1,8 +1,10 @@
 import pytest
 
 from tests.gallery.toys import NEW, NEWEST, OLD, toy_certificate, toy_images, written
+from tests.notes import Notes
 from unibct.embedders.table import Opening
 from unibct.errors import UserError
+from unibct.gallery.certificate import read_certificate
 from unibct.gallery.gallery import Gallery
 
 
@@ -77,6 +79,63 @@ def test_a_held_certificate_that_was_changed_is_refused(toy_gallery, fingerprint
     held.write_text(held.read_text().replace('"toys"', '"tays"'))
     with pytest.raises(UserError, match="was changed"):
         gallery.upgrade(NEW)
+
+
+def damage(path):
+    path.write_text(path.read_text()[:100])
+
+
+def test_a_damaged_certificate_stops_no_upgrade_that_it_does_not_concern(fingerprints, tmp_path):
+    old, new = fingerprints
+    other = written(toy_certificate("0" * 32, "1" * 32), tmp_path)
+    paper = written(toy_certificate(old, new), tmp_path)
+    notes = Notes()
+    gallery = Gallery.create(tmp_path / "H", OLD, certificates=[other, paper], progress=notes)
+    gallery.add(toy_images())
+    held = tmp_path / "H" / "certificates" / f"{read_certificate(other).digest}.json"
+    damage(held)
+    assert gallery.upgrade(NEW).forced == ()
+    assert [str(held) in text for text in notes.texts] == [True], "named once"
+    assert len(gallery.verify()) == 1
+    assert gallery.search(toy_images(per_class=1), far=0.01)
+
+
+def test_an_upgrade_that_needs_a_damaged_certificate_names_it(fingerprints, tmp_path):
+    paper = written(toy_certificate(*fingerprints), tmp_path)
+    gallery = Gallery.create(tmp_path / "H", OLD, certificates=[paper])
+    gallery.add(toy_images())
+    (held,) = (tmp_path / "H" / "certificates").iterdir()
+    damage(held)
+    with pytest.raises(UserError, match=rf"no certificate says .*1 that .*{held.name} cannot"):
+        gallery.upgrade(NEW)
+    assert gallery.upgrade(NEW, [paper]).forced == (), "given again, it is kept again"
+    assert gallery.verify() == []
+
+
+@pytest.mark.parametrize("again", ["the same", "another"])
+def test_a_damaged_certificate_of_the_searching_model_is_recorded_again(upgraded, tmp_path, again):
+    upgraded.add(toy_images(per_class=1, first=30))
+    query = toy_images(per_class=1)
+    hits = [answer.hits for answer in upgraded.search(query)]
+    paper = toy_certificate(*upgraded.folder.state.makers)
+    if again == "another":
+        paper = toy_certificate(*upgraded.folder.state.makers, date="2027-01-02T03:04:05Z")
+    (held,) = (upgraded.folder.path / "certificates").iterdir()
+    damage(held)
+    gallery = Gallery(upgraded.folder.path)
+    with pytest.raises(UserError, match=r"record the certificate again: .*--model .*new_model"):
+        gallery.search(query)
+    assert gallery.upgrade(NEW, [written(paper, tmp_path)]).certified
+    assert [answer.hits for answer in gallery.search(query)] == hits
+
+
+def test_a_damaged_certificate_stops_no_rollback(upgraded):
+    upgraded.add(toy_images(per_class=1, first=30))
+    (held,) = (upgraded.folder.path / "certificates").iterdir()
+    damage(held)
+    gallery = Gallery(upgraded.folder.path)
+    assert gallery.rollback().unsearchable == 6
+    assert gallery.folder.state.searching.name.endswith("old_model")
 
 
 def test_a_dry_run_changes_nothing(toy_gallery, fingerprints, tmp_path):

@@ -1,12 +1,19 @@
 """A small world for tests of galleries: images, models that are callables, and certificates."""
 
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from unibct.data.decoding import UnreadableImageError
 from unibct.data.image_set import ImageSet
+from unibct.gallery.backfill import pause_backfill
 from unibct.gallery.certificate import Certificate, sealed
+from unibct.gallery.folder import GalleryFolder
+from unibct.progress import Advance, Silent
 
 SIDE, DIM = 6, 12
 
@@ -51,6 +58,33 @@ def toy_images(classes: int = 6, per_class: int = 8, *, first: int = 0, seed: in
         tuple(f"c{label}" for label in range(classes)),
         pixels.__getitem__,
     )
+
+
+def with_bad(images: ImageSet, *bad: str, encoded: bool = False) -> ImageSet:
+    """The images, some of which cannot be decoded, or not even read as a file."""
+
+    def read(image_id: str) -> Any:
+        if image_id in bad:
+            raise UnreadableImageError("broken")
+        return images.read(image_id)
+
+    def file(image_id: str) -> bytes:
+        return b"broken" if image_id in bad else images.read(image_id).tobytes()
+
+    return replace(images, read=read, encoded=file if encoded else None)
+
+
+class PauseAfterABatch(Silent):
+    """The progress of a backfill that pauses it after its first batch."""
+
+    def __init__(self, folder: GalleryFolder) -> None:
+        self.folder = folder
+
+    @contextmanager
+    def task(
+        self, label: str, total: int, unit: str = "images", *, done: int = 0, weight: float = 1.0
+    ) -> Generator[Advance]:
+        yield lambda count, status=None: pause_backfill(self.folder)
 
 
 def toy_certificate(old: str, new: str, **changes: Any) -> Certificate:

@@ -16,7 +16,7 @@ from unibct.gallery.gate import keep_queries
 from unibct.gallery.row_gate import RowGate
 from unibct.gallery.rows import IMAGE_KEY, GalleryRows, Metadata, sealed_rows, user_metadata
 from unibct.gallery.settling import end_step, settle
-from unibct.gallery.sources import Source, vector_fault
+from unibct.gallery.sources import Source, note_left_out, vector_fault
 from unibct.gallery.state import ADD, RowMaker
 from unibct.progress import Silent
 
@@ -77,7 +77,8 @@ def add_rows(
             raise refusal
         skipped = set(adder.skipped)
         places = [place for place, row_id in enumerate(source.ids) if row_id not in skipped]
-        keep_queries(folder, source.select(places), known, images=keep_images)
+        model = None if source.images is None else folder.model(kind).embedder
+        keep_queries(folder, source.select(places), known, images=keep_images, model=model)
         end_step(folder, step, added=adder.added, present=adder.present)
     return Added(adder.added, adder.present, len(skipped))
 
@@ -136,14 +137,9 @@ class _RowAdder:
                 part = source.select(range(start, min(start + BATCH, len(source))))
                 self._add_batch(part)
                 advance(len(part))
-        if not self.skipped:
-            return
-        if len(self.skipped) == len(source):
+        if self.skipped and len(self.skipped) == len(source):
             raise NoReadableImageError(source.name, len(source))
-        progress.note(
-            f"left out {len(self.skipped)} unreadable images of {source.name}: "
-            f"{', '.join(self.skipped)}"
-        )
+        note_left_out(progress, source.name, self.skipped)
 
     def _add_batch(self, part: Source) -> None:
         """Add those rows of a batch that are not there."""
@@ -181,6 +177,10 @@ class _RowAdder:
         unsearchable: list[str] = []  # after a rollback
         for other in folder.state.makers:
             there = folder.engine.read(other, part.ids, vectors=other == kind)
+            if self._skip_bad:
+                damaged = _damaged(part, there, digests)
+                part = self._without_bad(part, [i for i in part.ids if i not in damaged])
+                there = there.take([p for p, i in enumerate(there.ids) if i not in damaged])
             _require_same(part, there, digests, by_vector=other == kind)
             if other == kind or folder.state.searchable(other):
                 present.update(there.ids)
@@ -214,12 +214,24 @@ def image_digests(images: ImageSet | None, *, skip_bad: bool = False) -> dict[st
             digests[image_id] = _digest(images, image_id)
         except UnreadableImageError as error:
             if not skip_bad:
-                raise UserError(
-                    f"{images.name}: {image_id} cannot be read ({error}); repair it, or leave it "
-                    "out: with --skip-bad-images, or with --images for a command that does not "
-                    "have it"
-                ) from error
+                raise _unreadable(images, image_id, error) from error
     return digests
+
+
+def _require_readable(source: Source, row_id: str) -> None:
+    """Refuse an image that has another digest because it was damaged."""
+    assert source.images is not None
+    try:
+        source.images.read(row_id)
+    except UnreadableImageError as error:
+        raise _unreadable(source.images, row_id, error) from error
+
+
+def _unreadable(images: ImageSet, image_id: str, error: UnreadableImageError) -> UserError:
+    return UserError(
+        f"{images.name}: {image_id} cannot be read ({error}); repair it, or leave it out: with "
+        "--skip-bad-images, or with --images for a command that does not have it"
+    )
 
 
 def _digest(images: ImageSet, image_id: str) -> str:
@@ -234,6 +246,16 @@ def _digest(images: ImageSet, image_id: str) -> str:
 def with_digest(metadata: Metadata, digest: str | None) -> Metadata:
     """Return metadata with the digest of the row's image."""
     return metadata if digest is None else metadata | {IMAGE_KEY: digest}
+
+
+def _damaged(part: Source, there: GalleryRows, digests: dict[str, str]) -> set[str]:
+    """Return the ids of rows that are there, whose image has changed and cannot be read."""
+    if part.images is None:
+        return set()
+    stored = zip(there.ids, there.metadata, strict=True)
+    changed = {i for i, metadata in stored if metadata.get(IMAGE_KEY, digests[i]) != digests[i]}
+    places = [place for place, row_id in enumerate(part.ids) if row_id in changed]
+    return changed - set(part.select(places).readable().ids)
 
 
 def _require_same(
@@ -252,6 +274,7 @@ def _require_same(
         elif digests.get(row_id, there.metadata[i].get(IMAGE_KEY)) != there.metadata[i].get(
             IMAGE_KEY, digests.get(row_id)
         ):
+            _require_readable(part, row_id)
             difference = "another image"
         elif by_vector and part.embeddings is not None:
             given = given if given is not None else np.asarray(part.embeddings.vectors)
@@ -292,6 +315,7 @@ def require_same_images(
     for row_id, metadata in zip(source.ids, stored, strict=True):
         digest = digests.get(row_id)
         if digest is not None and metadata.get(IMAGE_KEY, digest) != digest:
+            _require_readable(source, row_id)
             raise UserError(
                 f"{source.name}: {row_id!r} is another image than the one that was added; give "
                 "the same images"

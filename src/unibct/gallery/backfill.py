@@ -8,31 +8,26 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unibct.errors import UserError
-from unibct.gallery.adding import (
-    image_digests,
-    require_made_by,
-    require_same_images,
-    require_usable,
-)
+from unibct.gallery.adding import require_made_by
 from unibct.gallery.folder import GalleryFolder
 from unibct.gallery.gate import Passage, ask
 from unibct.gallery.indexing import measure_recall, rebuild_spoilt
 from unibct.gallery.orders import ASKED, RANDOM, ordered_rows
+from unibct.gallery.remaking import vectors_again
 from unibct.gallery.row_types import searchable_kinds
 from unibct.gallery.rows import GalleryRows, require_id_list, sealed_rows
 from unibct.gallery.settling import complete_finish, complete_rollback, end_step, settle
 from unibct.gallery.shelf import BY_MAP
-from unibct.gallery.sources import Source
-from unibct.gallery.state import BACKFILL, FINISH, ROLLBACK, RowMaker, Step
+from unibct.gallery.sources import Source, note_left_out
+from unibct.gallery.state import BACKFILL, FINISH, LAZY, ROLLBACK, RowMaker, Step
 from unibct.maps.folder import load_map
 from unibct.maps.space_map import FORWARD, SpaceMap
-from unibct.progress import Silent
 
 PAUSE_FILE = "pause"
 _BATCH = 512
@@ -48,12 +43,16 @@ class BackfillRequest:
         ids: only these rows; None for all.
         order: which rows come first, a name from ``ORDERS``.
         seed: of the random order.
+        skip_bad: leave rows as they are whose images cannot be read, instead of stopping.
+        lazy: these rows were found by searches.
     """
 
     share: float = 1.0
     ids: Sequence[str] | None = None
     order: str = RANDOM
     seed: int = 0
+    skip_bad: bool = False
+    lazy: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what is no share, a text that is no list, and a share that has no effect."""
@@ -76,6 +75,8 @@ class Backfilled:
         total: searchable rows.
         missing: rows that were wanted, but have no image in DATA.
         first_missing: the id of the first of them.
+        skipped: rows whose images cannot be read; they stay as they are, and the next backfill
+            tries them again.
         paused: it was stopped; the same command continues it.
         curve: (share of rows in that space, share of known queries that find their mates).
     """
@@ -86,6 +87,7 @@ class Backfilled:
     total: int
     missing: int = 0
     first_missing: str = ""
+    skipped: int = 0
     paused: bool = False
     curve: tuple[tuple[float, float], ...] = field(default=())
 
@@ -101,11 +103,21 @@ class RowRemaker:
     Attributes:
         maker: of the rows to come.
         ids: the rows that it can make; None for all.
+        skipped: ids of rows whose images cannot be read.
     """
 
-    def __init__(self, folder: GalleryFolder, given: Source | SpaceMap, name: str = "") -> None:
+    def __init__(
+        self,
+        folder: GalleryFolder,
+        given: Source | SpaceMap,
+        name: str = "",
+        *,
+        skip_bad: bool = False,
+    ) -> None:
         self._folder = folder
         self._given = given
+        self._skip_bad = skip_bad
+        self.skipped: list[str] = []
         state = folder.state
         if isinstance(given, SpaceMap):
             if given.direction != FORWARD or given.target != state.standing.searching:
@@ -131,20 +143,26 @@ class RowRemaker:
         kinds = searchable_kinds(state, state.standing)
         self.kinds = [kind for kind in kinds if kind != self.maker.fingerprint]
 
-    def vectors(self, rows: GalleryRows) -> NDArray[np.float32]:
-        """Return the new vectors of older rows."""
+    def remade(self, rows: GalleryRows) -> tuple[GalleryRows, NDArray[np.float32]]:
+        """Return those older rows that can be made again, and their new vectors."""
         given = self._given
         if isinstance(given, SpaceMap):
-            return np.asarray(given.vector_map(rows.vectors), dtype=np.float32)
+            return rows, np.asarray(given.vector_map(rows.vectors), dtype=np.float32)
         assert self.ids is not None
         part = given.select([self.ids[row_id] for row_id in rows.ids])
-        require_same_images(part, image_digests(part.images), rows.metadata)
         embedder = None
         if part.images is not None:
             embedder = self._folder.model(self.maker.fingerprint).embedder
-        vectors = part.vectors(embedder, Silent())
-        require_usable(vectors, part)
-        return vectors
+        stored = dict(zip(rows.ids, rows.metadata, strict=True))
+        part, vectors = vectors_again(part, stored, embedder, skip_bad=self._skip_bad)
+        made = set(part.ids)
+        self.skipped += [row_id for row_id in rows.ids if row_id not in made]
+        return rows.take([p for p, row_id in enumerate(rows.ids) if row_id in made]), vectors
+
+    def note_skipped(self) -> None:
+        """Say which images could not be read."""
+        if isinstance(self._given, Source):
+            note_left_out(self._folder.progress, self._given.name, self.skipped)
 
 
 def backfill_gallery(
@@ -162,7 +180,8 @@ def backfill_gallery(
         settle(folder)
         (folder.path / PAUSE_FILE).unlink(missing_ok=True)
         source = load_map(given) if isinstance(given, Path) else given
-        remaker = RowRemaker(folder, source, str(given) if isinstance(given, Path) else "")
+        name = str(given) if isinstance(given, Path) else ""
+        remaker = RowRemaker(folder, source, name, skip_bad=request.skip_bad)
         wanted = _wanted(folder, remaker, request)
         usable = [i for i in wanted if remaker.ids is None or i in remaker.ids]
         missing = [] if len(usable) == len(wanted) else sorted(set(wanted) - set(usable))
@@ -175,11 +194,12 @@ def backfill_gallery(
         if goal == 0:
             return Backfilled(0, 0, *_shares(folder))
         recall = measure_recall(folder)
-        step = _begun(folder, request, remaker)
-        done = _Run(folder, remaker, step).through(usable[:goal])
+        with _Run(folder, remaker, request) as run:
+            done = run.through(usable, goal)
         rebuild_spoilt(folder, recall)
         in_space, total = _shares(folder)
-    if goal < len(usable):
+    remaker.note_skipped()
+    if goal < len(usable) - len(remaker.skipped):
         missing = []  # the share was reached without them
     first = missing[0] if missing else ""
     return replace(
@@ -187,52 +207,77 @@ def backfill_gallery(
     )
 
 
-def continued_backfill(folder: GalleryFolder, remaker: RowRemaker, ids: Sequence[str]) -> None:
-    """Embed some rows again within a backfill that stays open; the gallery is settled."""
-    run = _Run(folder, remaker, _begun(folder, BackfillRequest(order=ASKED), remaker))
-    for start in range(0, len(ids), _BATCH):
-        run.remake(ids[start : start + _BATCH])
+def continued_backfill(folder: GalleryFolder, remaker: RowRemaker, ids: Sequence[str]) -> int:
+    """Embed some rows again within a backfill that stays open; the gallery is settled.
+
+    Returns:
+        How many rows were embedded again.
+    """
+    made = 0
+    with _Run(folder, remaker, BackfillRequest(order=ASKED, lazy=True)) as run:
+        for start in range(0, len(ids), _BATCH):
+            made += run.remake(ids[start : start + _BATCH])
+    remaker.note_skipped()
+    return made
 
 
 class _Run:
-    """One stretch of a backfill."""
+    """One stretch of a backfill; if it writes no row, no step is left of it."""
 
-    def __init__(self, folder: GalleryFolder, remaker: RowRemaker, step: Step) -> None:
+    def __init__(
+        self, folder: GalleryFolder, remaker: RowRemaker, request: BackfillRequest
+    ) -> None:
         self._folder = folder
         self._remaker = remaker
-        self._step = step
+        first_new = folder.state.next_number
+        self._step = step = _begun(folder, request, remaker)
+        self._is_empty = step.number >= first_new
         self._curve: list[tuple[float, float]] = [tuple(p) for p in step.details.get("curve", [])]
 
-    def through(self, ids: Sequence[str]) -> Backfilled:
-        """Embed rows again, batch by batch, until all are done or a pause is asked for."""
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._is_empty:  # there is no row with the number of this step
+            self._folder.save(self._folder.state.without_step(self._step.number))
+
+    def through(self, ids: Sequence[str], goal: int) -> Backfilled:
+        """Embed rows again, batch by batch, until there are enough or a pause is asked for.
+
+        Args:
+            ids: of the rows, in their order.
+            goal: how many of them; in place of one with an unreadable image the next one comes.
+        """
         folder, number = self._folder, self._step.number
         before = ask(folder)
         self._note(before)
-        done, last_check = 0, 0
+        seen, done, last_check = 0, 0, 0
         pause = folder.path / PAUSE_FILE
-        with folder.progress.task("backfill", len(ids), "rows") as advance:
-            while done < len(ids) and not pause.exists():
-                batch = ids[done : done + _BATCH]
-                self.remake(batch)
-                done += len(batch)
-                advance(len(batch))
-                if (done - last_check) * _CHECKS >= len(ids) or done == len(ids):
+        with folder.progress.task("backfill", goal, "rows") as advance:
+            while done < goal and seen < len(ids) and not pause.exists():
+                batch = ids[seen : seen + min(_BATCH, goal - done)]
+                made = self.remake(batch)
+                seen, done = seen + len(batch), done + made
+                advance(made)
+                is_last = done == goal or seen == len(ids)
+                if (done - last_check) * _CHECKS >= goal or is_last:
                     last_check = done
                     self._require(before)
-        paused = done < len(ids)
+        paused = done < goal and seen < len(ids)
         pause.unlink(missing_ok=True)
         if paused:
             details = {"curve": self._curve}
             folder.save(folder.state.changed_step(number, details=details))
         else:
             end_step(folder, number, curve=self._curve)
-        return Backfilled(number, done, 0, 0, paused=paused, curve=tuple(self._curve))
+        skipped, curve = len(self._remaker.skipped), tuple(self._curve)
+        return Backfilled(number, done, 0, 0, skipped=skipped, paused=paused, curve=curve)
 
-    def remake(self, ids: Sequence[str]) -> None:
-        """Write the new vectors of some rows, and mark the old ones."""
+    def remake(self, ids: Sequence[str]) -> int:
+        """Write the new vectors of some rows, mark the old ones, and return how many they are."""
         folder, maker = self._folder, self._remaker.maker
         is_map = maker.source == BY_MAP
-        left = set(ids)
+        left, written = set(ids), 0
         for kind in reversed(self._remaker.kinds):
             rows = folder.engine.read(kind, [i for i in ids if i in left], vectors=is_map)
             live = np.flatnonzero(rows.superseded == 0)
@@ -240,15 +285,21 @@ class _Run:
             if not len(rows):
                 continue
             left -= set(rows.ids)
+            rows, vectors = self._remaker.remade(rows)
+            if not len(rows):
+                continue
             sealed = sealed_rows(
                 maker.fingerprint,
                 rows.ids,
                 rows.labels,
                 rows.metadata,
-                self._remaker.vectors(rows),
+                vectors,
                 self._step.number,
             )
+            self._is_empty = False
             folder.engine.write(maker.fingerprint, sealed, supersedes=[kind])
+            written += len(rows)
+        return written
 
     def _require(self, before: Passage) -> None:
         """Undo the whole backfill if known queries no longer find their mates."""
@@ -284,23 +335,34 @@ def finish_backfill(folder: GalleryFolder) -> int:
         settle(folder)
         unfinished = folder.state.unfinished
         if unfinished is not None:
-            end_step(folder, unfinished.number, stopped=True)
+            _end_open(folder, unfinished)
         state = folder.save(folder.state.begun(FINISH))
         complete_finish(folder, state.steps[-1])
         return int(folder.state.steps[-1].details["deleted"])
 
 
 def _begun(folder: GalleryFolder, request: BackfillRequest, remaker: RowRemaker) -> Step:
-    """Return the step of this backfill: one that was stopped is continued."""
+    """Return the step of this backfill: one that was stopped is continued.
+
+    Rows that searches find belong to a backfill that is paused, or else to a step of their own,
+    which can be undone by itself.
+    """
     step = folder.state.unfinished
     maker = remaker.maker.fingerprint
-    if step is not None and step.details.get("model") == maker:
-        return step
     if step is not None:
-        end_step(folder, step.number, stopped=True)
+        can_join = request.lazy or not step.details.get(LAZY)
+        if can_join and step.details.get("model") == maker:
+            return step
+        _end_open(folder, step)
     folder.add_maker(remaker.maker)
     details = {"model": maker, "order": request.order, "share": request.share}
+    details |= {LAZY: True} if request.lazy else {}
     return folder.save(folder.state.begun(BACKFILL, **details)).steps[-1]
+
+
+def _end_open(folder: GalleryFolder, step: Step) -> None:
+    """End a backfill that is open; one by searches was never meant to have an end."""
+    end_step(folder, step.number, stopped=not step.details.get(LAZY))
 
 
 def _wanted(folder: GalleryFolder, remaker: RowRemaker, request: BackfillRequest) -> list[str]:

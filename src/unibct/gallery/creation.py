@@ -7,6 +7,7 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from unibct.data.checked_set import NoReadableImageError
 from unibct.errors import UserError
 from unibct.files import require_absent
 from unibct.gallery.certificate import read_certificate
@@ -15,7 +16,7 @@ from unibct.gallery.engines.table import Place, open_engine
 from unibct.gallery.folder import GalleryFolder
 from unibct.gallery.gate import keep_queries
 from unibct.gallery.shelf import describe_model, keep_model
-from unibct.gallery.sources import Source
+from unibct.gallery.sources import Source, note_left_out
 from unibct.gallery.state import CREATE, GalleryState, Standing, now, write_state
 
 
@@ -27,6 +28,7 @@ def create_gallery(
     *,
     known: int | Source,
     keep_images: bool,
+    skip_bad: bool = False,
 ) -> None:
     """Make an empty gallery in a new folder.
 
@@ -38,9 +40,12 @@ def create_gallery(
         known: how many known queries to keep of what is added first; or the user's own queries,
             whose mates are the rows with their labels.
         keep_images: keep their images.
+        skip_bad: leave queries out whose images cannot be read, instead of refusing.
     """
     path = folder.path
     require_absent(path)
+    if skip_bad and not isinstance(known, int):
+        known = _readable(folder, known)
     papers = [read_certificate(file) for file in certificates]
     maker, embedder = describe_model(model, folder.opening)
     name = gallery_name(path)
@@ -57,8 +62,19 @@ def create_gallery(
         for paper in papers:
             folder.keep_certificate(paper)
         if not isinstance(known, int):
-            keep_queries(folder, known, count, images=keep_images, rows=False)
+            keep_queries(folder, known, count, images=keep_images, rows=False, model=embedder)
         write_state(path, state)  # last: it makes the folder a gallery
+
+
+def _readable(folder: GalleryFolder, known: Source) -> Source:
+    """Return the queries whose images can be read, and note the others."""
+    readable = known.readable()
+    if len(known) and not len(readable):
+        raise NoReadableImageError(known.name, len(known))
+    here = set(readable.ids)
+    bad = [query_id for query_id in known.ids if query_id not in here]
+    note_left_out(folder.progress, known.name, bad)
+    return readable
 
 
 @contextmanager

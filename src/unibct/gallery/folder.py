@@ -26,12 +26,18 @@ class GalleryBusyError(UserError):
     """Another process is writing to the gallery."""
 
 
+class DamagedCertificateError(UserError):
+    """A certificate that is kept in the gallery is not what it was, or not there."""
+
+
 class GalleryFolder:
     """An open gallery: what every command works with.
 
     Attributes:
         path: of the folder.
         progress: reports long work.
+        damaged_certificates: what is wrong with certificates that are kept in the gallery, one
+            line each, as ``certificates`` has found it.
     """
 
     def __init__(
@@ -45,6 +51,7 @@ class GalleryFolder:
         self._engine: Engine | None = None
         self._models: dict[str, QueryModel] = {}
         self._certificates: dict[str, Certificate] = {}
+        self.damaged_certificates: list[str] = []
         self._live: dict[str, bool] = {}
 
     @property
@@ -105,19 +112,34 @@ class GalleryFolder:
         """Return a certificate that is kept in the gallery."""
         if digest not in self._certificates:
             path = self.path / CERTIFICATES_FOLDER / f"{digest}.json"
-            self._certificates[digest] = read_certificate(path)
+            try:
+                certificate = read_certificate(path)
+            except UserError as error:
+                raise DamagedCertificateError(str(error)) from error
+            if certificate.digest != digest:
+                raise DamagedCertificateError(f"{path} is another certificate than its name says")
+            self._certificates[digest] = certificate
         return self._certificates[digest]
 
     def keep_certificate(self, certificate: Certificate) -> None:
-        """Keep a certificate in the gallery."""
-        path = self.path / CERTIFICATES_FOLDER / f"{certificate.digest}.json"
-        if not path.is_file():
-            certificate.write(path)
+        """Keep a certificate in the gallery, also in place of one that was damaged."""
+        try:
+            self.certificate(certificate.digest)
+        except DamagedCertificateError:
+            certificate.write(self.path / CERTIFICATES_FOLDER / f"{certificate.digest}.json")
 
     def certificates(self) -> list[Certificate]:
-        """Return all certificates that are kept in the gallery."""
-        folder = self.path / CERTIFICATES_FOLDER
-        return [self.certificate(path.stem) for path in sorted(folder.glob("*.json"))]
+        """Return the certificates that are kept in the gallery; damaged ones are passed over."""
+        whole: list[Certificate] = []
+        known, self.damaged_certificates = self.damaged_certificates, []
+        for path in sorted((self.path / CERTIFICATES_FOLDER).glob("*.json")):
+            try:
+                whole.append(self.certificate(path.stem))
+            except DamagedCertificateError as error:
+                self.damaged_certificates.append(str(error))
+                if str(error) not in known:
+                    self.progress.note(f"a certificate is passed over: {error}")
+        return whole
 
     def add_maker(self, maker: RowMaker) -> None:
         """Make a model or map known to the gallery."""

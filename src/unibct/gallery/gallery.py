@@ -32,7 +32,7 @@ from unibct.gallery.rollback import RolledBack, abort_backfill, rollback_gallery
 from unibct.gallery.row_types import OLDER_ROW
 from unibct.gallery.search import Hit, search_source
 from unibct.gallery.search_request import SearchRequest, one_request
-from unibct.gallery.sources import open_source, with_fingerprint
+from unibct.gallery.sources import Source, open_source, with_fingerprint
 from unibct.gallery.status import GalleryStatus, gallery_status
 from unibct.gallery.upgrade import Upgraded, upgrade_gallery
 from unibct.progress import Progress
@@ -73,6 +73,7 @@ class Gallery:
         certificates: Sequence[str | Path] = (),
         known: int | Data = USUAL_COUNT,
         keep_images: bool = True,
+        skip_bad: bool = False,
         device: Any = "cpu",
         progress: Progress | None = None,
     ) -> "Gallery":
@@ -87,14 +88,14 @@ class Gallery:
             known: how many known queries to keep of what is added first; or queries of your own,
                 whose mates are the rows with their labels.
             keep_images: keep their images, so that any later model can be asked.
+            skip_bad: leave unreadable images of your own queries out instead of refusing.
             device: where models compute.
             progress: reports long work.
         """
         folder = GalleryFolder(Path(path), device=device, progress=progress)
         queries = known if isinstance(known, int) else open_source(known)
-        create_gallery(
-            folder, str(model), (engine, at), certificates, known=queries, keep_images=keep_images
-        )
+        settings = {"keep_images": keep_images, "skip_bad": skip_bad}
+        create_gallery(folder, str(model), (engine, at), certificates, known=queries, **settings)
         return Gallery(path, device=device, progress=progress)
 
     def add(
@@ -119,9 +120,7 @@ class Gallery:
         source = open_source(data, list_file=list_file, metadata=metadata)
         if made_by:
             source = with_fingerprint(source, made_by)
-        details = self.folder.state.steps[0].details
-        settings = {name: details[name] for name in ("known", "keep_images")}
-        return add_rows(self.folder, source, skip_bad=skip_bad, **settings)
+        return add_rows(self.folder, source, skip_bad=skip_bad, **_known_settings(self.folder))
 
     def search(
         self,
@@ -143,21 +142,20 @@ class Gallery:
             lazy_images: images of the rows; older rows among the hits are embedded again, ranked
                 again and stored.
             remember: count the hits, for a backfill in the order ``asked``.
-            skip_bad: leave unreadable images of queries out instead of refusing.
+            skip_bad: leave unreadable images of queries and rows out instead of refusing.
             settings: attributes of the request.
         """
         request = one_request(request, settings)
-        is_embedded = isinstance(data, Queries)
-        source = None if is_embedded else open_source(data, list_file=list_file)
+        queries = data if isinstance(data, Queries) else None
+        source = None if isinstance(data, Queries) else open_source(data, list_file=list_file)
         searching = partial(search_source, self.folder, source, request, skip_bad=skip_bad)
-        queries, all_hits = searching(data if is_embedded else None)
+        queries, all_hits = searching(queries)
         if lazy_images is not None:
-            images = open_source(lazy_images)
-            if remake_hits(self.folder, queries.made_by, all_hits, images):
+            remake = partial(remake_hits, images=open_source(lazy_images), skip_bad=skip_bad)
+            if remake(self.folder, queries.made_by, all_hits):
                 queries, all_hits = searching(queries)
         if remember:
-            ids = (hit.id for hits in all_hits for hit in hits if hit.row == OLDER_ROW)
-            remember_asked(self.folder.path, ids)
+            remember_asked(self.folder.path, _older_ids(all_hits))
         return _answers(queries, all_hits, forced=self.folder.state.is_forced)
 
     def upgrade(
@@ -180,6 +178,7 @@ class Gallery:
         ids: Sequence[str] | None = None,
         order: str = "random",
         seed: int = 0,
+        skip_bad: bool = False,
     ) -> Backfilled:
         """Embed older rows again, from their images or by a forward map.
 
@@ -190,11 +189,10 @@ class Gallery:
             ids: only these rows.
             order: ``random``, ``farthest`` (from the mean of their label) or ``asked``.
             seed: of the random order.
+            skip_bad: leave rows as they are whose images cannot be read, instead of stopping.
         """
-        if (data is None) == (map_folder is None):
-            raise UserError("a backfill needs the images of the rows, or a map (--map)")
-        given = Path(str(map_folder)) if data is None else open_source(data)
-        return backfill_gallery(self.folder, given, BackfillRequest(share, ids, order, seed))
+        request = BackfillRequest(share, ids, order, seed, skip_bad)
+        return backfill_gallery(self.folder, _images_or_map(data, map_folder), request)
 
     def pause(self) -> None:
         """Ask a backfill in another process to stop after its batch."""
@@ -208,10 +206,11 @@ class Gallery:
         """Undo the backfill that was done or begun last."""
         return abort_backfill(self.folder)
 
-    def rollback(self, to: int | None = None, data: Data | None = None) -> RolledBack:
+    def rollback(
+        self, to: int | None = None, data: Data | None = None, *, skip_bad: bool = False
+    ) -> RolledBack:
         """Go back to before an upgrade or a backfill, see ``rollback_gallery``."""
-        source = None if data is None else open_source(data)
-        return rollback_gallery(self.folder, to, source)
+        return rollback_gallery(self.folder, to, _opened(data), skip_bad=skip_bad)
 
     def remove(self, ids: Sequence[str]) -> int:
         """Remove rows for good, and return how many they were."""
@@ -271,3 +270,24 @@ def _answers(queries: Queries, all_hits: list[list[Hit]], *, forced: bool) -> li
     labels = queries.labels or (None,) * len(queries.ids)
     triples = zip(queries.ids, labels, all_hits, strict=True)
     return [Answer(query, label, hits, forced) for query, label, hits in triples]
+
+
+def _known_settings(folder: GalleryFolder) -> dict[str, Any]:
+    """Return what ``create`` was told about known queries."""
+    details = folder.state.steps[0].details
+    return {name: details[name] for name in ("known", "keep_images")}
+
+
+def _older_ids(all_hits: list[list[Hit]]) -> list[str]:
+    return [hit.id for hits in all_hits for hit in hits if hit.row == OLDER_ROW]
+
+
+def _opened(data: Data | None) -> Source | None:
+    return None if data is None else open_source(data)
+
+
+def _images_or_map(data: Data | None, map_folder: str | Path | None) -> Source | Path:
+    """Return what a backfill makes rows from."""
+    if (data is None) == (map_folder is None):
+        raise UserError("a backfill needs the images of the rows, or a map (--map)")
+    return Path(str(map_folder)) if data is None else open_source(data)

@@ -15,9 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unibct.data.decoding import UnreadableImageError, decode, encode_png
+from unibct.embeddings.stored import StoredEmbeddings
 from unibct.errors import UserError
 from unibct.files import atomic_file, mapped_array, read_json, write_json
-from unibct.gallery.folder import GalleryFolder
+from unibct.gallery.folder import DamagedCertificateError, GalleryFolder
 from unibct.gallery.queries import Queries
 from unibct.gallery.row_types import searchable_kinds
 from unibct.gallery.search import Hit, search_gallery
@@ -25,6 +26,8 @@ from unibct.gallery.search_request import SearchRequest
 from unibct.gallery.shelf import ONLY_STORED
 from unibct.gallery.sources import Source
 from unibct.gallery.state import Standing
+from unibct.models.embedder import Embedder
+from unibct.progress import Silent
 
 KNOWN_FOLDER = "known"
 LIST_FILE = "queries.json"
@@ -93,7 +96,13 @@ def known_queries(folder: Path) -> list[KnownQuery]:
 
 
 def keep_queries(
-    folder: GalleryFolder, source: Source, count: int, *, images: bool, rows: bool = True
+    folder: GalleryFolder,
+    source: Source,
+    count: int,
+    *,
+    images: bool,
+    rows: bool = True,
+    model: Embedder | None = None,
 ) -> None:
     """Keep some rows of a source as known queries, until there are ``count``.
 
@@ -103,6 +112,7 @@ def keep_queries(
         count: of known queries.
         images: keep images too, so that any model can be asked.
         rows: the source is rows of the gallery; False for queries of the user's own.
+        model: that searches now. Where images are not kept, its vectors of them are.
     """
     known = known_queries(folder.path)
     ids = {query.id for query in known}
@@ -124,6 +134,8 @@ def keep_queries(
         _remember_vectors(
             folder, chosen.embeddings.fingerprint, chosen.ids, chosen.vectors(None, folder.progress)
         )
+    elif not images and model is not None and not isinstance(model, StoredEmbeddings):
+        _remember_vectors(folder, model.fingerprint, chosen.ids, chosen.vectors(model, Silent()))
     _write(folder.path, known)
 
 
@@ -133,7 +145,8 @@ def _read(source: Source, row_id: str) -> Any:
         return source.images.read(row_id)
     except UnreadableImageError as error:
         raise UserError(
-            f"{source.name}: {row_id} cannot be read ({error}); repair it, or remove it"
+            f"{source.name}: {row_id} cannot be read ({error}); repair it, or leave it out with "
+            "--skip-bad-images"
         ) from error
 
 
@@ -211,6 +224,23 @@ def ask(
         if any(_is_mate(query, hit) for hit in row)
     }
     return Passage(frozenset(queries.ids), frozenset(successful))
+
+
+def ask_before(folder: GalleryFolder, step: str) -> Passage:
+    """Ask the known queries before a step that lets others search.
+
+    If a certificate is damaged without which nothing can be searched now, none of them is asked:
+    the step may be the way out.
+
+    Args:
+        folder: the gallery.
+        step: what it is called.
+    """
+    try:
+        return ask(folder)
+    except DamagedCertificateError as error:
+        folder.progress.note(f"known queries cannot be asked before {step}: {error}")
+        return Passage(frozenset(), frozenset())
 
 
 def asked_queries(

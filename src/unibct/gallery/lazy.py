@@ -9,7 +9,12 @@ from unibct.gallery.sources import Source
 
 
 def remake_hits(
-    folder: GalleryFolder, searching: str, hit_lists: list[list[Hit]], images: Source
+    folder: GalleryFolder,
+    searching: str,
+    hit_lists: list[list[Hit]],
+    images: Source,
+    *,
+    skip_bad: bool = False,
 ) -> int:
     """Embed those older rows again that were found and whose images are given.
 
@@ -18,6 +23,7 @@ def remake_hits(
         searching: the fingerprint of the model whose queries found them.
         hit_lists: what a search has found.
         images: images of rows.
+        skip_bad: leave rows as they are whose images cannot be read, instead of refusing.
 
     Returns:
         How many rows were embedded again. 0 if another process is writing, or another model
@@ -32,8 +38,8 @@ def remake_hits(
             settle(folder)
             if folder.state.standing.searching != searching:
                 return 0
-            continued_backfill(folder, RowRemaker(folder, images), ids)
-            return len(ids)
+            remaker = RowRemaker(folder, images, skip_bad=skip_bad)
+            return continued_backfill(folder, remaker, ids)
     except GalleryBusyError as error:
         folder.progress.note(f"the hits were not embedded again: {error}")
         return 0

@@ -1,6 +1,6 @@
 """Queries as vectors, made by each model whose query the rows need."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -30,7 +30,7 @@ class Queries:
         ids: one per query.
         vectors: (queries, dim) by the searching model.
         made_by: the fingerprint of that model.
-        older: fingerprint of an older model -> (queries, dim) by that model.
+        older: kind of older rows -> (queries, dim) by the model in whose space these are.
         labels: one per query; None where there is none.
     """
 
@@ -78,20 +78,23 @@ def make_queries(
         else:
             vectors = source.vectors(embedder, folder.progress)
         if request.encoders != NEW_QUERY:
-            for kind in state.standing.access:
-                model = folder.model(kind).embedder
+            for kind in filter(folder.has_live, state.standing.access):
+                model = folder.model(state.makers[kind].space).embedder  # a map embeds nothing
                 older[kind] = source.vectors(model, folder.progress)
     return Queries(source.ids, vectors, searching.fingerprint, older, source.labels)
 
 
-def require_fitting(queries: Queries, standing: Standing, request: SearchRequest) -> None:
-    """Refuse queries that are not those of the models that search."""
+def require_fitting(
+    queries: Queries, standing: Standing, request: SearchRequest, kinds: Sequence[str]
+) -> None:
+    """Refuse queries that are not those of the models that search these kinds of rows."""
     if queries.made_by != standing.searching:
         raise OtherModelError(
             f"the queries were made by model {queries.made_by}, but model {standing.searching} "
             "searches this gallery; embed the queries with that one"
         )
-    if request.encoders != NEW_QUERY and not standing.access.keys() <= queries.older.keys():
+    older = standing.access.keys() & set(kinds)
+    if request.encoders != NEW_QUERY and not older <= queries.older.keys():
         raise OtherModelError(
             "the queries lack those by an older model whose rows are searched; embed them again"
         )

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from unibct.data.checked_set import NoReadableImageError
 from unibct.errors import UserError
 from unibct.gallery.adding import (
     image_digests,
@@ -15,12 +16,12 @@ from unibct.gallery.adding import (
     with_digest,
 )
 from unibct.gallery.folder import GalleryFolder
-from unibct.gallery.gate import ask
+from unibct.gallery.gate import ask, ask_before
 from unibct.gallery.row_types import searchable_kinds
 from unibct.gallery.rows import NO_STEP, Metadata, sealed_rows
 from unibct.gallery.settling import complete_rollback, end_step, settle, undone_backfills
 from unibct.gallery.shelf import ONLY_STORED
-from unibct.gallery.sources import Source
+from unibct.gallery.sources import Source, note_left_out
 from unibct.gallery.state import (
     ADD,
     BACKFILL,
@@ -47,6 +48,7 @@ class RolledBack:
         restored: rows that were embedded by that model from the given images.
         unsearchable: rows that newer models made and this one cannot search; they are kept.
         first_unsearchable: the id of the first of them.
+        skipped: how many of them have an image that cannot be read.
     """
 
     to: int
@@ -54,6 +56,7 @@ class RolledBack:
     restored: int
     unsearchable: int
     first_unsearchable: str
+    skipped: int = 0
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values for machines."""
@@ -61,7 +64,11 @@ class RolledBack:
 
 
 def rollback_gallery(
-    folder: GalleryFolder, to: int | None = None, source: Source | None = None
+    folder: GalleryFolder,
+    to: int | None = None,
+    source: Source | None = None,
+    *,
+    skip_bad: bool = False,
 ) -> RolledBack:
     """Go back to the state before a step; rows that were added since then are kept.
 
@@ -74,22 +81,26 @@ def rollback_gallery(
             earlier model searches again.
         source: images of rows that were added since then, so that the earlier model can search
             them too.
+        skip_bad: leave rows out whose images cannot be read, instead of refusing. They are kept
+            as rows that the earlier model cannot search.
     """
     with folder.writing():
         settle(folder)
         rollback = _stopped_rollback(folder.state)
         if rollback is None or source is None or to not in (None, rollback.details["to"]):
-            rollback, lost, given = _gone_back(folder, to, source)
+            rollback, lost, given = _gone_back(folder, to, source, skip_bad=skip_bad)
         else:
-            lost = unsearchable_rows(folder)
-            given = _given_again(folder, folder.state.standing.searching, lost, source)
+            lost, searching = unsearchable_rows(folder), folder.state.standing.searching
+            given = _given_again(folder, searching, lost, source, skip_bad=skip_bad)
         _restore(folder, given)
         if rollback.details.get("restoring"):
             folder.save(folder.state.changed_step(rollback.number, details={"restoring": False}))
+    if source is not None:
+        note_left_out(folder.progress, source.name, given.skipped)
     lost = [row_id for row_id in lost if row_id not in given.digests]
     searching = folder.state.standing.searching
-    target, restored = int(rollback.details["to"]), len(given.digests)
-    return RolledBack(target, searching, restored, len(lost), (lost or [""])[0])
+    target, restored, skipped = int(rollback.details["to"]), len(given.digests), len(given.skipped)
+    return RolledBack(target, searching, restored, len(lost), (lost or [""])[0], skipped)
 
 
 def _stopped_rollback(state: GalleryState) -> Step | None:
@@ -99,7 +110,7 @@ def _stopped_rollback(state: GalleryState) -> Step | None:
 
 
 def _gone_back(
-    folder: GalleryFolder, to: int | None, source: Source | None
+    folder: GalleryFolder, to: int | None, source: Source | None, *, skip_bad: bool
 ) -> tuple[Step, list[str], "_GivenAgain"]:
     """Let the earlier model search.
 
@@ -112,8 +123,8 @@ def _gone_back(
     undone = undone_backfills(folder.state, target.number)
     lost = unsearchable_rows(folder, target.before, undone)
     _require_deleted_rows(folder, target, lost, source)
-    given = _given_again(folder, target.before.searching, lost, source)
-    before = ask(folder)
+    given = _given_again(folder, target.before.searching, lost, source, skip_bad=skip_bad)
+    before = ask_before(folder, "the rollback")
     after = ask(folder, target.before, with_superseded=True)
     if not before.allows(after):
         raise before.refusal(after, "the rollback")
@@ -253,14 +264,21 @@ class _GivenAgain:
     Attributes:
         source: these rows only.
         digests: id -> digest of the image; None for embeddings.
+        skipped: ids of rows whose images cannot be read.
     """
 
     source: Source | None
     digests: dict[str, str | None]
+    skipped: tuple[str, ...] = ()
 
 
 def _given_again(
-    folder: GalleryFolder, kind: str, lost: Sequence[str], source: Source | None
+    folder: GalleryFolder,
+    kind: str,
+    lost: Sequence[str],
+    source: Source | None,
+    *,
+    skip_bad: bool,
 ) -> _GivenAgain:
     """Return what DATA has of the lost rows; refuse it if they cannot be made from it.
 
@@ -269,6 +287,7 @@ def _given_again(
         kind: the fingerprint of the model that is to search.
         lost: ids of rows that it cannot search.
         source: what the user has given.
+        skip_bad: leave images out that cannot be read; if that is all of them, refuse.
     """
     if source is None:
         return _GivenAgain(None, {})
@@ -276,7 +295,11 @@ def _given_again(
     if source.embeddings is not None:
         require_made_by(source, maker)
     places = {row_id: place for place, row_id in enumerate(source.ids)}
-    given = source.select([places[row_id] for row_id in lost if row_id in places])
+    wanted = given = source.select([places[row_id] for row_id in lost if row_id in places])
+    if skip_bad:
+        given = wanted.readable()
+        if len(wanted) and not len(given):
+            raise NoReadableImageError(source.name, len(wanted))
     if given.embeddings is not None:
         require_usable(given.vectors(None, Silent()), given)
     elif len(given):
@@ -287,7 +310,8 @@ def _given_again(
         rows = _newest(folder, part.ids)
         require_same_images(part, part_digests, [rows[row_id].metadata for row_id in part.ids])
         digests |= part_digests
-    return _GivenAgain(given, digests)
+    skipped = tuple(row_id for row_id in wanted.ids if row_id not in digests)
+    return _GivenAgain(given, digests, skipped)
 
 
 def _batches(source: Source) -> Iterator[Source]:

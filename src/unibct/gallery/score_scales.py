@@ -14,7 +14,7 @@ from unibct.evaluation.score_map import ScoreMap
 from unibct.gallery.calibration import Calibration
 from unibct.gallery.certificate import Certificate
 from unibct.gallery.encoders import BLENDED_QUERY, NEW_QUERY, TWO_QUERIES
-from unibct.gallery.folder import GalleryFolder
+from unibct.gallery.folder import DamagedCertificateError, GalleryFolder
 from unibct.gallery.search_request import SearchRequest
 from unibct.gallery.state import GalleryState, RowMaker, Standing
 
@@ -124,7 +124,14 @@ def certificate_for(
     else:
         access = sorted(standing.access.items(), key=lambda pair: pair[0] not in kinds)
         digest = next(filter(None, (allowed.certificate for _, allowed in access)), "")
-    return folder.certificate(digest) if digest else None
+    try:
+        return folder.certificate(digest) if digest else None
+    except DamagedCertificateError as error:
+        name = folder.state.makers[standing.searching].name
+        raise DamagedCertificateError(
+            f"{error}; record the certificate again: unibct gallery upgrade {folder.path} "
+            f"--model {name} --certificate FILE"
+        ) from error
 
 
 def _threshold(

@@ -104,8 +104,8 @@ def search_gallery(
     for _ in range(_TRIES):
         state = folder.state
         searched = replace(state, standing=standing or state.standing)
-        require_fitting(queries, searched.standing, request)
         kinds = _filled_kinds(folder, searched, request)
+        require_fitting(queries, searched.standing, request, kinds)
         hit_lists = _search_once(folder, searched, kinds, queries, request)
         # While a step is under way, the first row of a kind may have come in between.
         is_same = state.unfinished is None or _filled_kinds(folder, searched, request) == kinds

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unibct.data.checked_set import NoReadableImageError
+from unibct.data.decoding import UnreadableImageError
 from unibct.data.image_set import ImageSet, select_listed
 from unibct.data.readers.table import open_images
 from unibct.embedders.embeddings_file import open_stored
@@ -73,6 +74,13 @@ class Source:
         embedded = embed_images(model, self.images, progress=progress)
         return np.asarray(embedded.vectors, dtype=np.float32)
 
+    def readable(self) -> "Source":
+        """Return the rows whose images can be read, which may be none: each is read once."""
+        images = self.images
+        if images is None:
+            return self
+        return self.select([p for p, row_id in enumerate(self.ids) if _is_readable(images, row_id)])
+
     def readable_vectors(
         self, model: Embedder, progress: Progress
     ) -> tuple["Source", NDArray[np.float32]]:
@@ -125,6 +133,12 @@ def open_source(
     )
 
 
+def note_left_out(progress: Progress, name: str, ids: Sequence[str]) -> None:
+    """Say which unreadable images were left out, if any were."""
+    if ids:
+        progress.note(f"left out {len(ids)} unreadable images of {name}: {', '.join(ids)}")
+
+
 def vector_fault(vectors: NDArray[np.float32], ids: Sequence[str]) -> str:
     """Return what is wrong with the first vector that is not of length 1; empty if all are."""
     lengths = np.linalg.norm(vectors, axis=1)
@@ -147,6 +161,14 @@ def with_fingerprint(source: Source, fingerprint: str) -> Source:
     if source.embeddings is None:
         raise UserError(f"{source.name} are images: the gallery's model embeds them")
     return replace(source, embeddings=source.embeddings.changed(fingerprint=fingerprint))
+
+
+def _is_readable(images: ImageSet, image_id: str) -> bool:
+    try:
+        images.read(image_id)
+    except UnreadableImageError:
+        return False
+    return True
 
 
 def _opened(data: str, list_file: Path | None) -> ImageSet | Embeddings:

@@ -24,6 +24,8 @@ CERTIFY = "certify"  # a certificate for the model that searches already
 # Details of a step, for ``verify``: rows of each kind after it, and which of these counts is last.
 ROWS_AFTER, COUNT_ORDER = "rows_after", "count_order"
 
+LAZY = "lazy"  # a detail of a backfill: searches embed the rows again that they find
+
 STEPS_IN_FULL = 100  # the last steps; of earlier ones, adds and removals are put together
 # Details of steps that were put together: how many they are, when the last one began, their sums.
 STEPS, UNTIL = "steps", "until"
@@ -141,9 +143,11 @@ class GalleryState:
 
     @property
     def open_backfill(self) -> Step | None:
-        """The backfill that is under way or paused, if there is one."""
+        """The backfill that is under way or paused, if there is one; not the one by searches."""
         step = self.unfinished
-        return step if step is not None and step.action == BACKFILL else None
+        if step is None or step.action != BACKFILL or step.details.get(LAZY):
+            return None
+        return step
 
     def searchable(self, kind: str) -> bool:
         """Return whether the searching model may search the rows of a kind."""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from unibct.errors import UserError
 from unibct.gallery.certificate import Certificate, read_certificate
 from unibct.gallery.folder import GalleryFolder
-from unibct.gallery.gate import ask
+from unibct.gallery.gate import ask, ask_before
 from unibct.gallery.savings import Savings, measure_savings
 from unibct.gallery.settling import settle, undone_backfills
 from unibct.gallery.shelf import BY_MAP, describe_model, keep_model, query_view
@@ -108,7 +108,7 @@ def upgrade_gallery(
         forced = tuple(kind for kind, reason in access.items() if reason.forced)
         if dry_run:
             return Upgraded(maker, rows, forced, 0, savings, True, searches)
-        before = ask(folder)
+        before = ask_before(folder, "the upgrade")
         keep_model(folder.path, embedder)
         for paper in papers:
             folder.keep_certificate(paper)
@@ -173,7 +173,8 @@ def _access(
             nearest = fitting or _about(folder, papers, maker.fingerprint, made_by.space)
             access[kind] = Access(nearest[0].digest if nearest else "", forced=True)
         else:
-            raise UserError(_refusal(made_by, rows, maker, papers, fitting))
+            damaged = folder.damaged_certificates
+            raise UserError(_refusal(made_by, rows, maker, papers, fitting, damaged))
     return access
 
 
@@ -225,6 +226,7 @@ def _refusal(
     maker: RowMaker,
     papers: Sequence[Certificate],
     fitting: Sequence[Certificate],
+    damaged: Sequence[str] = (),
 ) -> str:
     """Return why an upgrade is refused, and what to do."""
     whom = f"{rows:,} rows were made by {made_by.name} ({made_by.fingerprint})"
@@ -244,6 +246,12 @@ def _refusal(
     if papers:
         pairs = ", ".join(f"{paper.new[:12]} with {paper.old[:12]}" for paper in papers)
         about = f" (the given ones are about {pairs}; this is {maker.fingerprint[:12]})"
+    if damaged:
+        return (
+            f"{whom}, and no certificate says that {maker.name} may search them{about}, but "
+            f"{len(damaged)} that the gallery holds cannot be used: {damaged[0]}; give it again "
+            "with --certificate, or insist with --force, which is recorded"
+        )
     return (
         f"{whom}, and no certificate says that {maker.name} may search them{about}: write one with "
         f"unibct evaluate TEST --query NEW --gallery OLD --certify FILE, or insist with --force, "

@@ -3,7 +3,7 @@ import typer
 
 from tests.cli.gallery.conftest import parsed, save_images
 from tests.conftest import run_command
-from tests.gallery.toys import OLD, toy_images
+from tests.gallery.toys import NEW, OLD, toy_images
 
 
 @pytest.mark.parametrize(
@@ -53,6 +53,35 @@ def test_unreadable_images_are_left_out_of_rows_and_queries(world, tmp_path):
     for image in queries.rglob("*.png"):
         image.write_bytes(b"")
     assert "not one of its 6 images" in run("search", queries, "--skip-bad-images", code=2)
+
+
+def test_unreadable_images_are_left_out_of_every_step_that_embeds(world, tmp_path, capsys):
+    run, rows, queries, paper, _ = world
+    known = save_images(toy_images(per_class=1, first=60), tmp_path / "known")
+    for folder in (rows, known):
+        (folder / "c0" / f"{0 if folder == rows else 60}.png").write_bytes(b"")
+    create = ("gallery", "create", tmp_path / "H", "--model", OLD, "--known", known)
+    assert run_command(*create) == 2
+    assert "--skip-bad-images" in capsys.readouterr().err
+    assert run_command(*create, "--skip-bad-images") == 0
+    assert "left out 1 unreadable images" in capsys.readouterr().err
+    run("upgrade", "--model", NEW, "--certificate", paper)
+    lazily = ("search", queries, "--k", "48", "--lazy", rows)
+    assert "--skip-bad-images" in run(*lazily, code=2)
+    assert "--skip-bad-images" in run("backfill", rows, code=2)
+    text = run("backfill", rows, "--skip-bad-images")
+    assert "47 rows embedded again; 47 of 48 rows" in text
+    assert "1 unreadable images left out; their rows stay as they are" in text
+    run(*lazily, "--skip-bad-images")
+    assert parsed(run("backfill", rows, "--skip-bad-images", "--json"))["skipped"] == 1
+    assert "1 rows of older models have no new vector" in run("backfill", "--finish")
+    assert parsed(run("backfill", "--finish", "--json")) == {"deleted": 0, "older_rows": 1}
+    (rows / "c1" / "0.png").write_bytes(b"")
+    assert "--skip-bad-images" in run("rollback", rows, code=2)
+    text = run("rollback", rows, "--skip-bad-images")
+    assert "46 rows were embedded by it" in text
+    assert "1 unreadable images left out" in text
+    assert f"unibct gallery add {tmp_path / 'G'} DATA" in text
 
 
 def test_vectors_whose_model_is_not_recorded(world, tmp_path):

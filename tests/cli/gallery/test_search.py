@@ -22,5 +22,6 @@ def test_options_change_what_is_found(world):
     assert hits(old_scores) == plain
     assert hits(run("search", queries, "--json", "--where", "colour=red")) == [[]] * 6
     run("search", queries, "--k", "2", "--lazy", rows, "--remember")
+    assert "searches embed rows again that they find (step" in run("status")
     models = json.loads(run("status", "--json"))["models"]
     assert list(models.values())[1] > 0

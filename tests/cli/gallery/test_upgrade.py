@@ -18,6 +18,14 @@ def test_a_certificate_that_comes_later_is_recorded(world):
     assert "searches this gallery already" in run("upgrade", "--model", NEW, code=2)
 
 
+def test_where_nothing_was_deleted_a_rollback_needs_no_images(world):
+    run, _, _, paper, (old, _) = world
+    run("upgrade", "--model", NEW, "--certificate", paper)
+    text = run("backfill", "--finish")
+    assert "0 old vectors deleted\n48 rows of older models have no new vector" in text
+    assert f"({old}) searches" in run("rollback")
+
+
 def test_the_whole_way_and_back(world):
     run, rows, queries, paper, (old, new) = world
     before = run("search", queries, "--k", "5", "--json")

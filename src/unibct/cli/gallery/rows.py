@@ -52,9 +52,11 @@ def create_command(
         bool,
         typer.Option(
             "--keep-images/--no-keep-images",
-            help="keep the images of known queries, so that a later model can be tried on them",
+            help="keep the images of known queries, so that a later model can be tried on them; "
+            "without them only the model that embedded them is",
         ),
     ] = True,
+    skip_bad_images: SkipOption = False,
     device: DeviceOption = "auto",
     as_json: JsonOption = False,
 ) -> None:
@@ -66,17 +68,21 @@ def create_command(
     """
     from unibct.distributed.device import pick_device
     from unibct.gallery.gallery import Gallery
+    from unibct.progress import terminal_progress
 
-    gallery = Gallery.create(
-        path,
-        model,
-        engine=engine,
-        at=at,
-        certificates=certificate or [],
-        known=int(known) if known.isdecimal() else known,
-        keep_images=keep_images,
-        device=pick_device(device),
-    )
+    with terminal_progress() as progress:
+        gallery = Gallery.create(
+            path,
+            model,
+            engine=engine,
+            at=at,
+            certificates=certificate or [],
+            known=int(known) if known.isdecimal() else known,
+            keep_images=keep_images,
+            skip_bad=skip_bad_images,
+            device=pick_device(device),
+            progress=progress,
+        )
     searching = gallery.folder.state.searching
     say(
         as_json,

@@ -67,6 +67,8 @@ def _status(path: Path, status: "GalleryStatus") -> str:
     unfinished = state.unfinished
     if state.open_backfill is not None:
         lines.append(f"a backfill is under way or paused (step {state.open_backfill.number})")
+    elif unfinished is not None and unfinished.details.get("lazy"):
+        lines.append(f"searches embed rows again that they find (step {unfinished.number})")
     elif unfinished is not None:
         lines.append(
             f"! step {unfinished.number}, {unfinished.action}, is under way or was interrupted: "
@@ -102,7 +104,7 @@ def _about(step: "Step", state: "GalleryState") -> str:
         words.append(f"in {details['steps']:,} steps until {details['until']}")
     if model is not None:
         by = "by" if "share" in details else "for" if step.action == "certify" else "to"
-        words.append(f"{by} {model.name}")
+        words.append(f"{by} {model.name}" + (", by searches" if details.get("lazy") else ""))
     if details.get("share", 1) < 1:
         words.append(f"up to {details['share']:.0%}")
     if "to" in details:

@@ -15,12 +15,13 @@ from unibct.cli.gallery.options import (
     gallery_app,
     say,
 )
-from unibct.cli.options import DeviceOption, JsonOption, examples
+from unibct.cli.options import DeviceOption, JsonOption, SkipOption, examples
 from unibct.errors import UserError
 from unibct.gallery.orders import ORDERS, RANDOM
 
 if TYPE_CHECKING:
     from unibct.gallery.backfill import Backfilled
+    from unibct.gallery.gallery import Gallery
 
 _ORDERS = ", ".join(f"{name} ({order.meaning})" for name, order in ORDERS.items())
 IdsOption = Annotated[
@@ -122,6 +123,7 @@ def backfill_command(
             "--finish", help="delete the old vectors of rows that have new ones, for good"
         ),
     ] = False,
+    skip_bad_images: SkipOption = False,
     device: DeviceOption = "auto",
     as_json: JsonOption = False,
 ) -> None:
@@ -142,14 +144,13 @@ def backfill_command(
             undone = gallery.abort()
             say(as_json, undone.as_json(), f"{path}: the backfill of step {undone.to} is undone")
         elif finish:
-            deleted = gallery.finish()
-            message = f"{path}: {deleted:,} old vectors deleted; rollback now needs the images"
-            say(as_json, {"deleted": deleted}, message)
+            _finish(gallery, path, as_json)
         else:
             wanted = None if ids is None else list(read_id_list(ids))
             result = gallery.backfill(
-                data, map_folder=map_folder, share=share, ids=wanted, order=order, seed=seed
-            )
+                data, map_folder=map_folder, share=share, ids=wanted, order=order, seed=seed,
+                skip_bad=skip_bad_images,
+            )  # fmt: skip
             say(as_json, result.as_json(), _backfill_text(path, data, result))
 
 
@@ -170,6 +171,7 @@ def rollback_command(
             metavar="STEP", help="go back to before this step  [default: the last upgrade]"
         ),
     ] = None,
+    skip_bad_images: SkipOption = False,
     device: DeviceOption = "auto",
     as_json: JsonOption = False,
 ) -> None:
@@ -180,15 +182,18 @@ def rollback_command(
     their images are given as DATA. After backfill --finish, DATA must have all images.
     """
     with OpenedGallery(path, device) as gallery:
-        result = gallery.rollback(to, data)
+        result = gallery.rollback(to, data, skip_bad=skip_bad_images)
         name = gallery.folder.state.searching.name
     lines = [f"{path}: as before step {result.to}; {name} ({result.searching}) searches again"]
     if result.restored:
         lines.append(f"{result.restored:,} rows were embedded by it from the given images")
+    if result.skipped:
+        lines.append(f"{result.skipped:,} unreadable images left out")
     if result.unsearchable:
         lines.append(
             f"{result.unsearchable:,} rows of newer models are kept, but {name} cannot search "
-            f"them, first {result.first_unsearchable!r}; give their images as DATA"
+            f"them, first {result.first_unsearchable!r}; it makes them again from their images: "
+            f"unibct gallery add {path} DATA"
         )
     say(as_json, result.as_json(), "\n".join(lines))
 
@@ -200,6 +205,16 @@ def _require_one_action(actions: dict[str, bool], given: Sequence[object]) -> No
         raise UserError(f"{' and '.join(asked)} do different things: give one of them")
     if asked and any(value is not None for value in given):
         raise UserError(f"{asked[0]} embeds no rows: leave DATA, --ids and --map out")
+
+
+def _finish(gallery: "Gallery", path: Path, as_json: bool) -> None:
+    deleted, older = gallery.finish(), gallery.status().savings.rows
+    message = f"{path}: {deleted:,} old vectors deleted"
+    if deleted:
+        message += "; rollback now needs the images"
+    if older:
+        message += f"\n{older:,} rows of older models have no new vector; they stay as they are"
+    say(as_json, {"deleted": deleted, "older_rows": older}, message)
 
 
 def _backfill_text(path: Path, data: str | None, result: "Backfilled") -> str:
@@ -216,6 +231,11 @@ def _backfill_text(path: Path, data: str | None, result: "Backfilled") -> str:
         lines.append(
             f"{result.missing:,} rows have no image in {data}, first {result.first_missing!r}; "
             "they stay as they are"
+        )
+    if result.skipped:
+        lines.append(
+            f"{result.skipped:,} unreadable images left out; their rows stay as they are, and the "
+            "next backfill tries them again"
         )
     if result.curve:
         first, lowest = result.curve[0][1], min(share for _, share in result.curve)

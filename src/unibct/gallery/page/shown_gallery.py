@@ -218,7 +218,8 @@ class ShownGallery:
         vectors = self._vectors(standing.searching, query)
         older: dict[str, NDArray[np.float32]] = {}
         if request.encoders != NEW_QUERY:
-            older = {kind: self._vectors(kind, query) for kind in standing.access}
+            makers = self._gallery.folder.state.makers
+            older = {kind: self._vectors(makers[kind].space, query) for kind in standing.access}
         queries = Queries(("query",), vectors, standing.searching, older)
         return search_gallery(self._gallery.folder, queries, request, standing)[0]
 
