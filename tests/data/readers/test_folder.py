@@ -75,3 +75,10 @@ def test_what_is_passed_over_is_said_and_a_link_to_nothing_refused(tmp_path):
     (tmp_path / "c").symlink_to(tmp_path / "gone")
     with pytest.raises(UserError, match="/c is a link to something that is not there"):
         open_images(tmp_path)
+
+
+def test_a_folder_too_many_is_named(tmp_path):
+    (tmp_path / "faces" / "ann").mkdir(parents=True)
+    (tmp_path / "faces" / "ann" / "1.png").write_bytes(png(1))
+    with pytest.raises(UserError, match=r"folders of images.* give .*/faces as DATA"):
+        open_images(tmp_path)

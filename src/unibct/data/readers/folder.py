@@ -36,6 +36,11 @@ def read(name: str) -> ImageSet:
     ignored = _loose_images(root)
     for label, class_name in enumerate(classes):
         file_names, others = _class_content(root / class_name)
+        if not file_names and has_images(str(root / class_name)):
+            raise UserError(
+                f"{root / class_name} has no images but folders of images; the layout is "
+                f"root/<class>/<image>: give {root / class_name} as DATA"
+            )
         if not file_names:
             raise UserError(
                 f"class folder {root / class_name} has no PNG, JPEG or WebP image; "
