@@ -137,7 +137,7 @@ class Gallery:
         """Search with images or embeddings.
 
         Args:
-            data: the queries.
+            data: the queries; images need no class: an image file, or a folder of them.
             request: what is searched for; or give its attributes, such as ``k=5``, by name.
             list_file: a file with one id per line; only these are searched for.
             lazy_images: images of the rows; older rows among the hits are embedded again, ranked
@@ -148,7 +148,7 @@ class Gallery:
         """
         request = one_request(request, settings)
         is_embedded = isinstance(data, Queries)
-        source = None if is_embedded else open_source(data, list_file=list_file)
+        source = None if is_embedded else open_source(data, list_file=list_file, as_queries=True)
         searching = partial(search_source, self.folder, source, request, skip_bad=skip_bad)
         queries, all_hits = searching(data if is_embedded else None)
         if lazy_images is not None:

@@ -2,7 +2,7 @@
 
 import csv
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from unibct.data.checked_set import NoReadableImageError
 from unibct.data.image_set import ImageSet, select_listed
-from unibct.data.readers.table import open_images
+from unibct.data.readers.table import open_images, open_queries
 from unibct.embedders.embeddings_file import open_stored
 from unibct.embeddings.checking import require_distinct_ids
 from unibct.embeddings.extraction import embed_images
@@ -92,6 +92,7 @@ def open_source(
     *,
     list_file: Path | None = None,
     metadata: Path | None = None,
+    as_queries: bool = False,
 ) -> Source:
     """Open images or embeddings.
 
@@ -100,12 +101,17 @@ def open_source(
             that unibct reads; from Python also an opened set.
         list_file: a file with one id per line; only these are taken.
         metadata: a CSV file with a column ``id``, or a JSON Lines file with a key ``id``.
+        as_queries: ``data`` may also be images without classes: a file, or a folder of files.
     """
-    opened = data if isinstance(data, ImageSet | Embeddings) else _opened(str(data), list_file)
+    if isinstance(data, ImageSet | Embeddings):
+        opened = data
+    else:
+        opened = _opened(str(data), list_file, open_queries if as_queries else open_images)
     name = opened.name if isinstance(opened, ImageSet) else _name_of(data)
     require_distinct_ids(opened.ids, name)
     labels: list[str | None] = [
-        opened.class_names[label] if label >= 0 else None for label in opened.labels.tolist()
+        (opened.class_names[label] or None) if label >= 0 else None
+        for label in opened.labels.tolist()
     ]
     for place, (row_id, label) in enumerate(zip(opened.ids, labels, strict=True)):
         checked_id(row_id, f"{name}, row {place}")
@@ -149,9 +155,11 @@ def with_fingerprint(source: Source, fingerprint: str) -> Source:
     return replace(source, embeddings=source.embeddings.changed(fingerprint=fingerprint))
 
 
-def _opened(data: str, list_file: Path | None) -> ImageSet | Embeddings:
+def _opened(
+    data: str, list_file: Path | None, read_images: Callable[[str, Path | None], ImageSet]
+) -> ImageSet | Embeddings:
     if not is_embeddings(data):
-        return open_images(data, list_file)
+        return read_images(data, list_file)
     stored = open_stored(data)
     if list_file is None:
         return stored

@@ -56,6 +56,25 @@ def read(name: str) -> ImageSet:
     return encoded_set(name, tuple(ids), np.asarray(labels, dtype=np.int64), tuple(classes), source)
 
 
+def read_loose(name: str) -> ImageSet | None:
+    """Return an image file, or the images of a folder without class folders; None if neither.
+
+    All are of one class, whose name is empty.
+    """
+    path = Path(name)
+    if path.is_file() and path.name.lower().endswith(SUFFIXES):
+        root, file_names = path.parent, [path.name]
+    elif path.is_dir() and not _class_names(path):
+        root, (file_names, others) = path, _class_content(path)
+        warn_of_passed_over(name, others, "only PNG, JPEG and WebP files are read")
+    else:
+        return None
+    if not file_names:
+        return None
+    ids = tuple(checked_id(file_name) for file_name in file_names)
+    return encoded_set(name, ids, np.zeros(len(ids), dtype=np.int64), ("",), FileSource(root))
+
+
 def has_images(name: str) -> bool:
     """Return whether ``name`` is a folder with a class folder that has an image."""
     with suppress(OSError):  # a folder that may not be read has none for us
