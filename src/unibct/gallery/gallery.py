@@ -118,7 +118,7 @@ class Gallery:
         """
         source = open_source(data, list_file=list_file, metadata=metadata)
         if made_by:
-            source = with_fingerprint(source, made_by)
+            source = with_fingerprint(source, made_by, self.folder.progress)
         details = self.folder.state.steps[0].details
         settings = {name: details[name] for name in ("known", "keep_images")}
         return add_rows(self.folder, source, skip_bad=skip_bad, **settings)

@@ -14,10 +14,12 @@ from unibct.data.checked_set import NoReadableImageError
 from unibct.data.image_set import ImageSet, select_listed
 from unibct.data.readers.table import open_images, open_queries
 from unibct.embedders.embeddings_file import open_stored
+from unibct.embedders.reference import parse_reference
+from unibct.embedders.table import EMBEDDERS
 from unibct.embeddings.checking import require_distinct_ids
 from unibct.embeddings.extraction import embed_images
 from unibct.embeddings.folder import Embeddings
-from unibct.embeddings.forms.table import PREFIX, recognised_form
+from unibct.embeddings.forms.table import PREFIX, read_embeddings, recognised_form
 from unibct.errors import UserError
 from unibct.gallery.rows import (
     Metadata,
@@ -148,11 +150,31 @@ def is_embeddings(data: str) -> bool:
     return Path(data).exists() and recognised_form(Path(data)) is not None
 
 
-def with_fingerprint(source: Source, fingerprint: str) -> Source:
-    """Return embeddings that the user says were made by a model."""
+def with_fingerprint(source: Source, fingerprint: str, progress: Progress | None = None) -> Source:
+    """Return embeddings that the user says were made by a model.
+
+    Args:
+        source: the embeddings.
+        fingerprint: the model's.
+        progress: gets a note if their file says that another model made them.
+    """
     if source.embeddings is None:
         raise UserError(f"{source.name} are images: the gallery's model embeds them")
+    recorded = _recorded_maker(source.name)
+    if progress is not None and recorded not in ("", fingerprint):
+        progress.note(
+            f"{source.name} says that model {recorded} made it; its rows are kept as made by "
+            f"{fingerprint}, as you say: scores mean nothing if that is another model"
+        )
     return replace(source, embeddings=source.embeddings.changed(fingerprint=fingerprint))
+
+
+def _recorded_maker(name: str) -> str:
+    """Return the fingerprint that a file of embeddings records; empty without one, or a file."""
+    if not is_embeddings(name):
+        return ""
+    reference = parse_reference(name, EMBEDDERS)
+    return "" if reference.options else read_embeddings(reference.path).fingerprint
 
 
 def _opened(
