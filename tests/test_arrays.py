@@ -84,6 +84,10 @@ def test_labels():
         checked_labels([[0, 1]])
     with pytest.raises(UserError, match="labels must be integers, not float64"):
         checked_labels([0.0])
+    with pytest.raises(
+        UserError, match=r"must be integers, not <U3; np\.unique\(names, return_inv"
+    ):
+        checked_labels(["ann", "bob"])
     with pytest.raises(UserError, match="ids has 2 entries, but there are 3 rows"):
         checked_labels([0, 1], rows=3, name="ids")
 

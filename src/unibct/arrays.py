@@ -88,7 +88,9 @@ def checked_labels(value: object, rows: int | None = None, name: str = "labels")
     if array.ndim != 1:
         raise UserError(f"{name} must have the shape (rows,), not {array.shape}")
     if array.size and not np.issubdtype(array.dtype, np.integer):
-        raise UserError(f"{name} must be integers, not {array.dtype}")
+        is_text = array.dtype.kind in "UO"
+        hint = "; np.unique(names, return_inverse=True)[1] numbers names" if is_text else ""
+        raise UserError(f"{name} must be integers, not {array.dtype}{hint}")
     if rows is not None and len(array) != rows:
         raise UserError(f"{name} has {len(array)} entries, but there are {rows} rows")
     return array.astype(np.int64, copy=False)

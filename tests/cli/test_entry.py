@@ -92,6 +92,21 @@ def test_the_module_runs_as_a_command():
     assert done.stderr == want
 
 
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (["trian"], "'trian'. Did you mean 'train'? (see unibct --help)"),
+        (["train", "--epochs", "3"], "(see unibct train --help; it is a setting: --set epochs="),
+        (["advise", "--batch-size", "3"], "it is a setting: --set batch_size=VALUE)"),
+        (["gallery", "search", "G", "D", "--epochs", "3"], "(see unibct gallery search --help)"),
+        (["blend", "a", "b", "--alpha", "2"], "equal to 1 (see unibct blend --help)"),
+    ],
+)
+def test_a_wrong_option_names_the_help_of_its_command(line, message, capsys):
+    assert run_command(*line) == 2
+    assert message in capsys.readouterr().err
+
+
 def test_no_command_shows_the_help(capsys):
     assert run_command() == 0
     assert "Usage: unibct" in capsys.readouterr().out

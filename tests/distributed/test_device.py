@@ -22,6 +22,8 @@ def test_a_device_that_is_not_there_is_named():
     for name in ("tpu9", "hpu"):  # torch knows the second name, and lacks its module
         with pytest.raises(UserError, match=f"device '{name}' cannot be used: "):
             pick_device(name)
+    with pytest.raises(UserError, match="'gpu' cannot be used: choose auto, cpu, cuda, cuda:1 "):
+        pick_device("gpu")
 
 
 def test_the_number_of_a_process_comes_from_its_launcher(monkeypatch):

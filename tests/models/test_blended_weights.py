@@ -66,6 +66,12 @@ def test_models_without_a_way_between_them_are_refused(changes, message):
         blend_weights(old, replace(trained_from(old), **changes), 0.5)
 
 
+def test_models_in_the_wrong_order_are_named():
+    old = small_model()
+    with pytest.raises(UserError, match="the other way round: the old one comes first"):
+        blend_weights(trained_from(old), old, 0.5)
+
+
 def test_models_that_take_other_images_are_refused():
     old = small_model()
     new = replace(trained_from(old), input=InputSpec(32, 32, 1, mean=0.1))

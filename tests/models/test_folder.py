@@ -76,8 +76,13 @@ def test_the_input_is_kept(tmp_path):
 
 
 def test_loading_names_what_is_wrong(tmp_path):
-    with pytest.raises(UserError, match="is not a model folder"):
+    with pytest.raises(UserError, match=r"is not a model folder: there is no model.json in it"):
         load_model(tmp_path)
+    with pytest.raises(UserError, match="olds is not a model folder: it does not exist"):
+        load_model(tmp_path / "olds")
+    (tmp_path / "old.onx").touch()
+    with pytest.raises(UserError, match="is not a model folder: it is a file"):
+        load_model(tmp_path / "old.onx")
     save_model(small_model(), tmp_path / "m")
     save_model(small_model(1), tmp_path / "n")
     weights = tmp_path / "m" / "model.safetensors"

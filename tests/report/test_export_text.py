@@ -25,6 +25,7 @@ def test_an_exact_file_in_one_line():
 
 def test_an_int8_file_with_its_loss():
     lines = export_text(EXACT | {"int8": "static", "loss": LOSS}).splitlines()
+    assert "; before int8 it agrees with the model on 1,000 images" in lines[0]
     assert lines[1].startswith("int8 (static ranges): 1,234 queries in the old model's gallery; ")
     assert "0.9900 on average, 0.9000 at worst; 1.50 times the speed" in lines[1]
     assert " ".join(lines[2].split()) == (

@@ -71,6 +71,9 @@ def test_a_card_says_what_is_known(folder, evaluation):
         "It sees grey only",
     ):
         assert words in text, words
+    # 30 pairs of classes would have to be above a threshold: 78 classes for 1e-2
+    assert [row["carried"] for row in result["at_old_threshold"].values()] == [False] * 3
+    assert "too few test classes to measure FAR 1e-2, 1e-3, 1e-4: take it as rough.\n" in text
     assert result["verdict"] == "compatible"
     assert "not shown to search" not in text
 
@@ -101,6 +104,15 @@ def test_a_card_says_that_weights_were_blended(tmp_path):
     assert f"its weights were blended: 0.25 of those of `{new.fingerprint}`, the rest" in text
 
 
+def test_a_card_calls_no_rate_rough_that_was_measured(folder, evaluation):
+    result = json.loads(evaluation.read_text())
+    result["at_old_threshold"]["1e-2"]["carried"] = True
+    del result["at_old_threshold"]["1e-3"]["carried"]  # of an earlier version
+    evaluation.write_text(json.dumps(result))
+    text = unibct.write_model_card(folder, evaluation).read_text()
+    assert "too few test classes to measure FAR 1e-4: take it as rough.\n" in text
+
+
 def test_what_is_unknown_is_said_to_be_unknown(tmp_path):
     turn = VectorMap("procrustes", ((torch.eye(16), None),))
     model = small_model().adapted(turn, small_model(2))
@@ -120,7 +132,7 @@ def test_wrong_files_are_named(folder, tmp_path):
     with pytest.raises(UserError, match="is not a model folder"):
         write_model_card(tmp_path)
     (tmp_path / "odd.json").write_text('{"verdict": "compatible"}')
-    with pytest.raises(UserError, match=r"odd.json lacks the entry 'tests'"):
+    with pytest.raises(UserError, match=r"odd.json lacks the entry 'tests'; give what `unibct ev"):
         write_model_card(folder, tmp_path / "odd.json")
     (tmp_path / "list.json").write_text("[1, 2]")
     with pytest.raises(UserError, match=r"list.json is not what `unibct evaluate --json` prints"):

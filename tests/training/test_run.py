@@ -37,7 +37,9 @@ def test_a_stopped_run_resumes_to_the_bit(split_images, old_model, tmp_path):
         if stop_at > 0:
             with pytest.raises(UserError, match="training has not finished"):
                 load_model(out)
-            with pytest.raises(UserError, match="exists already"):
+            with pytest.raises(
+                UserError, match="exists already: a training that was stopped; go on"
+            ):
                 train(split_images[1], recipe, out, old=old, method=method, device="cpu")
             changed = recipe.updated(lr=0.01)
             with pytest.raises(UserError, match=r"another run: its recipe\.lr is"):

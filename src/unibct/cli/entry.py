@@ -4,6 +4,7 @@ import io
 import sys
 import time
 import warnings
+from typing import Any
 
 from unibct.cli.options import app
 from unibct.data.passed_over import PassedOverWarning
@@ -48,11 +49,26 @@ def main(arguments: list[str] | None = None) -> None:
         message = format_message()
         if message.startswith("Usage:"):  # a group of commands without a command: its help
             return main([*words, "--help"])
-        _fail(f"{message} (see unibct --help)".replace("\n", " "), 2)
+        _fail(f"{message} (see {_where_help_is(error)})".replace("\n", " "), 2)
     else:
         if status == _INTERRUPTED:
             _fail("stopped; run the same command again to continue (train: with --resume)", status)
         sys.exit(status if isinstance(status, int) else 0)
+
+
+def _where_help_is(error: Exception) -> str:
+    """Return the command whose help explains a wrong option; a setting is written otherwise."""
+    context: Any = getattr(error, "ctx", None)
+    if context is None:
+        return "unibct --help"
+    help_command = f"{context.command_path} --help"
+    setting = getattr(error, "option_name", "").lstrip("-").replace("-", "_")
+    if any("--set" in option.opts for option in context.command.params):
+        from unibct.training.recipe import Recipe
+
+        if setting in Recipe.model_fields:
+            return f"{help_command}; it is a setting: --set {setting}=VALUE"
+    return help_command
 
 
 def _show_warning(

@@ -27,6 +27,8 @@ def pick_device(name: str = "auto") -> torch.device:
             return torch.empty(0, device=name).device
         except (RuntimeError, AssertionError, ImportError) as error:
             reason = first_line(error)
+            if reason.startswith("Expected one of"):  # torch's list has names of no use here
+                reason = "choose auto, cpu, cuda, cuda:1 (a certain GPU) or mps"
             raise UserError(f"device {name!r} cannot be used: {reason}") from error
     if torch.cuda.is_available():
         return torch.device("cuda", local_rank())

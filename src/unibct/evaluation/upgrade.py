@@ -173,7 +173,8 @@ class SearchEvaluation(Evaluation):
             "far": self.far,
             "old_clients": {"verdict": self.old_clients_verdict, "criteria": clients},
             "at_old_threshold": {
-                rate_name(row.far): row.as_json() for row in self.at_old_threshold
+                rate_name(row.far): row.as_json() | {"carried": row.far in self.carried_fars}
+                for row in self.at_old_threshold
             },
             "score_scale": self.score_scale,
             "flips": self.flips.as_json(),

@@ -119,7 +119,7 @@ class Gallery:
         """
         source = open_source(data, list_file=list_file, metadata=metadata)
         if made_by:
-            source = with_fingerprint(source, made_by)
+            source = with_fingerprint(source, made_by, self.folder.progress)
         return add_rows(self.folder, source, skip_bad=skip_bad, **_known_settings(self.folder))
 
     def search(
@@ -136,7 +136,7 @@ class Gallery:
         """Search with images or embeddings.
 
         Args:
-            data: the queries.
+            data: the queries; images need no class: an image file, or a folder of them.
             request: what is searched for; or give its attributes, such as ``k=5``, by name.
             list_file: a file with one id per line; only these are searched for.
             lazy_images: images of the rows; older rows among the hits are embedded again, ranked
@@ -146,10 +146,10 @@ class Gallery:
             settings: attributes of the request.
         """
         request = one_request(request, settings)
-        queries = data if isinstance(data, Queries) else None
-        source = None if isinstance(data, Queries) else open_source(data, list_file=list_file)
+        is_embedded = isinstance(data, Queries)
+        source = None if is_embedded else open_source(data, list_file=list_file, as_queries=True)
         searching = partial(search_source, self.folder, source, request, skip_bad=skip_bad)
-        queries, all_hits = searching(queries)
+        queries, all_hits = searching(data if is_embedded else None)
         if lazy_images is not None:
             remake = partial(remake_hits, images=open_source(lazy_images), skip_bad=skip_bad)
             if remake(self.folder, queries.made_by, all_hits):

@@ -2,7 +2,7 @@
 
 import csv
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -13,12 +13,14 @@ from numpy.typing import NDArray
 from unibct.data.checked_set import NoReadableImageError
 from unibct.data.decoding import UnreadableImageError
 from unibct.data.image_set import ImageSet, select_listed
-from unibct.data.readers.table import open_images
+from unibct.data.readers.table import open_images, open_queries
 from unibct.embedders.embeddings_file import open_stored
+from unibct.embedders.reference import parse_reference
+from unibct.embedders.table import EMBEDDERS
 from unibct.embeddings.checking import require_distinct_ids
 from unibct.embeddings.extraction import embed_images
 from unibct.embeddings.folder import Embeddings
-from unibct.embeddings.forms.table import PREFIX, recognised_form
+from unibct.embeddings.forms.table import PREFIX, read_embeddings, recognised_form
 from unibct.errors import UserError
 from unibct.gallery.rows import (
     Metadata,
@@ -100,6 +102,7 @@ def open_source(
     *,
     list_file: Path | None = None,
     metadata: Path | None = None,
+    as_queries: bool = False,
 ) -> Source:
     """Open images or embeddings.
 
@@ -108,12 +111,17 @@ def open_source(
             that unibct reads; from Python also an opened set.
         list_file: a file with one id per line; only these are taken.
         metadata: a CSV file with a column ``id``, or a JSON Lines file with a key ``id``.
+        as_queries: ``data`` may also be images without classes: a file, or a folder of files.
     """
-    opened = data if isinstance(data, ImageSet | Embeddings) else _opened(str(data), list_file)
+    if isinstance(data, ImageSet | Embeddings):
+        opened = data
+    else:
+        opened = _opened(str(data), list_file, open_queries if as_queries else open_images)
     name = opened.name if isinstance(opened, ImageSet) else _name_of(data)
     require_distinct_ids(opened.ids, name)
     labels: list[str | None] = [
-        opened.class_names[label] if label >= 0 else None for label in opened.labels.tolist()
+        (opened.class_names[label] or None) if label >= 0 else None
+        for label in opened.labels.tolist()
     ]
     for place, (row_id, label) in enumerate(zip(opened.ids, labels, strict=True)):
         checked_id(row_id, f"{name}, row {place}")
@@ -156,10 +164,22 @@ def is_embeddings(data: str) -> bool:
     return Path(data).exists() and recognised_form(Path(data)) is not None
 
 
-def with_fingerprint(source: Source, fingerprint: str) -> Source:
-    """Return embeddings that the user says were made by a model."""
+def with_fingerprint(source: Source, fingerprint: str, progress: Progress | None = None) -> Source:
+    """Return embeddings that the user says were made by a model.
+
+    Args:
+        source: the embeddings.
+        fingerprint: the model's.
+        progress: gets a note if their file says that another model made them.
+    """
     if source.embeddings is None:
         raise UserError(f"{source.name} are images: the gallery's model embeds them")
+    recorded = _recorded_maker(source.name)
+    if progress is not None and recorded not in ("", fingerprint):
+        progress.note(
+            f"{source.name} says that model {recorded} made it; its rows are kept as made by "
+            f"{fingerprint}, as you say: scores mean nothing if that is another model"
+        )
     return replace(source, embeddings=source.embeddings.changed(fingerprint=fingerprint))
 
 
@@ -171,9 +191,19 @@ def _is_readable(images: ImageSet, image_id: str) -> bool:
     return True
 
 
-def _opened(data: str, list_file: Path | None) -> ImageSet | Embeddings:
+def _recorded_maker(name: str) -> str:
+    """Return the fingerprint that a file of embeddings records; empty without one, or a file."""
+    if not is_embeddings(name):
+        return ""
+    reference = parse_reference(name, EMBEDDERS)
+    return "" if reference.options else read_embeddings(reference.path).fingerprint
+
+
+def _opened(
+    data: str, list_file: Path | None, read_images: Callable[[str, Path | None], ImageSet]
+) -> ImageSet | Embeddings:
     if not is_embeddings(data):
-        return open_images(data, list_file)
+        return read_images(data, list_file)
     stored = open_stored(data)
     if list_file is None:
         return stored

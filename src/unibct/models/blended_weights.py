@@ -50,6 +50,8 @@ def blend_weights(old: Model, new: Model, alpha: float) -> Model:
 def _starting_weights(old: Model, new: Model) -> dict[str, Tensor]:
     """Return the weights from which the new model was trained, or refuse models without a way."""
     if new.old_fingerprint != old.fingerprint:
+        if old.old_fingerprint == new.fingerprint:
+            raise UserError("the models are the other way round: the old one comes first")
         raise UserError(
             f"the new model was not trained with this old model ({old.fingerprint}), but "
             + (f"with {new.old_fingerprint}" if new.old_fingerprint else "without one")

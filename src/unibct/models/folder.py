@@ -117,14 +117,19 @@ def load_model(
 
 def _read_description(folder: Path) -> Any:
     if not (folder / DESCRIPTION_FILE).is_file():
-        unfinished = any(folder.glob("checkpoint-*"))
-        hint = (
-            "its training has not finished; go on with `unibct train … --resume`"
-            if unfinished
-            else f"there is no {DESCRIPTION_FILE} in it"
-        )
-        raise UserError(f"{folder} is not a model folder: {hint}")
+        raise UserError(f"{folder} is not a model folder: {_what_it_is(folder)}")
     return read_json(folder / DESCRIPTION_FILE)
+
+
+def _what_it_is(folder: Path) -> str:
+    """Return why a path is no model folder."""
+    if not folder.exists():
+        return "it does not exist"
+    if not folder.is_dir():
+        return "it is a file"
+    if any(folder.glob("checkpoint-*")):
+        return "its training has not finished; go on with `unibct train … --resume`"
+    return f"there is no {DESCRIPTION_FILE} in it"
 
 
 def _read_model(folder: Path, description: Any, with_classifier: bool) -> Model:

@@ -7,8 +7,9 @@ def export_text(export: dict[str, Any]) -> str:
     """Return a few lines about an export, from its ``as_json``."""
     agreement = export["agreement"]
     space = ", in the old model's space" if export.get("space") == "old" else ""
+    before = "before int8 it " if "loss" in export else ""
     lines = [
-        f"{export['file']}: {megabytes(export['bytes'])}{space}; agrees with the model on "
+        f"{export['file']}: {megabytes(export['bytes'])}{space}; {before}agrees with the model on "
         f"{agreement['images']:,} images, lowest cosine {agreement['lowest']:.7f}"
     ]
     if "loss" in export:

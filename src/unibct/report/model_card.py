@@ -42,6 +42,7 @@ def write_model_card(
     except (KeyError, TypeError, AttributeError, IndexError) as error:
         raise UserError(
             f"the card cannot be made: {evaluation or folder} lacks the entry {error}"
+            + ("" if evaluation is None else "; give what `unibct evaluate --json` prints")
         ) from error
     write_text(path, text)
     return path
@@ -245,6 +246,9 @@ def _threshold_lines(evaluation: dict[str, Any]) -> list[str]:
             f"{row['new_threshold']:.4f}",
         ]
         lines.append(f"| {' | '.join(cells)} |")
+    rough = ", ".join(far for far, row in rows.items() if not row.get("carried", True))
+    if rough:
+        lines += ["", f"There were too few test classes to measure FAR {rough}: take it as rough."]
     return lines
 
 

@@ -109,4 +109,9 @@ def _require_only_leftovers(out: Path) -> None:
     names = [path.name for path in out.iterdir()] if out.is_dir() else []
     foreign = [n for n in names if not any(fnmatch(n, pattern) for pattern in _LEFTOVERS)]
     if out.is_file() or foreign:
+        if find_checkpoint(out) is not None and not (out / DESCRIPTION_FILE).exists():
+            raise UserError(
+                f"{out} exists already: a training that was stopped; go on with --resume "
+                "(resume=True), or choose another place"
+            )
         require_absent(out)

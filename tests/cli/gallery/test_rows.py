@@ -94,6 +94,20 @@ def test_vectors_whose_model_is_not_recorded(world, tmp_path):
     assert parsed(run("status", "--json"))["models"] == {old: 54}
 
 
+def test_vectors_that_another_model_is_said_to_have_made(world, tmp_path, capsys):
+    _, _, _, _, (old, new) = world
+    extra = save_images(toy_images(per_class=1, first=70), tmp_path / "extra")
+    file = tmp_path / "e.npy"
+    assert run_command("embed", NEW, extra, "--to", "npy", "--out", file) == 0
+    add = ["gallery", "add", tmp_path / "G", f"embeddings:{file}", "--made-by"]
+    assert run_command(*add, OLD) == 0
+    said = f"embeddings:{file} says that model {new} made it; its rows are kept as made by {old}"
+    assert said in capsys.readouterr().err
+    (tmp_path / "e.model.txt").write_text(old)
+    assert run_command(*add, OLD) == 0
+    assert "says that" not in capsys.readouterr().err
+
+
 def test_an_index_of_no_rows_says_so(tmp_path, capsys):
     assert run_command("gallery", "create", tmp_path / "E", "--model", OLD) == 0
     assert run_command("gallery", "index", tmp_path / "E") == 0

@@ -1,6 +1,7 @@
 import json
 
-from tests.gallery.toys import NEW
+from tests.conftest import run_command
+from tests.gallery.toys import NEW, OLD
 
 
 def hits(text):
@@ -25,3 +26,23 @@ def test_options_change_what_is_found(world):
     assert "searches embed rows again that they find (step" in run("status")
     models = json.loads(run("status", "--json"))["models"]
     assert list(models.values())[1] > 0
+
+
+def test_queries_need_no_class(world):
+    run, _, queries, _, _ = world
+    whole = hits(run("search", queries, "--k", "5", "--json"))
+    first = min(queries.rglob("*.png"))
+    assert hits(run("search", first, "--k", "5", "--json")) == whole[:1]
+    assert hits(run("search", first.parent, "--k", "5", "--json")) == whole[:1]
+    assert run("search", first).splitlines()[0] == first.name
+    assert "no class folders" in run("add", first.parent, code=2)
+
+
+def test_a_gallery_without_rows_says_so(world, tmp_path, capsys):
+    run, _, queries, _, _ = world
+    run("search", queries, "--where", "colour=red")
+    assert capsys.readouterr().err == ""
+    empty = tmp_path / "empty"
+    assert run_command("gallery", "create", empty, "--model", OLD) == 0
+    assert run_command("gallery", "search", empty, queries) == 0
+    assert f"note: {empty} has no rows; fill it: unibct gallery add" in capsys.readouterr().err

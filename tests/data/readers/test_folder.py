@@ -4,7 +4,7 @@ import pytest
 from tests.data.example_images import png, ramp
 from unibct.data.image_set import select_listed
 from unibct.data.passed_over import PassedOverWarning
-from unibct.data.readers.table import open_images
+from unibct.data.readers.table import open_images, open_queries
 from unibct.errors import UserError
 
 
@@ -75,3 +75,30 @@ def test_what_is_passed_over_is_said_and_a_link_to_nothing_refused(tmp_path):
     (tmp_path / "c").symlink_to(tmp_path / "gone")
     with pytest.raises(UserError, match="/c is a link to something that is not there"):
         open_images(tmp_path)
+
+
+def test_a_folder_too_many_is_named(tmp_path):
+    (tmp_path / "faces" / "ann").mkdir(parents=True)
+    (tmp_path / "faces" / "ann" / "1.png").write_bytes(png(1))
+    with pytest.raises(UserError, match=r"folders of images.* give .*/faces as DATA"):
+        open_images(tmp_path)
+
+
+def test_queries_need_no_class(tmp_path, photo_folder):
+    loose = tmp_path / "loose"
+    loose.mkdir()
+    for name in ("b.PNG", "ä 1.png"):
+        (loose / name).write_bytes(png(1))
+    (loose / "c.gif").write_bytes(b"GIF89a")
+    with pytest.warns(PassedOverWarning, match=r"1 entry is passed over, first c\.gif"):
+        images = open_queries(loose)
+    assert (images.ids, images.class_names) == (("b.PNG", "ä 1.png"), ("",))
+    one = open_queries(loose / "ä 1.png")
+    assert one.ids == ("ä 1.png",)
+    assert np.array_equal(one.read(one.ids[0]), images.read("ä 1.png"))
+    assert open_queries(photo_folder).class_names == open_images(photo_folder).class_names
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match="no class folders"):
+        open_queries(tmp_path / "empty")
+    with pytest.raises(UserError, match="no class folders"):  # rows and training have classes
+        open_images(loose)

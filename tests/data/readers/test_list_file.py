@@ -31,6 +31,7 @@ def test_a_list_file(tmp_path):
     ("text", "match"),
     [
         ("a.png 1\nb.png\n", r"line 2: 'b.png' is not `path label`"),
+        ("a/b.png\n", r"a list of ids, such as `unibct split` writes, is for --images"),
         ("a.png 1\na.png 2\n", r"line 2: 'a.png' is listed twice"),
         ("# nothing\n", "lists no image"),
         ("0\t4\ta.png\n", r"line 1: '0\\t4\\ta.png' has more columns than `path label`"),

@@ -15,6 +15,7 @@ from unibct.data.readers.table import (
     describe_data,
     describe_data_briefly,
     open_images,
+    open_queries,
 )
 from unibct.errors import UserError
 
@@ -93,3 +94,9 @@ def test_a_shard_beside_class_folders_must_be_chosen(tmp_path):
     (tmp_path / "latest").unlink()
     assert len(open_images(f"folder:{tmp_path}")) == 1
     assert len(open_images(f"webdataset:{tmp_path}")) == 3
+
+
+def test_shards_with_a_picture_beside_them_are_the_queries(tmp_path):
+    write_tar(tmp_path / "s.tar", png_members(3))
+    (tmp_path / "preview.png").write_bytes(png(1))
+    assert open_queries(tmp_path).ids == open_images(tmp_path).ids

@@ -48,6 +48,7 @@ def test_search_with_bytes_and_with_an_image_of_the_set(client):
         ({"far": 0.1, "threshold": 0.3}, png(), 400, "a threshold or a false accept rate"),
         ({"where": "colour"}, png(), 400, "write KEY=VALUE"),
         ({"encoders": "three"}, png(), 400, "unknown encoders 'three'"),
+        ({"treshold": 0.9}, png(), 422, "treshold: there is no such parameter; it has alpha,"),
         ({"image_id": "../state.json"}, b"", 404, "'../state.json' is not an image of toys"),
     ],
     ids=lambda value: None if not isinstance(value, bytes) else f"{len(value)} bytes",
@@ -114,6 +115,31 @@ def test_a_share_that_is_none(client):
         answer = client.post("/api/backfill", json={"share": share})
         assert answer.status_code == 422
         assert answer.json()["detail"].startswith("share: Input should be")
+
+
+def test_a_misspelt_change_changes_nothing(client):
+    steps = client.get("/api/status").json()["steps"]
+    refused = [
+        client.post("/api/backfill", json={"sahre": 0.5}),
+        client.post("/api/backfill", params={"share": 0.5}),
+        client.post("/api/backfill/pause", params={"now": 1}),
+        client.post("/api/rollback", json={"step": 3}),
+    ]
+    assert [(answer.status_code, answer.json()["detail"]) for answer in refused] == [
+        (422, "sahre: there is no such field; /openapi.json has them"),
+        (422, "share: there is no such parameter; it has none"),
+        (422, "now: there is no such parameter; it has none"),
+        (422, "step: there is no such field; /openapi.json has them"),
+    ]
+    after = client.get("/api/status").json()
+    assert after["steps"] == steps
+    assert after["job"] is None
+
+
+def test_an_image_sent_as_a_form(client):
+    answer = client.post("/api/search", files={"image": png()})
+    assert answer.status_code == 400
+    assert answer.json()["detail"].startswith("send the bytes of the image as the body, not a form")
 
 
 def test_without_images(upgraded, make_client):

@@ -1,6 +1,7 @@
 """The command that searches a gallery."""
 
 import json
+import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -70,6 +71,7 @@ RememberOption = Annotated[
     "search",
     epilog=examples(
         "unibct gallery search G queries/ --k 5",
+        "unibct gallery search G photograph.jpg",
         "unibct gallery search G queries/ --far 1e-3 --where colour=red --json",
         "unibct gallery search G queries/ --old-scores --threshold 0.62",
         "unibct gallery search G queries/ --encoders blend --lazy photographs/",
@@ -95,6 +97,7 @@ def search_command(
 ) -> None:
     """Search with images, or with embeddings by the model that searches.
 
+    Queries need no class: DATA may also be one image, or a folder of images.
     One ranking holds rows of all models: scores of older rows are put on the scale of new ones,
     as their certificate says. With --json there is one object a line for each query.
     """
@@ -114,6 +117,11 @@ def search_command(
             skip_bad=skip_bad_images,
         )
         state = gallery.folder.state
+        is_empty = not any(answer.hits for answer in answers) and not any(
+            gallery.status().live.values()
+        )
+    if is_empty:
+        print(f"note: {path} has no rows; fill it: unibct gallery add", file=sys.stderr)
     if as_json:
         for answer in answers:
             print(json.dumps(answer.as_json()))

@@ -61,7 +61,9 @@ def _status(path: Path, status: "GalleryStatus") -> str:
         made_by = state.makers[kind].name
         lines.append(f"  {rows:>10,} rows ({share:4.0%}) by {made_by}{about}")
     if status.forced:
-        lines.append(f"! forced, without a certificate: {', '.join(status.forced)}")
+        lines.append(
+            f"! forced, without a certificate that says compatible: {', '.join(status.forced)}"
+        )
     if status.unsearchable:
         lines.append(f"! {status.unsearchable:,} rows cannot be searched by this model")
     unfinished = state.unfinished

@@ -36,6 +36,11 @@ def read(name: str) -> ImageSet:
     ignored = _loose_images(root)
     for label, class_name in enumerate(classes):
         file_names, others = _class_content(root / class_name)
+        if not file_names and has_images(str(root / class_name)):
+            raise UserError(
+                f"{root / class_name} has no images but folders of images; the layout is "
+                f"root/<class>/<image>: give {root / class_name} as DATA"
+            )
         if not file_names:
             raise UserError(
                 f"class folder {root / class_name} has no PNG, JPEG or WebP image; "
@@ -49,6 +54,25 @@ def read(name: str) -> ImageSet:
     )
     source = FileSource(root)
     return encoded_set(name, tuple(ids), np.asarray(labels, dtype=np.int64), tuple(classes), source)
+
+
+def read_loose(name: str) -> ImageSet | None:
+    """Return an image file, or the images of a folder without class folders; None if neither.
+
+    All are of one class, whose name is empty.
+    """
+    path = Path(name)
+    if path.is_file() and path.name.lower().endswith(SUFFIXES):
+        root, file_names = path.parent, [path.name]
+    elif path.is_dir() and not _class_names(path):
+        root, (file_names, others) = path, _class_content(path)
+        warn_of_passed_over(name, others, "only PNG, JPEG and WebP files are read")
+    else:
+        return None
+    if not file_names:
+        return None
+    ids = tuple(checked_id(file_name) for file_name in file_names)
+    return encoded_set(name, ids, np.zeros(len(ids), dtype=np.int64), ("",), FileSource(root))
 
 
 def has_images(name: str) -> bool:

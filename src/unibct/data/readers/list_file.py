@@ -38,7 +38,10 @@ def read(name: str) -> ImageSet:
             continue
         image_id, *label = _columns(text)
         if not label or not image_id:
-            raise UserError(f"{path}, line {number}: {text[:60]!r} is not `path label`")
+            raise UserError(
+                f"{path}, line {number}: {text[:60]!r} is not `path label`; a list of ids, such as "
+                "`unibct split` writes, is for --images, beside DATA"
+            )
         if "\t" in image_id:
             raise UserError(
                 f"{path}, line {number}: {text[:60]!r} has more columns than `path label`; leave "

@@ -61,6 +61,9 @@ READERS: dict[str, Reader] = {
 }
 
 
+_PACKED = ("recordio", "webdataset")  # their folders may have images beside the files
+
+
 def open_images(name: str | Path, list_file: str | Path | None = None) -> "ImageSet":
     """Open the image set that ``name`` stands for.
 
@@ -76,6 +79,22 @@ def open_images(name: str | Path, list_file: str | Path | None = None) -> "Image
 
     images = _open(str(name))
     return images if list_file is None else select_listed(images, Path(list_file))
+
+
+def open_queries(name: str | Path, list_file: str | Path | None = None) -> "ImageSet":
+    """Open images to search with, which need no class.
+
+    Besides all that ``open_images`` opens, ``name`` may be one image file, or a folder of images
+    without class folders: these are of one class, whose name is empty.
+    """
+    from unibct.data.image_set import select_listed
+    from unibct.data.readers.folder import read_loose
+
+    is_packed = any(READERS[kind].load().recognises(str(name)) for kind in _PACKED)
+    loose = None if is_packed else read_loose(str(name))
+    if loose is None:
+        return open_images(name, list_file)
+    return loose if list_file is None else select_listed(loose, Path(list_file))
 
 
 def describe_data() -> str:

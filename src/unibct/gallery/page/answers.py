@@ -2,7 +2,7 @@
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 Scalar = str | int | float | bool | None
 
@@ -188,6 +188,8 @@ class SamplesAnswer(BaseModel):
 class BackfillBody(BaseModel):
     """Which rows are to be embedded again."""
 
+    model_config = ConfigDict(extra="forbid")
+
     share: float = Field(
         default=1.0, gt=0, le=1, description="of all rows that are own ones in the end"
     )
@@ -197,6 +199,8 @@ class BackfillBody(BaseModel):
 
 class RollbackBody(BaseModel):
     """Where to go back to."""
+
+    model_config = ConfigDict(extra="forbid")
 
     to: int | None = Field(
         default=None,

@@ -89,6 +89,7 @@ def make_app(
         docs_url=None,  # FastAPI's own page loads its parts from another server
         redoc_url=None,
         lifespan=lifespan,
+        dependencies=[Depends(_refuse_unknown_parameters)],
     )
     app.add_middleware(LimitedRequests, limits=limits, image_path=SEARCH_PATH)
     app.add_middleware(GuardedAccess, token=token)
@@ -117,6 +118,8 @@ def _answer_errors(app: FastAPI) -> None:
         assert isinstance(error, RequestValidationError)
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"][1:])
+        if first["type"] == "extra_forbidden":
+            return answer(422, f"{place}: there is no such field; /openapi.json has them")
         return answer(422, f"{place}: {first['msg']}" if place else str(first["msg"]))
 
     async def unexpected(_: Request, error: Exception) -> Response:
@@ -190,7 +193,20 @@ def _add_reading(app: FastAPI, shown: ShownGallery, changes: GalleryChanges) -> 
         return Response(file.getvalue(), media_type="image/png", headers=headers)
 
 
+async def _refuse_unknown_parameters(request: Request) -> None:
+    """Refuse a misspelt parameter of the interface: without it, the default would be done."""
+    if not request.url.path.startswith("/api/"):
+        return
+    known = {field.alias for field in request.scope["route"].dependant.query_params}
+    unknown = [name for name in request.query_params if name not in known]
+    if unknown:
+        names = f"it has {', '.join(sorted(known))}" if known else "it has none"
+        raise HTTPException(422, f"{unknown[0]}: there is no such parameter; {names}")
+
+
 async def _sent_bytes(request: Request) -> bytes:
+    if request.headers.get("content-type", "").startswith("multipart/"):
+        raise UserError("send the bytes of the image as the body, not a form: --data-binary @FILE")
     return await request.body()
 
 
