@@ -101,3 +101,11 @@ def test_the_900_photographs_that_got_84_steps():
     assert "108 epochs instead of 6: 900 images are 14 steps per epoch" in note
     assert "at least 1,500 steps" in note
     assert length_note(longer, longer, 900) is None
+
+
+def test_epochs_that_the_user_gives_are_not_stretched():
+    recipe = load_recipe("photographs")
+    assert with_enough_epochs(recipe, 159).epochs == 300  # 2 steps an epoch, 600 in all
+    assert with_enough_epochs(load_recipe("photographs", ["epochs=3"]), 159).epochs == 3
+    both = load_recipe("photographs", ["epochs=3", "steps=10"])
+    assert with_enough_epochs(both, 159).epochs == 5

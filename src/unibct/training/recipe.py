@@ -148,7 +148,8 @@ def load_recipe(name: str = DEFAULT_RECIPE, overrides: Sequence[str] = ()) -> Re
 
     Args:
         name: a name from ``shipped_recipes``, or the path of a TOML file.
-        overrides: settings that replace the file's, each written ``key=value``.
+        overrides: settings that replace the file's, each written ``key=value``. Whoever gives
+            ``epochs`` wants that number of them: then the file's least number of steps is dropped.
     """
     try:
         values = tomllib.loads(_recipe_text(name))
@@ -162,6 +163,9 @@ def load_recipe(name: str = DEFAULT_RECIPE, overrides: Sequence[str] = ()) -> Re
             values[key.strip()] = tomllib.loads(f"value = {value}")["value"]
         except tomllib.TOMLDecodeError:
             values[key.strip()] = value
+    named = {override.partition("=")[0].strip() for override in overrides}
+    if "epochs" in named and "steps" not in named:
+        values.pop("steps", None)
     return _checked(values, f"recipe {name}")
 
 
