@@ -19,7 +19,7 @@ def fingerprints(toy_gallery):
     [
         ("not compatible", "Train it with --old"),
         ("within noise", "Test it on more classes"),
-        ("old model too weak", "Compare it with a better old model"),
+        ("old model too weak", "Embed the rows again, or in a trial train a better old model"),
     ],
 )
 def test_a_certificate_that_does_not_say_compatible_is_no_reason(

@@ -29,7 +29,7 @@ from unibct.gallery.state import (
 _ADVICE = {
     "not compatible": "Train it with --old",
     "within noise": "Test it on more classes",
-    "old model too weak": "Compare it with a better old model",
+    "old model too weak": "Embed the rows again, or in a trial train a better old model",
 }
 
 
