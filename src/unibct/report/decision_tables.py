@@ -41,9 +41,9 @@ def old_model_text(evaluation: Evaluation) -> str:
     if strength.too_weak:
         return (
             f"The old model is too weak to judge an upgrade by: {strength}. It is hardly better "
-            "than comparing pixels, so beating it says nothing. In a trial, train a better old model "
-            "first. If it is the one in production, its gallery finds little in any case: embed "
-            "the gallery again."
+            "than comparing pixels, so beating it says nothing. In a trial, train a better old "
+            "model first. If it is the one in production, its gallery finds little in any case: "
+            "embed the gallery again."
         )
     return f"old model: {strength}"
 
