@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from unibct.gallery.gallery import Gallery
     from unibct.gallery.naming import Names, count_names
     from unibct.gallery.page.server import serve_gallery
+    from unibct.gallery.queries import Queries
     from unibct.gallery.search_request import SearchRequest
     from unibct.losses.arcface import arcface
     from unibct.maps.folder import load_map, save_map
@@ -92,6 +93,7 @@ _HOMES = {
     "evaluate_data": "evaluation.protocols.table",
     "certify": "gallery.certify",
     "Gallery": "gallery.gallery",
+    "Queries": "gallery.queries",
     "serve_gallery": "gallery.page.server",
     "SearchRequest": "gallery.search",
     "Names": "gallery.naming",
@@ -117,6 +119,7 @@ __all__ = [
     "Gallery",
     "ImageSet",
     "Names",
+    "Queries",
     "Recipe",
     "SearchRequest",
     "UserError",

@@ -35,6 +35,11 @@ def test_embeddings_in_any_form(embeddings, tmp_path, form, name):
         np.testing.assert_allclose(source.vectors(None, Silent()), embeddings.vectors, atol=1e-6)
 
 
+def test_an_array_is_no_path_and_is_told_what_to_be(embeddings):
+    with pytest.raises(UserError, match=r"not ndarray; a search takes vectors as unibct.Queries"):
+        open_source(np.asarray(embeddings.vectors))
+
+
 def test_an_id_that_two_rows_have_is_refused(embeddings):
     doubled = Embeddings(
         np.asarray(embeddings.vectors[:3]),

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -116,7 +117,7 @@ def open_source(
     if isinstance(data, ImageSet | Embeddings):
         opened = data
     else:
-        opened = _opened(str(data), list_file, open_queries if as_queries else open_images)
+        opened = _opened(_path(data), list_file, open_queries if as_queries else open_images)
     name = opened.name if isinstance(opened, ImageSet) else _name_of(data)
     require_distinct_ids(opened.ids, name)
     labels: list[str | None] = [
@@ -139,6 +140,18 @@ def open_source(
         opened if is_images else None,
         None if is_images else opened,
     )
+
+
+def _path(data: str | Path) -> str:
+    """Return the path as text; refuse arrays and other things from Python that are none."""
+    try:
+        return os.fspath(data)
+    except TypeError as error:
+        raise UserError(
+            "DATA is a path, an opened image set or opened embeddings, not "
+            f"{type(data).__name__}; a search takes vectors as unibct.Queries(ids, vectors, "
+            "made_by), with the fingerprint of the model that made them"
+        ) from error
 
 
 def note_left_out(progress: Progress, name: str, ids: Sequence[str]) -> None:
