@@ -8,6 +8,14 @@ from unibct.errors import UserError
 QUERIES = toy_images(per_class=1, first=50)
 
 
+def test_a_rate_that_no_certificate_has_is_refused_before_queries_are_embedded(
+    upgraded, monkeypatch
+):
+    monkeypatch.setattr("unibct.gallery.search.make_queries", pytest.fail)
+    with pytest.raises(UserError, match="1e-07"):
+        upgraded.search(QUERIES, far=1e-7)
+
+
 def test_the_far_threshold_is_that_of_each_kind_of_row(upgraded):
     upgraded.add(toy_images(per_class=4, first=20))
     new = upgraded.folder.state.standing.searching

@@ -77,6 +77,7 @@ def search_source(
     for _ in range(_TRIES):
         if queries is None:
             assert source is not None
+            _scales(folder, folder.state, request)  # refuses before anything is embedded
             queries = make_queries(folder, source, request, skip_bad=skip_bad)
         try:
             return queries, search_gallery(folder, queries, request)
@@ -122,13 +123,11 @@ def _search_once(
     request: SearchRequest,
 ) -> list[list[Hit]]:
     standing = state.standing
-    if request.old_scores:
-        require_one_old_model(folder, state, kinds)
+    scales = _scales(folder, state, request, kinds)
     merged: list[dict[str, tuple[float, Hit]]] = [{} for _ in queries.ids]
     # The newest find of an id stays.
-    for kind in kinds:
+    for kind, scale in scales.items():
         maker = state.makers[kind]
-        scale = scale_for(folder, standing, maker, request, kinds)
         vectors = query_vectors(folder, standing, maker, queries, request)
         search = Search(request.k, request.where, request.approximate, request.with_superseded)
         rows_by_query = folder.engine.search(kind, vectors, search)
@@ -143,6 +142,27 @@ def _search_once(
     ]
     least = -np.inf if request.threshold is None else request.threshold
     return [[hit for _, hit in hits if hit.score >= least] for hits in best]
+
+
+def _scales(
+    folder: GalleryFolder,
+    state: GalleryState,
+    request: SearchRequest,
+    kinds: list[str] | None = None,
+) -> dict[str, Scale]:
+    """Return how the scores of each kind are ranked; refuse what no certificate can answer.
+
+    Args:
+        folder: the gallery.
+        state: of the gallery.
+        request: what is searched for.
+        kinds: the kinds that have rows, in the order in which they are searched; None to look.
+    """
+    kinds = _filled_kinds(folder, state, request) if kinds is None else kinds
+    if request.old_scores:
+        require_one_old_model(folder, state, kinds)
+    standing, makers = state.standing, state.makers
+    return {kind: scale_for(folder, standing, makers[kind], request, kinds) for kind in kinds}
 
 
 def _filled_kinds(folder: GalleryFolder, state: GalleryState, request: SearchRequest) -> list[str]:
