@@ -51,13 +51,13 @@ def address(upgraded: Gallery) -> Iterator[str]:
 @pytest.fixture
 def slowly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a backfill take its time, so that it can be watched and paused."""
-    vectors = RowRemaker.vectors
+    remade = RowRemaker.remade
 
     def slow(remaker, rows):
         time.sleep(0.15)
-        return vectors(remaker, rows)
+        return remade(remaker, rows)
 
-    monkeypatch.setattr(RowRemaker, "vectors", slow)
+    monkeypatch.setattr(RowRemaker, "remade", slow)
     monkeypatch.setattr("unibct.gallery.backfill._BATCH", 2)
 
 
