@@ -162,3 +162,11 @@ def test_a_folder_in_the_place_of_a_file_is_named(tmp_path):
         write_text(tmp_path, "text")
     assert error.value.filename == str(tmp_path)
     assert not list(tmp_path.parent.glob(".*.tmp"))
+
+
+def test_a_writer_does_not_remove_its_own_temporary(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for path in (Path("x.bin"), tmp_path / "a" / ".." / "y.bin"):
+        (tmp_path / "a").mkdir(exist_ok=True)
+        with atomic_file(path, alone=True) as temporary:
+            assert temporary.is_file()

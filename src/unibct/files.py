@@ -95,7 +95,7 @@ def leftovers(path: Path) -> list[Path]:
 def remove_leftovers(path: Path, *, but: Path | None = None) -> None:
     """Remove what killed processes have left of ``path``; ``but`` is the temporary of this one."""
     for entry in leftovers(path):
-        if entry != but:
+        if but is None or entry.name != but.name:
             _remove(entry)
 
 

@@ -100,6 +100,8 @@ def test_the_module_runs_as_a_command():
         (["advise", "--batch-size", "3"], "it is a setting: --set batch_size=VALUE)"),
         (["gallery", "search", "G", "D", "--epochs", "3"], "(see unibct gallery search --help)"),
         (["blend", "a", "b", "--alpha", "2"], "equal to 1 (see unibct blend --help)"),
+        (["train", "x", "--out"], "requires an argument. (see unibct train --help)"),
+        (["train", "x", "--warm-start=3"], "(see unibct train --help)"),
     ],
 )
 def test_a_wrong_option_names_the_help_of_its_command(line, message, capsys):

@@ -6,7 +6,7 @@ from unibct.embedders.table import Opening
 from unibct.embeddings.extraction import embed_images
 from unibct.errors import UserError
 from unibct.evaluation.blending import blended
-from unibct.gallery.queries import make_queries
+from unibct.gallery.queries import Queries, make_queries
 from unibct.gallery.search_request import SearchRequest
 from unibct.gallery.sources import open_source
 
@@ -85,3 +85,24 @@ def test_a_model_without_rows_is_not_asked_for_queries(upgraded, monkeypatch):
     plain = [answer.hits for answer in upgraded.search(QUERIES)]
     assert [answer.hits for answer in upgraded.search(QUERIES, encoders="two")] == plain
     assert set(asked) == {new}
+
+
+def test_vectors_in_memory_are_queries(upgraded):
+    by_new = vectors(NEW, QUERIES)
+    searching = upgraded.folder.state.standing.searching
+    answers = upgraded.search(Queries(QUERIES.ids, by_new.tolist(), searching))
+    assert [a.hits for a in answers] == [a.hits for a in upgraded.search(QUERIES)]
+    for ids, bad, message in [
+        (QUERIES.ids, 3 * by_new, "not of length 1; a query must have length 1"),
+        (QUERIES.ids, np.nan * by_new, "NaN or infinite"),
+        (QUERIES.ids[1:], by_new, r"5 ids need vectors of the shape \(5, dim\), not \(6, "),
+        (QUERIES.ids[:1], by_new[0], r"1 ids need vectors of the shape \(1, dim\)"),
+    ]:
+        with pytest.raises(UserError, match=message):
+            upgraded.search(Queries(ids, bad, searching))
+
+
+def test_two_encoders_search_rows_that_a_backfill_has_replaced(upgraded):
+    upgraded.backfill(toy_images())
+    request = SearchRequest(encoders="two", with_superseded=True)
+    assert all(answer.hits for answer in upgraded.search(QUERIES, request))

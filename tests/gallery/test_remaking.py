@@ -90,7 +90,7 @@ def test_a_backfill_that_writes_nothing_leaves_no_step(upgraded):
     upgraded.backfill(toy_images(), share=0.5)
     steps = upgraded.folder.state.steps
     result = upgraded.backfill(with_bad(toy_images(), *toy_images().ids), skip_bad=True)
-    assert (result.rows, result.skipped, result.total) == (0, 24, 48)
+    assert (result.step, result.rows, result.skipped, result.total) == (0, 0, 24, 48)
     assert upgraded.folder.state.steps == steps
     with pytest.raises(UserError, match="is another image"):
         upgraded.backfill(toy_images(seed=1))

@@ -138,6 +138,26 @@ def test_a_damaged_certificate_stops_no_rollback(upgraded):
     assert gallery.folder.state.searching.name.endswith("old_model")
 
 
+def test_a_damaged_certificate_stops_no_search_that_has_one_kind_of_rows(upgraded):
+    query = toy_images(per_class=1)
+    hits = [answer.hits for answer in upgraded.search(query)]
+    (held,) = (upgraded.folder.path / "certificates").iterdir()
+    damage(held)
+    gallery = Gallery(upgraded.folder.path)
+    assert [answer.hits for answer in gallery.search(query)] == hits
+    with pytest.raises(UserError, match="record the certificate again"):
+        gallery.search(query, far=0.01)
+
+
+def test_a_certificate_whose_file_has_gone_is_kept_again(upgraded, tmp_path):
+    paper = written(toy_certificate(*upgraded.folder.state.makers), tmp_path)
+    upgraded.search(toy_images(per_class=1), far=0.01)  # it has been read
+    (held,) = (upgraded.folder.path / "certificates").iterdir()
+    held.unlink()
+    upgraded.upgrade(NEW, [paper])
+    assert upgraded.verify() == []
+
+
 def test_a_dry_run_changes_nothing(toy_gallery, fingerprints, tmp_path):
     paper = written(toy_certificate(*fingerprints), tmp_path)
     files = sorted(toy_gallery.folder.path.rglob("*"))

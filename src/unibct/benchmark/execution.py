@@ -31,6 +31,7 @@ from unibct.benchmark.workspace import (
     VALIDATION_PIXELS,
     Workspace,
     is_finished,
+    read_result,
     validation_pixels,
 )
 from unibct.data.image_set import ImageSet
@@ -43,7 +44,7 @@ from unibct.embeddings.score_scale import mapped_score_scale
 from unibct.embeddings.writing import save_embeddings
 from unibct.evaluation.directions import OLD_SELF
 from unibct.evaluation.pixel_baseline import old_model_strength
-from unibct.files import atomic_file, read_json, write_json
+from unibct.files import atomic_file, write_json
 from unibct.maps.vector_map import fit_vector_map
 from unibct.models.folder import save_model
 from unibct.models.model import Model
@@ -67,7 +68,8 @@ def run_job(workspace: Workspace, job: Job, progress: Progress | None = None) ->
         "made_by": software_and_machine(),
     }
     if is_finished(workspace.out, job):  # it is to be measured again
-        result = read_json(folder / RESULT_FILE) | {"measured_again_by": software_and_machine()}
+        result = read_result(workspace.out, job.folder)
+        result |= {"measured_again_by": software_and_machine()}
     elif (elsewhere := model_elsewhere(workspace, job)) is not None:
         result = _take_model(workspace, job, elsewhere)
     elif job.training is not None:
@@ -114,7 +116,8 @@ def _take_model(workspace: Workspace, job: Job, elsewhere: Path) -> dict[str, An
     shutil.copytree(elsewhere / MODEL, folder / MODEL)
     embeddings = embed_images(workspace.model(job.folder), workspace.test_images)
     _replace_embeddings(embeddings, folder / EMBEDDINGS)
-    return read_json(elsewhere / RESULT_FILE) | {"measured_again_by": software_and_machine()}
+    result = read_result(elsewhere, "")
+    return result | {"measured_again_by": software_and_machine()}
 
 
 def _train(

@@ -141,7 +141,7 @@ def is_current(out: Path, job: Job) -> bool:
 def read_result(out: Path, folder: str) -> dict[str, Any]:
     """Read what a finished job has written; an error says what to do with a damaged file."""
     path = out / folder / RESULT_FILE
-    again = f"remove {path.parent} and run the benchmark again"
+    again = "remove that file and run the benchmark again"
     try:
         content: Any = read_json(path)
     except UserError as error:

@@ -6,6 +6,8 @@ import time
 import warnings
 from typing import Any
 
+from typer.main import get_command
+
 from unibct.cli.options import app
 from unibct.data.passed_over import PassedOverWarning
 from unibct.errors import UserError
@@ -49,23 +51,33 @@ def main(arguments: list[str] | None = None) -> None:
         message = format_message()
         if message.startswith("Usage:"):  # a group of commands without a command: its help
             return main([*words, "--help"])
-        _fail(f"{message} (see {_where_help_is(error)})".replace("\n", " "), 2)
+        _fail(f"{message} (see {_where_help_is(error, words)})".replace("\n", " "), 2)
     else:
         if status == _INTERRUPTED:
             _fail("stopped; run the same command again to continue (train: with --resume)", status)
         sys.exit(status if isinstance(status, int) else 0)
 
 
-def _where_help_is(error: Exception) -> str:
-    """Return the command whose help explains a wrong option; a setting is written otherwise."""
-    context: Any = getattr(error, "ctx", None)
-    if context is None:
-        return "unibct --help"
-    help_command = f"{context.command_path} --help"
-    setting = getattr(error, "option_name", "").lstrip("-").replace("-", "_")
-    if any("--set" in option.opts for option in context.command.params):
+def _where_help_is(error: Exception, words: list[str]) -> str:
+    """Return the command whose help explains a wrong option; a setting is written otherwise.
+
+    Args:
+        error: of the command line's library.
+        words: of the command line.
+    """
+    command: Any = get_command(app)
+    path = "unibct"
+    for word in words:
+        if word not in getattr(command, "commands", {}):
+            break
+        command, path = command.commands[word], f"{path} {word}"
+    help_command = f"{path} --help"
+    option: str = getattr(error, "option_name", "")
+    known = [name for parameter in command.params for name in parameter.opts]
+    if "--set" in known and option not in known:
         from unibct.training.recipe import Recipe
 
+        setting = option.lstrip("-").replace("-", "_")
         if setting in Recipe.model_fields:
             return f"{help_command}; it is a setting: --set {setting}=VALUE"
     return help_command

@@ -229,8 +229,8 @@ def _require_readable(source: Source, row_id: str) -> None:
 
 def _unreadable(images: ImageSet, image_id: str, error: UnreadableImageError) -> UserError:
     return UserError(
-        f"{images.name}: {image_id} cannot be read ({error}); repair it, or leave it out: with "
-        "--skip-bad-images, or with --images for a command that does not have it"
+        f"{images.name}: {image_id} cannot be read ({error}); repair it, or leave it out "
+        "with --skip-bad-images"
     )
 
 

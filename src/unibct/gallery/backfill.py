@@ -69,7 +69,7 @@ class Backfilled:
     """What a backfill has done.
 
     Attributes:
-        step: its number.
+        step: its number; 0 if no row was written.
         rows: embedded again by this call.
         rows_in_space: rows in the searching model's space now.
         total: searchable rows.
@@ -271,6 +271,7 @@ class _Run:
         else:
             end_step(folder, number, curve=self._curve)
         skipped, curve = len(self._remaker.skipped), tuple(self._curve)
+        number = 0 if self._is_empty else number
         return Backfilled(number, done, 0, 0, skipped=skipped, paused=paused, curve=curve)
 
     def remake(self, ids: Sequence[str]) -> int:

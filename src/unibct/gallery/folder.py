@@ -123,6 +123,7 @@ class GalleryFolder:
 
     def keep_certificate(self, certificate: Certificate) -> None:
         """Keep a certificate in the gallery, also in place of one that was damaged."""
+        self._certificates.pop(certificate.digest, None)  # the file may have changed since
         try:
             self.certificate(certificate.digest)
         except DamagedCertificateError:

@@ -26,7 +26,7 @@ from unibct.gallery.gate import USUAL_COUNT
 from unibct.gallery.indexing import IndexRecall, build_indexes
 from unibct.gallery.integrity import verify_gallery
 from unibct.gallery.lazy import remake_hits
-from unibct.gallery.queries import Queries
+from unibct.gallery.queries import Queries, checked_queries
 from unibct.gallery.removal import remove_rows
 from unibct.gallery.rollback import RolledBack, abort_backfill, rollback_gallery
 from unibct.gallery.row_types import OLDER_ROW
@@ -149,7 +149,7 @@ class Gallery:
         is_embedded = isinstance(data, Queries)
         source = None if is_embedded else open_source(data, list_file=list_file, as_queries=True)
         searching = partial(search_source, self.folder, source, request, skip_bad=skip_bad)
-        queries, all_hits = searching(data if is_embedded else None)
+        queries, all_hits = searching(checked_queries(data) if is_embedded else None)
         if lazy_images is not None:
             remake = partial(remake_hits, images=open_source(lazy_images), skip_bad=skip_bad)
             if remake(self.folder, queries.made_by, all_hits):

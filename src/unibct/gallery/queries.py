@@ -1,7 +1,7 @@
 """Queries as vectors, made by each model whose query the rows need."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +41,20 @@ class Queries:
     labels: tuple[str | None, ...] = ()
 
 
+def checked_queries(queries: Queries) -> Queries:
+    """Return queries that a program has made, with float32 vectors, or refuse them."""
+    vectors = np.asarray(queries.vectors, dtype=np.float32)
+    count = len(queries.ids)
+    if vectors.ndim != 2 or len(vectors) != count:
+        raise UserError(
+            f"queries: {count} ids need vectors of the shape ({count}, dim), not {vectors.shape}"
+        )
+    fault = vector_fault(vectors, queries.ids)
+    if fault:
+        raise UserError(f"queries: {fault}; a query must have length 1")
+    return replace(queries, vectors=vectors)
+
+
 def make_queries(
     folder: GalleryFolder, source: Source, request: SearchRequest, *, skip_bad: bool = False
 ) -> Queries:
@@ -78,7 +92,9 @@ def make_queries(
         else:
             vectors = source.vectors(embedder, folder.progress)
         if request.encoders != NEW_QUERY:
-            for kind in filter(folder.has_live, state.standing.access):
+            for kind in state.standing.access:
+                if not (request.with_superseded or folder.has_live(kind)):
+                    continue
                 model = folder.model(state.makers[kind].space).embedder  # a map embeds nothing
                 older[kind] = source.vectors(model, folder.progress)
     return Queries(source.ids, vectors, searching.fingerprint, older, source.labels)

@@ -48,7 +48,9 @@ def scale_for(
     """Return how similarities with rows of a maker become scores, if these kinds have rows."""
     is_older = maker.space != standing.searching
     direction = _OLDER_DIRECTIONS[request.encoders] if is_older else NEW_SELF
-    certificate = certificate_for(folder, standing, maker, kinds)
+    certificate = None
+    if (is_older and len(kinds) > 1) or direction == BLEND or request.old_scores:
+        certificate = certificate_for(folder, standing, maker, kinds)
     if direction == BLEND and certificate is not None:
         _require_tested_blend(certificate, request)
     rank = RAW

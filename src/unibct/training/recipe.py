@@ -187,6 +187,10 @@ def nearest_recipe(recipe: Recipe) -> tuple[str, list[str]]:
     for name in shipped_recipes():
         shipped = load_recipe(name).model_dump(mode="json")
         differing = {key: value for key, value in values.items() if value != shipped[key]}
+        if "epochs" in differing and shipped["steps"] is not None:
+            differing["steps"] = values["steps"]
+            if values["steps"] is None:  # epochs alone drop the file's steps
+                del differing["steps"]
         unwritable = sum(value is None for value in differing.values())
         changes = [
             f"{key}={value if isinstance(value, str) else json.dumps(value)}"

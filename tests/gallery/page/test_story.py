@@ -58,7 +58,7 @@ def test_names_are_as_short_as_they_can_be(names, short):
         ),
         (
             step(4, "backfill", done=False, model="n", share=1.0, order="asked", lazy=True),
-            "Rows that searches found embedded again by new; not complete",
+            "Rows that searches found embedded again by new",
         ),
         (step(4, "certify", model="n", forced=[]), "A certificate for new recorded"),
         (step(5, "finish", deleted=3), "3 old vectors deleted for good"),

@@ -193,7 +193,7 @@ def rollback_command(
         lines.append(
             f"{result.unsearchable:,} rows of newer models are kept, but {name} cannot search "
             f"them, first {result.first_unsearchable!r}; it makes them again from their images: "
-            f"unibct gallery add {path} DATA"
+            f"unibct gallery add {path} DATA, with the same --metadata"
         )
     say(as_json, result.as_json(), "\n".join(lines))
 

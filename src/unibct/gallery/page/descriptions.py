@@ -141,15 +141,22 @@ def described_hits(
 
 
 def described_certificate(
-    rows_of: ModelAnswer, access: Access, certificate: Certificate | None
+    rows_of: ModelAnswer, access: Access, certificate: Certificate | None, problem: str = ""
 ) -> CertificateAnswer:
-    """Return why the rows of a model may be searched."""
+    """Return why the rows of a model may be searched.
+
+    Args:
+        rows_of: the model.
+        access: why its rows may be searched.
+        certificate: None if there is none, or if it cannot be read.
+        problem: why it cannot be read.
+    """
     if certificate is None:
         return CertificateAnswer(
             rows_of=rows_of,
             forced=access.forced,
             verdict=None,
-            summary="searched by --force, without a certificate that says compatible",
+            summary=problem or "searched by --force, without a certificate that says compatible",
             digest="",
             date="",
             criteria=[],

@@ -17,9 +17,11 @@ from unibct.data.decoding import Pixels
 from unibct.data.image_set import ImageSet
 from unibct.errors import UserError
 from unibct.gallery.encoders import NEW_QUERY
+from unibct.gallery.folder import DamagedCertificateError
 from unibct.gallery.gallery import Gallery
 from unibct.gallery.page import story
 from unibct.gallery.page.answers import (
+    CertificateAnswer,
     CertificatesAnswer,
     ColumnAnswer,
     JobAnswer,
@@ -109,16 +111,15 @@ class ShownGallery:
             folder = self._gallery.folder
             access = folder.state.standing.access
             models = described_models(folder.state)
-            papers = {
-                kind: folder.certificate(reason.certificate) if reason.certificate else None
-                for kind, reason in access.items()
-            }
-        return CertificatesAnswer(
-            certificates=[
-                described_certificate(models[kind], access[kind], paper)
-                for kind, paper in papers.items()
-            ]
-        )
+            answers: list[CertificateAnswer] = []
+            for kind, reason in access.items():
+                paper, problem = None, ""
+                try:
+                    paper = folder.certificate(reason.certificate) if reason.certificate else None
+                except DamagedCertificateError as error:
+                    problem = str(error)
+                answers.append(described_certificate(models[kind], reason, paper, problem))
+        return CertificatesAnswer(certificates=answers)
 
     def query(self, image_id: str) -> Query:
         """Return an image of the image set, to search with."""
@@ -218,8 +219,12 @@ class ShownGallery:
         vectors = self._vectors(standing.searching, query)
         older: dict[str, NDArray[np.float32]] = {}
         if request.encoders != NEW_QUERY:
-            makers = self._gallery.folder.state.makers
-            older = {kind: self._vectors(makers[kind].space, query) for kind in standing.access}
+            folder = self._gallery.folder
+            older = {
+                kind: self._vectors(folder.state.makers[kind].space, query)
+                for kind in standing.access
+                if request.with_superseded or folder.has_live(kind)
+            }
         queries = Queries(("query",), vectors, standing.searching, older)
         return search_gallery(self._gallery.folder, queries, request, standing)[0]
 

@@ -89,8 +89,7 @@ def _certified(details: Mapping[str, Any], names: Mapping[str, str]) -> str:
 def _backfilled(step: Step, names: Mapping[str, str]) -> str:
     details = step.details
     if details.get(LAZY):
-        text = f"Rows that searches found embedded again by {_named(details, names)}"
-        return text + ("" if step.done else "; not complete")
+        return f"Rows that searches found embedded again by {_named(details, names)}"
     curve: list[tuple[float, float]] = details.get("curve") or []
     goal = f"up to {_percent(details.get('share', 1))} of all rows"
     text = f"Rows embedded again by {_named(details, names)}, {goal}, order {details.get('order')}"
