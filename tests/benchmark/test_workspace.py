@@ -56,9 +56,7 @@ def test_a_damaged_result_is_named_with_what_to_do(tmp_path):
     folder.mkdir(parents=True)
     for text in ('{"tests": {', "[]", "null", "5", '{"tests": {}}', '{"templates": 3}'):
         (folder / "result.json").write_text(text)
-        with pytest.raises(
-            UserError, match=rf"result\.json .*; remove that file and run the bench"
-        ):
+        with pytest.raises(UserError, match=r"result\.json .*; remove that file and run the bench"):
             is_current(tmp_path, job)
     (folder / "result.json").write_text('{"tests": {}, "templates": 3}')
     assert is_current(tmp_path, job)
