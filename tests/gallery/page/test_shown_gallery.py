@@ -133,3 +133,15 @@ def test_vectors_are_no_pictures(toy_gallery):
     )
     with pytest.raises(UserError, match="v has vectors"):
         ShownGallery(toy_gallery.folder.path, vectors)
+
+
+def test_a_damaged_certificate_is_named_beside_the_others(upgraded):
+    (held,) = (upgraded.folder.path / "certificates").iterdir()
+    held.write_text(held.read_text()[:-40])
+    shown = ShownGallery(upgraded.folder.path, toy_images())
+    try:
+        (answer,) = shown.certificates().certificates
+    finally:
+        shown.close()
+    assert answer.verdict is None
+    assert held.name in answer.summary
