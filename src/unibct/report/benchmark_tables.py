@@ -159,60 +159,31 @@ def baseline_tables(results: Results) -> list[PlainTable]:
         shown = {baseline, *baselines[:number]}
         if set(methods) - shown:
             others = [method for method in methods if method != baseline]
-            tables += [_cross_against(results, baseline, others, metric) for metric in metrics]
+            tables += [_against(results, baseline, others, metric) for metric in metrics]
         if set(trained) - shown:
             others = [method for method in trained if method != baseline]
-            tables.append(_self_against(results, baseline, others))
+            tables.append(_against(results, baseline, others, TOP_1, self_test=True))
     return [table for table in tables if table is not None]
 
 
-def _cross_against(
-    results: Results, baseline: str, others: Sequence[str], metric: str
+def _against(
+    results: Results, baseline: str, others: Sequence[str], metric: str, *, self_test: bool = False
 ) -> PlainTable | None:
-    title = f"Against {baseline}, {metric}"
-    note = (
-        f"Cross test, points of {metric} above (+) or below (−) {baseline}, on the same classes "
-        "and seeds."
-    )
-
-    def value(scenario: str, method: str) -> Measured:
-        return results.cross(scenario, method, metric)
-
-    cell = _difference_to(results, baseline, value)
-    return _methods_by_scenarios(results, title, note, others, cell)
-
-
-def _self_against(results: Results, baseline: str, others: Sequence[str]) -> PlainTable | None:
-    title = f"Against {baseline}, self test, {TOP_1}"
-    note = (
-        f"Self test, points of {TOP_1} above (+) or below (−) {baseline}, on the same classes and "
-        "seeds."
-    )
-
-    def value(scenario: str, method: str) -> Measured:
-        return results.new_self(scenario, method, TOP_1)
-
-    cell = _difference_to(results, baseline, value)
-    return _methods_by_scenarios(results, title, note, others, cell)
-
-
-def _difference_to(
-    results: Results, baseline: str, value: Callable[[str, str], Measured]
-) -> Callable[[str, str], Cell]:
-    """Return what makes the cell of a scenario and a method: the difference to a baseline.
-
-    Args:
-        results: of the benchmark.
-        baseline: the method that the others are compared with.
-        value: of a scenario and a method.
-    """
+    """Return the difference of some methods to a baseline, in the cross test or the self test."""
+    measure = results.new_self if self_test else results.cross
 
     def cell(scenario: str, method: str) -> Cell:
         if not (results.has_cell(scenario, method) and results.has_cell(scenario, baseline)):
             return NO_VALUE
-        return difference_cell((value(scenario, method) - value(scenario, baseline)).estimate)
+        value, compared = (measure(scenario, name, metric) for name in (method, baseline))
+        return difference_cell((value - compared).estimate)
 
-    return cell
+    title = f"Against {baseline}, {'self test, ' if self_test else ''}{metric}"
+    note = (
+        f"{'Self' if self_test else 'Cross'} test, points of {metric} above (+) or below (−) "
+        f"{baseline}, on the same classes and seeds."
+    )
+    return _methods_by_scenarios(results, title, note, others, cell)
 
 
 def flip_table(results: Results) -> PlainTable | None:
