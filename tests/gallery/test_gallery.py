@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from tests.gallery.toys import NEW, NEWEST, OLD, STRANGER, toy_certificate, toy_images, written
+from tests.notes import Notes
 from unibct.embeddings.extraction import embed_images
 from unibct.errors import UserError
 from unibct.gallery.gallery import Gallery
@@ -216,6 +217,22 @@ def test_a_filter_and_a_threshold(gallery, tmp_path):
     answers = gallery.search(toy_images(per_class=1, first=60), k=60, threshold=0.7)
     assert all(hit.score >= 0.7 for answer in answers for hit in answer.hits)
     assert answers[0].hits[0].id == "c0/60"
+
+
+def test_a_filter_that_no_row_fits_is_noted(gallery, tmp_path, monkeypatch):
+    notes = Notes()
+    monkeypatch.setattr(gallery.folder, "progress", notes)
+    extra = toy_images(per_class=2, first=60)
+    (tmp_path / "m.csv").write_text("id,colour\n" + "".join(f"{i},red\n" for i in extra.ids))
+    gallery.add(extra, metadata=tmp_path / "m.csv")
+    notes.texts.clear()
+    red = {"colour": ["red"]}
+    assert not any(a.hits for a in gallery.search(extra, where=red, threshold=2.0))
+    assert notes.texts == [], "rows fit, but their scores are too low"
+    for where, keys in (({"color": ["red"]}, "color"), (red | {"size": [1]}, "colour, size")):
+        for settings in ({}, {"threshold": 0.0}):
+            assert not any(a.hits for a in gallery.search(extra, where=where, **settings))
+            assert notes.texts.pop().startswith(f"no row fits the filter on {keys};")
 
 
 def test_three_generations_each_with_its_certificate(gallery, certificate, tmp_path):

@@ -7,7 +7,7 @@ from unibct.embeddings.extraction import embed_images
 from unibct.errors import UserError
 from unibct.gallery.gallery import Gallery
 from unibct.gallery.remaking import vectors_again
-from unibct.gallery.rollback import unsearchable_rows
+from unibct.gallery.rollback import stopped_target, unsearchable_rows
 from unibct.gallery.sources import open_source
 
 BAD = ("c0/0", "c3/2")
@@ -141,6 +141,29 @@ def test_a_rollback_keeps_rows_that_it_cannot_make_from_unreadable_images(upgrad
     assert gallery.add(whole).added == 2, "the repaired images bring them back"
     assert live(gallery) == [54, 0]
     assert gallery.verify() == []
+
+
+def test_a_stopped_rollback_ends_if_the_images_that_are_left_are_unreadable(upgraded, monkeypatch):
+    upgraded.add(LATER)
+    monkeypatch.setattr("unibct.gallery.rollback._BATCH", 4)
+    engine = upgraded.folder.engine
+    write, calls = engine.write, []
+
+    def stopped(*arguments, **options):
+        if calls:
+            raise KeyboardInterrupt
+        calls.append(arguments)
+        write(*arguments, **options)
+
+    monkeypatch.setattr(engine, "write", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        upgraded.rollback(data=LATER)
+    monkeypatch.setattr(engine, "write", write)
+    assert stopped_target(upgraded.folder.state) is not None
+    result = upgraded.rollback(data=with_bad(LATER, *LATER.ids), skip_bad=True)
+    assert (result.restored, result.unsearchable, result.skipped) == (0, 2, 2)
+    assert stopped_target(upgraded.folder.state) is None
+    assert upgraded.verify() == []
 
 
 def test_after_finish_a_rollback_with_unreadable_images_loses_no_row(upgraded):

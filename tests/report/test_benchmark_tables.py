@@ -1,53 +1,8 @@
 import re
 from dataclasses import replace
-from types import SimpleNamespace
 
-import numpy as np
-import pytest
-
-from unibct.benchmark.results import Measured
 from unibct.benchmark.results_csv import as_csv
-from unibct.evaluation.search_test import search_test
-from unibct.report.benchmark_tables import (
-    all_tables,
-    baseline_tables,
-    chain_averages,
-    chain_gain_table,
-    verdict_table,
-    weak_note,
-)
-
-
-def test_a_chain_tests_all_pairs_of_versions(finished):
-    benchmark, results = finished
-    workspace = benchmark.workspace
-    folders = ["models/old-images-seed0"] + [f"chains/unibct-plus/seed0/v{v}" for v in (2, 3)]
-    vectors = [workspace.vectors(folder) for folder in folders]
-    matrix = np.zeros((3, 3))
-    for q in range(3):
-        for g in range(3):
-            matrix[q, g] = search_test(vectors[q], vectors[g], workspace.split).top(1)
-            stored = results.between_versions("unibct-plus", q + 1, g + 1, "top-1").values[0]
-            assert stored == pytest.approx(matrix[q, g])
-    average, share = chain_averages(results, "unibct-plus")
-    seeds = [
-        np.mean([results.between_versions("unibct-plus", q, g, "top-1").values[s]
-                 for q in (1, 2, 3) for g in range(1, q + 1)]) for s in (0, 1)
-    ]  # fmt: skip
-    assert average.mean == pytest.approx(np.mean(seeds))
-    assert re.fullmatch(r"\d of 6", share)
-    gains = chain_gain_table(results, "unibct-plus")
-    assert [row[0].text for row in gains.rows] == [
-        "v2→v1 − v1→v1", "v3→v1 − v1→v1", "v3→v2 − v2→v2",
-        "v1→v2 − v1→v1", "v1→v3 − v1→v1", "v2→v3 − v2→v2",
-    ]  # fmt: skip
-    old_clients = [
-        results.between_versions("unibct-plus", 1, g, "top-1").values.mean() for g in (3, 1)
-    ]
-    assert gains.heads[1] == "top-1"
-    assert float(gains.rows[4][1].text) == pytest.approx(
-        100 * (old_clients[0] - old_clients[1]), abs=0.006
-    )
+from unibct.report.benchmark_tables import all_tables, verdict_table, weak_note
 
 
 def test_no_number_of_a_table_stands_without_its_interval(finished):
@@ -88,69 +43,3 @@ def test_scenarios_with_a_weak_old_model_are_named_below_the_verdicts(finished):
         for folder, result in results.by_job.items()
     }
     assert weak_note(replace(results, by_job=earlier)) is None
-
-
-def made_up_results(*methods, metrics=("TAR@1e-2", "top-1")):
-    """Two seeds in one scenario; every method and metric has its own values and samples."""
-
-    def measured(test):
-        def of(scenario, method, metric):
-            kinds = ("cross", "self")
-            seed = [kinds.index(test), methods.index(method), metrics.index(metric)]
-            generator = np.random.default_rng(seed)
-            return Measured(generator.random(2), generator.random((2, 50)))
-
-        return of
-
-    return SimpleNamespace(
-        grid=SimpleNamespace(methods=methods),
-        scenarios=["open-class"],
-        deciding_metrics=list(metrics),
-        has_cell=lambda scenario, method: True,
-        cross=measured("cross"),
-        new_self=measured("self"),
-    )
-
-
-def rows_by_title(results):
-    return {table.title: [row[0].text for row in table.rows] for table in baseline_tables(results)}
-
-
-def test_every_method_is_compared_with_the_default_method_in_both_tests():
-    results = made_up_results("none", "regress", "unibct", "unibct-plus", "procrustes")
-    assert rows_by_title(results) == {
-        "Against unibct, top-1": ["regress", "unibct-plus", "procrustes"],
-        "Against unibct, TAR@1e-2": ["regress", "unibct-plus", "procrustes"],
-        "Against unibct, self test, top-1": ["regress", "unibct-plus"],
-        "Against unibct-plus, top-1": ["regress", "unibct", "procrustes"],
-        "Against unibct-plus, TAR@1e-2": ["regress", "unibct", "procrustes"],
-        "Against unibct-plus, self test, top-1": ["regress", "unibct"],
-    }
-    tables = {table.title: table for table in baseline_tables(results)}
-    for title, test, metric in [
-        ("Against unibct-plus, TAR@1e-2", results.cross, "TAR@1e-2"),
-        ("Against unibct-plus, self test, top-1", results.new_self, "top-1"),
-    ]:
-        regress, plus = (test("open-class", name, metric) for name in ("regress", "unibct-plus"))
-        difference = 100 * np.mean([regress.values[seed] - plus.values[seed] for seed in (0, 1)])
-        paired = Measured(regress.values - plus.values, regress.samples - plus.samples).estimate
-        cell = tables[title].rows[0][1]
-        assert cell.text == f"{difference:+.2f}"
-        assert cell.small == f"{100 * paired.low:+.2f} to {100 * paired.high:+.2f}"
-
-
-def test_a_pair_of_methods_is_not_compared_twice():
-    assert rows_by_title(made_up_results("none", "unibct", "unibct-plus")) == {
-        "Against unibct, top-1": ["unibct-plus"],
-        "Against unibct, TAR@1e-2": ["unibct-plus"],
-        "Against unibct, self test, top-1": ["unibct-plus"],
-    }
-    # Of the self test, the pair is all that there is: a map leaves the free model as it is.
-    assert rows_by_title(made_up_results("unibct", "unibct-plus", "affine")) == {
-        "Against unibct, top-1": ["unibct-plus", "affine"],
-        "Against unibct, TAR@1e-2": ["unibct-plus", "affine"],
-        "Against unibct, self test, top-1": ["unibct-plus"],
-        "Against unibct-plus, top-1": ["unibct", "affine"],
-        "Against unibct-plus, TAR@1e-2": ["unibct", "affine"],
-    }
-    assert rows_by_title(made_up_results("none", "unibct-plus")) == {}

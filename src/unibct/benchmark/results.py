@@ -340,6 +340,16 @@ def compared_methods(results: Results) -> list[str]:
     ]
 
 
+def finished_methods(results: Results, scenario: str) -> list[str]:
+    """Return the methods that have a finished cell in a scenario, in the grid's order."""
+    return [method for method in results.grid.methods if results.has_cell(scenario, method)]
+
+
+def gain(results: Results, scenario: str, method: str, metric: str) -> Measured:
+    """Return cross − old self of a cell."""
+    return results.cross(scenario, method, metric) - results.old_self(scenario, metric)
+
+
 def read_results(grid: Grid, jobs: Sequence[Job], out: Path) -> Results:
     """Return the results of the finished jobs.
 

@@ -30,9 +30,9 @@ from unibct.gallery.queries import Queries, checked_queries
 from unibct.gallery.removal import remove_rows
 from unibct.gallery.rollback import RolledBack, abort_backfill, rollback_gallery
 from unibct.gallery.row_types import OLDER_ROW
-from unibct.gallery.search import Hit, search_source
+from unibct.gallery.search import Hit, note_useless_filter, search_source
 from unibct.gallery.search_request import SearchRequest, one_request
-from unibct.gallery.sources import Source, open_source, with_fingerprint
+from unibct.gallery.sources import Source, note_unlabelled, open_source, with_fingerprint
 from unibct.gallery.status import GalleryStatus, gallery_status
 from unibct.gallery.upgrade import Upgraded, upgrade_gallery
 from unibct.progress import Progress
@@ -93,7 +93,7 @@ class Gallery:
             progress: reports long work.
         """
         folder = GalleryFolder(Path(path), device=device, progress=progress)
-        queries = known if isinstance(known, int) else open_source(known)
+        queries = known if isinstance(known, int) else open_source(known, need_classes=True)
         settings = {"keep_images": keep_images, "skip_bad": skip_bad}
         create_gallery(folder, str(model), (engine, at), certificates, known=queries, **settings)
         return Gallery(path, device=device, progress=progress)
@@ -110,7 +110,8 @@ class Gallery:
         """Add images or embeddings; rows that are there already are left alone.
 
         Args:
-            data: images, which the searching model embeds, or embeddings in any form.
+            data: images, which the searching model embeds, or embeddings in any form. Images need
+                no class: an image file, or a folder of them; their rows have no label.
             list_file: a file with one id per line; only these are added.
             metadata: a CSV or JSON Lines file with a column ``id``.
             made_by: the fingerprint of the model that made the embeddings, if the file does not
@@ -118,6 +119,7 @@ class Gallery:
             skip_bad: leave unreadable images out instead of refusing.
         """
         source = open_source(data, list_file=list_file, metadata=metadata)
+        note_unlabelled(self.folder.progress, source)
         if made_by:
             source = with_fingerprint(source, made_by, self.folder.progress)
         return add_rows(self.folder, source, skip_bad=skip_bad, **_known_settings(self.folder))
@@ -146,14 +148,13 @@ class Gallery:
             settings: attributes of the request.
         """
         request = one_request(request, settings)
-        is_embedded = isinstance(data, Queries)
-        source = None if is_embedded else open_source(data, list_file=list_file, as_queries=True)
+        source, embedded = _opened_queries(data, list_file)
         searching = partial(search_source, self.folder, source, request, skip_bad=skip_bad)
-        queries, all_hits = searching(checked_queries(data) if is_embedded else None)
-        if lazy_images is not None:
-            remake = partial(remake_hits, images=open_source(lazy_images), skip_bad=skip_bad)
-            if remake(self.folder, queries.made_by, all_hits):
-                queries, all_hits = searching(queries)
+        queries, all_hits = searching(embedded)
+        remake = partial(remake_hits, self.folder, queries.made_by, all_hits, skip_bad=skip_bad)
+        if lazy_images is not None and remake(open_source(lazy_images)):
+            queries, all_hits = searching(queries)
+        note_useless_filter(self.folder, queries, request, all_hits)
         if remember:
             remember_asked(self.folder.path, _older_ids(all_hits))
         return _answers(queries, all_hits, forced=self.folder.state.is_forced)
@@ -280,6 +281,15 @@ def _known_settings(folder: GalleryFolder) -> dict[str, Any]:
 
 def _older_ids(all_hits: list[list[Hit]]) -> list[str]:
     return [hit.id for hits in all_hits for hit in hits if hit.row == OLDER_ROW]
+
+
+def _opened_queries(
+    data: Data | Queries, list_file: Path | None
+) -> tuple[Source | None, Queries | None]:
+    """Return queries that are to be embedded or read, or vectors in memory, and None."""
+    if isinstance(data, Queries):
+        return None, checked_queries(data)
+    return open_source(data, list_file=list_file), None
 
 
 def _opened(data: Data | None) -> Source | None:

@@ -124,6 +124,8 @@ def _gone_back(
     lost = unsearchable_rows(folder, target.before, undone)
     _require_deleted_rows(folder, target, lost, source)
     given = _given_again(folder, target.before.searching, lost, source, skip_bad=skip_bad)
+    if source is not None and given.skipped and not given.digests:
+        raise NoReadableImageError(source.name, len(given.skipped))
     before = ask_before(folder, "the rollback")
     after = ask(folder, target.before, with_superseded=True)
     if not before.allows(after):
@@ -287,7 +289,7 @@ def _given_again(
         kind: the fingerprint of the model that is to search.
         lost: ids of rows that it cannot search.
         source: what the user has given.
-        skip_bad: leave images out that cannot be read; if that is all of them, refuse.
+        skip_bad: leave images out that cannot be read.
     """
     if source is None:
         return _GivenAgain(None, {})
@@ -298,8 +300,6 @@ def _given_again(
     wanted = given = source.select([places[row_id] for row_id in lost if row_id in places])
     if skip_bad:
         given = wanted.readable()
-        if len(wanted) and not len(given):
-            raise NoReadableImageError(source.name, len(wanted))
     if given.embeddings is not None:
         require_usable(given.vectors(None, Silent()), given)
     elif len(given):

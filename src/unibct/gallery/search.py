@@ -88,6 +88,27 @@ def search_source(
     raise UserError(f"{folder.path} keeps changing; try again")
 
 
+def note_useless_filter(
+    folder: GalleryFolder, queries: Queries, request: SearchRequest, hit_lists: list[list[Hit]]
+) -> None:
+    """Say so if a search found nothing because no row fits its filter.
+
+    Args:
+        folder: the gallery.
+        queries: of the search.
+        request: what was searched for.
+        hit_lists: what was found.
+    """
+    state = folder.state
+    kinds = searchable_kinds(state, state.standing)
+    if not request.where or any(hit_lists) or not any(folder.has_live(kind) for kind in kinds):
+        return
+    with_any_score = replace(request, k=1, threshold=None, far=None)
+    if not any(search_gallery(folder, queries, with_any_score)):
+        keys = ", ".join(request.where)
+        folder.progress.note(f"no row fits the filter on {keys}; a search without it shows rows")
+
+
 def search_gallery(
     folder: GalleryFolder,
     queries: Queries,

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from unibct.data.checked_set import NoReadableImageError
 from unibct.data.decoding import UnreadableImageError
 from unibct.data.image_set import ImageSet, select_listed
-from unibct.data.readers.table import open_images, open_queries
+from unibct.data.readers.table import open_images, open_unclassed
 from unibct.embedders.embeddings_file import open_stored
 from unibct.embedders.reference import parse_reference
 from unibct.embedders.table import EMBEDDERS
@@ -103,7 +103,7 @@ def open_source(
     *,
     list_file: Path | None = None,
     metadata: Path | None = None,
-    as_queries: bool = False,
+    need_classes: bool = False,
 ) -> Source:
     """Open images or embeddings.
 
@@ -112,12 +112,12 @@ def open_source(
             that unibct reads; from Python also an opened set.
         list_file: a file with one id per line; only these are taken.
         metadata: a CSV file with a column ``id``, or a JSON Lines file with a key ``id``.
-        as_queries: ``data`` may also be images without classes: a file, or a folder of files.
+        need_classes: refuse images without classes: a file, or a folder of files.
     """
     if isinstance(data, ImageSet | Embeddings):
         opened = data
     else:
-        opened = _opened(_path(data), list_file, open_queries if as_queries else open_images)
+        opened = _opened(_path(data), list_file, open_images if need_classes else open_unclassed)
     name = opened.name if isinstance(opened, ImageSet) else _name_of(data)
     require_distinct_ids(opened.ids, name)
     labels: list[str | None] = [
@@ -158,6 +158,12 @@ def note_left_out(progress: Progress, name: str, ids: Sequence[str]) -> None:
     """Say which unreadable images were left out, if any were."""
     if ids:
         progress.note(f"left out {len(ids)} unreadable images of {name}: {', '.join(ids)}")
+
+
+def note_unlabelled(progress: Progress, source: Source) -> None:
+    """Say so if images without classes become rows."""
+    if source.images is not None and not any(source.labels):
+        progress.note(f"{source.name} has no classes: its rows get no label")
 
 
 def vector_fault(vectors: NDArray[np.float32], ids: Sequence[str]) -> str:

@@ -17,13 +17,13 @@ from unibct.evaluation.upgrade import Evaluation
 from unibct.examples.demo_gallery import GalleryStory
 from unibct.progress import clock
 from unibct.report.benchmark_tables import (
-    chain_tables,
     few_note,
     gain_table,
     left_out_note,
     verdict_table,
     weak_note,
 )
+from unibct.report.chain_tables import chain_tables
 from unibct.report.decision_tables import decision_tables, old_model_text
 from unibct.report.gallery_story import story_table
 from unibct.report.plain_table import Cell, PlainTable

@@ -34,6 +34,38 @@ def test_what_is_wrong_is_said_in_one_line(world, words, message):
     assert text.count("error") == 1
 
 
+def test_rows_need_no_class(world, tmp_path, capsys):
+    run, _, _, paper, _ = world
+    flat = tmp_path / "flat"
+    flat.mkdir()
+    for image in save_images(toy_images(per_class=2, first=70), tmp_path / "more").rglob("*.png"):
+        image.rename(flat / f"{image.parent.name}-{image.name}")
+    assert run_command("gallery", "add", tmp_path / "G", flat) == 0
+    captured = capsys.readouterr()
+    assert f"{flat} has no classes: its rows get no label" in captured.err
+    assert "12 rows added" in captured.out
+    assert "0 rows added, 12 were there already" in run("add", flat)
+    run("upgrade", "--model", NEW, "--certificate", paper)
+    one = flat / "c3-71.png"
+
+    def itself():
+        hits = parsed(run("search", one, "--k", "60", "--json"))["hits"]
+        (hit,) = [hit for hit in hits if hit["id"] == one.name]
+        return hit["label"], hit["row"]
+
+    assert itself() == (None, "older")
+    ids = tmp_path / "ids.txt"
+    ids.write_text("\n".join(image.name for image in flat.iterdir()))
+    run("backfill", flat, "--ids", ids)
+    assert itself() == (None, "own")
+    run("rollback")
+    assert "60 rows" in run("status")
+    assert itself() == (None, "own"), "the old model searches again"
+    known = ("gallery", "create", tmp_path / "H", "--model", OLD, "--known", flat)
+    assert run_command(*known) == 2, "known queries of your own are found by their labels"
+    assert "no class folders" in capsys.readouterr().err
+
+
 def test_unreadable_images_are_left_out_of_rows_and_queries(world, tmp_path):
     run, _, queries, _, _ = world
     extra = save_images(toy_images(per_class=1, first=70), tmp_path / "extra")

@@ -4,7 +4,7 @@ import pytest
 from tests.data.example_images import png, ramp
 from unibct.data.image_set import select_listed
 from unibct.data.passed_over import PassedOverWarning
-from unibct.data.readers.table import open_images, open_queries
+from unibct.data.readers.table import open_images, open_unclassed
 from unibct.errors import UserError
 
 
@@ -84,21 +84,21 @@ def test_a_folder_too_many_is_named(tmp_path):
         open_images(tmp_path)
 
 
-def test_queries_need_no_class(tmp_path, photo_folder):
+def test_queries_and_rows_of_a_gallery_need_no_class(tmp_path, photo_folder):
     loose = tmp_path / "loose"
     loose.mkdir()
     for name in ("b.PNG", "ä 1.png"):
         (loose / name).write_bytes(png(1))
     (loose / "c.gif").write_bytes(b"GIF89a")
     with pytest.warns(PassedOverWarning, match=r"1 entry is passed over, first c\.gif"):
-        images = open_queries(loose)
+        images = open_unclassed(loose)
     assert (images.ids, images.class_names) == (("b.PNG", "ä 1.png"), ("",))
-    one = open_queries(loose / "ä 1.png")
+    one = open_unclassed(loose / "ä 1.png")
     assert one.ids == ("ä 1.png",)
     assert np.array_equal(one.read(one.ids[0]), images.read("ä 1.png"))
-    assert open_queries(photo_folder).class_names == open_images(photo_folder).class_names
+    assert open_unclassed(photo_folder).class_names == open_images(photo_folder).class_names
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match="no class folders"):
-        open_queries(tmp_path / "empty")
-    with pytest.raises(UserError, match="no class folders"):  # rows and training have classes
+        open_unclassed(tmp_path / "empty")
+    with pytest.raises(UserError, match="no class folders"):  # training has classes
         open_images(loose)

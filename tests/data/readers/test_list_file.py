@@ -33,6 +33,8 @@ def test_a_list_file(tmp_path):
         ("a.png 1\nb.png\n", r"line 2: 'b.png' is not `path label`"),
         ("a/b.png\n", r"a list of ids, such as `unibct split` writes, is for --images"),
         ("a.png 1\na.png 2\n", r"line 2: 'a.png' is listed twice"),
+        ("a.png 1\n./a.png 1\n", r"line 2: './a.png' is listed twice"),
+        ("x/a.png 1\ny/../x//a.png 1\n", r"line 2: 'y/../x//a.png' is listed twice"),
         ("# nothing\n", "lists no image"),
         ("0\t4\ta.png\n", r"line 1: '0\\t4\\ta.png' has more columns than `path label`"),
         ("a\0b.png 1\n", "a zero byte in its name"),

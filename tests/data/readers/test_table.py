@@ -15,7 +15,7 @@ from unibct.data.readers.table import (
     describe_data,
     describe_data_briefly,
     open_images,
-    open_queries,
+    open_unclassed,
 )
 from unibct.errors import UserError
 
@@ -99,4 +99,4 @@ def test_a_shard_beside_class_folders_must_be_chosen(tmp_path):
 def test_shards_with_a_picture_beside_them_are_the_queries(tmp_path):
     write_tar(tmp_path / "s.tar", png_members(3))
     (tmp_path / "preview.png").write_bytes(png(1))
-    assert open_queries(tmp_path).ids == open_images(tmp_path).ids
+    assert open_unclassed(tmp_path).ids == open_images(tmp_path).ids

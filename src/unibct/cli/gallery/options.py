@@ -36,7 +36,8 @@ RowsArgument = Annotated[
     str,
     typer.Argument(
         metavar="DATA",
-        help=f"images ({describe_data_briefly()}), or embeddings:PATH in any form",
+        help=f"images ({describe_data_briefly()}), images without classes (a file, or a folder of "
+        "files), or embeddings:PATH in any form",
     ),
 ]
 OptionalRows = Annotated[

@@ -1,5 +1,6 @@
 """Reader of list files, which have a line ``path label`` for each image."""
 
+from os.path import normpath
 from pathlib import Path
 
 from unibct.data.encoded_images import FileSource, checked_id, classes_of, encoded_set
@@ -47,9 +48,10 @@ def read(name: str) -> ImageSet:
                 f"{path}, line {number}: {text[:60]!r} has more columns than `path label`; leave "
                 "the others out"
             )
-        if image_id in seen:
+        file = normpath(image_id)  # ./a.png is a.png
+        if file in seen:
             raise UserError(f"{path}, line {number}: {image_id!r} is listed twice")
-        seen.add(image_id)
+        seen.add(file)
         ids.append(checked_id(image_id))
         label_words.append(label[0])
     if not ids:

@@ -81,8 +81,8 @@ def open_images(name: str | Path, list_file: str | Path | None = None) -> "Image
     return images if list_file is None else select_listed(images, Path(list_file))
 
 
-def open_queries(name: str | Path, list_file: str | Path | None = None) -> "ImageSet":
-    """Open images to search with, which need no class.
+def open_unclassed(name: str | Path, list_file: str | Path | None = None) -> "ImageSet":
+    """Open images that need no class: queries, and the rows of a gallery.
 
     Besides all that ``open_images`` opens, ``name`` may be one image file, or a folder of images
     without class folders: these are of one class, whose name is empty.

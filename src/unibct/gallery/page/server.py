@@ -4,7 +4,7 @@ import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from unibct.data.readers.table import open_images
+from unibct.data.readers.table import open_unclassed
 from unibct.errors import UserError
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def serve_gallery(
     from unibct.gallery.page.shown_gallery import ShownGallery
 
     token = chosen_token(host, token)
-    image_set = None if images is None else open_images(images)
+    image_set = None if images is None else open_unclassed(images)
     shown = ShownGallery(Path(path), image_set, device=device)
     changes = GalleryChanges(Path(path), image_set, device=device)
     app = make_app(shown, changes, token=token)

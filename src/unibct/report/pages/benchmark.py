@@ -21,7 +21,8 @@ from unibct.evaluation.resolution import far_note
 from unibct.evaluation.search_test import SearchTest, search_test
 from unibct.files import write_text
 from unibct.methods.table import DEFAULT_METHOD, NO_METHOD
-from unibct.report.benchmark_tables import BASELINE, all_tables, left_out_note
+from unibct.report.baseline_tables import BASELINE
+from unibct.report.benchmark_tables import all_tables, left_out_note
 from unibct.report.curves import METHOD_COLOURS, cmc_svg, matrix_svg, roc_svg
 from unibct.report.pages.html import render_template
 from unibct.report.pictures import SearchedQuery, searched_queries
