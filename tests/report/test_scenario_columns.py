@@ -1,7 +1,7 @@
 from types import SimpleNamespace
 
 from unibct.report.plain_table import Cell
-from unibct.report.scenario_columns import methods_by_scenarios
+from unibct.report.scenario_columns import methods_by_scenarios, top_1_first
 
 
 def test_a_row_for_each_method_and_a_column_for_each_scenario():
@@ -18,3 +18,7 @@ def test_a_row_for_each_method_and_a_column_for_each_scenario():
     ]
     nothing = SimpleNamespace(scenarios=[])
     assert methods_by_scenarios(nothing, "Title", "Note.", ["bct"], cell) is None
+
+
+def test_top_1_comes_first():
+    assert top_1_first(["TAR@1e-2", "top-1", "top-5"]) == ["top-1", "TAR@1e-2", "top-5"]

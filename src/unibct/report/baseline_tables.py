@@ -7,7 +7,7 @@ from unibct.evaluation.metrics.table import TOP_1
 from unibct.maps.table import MAPS
 from unibct.methods.table import DEFAULT_METHOD, NO_METHOD
 from unibct.report.plain_table import NO_VALUE, Cell, PlainTable, difference_cell
-from unibct.report.scenario_columns import methods_by_scenarios
+from unibct.report.scenario_columns import methods_by_scenarios, top_1_first
 
 BASELINE = "unibct"
 # The second one, if it was run, is at work from the first step, as the default method is.
@@ -20,7 +20,7 @@ def baseline_tables(results: Results) -> list[PlainTable]:
     The cross test has a table for each deciding metric. The self test has one, without the maps,
     which leave the free model as it is. A table is left out if every pair of it was in another.
     """
-    metrics = sorted(results.deciding_metrics, key=lambda metric: metric != TOP_1)
+    metrics = top_1_first(results.deciding_metrics)
     methods = [method for method in compared_methods(results) if method != NO_METHOD]
     trained = [method for method in methods if method not in MAPS]
     baselines = [baseline for baseline in _BASELINES if baseline in methods]

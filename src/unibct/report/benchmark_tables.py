@@ -6,15 +6,15 @@ does not have is None.
 
 from collections.abc import Callable
 
-from unibct.benchmark.results import Results, compared_methods, finished_methods, gain
+from unibct.benchmark.results import Results, compared_methods, gain
 from unibct.evaluation.criterion import CONFIDENCE, Verdict, few_classes_note, joint_verdict
-from unibct.evaluation.metrics.table import TOP_1
 from unibct.maps.table import MAPS
 from unibct.methods.table import NO_METHOD
 from unibct.progress import clock
 from unibct.report.baseline_tables import baseline_tables
 from unibct.report.blended_table import blended_table, weights_table
 from unibct.report.chain_tables import chain_tables
+from unibct.report.gain_tables import criterion_table, gain_tables
 from unibct.report.mixed_table import mixed_table
 from unibct.report.old_threshold_table import old_threshold_table
 from unibct.report.paper_tables import other_losses_table, prototype_table, scenario_table
@@ -22,7 +22,6 @@ from unibct.report.plain_table import (
     NO_VALUE,
     Cell,
     PlainTable,
-    difference_cell,
     percent_cell,
     verdict_kind,
 )
@@ -34,8 +33,6 @@ _SIGNS = {"compatible": "✓", "not compatible": "✗", "within noise": "≈"}
 def all_tables(results: Results) -> list[PlainTable]:
     """Return every table of the report, in its order."""
     makers: list[Callable[[Results], PlainTable | None]] = [
-        verdict_table,
-        gain_table,
         scenario_table,
         prototype_table,
         other_losses_table,
@@ -45,7 +42,9 @@ def all_tables(results: Results) -> list[PlainTable]:
         weights_table,
         mixed_table,
     ]
-    tables = [table for make in makers if (table := make(results)) is not None]
+    verdicts = verdict_table(results)
+    tables = [*([] if verdicts is None else [verdicts]), *gain_tables(results)]
+    tables += [table for make in makers if (table := make(results)) is not None]
     tables += baseline_tables(results)
     tables += [criterion_table(results, scenario) for scenario in results.scenarios]
     tables += chain_tables(results)
@@ -118,22 +117,6 @@ def left_out_note(results: Results) -> str | None:
     return " ".join(sentences) or None
 
 
-def gain_table(results: Results) -> PlainTable | None:
-    """Return the gain in top-1 of each method in each scenario."""
-
-    def cell(scenario: str, method: str) -> Cell:
-        if not results.has_cell(scenario, method):
-            return NO_VALUE
-        return difference_cell(gain(results, scenario, method, TOP_1).estimate)
-
-    title = f"Cross − old self, points of {TOP_1}"
-    note = (
-        "By how much new queries find more in the old gallery than old queries do, with the "
-        "interval of the difference."
-    )
-    return methods_by_scenarios(results, title, note, compared_methods(results), cell)
-
-
 def flip_table(results: Results) -> PlainTable | None:
     """Return how many queries each method's upgrade turns from right to wrong."""
 
@@ -160,47 +143,6 @@ def flip_table(results: Results) -> PlainTable | None:
     table = methods_by_scenarios(results, "Negative flips", note, compared_methods(results), cell)
     no_value = table is None or all(cell == NO_VALUE for row in table.rows for cell in row[1:])
     return None if no_value else table
-
-
-def criterion_table(results: Results, scenario: str) -> PlainTable:
-    """Return cross − old self of each method in a scenario, and the price of compatibility."""
-    rows: list[tuple[Cell, ...]] = []
-    for method in finished_methods(results, scenario):
-        gains = {
-            metric: gain(results, scenario, method, metric).estimate for metric in results.metrics
-        }
-        verdict = joint_verdict([gains[metric].verdict for metric in results.deciding_metrics])
-        rows.append(
-            (
-                Cell(method),
-                *(difference_cell(difference) for difference in gains.values()),
-                Cell(verdict, kind=verdict_kind(verdict)),
-                *(_price_cell(results, scenario, method, metric) for metric in results.metrics),
-            )
-        )
-    heads = (
-        "method",
-        *(f"{metric}: cross − old self" for metric in results.metrics),
-        "verdict",
-        *(f"{metric}: new self − free self" for metric in results.metrics),
-    )
-    further = [metric for metric in results.metrics if metric not in results.deciding_metrics]
-    note = (
-        "Differences in points, each with its interval. Left of the verdict: the criterion. Right "
-        "of it: what the compatible model's self test loses (−) or gains (+) compared with the "
-        "free model."
-        + (f" The verdict does not depend on {', '.join(further)}." if further else "")
-    )
-    return PlainTable(f"{scenario}: the criterion and its price", note, heads, tuple(rows))
-
-
-def _price_cell(results: Results, scenario: str, method: str, metric: str) -> Cell:
-    """Return new self − free self; no value if the free model was not trained."""
-    free = results.free_self(scenario, metric)
-    if free is None:
-        return NO_VALUE
-    price = results.new_self(scenario, method, metric) - free
-    return difference_cell(price.estimate, coloured=False)
 
 
 def cost_table(results: Results) -> PlainTable | None:

@@ -6,6 +6,7 @@ from unibct.benchmark.results import Measured, Results
 from unibct.evaluation.criterion import Estimate
 from unibct.evaluation.metrics.table import TOP_1
 from unibct.report.plain_table import Cell, PlainTable, difference_cell, percent_cell, verdict_kind
+from unibct.report.scenario_columns import top_1_first
 
 
 def chain_tables(results: Results) -> list[PlainTable]:
@@ -42,7 +43,7 @@ def chain_table(results: Results, method: str) -> PlainTable:
 def chain_gain_table(results: Results, method: str) -> PlainTable:
     """Return how each pair of versions differs from the older one's self test, by metric."""
     versions = range(1, results.grid.versions + 1)
-    metrics = sorted(results.deciding_metrics, key=lambda metric: metric != TOP_1)
+    metrics = top_1_first(results.deciding_metrics)
     rows: list[tuple[Cell, ...]] = []
     for query, gallery in sorted(
         ((q, g) for q in versions for g in versions if q != g), key=lambda pair: pair[0] < pair[1]

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from unibct.benchmark.results import Results
+from unibct.evaluation.metrics.table import TOP_1
 from unibct.report.plain_table import Cell, PlainTable
 
 
@@ -29,3 +30,8 @@ def methods_by_scenarios(
         for method in methods
     )
     return PlainTable(title, note, ("method", *results.scenarios), rows)
+
+
+def top_1_first(metrics: Sequence[str]) -> list[str]:
+    """Return metrics in their order, but top-1 before the others."""
+    return sorted(metrics, key=lambda metric: metric != TOP_1)

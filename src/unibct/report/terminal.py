@@ -18,13 +18,13 @@ from unibct.examples.demo_gallery import GalleryStory
 from unibct.progress import clock
 from unibct.report.benchmark_tables import (
     few_note,
-    gain_table,
     left_out_note,
     verdict_table,
     weak_note,
 )
 from unibct.report.chain_tables import chain_tables
 from unibct.report.decision_tables import decision_tables, old_model_text
+from unibct.report.gain_tables import gain_table
 from unibct.report.gallery_story import story_table
 from unibct.report.plain_table import Cell, PlainTable
 
