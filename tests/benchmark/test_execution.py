@@ -1,9 +1,11 @@
 import json
+import re
 import shutil
 from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from unibct.benchmark.run import plan_benchmark, run_benchmark
@@ -46,6 +48,13 @@ def test_every_cell_is_what_the_commands_would_give_by_hand(finished):
             one = estimate(gain.values[[seed]], gain.samples[[seed]])
             assert one.mean == pytest.approx(criterion.difference)
             assert (one.low, one.high) == pytest.approx((criterion.low, criterion.high), abs=1e-5)
+
+
+def test_results_say_with_which_instructions_they_were_made(finished):
+    _, results = finished
+    instructions = re.findall("CPU capability usage: (.+)", torch.__config__.show())[0]
+    for result in results.by_job.values():
+        assert f" {instructions}, " in result["made_by"]["machine"]
 
 
 def test_a_map_is_fitted_to_the_free_model_and_leaves_its_self_test(finished):

@@ -187,8 +187,13 @@ def _replace_embeddings(embeddings: Embeddings, folder: Path) -> None:
 
 
 def software_and_machine() -> dict[str, str]:
-    """Return the versions and the machine with which a result is made."""
-    machine = f"{platform.system()} {platform.machine()}, {usable_cpus()} cores"
+    """Return the versions and the machine with which a result is made.
+
+    The machine has its vector instructions, such as AVX2: with others the same seed gives another
+    model, because sums are rounded in another order.
+    """
+    instructions = torch.backends.cpu.get_cpu_capability()
+    machine = f"{platform.system()} {platform.machine()} {instructions}, {usable_cpus()} cores"
     return {
         "unibct": metadata.version("unibct"),
         "torch": str(torch.__version__),
