@@ -84,6 +84,20 @@ def test_a_cell_with_a_warm_up_waits_for_the_free_models():
     assert jobs["cells/open-class/lce/seed0"].after == ()
 
 
+def test_a_cell_whose_warm_up_nobody_else_makes_waits_for_none():
+    def cell(method, *settings):
+        recipe = load_recipe("glyphs", settings)
+        jobs = jobs_of(recipe=recipe, methods=[method], seeds=[0], chain=[])
+        return next(j for j in jobs if j.folder == f"cells/open-class/{method}/seed0")
+
+    whole = cell("lce").work
+    for alone in (cell("unibct", "warmup_epochs=0"), cell("plus-warmup")):
+        assert (alone.after, alone.work, alone.warmup_work) == ((), whole, 0)
+    cold = cell("plus-warmup", "warm_start=false")
+    assert cold.after == ("models/free-open-class-seed0",)
+    assert cold.work + cold.warmup_work == whole
+
+
 def test_without_the_free_model_one_cell_makes_the_warm_up_and_the_others_wait():
     """Extended-data and extended-class share their free model, and so the warm-up."""
     scenarios = ["extended-data", "extended-class", "open-class"]

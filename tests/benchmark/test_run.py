@@ -11,6 +11,7 @@ from PIL import Image
 
 from tests.conftest import TINY_OPTIONS
 from tests.forked_commands import ForkedCommand, run_forked
+from tests.notes import Notes
 from unibct.benchmark.grid import Grid
 from unibct.benchmark.run import plan_benchmark, run_benchmark
 from unibct.benchmark.workers import Board
@@ -122,6 +123,54 @@ def test_a_second_measurement_is_forecast(finished, grid):
     again = plan_benchmark(grid, out, device="cpu", read_images=False, measure_again=True)
     assert len(again.unfinished_jobs) == len(again.jobs)
     assert again.seconds_left() > 0
+
+
+def test_a_second_measurement_trains_nothing(finished, grid):
+    notes = Notes()
+    wider = replace(grid, methods=(*grid.methods, "lce"), seeds=(0, 1, 2))
+    out = finished[0].workspace.out
+    again = plan_benchmark(wider, out, device="cpu", measure_again=True, progress=notes)
+    assert all((out / job.folder / "result.json").is_file() for job in again.chosen_jobs)
+    assert "cells/open-class/unibct-plus/seed1" in {job.folder for job in again.chosen_jobs}
+    left_out = sum(job.seed == 2 or "/lce/" in job.folder for job in again.jobs)
+    assert any(
+        text.startswith(f"{left_out} of {len(again.jobs)} jobs are not") for text in notes.texts
+    )
+
+
+def test_a_second_measurement_loses_nothing_if_a_model_is_gone(finished, grid, tmp_path):
+    out = tmp_path / "copy"
+    shutil.copytree(finished[0].workspace.out, out)
+    cell = out / "cells/open-class/unibct-plus/seed0"
+    before = json.loads((cell / "result.json").read_text())
+    assert "between→old" in before["tests"]
+    shutil.rmtree(cell / "model")
+    again = plan_benchmark(
+        grid, out, only=["open-class/unibct-plus"], workers=1, device="cpu", measure_again=True
+    )
+    gone = "model is gone, and without it these cannot be measured again: between→between, betw"
+    with pytest.raises(UserError, match=gone):
+        run_benchmark(again)
+    assert json.loads((cell / "result.json").read_text()) == before
+
+
+def test_validation_images_that_cannot_be_searched_or_have_changed_are_named(grid, tmp_path):
+    validation = tmp_path / "validation"
+    for number, name in enumerate("abc"):
+        (validation / name).mkdir(parents=True)
+        Image.new("L", (32, 32), 50 * number).save(validation / name / "0.png")
+    chooser = replace(grid, validation=str(validation))
+    with pytest.raises(UserError, match="validation: fewer than two classes have two images"):
+        plan_benchmark(chooser, tmp_path / "out", device="cpu")
+    for name in "abc":
+        shutil.copy(validation / name / "0.png", validation / name / "1.png")
+    planned = plan_benchmark(chooser, tmp_path / "out", device="cpu")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "benchmark.json").write_text(json.dumps(planned.settings))
+    Image.new("L", (32, 32), 255).save(validation / "a" / "0.png")
+    changed = "some of its validation images have changed since; --measure-again runs its tests"
+    with pytest.raises(UserError, match=changed):
+        plan_benchmark(chooser, tmp_path / "out", device="cpu")
 
 
 @pytest.fixture

@@ -33,6 +33,18 @@ def test_changed_and_unreadable_images_are_found_before_any_training(finished, g
     )
 
 
+@pytest.mark.parametrize("role", ["data", "test", "validation"])
+def test_results_among_the_images_are_refused(grid, tmp_path, role):
+    images = tmp_path / role
+    shutil.copytree(grid.data if role == "data" else grid.test, images)
+    if role == "validation":  # has other classes than the test
+        for folder in list(images.iterdir()):
+            folder.rename(images / f"other {folder.name}")
+    moved = replace(grid, **{role: str(images)})
+    with pytest.raises(UserError, match=f"out is within the images, {images}"):
+        plan_benchmark(moved, images / "out", device="cpu")
+
+
 def test_a_folder_of_another_benchmark_is_refused(finished, grid):
     benchmark, _ = finished
     other = Grid(grid.data, grid.test, grid.recipe.updated(eta=3.0), seeds=(0,))

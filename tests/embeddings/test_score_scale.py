@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from tests.notes import Notes
 from tests.tiny_models import LARGEST_SHIFT
 from unibct.embeddings.score_scale import mapped_score_scale, sample_rows, score_scale
 from unibct.errors import UserError
@@ -85,6 +86,16 @@ def test_a_map_has_the_scale_of_what_it_makes():
     found = mapped_score_scale(lambda rows: rows @ turned, new, old, labels)
     assert found == score_scale(new @ turned, old, labels)
     assert mapped_score_scale(np.asarray, new, old, np.zeros(len(old), dtype=int)) is None
+
+
+def test_a_map_without_a_scale_is_noted():
+    notes, labels = Notes(), np.arange(12) // 6
+    same = np.ones((12, 4))
+    assert mapped_score_scale(lambda rows: rows, same, same, labels, progress=notes) is None
+    assert notes.texts == [
+        "the score scale is unknown: images of different classes all score the same: there is no "
+        "score scale"
+    ]
 
 
 def test_the_sample_depends_on_the_number_of_images_alone():

@@ -23,6 +23,7 @@ def test_negative_flips_are_shown_with_all_three_intervals(finished):
     assert f"positive {100 * rates[1].values.mean():.2f} (" in cell.small
     assert len(re.findall(r"\d to -?\d", cell.small)) == 3
     assert "nfr" in as_csv(results)
+    assert not re.search(r"-\d", cell.small), "a rate is not below zero"
 
 
 def test_scenarios_with_a_weak_old_model_are_named_below_the_verdicts(finished):

@@ -1,10 +1,11 @@
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from unibct.evaluation.search_test import search_test
-from unibct.report.chain_tables import chain_averages, chain_gain_table
+from unibct.report.chain_tables import chain_averages, chain_gain_table, chain_tables
 
 
 def test_a_chain_tests_all_pairs_of_versions(finished):
@@ -37,3 +38,17 @@ def test_a_chain_tests_all_pairs_of_versions(finished):
     assert float(gains.rows[4][1].text) == pytest.approx(
         100 * (old_clients[0] - old_clients[1]), abs=0.006
     )
+
+
+def test_a_chain_that_begins_with_a_weak_model_says_so(finished):
+    _, results = finished
+    weak = {"recall_at_1": 0.1, "pixel_recall_at_1": 0.1, "too_weak": True}
+    for is_weak, ending in ((True, "hardly better than raw pixels: seed 0, 1."), (False, "of 6.")):
+        by_job = {
+            folder: result | {"old_model": weak | {"too_weak": is_weak}}
+            if folder.startswith("models/old-images")
+            else result
+            for folder, result in results.by_job.items()
+        }
+        changed = replace(results, by_job=by_job)
+        assert chain_tables(changed)[0].note.endswith(ending)

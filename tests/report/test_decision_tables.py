@@ -113,6 +113,10 @@ def test_the_text_on_the_old_model_says_if_it_is_too_weak(evaluation):
     assert old_model_text(weak).startswith(
         "The old model is too weak to judge an upgrade by: recall@1 12.0 % (raw pixels 10.0 %)."
     )
+    assert old_model_text(weak).endswith("embed the gallery again.")
+    easy = old_model_text(replace(evaluation, old_model=Strength(0.988, 1.0)))
+    assert "embed the gallery again" not in easy
+    assert easy.endswith("These test images are too easy: test on images that differ more.")
     assert old_model_text(replace(evaluation, old_model=None)) == ""
 
 

@@ -19,7 +19,8 @@ def test_a_damaged_checkpoint_is_named(split_images, tmp_path):
     out = tmp_path / "m"
     (out / "checkpoint-00001-00000000").mkdir(parents=True)
     (out / "checkpoint-00001-00000000" / "state.safetensors").write_bytes(b"nonsense")
-    with pytest.raises(UserError, match=r"checkpoint-00001-00000000 is damaged"):
+    damaged = rf"checkpoint-00001-00000000 is damaged .*; remove {out} and train again"
+    with pytest.raises(UserError, match=damaged):
         train(split_images[0], RECIPE, out, resume=True)
 
 

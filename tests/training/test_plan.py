@@ -27,6 +27,7 @@ def test_a_warm_up_is_shared_by_runs_that_differ_later_only(four_classes, four_c
 
     later = {"eta": 5.0, "tau": 0.5, "lam": 0.1, "drop": 0.3, "refresh_epochs": (2,)}
     assert digest() == digest(method="none") == digest(method="advbct-warmup", **later)
+    assert digest(warm_start=False) == digest()
     others = [
         digest(**changes)
         for changes in (
@@ -59,6 +60,7 @@ def test_the_two_recipes_of_an_upgrade():
 def test_another_run_is_named_by_the_first_value_that_differs(tmp_path):
     planned = {"method": "unibct", "pixels": "p", "recipe": {"lr": 0.1, "epochs": 3}}
     require_same_run(planned | {"torch": "any"}, planned, tmp_path)
+    require_same_run(planned | {"unibct": "0.0.9"}, planned | {"unibct": "0.1.0"}, tmp_path)
     for stored, message in [
         (planned | {"method": "bct"}, "its method is 'bct', not 'unibct'"),
         (planned | {"recipe": {"lr": 0.2, "epochs": 4}}, r"its recipe\.lr is 0\.2, not 0\.1"),

@@ -8,14 +8,16 @@ import signal
 import subprocess
 import sys
 import time
+from importlib import metadata
 
 import pytest
 import torch
 
 from tests.data.decode_counter import DecodeCounter
 from tests.forked_commands import ForkedCommand, run_forked
+from tests.notes import Notes
 from tests.training.interruption import stopped_before_epoch
-from tests.training.recipes import RECIPE
+from tests.training.recipes import RECIPE, SMALL
 from tests.training.run_results import require_same
 from unibct.data.readers.table import open_images
 from unibct.errors import UserError
@@ -54,6 +56,21 @@ def test_a_stopped_run_resumes_to_the_bit(split_images, old_model, tmp_path):
             for folder in (out, tmp_path / "whole")
         ]
         assert losses[0] == losses[1]
+
+
+def test_a_run_of_another_version_goes_on_with_a_note(four_classes, tmp_path, monkeypatch):
+    with stopped_before_epoch(1), monkeypatch.context() as patch:
+        patch.setattr("unibct.training.plan.metadata.version", lambda name: "0.0.9")
+        train(four_classes, SMALL, tmp_path / "m", device="cpu")
+    notes = Notes()
+    options = {"resume": True, "device": "cpu"}
+    model = train(four_classes, SMALL, tmp_path / "m", progress=notes, **options)
+    now = metadata.version("unibct")
+    assert f"{tmp_path / 'm'} was begun with unibct 0.0.9 and goes on with {now}" in notes.texts
+    with monkeypatch.context() as patch:
+        patch.setattr("unibct.training.plan.metadata.version", lambda name: "99.0")
+        finished = train(four_classes, SMALL, tmp_path / "m", **options)
+    assert finished.fingerprint == model.fingerprint
 
 
 @pytest.mark.slow

@@ -111,7 +111,7 @@ def test_the_best_epoch_is_the_first_of_the_best_after_the_warm_up():
         {"epoch": epoch, "recall_at_1": recall, "pixel_recall_at_1": 0.5}
         for epoch, recall in enumerate([0.9, 0.6, 0.8, 0.8, 0.7])
     ]
-    images = SimpleNamespace(class_names=("a", "b"))
+    images = SimpleNamespace(class_names=("a", "b"), vector_dim=None)
     context = SimpleNamespace(
         validation=SimpleNamespace(pixels=SimpleNamespace(images=images)),
         run=SimpleNamespace(first_usable_epoch=1),
@@ -130,6 +130,10 @@ def test_the_best_epoch_is_the_first_of_the_best_after_the_warm_up():
     note_result(context, [rows[1] | {"recall_at_1": 0.54}], weak)
     assert weak.texts[1].startswith("best epoch: 2 (the last one), recall@1 54.0 %")
     assert weak.texts[2].startswith("this model is hardly better than raw pixels")
+    images.vector_dim = 8  # finished vectors are trained on
+    note_result(context, [rows[1] | {"recall_at_1": 0.54}], weak)
+    assert "recall@1 54.0 % (the given vectors 50.0 %)" in weak.texts[3]
+    assert weak.texts[4].startswith("this model is hardly better than the given vectors")
 
 
 @pytest.mark.slow

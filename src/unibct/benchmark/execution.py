@@ -23,6 +23,7 @@ from unibct.benchmark.cell_choices import validation_vectors
 from unibct.benchmark.jobs import Job, MapFitting, Training
 from unibct.benchmark.measuring import measure_job
 from unibct.benchmark.model_origins import model_elsewhere, require_model_origins
+from unibct.benchmark.threshold_tests import AT_OLD_THRESHOLD
 from unibct.benchmark.workspace import (
     CACHE,
     EMBEDDINGS,
@@ -42,11 +43,13 @@ from unibct.embeddings.extraction import embed_images
 from unibct.embeddings.folder import Embeddings
 from unibct.embeddings.score_scale import mapped_score_scale
 from unibct.embeddings.writing import save_embeddings
+from unibct.errors import UserError
 from unibct.evaluation.directions import OLD_SELF
 from unibct.evaluation.pixel_baseline import old_model_strength
 from unibct.files import atomic_file, write_json
 from unibct.maps.vector_map import fit_vector_map
 from unibct.models.folder import save_model
+from unibct.models.folder_files import DESCRIPTION_FILE
 from unibct.models.model import Model
 from unibct.progress import Progress, Silent
 from unibct.training.metrics import METRICS_FILE
@@ -67,9 +70,10 @@ def run_job(workspace: Workspace, job: Job, progress: Progress | None = None) ->
         "seed": job.seed,
         "made_by": software_and_machine(),
     }
+    earlier: dict[str, Any] | None = None
     if is_finished(workspace.out, job):  # it is to be measured again
-        result = read_result(workspace.out, job.folder)
-        result |= {"measured_again_by": software_and_machine()}
+        earlier = read_result(workspace.out, job.folder)
+        result = earlier | {"measured_again_by": software_and_machine()}
     elif (elsewhere := model_elsewhere(workspace, job)) is not None:
         result = _take_model(workspace, job, elsewhere)
     elif job.training is not None:
@@ -81,6 +85,8 @@ def run_job(workspace: Workspace, job: Job, progress: Progress | None = None) ->
     if validation is not None and (job.training is not None or job.map_fitting is not None):
         validation_vectors(workspace, job.folder, validation)  # before other jobs need them
     measurements = measure_job(workspace, job)
+    if earlier is not None:
+        _require_nothing_lost(workspace, job, earlier, measurements.content)
     result |= _old_model(workspace, job)
     with atomic_file(folder / SAMPLES_FILE) as temporary:
         safetensors.numpy.save_file(measurements.samples, temporary)
@@ -97,6 +103,32 @@ def run_job(workspace: Workspace, job: Job, progress: Progress | None = None) ->
         }
         | measurements.content,
     )
+
+
+def _require_nothing_lost(
+    workspace: Workspace, job: Job, earlier: dict[str, Any], now: dict[str, Any]
+) -> None:
+    """Raise an error if a value cannot be measured again because a model is gone.
+
+    Args:
+        workspace: grid, images and folder.
+        job: that was measured again.
+        earlier: what its result file holds.
+        now: what would replace it.
+    """
+    used = [job.folder, *job.needs]
+    models = [workspace.out / folder / MODEL for folder in used]
+    gone = [model for model in models if not (model / DESCRIPTION_FILE).is_file()]
+    lost = sorted(earlier["tests"].keys() - now["tests"].keys())
+    scales = [values.get(AT_OLD_THRESHOLD, {}).get("score_scale") for values in (earlier, now)]
+    if scales[0] is not None and scales[1] is None:
+        lost.append("the score scale")
+    if gone and lost:
+        raise UserError(
+            f"{gone[0]} is gone, and without it these cannot be measured again: "
+            f"{', '.join(lost)}; the earlier values are kept. Put the model back, or remove "
+            f"{workspace.out / job.folder} to train it again"
+        )
 
 
 def _old_model(workspace: Workspace, job: Job) -> dict[str, Any]:

@@ -267,7 +267,9 @@ def _cell_job(scenario: str, method: str, seed: int, recipe: Recipe, images: int
     training = Training(f"new:{scenario}", recipe, method, old)
     recipe_used = with_enough_epochs(recipe, images)
     epochs, warmup_epochs, after = recipe_used.epochs, 0, ()
-    if find_method(method).has_warmup and not recipe.warm_start:
+    entry = find_method(method)
+    warm_starts = entry.warm_starts if recipe.warm_start is None else recipe.warm_start
+    if entry.has_warmup and recipe_used.warmup_epochs and not warm_starts:
         # The warm-up is the same in the free model and all such methods: jobs share its result.
         warmup_epochs, after = min(epochs, recipe_used.warmup_epochs), (free,)
     return Job(

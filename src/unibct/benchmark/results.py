@@ -208,13 +208,17 @@ class Results:
 
         Results of an earlier version do not say how strong the old model is.
         """
-        weak: dict[str, list[int]] = {}
-        for scenario in self.scenarios:
-            for seed in self.seeds:
-                strength = self.by_job.get(old_folder(scenario, seed), {}).get("old_model")
-                if strength is not None and strength["too_weak"]:
-                    weak.setdefault(scenario, []).append(seed)
-        return weak
+        weak = {
+            scenario: self.weak_seeds([old_folder(scenario, seed) for seed in self.seeds])
+            for scenario in self.scenarios
+        }
+        return {scenario: seeds for scenario, seeds in weak.items() if seeds}
+
+    def weak_seeds(self, folders: Sequence[str]) -> list[int]:
+        """Return the seeds whose model in these folders, one each, is hardly better than pixels."""
+        strengths = [self.by_job.get(folder, {}).get("old_model") for folder in folders]
+        pairs = zip(self.seeds, strengths, strict=True)
+        return [seed for seed, strength in pairs if strength is not None and strength["too_weak"]]
 
     def _cells(self, scenario: str, method: str) -> list[str]:
         """Return the folders of a method's cells in a scenario, one per seed."""

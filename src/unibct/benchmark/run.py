@@ -32,6 +32,7 @@ from unibct.data.encoded_images import require_outside
 from unibct.distributed.cpus import usable_cpus
 from unibct.distributed.device import pick_device
 from unibct.errors import UserError
+from unibct.evaluation.gallery_split import require_searchable
 from unibct.files import sweep, write_json, write_text
 from unibct.progress import Progress
 from unibct.training.precision import slow_precision_note
@@ -138,7 +139,10 @@ def plan_benchmark(
         grid.open_validation(*grid.open(progress), progress)  # reports the images left out
     elsewhere = None if models_from is None else Path(models_from)
     workspace = Workspace(grid, Path(out), device, measure_again, elsewhere)
-    require_outside(workspace.all_training_images, workspace.out)
+    image_sets = workspace.all_training_images, workspace.test_images, workspace.validation_images
+    for images in image_sets:
+        if images is not None:
+            require_outside(images, workspace.out)
     settings = benchmark_settings(workspace)
     if progress is not None:
         _note_doubts(workspace, progress)
@@ -146,7 +150,11 @@ def plan_benchmark(
     require_same_training(workspace, settings)
     jobs = make_jobs(grid, workspace.all_training_images)
     chosen_jobs = _with_warmups(workspace, jobs, select_jobs(jobs, only))
-    _ = workspace.split, workspace.far  # raise an error if the test images cannot be searched
+    if measure_again and models_from is None:
+        chosen_jobs = _finished_jobs(workspace, chosen_jobs, progress)
+    for images in image_sets[1:]:
+        if images is not None:
+            require_searchable(images.labels, images.name)
     if read_images:
         settings |= workspace.pixel_digests(progress)
         require_same_benchmark(workspace, settings)
@@ -166,6 +174,20 @@ def _with_warmups(workspace: Workspace, jobs: Sequence[Job], chosen: Sequence[Jo
         and model_elsewhere(workspace, job) is None
     }
     return share_warmups(chosen, trained)
+
+
+def _finished_jobs(
+    workspace: Workspace, chosen: Sequence[Job], progress: Progress | None
+) -> list[Job]:
+    """Return the chosen jobs that can be measured again; the others would have to be trained."""
+    finished = [job for job in chosen if is_finished(workspace.out, job)]
+    left_out = len(chosen) - len(finished)
+    if left_out and progress is not None:
+        progress.note(
+            f"{left_out} of {len(chosen)} jobs are not finished and are left out; the same command "
+            "without --measure-again trains them"
+        )
+    return finished
 
 
 def _note_doubts(workspace: Workspace, progress: Progress) -> None:

@@ -35,6 +35,7 @@ SETTINGS_FILE = "benchmark.json"
 CACHE = "cache"
 _VALIDATION_KEY = f"{VALIDATION}_images"
 VALIDATION_PIXELS = f"{VALIDATION}_pixels"  # of the settings, and of each result
+_MEASURE_AGAIN = "--measure-again runs its tests again without training"
 JOB_FOLDERS = ("models", "cells", "chains", CACHE)
 
 
@@ -212,10 +213,11 @@ def require_same_benchmark(workspace: Workspace, settings: dict[str, Any]) -> No
                 difference = "it was made from other images, or other classes"
             elif "pixels" in key:
                 difference = "some of its images have changed since"
-            raise UserError(
-                f"{workspace.out} holds another benchmark: {difference}; "
-                "choose another --out or remove it"
-            )
+            remedy = "choose another --out or remove it"
+            if key == VALIDATION_PIXELS:
+                difference = "some of its validation images have changed since"
+                remedy = f"{_MEASURE_AGAIN}, or choose another --out"
+            raise UserError(f"{workspace.out} holds another benchmark: {difference}; {remedy}")
 
 
 def require_same_training(workspace: Workspace, settings: dict[str, Any]) -> None:
@@ -245,7 +247,4 @@ def _require_same_validation(
     made = "without validation images" if before is None else "with other validation images"
     if now is None:
         made = "with validation images; give them with --validation"
-    raise UserError(
-        f"{workspace.out} was made {made}; --measure-again runs its tests again without training, "
-        "or choose another --out"
-    )
+    raise UserError(f"{workspace.out} was made {made}; {_MEASURE_AGAIN}, or choose another --out")

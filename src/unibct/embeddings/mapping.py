@@ -46,7 +46,7 @@ def fit_map(
             the new space.
         kind: a name from ``MAPS``.
         seed: chooses the known images, initial weights and batches.
-        progress: gets a note about ids that only one of them has.
+        progress: gets a note about ids that only one of them has, and if there is no score scale.
     """
     direction = checked_direction(direction)
     if seed < 0:
@@ -78,7 +78,8 @@ def fit_map(
     pairs = KnownPairs(known_ids, new_vectors[known], old_vectors[known])
     scale = None
     if direction == BACKWARD:
-        scale = mapped_score_scale(vector_map, source, target, labels[fitted])
+        rows = source, target, labels[fitted]
+        scale = mapped_score_scale(vector_map, *rows, progress=progress)
     fingerprints = new.fingerprint, old.fingerprint
     return SpaceMap(vector_map, direction, *fingerprints, pairs, trial.share, scale, fitted_on)
 

@@ -25,6 +25,7 @@ from unibct.arrays import (
     require_same_dim,
 )
 from unibct.errors import UserError
+from unibct.progress import Progress, Silent
 
 SAMPLE_IMAGES = 4_096  # of the training set: 16 million pairs
 
@@ -78,7 +79,12 @@ def score_scale(new: Any, old: Any, labels: Any) -> float:
 
 
 def mapped_score_scale(
-    vector_map: Callable[[Any], Any], new: Any, old: Any, labels: Ints
+    vector_map: Callable[[Any], Any],
+    new: Any,
+    old: Any,
+    labels: Ints,
+    *,
+    progress: Progress | None = None,
 ) -> float | None:
     """Return the score scale of mapped embeddings, on the images of ``sample_rows``.
 
@@ -87,6 +93,7 @@ def mapped_score_scale(
         new: (images, new dim) what it was fitted on.
         old: (images, dim) the old model's embeddings of the same images.
         labels: (images,) integers.
+        progress: gets a note if there is no such scale.
 
     Returns:
         None if there is no such scale, see ``score_scale``.
@@ -94,7 +101,8 @@ def mapped_score_scale(
     rows = sample_rows(len(labels))
     try:
         return score_scale(vector_map(new[rows]), old[rows], labels[rows])
-    except UserError:
+    except UserError as error:
+        (progress or Silent()).note(f"the score scale is unknown: {error}")
         return None
 
 

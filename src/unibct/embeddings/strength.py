@@ -23,10 +23,12 @@ class Strength:
     Attributes:
         recall_at_1: of the model's embeddings.
         pixel_recall_at_1: of the pixels, see ``pixel_vectors``.
+        pixels: what stands for them in texts; finished vectors may be trained on instead.
     """
 
     recall_at_1: float
     pixel_recall_at_1: float
+    pixels: str = "raw pixels"
 
     @property
     def too_weak(self) -> bool:
@@ -45,7 +47,7 @@ class Strength:
     def __str__(self) -> str:
         return (
             f"recall@1 {100 * self.recall_at_1:.1f} % "
-            f"(raw pixels {100 * self.pixel_recall_at_1:.1f} %)"
+            f"({self.pixels} {100 * self.pixel_recall_at_1:.1f} %)"
         )
 
 

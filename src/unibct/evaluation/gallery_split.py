@@ -95,6 +95,14 @@ def split_gallery(labels: Any, *, seed: int = 0, share: float = GALLERY_SHARE) -
     )
 
 
+def require_searchable(labels: Any, name: str) -> None:
+    """Raise an error that names the images if ``split_gallery`` cannot split them."""
+    try:
+        split_gallery(labels)
+    except UserError as error:
+        raise UserError(f"{name}: {error}") from error
+
+
 def split_for(labels: Any, split: GallerySplit | None, *, seed: int = 0) -> GallerySplit:
     """Return the split that was given for these labels; without one, that of ``split_gallery``."""
     if split is None:

@@ -18,6 +18,11 @@ def save_score_map(folder: str | Path, old_fingerprint: str, score_map: ScoreMap
     return path
 
 
+def require_readable_maps(folder: str | Path) -> None:
+    """Raise an error if the file that a map would be added to is damaged."""
+    _read(Path(folder) / FILE)
+
+
 def load_score_map(folder: str | Path, old_fingerprint: str) -> ScoreMap:
     """Return the map onto the score scale of an old model."""
     path = Path(folder) / FILE

@@ -127,11 +127,10 @@ def flip_table(results: Results) -> PlainTable | None:
         negative, positive, relative = (None if r is None else r.estimate for r in rates)
         if negative is None or positive is None or relative is None:
             return NO_VALUE
-        shown = percent_cell(negative)
+        shown, gained = percent_cell(negative), percent_cell(positive)
         others = (
-            f"positive {100 * positive.mean:.2f} ({100 * positive.low:.2f} to "
-            f"{100 * positive.high:.2f}); relative {relative.mean:.2f} ({relative.low:.2f} to "
-            f"{relative.high:.2f})"
+            f"positive {gained.text} ({gained.small}); relative {relative.mean:.2f} "
+            f"({max(relative.low, 0.0):.2f} to {relative.high:.2f})"
         )
         return Cell(shown.text, f"{shown.small}; {others}" if shown.small else others)
 

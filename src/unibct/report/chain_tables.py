@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from unibct.benchmark.jobs import version_folder
 from unibct.benchmark.results import Measured, Results
 from unibct.evaluation.criterion import Estimate
 from unibct.evaluation.metrics.table import TOP_1
@@ -36,6 +37,12 @@ def chain_table(results: Results, method: str) -> PlainTable:
         f"{100 * average.mean:.2f} ({100 * average.low:.2f} to {100 * average.high:.2f}). Pairs "
         f"below the diagonal that beat their gallery's self test, over all seeds: {wins}."
     )
+    weak = results.weak_seeds([version_folder(method, seed, 1) for seed in results.seeds])
+    if weak:
+        note += (
+            " v1 is too weak to judge an upgrade by, because hardly better than raw pixels: seed "
+            f"{', '.join(map(str, weak))}."
+        )
     heads = ("", *(f"v{gallery} gallery" for gallery in versions))
     return PlainTable(f"Upgrade chain, {method}", note, heads, tuple(rows))
 

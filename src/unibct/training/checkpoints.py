@@ -133,9 +133,7 @@ def _read_values(path: Path) -> dict[str, Any]:
 
 def _damaged(path: Path, error: Exception) -> UserError:
     reason = first_line(error)
-    return UserError(
-        f"{path} is damaged ({reason}); remove it, or the run's folder, and train again"
-    )
+    return UserError(f"{path} is damaged ({reason}); remove {path.parent} and train again")
 
 
 def _read_rows(path: Path, classes: range | None) -> dict[str, Tensor]:

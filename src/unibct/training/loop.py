@@ -102,7 +102,7 @@ class TrainingLoop:
     def _show_status(self, advance: Advance) -> None:
         """Show the last epoch's recall@1 beside the bar, or in the lines, of the next one."""
         if self.context.validation is not None:
-            advance(0, str(row_strength(self.state.metrics[-1])))
+            advance(0, str(row_strength(self.context, self.state.metrics[-1])))
 
     def take_steps(self, draws: EpochDraws, advance: Advance, stop: StopRequest) -> None:
         """Take the steps that are left of the current epoch."""

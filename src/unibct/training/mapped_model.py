@@ -56,7 +56,7 @@ def adapt(
     new_embeddings, old_embeddings = _both_embeddings(new, old, images, skip_bad, progress)
     pairs = new_embeddings.vectors, old_embeddings.vectors, new_embeddings.labels
     vector_map = fit_vector_map(kind, *pairs, seed=seed)
-    scale = mapped_score_scale(vector_map, *pairs)
+    scale = mapped_score_scale(vector_map, *pairs, progress=progress)
     return new.adapted(vector_map, old, images).with_score_scale(scale)
 
 

@@ -20,6 +20,8 @@ from unibct.training.recipe import AFTER_WARMUP, Recipe, with_flat_recipe
 from unibct.training.user_augmentation import find_augment
 from unibct.training.warm_start import starts_from_old
 
+VERSION = "unibct"  # the key of a description whose value is the version
+
 
 @dataclass(frozen=True)
 class Run:
@@ -50,7 +52,7 @@ class Run:
             "classes": len(self.images.class_names),
             "old_model": self.old_fingerprint,
             "recipe": self.recipe.model_dump(mode="json"),
-            "unibct": metadata.version("unibct"),
+            VERSION: metadata.version("unibct"),
         }
         further = {"network": self.network_digest, "projected_dim": self.projected_dim}
         return values | {name: value for name, value in further.items() if value is not None}
@@ -91,7 +93,7 @@ class Run:
         recipe = self.recipe
         if self.method_start == 0 or recipe.warm_start:
             return None
-        common = recipe.model_dump(mode="json", exclude=set(AFTER_WARMUP))
+        common = recipe.model_dump(mode="json", exclude={*AFTER_WARMUP, "warm_start"})
         network = [part for part in (self.network_digest, self.projected_dim) if part is not None]
         return _digest([pixels_digest, common, metadata.version("unibct"), *network])
 
@@ -237,6 +239,8 @@ def run_seed(recipe: Recipe, old: Embedder | None) -> int:
 def require_same_run(stored: dict[str, Any], planned: dict[str, Any], out: Path) -> None:
     """Refuse to continue a different run, and name the first value that differs.
 
+    Another version of unibct is no difference: it knows what the earlier one's settings mean.
+
     Args:
         stored: the description that was found in ``out``.
         planned: the description of the run that is to continue there.
@@ -247,7 +251,7 @@ def require_same_run(stored: dict[str, Any], planned: dict[str, Any], out: Path)
     stored_values, planned_values = defaults | _flat(stored), _flat(planned)
     for key, planned_value in planned_values.items():
         stored_value = stored_values.get(key)
-        if stored_value != planned_value:
+        if stored_value != planned_value and key != VERSION:
             raise UserError(
                 f"{out} holds another run: its {key} is {stored_value!r}, not {planned_value!r}; "
                 "choose another --out or remove it"

@@ -23,6 +23,7 @@ from unibct.models.folder import load_model, save_model
 from unibct.models.model import Model
 from unibct.models.old_space import add_projection, without_projection
 from unibct.models.weights_file import tensors_under
+from unibct.progress import Progress
 from unibct.training.best_state import BEST_MODEL, best_checkpoint, keep_best
 from unibct.training.checkpoints import (
     Checkpoint,
@@ -41,6 +42,7 @@ from unibct.training.metrics import write_metrics
 from unibct.training.network import recipe_input
 from unibct.training.options import TrainOptions
 from unibct.training.plan import (
+    VERSION,
     Run,
     plan_run,
     require_same_run,
@@ -98,7 +100,7 @@ def run_training(
 def _run(context: RunContext, earlier: EarlierRun, options: TrainOptions) -> Model:
     """Train to the end, from the start or from an earlier run's checkpoint."""
     out = context.out
-    checkpoint = _read_own_checkpoint(context, earlier)
+    checkpoint = _read_own_checkpoint(context, earlier, options.progress)
     context.ranks.barrier()  # no rank writes before all have checked the folder
     try:
         _train(context, checkpoint, options)
@@ -196,12 +198,17 @@ def _load_finished(context: RunContext, options: TrainOptions) -> Model:
         return model
 
 
-def _read_own_checkpoint(context: RunContext, earlier: EarlierRun) -> Checkpoint | None:
+def _read_own_checkpoint(
+    context: RunContext, earlier: EarlierRun, progress: Progress
+) -> Checkpoint | None:
     if earlier.checkpoint is None:
         return None
     # Another run may have other classes, so its rows cannot be read as this one's.
     stored = read_checkpoint_values(earlier.checkpoint)["described"]
     require_same_run(stored, context.description, context.out)
+    before, now = stored.get(VERSION), context.description[VERSION]
+    if before != now:
+        progress.note(f"{context.out} was begun with unibct {before} and goes on with {now}")
     return read_checkpoint(earlier.checkpoint, context.own_classes)
 
 

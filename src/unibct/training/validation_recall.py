@@ -37,9 +37,12 @@ def validated(context: RunContext, state: TrainingState) -> dict[str, float]:
     return {RECALL: recall, PIXEL_RECALL: pixels}
 
 
-def row_strength(row: dict[str, Any]) -> Strength:
+def row_strength(context: RunContext, row: dict[str, Any]) -> Strength:
     """Return what a row of ``metrics.csv`` says about its epoch."""
-    return Strength(row[RECALL], row[PIXEL_RECALL])
+    assert context.validation is not None
+    has_vectors = context.validation.pixels.images.vector_dim is not None
+    pixels = "the given vectors" if has_vectors else "raw pixels"
+    return Strength(row[RECALL], row[PIXEL_RECALL], pixels)
 
 
 def best_row(context: RunContext, rows: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
@@ -60,7 +63,7 @@ def validation_record(context: RunContext, rows: Sequence[dict[str, Any]]) -> di
         return {}
     last = rows[-1]
     return {
-        "validated": {"epoch": last["epoch"], **row_strength(last).as_json()}
+        "validated": {"epoch": last["epoch"], **row_strength(context, last).as_json()}
         | {"best_epoch": best["epoch"], "best_recall_at_1": best[RECALL]}
     }
 
@@ -85,7 +88,7 @@ def note_epoch(context: RunContext, row: dict[str, Any], progress: Progress) -> 
     if context.validation is not None:
         loss = row["loss_cls"] + row["eta"] * row["loss_comp"]
         place = f"epoch {row['epoch'] + 1} of {context.recipe.epochs}"
-        progress.note(f"{place}: loss {loss:.3f}, {row_strength(row)}")
+        progress.note(f"{place}: loss {loss:.3f}, {row_strength(context, row)}")
 
 
 def note_result(context: RunContext, rows: Sequence[dict[str, Any]], progress: Progress) -> None:
@@ -94,7 +97,7 @@ def note_result(context: RunContext, rows: Sequence[dict[str, Any]], progress: P
     if best is None or context.validation is None:
         return
     classes = len(context.validation.pixels.images.class_names)
-    strength = row_strength(best)
+    strength = row_strength(context, best)
     if best["epoch"] == rows[-1]["epoch"]:
         last = "the last one"
     else:
@@ -105,8 +108,8 @@ def note_result(context: RunContext, rows: Sequence[dict[str, Any]], progress: P
     )
     if strength.too_weak:
         progress.note(
-            "this model is hardly better than raw pixels: train it for more epochs, or with more "
-            "images, or with another recipe, before anything is built on it"
+            f"this model is hardly better than {strength.pixels}: train it for more epochs, or "
+            "with more images, or with another recipe, before anything is built on it"
         )
 
 

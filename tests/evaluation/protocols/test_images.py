@@ -1,4 +1,5 @@
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -160,7 +161,15 @@ def test_what_cannot_work_is_refused_before_anything_is_embedded(
     )
     file = "embeddings:" + str(tmp_path / "x.npy")
     write_embeddings(open_embeddings(stored), tmp_path / "x.npy", "npy")
+    damaged = save(tmp_path / "damaged", images, noisy_vectors(images, 0.4))
+    (tmp_path / "damaged" / "score_maps.json").write_text("[]")
+    alone = tmp_path / "alone"
+    for name in ("a", "b", "c"):
+        (alone / name).mkdir(parents=True)
+        shutil.copy(next(photo_folder.rglob("*.png")), alone / name)
     for query, rules, message in (
+        (damaged, SearchRules(save_score_map=True), "holds no score maps; remove it"),
+        (stored, SearchRules(alpha_from=str(alone)), "alone: fewer than two classes have two"),
         (stored, SearchRules(queries=tmp_path / "q.txt"), "give both lists"),
         (stored, SearchRules(tmp_path / "q.txt", tmp_path / "g.txt"), "q.txt"),
         (stored, SearchRules(old_thresholds=True), "score map"),
@@ -170,6 +179,31 @@ def test_what_cannot_work_is_refused_before_anything_is_embedded(
             evaluate_images(
                 EvaluationRequest(str(photo_folder), query=query, gallery=stored, search=rules)
             )
+    with pytest.raises(UserError, match="alone: fewer than two classes have two images"):
+        evaluate_images(EvaluationRequest(str(alone), query=stored, gallery=stored))
+
+
+@pytest.mark.slow
+def test_a_score_map_that_cannot_be_kept_does_not_cost_the_evaluation(
+    photo_folder, tmp_path, monkeypatch
+):
+    images = open_images(photo_folder)
+    old, new = (
+        save(tmp_path / name, images, noisy_vectors(images, noise))
+        for name, noise in (("old", 1.3), ("new", 0.4))
+    )
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("unibct.evaluation.protocols.images.save_score_map", full)
+    notes = Notes()
+    rules = SearchRules(save_score_map=True, backfill_curve=False)
+    request = EvaluationRequest(
+        str(photo_folder), query=new, gallery=old, search=rules, progress=notes
+    )
+    assert evaluate_images(request).compared
+    assert any("no score map is kept: [Errno 28]" in text for text in notes.texts)
 
 
 @pytest.mark.slow

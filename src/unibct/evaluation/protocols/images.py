@@ -24,11 +24,20 @@ from unibct.embeddings.vector_set import open_data
 from unibct.errors import UserError
 from unibct.evaluation.blending import MIDPOINT, AlphaChoice, choose_alpha
 from unibct.evaluation.directions import CROSS, OLD_SELF
-from unibct.evaluation.gallery_split import GALLERY_SHARE, GallerySplit, chosen_gallery
+from unibct.evaluation.gallery_split import (
+    GALLERY_SHARE,
+    GallerySplit,
+    chosen_gallery,
+    require_searchable,
+)
 from unibct.evaluation.pixel_baseline import embedder_frame, old_model_strength
 from unibct.evaluation.protocols.request import EmbeddingRequest, EvaluationRequest, SearchRules
 from unibct.evaluation.score_map import fit_score_map
-from unibct.evaluation.score_map_file import load_score_map, save_score_map
+from unibct.evaluation.score_map_file import (
+    load_score_map,
+    require_readable_maps,
+    save_score_map,
+)
 from unibct.evaluation.seen_classes import count_seen_classes
 from unibct.evaluation.subjects import Subjects, subject_data, subject_model
 from unibct.evaluation.upgrade import UpgradeEvaluation, evaluate_upgrade
@@ -56,9 +65,11 @@ def evaluate_images(request: EvaluationRequest) -> UpgradeEvaluation:
     project = _projection(embedders[request.query], embedders[request.gallery], request)
     _note_roles(embedders[request.query], embedders[request.gallery], request)
     _require_unseen(images, embedders, request)
+    if lists is None:
+        require_searchable(images.labels, images.name)
     validation = _validation_images(images, embedders, request)
     if rules.old_thresholds or rules.save_score_map:
-        _folder_of(request.query)
+        require_readable_maps(_folder_of(request.query))
     score_map = None
     if rules.old_thresholds:
         old_fingerprint = embedders[request.gallery].fingerprint
@@ -124,13 +135,13 @@ def _save_score_map(
 ) -> None:
     """Fit a score map on the whole test, and keep it with the new model."""
     cross, old_self = evaluation.tests[CROSS], evaluation.tests[OLD_SELF]
+    classes = training_classes(images.class_names, images.class_source)
     try:
-        fitted = fit_score_map(cross.impostor, old_self.impostor)
-    except UserError as error:  # the evaluation itself is finished: it is not thrown away
+        fitted = replace(fit_score_map(cross.impostor, old_self.impostor), fitted_on=classes)
+        path = save_score_map(_folder_of(request.query), old_fingerprint, fitted)
+    except (UserError, OSError) as error:  # the evaluation is finished: it is not thrown away
         request.progress.note(f"no score map is kept: {error}")
         return
-    fitted = replace(fitted, fitted_on=training_classes(images.class_names, images.class_source))
-    path = save_score_map(_folder_of(request.query), old_fingerprint, fitted)
     request.progress.note(f"{path}: the score map for the old model {old_fingerprint}")
 
 
@@ -161,6 +172,7 @@ def _validation_images(
             f"{min(common)!r}: choose alpha on classes that are not tested"
         )
     _require_unseen(validation, embedders, request, f"classes of {name} (--alpha-from)")
+    require_searchable(validation.labels, validation.name)
     return validation
 
 
