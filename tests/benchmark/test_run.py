@@ -138,6 +138,11 @@ def test_a_second_measurement_trains_nothing(finished, grid):
     )
 
 
+def test_a_second_measurement_of_nothing_is_refused(grid, tmp_path):
+    with pytest.raises(UserError, match="has no finished job that could be measured again"):
+        plan_benchmark(grid, tmp_path / "mistyped", device="cpu", measure_again=True)
+
+
 def test_a_second_measurement_loses_nothing_if_a_model_is_gone(finished, grid, tmp_path):
     out = tmp_path / "copy"
     shutil.copytree(finished[0].workspace.out, out)

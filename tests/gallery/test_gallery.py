@@ -8,6 +8,7 @@ from tests.notes import Notes
 from unibct.embeddings.extraction import embed_images
 from unibct.errors import UserError
 from unibct.gallery.gallery import Gallery
+from unibct.gallery.search import note_useless_filter, search_source
 from unibct.gallery.search_request import SearchRequest
 from unibct.gallery.sources import open_source
 
@@ -233,6 +234,14 @@ def test_a_filter_that_no_row_fits_is_noted(gallery, tmp_path, monkeypatch):
         for settings in ({}, {"threshold": 0.0}):
             assert not any(a.hits for a in gallery.search(extra, where=where, **settings))
             assert notes.texts.pop().startswith(f"no row fits the filter on {keys};")
+
+
+def test_an_upgrade_after_a_search_does_not_fail_its_filter(gallery, certificate):
+    request = SearchRequest(where={"color": ["red"]})
+    source = open_source(toy_images(per_class=1))
+    queries, hits = search_source(gallery.folder, source, request)
+    gallery.upgrade(NEW, [certificate])
+    note_useless_filter(gallery.folder, queries, request, hits)
 
 
 def test_three_generations_each_with_its_certificate(gallery, certificate, tmp_path):

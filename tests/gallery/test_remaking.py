@@ -143,6 +143,19 @@ def test_a_rollback_keeps_rows_that_it_cannot_make_from_unreadable_images(upgrad
     assert gallery.verify() == []
 
 
+def test_images_of_other_rows_are_not_taken_in_silence(upgraded):
+    upgraded.add(LATER)
+    gallery, notes = noting(upgraded)
+    others = toy_images(per_class=1, first=500)
+    before = gallery.status()
+    with pytest.raises(UserError, match=rf"has none of the {len(LATER)} rows .*first 'c0/30'"):
+        gallery.rollback(data=others)
+    assert gallery.status() == before
+    gallery.search(toy_images(per_class=1), k=3, lazy_images=others)
+    assert notes.texts[-1].startswith(f"no hit was embedded again: {others.name} has none of the")
+    assert gallery.status().live == before.live
+
+
 def test_a_stopped_rollback_ends_if_the_images_that_are_left_are_unreadable(upgraded, monkeypatch):
     upgraded.add(LATER)
     monkeypatch.setattr("unibct.gallery.rollback._BATCH", 4)

@@ -1,8 +1,12 @@
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
+import numpy as np
+
+from unibct.benchmark.results import Measured
 from unibct.benchmark.results_csv import as_csv
-from unibct.report.benchmark_tables import all_tables, verdict_table, weak_note
+from unibct.report.benchmark_tables import all_tables, flip_table, verdict_table, weak_note
 
 
 def test_no_number_of_a_table_stands_without_its_interval(finished):
@@ -23,7 +27,21 @@ def test_negative_flips_are_shown_with_all_three_intervals(finished):
     assert f"positive {100 * rates[1].values.mean():.2f} (" in cell.small
     assert len(re.findall(r"\d to -?\d", cell.small)) == 3
     assert "nfr" in as_csv(results)
-    assert not re.search(r"-\d", cell.small), "a rate is not below zero"
+
+
+def test_no_flip_rate_is_below_zero():
+    rates = {"nfr": 0.02, "pfr": 0.01, "relative_nfr": 0.1}
+    samples = np.linspace(-0.2, 0.2, 50) * np.array([[1], [-1]])
+    results = SimpleNamespace(
+        grid=SimpleNamespace(methods=("lce",)),
+        scenarios=["open-class"],
+        has_cell=lambda scenario, method: True,
+        flips=lambda scenario, method, rate: Measured(np.full(2, rates[rate]), samples),
+    )
+    cell = flip_table(results).rows[0][1]
+    assert cell.text == "2.00"
+    assert "positive 1.00 (0.00 to " in cell.small
+    assert "relative 0.10 (0.00 to " in cell.small
 
 
 def test_scenarios_with_a_weak_old_model_are_named_below_the_verdicts(finished):

@@ -61,6 +61,9 @@ def test_another_run_is_named_by_the_first_value_that_differs(tmp_path):
     planned = {"method": "unibct", "pixels": "p", "recipe": {"lr": 0.1, "epochs": 3}}
     require_same_run(planned | {"torch": "any"}, planned, tmp_path)
     require_same_run(planned | {"unibct": "0.0.9"}, planned | {"unibct": "0.1.0"}, tmp_path)
+    later = planned | {"recipe": planned["recipe"] | {"future_loss": 1.0}}
+    with pytest.raises(UserError, match=r"run of a later version: .* its recipe\.future_loss"):
+        require_same_run(later, planned, tmp_path)
     for stored, message in [
         (planned | {"method": "bct"}, "its method is 'bct', not 'unibct'"),
         (planned | {"recipe": {"lr": 0.2, "epochs": 4}}, r"its recipe\.lr is 0\.2, not 0\.1"),

@@ -116,18 +116,21 @@ def _require_nothing_lost(
         earlier: what its result file holds.
         now: what would replace it.
     """
-    used = [job.folder, *job.needs]
-    models = [workspace.out / folder / MODEL for folder in used]
-    gone = [model for model in models if not (model / DESCRIPTION_FILE).is_file()]
+    gone = [
+        workspace.out / folder
+        for folder in (job.folder, *job.needs)
+        if not (workspace.out / folder / MODEL / DESCRIPTION_FILE).is_file()
+    ]
     lost = sorted(earlier["tests"].keys() - now["tests"].keys())
     scales = [values.get(AT_OLD_THRESHOLD, {}).get("score_scale") for values in (earlier, now)]
     if scales[0] is not None and scales[1] is None:
         lost.append("the score scale")
     if gone and lost:
+        removed = dict.fromkeys((gone[0], workspace.out / job.folder))
         raise UserError(
-            f"{gone[0]} is gone, and without it these cannot be measured again: "
+            f"{gone[0] / MODEL} is gone, and without it these cannot be measured again: "
             f"{', '.join(lost)}; the earlier values are kept. Put the model back, or remove "
-            f"{workspace.out / job.folder} to train it again"
+            f"{' and '.join(map(str, removed))} and train again"
         )
 
 

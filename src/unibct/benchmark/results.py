@@ -209,16 +209,10 @@ class Results:
         Results of an earlier version do not say how strong the old model is.
         """
         weak = {
-            scenario: self.weak_seeds([old_folder(scenario, seed) for seed in self.seeds])
+            scenario: weak_seeds(self, [old_folder(scenario, seed) for seed in self.seeds])
             for scenario in self.scenarios
         }
         return {scenario: seeds for scenario, seeds in weak.items() if seeds}
-
-    def weak_seeds(self, folders: Sequence[str]) -> list[int]:
-        """Return the seeds whose model in these folders, one each, is hardly better than pixels."""
-        strengths = [self.by_job.get(folder, {}).get("old_model") for folder in folders]
-        pairs = zip(self.seeds, strengths, strict=True)
-        return [seed for seed, strength in pairs if strength is not None and strength["too_weak"]]
 
     def _cells(self, scenario: str, method: str) -> list[str]:
         """Return the folders of a method's cells in a scenario, one per seed."""
@@ -264,6 +258,18 @@ class Results:
                 f"{path} cannot be read ({error}); remove {path.parent} and run the benchmark again"
             ) from error
         return self._samples_by_job[folder].get(sample_name(test, metric))
+
+
+def weak_seeds(results: Results, folders: Sequence[str]) -> list[int]:
+    """Return the seeds whose old model is hardly better than raw pixels.
+
+    Args:
+        results: of the finished jobs.
+        folders: of the old models, one per seed.
+    """
+    strengths = [results.by_job.get(folder, {}).get("old_model") for folder in folders]
+    pairs = zip(results.seeds, strengths, strict=True)
+    return [seed for seed, strength in pairs if strength is not None and strength["too_weak"]]
 
 
 def at_old_threshold(

@@ -139,10 +139,7 @@ def plan_benchmark(
         grid.open_validation(*grid.open(progress), progress)  # reports the images left out
     elsewhere = None if models_from is None else Path(models_from)
     workspace = Workspace(grid, Path(out), device, measure_again, elsewhere)
-    image_sets = workspace.all_training_images, workspace.test_images, workspace.validation_images
-    for images in image_sets:
-        if images is not None:
-            require_outside(images, workspace.out)
+    _require_usable_images(workspace)
     settings = benchmark_settings(workspace)
     if progress is not None:
         _note_doubts(workspace, progress)
@@ -150,17 +147,23 @@ def plan_benchmark(
     require_same_training(workspace, settings)
     jobs = make_jobs(grid, workspace.all_training_images)
     chosen_jobs = _with_warmups(workspace, jobs, select_jobs(jobs, only))
-    if measure_again and models_from is None:
-        chosen_jobs = _finished_jobs(workspace, chosen_jobs, progress)
-    for images in image_sets[1:]:
-        if images is not None:
-            require_searchable(images.labels, images.name)
+    if measure_again:
+        chosen_jobs = _without_training(workspace, chosen_jobs, progress)
     if read_images:
         settings |= workspace.pixel_digests(progress)
         require_same_benchmark(workspace, settings)
         require_same_training(workspace, settings)
     threads = _threads_per_worker(cores // workers)
     return Benchmark(workspace, settings, jobs, chosen_jobs, workers, threads)
+
+
+def _require_usable_images(workspace: Workspace) -> None:
+    """Refuse images that contain the results' folder, and tests that cannot be searched."""
+    require_outside(workspace.all_training_images, workspace.out)
+    for images in (workspace.test_images, workspace.validation_images):
+        if images is not None:
+            require_outside(images, workspace.out)
+            require_searchable(images.labels, images.name)
 
 
 def _with_warmups(workspace: Workspace, jobs: Sequence[Job], chosen: Sequence[Job]) -> list[Job]:
@@ -176,18 +179,25 @@ def _with_warmups(workspace: Workspace, jobs: Sequence[Job], chosen: Sequence[Jo
     return share_warmups(chosen, trained)
 
 
-def _finished_jobs(
+def _without_training(
     workspace: Workspace, chosen: Sequence[Job], progress: Progress | None
 ) -> list[Job]:
-    """Return the chosen jobs that can be measured again; the others would have to be trained."""
-    finished = [job for job in chosen if is_finished(workspace.out, job)]
-    left_out = len(chosen) - len(finished)
+    """Return the chosen jobs that can be measured without training or fitting anything."""
+    measurable: dict[str, Job] = {}
+    for job in chosen:  # each comes after those that it needs
+        makes_model = job.training is not None or job.map_fitting is not None
+        is_made = not makes_model or model_elsewhere(workspace, job) is not None
+        if is_finished(workspace.out, job) or (is_made and measurable.keys() >= set(job.needs)):
+            measurable[job.folder] = job
+    if not measurable:
+        raise UserError(f"{workspace.out} has no finished job that could be measured again")
+    left_out = len(chosen) - len(measurable)
     if left_out and progress is not None:
         progress.note(
             f"{left_out} of {len(chosen)} jobs are not finished and are left out; the same command "
             "without --measure-again trains them"
         )
-    return finished
+    return list(measurable.values())
 
 
 def _note_doubts(workspace: Workspace, progress: Progress) -> None:

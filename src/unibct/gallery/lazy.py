@@ -29,9 +29,14 @@ def remake_hits(
         How many rows were embedded again. 0 if another process is writing, or another model
         searches by now: search goes on.
     """
-    here = set(images.ids)
-    ids = sorted({h.id for hits in hit_lists for h in hits if h.row == OLDER_ROW and h.id in here})
+    older = {hit.id for hits in hit_lists for hit in hits if hit.row == OLDER_ROW}
+    ids = sorted(older & set(images.ids))
     if not ids:
+        if older:
+            folder.progress.note(
+                f"no hit was embedded again: {images.name} has none of the {len(older)} older rows "
+                f"among them, first {min(older)!r}"
+            )
         return 0
     try:
         with folder.writing():

@@ -124,8 +124,13 @@ def _gone_back(
     lost = unsearchable_rows(folder, target.before, undone)
     _require_deleted_rows(folder, target, lost, source)
     given = _given_again(folder, target.before.searching, lost, source, skip_bad=skip_bad)
-    if source is not None and given.skipped and not given.digests:
-        raise NoReadableImageError(source.name, len(given.skipped))
+    if source is not None and lost and not given.digests:
+        if given.skipped:
+            raise NoReadableImageError(source.name, len(given.skipped))
+        raise UserError(
+            f"{source.name} has none of the {len(lost)} rows that cannot be searched afterwards, "
+            f"first {lost[0]!r}; give images with the ids of the rows, or no DATA to go without"
+        )
     before = ask_before(folder, "the rollback")
     after = ask(folder, target.before, with_superseded=True)
     if not before.allows(after):

@@ -104,7 +104,11 @@ def note_useless_filter(
     if not request.where or any(hit_lists) or not any(folder.has_live(kind) for kind in kinds):
         return
     with_any_score = replace(request, k=1, threshold=None, far=None)
-    if not any(search_gallery(folder, queries, with_any_score)):
+    try:
+        row_fits = any(search_gallery(folder, queries, with_any_score))
+    except OtherModelError:  # since the search; nothing is known of its filter
+        return
+    if not row_fits:
         keys = ", ".join(request.where)
         folder.progress.note(f"no row fits the filter on {keys}; a search without it shows rows")
 

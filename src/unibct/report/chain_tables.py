@@ -3,7 +3,7 @@
 import numpy as np
 
 from unibct.benchmark.jobs import version_folder
-from unibct.benchmark.results import Measured, Results
+from unibct.benchmark.results import Measured, Results, weak_seeds
 from unibct.evaluation.criterion import Estimate
 from unibct.evaluation.metrics.table import TOP_1
 from unibct.report.plain_table import Cell, PlainTable, difference_cell, percent_cell, verdict_kind
@@ -37,7 +37,7 @@ def chain_table(results: Results, method: str) -> PlainTable:
         f"{100 * average.mean:.2f} ({100 * average.low:.2f} to {100 * average.high:.2f}). Pairs "
         f"below the diagonal that beat their gallery's self test, over all seeds: {wins}."
     )
-    weak = results.weak_seeds([version_folder(method, seed, 1) for seed in results.seeds])
+    weak = weak_seeds(results, [version_folder(method, seed, 1) for seed in results.seeds])
     if weak:
         note += (
             " v1 is too weak to judge an upgrade by, because hardly better than raw pixels: seed "

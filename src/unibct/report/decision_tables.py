@@ -43,7 +43,7 @@ def old_model_text(evaluation: Evaluation) -> str:
             f"The old model is too weak to judge an upgrade by: {strength}. It is hardly better "
             "than comparing pixels, so beating it says nothing."
         )
-        if strength.recall_at_1 > 0.5:
+        if strength.pixel_recall_at_1 > 0.9:
             return f"{begin} These test images are too easy: test on images that differ more."
         return (
             f"{begin} In a trial, train a better old model first. If it is the one in production, "

@@ -93,6 +93,8 @@ def test_queries_and_rows_of_a_gallery_need_no_class(tmp_path, photo_folder):
     with pytest.warns(PassedOverWarning, match=r"1 entry is passed over, first c\.gif"):
         images = open_unclassed(loose)
     assert (images.ids, images.class_names) == (("b.PNG", "ä 1.png"), ("",))
+    with pytest.warns(PassedOverWarning):
+        assert open_unclassed(f"folder:{loose}").ids == images.ids
     one = open_unclassed(loose / "ä 1.png")
     assert one.ids == ("ä 1.png",)
     assert np.array_equal(one.read(one.ids[0]), images.read("ä 1.png"))

@@ -123,6 +123,11 @@ def test_only_images_of_the_set_are_read(toy_gallery):
     assert len(shown.samples(100, 0)) == 48
     blind = ShownGallery(toy_gallery.folder.path)
     assert blind.samples(3, 0) == []
+    images = toy_images(per_class=1)
+    loose = ImageSet("loose", images.ids, images.labels * 0, ("",), images.read)
+    flat = ShownGallery(toy_gallery.folder.path, loose)
+    assert {sample.label for sample in flat.samples(3, 0)} == {None}
+    flat.close()
     with pytest.raises(KeyError, match="--images DATA"):
         blind.pixels("c4/1")
 

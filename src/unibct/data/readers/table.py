@@ -90,8 +90,11 @@ def open_unclassed(name: str | Path, list_file: str | Path | None = None) -> "Im
     from unibct.data.image_set import select_listed
     from unibct.data.readers.folder import read_loose
 
-    is_packed = any(READERS[kind].load().recognises(str(name)) for kind in _PACKED)
-    loose = None if is_packed else read_loose(str(name))
+    path = str(name)
+    if not Path(path).exists():
+        path = path.removeprefix("folder:")
+    is_packed = any(READERS[kind].load().recognises(path) for kind in _PACKED)
+    loose = None if is_packed else read_loose(path)
     if loose is None:
         return open_images(name, list_file)
     return loose if list_file is None else select_listed(loose, Path(list_file))

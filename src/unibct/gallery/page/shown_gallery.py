@@ -143,7 +143,7 @@ class ShownGallery:
         images = self.images
         assert images is not None
         label = int(images.labels[images.position[image_id]])
-        return images.class_names[label] if label >= 0 else None
+        return (images.class_names[label] or None) if label >= 0 else None
 
     def _fars(self, state: GalleryState) -> list[float]:
         """Return the false accept rates for which every kind of rows has a threshold."""
