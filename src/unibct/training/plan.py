@@ -218,7 +218,7 @@ def upgrade_recipes(recipe: Recipe, scenario: str, seed: int) -> tuple[Recipe, R
         # With different dimensions the two could not be compared.
         dim = recipe.dim or architecture.dim
         grows = recipe.architecture in find_architecture(larger).grows_from
-        warm_start = recipe.warm_start if grows else False
+        warm_start = recipe.warm_start if grows else False  # the old weights do not fit
         new = new.updated(architecture=larger, dim=dim, warm_start=warm_start)
     return old, new
 
@@ -252,7 +252,7 @@ def require_same_run(stored: dict[str, Any], planned: dict[str, Any], out: Path)
     for key in _flat(stored):
         if key.startswith("recipe.") and key not in defaults | planned_values:
             raise UserError(
-                f"{out} holds a run of a later version: this one does not know its {key}; go on "
+                f"{out} holds a run of another version of unibct: this one does not know its {key}; go on "
                 "with that version, or choose another --out"
             )
     for key, planned_value in planned_values.items():
