@@ -62,7 +62,7 @@ def test_another_run_is_named_by_the_first_value_that_differs(tmp_path):
     require_same_run(planned | {"torch": "any"}, planned, tmp_path)
     require_same_run(planned | {"unibct": "0.0.9"}, planned | {"unibct": "0.1.0"}, tmp_path)
     later = planned | {"recipe": planned["recipe"] | {"future_loss": 1.0}}
-    with pytest.raises(UserError, match=r"run of another version of unibct: .* its recipe\.future_loss"):
+    with pytest.raises(UserError, match=r"another version of unibct: .* its recipe\.future_loss"):
         require_same_run(later, planned, tmp_path)
     for stored, message in [
         (planned | {"method": "bct"}, "its method is 'bct', not 'unibct'"),

@@ -252,8 +252,8 @@ def require_same_run(stored: dict[str, Any], planned: dict[str, Any], out: Path)
     for key in _flat(stored):
         if key.startswith("recipe.") and key not in defaults | planned_values:
             raise UserError(
-                f"{out} holds a run of another version of unibct: this one does not know its {key}; go on "
-                "with that version, or choose another --out"
+                f"{out} holds a run of another version of unibct: this one does not know its "
+                f"{key}; go on with that version, or choose another --out"
             )
     for key, planned_value in planned_values.items():
         stored_value = stored_values.get(key)
