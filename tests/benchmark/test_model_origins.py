@@ -6,7 +6,7 @@ import pytest
 
 from unibct.benchmark.execution import run_job
 from unibct.benchmark.model_origins import model_elsewhere, require_model_origins
-from unibct.benchmark.results import read_results
+from unibct.benchmark.result_reading import read_results
 from unibct.errors import UserError
 from unibct.models.folder import load_model
 

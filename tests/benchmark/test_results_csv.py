@@ -4,7 +4,7 @@ import io
 import numpy as np
 import pytest
 
-from unibct.benchmark.results import in_mixed_gallery
+from unibct.benchmark.cell_values import in_mixed_gallery
 from unibct.benchmark.results_csv import as_csv
 from unibct.evaluation.criterion import estimate
 

@@ -1,4 +1,4 @@
-from unibct.benchmark.results import with_blended_weights
+from unibct.benchmark.cell_values import with_blended_weights
 from unibct.report.blended_table import blended_table, weights_table
 
 

@@ -1,4 +1,4 @@
-from unibct.benchmark.results import in_mixed_gallery
+from unibct.benchmark.cell_values import in_mixed_gallery
 from unibct.report.mixed_table import mixed_table
 
 

@@ -1,6 +1,6 @@
 from dataclasses import replace
 
-from unibct.benchmark.results import at_old_threshold
+from unibct.benchmark.cell_values import at_old_threshold
 from unibct.report.old_threshold_table import old_threshold_table
 
 

@@ -1,7 +1,7 @@
-"""Read the results of a benchmark's jobs back: values, bootstrap samples and estimates."""
+"""The results of a benchmark's finished jobs: values, bootstrap samples and estimates."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,6 @@ from unibct.arrays import Floats
 from unibct.benchmark.execution import SAMPLES_FILE
 from unibct.benchmark.grid import Grid
 from unibct.benchmark.jobs import (
-    Job,
     cell_folder,
     chain_test,
     free_folder,
@@ -22,17 +21,11 @@ from unibct.benchmark.jobs import (
     version_folder,
 )
 from unibct.benchmark.measuring import sample_name
-from unibct.benchmark.mixed_galleries import MIXED, mixed_name
-from unibct.benchmark.model_origins import require_model_origins
-from unibct.benchmark.threshold_tests import AT_OLD_THRESHOLD, threshold_name
-from unibct.benchmark.workspace import is_current, is_finished, read_result
 from unibct.errors import UserError
 from unibct.evaluation.criterion import FEWEST_CLASSES, Estimate, estimate
 from unibct.evaluation.directions import BLEND, CROSS, NEW_SELF, OLD_SELF
 from unibct.evaluation.metrics.table import find_metric
 from unibct.methods.table import NO_METHOD
-
-_MODELS = "models/"  # jobs whose models others share; cells and chains are results
 
 
 @dataclass(frozen=True)
@@ -272,75 +265,6 @@ def weak_seeds(results: Results, folders: Sequence[str]) -> list[int]:
     return [seed for seed, strength in pairs if strength is not None and strength["too_weak"]]
 
 
-def at_old_threshold(
-    results: Results, scenario: str, method: str, way: str, value: str
-) -> Measured | None:
-    """Return TAR or FAR of a cell at the old threshold, or None if it was not measured.
-
-    Args:
-        results: of the finished jobs.
-        scenario: a scenario with a finished cell of the method.
-        method: of the cell.
-        way: whose scores are compared with the threshold, see ``old_thresholds``.
-        value: ``TAR`` or ``FAR``.
-    """
-    cells = results.cells(scenario, method)
-    by_cell = [cell.get(AT_OLD_THRESHOLD, {}).get("ways", {}).get(way) for cell in cells]
-    return _over_cells(results, scenario, method, threshold_name(way), value, by_cell)
-
-
-def in_mixed_gallery(
-    results: Results, scenario: str, method: str, merging: str, value: str
-) -> Measured | None:
-    """Return what was measured of a cell's mixed galleries, or None if it was not.
-
-    Args:
-        results: of the finished jobs.
-        scenario: a scenario with a finished cell of the method.
-        method: of the cell.
-        merging: how scores of old and new rows are merged.
-        value: a name from ``mixed_galleries``.
-    """
-    cells = results.cells(scenario, method)
-    entries = [cell.get(MIXED, {}).get("mergings", {}).get(merging, {}) for cell in cells]
-    by_cell = [entry.get("values") for entry in entries]
-    return _over_cells(results, scenario, method, mixed_name(merging), value, by_cell)
-
-
-def _over_cells(
-    results: Results,
-    scenario: str,
-    method: str,
-    test: str,
-    value: str,
-    by_cell: Sequence[dict[str, float] | None],
-) -> Measured | None:
-    """Return a value over the seeds, from what each seed's cell has; None if one has nothing."""
-    values = [entry[value] for entry in by_cell if entry is not None]
-    if len(values) < len(by_cell):
-        return None
-    folders = [cell_folder(scenario, method, seed) for seed in results.seeds]
-    samples = [results.samples(folder, test, value) for folder in folders]
-    return results.measured(values, samples)
-
-
-def with_blended_weights(
-    results: Results, scenario: str, method: str, test: str, metric: str
-) -> Measured | None:
-    """Return a metric of blended weights, or None if not every seed's cell has them.
-
-    Args:
-        results: of the finished jobs.
-        scenario: a scenario with a finished cell of the method.
-        method: of the cell.
-        test: ``BETWEEN_CROSS`` or ``BETWEEN_SELF``.
-        metric: its title.
-    """
-    cells = results.cells(scenario, method)
-    by_cell = [cell["tests"].get(test, {}).get("metrics") for cell in cells]
-    return _over_cells(results, scenario, method, test, metric, by_cell)
-
-
 def compared_methods(results: Results) -> list[str]:
     """Return the methods that have a finished cell in some scenario, in the grid's order."""
     return [
@@ -358,76 +282,3 @@ def finished_methods(results: Results, scenario: str) -> list[str]:
 def gain(results: Results, scenario: str, method: str, metric: str) -> Measured:
     """Return cross − old self of a cell."""
     return results.cross(scenario, method, metric) - results.old_self(scenario, metric)
-
-
-def read_results(grid: Grid, jobs: Sequence[Job], out: Path) -> Results:
-    """Return the results of the finished jobs.
-
-    Seeds are comparable only if the same jobs are finished for each of them. So the results have
-    the seeds and the jobs with which the most remains, and leave the others out.
-    """
-    # Seed -> name of a job without its seed -> folder of the job.
-    finished: dict[int, dict[str, str]] = {seed: {} for seed in grid.seeds}
-    for job in jobs:  # each job comes after those that it needs
-        of_seed = finished[job.seed]
-        if is_current(out, job) and set(job.needs) <= set(of_seed.values()):
-            of_seed[job.folder.replace(f"seed{job.seed}", "")] = job.folder
-    shared = shared_jobs([frozenset(of_seed) for of_seed in finished.values()])
-    seeds = tuple(seed for seed in grid.seeds if shared <= set(finished[seed]))
-    by_job = {
-        folder: read_result(out, folder)
-        for seed in seeds
-        for name, folder in finished[seed].items()
-        if name in shared
-    }
-    missing_jobs = {
-        seed: len(shared - set(of_seed)) for seed, of_seed in finished.items() if seed not in seeds
-    }
-    unshared = sum(len(finished[seed]) - len(shared) for seed in seeds)
-    outdated = sum(is_finished(out, job) and not is_current(out, job) for job in jobs)
-    chosen = replace(grid, seeds=seeds)
-    results = Results(chosen, out, by_job, missing_jobs, unshared, outdated)
-    if not results.scenarios and not any(map(results.has_chain, grid.chain_methods)):
-        raise UserError(
-            f"{out} holds no finished result of this benchmark yet ({len(by_job)} jobs, but no "
-            "cell and no chain); run it first"
-        )
-    _require_same_models(results)
-    for job in jobs:
-        if job.folder in by_job:
-            require_model_origins(out, job, maps=False)
-    return results
-
-
-def shared_jobs(of_seeds: Sequence[frozenset[str]]) -> frozenset[str]:
-    """Return the jobs with which the most results remain: seeds that have them all × results.
-
-    If several sets of jobs keep as many results, it is the one with more seeds.
-
-    Args:
-        of_seeds: the names of each seed's finished jobs.
-    """
-    candidates: set[frozenset[str]] = set()
-    for jobs in of_seeds:
-        candidates |= {jobs} | {jobs & other for other in candidates}
-
-    def rank(jobs: frozenset[str]) -> tuple[int, int, int]:
-        seeds = sum(jobs <= of_seed for of_seed in of_seeds)
-        results = sum(not name.startswith(_MODELS) for name in jobs)
-        return seeds * results, seeds, len(jobs)
-
-    return max(candidates, key=rank)
-
-
-def _require_same_models(results: Results) -> None:
-    """Raise an error if a model was trained again after it was tested."""
-    for folder, result in results.by_job.items():
-        for test in result["tests"].values():
-            fingerprints = test.get("fingerprints", ())
-            for side, tested in zip(("query", "gallery"), fingerprints, strict=False):
-                current = results.by_job.get(test[side], {}).get("fingerprint", tested)
-                if tested != current:
-                    raise UserError(
-                        f"{results.out / folder} was tested with a model that {test[side]} no "
-                        f"longer has; remove {results.out / folder} and run the benchmark again"
-                    )

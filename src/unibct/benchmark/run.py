@@ -16,7 +16,8 @@ from unibct.benchmark.forecast import RunConditions, forecast_seconds
 from unibct.benchmark.grid import Grid
 from unibct.benchmark.jobs import Job, make_jobs, select_jobs, share_warmups
 from unibct.benchmark.model_origins import model_elsewhere
-from unibct.benchmark.results import Results, read_results
+from unibct.benchmark.result_reading import read_results
+from unibct.benchmark.results import Results
 from unibct.benchmark.workers import Board, OnChange, last_line, run_jobs
 from unibct.benchmark.workspace import (
     JOB_FOLDERS,

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Sequence
 
-from unibct.benchmark.results import Results, with_blended_weights
+from unibct.benchmark.cell_values import with_blended_weights
+from unibct.benchmark.results import Results
 from unibct.benchmark.weight_tests import BETWEEN_CROSS, BETWEEN_SELF
 from unibct.evaluation.directions import BLEND, CROSS, OLD_SELF
 from unibct.evaluation.metrics.table import TOP_1, find_metric

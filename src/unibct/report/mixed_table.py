@@ -1,5 +1,6 @@
 """The table of mixed galleries in a benchmark's report."""
 
+from unibct.benchmark.cell_values import in_mixed_gallery
 from unibct.benchmark.mixed_galleries import (
     BELOW_LINE,
     BELOW_START,
@@ -9,7 +10,7 @@ from unibct.benchmark.mixed_galleries import (
     MIXED,
     half_tar,
 )
-from unibct.benchmark.results import Measured, Results, in_mixed_gallery
+from unibct.benchmark.results import Measured, Results
 from unibct.evaluation.resolution import tar_name
 from unibct.gallery.calibration import RAW
 from unibct.gallery.mixed_curve import MERGINGS

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from unibct.benchmark.results import Measured, Results, at_old_threshold
+from unibct.benchmark.cell_values import at_old_threshold
+from unibct.benchmark.results import Measured, Results
 from unibct.benchmark.threshold_tests import AT_OLD_THRESHOLD, FAR, TAR
 from unibct.evaluation.old_threshold import AS_IT_IS, MAPPED, OLD, SCALED
 from unibct.evaluation.resolution import rate_name
