@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from tests.benchmark.embedded_jobs import jobs_of
+from tests.notes import Notes
 from unibct.benchmark.grid import make_grid
 from unibct.benchmark.run import plan_benchmark
 from unibct.data.convert import convert
@@ -30,6 +31,29 @@ def test_bad_grids_are_refused_before_any_work(photo_folder):
         make_grid(str(photo_folder), test=str(photo_folder)).open()
     with pytest.raises(UserError, match="larger network than resnet50"):
         jobs_of(recipe=load_recipe("glyphs", ["architecture=resnet50"]))
+
+
+def test_a_text_in_place_of_a_list_is_explained():
+    for option in ("methods", "scenarios", "chain"):
+        with pytest.raises(UserError, match=rf"{option} is a list of names, such as \['unibct'\]"):
+            make_grid(**{option: "unibct"})
+
+
+def test_a_wrong_name_is_answered_by_a_map_or_a_group_too():
+    with pytest.raises(UserError, match="unknown method 'procrust', did you mean 'procrustes'"):
+        make_grid(methods=["procrust"])
+
+
+def test_cells_that_cannot_be_are_noted_and_a_grid_of_them_is_refused(tmp_path):
+    notes = Notes()
+    for methods in (["bct"], ["bct", "bct-no-warmup"]):
+        grid = make_grid(scenarios=["open-class"], methods=methods, chain=[])
+        with pytest.raises(UserError, match=r"no bct in open-class.*nothing can be run.*knows"):
+            plan_benchmark(grid, tmp_path, read_images=False, device="cpu")
+    grid = make_grid(scenarios=["open-class", "open-data"], methods=["bct", "none"], chain=[])
+    plan_benchmark(grid, tmp_path, read_images=False, device="cpu", progress=notes)
+    (told,) = (text for text in notes.texts if "bct" in text)
+    assert told.startswith("there is no bct in open-class: the method works only where")
 
 
 def test_files_that_only_number_their_classes_can_be_train_and_test(tmp_path, photo_folder):

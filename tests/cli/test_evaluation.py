@@ -203,3 +203,21 @@ def test_certify_writes_a_certificate_and_says_what_it_allows(
     arguments[1] = tmp_path / "pairs.bin"
     assert run_command(*arguments, "--certify", file) == 2
     assert "certify on images with classes, --protocol images" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_an_evaluation_that_cannot_be_certified_is_shown(
+    trained_folder, photo_folder, tmp_path, capsys
+):
+    few = tmp_path / "few.txt"
+    ids = (path.relative_to(photo_folder) for path in sorted(photo_folder.glob("class 1?/*")))
+    few.write_text("".join(f"{name}\n" for name in ids))
+    arguments = ["evaluate", photo_folder, "--images", few, "--seen-classes"]
+    arguments += ["--query", trained_folder / "emb/new", "--gallery", trained_folder / "emb/old"]
+    file = tmp_path / "upgrade.json"
+    assert run_command(*arguments, "--json", "--certify", file) == 2
+    shown = capsys.readouterr()
+    assert json.loads(shown.out)["tests"]
+    error = shown.err.splitlines()[-1]
+    assert f"{file}: no certificate is written: 2 classes with queries are too few" in error
+    assert not file.exists()

@@ -6,7 +6,7 @@ import pytest
 from unibct.data.training_classes import UNKNOWN_CLASSES, training_classes
 from unibct.errors import UserError
 from unibct.evaluation.score_map import ScoreMap
-from unibct.evaluation.score_map_file import FILE, load_score_map, save_score_map
+from unibct.evaluation.score_map_file import FILE, has_score_map, load_score_map, save_score_map
 
 MAP = ScoreMap(np.array([0.0, 0.5]), np.array([0.1, 0.9]))
 
@@ -14,6 +14,8 @@ MAP = ScoreMap(np.array([0.0, 0.5]), np.array([0.1, 0.9]))
 def test_maps_of_several_old_models_are_kept(tmp_path):
     save_score_map(tmp_path, "first", MAP)
     save_score_map(tmp_path, "second", ScoreMap(MAP.cross, 2 * MAP.old))
+    assert has_score_map(tmp_path, "first")
+    assert not has_score_map(tmp_path, "third")
     assert load_score_map(tmp_path, "first")(0.25) == MAP(0.25)
     assert load_score_map(str(tmp_path), "second")(0.5) == 1.8
 
@@ -37,5 +39,5 @@ def test_a_missing_map_and_a_damaged_file_are_named(tmp_path):
         '{"x": {"cross": [0, 1], "old": [0, 1], "fitted_on": 5}}',
     ):  # fmt: skip
         (tmp_path / FILE).write_text(text)
-        with pytest.raises(UserError, match=FILE):
+        with pytest.raises(UserError, match=rf"{FILE}.*remove it and fit the maps again"):
             load_score_map(tmp_path, "x")

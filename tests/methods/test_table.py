@@ -54,6 +54,27 @@ def test_names():
     assert not set(METHODS) & set(ABLATIONS)
 
 
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        (
+            "unibct-warmup",
+            "unknown method 'unibct-warmup': 'unibct' itself starts after a warm-up;",
+        ),
+        ("mixbct-no-warmup", ": 'mixbct' itself starts from the first step;"),
+        ("unibct-plus-no-warmup", ": 'unibct-plus' itself starts from the first step;"),
+        ("unibct-plus-warmup", ", did you mean 'plus-warmup'?;"),
+        ("unibct-no-warm", ", did you mean 'unibct-no-warmup'?;"),
+        ("none-no-warmup", ", did you mean 'nccl"),
+        ("magic", "unknown method 'magic';"),
+    ],
+)
+def test_an_unknown_name_is_answered_by_what_may_be_meant(name, told):
+    with pytest.raises(UserError) as error:
+        find_method(name)
+    assert told in str(error.value)
+
+
 def test_every_method_has_a_variant_with_the_other_start():
     names = [name for name in METHODS if name not in ("none", "unibct-plus")]
     assert len(OTHER_START) == len(names)

@@ -14,7 +14,7 @@ from unibct.data.readers.table import open_images
 from unibct.data.scenarios import SCENARIOS, find_scenario, hold_out
 from unibct.errors import UserError
 from unibct.maps.table import MAPS
-from unibct.methods.table import ABLATIONS, METHODS, NO_METHOD
+from unibct.methods.table import ABLATIONS, METHODS, NO_METHOD, similar_method
 from unibct.progress import Progress
 from unibct.training.default_recipe import recipe_for
 from unibct.training.network import recipe_input
@@ -64,15 +64,18 @@ class Grid:
         for name in self.methods:
             if name not in (*METHODS, *ABLATIONS, *MAPS):
                 raise UserError(
-                    f"unknown method {name!r}; choose some of {', '.join(ALL_METHODS)}, or a "
-                    f"group: {', '.join(GROUPS)}"
+                    f"unknown method {name!r}{similar_method(name, (*MAPS, *GROUPS))}; choose some "
+                    f"of {', '.join(ALL_METHODS)}, or a group: {', '.join(GROUPS)}"
                 )
         for name in self.chain_methods:
             if name in (*MAPS, NO_METHOD):
                 raise UserError(f"{name} trains no compatible model: it makes no upgrade chain")
             if name not in (*METHODS, *ABLATIONS):
                 chains = ", ".join(method for method in METHODS if method != NO_METHOD)
-                raise UserError(f"unknown method {name!r} for a chain; choose some of {chains}")
+                raise UserError(
+                    f"unknown method {name!r} for a chain{similar_method(name)}; choose some of "
+                    f"{chains}"
+                )
         for name in dict.fromkeys((*self.methods, *self.chain_methods)):
             if name not in MAPS:
                 require_epochs_left(name, self.recipe)
@@ -178,6 +181,9 @@ def make_grid(
         validation: images of other classes, on which each cell chooses how it blends queries and
             merges scores.
     """
+    for option, names in (("methods", methods), ("scenarios", scenarios), ("chain", chain)):
+        if isinstance(names, str):
+            raise UserError(f"{option} is a list of names, such as [{names!r}], not one text")
     if test is None and data == "glyphs:train":
         test = "glyphs:test"
     method_names: list[str] = []

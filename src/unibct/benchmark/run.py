@@ -14,7 +14,7 @@ from filelock import FileLock, Timeout
 
 from unibct.benchmark.forecast import RunConditions, forecast_seconds
 from unibct.benchmark.grid import Grid
-from unibct.benchmark.jobs import Job, make_jobs, select_jobs, share_warmups
+from unibct.benchmark.jobs import Job, cell_folder, make_jobs, select_jobs, share_warmups
 from unibct.benchmark.model_origins import model_elsewhere
 from unibct.benchmark.result_reading import read_results
 from unibct.benchmark.results import Results
@@ -147,6 +147,7 @@ def plan_benchmark(
     require_same_benchmark(workspace, settings)
     require_same_training(workspace, settings)
     jobs = make_jobs(grid, workspace.all_training_images)
+    _require_results(grid, jobs, progress)
     chosen_jobs = _with_warmups(workspace, jobs, select_jobs(jobs, only))
     if measure_again:
         chosen_jobs = _without_training(workspace, chosen_jobs, progress)
@@ -165,6 +166,22 @@ def _require_usable_images(workspace: Workspace) -> None:
         if images is not None:
             require_outside(images, workspace.out)
             require_searchable(images.labels, images.name)
+
+
+def _require_results(grid: Grid, jobs: Sequence[Job], progress: Progress | None) -> None:
+    """Refuse a grid without a cell and a chain; note the cells that cannot be."""
+    folders = {job.folder for job in jobs}
+    missing = [
+        f"{method} in {scenario}"
+        for method in grid.methods
+        for scenario in grid.scenarios
+        if cell_folder(scenario, method, grid.seeds[0]) not in folders
+    ]
+    why = "the method works only where the old model knows every new class"
+    if len(missing) == len(grid.methods) * len(grid.scenarios) and not grid.chain_methods:
+        raise UserError(f"there is no {' and no '.join(missing)}, so nothing can be run: {why}")
+    if missing and progress is not None:
+        progress.note(f"there is no {' and no '.join(missing)}: {why}")
 
 
 def _with_warmups(workspace: Workspace, jobs: Sequence[Job], chosen: Sequence[Job]) -> list[Job]:

@@ -163,7 +163,7 @@ def evaluate_command(
     embeddings of the aligned face and of its mirror image, not normalised.
     """
     from unibct.evaluation.protocols.request import EvaluationRequest, PoolingRules, SearchRules
-    from unibct.gallery.certify import evaluate_and_certify
+    from unibct.gallery.certify import UncertifiedError, evaluate_and_certify
     from unibct.progress import terminal_progress
 
     pooling = PoolingRules(flip_test, detector_scores, media_mean, normalize_images)
@@ -177,7 +177,11 @@ def evaluate_command(
             threshold_rule=threshold_rule, pooling=pooling, search=search, cache=cache,
             seen_classes=seen_classes, skip_bad=skip_bad_images, device=device, progress=progress,
         )  # fmt: skip
-        evaluation, certificate = evaluate_and_certify(request, certify, protocol=protocol)
+        try:
+            evaluation, certificate = evaluate_and_certify(request, certify, protocol=protocol)
+        except UncertifiedError as error:
+            _print(error.evaluation, None, as_json=as_json)
+            raise
     certified = None if certificate is None else f"{certify}: {certificate.summary()}"
     _print(evaluation, certified, as_json=as_json)
 

@@ -161,7 +161,10 @@ def train_command(
     image_set = training_data(data, from_embeddings, images)
     how: dict[str, Any] = {"workers": workers, "device": device, "validation": validation}
     how |= {"checkpoint_every": checkpoint_every, "tensorboard": tensorboard, "resume": resume}
+    nothing_to_resume = resume and not out.exists()
     with terminal_progress(logs=out / LOGS) as progress:
+        if nothing_to_resume:
+            progress.note(f"nothing to resume: there is no {out} yet, so the training begins")
         loaded_recipe = named_recipe or recipe_for(image_set, overrides, progress=progress)
         entry = find_method(method or DEFAULT_METHOD)
         uses_classifier = entry.uses_old_classifier(loaded_recipe.warm_start)

@@ -72,8 +72,9 @@ def score_scale(new: Any, old: Any, labels: Any) -> float:
     if abs(scale * new_mean - old_mean) > _LARGEST_SHIFT * np.sqrt(old_variance):
         raise NoScoreScaleError(
             f"images of different classes score {old_mean:.3f} on average with old queries and "
-            f"{new_mean:.3f} with new ones, which no factor sets right: there is no score scale; "
-            "use a score map (unibct evaluate --save-score-map)"
+            f"{new_mean:.3f} with new ones; times {scale:.3g}, which gives both the same spread, "
+            f"that is {scale * new_mean:.3f}: no factor sets right both mean and spread, so there "
+            "is no score scale; use a score map (unibct evaluate --save-score-map)"
         )
     return scale
 

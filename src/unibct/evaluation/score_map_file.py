@@ -8,6 +8,7 @@ from unibct.evaluation.score_map import ScoreMap
 from unibct.files import read_json, write_json
 
 FILE = "score_maps.json"
+_REMEDY = "remove it and fit the maps again (unibct evaluate … --save-score-map)"
 
 
 def save_score_map(folder: str | Path, old_fingerprint: str, score_map: ScoreMap) -> Path:
@@ -16,6 +17,11 @@ def save_score_map(folder: str | Path, old_fingerprint: str, score_map: ScoreMap
     maps = _read(path)
     write_json(path, maps | {old_fingerprint: score_map.as_json()})
     return path
+
+
+def has_score_map(folder: str | Path, old_fingerprint: str) -> bool:
+    """Return whether a map for this old model is kept in the new model's folder."""
+    return old_fingerprint in _read(Path(folder) / FILE)
 
 
 def require_readable_maps(folder: str | Path) -> None:
@@ -35,14 +41,17 @@ def load_score_map(folder: str | Path, old_fingerprint: str) -> ScoreMap:
     try:
         return ScoreMap.from_json(maps[old_fingerprint])
     except UserError as error:
-        raise UserError(f"{path}: {error}; remove it and fit the maps again") from error
+        raise UserError(f"{path}: {error}; {_REMEDY}") from error
 
 
 def _read(path: Path) -> dict[str, Any]:
     """Return the maps in a file by the old model's fingerprint; none if there is no file."""
     if not path.is_file():
         return {}
-    maps: Any = read_json(path)
+    try:
+        maps: Any = read_json(path)
+    except UserError as error:
+        raise UserError(f"{error}; {_REMEDY}") from error
     if not isinstance(maps, dict):
-        raise UserError(f"{path} holds no score maps; remove it and fit them again")
+        raise UserError(f"{path} holds no score maps; {_REMEDY}")
     return cast(dict[str, Any], maps)

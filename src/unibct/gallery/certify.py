@@ -30,6 +30,18 @@ MOST_PAIRS = 50_000_000
 _FEWEST_ACCEPTED = 30  # impostor pairs above a threshold, Doddington's rule
 
 
+class UncertifiedError(UserError):
+    """Raised if an evaluation is finished, but no certificate can be made of it or written.
+
+    Attributes:
+        evaluation: the finished evaluation.
+    """
+
+    def __init__(self, message: str, evaluation: UpgradeEvaluation) -> None:
+        super().__init__(message)
+        self.evaluation = evaluation
+
+
 def evaluate_and_certify(
     request: EvaluationRequest, path: str | Path | None, *, protocol: str = AUTO
 ) -> tuple[Evaluation, Certificate | None]:
@@ -40,6 +52,9 @@ def evaluate_and_certify(
         path: where to write the certificate; None to evaluate only.
         protocol: a name from ``PROTOCOLS``, or ``auto``. A certificate needs ``images``: a
             gallery's rows are single images.
+
+    Raises:
+        UncertifiedError: no certificate is written; the error has the finished evaluation.
     """
     if path is None:
         return evaluate_data(request, protocol), None
@@ -52,8 +67,11 @@ def evaluate_and_certify(
     require_file(Path(path))
     evaluation = evaluate_data(request, protocol)
     assert isinstance(evaluation, UpgradeEvaluation)
-    certificate = certify(evaluation, seed=request.seed)
-    certificate.write(path)
+    try:
+        certificate = certify(evaluation, seed=request.seed)
+        certificate.write(path)
+    except (UserError, OSError) as error:
+        raise UncertifiedError(f"{path}: no certificate is written: {error}", evaluation) from error
     return evaluation, certificate
 
 

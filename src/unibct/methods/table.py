@@ -4,7 +4,8 @@ An entry names the class of its method as text. The class is imported when the m
 that the command line can list the names quickly.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import difflib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
@@ -178,5 +179,26 @@ def find_method(name: str) -> MethodEntry:
     """Return the method called ``name``, or raise an error that lists the names."""
     entry = METHODS.get(name) or ABLATIONS.get(name)
     if entry is None:
-        raise UserError(f"unknown method {name!r}; choose one of {', '.join(METHODS)}")
+        raise UserError(
+            f"unknown method {name!r}{similar_method(name)}; choose one of {', '.join(METHODS)}"
+        )
     return entry
+
+
+def similar_method(name: str, others: Iterable[str] = ()) -> str:
+    """Return what an unknown name may mean, to go on with in an error; empty if nothing is near.
+
+    Args:
+        name: neither a method nor a variant.
+        others: further names that would be accepted.
+    """
+    after_warmup = not name.endswith("-no-warmup")
+    base = name.removesuffix("-warmup").removesuffix("-no")
+    if name == f"{DEFAULT_METHOD}-warmup":
+        return ", did you mean 'plus-warmup'?"
+    is_variant = base != name and base in METHODS and METHODS[base].needs_old_model
+    if is_variant and METHODS[base].has_warmup == after_warmup:
+        how = "after a warm-up" if after_warmup else "from the first step"
+        return f": {base!r} itself starts {how}"
+    close = difflib.get_close_matches(name, (*METHODS, *ABLATIONS, *others), n=1)
+    return f", did you mean {close[0]!r}?" if close else ""

@@ -45,7 +45,9 @@ def mixed_table(results: Results) -> PlainTable | None:
         "from the cross test (0 %) to the new self test (100 %), in steps of 5 %. Scores of old "
         "and of new rows are merged as they are (raw), or after impostors of both kinds got the "
         "same mean and deviation (standardised). Mean: top-1 over the curve, in percent. Dips: the "
-        "deepest point below the start, and below the straight line to the end, in points. Half: "
+        "deepest point below the start, and below the straight line to the end, in points; a seed "
+        "without a dip counts as 0 without an interval of its own, so where dips are rare the "
+        "interval is too narrow. Half: "
         "with half of the rows embedded again; negative flips are those against old queries in the "
         f"old gallery. {chosen}"
     )

@@ -34,9 +34,9 @@ def old_threshold_table(results: Results) -> PlainTable | None:
         "percent there: of old queries; of new queries as they are; of new scores times the new "
         f"model's score scale, which was measured on {measured_on} (and TAR less that of old "
         "queries, in points); of new scores after a score map that was fitted on other "
-        "test classes. — means that the model has no score scale, or that no map could be "
-        "fitted. Negative flips, in percent of all queries, are those of top-1, which no "
-        "scale changes."
+        "test classes. The score scale is the mean of the seeds, and their range. — means that "
+        "the model of a seed has no score scale, or that no map could be fitted. Negative flips, "
+        "in percent of all queries, are those of top-1, which no scale changes."
     )
     heads = (
         "scenario",

@@ -122,7 +122,7 @@ def plan_run(
     name = method or (NO_METHOD if old is None else DEFAULT_METHOD)
     entry = find_method(name)
     if entry.needs_old_model and old is None:
-        raise UserError(f"method {name} needs the old model: give --old MODEL")
+        raise UserError(f"method {name} needs the old model: give --old MODEL (old=)")
     if recipe.augment is not None:
         find_augment(recipe.augment)
     architecture = recipe_architecture(recipe)

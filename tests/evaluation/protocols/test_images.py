@@ -216,13 +216,18 @@ def test_a_score_map_is_kept_with_the_new_model_and_used(photo_folder, tmp_path)
 
     def evaluated(listed=None, **rules):
         search = SearchRules(backfill_curve=False, **rules)
-        return evaluate_images(
-            EvaluationRequest(str(photo_folder), **folders, images=listed, search=search)
+        request = EvaluationRequest(
+            str(photo_folder), **folders, images=listed, search=search, progress=notes
         )
+        return evaluate_images(request)
 
+    notes = Notes()
     with pytest.raises(UserError, match="has no score map for the old model"):
         evaluated(old_thresholds=True)
+    with pytest.raises(UserError, match="use one of them, each on other classes"):
+        evaluated(old_thresholds=True, save_score_map=True)
     evaluated(save_score_map=True)
+    assert "in place of" not in notes.texts[-1]
     folders["query"] = f"embeddings:{folders['query']}"
     result = evaluated(old_thresholds=True)
     row = result.at_old_threshold[0]
@@ -236,6 +241,7 @@ def test_a_score_map_is_kept_with_the_new_model_and_used(photo_folder, tmp_path)
     some = [i for i, label in zip(images.ids, images.labels, strict=True) if label >= 3]
     listed.write_text("".join(f"{i}\n" for i in some), encoding="utf-8")
     evaluated(listed, save_score_map=True)
+    assert notes.texts[-1].endswith("in place of the one that was fitted before")
     assert f" {classes - 3} of the {classes} test" in evaluated(old_thresholds=True).note
     file = tmp_path / "new" / "score_maps.json"
     maps = json.loads(file.read_text())
@@ -271,6 +277,7 @@ def test_a_model_s_score_scale_is_used_for_its_own_old_model(photo_folder, tmp_p
     assert found.score_scale == 1.25
     assert row.scaled.tar == np.mean(1.25 * scores > row.threshold)
     assert evaluated("other").score_scale is None
+    assert f"gallery of model {old.fingerprint}, not that of" in notes.texts[-1]
     evaluated("new", query="old")
     assert "exchange --query and --gallery; this one is about old clients" in notes.texts[-1]
     evaluated("old", query="old")

@@ -34,6 +34,7 @@ from unibct.evaluation.pixel_baseline import embedder_frame, old_model_strength
 from unibct.evaluation.protocols.request import EmbeddingRequest, EvaluationRequest, SearchRules
 from unibct.evaluation.score_map import fit_score_map
 from unibct.evaluation.score_map_file import (
+    has_score_map,
     load_score_map,
     require_readable_maps,
     save_score_map,
@@ -55,6 +56,11 @@ def evaluate_images(request: EvaluationRequest) -> UpgradeEvaluation:
     The request's ``query`` and ``gallery`` are whatever ``open_embedder`` opens.
     """
     rules = request.search
+    if rules.old_thresholds and rules.save_score_map:
+        raise UserError(
+            "--old-thresholds tests the score map that is kept with the new model, and "
+            "--save-score-map fits it on the tested classes: use one of them, each on other classes"
+        )
     images, lists = _listed_images(open_data(request.data, request.images), rules)
     # Embedding may take hours: whatever can be refused is refused before it begins.
     opening = Opening(pick_device(request.device), progress=request.progress)
@@ -138,11 +144,16 @@ def _save_score_map(
     classes = training_classes(images.class_names, images.class_source)
     try:
         fitted = replace(fit_score_map(cross.impostor, old_self.impostor), fitted_on=classes)
-        path = save_score_map(_folder_of(request.query), old_fingerprint, fitted)
+        folder = _folder_of(request.query)
+        replaces = has_score_map(folder, old_fingerprint)
+        path = save_score_map(folder, old_fingerprint, fitted)
     except (UserError, OSError) as error:  # the evaluation is finished: it is not thrown away
         request.progress.note(f"no score map is kept: {error}")
         return
-    request.progress.note(f"{path}: the score map for the old model {old_fingerprint}")
+    request.progress.note(
+        f"{path}: the score map for the old model {old_fingerprint}"
+        + (", in place of the one that was fitted before" if replaces else "")
+    )
 
 
 def _old_model(
@@ -325,6 +336,11 @@ def _note_roles(query: Embedder, gallery: Embedder, request: EvaluationRequest) 
         request.progress.note(
             f"{request.gallery} was trained to search the gallery of {request.query}: for that "
             "test, exchange --query and --gallery; this one is about old clients"
+        )
+    elif isinstance(query, Model) and query.old_fingerprint not in (None, gallery.fingerprint):
+        request.progress.note(
+            f"{request.query} was trained to search the gallery of model {query.old_fingerprint}, "
+            f"not that of {request.gallery}"
         )
 
 
