@@ -65,7 +65,6 @@ def test_names():
         ("unibct-plus-no-warmup", ": 'unibct-plus' itself starts from the first step;"),
         ("unibct-plus-warmup", ", did you mean 'plus-warmup'?;"),
         ("unibct-no-warm", ", did you mean 'unibct-no-warmup'?;"),
-        ("none-no-warmup", ", did you mean 'nccl"),
         ("magic", "unknown method 'magic';"),
     ],
 )

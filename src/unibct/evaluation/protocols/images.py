@@ -32,7 +32,7 @@ from unibct.evaluation.gallery_split import (
 )
 from unibct.evaluation.pixel_baseline import embedder_frame, old_model_strength
 from unibct.evaluation.protocols.request import EmbeddingRequest, EvaluationRequest, SearchRules
-from unibct.evaluation.score_map import fit_score_map
+from unibct.evaluation.score_map import ScoreMap, fit_score_map
 from unibct.evaluation.score_map_file import (
     has_score_map,
     load_score_map,
@@ -56,11 +56,6 @@ def evaluate_images(request: EvaluationRequest) -> UpgradeEvaluation:
     The request's ``query`` and ``gallery`` are whatever ``open_embedder`` opens.
     """
     rules = request.search
-    if rules.old_thresholds and rules.save_score_map:
-        raise UserError(
-            "--old-thresholds tests the score map that is kept with the new model, and "
-            "--save-score-map fits it on the tested classes: use one of them, each on other classes"
-        )
     images, lists = _listed_images(open_data(request.data, request.images), rules)
     # Embedding may take hours: whatever can be refused is refused before it begins.
     opening = Opening(pick_device(request.device), progress=request.progress)
@@ -74,12 +69,7 @@ def evaluate_images(request: EvaluationRequest) -> UpgradeEvaluation:
     if lists is None:
         require_searchable(images.labels, images.name)
     validation = _validation_images(images, embedders, request)
-    if rules.old_thresholds or rules.save_score_map:
-        require_readable_maps(_folder_of(request.query))
-    score_map = None
-    if rules.old_thresholds:
-        old_fingerprint = embedders[request.gallery].fingerprint
-        score_map = load_score_map(_folder_of(request.query), old_fingerprint)
+    score_map = _kept_score_map(embedders[request.gallery].fingerprint, request)
     sides, images = _embedded(images, embedders, request)
     old, new = sides[request.gallery], sides[request.query]
     split = None if lists is None else _listed_split(images, lists, rules)
@@ -131,6 +121,21 @@ def _embedded(
         for side in sides.values():
             images = _embedded_images(images, side)
     return sides, images
+
+
+def _kept_score_map(old_fingerprint: str, request: EvaluationRequest) -> ScoreMap | None:
+    """Return the new model's map if it is asked for; refuse what would stop ``_save_score_map``."""
+    rules = request.search
+    if rules.old_thresholds and rules.save_score_map:
+        raise UserError(
+            "--old-thresholds tests the score map that is kept with the new model, and "
+            "--save-score-map fits it on the tested classes: use one of them, each on other classes"
+        )
+    if rules.old_thresholds or rules.save_score_map:
+        require_readable_maps(_folder_of(request.query))
+    if not rules.old_thresholds:
+        return None
+    return load_score_map(_folder_of(request.query), old_fingerprint)
 
 
 def _save_score_map(
