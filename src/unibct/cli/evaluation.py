@@ -20,7 +20,9 @@ from unibct.evaluation.gallery_split import GalleryMode
 from unibct.evaluation.protocols.table import AUTO, PROTOCOLS
 
 if TYPE_CHECKING:
+    from unibct.evaluation.protocols.request import EvaluationRequest
     from unibct.evaluation.upgrade import Evaluation
+    from unibct.gallery.certificate import Certificate
 
 _PROTOCOL_HELP = f"how to test: {AUTO} recognises the data; or " + ", ".join(
     f"{name} ({protocol.says})" for name, protocol in PROTOCOLS.items()
@@ -163,7 +165,6 @@ def evaluate_command(
     embeddings of the aligned face and of its mirror image, not normalised.
     """
     from unibct.evaluation.protocols.request import EvaluationRequest, PoolingRules, SearchRules
-    from unibct.gallery.certify import UncertifiedError, evaluate_and_certify
     from unibct.progress import terminal_progress
 
     pooling = PoolingRules(flip_test, detector_scores, media_mean, normalize_images)
@@ -177,13 +178,22 @@ def evaluate_command(
             threshold_rule=threshold_rule, pooling=pooling, search=search, cache=cache,
             seen_classes=seen_classes, skip_bad=skip_bad_images, device=device, progress=progress,
         )  # fmt: skip
-        try:
-            evaluation, certificate = evaluate_and_certify(request, certify, protocol=protocol)
-        except UncertifiedError as error:
-            _print(error.evaluation, None, as_json=as_json)
-            raise
+        evaluation, certificate = _evaluated(request, certify, protocol, as_json=as_json)
     certified = None if certificate is None else f"{certify}: {certificate.summary()}"
     _print(evaluation, certified, as_json=as_json)
+
+
+def _evaluated(
+    request: "EvaluationRequest", certify: Path | None, protocol: str, *, as_json: bool
+) -> "tuple[Evaluation, Certificate | None]":
+    """Evaluate and certify; an evaluation that cannot be certified is printed before the error."""
+    from unibct.gallery.certify import UncertifiedError, evaluate_and_certify
+
+    try:
+        return evaluate_and_certify(request, certify, protocol=protocol)
+    except UncertifiedError as error:
+        _print(error.evaluation, None, as_json=as_json)
+        raise
 
 
 def _print(evaluation: "Evaluation", certified: str | None, *, as_json: bool) -> None:
