@@ -160,6 +160,7 @@ def train_command(
     named_recipe = None if recipe is None else load_recipe(recipe, overrides)
     image_set = training_data(data, from_embeddings, images)
     how: dict[str, Any] = {"workers": workers, "device": device, "validation": validation}
+    how |= {"skip_bad": skip_bad_images}
     how |= {"checkpoint_every": checkpoint_every, "tensorboard": tensorboard, "resume": resume}
     nothing_to_resume = resume and not out.exists()
     with terminal_progress(logs=out / LOGS) as progress:
@@ -171,14 +172,7 @@ def train_command(
         opening = Opening(pick_device(device), uses_classifier, progress)
         old_model = None if old is None else opening.open(old)
         model = train(
-            image_set,
-            loaded_recipe,
-            out,
-            old=old_model,
-            method=method,
-            skip_bad=skip_bad_images,
-            progress=progress,
-            **how,
+            image_set, loaded_recipe, out, old=old_model, method=method, progress=progress, **how
         )
     print_once(
         f"{out}: {model.architecture}, dimension {model.dim}, fingerprint {model.fingerprint}"
