@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from unibct.evaluation.weight_choice import choose_weights
     from unibct.export.export_model import export_model
     from unibct.gallery.certificate import read_certificate
-    from unibct.gallery.certify import certify, evaluate_and_certify
+    from unibct.gallery.certify import UncertifiedError, certify, evaluate_and_certify
     from unibct.gallery.gallery import Gallery
     from unibct.gallery.naming import Names, count_names
     from unibct.gallery.page.server import serve_gallery
@@ -98,6 +98,7 @@ _HOMES = {
     "SearchRequest": "gallery.search",
     "Names": "gallery.naming",
     "count_names": "gallery.naming",
+    "UncertifiedError": "gallery.certify",
     "evaluate_and_certify": "gallery.certify",
     "read_certificate": "gallery.certificate",
     "blended": "evaluation.blending",
@@ -122,6 +123,7 @@ __all__ = [
     "Queries",
     "Recipe",
     "SearchRequest",
+    "UncertifiedError",
     "UserError",
     "adapt_model",
     "advise",
