@@ -8,7 +8,7 @@ The population is real: for every test class and seed of one cell, by how much m
 model accepts (TAR), finds first (top-1) and among five (top-5), with all three kept together, so
 that they are correlated and skewed as they are. Its mean is subtracted, so both models are equally
 good. A trial draws test classes from it with replacement, and seeds: what a class does differently
-in one seed is drawn from the five real ones, class by class, and each seed has luck of its own,
+in one seed is drawn from the real ones (three), class by class, and each seed has luck of its own,
 normal, with correlation 0.5 between metrics (0.1 to 0.8 in our results). ``share`` is the luck's
 part of the variance of a single seed's mean. Thresholds are those of the whole population.
 
@@ -65,10 +65,11 @@ HEADS = (
 def main() -> None:
     """Print a row for each number of classes, share and number of seeds."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path, help="a benchmark with five seeds")
+    parser.add_argument("folder", type=Path, help="of a benchmark")
     parser.add_argument("--test", default="glyphs:test")
     parser.add_argument("--scenario", default="open-class")
     parser.add_argument("--method", default="unibct-plus")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--trials", type=int, default=1500)
     options = parser.parse_args()
     name = f"{options.scenario}-{options.method}"
@@ -166,10 +167,10 @@ def _outcome(intervals: list[Estimate], truths: Floats) -> list[float]:
 
 
 def _earlier_outcome(intervals: list[tuple[float, float]], truths: Floats) -> list[float]:
-    low, high = np.array(intervals).T
-    holds = np.mean((low <= truths) & (truths <= high))
+    low, high = (np.array(ends) for ends in zip(*intervals, strict=True))
+    holds = float(np.mean((low <= truths) & (truths <= high)))
     below = bool((high < truths).any())
-    return [float(holds), bool((low > truths).all()) and not below, below]
+    return [holds, bool((low > truths).all()) and not below, below]
 
 
 def _population(options: Any, path: Path) -> tuple[Floats, Floats]:
@@ -178,22 +179,24 @@ def _population(options: Any, path: Path) -> tuple[Floats, Floats]:
         images = open_images(options.test)
         split = split_gallery(images.labels)
         far = headline_far(split.compared_classes)
-        effects: list[Floats] = []
-        for seed in SEEDS:
+        each: list[Floats] = []
+        counts = np.zeros(0)
+        for seed in options.seeds:
             folders = (
-                old_folder(options.scenario, seed - 1),
-                cell_folder(options.scenario, options.method, seed - 1),
+                old_folder(options.scenario, seed),
+                cell_folder(options.scenario, options.method, seed),
             )
             old, new = (
                 np.asarray(embed_images(load_model(options.folder / one / MODEL), images).vectors)
                 for one in folders
             )
             before, after = search_test(old, old, split), search_test(new, old, split)
-            effects.append(_sums(after, far) - _sums(before, far))
-        counts = np.bincount(before.query_classes, minlength=before.classes)
-        np.savez(path, effects=np.stack(effects), counts=counts)
+            each.append(_sums(after, far) - _sums(before, far))
+            counts = np.bincount(before.query_classes, minlength=before.classes)
+        np.savez(path, effects=np.stack(each), counts=counts)
     with np.load(path) as stored:
-        effects, counts = stored["effects"], stored["counts"].astype(np.float64)
+        effects: Floats = stored["effects"].astype(np.float64)
+        counts = stored["counts"].astype(np.float64)
     mean = effects.sum(axis=2, keepdims=True) / counts.sum()
     return effects - mean * counts, counts
 
@@ -206,9 +209,8 @@ def _sums(test: SearchTest, far: float) -> Floats:
         (test.query_classes, test.ranks < 1),
         (test.query_classes, test.ranks < 5),
     )
-    return np.stack(
-        [np.bincount(which, weights=hit, minlength=test.classes) for which, hit in hits]
-    )
+    sums = [np.bincount(which, weights=hit, minlength=test.classes) for which, hit in hits]
+    return np.stack(sums).astype(np.float64)
 
 
 if __name__ == "__main__":

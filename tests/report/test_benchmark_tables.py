@@ -35,7 +35,7 @@ def test_every_table_of_two_seeds_says_that_it_is_about_these_seeds(finished):
 def test_an_interval_just_below_zero_is_explained(finished):
     _, results = finished
     assert (
-        "not compatible needs a difference below zero at a one-sided 99.2 %, because any of 3 "
+        "Not compatible needs a difference below zero at a one-sided 99.2 %, because any of 3 "
         "metrics may be below by chance; an interval that ends just below zero is within noise"
     ) in verdict_table(results).note
 

@@ -42,7 +42,7 @@ FEWEST_SEEDS = 3
 _DECIDING = sum(metric.decides for metric in METRICS)
 _TAIL = (1 - CONFIDENCE) / 2
 NOT_COMPATIBLE_RULE = (
-    f"not compatible needs a difference below zero at a one-sided {1 - _TAIL / _DECIDING:.1%}, "
+    f"Not compatible needs a difference below zero at a one-sided {1 - _TAIL / _DECIDING:.1%}, "
     f"because any of {_DECIDING} metrics may be below by chance; an interval that ends just below "
     "zero is within noise"
 ).replace("%", " %")

@@ -81,8 +81,8 @@ def verdict_table(results: Results) -> PlainTable | None:
     note = (
         "Compatible means: the cross test is above the old self test in every metric that decides "
         f"({', '.join(results.deciding_metrics)}; one sign each), and the "
-        f"{100 * CONFIDENCE:.0f} % interval of each difference is above zero (✓). One ✗ is enough "
-        f"for not compatible: {NOT_COMPATIBLE_RULE} (≈)."
+        f"{100 * CONFIDENCE:.0f} % interval of each difference is above zero (✓). "
+        f"{NOT_COMPATIBLE_RULE}: ✗ is such a difference, ≈ is neither."
     )
     note = " ".join(filter(None, (note, few_note(results), weak_note(results))))
     return methods_by_scenarios(results, "Verdicts", note, compared_methods(results), cell)
