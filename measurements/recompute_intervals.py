@@ -103,7 +103,7 @@ def class_deviation(reach: float, values: Floats) -> float:
     shifts = np.sqrt(seeds / (seeds - 1)) * (counts @ values / seeds - values.mean())
 
     def beyond(deviation: float) -> float:
-        below = np.interp((reach - shifts) / deviation, _NORMAL, _BELOW)
+        below = np.asarray(np.interp((reach - shifts) / deviation, _NORMAL, _BELOW), dtype=float)
         return float(shares @ (1 - below))
 
     low, high = 0.0, max(reach, 1e-9) / 1.9

@@ -7,6 +7,7 @@ from rich.console import Console
 
 from tests.report.told_story import told_story
 from unibct.embeddings.strength import Strength
+from unibct.evaluation.criterion import NOT_COMPATIBLE_RULE
 from unibct.evaluation.directions import CROSS
 from unibct.report.decision_tables import decision_tables
 from unibct.report.terminal import (
@@ -54,6 +55,16 @@ def test_an_evaluation_has_a_row_per_test_and_per_metric(small_demo):
     assert lines[0].startswith("query → gallery, %")
     assert lines[-1] == f"verdict: {evaluation.verdict}"
     assert any(line.startswith(CROSS) for line in lines)
+
+
+def test_an_interval_just_below_zero_is_explained_where_there_is_one(small_demo):
+    evaluation = small_demo[0].evaluation
+    first, *others = evaluation.compared
+    for ceiling, explained in ((0.001, True), (-0.001, False)):
+        ends = replace(first.estimate, low=-0.03, high=-0.01, ceiling=ceiling, classes=50)
+        changed = replace(evaluation, compared=(replace(first, estimate=ends), *others))
+        text = printed(lambda console, e=changed: print_evaluation(e, console))
+        assert (NOT_COMPATIBLE_RULE in text) == explained
 
 
 def without_old_models(results):
