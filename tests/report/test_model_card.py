@@ -8,6 +8,7 @@ import unibct
 from tests.models.cases import small_model, trained_from
 from tests.report.test_export_text import EXACT, LOSS
 from unibct.errors import UserError
+from unibct.evaluation.criterion import NOT_COMPATIBLE_RULE
 from unibct.maps.vector_map import VectorMap
 from unibct.models.folder import save_model
 from unibct.models.old_space import old_space_fingerprint
@@ -111,6 +112,18 @@ def test_a_card_calls_no_rate_rough_that_was_measured(folder, evaluation):
     evaluation.write_text(json.dumps(result))
     text = unibct.write_model_card(folder, evaluation).read_text()
     assert "too few test classes to measure FAR 1e-4: take it as rough.\n" in text
+
+
+def test_a_card_explains_an_interval_that_ends_just_below_zero(folder, evaluation):
+    result = json.loads(evaluation.read_text())
+    for ceiling, explained in ((0.001, True), (-0.001, False), (None, False)):
+        first = result["criteria"][0] | {"interval": [-0.03, -0.01], "ceiling": ceiling}
+        if ceiling is None:
+            del first["ceiling"]  # of an earlier version
+        changed = result | {"criteria": [first, *result["criteria"][1:]]}
+        evaluation.write_text(json.dumps(changed))
+        text = unibct.write_model_card(folder, evaluation).read_text()
+        assert (NOT_COMPATIBLE_RULE in text) == explained
 
 
 def test_what_is_unknown_is_said_to_be_unknown(tmp_path):

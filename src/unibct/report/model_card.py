@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from unibct.errors import UserError
+from unibct.evaluation.criterion import NOT_COMPATIBLE_RULE
 from unibct.evaluation.directions import CROSS, OLD_SELF
 from unibct.files import read_json, write_text
 from unibct.models.folder_files import DESCRIPTION_FILE
@@ -191,6 +192,8 @@ def _verdict_lines(evaluation: dict[str, Any]) -> list[str]:
             f"{100 * criterion['difference']:+.2f} points ({low:+.2f} to {high:+.2f}), "
             f"{criterion['verdict']}"
         )
+    if any(c["interval"][1] < 0 <= c.get("ceiling", -1) for c in evaluation["criteria"]):
+        lines.append(f"- {NOT_COMPATIBLE_RULE}")
     flips = evaluation.get("flips")
     if flips:
         lines.append(
