@@ -216,7 +216,7 @@ def ask(
     asked, queries = asked_queries(folder, standing, with_superseded=with_superseded)
     if queries is None:
         return Passage(frozenset(), frozenset())
-    request = SearchRequest(k=_FIRST_ROWS, approximate=True, with_superseded=with_superseded)
+    request = SearchRequest(k=_FIRST_ROWS, with_superseded=with_superseded)  # exact
     hits = search_gallery(folder, queries, request, standing)
     successful = {
         query.id

@@ -115,6 +115,8 @@ class MemoryIndex:
             approximate: use the graph, if there is one and all rows are allowed.
         """
         queries = np.ascontiguousarray(queries, dtype=np.float32)
+        if self._gone.sum() > _SLACK:
+            self._clear_away()  # before the search: from here on, no row changes its place
         if allowed is not None:
             places = self._places(np.sort(allowed))
             nearest_places = self._nearest(queries, places[~self._gone[places]], k)
@@ -196,8 +198,6 @@ class MemoryIndex:
     ) -> list[NDArray[np.int64]]:
         """Return the places of the nearest rows of each query."""
         if places is None:
-            if self._gone.sum() > _SLACK:
-                self._clear_away()
             vectors, fetched = self._vectors, k + int(self._gone.sum())
         else:
             vectors, fetched = self._vectors[places], k
