@@ -74,7 +74,8 @@ def _status(path: Path, status: "GalleryStatus") -> str:
     elif unfinished is not None:
         lines.append(
             f"! step {unfinished.number}, {unfinished.action}, is under way or was interrupted: "
-            "the next command that writes brings it to an end; an add must be given again"
+            "the same command completes it; another one that writes brings it to an end first, or "
+            "takes it back, and says so"
         )
     if status.savings.rows:
         lines.append(f"saved: {status.savings.summary()}")
