@@ -1,8 +1,14 @@
-"""The gate that every step passes: known queries must still find their mates.
+"""The gate of a step: known queries that found their mates before it must find them after it.
 
-A few rows are kept as known queries, as images where there are images. A query finds its mate if
-its own row, or another row with its label, is among the first ten. A wrong model or a map that is
-applied the wrong way round passes every count and finds nothing; here it is stopped.
+A few rows are kept as known queries, as images where there are images. A query finds a mate if its
+own row, or another row with its label, is among the first ten of an exact search. Most known
+queries are pictures of rows themselves. That they find their mates says that queries and rows are
+in one space; it does not say how well new pictures are found.
+
+A wrong model or a map that is applied the wrong way round passes every count and finds nothing;
+here it is stopped, if a known query tests the step: one that found a mate before and can be asked
+after it. Without an image, or a vector by the searching model, it cannot be asked. If none tests
+an upgrade, a backfill or a rollback, the step says so.
 """
 
 import itertools
@@ -32,8 +38,9 @@ from unibct.progress import Silent
 KNOWN_FOLDER = "known"
 LIST_FILE = "queries.json"
 USUAL_COUNT = 32
+WHY_UNTESTED = "none found a mate before it and can be asked after it"
 _FIRST_ROWS = 10
-_MAY_BE_LOST = 0.1  # share of the known queries
+_MAY_BE_LOST = 0.1  # share of the known queries that test a step
 
 
 @dataclass(frozen=True)
@@ -67,21 +74,33 @@ class Passage:
     successful_ids: frozenset[str]
 
     def allows(self, after: "Passage") -> bool:
-        """Return whether almost all queries that found mates before a step find them after it."""
-        return len(self._lost(after)) <= _MAY_BE_LOST * len(self.successful_ids & after.asked_ids)
+        """Return whether almost all queries that test a step find their mates after it.
+
+        So it does if none tests it: see ``note_untested``.
+        """
+        return len(self._lost(after)) <= _MAY_BE_LOST * len(self.testing(after))
+
+    def testing(self, after: "Passage") -> frozenset[str]:
+        """Return the queries that test a step: they found mates before, and are asked after it."""
+        return self.successful_ids & after.asked_ids
 
     def refusal(self, after: "Passage", step: str) -> UserError:
         """Return the error for a step after which known queries find nothing any more."""
         lost = sorted(self._lost(after))
-        asked_again = self.successful_ids & after.asked_ids
         return UserError(
-            f"{step} was undone: {len(lost)} of {len(asked_again)} known queries no "
-            f"longer find their mates, first {lost[0]!r}; is this the right model, and are these "
-            "the right images?"
+            f"{step} was undone: {len(lost)} of {len(self.testing(after))} known queries no "
+            f"longer find their mates among the first {_FIRST_ROWS} rows, first {lost[0]!r} (a "
+            f"tenth may be lost); check what was given: the model, the images, the ids"
         )
 
     def _lost(self, after: "Passage") -> frozenset[str]:
-        return (self.successful_ids & after.asked_ids) - after.successful_ids
+        return self.testing(after) - after.successful_ids
+
+
+def note_untested(folder: GalleryFolder, before: Passage, after: Passage, step: str) -> None:
+    """Say so if no known query tests a step: that it passed the gate means nothing then."""
+    if not before.testing(after):
+        folder.progress.note(f"no known query has tested {step}: {WHY_UNTESTED}")
 
 
 def known_queries(folder: Path) -> list[KnownQuery]:

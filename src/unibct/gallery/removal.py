@@ -17,8 +17,8 @@ _BATCH = 1024
 def remove_rows(folder: GalleryFolder, ids: Sequence[str]) -> int:
     """Remove rows with all of their vectors, and return how many they were.
 
-    A rollback does not bring them back. If known queries of other rows no longer find their
-    mates, nothing is removed. The same removal again, after it was interrupted, is completed.
+    A rollback does not bring them back. If too many known queries of other rows no longer find
+    their mates, nothing is removed. The same removal again, after it was interrupted, is completed.
     """
     require_id_list(ids)
     ids = list(dict.fromkeys(ids))

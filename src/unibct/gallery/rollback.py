@@ -16,7 +16,7 @@ from unibct.gallery.adding import (
     with_digest,
 )
 from unibct.gallery.folder import GalleryFolder
-from unibct.gallery.gate import ask, ask_before
+from unibct.gallery.gate import ask, ask_before, note_untested
 from unibct.gallery.row_types import searchable_kinds
 from unibct.gallery.rows import NO_STEP, Metadata, sealed_rows
 from unibct.gallery.settling import (
@@ -179,6 +179,7 @@ def _go_back(
         if step is not None:
             take_back(folder, step)
         raise before.refusal(after, "the rollback")
+    note_untested(folder, before, after, "the rollback")
     if step is None:
         step = folder.save(folder.state.begun(ROLLBACK, to=target.number)).steps[-1]
     else:

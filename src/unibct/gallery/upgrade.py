@@ -41,7 +41,7 @@ class Upgraded:
         model: that searches from now on.
         old_rows: rows of other models that it searches as they are.
         forced: kinds of rows that it searches without a certificate that says *compatible*.
-        known_queries: how many of them were asked.
+        known_queries: how many of them have tested it, see ``Passage.testing``.
         savings: what a backfill would cost, and what has been saved.
         dry_run: nothing was changed.
         certified: the model searched already; what is new is a certificate.
@@ -121,7 +121,7 @@ def upgrade_gallery(
             folder.save(replace(folder.state, makers=state.makers))
             raise
         folder.save(_upgraded(folder.state, standing, savings))
-    return Upgraded(maker, rows, forced, len(after.asked_ids), savings, False, searches)
+    return Upgraded(maker, rows, forced, len(before.testing(after)), savings, False, searches)
 
 
 def _require_no_replaced_rows(folder: GalleryFolder, maker: RowMaker) -> None:

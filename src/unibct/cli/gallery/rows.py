@@ -63,7 +63,8 @@ def create_command(
     """Make an empty gallery.
 
     The model is copied into it, so that queries can be made as long as the gallery lives. A few
-    rows are kept as known queries: they must find their mates before and after every later step.
+    rows are kept as known queries: a later step is undone if more than a tenth of those that found
+    a mate before it find none after it.
     Passwords of servers come from the environment: PGPASSWORD or ~/.pgpass, UNIBCT_MILVUS_TOKEN.
     """
     from unibct.distributed.device import pick_device

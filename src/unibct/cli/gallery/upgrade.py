@@ -67,6 +67,8 @@ def upgrade_command(
     rows that are added later come from the new model. `rollback` goes back. If the model searches
     already, --certificate is recorded, such as after --force.
     """
+    from unibct.gallery.gate import WHY_UNTESTED
+
     with OpenedGallery(path, device) as gallery:
         result = gallery.upgrade(model, certificate or [], force=force, dry_run=dry_run)
     verb = "would search" if result.dry_run else "searches"
@@ -80,7 +82,7 @@ def upgrade_command(
     if result.forced:
         lines.append(f"! forced for rows of {', '.join(result.forced)}: this is recorded")
     if not result.known_queries and not result.dry_run:
-        lines.append("no known query could be asked: there are none, or none with an image")
+        lines.append(f"! no known query has tested the upgrade: {WHY_UNTESTED}")
     say(as_json, result.as_json(), "\n".join(lines))
 
 
@@ -242,7 +244,7 @@ def _backfill_text(path: Path, data: str | None, result: "Backfilled") -> str:
     if result.curve:
         first, lowest = result.curve[0][1], min(share for _, share in result.curve)
         lines.append(
-            f"known queries that find their mates: {first:.0%} before, {lowest:.0%} at the lowest "
-            f"point, {result.curve[-1][1]:.0%} now"
+            f"known queries with a mate among their first rows: {first:.0%} before, {lowest:.0%} "
+            f"at the lowest of {len(result.curve)} checks, {result.curve[-1][1]:.0%} now"
         )
     return "\n".join(lines)
