@@ -1,8 +1,10 @@
 import os
 import shutil
+import sqlite3
 import subprocess
 import sys
 import textwrap
+from contextlib import closing
 
 import pytest
 
@@ -87,6 +89,15 @@ def restored_in_place(folder, other):
     shutil.copyfile(other / "rows.sqlite", folder / "rows.sqlite")
 
 
+def restored_by_sqlite(folder, other):
+    """An earlier state, written into the open file by SQLite itself."""
+    with (
+        closing(sqlite3.connect(other / "rows.sqlite")) as source,
+        closing(sqlite3.connect(folder / "rows.sqlite")) as target,
+    ):
+        source.backup(target)
+
+
 def deleted_folder(folder, other):
     shutil.rmtree(folder)
 
@@ -102,6 +113,7 @@ def replaced_folder(folder, other):
         (deleted_database, r"rows\.sqlite is not there: the rows of this gallery are missing"),
         (replaced_database, r"rows\.sqlite was deleted or replaced while it was open"),
         (restored_in_place, r"rows\.sqlite was deleted or replaced while it was open"),
+        (restored_by_sqlite, r"rows\.sqlite went back to an earlier state while it was open"),
         (deleted_folder, r"G is no longer the gallery that was opened: .* deleted or moved"),
         (
             replaced_folder,
@@ -117,16 +129,17 @@ def test_an_open_gallery_notices_that_it_was_deleted_or_replaced(
     other.add(toy_images(classes=2))
     other.close()
     queries = toy_images(per_class=1)
+    toy_gallery.remove(["c0/7"])
     toy_gallery.index()
     toy_gallery.close()
     reader, shown = Gallery(toy_gallery.folder.path), ShownGallery(toy_gallery.folder.path)
     requests = [
         lambda: reader.search(queries, k=3),
         lambda: reader.search(queries, k=3, approximate=True),
-        reader.status,
         lambda: shown.search(Query(queries.read("c0/0")), SearchRequest(k=3)),
-        shown.status,
     ]
+    if change is not restored_by_sqlite:  # counts are then those of the restored rows
+        requests += [reader.status, shown.status]
     for request in requests:
         request()
     change(reader.folder.path, tmp_path / "H")

@@ -152,8 +152,10 @@ def complete_rollback(folder: GalleryFolder, step: Step) -> None:
     """
     target = int(step.details["to"])
     state = folder.state
-    for number in (*undone_backfills(state, target), step.number):
+    for number in undone_backfills(state, target):
         folder.engine.undo(number)
+    if MAKES in step.details:
+        folder.engine.undo(step.number)  # the marks that hide them
     for later in state.steps:
         is_since = target <= later.number < step.number
         if is_since and later.action in (UPGRADE, BACKFILL) and not later.undone:

@@ -283,6 +283,11 @@ def _follow(database: sqlite3.Connection, number: int, index: MemoryIndex) -> No
     (clock,) = database.execute("SELECT change FROM clock").fetchone()
     if clock == index.change:
         return
+    if clock < index.change:
+        raise UserError(
+            f"{DATABASE_FILE} went back to an earlier state while it was open: open the gallery "
+            "again (end a server, and start it again)"
+        )
     since = (number, index.change)
     where = "WHERE kind = ? AND change > ?"
     (count,) = database.execute(f"SELECT count(*) FROM rows {where}", since).fetchone()
