@@ -7,7 +7,8 @@ in one space; it does not say how well new pictures are found.
 
 A wrong model or a map that is applied the wrong way round passes every count and finds nothing;
 here it is stopped, if a known query tests the step: one that found a mate before and can be asked
-after it. Without an image, or a vector by the searching model, it cannot be asked. If none tests
+after it. Where there are few labels, a row has the right one by chance, and the gate proves little.
+Without an image, or a vector by the searching model, it cannot be asked. If none tests
 an upgrade, a backfill or a rollback, the step says so.
 """
 
