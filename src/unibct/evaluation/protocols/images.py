@@ -39,7 +39,7 @@ from unibct.evaluation.score_map_file import (
     require_readable_maps,
     save_score_map,
 )
-from unibct.evaluation.seen_classes import count_seen_classes
+from unibct.evaluation.seen_classes import classes_with_queries, count_seen_classes
 from unibct.evaluation.subjects import Subjects, subject_data, subject_model
 from unibct.evaluation.upgrade import UpgradeEvaluation, evaluate_upgrade
 from unibct.files import partial_folder
@@ -65,7 +65,7 @@ def evaluate_images(request: EvaluationRequest) -> UpgradeEvaluation:
     }
     project = _projection(embedders[request.query], embedders[request.gallery], request)
     _note_roles(embedders[request.query], embedders[request.gallery], request)
-    _require_unseen(images, embedders, request)
+    _require_unseen(images, embedders, request, lists)
     if lists is None:
         require_searchable(images.labels, images.name)
     validation = _validation_images(images, embedders, request)
@@ -91,9 +91,10 @@ def evaluate_images(request: EvaluationRequest) -> UpgradeEvaluation:
         backfill_curves=_wants_curves(rules, images, split),
         progress=request.progress,
     )
+    tested = images.select(evaluation.tested_images)
     evaluation = replace(
         evaluation,
-        old_model=_old_model(embedders[request.gallery], old.rows_of(images), images, request),
+        old_model=_old_model(embedders[request.gallery], old.rows_of(tested), tested, request),
         subjects=Subjects(
             subject_model(embedders[request.gallery], old.rows_of(images)),
             subject_model(embedders[request.query], new_side.vectors),
@@ -187,7 +188,7 @@ def _validation_images(
             f"{name} and {request.data} have {len(common)} classes in common, first "
             f"{min(common)!r}: choose alpha on classes that are not tested"
         )
-    _require_unseen(validation, embedders, request, f"classes of {name} (--alpha-from)")
+    _require_unseen(validation, embedders, request, which=f"classes of {name} (--alpha-from)")
     require_searchable(validation.labels, validation.name)
     return validation
 
@@ -353,9 +354,11 @@ def _require_unseen(
     images: ImageSet,
     embedders: Mapping[str | Path, Embedder],
     request: EvaluationRequest,
+    lists: tuple[ImageSet, ImageSet] | None = None,
     which: str = "test classes",
 ) -> None:
     """Refuse images of classes that a model was mostly trained on."""
     models = {str(name): embedder.training_classes for name, embedder in embedders.items()}
-    seen = count_seen_classes(images.class_names, images.class_source, models)
+    asking = classes_with_queries(images) if lists is None else lists[0].class_names
+    seen = count_seen_classes(asking, images.class_source, models)
     seen.require_minority(allowed=request.seen_classes, which=which)
