@@ -271,5 +271,6 @@ def _fitted(score_map: ScoreMap, named_by: Embeddings | None) -> SeenClasses:
     """Count the test classes that a score map was fitted on."""
     if named_by is None:
         return SeenClasses(None, None)
-    names = [named_by.class_names[label] for label in np.unique(named_by.labels).tolist()]
+    labels: list[int] = np.unique(named_by.labels).tolist()
+    names = [named_by.class_names[label] for label in labels]
     return count_seen_classes(names, named_by.class_source, {"score map": score_map.fitted_on})
