@@ -4,7 +4,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from tests.evaluation.noisy_classes import near_duplicates, noisy_classes
+from tests.evaluation.noisy_classes import noisy_classes
 from unibct.data.training_classes import training_classes
 from unibct.embeddings.folder import Embeddings
 from unibct.errors import UserError
@@ -237,19 +237,6 @@ def test_embeddings_say_which_test_classes_were_trained_on():
     assert allowed.as_json()["seen_classes"] == 20
     assert "20 of the 30 test classes were in a model's training set" in allowed.note
     assert "the verdict is over the 10 others" in allowed.note
-
-
-def test_templates_hide_what_happens_to_single_images():
-    old, new, labels = near_duplicates()
-    found = evaluate_upgrade(old, new, labels, repeats=200)
-    assert found.verdict == "compatible"
-    assert found.single_images_verdict == "not compatible"
-    as_rows = evaluate_upgrade(old, new, labels, repeats=200, mode="images")
-    assert as_rows.verdict == as_rows.single_images_verdict == "not compatible"
-    described = found.as_json()["single_images"]
-    assert described["verdict"] == "not compatible"
-    assert described["tests"][CROSS] == as_rows.values[CROSS]
-    assert described["criteria"] == [c.as_json() for c in as_rows.criteria]
 
 
 @pytest.mark.slow

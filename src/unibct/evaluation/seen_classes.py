@@ -55,8 +55,12 @@ class SeenClasses:
         """How many classes with queries the verdict is over; None if they are not counted."""
         if self.classes is None:
             return None
-        unseen = self.classes - (self.count or 0)
-        return unseen if unseen >= FEWEST_TESTED else self.classes
+        return self.classes - ((self.count or 0) if self.leaves_enough else 0)
+
+    @property
+    def leaves_enough(self) -> bool:
+        """Whether the other classes can be tested alone."""
+        return self.classes is not None and self.classes - (self.count or 0) >= FEWEST_TESTED
 
     @property
     def note(self) -> str:
@@ -112,7 +116,7 @@ class SeenClasses:
         """
         if not self.count or self.classes is None:
             return self
-        if 2 * self.count <= self.classes and self.classes - self.count >= FEWEST_TESTED:
+        if 2 * self.count <= self.classes and self.leaves_enough:
             return self
         if allowed:
             return replace(self, overridden=True)

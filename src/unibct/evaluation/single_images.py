@@ -73,12 +73,14 @@ def single_images(
         repeats: bootstrap samples.
     """
     searches = _drawn_queries(tests, split, alpha, seed)
-    found = {direction: image_test(search) for direction, search in searches.items()}
+    image_tests = {direction: image_test(search) for direction, search in searches.items()}
     return SingleImages(
         searches,
-        found,
-        {name: measured_metrics(test, [far]) for name, test in found.items()},
-        compare_tests(found[OLD_SELF], found[CROSS], far=far, seed=seed, repeats=repeats),
+        image_tests,
+        {name: measured_metrics(test, [far]) for name, test in image_tests.items()},
+        compare_tests(
+            image_tests[OLD_SELF], image_tests[CROSS], far=far, seed=seed, repeats=repeats
+        ),
     )
 
 

@@ -9,7 +9,7 @@ the cross test the queries come from the new model and the templates from the ol
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -166,6 +166,8 @@ class SearchEvaluation(Evaluation):
         score_scale: the new model's, with which ``scaled`` of these was measured; None if unknown.
         flips: queries whose answer changes with the upgrade.
         blended_queries: what blends of old and new queries gain in the old gallery.
+        seed: of what is drawn.
+        repeats: bootstrap samples.
     """
 
     tests: dict[str, SearchTest]
@@ -176,6 +178,8 @@ class SearchEvaluation(Evaluation):
     score_scale: float | None
     flips: Flips
     blended_queries: BlendedQueries
+    seed: int
+    repeats: int
 
     @property
     def old_clients_verdict(self) -> Verdict:
@@ -200,10 +204,10 @@ class SearchEvaluation(Evaluation):
 
 def compared_answers(
     tests: dict[str, SearchTest],
-    draws: Ints,
-    *,
     far: float,
     seed: int,
+    repeats: int,
+    *,
     alpha: float | AlphaChoice,
     score_map: ScoreMap | None = None,
     score_scale: float | None = None,
@@ -212,19 +216,22 @@ def compared_answers(
 
     Args:
         tests: by direction, all of the same queries.
-        draws: (repeats, classes) how often each class of the queries counts.
         far: false accept rate of the TAR.
-        seed: of the score map's parts of the classes.
+        seed: of the bootstrap samples, and of the score map's parts of the classes.
+        repeats: bootstrap samples.
         alpha: the share of the new query in blended queries, or how it was chosen.
         score_map: puts cross-test scores on the old scale; by default fitted on other classes.
         score_scale: the new model's, which does the same by one number.
     """
     old_self, cross = tests[OLD_SELF], tests[CROSS]
+    draws = class_draws(cross, seed=seed, repeats=repeats)
     sampled = {
         name: sampled_test(tests[name], draws, far)
         for name in (OLD_SELF, CROSS, REVERSED_CROSS, BLEND)
     }
     return {
+        "seed": seed,
+        "repeats": repeats,
         "compared": sampled[CROSS].minus(sampled[OLD_SELF]),
         "old_clients": sampled[REVERSED_CROSS].minus(sampled[OLD_SELF]),
         "blended_queries": BlendedQueries(
@@ -250,8 +257,6 @@ class UpgradeEvaluation(SearchEvaluation):
         tested_images: the places of the tested images among those that were given.
         backfill_curves: by the order of the rows; empty if they were not asked for.
         subjects: which models and data were tested; None if only arrays were given.
-        seed: of what is drawn.
-        repeats: bootstrap samples.
     """
 
     split: GallerySplit
@@ -259,8 +264,6 @@ class UpgradeEvaluation(SearchEvaluation):
     backfill_curves: dict[str, BackfillCurve]
     rule: ThresholdRule = "strict"
     subjects: Subjects | None = None
-    seed: int = 0
-    repeats: int = REPEATS
 
     @cached_property
     def single_images(self) -> SingleImages:
@@ -327,7 +330,7 @@ def evaluate_upgrade(
         old: (images, dim) the old model's: an array, or ``Embeddings`` with its training classes.
         new: the new model's, likewise.
         labels: (images,) integers 0…C-1; by default those of ``old`` or ``new``.
-        free: (images, dim′) of a new model that was trained without compatibility: the upper bound.
+        free: (images, dim′) of a new model trained without compatibility: the upper bound.
         projected: (images, dim) the new model's in the old space, if it has another dimension.
         seen_classes: go on even if a model was trained on most of the test classes.
         images: an ``ImageSet`` or uint8 pixels: then the old model is compared with raw pixels.
@@ -344,80 +347,85 @@ def evaluate_upgrade(
         progress: reports progress of the curves.
     """
     tested = models_under_test(_given(old, new, free), labels, score_map)
-    split = split_for(tested.labels, split, seed=seed)
-    seen = tested.seen_among(split.query_labels).require_minority(allowed=seen_classes)
-    models = tested.vectors | _in_old_space(projected)
-    unseen, seen_images = _parts(tested, seen)
-    all_models, whole = models, split
-    models, split = _part(models, split, unseen)
-    used_far = headline_far(split.compared_classes, far)
-    tests = _direction_tests(models, split, mode, share_of(alpha))
-    draws = class_draws(tests[CROSS], seed=seed, repeats=repeats)
-    onto_old_scale: dict[str, Any] = {"score_map": score_map, "score_scale": score_scale}
-    curves = _curves(models, split, mode, used_far, tests[OLD_SELF], seed, progress)
-    limits = _notes(models, used_far, far, split)
+    seen, part, seen_part = _parts(tested, projected, split, seed, seen_classes)
+    models, used_far = part.models, headline_far(part.split.compared_classes, far)
+    tests = _direction_tests(models, part.split, mode, share_of(alpha))
+    old_scale: dict[str, Any] = {"score_map": score_map, "score_scale": score_scale}
+    curves = _curves(models, part.split, mode, used_far, tests[OLD_SELF], seed, progress)
+    notes = (*_notes(models, used_far, far, part.split), seen.note, tested.score_map_note)
     return UpgradeEvaluation(
-        **_test_values(tests, split, used_far, rule),
-        seed=seed,
-        repeats=repeats,
-        tested_images=unseen,
+        **_test_values(tests, part, used_far, rule),
         seen=seen,
-        seen_values=_seen_values(*_part(all_models, whole, seen_images), mode, used_far, rule),
+        seen_values=_seen_values(seen_part, mode, used_far, rule),
         fingerprints=known_fingerprints(query=new, gallery=old),
-        note=joined_notes(*limits, seen.note, tested.score_map_note, rule=rule),
-        old_model=old_model_strength(
-            models["old"], split.labels, _images_of(images, unseen), seed=seed
-        ),
+        note=joined_notes(*notes, rule=rule),
+        old_model=_strength(part, images, len(tested.labels), seed),
         backfill_curves=dict(curves) if backfill_curves else {},
-        **compared_answers(tests, draws, far=used_far, seed=seed, alpha=alpha, **onto_old_scale),
+        **compared_answers(tests, used_far, seed, repeats, alpha=alpha, **old_scale),
     )
 
 
-def _parts(tested: ModelsUnderTest, seen: SeenClasses) -> tuple[Ints, Ints]:
-    """Return the places of the images that the verdict is over, and of those of seen classes.
+class _Part(NamedTuple):
+    """Some of the images that were given.
+
+    Attributes:
+        places: theirs, ascending.
+        models: (images, dim) vectors of each model.
+        split: which of them are in the gallery.
+    """
+
+    places: Ints
+    models: dict[str, Floats]
+    split: GallerySplit
+
+    def of_images(self, places: Ints) -> "_Part":
+        """Return all those of some classes."""
+        models = {name: vectors[places] for name, vectors in self.models.items()}
+        return _Part(places, models, self.split.of_images(places))
+
+
+def _parts(
+    tested: ModelsUnderTest,
+    projected: Any,
+    split: GallerySplit | None,
+    seed: int,
+    seen_classes: bool,
+) -> tuple[SeenClasses, _Part, _Part | None]:
+    """Return how many classes are seen, what the verdict is over, and the seen classes apart.
 
     Seen classes are left out as queries and as rows: a test on the unseen ones alone has the same
     answers.
     """
-    everything, nothing = np.arange(len(tested.labels)), np.arange(0)
-    if tested.is_seen is None or seen.tested == seen.classes:
-        return everything, nothing
+    split = split_for(tested.labels, split, seed=seed)
+    seen = tested.seen_among(split.query_labels).require_minority(allowed=seen_classes)
+    whole = _Part(np.arange(len(split.labels)), tested.vectors | _in_old_space(projected), split)
+    if tested.is_seen is None or not tested.is_seen.any() or not seen.leaves_enough:
+        return seen, whole, None
     is_seen = np.isin(tested.labels, tested.labels[tested.is_seen])
-    return np.flatnonzero(~is_seen), np.flatnonzero(is_seen)
-
-
-def _part(
-    models: dict[str, Floats], split: GallerySplit, chosen: Ints
-) -> tuple[dict[str, Floats], GallerySplit]:
-    """Return the vectors and the split of some images."""
-    if len(chosen) == len(split.labels):
-        return models, split
-    return {name: vectors[chosen] for name, vectors in models.items()}, split.of_images(chosen)
+    unseen, others = (np.flatnonzero(chosen) for chosen in (~is_seen, is_seen))
+    return seen, whole.of_images(unseen), whole.of_images(others)
 
 
 def _seen_values(
-    models: dict[str, Floats],
-    split: GallerySplit,
-    mode: GalleryMode,
-    far: float,
-    rule: ThresholdRule,
+    part: _Part | None, mode: GalleryMode, far: float, rule: ThresholdRule
 ) -> dict[str, dict[str, float]]:
-    """Return test -> metric -> value of the seen classes' images, if these can be searched."""
-    if split.query_classes < FEWEST_TESTED:
-        return {}
+    """Return test -> metric -> value of the seen classes, if these can be searched."""
     values: dict[str, dict[str, float]] = {}
+    if part is None or part.split.query_classes < FEWEST_TESTED:
+        return values
     for name in (OLD_SELF, CROSS, NEW_SELF):
-        query, gallery = (models[side] for side in _spaces(name, models))
-        test = search_test(query, gallery, split, mode=mode)
+        query, gallery = (part.models[side] for side in _spaces(name, part.models))
+        test = search_test(query, gallery, part.split, mode=mode)
         values[name] = measured_metrics(test, [far], rule=rule)
     return values
 
 
-def _images_of(images: Any, chosen: Ints) -> Any:
-    """Return some of the images: those of an ``ImageSet``, or pixels."""
-    if images is None:
-        return None
-    return images.select(chosen) if isinstance(images, ImageSet) else to_numpy(images)[chosen]
+def _strength(part: _Part, images: Any, given: int, seed: int) -> Strength | None:
+    """Compare the old model with raw pixels on the tested ones of all images that were given."""
+    if images is not None and len(part.places) < given == len(images):
+        is_set = isinstance(images, ImageSet)
+        images = images.select(part.places) if is_set else to_numpy(images)[part.places]
+    return old_model_strength(part.models["old"], part.split.labels, images, seed=seed)
 
 
 def share_of(alpha: float | AlphaChoice) -> float:
@@ -443,15 +451,16 @@ def _direction_tests(
 
 
 def _test_values(
-    tests: dict[str, SearchTest], split: GallerySplit, far: float, rule: ThresholdRule
+    tests: dict[str, SearchTest], part: "_Part", far: float, rule: ThresholdRule
 ) -> dict[str, Any]:
     """Return the fields of an evaluation that hold the tests and their metrics."""
     return {
         "tests": tests,
         "values": {name: measured_metrics(test, [far], rule=rule) for name, test in tests.items()},
-        "split": split,
+        "split": part.split,
+        "tested_images": part.places,
         "far": far,
-        "carried_fars": tuple(carried_fars(split.compared_classes)),
+        "carried_fars": tuple(carried_fars(part.split.compared_classes)),
         "rule": rule,
     }
 

@@ -66,8 +66,8 @@ def seen_table(evaluation: Evaluation) -> PlainTable:
     values = evaluation.seen_values
     metrics = list(values[CROSS])
     rows = tuple(
-        (Cell(name), *(Cell(f"{100 * found[metric]:.2f}") for metric in metrics))
-        for name, found in values.items()
+        (Cell(test), *(Cell(f"{100 * measured[metric]:.2f}") for metric in metrics))
+        for test, measured in values.items()
     )
     note = (
         f"Among the {evaluation.seen.count} classes that a model was trained on, alone. They are "

@@ -177,6 +177,9 @@ def _compatible_lines(model: dict[str, Any]) -> list[str]:
 
 def _verdict_lines(evaluation: dict[str, Any]) -> list[str]:
     lines = [f"**{evaluation['verdict']}**", ""]
+    if "single_images" in evaluation:
+        single = evaluation["single_images"]["verdict"]
+        lines += [f"On single images, as the rows of a gallery are: **{single}**", ""]
     tests = evaluation["tests"]
     metrics = [c["metric"] for c in evaluation["criteria"]]
     lines += [f"| % | {' | '.join(metrics)} |", f"| --- | {' | '.join('---:' for _ in metrics)} |"]
@@ -282,6 +285,13 @@ def _limit_lines(model: dict[str, Any], evaluation: Any) -> list[str]:
         lines.append("- It is for queries only: a gallery of its own needs the model without map.")
     if evaluation is None:
         lines.append("- Nothing is known of its quality: no evaluation was given.")
-    elif evaluation["verdict"] != "compatible":
+        return lines
+    decides = evaluation.get("single_images", evaluation)["verdict"]
+    if {evaluation["verdict"], decides} != {"compatible"}:
         lines.append("- It is not shown to search the old gallery better than the old model does.")
+    if evaluation.get("classes", {}).get("basis", "unknown") != "unseen":
+        lines.append(
+            "- It is not known to do as well on new classes: those of the test may have been, or "
+            "were, in a model's training set."
+        )
     return lines

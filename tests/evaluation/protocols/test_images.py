@@ -53,6 +53,8 @@ def test_embeddings_are_matched_to_the_images_by_id(photo_folder, tmp_path):
     result = evaluate_images(request)
     expected = evaluate_upgrade(old, new, images.labels, images=images, far=0.1, seed=3)
     known = {"note": "", "fingerprints": {"query": "x", "gallery": "x"}}  # of stored embeddings
+    known["classes"] = result.seen.as_json()
+    assert known["classes"]["tested"] == 12
     assert result.as_json() | {"note": ""} == expected.as_json() | known
     assert "the old model's training classes are not recorded" in result.note
 
