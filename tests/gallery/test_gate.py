@@ -103,3 +103,18 @@ def test_a_kill_while_queries_are_dropped_leaves_a_gallery_that_can_be_written(
     (folder.path / "known" / "9999.png").touch()
     drop_queries(folder, [known[0].id])
     assert len(list((folder.path / "known").glob("*.png"))) == 31, "what no query uses goes too"
+
+
+def test_known_queries_are_asked_exactly(upgraded, monkeypatch):
+    asked = []
+    engine = upgraded.folder.engine
+    search = engine.search
+
+    def watched(kind, queries, request):
+        asked.append(request.approximate)
+        return search(kind, queries, request)
+
+    monkeypatch.setattr(engine, "search", watched)
+    ask(upgraded.folder)
+    assert asked
+    assert not any(asked)

@@ -330,16 +330,21 @@ def pause_backfill(folder: GalleryFolder) -> None:
 def finish_backfill(folder: GalleryFolder) -> int:
     """Delete the old vectors of rows that have new ones, and return how many they were.
 
-    After that, a rollback to before the backfill needs the images.
+    After that, a rollback to before the backfill needs the images. One that was interrupted is
+    completed.
     """
     with folder.writing():
+        step = folder.state.interrupted(FINISH)
         settle(folder)
-        unfinished = folder.state.unfinished
-        if unfinished is not None:
-            _end_open(folder, unfinished)
-        state = folder.save(folder.state.begun(FINISH))
-        complete_finish(folder, state.steps[-1])
-        return int(folder.state.steps[-1].details["deleted"])
+        if step is None:
+            unfinished = folder.state.unfinished
+            if unfinished is not None:
+                _end_open(folder, unfinished)
+            counts = [folder.engine.count(kind) for kind in folder.engine.kinds()]
+            deleted = sum(count.rows - count.live for count in counts)
+            step = folder.save(folder.state.begun(FINISH, deleted=deleted)).steps[-1]
+            complete_finish(folder, step)
+        return int(folder.state.step(step.number).details["deleted"])
 
 
 def _begun(folder: GalleryFolder, request: BackfillRequest, remaker: RowRemaker) -> Step:

@@ -54,6 +54,7 @@ class GalleryFolder:
         self.progress = progress or Silent()
         self._device = device
         self._state: GalleryState | None = None
+        self._name = ""  # of the gallery, once it is known
         self._stamp: tuple[int, int] | None = None
         self._engine: Engine | None = None
         self._models: dict[str, QueryModel] = {}
@@ -70,9 +71,21 @@ class GalleryFolder:
         except OSError:
             stamp = None
         if self._state is None or stamp != self._stamp:
-            self._state, self._stamp = read_state(self.path), stamp
+            if stamp is None and self._name:
+                raise UserError(self._changed("it was deleted or moved"))
+            state = read_state(self.path)
+            if self._name not in ("", state.name):
+                raise UserError(
+                    self._changed(
+                        "another one is in its place; open it anew (a server: start it again)"
+                    )
+                )
+            self._state, self._stamp, self._name = state, stamp, state.name
             self._live = {}
         return self._state
+
+    def _changed(self, what: str) -> str:
+        return f"{self.path} is no longer the gallery that was opened: {what}"
 
     def save(self, state: GalleryState) -> GalleryState:
         """Replace the state."""

@@ -6,7 +6,7 @@ applied the wrong way round passes every count and finds nothing; here it is sto
 """
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from unibct.gallery.row_types import searchable_kinds
 from unibct.gallery.search import Hit, search_gallery
 from unibct.gallery.search_request import SearchRequest
 from unibct.gallery.shelf import ONLY_STORED
-from unibct.gallery.sources import Source
+from unibct.gallery.sources import Source, vector_fault
 from unibct.gallery.state import Standing
 from unibct.models.embedder import Embedder
 from unibct.progress import Silent
@@ -91,8 +91,11 @@ def known_queries(folder: Path) -> list[KnownQuery]:
         return []
     try:
         return [KnownQuery(**entry) for entry in read_json(path)]
-    except TypeError as error:
-        raise UserError(f"{path} is not a list of known queries: {error}") from error
+    except (UserError, TypeError) as error:
+        raise UserError(
+            f"{path} is damaged ({error}): put it back from a backup, or remove it; then no known "
+            "query is asked until the next add keeps new ones"
+        ) from error
 
 
 def keep_queries(
@@ -150,16 +153,26 @@ def _read(source: Source, row_id: str) -> Any:
         ) from error
 
 
-def damaged_queries(folder: Path) -> list[str]:
-    """Return which images of known queries cannot be read, one line each."""
+def damaged_queries(folder: GalleryFolder) -> list[str]:
+    """Return which files of known queries cannot be read, one line each."""
+    place = folder.path / KNOWN_FOLDER
     problems: list[str] = []
-    for query in known_queries(folder):
-        path = folder / KNOWN_FOLDER / query.image
-        if query.image and path.is_file():
+    try:
+        known = known_queries(folder.path)
+    except UserError as error:
+        known = []
+        problems.append(str(error))
+    for query in known:
+        if query.image and (place / query.image).is_file():
             try:
-                _kept_image(path)
+                _kept_image(place / query.image)
             except UserError as error:
                 problems.append(str(error))
+    for path in sorted(place.glob("*.npy")):
+        try:
+            _read_vectors(folder, path)
+        except UserError as error:
+            problems.append(str(error))
     return problems
 
 
@@ -185,21 +198,21 @@ def drop_queries(folder: GalleryFolder, ids: Sequence[str]) -> None:
         if path.name not in images:
             path.unlink()
     for path in (folder.path / KNOWN_FOLDER).glob("*.npy"):
-        _drop_vectors(folder, path, gone)
+        _drop_vectors(folder, path, stays, gone)
 
 
-def _drop_vectors(folder: GalleryFolder, path: Path, gone: set[str]) -> None:
-    """Forget the vectors of some known queries by one model."""
-    names = path.with_suffix(".json")
-    ids: list[str] = read_json(names)
-    stays = [place for place, row_id in enumerate(ids) if row_id not in gone]
-    if len(stays) == len(ids):
-        return
-    vectors = np.array(mapped_array(path)[stays])
-    path.unlink()
-    names.unlink()
-    if stays:
-        _remember_vectors(folder, path.stem, [ids[place] for place in stays], vectors)
+def _drop_vectors(
+    folder: GalleryFolder, path: Path, known: Sequence[KnownQuery], gone: set[str]
+) -> None:
+    """Forget the vectors of some known queries by one model, and all that are damaged for good."""
+    try:
+        vectors = _known_vectors(folder, known, path.stem)
+    except UserError as error:
+        folder.progress.note(f"known queries lose their vectors by {path.stem}: {error}")
+        vectors = dict.fromkeys(gone, np.empty(0, dtype=np.float32))
+    stays = {row_id: vector for row_id, vector in vectors.items() if row_id not in gone}
+    if len(stays) < len(vectors):
+        _write_vectors(path, stays)
 
 
 def ask(
@@ -216,7 +229,7 @@ def ask(
     asked, queries = asked_queries(folder, standing, with_superseded=with_superseded)
     if queries is None:
         return Passage(frozenset(), frozenset())
-    request = SearchRequest(k=_FIRST_ROWS, approximate=True, with_superseded=with_superseded)
+    request = SearchRequest(k=_FIRST_ROWS, with_superseded=with_superseded)  # exact
     hits = search_gallery(folder, queries, request, standing)
     successful = {
         query.id
@@ -282,11 +295,7 @@ def _vectors(
     folder: GalleryFolder, known: Sequence[KnownQuery], fingerprint: str
 ) -> dict[str, NDArray[np.float32]]:
     """Return id -> vector by a model; made from the kept images if they are not known yet."""
-    path = folder.path / KNOWN_FOLDER / f"{fingerprint}.npy"
-    vectors: dict[str, NDArray[np.float32]] = {}
-    if path.is_file():
-        ids: list[str] = read_json(path.with_suffix(".json"))
-        vectors = dict(zip(ids, np.array(mapped_array(path)), strict=True))
+    vectors = _known_vectors(folder, known, fingerprint)
     maker = folder.state.makers.get(fingerprint)
     files = {q.id: folder.path / KNOWN_FOLDER / q.image for q in known if q.image}
     missing = [i for i, file in files.items() if i not in vectors and file.is_file()]
@@ -297,19 +306,69 @@ def _vectors(
     return vectors
 
 
+def _known_vectors(
+    folder: GalleryFolder, known: Sequence[KnownQuery], fingerprint: str
+) -> dict[str, NDArray[np.float32]]:
+    """Return id -> vector by a model that are kept; damaged ones are taken from their rows again.
+
+    Args:
+        folder: the gallery.
+        known: its known queries.
+        fingerprint: of the model.
+    """
+    path = folder.path / KNOWN_FOLDER / f"{fingerprint}.npy"
+    try:
+        return _read_vectors(folder, path)
+    except UserError as error:
+        wanted = [query for query in known if not query.image]
+        with_row = [query.id for query in wanted if query.has_row]
+        rows = folder.engine.read(fingerprint, with_row)
+        if len(rows) < len(wanted):
+            raise
+        folder.progress.note(f"vectors of known queries are taken from their rows again: {error}")
+        vectors = dict(zip(rows.ids, rows.vectors, strict=True))
+        _write_vectors(path, vectors)
+        return vectors
+
+
+def _read_vectors(folder: GalleryFolder, path: Path) -> dict[str, NDArray[np.float32]]:
+    if not path.is_file():
+        return {}
+    try:
+        ids, vectors = read_json(path.with_suffix(".json")), np.array(mapped_array(path))
+        maker = folder.state.makers.get(path.stem)
+        dim = vectors.shape[-1] if maker is None else maker.dim
+        if vectors.shape != (len(ids), dim) or vectors.dtype != np.float32:
+            raise UserError(f"it has not one vector of dimension {dim} for each id beside it")
+        fault = vector_fault(vectors, ids)
+        if fault:
+            raise UserError(fault)
+    except (UserError, TypeError) as error:
+        raise UserError(
+            f"{path} is damaged ({error}): put it back from a backup, or remove it; the known "
+            "queries whose vectors it holds are not asked then"
+        ) from error
+    return dict(zip(ids, vectors, strict=True))
+
+
 def _remember_vectors(
     folder: GalleryFolder, fingerprint: str, ids: Sequence[str], vectors: NDArray[np.float32]
 ) -> None:
     path = folder.path / KNOWN_FOLDER / f"{fingerprint}.npy"
-    all_ids = list(ids)
+    earlier: dict[str, NDArray[np.float32]] = {}
     if path.is_file():
-        earlier: list[str] = read_json(path.with_suffix(".json"))
-        all_ids = [*earlier, *ids]
-        vectors = np.concatenate([mapped_array(path), vectors])
+        earlier = _known_vectors(folder, known_queries(folder.path), fingerprint)
+    _write_vectors(path, earlier | dict(zip(ids, vectors, strict=True)))
+
+
+def _write_vectors(path: Path, vectors: Mapping[str, NDArray[np.float32]]) -> None:
     path.unlink(missing_ok=True)  # a kill now loses known queries, and never mixes them up
-    write_json(path.with_suffix(".json"), all_ids)
+    if not vectors:
+        path.with_suffix(".json").unlink(missing_ok=True)
+        return
+    write_json(path.with_suffix(".json"), list(vectors))
     with atomic_file(path) as temporary, temporary.open("wb") as stream:
-        np.save(stream, vectors, allow_pickle=False)
+        np.save(stream, np.stack(list(vectors.values())), allow_pickle=False)
 
 
 def _free_names(known: Sequence[KnownQuery]) -> Iterator[str]:

@@ -182,7 +182,9 @@ def rollback_command(
 
     `status` shows the steps; --to goes back to before any upgrade or backfill. Rows that were
     added since then are kept. The earlier model cannot search those that a newer one made, unless
-    their images are given as DATA. After backfill --finish, DATA must have all images.
+    their images are given as DATA. After backfill --finish, DATA must have all images. Rows are
+    made from DATA first: until then searches are as before. A rollback that was interrupted is
+    completed by the same command, which goes no further back.
     """
     with OpenedGallery(path, device) as gallery:
         result = gallery.rollback(to, data, skip_bad=skip_bad_images)

@@ -99,7 +99,7 @@ def _steps(state: GalleryState, models: Mapping[str, ModelAnswer]) -> list[StepA
 def _rollbacks(
     state: GalleryState, models: Mapping[str, ModelAnswer], *, has_images: bool
 ) -> list[RollbackAnswer]:
-    stopped = stopped_target(state) if has_images else None
+    stopped = stopped_target(state, images=has_images)
     return [
         RollbackAnswer(
             step=step.number,
