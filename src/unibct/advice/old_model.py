@@ -33,8 +33,11 @@ def unknown_classes(old: Embedder, images: ImageSet) -> str | None:
         return unknown_identities(old, images)
     if not old.training_classes.complete:
         return f"which classes {old.name} was trained on is not recorded; give --old-data"
-    if old.training_classes.sources - {images.class_source}:
-        return f"{old.name} was trained on a set that names its classes differently"
+    if not old.training_classes.named_as(images.class_source):
+        return (
+            f"{old.name} was trained on a set that names its classes differently, or one of the "
+            "two only numbers them"
+        )
     return None
 
 

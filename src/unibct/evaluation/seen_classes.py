@@ -12,7 +12,12 @@ import numpy as np
 
 from unibct.arrays import Floats, Ints, checked_embeddings
 from unibct.data.image_set import class_identities
-from unibct.data.training_classes import UNKNOWN_CLASSES, TrainingClasses, identity_digests
+from unibct.data.training_classes import (
+    UNKNOWN_CLASSES,
+    TrainingClasses,
+    identity_digests,
+    known_source,
+)
 from unibct.embeddings.folder import Embeddings
 from unibct.errors import UserError
 from unibct.evaluation.score_map import ScoreMap
@@ -90,7 +95,7 @@ def count_seen_classes(
     doubts = [
         doubt
         for name, training in models.items()
-        if (doubt := _doubt(name, training, class_source)) is not None
+        if (doubt := _doubt(name, training, known_source(class_names, class_source))) is not None
     ]
     unknown = doubts[0] if doubts else None
     return SeenClasses(count or (0 if unknown is None else None), len(class_names), unknown)
@@ -98,10 +103,18 @@ def count_seen_classes(
 
 def _doubt(name: str, training: TrainingClasses, class_source: str | None) -> str | None:
     """Say why a model may have been trained on more test classes than can be counted."""
+    if not training.complete and training.digests:
+        return (
+            f"the {name} model began with weights, or has a map, whose training classes are not "
+            "recorded"
+        )
     if not training.complete:
         return f"the {name} model's training classes are not recorded"
-    if training.sources - {class_source}:
-        return f"the {name} model's training set and the test set name their classes differently"
+    if not training.named_as(class_source):
+        return (
+            f"the {name} model's training set and the test set name their classes differently, or "
+            "only number them"
+        )
     return None
 
 

@@ -125,7 +125,7 @@ def set_aside(
 
 def _not_learnt(images: ImageSet, classes: Ints, learnt: TrainingClasses) -> Ints:
     """Return those of the classes that are known to be none of the old model's."""
-    if not learnt.complete or learnt.sources - {images.class_source}:
+    if not learnt.complete or not learnt.named_as(images.class_source):
         return classes[:0]
     identities = images.class_identities
     known = [bool(identity_digests([identities[int(c)]]) & learnt.digests) for c in classes]
