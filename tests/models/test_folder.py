@@ -56,7 +56,7 @@ def test_the_source_of_class_numbers_is_kept(tmp_path):
 def test_what_a_model_has_learnt_from_is_kept(tmp_path):
     own = training_classes(("a", "b"), None)
     save_model(small_model(), tmp_path / "m")
-    assert "further_classes" not in json.loads((tmp_path / "m/model.json").read_text())
+    assert json.loads((tmp_path / "m/model.json").read_text())["further_classes"]["complete"]
     assert load_model(tmp_path / "m").training_classes == own
     further = training_classes(("b", "c"), "file")
     save_model(small_model(further_classes=further), tmp_path / "further")
