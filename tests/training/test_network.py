@@ -1,15 +1,19 @@
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from tests.models.cases import small_model
 from tests.training.recipes import SMALL
+from unibct.data.training_classes import NO_CLASSES, UNKNOWN_CLASSES
 from unibct.errors import UserError
 from unibct.evaluation.seen_classes import count_seen_classes
+from unibct.models.architectures.table import find_architecture
 from unibct.models.blended_weights import blend_weights
 from unibct.models.folder import load_model, save_model
 from unibct.models.input import InputSpec
-from unibct.training.network import recipe_architecture, recipe_input
+from unibct.training.network import first_classes, recipe_architecture, recipe_input
 from unibct.training.recipe import Recipe, load_recipe
 from unibct.training.train import train
 
@@ -64,3 +68,37 @@ def test_first_weights_have_learnt_classes(four_classes, four_classes_old, split
     assert seen(last).startswith("4 of the 4")
     save_model(last, tmp_path / "again")
     assert seen(load_model(tmp_path / "again")).startswith("4 of the 4")
+
+
+OWN = "python:tests.models.architectures.own_networks"
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"architecture": "resnet-small"}, NO_CLASSES),
+        ({"architecture": "resnet-small", "weights": "random"}, NO_CLASSES),
+        ({"architecture": f"{OWN}:convolutions"}, NO_CLASSES),
+        ({"architecture": f"{OWN}:Described"}, NO_CLASSES),
+        ({"architecture": f"{OWN}:whole"}, UNKNOWN_CLASSES),  # a network that is there already
+        ({"architecture": f"{OWN}:whole", "weights": "random"}, UNKNOWN_CLASSES),
+    ],
+)
+def test_only_weights_that_are_drawn_have_learnt_nothing(settings, expected):
+    assert first_classes(Recipe(**settings)) == expected
+
+
+def test_published_weights_are_of_unknown_classes(monkeypatch):
+    entry = replace(find_architecture("resnet-small"), start=print, start_digest="downloaded")
+    monkeypatch.setattr("unibct.training.network.recipe_architecture", lambda recipe: entry)
+    assert first_classes(Recipe(architecture="timm:x", download=True)) == UNKNOWN_CLASSES
+
+
+def test_weights_that_do_not_belong_to_their_folder_are_unknown(tmp_path):
+    """Somebody has put other weights beside the description."""
+    for seed in (0, 1):
+        save_model(small_model(seed), tmp_path / str(seed))
+    recipe = Recipe(architecture="resnet-small", weights=str(tmp_path / "0"))
+    assert first_classes(recipe) == small_model().training_classes
+    shutil.copy(tmp_path / "1/model.safetensors", tmp_path / "0")
+    assert first_classes(recipe) == UNKNOWN_CLASSES
