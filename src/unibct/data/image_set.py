@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from unibct.data.decoding import Pixels, UnreadableImageError
 from unibct.errors import UserError
 
-
 # A number in place of a name, perhaps with what numbered the classes: see ``class_identities``.
 _NUMBER = re.compile(r"([+-]?\d+(?:\.0*)?)(?: of (\w+-[0-9a-f]{12}))?")
 _SAMPLE_IMAGES = 32  # whose bytes tell a set from others with the same ids

@@ -139,6 +139,10 @@ def _training_lines(model: dict[str, Any]) -> list[str]:
     unreadable = len(training.get("unreadable_images", ()))
     lines += [f"- left out: {unreadable:,} unreadable images"] if unreadable else []
     lines += [f"- recipe: {settings}"] if settings else []
+    if not model.get("further_classes", {}).get("complete", True):
+        lines.append(
+            "- its first weights, or its map, come from training whose classes are not recorded"
+        )
     blend = training.get("blended_weights")
     if blend is not None:
         lines.append(
