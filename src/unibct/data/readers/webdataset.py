@@ -69,8 +69,9 @@ def read(name: str) -> ImageSet:
     """Return all images of one or more tar files, shard by shard. An id is ``shard/key``.
 
     A sample's label is in ``key.cls`` (a number or a word), or in ``key.json`` under ``label``,
-    ``cls`` or ``class``; a ``classes.txt`` beside the files names numbers. ``shards-{000..012}.tar`` stands for several files. A key ends at the
-    first dot of a name, as in WebDataset. A sample without an image is passed over, with a warning.
+    ``cls`` or ``class``. ``classes.txt`` beside the files, if it is there, names the numbers.
+    ``shards-{000..012}.tar`` stands for several files. A key ends at the first dot of a name, as in
+    WebDataset. A sample without an image is passed over, with a warning.
     """
     paths = shard_paths(name)
     places: dict[str, tuple[int, int, int]] = {}
