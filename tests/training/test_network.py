@@ -7,6 +7,10 @@ import pytest
 from tests.models.cases import small_model
 from tests.training.recipes import SMALL
 from unibct.data.training_classes import NO_CLASSES, UNKNOWN_CLASSES
+from unibct.embeddings.extraction import embed_images
+from unibct.embeddings.forms.table import write_embeddings
+from unibct.embeddings.vector_set import open_data
+from unibct.embeddings.writing import save_embeddings
 from unibct.errors import UserError
 from unibct.evaluation.seen_classes import count_seen_classes
 from unibct.models.architectures.table import find_architecture
@@ -102,3 +106,23 @@ def test_weights_that_do_not_belong_to_their_folder_are_unknown(tmp_path):
     assert first_classes(recipe) == small_model().training_classes
     shutil.copy(tmp_path / "1/model.safetensors", tmp_path / "0")
     assert first_classes(recipe) == UNKNOWN_CLASSES
+
+
+def test_vectors_have_a_past_too(four_classes, four_classes_old, tmp_path):
+    """A projection that was trained on a model's vectors has learnt what this model has learnt."""
+    vectors = embed_images(four_classes_old, four_classes)
+    save_embeddings(vectors, tmp_path / "folder")
+    write_embeddings(vectors, tmp_path / "x.npy", "npy")
+    seen = {}
+    for name in ("folder", "x.npy"):
+        rows = open_data(f"embeddings:{tmp_path / name}")
+        test, training = (
+            rows.select(np.isin(rows.labels, c).nonzero()[0]) for c in ((0, 1), (2, 3))
+        )
+        recipe = Recipe(architecture="projection", epochs=1, batch_size=8, warmup_epochs=0)
+        head = train(training, recipe, tmp_path / f"head {name}", device="cpu")
+        models = {"new": load_model(tmp_path / f"head {name}").training_classes}
+        assert head.training_classes == models["new"]
+        seen[name] = count_seen_classes(test.class_names, test.class_source, models).note
+    assert seen["folder"].startswith("2 of the 2 test classes were")
+    assert "is unknown: the new model began with weights or vectors" in seen["x.npy"]

@@ -6,13 +6,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unibct.data.decoding import Pixels, UnreadableImageError
 from unibct.errors import UserError
+
+if TYPE_CHECKING:
+    from unibct.data.training_classes import TrainingClasses
 
 # A number in place of a name, perhaps with what numbered the classes: see ``class_identities``.
 _NUMBER = re.compile(r"([+-]?\d+(?:\.0*)?)(?: of (\w+-[0-9a-f]{12}))?")
@@ -68,6 +71,7 @@ class ImageSet:
             numbers it is never None, but a name for this set, see ``numbering``.
         vector_dim: None for images. Else each "image" is a finished vector of this dimension:
             ``read`` returns (1, vector_dim, 1) float32.
+        vectors_by: of finished vectors, what the model that made them has learnt from.
     """
 
     name: str
@@ -78,6 +82,7 @@ class ImageSet:
     encoded: EncodedSource | None = None
     class_source: str | None = None
     vector_dim: int | None = None
+    vectors_by: "TrainingClasses | None" = None
 
     def __post_init__(self) -> None:
         if self.class_source is None and are_numbers(self.class_names):
@@ -102,6 +107,7 @@ class ImageSet:
             self.encoded,
             self.class_source,
             self.vector_dim,
+            self.vectors_by,
         )
 
     @property
@@ -155,7 +161,9 @@ def numbering(images: ImageSet) -> str:
     sample = images.ids[:: -(-len(images) // _SAMPLE_IMAGES) or 1]
     for image_id in sample if images.encoded is not None or images.vector_dim is not None else ():
         try:
-            content = images.encoded(image_id) if images.encoded else images.read(image_id)
+            content = (
+                images.encoded(image_id) if images.encoded else images.read(image_id).tobytes()
+            )
             state.update(hashlib.sha256(content).digest())
         except UnreadableImageError:
             state.update(b"unreadable")
@@ -166,7 +174,7 @@ def names_and_source(class_names: Sequence[str]) -> tuple[tuple[str, ...], str |
     """Return numbers and what numbered them, of names that are such identities; else the names."""
     matches = [_NUMBER.fullmatch(name) for name in class_names]
     sources = {match and match[2] for match in matches}
-    if len(sources) > 1 or None in sources:
+    if len(sources) != 1 or None in sources:
         return tuple(class_names), None
     return tuple(match[1] for match in matches if match), sources.pop()
 

@@ -51,6 +51,7 @@ def vector_set(embeddings: Embeddings, name: str) -> ImageSet:
         _Reader(embeddings, position),
         class_source=class_source,
         vector_dim=embeddings.vectors.shape[1],
+        vectors_by=embeddings.training_classes,
     )
 
 

@@ -58,7 +58,8 @@ class Model:
             trained to be compatible.
         class_source: of the training set, see ``ImageSet``.
         further_classes: what it has learnt from besides ``class_names``: the classes that its map
-            was fitted on, and those of its first weights, incomplete if these are not known.
+            was fitted on, and those of its first weights, or of the model that made the vectors it
+            was trained on; incomplete if some are not known.
         architecture_config: what another library needs to build the network, see ``Architecture``.
     """
 

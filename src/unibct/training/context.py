@@ -32,7 +32,7 @@ class RunContext:
         out: the model's folder.
         cache: a folder that several runs share. None means that they share nothing.
         validation: images of classes that are set aside. None means that there are none.
-        first_classes: what the first weights have learnt from.
+        first_classes: what the first weights, and finished vectors, have learnt from.
     """
 
     run: Run

@@ -123,7 +123,7 @@ class _Request:
         device: where to train.
         ranks: the processes that share the run.
         sets: the images to train on, and those that are set aside.
-        first_classes: what the first weights have learnt from.
+        first_classes: what the first weights, and finished vectors, have learnt from.
     """
 
     run: Run
@@ -143,6 +143,7 @@ def _check(images: ImageSet, recipe: Recipe, out: Path, options: TrainOptions) -
     run = plan_run(sets.training, recipe, old=old, method=options.method)
     warm = old if run.recipe.warm_start else None
     first = first_classes(run.recipe) if warm is None else warm.training_classes
+    first |= images.vectors_by or NO_CLASSES
     if first != NO_CLASSES:
         sets = set_aside(images, share, seed, UNKNOWN_CLASSES if as_before else first)
         run = plan_run(sets.training, recipe, old=old, method=options.method)

@@ -73,8 +73,8 @@ def note_start(context: RunContext, progress: Progress) -> None:
     if context.validation is not None:
         source = context.validation.source
         doubt = (
-            "; the weights from which the run starts may have learnt them: recall@1 on new classes "
-            "is lower"
+            "; the weights or vectors from which the run starts may have learnt them: recall@1 on "
+            "new classes is lower"
         )
         progress.note(
             f"{source.classes:,} of {source.classes + len(context.class_names):,} classes "
