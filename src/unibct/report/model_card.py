@@ -141,7 +141,8 @@ def _training_lines(model: dict[str, Any]) -> list[str]:
     lines += [f"- recipe: {settings}"] if settings else []
     if not model.get("further_classes", {}).get("complete", True):
         lines.append(
-            "- it began with weights or vectors, or has a map, whose training classes are not recorded"
+            "- it began with weights or vectors, or has a map, whose training classes are not "
+            "recorded"
         )
     blend = training.get("blended_weights")
     if blend is not None:
