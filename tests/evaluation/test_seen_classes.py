@@ -3,8 +3,13 @@ import re
 import numpy as np
 import pytest
 
+from tests.data.example_images import png
+from tests.data.readers.example_tars import write_tar
+from unibct.data.scenarios import hold_out
 from unibct.data.training_classes import UNKNOWN_CLASSES, training_classes
 from unibct.embeddings.folder import NO_CLASS, Embeddings
+from unibct.embeddings.forms.table import write_embeddings
+from unibct.embeddings.vector_set import open_data
 from unibct.errors import UserError
 from unibct.evaluation.score_map import ScoreMap
 from unibct.evaluation.seen_classes import SeenClasses, count_seen_classes, models_under_test
@@ -156,3 +161,63 @@ def test_the_classes_of_a_score_map_are_counted_apart():
     assert unknown in note(UNKNOWN_CLASSES)
     assert unknown in note(NUMBERED)
     assert unknown in note(NAMED, np.ones((2, 2)), [0, 1])
+
+
+NUMBERED_KINDS = ("list", "tar", "folder", "npy", "parquet", "safetensors")
+
+
+def written(place, kind, labels, first=0):
+    """Data in a layout whose classes may be numbers: one image, or vector, for each label."""
+    place.mkdir()
+    if kind in ("npy", "parquet", "safetensors"):
+        vectors = np.eye(len(labels) + 3, dtype=np.float32)[
+            [first % 3 + i for i in range(len(labels))]
+        ]
+        names = tuple(dict.fromkeys(labels))
+        rows = np.array([names.index(label) for label in labels])
+        ids = tuple(f"{row}" for row in range(len(labels)))
+        path = place / (f"x.{kind}")
+        write_embeddings(Embeddings(vectors, ids, rows, names, ""), path, kind)
+        return open_data(f"embeddings:{path}")
+    images = [(f"{i}.png", png(first + i)) for i in range(len(labels))]
+    if kind == "tar":
+        members = [
+            (name.replace("png", "cls"), label.encode())
+            for (name, _), label in zip(images, labels, strict=True)
+        ]
+        write_tar(place / "x.tar", images + members)
+        return open_data(place / "x.tar")
+    for (name, data), label in zip(images, labels, strict=True):
+        folder = place / label if kind == "folder" else place
+        folder.mkdir(exist_ok=True)
+        (folder / name).write_bytes(data)
+    if kind == "folder":
+        return open_data(place)
+    lines = [f"{name} {label}\n" for (name, _), label in zip(images, labels, strict=True)]
+    (place / "x.lst").write_text("".join(lines))
+    return open_data(place / "x.lst")
+
+
+def seen_of(test, training):
+    trained = training_classes(training.class_names, training.class_source)
+    return count_seen_classes(test.class_names, test.class_source, {"new": trained})
+
+
+@pytest.mark.parametrize("kind", NUMBERED_KINDS)
+def test_class_numbers_are_no_names(tmp_path, kind):
+    labels = ("0", "0", "1", "1", "2", "2")
+    training = written(tmp_path / "a", kind, labels)
+    renumbered = written(tmp_path / "b", kind, ("7", "7", "8", "8", "9", "9"))
+    others = written(tmp_path / "c", kind, labels, first=50)
+    for test in (renumbered, others):
+        seen = seen_of(test, training)
+        assert seen.count is None
+        assert "only number" in seen.note
+    copied = written(tmp_path / "d", kind, labels)
+    assert seen_of(copied, training).note.startswith("3 of the 3 test classes were")
+    parts = hold_out(np.repeat([0, 1, 2, 3], 2), 0.5)
+    whole = written(tmp_path / "e", kind, ("0", "0", "1", "1", "2", "2", "3", "3"))
+    test, rest = whole.select(parts.test), whole.select(parts.train)
+    assert seen_of(test, rest).note.startswith("none of the 2 test classes")
+    words = [written(tmp_path / name, kind, ("a", "a", "b", "b")) for name in "fg"]
+    assert seen_of(*words).note.startswith("2 of the 2 test classes")

@@ -56,7 +56,7 @@ def test_the_source_of_class_numbers_is_kept(tmp_path):
 def test_what_a_model_has_learnt_from_is_kept(tmp_path):
     own = training_classes(("a", "b"), None)
     save_model(small_model(), tmp_path / "m")
-    assert "further_classes" not in json.loads((tmp_path / "m/model.json").read_text())
+    assert json.loads((tmp_path / "m/model.json").read_text())["further_classes"]["complete"]
     assert load_model(tmp_path / "m").training_classes == own
     further = training_classes(("b", "c"), "file")
     save_model(small_model(further_classes=further), tmp_path / "further")
@@ -64,6 +64,42 @@ def test_what_a_model_has_learnt_from_is_kept(tmp_path):
     assert loaded.further_classes == further
     assert loaded.training_classes == own | further
     assert load_model(tmp_path / "m").fingerprint == loaded.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("recipe", "further", "complete"),
+    [
+        ({}, None, True),
+        ({"weights": None, "warm_start": False}, None, True),
+        ({"weights": "random"}, None, True),
+        ({"weights": "backbone.safetensors"}, None, False),
+        ({"download": True}, None, False),
+        ({"warm_start": True}, training_classes(("c",), None), True),
+        ({"warm_start": True}, None, False),
+        ({"warm_start": True, "weights": "x.pt"}, training_classes(("c",), None), False),
+    ],
+)
+def test_earlier_versions_took_all_first_weights_for_random_ones(
+    recipe, further, complete, tmp_path
+):
+    save_model(small_model(training={"recipe": recipe}), tmp_path)
+    described = json.loads((tmp_path / "model.json").read_text())
+    del described["further_classes"]
+    described |= {} if further is None else {"further_classes": further.as_json()}
+    (tmp_path / "model.json").write_text(json.dumps(described))
+    loaded = load_model(tmp_path)
+    assert loaded.training_classes.complete == complete
+    save_model(loaded, tmp_path / "again")
+    assert load_model(tmp_path / "again").training_classes == loaded.training_classes
+
+
+def test_earlier_versions_took_numbers_for_names(tmp_path):
+    save_model(small_model(class_names=("0", "1"), class_source="set-1"), tmp_path)
+    described = json.loads((tmp_path / "model.json").read_text())
+    del described["class_source"]
+    (tmp_path / "model.json").write_text(json.dumps(described))
+    for class_source in (None, "set-1"):
+        assert not load_model(tmp_path).training_classes.named_as(class_source)
 
 
 def test_the_input_is_kept(tmp_path):

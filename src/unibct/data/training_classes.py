@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from unibct.data.image_set import class_identities
+from unibct.data.image_set import are_numbers, class_identities
 
 UNKNOWN_SOURCE = "unknown"  # of classes that cannot be compared with those of any other set
 _DIGITS = 16  # of a digest: among 10 million classes two agree by chance once in 400,000 times
@@ -29,6 +29,11 @@ class TrainingClasses:
     sources: frozenset[str | None] = frozenset()
     complete: bool = True
 
+    def __post_init__(self) -> None:
+        # Earlier versions took numbers for names.
+        if None in self.sources and not self.digests.isdisjoint(_SMALL_NUMBERS):
+            object.__setattr__(self, "sources", self.sources | {UNKNOWN_SOURCE})
+
     def __or__(self, other: "TrainingClasses") -> "TrainingClasses":
         """Return the classes that either has."""
         return TrainingClasses(
@@ -36,6 +41,14 @@ class TrainingClasses:
             self.sources | other.sources,
             self.complete and other.complete,
         )
+
+    def named_as(self, class_source: str | None) -> bool:
+        """Return whether the same class has the same name here and in a set.
+
+        Args:
+            class_source: what numbered the set's classes, see ``ImageSet``.
+        """
+        return UNKNOWN_SOURCE not in self.sources and self.sources <= {class_source}
 
     def as_json(self) -> dict[str, Any]:
         """Return the content for a file."""
@@ -57,6 +70,14 @@ class TrainingClasses:
         return UNKNOWN_CLASSES if content is None else TrainingClasses.of_json(content)
 
 
+def identity_digests(identities: Iterable[str]) -> frozenset[str]:
+    """Return a digest for each identity of a class."""
+    return frozenset(
+        hashlib.sha256(identity.encode()).hexdigest()[:_DIGITS] for identity in identities
+    )
+
+
+_SMALL_NUMBERS = identity_digests(str(number) for number in range(10))
 NO_CLASSES = TrainingClasses()
 UNKNOWN_CLASSES = TrainingClasses(complete=False)
 
@@ -71,11 +92,13 @@ def training_classes(class_names: Sequence[str], class_source: str | None) -> Tr
     if not class_names:
         return UNKNOWN_CLASSES
     digests = identity_digests(class_identities(class_names, class_source))
-    return TrainingClasses(digests, frozenset({class_source}))
+    return TrainingClasses(digests, frozenset({known_source(class_names, class_source)}))
 
 
-def identity_digests(identities: Iterable[str]) -> frozenset[str]:
-    """Return a digest for each identity of a class."""
-    return frozenset(
-        hashlib.sha256(identity.encode()).hexdigest()[:_DIGITS] for identity in identities
-    )
+def known_source(class_names: Sequence[str], class_source: str | None) -> str | None:
+    """Return what numbered classes, ``UNKNOWN_SOURCE`` for numbers of which nothing is known.
+
+    Earlier versions did not record what numbered the classes of lists, tar files and vectors.
+    """
+    is_unknown = class_source is None and are_numbers(class_names)
+    return UNKNOWN_SOURCE if is_unknown else class_source

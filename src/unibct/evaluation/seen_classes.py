@@ -14,7 +14,12 @@ from numpy.typing import NDArray
 
 from unibct.arrays import Floats, Ints, checked_embeddings, checked_labels
 from unibct.data.image_set import ImageSet, class_identities
-from unibct.data.training_classes import UNKNOWN_CLASSES, TrainingClasses, identity_digests
+from unibct.data.training_classes import (
+    UNKNOWN_CLASSES,
+    TrainingClasses,
+    identity_digests,
+    known_source,
+)
 from unibct.embeddings.folder import Embeddings
 from unibct.errors import UserError
 from unibct.evaluation.score_map import ScoreMap
@@ -168,16 +173,25 @@ def _seen_of(
     trained = frozenset[str]().union(*(model.digests for model in models.values()))
     identities = class_identities(class_names, class_source)
     is_seen = [identity_digests([identity]) <= trained for identity in identities]
-    doubts = (_doubt(name, training, class_source) for name, training in models.items())
+    source = known_source(class_names, class_source)
+    doubts = (_doubt(name, training, source) for name, training in models.items())
     return is_seen, next((doubt for doubt in doubts if doubt is not None), None)
 
 
 def _doubt(name: str, training: TrainingClasses, class_source: str | None) -> str | None:
     """Say why a model may have been trained on more test classes than can be counted."""
+    if not training.complete and training.digests:
+        return (
+            f"the {name} model began with weights or vectors, or has a map, whose training classes "
+            "are not recorded"
+        )
     if not training.complete:
         return f"the {name} model's training classes are not recorded"
-    if training.sources - {class_source}:
-        return f"the {name} model's training set and the test set name their classes differently"
+    if not training.named_as(class_source):
+        return (
+            f"the {name} model's training set and the test set name their classes differently, or "
+            "only number them"
+        )
     return None
 
 

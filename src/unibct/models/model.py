@@ -58,7 +58,8 @@ class Model:
             trained to be compatible.
         class_source: of the training set, see ``ImageSet``.
         further_classes: what it has learnt from besides ``class_names``: the classes that its map
-            was fitted on, or those of the model whose weights it started from.
+            was fitted on, and those of its first weights, or of the model that made the vectors it
+            was trained on; incomplete if some are not known.
         architecture_config: what another library needs to build the network, see ``Architecture``.
     """
 
@@ -195,12 +196,13 @@ class Model:
         Args:
             vector_map: the map.
             old: the old model.
-            fitted_on: the images that the map was fitted on.
+            fitted_on: the images that the map was fitted on; None if they are not known.
         """
         training = self.with_score_scale(None).training  # its scale is that of another space
-        further = self.further_classes
-        if fitted_on is not None:
-            further |= training_classes(fitted_on.class_names, fitted_on.class_source)
+        names, source = (
+            ((), None) if fitted_on is None else (fitted_on.class_names, fitted_on.class_source)
+        )
+        further = self.further_classes | training_classes(names, source)
         return replace(
             self,
             vector_map=vector_map,

@@ -139,6 +139,11 @@ def _training_lines(model: dict[str, Any]) -> list[str]:
     unreadable = len(training.get("unreadable_images", ()))
     lines += [f"- left out: {unreadable:,} unreadable images"] if unreadable else []
     lines += [f"- recipe: {settings}"] if settings else []
+    if not model.get("further_classes", {}).get("complete", True):
+        lines.append(
+            "- it began with weights or vectors, or has a map, whose training classes are not "
+            "recorded"
+        )
     blend = training.get("blended_weights")
     if blend is not None:
         lines.append(
