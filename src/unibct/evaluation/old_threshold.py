@@ -11,7 +11,7 @@ from unibct.errors import UserError
 from unibct.evaluation.acceptance import Acceptance, acceptances
 from unibct.evaluation.bootstrap import sampled_thresholds
 from unibct.evaluation.class_maps import ClassMaps, same_map
-from unibct.evaluation.criterion import estimate
+from unibct.evaluation.criterion import drawn_classes, estimate
 from unibct.evaluation.metrics.verification import strict_thresholds
 from unibct.evaluation.scale_map import ScaleMap
 from unibct.evaluation.score_map import ScoreMap, fit_score_maps
@@ -111,17 +111,20 @@ def at_old_thresholds(
     new_thresholds = strict_thresholds(cross.impostor, FARS)
     accepted = accepted_at(old_self, cross, [thresholds[far] for far in FARS], maps)
 
+    classes = drawn_classes(draws)
+
     def summary(way: str, row: int) -> Accepted:
         acceptance = accepted[way][row]
-        return Accepted(acceptance.tar, acceptance.far, _interval(acceptance.sampled_far(draws)))
+        low, high = _interval(acceptance.far, acceptance.sampled_far(draws), classes)
+        return Accepted(acceptance.tar, acceptance.far, (max(low, 0.0), min(high, 1.0)))
 
     return tuple(
         AtOldThreshold(
             far,
             thresholds[far],
-            _interval(sampled_thresholds(old_self.pairs, draws, far)),
+            _interval(thresholds[far], sampled_thresholds(old_self.pairs, draws, far), classes),
             new_thresholds[far],
-            _interval(sampled_thresholds(cross.pairs, draws, far)),
+            _interval(new_thresholds[far], sampled_thresholds(cross.pairs, draws, far), classes),
             old=summary(OLD, row),
             cross=summary(AS_IT_IS, row),
             mapped=summary(MAPPED, row) if MAPPED in maps else None,
@@ -163,11 +166,11 @@ def accepted_at(
     )
 
 
-def _interval(samples: Floats) -> tuple[float, float]:
+def _interval(value: float, samples: Floats, classes: int) -> tuple[float, float]:
     finite = samples[np.isfinite(samples)]
-    if not len(finite):
+    if not (len(finite) and np.isfinite(value)):
         return -np.inf, np.inf
-    over_classes = estimate(finite[:1], finite[None])
+    over_classes = estimate(np.array([value]), finite[None], classes=classes)
     return over_classes.low, over_classes.high
 
 

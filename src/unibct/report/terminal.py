@@ -11,7 +11,7 @@ from rich.text import Text
 
 from unibct.benchmark.results import Results
 from unibct.benchmark.run import Benchmark
-from unibct.evaluation.criterion import CONFIDENCE
+from unibct.evaluation.criterion import CONFIDENCE, NOT_COMPATIBLE_RULE, seeds_note
 from unibct.evaluation.directions import CROSS, DIRECTIONS
 from unibct.evaluation.upgrade import Evaluation, UpgradeEvaluation
 from unibct.examples.demo_gallery import GalleryStory
@@ -62,6 +62,8 @@ def print_evaluation(evaluation: Evaluation, console: Console | None = None) -> 
             f"[{_STYLES[c.verdict]}]{c.verdict}[/]",
         )
     _print_or_list(criterion_table, console)
+    if any(c.high < 0 <= c.estimate.ceiling for c in evaluation.compared):
+        console.print(NOT_COMPATIBLE_RULE, highlight=False)
     for plain in decision_tables(evaluation):
         _print_plain_table(plain, console)
         console.print(plain.note, highlight=False, markup=False)
@@ -166,6 +168,7 @@ def print_benchmark(results: Results, console: Console | None = None) -> None:
     console = console or Console()
     makers = (left_out_note, few_note, weak_note)
     notes = [note for make in makers if (note := make(results)) is not None]
+    notes.append(seeds_note(len(results.seeds)))
     for table in (verdict_table(results), gain_table(results), *chain_tables(results)):
         if table is not None:
             _print_plain_table(table, console)

@@ -16,6 +16,7 @@ from unibct.benchmark.results import Results, compared_methods
 from unibct.benchmark.results_csv import as_csv
 from unibct.benchmark.run import Benchmark
 from unibct.benchmark.workspace import Workspace
+from unibct.evaluation.criterion import seeds_note
 from unibct.evaluation.directions import FREE_SELF, OLD_SELF
 from unibct.evaluation.metrics.table import TOP_1
 from unibct.evaluation.resolution import far_note
@@ -159,6 +160,7 @@ def _about(results: Results) -> str:
         f"{compared} over {seeds}. The models were trained on {grid.data} and tested "
         f"on {first_result['templates']:,} classes{seen} "
         f"({first_result['queries']:,} queries, one template per class)."
+        f" {seeds_note(len(grid.seeds))}"
         + (f" {note}." if note else "")
         + (f" {left_out}" if left_out else "")
     )
