@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from unibct.arrays import Floats, Ints
+from unibct.arrays import Floats, Ints, lowered
 from unibct.errors import UserError
+from unibct.evaluation.score_table import ProductScores
 from unibct.evaluation.search_test import SearchTest, scored_test
 from unibct.gallery.calibration import RAW, STANDARDISED, Calibration, fit_calibration
 
@@ -63,8 +64,15 @@ def score_tables(cross: SearchTest, new_self: SearchTest) -> TwoTables:
     """Return the scores of two tests of the same queries in galleries of templates."""
     assert cross.scores is not None, "the gallery's entries are templates"
     assert new_self.scores is not None
-    everything = slice(0, len(cross.query_classes))
-    return TwoTables(cross.scores[everything], new_self.scores[everything], cross.query_classes)
+    classes = cross.query_classes
+    mates = np.arange(len(classes)), classes
+    tables: list[Floats] = []
+    for scores in (cross.scores, new_self.scores):
+        table = scores[: len(classes)]
+        if isinstance(scores, ProductScores):
+            table[mates] = lowered(table[mates])
+        tables.append(table)
+    return TwoTables(*tables, classes)
 
 
 def fit_mergings(cross: SearchTest, new_self: SearchTest) -> dict[str, Calibration]:
