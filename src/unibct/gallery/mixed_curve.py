@@ -62,17 +62,7 @@ class MixedCurve:
 
 def score_tables(cross: SearchTest, new_self: SearchTest) -> TwoTables:
     """Return the scores of two tests of the same queries in galleries of templates."""
-    assert cross.scores is not None, "the gallery's entries are templates"
-    assert new_self.scores is not None
-    classes = cross.query_classes
-    mates = np.arange(len(classes)), classes
-    tables: list[Floats] = []
-    for scores in (cross.scores, new_self.scores):
-        table = scores[: len(classes)]
-        if isinstance(scores, ProductScores):
-            table[mates] = lowered(table[mates])
-        tables.append(table)
-    return TwoTables(*tables, classes)
+    return TwoTables(_all_scores(cross), _all_scores(new_self), cross.query_classes)
 
 
 def fit_mergings(cross: SearchTest, new_self: SearchTest) -> dict[str, Calibration]:
@@ -118,6 +108,14 @@ def half_test(tables: TwoTables, order: Ints, calibration: Calibration) -> Searc
     remade[order[: HALF * len(order) // (POINTS - 1)]] = True
     scores = np.where(remade, tables.new_rows, calibration(tables.old_rows))
     return scored_test(scores, tables.query_classes)
+
+
+def _all_scores(test: SearchTest) -> Floats:
+    assert isinstance(test.scores, ProductScores), "the gallery's entries are templates"
+    scores = test.scores[: len(test.query_classes)]
+    mates = np.arange(len(scores)), test.query_classes
+    scores[mates] = lowered(scores[mates])
+    return scores
 
 
 def _best_so_far(scores: Floats) -> Floats:
