@@ -115,8 +115,11 @@ def test_the_classes_of_a_score_map_are_counted_apart():
     known = embeddings(class_source=None, training_classes=training_classes(("x",), None))
 
     def note(fitted_on, models=known, labels=None):
-        score_map = ScoreMap(np.array([0.0, 1.0]), np.array([0.0, 1.0]), fitted_on)
-        return models_under_test({"old": models}, labels, score_map, seen_classes=False).note
+        score_map = ScoreMap(np.array([0.0, 1.0]), np.array([0.0, 1.0]), fitted_on, 600)
+        full = models_under_test({"old": models}, labels, score_map, seen_classes=False).note
+        said, end = full.split("; the score map was fitted on 600 impostor pairs")
+        assert end == ": thresholds for false accept rates below 0.05 are beyond it"
+        return said
 
     models = "none of the 2 test classes was in a model's training set"
     assert models_under_test({"old": known}, None, seen_classes=False).note == models

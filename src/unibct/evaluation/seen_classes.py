@@ -156,7 +156,7 @@ def models_under_test(
     }
     notes = [seen.note]
     if score_map is not None:
-        notes.append(_fitted(score_map, named_by).score_map_note)
+        notes += [_fitted(score_map, named_by).score_map_note, score_map.note]
     return ModelsUnderTest(vectors, labels, seen, "; ".join(notes))
 
 

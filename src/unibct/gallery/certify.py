@@ -16,7 +16,7 @@ from unibct.evaluation.metrics.verification import strict_thresholds
 from unibct.evaluation.protocols.request import EvaluationRequest
 from unibct.evaluation.protocols.table import AUTO, evaluate_data, recognised_protocol
 from unibct.evaluation.resolution import REPORTED_FARS, carried_fars
-from unibct.evaluation.score_map import fit_score_map
+from unibct.evaluation.score_map import FEWEST_ACCEPTED, fit_score_map
 from unibct.evaluation.search_test import ImageSearch, SearchTest, image_test
 from unibct.evaluation.subjects import Subjects
 from unibct.evaluation.upgrade import Evaluation, UpgradeEvaluation
@@ -27,7 +27,6 @@ from unibct.gallery.mixed_test import TwoKinds
 PROTOCOL = "images"
 _DIRECTIONS = (OLD_SELF, CROSS, NEW_SELF)
 MOST_PAIRS = 50_000_000
-_FEWEST_ACCEPTED = 30  # impostor pairs above a threshold, Doddington's rule
 
 
 class UncertifiedError(UserError):
@@ -194,7 +193,7 @@ def _thresholds(tests: dict[str, SearchTest]) -> dict[str, dict[str, float]]:
     thresholds: dict[str, dict[str, float]] = {}
     for direction, test in tests.items():
         pairs = len(test.impostor)
-        fars = [far for far in REPORTED_FARS[::-1] if far * pairs >= _FEWEST_ACCEPTED]
+        fars = [far for far in REPORTED_FARS[::-1] if far * pairs >= FEWEST_ACCEPTED]
         values = strict_thresholds(test.impostor, fars)
         thresholds[direction] = {f"{far:g}": values[far] for far in fars}
     return thresholds
