@@ -147,8 +147,11 @@ def test_the_classes_of_a_score_map_are_counted_apart():
     known = embeddings(class_source=None, training_classes=training_classes(("x",), None))
 
     def note(fitted_on, models=known, labels=None):
-        score_map = ScoreMap(np.array([0.0, 1.0]), np.array([0.0, 1.0]), fitted_on)
-        return models_under_test({"old": models}, labels, score_map).score_map_note
+        score_map = ScoreMap(np.array([0.0, 1.0]), np.array([0.0, 1.0]), fitted_on, 600)
+        full = models_under_test({"old": models}, labels, score_map).score_map_note
+        said, end = full.split("; the score map was fitted on 600 impostor pairs")
+        assert end == ": thresholds for false accept rates below 0.05 are beyond it"
+        return said
 
     assert models_under_test({"old": known}, None).score_map_note is None
     assert note(training_classes(("c", "b"), None)) == (

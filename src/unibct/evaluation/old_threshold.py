@@ -49,8 +49,8 @@ class AtOldThreshold:
         new_interval: of that threshold.
         old: what the old system accepts at its threshold.
         cross: what the cross test accepts at the old threshold.
-        mapped: the same after the score map, which was fitted on other classes; None if there
-            are too few pairs, or too few different scores, to fit one.
+        mapped: the same after the score map, which was fitted on other classes; None if it was
+            fitted on too few pairs for this rate, or cannot be fitted.
         scaled: the same of scores times the new model's score scale; None if that is not known.
         own_tar: TAR of the cross test at its own threshold.
     """
@@ -127,7 +127,7 @@ def at_old_thresholds(
             _interval(new_thresholds[far], sampled_thresholds(cross.pairs, draws, far), classes),
             old=summary(OLD, row),
             cross=summary(AS_IT_IS, row),
-            mapped=summary(MAPPED, row) if MAPPED in maps else None,
+            mapped=summary(MAPPED, row) if _is_mapped(maps, far) else None,
             scaled=summary(SCALED, row) if SCALED in maps else None,
             own_tar=float(np.mean(cross.genuine > new_thresholds[far])),
         )
@@ -164,6 +164,12 @@ def accepted_at(
     return acceptances(old_self.pairs, thresholds, cross.classes, {OLD: None}) | acceptances(
         cross.pairs, thresholds, cross.classes, crossed
     )
+
+
+def _is_mapped(maps: Mapping[str, ClassMaps], far: float) -> bool:
+    """Return whether there are score maps, fitted on enough pairs for a false accept rate."""
+    fitted = maps[MAPPED].maps if MAPPED in maps else []
+    return bool(fitted) and all(one.supports(far) for one in fitted if isinstance(one, ScoreMap))
 
 
 def _interval(value: float, samples: Floats, classes: int) -> tuple[float, float]:

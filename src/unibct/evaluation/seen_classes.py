@@ -248,7 +248,9 @@ def models_under_test(
     }
     named_by = _naming(known)
     labels = checked_labels(labels, None if named_by is None else len(named_by.labels))
-    note = None if score_map is None else _fitted(score_map, named_by).score_map_note
+    note = None
+    if score_map is not None:
+        note = f"{_fitted(score_map, named_by).score_map_note}; {score_map.note}"
     if named_by is None:
         why = "the embeddings have no classes" if known else "arrays do not say"
         return ModelsUnderTest(vectors, labels, None, why, note)

@@ -11,7 +11,7 @@ from unibct.evaluation.metrics.verification import strict_thresholds
 from unibct.evaluation.protocols.request import EvaluationRequest
 from unibct.evaluation.protocols.table import AUTO, evaluate_data, recognised_protocol
 from unibct.evaluation.resolution import REPORTED_FARS, carried_fars
-from unibct.evaluation.score_map import fit_score_map
+from unibct.evaluation.score_map import FEWEST_ACCEPTED, fit_score_map
 from unibct.evaluation.search_test import SearchTest
 from unibct.evaluation.subjects import Subjects
 from unibct.evaluation.upgrade import Evaluation, UpgradeEvaluation
@@ -20,7 +20,6 @@ from unibct.gallery.certificate import FORMAT, Certificate, require_file, sealed
 from unibct.gallery.mixed_test import TwoKinds
 
 PROTOCOL = "images"
-_FEWEST_ACCEPTED = 30  # impostor pairs above a threshold, Doddington's rule
 
 
 class UncertifiedError(UserError):
@@ -151,7 +150,7 @@ def _thresholds(tests: dict[str, SearchTest]) -> dict[str, dict[str, float]]:
     thresholds: dict[str, dict[str, float]] = {}
     for direction, test in tests.items():
         pairs = len(test.impostor)
-        fars = [far for far in REPORTED_FARS[::-1] if far * pairs >= _FEWEST_ACCEPTED]
+        fars = [far for far in REPORTED_FARS[::-1] if far * pairs >= FEWEST_ACCEPTED]
         values = strict_thresholds(test.impostor, fars)
         thresholds[direction] = {f"{far:g}": values[far] for far in fars}
     return thresholds

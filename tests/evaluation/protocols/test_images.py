@@ -231,6 +231,15 @@ def test_a_score_map_is_kept_with_the_new_model_and_used(photo_folder, tmp_path)
     evaluated(save_score_map=True)
     assert "in place of" not in notes.texts[-1]
     folders["query"] = f"embeddings:{folders['query']}"
+    few = evaluated(old_thresholds=True)
+    assert few.at_old_threshold[0].mapped is None
+    file = tmp_path / "new" / "score_maps.json"
+    maps = json.loads(file.read_text())
+    (kept,) = maps.values()
+    rate = f"thresholds for false accept rates below {30 / kept['impostors']:.2g} are beyond it"
+    assert rate in few.note
+    kept["impostors"] = 3000  # as if it had seen more
+    file.write_text(json.dumps(maps))
     result = evaluated(old_thresholds=True)
     row = result.at_old_threshold[0]
     # The map was fitted on the same data: impostors pass as often as before.
@@ -243,15 +252,16 @@ def test_a_score_map_is_kept_with_the_new_model_and_used(photo_folder, tmp_path)
     some = [i for i, label in zip(images.ids, images.labels, strict=True) if label >= 3]
     listed.write_text("".join(f"{i}\n" for i in some), encoding="utf-8")
     evaluated(listed, save_score_map=True)
-    assert notes.texts[-1].endswith("in place of the one that was fitted before")
+    assert "in place of the one that was fitted before; the score map was" in notes.texts[-1]
+    assert " impostor pairs: thresholds for false accept rates below " in notes.texts[-1]
     assert f" {classes - 3} of the {classes} test" in evaluated(old_thresholds=True).note
-    file = tmp_path / "new" / "score_maps.json"
     maps = json.loads(file.read_text())
     for kept in maps.values():
-        del kept["fitted_on"]
+        del kept["fitted_on"], kept["impostors"]
     file.write_text(json.dumps(maps))
     note = evaluated(old_thresholds=True).note
     assert "whether the score map was fitted on test classes is unknown" in note
+    assert "it is unknown for which false accept rates it holds" in note
 
 
 @pytest.mark.slow

@@ -159,6 +159,7 @@ def _save_score_map(
     request.progress.note(
         f"{path}: the score map for the old model {old_fingerprint}"
         + (", in place of the one that was fitted before" if replaces else "")
+        + f"; {fitted.note}"
     )
 
 

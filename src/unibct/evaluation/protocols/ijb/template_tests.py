@@ -19,6 +19,7 @@ from unibct.arrays import (
     Ints,
     checked_embeddings,
     checked_labels,
+    lowered,
     normalized,
     require_same_dim,
 )
@@ -195,7 +196,10 @@ def _template_test(
         query.rows(lists.query_side),
     )
     pairs = listed_pairs(
-        scores[meta.same], scores[~meta.same], lists.genuine_subjects, lists.impostor_subjects
+        lowered(scores[meta.same]),
+        scores[~meta.same],
+        lists.genuine_subjects,
+        lists.impostor_subjects,
     )
     del scores
     search = search_galleries(
