@@ -11,7 +11,6 @@ from unibct.arrays import Floats
 from unibct.data.encoded_images import require_outside
 from unibct.data.image_set import ImageSet, select_listed
 from unibct.data.training_classes import training_classes
-from unibct.distributed.device import pick_device
 from unibct.distributed.ranks import current_ranks
 from unibct.embedders.reference import parse_reference
 from unibct.embedders.table import EMBEDDERS, Opening, open_embedder
@@ -58,7 +57,7 @@ def evaluate_images(request: EvaluationRequest) -> UpgradeEvaluation:
     rules = request.search
     images, lists = _listed_images(open_data(request.data, request.images), rules)
     # Embedding may take hours: whatever can be refused is refused before it begins.
-    opening = Opening(pick_device(request.device), progress=request.progress)
+    opening = Opening(request.device, progress=request.progress)
     embedders = {
         reference: opening.open(reference)
         for reference in dict.fromkeys((request.gallery, request.query))
@@ -267,9 +266,7 @@ def embed_image_set(request: EmbeddingRequest) -> Embeddings:
         form.load().require_writable(request.out)
         if request.dtype != "float32":
             raise UserError(f"--dtype {request.dtype} is for --to {FOLDER} only")
-    model = open_embedder(
-        request.model, device=pick_device(request.device), progress=request.progress
-    )
+    model = open_embedder(request.model, device=request.device, progress=request.progress)
     images = open_data(request.data, request.images)
     if request.form == FOLDER:
         require_outside(images, request.out)
