@@ -95,7 +95,7 @@ def test_each_process_runs_it_on_its_own_gpu(tmp_path, monkeypatch, runtime, dev
     path = write_onnx(tmp_path / "m.onnx", ["n", 3, 4, 6], matrix(72, 7))
     monkeypatch.setenv("LOCAL_RANK", "2")
     open_embedder(f"onnx:{path}", device=device)
-    assert runtime.asked == [[(CUDA, {"device_id": number}), CPU]]
+    assert runtime.asked == [[(CUDA, {"device_id": number, "use_tf32": 0}), CPU]]
 
 
 @pytest.mark.parametrize("lacks", ["has", "loads"])
@@ -125,7 +125,7 @@ def test_auto_is_the_gpu_where_there_is_one_and_says_nothing_of_the_cpu_elsewher
         assert not any("runs on the CPU" in text for text in notes.texts)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     open_embedder(f"onnx:{path}", device="auto")
-    assert runtime.asked == [[CPU], [CPU], [(CUDA, {"device_id": 0}), CPU]]
+    assert runtime.asked == [[CPU], [CPU], [(CUDA, {"device_id": 0, "use_tf32": 0}), CPU]]
 
 
 def test_an_exported_file_describes_itself(tmp_path):

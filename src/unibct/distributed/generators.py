@@ -29,9 +29,9 @@ def _generators() -> list[torch.Generator]:
 
     ``torch.manual_seed`` seeds all GPUs, also later those that are not in use yet.
     """
-    found: list[Any] = [torch.default_generator]
+    generators: list[Any] = [torch.default_generator]
     if torch.cuda.is_initialized():
-        found += torch.cuda.default_generators
+        generators += torch.cuda.default_generators
     if torch.backends.mps.is_available():
-        found.append(getattr(torch.mps, "_get_default_mps_generator")())  # noqa: B009
-    return found
+        generators.append(getattr(torch.mps, "_get_default_mps_generator")())  # noqa: B009
+    return generators

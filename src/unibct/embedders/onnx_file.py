@@ -162,7 +162,7 @@ def _session(path: Path, opening: Opening) -> Any:
     gpu = _gpu(opening)
     providers: list[Any] = ["CPUExecutionProvider"]
     if gpu is not None and _CUDA in onnxruntime.get_available_providers():
-        providers.insert(0, (_CUDA, {"device_id": gpu}))
+        providers.insert(0, (_CUDA, {"device_id": gpu, "use_tf32": 0}))
     try:
         session = onnxruntime.InferenceSession(str(path), options, providers=providers)
     except Exception as error:  # ONNX Runtime has many classes of errors and no common base

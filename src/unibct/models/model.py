@@ -34,6 +34,7 @@ from unibct.errors import UserError
 from unibct.maps.vector_map import VectorMap
 from unibct.models.architectures.architecture import without_library
 from unibct.models.embedder import Embedder, ImageEmbedder
+from unibct.models.full_precision import full_float32
 from unibct.models.input import InputSpec, to_input
 
 SCORE_SCALE = "score_scale"  # in ``Model.training``
@@ -148,7 +149,7 @@ class Model:
 
         The shapes are (batch, height, width, channels) -> (batch, dim).
         """
-        with torch.inference_mode():
+        with torch.inference_mode(), full_float32():
             vectors = F.normalize(self._network_output(pixels), dim=1)
             return (vectors if self.vector_map is None else self.vector_map(vectors)).cpu().numpy()
 
@@ -167,7 +168,7 @@ class Model:
         """
         has_mirror = flip_test and self.input.fit != VECTORS
         views = (pixels, mirrored(pixels)) if has_mirror else (pixels,)
-        with torch.inference_mode():
+        with torch.inference_mode(), full_float32():
             outputs = [self._network_output(view) for view in views]
             if self.vector_map is not None:
                 outputs = [self.vector_map(output) for output in outputs]

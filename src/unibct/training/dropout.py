@@ -41,8 +41,8 @@ class HeadDropout:
         values: Tensor = inputs[0]
         if not layer.training:
             return (values,)
-        kept = kept_inputs(self._key.to(values.device), values.shape, self._rank, self._share)
-        return (values * kept / (1 - self._share),)
+        stays = kept_inputs(self._key.to(values.device), values.shape, self._rank, self._share)
+        return (values * stays / (1 - self._share),)
 
 
 def kept_inputs(key: Tensor, shape: torch.Size, rank: int, share: float) -> Tensor:
