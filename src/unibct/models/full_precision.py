@@ -12,13 +12,14 @@ from typing import Any
 import torch
 
 _FULL = "ieee"
+_torch: Any = torch.backends  # of which some names are not typed
 _SETTINGS: tuple[Any, ...] = (
-    torch.backends.cuda.matmul,
-    torch.backends.cudnn.conv,
-    torch.backends.cudnn.rnn,
-    torch.backends.mkldnn.matmul,
-    torch.backends.mkldnn.conv,
-    torch.backends.mkldnn.rnn,
+    _torch.cuda.matmul,
+    _torch.cudnn.conv,
+    _torch.cudnn.rnn,
+    _torch.mkldnn.matmul,
+    _torch.mkldnn.conv,
+    _torch.mkldnn.rnn,
 )
 _lock = Lock()
 _blocks = 0  # that are open now, in any thread
