@@ -40,7 +40,7 @@ from unibct.evaluation.gallery_split import GalleryMode, GallerySplit, split_for
 from unibct.evaluation.metrics.table import measured_metrics
 from unibct.evaluation.metrics.verification import ThresholdRule
 from unibct.evaluation.old_threshold import AtOldThreshold, at_old_thresholds
-from unibct.evaluation.pixel_baseline import old_model_strength
+from unibct.evaluation.pixel_baseline import old_model_strength, strength_note
 from unibct.evaluation.resolution import (
     carried_fars,
     far_note,
@@ -290,7 +290,8 @@ def evaluate_upgrade(
         free: (images, dim′) of a new model that was trained without compatibility: the upper bound.
         projected: (images, dim) the new model's in the old space, if it has another dimension.
         seen_classes: go on even if a model was trained on most of the test classes.
-        images: an ``ImageSet`` or uint8 pixels: then the old model is compared with raw pixels.
+        images: an ``ImageSet`` or uint8 pixels: then the old model is compared with raw pixels; or
+            what ``old_model_strength`` returned.
         far: false accept rate of the headline TAR; by default the smallest that is measurable.
         rule: of the reported TARs' thresholds, see ``tar_at_far``; the criterion's is strict.
         seed: chooses the gallery's images and the bootstrap samples.
@@ -310,13 +311,15 @@ def evaluate_upgrade(
     used_far = headline_far(split.compared_classes, far)
     draws = class_draws(tests[CROSS], seed=seed, repeats=repeats)
     onto_old_scale: dict[str, Any] = {"score_map": score_map, "score_scale": score_scale}
+    strength = old_model_strength(models["old"], split.labels, images, seed=seed)
+    notes = (*_notes(models, used_far, far, split), tested.note, strength_note(strength))
     curves = _curves(models, split, mode, used_far, tests[OLD_SELF], seed, progress)
     return UpgradeEvaluation(
         **_test_values(tests, split, used_far, rule),
         seen=tested.seen,
         fingerprints=known_fingerprints(query=new, gallery=old),
-        note=joined_notes(*_notes(models, used_far, far, split), tested.note, rule=rule),
-        old_model=old_model_strength(models["old"], split.labels, images, seed=seed),
+        note=joined_notes(*notes, rule=rule),
+        old_model=strength,
         backfill_curves=dict(curves) if backfill_curves else {},
         **compared_answers(tests, draws, far=used_far, seed=seed, alpha=alpha, **onto_old_scale),
     )
