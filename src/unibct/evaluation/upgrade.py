@@ -6,10 +6,10 @@ template in the gallery. The rest are queries. Every query is compared with ever
 the cross test the queries come from the new model and the templates from the old one.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -44,7 +44,7 @@ from unibct.evaluation.gallery_split import GalleryMode, GallerySplit, split_for
 from unibct.evaluation.metrics.table import measured_metrics
 from unibct.evaluation.metrics.verification import ThresholdRule
 from unibct.evaluation.old_threshold import AtOldThreshold, at_old_thresholds
-from unibct.evaluation.pixel_baseline import old_model_strength
+from unibct.evaluation.pixel_baseline import old_model_strength, strength_note
 from unibct.evaluation.resolution import (
     carried_fars,
     far_note,
@@ -352,14 +352,15 @@ def evaluate_upgrade(
     tests = _direction_tests(models, part.split, mode, share_of(alpha))
     old_scale: dict[str, Any] = {"score_map": score_map, "score_scale": score_scale}
     curves = _curves(models, part.split, mode, used_far, tests[OLD_SELF], seed, progress)
+    strength = _strength(part, images, len(tested.labels), seed)
     notes = (*_notes(models, used_far, far, part.split), seen.note, tested.score_map_note)
     return UpgradeEvaluation(
         **_test_values(tests, part, used_far, rule),
         seen=seen,
         seen_values=_seen_values(seen_part, mode, used_far, rule),
         fingerprints=known_fingerprints(query=new, gallery=old),
-        note=joined_notes(*notes, rule=rule),
-        old_model=_strength(part, images, len(tested.labels), seed),
+        note=joined_notes(*notes, strength_note(strength), rule=rule),
+        old_model=strength,
         backfill_curves=dict(curves) if backfill_curves else {},
         **compared_answers(tests, used_far, seed, repeats, alpha=alpha, **old_scale),
     )
@@ -421,7 +422,12 @@ def _seen_values(
 
 
 def _strength(part: _Part, images: Any, given: int, seed: int) -> Strength | None:
-    """Compare the old model with raw pixels on the tested ones of all images that were given."""
+    """Compare the old model with raw pixels on the tested ones of all images that were given.
+
+    A function in place of the images does it for their places.
+    """
+    if callable(images):
+        return cast(Callable[[Ints], Strength | None], images)(part.places)
     if images is not None and len(part.places) < given == len(images):
         is_set = isinstance(images, ImageSet)
         images = images.select(part.places) if is_set else to_numpy(images)[part.places]

@@ -7,6 +7,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from unibct.distributed.device import pick_device
 from unibct.embedders.reference import parse_reference
 from unibct.embedders.table import EMBEDDERS, Opening
 from unibct.embeddings.stored import StoredEmbeddings
@@ -98,7 +99,7 @@ def open_maker(folder: Path, maker: RowMaker, opening: Opening) -> ImageEmbedder
         raise UserError(f"{maker.name} is a map: it makes rows from rows, not from images")
     if maker.source == IN_FOLDER:
         embedder: Any = load_model(
-            folder / MODELS_FOLDER / maker.fingerprint, device=opening.device
+            folder / MODELS_FOLDER / maker.fingerprint, device=pick_device(str(opening.device))
         )
     else:
         embedder = opening.open(maker.reference)

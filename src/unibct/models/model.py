@@ -34,9 +34,11 @@ from unibct.errors import UserError
 from unibct.maps.vector_map import VectorMap
 from unibct.models.architectures.architecture import without_library
 from unibct.models.embedder import Embedder, ImageEmbedder
+from unibct.models.full_precision import full_float32
 from unibct.models.input import InputSpec, to_input
 
 SCORE_SCALE = "score_scale"  # in ``Model.training``
+SCALE_MEASURED_ON = "score_scale_measured_on"  # beside it, if it is known
 
 _FINGERPRINT_FORMAT = 1
 
@@ -149,7 +151,7 @@ class Model:
 
         The shapes are (batch, height, width, channels) -> (batch, dim).
         """
-        with torch.inference_mode():
+        with torch.inference_mode(), full_float32():
             vectors = F.normalize(self._network_output(pixels), dim=1)
             return (vectors if self.vector_map is None else self.vector_map(vectors)).cpu().numpy()
 
@@ -168,7 +170,7 @@ class Model:
         """
         has_mirror = flip_test and self.input.fit != VECTORS
         views = (pixels, mirrored(pixels)) if has_mirror else (pixels,)
-        with torch.inference_mode():
+        with torch.inference_mode(), full_float32():
             outputs = [self._network_output(view) for view in views]
             if self.vector_map is not None:
                 outputs = [self.vector_map(output) for output in outputs]
@@ -183,10 +185,17 @@ class Model:
         self.network.to(device)
         return self
 
-    def with_score_scale(self, scale: float | None) -> "Model":
-        """Return the same model with another score scale, or with none."""
-        training = {key: value for key, value in self.training.items() if key != SCORE_SCALE}
-        return replace(self, training=training | ({} if scale is None else {SCORE_SCALE: scale}))
+    def with_score_scale(self, scale: float | None, measured_on: str | None = None) -> "Model":
+        """Return the same model with another score scale, or with none.
+
+        Args:
+            scale: see ``score_scale``.
+            measured_on: which images it comes from, in words.
+        """
+        ours = {SCORE_SCALE: scale, SCALE_MEASURED_ON: None if scale is None else measured_on}
+        training = {key: value for key, value in self.training.items() if key not in ours}
+        known = {key: value for key, value in ours.items() if value is not None}
+        return replace(self, training=training | known)
 
     def adapted(
         self, vector_map: VectorMap, old: Embedder, fitted_on: ImageSet | None = None

@@ -173,9 +173,11 @@ def _compatible_lines(model: dict[str, Any]) -> list[str]:
         lines.append(f"The queries pass a map ({model['adapter']}) that was fitted afterwards.")
     scale = model["training"].get("score_scale")
     if scale is not None:
+        measured_on = model["training"].get("score_scale_measured_on")
         lines.append(
             f"Its score scale is {scale:.4f}: multiply its scores with rows of that model by it to "
             "compare them with thresholds that were set for that model."
+            + (f" It was measured on {measured_on}." if measured_on else "")
         )
     return lines
 

@@ -1,9 +1,9 @@
 """One training run from the first check to the finished model."""
 
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 
@@ -12,6 +12,7 @@ from unibct.data.image_set import ImageSet
 from unibct.data.loader import pixel_memory, read_pixels
 from unibct.data.training_classes import NO_CLASSES, UNKNOWN_CLASSES, TrainingClasses
 from unibct.distributed.device import pick_device
+from unibct.distributed.generators import callers_generators_kept
 from unibct.distributed.ranks import Ranks, current_ranks
 from unibct.errors import UserError
 from unibct.methods.table import find_method
@@ -232,9 +233,7 @@ def _train(context: RunContext, checkpoint: Checkpoint | None, options: TrainOpt
             board = TensorBoard(options.tensorboard, state.steps_done(context))
             stack.callback(board.close)
             trackers.append(board)
-        # Networks may draw random numbers; those of the caller stay as they are.
-        devices = [context.device] if context.device.type == "cuda" else []
-        stack.enter_context(cast(AbstractContextManager[None], torch.random.fork_rng(devices)))
+        stack.enter_context(callers_generators_kept())  # networks may draw random numbers
         tracker = Trackers(trackers) if trackers and context.ranks.first else None
         TrainingLoop(context, state, options, tracker).run()
 

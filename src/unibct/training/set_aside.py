@@ -104,7 +104,7 @@ def set_aside(
         )
     unlearnt = None
     if learnt is not None:
-        others = _not_learnt(images, eligible, learnt)
+        others = classes_not_learnt(images, eligible, learnt)
         fewer = min(count, len(others) // 2)
         unlearnt = fewer >= min(count, _AUTOMATIC_CLASSES)
         if unlearnt:
@@ -123,7 +123,7 @@ def set_aside(
     )
 
 
-def _not_learnt(images: ImageSet, classes: Ints, learnt: TrainingClasses) -> Ints:
+def classes_not_learnt(images: ImageSet, classes: Ints, learnt: TrainingClasses) -> Ints:
     """Return those of the classes that are known to be none of the learnt ones."""
     if not learnt.complete or not learnt.named_as(images.class_source):
         return classes[:0]

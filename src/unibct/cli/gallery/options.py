@@ -85,7 +85,7 @@ class OpenedGallery:
         self._progress: Any = terminal_progress()
         progress: Progress = self._progress.__enter__()
         try:
-            self._gallery = Gallery(self._path, device=_device(self._device), progress=progress)
+            self._gallery = Gallery(self._path, device=self._device, progress=progress)
         except BaseException as error:
             self._progress.__exit__(type(error), error, error.__traceback__)
             raise
@@ -94,14 +94,6 @@ class OpenedGallery:
     def __exit__(self, *error: Any) -> None:
         self._gallery.close()
         self._progress.__exit__(*error)
-
-
-def _device(name: str) -> Any:
-    if name == "cpu":
-        return name
-    from unibct.distributed.device import pick_device
-
-    return pick_device(name)
 
 
 def say(as_json: bool, value: dict[str, Any], text: str) -> None:

@@ -66,7 +66,6 @@ def create_command(
     rows are kept as known queries: they must find their mates before and after every later step.
     Passwords of servers come from the environment: PGPASSWORD or ~/.pgpass, UNIBCT_MILVUS_TOKEN.
     """
-    from unibct.distributed.device import pick_device
     from unibct.gallery.gallery import Gallery
     from unibct.progress import terminal_progress
 
@@ -80,7 +79,7 @@ def create_command(
             known=int(known) if known.isdecimal() else known,
             keep_images=keep_images,
             skip_bad=skip_bad_images,
-            device=pick_device(device),
+            device=device,
             progress=progress,
         )
     searching = gallery.folder.state.searching

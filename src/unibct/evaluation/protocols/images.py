@@ -7,11 +7,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from unibct.arrays import Floats
+from unibct.arrays import Ints
 from unibct.data.encoded_images import require_outside
 from unibct.data.image_set import ImageSet, select_listed
 from unibct.data.training_classes import training_classes
-from unibct.distributed.device import pick_device
 from unibct.distributed.ranks import current_ranks
 from unibct.embedders.reference import parse_reference
 from unibct.embedders.table import EMBEDDERS, Opening, open_embedder
@@ -58,7 +57,7 @@ def evaluate_images(request: EvaluationRequest) -> UpgradeEvaluation:
     rules = request.search
     images, lists = _listed_images(open_data(request.data, request.images), rules)
     # Embedding may take hours: whatever can be refused is refused before it begins.
-    opening = Opening(pick_device(request.device), progress=request.progress)
+    opening = Opening(request.device, progress=request.progress)
     embedders = {
         reference: opening.open(reference)
         for reference in dict.fromkeys((request.gallery, request.query))
@@ -80,6 +79,7 @@ def evaluate_images(request: EvaluationRequest) -> UpgradeEvaluation:
         images.labels,
         projected=None if project is None else project(new_side.vectors),
         seen_classes=request.seen_classes,
+        images=partial(_old_model, embedders[request.gallery], old, images, request),
         far=request.far,
         rule=request.threshold_rule,
         seed=request.seed,
@@ -91,10 +91,8 @@ def evaluate_images(request: EvaluationRequest) -> UpgradeEvaluation:
         backfill_curves=_wants_curves(rules, images, split),
         progress=request.progress,
     )
-    tested = images.select(evaluation.tested_images)
     evaluation = replace(
         evaluation,
-        old_model=_old_model(embedders[request.gallery], old.rows_of(tested), tested, request),
         subjects=Subjects(
             subject_model(embedders[request.gallery], old.rows_of(images)),
             subject_model(embedders[request.query], new_side.vectors),
@@ -164,10 +162,15 @@ def _save_score_map(
 
 
 def _old_model(
-    embedder: Embedder, vectors: Floats, images: ImageSet, request: EvaluationRequest
+    embedder: Embedder,
+    old: Embeddings,
+    images: ImageSet,
+    request: EvaluationRequest,
+    places: Ints,
 ) -> Strength | None:
     """Compare the old model with raw pixels; stored embeddings may be all that is left."""
-    frame = embedder_frame(embedder)
+    images, frame = images.select(places), embedder_frame(embedder)
+    vectors = old.rows_of(images)
     try:
         return old_model_strength(vectors, images.labels, images, frame=frame, seed=request.seed)
     except UserError as error:
@@ -269,9 +272,7 @@ def embed_image_set(request: EmbeddingRequest) -> Embeddings:
         form.load().require_writable(request.out)
         if request.dtype != "float32":
             raise UserError(f"--dtype {request.dtype} is for --to {FOLDER} only")
-    model = open_embedder(
-        request.model, device=pick_device(request.device), progress=request.progress
-    )
+    model = open_embedder(request.model, device=request.device, progress=request.progress)
     images = open_data(request.data, request.images)
     if request.form == FOLDER:
         require_outside(images, request.out)
