@@ -16,15 +16,10 @@ from unibct.models.input import InputSpec
 
 _ANY_MODEL = Frame(32, 32, 3, DEFAULT_FIT)  # where it is not known what the model takes
 _BATCH = 256
-_NOT_CHECKED = (
-    "whether the old model is too weak to judge an upgrade by was not checked: there are no pixels "
-    "to compare it with"
+NOT_CHECKED = (
+    "whether the old model is too weak to judge an upgrade by was not checked: it was not compared "
+    "with raw pixels"
 )
-
-
-def strength_note(strength: Strength | None) -> str | None:
-    """Say that the old model was not compared with raw pixels, if it was not."""
-    return _NOT_CHECKED if strength is None else None
 
 
 def old_model_strength(
@@ -35,16 +30,13 @@ def old_model_strength(
     Args:
         vectors: (images, dim) its embeddings.
         labels: (images,) integers.
-        images: an ``ImageSet`` or their uint8 pixels. None means that there are none. What this
-            function has returned is returned again.
+        images: an ``ImageSet`` or their uint8 pixels. None means that there are none.
         frame: the form in which the old model takes an image, if it is known.
         seed: chooses the sample: whole classes, at most 2,000 images.
 
     Returns:
         None without images, also where finished vectors stand for them, or if no class has two.
     """
-    if isinstance(images, Strength):
-        return images
     if images is None or (isinstance(images, ImageSet) and images.vector_dim is not None):
         return None
     classes = checked_labels(labels, len(vectors))

@@ -40,7 +40,7 @@ from unibct.evaluation.gallery_split import GalleryMode, GallerySplit, split_for
 from unibct.evaluation.metrics.table import measured_metrics
 from unibct.evaluation.metrics.verification import ThresholdRule
 from unibct.evaluation.old_threshold import AtOldThreshold, at_old_thresholds
-from unibct.evaluation.pixel_baseline import old_model_strength, strength_note
+from unibct.evaluation.pixel_baseline import NOT_CHECKED, old_model_strength
 from unibct.evaluation.resolution import (
     carried_fars,
     far_note,
@@ -86,6 +86,12 @@ class Evaluation:
             return OLD_MODEL_TOO_WEAK
         return joint_verdict([criterion.verdict for criterion in self.criteria])
 
+    @property
+    def full_note(self) -> str | None:
+        """The note, and that the strength of the old model was not checked, if it was not."""
+        texts = [self.note, NOT_CHECKED if self.old_model is None else None]
+        return "; ".join(text for text in texts if text) or None
+
     def metrics(self, test: str) -> dict[str, float]:
         """Return the metrics of one test, in the order of the tables."""
         return self.values[test]
@@ -94,7 +100,7 @@ class Evaluation:
         """Return plain values for machines."""
         return {
             "verdict": self.verdict,
-            "note": self.note,
+            "note": self.full_note,
             "fingerprints": self.fingerprints,
             "seen_classes": self.seen.count,
             "old_model": None if self.old_model is None else self.old_model.as_json(),
@@ -290,8 +296,7 @@ def evaluate_upgrade(
         free: (images, dim′) of a new model that was trained without compatibility: the upper bound.
         projected: (images, dim) the new model's in the old space, if it has another dimension.
         seen_classes: go on even if a model was trained on most of the test classes.
-        images: an ``ImageSet`` or uint8 pixels: then the old model is compared with raw pixels; or
-            what ``old_model_strength`` returned.
+        images: an ``ImageSet`` or uint8 pixels: then the old model is compared with raw pixels.
         far: false accept rate of the headline TAR; by default the smallest that is measurable.
         rule: of the reported TARs' thresholds, see ``tar_at_far``; the criterion's is strict.
         seed: chooses the gallery's images and the bootstrap samples.
@@ -311,15 +316,13 @@ def evaluate_upgrade(
     used_far = headline_far(split.compared_classes, far)
     draws = class_draws(tests[CROSS], seed=seed, repeats=repeats)
     onto_old_scale: dict[str, Any] = {"score_map": score_map, "score_scale": score_scale}
-    strength = old_model_strength(models["old"], split.labels, images, seed=seed)
-    notes = (*_notes(models, used_far, far, split), tested.note, strength_note(strength))
     curves = _curves(models, split, mode, used_far, tests[OLD_SELF], seed, progress)
     return UpgradeEvaluation(
         **_test_values(tests, split, used_far, rule),
         seen=tested.seen,
         fingerprints=known_fingerprints(query=new, gallery=old),
-        note=joined_notes(*notes, rule=rule),
-        old_model=strength,
+        note=joined_notes(*_notes(models, used_far, far, split), tested.note, rule=rule),
+        old_model=old_model_strength(models["old"], split.labels, images, seed=seed),
         backfill_curves=dict(curves) if backfill_curves else {},
         **compared_answers(tests, draws, far=used_far, seed=seed, alpha=alpha, **onto_old_scale),
     )

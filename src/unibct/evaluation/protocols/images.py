@@ -79,7 +79,6 @@ def evaluate_images(request: EvaluationRequest) -> UpgradeEvaluation:
         images.labels,
         projected=None if project is None else project(new_side.vectors),
         seen_classes=request.seen_classes,
-        images=_old_model(embedders[request.gallery], old.rows_of(images), images, request),
         far=request.far,
         rule=request.threshold_rule,
         seed=request.seed,
@@ -93,6 +92,7 @@ def evaluate_images(request: EvaluationRequest) -> UpgradeEvaluation:
     )
     evaluation = replace(
         evaluation,
+        old_model=_old_model(embedders[request.gallery], old.rows_of(images), images, request),
         subjects=Subjects(
             subject_model(embedders[request.gallery], old.rows_of(images)),
             subject_model(embedders[request.query], new_side.vectors),

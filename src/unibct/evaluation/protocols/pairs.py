@@ -13,6 +13,7 @@ import numpy as np
 from unibct.arrays import Floats, checked_embeddings, normalized, require_same_dim
 from unibct.data.loader import read_pixels
 from unibct.data.readers.pair_file import read_pair_file
+from unibct.distributed.device import pick_device
 from unibct.embedders.table import open_image_embedder
 from unibct.embeddings.extraction import raw_embeddings
 from unibct.errors import UserError
@@ -21,7 +22,6 @@ from unibct.evaluation.criterion import sampled_criterion
 from unibct.evaluation.directions import CROSS, NEW_SELF, OLD_SELF, REVERSED_CROSS, sides
 from unibct.evaluation.metrics.pair_accuracy import FoldAccuracy, fold_accuracy
 from unibct.evaluation.metrics.verification import checked_same
-from unibct.evaluation.pixel_baseline import strength_note
 from unibct.evaluation.protocols.request import EvaluationRequest
 from unibct.evaluation.seen_classes import SeenClasses
 from unibct.evaluation.subjects import known_fingerprints
@@ -63,7 +63,7 @@ def evaluate_pair_set(request: EvaluationRequest) -> PairEvaluation:
     for reference in dict.fromkeys((request.gallery, request.query)):
         models[reference] = model = open_image_embedder(
             reference,
-            device=request.device,
+            device=pick_device(request.device),
             progress=request.progress,
             why="a pair set is embedded in two views",
         )
@@ -115,7 +115,7 @@ def evaluate_pairs(
         },
         compared=(sampled_criterion(METRIC, tests[OLD_SELF].mean, cross_mean, sampled_gains),),
         seen=_SEEN,
-        note=f"{_SEEN.note}; {strength_note(None)}",
+        note=_SEEN.note,
         tests=tests,
     )
 
