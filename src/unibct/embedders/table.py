@@ -26,11 +26,13 @@ class Opening:
         device: where it computes, if it can choose: ``auto``, or a device that it must have.
         with_classifier: load a model folder's class weights too.
         progress: gets a note about what was assumed.
+        probes: a folder where ``python:`` embedders may be known already, see ``Probe``.
     """
 
     device: Any = "cpu"
     with_classifier: bool = False
     progress: Progress = field(default_factory=Silent)
+    probes: Path | None = None
 
     def open(self, reference: str | Path) -> "Embedder":
         """Open an embedder, see ``open_embedder``."""

@@ -16,15 +16,10 @@ from unibct.models.input import InputSpec
 
 _ANY_MODEL = Frame(32, 32, 3, DEFAULT_FIT)  # where it is not known what the model takes
 _BATCH = 256
-_NOT_CHECKED = (
-    "whether the old model is too weak to judge an upgrade by was not checked: there are no pixels "
-    "to compare it with"
+NOT_CHECKED = (
+    "whether the old model is too weak to judge an upgrade by was not checked: it was not compared "
+    "with raw pixels"
 )
-
-
-def strength_note(strength: Strength | None) -> str | None:
-    """Say that the old model was not compared with raw pixels, if it was not."""
-    return _NOT_CHECKED if strength is None else None
 
 
 def old_model_strength(

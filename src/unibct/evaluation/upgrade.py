@@ -6,10 +6,10 @@ template in the gallery. The rest are queries. Every query is compared with ever
 the cross test the queries come from the new model and the templates from the old one.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -44,7 +44,7 @@ from unibct.evaluation.gallery_split import GalleryMode, GallerySplit, split_for
 from unibct.evaluation.metrics.table import measured_metrics
 from unibct.evaluation.metrics.verification import ThresholdRule
 from unibct.evaluation.old_threshold import AtOldThreshold, at_old_thresholds
-from unibct.evaluation.pixel_baseline import old_model_strength, strength_note
+from unibct.evaluation.pixel_baseline import NOT_CHECKED, old_model_strength
 from unibct.evaluation.resolution import (
     carried_fars,
     far_note,
@@ -100,6 +100,12 @@ class Evaluation:
         too_weak = self.old_model is not None and self.old_model.too_weak
         return OLD_MODEL_TOO_WEAK if too_weak else verdict
 
+    @property
+    def full_note(self) -> str | None:
+        """The note, and that the strength of the old model was not checked, if it was not."""
+        texts = [self.note, NOT_CHECKED if self.old_model is None else None]
+        return "; ".join(text for text in texts if text) or None
+
     def metrics(self, test: str) -> dict[str, float]:
         """Return the metrics of one test, in the order of the tables."""
         return self.values[test]
@@ -108,7 +114,7 @@ class Evaluation:
         """Return plain values for machines."""
         return {
             "verdict": self.verdict,
-            "note": self.note,
+            "note": self.full_note,
             "fingerprints": self.fingerprints,
             "seen_classes": self.seen.count,
             "classes": self.seen.as_json(),
@@ -352,15 +358,14 @@ def evaluate_upgrade(
     tests = _direction_tests(models, part.split, mode, share_of(alpha))
     old_scale: dict[str, Any] = {"score_map": score_map, "score_scale": score_scale}
     curves = _curves(models, part.split, mode, used_far, tests[OLD_SELF], seed, progress)
-    strength = _strength(part, images, len(tested.labels), seed)
     notes = (*_notes(models, used_far, far, part.split), seen.note, tested.score_map_note)
     return UpgradeEvaluation(
         **_test_values(tests, part, used_far, rule),
         seen=seen,
         seen_values=_seen_values(seen_part, mode, used_far, rule),
         fingerprints=known_fingerprints(query=new, gallery=old),
-        note=joined_notes(*notes, strength_note(strength), rule=rule),
-        old_model=strength,
+        note=joined_notes(*notes, rule=rule),
+        old_model=_strength(part, images, len(tested.labels), seed),
         backfill_curves=dict(curves) if backfill_curves else {},
         **compared_answers(tests, used_far, seed, repeats, alpha=alpha, **old_scale),
     )
@@ -422,12 +427,7 @@ def _seen_values(
 
 
 def _strength(part: _Part, images: Any, given: int, seed: int) -> Strength | None:
-    """Compare the old model with raw pixels on the tested ones of all images that were given.
-
-    A function in place of the images does it for their places.
-    """
-    if callable(images):
-        return cast(Callable[[Ints], Strength | None], images)(part.places)
+    """Compare the old model with raw pixels on the tested ones of all images that were given."""
     if images is not None and len(part.places) < given == len(images):
         is_set = isinstance(images, ImageSet)
         images = images.select(part.places) if is_set else to_numpy(images)[part.places]

@@ -118,7 +118,7 @@ class GalleryFolder:
     @property
     def opening(self) -> Opening:
         """How models are opened."""
-        return Opening(self._device, progress=self.progress)
+        return Opening(self._device, progress=self.progress, probes=self.path)
 
     def model(self, fingerprint: str) -> QueryModel:
         """Return a model of the gallery, loaded once."""

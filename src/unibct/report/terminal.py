@@ -69,8 +69,8 @@ def print_evaluation(evaluation: Evaluation, console: Console | None = None) -> 
         console.print(plain.note, highlight=False, markup=False)
     console.print()
     verdict = evaluation.verdict
-    if evaluation.note:
-        console.print(evaluation.note, highlight=False, markup=False)
+    if evaluation.full_note:
+        console.print(evaluation.full_note, highlight=False, markup=False)
     strength = old_model_text(evaluation)
     if strength:
         console.print(strength, highlight=False, markup=False)

@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from unibct.arrays import Ints
 from unibct.data.encoded_images import require_outside
 from unibct.data.image_set import ImageSet, select_listed
 from unibct.data.training_classes import training_classes
@@ -79,7 +78,6 @@ def evaluate_images(request: EvaluationRequest) -> UpgradeEvaluation:
         images.labels,
         projected=None if project is None else project(new_side.vectors),
         seen_classes=request.seen_classes,
-        images=partial(_old_model, embedders[request.gallery], old, images, request),
         far=request.far,
         rule=request.threshold_rule,
         seed=request.seed,
@@ -91,8 +89,10 @@ def evaluate_images(request: EvaluationRequest) -> UpgradeEvaluation:
         backfill_curves=_wants_curves(rules, images, split),
         progress=request.progress,
     )
+    tested = images.select(evaluation.tested_images)
     evaluation = replace(
         evaluation,
+        old_model=_old_model(embedders[request.gallery], old.rows_of(tested), tested, request),
         subjects=Subjects(
             subject_model(embedders[request.gallery], old.rows_of(images)),
             subject_model(embedders[request.query], new_side.vectors),
@@ -162,15 +162,10 @@ def _save_score_map(
 
 
 def _old_model(
-    embedder: Embedder,
-    old: Embeddings,
-    images: ImageSet,
-    request: EvaluationRequest,
-    places: Ints,
+    embedder: Embedder, vectors: Floats, images: ImageSet, request: EvaluationRequest
 ) -> Strength | None:
     """Compare the old model with raw pixels; stored embeddings may be all that is left."""
-    images, frame = images.select(places), embedder_frame(embedder)
-    vectors = old.rows_of(images)
+    frame = embedder_frame(embedder)
     try:
         return old_model_strength(vectors, images.labels, images, frame=frame, seed=request.seed)
     except UserError as error:

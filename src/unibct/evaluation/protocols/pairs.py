@@ -21,7 +21,6 @@ from unibct.evaluation.criterion import sampled_criterion
 from unibct.evaluation.directions import CROSS, NEW_SELF, OLD_SELF, REVERSED_CROSS, sides
 from unibct.evaluation.metrics.pair_accuracy import FoldAccuracy, fold_accuracy
 from unibct.evaluation.metrics.verification import checked_same
-from unibct.evaluation.pixel_baseline import strength_note
 from unibct.evaluation.protocols.request import EvaluationRequest
 from unibct.evaluation.seen_classes import SeenClasses
 from unibct.evaluation.subjects import known_fingerprints
@@ -122,7 +121,7 @@ def evaluate_pairs(
         },
         compared=(interval,),
         seen=_SEEN,
-        note=f"{_SEEN.note}; {strength_note(None)}",
+        note=_SEEN.note,
         tests=tests,
     )
 

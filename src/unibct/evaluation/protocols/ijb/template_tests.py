@@ -30,7 +30,6 @@ from unibct.evaluation.criterion import few_classes_note
 from unibct.evaluation.directions import BLEND, CROSS, NEW_SELF, OLD_SELF, REVERSED_CROSS, sides
 from unibct.evaluation.metrics.table import measured_metrics
 from unibct.evaluation.metrics.verification import ThresholdRule
-from unibct.evaluation.pixel_baseline import strength_note
 from unibct.evaluation.protocols.ijb.meta import Meta, Subjects, rows_of
 from unibct.evaluation.protocols.ijb.pair_scores import pair_scores
 from unibct.evaluation.protocols.ijb.search import search_galleries
@@ -129,7 +128,6 @@ def evaluate_templates(
             few_classes_note(lists.subjects, "subjects"),
             _REVERSED_NOTE,
             _SEEN.note,
-            strength_note(None),
             rule=rule,
         ),
         seen=_SEEN,
