@@ -1,18 +1,17 @@
-"""The classes that a model was trained on, in a form that is kept with what the model made.
+"""What a model has learnt from, in a form that is kept with what the model made.
 
 Only digests of the identities are kept: they have one size, and a folder of embeddings does not
 give away whom or what its model was trained on.
 """
 
-import hashlib
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from unibct.data.image_set import class_identities
+from unibct.data.choices import UNRECORDED, Choice
+from unibct.data.image_set import class_identities, identity_digests
 
 UNKNOWN_SOURCE = "unknown"  # of classes that cannot be compared with those of any other set
-_DIGITS = 16  # of a digest: among 10 million classes two agree by chance once in 400,000 times
 
 
 @dataclass(frozen=True)
@@ -23,11 +22,13 @@ class TrainingClasses:
         digests: of the classes' identities, see ``class_identities``.
         sources: what numbered the classes; None stands for real names.
         complete: whether these are all classes; if not, some or all are unknown.
+        choices: what was chosen for the model on images that it was not trained on.
     """
 
     digests: frozenset[str] = frozenset()
     sources: frozenset[str | None] = frozenset()
     complete: bool = True
+    choices: frozenset[Choice] = frozenset()
 
     def __or__(self, other: "TrainingClasses") -> "TrainingClasses":
         """Return the classes that either has."""
@@ -35,7 +36,12 @@ class TrainingClasses:
             self.digests | other.digests,
             self.sources | other.sources,
             self.complete and other.complete,
+            self.choices | other.choices,
         )
+
+    def without(self, what: str) -> "TrainingClasses":
+        """Return the same classes without the choices of a kind."""
+        return replace(self, choices=frozenset(c for c in self.choices if c.what != what))
 
     def as_json(self) -> dict[str, Any]:
         """Return the content for a file."""
@@ -43,18 +49,25 @@ class TrainingClasses:
             "digests": sorted(self.digests),
             "sources": list(self.sources),
             "complete": self.complete,
+            "choices": [c.as_json() for c in sorted(self.choices, key=_order)],
         }
 
     @staticmethod
     def of_json(content: Any) -> "TrainingClasses":
         """Return the classes from what ``as_json`` returned."""
         digests, sources = frozenset(content["digests"]), frozenset(content["sources"])
-        return TrainingClasses(digests, sources, bool(content["complete"]))
+        kept = content.get("choices")
+        choices = [UNRECORDED] if kept is None else map(Choice.of_json, kept)
+        return TrainingClasses(digests, sources, bool(content["complete"]), frozenset(choices))
 
     @staticmethod
     def of_optional_json(content: Any) -> "TrainingClasses":
         """Return the classes from a file of which earlier versions kept none: then unknown."""
         return UNKNOWN_CLASSES if content is None else TrainingClasses.of_json(content)
+
+
+def _order(choice: Choice) -> tuple[str, list[str]]:
+    return choice.what, sorted(choice.images)
 
 
 NO_CLASSES = TrainingClasses()
@@ -72,10 +85,3 @@ def training_classes(class_names: Sequence[str], class_source: str | None) -> Tr
         return UNKNOWN_CLASSES
     digests = identity_digests(class_identities(class_names, class_source))
     return TrainingClasses(digests, frozenset({class_source}))
-
-
-def identity_digests(identities: Iterable[str]) -> frozenset[str]:
-    """Return a digest for each identity of a class."""
-    return frozenset(
-        hashlib.sha256(identity.encode()).hexdigest()[:_DIGITS] for identity in identities
-    )

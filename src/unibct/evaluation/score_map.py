@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unibct.arrays import Floats, Ints
-from unibct.data.training_classes import UNKNOWN_CLASSES, TrainingClasses
+from unibct.data.choices import SCORE_MAP_FITTED, Choice
 from unibct.errors import UserError
 from unibct.evaluation.impostors import Impostors, listed_impostors
 from unibct.evaluation.score_ranks import ScoreRanks, quantiles
@@ -31,12 +31,12 @@ class ScoreMap:
     Attributes:
         cross: (knots,) strictly rising scores of new queries in the old gallery.
         old: (knots,) strictly rising scores of old queries in the old gallery.
-        fitted_on: the classes of the images that it was fitted on.
+        fitted_on: the images that it was fitted on; None if they are not known.
     """
 
     cross: NDArray[np.float64]
     old: NDArray[np.float64]
-    fitted_on: TrainingClasses = UNKNOWN_CLASSES
+    fitted_on: Choice | None = None
 
     def __post_init__(self) -> None:
         """Refuse knots that are not strictly monotone."""
@@ -69,21 +69,29 @@ class ScoreMap:
         return float(low)
 
     def as_json(self) -> dict[str, Any]:
-        """Return plain values for a file; the classes only if they are known."""
+        """Return plain values for a file; the images only if they are known."""
         knots: dict[str, Any] = {"cross": self.cross.tolist(), "old": self.old.tolist()}
-        if self.fitted_on == UNKNOWN_CLASSES:
+        if self.fitted_on is None:
             return knots
         return knots | {"fitted_on": self.fitted_on.as_json()}
 
     @staticmethod
     def from_json(value: dict[str, Any]) -> "ScoreMap":
-        """Return the map that ``as_json`` described; earlier versions did not keep the classes."""
+        """Return the map that ``as_json`` described; earlier versions did not keep the images."""
         try:
-            fitted_on = TrainingClasses.of_optional_json(value.get("fitted_on"))
+            kept = value.get("fitted_on")
             cross, old = (np.array(value[side], float) for side in ("cross", "old"))
-            return ScoreMap(cross, old, fitted_on)
+            return ScoreMap(cross, old, None if kept is None else _fitted_on(kept))
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise UserError(f"this is no score map: {error}") from error
+
+
+def _fitted_on(kept: dict[str, Any]) -> Choice:
+    """Return what a map was fitted on; of an earlier version's, only the classes are known."""
+    if "digests" not in kept:
+        return Choice.of_json(kept)
+    (source,) = kept["sources"]
+    return Choice(SCORE_MAP_FITTED, classes=frozenset(kept["digests"]), class_source=source)
 
 
 def fit_score_map(cross_impostor: Floats | Impostors, old_impostor: Floats | Impostors) -> ScoreMap:

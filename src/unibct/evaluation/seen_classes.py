@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from unibct.arrays import Floats, Ints, checked_embeddings
-from unibct.data.image_set import class_identities
-from unibct.data.training_classes import UNKNOWN_CLASSES, TrainingClasses, identity_digests
+from unibct.data.choices import Choice, choice_on_rows
+from unibct.data.image_set import class_identities, identity_digests
+from unibct.data.training_classes import UNKNOWN_CLASSES, TrainingClasses
 from unibct.embeddings.folder import Embeddings
 from unibct.errors import UserError
-from unibct.evaluation.score_map import ScoreMap
 
 
 @dataclass(frozen=True)
@@ -42,17 +42,6 @@ class SeenClasses:
         if self.unknown is not None:
             return f"at least {self._counted} were in a model's training set ({self.unknown})"
         return f"{self._counted} {'was' if self.count < 2 else 'were'} in a model's training set"
-
-    @property
-    def score_map_note(self) -> str:
-        """The count in words, if not a model but a score map was fitted on the classes."""
-        if self.count is None:
-            return (
-                f"whether the score map was fitted on test {self.kind} is unknown: they are not "
-                "recorded, or not named alike"
-            )
-        fitted = f"the score map was fitted on {self._counted}"
-        return f"{fitted}: there its FAR says little about others" if self.count else fitted
 
     @property
     def _counted(self) -> str:
@@ -113,19 +102,28 @@ class ModelsUnderTest:
         vectors: (images, dim) of each model, by its name.
         labels: (images,) the classes 0…C-1.
         seen: the count of seen classes.
-        note: the count in words, and that of the classes that a score map was fitted on.
+        models: those that know more than their vectors.
     """
 
     vectors: dict[str, Floats]
     labels: Any
     seen: SeenClasses
-    note: str
+    models: Mapping[str, Embeddings]
+
+    def choice(self, what: str, data: str | None = None) -> Choice:
+        """Return a choice that is made on these images, see ``Choice``."""
+        named_by = _naming(self.models)
+        if named_by is None:
+            choice = Choice(what, data)
+        else:
+            classes = named_by.labels, named_by.class_names, named_by.class_source
+            choice = choice_on_rows(what, data, named_by.ids, *classes)
+        return choice.with_vectors(self.vectors["old"])
 
 
 def models_under_test(
     models: Mapping[str, Any],
     labels: Any,
-    score_map: ScoreMap | None = None,
     *,
     seen_classes: bool,
 ) -> ModelsUnderTest:
@@ -134,7 +132,6 @@ def models_under_test(
     Args:
         models: for each model an ``Embeddings``, or an array, whose classes have no identity.
         labels: (images,) integers 0…C-1; None to take those of the first embeddings with classes.
-        score_map: what puts scores on the old scale, if one was given.
         seen_classes: go on even if most test classes were trained on.
     """
     known = {name: model for name, model in models.items() if isinstance(model, Embeddings)}
@@ -147,17 +144,13 @@ def models_under_test(
             )
     if labels is None:
         labels = _common_labels(known)
-    named_by = _naming(known)
-    seen = _seen(models, known, named_by)
+    seen = _seen(models, known)
     seen.require_minority(allowed=seen_classes)
     vectors = {
         name: checked_embeddings(known[name].vectors if name in known else model, name)
         for name, model in models.items()
     }
-    notes = [seen.note]
-    if score_map is not None:
-        notes.append(_fitted(score_map, named_by).score_map_note)
-    return ModelsUnderTest(vectors, labels, seen, "; ".join(notes))
+    return ModelsUnderTest(vectors, labels, seen, known)
 
 
 def _common_labels(known: Mapping[str, Embeddings]) -> Ints:
@@ -185,29 +178,16 @@ def _naming(known: Mapping[str, Embeddings]) -> Embeddings | None:
     return max(named, key=lambda model: model.training_classes != UNKNOWN_CLASSES, default=None)
 
 
-def _seen(
-    models: Mapping[str, Any], known: Mapping[str, Embeddings], named_by: Embeddings | None
-) -> SeenClasses:
+def _seen(models: Mapping[str, Any], known: Mapping[str, Embeddings]) -> SeenClasses:
     """Count the seen classes."""
     if not known:
         return SeenClasses(None, None, "arrays do not say")
+    named_by = _naming(known)
     if named_by is None:
         return SeenClasses(None, None, "the embeddings have no classes")
     training = {
         name: known[name].training_classes if name in known else UNKNOWN_CLASSES for name in models
     }
-    return _count_named(named_by, training)
-
-
-def _fitted(score_map: ScoreMap, named_by: Embeddings | None) -> SeenClasses:
-    """Count the test classes that a score map was fitted on."""
-    if named_by is None:
-        return SeenClasses(None, None)
-    return _count_named(named_by, {"score map": score_map.fitted_on})
-
-
-def _count_named(named_by: Embeddings, models: Mapping[str, TrainingClasses]) -> SeenClasses:
-    """Count the classes of embeddings that any of the models was trained on."""
     labels: list[int] = np.unique(named_by.labels).tolist()
     names = [named_by.class_names[label] for label in labels]
-    return count_seen_classes(names, named_by.class_source, models)
+    return count_seen_classes(names, named_by.class_source, training)

@@ -16,6 +16,7 @@ from unibct.evaluation.backfill_curve import BackfillCurve, backfill_curve, row_
 from unibct.evaluation.blend_gain import BlendedQueries
 from unibct.evaluation.blending import MIDPOINT, AlphaChoice, blended_test, require_alpha
 from unibct.evaluation.bootstrap import REPEATS, class_draws
+from unibct.evaluation.choices import SeenChoice, choices_of, compared_choices
 from unibct.evaluation.criterion import (
     OLD_MODEL_TOO_WEAK,
     Criterion,
@@ -62,6 +63,7 @@ class Evaluation:
         values: test -> metric -> value, as tables show them.
         compared: M(cross) − M(old self) of each metric that has an interval.
         seen: how many test classes a model was trained on.
+        choices: what was chosen, and on how many of the test classes.
         note: what a reader must know about the numbers.
         old_model: recall@1 of the old model and of raw pixels; None if it is not known.
         fingerprints: of the models that made ``query`` and ``gallery``, where they are known.
@@ -70,6 +72,7 @@ class Evaluation:
     values: dict[str, dict[str, float]]
     compared: tuple[Criterion, ...]
     seen: SeenClasses
+    choices: tuple[SeenChoice, ...] = ()
     note: str | None = None
     old_model: Strength | None = None
     fingerprints: dict[str, str] = field(default_factory=dict[str, str])
@@ -97,6 +100,7 @@ class Evaluation:
             "note": self.note,
             "fingerprints": self.fingerprints,
             "seen_classes": self.seen.count,
+            "choices": [choice.as_json() for choice in self.choices],
             "old_model": None if self.old_model is None else self.old_model.as_json(),
             "criteria": [criterion.as_json() for criterion in self.criteria],
             "further_metrics": [c.as_json() for c in self.compared if not c.decides],
@@ -289,7 +293,8 @@ def evaluate_upgrade(
         labels: (images,) integers 0…C-1; by default those of ``old`` or ``new``.
         free: (images, dim′) of a new model that was trained without compatibility: the upper bound.
         projected: (images, dim) the new model's in the old space, if it has another dimension.
-        seen_classes: go on even if a model was trained on most of the test classes.
+        seen_classes: go on even if a model was trained on most of the test classes, or something
+            was chosen on them.
         images: an ``ImageSet`` or uint8 pixels: then the old model is compared with raw pixels.
         far: false accept rate of the headline TAR; by default the smallest that is measurable.
         rule: of the reported TARs' thresholds, see ``tar_at_far``; the criterion's is strict.
@@ -303,7 +308,14 @@ def evaluate_upgrade(
         backfill_curves: also measure the gallery while it is being embedded again.
         progress: reports progress of the curves.
     """
-    tested = models_under_test(_given(old, new, free), labels, score_map, seen_classes=seen_classes)
+    tested = models_under_test(_given(old, new, free), labels, seen_classes=seen_classes)
+    relied_on = choices_of(
+        {name: model.training_classes for name, model in tested.models.items()},
+        alpha=alpha.chosen_on if isinstance(alpha, AlphaChoice) else None,
+        score_map=score_map,
+        uses_scale=score_scale is not None,
+    )
+    choices = compared_choices(relied_on, tested.choice("the test"), allowed=seen_classes)
     models = tested.vectors | _in_old_space(projected)
     split = split_for(tested.labels, split, seed=seed)
     tests = _direction_tests(models, split, mode, share_of(alpha))
@@ -314,8 +326,14 @@ def evaluate_upgrade(
     return UpgradeEvaluation(
         **_test_values(tests, split, used_far, rule),
         seen=tested.seen,
+        choices=choices,
         fingerprints=known_fingerprints(query=new, gallery=old),
-        note=joined_notes(*_notes(models, used_far, far, split), tested.note, rule=rule),
+        note=joined_notes(
+            *_notes(models, used_far, far, split),
+            tested.seen.note,
+            *(choice.note for choice in choices),
+            rule=rule,
+        ),
         old_model=old_model_strength(models["old"], split.labels, images, seed=seed),
         backfill_curves=dict(curves) if backfill_curves else {},
         **compared_answers(tests, draws, far=used_far, seed=seed, alpha=alpha, **onto_old_scale),

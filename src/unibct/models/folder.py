@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from unibct.arrays import to_numpy
-from unibct.data.training_classes import NO_CLASSES, TrainingClasses
+from unibct.data.training_classes import TrainingClasses
 from unibct.errors import UserError, first_line
 from unibct.files import atomic_file, read_json, write_json
 from unibct.maps.vector_map import VectorMap
@@ -26,6 +26,7 @@ from unibct.models.model import Model
 from unibct.models.old_space import WEIGHT, add_projection, old_space_dim
 
 FORMAT = 1
+_NO_FURTHER_CLASSES = {"digests": (), "sources": (), "complete": True}  # of earlier versions
 _LOADING_ERRORS = (
     OSError,
     TypeError,
@@ -83,7 +84,7 @@ def save_model(model: Model, folder: str | Path) -> None:
             "classes": list(model.class_names),
         }
         | ({} if model.class_source is None else {"class_source": model.class_source})
-        | _described_further_classes(model.further_classes)
+        | {"further_classes": model.further_classes.as_json()}
         | ({} if config is None else {"architecture_config": dict(config)})
         | ({} if old_dim is None else {"old_dim": old_dim}),
     )
@@ -161,17 +162,11 @@ def _read_model(folder: Path, description: Any, with_classifier: bool) -> Model:
         old_fingerprint=description["old_model"],
         vector_map=vector_map,
         class_source=description.get("class_source"),
-        further_classes=_further_classes(description.get("further_classes")),
+        further_classes=TrainingClasses.of_json(
+            description.get("further_classes", _NO_FURTHER_CLASSES)
+        ),
         architecture_config=config,
     )
-
-
-def _described_further_classes(further: TrainingClasses) -> dict[str, Any]:
-    return {} if further == NO_CLASSES else {"further_classes": further.as_json()}
-
-
-def _further_classes(content: Any) -> TrainingClasses:
-    return NO_CLASSES if content is None else TrainingClasses.of_json(content)
 
 
 def _require_matching_files(

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from unibct.arrays import checked_embeddings, is_array, normalized, same_kind, to_numpy
 from unibct.data.augmentation import mirrored
+from unibct.data.choices import SCORE_SCALE_MEASURED, Choice
 from unibct.data.decoding import (
     VECTORS,
     Frame,
@@ -58,7 +59,8 @@ class Model:
             trained to be compatible.
         class_source: of the training set, see ``ImageSet``.
         further_classes: what it has learnt from besides ``class_names``: the classes that its map
-            was fitted on, or those of the model whose weights it started from.
+            was fitted on, or those of the model whose weights it started from; and what was
+            chosen for it.
         architecture_config: what another library needs to build the network, see ``Architecture``.
     """
 
@@ -182,10 +184,25 @@ class Model:
         self.network.to(device)
         return self
 
-    def with_score_scale(self, scale: float | None) -> "Model":
-        """Return the same model with another score scale, or with none."""
+    def with_score_scale(self, scale: float | None, measured_on: Choice | None = None) -> "Model":
+        """Return the same model with another score scale, or with none.
+
+        Args:
+            scale: the new model's.
+            measured_on: on what it was measured; None for classes that it was trained on.
+        """
         training = {key: value for key, value in self.training.items() if key != SCORE_SCALE}
-        return replace(self, training=training | ({} if scale is None else {SCORE_SCALE: scale}))
+        model = replace(
+            self,
+            training=training | ({} if scale is None else {SCORE_SCALE: scale}),
+            further_classes=self.further_classes.without(SCORE_SCALE_MEASURED),
+        )
+        return model if scale is None or measured_on is None else model.with_choice(measured_on)
+
+    def with_choice(self, choice: Choice) -> "Model":
+        """Return the same model, which keeps what was chosen for it."""
+        further = self.further_classes
+        return replace(self, further_classes=replace(further, choices=further.choices | {choice}))
 
     def adapted(
         self, vector_map: VectorMap, old: Embedder, fitted_on: ImageSet | None = None
@@ -197,8 +214,8 @@ class Model:
             old: the old model.
             fitted_on: the images that the map was fitted on.
         """
-        training = self.with_score_scale(None).training  # its scale is that of another space
-        further = self.further_classes
+        bare = self.with_score_scale(None)  # its scale is that of another space
+        further = bare.further_classes
         if fitted_on is not None:
             further |= training_classes(fitted_on.class_names, fitted_on.class_source)
         return replace(
@@ -206,7 +223,7 @@ class Model:
             vector_map=vector_map,
             dim=old.dim,
             class_weights=None,
-            training=training | {"adapter": vector_map.kind},
+            training=bare.training | {"adapter": vector_map.kind},
             old_fingerprint=old.fingerprint,
             further_classes=further,
         )

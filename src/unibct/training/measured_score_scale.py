@@ -9,6 +9,7 @@ from typing import cast
 import numpy as np
 
 from unibct.arrays import Floats, Ints
+from unibct.data.choices import SCORE_SCALE_MEASURED, Choice, choice_on
 from unibct.data.loader import PixelBatches
 from unibct.embeddings.extraction import embed_images
 from unibct.embeddings.network_pass import NETWORK_BATCH, finite_embeddings
@@ -34,6 +35,7 @@ def with_score_scale(
     """Return a finished model with its score scale, measured on a sample of images.
 
     The same models and images give the same scale. If it cannot be measured, a note says why.
+    Images of other classes than the training classes are kept as what it was measured on.
 
     Args:
         model: the new model.
@@ -44,7 +46,7 @@ def with_score_scale(
             enough, and if the old model knows them.
     """
     try:
-        return model.with_score_scale(_scale_on_either(model, old, pixels, set_aside))
+        return model.with_score_scale(*_scale_on_either(model, old, pixels, set_aside))
     except UserError as error:
         (progress or Silent()).note(f"the score scale is unknown: {error}")
         return model.with_score_scale(None)
@@ -52,16 +54,17 @@ def with_score_scale(
 
 def _scale_on_either(
     model: Model, old: Embedder, pixels: PixelBatches, set_aside: PixelBatches | None
-) -> float:
+) -> tuple[float, Choice | None]:
     """Return the score scale on the images that were set aside, or else on the training images."""
     if set_aside is not None and len(set_aside.images.class_names) >= _CLASSES_NEEDED:
         try:
-            return _measured_scale(model, old, set_aside)
+            scale = _measured_scale(model, old, set_aside)
+            return scale, choice_on(SCORE_SCALE_MEASURED, set_aside.images)
         except NoScoreScaleError:
             raise  # a scale of the training images would be wrong for other classes
         except UserError:
             pass  # the old model may be stored embeddings of the training images
-    return _measured_scale(model, old, pixels)
+    return _measured_scale(model, old, pixels), None
 
 
 def _measured_scale(model: Model, old: Embedder, pixels: PixelBatches) -> float:

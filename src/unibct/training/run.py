@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import torch
 
+from unibct.data.choices import BEST_EPOCH, SCORE_SCALE_MEASURED, choice_on
 from unibct.data.encoded_images import require_outside
 from unibct.data.image_set import ImageSet
 from unibct.data.loader import pixel_memory, read_pixels
@@ -281,7 +282,10 @@ def _save_models(context: RunContext, options: TrainOptions) -> None:
     write_metrics(context.out, rows)  # a kill may have come before those of the last epoch
     best = best_checkpoint(context, rows)
     if best is not None:
-        save_model(_measured_model(context, best, options), context.out / BEST_MODEL)
+        assert context.validation is not None
+        choice = choice_on(BEST_EPOCH, context.validation.pixels.images)
+        model = _measured_model(context, best, options).with_choice(choice)
+        save_model(model, context.out / BEST_MODEL)
     save_model(_measured_model(context, path, options), context.out)
     note_result(context, rows, options.progress)
 
@@ -299,7 +303,11 @@ def _measured_model(context: RunContext, path: Path, options: TrainOptions) -> M
 
 def finished_model(context: RunContext, path: Path, old: Embedder | None = None) -> Model:
     """Return the model of a checkpoint, with everything that is known of its training."""
-    starts_from = old if context.recipe.warm_start else None
+    learnt = NO_CLASSES
+    if context.recipe.warm_start and old is not None:
+        learnt = old.training_classes.without(
+            SCORE_SCALE_MEASURED
+        )  # that of the old model's scores
     run, images = context.run, context.pixels.images
     checkpoint = read_checkpoint(path)
     unreadable = context.pixels.unreadable
@@ -328,6 +336,6 @@ def finished_model(context: RunContext, path: Path, old: Embedder | None = None)
         | validation_record(context, checkpoint.state["metrics"]),
         old_fingerprint=run.old_fingerprint,
         class_source=images.class_source,
-        further_classes=NO_CLASSES if starts_from is None else starts_from.training_classes,
+        further_classes=learnt,
         architecture_config=architecture.config,
     )
