@@ -10,15 +10,24 @@ import pytest
 from tests.evaluation.noisy_classes import noisy_classes
 from tests.models.cases import small_model, trained_from
 from tests.training.recipes import RECIPE
+from unibct.data.choices import (
+    BEST_EPOCH,
+    SCORE_MAP_FITTED,
+    SCORE_SCALE_MEASURED,
+    Choice,
+    choice_on_rows,
+)
 from unibct.data.readers.table import open_images
-from unibct.data.training_classes import training_classes
+from unibct.data.training_classes import UNKNOWN_SOURCE, TrainingClasses, training_classes
 from unibct.embeddings.extraction import embed_images
 from unibct.embeddings.folder import Embeddings
 from unibct.embeddings.writing import save_embeddings
 from unibct.errors import UserError
 from unibct.evaluation.blending import choose_alpha
+from unibct.evaluation.choices import choices_of, compared_choices
 from unibct.evaluation.protocols.images import evaluate_images
 from unibct.evaluation.protocols.request import EvaluationRequest, SearchRules
+from unibct.evaluation.score_map import ScoreMap
 from unibct.evaluation.upgrade import evaluate_upgrade
 from unibct.evaluation.weight_choice import choose_weights
 from unibct.models.blended_weights import blend_weights
@@ -171,3 +180,57 @@ def test_the_best_epoch_was_chosen_on_the_classes_that_were_set_aside(glyph_clas
         evaluate_upgrade(sides["b"], sides["l"])
     trained = embed_images(best, glyph_classes)
     assert "3 of the 12" in evaluate_upgrade(trained, trained, seen_classes=True).note
+
+
+def learnt(*choices):
+    return TrainingClasses(choices=frozenset(choices))
+
+
+TEST = choice_on_rows("", None, tuple("pqrs"), np.arange(4), tuple("abcd"), None)
+
+
+@pytest.mark.parametrize(
+    ("choice", "count", "note"),
+    [
+        (choice_on_rows("x was chosen", "D", ("p",), np.array([0]), ("e",), None), 0,
+         "x was chosen on none of the 4 test classes"),
+        (choice_on_rows("x was chosen", "D", ("p",), np.array([0]), ("a",), None), 1,
+         "x was chosen on 1 of the 4 test classes: there the numbers say little about others"),
+        (choice_on_rows("x was chosen", "D", ("p",), np.array([0]), ("a",), "file"), None,
+         "whether x was chosen on test classes is unknown: they are not recorded, or not named "
+         "alike"),
+        (Choice("x was chosen"), None,
+         "whether x was chosen on test classes is unknown: they are not recorded, or not named "
+         "alike"),
+        (replace(TEST, what="x was chosen", data="D"), 4,
+         "x was chosen on the test images themselves (D)"),
+    ],
+)  # fmt: skip
+def test_each_choice_is_compared_with_the_test(choice, count, note):
+    (seen,) = compared_choices([choice], TEST, allowed=True)
+    assert (seen.count, seen.note, seen.same_images) == (count, note, count == 4)
+
+
+def test_most_of_the_test_classes_are_refused_and_half_of_them_are_not():
+    def on(names):
+        rows = np.arange(len(names))
+        return choice_on_rows(f"{names} was chosen", None, tuple(names), rows, tuple(names), None)
+
+    compared_choices([on("ab")], TEST, allowed=False)
+    with pytest.raises(UserError, match=r"abc was chosen on 3 of the 4 .*; bcd was .*--seen-cl"):
+        compared_choices([on("abc"), on("a"), on("bcd")], TEST, allowed=False)
+    unnamed = Choice("", images=frozenset({"1"}))
+    assert compared_choices([on("abcd")], unnamed, allowed=False)[0].count is None
+    unknown = replace(TEST, class_source=UNKNOWN_SOURCE)
+    assert compared_choices([unknown], unknown, allowed=True)[0].count is None
+
+
+def test_only_the_score_scale_that_is_used_counts():
+    scale, epoch = Choice(SCORE_SCALE_MEASURED), Choice(BEST_EPOCH)
+    models = {"old": learnt(scale, epoch), "new": learnt(scale)}
+    told = ["the best epoch of the old model was chosen"]
+    assert [one.what for one in choices_of(models)] == told
+    told.append("the score scale of the new model was measured")
+    assert [one.what for one in choices_of(models, uses_scale=True)] == told
+    given = ScoreMap(np.array([0.0, 1.0]), np.array([0.0, 1.0]))
+    assert choices_of({}, score_map=given) == [Choice(SCORE_MAP_FITTED)]

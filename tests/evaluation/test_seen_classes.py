@@ -6,7 +6,6 @@ import pytest
 from unibct.data.training_classes import UNKNOWN_CLASSES, training_classes
 from unibct.embeddings.folder import NO_CLASS, Embeddings
 from unibct.errors import UserError
-from unibct.evaluation.score_map import ScoreMap
 from unibct.evaluation.seen_classes import SeenClasses, count_seen_classes, models_under_test
 
 NAMED = training_classes(("a", "b", "c"), None)
@@ -109,24 +108,3 @@ def test_models_that_disagree_on_the_classes_need_labels():
             models_under_test(models, None, seen_classes=False)
         labels = [0, 1, 0, 1, 1]
         assert models_under_test(models, labels, seen_classes=False).labels == labels
-
-
-def test_the_classes_of_a_score_map_are_counted_apart():
-    known = embeddings(class_source=None, training_classes=training_classes(("x",), None))
-
-    def note(fitted_on, models=known, labels=None):
-        score_map = ScoreMap(np.array([0.0, 1.0]), np.array([0.0, 1.0]), fitted_on)
-        return models_under_test({"old": models}, labels, score_map, seen_classes=False).note
-
-    models = "none of the 2 test classes was in a model's training set"
-    assert models_under_test({"old": known}, None, seen_classes=False).note == models
-    assert note(training_classes(("c", "b"), None)) == (
-        f"{models}; the score map was fitted on 1 of the 2 test classes: there its FAR says "
-        "little about others"
-    )
-    none = note(training_classes(("d",), None))
-    assert none == f"{models}; the score map was fitted on none of the 2 test classes"
-    unknown = "; whether the score map was fitted on test classes is unknown"
-    assert unknown in note(UNKNOWN_CLASSES)
-    assert unknown in note(NUMBERED)
-    assert unknown in note(NAMED, np.ones((2, 2)), [0, 1])

@@ -56,8 +56,9 @@ class TrainingClasses:
     def of_json(content: Any) -> "TrainingClasses":
         """Return the classes from what ``as_json`` returned."""
         digests, sources = frozenset(content["digests"]), frozenset(content["sources"])
-        kept = content.get("choices")
-        choices = [UNRECORDED] if kept is None else map(Choice.of_json, kept)
+        choices = [UNRECORDED]
+        if "choices" in content:
+            choices = map(Choice.of_json, content["choices"])
         return TrainingClasses(digests, sources, bool(content["complete"]), frozenset(choices))
 
     @staticmethod

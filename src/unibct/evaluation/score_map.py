@@ -79,19 +79,18 @@ class ScoreMap:
     def from_json(value: dict[str, Any]) -> "ScoreMap":
         """Return the map that ``as_json`` described; earlier versions did not keep the images."""
         try:
-            kept = value.get("fitted_on")
             cross, old = (np.array(value[side], float) for side in ("cross", "old"))
-            return ScoreMap(cross, old, None if kept is None else _fitted_on(kept))
+            return ScoreMap(cross, old, _fitted_on(value.get("fitted_on")))
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise UserError(f"this is no score map: {error}") from error
 
 
-def _fitted_on(kept: dict[str, Any]) -> Choice:
+def _fitted_on(content: Any) -> Choice | None:
     """Return what a map was fitted on; of an earlier version's, only the classes are known."""
-    if "digests" not in kept:
-        return Choice.of_json(kept)
-    (source,) = kept["sources"]
-    return Choice(SCORE_MAP_FITTED, classes=frozenset(kept["digests"]), class_source=source)
+    if content is None or "digests" not in content:
+        return None if content is None else Choice.of_json(content)
+    (source,) = content["sources"]
+    return Choice(SCORE_MAP_FITTED, classes=frozenset(content["digests"]), class_source=source)
 
 
 def fit_score_map(cross_impostor: Floats | Impostors, old_impostor: Floats | Impostors) -> ScoreMap:

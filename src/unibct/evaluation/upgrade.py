@@ -50,7 +50,7 @@ from unibct.evaluation.resolution import (
 )
 from unibct.evaluation.score_map import ScoreMap
 from unibct.evaluation.search_test import SearchTest, search_test
-from unibct.evaluation.seen_classes import SeenClasses, models_under_test
+from unibct.evaluation.seen_classes import ModelsUnderTest, SeenClasses, models_under_test
 from unibct.evaluation.subjects import Subjects, known_fingerprints
 from unibct.progress import Progress
 
@@ -293,8 +293,7 @@ def evaluate_upgrade(
         labels: (images,) integers 0…C-1; by default those of ``old`` or ``new``.
         free: (images, dim′) of a new model that was trained without compatibility: the upper bound.
         projected: (images, dim) the new model's in the old space, if it has another dimension.
-        seen_classes: go on even if a model was trained on most of the test classes, or something
-            was chosen on them.
+        seen_classes: go on even if training or a choice was mostly on the test classes.
         images: an ``ImageSet`` or uint8 pixels: then the old model is compared with raw pixels.
         far: false accept rate of the headline TAR; by default the smallest that is measurable.
         rule: of the reported TARs' thresholds, see ``tar_at_far``; the criterion's is strict.
@@ -309,35 +308,48 @@ def evaluate_upgrade(
         progress: reports progress of the curves.
     """
     tested = models_under_test(_given(old, new, free), labels, seen_classes=seen_classes)
-    relied_on = choices_of(
-        {name: model.training_classes for name, model in tested.models.items()},
-        alpha=alpha.chosen_on if isinstance(alpha, AlphaChoice) else None,
-        score_map=score_map,
-        uses_scale=score_scale is not None,
-    )
-    choices = compared_choices(relied_on, tested.choice("the test"), allowed=seen_classes)
+    onto_old_scale: dict[str, Any] = {"score_map": score_map, "score_scale": score_scale}
+    known, said = _known(tested, alpha, **onto_old_scale, allowed=seen_classes)
     models = tested.vectors | _in_old_space(projected)
     split = split_for(tested.labels, split, seed=seed)
     tests = _direction_tests(models, split, mode, share_of(alpha))
     used_far = headline_far(split.compared_classes, far)
     draws = class_draws(tests[CROSS], seed=seed, repeats=repeats)
-    onto_old_scale: dict[str, Any] = {"score_map": score_map, "score_scale": score_scale}
     curves = _curves(models, split, mode, used_far, tests[OLD_SELF], seed, progress)
     return UpgradeEvaluation(
         **_test_values(tests, split, used_far, rule),
-        seen=tested.seen,
-        choices=choices,
-        fingerprints=known_fingerprints(query=new, gallery=old),
-        note=joined_notes(
-            *_notes(models, used_far, far, split),
-            tested.seen.note,
-            *(choice.note for choice in choices),
-            rule=rule,
-        ),
+        **known,
+        note=joined_notes(*_notes(models, used_far, far, split), *said, rule=rule),
         old_model=old_model_strength(models["old"], split.labels, images, seed=seed),
         backfill_curves=dict(curves) if backfill_curves else {},
         **compared_answers(tests, draws, far=used_far, seed=seed, alpha=alpha, **onto_old_scale),
     )
+
+
+def _known(
+    tested: ModelsUnderTest,
+    alpha: float | AlphaChoice,
+    *,
+    score_map: ScoreMap | None,
+    score_scale: float | None,
+    allowed: bool,
+) -> tuple[dict[str, Any], list[str]]:
+    """Return the fields of an evaluation that say what is known of the models, and notes."""
+    choices = choices_of(
+        {role: model.training_classes for role, model in tested.models.items()},
+        alpha=alpha.chosen_on if isinstance(alpha, AlphaChoice) else None,
+        score_map=score_map,
+        uses_scale=score_scale is not None,
+    )
+    compared = compared_choices(choices, tested.choice("the test"), allowed=allowed)
+    fields = {
+        "seen": tested.seen,
+        "choices": compared,
+        "fingerprints": known_fingerprints(
+            query=tested.models.get("new"), gallery=tested.models.get("old")
+        ),
+    }
+    return fields, [tested.seen.note, *(choice.note for choice in compared)]
 
 
 def share_of(alpha: float | AlphaChoice) -> float:
