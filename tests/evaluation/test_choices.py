@@ -62,6 +62,11 @@ def test_weights_that_were_chosen_on_the_test_images_are_refused(chosen, photo_f
     copied = shutil.copytree(photo_folder, tmp_path / "under another name")
     with pytest.raises(UserError, match=ITSELF):
         evaluated(copied, *models)
+    # The old model's vectors of the images tell them, too.
+    for folder in sorted(copied.iterdir()):
+        folder.rename(copied / f"renamed {folder.name}")
+    with pytest.raises(UserError, match=ITSELF):
+        evaluated(copied, *models)
     # Through stored embeddings, and with one image left out: then the classes tell.
     images = open_images(photo_folder)
     save_embeddings(embed_images(load_model(models[0]), images), tmp_path / "stored")

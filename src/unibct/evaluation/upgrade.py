@@ -63,7 +63,8 @@ class Evaluation:
         values: test -> metric -> value, as tables show them.
         compared: M(cross) − M(old self) of each metric that has an interval.
         seen: how many test classes a model was trained on.
-        choices: what was chosen, and on how many of the test classes.
+        choices: what was chosen, and on how many of the test classes; None if that was not
+            compared.
         note: what a reader must know about the numbers.
         old_model: recall@1 of the old model and of raw pixels; None if it is not known.
         fingerprints: of the models that made ``query`` and ``gallery``, where they are known.
@@ -72,7 +73,7 @@ class Evaluation:
     values: dict[str, dict[str, float]]
     compared: tuple[Criterion, ...]
     seen: SeenClasses
-    choices: tuple[SeenChoice, ...] = ()
+    choices: tuple[SeenChoice, ...] | None = None
     note: str | None = None
     old_model: Strength | None = None
     fingerprints: dict[str, str] = field(default_factory=dict[str, str])
@@ -100,7 +101,7 @@ class Evaluation:
             "note": self.note,
             "fingerprints": self.fingerprints,
             "seen_classes": self.seen.count,
-            "choices": [choice.as_json() for choice in self.choices],
+            "choices": None if self.choices is None else [c.as_json() for c in self.choices],
             "old_model": None if self.old_model is None else self.old_model.as_json(),
             "criteria": [criterion.as_json() for criterion in self.criteria],
             "further_metrics": [c.as_json() for c in self.compared if not c.decides],
