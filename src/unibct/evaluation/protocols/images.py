@@ -380,4 +380,5 @@ def _require_not_chosen_on(
         score_map=score_map,
         uses_scale=score_scale is not None,
     )
-    compared_choices(choices, choice_on("the test", images), allowed=request.seen_classes)
+    if choices:
+        compared_choices(choices, choice_on("the test", images), allowed=request.seen_classes)
