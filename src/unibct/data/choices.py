@@ -90,6 +90,8 @@ def choice_on_rows(
     labels: Ints,
     class_names: Sequence[str],
     class_source: str | None,
+    *,
+    among: Ints | None = None,
 ) -> Choice:
     """Return a choice that was made on images with classes.
 
@@ -100,11 +102,13 @@ def choice_on_rows(
         labels: (images,) indices into ``class_names``, some of which may have no image.
         class_names: one name per class.
         class_source: what numbered the classes, see ``ImageSet``.
+        among: the places of the images whose classes count; by default all.
     """
     identities = class_identities(class_names, class_source)
     shown = [identities[int(label)] for label in labels]
     rows = (f"{image_id}\0{name}".encode() for image_id, name in zip(ids, shown, strict=True))
-    classes = identity_digests(set(shown))
+    counted = labels if among is None else labels[among]
+    classes = identity_digests({identities[int(label)] for label in np.unique(counted)})
     return Choice(what, data, frozenset({_digest(rows)}), classes, class_source)
 
 

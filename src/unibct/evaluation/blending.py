@@ -138,7 +138,7 @@ def choose_alpha(
     """
     if not alphas:
         raise UserError("alphas is empty: give at least one share to try")
-    tried = models_under_test({"old": old, "new": new}, labels, seen_classes=True)
+    tried = models_under_test({"old": old, "new": new}, labels)
     split = split_gallery(tried.labels, seed=seed)
     old_self, cross = (
         search_test(tried.vectors[query], tried.vectors["old"], split, mode=mode)

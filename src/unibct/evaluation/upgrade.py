@@ -7,10 +7,14 @@ the cross test the queries come from the new model and the templates from the ol
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
-from unibct.arrays import Floats, Ints, checked_embeddings
+import numpy as np
+
+from unibct.arrays import Floats, Ints, checked_embeddings, to_numpy
+from unibct.data.image_set import ImageSet
 from unibct.embeddings.strength import Strength
 from unibct.evaluation.backfill_curve import BackfillCurve, backfill_curve, row_orders
 from unibct.evaluation.blend_gain import BlendedQueries
@@ -50,7 +54,13 @@ from unibct.evaluation.resolution import (
 )
 from unibct.evaluation.score_map import ScoreMap
 from unibct.evaluation.search_test import SearchTest, search_test
-from unibct.evaluation.seen_classes import ModelsUnderTest, SeenClasses, models_under_test
+from unibct.evaluation.seen_classes import (
+    FEWEST_TESTED,
+    ModelsUnderTest,
+    SeenClasses,
+    models_under_test,
+)
+from unibct.evaluation.single_images import SingleImages, single_images
 from unibct.evaluation.subjects import Subjects, known_fingerprints
 from unibct.progress import Progress
 
@@ -62,9 +72,9 @@ class Evaluation:
     Attributes:
         values: test -> metric -> value, as tables show them.
         compared: M(cross) − M(old self) of each metric that has an interval.
-        seen: how many test classes a model was trained on.
-        choices: what was chosen, and on how many of the test classes; None if that was not
-            compared.
+        seen: how many test classes a model was trained on; the verdict is over the others.
+        choices: what was chosen, and on how many of these classes; None if that was not compared.
+        seen_values: test -> metric -> value over the classes that a model was trained on.
         note: what a reader must know about the numbers.
         old_model: recall@1 of the old model and of raw pixels; None if it is not known.
         fingerprints: of the models that made ``query`` and ``gallery``, where they are known.
@@ -74,6 +84,7 @@ class Evaluation:
     compared: tuple[Criterion, ...]
     seen: SeenClasses
     choices: tuple[SeenChoice, ...] | None = None
+    seen_values: dict[str, dict[str, float]] = field(default_factory=dict[str, dict[str, float]])
     note: str | None = None
     old_model: Strength | None = None
     fingerprints: dict[str, str] = field(default_factory=dict[str, str])
@@ -86,9 +97,11 @@ class Evaluation:
     @property
     def verdict(self) -> Verdict | OldModelVerdict:
         """The joint verdict of the criteria, unless the old model is too weak to judge by."""
-        if self.old_model is not None and self.old_model.too_weak:
-            return OLD_MODEL_TOO_WEAK
-        return joint_verdict([criterion.verdict for criterion in self.criteria])
+        return self._judged(joint_verdict([criterion.verdict for criterion in self.criteria]))
+
+    def _judged(self, verdict: Verdict) -> Verdict | OldModelVerdict:
+        too_weak = self.old_model is not None and self.old_model.too_weak
+        return OLD_MODEL_TOO_WEAK if too_weak else verdict
 
     def metrics(self, test: str) -> dict[str, float]:
         """Return the metrics of one test, in the order of the tables."""
@@ -102,10 +115,12 @@ class Evaluation:
             "fingerprints": self.fingerprints,
             "seen_classes": self.seen.count,
             "choices": None if self.choices is None else [c.as_json() for c in self.choices],
+            "classes": self.seen.as_json(),
             "old_model": None if self.old_model is None else self.old_model.as_json(),
             "criteria": [criterion.as_json() for criterion in self.criteria],
             "further_metrics": [c.as_json() for c in self.compared if not c.decides],
             "tests": self.values,
+            "tests_of_seen_classes": self.seen_values,
         }
 
 
@@ -235,15 +250,38 @@ class UpgradeEvaluation(SearchEvaluation):
     """What ``evaluate_upgrade`` finds; the tests are kept for curves and pictures.
 
     Attributes:
-        split: which images are in the gallery.
+        split: which of the tested images are in the gallery.
+        tested_images: the places of the tested images among those that were given.
         backfill_curves: by the order of the rows; empty if they were not asked for.
         subjects: which models and data were tested; None if only arrays were given.
+        seed: of what is drawn.
+        repeats: bootstrap samples.
     """
 
     split: GallerySplit
+    tested_images: Ints
     backfill_curves: dict[str, BackfillCurve]
     rule: ThresholdRule = "strict"
     subjects: Subjects | None = None
+    seed: int = 0
+    repeats: int = REPEATS
+
+    @cached_property
+    def single_images(self) -> SingleImages:
+        """The same tests in a gallery whose rows are single images."""
+        return single_images(
+            self.tests,
+            self.split,
+            far=self.far,
+            alpha=self.blended_queries.alpha,
+            seed=self.seed,
+            repeats=self.repeats,
+        )
+
+    @property
+    def single_images_verdict(self) -> Verdict | OldModelVerdict:
+        """The verdict that decides for a gallery whose rows are single images."""
+        return self._judged(self.single_images.verdict)
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values for machines."""
@@ -255,6 +293,7 @@ class UpgradeEvaluation(SearchEvaluation):
                 for name, test in self.tests.items()
             },
             "backfill_curve": {n: curve.as_json() for n, curve in self.backfill_curves.items()},
+            "single_images": self.single_images.as_json() | {"verdict": self.single_images_verdict},
             "queries": len(self.split.query),
             "templates": self.split.classes,
             "images_in_templates": len(self.split.gallery),
@@ -308,51 +347,108 @@ def evaluate_upgrade(
         backfill_curves: also measure the gallery while it is being embedded again.
         progress: reports progress of the curves.
     """
-    tested = models_under_test(_given(old, new, free), labels, seen_classes=seen_classes)
-    onto_old_scale: dict[str, Any] = {"score_map": score_map, "score_scale": score_scale}
-    known, said = _known(tested, alpha, **onto_old_scale, allowed=seen_classes)
-    models = tested.vectors | _in_old_space(projected)
+    tested = models_under_test(_given(old, new, free), labels)
     split = split_for(tested.labels, split, seed=seed)
-    tests = _direction_tests(models, split, mode, share_of(alpha))
+    seen = tested.seen_among(split.query_labels).require_minority(allowed=seen_classes)
+    models = tested.vectors | _in_old_space(projected)
+    unseen, seen_images = _parts(tested, seen)
+    all_models, whole = models, split
+    models, split = _part(models, split, unseen)
+    chosen: dict[str, Any] = {"alpha": alpha, "score_map": score_map, "score_scale": score_scale}
+    known, said = _known(tested, seen, unseen[split.query], **chosen, allowed=seen_classes)
     used_far = headline_far(split.compared_classes, far)
+    tests = _direction_tests(models, split, mode, share_of(alpha))
     draws = class_draws(tests[CROSS], seed=seed, repeats=repeats)
     curves = _curves(models, split, mode, used_far, tests[OLD_SELF], seed, progress)
+    limits = _notes(models, used_far, far, split)
     return UpgradeEvaluation(
         **_test_values(tests, split, used_far, rule),
+        seed=seed,
+        repeats=repeats,
+        tested_images=unseen,
         **known,
-        note=joined_notes(*_notes(models, used_far, far, split), *said, rule=rule),
-        old_model=old_model_strength(models["old"], split.labels, images, seed=seed),
+        seen_values=_seen_values(*_part(all_models, whole, seen_images), mode, used_far, rule),
+        note=joined_notes(*limits, *said, rule=rule),
+        old_model=old_model_strength(
+            models["old"], split.labels, _images_of(images, unseen), seed=seed
+        ),
         backfill_curves=dict(curves) if backfill_curves else {},
-        **compared_answers(tests, draws, far=used_far, seed=seed, alpha=alpha, **onto_old_scale),
+        **compared_answers(tests, draws, far=used_far, seed=seed, **chosen),
     )
 
 
 def _known(
     tested: ModelsUnderTest,
-    alpha: float | AlphaChoice,
+    seen: SeenClasses,
+    among: Ints,
     *,
+    alpha: float | AlphaChoice,
     score_map: ScoreMap | None,
     score_scale: float | None,
     allowed: bool,
 ) -> tuple[dict[str, Any], list[str]]:
     """Return the fields of an evaluation that say what is known of the models, and notes."""
-    choices = choices_of(
-        {role: model.training_classes for role, model in tested.models.items()},
+    relied_on = choices_of(
+        {role: model.training_classes for role, model in tested.known.items()},
         alpha=alpha.chosen_on if isinstance(alpha, AlphaChoice) else None,
         score_map=score_map,
         uses_scale=score_scale is not None,
     )
-    compared = ()
-    if choices:  # a digest of a million images takes ten seconds
-        compared = compared_choices(choices, tested.choice("the test"), allowed=allowed)
-    fields = {
-        "seen": tested.seen,
-        "choices": compared,
-        "fingerprints": known_fingerprints(
-            query=tested.models.get("new"), gallery=tested.models.get("old")
-        ),
-    }
-    return fields, [tested.seen.note, *(choice.note for choice in compared)]
+    choices = ()
+    if relied_on:  # a digest of a million images takes ten seconds
+        choices = compared_choices(relied_on, tested.choice("", among=among), allowed=allowed)
+    if any(choice.is_of_the_test for choice in choices):
+        seen = replace(seen, overridden=True)
+    sides = {"query": tested.known.get("new"), "gallery": tested.known.get("old")}
+    fields = {"seen": seen, "choices": choices, "fingerprints": known_fingerprints(**sides)}
+    return fields, [seen.note, *(choice.note for choice in choices)]
+
+
+def _parts(tested: ModelsUnderTest, seen: SeenClasses) -> tuple[Ints, Ints]:
+    """Return the places of the images that the verdict is over, and of those of seen classes.
+
+    Seen classes are left out as queries and as rows: a test on the unseen ones alone has the same
+    answers.
+    """
+    everything, nothing = np.arange(len(tested.labels)), np.arange(0)
+    if tested.is_seen is None or seen.tested == seen.classes:
+        return everything, nothing
+    is_seen = np.isin(tested.labels, tested.labels[tested.is_seen])
+    return np.flatnonzero(~is_seen), np.flatnonzero(is_seen)
+
+
+def _part(
+    models: dict[str, Floats], split: GallerySplit, chosen: Ints
+) -> tuple[dict[str, Floats], GallerySplit]:
+    """Return the vectors and the split of some images."""
+    if len(chosen) == len(split.labels):
+        return models, split
+    return {name: vectors[chosen] for name, vectors in models.items()}, split.of_images(chosen)
+
+
+def _seen_values(
+    models: dict[str, Floats],
+    split: GallerySplit,
+    mode: GalleryMode,
+    far: float,
+    rule: ThresholdRule,
+) -> dict[str, dict[str, float]]:
+    """Return test -> metric -> value of the seen classes' images, if these can be searched."""
+    if split.query_classes < FEWEST_TESTED:
+        return {}
+    values: dict[str, dict[str, float]] = {}
+    for name in (OLD_SELF, CROSS, NEW_SELF):
+        query, gallery = (models[side] for side in _spaces(name, models))
+        test = search_test(query, gallery, split, mode=mode)
+        values[name] = measured_metrics(test, [far], rule=rule)
+    return values
+
+
+def _images_of(images: Any, chosen: Ints) -> Any:
+    """Return some of the images: those of an ``ImageSet``, or pixels."""
+    if images is None:
+        return None
+    return images.select(chosen) if isinstance(images, ImageSet) else to_numpy(images)[chosen]
 
 
 def share_of(alpha: float | AlphaChoice) -> float:

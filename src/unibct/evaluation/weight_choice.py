@@ -14,7 +14,7 @@ from unibct.embeddings.score_scale import score_scale
 from unibct.errors import UserError
 from unibct.evaluation.gallery_split import split_gallery
 from unibct.evaluation.search_test import search_test
-from unibct.evaluation.seen_classes import count_seen_classes
+from unibct.evaluation.seen_classes import classes_with_queries, count_seen_classes
 from unibct.models.blended_weights import blend_weights
 from unibct.models.model import Model
 from unibct.progress import Progress, Silent
@@ -118,14 +118,15 @@ def choose_weights(
 def _require_unseen(old: Model, new: Model, images: ImageSet, progress: Progress) -> None:
     """Refuse a choice on classes that are mostly training classes; note if some are."""
     trained = {"old": old.training_classes, "new": new.training_classes}
-    seen = count_seen_classes(images.class_names, images.class_source, trained)
+    asking = classes_with_queries(images)
+    seen = count_seen_classes(asking, images.class_source, trained)
     if not seen.count:
         return
     counted = (
-        f"{seen.count} of the {len(images.class_names)} classes of {images.name} were in a "
+        f"{seen.count} of the {len(asking)} classes of {images.name} that have queries were in a "
         "model's training set"
     )
-    if 2 * seen.count > len(images.class_names):
+    if 2 * seen.count > len(asking):
         raise UserError(f"{counted}; choose the share on classes that no model was trained on")
     progress.note(f"{counted}, which may change the choice: better leave them out (--images)")
 

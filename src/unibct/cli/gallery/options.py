@@ -1,6 +1,7 @@
 """What the commands of a gallery share: their group, options, and how a gallery is opened."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -106,3 +107,11 @@ def _device(name: str) -> Any:
 def say(as_json: bool, value: dict[str, Any], text: str) -> None:
     """Print a result, for machines or for people."""
     print(json.dumps(value) if as_json else text)
+
+
+def doubt_text(kinds: Sequence[str]) -> str:
+    """Say that certificates do not know enough of their test classes."""
+    return (
+        f"! for rows of {', '.join(kinds)} it is unknown whether a model was trained on the test "
+        "classes of their certificate: if so, it promises too much"
+    )

@@ -12,6 +12,7 @@ from unibct.cli.gallery.options import (
     LaterRows,
     OpenedGallery,
     OptionalRows,
+    doubt_text,
     gallery_app,
     say,
 )
@@ -79,6 +80,8 @@ def upgrade_command(
         lines.append(f"the certificate {'would be' if result.dry_run else 'is'} recorded")
     if result.forced:
         lines.append(f"! forced for rows of {', '.join(result.forced)}: this is recorded")
+    if result.doubtful:
+        lines.append(doubt_text(result.doubtful))
     if not result.known_queries and not result.dry_run:
         lines.append("no known query could be asked: there are none, or none with an image")
     say(as_json, result.as_json(), "\n".join(lines))

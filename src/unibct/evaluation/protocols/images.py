@@ -40,7 +40,7 @@ from unibct.evaluation.score_map_file import (
     require_readable_maps,
     save_score_map,
 )
-from unibct.evaluation.seen_classes import count_seen_classes
+from unibct.evaluation.seen_classes import classes_with_queries, count_seen_classes
 from unibct.evaluation.subjects import Subjects, subject_data, subject_model
 from unibct.evaluation.upgrade import UpgradeEvaluation, evaluate_upgrade
 from unibct.files import partial_folder
@@ -66,7 +66,7 @@ def evaluate_images(request: EvaluationRequest) -> UpgradeEvaluation:
     }
     project = _projection(embedders[request.query], embedders[request.gallery], request)
     _note_roles(embedders[request.query], embedders[request.gallery], request)
-    _require_unseen(images, embedders, request)
+    _require_unseen(images, embedders, request, lists)
     if lists is None:
         require_searchable(images.labels, images.name)
     validation = _validation_images(images, embedders, request)
@@ -78,7 +78,7 @@ def evaluate_images(request: EvaluationRequest) -> UpgradeEvaluation:
     sides, images = _embedded(images, embedders, request)
     old, new = sides[request.gallery], sides[request.query]
     split = None if lists is None else _listed_split(images, lists, rules)
-    new_side, old_rows = new.of_images(images), old.rows_of(images)
+    new_side = new.of_images(images)
     evaluation = evaluate_upgrade(
         old.of_images(images),
         new_side,
@@ -96,17 +96,18 @@ def evaluate_images(request: EvaluationRequest) -> UpgradeEvaluation:
         backfill_curves=_wants_curves(rules, images, split),
         progress=request.progress,
     )
+    tested = images.select(evaluation.tested_images)
     evaluation = replace(
         evaluation,
-        old_model=_old_model(embedders[request.gallery], old_rows, images, request),
+        old_model=_old_model(embedders[request.gallery], old.rows_of(tested), tested, request),
         subjects=Subjects(
-            subject_model(embedders[request.gallery], old_rows),
+            subject_model(embedders[request.gallery], old.rows_of(images)),
             subject_model(embedders[request.query], new_side.vectors),
             subject_data(images),
         ),
     )
     if rules.save_score_map:
-        choice = choice_on(SCORE_MAP_FITTED, images).with_vectors(old_rows)
+        choice = choice_on(SCORE_MAP_FITTED, tested).with_vectors(old.rows_of(tested))
         _save_score_map(evaluation, choice, old.fingerprint, request)
     return evaluation
 
@@ -192,7 +193,7 @@ def _validation_images(
             f"{name} and {request.data} have {len(common)} classes in common, first "
             f"{min(common)!r}: choose alpha on classes that are not tested"
         )
-    _require_unseen(validation, embedders, request, f"classes of {name} (--alpha-from)")
+    _require_unseen(validation, embedders, request, which=f"classes of {name} (--alpha-from)")
     require_searchable(validation.labels, validation.name)
     return validation
 
@@ -358,11 +359,13 @@ def _require_unseen(
     images: ImageSet,
     embedders: Mapping[str | Path, Embedder],
     request: EvaluationRequest,
+    lists: tuple[ImageSet, ImageSet] | None = None,
     which: str = "test classes",
 ) -> None:
     """Refuse images of classes that a model was mostly trained on."""
     models = {str(name): embedder.training_classes for name, embedder in embedders.items()}
-    seen = count_seen_classes(images.class_names, images.class_source, models)
+    asking = classes_with_queries(images) if lists is None else lists[0].class_names
+    seen = count_seen_classes(asking, images.class_source, models)
     seen.require_minority(allowed=request.seen_classes, which=which)
 
 
