@@ -3,9 +3,14 @@ import json
 import numpy as np
 import pytest
 
-from unibct.data.choices import BEST_EPOCH, SCORE_SCALE_MEASURED, Choice, choice_on, choice_on_rows
-from unibct.data.image_set import identity_digests
-from unibct.data.training_classes import TrainingClasses, training_classes
+from unibct.data.choices import BEST_EPOCH, SCORE_SCALE_MEASURED, Choice
+from unibct.data.training_classes import (
+    TrainingClasses,
+    choice_on,
+    choice_on_rows,
+    identity_digests,
+    training_classes,
+)
 
 CHOICE = Choice("α was chosen", "DATA", frozenset({"1"}), frozenset({"2", "3"}), "file")
 

@@ -1,7 +1,11 @@
 import json
 
-from unibct.data.image_set import identity_digests
-from unibct.data.training_classes import UNKNOWN_CLASSES, TrainingClasses, training_classes
+from unibct.data.training_classes import (
+    UNKNOWN_CLASSES,
+    TrainingClasses,
+    identity_digests,
+    training_classes,
+)
 
 
 def test_equal_identities_have_equal_digests():

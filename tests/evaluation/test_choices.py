@@ -10,15 +10,14 @@ import pytest
 from tests.evaluation.noisy_classes import noisy_classes
 from tests.models.cases import small_model, trained_from
 from tests.training.recipes import RECIPE
-from unibct.data.choices import (
-    BEST_EPOCH,
-    SCORE_MAP_FITTED,
-    SCORE_SCALE_MEASURED,
-    Choice,
-    choice_on_rows,
-)
+from unibct.data.choices import BEST_EPOCH, SCORE_MAP_FITTED, SCORE_SCALE_MEASURED, Choice
 from unibct.data.readers.table import open_images
-from unibct.data.training_classes import UNKNOWN_SOURCE, TrainingClasses, training_classes
+from unibct.data.training_classes import (
+    UNKNOWN_SOURCE,
+    TrainingClasses,
+    choice_on_rows,
+    training_classes,
+)
 from unibct.embeddings.extraction import embed_images
 from unibct.embeddings.folder import Embeddings
 from unibct.embeddings.writing import save_embeddings

@@ -4,8 +4,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from unibct.data.choices import SCORE_MAP_FITTED, Choice, choice_on_rows
-from unibct.data.training_classes import training_classes
+from unibct.data.choices import SCORE_MAP_FITTED, Choice
+from unibct.data.training_classes import choice_on_rows, training_classes
 from unibct.errors import UserError
 from unibct.evaluation.score_map import ScoreMap
 from unibct.evaluation.score_map_file import FILE, has_score_map, load_score_map, save_score_map

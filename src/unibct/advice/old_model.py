@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 from unibct.advice.rates import read_sample
 from unibct.advice.scenario import FoundScenario, find_scenario_of, unknown_scenario
 from unibct.data.decoding import Frame
-from unibct.data.image_set import ImageSet, identity_digests
+from unibct.data.image_set import ImageSet
+from unibct.data.training_classes import identity_digests
 from unibct.embeddings.recall import sample_classes
 from unibct.embeddings.stored import StoredEmbeddings
 from unibct.embeddings.strength import Strength, model_strength

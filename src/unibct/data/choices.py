@@ -5,15 +5,12 @@ score map, with a share of queries. Only digests are kept, as of training classe
 """
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-from unibct.arrays import Ints
-from unibct.data.image_set import ImageSet, class_identities, identity_digests
 
 _MODEL = "the model"  # in ``Choice.what``
 
@@ -44,7 +41,7 @@ class Choice:
     def with_vectors(self, old_vectors: NDArray[Any]) -> "Choice":
         """Return the same choice, with a digest of the old model's vectors of its images."""
         rows = np.ascontiguousarray(old_vectors, dtype="<f4")
-        return replace(self, images=self.images | {_digest(row.tobytes() for row in rows)})
+        return replace(self, images=self.images | {unordered_digest(row.tobytes() for row in rows)})
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values for a file."""
@@ -77,42 +74,7 @@ SCORE_MAP_FITTED = "the score map was fitted"
 UNRECORDED = Choice(f"anything about {_MODEL} was chosen")  # earlier versions kept nothing
 
 
-def choice_on(what: str, images: ImageSet) -> Choice:
-    """Return a choice that was made on an image set."""
-    known = images.ids, images.labels, images.class_names, images.class_source
-    return choice_on_rows(what, images.name, *known)
-
-
-def choice_on_rows(
-    what: str,
-    data: str | None,
-    ids: Sequence[str],
-    labels: Ints,
-    class_names: Sequence[str],
-    class_source: str | None,
-    *,
-    among: Ints | None = None,
-) -> Choice:
-    """Return a choice that was made on images with classes.
-
-    Args:
-        what: in words, see ``Choice``.
-        data: the name of the images.
-        ids: one per image.
-        labels: (images,) indices into ``class_names``, some of which may have no image.
-        class_names: one name per class.
-        class_source: what numbered the classes, see ``ImageSet``.
-        among: the places of the images whose classes count; by default all.
-    """
-    identities = class_identities(class_names, class_source)
-    shown = [identities[int(label)] for label in labels]
-    rows = (f"{image_id}\0{name}".encode() for image_id, name in zip(ids, shown, strict=True))
-    counted = labels if among is None else labels[among]
-    classes = identity_digests({identities[int(label)] for label in np.unique(counted)})
-    return Choice(what, data, frozenset({_digest(rows)}), classes, class_source)
-
-
-def _digest(rows: Iterable[bytes]) -> str:
+def unordered_digest(rows: Iterable[bytes]) -> str:
     """Return a digest of rows that does not depend on their order."""
     digests = sorted(hashlib.blake2b(row, digest_size=16).digest() for row in rows)
     return hashlib.sha256(b"".join(digests)).hexdigest()[:32]

@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 from unibct.data.decoding import Pixels
 from unibct.errors import UserError
 
-_DIGITS = 16  # of a digest: among 10 million classes two agree by chance once in 400,000 times
-
 
 class PixelSource(Protocol):
     """Reads the pixels of one image by its id."""
@@ -130,13 +128,6 @@ def class_identities(class_names: Sequence[str], class_source: str | None) -> tu
     if class_source is None:
         return tuple(class_names)
     return tuple(f"{name} of {class_source}" for name in class_names)
-
-
-def identity_digests(identities: Iterable[str]) -> frozenset[str]:
-    """Return a digest for each identity of a class."""
-    return frozenset(
-        hashlib.sha256(identity.encode()).hexdigest()[:_DIGITS] for identity in identities
-    )
 
 
 def select_listed(images: ImageSet, list_file: Path) -> ImageSet:

@@ -4,14 +4,19 @@ Only digests of the identities are kept: they have one size, and a folder of emb
 give away whom or what its model was trained on.
 """
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from unibct.data.choices import UNRECORDED, Choice
-from unibct.data.image_set import class_identities, identity_digests
+import numpy as np
+
+from unibct.arrays import Ints
+from unibct.data.choices import UNRECORDED, Choice, unordered_digest
+from unibct.data.image_set import ImageSet, class_identities
 
 UNKNOWN_SOURCE = "unknown"  # of classes that cannot be compared with those of any other set
+_DIGITS = 16  # of a digest: among 10 million classes two agree by chance once in 400,000 times
 
 
 @dataclass(frozen=True)
@@ -86,3 +91,48 @@ def training_classes(class_names: Sequence[str], class_source: str | None) -> Tr
         return UNKNOWN_CLASSES
     digests = identity_digests(class_identities(class_names, class_source))
     return TrainingClasses(digests, frozenset({class_source}))
+
+
+def identity_digests(identities: Iterable[str]) -> frozenset[str]:
+    """Return a digest for each identity of a class."""
+    return frozenset(
+        hashlib.sha256(identity.encode()).hexdigest()[:_DIGITS] for identity in identities
+    )
+
+
+def choice_on(what: str, images: ImageSet) -> Choice:
+    """Return a choice that was made on an image set."""
+    known = images.ids, images.labels, images.class_names, images.class_source
+    return choice_on_rows(what, images.name, *known)
+
+
+def choice_on_rows(
+    what: str,
+    data: str | None,
+    ids: Sequence[str],
+    labels: Ints,
+    class_names: Sequence[str],
+    class_source: str | None,
+    *,
+    among: Ints | None = None,
+) -> Choice:
+    """Return a choice that was made on images with classes.
+
+    Args:
+        what: in words, see ``Choice``.
+        data: the name of the images.
+        ids: one per image.
+        labels: (images,) indices into ``class_names``, some of which may have no image.
+        class_names: one name per class.
+        class_source: what numbered the classes, see ``ImageSet``.
+        among: the places of the images whose classes count; by default all.
+    """
+    identities = class_identities(class_names, class_source)
+    rows = (f"{i}\0{identities[int(label)]}".encode() for i, label in zip(ids, labels, strict=True))
+    digests = frozenset({unordered_digest(rows)})
+    counted: list[int] = np.unique(labels if among is None else labels[among]).tolist()
+    classes = training_classes([class_names[label] for label in counted], class_source)
+    if not classes.complete:
+        return Choice(what, data, digests)
+    (source,) = classes.sources
+    return Choice(what, data, digests, classes.digests, source)

@@ -13,9 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unibct.arrays import Floats, Ints, checked_embeddings, checked_labels
-from unibct.data.choices import Choice, choice_on_rows
-from unibct.data.image_set import ImageSet, class_identities, identity_digests
-from unibct.data.training_classes import UNKNOWN_CLASSES, TrainingClasses
+from unibct.data.choices import Choice
+from unibct.data.image_set import ImageSet, class_identities
+from unibct.data.training_classes import (
+    UNKNOWN_CLASSES,
+    TrainingClasses,
+    choice_on_rows,
+    identity_digests,
+)
 from unibct.embeddings.folder import Embeddings
 from unibct.errors import UserError
 

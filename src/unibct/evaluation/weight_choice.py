@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from unibct.arrays import Floats, Ints
-from unibct.data.choices import ALPHA_OF_WEIGHTS, SCORE_SCALE_MEASURED, choice_on
+from unibct.data.choices import ALPHA_OF_WEIGHTS, SCORE_SCALE_MEASURED
 from unibct.data.image_set import ImageSet
+from unibct.data.training_classes import choice_on
 from unibct.embeddings.extraction import embed_images
 from unibct.embeddings.score_scale import score_scale
 from unibct.errors import UserError

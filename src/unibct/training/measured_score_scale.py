@@ -9,8 +9,9 @@ from typing import cast
 import numpy as np
 
 from unibct.arrays import Floats, Ints
-from unibct.data.choices import SCORE_SCALE_MEASURED, Choice, choice_on
+from unibct.data.choices import SCORE_SCALE_MEASURED, Choice
 from unibct.data.loader import PixelBatches
+from unibct.data.training_classes import choice_on
 from unibct.embeddings.extraction import embed_images
 from unibct.embeddings.network_pass import NETWORK_BATCH, finite_embeddings
 from unibct.embeddings.score_scale import NoScoreScaleError, sample_rows, score_scale

@@ -7,11 +7,11 @@ from typing import Any, cast
 
 import torch
 
-from unibct.data.choices import BEST_EPOCH, SCORE_SCALE_MEASURED, choice_on
+from unibct.data.choices import BEST_EPOCH, SCORE_SCALE_MEASURED
 from unibct.data.encoded_images import require_outside
 from unibct.data.image_set import ImageSet
 from unibct.data.loader import pixel_memory, read_pixels
-from unibct.data.training_classes import NO_CLASSES, UNKNOWN_CLASSES
+from unibct.data.training_classes import NO_CLASSES, UNKNOWN_CLASSES, choice_on
 from unibct.distributed.device import pick_device
 from unibct.distributed.ranks import Ranks, current_ranks
 from unibct.errors import UserError

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from unibct.arrays import Ints
-from unibct.data.image_set import ImageSet, identity_digests
+from unibct.data.image_set import ImageSet
 from unibct.data.loader import PixelBatches
-from unibct.data.training_classes import TrainingClasses
+from unibct.data.training_classes import TrainingClasses, identity_digests
 from unibct.embeddings.recall import sample_classes
 from unibct.embeddings.strength import SAMPLE_IMAGES
 from unibct.errors import UserError

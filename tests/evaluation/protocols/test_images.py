@@ -8,8 +8,9 @@ from PIL import Image
 
 from tests.models.cases import small_model
 from tests.notes import Notes
-from unibct.data.image_set import ImageSet, identity_digests
+from unibct.data.image_set import ImageSet
 from unibct.data.readers.table import open_images
+from unibct.data.training_classes import identity_digests
 from unibct.embeddings.folder import Embeddings, open_embeddings
 from unibct.embeddings.forms.table import write_embeddings
 from unibct.embeddings.writing import save_embeddings

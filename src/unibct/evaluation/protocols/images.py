@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from unibct.arrays import Floats
-from unibct.data.choices import SCORE_MAP_FITTED, Choice, choice_on
+from unibct.data.choices import SCORE_MAP_FITTED, Choice
 from unibct.data.encoded_images import require_outside
 from unibct.data.image_set import ImageSet, select_listed
+from unibct.data.training_classes import choice_on
 from unibct.distributed.device import pick_device
 from unibct.distributed.ranks import current_ranks
 from unibct.embedders.reference import parse_reference
