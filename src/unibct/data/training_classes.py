@@ -44,6 +44,11 @@ class TrainingClasses:
             self.choices | other.choices,
         )
 
+    @property
+    def source(self) -> str | None:
+        """What numbered all of the classes; ``UNKNOWN_SOURCE`` if that is not one thing."""
+        return next(iter(self.sources)) if len(self.sources) == 1 else UNKNOWN_SOURCE
+
     def without(self, what: str) -> "TrainingClasses":
         """Return the same classes without the choices of a kind."""
         return replace(self, choices=frozenset(c for c in self.choices if c.what != what))
@@ -132,7 +137,4 @@ def choice_on_rows(
     digests = frozenset({unordered_digest(rows)})
     counted: list[int] = np.unique(labels if among is None else labels[among]).tolist()
     classes = training_classes([class_names[label] for label in counted], class_source)
-    if not classes.complete:
-        return Choice(what, data, digests)
-    (source,) = classes.sources
-    return Choice(what, data, digests, classes.digests, source)
+    return Choice(what, data, digests, classes.digests, classes.source)

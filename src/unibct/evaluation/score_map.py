@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from unibct.arrays import Floats, Ints
 from unibct.data.choices import SCORE_MAP_FITTED, Choice
+from unibct.data.training_classes import TrainingClasses
 from unibct.errors import UserError
 from unibct.evaluation.impostors import Impostors, listed_impostors
 from unibct.evaluation.score_ranks import ScoreRanks, quantiles
@@ -89,8 +90,8 @@ def _fitted_on(content: Any) -> Choice | None:
     """Return what a map was fitted on; of an earlier version's, only the classes are known."""
     if content is None or "digests" not in content:
         return None if content is None else Choice.of_json(content)
-    (source,) = content["sources"]
-    return Choice(SCORE_MAP_FITTED, classes=frozenset(content["digests"]), class_source=source)
+    classes = TrainingClasses.of_json(content)
+    return Choice(SCORE_MAP_FITTED, classes=classes.digests, class_source=classes.source)
 
 
 def fit_score_map(cross_impostor: Floats | Impostors, old_impostor: Floats | Impostors) -> ScoreMap:

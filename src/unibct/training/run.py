@@ -305,9 +305,7 @@ def finished_model(context: RunContext, path: Path, old: Embedder | None = None)
     """Return the model of a checkpoint, with everything that is known of its training."""
     learnt = NO_CLASSES
     if context.recipe.warm_start and old is not None:
-        learnt = old.training_classes.without(
-            SCORE_SCALE_MEASURED
-        )  # that of the old model's scores
+        learnt = old.training_classes.without(SCORE_SCALE_MEASURED)  # the new one has its own
     run, images = context.run, context.pixels.images
     checkpoint = read_checkpoint(path)
     unreadable = context.pixels.unreadable
