@@ -11,7 +11,6 @@ from unibct.embeddings.folder import NO_CLASS, Embeddings
 from unibct.embeddings.forms.table import write_embeddings
 from unibct.embeddings.vector_set import open_data
 from unibct.errors import UserError
-from unibct.evaluation.score_map import ScoreMap
 from unibct.evaluation.seen_classes import SeenClasses, count_seen_classes, models_under_test
 
 NAMED = training_classes(("a", "b", "c"), None)
@@ -141,29 +140,6 @@ def test_models_that_disagree_on_the_classes_need_labels():
             models_under_test(models, None)
         labels = [0, 1, 0, 1, 1]
         assert models_under_test(models, labels).labels.tolist() == labels
-
-
-def test_the_classes_of_a_score_map_are_counted_apart():
-    known = embeddings(class_source=None, training_classes=training_classes(("x",), None))
-
-    def note(fitted_on, models=known, labels=None):
-        score_map = ScoreMap(np.array([0.0, 1.0]), np.array([0.0, 1.0]), fitted_on, 600)
-        full = models_under_test({"old": models}, labels, score_map).score_map_note
-        said, end = full.split("; the score map was fitted on 600 impostor pairs")
-        assert end == ": thresholds for false accept rates below 0.05 are beyond it"
-        return said
-
-    assert models_under_test({"old": known}, None).score_map_note is None
-    assert note(training_classes(("c", "b"), None)) == (
-        "the score map was fitted on 1 of the 2 test classes: there its FAR says little about "
-        "others"
-    )
-    none = note(training_classes(("d",), None))
-    assert none == "the score map was fitted on none of the 2 test classes"
-    unknown = "whether the score map was fitted on test classes is unknown"
-    assert unknown in note(UNKNOWN_CLASSES)
-    assert unknown in note(NUMBERED)
-    assert unknown in note(NAMED, np.ones((2, 2)), [0, 1])
 
 
 NUMBERED_KINDS = ("list", "tar", "folder", "npy", "parquet", "safetensors")

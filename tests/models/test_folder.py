@@ -9,11 +9,14 @@ import torch
 
 import unibct
 from tests.models.cases import small_model
+from unibct.data.choices import UNRECORDED, Choice
 from unibct.data.training_classes import training_classes
 from unibct.errors import UserError
 from unibct.maps.vector_map import VectorMap
 from unibct.models.folder import load_model, save_model, save_tensors
 from unibct.models.input import InputSpec
+
+CHOICE = Choice("α was chosen", "DATA", frozenset({"1"}), frozenset({"2", "3"}), "file")
 
 
 def test_round_trip(tmp_path):
@@ -59,11 +62,19 @@ def test_what_a_model_has_learnt_from_is_kept(tmp_path):
     assert json.loads((tmp_path / "m/model.json").read_text())["further_classes"]["complete"]
     assert load_model(tmp_path / "m").training_classes == own
     further = training_classes(("b", "c"), "file")
-    save_model(small_model(further_classes=further), tmp_path / "further")
+    model = small_model(further_classes=further).with_choice(CHOICE)
+    further = model.further_classes
+    save_model(model, tmp_path / "further")
     loaded = load_model(tmp_path / "further")
+    assert loaded.further_classes.choices == {CHOICE}
     assert loaded.further_classes == further
     assert loaded.training_classes == own | further
     assert load_model(tmp_path / "m").fingerprint == loaded.fingerprint
+    description = json.loads((tmp_path / "m/model.json").read_text())
+    del description["further_classes"]  # of an earlier version
+    (tmp_path / "m/model.json").write_text(json.dumps(description))
+    earlier = load_model(tmp_path / "m").training_classes
+    assert earlier == replace(own, choices=frozenset({UNRECORDED}))
 
 
 @pytest.mark.parametrize(

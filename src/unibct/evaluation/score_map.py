@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unibct.arrays import Floats, Ints
-from unibct.data.training_classes import UNKNOWN_CLASSES, TrainingClasses
+from unibct.data.choices import SCORE_MAP_FITTED, Choice
+from unibct.data.training_classes import TrainingClasses
 from unibct.errors import UserError
 from unibct.evaluation.impostors import Impostors, listed_impostors
 from unibct.evaluation.score_ranks import ScoreRanks, quantiles
@@ -37,14 +38,14 @@ class ScoreMap:
     Attributes:
         cross: (knots,) strictly rising scores of new queries in the old gallery.
         old: (knots,) strictly rising scores of old queries in the old gallery.
-        fitted_on: the classes of the images that it was fitted on.
+        fitted_on: the images that it was fitted on; None if they are not known.
         impostors: the number of impostor scores on the side that had fewer; None if it is not
             known, as in files of earlier versions.
     """
 
     cross: NDArray[np.float64]
     old: NDArray[np.float64]
-    fitted_on: TrainingClasses = UNKNOWN_CLASSES
+    fitted_on: Choice | None = None
     impostors: int | None = None
 
     def __post_init__(self) -> None:
@@ -104,9 +105,9 @@ class ScoreMap:
         return float(low)
 
     def as_json(self) -> dict[str, Any]:
-        """Return plain values for a file; classes and impostors only if they are known."""
+        """Return plain values for a file; images and impostors only if they are known."""
         content: dict[str, Any] = {"cross": self.cross.tolist(), "old": self.old.tolist()}
-        if self.fitted_on != UNKNOWN_CLASSES:
+        if self.fitted_on is not None:
             content["fitted_on"] = self.fitted_on.as_json()
         if self.impostors is not None:
             content["impostors"] = self.impostors
@@ -116,14 +117,22 @@ class ScoreMap:
     def from_json(value: dict[str, Any]) -> "ScoreMap":
         """Return the map that ``as_json`` described; earlier versions kept only the knots."""
         try:
-            fitted_on = TrainingClasses.of_optional_json(value.get("fitted_on"))
             cross, old = (np.array(value[side], float) for side in ("cross", "old"))
             impostors = value.get("impostors")
             if impostors is not None and int(impostors) < 1:
                 raise ValueError(f"impostors is {impostors}")
+            fitted_on = _fitted_on(value.get("fitted_on"))
             return ScoreMap(cross, old, fitted_on, None if impostors is None else int(impostors))
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise UserError(f"this is no score map: {error}") from error
+
+
+def _fitted_on(content: Any) -> Choice | None:
+    """Return what a map was fitted on; of an earlier version's, only the classes are known."""
+    if content is None or "digests" not in content:
+        return None if content is None else Choice.of_json(content)
+    classes = TrainingClasses.of_json(content)
+    return Choice(SCORE_MAP_FITTED, classes=classes.digests, class_source=classes.source)
 
 
 def fit_score_map(cross_impostor: Floats | Impostors, old_impostor: Floats | Impostors) -> ScoreMap:

@@ -13,16 +13,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unibct.arrays import Floats, Ints, checked_embeddings, checked_labels
+from unibct.data.choices import Choice
 from unibct.data.image_set import ImageSet, class_identities
 from unibct.data.training_classes import (
     UNKNOWN_CLASSES,
     TrainingClasses,
+    choice_on_rows,
     identity_digests,
     known_source,
 )
 from unibct.embeddings.folder import Embeddings
 from unibct.errors import UserError
-from unibct.evaluation.score_map import ScoreMap
 
 FEWEST_TESTED = 2  # classes: a search among the images of one finds nothing wrong
 
@@ -94,17 +95,6 @@ class SeenClasses:
                 "the test"
             )
         return "; ".join(notes)
-
-    @property
-    def score_map_note(self) -> str:
-        """The count in words, if not a model but a score map was fitted on the classes."""
-        if self.count is None:
-            return (
-                f"whether the score map was fitted on test {self.kind} is unknown: they are not "
-                "recorded, or not named alike"
-            )
-        fitted = f"the score map was fitted on {self._counted}"
-        return f"{fitted}: there its FAR says little about others" if self.count else fitted
 
     @property
     def _counted(self) -> str:
@@ -205,14 +195,14 @@ class ModelsUnderTest:
         is_seen: (images,) whether a model is known to have been trained on the image's class;
             None if the classes have no names.
         unknown: why a model may have been trained on more of them; None if that is excluded.
-        score_map_note: how many of the classes a score map was fitted on, in words.
+        known: the models that are more than an array.
     """
 
     vectors: dict[str, Floats]
     labels: Ints
     is_seen: NDArray[np.bool_] | None
     unknown: str | None
-    score_map_note: str | None = None
+    known: Mapping[str, Embeddings]
 
     def seen_among(self, classes: Ints) -> SeenClasses:
         """Count the seen ones among some classes, those with queries."""
@@ -221,16 +211,34 @@ class ModelsUnderTest:
         is_seen = np.isin(np.unique(classes), self.labels[self.is_seen])
         return _counted(is_seen.tolist(), self.unknown)
 
+    def choice(self, what: str, data: str | None = None, among: Ints | None = None) -> Choice:
+        """Return a choice that is made on these images, see ``Choice``.
 
-def models_under_test(
-    models: Mapping[str, Any], labels: Any, score_map: ScoreMap | None = None
-) -> ModelsUnderTest:
+        Args:
+            what: in words.
+            data: the name of the images.
+            among: the places of the images whose classes count; by default all.
+        """
+        named_by, choice = _naming(self.known), Choice(what, data)
+        if named_by is not None:
+            choice = choice_on_rows(
+                what,
+                data,
+                named_by.ids,
+                named_by.labels,
+                named_by.class_names,
+                named_by.class_source,
+                among=among,
+            )
+        return choice.with_vectors(self.vectors["old"])
+
+
+def models_under_test(models: Mapping[str, Any], labels: Any) -> ModelsUnderTest:
     """Return the vectors of all models, and which test classes they were trained on.
 
     Args:
         models: for each model an ``Embeddings``, or an array, whose classes have no identity.
         labels: (images,) integers 0…C-1; None to take those of the first embeddings with classes.
-        score_map: what puts scores on the old scale, if one was given.
     """
     known = {name: model for name, model in models.items() if isinstance(model, Embeddings)}
     first = next(iter(known.values()), None)
@@ -248,18 +256,16 @@ def models_under_test(
     }
     named_by = _naming(known)
     labels = checked_labels(labels, None if named_by is None else len(named_by.labels))
-    note = None
-    if score_map is not None:
-        note = f"{_fitted(score_map, named_by).score_map_note}; {score_map.note}"
     if named_by is None:
         why = "the embeddings have no classes" if known else "arrays do not say"
-        return ModelsUnderTest(vectors, labels, None, why, note)
+        return ModelsUnderTest(vectors, labels, None, why, known)
     training = {
         name: known[name].training_classes if name in known else UNKNOWN_CLASSES for name in models
     }
     is_seen, unknown = _seen_of(named_by.class_names, named_by.class_source, training)
     # The labels that were given may number the classes in another way than the embeddings do.
-    return ModelsUnderTest(vectors, labels, np.array(is_seen)[named_by.labels], unknown, note)
+    by_image: NDArray[np.bool_] = np.array(is_seen)[named_by.labels]
+    return ModelsUnderTest(vectors, labels, by_image, unknown, known)
 
 
 def _common_labels(known: Mapping[str, Embeddings]) -> Ints:
@@ -285,12 +291,3 @@ def _naming(known: Mapping[str, Embeddings]) -> Embeddings | None:
     """Return the embeddings that name the classes, rather ones that know where these come from."""
     named = [model for model in known.values() if model.class_names]
     return max(named, key=lambda model: model.training_classes != UNKNOWN_CLASSES, default=None)
-
-
-def _fitted(score_map: ScoreMap, named_by: Embeddings | None) -> SeenClasses:
-    """Count the test classes that a score map was fitted on."""
-    if named_by is None:
-        return SeenClasses(None, None)
-    labels: list[int] = np.unique(named_by.labels).tolist()
-    names = [named_by.class_names[label] for label in labels]
-    return count_seen_classes(names, named_by.class_source, {"score map": score_map.fitted_on})

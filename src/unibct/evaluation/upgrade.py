@@ -7,7 +7,7 @@ the cross test the queries come from the new model and the templates from the ol
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -20,6 +20,7 @@ from unibct.evaluation.backfill_curve import BackfillCurve, backfill_curve, row_
 from unibct.evaluation.blend_gain import BlendedQueries
 from unibct.evaluation.blending import MIDPOINT, AlphaChoice, blended_test, require_alpha
 from unibct.evaluation.bootstrap import REPEATS, class_draws
+from unibct.evaluation.choices import SeenChoice, choices_of, compared_choices
 from unibct.evaluation.criterion import (
     OLD_MODEL_TOO_WEAK,
     Criterion,
@@ -72,6 +73,7 @@ class Evaluation:
         values: test -> metric -> value, as tables show them.
         compared: M(cross) − M(old self) of each metric that has an interval.
         seen: how many test classes a model was trained on; the verdict is over the others.
+        choices: what was chosen, and on how many of these classes; None if that was not compared.
         seen_values: test -> metric -> value over the classes that a model was trained on.
         note: what a reader must know about the numbers.
         old_model: recall@1 of the old model and of raw pixels; None if it is not known.
@@ -81,6 +83,7 @@ class Evaluation:
     values: dict[str, dict[str, float]]
     compared: tuple[Criterion, ...]
     seen: SeenClasses
+    choices: tuple[SeenChoice, ...] | None = None
     seen_values: dict[str, dict[str, float]] = field(default_factory=dict[str, dict[str, float]])
     note: str | None = None
     old_model: Strength | None = None
@@ -117,6 +120,7 @@ class Evaluation:
             "note": self.full_note,
             "fingerprints": self.fingerprints,
             "seen_classes": self.seen.count,
+            "choices": None if self.choices is None else [c.as_json() for c in self.choices],
             "classes": self.seen.as_json(),
             "old_model": None if self.old_model is None else self.old_model.as_json(),
             "criteria": [criterion.as_json() for criterion in self.criteria],
@@ -338,7 +342,7 @@ def evaluate_upgrade(
         labels: (images,) integers 0…C-1; by default those of ``old`` or ``new``.
         free: (images, dim′) of a new model trained without compatibility: the upper bound.
         projected: (images, dim) the new model's in the old space, if it has another dimension.
-        seen_classes: go on even if a model was trained on most of the test classes.
+        seen_classes: go on even if training or a choice was mostly on the test classes.
         images: an ``ImageSet`` or uint8 pixels: then the old model is compared with raw pixels.
         far: false accept rate of the headline TAR; by default the smallest that is measurable.
         rule: of the reported TARs' thresholds, see ``tar_at_far``; the criterion's is strict.
@@ -352,22 +356,21 @@ def evaluate_upgrade(
         backfill_curves: also measure the gallery while it is being embedded again.
         progress: reports progress of the curves.
     """
-    tested = models_under_test(_given(old, new, free), labels, score_map)
+    tested = models_under_test(_given(old, new, free), labels)
     seen, part, seen_part = _parts(tested, projected, split, seed, seen_classes)
+    chosen: dict[str, Any] = {"alpha": alpha, "score_map": score_map, "score_scale": score_scale}
+    known, said = _known(tested, seen, part, **chosen, allowed=seen_classes)
     models, used_far = part.models, headline_far(part.split.compared_classes, far)
     tests = _direction_tests(models, part.split, mode, share_of(alpha))
-    old_scale: dict[str, Any] = {"score_map": score_map, "score_scale": score_scale}
     curves = _curves(models, part.split, mode, used_far, tests[OLD_SELF], seed, progress)
-    notes = (*_notes(models, used_far, far, part.split), seen.note, tested.score_map_note)
+    limits = _notes(models, used_far, far, part.split)
     return UpgradeEvaluation(
-        **_test_values(tests, part, used_far, rule),
-        seen=seen,
+        **_test_values(tests, part, used_far, rule) | known,
         seen_values=_seen_values(seen_part, mode, used_far, rule),
-        fingerprints=known_fingerprints(query=new, gallery=old),
-        note=joined_notes(*notes, rule=rule),
+        note=joined_notes(*limits, *said, rule=rule),
         old_model=_strength(part, images, len(tested.labels), seed),
         backfill_curves=dict(curves) if backfill_curves else {},
-        **compared_answers(tests, used_far, seed, repeats, alpha=alpha, **old_scale),
+        **compared_answers(tests, used_far, seed, repeats, **chosen),
     )
 
 
@@ -388,6 +391,35 @@ class _Part(NamedTuple):
         """Return all those of some classes."""
         models = {name: vectors[places] for name, vectors in self.models.items()}
         return _Part(places, models, self.split.of_images(places))
+
+
+def _known(
+    tested: ModelsUnderTest,
+    seen: SeenClasses,
+    part: _Part,
+    *,
+    alpha: float | AlphaChoice,
+    score_map: ScoreMap | None,
+    score_scale: float | None,
+    allowed: bool,
+) -> tuple[dict[str, Any], list[str]]:
+    """Return the fields of an evaluation that say what is known of the models, and notes."""
+    relied_on = choices_of(
+        {role: model.training_classes for role, model in tested.known.items()},
+        alpha=alpha.chosen_on if isinstance(alpha, AlphaChoice) else None,
+        score_map=score_map,
+        uses_scale=score_scale is not None,
+    )
+    choices = ()
+    if relied_on:  # a digest of a million images takes ten seconds
+        test = tested.choice("", among=part.places[part.split.query])
+        choices = compared_choices(relied_on, test, allowed=allowed)
+    if any(choice.is_of_the_test for choice in choices):
+        seen = replace(seen, overridden=True)
+    sides = {"query": tested.known.get("new"), "gallery": tested.known.get("old")}
+    fields = {"seen": seen, "choices": choices, "fingerprints": known_fingerprints(**sides)}
+    map_note = [] if score_map is None else [score_map.note]
+    return fields, [seen.note, *(choice.note for choice in choices), *map_note]
 
 
 def _parts(

@@ -1,13 +1,15 @@
 """Which blended weights search old rows best, on images of classes that are not tested."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from unibct.arrays import Floats, Ints
+from unibct.data.choices import ALPHA_OF_WEIGHTS, SCORE_SCALE_MEASURED
 from unibct.data.image_set import ImageSet
+from unibct.data.training_classes import choice_on
 from unibct.embeddings.extraction import embed_images
 from unibct.embeddings.score_scale import score_scale
 from unibct.errors import UserError
@@ -108,7 +110,11 @@ def choose_weights(
     best = max(tried, key=lambda alpha: (round(tried[alpha].mean_reciprocal_rank, 12), alpha))
     scale = _scale(rows[best], old_rows, images.labels, progress)
     old_self = search_test(old_rows, old_rows, split).top(1)
-    chosen = blend_weights(old, new, best).with_score_scale(scale)
+    choice = choice_on(ALPHA_OF_WEIGHTS, images).with_vectors(old_rows)
+    chosen = blend_weights(old, new, best).with_choice(choice)
+    chosen = chosen.with_score_scale(
+        scale, f"{images.name}, which chose the weights", replace(choice, what=SCORE_SCALE_MEASURED)
+    )
     return WeightChoice(best, chosen, old_self, tuple(tried.values()))
 
 

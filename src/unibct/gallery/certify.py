@@ -130,7 +130,8 @@ def _metrics(evaluation: UpgradeEvaluation) -> dict[str, Any]:
     """Return what the evaluation measured, with intervals."""
     full = evaluation.as_json()
     names = ("tests", "criteria", "further_metrics", "old_clients", "old_model", "note")
-    return {name: full[name] for name in names} | {"seen_classes": full["seen_classes"]}
+    names += ("seen_classes", "choices")
+    return {name: full[name] for name in names}
 
 
 def _pairs(tests: dict[str, SearchTest], evaluation: UpgradeEvaluation) -> dict[str, int]:

@@ -44,8 +44,8 @@ def blend_weights(old: Model, new: Model, alpha: float) -> Model:
     if alpha == 1:
         return blended
     record = {"alpha": alpha, "old": old.fingerprint, "new": new.fingerprint}
-    training = blended.with_score_scale(None).training | {BLENDED_WEIGHTS: record}
-    return replace(blended, training=training)
+    blended = blended.with_score_scale(None)
+    return replace(blended, training=blended.training | {BLENDED_WEIGHTS: record})
 
 
 def _starting_weights(old: Model, new: Model) -> dict[str, Tensor]:

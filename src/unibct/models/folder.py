@@ -10,12 +10,7 @@ import torch
 from torch import Tensor
 
 from unibct.arrays import to_numpy
-from unibct.data.training_classes import (
-    NO_CLASSES,
-    UNKNOWN_CLASSES,
-    TrainingClasses,
-    known_source,
-)
+from unibct.data.training_classes import UNKNOWN_CLASSES, TrainingClasses, known_source
 from unibct.errors import UserError, first_line
 from unibct.files import atomic_file, read_json, write_json
 from unibct.maps.vector_map import VectorMap
@@ -33,6 +28,7 @@ from unibct.models.old_space import WEIGHT, add_projection, old_space_dim
 
 FORMAT = 1
 _WITH_FIRST_WEIGHTS = "with_first_weights"  # earlier versions took all weights for random ones
+_NO_FURTHER_CLASSES = {"digests": (), "sources": (), "complete": True}  # of earlier versions
 _LOADING_ERRORS = (
     OSError,
     TypeError,
@@ -175,7 +171,7 @@ def _read_model(folder: Path, description: Any, with_classifier: bool) -> Model:
 
 def _further_classes(description: Any) -> TrainingClasses:
     content = description.get("further_classes")
-    further = NO_CLASSES if content is None else TrainingClasses.of_json(content)
+    further = TrainingClasses.of_json(_NO_FURTHER_CLASSES if content is None else content)
     if content is not None and content.get(_WITH_FIRST_WEIGHTS):
         return further
     recipe: dict[str, Any] = description["training"].get("recipe", {})

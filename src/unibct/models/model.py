@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from unibct.arrays import checked_embeddings, is_array, normalized, same_kind, to_numpy
 from unibct.data.augmentation import mirrored
+from unibct.data.choices import SCORE_SCALE_MEASURED, Choice
 from unibct.data.decoding import (
     VECTORS,
     Frame,
@@ -61,7 +62,7 @@ class Model:
         class_source: of the training set, see ``ImageSet``.
         further_classes: what it has learnt from besides ``class_names``: the classes that its map
             was fitted on, and those of its first weights, or of the model that made the vectors it
-            was trained on; incomplete if some are not known.
+            was trained on, incomplete if some are not known; and what was chosen for it.
         architecture_config: what another library needs to build the network, see ``Architecture``.
     """
 
@@ -185,17 +186,30 @@ class Model:
         self.network.to(device)
         return self
 
-    def with_score_scale(self, scale: float | None, measured_on: str | None = None) -> "Model":
+    def with_score_scale(
+        self,
+        scale: float | None,
+        measured_on: str | None = None,
+        choice: Choice | None = None,
+    ) -> "Model":
         """Return the same model with another score scale, or with none.
 
         Args:
             scale: see ``score_scale``.
             measured_on: which images it comes from, in words.
+            choice: these images; None for classes that it was trained on.
         """
         ours = {SCORE_SCALE: scale, SCALE_MEASURED_ON: None if scale is None else measured_on}
         training = {key: value for key, value in self.training.items() if key not in ours}
         known = {key: value for key, value in ours.items() if value is not None}
-        return replace(self, training=training | known)
+        further = self.further_classes.without(SCORE_SCALE_MEASURED)
+        model = replace(self, training=training | known, further_classes=further)
+        return model if scale is None or choice is None else model.with_choice(choice)
+
+    def with_choice(self, choice: Choice) -> "Model":
+        """Return the same model, which keeps what was chosen for it."""
+        further = self.further_classes
+        return replace(self, further_classes=replace(further, choices=further.choices | {choice}))
 
     def adapted(
         self, vector_map: VectorMap, old: Embedder, fitted_on: ImageSet | None = None
@@ -207,17 +221,17 @@ class Model:
             old: the old model.
             fitted_on: the images that the map was fitted on; None if they are not known.
         """
-        training = self.with_score_scale(None).training  # its scale is that of another space
+        bare = self.with_score_scale(None)  # its scale is that of another space
         names, source = (
             ((), None) if fitted_on is None else (fitted_on.class_names, fitted_on.class_source)
         )
-        further = self.further_classes | training_classes(names, source)
+        further = bare.further_classes | training_classes(names, source)
         return replace(
             self,
             vector_map=vector_map,
             dim=old.dim,
             class_weights=None,
-            training=training | {"adapter": vector_map.kind},
+            training=bare.training | {"adapter": vector_map.kind},
             old_fingerprint=old.fingerprint,
             further_classes=further,
         )

@@ -205,7 +205,7 @@ def blended_table(blend: BlendedQueries) -> PlainTable:
     )
     chosen = "not chosen on other classes"
     if blend.choice is not None:
-        chosen = f"chosen on {blend.choice.chosen_on or 'other classes'}"
+        chosen = f"chosen on {blend.choice.chosen_on.data or 'other classes'}"
     note = (
         f"Old gallery, queries (1 − α)·old + α·new with α = {blend.alpha:g} ({chosen}). Both "
         "models run for each query. Differences in points: to old queries (what the upgrade "

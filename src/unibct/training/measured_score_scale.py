@@ -11,7 +11,9 @@ from typing import cast
 import numpy as np
 
 from unibct.arrays import Floats, Ints
+from unibct.data.choices import SCORE_SCALE_MEASURED, Choice
 from unibct.data.loader import PixelBatches
+from unibct.data.training_classes import choice_on
 from unibct.embeddings.extraction import embed_images
 from unibct.embeddings.network_pass import NETWORK_BATCH, finite_embeddings
 from unibct.embeddings.score_scale import NoScoreScaleError, sample_rows, score_scale
@@ -40,6 +42,7 @@ def with_score_scale(
     """Return a finished model with its score scale, measured on a sample of images.
 
     The same models and images give the same scale. If it cannot be measured, a note says why.
+    Images of other classes than the training classes are kept as what it was measured on.
 
     Args:
         model: the new model.
@@ -52,7 +55,7 @@ def with_score_scale(
     """
     progress = progress or Silent()
     try:
-        scale, measured_on = _scale_on_either(model, old, pixels, set_aside)
+        scale, measured_on, choice = _scale_on_either(model, old, pixels, set_aside)
     except UserError as error:
         progress.note(f"the score scale is unknown: {error}")
         return model.with_score_scale(None)
@@ -61,12 +64,12 @@ def with_score_scale(
             f"the score scale was measured on {measured_on}: on other classes it may be wrong, so "
             "look at the FAR that an evaluation shows for it"
         )
-    return model.with_score_scale(scale, measured_on)
+    return model.with_score_scale(scale, measured_on, choice)
 
 
 def _scale_on_either(
     model: Model, old: Embedder, pixels: PixelBatches, set_aside: PixelBatches | None
-) -> tuple[float, str]:
+) -> tuple[float, str, Choice | None]:
     """Return the score scale on the images that were set aside, or else on the training images."""
     if set_aside is not None and len(set_aside.images.class_names) >= _CLASSES_NEEDED:
         images, measured_on = set_aside.images, SET_ASIDE
@@ -76,12 +79,13 @@ def _scale_on_either(
         if len(classes) >= _CLASSES_NEEDED:
             rows, measured_on = np.flatnonzero(np.isin(images.labels, classes)), NEW_TO_BOTH
         try:
-            return _measured_scale(model, old, set_aside, rows), measured_on
+            scale = _measured_scale(model, old, set_aside, rows)
+            return scale, measured_on, choice_on(SCORE_SCALE_MEASURED, images)
         except NoScoreScaleError:
             raise  # a scale of the training images would be wrong for other classes
         except UserError:
             pass  # the old model may be stored embeddings of the training images
-    return _measured_scale(model, old, pixels, np.arange(len(pixels.images))), TRAINED_ON
+    return _measured_scale(model, old, pixels, np.arange(len(pixels.images))), TRAINED_ON, None
 
 
 def _measured_scale(model: Model, old: Embedder, pixels: PixelBatches, usable: Ints) -> float:

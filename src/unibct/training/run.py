@@ -7,10 +7,16 @@ from typing import Any
 
 import torch
 
+from unibct.data.choices import BEST_EPOCH, SCORE_SCALE_MEASURED
 from unibct.data.encoded_images import require_outside
 from unibct.data.image_set import ImageSet
 from unibct.data.loader import pixel_memory, read_pixels
-from unibct.data.training_classes import NO_CLASSES, UNKNOWN_CLASSES, TrainingClasses
+from unibct.data.training_classes import (
+    NO_CLASSES,
+    UNKNOWN_CLASSES,
+    TrainingClasses,
+    choice_on,
+)
 from unibct.distributed.device import pick_device
 from unibct.distributed.generators import callers_generators_kept
 from unibct.distributed.ranks import Ranks, current_ranks
@@ -143,7 +149,9 @@ def _check(images: ImageSet, recipe: Recipe, out: Path, options: TrainOptions) -
     sets = set_aside(images, share, seed)
     run = plan_run(sets.training, recipe, old=old, method=options.method)
     warm = old if run.recipe.warm_start else None
-    first = first_classes(run.recipe) if warm is None else warm.training_classes
+    first = first_classes(run.recipe)
+    if warm is not None:
+        first = warm.training_classes.without(SCORE_SCALE_MEASURED)  # the new one has its own
     first |= images.vectors_by or NO_CLASSES
     if first != NO_CLASSES:
         sets = set_aside(images, share, seed, UNKNOWN_CLASSES if as_before else first)
@@ -285,7 +293,10 @@ def _save_models(context: RunContext, options: TrainOptions) -> None:
     write_metrics(context.out, rows)  # a kill may have come before those of the last epoch
     best = best_checkpoint(context, rows)
     if best is not None:
-        save_model(_measured_model(context, best, options), context.out / BEST_MODEL)
+        assert context.validation is not None
+        choice = choice_on(BEST_EPOCH, context.validation.pixels.images)
+        model = _measured_model(context, best, options).with_choice(choice)
+        save_model(model, context.out / BEST_MODEL)
     save_model(_measured_model(context, path, options), context.out)
     note_result(context, rows, options.progress)
 

@@ -7,9 +7,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from unibct.arrays import Floats
+from unibct.data.choices import SCORE_MAP_FITTED, Choice
 from unibct.data.encoded_images import require_outside
 from unibct.data.image_set import ImageSet, select_listed
-from unibct.data.training_classes import training_classes
+from unibct.data.training_classes import choice_on
 from unibct.distributed.ranks import current_ranks
 from unibct.embedders.reference import parse_reference
 from unibct.embedders.table import EMBEDDERS, Opening, open_embedder
@@ -21,6 +23,7 @@ from unibct.embeddings.strength import Strength
 from unibct.embeddings.vector_set import open_data
 from unibct.errors import UserError
 from unibct.evaluation.blending import MIDPOINT, AlphaChoice, choose_alpha
+from unibct.evaluation.choices import choices_of, compared_choices
 from unibct.evaluation.directions import CROSS, OLD_SELF
 from unibct.evaluation.gallery_split import (
     GALLERY_SHARE,
@@ -68,6 +71,10 @@ def evaluate_images(request: EvaluationRequest) -> UpgradeEvaluation:
         require_searchable(images.labels, images.name)
     validation = _validation_images(images, embedders, request)
     score_map = _kept_score_map(embedders[request.gallery].fingerprint, request)
+    score_scale = known_score_scale(
+        embedders[request.query], embedders[request.gallery].fingerprint
+    )
+    _require_not_chosen_on(images, embedders, score_map, score_scale, request)
     sides, images = _embedded(images, embedders, request)
     old, new = sides[request.gallery], sides[request.query]
     split = None if lists is None else _listed_split(images, lists, rules)
@@ -84,7 +91,7 @@ def evaluate_images(request: EvaluationRequest) -> UpgradeEvaluation:
         split=split,
         mode=rules.mode,
         score_map=score_map,
-        score_scale=known_score_scale(embedders[request.query], old.fingerprint),
+        score_scale=score_scale,
         alpha=_alpha(validation, embedders, project, request),
         backfill_curves=_wants_curves(rules, images, split),
         progress=request.progress,
@@ -100,7 +107,8 @@ def evaluate_images(request: EvaluationRequest) -> UpgradeEvaluation:
         ),
     )
     if rules.save_score_map:
-        _save_score_map(evaluation, images, old.fingerprint, request)
+        choice = choice_on(SCORE_MAP_FITTED, tested).with_vectors(old.rows_of(tested))
+        _save_score_map(evaluation, choice, old.fingerprint, request)
     return evaluation
 
 
@@ -139,15 +147,14 @@ def _kept_score_map(old_fingerprint: str, request: EvaluationRequest) -> ScoreMa
 
 def _save_score_map(
     evaluation: UpgradeEvaluation,
-    images: ImageSet,
+    fitted_on: Choice,
     old_fingerprint: str,
     request: EvaluationRequest,
 ) -> None:
     """Fit a score map on the whole test, and keep it with the new model."""
     cross, old_self = evaluation.tests[CROSS], evaluation.tests[OLD_SELF]
-    classes = training_classes(images.class_names, images.class_source)
     try:
-        fitted = replace(fit_score_map(cross.impostor, old_self.impostor), fitted_on=classes)
+        fitted = replace(fit_score_map(cross.impostor, old_self.impostor), fitted_on=fitted_on)
         folder = _folder_of(request.query)
         replaces = has_score_map(folder, old_fingerprint)
         path = save_score_map(folder, old_fingerprint, fitted)
@@ -202,10 +209,10 @@ def _alpha(
     if validation is None:
         return MIDPOINT if request.alpha is None else request.alpha
     sides, validation = _embedded(validation, embedders, request)
-    old, new = (sides[side].rows_of(validation) for side in (request.gallery, request.query))
+    old, new = (sides[side].of_images(validation) for side in (request.gallery, request.query))
     return choose_alpha(
         old,
-        new if project is None else project(new),
+        new if project is None else project(new.vectors),
         validation.labels,
         seed=request.seed,
         mode=request.search.mode,
@@ -359,3 +366,21 @@ def _require_unseen(
     asking = classes_with_queries(images) if lists is None else lists[0].class_names
     seen = count_seen_classes(asking, images.class_source, models)
     seen.require_minority(allowed=request.seen_classes, which=which)
+
+
+def _require_not_chosen_on(
+    images: ImageSet,
+    embedders: Mapping[str | Path, Embedder],
+    score_map: ScoreMap | None,
+    score_scale: float | None,
+    request: EvaluationRequest,
+) -> None:
+    """Refuse images on which a model's weights, its scale or the score map were chosen."""
+    roles = {"old": embedders[request.gallery], "new": embedders[request.query]}
+    choices = choices_of(
+        {role: embedder.training_classes for role, embedder in roles.items()},
+        score_map=score_map,
+        uses_scale=score_scale is not None,
+    )
+    if choices:
+        compared_choices(choices, choice_on("the test", images), allowed=request.seen_classes)
