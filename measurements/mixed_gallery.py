@@ -214,7 +214,7 @@ def gain(outcomes: list[Outcome], way: tuple[str, str], metric: int) -> str:
         for values, outcome in zip(differences, outcomes, strict=True)
     ]
     means = np.array([values.mean() for values in differences])
-    estimated = estimate(means, np.stack(samples))
+    estimated = estimate(means, np.stack(samples), classes=classes)
     mean, low, high = (100 * value for value in (estimated.mean, estimated.low, estimated.high))
     return f"{mean:+.2f} ({low:+.2f} to {high:+.2f})"
 

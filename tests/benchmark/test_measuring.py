@@ -33,7 +33,9 @@ def test_blended_queries_are_what_an_evaluation_by_hand_would_give(finished, met
                 else results.cross("open-class", method, gain.metric)
             )
             difference = blended - before
-            one = estimate(difference.values[[1]], difference.samples[[1]])
+            one = estimate(
+                difference.values[[1]], difference.samples[[1]], classes=difference.classes
+            )
             assert one.mean == pytest.approx(gain.difference)
             assert (one.low, one.high) == pytest.approx((gain.low, gain.high), abs=1e-5)
 

@@ -15,7 +15,7 @@ from unibct.report.terminal import print_benchmark
 
 def test_differences_are_paired():
     shared = np.random.default_rng(0).normal(size=(3, 500))
-    pair = Measured(shared.mean(1) + 1, shared + 1) - Measured(shared.mean(1), shared)
+    pair = Measured(shared.mean(1) + 1, shared + 1, 50) - Measured(shared.mean(1), shared, 50)
     difference = pair.estimate
     assert (difference.mean, difference.low, difference.high) == pytest.approx((1, 1, 1))
 

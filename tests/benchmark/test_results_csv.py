@@ -46,7 +46,7 @@ def test_every_value_of_every_job_is_there_with_its_interval(finished, rows):
             row = by_key[scenario, method, str(seed), name or test, metric]
             assert float(row["value"]) == pytest.approx(value, abs=1e-6)
             samples = results.samples(folder, test, metric).astype(np.float64)
-            ends = estimate(np.array([value]), samples[None])
+            ends = estimate(np.array([value]), samples[None], classes=results.query_classes)
             assert [float(row["low"]), float(row["high"])] == pytest.approx(
                 [ends.low, ends.high], abs=1e-6
             )

@@ -14,7 +14,7 @@ def made_up_results(*methods, metrics=("TAR@1e-2", "top-1")):
             kinds = ("cross", "self")
             seed = [kinds.index(test), methods.index(method), metrics.index(metric)]
             generator = np.random.default_rng(seed)
-            return Measured(generator.random(2), generator.random((2, 50)))
+            return Measured(generator.random(2), generator.random((2, 50)), 50)
 
         return of
 
@@ -49,7 +49,8 @@ def test_every_method_is_compared_with_the_default_method_in_both_tests():
     ]:
         regress, plus = (test("open-class", name, metric) for name in ("regress", "unibct-plus"))
         difference = 100 * np.mean([regress.values[seed] - plus.values[seed] for seed in (0, 1)])
-        paired = Measured(regress.values - plus.values, regress.samples - plus.samples).estimate
+        samples = regress.samples - plus.samples
+        paired = Measured(regress.values - plus.values, samples, 50).estimate
         cell = tables[title].rows[0][1]
         assert cell.text == f"{difference:+.2f}"
         assert cell.small == f"{100 * paired.low:+.2f} to {100 * paired.high:+.2f}"

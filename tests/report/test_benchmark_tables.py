@@ -6,6 +6,7 @@ import numpy as np
 
 from unibct.benchmark.results import Measured
 from unibct.benchmark.results_csv import as_csv
+from unibct.evaluation.criterion import seeds_note
 from unibct.report.benchmark_tables import all_tables, flip_table, verdict_table, weak_note
 
 
@@ -16,6 +17,27 @@ def test_no_number_of_a_table_stands_without_its_interval(finished):
             for cell in row:
                 if re.fullmatch(r"[+-]?\d+\.\d+", cell.text):
                     assert re.search(r"\d to [+-]?\d", cell.small), (sheet.title, cell)
+
+
+def test_every_table_of_two_seeds_says_that_it_is_about_these_seeds(finished):
+    _, results = finished
+    assert len(results.seeds) == 2
+    sentence = (
+        "Intervals are 95 %, over test classes, of these 2 seeds: they say nothing about other "
+        "seeds of training."
+    )
+    for table in all_tables(results)[:-1]:  # the last one is the cost
+        assert table.note.endswith(sentence), table.title
+    assert seeds_note(1) == sentence.replace("these 2 seeds", "this one seed")
+    assert seeds_note(3) == "Intervals are 95 %, over test classes and seeds of training."
+
+
+def test_an_interval_just_below_zero_is_explained(finished):
+    _, results = finished
+    assert (
+        "Not compatible needs a difference below zero at a one-sided 99.2 %, because any of 3 "
+        "metrics may be below by chance; an interval that ends just below zero is within noise"
+    ) in verdict_table(results).note
 
 
 def test_negative_flips_are_shown_with_all_three_intervals(finished):
@@ -36,7 +58,7 @@ def test_no_flip_rate_is_below_zero():
         grid=SimpleNamespace(methods=("lce",)),
         scenarios=["open-class"],
         has_cell=lambda scenario, method: True,
-        flips=lambda scenario, method, rate: Measured(np.full(2, rates[rate]), samples),
+        flips=lambda scenario, method, rate: Measured(np.full(2, rates[rate]), samples, 50),
     )
     cell = flip_table(results).rows[0][1]
     assert cell.text == "2.00"

@@ -12,7 +12,7 @@ def made_up_results(*methods, scenario="extended-data"):
     """One scenario; the tests have these shares, the same in both seeds."""
 
     def measured(share):
-        return Measured(np.full(2, share), np.full((2, 50), share))
+        return Measured(np.full(2, share), np.full((2, 50), share), 50)
 
     return SimpleNamespace(
         grid=SimpleNamespace(methods=methods),

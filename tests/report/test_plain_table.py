@@ -40,7 +40,7 @@ def test_columns_with_numbers_are_known():
     [(0.01, 0.02, "compatible"), (-0.01, 0.02, "within-noise"), (-0.02, -0.01, "not-compatible")],
 )
 def test_a_difference_is_in_points_and_coloured_by_its_verdict(low, high, kind):
-    difference = Estimate((low + high) / 2, low, high)
+    difference = Estimate((low + high) / 2, low, high, high)
     interval = f"{100 * low:+.2f} to {100 * high:+.2f}"
     cell = difference_cell(difference)
     assert cell == Cell(f"{50 * (low + high):+.2f}", interval, kind)
@@ -49,7 +49,7 @@ def test_a_difference_is_in_points_and_coloured_by_its_verdict(low, high, kind):
 
 
 def test_the_interval_of_a_share_ends_at_0_and_100_percent():
-    assert percent_cell(Estimate(0.99, 0.97, 1.02)) == Cell("99.00", "97.00 to 100.00")
-    assert percent_cell(Estimate(0.01, -0.02, 0.03)) == Cell("1.00", "0.00 to 3.00")
-    paper = percent_cell(Estimate(0.5, 0.4, 0.6), paper="93.36", kind="compatible")
+    assert percent_cell(Estimate(0.99, 0.97, 1.02, 1.03)) == Cell("99.00", "97.00 to 100.00")
+    assert percent_cell(Estimate(0.01, -0.02, 0.03, 0.04)) == Cell("1.00", "0.00 to 3.00")
+    paper = percent_cell(Estimate(0.5, 0.4, 0.6, 0.7), paper="93.36", kind="compatible")
     assert paper == Cell("50.00", "40.00 to 60.00; paper 93.36", "compatible")

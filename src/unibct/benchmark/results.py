@@ -22,7 +22,7 @@ from unibct.benchmark.jobs import (
 )
 from unibct.benchmark.measuring import sample_name
 from unibct.errors import UserError
-from unibct.evaluation.criterion import FEWEST_CLASSES, Estimate, estimate
+from unibct.evaluation.criterion import Estimate, estimate
 from unibct.evaluation.directions import BLEND, CROSS, NEW_SELF, OLD_SELF
 from unibct.evaluation.metrics.table import find_metric
 from unibct.methods.table import NO_METHOD
@@ -35,21 +35,21 @@ class Measured:
     Attributes:
         values: (seeds,) the metric of each seed.
         samples: (seeds, repeats) its bootstrap values; every seed draws the same classes.
-        few_classes: whether these are too few for a verdict.
+        classes: how many are drawn.
     """
 
     values: Floats
     samples: Floats
-    few_classes: bool = False
+    classes: int
 
     def __sub__(self, other: "Measured") -> "Measured":
-        few = self.few_classes or other.few_classes
-        return Measured(self.values - other.values, self.samples - other.samples, few)
+        classes = min(self.classes, other.classes)
+        return Measured(self.values - other.values, self.samples - other.samples, classes)
 
     @property
     def estimate(self) -> Estimate:
         """The mean over the seeds, with its interval."""
-        return estimate(self.values, self.samples, few_classes=self.few_classes)
+        return estimate(self.values, self.samples, classes=self.classes)
 
 
 @dataclass(frozen=True)
@@ -221,8 +221,8 @@ class Results:
 
     def measured(self, values: Sequence[float], samples: Sequence[Floats]) -> Measured:
         """Return a metric over the seeds, from each seed's value and (repeats,) samples."""
-        few = self.query_classes < FEWEST_CLASSES
-        return Measured(np.array(values), np.stack(samples).astype(np.float64), few)
+        stacked = np.stack(samples).astype(np.float64)
+        return Measured(np.array(values), stacked, self.query_classes)
 
     @cached_property
     def _samples_by_job(self) -> dict[str, dict[str, Floats]]:

@@ -5,13 +5,10 @@ import io
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from unibct.benchmark.jobs import cell_folder, chain_test, free_folder, old_folder, version_folder
 from unibct.benchmark.mixed_galleries import MIXED, mixed_name
 from unibct.benchmark.results import Results
 from unibct.benchmark.threshold_tests import AT_OLD_THRESHOLD, SCORE_SCALE, threshold_name
-from unibct.evaluation.criterion import estimate
 from unibct.evaluation.directions import OLD_SELF
 from unibct.evaluation.old_threshold import SCALED
 from unibct.evaluation.resolution import tar_name
@@ -117,5 +114,5 @@ def _interval(results: Results, folder: str, test: str, metric: str, value: floa
     samples = results.find_samples(folder, test, metric)
     if samples is None:
         return []
-    estimated = estimate(np.array([value]), samples[None].astype(np.float64))
-    return [f"{estimated.low:.6f}", f"{estimated.high:.6f}"]
+    measured = results.measured([value], [samples])
+    return [f"{measured.estimate.low:.6f}", f"{measured.estimate.high:.6f}"]

@@ -1,23 +1,31 @@
 """The compatibility criterion: M(new→old) > M(old→old), with its uncertainty and its verdict.
 
-The interval of a difference comes from bootstrap samples. Within one evaluation, a sample draws
-the test classes. Over several seeds of training, it draws the classes (the same for all seeds) and
-then as many seeds as there are, with replacement. If only S seeds are drawn from S, they vary too
-little, by the factor √((S−1)/S), so their deviation is multiplied by its inverse
-(docs/decisions/0006-benchmark.md).
+An interval has two parts, which are added as squares. The part over classes comes from bootstrap
+samples: within one evaluation or for all seeds at once, a sample draws the test classes. Classes
+drawn from n vary too little, by the factor √((n−1)/n), and their variance is an estimate, so the
+deviations are stretched by the inverse and by Student's t with n−1 degrees. The part over seeds is
+Student's t with S−1 degrees times the standard error of the seeds' mean. Below three seeds there
+is no such part: the interval is over classes, of these seeds (docs/decisions/0020-intervals.md).
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
 from unibct.arrays import Floats, Ints
 from unibct.evaluation.bootstrap import REPEATS, class_draws
-from unibct.evaluation.metrics.table import find_metric, measured_metrics, sampled_metrics
+from unibct.evaluation.metrics.table import (
+    METRICS,
+    find_metric,
+    measured_metrics,
+    sampled_metrics,
+)
 from unibct.evaluation.resolution import HEADLINE_FAR
 from unibct.evaluation.search_test import SearchTest
+from unibct.evaluation.student import t_quantile
 
 Verdict: TypeAlias = Literal["compatible", "not compatible", "within noise"]
 # An old model that is hardly better than raw pixels is easily beaten: nothing follows from that.
@@ -25,9 +33,19 @@ OldModelVerdict: TypeAlias = Literal["old model too weak"]
 OLD_MODEL_TOO_WEAK: OldModelVerdict = "old model too weak"
 
 CONFIDENCE = 0.95
-# Intervals over fewer classes are too narrow for a verdict: with two classes and two equally good
-# models, a quarter to a third of the verdicts claimed a difference.
+# Fewer classes carry no verdict: an interval over so few depends too much on how they are spread.
 FEWEST_CLASSES = 10
+# Two seeds say next to nothing about others: Student's t with one degree of freedom is 12.7.
+FEWEST_SEEDS = 3
+# Any of the deciding metrics can make a verdict *not compatible*, so each of them gets its share of
+# the error. *Compatible* needs all of them, so it needs no such correction.
+_DECIDING = sum(metric.decides for metric in METRICS)
+_TAIL = (1 - CONFIDENCE) / 2
+NOT_COMPATIBLE_RULE = (
+    f"Not compatible needs a difference below zero at a one-sided {1 - _TAIL / _DECIDING:.1%}, "
+    f"because any of {_DECIDING} metrics may be below by chance; an interval that ends just below "
+    "zero is within noise"
+).replace("%", " %")
 
 
 @dataclass(frozen=True)
@@ -38,50 +56,68 @@ class Estimate:
         mean: over the seeds.
         low: lower end of the interval.
         high: upper end.
+        ceiling: upper end at the level that *not compatible* needs, which is above ``high``.
         seeds: how many.
-        few_classes: whether the interval is over fewer than ``FEWEST_CLASSES`` classes.
+        classes: over how many classes (or folds) it is.
     """
 
     mean: float
     low: float
     high: float
+    ceiling: float
     seeds: int = 1
-    few_classes: bool = False
+    classes: int = FEWEST_CLASSES
+
+    @property
+    def few_classes(self) -> bool:
+        """Whether the classes are too few for a verdict."""
+        return self.classes < FEWEST_CLASSES
 
     @property
     def verdict(self) -> Verdict:
         """What the interval says if this is a difference cross − old self.
 
-        *Within noise* if it contains zero, or is over too few classes.
+        *Within noise* if neither is shown, or if the classes are too few.
         """
         if self.few_classes:
             return "within noise"
         if self.low > 0:
             return "compatible"
-        return "not compatible" if self.high < 0 else "within noise"
+        return "not compatible" if self.ceiling < 0 else "within noise"
 
 
-def estimate(
-    values: Floats, samples: Floats, *, seed: int = 0, few_classes: bool = False
-) -> Estimate:
-    """Return the mean over seeds, with an interval over classes and seeds.
+def estimate(values: Floats, samples: Floats, *, classes: int) -> Estimate:
+    """Return the mean over seeds, with an interval over classes, and seeds if there are enough.
 
     Args:
         values: (seeds,) the metric (or a difference) of each seed.
         samples: (seeds, repeats) the same for drawn classes, with the same draws for each seed.
-        seed: of the generator that draws seeds.
-        few_classes: see ``Estimate``.
+        classes: how many were drawn.
     """
-    seeds, repeats = samples.shape
-    over_classes = samples.mean(axis=0)
-    drawn = over_classes
-    if seeds > 1:
-        index = np.random.default_rng([seed, 3]).integers(seeds, size=(seeds, repeats))
-        over_both = np.take_along_axis(samples, index, axis=0).mean(axis=0)
-        drawn = over_classes + np.sqrt(seeds / (seeds - 1)) * (over_both - over_classes)
-    tail = (1 - CONFIDENCE) / 2
-    low, high = np.quantile(drawn, [tail, 1 - tail])
-    return Estimate(float(np.mean(values)), float(low), float(high), seeds, few_classes)
+    mean, drawn = float(np.mean(values)), samples.mean(axis=0)
+    low = mean - half_width(mean - drawn, values, classes, _TAIL)
+    high = mean + half_width(drawn - mean, values, classes, _TAIL)
+    ceiling = mean + half_width(drawn - mean, values, classes, _TAIL / _DECIDING)
+    return Estimate(mean, low, high, ceiling, len(values), classes)
+
+
+def half_width(deviations: Floats, values: Floats, classes: int, tail: float) -> float:
+    """Return how far an interval reaches to one side.
+
+    Args:
+        deviations: (repeats,) of drawn classes towards that side.
+        values: (seeds,) of each seed.
+        classes: how many were drawn.
+        tail: the probability that the truth is farther away.
+    """
+    freedom = max(classes - 1, 1)
+    stretch = np.sqrt(classes / freedom) * t_quantile(1 - tail, freedom)
+    over_classes = np.quantile(deviations, 1 - tail) * stretch / NormalDist().inv_cdf(1 - tail)
+    seeds, over_seeds = len(values), 0.0
+    if seeds >= FEWEST_SEEDS:
+        standard_error = np.std(values, ddof=1) / np.sqrt(seeds)
+        over_seeds = t_quantile(1 - tail, seeds - 1) * standard_error
+    return float(np.hypot(max(over_classes, 0.0), over_seeds))
 
 
 @dataclass(frozen=True)
@@ -92,19 +128,15 @@ class Criterion:
         metric: its name.
         old_self: M(old→old).
         cross: M(new→old).
-        low: lower end of the difference's interval.
-        high: upper end.
+        estimate: the difference with its interval.
         decides: whether the verdict on the upgrade depends on it.
-        few_classes: see ``Estimate``.
     """
 
     metric: str
     old_self: float
     cross: float
-    low: float
-    high: float
+    estimate: Estimate
     decides: bool = True
-    few_classes: bool = False
 
     @property
     def difference(self) -> float:
@@ -112,14 +144,24 @@ class Criterion:
         return self.cross - self.old_self
 
     @property
+    def low(self) -> float:
+        """Lower end of the difference's interval."""
+        return self.estimate.low
+
+    @property
+    def high(self) -> float:
+        """Upper end."""
+        return self.estimate.high
+
+    @property
+    def few_classes(self) -> bool:
+        """See ``Estimate``."""
+        return self.estimate.few_classes
+
+    @property
     def verdict(self) -> Verdict:
         """What the interval says."""
         return self.estimate.verdict
-
-    @property
-    def estimate(self) -> Estimate:
-        """The difference with its interval."""
-        return Estimate(self.difference, self.low, self.high, few_classes=self.few_classes)
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values for machines."""
@@ -130,6 +172,7 @@ class Criterion:
             "difference": self.difference,
             "interval": [self.low, self.high],
             "confidence": CONFIDENCE,
+            "ceiling": self.estimate.ceiling,
             "verdict": self.verdict,
         }
 
@@ -140,12 +183,21 @@ def sampled_criterion(
     cross: float,
     differences: Floats,
     *,
+    classes: int,
     decides: bool = True,
-    few_classes: bool = False,
 ) -> Criterion:
     """Return the criterion with the interval of sampled differences cross − old self."""
-    interval = estimate(np.array([cross - old_self]), differences[None])
-    return Criterion(metric, old_self, cross, interval.low, interval.high, decides, few_classes)
+    interval = estimate(np.array([cross - old_self]), differences[None], classes=classes)
+    return Criterion(metric, old_self, cross, interval, decides)
+
+
+def seeds_note(seeds: int) -> str:
+    """Say what an interval of so many seeds is over."""
+    interval = f"Intervals are {100 * CONFIDENCE:.0f} %, over test classes"
+    if seeds >= FEWEST_SEEDS:
+        return f"{interval} and seeds of training."
+    these = "this one seed" if seeds == 1 else f"these {seeds} seeds"
+    return f"{interval}, of {these}: they say nothing about other seeds of training."
 
 
 def few_classes_note(classes: int, what: str = "classes") -> str | None:
@@ -158,9 +210,14 @@ def few_classes_note(classes: int, what: str = "classes") -> str | None:
     if classes >= FEWEST_CLASSES:
         return None
     return (
-        f"only {classes} {what} have queries: intervals over so few are too narrow, so differences "
-        f"count as within noise; test on {FEWEST_CLASSES} or more"
+        f"only {classes} {what} have queries: too few for a verdict, so differences count as "
+        f"within noise; test on {FEWEST_CLASSES} or more"
     )
+
+
+def drawn_classes(draws: Ints) -> int:
+    """Return how many classes each sample draws: as many as there are, with replacement."""
+    return int(draws[0].sum())
 
 
 @dataclass(frozen=True)
@@ -170,12 +227,12 @@ class SampledTest:
     Attributes:
         values: metric -> its value.
         samples: metric -> (repeats,); only the metrics that have an interval.
-        few_classes: see ``Estimate``.
+        classes: how many were drawn.
     """
 
     values: dict[str, float]
     samples: dict[str, Floats]
-    few_classes: bool = False
+    classes: int
 
     def minus(self, before: "SampledTest") -> tuple[Criterion, ...]:
         """Return how much better this test is, by a paired bootstrap.
@@ -189,8 +246,8 @@ class SampledTest:
                 before.values[metric],
                 self.values[metric],
                 samples - before.samples[metric],
+                classes=self.classes,
                 decides=find_metric(metric).decides,
-                few_classes=self.few_classes,
             )
             for metric, samples in self.samples.items()
         )
@@ -204,11 +261,8 @@ def sampled_test(test: SearchTest, draws: Ints, far: float) -> SampledTest:
         draws: (repeats, classes) how often each class of the queries counts.
         far: false accept rate of the TAR.
     """
-    drawn_classes = int(draws[0].sum())  # as many as there are, with replacement
     return SampledTest(
-        measured_metrics(test, [far]),
-        sampled_metrics(test, draws, far),
-        drawn_classes < FEWEST_CLASSES,
+        measured_metrics(test, [far]), sampled_metrics(test, draws, far), drawn_classes(draws)
     )
 
 

@@ -1,13 +1,13 @@
 """Queries whose answer changes with the upgrade: right before and wrong now, or the reverse."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from unibct.arrays import Floats, Ints
 from unibct.evaluation.bootstrap import sampled_mean
-from unibct.evaluation.criterion import Estimate, estimate
+from unibct.evaluation.criterion import Estimate, drawn_classes, estimate
 from unibct.evaluation.search_test import SearchTest
 
 
@@ -57,7 +57,12 @@ def flips_of(old_self: SearchTest, now: SearchTest, draws: Ints) -> Flips:
     """
     rates = flip_rates(old_self, now)
     samples = sampled_flip_rates(old_self, now, draws)
-    return Flips(**{name: estimate(np.array([rates[name]]), samples[name][None]) for name in rates})
+    classes = drawn_classes(draws)
+    intervals = {
+        name: estimate(np.array([rate]), samples[name][None], classes=classes)
+        for name, rate in rates.items()
+    }
+    return Flips(**{name: replace(one, low=max(one.low, 0.0)) for name, one in intervals.items()})
 
 
 def _parts(was_right: Any, is_right: Any) -> list[Floats]:

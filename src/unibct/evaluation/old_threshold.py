@@ -11,7 +11,7 @@ from unibct.errors import UserError
 from unibct.evaluation.acceptance import Acceptance, acceptances
 from unibct.evaluation.bootstrap import sampled_thresholds
 from unibct.evaluation.class_maps import ClassMaps, same_map
-from unibct.evaluation.criterion import estimate
+from unibct.evaluation.criterion import drawn_classes, estimate
 from unibct.evaluation.metrics.verification import strict_thresholds
 from unibct.evaluation.scale_map import ScaleMap
 from unibct.evaluation.score_map import ScoreMap, fit_score_maps
@@ -49,8 +49,8 @@ class AtOldThreshold:
         new_interval: of that threshold.
         old: what the old system accepts at its threshold.
         cross: what the cross test accepts at the old threshold.
-        mapped: the same after the score map, which was fitted on other classes; None if there
-            are too few pairs, or too few different scores, to fit one.
+        mapped: the same after the score map, which was fitted on other classes; None if it was
+            fitted on too few pairs for this rate, or cannot be fitted.
         scaled: the same of scores times the new model's score scale; None if that is not known.
         own_tar: TAR of the cross test at its own threshold.
     """
@@ -111,20 +111,23 @@ def at_old_thresholds(
     new_thresholds = strict_thresholds(cross.impostor, FARS)
     accepted = accepted_at(old_self, cross, [thresholds[far] for far in FARS], maps)
 
+    classes = drawn_classes(draws)
+
     def summary(way: str, row: int) -> Accepted:
         acceptance = accepted[way][row]
-        return Accepted(acceptance.tar, acceptance.far, _interval(acceptance.sampled_far(draws)))
+        low, high = _interval(acceptance.far, acceptance.sampled_far(draws), classes)
+        return Accepted(acceptance.tar, acceptance.far, (max(low, 0.0), min(high, 1.0)))
 
     return tuple(
         AtOldThreshold(
             far,
             thresholds[far],
-            _interval(sampled_thresholds(old_self.pairs, draws, far)),
+            _interval(thresholds[far], sampled_thresholds(old_self.pairs, draws, far), classes),
             new_thresholds[far],
-            _interval(sampled_thresholds(cross.pairs, draws, far)),
+            _interval(new_thresholds[far], sampled_thresholds(cross.pairs, draws, far), classes),
             old=summary(OLD, row),
             cross=summary(AS_IT_IS, row),
-            mapped=summary(MAPPED, row) if MAPPED in maps else None,
+            mapped=summary(MAPPED, row) if _is_mapped(maps, far) else None,
             scaled=summary(SCALED, row) if SCALED in maps else None,
             own_tar=float(np.mean(cross.genuine > new_thresholds[far])),
         )
@@ -163,11 +166,17 @@ def accepted_at(
     )
 
 
-def _interval(samples: Floats) -> tuple[float, float]:
+def _is_mapped(maps: Mapping[str, ClassMaps], far: float) -> bool:
+    """Return whether there are score maps, fitted on enough pairs for a false accept rate."""
+    fitted = maps[MAPPED].maps if MAPPED in maps else []
+    return bool(fitted) and all(one.supports(far) for one in fitted if isinstance(one, ScoreMap))
+
+
+def _interval(value: float, samples: Floats, classes: int) -> tuple[float, float]:
     finite = samples[np.isfinite(samples)]
-    if not len(finite):
+    if not (len(finite) and np.isfinite(value)):
         return -np.inf, np.inf
-    over_classes = estimate(finite[:1], finite[None])
+    over_classes = estimate(np.array([value]), finite[None], classes=classes)
     return over_classes.low, over_classes.high
 
 

@@ -39,12 +39,13 @@ def blend_weights(old: Model, new: Model, alpha: float) -> Model:
     network.load_state_dict(
         {name: _between(start[name], end, alpha) for name, end in network.state_dict().items()}
     )
-    blended = replace(new, network=network)
+    further = new.further_classes | old.training_classes
+    blended = replace(new, network=network, further_classes=further)
     if alpha == 1:
         return blended
     record = {"alpha": alpha, "old": old.fingerprint, "new": new.fingerprint}
-    training = blended.with_score_scale(None).training | {BLENDED_WEIGHTS: record}
-    return replace(blended, training=training)
+    blended = blended.with_score_scale(None)
+    return replace(blended, training=blended.training | {BLENDED_WEIGHTS: record})
 
 
 def _starting_weights(old: Model, new: Model) -> dict[str, Tensor]:

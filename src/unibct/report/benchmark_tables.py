@@ -5,9 +5,18 @@ does not have is None.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from unibct.benchmark.results import Results, compared_methods, gain
-from unibct.evaluation.criterion import CONFIDENCE, Verdict, few_classes_note, joint_verdict
+from unibct.evaluation.criterion import (
+    CONFIDENCE,
+    FEWEST_SEEDS,
+    NOT_COMPATIBLE_RULE,
+    Verdict,
+    few_classes_note,
+    joint_verdict,
+    seeds_note,
+)
 from unibct.maps.table import MAPS
 from unibct.methods.table import NO_METHOD
 from unibct.progress import clock
@@ -48,6 +57,9 @@ def all_tables(results: Results) -> list[PlainTable]:
     tables += baseline_tables(results)
     tables += [criterion_table(results, scenario) for scenario in results.scenarios]
     tables += chain_tables(results)
+    if len(results.seeds) < FEWEST_SEEDS:
+        over = seeds_note(len(results.seeds))
+        tables = [replace(table, note=f"{table.note} {over}") for table in tables]
     cost = cost_table(results)
     return tables if cost is None else [*tables, cost]
 
@@ -69,9 +81,8 @@ def verdict_table(results: Results) -> PlainTable | None:
     note = (
         "Compatible means: the cross test is above the old self test in every metric that decides "
         f"({', '.join(results.deciding_metrics)}; one sign each), and the "
-        f"{100 * CONFIDENCE:.0f} % interval of each difference is above zero. "
-        "Not compatible (✗): an interval is below zero. Within noise (≈): an interval contains "
-        "zero."
+        f"{100 * CONFIDENCE:.0f} % interval of each difference is above zero (✓). "
+        f"{NOT_COMPATIBLE_RULE}: ✗ is such a difference, ≈ is neither."
     )
     note = " ".join(filter(None, (note, few_note(results), weak_note(results))))
     return methods_by_scenarios(results, "Verdicts", note, compared_methods(results), cell)

@@ -82,7 +82,7 @@ def chain_averages(results: Results, method: str) -> tuple[Estimate, str]:
     mean = Measured(
         np.mean([m.values for m in measured], axis=0),
         np.mean([m.samples for m in measured], axis=0),
-        measured[0].few_classes,
+        measured[0].classes,
     )
     wins = [
         (m - results.between_versions(method, gallery, gallery, TOP_1)).values > 0

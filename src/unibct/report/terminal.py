@@ -11,9 +11,9 @@ from rich.text import Text
 
 from unibct.benchmark.results import Results
 from unibct.benchmark.run import Benchmark
-from unibct.evaluation.criterion import CONFIDENCE
+from unibct.evaluation.criterion import CONFIDENCE, NOT_COMPATIBLE_RULE, seeds_note
 from unibct.evaluation.directions import CROSS, DIRECTIONS
-from unibct.evaluation.upgrade import Evaluation
+from unibct.evaluation.upgrade import Evaluation, UpgradeEvaluation
 from unibct.examples.demo_gallery import GalleryStory
 from unibct.progress import clock
 from unibct.report.benchmark_tables import (
@@ -62,17 +62,25 @@ def print_evaluation(evaluation: Evaluation, console: Console | None = None) -> 
             f"[{_STYLES[c.verdict]}]{c.verdict}[/]",
         )
     _print_or_list(criterion_table, console)
+    if any(c.high < 0 <= c.estimate.ceiling for c in evaluation.compared):
+        console.print(NOT_COMPATIBLE_RULE, highlight=False)
     for plain in decision_tables(evaluation):
         _print_plain_table(plain, console)
         console.print(plain.note, highlight=False, markup=False)
     console.print()
     verdict = evaluation.verdict
-    if evaluation.note:
-        console.print(evaluation.note, highlight=False, markup=False)
+    if evaluation.full_note:
+        console.print(evaluation.full_note, highlight=False, markup=False)
     strength = old_model_text(evaluation)
     if strength:
         console.print(strength, highlight=False, markup=False)
     console.print(f"verdict: [{_STYLES[verdict]}]{verdict}[/]", highlight=False)
+    if isinstance(evaluation, UpgradeEvaluation):
+        single = evaluation.single_images_verdict
+        console.print(
+            f"on single images, as the rows of a gallery are: [{_STYLES[single]}]{single}[/]",
+            highlight=False,
+        )
 
 
 def _print_or_list(table: Table, console: Console) -> None:
@@ -160,6 +168,7 @@ def print_benchmark(results: Results, console: Console | None = None) -> None:
     console = console or Console()
     makers = (left_out_note, few_note, weak_note)
     notes = [note for make in makers if (note := make(results)) is not None]
+    notes.append(seeds_note(len(results.seeds)))
     for table in (verdict_table(results), gain_table(results), *chain_tables(results)):
         if table is not None:
             _print_plain_table(table, console)

@@ -67,7 +67,6 @@ def create_command(
     a mate before it find none after it.
     Passwords of servers come from the environment: PGPASSWORD or ~/.pgpass, UNIBCT_MILVUS_TOKEN.
     """
-    from unibct.distributed.device import pick_device
     from unibct.gallery.gallery import Gallery
     from unibct.progress import terminal_progress
 
@@ -81,7 +80,7 @@ def create_command(
             known=int(known) if known.isdecimal() else known,
             keep_images=keep_images,
             skip_bad=skip_bad_images,
-            device=pick_device(device),
+            device=device,
             progress=progress,
         )
     searching = gallery.folder.state.searching

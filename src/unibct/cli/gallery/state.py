@@ -8,6 +8,7 @@ import typer
 from unibct.cli.gallery.options import (
     GalleryArgument,
     OpenedGallery,
+    doubt_text,
     gallery_app,
     say,
 )
@@ -72,6 +73,8 @@ def _status(path: Path, status: "GalleryStatus") -> str:
         lines.append(
             f"! forced, without a certificate that says compatible: {', '.join(status.forced)}"
         )
+    if status.doubtful:
+        lines.append(doubt_text(status.doubtful))
     if status.unsearchable:
         lines.append(f"! {status.unsearchable:,} rows cannot be searched by this model")
     unfinished = state.unfinished

@@ -12,6 +12,7 @@ from unibct.cli.gallery.options import (
     LaterRows,
     OpenedGallery,
     OptionalRows,
+    doubt_text,
     gallery_app,
     say,
 )
@@ -81,6 +82,8 @@ def upgrade_command(
         lines.append(f"the certificate {'would be' if result.dry_run else 'is'} recorded")
     if result.forced:
         lines.append(f"! forced for rows of {', '.join(result.forced)}: this is recorded")
+    if result.doubtful:
+        lines.append(doubt_text(result.doubtful))
     if not result.known_queries and not result.dry_run:
         lines.append(f"! no known query has tested the upgrade: {WHY_UNTESTED}")
     say(as_json, result.as_json(), "\n".join(lines))

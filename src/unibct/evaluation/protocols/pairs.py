@@ -13,7 +13,6 @@ import numpy as np
 from unibct.arrays import Floats, checked_embeddings, normalized, require_same_dim
 from unibct.data.loader import read_pixels
 from unibct.data.readers.pair_file import read_pair_file
-from unibct.distributed.device import pick_device
 from unibct.embedders.table import open_image_embedder
 from unibct.embeddings.extraction import raw_embeddings
 from unibct.errors import UserError
@@ -63,7 +62,7 @@ def evaluate_pair_set(request: EvaluationRequest) -> PairEvaluation:
     for reference in dict.fromkeys((request.gallery, request.query)):
         models[reference] = model = open_image_embedder(
             reference,
-            device=pick_device(request.device),
+            device=request.device,
             progress=request.progress,
             why="a pair set is embedded in two views",
         )
@@ -86,7 +85,8 @@ def evaluate_pairs(
         old: (2 · pairs, dim) the old model's embeddings; the two of a pair follow each other.
         new: (2 · pairs, dim) the new model's embeddings.
         same: (pairs,) whether the two images show the same class.
-        folds: number of consecutive parts, each with the threshold that is best on the others.
+        folds: number of consecutive parts, each with the threshold that is best on the others;
+            fewer than ten carry no verdict.
         seed: chooses the bootstrap samples.
     """
     models = {
@@ -107,13 +107,19 @@ def evaluate_pairs(
         tests[direction] = fold_accuracy(scores, same, folds=folds)
     cross_mean = (tests[CROSS].mean + tests[REVERSED_CROSS].mean) / 2
     gain = cross_mean - tests[OLD_SELF].mean
-    sampled_gains = gain + _sampled_deviations(tests, seed)
+    interval = sampled_criterion(
+        METRIC,
+        tests[OLD_SELF].mean,
+        cross_mean,
+        gain + _sampled_deviations(tests, seed),
+        classes=folds,
+    )
     return PairEvaluation(
         values={
             name: {METRIC: test.mean, "± over folds": float(test.folds.std())}
             for name, test in tests.items()
         },
-        compared=(sampled_criterion(METRIC, tests[OLD_SELF].mean, cross_mean, sampled_gains),),
+        compared=(interval,),
         seen=_SEEN,
         note=_SEEN.note,
         tests=tests,
@@ -124,12 +130,11 @@ def _sampled_deviations(tests: dict[str, FoldAccuracy], seed: int) -> Floats:
     """Return (repeats,): how far the gain of drawn folds is from the mean of all repeats.
 
     Folds are drawn because the pairs of a fold share their subjects, and no subject is in two
-    folds. As few folds as these, drawn among themselves, vary too little, by the factor
-    √((n−1)/n), so the deviations are multiplied by its inverse.
+    folds.
     """
     folds = len(tests[OLD_SELF].folds)
     draws = np.random.default_rng(seed).multinomial(folds, np.full(folds, 1 / folds), REPEATS)
     draws = draws[(draws > 0).sum(axis=1) > 1]  # a threshold comes from the other folds
     cross = (tests[CROSS].sampled(draws) + tests[REVERSED_CROSS].sampled(draws)) / 2
     gains = cross - tests[OLD_SELF].sampled(draws)
-    return np.sqrt(folds / (folds - 1)) * (gains - gains.mean())
+    return gains - gains.mean()
