@@ -29,6 +29,7 @@ from unibct.evaluation.protocols.request import EvaluationRequest, SearchRules
 from unibct.evaluation.score_map import ScoreMap
 from unibct.evaluation.upgrade import evaluate_upgrade
 from unibct.evaluation.weight_choice import choose_weights
+from unibct.gallery.certify import certify
 from unibct.models.blended_weights import blend_weights
 from unibct.models.folder import load_model, save_model
 from unibct.training.train import train
@@ -80,6 +81,7 @@ def test_weights_that_were_chosen_on_the_test_images_are_refused(chosen, photo_f
     (told,) = [one for one in result.as_json()["choices"] if one["what"].startswith("α of")]
     assert (told["seen_classes"], told["same_images"]) == (12, True)
     assert (result.seen.count, result.seen.basis) == (0, "overridden")
+    assert certify(result).content["metrics"]["choices"] == result.as_json()["choices"]
 
 
 @pytest.mark.slow

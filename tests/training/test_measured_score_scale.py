@@ -9,7 +9,12 @@ from tests.tiny_models import LARGEST_SHIFT
 from tests.training.recipes import SMALL
 from unibct.data.decoding import Frame
 from unibct.data.loader import read_pixels
-from unibct.data.training_classes import NO_CLASSES, UNKNOWN_CLASSES, training_classes
+from unibct.data.training_classes import (
+    NO_CLASSES,
+    UNKNOWN_CLASSES,
+    identity_digests,
+    training_classes,
+)
 from unibct.embeddings.extraction import embed_images
 from unibct.embeddings.score_scale import score_scale
 from unibct.embeddings.stored import StoredEmbeddings
@@ -198,6 +203,9 @@ def test_classes_that_the_old_model_learnt_are_left_out_if_enough_others_are_lef
         )
         assert model.score_scale == pytest.approx(by_formula, rel=1e-5)
         expected[len(learnt)] = by_formula
+        (choice,) = model.further_classes.choices
+        shown = {names[label] for label in glyph_classes.labels[kept]}
+        assert choice.classes == identity_digests(shown)
         said = model.training["score_scale_measured_on"]
         if len(learnt) < 10:
             assert (said, notes) == ("classes that neither model was trained on", [])
@@ -211,6 +219,7 @@ def test_classes_that_the_old_model_learnt_are_left_out_if_enough_others_are_lef
     model = with_score_scale(new, unknown, training, set_aside=aside)
     assert "or may have" in model.training["score_scale_measured_on"]
     model = with_score_scale(four_classes_old, unknown, training)
+    assert not model.further_classes.choices, "its own classes are counted already"
     assert "was trained on" in model.training["score_scale_measured_on"]
     warm = replace(new, further_classes=training_classes(names, glyph_classes.class_source))
     neither = StoredEmbeddings(

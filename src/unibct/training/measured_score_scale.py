@@ -80,7 +80,7 @@ def _scale_on_either(
             rows, measured_on = np.flatnonzero(np.isin(images.labels, classes)), NEW_TO_BOTH
         try:
             scale = _measured_scale(model, old, set_aside, rows)
-            return scale, measured_on, choice_on(SCORE_SCALE_MEASURED, images)
+            return scale, measured_on, choice_on(SCORE_SCALE_MEASURED, images.select(rows))
         except NoScoreScaleError:
             raise  # a scale of the training images would be wrong for other classes
         except UserError:

@@ -151,8 +151,9 @@ def _check(images: ImageSet, recipe: Recipe, out: Path, options: TrainOptions) -
     warm = old if run.recipe.warm_start else None
     first = first_classes(run.recipe)
     if warm is not None:
-        first = warm.training_classes.without(SCORE_SCALE_MEASURED)  # the new one has its own
+        first = warm.training_classes
     first |= images.vectors_by or NO_CLASSES
+    first = first.without(SCORE_SCALE_MEASURED)  # the new model has its own, if any
     if first != NO_CLASSES:
         sets = set_aside(images, share, seed, UNKNOWN_CLASSES if as_before else first)
         run = plan_run(sets.training, recipe, old=old, method=options.method)
