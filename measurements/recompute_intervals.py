@@ -451,8 +451,8 @@ def new_csv(text: str, classes: int) -> str:
     for row in rows[1:]:
         value, low, high = row[6:9]
         if low:
-            found = recomputed(float(low), float(high), np.array([float(value)]), classes)
-            row[7:9] = [f"{found.low:.6f}", f"{found.high:.6f}"]
+            interval = recomputed(float(low), float(high), np.array([float(value)]), classes)
+            row[7:9] = [f"{interval.low:.6f}", f"{interval.high:.6f}"]
     return "\n".join(",".join(row) for row in rows) + "\n"
 
 
