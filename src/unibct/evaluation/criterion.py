@@ -13,8 +13,8 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from unibct.arrays import Floats, Ints
-from unibct.evaluation.bootstrap import REPEATS, class_draws
+from unibct.arrays import Floats
+from unibct.evaluation.bootstrap import REPEATS, ClassDraws, class_draws
 from unibct.evaluation.metrics.table import find_metric, measured_metrics, sampled_metrics
 from unibct.evaluation.resolution import HEADLINE_FAR
 from unibct.evaluation.search_test import SearchTest
@@ -196,19 +196,18 @@ class SampledTest:
         )
 
 
-def sampled_test(test: SearchTest, draws: Ints, far: float) -> SampledTest:
+def sampled_test(test: SearchTest, draws: ClassDraws, far: float) -> SampledTest:
     """Measure a test, and sample it.
 
     Args:
         test: the test.
-        draws: (repeats, classes) how often each class of the queries counts.
+        draws: how often each class of the queries counts in each repeat.
         far: false accept rate of the TAR.
     """
-    drawn_classes = int(draws[0].sum())  # as many as there are, with replacement
     return SampledTest(
         measured_metrics(test, [far]),
         sampled_metrics(test, draws, far),
-        drawn_classes < FEWEST_CLASSES,
+        draws.drawn < FEWEST_CLASSES,
     )
 
 

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from unibct.arrays import Floats, Ints, checked_embeddings
+from unibct.arrays import Floats, checked_embeddings
 from unibct.embeddings.strength import Strength
 from unibct.evaluation.backfill_curve import BackfillCurve, backfill_curve, row_orders
 from unibct.evaluation.blend_gain import BlendedQueries
 from unibct.evaluation.blending import MIDPOINT, AlphaChoice, blended_test, require_alpha
-from unibct.evaluation.bootstrap import REPEATS, class_draws
+from unibct.evaluation.bootstrap import REPEATS, ClassDraws, class_draws
 from unibct.evaluation.criterion import (
     OLD_MODEL_TOO_WEAK,
     Criterion,
@@ -184,7 +184,7 @@ class SearchEvaluation(Evaluation):
 
 def compared_answers(
     tests: dict[str, SearchTest],
-    draws: Ints,
+    draws: ClassDraws,
     *,
     far: float,
     seed: int,
@@ -196,7 +196,7 @@ def compared_answers(
 
     Args:
         tests: by direction, all of the same queries.
-        draws: (repeats, classes) how often each class of the queries counts.
+        draws: how often each class of the queries counts in each repeat.
         far: false accept rate of the TAR.
         seed: of the score map's parts of the classes.
         alpha: the share of the new query in blended queries, or how it was chosen.
