@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from unibct.arrays import Floats, Ints
+from unibct.arrays import Floats
 from unibct.benchmark.cell_choices import CellChoices, choose_for_cell
 from unibct.benchmark.jobs import Job
 from unibct.benchmark.mixed_galleries import MIXED, MixedGallery, mixed_name
@@ -25,7 +25,7 @@ from unibct.benchmark.weight_tests import BETWEEN_CROSS, weight_tests
 from unibct.benchmark.workspace import Workspace
 from unibct.data.training_classes import TrainingClasses
 from unibct.evaluation.blending import MIDPOINT, blended_test
-from unibct.evaluation.bootstrap import class_draws
+from unibct.evaluation.bootstrap import ClassDraws, class_draws
 from unibct.evaluation.directions import BLEND, CROSS, NEW_SELF
 from unibct.evaluation.flips import flip_rates, sampled_flip_rates
 from unibct.evaluation.metrics.table import measured_metrics, sampled_metrics
@@ -138,7 +138,7 @@ def _measure_cell(
 
 
 def _measure_weights(
-    workspace: Workspace, job: Job, measurements: Measurements, draws: Ints
+    workspace: Workspace, job: Job, measurements: Measurements, draws: ClassDraws
 ) -> None:
     """Add the tests of blended weights, if the cell's model started from the old one."""
     measured, tests = weight_tests(workspace, job), measurements.content["tests"]

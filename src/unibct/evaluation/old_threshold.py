@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from unibct.arrays import Floats, Ints
+from unibct.arrays import Floats
 from unibct.errors import UserError
 from unibct.evaluation.acceptance import Acceptance, acceptances
-from unibct.evaluation.bootstrap import sampled_thresholds
+from unibct.evaluation.bootstrap import ClassDraws, sampled_thresholds
 from unibct.evaluation.class_maps import ClassMaps, same_map
-from unibct.evaluation.criterion import drawn_classes, estimate
+from unibct.evaluation.criterion import estimate
 from unibct.evaluation.metrics.verification import strict_thresholds
 from unibct.evaluation.scale_map import ScaleMap
 from unibct.evaluation.score_map import ScoreMap, fit_score_maps
@@ -89,7 +89,7 @@ class AtOldThreshold:
 def at_old_thresholds(
     old_self: SearchTest,
     cross: SearchTest,
-    draws: Ints,
+    draws: ClassDraws,
     *,
     score_map: ScoreMap | None = None,
     score_scale: float | None = None,
@@ -100,7 +100,7 @@ def at_old_thresholds(
     Args:
         old_self: the old model's self test.
         cross: new queries in the old gallery; the same queries.
-        draws: (repeats, classes) how often each class counts, for the intervals.
+        draws: how often each class counts in each repeat, for the intervals.
         score_map: a map that was fitted on other data. By default the classes are divided into
             five parts, and the queries of each part are mapped by what the other parts gave.
         score_scale: the new model's, if it is known.
@@ -111,7 +111,7 @@ def at_old_thresholds(
     new_thresholds = strict_thresholds(cross.impostor, FARS)
     accepted = accepted_at(old_self, cross, [thresholds[far] for far in FARS], maps)
 
-    classes = drawn_classes(draws)
+    classes = draws.drawn
 
     def summary(way: str, row: int) -> Accepted:
         acceptance = accepted[way][row]
