@@ -113,7 +113,7 @@ def _measured(tests: list[SearchTest], far: float) -> dict[str, Measured]:
         metric: Measured(
             np.array([one[metric] for one in values]),
             np.stack([one[metric] for one in samples]).astype(np.float64),
-            int(class_draws(tests[0], repeats=1).sum()),
+            class_draws(tests[0], repeats=1).drawn,
         )
         for metric in samples[0]
     }

@@ -29,7 +29,7 @@ from unibct.data.scenarios import split
 from unibct.embeddings.extraction import embed_images
 from unibct.evaluation.backfill_curve import CUTS
 from unibct.evaluation.blending import blended
-from unibct.evaluation.bootstrap import REPEATS, sampled_mean
+from unibct.evaluation.bootstrap import REPEATS, ClassDraws, sampled_mean
 from unibct.evaluation.criterion import estimate
 from unibct.evaluation.gallery_split import GallerySplit, split_gallery
 from unibct.evaluation.search_test import ImageSearch, image_test, search_test
@@ -208,7 +208,7 @@ def gain(outcomes: list[Outcome], way: tuple[str, str], metric: int) -> str:
     ]
     classes = max(int(outcome.labels.max()) for outcome in outcomes) + 1
     rng = np.random.default_rng(1)
-    draws = rng.multinomial(classes, np.full(classes, 1 / classes), size=REPEATS)
+    draws = ClassDraws(rng.multinomial(classes, np.full(classes, 1 / classes), size=REPEATS))
     samples = [
         sampled_mean(values, outcome.labels, draws)
         for values, outcome in zip(differences, outcomes, strict=True)

@@ -31,6 +31,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 
@@ -103,7 +104,7 @@ def class_deviation(reach: float, values: Floats) -> float:
     shifts = np.sqrt(seeds / (seeds - 1)) * (counts @ values / seeds - values.mean())
 
     def beyond(deviation: float) -> float:
-        below = np.asarray(np.interp((reach - shifts) / deviation, _NORMAL, _BELOW), dtype=float)
+        below: Any = np.interp((reach - shifts) / deviation, _NORMAL, _BELOW)
         return float(shares @ (1 - below))
 
     low, high = 0.0, max(reach, 1e-9) / 1.9

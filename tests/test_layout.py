@@ -19,6 +19,7 @@ OF_THE_WHOLE = {
 # Tests of a room rather than of one of its modules.
 OF_A_ROOM = {
     "distributed/test_several_processes",
+    "evaluation/test_ties",
     "gallery/engines/test_faults",
     "training/test_host_waits",
     "training/test_other_networks",

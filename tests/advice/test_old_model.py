@@ -1,9 +1,12 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from tests.embedders.networks import matrix, write_onnx
 from unibct.advice.old_model import old_strength, scenario_of, unknown_classes, usable_images
 from unibct.data.decoding import Frame
+from unibct.data.training_classes import UNKNOWN_CLASSES
 from unibct.embedders.table import open_embedder
 from unibct.embeddings.extraction import embed_images
 from unibct.embeddings.recall import recall_at_1
@@ -70,3 +73,12 @@ def test_without_two_images_of_a_class_nothing_is_measured(upgrade):
     rows = np.unique(upgrade.new_images.labels, return_index=True)[1]
     strength, on = old_strength(upgrade.old_model, upgrade.new_images.select(rows), FRAME)
     assert (strength, on) == (None, "nothing: no class has two images")
+
+
+def test_classes_are_not_called_new_to_a_model_of_unknown_past(upgrade):
+    """Its first weights may have learnt them."""
+    old = replace(upgrade.old_model, further_classes=UNKNOWN_CLASSES)
+    assert (
+        "classes that it may have been trained on"
+        in old_strength(old, upgrade.new_images, FRAME)[1]
+    )

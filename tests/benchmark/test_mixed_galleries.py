@@ -12,7 +12,7 @@ from unibct.benchmark.mixed_galleries import (
     curve_values,
     half_tar,
 )
-from unibct.evaluation.bootstrap import class_draws
+from unibct.evaluation.bootstrap import ClassDraws, class_draws
 from unibct.gallery.mixed_curve import HALF, POINTS, MixedCurve, fit_mergings, score_tables
 
 
@@ -71,7 +71,9 @@ def test_values_are_those_of_a_naive_search(gallery):
 
 def test_drawing_every_class_once_gives_the_values_themselves(gallery):
     mixed, cross, new_self = gallery
-    once = MixedGallery(mixed.old_self, mixed.tables, np.ones_like(mixed.draws[:2]), mixed.far)
+    once = MixedGallery(
+        mixed.old_self, mixed.tables, ClassDraws(np.ones((2, mixed.draws.shape[1]), int)), mixed.far
+    )
     order = mixed.tables.random_order(1)
     for calibration in fit_mergings(cross, new_self).values():
         values = once.measured(order, calibration)["values"]

@@ -9,7 +9,7 @@ from tests.evaluation.noisy_classes import noisy_classes
 from tests.tiny_models import LARGEST_SHIFT
 from unibct.benchmark.threshold_tests import AtThreshold, cell_score_scale, threshold_name
 from unibct.benchmark.workspace import RESULT_FILE
-from unibct.evaluation.bootstrap import class_draws
+from unibct.evaluation.bootstrap import ClassDraws, class_draws
 from unibct.evaluation.criterion import estimate
 from unibct.evaluation.gallery_split import split_gallery
 from unibct.evaluation.old_threshold import at_old_thresholds
@@ -32,7 +32,7 @@ def test_the_values_are_those_of_an_evaluation_at_the_same_rate():
         sampled = fixed.sampled(draws)[way]
         over = estimate(np.array([expected.far]), sampled["FAR"][None], classes=60)
         assert expected.far_interval == pytest.approx((max(over.low, 0), over.high))
-        once = fixed.sampled(np.ones_like(draws[:1]))[way]
+        once = fixed.sampled(ClassDraws(np.ones((1, draws.shape[1]), int)))[way]
         assert (once["TAR"][0], once["FAR"][0]) == pytest.approx((expected.tar, expected.far))
     without = AtThreshold(old_self, cross, row.far, None).measured()
     assert list(without["ways"]) == ["old", "cross", "mapped"]

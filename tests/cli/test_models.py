@@ -122,7 +122,8 @@ def test_embed_writes_every_form_and_evaluate_reads_it(
     results = []
     for query in (trained_folder / "emb/new", f"embeddings:{out}"):
         sides = ["--query", query, "--gallery", trained_folder / "emb/old"]
-        assert run_command("evaluate", photo_folder, *sides, "--json", "--seen-classes") == 0
+        sides += ["--images", trained_folder / "split/test.txt"]
+        assert run_command("evaluate", photo_folder, *sides, "--json") == 0
         results.append(json.loads(capsys.readouterr().out)["tests"])
     assert results[0] == results[1]
     assert run_command(*embed) == 2

@@ -320,7 +320,10 @@ def test_class_numbers_of_a_file_without_names_stay_those_of_that_file(tmp_path,
     assert open_images(tmp_path / "c").class_names == photos.class_names
     convert(some, tmp_path / "d", to="folder")
     unpacked = open_images(tmp_path / "d")
-    assert set(unpacked.class_names) == set(numbered.class_identities[5:])
+    assert set(unpacked.class_identities) == set(numbered.class_identities[5:])
+    assert unpacked.class_source == numbered.class_source
+    convert(unpacked, tmp_path / "e", to="folder")
+    assert open_images(tmp_path / "e").ids == unpacked.ids
     assert len(unpacked) == len(some)
 
 

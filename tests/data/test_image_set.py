@@ -3,7 +3,17 @@ import dataclasses
 import numpy as np
 import pytest
 
-from unibct.data.image_set import read_id_list, select_listed
+from tests.data.example_images import png
+from unibct.data.image_set import (
+    ImageSet,
+    are_numbers,
+    class_identities,
+    names_and_source,
+    numbering,
+    read_id_list,
+    select_listed,
+)
+from unibct.data.readers.table import open_images
 from unibct.errors import UserError
 
 
@@ -64,3 +74,51 @@ def test_the_digest_follows_ids_order_and_classes(glyph_classes):
     assert few.digest != glyph_classes.select(range(50)[::-1]).digest
     renamed = dataclasses.replace(few, class_names=tuple(f"{name}x" for name in few.class_names))
     assert few.digest != renamed.digest
+
+
+@pytest.mark.parametrize(
+    ("names", "numbers"),
+    [
+        (("a", "b1", "2b", "c-3", "U+0030"), False),
+        (("0", "1"), True),
+        (("a", "7"), True),  # one number is enough
+        (("-1", "a"), True),
+        (("3.0",), True),
+        (("0007",), True),
+        (("3 of set-0123456789ab",), True),
+        (("3 of a kind",), False),
+    ],
+)
+def test_what_counts_as_a_number(names, numbers):
+    assert are_numbers(names) == numbers
+    ids = tuple(f"{name}/x" for name in names)
+    images = ImageSet("x", ids, np.arange(len(names)), names, read=print)
+    assert (images.class_source is not None) == numbers
+
+
+def test_a_source_depends_on_ids_classes_and_content(tmp_path):
+    """Two sets of the same ids and class numbers, a copy, and parts of one."""
+
+    def opened(folder, labels="0011", first=0):
+        (tmp_path / folder).mkdir()
+        for place, label in enumerate(labels):
+            (tmp_path / folder / label).mkdir(exist_ok=True)
+            (tmp_path / folder / label / f"{place}.png").write_bytes(png(first + place))
+        return open_images(tmp_path / folder)
+
+    images, copy, content = opened("a"), opened("b"), opened("c", first=9)
+    labels, more = opened("d", "0101"), opened("e", "00112")
+    sources = [each.class_source for each in (images, copy, content, labels, more)]
+    assert sources[0] == sources[1]
+    assert len(set(sources)) == 4
+    assert images.select([2, 3]).class_identities == (f"1 of {sources[0]}",)
+    (tmp_path / "a/0/0.png").unlink()
+    assert numbering(images) not in sources  # an image that is gone is no copy
+
+
+def test_identities_are_taken_apart_again():
+    one, two = "set-0123456789ab", "recordio-0123456789ab"
+    for names, source in ((("0", "-1", "2.0"), one), (("3",), two)):
+        assert names_and_source(class_identities(names, source)) == (names, source)
+    for names in (("a", "b"), ("0", "1"), (f"0 of {one}", f"0 of {two}"), (f"0 of {one}", "a"), ()):
+        assert names_and_source(names) == (names, None)

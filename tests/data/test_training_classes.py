@@ -35,3 +35,16 @@ def test_two_trainings_add_up():
 def test_training_classes_come_back_from_a_file():
     both = training_classes(("a", "b"), None) | training_classes(("0",), "file") | UNKNOWN_CLASSES
     assert TrainingClasses.of_json(json.loads(json.dumps(both.as_json()))) == both
+
+
+def test_numbers_without_a_source_are_named_as_nothing():
+    """Earlier versions took them for names, in files that hold digests only."""
+    numbers = training_classes(("0", "1"), None)
+    old = TrainingClasses(identity_digests(["0", "1"]), frozenset({None}))
+    for classes in (numbers, old, TrainingClasses.of_json(old.as_json()), old | UNKNOWN_CLASSES):
+        assert not classes.named_as(None)
+        assert not classes.named_as("set-1")
+        assert not classes.named_as("unknown")
+    assert training_classes(("0", "1"), "set-1").named_as("set-1")
+    assert training_classes(("a", "b"), None).named_as(None)
+    assert not training_classes(("a", "b"), None).named_as("set-1")

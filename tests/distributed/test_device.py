@@ -17,6 +17,21 @@ def test_each_process_of_a_machine_has_its_gpu(monkeypatch):
         pick_device()
 
 
+def test_a_numbered_gpu_is_not_shared_by_the_processes_of_a_machine(monkeypatch):
+    there = torch.empty(0, device="meta")
+    monkeypatch.setattr(torch, "empty", lambda size, device: there)
+    assert pick_device("cuda:1").type == "meta"  # one process takes any
+    for rank, name in ((1, "cuda:0"), (0, "cuda:1"), (2, "cuda:0")):
+        monkeypatch.setenv("LOCAL_RANK", str(rank))
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")
+        with pytest.raises(UserError, match=f"{name} would put all .* one GPU; use --device cuda,"):
+            pick_device(name)
+        assert pick_device(f"cuda:{rank}").type == "meta"  # a script that gives each its own
+    monkeypatch.delenv("LOCAL_WORLD_SIZE")  # some launchers say nothing else
+    with pytest.raises(UserError, match="one GPU"):
+        pick_device("cuda:0")
+
+
 def test_a_device_that_is_not_there_is_named():
     assert pick_device("cpu") == torch.device("cpu")
     for name in ("tpu9", "hpu"):  # torch knows the second name, and lacks its module

@@ -1,8 +1,10 @@
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
 import pytest
+import torch
 from onnx import TensorProto
 
 from tests.embedders.networks import matrix, write_onnx
@@ -65,22 +67,65 @@ def test_one_side_may_be_open(tmp_path, capfd):
     assert capfd.readouterr().err == ""
 
 
-@pytest.mark.parametrize(("device", "number"), [("cuda", 0), ("cuda:1", 1)])
-def test_each_process_runs_it_on_its_own_gpu(tmp_path, monkeypatch, device, number):
+CUDA, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
+
+
+@pytest.fixture
+def runtime(monkeypatch):
+    """ONNX Runtime as on a machine with GPUs: what was asked for, and what it has and can load."""
     import onnxruntime
 
-    path = write_onnx(tmp_path / "m.onnx", ["n", 3, 4, 6], matrix(72, 7))
-    real, asked = onnxruntime.InferenceSession, []
+    real = onnxruntime.InferenceSession
+    machine = SimpleNamespace(has=[CUDA, CPU], loads=[CUDA, CPU], asked=[])
 
     def session(path, options, providers):
-        asked.append(providers)
-        return real(path, options, providers=["CPUExecutionProvider"])
+        machine.asked.append(providers)
+        names = [name if isinstance(name, str) else name[0] for name in providers]
+        opened = real(path, options, providers=[CPU])
+        opened.get_providers = lambda: [name for name in names if name in machine.loads]
+        return opened
 
     monkeypatch.setattr(onnxruntime, "InferenceSession", session)
-    cuda = "CUDAExecutionProvider"
-    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [cuda])
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: machine.has)
+    return machine
+
+
+@pytest.mark.parametrize(("device", "number"), [("cuda", 2), ("cuda:1", 1)])
+def test_each_process_runs_it_on_its_own_gpu(tmp_path, monkeypatch, runtime, device, number):
+    path = write_onnx(tmp_path / "m.onnx", ["n", 3, 4, 6], matrix(72, 7))
+    monkeypatch.setenv("LOCAL_RANK", "2")
     open_embedder(f"onnx:{path}", device=device)
-    assert asked == [[(cuda, {"device_id": number}), "CPUExecutionProvider"]]
+    assert runtime.asked == [[(CUDA, {"device_id": number, "use_tf32": 0}), CPU]]
+
+
+@pytest.mark.parametrize("lacks", ["has", "loads"])
+def test_a_gpu_that_was_asked_for_is_never_the_cpu_in_silence(
+    tmp_path, monkeypatch, runtime, lacks
+):
+    path = write_onnx(tmp_path / "m.onnx", ["n", 3, 4, 6], matrix(72, 7))
+    setattr(runtime, lacks, [CPU])
+    for device in ("cuda", "cuda:0", torch.device("cuda", 0)):
+        with pytest.raises(UserError, match=r"m\.onnx cannot run on cuda.*onnxruntime-gpu"):
+            open_embedder(f"onnx:{path}", device=device)
+    with pytest.raises(UserError, match="does not run on meta here"):
+        open_embedder(f"onnx:{path}", device="meta")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    notes = Notes()
+    assert open_embedder(f"onnx:{path}", device="auto", progress=notes).dim == 7
+    assert sum("m.onnx runs on the CPU" in text for text in notes.texts) == 1
+
+
+def test_auto_is_the_gpu_where_there_is_one_and_says_nothing_of_the_cpu_elsewhere(
+    tmp_path, monkeypatch, runtime
+):
+    path = write_onnx(tmp_path / "m.onnx", ["n", 3, 4, 6], matrix(72, 7))
+    for name in ("auto", "cpu"):
+        notes = Notes()
+        open_embedder(f"onnx:{path}", device=name, progress=notes)
+        assert not any("runs on the CPU" in text for text in notes.texts)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    open_embedder(f"onnx:{path}", device="auto")
+    assert runtime.asked == [[CPU], [CPU], [(CUDA, {"device_id": 0, "use_tf32": 0}), CPU]]
 
 
 def test_an_exported_file_describes_itself(tmp_path):

@@ -6,8 +6,9 @@ import pytest
 from tests.embeddings.embedding_checks import EmbeddingCounter, assert_equal
 from tests.models.test_model import small_model
 from tests.notes import Notes
+from unibct.data.decoding import Frame
 from unibct.data.loader import read_pixels
-from unibct.embeddings import extraction
+from unibct.embeddings import extraction, store_plan
 from unibct.embeddings.cache import cached_embeddings, embeddings_folder
 from unibct.embeddings.extraction import embed_pixel_batches
 from unibct.embeddings.stored import StoredEmbeddings
@@ -55,14 +56,36 @@ def test_two_runs_may_want_the_same_cache_at_once(model, pixels, tmp_path, monke
     assert counter.images == len(pixels.images)
 
 
-def test_a_full_disk_costs_nothing_but_time(model, pixels, tmp_path, monkeypatch):
-    def full(*_):
-        raise OSError(28, "No space left on device")
+@pytest.mark.parametrize("flip", [False, True])
+def test_a_full_disk_is_said_and_costs_only_what_was_not_written(
+    model, pixels, tmp_path, monkeypatch, flip
+):
+    monkeypatch.setattr(store_plan, "_FEWEST_SHARD_ROWS", 16)
+    expected, images = embed_pixel_batches(model, pixels, flip=flip), len(pixels.images)
+    counter, notes, write = EmbeddingCounter(monkeypatch), Notes(), extraction.write_shard
+
+    def full(folder, number, *rest):
+        if number == 3:
+            raise OSError(28, "No space left on device")
+        return write(folder, number, *rest)
 
     monkeypatch.setattr(extraction, "write_shard", full)
-    assert_equal(
-        cached_embeddings(model, pixels, tmp_path / "c"), embed_pixel_batches(model, pixels)
-    )
+    found = cached_embeddings(model, pixels, tmp_path / "c", flip=flip, progress=notes)
+    assert_equal(found, expected)
+    assert counter.images == images + 16, "the images of one shard"
+    assert len(notes.texts) == 1
+    assert f"c cannot be written (No space left on device): 48 of {images} embed" in notes.texts[0]
+    monkeypatch.setattr(extraction, "write_shard", write)
+    assert_equal(cached_embeddings(model, pixels, tmp_path / "c", flip=flip), expected)
+    assert counter.images == 2 * images + 16 - 48, "the next run completes the store"
+
+
+def test_a_place_without_write_permission_is_said(model, glyph_classes, pixels, tmp_path):
+    (tmp_path / "file").write_text("no folder")
+    notes, others = Notes(), read_pixels(glyph_classes, Frame(16, 16, 1))
+    found = cached_embeddings(model, others, tmp_path / "file" / "c", progress=notes)
+    assert_equal(found, embed_pixel_batches(model, pixels))  # in the size that the model takes
+    assert any(f"0 of {len(pixels.images)} embeddings are there" in text for text in notes.texts)
 
 
 def test_a_folder_is_named_for_the_model_the_pixels_and_the_view(model, pixels, tmp_path):

@@ -10,3 +10,20 @@ def noisy_classes(classes=30, images=12, noise=0.8, dim=16, seed=0):
     rng = np.random.default_rng(seed)
     vectors = centres[labels] + noise * rng.normal(size=(len(labels), dim))
     return vectors.astype(np.float32), labels
+
+
+def near_duplicates(classes=30, dim=16):
+    """Return old and new vectors of four groups of near-duplicates a class, and labels.
+
+    The new model has learnt the class and forgotten the group: its queries are near the template
+    of their class, and no longer near their near-duplicates.
+    """
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(classes), 32)
+    group = np.repeat(np.arange(4 * classes), 8)
+    centres = (
+        rng.normal(size=(classes, dim))[labels] + 2 * rng.normal(size=(4 * classes, dim))[group]
+    )
+    means = np.stack([centres[labels == label].mean(0) for label in range(classes)])[labels]
+    old, new = (x + n * rng.normal(size=x.shape) for x, n in ((centres, 0.3), (means, 0.7)))
+    return old.astype(np.float32), new.astype(np.float32), labels

@@ -3,6 +3,7 @@ import pytest
 
 from tests.evaluation.noisy_classes import noisy_classes
 from unibct.evaluation.acceptance import acceptances
+from unibct.evaluation.bootstrap import ClassDraws
 from unibct.evaluation.class_maps import same_map
 from unibct.evaluation.gallery_split import split_gallery
 from unibct.evaluation.scale_map import ScaleMap
@@ -37,7 +38,11 @@ def test_drawn_classes_count_as_often_as_they_are_drawn(test):
     entry = acceptances(test.pairs, [0.3], 12, {"plain": None})["plain"][0]
     once, twice = np.ones((1, 12), dtype=np.int64), np.zeros((1, 12), dtype=np.int64)
     twice[0, 3] = 2
-    assert entry.sampled_tar(once) == pytest.approx([entry.tar])
-    assert entry.sampled_far(once) == pytest.approx([entry.far])
-    assert entry.sampled_tar(twice) == pytest.approx([entry.genuine[3] / entry.all_genuine[3]])
-    assert entry.sampled_far(twice) == pytest.approx([entry.impostors[3] / entry.all_impostors[3]])
+    assert entry.sampled_tar(ClassDraws(once)) == pytest.approx([entry.tar])
+    assert entry.sampled_far(ClassDraws(once)) == pytest.approx([entry.far])
+    assert entry.sampled_tar(ClassDraws(twice)) == pytest.approx(
+        [entry.genuine[3] / entry.all_genuine[3]]
+    )
+    assert entry.sampled_far(ClassDraws(twice)) == pytest.approx(
+        [entry.impostors[3] / entry.all_impostors[3]]
+    )

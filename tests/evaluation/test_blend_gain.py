@@ -51,7 +51,8 @@ def test_the_ends_are_the_old_and_the_cross_test(vectors):
 
 def test_a_choice_on_other_classes_is_reported(vectors):
     old, new, labels = vectors
-    choice = choose_alpha(old, new, labels, chosen_on="elsewhere")
+    others = -old, -new, labels
+    choice = choose_alpha(*others, chosen_on="elsewhere")
     found = evaluate_upgrade(old, new, labels, repeats=5, alpha=choice).blended_queries
     assert found.alpha == choice.alpha
     assert found.as_json()["chosen_on"] == choice.as_json()

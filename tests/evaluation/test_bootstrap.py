@@ -1,3 +1,5 @@
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -5,6 +7,7 @@ from tests.evaluation.noisy_classes import noisy_classes
 from unibct.errors import UserError
 from unibct.evaluation import bootstrap, impostors
 from unibct.evaluation.bootstrap import (
+    ClassDraws,
     class_draws,
     sampled_mean,
     sampled_tar,
@@ -20,7 +23,7 @@ from unibct.evaluation.search_test import listed_pairs, scored_test, search_test
 def test_bootstrap_with_each_class_once_gives_the_metric_itself():
     old, labels = noisy_classes()
     test = search_test(old, old, split_gallery(labels))
-    once = np.ones((1, 30), dtype=np.int64)
+    once = ClassDraws(np.ones((1, 30), dtype=np.int64))
     for far in (1e-3, 1e-2, 0.1, 0.5, 1.0):
         assert sampled_tar(test.pairs, once, far)[0] == pytest.approx(test.tar(far))
     for k in (1, 5):
@@ -34,8 +37,8 @@ def test_bootstrap_equals_a_naive_resample():
     old, labels = noisy_classes(classes=6, noise=1.5)
     test = search_test(old, old, split_gallery(labels))
     weights = np.array([[2, 0, 1, 3, 0, 0], [1, 1, 1, 0, 2, 1]])
-    tars = sampled_tar(test.pairs, weights, 0.1)
-    tops = sampled_mean(test.ranks < 1, test.query_classes, weights)
+    tars = sampled_tar(test.pairs, ClassDraws(weights), 0.1)
+    tops = sampled_mean(test.ranks < 1, test.query_classes, ClassDraws(weights))
     for repeat, counts in enumerate(weights):
         genuine, impostor, hits = [], [], []
         for row, label in zip(test.scores, test.query_classes, strict=True):
@@ -71,7 +74,7 @@ def test_sampled_tar_equals_a_naive_resample(monkeypatch, far):
     pairs, scores, classes = scored_pairs()
     draws = np.random.default_rng(1).multinomial(9, np.full(9, 1 / 9), size=25)
     draws[0] = 1
-    found = sampled_tar(pairs, draws, far)
+    found = sampled_tar(pairs, ClassDraws(draws), far)
     assert found[0] == pytest.approx(pairs.tars([far])[far])
     for value, counts in zip(found, draws, strict=True):
         genuine = np.repeat(pairs.genuine, counts[pairs.genuine_classes])
@@ -85,7 +88,7 @@ def test_sampled_tar_equals_a_naive_resample(monkeypatch, far):
 def test_sampled_thresholds_equal_a_naive_resample_to_the_bit(far):
     pairs, scores, classes = scored_pairs(seed=3)
     draws = np.random.default_rng(2).multinomial(9, np.full(9, 1 / 9), size=200)
-    found = sampled_thresholds(pairs, draws, far)
+    found = sampled_thresholds(pairs, ClassDraws(draws), far)
     for value, counts in zip(found, draws, strict=True):
         assert value == strict_threshold(np.repeat(scores, counts[classes]), far)
 
@@ -97,7 +100,7 @@ def test_sampled_tar_looks_further_down_when_a_draw_misses_the_highest_impostors
     genuine = np.array([2.0, 0.995, 0.5])
     pairs = listed_pairs(genuine, impostor, np.array([1, 1, 1]), np.repeat([0, 1], 3000))
     draws = np.array([[0, 2], [2, 0], [1, 1]])
-    found = sampled_tar(pairs, draws, 0.01)
+    found = sampled_tar(pairs, ClassDraws(draws), 0.01)
     threshold = impostor[3000 + 30]
     assert found[0] == np.mean(genuine > threshold) == 2 / 3
     assert found[1:].tolist() == [0, 0]  # none is genuine; none is above
@@ -105,9 +108,58 @@ def test_sampled_tar_looks_further_down_when_a_draw_misses_the_highest_impostors
 
 def test_sampled_top_equals_a_naive_resample():
     ranks, classes = np.array([0, 3, 1, 0, 7]), np.array([0, 0, 1, 2, 2])
-    draws = np.array([[1, 1, 1], [2, 0, 1], [0, 0, 3]])
+    draws = ClassDraws(np.array([[1, 1, 1], [2, 0, 1], [0, 0, 3]]))
     assert np.allclose(sampled_mean(ranks < 1, classes, draws), [2 / 5, 3 / 6, 1 / 2])
     assert np.allclose(sampled_mean(ranks < 5, classes, draws), [4 / 5, 5 / 6, 1 / 2])
+
+
+def all_draws(draws):
+    return np.concatenate([weights for _, weights in draws.parts(1)])
+
+
+@pytest.mark.parametrize("kept", [1, 7, 20, 1 << 20])
+@pytest.mark.parametrize("at_once", [1, 40, 2_000_000])
+def test_the_draws_are_those_of_one_call_however_many_are_kept(monkeypatch, kept, at_once):
+    monkeypatch.setattr(bootstrap, "_MOST_KEPT", 5 * kept)
+    monkeypatch.setattr(bootstrap, "_WEIGHTS_AT_ONCE", at_once)
+    test = scored_test(np.zeros((5, 9)), np.array([0, 1, 2, 5, 8]))
+    want = np.zeros((40, 9))
+    generator = np.random.default_rng([3, 1])
+    want[:, [0, 1, 2, 5, 8]] = generator.multinomial(5, np.full(5, 1 / 5), size=40)
+    draws = class_draws(test, seed=3, repeats=40)
+    values = np.random.default_rng(0).normal(size=(9, 2))
+    for _ in range(2):
+        assert np.array_equal(all_draws(draws), want)
+        assert draws.sums(values) == pytest.approx(want @ values)
+    chosen = np.array([0, 3, 4, 19, 20, 38])
+    for columns in (1, 100):
+        parts = list(draws.parts(columns, chosen))
+        assert np.array_equal(np.concatenate([weights for _, weights in parts]), want[chosen])
+        places = [place for part, _ in parts for place in range(part.start, part.stop)]
+        assert places == list(range(6))
+
+
+@pytest.mark.parametrize("kept", [0, 3])
+def test_memory_does_not_grow_with_classes_times_repeats(monkeypatch, kept):
+    """The counts of 1,500 classes in 2,000 repeats would take 24 MB."""
+    monkeypatch.setattr(bootstrap, "_MOST_KEPT", kept << 20)
+    monkeypatch.setattr(bootstrap, "_WEIGHTS_AT_ONCE", 50_000)
+    rng, classes = np.random.default_rng(0), 1500
+    labels = np.arange(3000) % classes
+    pairs = listed_pairs(
+        rng.normal(1, 1, 3000), rng.normal(size=5000), labels, rng.integers(0, classes, 5000)
+    )
+    search = OpenSearch(*rng.normal(size=(3, 1000)), labels[:1000], labels[1000:2000])
+    test = scored_test(rng.normal(size=(3000, classes)).astype(np.float32), labels)
+    pairs.impostor.window(0, 1, classes)  # what is kept of the scores is not counted here
+    tracemalloc.start()
+    draws = class_draws(test)
+    sampled_mean(test.ranks < 1, labels, draws)
+    sampled_tar(pairs, draws, 0.01)
+    sampled_tpir([search], draws, 0.1)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < (kept + 6) << 20
 
 
 def test_draws():
@@ -116,9 +168,11 @@ def test_draws():
     test = scored_test(scores, np.array([0, 1, 2, 5]))
     draws = class_draws(test, seed=3, repeats=40)
     assert draws.shape == (40, 6)
-    assert (draws.sum(axis=1) == 4).all()
-    assert (draws[:, [3, 4]] == 0).all()
-    assert np.array_equal(draws, class_draws(test, seed=3, repeats=40))
+    assert draws.drawn == 4
+    counts = all_draws(draws)
+    assert (counts.sum(axis=1) == 4).all()
+    assert (counts[:, [3, 4]] == 0).all()
+    assert np.array_equal(counts, all_draws(class_draws(test, seed=3, repeats=40)))
     with pytest.raises(UserError, match="seed must not be negative, not -1"):
         class_draws(test, seed=-1)
 
@@ -135,7 +189,7 @@ def test_sampled_tpir_equals_a_naive_resample():
     draws = rng.multinomial(7, np.full(7, 1 / 7), size=20)
     draws[0] = 1
     for fpir in (0.01, 0.1, 0.5):
-        samples = sampled_tpir([search, search], draws, fpir)
+        samples = sampled_tpir([search, search], ClassDraws(draws), fpir)
         assert samples[0] == pytest.approx(search.tpir(fpir))
         for value, counts in zip(samples, draws, strict=True):
             mated = np.repeat(np.arange(60), counts[search.mate_classes])
@@ -153,6 +207,6 @@ def test_sampled_tpir_refuses_ties():
         mate_classes=np.array([0, 1, 2]),
         unmated_classes=np.array([0, 1]),
     )
-    draws = np.array([[1, 1, 1], [2, 1, 1]])
+    draws = ClassDraws(np.array([[1, 1, 1], [2, 1, 1]]))
     assert sampled_tpir([search], draws, 0.5).tolist() == pytest.approx([1 / 3, 1 / 4])
     assert sampled_tpir([search], draws, 1.0).tolist() == pytest.approx([2 / 3, 3 / 4])

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from unibct.evaluation.bootstrap import ClassDraws
 from unibct.evaluation.flips import flip_rates, flips_of, sampled_flip_rates
 from unibct.evaluation.search_test import scored_test
 
@@ -41,7 +42,7 @@ def test_the_difference_of_the_rates_is_the_change_of_top_1():
 def test_samples_equal_a_naive_resample():
     old, now = two_tests_of(np.array(BEFORE) > 0, np.array(NOW) > 0, LABELS)
     draws = np.array([[1, 1, 1], [2, 0, 1], [0, 3, 0]])
-    samples = sampled_flip_rates(old, now, draws)
+    samples = sampled_flip_rates(old, now, ClassDraws(draws))
     for repeat, counts in enumerate(draws):
         rows = np.repeat(np.arange(8), counts[LABELS])
         was, is_right = np.array(BEFORE)[rows] > 0, np.array(NOW)[rows] > 0
@@ -50,7 +51,7 @@ def test_samples_equal_a_naive_resample():
         assert samples["nfr"][repeat] == pytest.approx(nfr)
         assert samples["pfr"][repeat] == pytest.approx(np.mean(~was & is_right))
         assert samples["relative_nfr"][repeat] == pytest.approx(nfr / expected if expected else 0)
-    found = flips_of(old, now, draws)
+    found = flips_of(old, now, ClassDraws(draws))
     assert found.nfr.low <= found.nfr.mean <= found.nfr.high
     assert found.as_json()["relative_nfr"] == found.relative_nfr.mean
 

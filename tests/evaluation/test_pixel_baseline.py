@@ -63,8 +63,17 @@ def test_an_upgrade_of_a_weak_old_model_gets_no_verdict(photo_folder):
     strong = evaluate_upgrade(good, good, images.labels, **options)
     assert strong.verdict == "within noise"
     assert strong.as_json()["old_model"]["too_weak"] is False
-    unknown = evaluate_upgrade(good, good, images.labels, far=0.1, repeats=50)
+    assert "not checked" not in (strong.as_json()["note"] or "")
+
+
+def test_without_pixels_the_note_says_that_the_old_model_was_not_checked(photo_folder, tmp_path):
+    images = open_images(photo_folder)
+    weak, good = random_vectors(images, 0.5), random_vectors(images, 9.0)
+    unknown = evaluate_upgrade(weak, good, images.labels, far=0.1, repeats=50)
+    assert unknown.verdict == "compatible"
     assert unknown.as_json()["old_model"] is None
+    said = "whether the old model is too weak to judge an upgrade by was not checked: it was not"
+    assert said in unknown.as_json()["note"]
 
 
 def first_pixels(images):

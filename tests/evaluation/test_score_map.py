@@ -1,4 +1,5 @@
 import json
+from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -28,12 +29,59 @@ def test_the_map_is_strictly_monotone_everywhere(seed):
     assert (np.diff(fitted(scores)) > 0).all()
 
 
-def test_beyond_the_knots_the_slope_is_one():
-    fitted = ScoreMap(np.array([0.0, 1.0]), np.array([10.0, 12.0]))
-    assert fitted([-1, 0, 0.5, 1, 3]).tolist() == [9, 10, 11, 12, 14]
-    again = ScoreMap.from_json(json.loads(json.dumps(fitted.as_json())))
+def test_beyond_its_knots_the_map_goes_on_as_it_ended():
+    fitted = ScoreMap(np.array([0.0, 1.0]), np.array([10.0, 12.0]), impostors=700)
+    assert fitted([-1, 0, 0.5, 1, 3]).tolist() == [9, 10, 11, 12, 16]
+    content = json.loads(json.dumps(fitted.as_json()))
+    assert content == {"cross": [0, 1], "old": [10, 12], "impostors": 700}
+    again = ScoreMap.from_json(content)
     assert np.array_equal(again.cross, fitted.cross)
     assert np.array_equal(again.old, fitted.old)
+    assert again.impostors == 700
+    knots = np.append(np.arange(17.0), 116.0)
+    bent = ScoreMap(knots, np.append(2 * np.arange(17.0), 232 - 1 / 2))
+    assert bent([216.0, 316.0]) - 231.5 == pytest.approx(np.array([100, 200]) * (2 - 0.5 / 115))
+
+
+def test_a_spread_that_is_next_to_nothing_leaves_the_map_finite_and_rising():
+    scores = np.linspace(1, 2, 9)
+    for cross, old in ((1e-300, 1.0), (1.0, 1e-300)):
+        mapped = ScoreMap(np.array([0.0, cross]), np.array([0.0, old]))(scores)
+        assert np.isfinite(mapped).all()
+        assert (np.diff(mapped) > 0).all()
+
+
+@pytest.mark.parametrize(("impostors", "far"), [(300, 1e-2), (10_000, 1e-4)])
+@pytest.mark.parametrize("old_spread", [0.05, 0.1, 0.2])
+def test_a_threshold_beyond_the_last_knot_lets_about_as_many_impostors_pass(
+    impostors, far, old_spread
+):
+    """With the slope 1 it was from 0.08 to 3.5 times as many."""
+    spread, rng = 0.1, np.random.default_rng(0)
+    threshold = old_spread * NormalDist().inv_cdf(1 - far)
+    passed = []
+    for _ in range(100):
+        cross, old = rng.normal(size=(2, impostors)) * [[spread], [old_spread]]
+        fitted = fit_score_map(cross, old)
+        assert not fitted.supports(far)
+        limit = fitted.highest_up_to(threshold, np.float64)
+        passed.append(NormalDist(0, spread).cdf(-limit) / far)
+    assert 0.8 < np.mean(passed) < 1.8
+
+
+def test_a_map_supports_rates_at_which_thirty_of_its_impostors_pass():
+    rng = np.random.default_rng(0)
+    fitted = fit_score_map(rng.normal(size=3000), rng.normal(size=4000))
+    assert fitted.impostors == 3000
+    assert [fitted.supports(far) for far in (0.1, 1e-2, 9e-3, 1e-4)] == [True, True, False, False]
+    assert fitted.note == (
+        "the score map was fitted on 3,000 impostor pairs: thresholds for false accept rates below "
+        "0.01 are beyond it"
+    )
+    earlier = ScoreMap(fitted.cross, fitted.old)  # a file of an earlier version
+    assert "impostors" not in earlier.as_json()
+    assert earlier.supports(1e-6)
+    assert "not recorded" in earlier.note
 
 
 @pytest.mark.parametrize(
@@ -47,8 +95,14 @@ def test_a_map_that_is_not_strictly_monotone_is_refused(cross, old):
 def test_too_few_scores_and_bad_files_are_refused():
     with pytest.raises(UserError, match="5 impostor scores are too few for a score map"):
         fit_score_map(np.arange(5.0), np.arange(5.0))
-    with pytest.raises(UserError, match="no score map"):
-        ScoreMap.from_json({"cross": [1, 2]})
+    for bad in (
+        {"cross": [1, 2]},
+        {"cross": [1, 2], "old": [1, float("inf")]},
+        {"cross": [1, 2], "old": [1, 2], "impostors": "many"},
+        {"cross": [1, 2], "old": [1, 2], "impostors": -3},
+    ):
+        with pytest.raises(UserError, match=r"no score map|a score map needs"):
+            ScoreMap.from_json(bad)
 
 
 @given(st.integers(0, 10_000), st.sampled_from([np.float32, np.float64]))

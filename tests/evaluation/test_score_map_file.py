@@ -1,9 +1,11 @@
+import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from unibct.data.training_classes import UNKNOWN_CLASSES, training_classes
+from unibct.data.choices import SCORE_MAP_FITTED, Choice
+from unibct.data.training_classes import choice_on_rows, training_classes
 from unibct.errors import UserError
 from unibct.evaluation.score_map import ScoreMap
 from unibct.evaluation.score_map_file import FILE, has_score_map, load_score_map, save_score_map
@@ -21,14 +23,24 @@ def test_maps_of_several_old_models_are_kept(tmp_path):
 
 
 def test_the_classes_that_a_map_was_fitted_on_are_kept(tmp_path):
-    classes = training_classes(("ada", "bob"), None)
-    save_score_map(tmp_path, "named", replace(MAP, fitted_on=classes))
-    assert load_score_map(tmp_path, "named").fitted_on == classes
+    images = "p", "q"
+    choice = choice_on_rows(SCORE_MAP_FITTED, "DATA", images, np.arange(2), ("ada", "bob"), None)
+    save_score_map(tmp_path, "named", replace(MAP, fitted_on=choice))
+    assert load_score_map(tmp_path, "named").fitted_on == choice
     assert "ada" not in (tmp_path / FILE).read_text(), "digests only"
-    earlier = '{"earlier": {"cross": [0.0, 0.5], "old": [0.1, 0.9]}}'
-    (tmp_path / FILE).write_text(earlier)
-    loaded = load_score_map(tmp_path, "earlier")
-    assert (loaded(0.25), loaded.fitted_on) == (MAP(0.25), UNKNOWN_CLASSES)
+    classes = training_classes(("ada", "bob"), "numbered.rec").as_json()
+    for kept, fitted_on in (
+        ({}, None),
+        (
+            {"fitted_on": classes},
+            Choice(SCORE_MAP_FITTED, None, frozenset(), frozenset(classes["digests"]),
+                   "numbered.rec"),
+        ),
+    ):  # fmt: skip
+        earlier = {"earlier": {"cross": [0.0, 0.5], "old": [0.1, 0.9]} | kept}
+        (tmp_path / FILE).write_text(json.dumps(earlier))
+        loaded = load_score_map(tmp_path, "earlier")
+        assert (loaded(0.25), loaded.fitted_on) == (MAP(0.25), fitted_on)
 
 
 def test_a_missing_map_and_a_damaged_file_are_named(tmp_path):

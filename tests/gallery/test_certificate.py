@@ -32,22 +32,52 @@ def test_a_file_gives_the_certificate_back(certificate, tmp_path):
 def test_the_summary_is_one_line_that_says_what_is_allowed(certificate):
     assert certificate.summary().startswith(
         "compatible: model fedcba987654 may search rows of model 0123456789ab; tested on 480 "
-        "images of 40 classes of noise; thresholds for FAR 1e-1, 1e-2, 1e-3; "
+        "images of 40 classes of noise, classes of which it is unknown whether a model was "
+        "trained on them; thresholds for FAR 1e-1, 1e-2, 1e-3; "
     )
     assert "\n" not in certificate.summary()
     refused = sealed(certificate.content | {"verdict": "not compatible"})
     assert not refused.is_compatible
     assert refused.summary().startswith(
-        "not compatible (single images: compatible): model fedcba987654 may not (but by --force) "
+        "not compatible (templates: compatible): model fedcba987654 may not (but by --force) "
         "search rows of model 0123456789ab; "
     )
 
 
-def test_the_summary_says_if_test_classes_were_seen_in_training(certificate):
-    assert "seen in training" not in certificate.summary()
-    metrics = certificate.content["metrics"] | {"seen_classes": 7}
-    seen = sealed(certificate.content | {"metrics": metrics})
-    assert "of 40 classes (7 of them seen in training) of noise; " in seen.summary()
+@pytest.mark.parametrize(
+    ("classes", "may", "words"),
+    [
+        (("unseen", 0, 40), "may search", "noise, classes that no model was trained on; "),
+        (("unseen", 7, 33), "may search", "noise, 33 of them classes that no model was trained on"),
+        (("overridden", 40, 40), "may not (but by --force) search", "mostly training classes"),
+    ],
+)
+def test_the_summary_says_what_is_known_of_the_test_classes(certificate, classes, may, words):
+    known = dict(zip(("basis", "seen", "tested"), classes, strict=True))
+    summary = sealed(certificate.content | {"classes": known}).summary()
+    assert words in summary
+    assert f" {may} rows" in summary
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "seen", "verdict", "basis"),
+    [
+        (("compatible", "compatible"), 0, "compatible", "unseen"),
+        (("compatible", "not compatible"), None, "not compatible", "unknown"),
+        (("old model too weak", "compatible"), 0, "old model too weak", "unseen"),
+        (("not compatible", "compatible"), 3, "compatible", "overridden"),
+    ],
+)
+def test_certificates_of_the_first_format_are_read(certificate, verdicts, seen, verdict, basis):
+    content = {
+        k: v for k, v in certificate.content.items() if k not in ("classes", "template_verdict")
+    }
+    content |= {"format": 1, "verdict": verdicts[0], "metrics": {"seen_classes": seen}}
+    content["image_metrics"] = {"verdict": verdicts[1]}
+    first = sealed(content)
+    assert (first.verdict, first.basis) == (verdict, basis)
+    assert first.template_verdict == verdicts[0]
+    assert first.is_compatible == ((verdict, basis) == ("compatible", "unseen"))
 
 
 def test_rates_and_directions_that_are_not_there_are_named(certificate):
@@ -99,8 +129,8 @@ def test_what_is_no_certificate_is_refused(certificate, tmp_path):
     path.write_text("[1]")
     with pytest.raises(UserError, match=r"c.json is no certificate; make it again with `unibct"):
         read_certificate(path)
-    path.write_text(json.dumps(certificate.content | {"format": 2}))
-    with pytest.raises(UserError, match=r"c.json: this is no certificate of format 1"):
+    path.write_text(json.dumps(certificate.content | {"format": 3}))
+    with pytest.raises(UserError, match=r"c.json: this is no certificate of a format that this"):
         read_certificate(path)
     for other in ({}, {"format": 1, "top_1": 0.5}, {"format": 1, "digest": "0", "state": {}}):
         path.write_text(json.dumps(other))

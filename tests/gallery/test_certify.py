@@ -1,9 +1,12 @@
 import numpy as np
 import pytest
 
-from tests.evaluation.noisy_classes import noisy_classes
+from tests.evaluation.noisy_classes import near_duplicates, noisy_classes
 from tests.gallery.two_models import DATE, SUBJECTS, evaluation_of
+from unibct.data.training_classes import UNKNOWN_CLASSES, training_classes
+from unibct.embeddings.folder import Embeddings
 from unibct.errors import UserError
+from unibct.evaluation import single_images
 from unibct.evaluation.directions import BLEND, CROSS, NEW_SELF, OLD_SELF
 from unibct.evaluation.protocols.request import EvaluationRequest
 from unibct.evaluation.score_map import fit_score_map
@@ -103,18 +106,65 @@ def test_metrics_and_verdict_are_those_of_the_evaluation():
         evaluation = evaluation_of(*noises)
         content = certify(evaluation, subjects=SUBJECTS, date=DATE).content
         full = evaluation.as_json()
-        assert content["verdict"] == full["verdict"]
+        assert content["template_verdict"] == full["verdict"]
+        assert content["classes"] == full["classes"]
         assert content["metrics"]["criteria"] == full["criteria"]
         assert content["metrics"]["tests"] == full["tests"]
         assert content["flips"] == full["flips"]
         single = evaluation_of(*noises, mode="images")
         assert content["image_metrics"]["tests"][CROSS] == single.values[CROSS]
-        assert content["image_metrics"]["verdict"] == single.verdict
+        assert content["image_metrics"]["verdict"] == content["verdict"] == single.verdict
         found = content["image_metrics"]["criteria"]
         assert [c["difference"] for c in found] == [c.difference for c in single.criteria]
         assert content["date"] == "2026-01-02T03:04:05+00:00"
         assert content["data"]["digest"] == SUBJECTS.data.digest
     assert content["verdict"] == "not compatible"
+
+
+def test_single_images_decide_and_templates_stand_beside_them():
+    old, new, labels = near_duplicates()
+    evaluation = evaluate_upgrade(old, new, labels, repeats=200)
+    certificate = certify(evaluation, subjects=SUBJECTS, date=DATE)
+    assert (certificate.verdict, certificate.template_verdict) == ("not compatible", "compatible")
+    assert not certificate.is_compatible
+    assert certificate.summary().startswith("not compatible (templates: compatible): model fed")
+
+
+@pytest.mark.parametrize(
+    ("learnt", "options", "basis", "opens"),
+    [
+        ((), {}, "unseen", True),
+        (range(40), {"seen_classes": True}, "overridden", False),
+        (range(25), {"seen_classes": True}, "overridden", False),
+        (range(19), {}, "unseen", True),
+        (None, {}, "unknown", True),
+    ],
+)
+def test_what_is_known_of_the_test_classes_is_in_the_certificate(learnt, options, basis, opens):
+    """Every class trained on, most of them, some, none, or nobody knows."""
+    models = [noisy_classes(40, 12, noise=noise, seed=seed) for noise, seed in ((1.5, 1), (0.4, 2))]
+    names = tuple(f"class {label}" for label in range(40))
+    old, new = (
+        Embeddings(
+            vectors, tuple(map(str, range(480))), labels, names, "model", class_source=None,
+            training_classes=UNKNOWN_CLASSES if learnt is None
+            else training_classes(("x", *(names[c] for c in learnt)), None),
+        )
+        for vectors, labels in models
+    )  # fmt: skip
+    evaluation = evaluate_upgrade(old, new, repeats=100, **options)
+    certificate = certify(evaluation, subjects=SUBJECTS, date=DATE)
+    assert (certificate.verdict, certificate.basis) == ("compatible", basis)
+    assert certificate.is_compatible == opens
+    tested = 40 if learnt is None or len(learnt) in (0, 40) else 40 - len(learnt)
+    assert certificate.content["classes"]["tested"] == tested
+    assert certificate.content["pairs"]["rows"] == 3 * tested
+    words = {
+        "unseen": "that no model was",
+        "unknown": "is unknown",
+        "overridden": "mostly training",
+    }
+    assert words[basis] in certificate.summary()
 
 
 @pytest.mark.slow
@@ -129,11 +179,12 @@ def test_a_certificate_is_the_same_every_time_but_for_its_date():
 
 
 @pytest.mark.slow
-def test_large_tests_use_some_of_the_queries_and_say_so():
+def test_large_tests_use_some_of_the_queries_and_say_so(monkeypatch):
+    monkeypatch.setattr(single_images, "MOST_PAIRS", 120_000)
     old, labels = noisy_classes(60, 30, noise=1.5, seed=1)
     new, _ = noisy_classes(60, 30, noise=0.6, seed=2)
     evaluation = evaluate_upgrade(old, new, labels, repeats=50)
-    drawn = certify(evaluation, subjects=SUBJECTS, date=DATE, most_pairs=120_000)
+    drawn = certify(evaluation, subjects=SUBJECTS, date=DATE)
     pairs = drawn.content["pairs"]
     assert pairs["of_queries"] == 60 * 23
     assert pairs["rows"] == 60 * 7

@@ -1,12 +1,19 @@
+import os
+import shutil
+import sqlite3
 import subprocess
 import sys
 import textwrap
+from contextlib import closing
 
 import pytest
 
-from tests.gallery.toys import toy_images
+from tests.gallery.toys import OLD, toy_images
+from unibct.errors import UserError
 from unibct.gallery.folder import GalleryBusyError
 from unibct.gallery.gallery import Gallery
+from unibct.gallery.page.shown_gallery import Query, ShownGallery
+from unibct.gallery.search_request import SearchRequest
 
 
 def test_two_writers_are_refused_and_readers_go_on(toy_gallery):
@@ -61,3 +68,81 @@ def test_a_killed_writer_leaves_no_lock(toy_gallery):
     assert subprocess.run([sys.executable, "-c", textwrap.dedent(code)]).returncode == -9
     with toy_gallery.folder.writing():
         pass
+
+
+def with_wal(path):
+    return [path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")]
+
+
+def deleted_database(folder, other):
+    (folder / "rows.sqlite").unlink()
+
+
+def replaced_database(folder, other):
+    os.replace(other / "rows.sqlite", folder / "rows.sqlite")
+
+
+def restored_in_place(folder, other):
+    """As a backup is put back: the log goes, and the file is written over."""
+    for path in with_wal(folder / "rows.sqlite")[1:]:
+        path.unlink()
+    shutil.copyfile(other / "rows.sqlite", folder / "rows.sqlite")
+
+
+def restored_by_sqlite(folder, other):
+    """An earlier state, written into the open file by SQLite itself."""
+    with (
+        closing(sqlite3.connect(other / "rows.sqlite")) as source,
+        closing(sqlite3.connect(folder / "rows.sqlite")) as target,
+    ):
+        source.backup(target)
+
+
+def deleted_folder(folder, other):
+    shutil.rmtree(folder)
+
+
+def replaced_folder(folder, other):
+    shutil.rmtree(folder)
+    shutil.copytree(other, folder)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (deleted_database, r"rows\.sqlite is not there: the rows of this gallery are missing"),
+        (replaced_database, r"rows\.sqlite was deleted or replaced while it was open"),
+        (restored_in_place, r"rows\.sqlite was deleted or replaced while it was open"),
+        (restored_by_sqlite, r"rows\.sqlite went back to an earlier state while it was open"),
+        (deleted_folder, r"G is no longer the gallery that was opened: .* deleted or moved"),
+        (
+            replaced_folder,
+            r"G is no longer the gallery that was opened: another one is in its place",
+        ),
+    ],
+)
+def test_an_open_gallery_notices_that_it_was_deleted_or_replaced(
+    toy_gallery, tmp_path, change, message
+):
+    """It has answered before, so that all of its vectors are in memory."""
+    other = Gallery.create(tmp_path / "H", OLD)
+    other.add(toy_images(classes=2))
+    other.close()
+    queries = toy_images(per_class=1)
+    toy_gallery.remove(["c0/7"])
+    toy_gallery.index()
+    toy_gallery.close()
+    reader, shown = Gallery(toy_gallery.folder.path), ShownGallery(toy_gallery.folder.path)
+    requests = [
+        lambda: reader.search(queries, k=3),
+        lambda: reader.search(queries, k=3, approximate=True),
+        lambda: shown.search(Query(queries.read("c0/0")), SearchRequest(k=3)),
+    ]
+    if change is not restored_by_sqlite:  # counts are then those of the restored rows
+        requests += [reader.status, shown.status]
+    for request in requests:
+        request()
+    change(reader.folder.path, tmp_path / "H")
+    for request in requests * 2:
+        with pytest.raises(UserError, match=message):
+            request()

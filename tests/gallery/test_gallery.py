@@ -145,16 +145,24 @@ def test_rows_that_were_added_since_then_are_kept(gallery, certificate):
     assert [a.hits[0].id for a in restored.search(query, k=1)] == list(query.ids)
 
 
-def test_after_finish_a_rollback_needs_the_images(gallery, certificate):
+def test_after_finish_a_rollback_needs_the_images(gallery, certificate, monkeypatch):
+    """Until all rows are made again, searches are as before; a kill changes nothing of that."""
     before = results(gallery)
     gallery.upgrade(NEW, [certificate])
     gallery.backfill(toy_images())
     assert gallery.finish() == 48
     with pytest.raises(UserError, match="give the images"):
         gallery.rollback()
-    result = gallery.rollback(data=toy_images())
-    assert result.restored == 48
+    after = results(gallery)
+    with monkeypatch.context() as patch:
+        patch.setattr("unibct.gallery.rollback.ask", lambda *_, **__: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            gallery.rollback(data=toy_images())
+    assert results(gallery) == after
+    assert gallery.rollback(data=toy_images()).restored == 48
     assert ids_of(results(gallery)) == ids_of(before)
+    assert list(gallery.status().live.values()) == [48, 0]
+    assert gallery.verify() == []
 
 
 def test_removed_rows_are_gone_from_every_kind(gallery, certificate):

@@ -1,6 +1,9 @@
+from dataclasses import replace
+
 import pytest
 
 from tests.gallery.toys import NEW, OLD, STRANGER, toy_images
+from tests.notes import Notes
 from unibct.errors import UserError
 from unibct.gallery.gallery import Gallery
 from unibct.gallery.gate import Passage, ask, drop_queries, known_queries
@@ -103,3 +106,49 @@ def test_a_kill_while_queries_are_dropped_leaves_a_gallery_that_can_be_written(
     (folder.path / "known" / "9999.png").touch()
     drop_queries(folder, [known[0].id])
     assert len(list((folder.path / "known").glob("*.png"))) == 31, "what no query uses goes too"
+
+
+def test_known_queries_are_asked_exactly(upgraded, monkeypatch):
+    asked = []
+    engine = upgraded.folder.engine
+    search = engine.search
+
+    def watched(kind, queries, request):
+        asked.append(request.approximate)
+        return search(kind, queries, request)
+
+    monkeypatch.setattr(engine, "search", watched)
+    ask(upgraded.folder)
+    assert asked
+    assert not any(asked)
+
+
+@pytest.mark.parametrize("why", ["no image", "no mate before", "no query"])
+def test_a_step_that_no_known_query_has_tested_says_so(tmp_path, why):
+    """Also if queries were asked: one that found nothing before cannot lose anything."""
+    strangers = replace(toy_images(per_class=1, first=70), class_names=tuple("uvwxyz"))
+    settings = {
+        "no image": {"keep_images": False},
+        "no mate before": {"known": strangers},
+        "no query": {"known": 0},
+    }[why]
+    notes = Notes()
+    gallery = Gallery.create(tmp_path / "G", OLD, progress=notes, **settings)
+    gallery.add(toy_images())
+    assert bool(ask(gallery.folder).asked_ids) is (why != "no query")
+    assert gallery.upgrade(STRANGER, force=True).known_queries == 0
+    gallery.backfill(toy_images())
+    gallery.rollback()
+    untested = [text for text in notes.texts if text.startswith("no known query has tested the ")]
+    assert [text.split(":")[0].split()[-1] for text in untested] == ["backfill", "rollback"]
+
+
+def test_a_tested_step_counts_the_queries_that_tested_it(toy_gallery):
+    assert toy_gallery.upgrade(NEW, force=True).known_queries == 32
+
+
+def test_a_refusal_counts_what_was_lost_of_what_can_be_asked_again():
+    before, after = passage("abcdefghij", "abcdef"), passage("abcdexyz", "axyz")
+    text = str(before.refusal(after, "the step"))
+    assert "the step was undone: 4 of 5 known queries no longer find their mates" in text
+    assert "among the first 10 rows, first 'b' (a tenth may be lost)" in text

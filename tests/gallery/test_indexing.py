@@ -1,4 +1,7 @@
-from tests.gallery.toys import toy_images
+import pytest
+
+from tests.gallery.toys import NEW, OLD, toy_images
+from unibct.gallery.gallery import Gallery
 from unibct.gallery.indexing import IndexRecall, measure_recall, rebuild_spoilt
 
 
@@ -32,3 +35,22 @@ def test_a_backfill_of_an_indexed_gallery_builds_the_index_of_the_new_rows(upgra
     upgraded.index()
     upgraded.backfill(toy_images())
     assert upgraded.folder.state.standing.searching in upgraded.status().indexes
+
+
+def test_with_an_index_steps_and_a_reader_find_right_rows_after_many_changes(tmp_path):
+    """The reader stays open; more rows leave than its index skips, all those near one query."""
+    images = toy_images(classes=12, per_class=20)
+    gallery = Gallery.create(tmp_path / "G", OLD, known=4)
+    gallery.add(images)
+    gallery.index()
+    reader = Gallery(tmp_path / "G")
+    queries = toy_images(classes=12, per_class=3, first=50)
+    nearest = reader.search(queries, k=90, approximate=True)[-1].hits
+    gallery.remove([hit.id for hit in nearest])
+    approximate = reader.search(queries, k=10, approximate=True)
+    for near, exact in zip(approximate, reader.search(queries, k=10), strict=True):
+        rows = {hit.id: hit.similarity for hit in exact.hits}
+        assert len(rows.keys() & {hit.id for hit in near.hits}) >= 9
+        assert near.hits[0].similarity == pytest.approx(exact.hits[0].similarity)
+    gallery.upgrade(NEW, force=True)
+    assert gallery.backfill(images).rows == 150

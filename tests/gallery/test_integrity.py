@@ -1,10 +1,15 @@
+import json
 import sqlite3
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from tests.gallery.toys import PauseAfterABatch, toy_images
+from tests.gallery.toys import NEW, NEWEST, OLD, PauseAfterABatch, toy_images
+from tests.notes import Notes
 from unibct.errors import UserError
 from unibct.gallery.gallery import Gallery
+from unibct.gallery.gate import ask, known_queries
 
 
 def damaged(gallery, sql, *values):
@@ -96,3 +101,128 @@ def test_a_damaged_image_of_a_known_query_is_named(toy_gallery):
     image.unlink()
     assert toy_gallery.add(toy_images(per_class=1, first=20)).added == 6
     assert toy_gallery.verify() == []
+
+
+def truncated(path):
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def overwritten(path):
+    path.write_bytes(b"\0" * path.stat().st_size)
+
+
+DAMAGE = pytest.mark.parametrize("damage", [truncated, overwritten])
+
+
+@pytest.fixture
+def without_images(tmp_path):
+    gallery = Gallery.create(tmp_path / "G", OLD, known=5, keep_images=False)
+    gallery.add(toy_images())
+    return gallery
+
+
+@DAMAGE
+@pytest.mark.parametrize("name", ["npy", "json"])
+def test_damaged_vectors_of_known_queries_are_named_and_made_again_from_their_rows(
+    without_images, damage, name
+):
+    known = without_images.folder.path / "known"
+    path = next(path for path in known.glob(f"*.{name}") if path.name != "queries.json")
+    vectors = next(known.glob("*.npy"))
+    whole = np.load(vectors)
+    damage(path)
+    (problem,) = without_images.verify()
+    assert str(vectors.with_suffix("")) in problem
+    notes = Notes()
+    gallery = Gallery(without_images.folder.path, progress=notes)
+    assert gallery.add(toy_images(per_class=1, first=20)).added == 6
+    assert [str(vectors.with_suffix("")) in text for text in notes.texts] == [True]
+    assert gallery.verify() == []
+    np.testing.assert_allclose(sorted(np.load(vectors).tolist()), sorted(whole.tolist()))
+    assert len(ask(gallery.folder).successful_ids) == 5
+
+
+@DAMAGE
+def test_damaged_vectors_of_your_own_queries_are_refused_with_what_to_do(tmp_path, damage):
+    own = toy_images(per_class=1, first=70)
+    gallery = Gallery.create(tmp_path / "G", OLD, known=own, keep_images=False)
+    gallery.add(toy_images())
+    path = next((tmp_path / "G" / "known").glob("*.npy"))
+    damage(path)
+    assert [str(path) in line for line in gallery.verify()] == [True]
+    for step in (
+        lambda: gallery.add(toy_images(per_class=1, first=20)),
+        lambda: gallery.remove(["c0/0"]),
+    ):
+        with pytest.raises(UserError, match=rf"{path.name} .*put it back .* or remove it"):
+            step()
+    path.unlink()
+    assert gallery.add(toy_images(per_class=1, first=20)).added == 6
+    assert gallery.verify() == []
+
+
+def test_a_removal_deletes_damaged_vectors_of_a_model_that_does_not_search(without_images):
+    without_images.upgrade(NEW, force=True)
+    path = next((without_images.folder.path / "known").glob("*.npy"))
+    first = known_queries(without_images.folder.path)[0].id
+    overwritten(path)
+    assert without_images.remove([first]) == 1
+    assert first not in json.loads(path.with_suffix(".json").read_text())
+    assert without_images.verify() == []
+
+
+@DAMAGE
+def test_a_damaged_list_of_known_queries_is_named_with_what_to_do(toy_gallery, damage):
+    path = toy_gallery.folder.path / "known" / "queries.json"
+    damage(path)
+    assert [str(path) in line for line in toy_gallery.verify()] == [True]
+    with pytest.raises(UserError, match=r"queries\.json .*put it back .* or remove it"):
+        toy_gallery.add(toy_images(per_class=1, first=20))
+    path.unlink()
+    toy_gallery.add(toy_images(per_class=1, first=20))
+    assert toy_gallery.verify() == []
+    assert len(ask(toy_gallery.folder).successful_ids) == 6
+
+
+@DAMAGE
+@pytest.mark.parametrize("suffix", ["faiss", "npz"])
+def test_a_damaged_index_is_named_and_searches_go_without_it(toy_gallery, damage, suffix):
+    toy_gallery.index()
+    toy_gallery.close()
+    damage(toy_gallery.folder.path / f"index-1.{suffix}")
+    gallery = Gallery(toy_gallery.folder.path)
+    (problem,) = gallery.verify()
+    assert "index-1.faiss" in problem
+    assert "unibct gallery index" in problem
+    queries = toy_images(per_class=1, first=50)
+    for near, exact in zip(
+        gallery.search(queries, k=3, approximate=True), gallery.search(queries, k=3), strict=True
+    ):
+        assert near.hits == exact.hits
+    gallery.index()
+    assert gallery.verify() == []
+
+
+def test_everything_that_is_damaged_is_named_at_once(upgraded):
+    """A certificate that only a rollback needs, a model that is elsewhere, counts of searches."""
+    upgraded.search(toy_images(per_class=1), k=3, remember=True)
+    upgraded.upgrade(NEWEST, force=True)
+    folder = upgraded.folder.path
+    (paper,) = (folder / "certificates").iterdir()
+    paper.unlink()
+    overwritten(folder / "asked.sqlite")
+    known = next((folder / "known").glob("*.png"))
+    overwritten(known)
+    with upgraded.folder.writing():
+        state = upgraded.folder.state
+        searching = replace(state.searching, reference="python:tests.gallery.toys:nobody")
+        makers = state.makers | {searching.fingerprint: searching}
+        upgraded.folder.save(replace(state, makers=makers))
+    upgraded.close()
+    problems = "\n".join(Gallery(folder).verify())
+    for name in ("nobody", f"certificate {paper.stem} is missing", "asked.sqlite", known.name):
+        assert name in problems
+    (folder / "rows.sqlite").unlink()
+    problems = "\n".join(Gallery(folder).verify())
+    for name in ("rows.sqlite is not there", "nobody", "asked.sqlite", known.name):
+        assert name in problems

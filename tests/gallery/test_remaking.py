@@ -172,10 +172,10 @@ def test_a_stopped_rollback_ends_if_the_images_that_are_left_are_unreadable(upgr
     with pytest.raises(KeyboardInterrupt):
         upgraded.rollback(data=LATER)
     monkeypatch.setattr(engine, "write", write)
-    assert stopped_target(upgraded.folder.state) is not None
+    assert stopped_target(upgraded.folder.state, images=True) is not None
     result = upgraded.rollback(data=with_bad(LATER, *LATER.ids), skip_bad=True)
-    assert (result.restored, result.unsearchable, result.skipped) == (0, 2, 2)
-    assert stopped_target(upgraded.folder.state) is None
+    assert (result.restored, result.unsearchable, result.skipped) == (4, 2, 2)
+    assert stopped_target(upgraded.folder.state, images=True) is None
     assert upgraded.verify() == []
 
 

@@ -4,9 +4,12 @@ import numpy as np
 import pytest
 
 from tests.gallery.toys import NEW, NEWEST, OLD, toy_images
+from tests.notes import Notes
 from unibct.embedders.table import Opening
 from unibct.embeddings.extraction import embed_images
 from unibct.errors import UserError
+from unibct.gallery import settling
+from unibct.gallery.gallery import Gallery
 from unibct.gallery.rollback import rollback_target, stopped_target, unsearchable_rows
 
 
@@ -144,9 +147,10 @@ def test_after_finish_nothing_is_asked_for_if_nothing_is_lost(upgraded):
 def test_a_rollback_that_was_stopped_while_it_made_rows_again_goes_on(
     upgraded_twice, monkeypatch, written
 ):
-    """It goes no further back."""
+    """It goes no further back, and until it is complete all searches are as before."""
     images = toy_images(per_class=40)
     upgraded_twice.add(toy_images(per_class=1, first=30))
+    newest, answers = hits(upgraded_twice)
     new = upgraded_twice.folder.state.steps[-2].before.searching
     monkeypatch.setattr("unibct.gallery.rollback._BATCH", 3)
     engine = upgraded_twice.folder.engine
@@ -163,21 +167,80 @@ def test_a_rollback_that_was_stopped_while_it_made_rows_again_goes_on(
         with pytest.raises(KeyboardInterrupt):
             upgraded_twice.rollback(data=images)
     else:  # killed when all rows are written
-        monkeypatch.setattr("unibct.gallery.rollback.end_step", lambda *_, **__: 1 / 0)
+        monkeypatch.setattr("unibct.gallery.rollback.complete_rollback", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             upgraded_twice.rollback(data=images)
         monkeypatch.undo()
     monkeypatch.setattr(engine, "write", write)
+    assert hits(upgraded_twice) == (newest, answers)
     state = upgraded_twice.folder.state
-    target = stopped_target(state)
+    target = stopped_target(state, images=True)
     assert target is not None
     assert target.before.searching == new
     assert rollback_target(state, None, images=True) == target
     assert rollback_target(state, target.number, images=True) == target
-    assert rollback_target(state, None).number == 3, "without images it goes further back"
+    assert (stopped_target(state) == target) is (written == 2), "without images rows are not made"
     result = upgraded_twice.rollback(data=images)
-    assert stopped_target(upgraded_twice.folder.state) is None
-    assert (result.searching, result.restored, result.unsearchable) == (new, 6 - 3 * written, 0)
+    assert stopped_target(upgraded_twice.folder.state, images=True) is None
+    assert (result.searching, result.restored, result.unsearchable) == (new, 6, 0)
     assert upgraded_twice.status().unsearchable == 0
     assert upgraded_twice.verify() == []
     assert upgraded_twice.rollback(data=images).searching != new, "now it goes further back"
+
+
+def hits(gallery):
+    """Who searches, and what it finds among all rows."""
+    answers = gallery.search(toy_images(per_class=1), k=80)
+    return gallery.folder.state.standing.searching, [answer.as_json() for answer in answers]
+
+
+def test_after_finish_searches_are_as_before_until_all_rows_are_made_again(upgraded, monkeypatch):
+    """An empty answer would look like an empty gallery."""
+    upgraded.backfill(toy_images())
+    upgraded.finish()
+    before = hits(upgraded)
+    reader = Gallery(upgraded.folder.path)
+    monkeypatch.setattr("unibct.gallery.rollback._BATCH", 7)
+    engine = upgraded.folder.engine
+    write, seen = engine.write, []
+
+    def watched(*arguments, **options):
+        write(*arguments, **options)
+        seen.append(hits(reader) == before)
+
+    monkeypatch.setattr(engine, "write", watched)
+    put_aside = settling._put_newer_aside
+
+    def watched_change(*arguments):
+        seen.append(len(hits(reader)[1][0]["hits"]))
+        put_aside(*arguments)
+
+    monkeypatch.setattr(settling, "_put_newer_aside", watched_change)
+    result = upgraded.rollback(data=toy_images())
+    assert seen == [True] * 7 + [48]
+    assert result.searching != before[0]
+
+
+def test_another_step_takes_back_a_rollback_that_was_making_rows(upgraded, monkeypatch):
+    upgraded.backfill(toy_images())
+    upgraded.finish()
+    before = hits(upgraded)
+    with monkeypatch.context() as patch:
+        patch.setattr("unibct.gallery.rollback.ask", lambda *_, **__: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            upgraded.rollback(data=toy_images())
+    notes = Notes()
+    again = Gallery(upgraded.folder.path, progress=notes)
+    with pytest.raises(UserError, match="48 old vectors were deleted"):
+        again.rollback()
+    assert notes.texts == [
+        "step 6, rollback, had been interrupted: it is taken back, and the rows are as before it"
+    ]
+    assert hits(again) == before
+    assert [count.rows for count in map(again.folder.engine.count, again.folder.state.makers)] == [
+        0,
+        48,
+    ]
+    assert again.verify() == []
+    assert again.rollback(data=toy_images()).restored == 48
+    assert again.verify() == []

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from tests.gallery.toys import NEW, toy_certificate, toy_images, written
+from tests.notes import Notes
 from unibct.embedders.table import Opening
 from unibct.errors import UserError
 
@@ -45,6 +46,17 @@ def test_old_scores_are_on_the_scale_of_the_old_model(upgraded):
             knots = [-1.0, 0.1 if hit.model == new else 0.2, 1.0]
             expected = np.interp(hit.similarity, [-1, 0, 1], knots)
             assert hit.score == pytest.approx(float(expected), abs=1e-6)
+
+
+def test_a_threshold_above_what_the_score_map_has_seen_is_called_a_guess(upgraded, monkeypatch):
+    notes = Notes()
+    monkeypatch.setattr(upgraded.folder, "progress", notes)
+    for scale in ({"old_scores": True}, {}):  # the last knot is at 1.0
+        upgraded.search(QUERIES, threshold=1.0, **scale)
+    upgraded.search(QUERIES, threshold=1.1)
+    assert notes.texts == []
+    upgraded.search(QUERIES, threshold=1.1, old_scores=True)
+    assert [text.partition(",")[0] for text in notes.texts] == ["the threshold 1.1 is above 1"]
 
 
 def test_old_scores_of_the_old_model_itself_are_its_plain_scores(upgraded):

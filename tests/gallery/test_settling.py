@@ -1,6 +1,12 @@
+import errno
+import os
+import shutil
+import signal
+
 import pytest
 
 from tests.gallery.toys import toy_images
+from tests.notes import Notes
 from unibct.gallery.gallery import Gallery
 from unibct.gallery.settling import settle, undone_backfills
 from unibct.gallery.state import FINISH, REMOVE, ROLLBACK
@@ -92,3 +98,139 @@ def test_counts_after_a_step_are_noted(upgraded, share):
     noted = upgraded.folder.state.steps[-1].details["rows_after"]
     counts = {kind: upgraded.folder.engine.count(kind) for kind in noted}
     assert noted == {kind: [count.rows, count.live] for kind, count in counts.items()}
+
+
+EVERYTHING = toy_images(per_class=40)
+COMMANDS = {
+    "rollback": lambda gallery: gallery.rollback(),
+    "rollback of rows": lambda gallery: gallery.rollback(data=EVERYTHING),
+    "abort": lambda gallery: gallery.abort(),
+    "finish": lambda gallery: gallery.finish(),
+    "remove": lambda gallery: gallery.remove(["c0/0", "c1/1", "c2/20"]),
+}
+WRITING = ("write", "supersede", "undo", "delete", "delete_superseded")
+
+
+class Stops:
+    """Calls ``stop`` before or after one of the places at which a gallery writes something."""
+
+    def __init__(self, gallery, place=-1, stop=lambda: None):
+        self.places = 0
+        self._place, self._stop = place, stop
+        folder, engine = gallery.folder, gallery.folder.engine
+        for owner, names in ((engine, WRITING), (folder, ("save",))):
+            for name in names:
+                setattr(owner, name, self._watched(getattr(owner, name)))
+
+    def _watched(self, write):
+        def watched(*arguments, **options):
+            self._reach()
+            result = write(*arguments, **options)
+            self._reach()
+            return result
+
+        return watched
+
+    def _reach(self):
+        self.places += 1
+        if self.places == self._place:
+            self._stop()
+
+
+def picture(gallery):
+    """Who searches which rows; the numbers of steps may differ."""
+    folder = gallery.folder
+    rows = {
+        (kind, row_id, bool(mark))
+        for kind in folder.engine.kinds()
+        for part in folder.engine.scan(kind, vectors=False)
+        for row_id, mark in zip(part.ids, part.superseded, strict=True)
+    }
+    return folder.state.standing, rows
+
+
+@pytest.fixture
+def changed_often(upgraded_twice):
+    """Rows of three models, two upgrades and two backfills to go back from."""
+    upgraded_twice.add(toy_images(per_class=1, first=30))
+    for share in (0.4, 0.6):
+        upgraded_twice.backfill(toy_images(), share=share)
+    upgraded_twice.close()
+    return upgraded_twice.folder.path
+
+
+def killed(path, command, place):
+    """Run a command in a process that is killed at a place."""
+    child = os.fork()
+    if child == 0:
+        try:
+            gallery = Gallery(path)
+            Stops(gallery, place, lambda: os.kill(os.getpid(), signal.SIGKILL))
+            command(gallery)
+        finally:
+            os._exit(1)
+    _, status = os.waitpid(child, 0)
+    assert os.WIFSIGNALED(status)
+
+
+def disk_is_full(path, command, place):
+    """Run a command that cannot write from a place on."""
+
+    def stop():
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    gallery = Gallery(path)
+    Stops(gallery, place, stop)
+    with pytest.raises(OSError, match="No space left"):
+        command(gallery)
+    gallery.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stopped", [killed, disk_is_full])
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_that_was_interrupted_anywhere_is_completed_by_the_same_command(
+    changed_often, tmp_path, name, stopped
+):
+    """With the result, and the rows, of one that was not interrupted: never of two."""
+    command, copy = COMMANDS[name], tmp_path / "copy"
+    shutil.copytree(changed_often, tmp_path / "whole")
+    whole = Gallery(tmp_path / "whole")
+    stops = Stops(whole)
+    expected = (command(whole), picture(whole))
+    begun = 0
+    for place in range(1, stops.places):  # at the last one, the command is complete
+        shutil.copytree(changed_often, copy)
+        stopped(copy, command, place)
+        notes = Notes()
+        again = Gallery(copy, progress=notes)
+        is_begun = any(not step.done and not step.undone for step in again.folder.state.steps)
+        result = command(again)
+        assert (result, picture(again)) == expected, f"stopped at {place} of {stops.places}"
+        assert any("had been interrupted" in text for text in notes.texts) is is_begun
+        assert again.verify() == []
+        begun += is_begun
+        again.close()
+        shutil.rmtree(copy)
+    assert begun >= stops.places - 3
+
+
+@pytest.mark.parametrize(("to", "target"), [(None, 5), (5, 5), (3, 3)])
+def test_another_request_after_an_interrupted_abort_is_done_too(changed_often, to, target):
+    """An abort is a rollback to before a backfill: one to before an upgrade goes further."""
+    disk_is_full(changed_often, COMMANDS["abort"], 4)
+    notes = Notes()
+    gallery = Gallery(changed_often, progress=notes)
+    assert gallery.rollback(to).to == target
+    assert notes.texts == ["step 9, rollback, had been interrupted: it is complete now"]
+    assert gallery.verify() == []
+
+
+def test_another_removal_after_an_interrupted_one_is_done_too(changed_often):
+    disk_is_full(changed_often, COMMANDS["remove"], 11)
+    gallery = Gallery(changed_often)
+    assert gallery.folder.state.steps[-1].details["passed"]
+    assert gallery.remove(["c3/3"]) == 1
+    assert sum(gallery.status().live.values()) == 48 + 12 - 4
+    assert "ids" not in gallery.folder.state.steps[-2].details
+    assert gallery.verify() == []

@@ -31,6 +31,27 @@ def test_a_certificate_that_does_not_say_compatible_is_no_reason(
     assert len(toy_gallery.folder.state.steps) == 2
 
 
+def test_a_certificate_on_seen_classes_is_no_reason(toy_gallery, fingerprints, tmp_path):
+    classes = {"basis": "overridden", "seen": 3, "tested": 3, "unknown": None}
+    paper = written(toy_certificate(*fingerprints, classes=classes), tmp_path)
+    with pytest.raises(UserError, match=r"compatible of 9 .*\(--seen-classes\); .*other classes"):
+        toy_gallery.upgrade(NEW, [paper])
+    result = toy_gallery.upgrade(NEW, [paper], force=True)
+    assert result.forced == result.doubtful == (fingerprints[0],)
+    assert toy_gallery.status().as_json()["doubtful"] == [fingerprints[0]]
+
+
+def test_a_certificate_that_does_not_know_its_classes_is_shown(toy_gallery, fingerprints, tmp_path):
+    classes = {"basis": "unknown", "seen": None, "tested": 3, "unknown": "arrays do not say"}
+    paper = written(toy_certificate(*fingerprints, classes=classes), tmp_path)
+    for dry_run in (True, False):
+        result = toy_gallery.upgrade(NEW, [paper], dry_run=dry_run)
+        assert (result.forced, result.doubtful) == ((), (fingerprints[0],))
+    assert toy_gallery.status().doubtful == (fingerprints[0],)
+    toy_gallery.rollback()
+    assert toy_gallery.status().doubtful == ()
+
+
 def test_force_is_recorded_and_shown_until_it_is_rolled_back(toy_gallery, fingerprints):
     result = toy_gallery.upgrade(NEW, force=True)
     assert result.forced == (fingerprints[0],)

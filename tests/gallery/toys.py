@@ -92,13 +92,15 @@ def toy_certificate(old: str, new: str, **changes: Any) -> Certificate:
     knots = {"cross": [-1.0, 0.0, 1.0], "old": [-1.0, 0.2, 1.0]}
     far = {"0.1": 0.5, "0.01": 0.8}
     content: dict[str, Any] = {
-        "format": 1,
+        "format": 2,
         "unibct": "0",
         "date": "2026-01-02T03:04:05Z",
         "old": {"fingerprint": old, "dim": DIM, "name": "old"},
         "new": {"fingerprint": new, "dim": DIM, "name": "new"},
         "data": {"name": "toys", "digest": "d", "images": 9, "classes": 3},
         "verdict": "compatible",
+        "template_verdict": "compatible",
+        "classes": {"basis": "unseen", "seen": 0, "tested": 3, "unknown": None},
         "metrics": {},
         "image_metrics": {"verdict": "compatible"},
         "thresholds": {

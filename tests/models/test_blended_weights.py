@@ -5,10 +5,12 @@ import pytest
 import torch
 
 from tests.models.cases import small_model, trained_from
+from unibct.data.choices import BEST_EPOCH, SCORE_SCALE_MEASURED, Choice
 from unibct.errors import UserError
 from unibct.models.blended_weights import blend_weights
 from unibct.models.input import InputSpec
 
+OLD_SCALE, NEW_SCALE = (Choice(SCORE_SCALE_MEASURED, data) for data in ("old", "new"))
 PIXELS = np.random.default_rng(0).integers(0, 256, (6, 32, 32, 1), dtype=np.uint8)
 
 
@@ -37,6 +39,16 @@ def test_the_ends_are_the_models_themselves():
     assert end.fingerprint == new.fingerprint
     assert end.training == new.training
     assert end.network is not new.network
+
+
+def test_what_was_chosen_for_either_model_was_chosen_for_the_blend():
+    """But a blend has no score scale, and the old one's is never the new model's."""
+    ours, theirs = Choice(BEST_EPOCH, "ours"), Choice(BEST_EPOCH, "theirs")
+    old = small_model().with_choice(theirs).with_score_scale(2.0, choice=OLD_SCALE)
+    new = trained_from(small_model()).with_choice(ours).with_score_scale(1.2, choice=NEW_SCALE)
+    assert old.further_classes.choices == {theirs, OLD_SCALE}
+    assert blend_weights(old, new, 0.5).further_classes.choices == {ours, theirs}
+    assert blend_weights(old, new, 1).further_classes.choices == {ours, theirs, NEW_SCALE}
 
 
 def test_the_beginning_of_a_grown_network_embeds_as_the_old_one():

@@ -9,11 +9,14 @@ import torch
 
 import unibct
 from tests.models.cases import small_model
+from unibct.data.choices import UNRECORDED, Choice
 from unibct.data.training_classes import training_classes
 from unibct.errors import UserError
 from unibct.maps.vector_map import VectorMap
 from unibct.models.folder import load_model, save_model, save_tensors
 from unibct.models.input import InputSpec
+
+CHOICE = Choice("α was chosen", "DATA", frozenset({"1"}), frozenset({"2", "3"}), "file")
 
 
 def test_round_trip(tmp_path):
@@ -56,14 +59,58 @@ def test_the_source_of_class_numbers_is_kept(tmp_path):
 def test_what_a_model_has_learnt_from_is_kept(tmp_path):
     own = training_classes(("a", "b"), None)
     save_model(small_model(), tmp_path / "m")
-    assert "further_classes" not in json.loads((tmp_path / "m/model.json").read_text())
+    assert json.loads((tmp_path / "m/model.json").read_text())["further_classes"]["complete"]
     assert load_model(tmp_path / "m").training_classes == own
     further = training_classes(("b", "c"), "file")
-    save_model(small_model(further_classes=further), tmp_path / "further")
+    model = small_model(further_classes=further).with_choice(CHOICE)
+    further = model.further_classes
+    save_model(model, tmp_path / "further")
     loaded = load_model(tmp_path / "further")
+    assert loaded.further_classes.choices == {CHOICE}
     assert loaded.further_classes == further
     assert loaded.training_classes == own | further
     assert load_model(tmp_path / "m").fingerprint == loaded.fingerprint
+    description = json.loads((tmp_path / "m/model.json").read_text())
+    del description["further_classes"]  # of an earlier version
+    (tmp_path / "m/model.json").write_text(json.dumps(description))
+    earlier = load_model(tmp_path / "m").training_classes
+    assert earlier == replace(own, choices=frozenset({UNRECORDED}))
+
+
+@pytest.mark.parametrize(
+    ("recipe", "further", "complete"),
+    [
+        ({}, None, True),
+        ({"weights": None, "warm_start": False}, None, True),
+        ({"weights": "random"}, None, True),
+        ({"weights": "backbone.safetensors"}, None, False),
+        ({"download": True}, None, False),
+        ({"warm_start": True}, training_classes(("c",), None), True),
+        ({"warm_start": True}, None, False),
+        ({"warm_start": True, "weights": "x.pt"}, training_classes(("c",), None), False),
+    ],
+)
+def test_earlier_versions_took_all_first_weights_for_random_ones(
+    recipe, further, complete, tmp_path
+):
+    save_model(small_model(training={"recipe": recipe}), tmp_path)
+    described = json.loads((tmp_path / "model.json").read_text())
+    del described["further_classes"]
+    described |= {} if further is None else {"further_classes": further.as_json()}
+    (tmp_path / "model.json").write_text(json.dumps(described))
+    loaded = load_model(tmp_path)
+    assert loaded.training_classes.complete == complete
+    save_model(loaded, tmp_path / "again")
+    assert load_model(tmp_path / "again").training_classes == loaded.training_classes
+
+
+def test_earlier_versions_took_numbers_for_names(tmp_path):
+    save_model(small_model(class_names=("0", "1"), class_source="set-1"), tmp_path)
+    described = json.loads((tmp_path / "model.json").read_text())
+    del described["class_source"]
+    (tmp_path / "model.json").write_text(json.dumps(described))
+    for class_source in (None, "set-1"):
+        assert not load_model(tmp_path).training_classes.named_as(class_source)
 
 
 def test_the_input_is_kept(tmp_path):

@@ -19,7 +19,14 @@ def evaluation():
 
 
 def test_every_table_shows_its_numbers(evaluation):
-    thresholds, needed, flips, clients, blends, curves = decision_tables(evaluation)
+    single, thresholds, needed, flips, clients, blends, curves = decision_tables(evaluation)
+    found = evaluation.single_images
+    assert single.note.endswith(f"Verdict on single images: {found.verdict}.")
+    assert [[cell.text for cell in row[:3]] for row in single.rows] == [
+        [c.metric + " (not in the verdict)" * (not c.decides), f"{100 * c.old_self:.2f}",
+         f"{100 * c.cross:.2f}"]
+        for c in found.compared
+    ]  # fmt: skip
     assert [row[0].text for row in needed.rows] == ["FAR 1e-2", "FAR 1e-3", "FAR 1e-4"]
     at = evaluation.at_old_threshold[0]
     rows = {row[0].text: row[1:] for row in thresholds.rows}

@@ -7,6 +7,7 @@ import torch
 import unibct
 from tests.models.cases import small_model, trained_from
 from tests.report.test_export_text import EXACT, LOSS
+from unibct.data.training_classes import NO_CLASSES, UNKNOWN_CLASSES
 from unibct.errors import UserError
 from unibct.evaluation.criterion import NOT_COMPATIBLE_RULE
 from unibct.maps.vector_map import VectorMap
@@ -182,3 +183,11 @@ def test_an_evaluation_of_other_models_is_refused(folder, evaluation, tmp_path):
     (folder / "model.json").write_text(json.dumps(model | {"old_dim": 8}))
     in_old_space = old_space_fingerprint(model["fingerprint"])
     assert "**compatible**" in card(query=in_old_space, gallery="abc")
+
+
+def test_first_weights_of_unknown_training_are_said(tmp_path):
+    training = {"images": 6, "classes": 2, "method": "none"}
+    for name, known in (("m", NO_CLASSES), ("n", UNKNOWN_CLASSES)):
+        save_model(small_model(training=training, further_classes=known), tmp_path / name)
+    said = ["not recorded" in write_model_card(tmp_path / name).read_text() for name in "mn"]
+    assert said == [False, True]

@@ -46,11 +46,13 @@ def test_the_middle_of_an_epoch_continues_with_the_same_changes(step, four_class
     require_same_batches(batches_of(context, state), whole[step:])
 
 
-def test_ranks_share_a_batch_and_its_changes(four_classes):
-    state = initial_state(small_context(four_classes, RECIPE))
-    whole = batches_of(small_context(four_classes, RECIPE), state)
+@pytest.mark.parametrize("augment", [None, "python:tests.training.test_dropout:salted"])
+def test_ranks_share_a_batch_and_its_changes(four_classes, augment):
+    recipe = RECIPE.updated(augment=augment)
+    state = initial_state(small_context(four_classes, recipe))
+    whole = batches_of(small_context(four_classes, recipe), state)
     parts = [
-        batches_of(small_context(four_classes, RECIPE, ranks=Ranks(rank, 2)), state)
+        batches_of(small_context(four_classes, recipe, ranks=Ranks(rank, 2)), state)
         for rank in range(2)
     ]
     for batch, *own in zip(whole, *parts, strict=True):

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,6 +9,12 @@ from tests.tiny_models import LARGEST_SHIFT
 from tests.training.recipes import SMALL
 from unibct.data.decoding import Frame
 from unibct.data.loader import read_pixels
+from unibct.data.training_classes import (
+    NO_CLASSES,
+    UNKNOWN_CLASSES,
+    identity_digests,
+    training_classes,
+)
 from unibct.embeddings.extraction import embed_images
 from unibct.embeddings.score_scale import score_scale
 from unibct.embeddings.stored import StoredEmbeddings
@@ -160,3 +167,64 @@ def test_a_run_measures_on_what_it_sets_aside(
     vectors = embed_images(model, images).vectors
     expected = by_hand(vectors, four_classes_old, images)
     assert model.score_scale == pytest.approx(expected, rel=1e-6)
+
+
+def test_classes_that_the_old_model_learnt_are_left_out_if_enough_others_are_left(
+    glyph_classes, four_classes, four_classes_old, monkeypatch
+):
+    """Of the twelve classes set aside, the old model has learnt some; there its scores differ."""
+    monkeypatch.setattr("unibct.training.measured_score_scale._CLASSES_NEEDED", 4)
+    embeddings = embed_images(four_classes_old, glyph_classes)
+    names = glyph_classes.class_names
+    new = replace(four_classes_old, class_names=("another",), class_weights=None)
+    training, aside = (
+        read_pixels(images, four_classes_old.input.frame)
+        for images in (four_classes, glyph_classes)
+    )
+
+    def measured(learnt):
+        vectors = np.array(embeddings.vectors)
+        is_learnt = np.isin(glyph_classes.labels, learnt)
+        vectors[is_learnt] = vectors[is_learnt, ::-1]
+        classes = training_classes([names[i] for i in learnt], glyph_classes.class_source)
+        changed = embeddings.changed(
+            vectors=vectors, fingerprint="o", training_classes=classes if learnt else NO_CLASSES
+        )
+        notes, old = Notes(), StoredEmbeddings("o", changed)
+        model = with_score_scale(new, old, training, notes, set_aside=aside)
+        return model, notes.texts, vectors
+
+    expected = {}
+    for learnt in ([], [0, 1, 2, 3, 4, 5], list(range(10))):
+        model, notes, vectors = measured(learnt)
+        kept = ~np.isin(glyph_classes.labels, learnt if len(learnt) < 10 else [])
+        by_formula = score_scale(
+            embeddings.vectors[kept], vectors[kept], glyph_classes.labels[kept]
+        )
+        assert model.score_scale == pytest.approx(by_formula, rel=1e-5)
+        expected[len(learnt)] = by_formula
+        (choice,) = model.further_classes.choices
+        shown = {names[label] for label in glyph_classes.labels[kept]}
+        assert choice.classes == identity_digests(shown)
+        said = model.training["score_scale_measured_on"]
+        if len(learnt) < 10:
+            assert (said, notes) == ("classes that neither model was trained on", [])
+        else:
+            assert "of which a model has learnt some" in said
+            assert [said in note for note in notes] == [True]
+    assert abs(expected[6] - expected[10]) > 0.01, "what was learnt would have changed the scale"
+    unknown = StoredEmbeddings(
+        "o", embeddings.changed(fingerprint="o", training_classes=UNKNOWN_CLASSES)
+    )
+    model = with_score_scale(new, unknown, training, set_aside=aside)
+    assert "or may have" in model.training["score_scale_measured_on"]
+    model = with_score_scale(four_classes_old, unknown, training)
+    assert not model.further_classes.choices, "its own classes are counted already"
+    assert "was trained on" in model.training["score_scale_measured_on"]
+    warm = replace(new, further_classes=training_classes(names, glyph_classes.class_source))
+    neither = StoredEmbeddings(
+        "o", embeddings.changed(fingerprint="o", training_classes=NO_CLASSES)
+    )
+    model = with_score_scale(warm, neither, training, set_aside=aside)
+    assert "has learnt some" in model.training["score_scale_measured_on"]
+    assert "score_scale_measured_on" not in model.with_score_scale(None).training

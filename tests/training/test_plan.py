@@ -1,5 +1,8 @@
+from dataclasses import replace
+
 import pytest
 
+from tests.models.cases import small_model
 from tests.training.recipes import RECIPE, SMALL
 from unibct.errors import UserError
 from unibct.training.plan import plan_run, require_same_run, upgrade_recipes
@@ -71,3 +74,18 @@ def test_another_run_is_named_by_the_first_value_that_differs(tmp_path):
     ]:
         with pytest.raises(UserError, match=f"holds another run: {message}"):
             require_same_run(stored, planned, tmp_path)
+
+
+def test_class_rows_are_not_taken_by_number(four_classes):
+    """Both sets call their classes 0, 1, …, and nothing says that these are the same."""
+    names = tuple("0123")
+    images = replace(four_classes, class_names=names)
+    assert images.class_source is not None
+    recipe = SMALL.updated(warmup_epochs=0, dim=16)
+    refused = r"bct cannot be used.*only number.*names that are not mere numbers"
+    for source in ("set-0123456789ab", "unknown"):
+        old = small_model(class_names=names, class_source=source)
+        with pytest.raises(UserError, match=refused):
+            plan_run(images, recipe, old=old, method="bct")
+    same = small_model(class_names=names, class_source=images.class_source)
+    assert plan_run(images.select(range(12)), recipe, old=same, method="bct").method == "bct"

@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+from tests.notes import Notes
 from tests.training.recipes import AUGMENTED, SMALL
 from tests.training.run_results import metrics
 from unibct.training.checkpoints import read_checkpoint
@@ -27,7 +28,7 @@ def test_runs_that_share_a_cache_share_the_warm_up_and_the_old_embeddings(
         take_steps(self, *arguments)
 
     monkeypatch.setattr(TrainingLoop, "take_steps", watched)
-    monkeypatch.setattr("unibct.embeddings.cache.embed_pixel_batches", None)
+    monkeypatch.setattr("unibct.embeddings.cache.embed_rest_in_memory", None)
     second = trained("second", "mixbct-warmup", cache=cache)
     assert epochs == [1]
     assert second.fingerprint == alone["mixbct-warmup"].fingerprint
@@ -110,3 +111,17 @@ def test_the_recall_of_a_shared_warm_up_is_shared_too(four_classes, four_classes
     train(four_classes, SMALL, tmp_path / "free", cache=tmp_path / "cache", validation=0.5)
     assert metrics(tmp_path / "free")[0]["seconds"] != rows[0]["seconds"]
     assert (tmp_path / "free" / "best" / "model.json").is_file()
+
+
+@pytest.mark.slow
+def test_a_warm_up_that_cannot_be_shared_is_said(four_classes, four_classes_old, tmp_path):
+    (tmp_path / "file").write_text("no folder")
+    notes = Notes()
+    options = {"old": four_classes_old, "device": "cpu", "method": "contrast"}
+    model = train(
+        four_classes, SMALL, tmp_path / "m", cache=tmp_path / "file", progress=notes, **options
+    )
+    alone = train(four_classes, SMALL, tmp_path / "alone", **options)
+    assert model.fingerprint == alone.fingerprint
+    assert sum("the next run warms up by itself" in text for text in notes.texts) == 1
+    assert any("cannot be written" in text and "kept in memory" in text for text in notes.texts)

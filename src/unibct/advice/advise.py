@@ -85,7 +85,7 @@ def advise(request: AdviceRequest, progress: Progress | None = None) -> Advice:
     """
     progress = progress or Silent()
     device = pick_device(request.device)
-    old = open_embedder(request.old, device=device, with_classifier=True, progress=progress)
+    old = open_embedder(request.old, device=request.device, with_classifier=True, progress=progress)
     images = open_images(request.data, request.images)
     old_set, gallery = request.open_old_set(), request.open_gallery()
     scenario = scenario_of(old, images, old_set)

@@ -33,8 +33,11 @@ def unknown_classes(old: Embedder, images: ImageSet) -> str | None:
         return unknown_identities(old, images)
     if not old.training_classes.complete:
         return f"which classes {old.name} was trained on is not recorded; give --old-data"
-    if old.training_classes.sources - {images.class_source}:
-        return f"{old.name} was trained on a set that names its classes differently"
+    if not old.training_classes.named_as(images.class_source):
+        return (
+            f"{old.name} was trained on a set that names its classes differently, or one of the "
+            "two only numbers them"
+        )
     return None
 
 
@@ -71,7 +74,8 @@ def old_strength(old: Embedder, images: ImageSet, frame: Frame) -> tuple[Strengt
     unseen_classes = np.flatnonzero(is_unseen & (sizes > 1))
     on = "classes that it was trained on, so it is better there than elsewhere"
     rows = np.arange(len(images))
-    if unknown_classes(old, images) is not None:
+    learnt = old.training_classes
+    if not learnt.complete or not learnt.named_as(images.class_source):
         on = "classes that it may have been trained on"
     elif len(unseen_classes) >= _CLASSES_NEEDED:
         rows, on = np.flatnonzero(np.isin(images.labels, unseen_classes)), "classes new to it"

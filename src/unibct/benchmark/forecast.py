@@ -16,6 +16,7 @@ from unibct.files import read_json
 from unibct.losses.arcface import arcface
 from unibct.models.architectures.table import build_network
 from unibct.models.input import to_input
+from unibct.training.class_weights import initial_class_weights
 from unibct.training.network import recipe_architecture, recipe_input
 from unibct.training.optimizer import SGD
 from unibct.training.precision import autocast
@@ -129,7 +130,8 @@ def trial_rate(
         spec, dim = recipe_input(recipe, architecture), recipe.dim or architecture.dim
         network = build_network(architecture, spec, dim)
         network.to(device, memory_format=torch.channels_last)  # pyright: ignore
-        class_weights = torch.nn.Parameter(torch.randn(classes, dim, device=device))
+        rows = initial_class_weights(classes, dim, 0, range(classes))
+        class_weights = torch.nn.Parameter(rows.to(device))
         optimizer = SGD([*network.parameters(), class_weights], lr=1e-3, momentum=0.9)
         rng = np.random.default_rng(0)
         shape = (recipe.batch_size, *spec.frame.shape)

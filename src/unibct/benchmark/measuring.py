@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from unibct.arrays import Floats, Ints
+from unibct.arrays import Floats
 from unibct.benchmark.cell_choices import CellChoices, choose_for_cell
 from unibct.benchmark.jobs import Job
 from unibct.benchmark.mixed_galleries import MIXED, MixedGallery, mixed_name
@@ -23,15 +23,19 @@ from unibct.benchmark.threshold_tests import (
 )
 from unibct.benchmark.weight_tests import BETWEEN_CROSS, weight_tests
 from unibct.benchmark.workspace import Workspace
+from unibct.data.training_classes import TrainingClasses
 from unibct.evaluation.blending import MIDPOINT, blended_test
-from unibct.evaluation.bootstrap import class_draws
+from unibct.evaluation.bootstrap import ClassDraws, class_draws
 from unibct.evaluation.directions import BLEND, CROSS, NEW_SELF
 from unibct.evaluation.flips import flip_rates, sampled_flip_rates
 from unibct.evaluation.metrics.table import measured_metrics, sampled_metrics
 from unibct.evaluation.resolution import carried_fars
 from unibct.evaluation.search_test import SearchTest, search_test
+from unibct.evaluation.seen_classes import count_seen_classes
 from unibct.gallery.calibration import RAW
 from unibct.gallery.mixed_curve import fit_mergings, score_tables
+
+SEEN = "seen_classes"  # in a result: how many test classes a model of the job was trained on
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,7 @@ def measure_job(workspace: Workspace, job: Job) -> Measurements:
     tests: dict[str, dict[str, Any]] = {}
     measurements = Measurements({"tests": tests}, {})
     searches: dict[str, SearchTest] = {}
+    trained: dict[str, TrainingClasses] = {}
     for name, query_job, gallery_job in job.tests:
         query, gallery = (workspace.embeddings(folder) for folder in (query_job, gallery_job))
         test = search_test(
@@ -77,6 +82,10 @@ def measure_job(workspace: Workspace, job: Job) -> Measurements:
         }
         measurements.keep_samples(name, sampled_metrics(test, class_draws(test), workspace.far))
         searches[name] = test
+        trained |= {query_job: query.training_classes, gallery_job: gallery.training_classes}
+    images = workspace.test_images
+    seen = count_seen_classes(images.class_names, images.class_source, trained)
+    measurements.content[SEEN] = {"count": seen.count, "note": seen.note}
     if CROSS in searches:
         _measure_cell(workspace, job, searches, measurements)
     return measurements
@@ -129,7 +138,7 @@ def _measure_cell(
 
 
 def _measure_weights(
-    workspace: Workspace, job: Job, measurements: Measurements, draws: Ints
+    workspace: Workspace, job: Job, measurements: Measurements, draws: ClassDraws
 ) -> None:
     """Add the tests of blended weights, if the cell's model started from the old one."""
     measured, tests = weight_tests(workspace, job), measurements.content["tests"]

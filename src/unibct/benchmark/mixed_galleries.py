@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from unibct.arrays import Floats, Ints
-from unibct.evaluation.bootstrap import sampled_mean
+from unibct.evaluation.bootstrap import ClassDraws, sampled_mean
 from unibct.evaluation.flips import flip_rates, sampled_flip_rates
 from unibct.evaluation.metrics.table import TOP_1, measured_metrics, sampled_metrics
 from unibct.evaluation.resolution import tar_name
@@ -41,13 +41,13 @@ class MixedGallery:
     Attributes:
         old_self: old queries in the old gallery.
         tables: the scores of new queries with rows of both models.
-        draws: (repeats, classes) how often each class of the queries counts.
+        draws: how often each class of the queries counts in each repeat.
         far: false accept rate of the TAR.
     """
 
     old_self: SearchTest
     tables: TwoTables
-    draws: Ints
+    draws: ClassDraws
     far: float
 
     def measured(self, order: Ints, calibration: Calibration) -> dict[str, Any]:

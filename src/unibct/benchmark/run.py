@@ -226,7 +226,7 @@ def _note_doubts(workspace: Workspace, progress: Progress) -> None:
     sets = (workspace.all_training_images, workspace.test_images)
     if len({images.class_source for images in sets}) > 1:
         progress.note(
-            "a set numbers its classes without naming them: that no test class is a training "
+            "a set only numbers its classes, without names: that no test class is a training "
             "class cannot be checked"
         )
 

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from unibct.arrays import Floats, Ints
+from unibct.arrays import Floats
 from unibct.benchmark.cell_choices import validation_vectors
 from unibct.benchmark.jobs import Job
 from unibct.benchmark.workspace import MODEL, Workspace
 from unibct.data.loader import unread_pixels
 from unibct.embeddings.score_scale import NoScoreScaleError, score_scale
 from unibct.evaluation.acceptance import Acceptance
+from unibct.evaluation.bootstrap import ClassDraws
 from unibct.evaluation.metrics.verification import strict_threshold
 from unibct.evaluation.old_threshold import accepted_at, old_scale_maps
 from unibct.evaluation.search_test import SearchTest
@@ -72,7 +73,7 @@ class AtThreshold:
             "ways": {way: {TAR: one.tar, FAR: one.far} for way, one in self.accepted.items()},
         }
 
-    def sampled(self, draws: Ints) -> dict[str, dict[str, Floats]]:
+    def sampled(self, draws: ClassDraws) -> dict[str, dict[str, Floats]]:
         """Return (repeats,) of each of the values, for drawn classes; the threshold stays."""
         return {
             way: {TAR: one.sampled_tar(draws), FAR: one.sampled_far(draws)}

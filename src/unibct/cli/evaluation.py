@@ -100,7 +100,10 @@ AlphaFromOption = Annotated[
 ]
 SeenClassesOption = Annotated[
     bool,
-    typer.Option("--seen-classes", help="go on even if most test classes were trained on"),
+    typer.Option(
+        "--seen-classes",
+        help="go on even if most test classes were trained on; a gallery then wants --force",
+    ),
 ]
 CertifyOption = Annotated[
     Path | None,
@@ -157,7 +160,8 @@ def evaluate_command(
     queries. In a self test, queries and gallery come from the same model. In the cross test, the
     queries come from the new model and the gallery from the old one. The verdict is "compatible"
     if the cross test beats the old self test and the bootstrap interval of the difference, over
-    ten classes or more, is above zero. Blended queries of both models search the old gallery too.
+    ten classes or more that no model was trained on, is above zero. Single images have a verdict
+    of their own, which decides for a gallery. Blended queries search the old gallery too.
 
     A .bin pair set is tested by 10-fold accuracy instead, and a folder with the meta files of
     IJB-B or IJB-C by that protocol. For IJB, --query and --gallery may also be what `unibct embed

@@ -68,7 +68,6 @@ def adapt_command(
     """
     from unibct.data.encoded_images import require_outside
     from unibct.data.readers.table import open_images
-    from unibct.distributed.device import pick_device
     from unibct.embedders.table import Opening
     from unibct.files import require_absent
     from unibct.progress import terminal_progress
@@ -79,7 +78,7 @@ def adapt_command(
     if image_set is not None:
         require_outside(image_set, out)
     with terminal_progress() as progress:
-        opening = Opening(pick_device(device), progress=progress)
+        opening = Opening(device, progress=progress)
         result = adapt_embedders(
             opening.open(new),
             opening.open(old),

@@ -147,7 +147,6 @@ def train_command(
     beside that of raw pixels; OUT/best is the best epoch's model. Under torchrun the processes
     share each batch and the classes (docs/scaling.md), and each writes a file in OUT/logs.
     """
-    from unibct.distributed.device import pick_device
     from unibct.embeddings.vector_set import training_data
     from unibct.progress import terminal_progress
     from unibct.training.default_recipe import recipe_for
@@ -169,7 +168,7 @@ def train_command(
         loaded_recipe = named_recipe or recipe_for(image_set, overrides, progress=progress)
         entry = find_method(method or DEFAULT_METHOD)
         uses_classifier = entry.uses_old_classifier(loaded_recipe.warm_start)
-        opening = Opening(pick_device(device), uses_classifier, progress)
+        opening = Opening(device, uses_classifier, progress)
         old_model = None if old is None else opening.open(old)
         model = train(
             image_set, loaded_recipe, out, old=old_model, method=method, progress=progress, **how

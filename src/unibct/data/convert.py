@@ -15,11 +15,11 @@ from unibct.data.decoding import (
     image_suffix,
     unreadable_images_error,
 )
-from unibct.data.encoded_images import require_outside
+from unibct.data.encoded_images import CLASSES_FILE, require_outside
 from unibct.data.image_set import ImageSet, Stamped
 from unibct.data.layouts import LAYOUTS
 from unibct.data.readers.record_format import RecordFile, pack_record, write_record
-from unibct.data.readers.recordio import CLASSES_FILE, PROPERTY_FILE
+from unibct.data.readers.recordio import PROPERTY_FILE
 from unibct.data.resumable_folder import ResumableFolder, resumable_folder
 from unibct.errors import UserError
 from unibct.progress import Progress, Silent
@@ -166,8 +166,10 @@ class FolderLayout:
     def add(self, row: int, data: bytes, suffix: str) -> None:
         """Write a file."""
         label = int(self._images.labels[row])
-        class_name = self._images.class_names[label]
-        file_name = self._images.ids[row].removeprefix(f"{class_name}/").replace("/", "_")
+        file_name = self._images.ids[row]
+        for class_name in (self._class_folders[label], self._images.class_names[label]):
+            file_name = file_name.removeprefix(f"{class_name}/")
+        file_name = file_name.replace("/", "_")
         file_name = file_name.lstrip(".")  # because readers ignore hidden files
         if not file_name.lower().endswith((suffix, suffix.replace("jpg", "jpeg"))):
             file_name += suffix

@@ -4,6 +4,7 @@ An encoded image is the bytes of a PNG, JPEG or WebP file; it is decoded when it
 """
 
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,9 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unibct.data.decoding import Pixels, UnreadableImageError, decode
-from unibct.data.image_set import EncodedSource, ImageSet
+from unibct.data.image_set import EncodedSource, ImageSet, names_and_source
 from unibct.errors import UserError
 
+CLASSES_FILE = "classes.txt"
 _MAX_DIGITS = 1000  # a label with more digits is a word: Python would refuse to convert it
 
 
@@ -38,6 +40,8 @@ def encoded_set(
 ) -> ImageSet:
     """Return an image set that decodes its images when they are read; see ``ImageSet``."""
     read = _DecodingSource(encoded)
+    if class_source is None:
+        class_names, class_source = names_and_source(class_names)
     return ImageSet(name, ids, labels, class_names, read, encoded, class_source)
 
 
@@ -104,6 +108,32 @@ def classes_of(words: Sequence[str]) -> tuple[tuple[str, ...], NDArray[np.int64]
     class_names = sorted(set(words), key=sort_key)
     label_of = {word: label for label, word in enumerate(class_names)}
     return tuple(class_names), np.array([label_of[word] for word in words], dtype=np.int64)
+
+
+def names_of_numbers(path: Path, numbers: Sequence[int]) -> tuple[str, ...]:
+    """Return the names of classes that rise in number, or the numbers if there is no such file.
+
+    Args:
+        path: ``classes.txt`` beside the images, with the name of class 0, 1, … a line.
+        numbers: of the classes.
+    """
+    if not path.is_file():
+        return tuple(str(number) for number in numbers)
+    try:
+        names = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"{path} is not UTF-8 text with a class name a line; remove it to go without names"
+        ) from error
+    repeated = sorted({name for name, count in Counter(names).items() if count > 1})
+    if repeated:
+        raise UserError(f"{path} names two classes {repeated[0]!r}; rename one")
+    if numbers[-1] >= len(names):
+        raise UserError(
+            f"{path} has {len(names)} lines, but there is a class {numbers[-1]}; remove it "
+            "to go without names"
+        )
+    return tuple(names[number] for number in numbers)
 
 
 def checked_id(image_id: str) -> str:

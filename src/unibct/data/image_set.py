@@ -1,17 +1,25 @@
 """The image set: ids, labels, and a function that reads the pixels of an image."""
 
 import hashlib
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unibct.data.decoding import Pixels
+from unibct.data.decoding import Pixels, UnreadableImageError
 from unibct.errors import UserError
+
+if TYPE_CHECKING:
+    from unibct.data.training_classes import TrainingClasses
+
+# A number in place of a name, perhaps with what numbered the classes: see ``class_identities``.
+_NUMBER = re.compile(r"([+-]?\d+(?:\.0*)?)(?: of (\w+-[0-9a-f]{12}))?")
+_SAMPLE_IMAGES = 32  # whose bytes tell a set from others with the same ids
 
 
 class PixelSource(Protocol):
@@ -59,9 +67,11 @@ class ImageSet:
         read: returns the pixels of an image by its id.
         encoded: returns the encoded bytes of an image by its id; None if there are only pixels.
         class_source: what numbered the classes, if their names are mere numbers: the same number
-            from another source is another class. None if the names are real names.
+            from another source need not be the same class. None if the names are real names; for
+            numbers it is never None, but a name for this set, see ``numbering``.
         vector_dim: None for images. Else each "image" is a finished vector of this dimension:
             ``read`` returns (1, vector_dim, 1) float32.
+        vectors_by: of finished vectors, what the model that made them has learnt from.
     """
 
     name: str
@@ -72,6 +82,11 @@ class ImageSet:
     encoded: EncodedSource | None = None
     class_source: str | None = None
     vector_dim: int | None = None
+    vectors_by: "TrainingClasses | None" = None
+
+    def __post_init__(self) -> None:
+        if self.class_source is None and are_numbers(self.class_names):
+            object.__setattr__(self, "class_source", numbering(self))
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -92,6 +107,7 @@ class ImageSet:
             self.encoded,
             self.class_source,
             self.vector_dim,
+            self.vectors_by,
         )
 
     @property
@@ -128,6 +144,39 @@ def class_identities(class_names: Sequence[str], class_source: str | None) -> tu
     if class_source is None:
         return tuple(class_names)
     return tuple(f"{name} of {class_source}" for name in class_names)
+
+
+def are_numbers(class_names: Iterable[str]) -> bool:
+    """Return whether classes are called by numbers, which mean something within one set only."""
+    return any(_NUMBER.fullmatch(name) for name in class_names)
+
+
+def numbering(images: ImageSet) -> str:
+    """Return a name for a set that numbers its classes; it depends on all ids and their classes.
+
+    A copy has the same name, and so have the parts that are selected from it. The content of some
+    files or vectors counts too: another set may use the same ids.
+    """
+    state = hashlib.sha256(images.digest.encode())
+    sample = images.ids[:: -(-len(images) // _SAMPLE_IMAGES) or 1]
+    for image_id in sample if images.encoded is not None or images.vector_dim is not None else ():
+        try:
+            content = (
+                images.encoded(image_id) if images.encoded else images.read(image_id).tobytes()
+            )
+            state.update(hashlib.sha256(content).digest())
+        except UnreadableImageError:
+            state.update(b"unreadable")
+    return f"set-{state.hexdigest()[:12]}"
+
+
+def names_and_source(class_names: Sequence[str]) -> tuple[tuple[str, ...], str | None]:
+    """Return numbers and what numbered them, of names that are such identities; else the names."""
+    matches = [_NUMBER.fullmatch(name) for name in class_names]
+    sources = {match and match[2] for match in matches}
+    if len(sources) != 1 or None in sources:
+        return tuple(class_names), None
+    return tuple(match[1] for match in matches if match), sources.pop()
 
 
 def select_listed(images: ImageSet, list_file: Path) -> ImageSet:

@@ -1,4 +1,4 @@
-"""The classes that a model was trained on, in a form that is kept with what the model made.
+"""What a model has learnt from, in a form that is kept with what the model made.
 
 Only digests of the identities are kept: they have one size, and a folder of embeddings does not
 give away whom or what its model was trained on.
@@ -6,10 +6,14 @@ give away whom or what its model was trained on.
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from unibct.data.image_set import class_identities
+import numpy as np
+
+from unibct.arrays import Ints
+from unibct.data.choices import UNRECORDED, Choice, unordered_digest
+from unibct.data.image_set import ImageSet, are_numbers, class_identities
 
 UNKNOWN_SOURCE = "unknown"  # of classes that cannot be compared with those of any other set
 _DIGITS = 16  # of a digest: among 10 million classes two agree by chance once in 400,000 times
@@ -23,11 +27,18 @@ class TrainingClasses:
         digests: of the classes' identities, see ``class_identities``.
         sources: what numbered the classes; None stands for real names.
         complete: whether these are all classes; if not, some or all are unknown.
+        choices: what was chosen for the model on images that it was not trained on.
     """
 
     digests: frozenset[str] = frozenset()
     sources: frozenset[str | None] = frozenset()
     complete: bool = True
+    choices: frozenset[Choice] = frozenset()
+
+    def __post_init__(self) -> None:
+        # Earlier versions took numbers for names.
+        if None in self.sources and not self.digests.isdisjoint(_SMALL_NUMBERS):
+            object.__setattr__(self, "sources", self.sources | {UNKNOWN_SOURCE})
 
     def __or__(self, other: "TrainingClasses") -> "TrainingClasses":
         """Return the classes that either has."""
@@ -35,7 +46,25 @@ class TrainingClasses:
             self.digests | other.digests,
             self.sources | other.sources,
             self.complete and other.complete,
+            self.choices | other.choices,
         )
+
+    def named_as(self, class_source: str | None) -> bool:
+        """Return whether the same class has the same name here and in a set.
+
+        Args:
+            class_source: what numbered the set's classes, see ``ImageSet``.
+        """
+        return UNKNOWN_SOURCE not in self.sources and self.sources <= {class_source}
+
+    @property
+    def source(self) -> str | None:
+        """What numbered all of the classes; ``UNKNOWN_SOURCE`` if that is not one thing."""
+        return next(iter(self.sources)) if len(self.sources) == 1 else UNKNOWN_SOURCE
+
+    def without(self, what: str) -> "TrainingClasses":
+        """Return the same classes without the choices of a kind."""
+        return replace(self, choices=frozenset(c for c in self.choices if c.what != what))
 
     def as_json(self) -> dict[str, Any]:
         """Return the content for a file."""
@@ -43,18 +72,36 @@ class TrainingClasses:
             "digests": sorted(self.digests),
             "sources": list(self.sources),
             "complete": self.complete,
+            "choices": [c.as_json() for c in sorted(self.choices, key=_order)],
         }
 
     @staticmethod
     def of_json(content: Any) -> "TrainingClasses":
         """Return the classes from what ``as_json`` returned."""
         digests, sources = frozenset(content["digests"]), frozenset(content["sources"])
-        return TrainingClasses(digests, sources, bool(content["complete"]))
+        choices = [UNRECORDED]
+        if "choices" in content:
+            choices = map(Choice.of_json, content["choices"])
+        return TrainingClasses(digests, sources, bool(content["complete"]), frozenset(choices))
 
     @staticmethod
     def of_optional_json(content: Any) -> "TrainingClasses":
         """Return the classes from a file of which earlier versions kept none: then unknown."""
         return UNKNOWN_CLASSES if content is None else TrainingClasses.of_json(content)
+
+
+def identity_digests(identities: Iterable[str]) -> frozenset[str]:
+    """Return a digest for each identity of a class."""
+    return frozenset(
+        hashlib.sha256(identity.encode()).hexdigest()[:_DIGITS] for identity in identities
+    )
+
+
+_SMALL_NUMBERS = identity_digests(str(number) for number in range(10))
+
+
+def _order(choice: Choice) -> tuple[str, list[str]]:
+    return choice.what, sorted(choice.images)
 
 
 NO_CLASSES = TrainingClasses()
@@ -71,11 +118,48 @@ def training_classes(class_names: Sequence[str], class_source: str | None) -> Tr
     if not class_names:
         return UNKNOWN_CLASSES
     digests = identity_digests(class_identities(class_names, class_source))
-    return TrainingClasses(digests, frozenset({class_source}))
+    return TrainingClasses(digests, frozenset({known_source(class_names, class_source)}))
 
 
-def identity_digests(identities: Iterable[str]) -> frozenset[str]:
-    """Return a digest for each identity of a class."""
-    return frozenset(
-        hashlib.sha256(identity.encode()).hexdigest()[:_DIGITS] for identity in identities
-    )
+def known_source(class_names: Sequence[str], class_source: str | None) -> str | None:
+    """Return what numbered classes, ``UNKNOWN_SOURCE`` for numbers of which nothing is known.
+
+    Earlier versions did not record what numbered the classes of lists, tar files and vectors.
+    """
+    is_unknown = class_source is None and are_numbers(class_names)
+    return UNKNOWN_SOURCE if is_unknown else class_source
+
+
+def choice_on(what: str, images: ImageSet) -> Choice:
+    """Return a choice that was made on an image set."""
+    known = images.ids, images.labels, images.class_names, images.class_source
+    return choice_on_rows(what, images.name, *known)
+
+
+def choice_on_rows(
+    what: str,
+    data: str | None,
+    ids: Sequence[str],
+    labels: Ints,
+    class_names: Sequence[str],
+    class_source: str | None,
+    *,
+    among: Ints | None = None,
+) -> Choice:
+    """Return a choice that was made on images with classes.
+
+    Args:
+        what: in words, see ``Choice``.
+        data: the name of the images.
+        ids: one per image.
+        labels: (images,) indices into ``class_names``, some of which may have no image.
+        class_names: one name per class.
+        class_source: what numbered the classes, see ``ImageSet``.
+        among: the places of the images whose classes count; by default all.
+    """
+    identities = class_identities(class_names, class_source)
+    rows = (f"{i}\0{identities[int(label)]}".encode() for i, label in zip(ids, labels, strict=True))
+    digests = frozenset({unordered_digest(rows)})
+    counted: list[int] = np.unique(labels if among is None else labels[among]).tolist()
+    classes = training_classes([class_names[label] for label in counted], class_source)
+    return Choice(what, data, digests, classes.digests, classes.source)

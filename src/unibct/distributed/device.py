@@ -12,8 +12,14 @@ def pick_device(name: str = "auto") -> torch.device:
     """Return the device called ``name``.
 
     ``auto`` is a GPU if there is one, otherwise the CPU. Each process on a machine gets its own
-    GPU.
+    GPU, so a number that would put several of them on one is refused.
     """
+    kind, _, number = name.partition(":")
+    if kind == "cuda" and number.isdecimal() and int(number) != local_rank() and _shares_machine():
+        raise UserError(
+            f"--device {name} would put all processes of this machine on one GPU; use --device "
+            "cuda, which gives each its own (CUDA_VISIBLE_DEVICES says which there are)"
+        )
     wants_own_gpu = name == "cuda" or (name == "auto" and torch.cuda.is_available())
     if wants_own_gpu and local_rank() > 0:
         if local_rank() >= torch.cuda.device_count():
@@ -53,6 +59,11 @@ def pinned(tensor: Tensor, device: torch.device) -> Tensor:
         return tensor
     with torch.cuda.device(device):  # a new thread would use the first GPU
         return tensor if tensor.is_pinned() else tensor.pin_memory()
+
+
+def _shares_machine() -> bool:
+    """Return whether other processes of this run are on this machine."""
+    return local_rank() > 0 or int(os.environ.get("LOCAL_WORLD_SIZE", "1")) > 1
 
 
 def local_rank() -> int:

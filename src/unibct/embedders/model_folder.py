@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from unibct.distributed.device import pick_device
 from unibct.embedders.reference import Reference
 from unibct.embedders.table import Opening
 from unibct.errors import UserError
@@ -19,7 +20,9 @@ def recognises(path: Path) -> bool:
 def open_reference(reference: Reference, opening: Opening) -> Model | OldSpaceModel:
     """Load the model; with ``?space=old`` its embeddings are projected into the old space."""
     model = load_model(
-        reference.path, device=opening.device, with_classifier=opening.with_classifier
+        reference.path,
+        device=pick_device(str(opening.device)),
+        with_classifier=opening.with_classifier,
     )
     space = reference.options.get("space", "own")
     if space not in ("own", "old"):

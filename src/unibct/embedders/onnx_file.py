@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unibct.data.decoding import DEFAULT_FIT, FITS, Pixels
+from unibct.distributed.device import local_rank, pick_device
 from unibct.embedders.black_box import BlackBox
 from unibct.embedders.reference import Reference, parse_numbers, parse_size
 from unibct.embedders.table import Opening
@@ -79,7 +80,7 @@ def open_reference(reference: Reference, opening: Opening) -> "OnnxEmbedder":
     """Open the file, and say what was assumed about its input."""
     if not reference.path.is_file():
         raise UserError(f"{reference.place} is not there")
-    session = _session(reference.path, str(opening.device))
+    session = _session(reference.path, opening)
     inputs = session.get_inputs()
     if len(inputs) != 1:
         raise UserError(f"{reference.place} has {len(inputs)} inputs; an embedder has one")
@@ -148,7 +149,7 @@ class OnnxEmbedder(BlackBox):
         return vectors.reshape(len(vectors), -1)[:count].astype(np.float32, copy=False)
 
 
-def _session(path: Path, device: str) -> Any:
+def _session(path: Path, opening: Opening) -> Any:
     try:
         onnxruntime: Any = import_module("onnxruntime")
     except ImportError as error:
@@ -158,15 +159,47 @@ def _session(path: Path, device: str) -> Any:
     options: Any = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     options.log_severity_level = 4  # errors are raised, and said in one line
-    kind, _, number = device.partition(":")
+    gpu = _gpu(opening)
     providers: list[Any] = ["CPUExecutionProvider"]
-    if kind == "cuda" and _CUDA in onnxruntime.get_available_providers():
-        providers.insert(0, (_CUDA, {"device_id": int(number or 0)}))
+    if gpu is not None and _CUDA in onnxruntime.get_available_providers():
+        providers.insert(0, (_CUDA, {"device_id": gpu, "use_tf32": 0}))
     try:
-        return onnxruntime.InferenceSession(str(path), options, providers=providers)
+        session = onnxruntime.InferenceSession(str(path), options, providers=providers)
     except Exception as error:  # ONNX Runtime has many classes of errors and no common base
         reason = first_line(error)
         raise UserError(f"{path} cannot be opened as an ONNX file: {reason}") from error
+    # ONNX Runtime also goes on without CUDA if it cannot load it.
+    if gpu is not None and _CUDA not in session.get_providers():
+        _refuse_or_note_cpu(path, opening)
+    return session
+
+
+def _gpu(opening: Opening) -> int | None:
+    """Return the number of the GPU to run on; None for the CPU."""
+    name = str(opening.device)
+    kind, _, number = name.partition(":")
+    if kind == "cuda":  # perhaps torch has none, and ONNX Runtime has
+        return int(number) if number.isdecimal() else local_rank()
+    device = pick_device(name)
+    if device.type not in ("cpu", "cuda") and name != "auto":
+        raise UserError(
+            f"ONNX Runtime does not run on {name} here: choose --device auto, which puts ONNX "
+            "files on the CPU, or cpu"
+        )
+    return device.index if device.type == "cuda" else None
+
+
+def _refuse_or_note_cpu(path: Path, opening: Opening) -> None:
+    """Say that a file runs on the CPU; refuse it if someone asked for a GPU."""
+    missing = "ONNX Runtime cannot use CUDA here"
+    if opening.device == "auto":
+        opening.progress.note(f"{path} runs on the CPU: {missing} (onnxruntime-gpu can)")
+        return
+    raise UserError(
+        f"{path} cannot run on {opening.device}: {missing}; pip uninstall onnxruntime, then pip "
+        "install onnxruntime-gpu for the installed CUDA and cuDNN, or choose --device auto, "
+        "which puts ONNX files on the CPU"
+    )
 
 
 def _input_of(reference: Reference, shape: list[Any], described: str | None) -> OnnxInput:

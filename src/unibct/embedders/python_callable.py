@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from unibct.arrays import normalized, to_numpy
 from unibct.data.decoding import DEFAULT_FIT, Pixels
 from unibct.embedders.black_box import BlackBox
+from unibct.embedders.probes import Probe
 from unibct.embedders.reference import Reference, parse_size
 from unibct.embedders.table import Opening
 from unibct.errors import UserError
@@ -35,7 +36,8 @@ def recognises(path: Path) -> bool:
 
 def open_reference(reference: Reference, opening: Opening) -> "PythonEmbedder":
     """Import the module that the reference names, and nothing else."""
-    return PythonEmbedder(reference, _instance(reference, find_attribute(reference.place)))
+    embedder = _instance(reference, find_attribute(reference.place))
+    return PythonEmbedder(reference, embedder, opening.probes)
 
 
 class PythonEmbedder(BlackBox):
@@ -46,9 +48,13 @@ class PythonEmbedder(BlackBox):
         embedder: an object with ``embed``, or a callable. Its attributes ``unibct_input`` (a
             dictionary with ``size``, ``channels`` and ``fit``), ``dim`` and ``fingerprint`` are
             used if it has them.
+        probes: a folder with probes that are known already, see ``Probe``.
+
+    Attributes:
+        probe: what tells it from others; None if it states a fingerprint itself.
     """
 
-    def __init__(self, reference: Reference, embedder: Any) -> None:
+    def __init__(self, reference: Reference, embedder: Any, probes: Path | None = None) -> None:
         self.name = reference.text
         self._call: Callable[[Pixels], Any] = getattr(embedder, "embed", embedder)
         own_words = _stated_words(reference, embedder)
@@ -60,8 +66,10 @@ class PythonEmbedder(BlackBox):
                 f"{self.name} says dim = {self.dim} but returns vectors of {probe.shape[1]}"
             )
         stated = _stated_fingerprint(reference, embedder)
+        self.probe: Probe | None = None
         if stated is None:
-            self.fingerprint = _probe_digest(reference, probe, self.input.fit)
+            self.probe = _probe(reference, probe, self.input)
+            self.fingerprint = self.probe.known_fingerprint(probes)
         elif "size" in own_words and self.input == _input_of(reference, own_words):
             self.fingerprint = stated
         else:  # the input is not, or not only, what the object says itself
@@ -153,15 +161,17 @@ def _digest_of_both(stated: str, spec: InputSpec) -> str:
     return hashlib.sha256(described.encode()).hexdigest()[:32]
 
 
-def _probe_digest(reference: Reference, probe: NDArray[np.float32], fit: str) -> str:
-    """Return a digest of the name, of the vectors of the probe images, rounded, and of the fit.
+def _probe(reference: Reference, vectors: NDArray[np.float32], spec: InputSpec) -> Probe:
+    """Return a probe with a digest of the name, of the rounded vectors, and of the fit.
 
     Probe images have the input's size already, so that a fit does not change them.
     """
+    unit_rows, fit = normalized(vectors).astype(np.float32), spec.fit
     # + 0.0 turns −0.0 into 0.0
-    rounded = np.round(normalized(probe).astype(np.float64), _PROBE_DECIMALS) + 0.0
+    rounded = np.round(unit_rows.astype(np.float64), _PROBE_DECIMALS) + 0.0
     digest = hashlib.sha256(f"{reference.place} {rounded.shape}".encode())
     digest.update(np.ascontiguousarray(rounded, dtype="<f8").tobytes())
     if fit != DEFAULT_FIT:  # with it, fingerprints are those of earlier versions
         digest.update(fit.encode())
-    return digest.hexdigest()[:32]
+    subject = f"{reference.place} {spec.height}x{spec.width}x{spec.channels} {fit}"
+    return Probe(subject, unit_rows, digest.hexdigest()[:32])

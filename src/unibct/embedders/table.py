@@ -23,14 +23,16 @@ class Opening:
     """How an embedder is opened.
 
     Attributes:
-        device: where it computes, if it can choose.
+        device: where it computes, if it can choose: ``auto``, or a device that it must have.
         with_classifier: load a model folder's class weights too.
         progress: gets a note about what was assumed.
+        probes: a folder where ``python:`` embedders may be known already, see ``Probe``.
     """
 
     device: Any = "cpu"
     with_classifier: bool = False
     progress: Progress = field(default_factory=Silent)
+    probes: Path | None = None
 
     def open(self, reference: str | Path) -> "Embedder":
         """Open an embedder, see ``open_embedder``."""
@@ -142,7 +144,7 @@ def open_embedder(
         reference: a model folder, ``onnx:FILE``, ``python:MODULE:ATTRIBUTE`` or
             ``embeddings:PATH``. Options follow after a question mark:
             ``onnx:FILE?mean=0.5&std=0.5``.
-        device: where it computes, if it can choose.
+        device: where it computes, if it can choose: ``auto``, or a device that it must have.
         with_classifier: load a model folder's class weights too.
         progress: gets a note about what was assumed.
     """

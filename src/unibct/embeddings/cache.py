@@ -9,7 +9,7 @@ from filelock import FileLock
 
 from unibct.data.loader import PixelBatches, read_pixels
 from unibct.distributed.ranks import ALONE, Ranks
-from unibct.embeddings.extraction import embed_pixel_batches, embed_to_store
+from unibct.embeddings.extraction import embed_rest_in_memory, embed_to_store
 from unibct.embeddings.folder import Embeddings, open_embeddings
 from unibct.embeddings.store_plan import (
     StorePlan,
@@ -37,7 +37,8 @@ def cached_embeddings(
 
     An unfinished store is completed; a damaged one, or one of another model, is made again. If
     several runs want the same store, one makes it and the others wait. A single process that
-    cannot write there keeps its embeddings in memory.
+    cannot write there says so, takes the rows that are written already, and keeps the others in
+    memory.
 
     Args:
         model: the model.
@@ -52,7 +53,7 @@ def cached_embeddings(
         model.note_surplus(pixels.images, progress or Silent())
         model.require_all(pixels.images)
     plan = plan_store(model, pixels, flip=flip)
-    model_pixels = pixels
+    progress = progress or Silent()
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         lock = FileLock(folder.parent / f".{folder.name}.lock") if ranks.first else nullcontext()
@@ -62,15 +63,18 @@ def cached_embeddings(
             ranks.barrier()
             if ranks.ask_first(lambda: is_finished(folder, plan)):
                 return open_embeddings(folder, verify=False)
-            if not isinstance(model, StoredEmbeddings):
-                model_pixels = _fitting(cast(ImageEmbedder, model), pixels, progress, ranks)
+            pixels = _fitting(model, pixels, progress, ranks)
             return embed_to_store(
-                model, model_pixels, folder, plan, ranks=ranks, label=label, progress=progress
+                model, pixels, folder, plan, ranks=ranks, label=label, progress=progress
             )
-    except OSError:  # for example a full disk
+    except OSError as error:  # for example a full disk
         if ranks.world > 1:
             raise
-        return embed_pixel_batches(model, model_pixels, flip=flip, label=label, progress=progress)
+        why = f"{folder} cannot be written ({error.strerror or error})"
+        pixels = _fitting(model, pixels, progress, ranks)
+        return embed_rest_in_memory(
+            model, pixels, folder, plan, why=why, label=label, progress=progress
+        )
 
 
 def embeddings_folder(
@@ -82,12 +86,15 @@ def embeddings_folder(
 
 
 def _fitting(
-    model: ImageEmbedder, pixels: PixelBatches, progress: Progress | None, ranks: Ranks
+    model: Embedder, pixels: PixelBatches, progress: Progress, ranks: Ranks
 ) -> PixelBatches:
     """Return the pixels in the size that the model takes; read them again if it is another."""
-    if pixels.frame == model.input.frame:
+    if isinstance(model, StoredEmbeddings):
         return pixels
-    return read_pixels(pixels.images, model.input.frame, progress=progress, ranks=ranks)
+    frame = cast(ImageEmbedder, model).input.frame
+    if pixels.frame == frame:
+        return pixels
+    return read_pixels(pixels.images, frame, progress=progress, ranks=ranks)
 
 
 def _is_usable(folder: Path, plan: StorePlan) -> bool:

@@ -13,6 +13,7 @@ from unibct.data.image_set import ImageSet
 from unibct.data.loader import PixelBatches, fits_in_memory, read_pixels, unread_pixels
 from unibct.distributed.ranks import ALONE, Ranks
 from unibct.embeddings.folder import Embeddings, open_embeddings
+from unibct.embeddings.layout import vectors_file
 from unibct.embeddings.network_pass import EMBEDDING_WEIGHT, NETWORK_BATCH, finite_embeddings
 from unibct.embeddings.single_pass import SinglePass, has_begun
 from unibct.embeddings.store_plan import (
@@ -27,7 +28,7 @@ from unibct.embeddings.store_plan import (
 )
 from unibct.embeddings.stored import StoredEmbeddings
 from unibct.embeddings.writing import stored_classes, write_description, write_shard
-from unibct.files import sweep
+from unibct.files import mapped_array, sweep
 from unibct.models.embedder import Embedder, ImageEmbedder
 from unibct.progress import Advance, Progress, Silent, ignore
 
@@ -60,6 +61,10 @@ def embed_pixel_batches(
     images = pixels.images
     with (progress or Silent()).task(label, len(images), weight=EMBEDDING_WEIGHT) as advance:
         vectors = _vectors(model, pixels, range(len(images)), flip=flip, advance=advance)
+    return _in_memory(model, images, vectors)
+
+
+def _in_memory(model: Embedder, images: ImageSet, vectors: NDArray[np.float32]) -> Embeddings:
     return Embeddings(
         vectors,
         images.ids,
@@ -183,6 +188,45 @@ def embed_to_store(
         remove_shard_notes(folder)
     ranks.barrier()
     return open_embeddings(folder, verify=False)
+
+
+def embed_rest_in_memory(
+    model: Embedder,
+    pixels: PixelBatches,
+    folder: Path,
+    plan: StorePlan,
+    *,
+    why: str,
+    label: str = "embedding",
+    progress: Progress | None = None,
+) -> Embeddings:
+    """Take the shards that ``embed_to_store`` has finished, and embed the other images in memory.
+
+    Args:
+        model: the model.
+        pixels: the images' pixels.
+        folder: where the store was to be made.
+        plan: what it was to hold.
+        why: the reason why it cannot be completed, for a note.
+        label: the name of the progress bar.
+        progress: reports the images, and gets the note.
+    """
+    progress = progress or Silent()
+    is_done = [shard_is_done(folder, n, plan) for n in range(len(plan.shard_ranges))]
+    done = sum(len(rows) for rows, known in zip(plan.shard_ranges, is_done, strict=True) if known)
+    progress.note(
+        f"{why}: {done:,} of {plan.images:,} embeddings are there; the others are kept in memory, "
+        "and the next run that needs them makes them again"
+    )
+    vectors = np.empty((plan.images, model.dim), dtype=np.float32)
+    with progress.task(label, plan.images, done=done, weight=EMBEDDING_WEIGHT) as advance:
+        for number, (rows, known) in enumerate(zip(plan.shard_ranges, is_done, strict=True)):
+            vectors[rows.start : rows.stop] = (
+                mapped_array(folder / vectors_file(number))
+                if known
+                else _vectors(model, pixels, rows, flip=plan.flip, advance=advance)
+            )
+    return _in_memory(model, pixels.images, vectors)
 
 
 def raw_embeddings(

@@ -7,7 +7,7 @@ a process that is killed while it adds shards leaves the folder as it was.
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
@@ -224,13 +224,11 @@ class TrainedOn:
 
     Attributes:
         file: the digest of ``training_classes.txt``.
-        sources: see ``TrainingClasses``.
-        complete: see ``TrainingClasses``.
+        others: everything about them but their digests.
     """
 
     file: FileDigest
-    sources: tuple[str | None, ...]
-    complete: bool
+    others: TrainingClasses
 
 
 @dataclass(frozen=True)
@@ -307,7 +305,7 @@ def _trained_on(content: Any) -> TrainedOn | None:
     if content is None:
         return None
     file = FileDigest(content["bytes"], content["sha256"])
-    return TrainedOn(file, tuple(content["sources"]), bool(content["complete"]))
+    return TrainedOn(file, TrainingClasses.of_json(content | {"digests": ()}))
 
 
 def _value_of(value: T | Callable[[], T]) -> T:
@@ -341,7 +339,7 @@ def _read_training_classes(folder: Path, trained_on: TrainedOn | None) -> Traini
     if trained_on is None:
         return UNKNOWN_CLASSES
     digests = frozenset(read_text(folder / TRAINING_CLASSES_FILE).split())
-    return TrainingClasses(digests, frozenset(trained_on.sources), trained_on.complete)
+    return replace(trained_on.others, digests=digests)
 
 
 def _read_class_names(path: Path, digest: FileDigest) -> tuple[str, ...]:

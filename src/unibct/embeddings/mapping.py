@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from unibct.arrays import require_same_dim
+from unibct.data.image_set import class_identities
 from unibct.data.training_classes import (
     UNKNOWN_CLASSES,
     UNKNOWN_SOURCE,
@@ -154,9 +155,13 @@ def _common_keys(first: Embeddings, second: Embeddings) -> tuple[Sequence[str], 
     if not set(first.ids).isdisjoint(second.ids) or not (first.class_names and second.class_names):
         return first.ids, second.ids
     first_names, second_names = (
-        [side.class_names[int(label)] for label in side.labels] for side in (first, second)
+        class_identities(
+            side.class_names, None if side.class_source == UNKNOWN_SOURCE else side.class_source
+        )
+        for side in (first, second)
     )
-    return first_names, second_names
+    first_keys = [first_names[int(label)] for label in first.labels]
+    return first_keys, [second_names[int(label)] for label in second.labels]
 
 
 def _common_rows(

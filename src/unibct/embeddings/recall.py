@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from unibct.arrays import Ints, checked_embeddings, checked_labels, normalized
+from unibct.arrays import Ints, checked_embeddings, checked_labels, lowered, normalized
 from unibct.errors import UserError
 
 _SCORES_AT_ONCE = 16_000_000
@@ -35,7 +35,7 @@ def recall_at_1(vectors: Any, labels: Any) -> float:
         mates = classes[queries][:, None] == classes[None, :]
         nearest_mate = np.where(mates, scores, -np.inf).max(axis=1)
         nearest_other = np.where(mates, -np.inf, scores).max(axis=1)
-        correct += int((nearest_mate > nearest_other).sum())
+        correct += int((lowered(nearest_mate) > nearest_other).sum())
     return correct / len(asking)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from unibct.data.decoding import Pixels
-from unibct.data.image_set import ImageSet, select_listed
+from unibct.data.image_set import ImageSet, names_and_source, select_listed
 from unibct.data.readers.table import open_images
 from unibct.data.training_classes import UNKNOWN_SOURCE
 from unibct.embeddings.checking import usable_embeddings
@@ -40,15 +40,18 @@ def vector_set(embeddings: Embeddings, name: str) -> ImageSet:
         )
     used, labels = np.unique(embeddings.labels, return_inverse=True)
     position = {image_id: row for row, image_id in enumerate(embeddings.ids)}
-    source = embeddings.class_source
+    names, source = [embeddings.class_names[int(c)] for c in used], embeddings.class_source
+    is_known = source not in (None, UNKNOWN_SOURCE)
+    class_names, class_source = (tuple(names), source) if is_known else names_and_source(names)
     return ImageSet(
         name,
         embeddings.ids,
         labels.astype(np.int64),
-        tuple(embeddings.class_names[int(label)] for label in used),
+        class_names,
         _Reader(embeddings, position),
-        class_source=None if source == UNKNOWN_SOURCE else source,
+        class_source=class_source,
         vector_dim=embeddings.vectors.shape[1],
+        vectors_by=embeddings.training_classes,
     )
 
 

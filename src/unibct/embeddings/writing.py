@@ -5,7 +5,7 @@ A shard's files belong to the folder once ``embeddings.json`` names them.
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -256,8 +256,9 @@ def _written_training_classes(folder: Path, training: TrainingClasses) -> dict[s
         return {}
     path = folder / TRAINING_CLASSES_FILE
     _write_bytes(path, _encoded_lines(sorted(training.digests), "digest"))
-    details = {"sources": list(training.sources), "complete": training.complete}
-    return {"training_classes": asdict(file_digest(path)) | details}
+    others = replace(training, digests=frozenset[str]()).as_json()
+    del others["digests"]
+    return {"training_classes": asdict(file_digest(path)) | others}
 
 
 def require_dtype(dtype: str) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from unibct.arrays import Floats, Ints
-from unibct.evaluation.bootstrap import sampled_share
+from unibct.evaluation.bootstrap import ClassDraws, sampled_share
 from unibct.evaluation.class_maps import ClassMaps
 from unibct.evaluation.search_test import ScoredPairs
 
@@ -37,12 +37,12 @@ class Acceptance:
         """The share of impostor pairs that are accepted."""
         return int(self.impostors.sum()) / int(self.all_impostors.sum())
 
-    def sampled_tar(self, draws: Ints) -> Floats:
-        """Return (repeats,): TAR where the pairs of class c count ``draws[:, c]`` times."""
+    def sampled_tar(self, draws: ClassDraws) -> Floats:
+        """Return (repeats,): TAR where the pairs of a class count as it is drawn."""
         return sampled_share(self.genuine, self.all_genuine, draws)
 
-    def sampled_far(self, draws: Ints) -> Floats:
-        """Return (repeats,): FAR where the pairs of class c count ``draws[:, c]`` times."""
+    def sampled_far(self, draws: ClassDraws) -> Floats:
+        """Return (repeats,): FAR where the pairs of a class count as it is drawn."""
         return sampled_share(self.impostors, self.all_impostors, draws)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from unibct.arrays import Floats, checked_embeddings, normalized, require_same_dim, same_kind
+from unibct.data.choices import ALPHA_OF_QUERIES, Choice
 from unibct.errors import UserError
 from unibct.evaluation.gallery_split import GalleryMode, split_gallery
 from unibct.evaluation.score_table import NormalizedRows, ProductScores
@@ -22,6 +23,7 @@ from unibct.evaluation.search_test import (
     scored_test,
     search_test,
 )
+from unibct.evaluation.seen_classes import models_under_test
 
 MIDPOINT = 0.5  # the share of the new query, unless it was chosen on other classes
 ALPHAS = tuple(number / 10 for number in range(11))  # among which ``choose_alpha`` chooses
@@ -97,23 +99,23 @@ class AlphaChoice:
     Attributes:
         alpha: the share.
         mean_reciprocal_ranks: what decided: α -> the mean of 1 / (1 + rank) over the queries.
-        chosen_on: the name of the images, if they have one.
+        chosen_on: the images, as far as they are known.
     """
 
     alpha: float
     mean_reciprocal_ranks: dict[float, float]
-    chosen_on: str | None = None
+    chosen_on: Choice
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values for a file."""
         ranks = {f"{alpha:g}": mean for alpha, mean in self.mean_reciprocal_ranks.items()}
-        return {"data": self.chosen_on, "mean_reciprocal_ranks": ranks}
+        return self.chosen_on.as_json() | {"mean_reciprocal_ranks": ranks}
 
 
 def choose_alpha(
     old: Any,
     new: Any,
-    labels: Any,
+    labels: Any = None,
     *,
     alphas: Sequence[float] = ALPHAS,
     seed: int = 0,
@@ -125,9 +127,10 @@ def choose_alpha(
     The mean reciprocal rank decides; of equals the one nearest to the midpoint is chosen.
 
     Args:
-        old: (images, dim) the old model's embeddings of images of classes that are not tested.
-        new: (images, dim) the new model's, in the old space.
-        labels: (images,) integers 0…C-1.
+        old: (images, dim) the old model's embeddings of images of classes that are not tested: an
+            array, or ``Embeddings``, whose classes are kept to be compared with those of a test.
+        new: (images, dim) the new model's, in the old space, likewise.
+        labels: (images,) integers 0…C-1; by default those of ``old`` or ``new``.
         alphas: the shares to try.
         seed: chooses the gallery's images.
         mode: the gallery's entries are ``templates``, one for each class, or ``images``.
@@ -135,12 +138,15 @@ def choose_alpha(
     """
     if not alphas:
         raise UserError("alphas is empty: give at least one share to try")
-    split = split_gallery(labels, seed=seed)
-    old_self = search_test(old, old, split, mode=mode)
-    cross = search_test(new, old, split, mode=mode)
+    tried = models_under_test({"old": old, "new": new}, labels)
+    split = split_gallery(tried.labels, seed=seed)
+    old_self, cross = (
+        search_test(tried.vectors[query], tried.vectors["old"], split, mode=mode)
+        for query in ("old", "new")
+    )
     means: dict[float, float] = {}
     for alpha in alphas:
         ranks = blended_test(old_self, cross, alpha).ranks
         means[alpha] = float(np.mean(1 / (1 + ranks)))
     best = max(means, key=lambda alpha: (round(means[alpha], 12), -abs(alpha - MIDPOINT)))
-    return AlphaChoice(best, means, chosen_on)
+    return AlphaChoice(best, means, tried.choice(ALPHA_OF_QUERIES, chosen_on))

@@ -15,8 +15,8 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from unibct.arrays import Floats, Ints
-from unibct.evaluation.bootstrap import REPEATS, class_draws
+from unibct.arrays import Floats
+from unibct.evaluation.bootstrap import REPEATS, ClassDraws, class_draws
 from unibct.evaluation.metrics.table import (
     METRICS,
     find_metric,
@@ -215,11 +215,6 @@ def few_classes_note(classes: int, what: str = "classes") -> str | None:
     )
 
 
-def drawn_classes(draws: Ints) -> int:
-    """Return how many classes each sample draws: as many as there are, with replacement."""
-    return int(draws[0].sum())
-
-
 @dataclass(frozen=True)
 class SampledTest:
     """The metrics of a test, and their values for drawn classes.
@@ -253,16 +248,16 @@ class SampledTest:
         )
 
 
-def sampled_test(test: SearchTest, draws: Ints, far: float) -> SampledTest:
+def sampled_test(test: SearchTest, draws: ClassDraws, far: float) -> SampledTest:
     """Measure a test, and sample it.
 
     Args:
         test: the test.
-        draws: (repeats, classes) how often each class of the queries counts.
+        draws: how often each class of the queries counts in each repeat.
         far: false accept rate of the TAR.
     """
     return SampledTest(
-        measured_metrics(test, [far]), sampled_metrics(test, draws, far), drawn_classes(draws)
+        measured_metrics(test, [far]), sampled_metrics(test, draws, far), draws.drawn
     )
 
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from unibct.arrays import Floats, Ints
-from unibct.evaluation.bootstrap import sampled_mean
-from unibct.evaluation.criterion import Estimate, drawn_classes, estimate
+from unibct.arrays import Floats
+from unibct.evaluation.bootstrap import ClassDraws, sampled_mean
+from unibct.evaluation.criterion import Estimate, estimate
 from unibct.evaluation.search_test import SearchTest
 
 
@@ -40,24 +40,26 @@ def flip_rates(old_self: SearchTest, now: SearchTest) -> dict[str, float]:
     return {name: float(value[0]) for name, value in _rates(np.array(means)[:, None]).items()}
 
 
-def sampled_flip_rates(old_self: SearchTest, now: SearchTest, draws: Ints) -> dict[str, Floats]:
+def sampled_flip_rates(
+    old_self: SearchTest, now: SearchTest, draws: ClassDraws
+) -> dict[str, Floats]:
     """Return (repeats,) values of the three rates for drawn classes."""
     parts = _parts(old_self.ranks == 0, now.ranks == 0)
     means = [sampled_mean(part, now.query_classes, draws) for part in parts]
     return _rates(np.stack(means))
 
 
-def flips_of(old_self: SearchTest, now: SearchTest, draws: Ints) -> Flips:
+def flips_of(old_self: SearchTest, now: SearchTest, draws: ClassDraws) -> Flips:
     """Return the flip rates with intervals over classes.
 
     Args:
         old_self: the old model's self test.
         now: the test after the upgrade; the same queries.
-        draws: (repeats, classes) how often each class of the queries counts.
+        draws: how often each class of the queries counts in each repeat.
     """
     rates = flip_rates(old_self, now)
     samples = sampled_flip_rates(old_self, now, draws)
-    classes = drawn_classes(draws)
+    classes = draws.drawn
     intervals = {
         name: estimate(np.array([rate]), samples[name][None], classes=classes)
         for name, rate in rates.items()

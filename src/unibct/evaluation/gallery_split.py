@@ -67,6 +67,19 @@ class GallerySplit:
         pairs = asking * (asking - 1) // 2 + asking * (classes - asking)
         return (1 + math.isqrt(1 + 8 * pairs)) // 2
 
+    def of_images(self, chosen: Ints) -> "GallerySplit":
+        """Return the same split of some images: all those of some classes.
+
+        Args:
+            chosen: their places, ascending. They get the places 0, 1, …, and their classes the
+                numbers 0, 1, …, in the same order.
+        """
+        labels = np.unique(self.labels[chosen], return_inverse=True)[1]
+        gallery, query = (
+            np.flatnonzero(np.isin(chosen, places)) for places in (self.gallery, self.query)
+        )
+        return GallerySplit(labels, gallery=gallery, query=query)
+
 
 def split_gallery(labels: Any, *, seed: int = 0, share: float = GALLERY_SHARE) -> GallerySplit:
     """Choose max(1, floor(share · size)) images of each class for the gallery; the rest query it.

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from unibct.arrays import Floats, Ints
+from unibct.arrays import Floats
 from unibct.errors import UserError
 from unibct.evaluation.acceptance import Acceptance, acceptances
-from unibct.evaluation.bootstrap import sampled_thresholds
+from unibct.evaluation.bootstrap import ClassDraws, sampled_thresholds
 from unibct.evaluation.class_maps import ClassMaps, same_map
-from unibct.evaluation.criterion import drawn_classes, estimate
+from unibct.evaluation.criterion import estimate
 from unibct.evaluation.metrics.verification import strict_thresholds
 from unibct.evaluation.scale_map import ScaleMap
 from unibct.evaluation.score_map import ScoreMap, fit_score_maps
@@ -49,8 +49,8 @@ class AtOldThreshold:
         new_interval: of that threshold.
         old: what the old system accepts at its threshold.
         cross: what the cross test accepts at the old threshold.
-        mapped: the same after the score map, which was fitted on other classes; None if there
-            are too few pairs, or too few different scores, to fit one.
+        mapped: the same after the score map, which was fitted on other classes; None if it was
+            fitted on too few pairs for this rate, or cannot be fitted.
         scaled: the same of scores times the new model's score scale; None if that is not known.
         own_tar: TAR of the cross test at its own threshold.
     """
@@ -89,7 +89,7 @@ class AtOldThreshold:
 def at_old_thresholds(
     old_self: SearchTest,
     cross: SearchTest,
-    draws: Ints,
+    draws: ClassDraws,
     *,
     score_map: ScoreMap | None = None,
     score_scale: float | None = None,
@@ -100,7 +100,7 @@ def at_old_thresholds(
     Args:
         old_self: the old model's self test.
         cross: new queries in the old gallery; the same queries.
-        draws: (repeats, classes) how often each class counts, for the intervals.
+        draws: how often each class counts in each repeat, for the intervals.
         score_map: a map that was fitted on other data. By default the classes are divided into
             five parts, and the queries of each part are mapped by what the other parts gave.
         score_scale: the new model's, if it is known.
@@ -111,7 +111,7 @@ def at_old_thresholds(
     new_thresholds = strict_thresholds(cross.impostor, FARS)
     accepted = accepted_at(old_self, cross, [thresholds[far] for far in FARS], maps)
 
-    classes = drawn_classes(draws)
+    classes = draws.drawn
 
     def summary(way: str, row: int) -> Accepted:
         acceptance = accepted[way][row]
@@ -127,7 +127,7 @@ def at_old_thresholds(
             _interval(new_thresholds[far], sampled_thresholds(cross.pairs, draws, far), classes),
             old=summary(OLD, row),
             cross=summary(AS_IT_IS, row),
-            mapped=summary(MAPPED, row) if MAPPED in maps else None,
+            mapped=summary(MAPPED, row) if _is_mapped(maps, far) else None,
             scaled=summary(SCALED, row) if SCALED in maps else None,
             own_tar=float(np.mean(cross.genuine > new_thresholds[far])),
         )
@@ -164,6 +164,12 @@ def accepted_at(
     return acceptances(old_self.pairs, thresholds, cross.classes, {OLD: None}) | acceptances(
         cross.pairs, thresholds, cross.classes, crossed
     )
+
+
+def _is_mapped(maps: Mapping[str, ClassMaps], far: float) -> bool:
+    """Return whether there are score maps, fitted on enough pairs for a false accept rate."""
+    fitted = maps[MAPPED].maps if MAPPED in maps else []
+    return bool(fitted) and all(one.supports(far) for one in fitted if isinstance(one, ScoreMap))
 
 
 def _interval(value: float, samples: Floats, classes: int) -> tuple[float, float]:

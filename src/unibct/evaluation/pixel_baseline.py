@@ -16,6 +16,10 @@ from unibct.models.input import InputSpec
 
 _ANY_MODEL = Frame(32, 32, 3, DEFAULT_FIT)  # where it is not known what the model takes
 _BATCH = 256
+NOT_CHECKED = (
+    "whether the old model is too weak to judge an upgrade by was not checked: it was not compared "
+    "with raw pixels"
+)
 
 
 def old_model_strength(

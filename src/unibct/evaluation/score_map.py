@@ -4,17 +4,19 @@ A deployed system compares scores with a threshold that was set for old→old sc
 score lower in the old gallery, so that threshold would refuse most of them. The map carries the
 quantiles of cross-test impostor scores to the quantiles of old impostor scores. A threshold on
 the old scale then lets as many impostors pass as before. Because the map is strictly monotone, it
-changes no ranking.
+changes no ranking. Beyond the rarest impostors the map is a guess: see ``ScoreMap.supports``.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unibct.arrays import Floats, Ints
-from unibct.data.training_classes import UNKNOWN_CLASSES, TrainingClasses
+from unibct.data.choices import SCORE_MAP_FITTED, Choice
+from unibct.data.training_classes import TrainingClasses
 from unibct.errors import UserError
 from unibct.evaluation.impostors import Impostors, listed_impostors
 from unibct.evaluation.score_ranks import ScoreRanks, quantiles
@@ -22,26 +24,35 @@ from unibct.evaluation.score_ranks import ScoreRanks, quantiles
 _KNOTS = 64
 _FEWEST_SCORES = 100
 _RAREST_COUNT = 10  # impostor scores above the last knot: fewer tell too little about a quantile
+_END_KNOTS = 16  # give the slope beyond the last one; of fewer, chance decides
+_LEAST_SLOPE, _STEEPEST_SLOPE = 0.01, 100.0
+FEWEST_ACCEPTED = 30  # impostor pairs above a threshold, Doddington's rule
 
 
 @dataclass(frozen=True)
 class ScoreMap:
-    """A piecewise linear map through knots; beyond them it goes on with the slope 1.
+    """A piecewise linear map through knots.
+
+    Above them it goes on with the mean slope between the last ones, below them with the slope 1.
 
     Attributes:
         cross: (knots,) strictly rising scores of new queries in the old gallery.
         old: (knots,) strictly rising scores of old queries in the old gallery.
-        fitted_on: the classes of the images that it was fitted on.
+        fitted_on: the images that it was fitted on; None if they are not known.
+        impostors: the number of impostor scores on the side that had fewer; None if it is not
+            known, as in files of earlier versions.
     """
 
     cross: NDArray[np.float64]
     old: NDArray[np.float64]
-    fitted_on: TrainingClasses = UNKNOWN_CLASSES
+    fitted_on: Choice | None = None
+    impostors: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse knots that are not strictly monotone."""
         for name, knots in (("cross", self.cross), ("old", self.old)):
-            if knots.ndim != 1 or len(knots) < 2 or not (np.diff(knots) > 0).all():
+            rises = knots.ndim == 1 and len(knots) > 1 and (np.diff(knots) > 0).all()
+            if not (rises and np.isfinite(knots).all()):
                 raise UserError(f"a score map needs at least two rising {name} scores")
         if len(self.cross) != len(self.old):
             raise UserError("a score map needs as many cross scores as old scores")
@@ -51,14 +62,39 @@ class ScoreMap:
         values = np.asarray(scores, dtype=np.float64)
         below = np.minimum(values - self.cross[0], 0)
         above = np.maximum(values - self.cross[-1], 0)
-        return np.interp(values, self.cross, self.old) + below + above
+        return np.interp(values, self.cross, self.old) + below + self._end_slope * above
+
+    @cached_property
+    def _end_slope(self) -> float:
+        """The slope above the last knot."""
+        first = max(0, len(self.cross) - 1 - _END_KNOTS)
+        rise, run = (float(knots[-1]) - float(knots[first]) for knots in (self.old, self.cross))
+        return min(max(rise / run, _LEAST_SLOPE), _STEEPEST_SLOPE)
+
+    def supports(self, far: float) -> bool:
+        """Return whether enough impostors were seen to map a threshold for a false accept rate."""
+        return self.impostors is None or far * self.impostors + 1e-9 >= FEWEST_ACCEPTED
+
+    @property
+    def note(self) -> str:
+        """For which false accept rates the map holds, in words."""
+        if self.impostors is None:
+            return (
+                "how many impostor pairs the score map was fitted on is not recorded, so it is "
+                "unknown for which false accept rates it holds; fit it again"
+            )
+        return (
+            f"the score map was fitted on {self.impostors:,} impostor pairs: thresholds for false "
+            f"accept rates below {FEWEST_ACCEPTED / self.impostors:.2g} are beyond it"
+        )
 
     def highest_up_to(self, limit: float, dtype: Any) -> float:
         """Return the highest score of a floating point type that is not mapped above ``limit``."""
-        low = high = np.interp(limit, self.old, self.cross) + np.clip(limit - self.old[0], None, 0)
-        low = high = np.asarray(low + np.clip(limit - self.old[-1], 0, None), dtype=dtype)
         if not np.isfinite(limit):
             return float(limit)
+        below, above = min(limit - self.old[0], 0), max(limit - self.old[-1], 0)
+        inverse = np.interp(limit, self.old, self.cross) + below + above / self._end_slope
+        low = high = np.asarray(inverse, dtype=dtype)
         step = np.asarray(1e-6, dtype=dtype)
         while self(low) > limit:
             low, step = low - step, 2 * step
@@ -69,21 +105,34 @@ class ScoreMap:
         return float(low)
 
     def as_json(self) -> dict[str, Any]:
-        """Return plain values for a file; the classes only if they are known."""
-        knots: dict[str, Any] = {"cross": self.cross.tolist(), "old": self.old.tolist()}
-        if self.fitted_on == UNKNOWN_CLASSES:
-            return knots
-        return knots | {"fitted_on": self.fitted_on.as_json()}
+        """Return plain values for a file; images and impostors only if they are known."""
+        content: dict[str, Any] = {"cross": self.cross.tolist(), "old": self.old.tolist()}
+        if self.fitted_on is not None:
+            content["fitted_on"] = self.fitted_on.as_json()
+        if self.impostors is not None:
+            content["impostors"] = self.impostors
+        return content
 
     @staticmethod
     def from_json(value: dict[str, Any]) -> "ScoreMap":
-        """Return the map that ``as_json`` described; earlier versions did not keep the classes."""
+        """Return the map that ``as_json`` described; earlier versions kept only the knots."""
         try:
-            fitted_on = TrainingClasses.of_optional_json(value.get("fitted_on"))
             cross, old = (np.array(value[side], float) for side in ("cross", "old"))
-            return ScoreMap(cross, old, fitted_on)
+            impostors = value.get("impostors")
+            if impostors is not None and int(impostors) < 1:
+                raise ValueError(f"impostors is {impostors}")
+            fitted_on = _fitted_on(value.get("fitted_on"))
+            return ScoreMap(cross, old, fitted_on, None if impostors is None else int(impostors))
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise UserError(f"this is no score map: {error}") from error
+
+
+def _fitted_on(content: Any) -> Choice | None:
+    """Return what a map was fitted on; of an earlier version's, only the classes are known."""
+    if content is None or "digests" not in content:
+        return None if content is None else Choice.of_json(content)
+    classes = TrainingClasses.of_json(content)
+    return Choice(SCORE_MAP_FITTED, classes=classes.digests, class_source=classes.source)
 
 
 def fit_score_map(cross_impostor: Floats | Impostors, old_impostor: Floats | Impostors) -> ScoreMap:
@@ -114,14 +163,14 @@ def fit_score_maps(cross_impostor: ScoreRanks, old_impostor: ScoreRanks) -> list
         rarest = float(_RAREST_COUNT / fewest)
         rates.append(1 - np.append(1.0, np.geomspace(0.75, rarest, _KNOTS)))
     knots = (quantiles(ranks, rates) for ranks in (cross_impostor, old_impostor))
-    return [_through(cross, old) for cross, old in zip(*knots, strict=True)]
+    return [_through(*sides) for sides in zip(*knots, sizes.tolist(), strict=True)]
 
 
-def _through(cross: NDArray[np.float64], old: NDArray[np.float64]) -> ScoreMap:
+def _through(cross: NDArray[np.float64], old: NDArray[np.float64], impostors: int) -> ScoreMap:
     """Return the map through those knots that rise on both sides."""
     rises = np.ones(len(cross), dtype=bool)
     last = 0
     for knot in range(1, len(cross)):
         rises[knot] = cross[knot] > cross[last] and old[knot] > old[last]
         last = knot if rises[knot] else last
-    return ScoreMap(cross[rises], old[rises])
+    return ScoreMap(cross[rises], old[rises], impostors=impostors)

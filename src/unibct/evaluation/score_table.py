@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from unibct.arrays import Floats, Ints, normalized
+from unibct.arrays import Floats, Ints, lowered, normalized
 
 Groups: TypeAlias = NDArray[np.integer[Any]]
 
@@ -82,7 +82,7 @@ class ScoreBlock(NamedTuple):
         queries: (queries,) their rows in the table.
         classes: (queries,) the class of each query.
         others: (queries, entries) with -inf in the place of mates.
-        mates: (mates,) scores, query by query.
+        mates: (mates,) scores, query by query; those of a product are lowered, see ``lowered``.
         mate_rows: (mates,) the query of each, counted within the block.
         mate_entries: (mates,) the entry of each.
     """
@@ -117,10 +117,12 @@ class ScoreTable:
         for start in range(0, queries, step):
             rows = slice(start, start + step)
             others = self.scores[rows]
-            if isinstance(self.scores, np.ndarray):
-                others = others.copy()
             mate_rows, mate_entries = self._mates(rows)
             mates = others[mate_rows, mate_entries]
+            if isinstance(self.scores, np.ndarray):
+                others = others.copy()
+            else:
+                mates = lowered(mates)
             others[mate_rows, mate_entries] = -np.inf
             yield ScoreBlock(
                 np.arange(start, start + len(others)),

@@ -1,42 +1,80 @@
 """How many of the test classes a model was trained on.
 
 On classes that a model was trained on, every number promises more than the model holds on new
-ones. So each evaluation counts them, and refuses if they are the majority.
+ones. So each evaluation counts them, draws its verdict over the others, and refuses if the seen
+ones are the majority.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
-from unibct.arrays import Floats, Ints, checked_embeddings
-from unibct.data.image_set import class_identities
-from unibct.data.training_classes import UNKNOWN_CLASSES, TrainingClasses, identity_digests
+from unibct.arrays import Floats, Ints, checked_embeddings, checked_labels
+from unibct.data.choices import Choice
+from unibct.data.image_set import ImageSet, class_identities
+from unibct.data.training_classes import (
+    UNKNOWN_CLASSES,
+    TrainingClasses,
+    choice_on_rows,
+    identity_digests,
+    known_source,
+)
 from unibct.embeddings.folder import Embeddings
 from unibct.errors import UserError
-from unibct.evaluation.score_map import ScoreMap
+
+FEWEST_TESTED = 2  # classes: a search among the images of one finds nothing wrong
+
+
+Basis: TypeAlias = Literal["unseen", "unknown", "overridden"]
 
 
 @dataclass(frozen=True)
 class SeenClasses:
-    """How many test classes a model was trained on.
+    """How many of the test classes that have queries a model was trained on.
 
     Attributes:
         count: of those that are known; None if nothing is known.
-        classes: how many test classes there are; None if they have no names.
+        classes: how many test classes have queries; None if they have no names.
         unknown: why more of them may have been trained on; None if that is excluded.
         kind: what the classes are called.
+        overridden: they are too many for a verdict, and the user went on all the same.
     """
 
     count: int | None
     classes: int | None
     unknown: str | None = None
     kind: str = "classes"
+    overridden: bool = False
+
+    @property
+    def basis(self) -> Basis:
+        """What the verdict rests on: unknown is not unseen."""
+        if self.overridden:
+            return "overridden"
+        return "unseen" if self.unknown is None and self.count is not None else "unknown"
+
+    @property
+    def tested(self) -> int | None:
+        """How many classes with queries the verdict is over; None if they are not counted."""
+        if self.classes is None:
+            return None
+        return self.classes - ((self.count or 0) if self.leaves_enough else 0)
+
+    @property
+    def leaves_enough(self) -> bool:
+        """Whether the other classes can be tested alone."""
+        return self.classes is not None and self.classes - (self.count or 0) >= FEWEST_TESTED
 
     @property
     def note(self) -> str:
-        """The count in words."""
+        """The count in words, and what it means for the verdict."""
+        return "; ".join(filter(None, (self._counted_note, self._verdict_note)))
+
+    @property
+    def _counted_note(self) -> str:
         if self.count is None:
             return f"whether a model was trained on test {self.kind} is unknown: {self.unknown}"
         if self.unknown is not None:
@@ -44,64 +82,106 @@ class SeenClasses:
         return f"{self._counted} {'was' if self.count < 2 else 'were'} in a model's training set"
 
     @property
-    def score_map_note(self) -> str:
-        """The count in words, if not a model but a score map was fitted on the classes."""
-        if self.count is None:
-            return (
-                f"whether the score map was fitted on test {self.kind} is unknown: they are not "
-                "recorded, or not named alike"
+    def _verdict_note(self) -> str:
+        notes: list[str] = []
+        if self.count and self.tested == self.classes:
+            notes.append(f"the verdict is over them, and says nothing about other {self.kind}")
+        elif self.count:
+            others = "others" if self.unknown is None else "others, as far as is known"
+            notes.append(f"the verdict is over the {self.tested} {others}")
+        if self.basis == "unknown":
+            notes.append(
+                f"the verdict holds for new {self.kind} only if no model was trained on those of "
+                "the test"
             )
-        fitted = f"the score map was fitted on {self._counted}"
-        return f"{fitted}: there its FAR says little about others" if self.count else fitted
+        return "; ".join(notes)
 
     @property
     def _counted(self) -> str:
         return f"{self.count or 'none'} of the {self.classes} test {self.kind}"
 
-    def require_minority(self, *, allowed: bool = False, which: str = "test classes") -> None:
-        """Refuse classes that are mostly training classes, unless it is allowed.
+    def require_minority(
+        self, *, allowed: bool = False, which: str = "test classes"
+    ) -> "SeenClasses":
+        """Refuse classes that are mostly training classes, or mark them if that is allowed.
 
         Args:
             allowed: by the user.
             which: what to call them.
         """
-        if allowed or self.count is None or self.classes is None:
-            return
-        if 2 * self.count > self.classes:
-            raise UserError(
-                f"{self.count} of the {self.classes} {which} were in a model's training set: "
-                "the numbers would say little about new classes. Set classes aside with "
-                "`unibct split --hold-out`, or go on with --seen-classes (seen_classes=True)"
-            )
+        if not self.count or self.classes is None:
+            return self
+        if 2 * self.count <= self.classes and self.leaves_enough:
+            return self
+        if allowed:
+            return replace(self, overridden=True)
+        raise UserError(
+            f"{self.count} of the {self.classes} {which} were in a model's training set: "
+            "the numbers would say little about new classes. Set classes aside with "
+            "`unibct split --hold-out`, or go on with --seen-classes (seen_classes=True)"
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain values for machines."""
+        return {
+            "basis": self.basis,
+            "seen": self.count,
+            "tested": self.tested,
+            "unknown": self.unknown,
+        }
 
 
 def count_seen_classes(
     class_names: Sequence[str], class_source: str | None, models: Mapping[str, TrainingClasses]
 ) -> SeenClasses:
-    """Count the test classes that any of the models was trained on.
+    """Count the classes that any of the models was trained on.
 
     Args:
-        class_names: of the test classes.
+        class_names: of the test classes that have queries.
         class_source: what numbered them, see ``ImageSet``.
         models: the training classes of each model, by its name in notes.
     """
-    digests = identity_digests(class_identities(class_names, class_source))
-    count = sum(any(digest in model.digests for model in models.values()) for digest in digests)
-    doubts = [
-        doubt
-        for name, training in models.items()
-        if (doubt := _doubt(name, training, class_source)) is not None
-    ]
-    unknown = doubts[0] if doubts else None
-    return SeenClasses(count or (0 if unknown is None else None), len(class_names), unknown)
+    is_seen, unknown = _seen_of(class_names, class_source, models)
+    return _counted(is_seen, unknown)
+
+
+def classes_with_queries(images: ImageSet) -> list[str]:
+    """Return the names of the classes that have queries: one image of each is in the gallery."""
+    sizes = np.bincount(images.labels, minlength=len(images.class_names))
+    return [name for name, size in zip(images.class_names, sizes, strict=True) if size > 1]
+
+
+def _counted(is_seen: Sequence[bool], unknown: str | None) -> SeenClasses:
+    count = sum(is_seen)
+    return SeenClasses(count or (0 if unknown is None else None), len(is_seen), unknown)
+
+
+def _seen_of(
+    class_names: Sequence[str], class_source: str | None, models: Mapping[str, TrainingClasses]
+) -> tuple[list[bool], str | None]:
+    """Return whether each class is known to be seen, and why others may be; see above."""
+    trained = frozenset[str]().union(*(model.digests for model in models.values()))
+    identities = class_identities(class_names, class_source)
+    is_seen = [identity_digests([identity]) <= trained for identity in identities]
+    source = known_source(class_names, class_source)
+    doubts = (_doubt(name, training, source) for name, training in models.items())
+    return is_seen, next((doubt for doubt in doubts if doubt is not None), None)
 
 
 def _doubt(name: str, training: TrainingClasses, class_source: str | None) -> str | None:
     """Say why a model may have been trained on more test classes than can be counted."""
+    if not training.complete and training.digests:
+        return (
+            f"the {name} model began with weights or vectors, or has a map, whose training classes "
+            "are not recorded"
+        )
     if not training.complete:
         return f"the {name} model's training classes are not recorded"
-    if training.sources - {class_source}:
-        return f"the {name} model's training set and the test set name their classes differently"
+    if not training.named_as(class_source):
+        return (
+            f"the {name} model's training set and the test set name their classes differently, or "
+            "only number them"
+        )
     return None
 
 
@@ -112,30 +192,53 @@ class ModelsUnderTest:
     Attributes:
         vectors: (images, dim) of each model, by its name.
         labels: (images,) the classes 0…C-1.
-        seen: the count of seen classes.
-        note: the count in words, and that of the classes that a score map was fitted on.
+        is_seen: (images,) whether a model is known to have been trained on the image's class;
+            None if the classes have no names.
+        unknown: why a model may have been trained on more of them; None if that is excluded.
+        known: the models that are more than an array.
     """
 
     vectors: dict[str, Floats]
-    labels: Any
-    seen: SeenClasses
-    note: str
+    labels: Ints
+    is_seen: NDArray[np.bool_] | None
+    unknown: str | None
+    known: Mapping[str, Embeddings]
+
+    def seen_among(self, classes: Ints) -> SeenClasses:
+        """Count the seen ones among some classes, those with queries."""
+        if self.is_seen is None:
+            return SeenClasses(None, None, self.unknown)
+        is_seen = np.isin(np.unique(classes), self.labels[self.is_seen])
+        return _counted(is_seen.tolist(), self.unknown)
+
+    def choice(self, what: str, data: str | None = None, among: Ints | None = None) -> Choice:
+        """Return a choice that is made on these images, see ``Choice``.
+
+        Args:
+            what: in words.
+            data: the name of the images.
+            among: the places of the images whose classes count; by default all.
+        """
+        named_by, choice = _naming(self.known), Choice(what, data)
+        if named_by is not None:
+            choice = choice_on_rows(
+                what,
+                data,
+                named_by.ids,
+                named_by.labels,
+                named_by.class_names,
+                named_by.class_source,
+                among=among,
+            )
+        return choice.with_vectors(self.vectors["old"])
 
 
-def models_under_test(
-    models: Mapping[str, Any],
-    labels: Any,
-    score_map: ScoreMap | None = None,
-    *,
-    seen_classes: bool,
-) -> ModelsUnderTest:
-    """Return the vectors of all models, and refuse if most test classes were trained on.
+def models_under_test(models: Mapping[str, Any], labels: Any) -> ModelsUnderTest:
+    """Return the vectors of all models, and which test classes they were trained on.
 
     Args:
         models: for each model an ``Embeddings``, or an array, whose classes have no identity.
         labels: (images,) integers 0…C-1; None to take those of the first embeddings with classes.
-        score_map: what puts scores on the old scale, if one was given.
-        seen_classes: go on even if most test classes were trained on.
     """
     known = {name: model for name, model in models.items() if isinstance(model, Embeddings)}
     first = next(iter(known.values()), None)
@@ -147,17 +250,22 @@ def models_under_test(
             )
     if labels is None:
         labels = _common_labels(known)
-    named_by = _naming(known)
-    seen = _seen(models, known, named_by)
-    seen.require_minority(allowed=seen_classes)
     vectors = {
         name: checked_embeddings(known[name].vectors if name in known else model, name)
         for name, model in models.items()
     }
-    notes = [seen.note]
-    if score_map is not None:
-        notes.append(_fitted(score_map, named_by).score_map_note)
-    return ModelsUnderTest(vectors, labels, seen, "; ".join(notes))
+    named_by = _naming(known)
+    labels = checked_labels(labels, None if named_by is None else len(named_by.labels))
+    if named_by is None:
+        why = "the embeddings have no classes" if known else "arrays do not say"
+        return ModelsUnderTest(vectors, labels, None, why, known)
+    training = {
+        name: known[name].training_classes if name in known else UNKNOWN_CLASSES for name in models
+    }
+    is_seen, unknown = _seen_of(named_by.class_names, named_by.class_source, training)
+    # The labels that were given may number the classes in another way than the embeddings do.
+    by_image: NDArray[np.bool_] = np.array(is_seen)[named_by.labels]
+    return ModelsUnderTest(vectors, labels, by_image, unknown, known)
 
 
 def _common_labels(known: Mapping[str, Embeddings]) -> Ints:
@@ -183,31 +291,3 @@ def _naming(known: Mapping[str, Embeddings]) -> Embeddings | None:
     """Return the embeddings that name the classes, rather ones that know where these come from."""
     named = [model for model in known.values() if model.class_names]
     return max(named, key=lambda model: model.training_classes != UNKNOWN_CLASSES, default=None)
-
-
-def _seen(
-    models: Mapping[str, Any], known: Mapping[str, Embeddings], named_by: Embeddings | None
-) -> SeenClasses:
-    """Count the seen classes."""
-    if not known:
-        return SeenClasses(None, None, "arrays do not say")
-    if named_by is None:
-        return SeenClasses(None, None, "the embeddings have no classes")
-    training = {
-        name: known[name].training_classes if name in known else UNKNOWN_CLASSES for name in models
-    }
-    return _count_named(named_by, training)
-
-
-def _fitted(score_map: ScoreMap, named_by: Embeddings | None) -> SeenClasses:
-    """Count the test classes that a score map was fitted on."""
-    if named_by is None:
-        return SeenClasses(None, None)
-    return _count_named(named_by, {"score map": score_map.fitted_on})
-
-
-def _count_named(named_by: Embeddings, models: Mapping[str, TrainingClasses]) -> SeenClasses:
-    """Count the classes of embeddings that any of the models was trained on."""
-    labels: list[int] = np.unique(named_by.labels).tolist()
-    names = [named_by.class_names[label] for label in labels]
-    return count_seen_classes(names, named_by.class_source, models)

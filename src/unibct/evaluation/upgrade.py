@@ -7,15 +7,20 @@ the cross test the queries come from the new model and the templates from the ol
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, NamedTuple
 
-from unibct.arrays import Floats, Ints, checked_embeddings
+import numpy as np
+
+from unibct.arrays import Floats, Ints, checked_embeddings, to_numpy
+from unibct.data.image_set import ImageSet
 from unibct.embeddings.strength import Strength
 from unibct.evaluation.backfill_curve import BackfillCurve, backfill_curve, row_orders
 from unibct.evaluation.blend_gain import BlendedQueries
 from unibct.evaluation.blending import MIDPOINT, AlphaChoice, blended_test, require_alpha
 from unibct.evaluation.bootstrap import REPEATS, class_draws
+from unibct.evaluation.choices import SeenChoice, choices_of, compared_choices
 from unibct.evaluation.criterion import (
     OLD_MODEL_TOO_WEAK,
     Criterion,
@@ -40,7 +45,7 @@ from unibct.evaluation.gallery_split import GalleryMode, GallerySplit, split_for
 from unibct.evaluation.metrics.table import measured_metrics
 from unibct.evaluation.metrics.verification import ThresholdRule
 from unibct.evaluation.old_threshold import AtOldThreshold, at_old_thresholds
-from unibct.evaluation.pixel_baseline import old_model_strength
+from unibct.evaluation.pixel_baseline import NOT_CHECKED, old_model_strength
 from unibct.evaluation.resolution import (
     carried_fars,
     far_note,
@@ -49,7 +54,13 @@ from unibct.evaluation.resolution import (
 )
 from unibct.evaluation.score_map import ScoreMap
 from unibct.evaluation.search_test import SearchTest, search_test
-from unibct.evaluation.seen_classes import SeenClasses, models_under_test
+from unibct.evaluation.seen_classes import (
+    FEWEST_TESTED,
+    ModelsUnderTest,
+    SeenClasses,
+    models_under_test,
+)
+from unibct.evaluation.single_images import SingleImages, single_images
 from unibct.evaluation.subjects import Subjects, known_fingerprints
 from unibct.progress import Progress
 
@@ -61,7 +72,9 @@ class Evaluation:
     Attributes:
         values: test -> metric -> value, as tables show them.
         compared: M(cross) − M(old self) of each metric that has an interval.
-        seen: how many test classes a model was trained on.
+        seen: how many test classes a model was trained on; the verdict is over the others.
+        choices: what was chosen, and on how many of these classes; None if that was not compared.
+        seen_values: test -> metric -> value over the classes that a model was trained on.
         note: what a reader must know about the numbers.
         old_model: recall@1 of the old model and of raw pixels; None if it is not known.
         fingerprints: of the models that made ``query`` and ``gallery``, where they are known.
@@ -70,6 +83,8 @@ class Evaluation:
     values: dict[str, dict[str, float]]
     compared: tuple[Criterion, ...]
     seen: SeenClasses
+    choices: tuple[SeenChoice, ...] | None = None
+    seen_values: dict[str, dict[str, float]] = field(default_factory=dict[str, dict[str, float]])
     note: str | None = None
     old_model: Strength | None = None
     fingerprints: dict[str, str] = field(default_factory=dict[str, str])
@@ -82,9 +97,17 @@ class Evaluation:
     @property
     def verdict(self) -> Verdict | OldModelVerdict:
         """The joint verdict of the criteria, unless the old model is too weak to judge by."""
-        if self.old_model is not None and self.old_model.too_weak:
-            return OLD_MODEL_TOO_WEAK
-        return joint_verdict([criterion.verdict for criterion in self.criteria])
+        return self._judged(joint_verdict([criterion.verdict for criterion in self.criteria]))
+
+    def _judged(self, verdict: Verdict) -> Verdict | OldModelVerdict:
+        too_weak = self.old_model is not None and self.old_model.too_weak
+        return OLD_MODEL_TOO_WEAK if too_weak else verdict
+
+    @property
+    def full_note(self) -> str | None:
+        """The note, and that the strength of the old model was not checked, if it was not."""
+        texts = [self.note, NOT_CHECKED if self.old_model is None else None]
+        return "; ".join(text for text in texts if text) or None
 
     def metrics(self, test: str) -> dict[str, float]:
         """Return the metrics of one test, in the order of the tables."""
@@ -94,13 +117,16 @@ class Evaluation:
         """Return plain values for machines."""
         return {
             "verdict": self.verdict,
-            "note": self.note,
+            "note": self.full_note,
             "fingerprints": self.fingerprints,
             "seen_classes": self.seen.count,
+            "choices": None if self.choices is None else [c.as_json() for c in self.choices],
+            "classes": self.seen.as_json(),
             "old_model": None if self.old_model is None else self.old_model.as_json(),
             "criteria": [criterion.as_json() for criterion in self.criteria],
             "further_metrics": [c.as_json() for c in self.compared if not c.decides],
             "tests": self.values,
+            "tests_of_seen_classes": self.seen_values,
         }
 
 
@@ -150,6 +176,8 @@ class SearchEvaluation(Evaluation):
         score_scale: the new model's, with which ``scaled`` of these was measured; None if unknown.
         flips: queries whose answer changes with the upgrade.
         blended_queries: what blends of old and new queries gain in the old gallery.
+        seed: of what is drawn.
+        repeats: bootstrap samples.
     """
 
     tests: dict[str, SearchTest]
@@ -160,6 +188,8 @@ class SearchEvaluation(Evaluation):
     score_scale: float | None
     flips: Flips
     blended_queries: BlendedQueries
+    seed: int
+    repeats: int
 
     @property
     def old_clients_verdict(self) -> Verdict:
@@ -184,10 +214,10 @@ class SearchEvaluation(Evaluation):
 
 def compared_answers(
     tests: dict[str, SearchTest],
-    draws: Ints,
-    *,
     far: float,
     seed: int,
+    repeats: int,
+    *,
     alpha: float | AlphaChoice,
     score_map: ScoreMap | None = None,
     score_scale: float | None = None,
@@ -196,19 +226,22 @@ def compared_answers(
 
     Args:
         tests: by direction, all of the same queries.
-        draws: (repeats, classes) how often each class of the queries counts.
         far: false accept rate of the TAR.
-        seed: of the score map's parts of the classes.
+        seed: of the bootstrap samples, and of the score map's parts of the classes.
+        repeats: bootstrap samples.
         alpha: the share of the new query in blended queries, or how it was chosen.
         score_map: puts cross-test scores on the old scale; by default fitted on other classes.
         score_scale: the new model's, which does the same by one number.
     """
     old_self, cross = tests[OLD_SELF], tests[CROSS]
+    draws = class_draws(cross, seed=seed, repeats=repeats)
     sampled = {
         name: sampled_test(tests[name], draws, far)
         for name in (OLD_SELF, CROSS, REVERSED_CROSS, BLEND)
     }
     return {
+        "seed": seed,
+        "repeats": repeats,
         "compared": sampled[CROSS].minus(sampled[OLD_SELF]),
         "old_clients": sampled[REVERSED_CROSS].minus(sampled[OLD_SELF]),
         "blended_queries": BlendedQueries(
@@ -230,15 +263,34 @@ class UpgradeEvaluation(SearchEvaluation):
     """What ``evaluate_upgrade`` finds; the tests are kept for curves and pictures.
 
     Attributes:
-        split: which images are in the gallery.
+        split: which of the tested images are in the gallery.
+        tested_images: the places of the tested images among those that were given.
         backfill_curves: by the order of the rows; empty if they were not asked for.
         subjects: which models and data were tested; None if only arrays were given.
     """
 
     split: GallerySplit
+    tested_images: Ints
     backfill_curves: dict[str, BackfillCurve]
     rule: ThresholdRule = "strict"
     subjects: Subjects | None = None
+
+    @cached_property
+    def single_images(self) -> SingleImages:
+        """The same tests in a gallery whose rows are single images."""
+        return single_images(
+            self.tests,
+            self.split,
+            far=self.far,
+            alpha=self.blended_queries.alpha,
+            seed=self.seed,
+            repeats=self.repeats,
+        )
+
+    @property
+    def single_images_verdict(self) -> Verdict | OldModelVerdict:
+        """The verdict that decides for a gallery whose rows are single images."""
+        return self._judged(self.single_images.verdict)
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values for machines."""
@@ -250,6 +302,7 @@ class UpgradeEvaluation(SearchEvaluation):
                 for name, test in self.tests.items()
             },
             "backfill_curve": {n: curve.as_json() for n, curve in self.backfill_curves.items()},
+            "single_images": self.single_images.as_json() | {"verdict": self.single_images_verdict},
             "queries": len(self.split.query),
             "templates": self.split.classes,
             "images_in_templates": len(self.split.gallery),
@@ -287,9 +340,9 @@ def evaluate_upgrade(
         old: (images, dim) the old model's: an array, or ``Embeddings`` with its training classes.
         new: the new model's, likewise.
         labels: (images,) integers 0…C-1; by default those of ``old`` or ``new``.
-        free: (images, dim′) of a new model that was trained without compatibility: the upper bound.
+        free: (images, dim′) of a new model trained without compatibility: the upper bound.
         projected: (images, dim) the new model's in the old space, if it has another dimension.
-        seen_classes: go on even if a model was trained on most of the test classes.
+        seen_classes: go on even if training or a choice was mostly on the test classes.
         images: an ``ImageSet`` or uint8 pixels: then the old model is compared with raw pixels.
         far: false accept rate of the headline TAR; by default the smallest that is measurable.
         rule: of the reported TARs' thresholds, see ``tar_at_far``; the criterion's is strict.
@@ -303,23 +356,114 @@ def evaluate_upgrade(
         backfill_curves: also measure the gallery while it is being embedded again.
         progress: reports progress of the curves.
     """
-    tested = models_under_test(_given(old, new, free), labels, score_map, seen_classes=seen_classes)
-    models = tested.vectors | _in_old_space(projected)
-    split = split_for(tested.labels, split, seed=seed)
-    tests = _direction_tests(models, split, mode, share_of(alpha))
-    used_far = headline_far(split.compared_classes, far)
-    draws = class_draws(tests[CROSS], seed=seed, repeats=repeats)
-    onto_old_scale: dict[str, Any] = {"score_map": score_map, "score_scale": score_scale}
-    curves = _curves(models, split, mode, used_far, tests[OLD_SELF], seed, progress)
+    tested = models_under_test(_given(old, new, free), labels)
+    seen, part, seen_part = _parts(tested, projected, split, seed, seen_classes)
+    chosen: dict[str, Any] = {"alpha": alpha, "score_map": score_map, "score_scale": score_scale}
+    known, said = _known(tested, seen, part, **chosen, allowed=seen_classes)
+    models, used_far = part.models, headline_far(part.split.compared_classes, far)
+    tests = _direction_tests(models, part.split, mode, share_of(alpha))
+    curves = _curves(models, part.split, mode, used_far, tests[OLD_SELF], seed, progress)
+    limits = _notes(models, used_far, far, part.split)
     return UpgradeEvaluation(
-        **_test_values(tests, split, used_far, rule),
-        seen=tested.seen,
-        fingerprints=known_fingerprints(query=new, gallery=old),
-        note=joined_notes(*_notes(models, used_far, far, split), tested.note, rule=rule),
-        old_model=old_model_strength(models["old"], split.labels, images, seed=seed),
+        **_test_values(tests, part, used_far, rule) | known,
+        seen_values=_seen_values(seen_part, mode, used_far, rule),
+        note=joined_notes(*limits, *said, rule=rule),
+        old_model=_strength(part, images, len(tested.labels), seed),
         backfill_curves=dict(curves) if backfill_curves else {},
-        **compared_answers(tests, draws, far=used_far, seed=seed, alpha=alpha, **onto_old_scale),
+        **compared_answers(tests, used_far, seed, repeats, **chosen),
     )
+
+
+class _Part(NamedTuple):
+    """Some of the images that were given.
+
+    Attributes:
+        places: theirs, ascending.
+        models: (images, dim) vectors of each model.
+        split: which of them are in the gallery.
+    """
+
+    places: Ints
+    models: dict[str, Floats]
+    split: GallerySplit
+
+    def of_images(self, places: Ints) -> "_Part":
+        """Return all those of some classes."""
+        models = {name: vectors[places] for name, vectors in self.models.items()}
+        return _Part(places, models, self.split.of_images(places))
+
+
+def _known(
+    tested: ModelsUnderTest,
+    seen: SeenClasses,
+    part: _Part,
+    *,
+    alpha: float | AlphaChoice,
+    score_map: ScoreMap | None,
+    score_scale: float | None,
+    allowed: bool,
+) -> tuple[dict[str, Any], list[str]]:
+    """Return the fields of an evaluation that say what is known of the models, and notes."""
+    relied_on = choices_of(
+        {role: model.training_classes for role, model in tested.known.items()},
+        alpha=alpha.chosen_on if isinstance(alpha, AlphaChoice) else None,
+        score_map=score_map,
+        uses_scale=score_scale is not None,
+    )
+    choices = ()
+    if relied_on:  # a digest of a million images takes ten seconds
+        test = tested.choice("", among=part.places[part.split.query])
+        choices = compared_choices(relied_on, test, allowed=allowed)
+    if any(choice.is_of_the_test for choice in choices):
+        seen = replace(seen, overridden=True)
+    sides = {"query": tested.known.get("new"), "gallery": tested.known.get("old")}
+    fields = {"seen": seen, "choices": choices, "fingerprints": known_fingerprints(**sides)}
+    map_note = [] if score_map is None else [score_map.note]
+    return fields, [seen.note, *(choice.note for choice in choices), *map_note]
+
+
+def _parts(
+    tested: ModelsUnderTest,
+    projected: Any,
+    split: GallerySplit | None,
+    seed: int,
+    seen_classes: bool,
+) -> tuple[SeenClasses, _Part, _Part | None]:
+    """Return how many classes are seen, what the verdict is over, and the seen classes apart.
+
+    Seen classes are left out as queries and as rows: a test on the unseen ones alone has the same
+    answers.
+    """
+    split = split_for(tested.labels, split, seed=seed)
+    seen = tested.seen_among(split.query_labels).require_minority(allowed=seen_classes)
+    whole = _Part(np.arange(len(split.labels)), tested.vectors | _in_old_space(projected), split)
+    if tested.is_seen is None or not tested.is_seen.any() or not seen.leaves_enough:
+        return seen, whole, None
+    is_seen = np.isin(tested.labels, tested.labels[tested.is_seen])
+    unseen, others = (np.flatnonzero(chosen) for chosen in (~is_seen, is_seen))
+    return seen, whole.of_images(unseen), whole.of_images(others)
+
+
+def _seen_values(
+    part: _Part | None, mode: GalleryMode, far: float, rule: ThresholdRule
+) -> dict[str, dict[str, float]]:
+    """Return test -> metric -> value of the seen classes, if these can be searched."""
+    values: dict[str, dict[str, float]] = {}
+    if part is None or part.split.query_classes < FEWEST_TESTED:
+        return values
+    for name in (OLD_SELF, CROSS, NEW_SELF):
+        query, gallery = (part.models[side] for side in _spaces(name, part.models))
+        test = search_test(query, gallery, part.split, mode=mode)
+        values[name] = measured_metrics(test, [far], rule=rule)
+    return values
+
+
+def _strength(part: _Part, images: Any, given: int, seed: int) -> Strength | None:
+    """Compare the old model with raw pixels on the tested ones of all images that were given."""
+    if images is not None and len(part.places) < given == len(images):
+        is_set = isinstance(images, ImageSet)
+        images = images.select(part.places) if is_set else to_numpy(images)[part.places]
+    return old_model_strength(part.models["old"], part.split.labels, images, seed=seed)
 
 
 def share_of(alpha: float | AlphaChoice) -> float:
@@ -345,15 +489,16 @@ def _direction_tests(
 
 
 def _test_values(
-    tests: dict[str, SearchTest], split: GallerySplit, far: float, rule: ThresholdRule
+    tests: dict[str, SearchTest], part: "_Part", far: float, rule: ThresholdRule
 ) -> dict[str, Any]:
     """Return the fields of an evaluation that hold the tests and their metrics."""
     return {
         "tests": tests,
         "values": {name: measured_metrics(test, [far], rule=rule) for name, test in tests.items()},
-        "split": split,
+        "split": part.split,
+        "tested_images": part.places,
         "far": far,
-        "carried_fars": tuple(carried_fars(split.compared_classes)),
+        "carried_fars": tuple(carried_fars(part.split.compared_classes)),
         "rule": rule,
     }
 

@@ -1,19 +1,21 @@
 """Which blended weights search old rows best, on images of classes that are not tested."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from unibct.arrays import Floats, Ints
+from unibct.data.choices import ALPHA_OF_WEIGHTS, SCORE_SCALE_MEASURED
 from unibct.data.image_set import ImageSet
+from unibct.data.training_classes import choice_on
 from unibct.embeddings.extraction import embed_images
 from unibct.embeddings.score_scale import score_scale
 from unibct.errors import UserError
 from unibct.evaluation.gallery_split import split_gallery
 from unibct.evaluation.search_test import search_test
-from unibct.evaluation.seen_classes import count_seen_classes
+from unibct.evaluation.seen_classes import classes_with_queries, count_seen_classes
 from unibct.models.blended_weights import blend_weights
 from unibct.models.model import Model
 from unibct.progress import Progress, Silent
@@ -108,21 +110,26 @@ def choose_weights(
     best = max(tried, key=lambda alpha: (round(tried[alpha].mean_reciprocal_rank, 12), alpha))
     scale = _scale(rows[best], old_rows, images.labels, progress)
     old_self = search_test(old_rows, old_rows, split).top(1)
-    chosen = blend_weights(old, new, best).with_score_scale(scale)
+    choice = choice_on(ALPHA_OF_WEIGHTS, images).with_vectors(old_rows)
+    chosen = blend_weights(old, new, best).with_choice(choice)
+    chosen = chosen.with_score_scale(
+        scale, f"{images.name}, which chose the weights", replace(choice, what=SCORE_SCALE_MEASURED)
+    )
     return WeightChoice(best, chosen, old_self, tuple(tried.values()))
 
 
 def _require_unseen(old: Model, new: Model, images: ImageSet, progress: Progress) -> None:
     """Refuse a choice on classes that are mostly training classes; note if some are."""
     trained = {"old": old.training_classes, "new": new.training_classes}
-    seen = count_seen_classes(images.class_names, images.class_source, trained)
+    asking = classes_with_queries(images)
+    seen = count_seen_classes(asking, images.class_source, trained)
     if not seen.count:
         return
     counted = (
-        f"{seen.count} of the {len(images.class_names)} classes of {images.name} were in a "
+        f"{seen.count} of the {len(asking)} classes of {images.name} that have queries were in a "
         "model's training set"
     )
-    if 2 * seen.count > len(images.class_names):
+    if 2 * seen.count > len(asking):
         raise UserError(f"{counted}; choose the share on classes that no model was trained on")
     progress.note(f"{counted}, which may change the choice: better leave them out (--images)")
 

@@ -21,8 +21,6 @@ from unibct.training.plan import plan_run, require_epochs_left, upgrade_recipes
 from unibct.training.recipe import Recipe, load_recipe
 from unibct.training.train import train
 
-_CERTIFIED_PAIRS = 2_000_000  # of the ten million; enough for thresholds at FAR 1e-4
-
 
 @dataclass(frozen=True)
 class DemoPlan:
@@ -169,7 +167,7 @@ def run_demo(
     gallery = carry_upgrade_out(
         out / f"gallery-{new.fingerprint[:12]}",
         (str(folders["old"]), str(folders["new"])),
-        certify(evaluation, most_pairs=_CERTIFIED_PAIRS),
+        certify(evaluation),
         plan.gallery_images,
         device=new.device,
         progress=progress,

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from unibct.errors import UserError
 from unibct.gallery.adding import require_made_by
 from unibct.gallery.folder import GalleryFolder
-from unibct.gallery.gate import Passage, ask
+from unibct.gallery.gate import Passage, ask, note_untested
 from unibct.gallery.indexing import measure_recall, rebuild_spoilt
 from unibct.gallery.orders import ASKED, RANDOM, ordered_rows
 from unibct.gallery.remaking import vectors_again
@@ -78,7 +78,7 @@ class Backfilled:
         skipped: rows whose images cannot be read; they stay as they are, and the next backfill
             tries them again.
         paused: it was stopped; the same command continues it.
-        curve: (share of rows in that space, share of known queries that find their mates).
+        curve: (share of rows in that space, share of known queries that find a mate).
     """
 
     step: int
@@ -250,6 +250,7 @@ class _Run:
         """
         folder, number = self._folder, self._step.number
         before = ask(folder)
+        note_untested(folder, before, before, "the backfill")
         self._note(before)
         seen, done, last_check = 0, 0, 0
         pause = folder.path / PAUSE_FILE
@@ -303,7 +304,7 @@ class _Run:
         return written
 
     def _require(self, before: Passage) -> None:
-        """Undo the whole backfill if known queries no longer find their mates."""
+        """Undo the whole backfill if too many known queries no longer find their mates."""
         after = ask(self._folder)
         self._note(after)
         if not before.allows(after):
@@ -330,16 +331,21 @@ def pause_backfill(folder: GalleryFolder) -> None:
 def finish_backfill(folder: GalleryFolder) -> int:
     """Delete the old vectors of rows that have new ones, and return how many they were.
 
-    After that, a rollback to before the backfill needs the images.
+    After that, a rollback to before the backfill needs the images. One that was interrupted is
+    completed.
     """
     with folder.writing():
+        step = folder.state.interrupted(FINISH)
         settle(folder)
-        unfinished = folder.state.unfinished
-        if unfinished is not None:
-            _end_open(folder, unfinished)
-        state = folder.save(folder.state.begun(FINISH))
-        complete_finish(folder, state.steps[-1])
-        return int(folder.state.steps[-1].details["deleted"])
+        if step is None:
+            unfinished = folder.state.unfinished
+            if unfinished is not None:
+                _end_open(folder, unfinished)
+            counts = [folder.engine.count(kind) for kind in folder.engine.kinds()]
+            deleted = sum(count.rows - count.live for count in counts)
+            step = folder.save(folder.state.begun(FINISH, deleted=deleted)).steps[-1]
+            complete_finish(folder, step)
+        return int(folder.state.step(step.number).details["deleted"])
 
 
 def _begun(folder: GalleryFolder, request: BackfillRequest, remaker: RowRemaker) -> Step:

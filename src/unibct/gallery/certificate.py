@@ -1,9 +1,11 @@
 """The certificate of an upgrade: a document that says whether a model may search another's rows.
 
 `unibct evaluate … --certify FILE` writes it, and a gallery asks for it before it lets a new model
-search. A gallery's rows are single images, so thresholds, score maps and calibration are those of
-single images, not of templates; metrics and verdict are those of the evaluation. A digest over the
-document shows changes. It is no signature: it protects against accidents, not against forgery.
+search. A gallery's rows are single images, so verdict, thresholds, score maps and calibration are
+those of single images; what the evaluation found with templates stands beside them. Format 1, of
+earlier versions, had the templates' verdict in first place and did not say what is known of seen
+classes. A digest over the document shows changes. It is no signature: it protects against
+accidents, not against forgery.
 """
 
 import hashlib
@@ -14,14 +16,23 @@ from pathlib import Path
 from typing import Any, cast
 
 from unibct.errors import UserError
+from unibct.evaluation.criterion import OLD_MODEL_TOO_WEAK
 from unibct.evaluation.directions import BLEND, CROSS, NEW_SELF, OLD_SELF
 from unibct.evaluation.resolution import rate_name
 from unibct.evaluation.score_map import ScoreMap
+from unibct.evaluation.seen_classes import Basis
 from unibct.files import read_json, write_json
 from unibct.gallery.calibration import Calibration
 
-FORMAT = 1
+FORMAT = 2
+_READABLE = (1, FORMAT)
 COMPATIBLE = "compatible"
+# What to say of the test classes, by what is known of them, see ``SeenClasses.basis``.
+_CLASSES: dict[Basis, str] = {
+    "unseen": "classes that no model was trained on",
+    "unknown": "classes of which it is unknown whether a model was trained on them",
+    "overridden": "classes that are mostly training classes (--seen-classes)",
+}
 _ALWAYS_THERE = {"digest", "old", "new"}  # what tells a certificate from other JSON files
 _MAKE_AGAIN = "make it again with `unibct evaluate … --certify FILE`"
 
@@ -40,9 +51,9 @@ class Certificate:
         """Refuse another document, one that lacks something, or does not have its digest."""
         if not self.content.keys() >= _ALWAYS_THERE:
             raise UserError("this is no certificate; `unibct evaluate … --certify FILE` writes one")
-        if self.content.get("format") != FORMAT:
+        if self.content.get("format") not in _READABLE:
             raise UserError(
-                f"this is no certificate of format {FORMAT}, the one that this version reads; "
+                f"this is no certificate of a format that this version reads, 1 to {FORMAT}; "
                 f"{_MAKE_AGAIN}"
             )
         if self.digest != content_digest(self.content):
@@ -51,7 +62,7 @@ class Certificate:
                 f"{_MAKE_AGAIN}"
             )
         try:
-            _ = self.old, self.new, self.verdict, self.calibration, self.fars
+            _ = self.old, self.new, self.verdict, self.basis, self.calibration, self.fars
             _ = self.score_map, self.new_score_map, self.blend_alpha, self.summary()
             _ = [self.calibration_of(direction) for direction in (CROSS, OLD_SELF, BLEND)]
         except (KeyError, TypeError, ValueError) as error:
@@ -74,13 +85,28 @@ class Certificate:
 
     @property
     def verdict(self) -> str:
-        """*compatible*, or another verdict of an evaluation."""
+        """*compatible*, or another verdict of an evaluation: that on single images."""
+        if self.content["format"] == 1 and self.content["verdict"] != OLD_MODEL_TOO_WEAK:
+            return str(self.content["image_metrics"]["verdict"])
         return str(self.content["verdict"])
 
     @property
+    def template_verdict(self) -> str:
+        """The verdict on templates, one for each class."""
+        return str(self.content["verdict" if self.content["format"] == 1 else "template_verdict"])
+
+    @property
+    def basis(self) -> Basis:
+        """What is known of the test classes, see ``SeenClasses.basis``."""
+        if self.content["format"] > 1:
+            return cast(Basis, self.content["classes"]["basis"])
+        seen = self.content["metrics"].get("seen_classes")
+        return "unknown" if seen is None else "overridden" if seen else "unseen"
+
+    @property
     def is_compatible(self) -> bool:
-        """Whether new queries search old rows better than old queries do."""
-        return self.verdict == COMPATIBLE
+        """Whether new queries search old rows better, on classes not known to be seen."""
+        return self.verdict == COMPATIBLE and self.basis != "overridden"
 
     @cached_property
     def calibration(self) -> Calibration:
@@ -146,18 +172,26 @@ class Certificate:
             f"{_listed([rate_name(rate) for rate in self.fars]) or 'none'}"
         )
 
+    @property
+    def tested_on(self) -> str:
+        """What it was tested on, in words."""
+        data, counted = self.content["data"], self.content.get("classes", {})
+        seen, tested = counted.get("seen"), counted.get("tested")
+        part = f"{tested:,} of them " if seen and tested else ""
+        return (
+            f"{data['images']:,} images of {data['classes']:,} classes of {data['name']}, "
+            f"{part}{_CLASSES[self.basis]}"
+        )
+
     def summary(self) -> str:
         """Return one line for people."""
-        data = self.content["data"]
         may = "may search" if self.is_compatible else "may not (but by --force) search"
-        single = str(self.content["image_metrics"]["verdict"])
-        note = "" if single == self.verdict else f" (single images: {single})"
-        seen = self.content["metrics"].get("seen_classes")
-        trained = f" ({seen:,} of them seen in training)" if seen else ""
+        templates = self.template_verdict
+        note = "" if templates == self.verdict else f" (templates: {templates})"
         return (
             f"{self.verdict}{note}: model {self.new[:12]} {may} rows of model {self.old[:12]}; "
-            f"tested on {data['images']:,} images of {data['classes']:,} classes{trained} of "
-            f"{data['name']}; thresholds for FAR {_listed([rate_name(far) for far in self.fars])}; "
+            f"tested on {self.tested_on}; "
+            f"thresholds for FAR {_listed([rate_name(far) for far in self.fars])}; "
             f"{self.calibration.kind} scores in mixed galleries"
         )
 

@@ -5,19 +5,14 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from unibct.errors import UserError
-from unibct.evaluation.blending import blended_search
-from unibct.evaluation.criterion import compare_tests, joint_verdict
 from unibct.evaluation.directions import BLEND, CROSS, NEW_SELF, OLD_SELF
-from unibct.evaluation.metrics.table import measured_metrics
 from unibct.evaluation.metrics.verification import strict_thresholds
 from unibct.evaluation.protocols.request import EvaluationRequest
 from unibct.evaluation.protocols.table import AUTO, evaluate_data, recognised_protocol
 from unibct.evaluation.resolution import REPORTED_FARS, carried_fars
-from unibct.evaluation.score_map import fit_score_map
-from unibct.evaluation.search_test import ImageSearch, SearchTest, image_test
+from unibct.evaluation.score_map import FEWEST_ACCEPTED, fit_score_map
+from unibct.evaluation.search_test import SearchTest
 from unibct.evaluation.subjects import Subjects
 from unibct.evaluation.upgrade import Evaluation, UpgradeEvaluation
 from unibct.gallery.calibration_choice import choose_calibration
@@ -25,9 +20,6 @@ from unibct.gallery.certificate import FORMAT, Certificate, require_file, sealed
 from unibct.gallery.mixed_test import TwoKinds
 
 PROTOCOL = "images"
-_DIRECTIONS = (OLD_SELF, CROSS, NEW_SELF)
-MOST_PAIRS = 50_000_000
-_FEWEST_ACCEPTED = 30  # impostor pairs above a threshold, Doddington's rule
 
 
 class UncertifiedError(UserError):
@@ -81,18 +73,14 @@ def certify(
     subjects: Subjects | None = None,
     seed: int = 0,
     date: datetime | None = None,
-    most_pairs: int = MOST_PAIRS,
 ) -> Certificate:
     """Return the certificate of a finished evaluation, whatever its verdict is.
 
     Args:
         evaluation: of image sets; its tests keep the embeddings of queries and gallery.
         subjects: the models and the data; by default what the evaluation says about them.
-        seed: draws queries of large tests, and the halves of the classes that choose and check
-            the calibration.
+        seed: draws the halves of the classes that choose and check the calibration.
         date: by default now. Nothing else in the document changes from one time to the next.
-        most_pairs: queries × rows of a direction above which queries are drawn, but never fewer
-            than 1,000.
     """
     subjects = subjects or evaluation.subjects
     if subjects is None:
@@ -100,8 +88,8 @@ def certify(
             "arrays do not say which models made them: evaluate models or their embeddings "
             "(unibct.evaluate_data), or give subjects="
         )
-    images = _drawn_queries(evaluation, seed, most_pairs)
-    tests = {direction: image_test(search) for direction, search in images.items()}
+    single = evaluation.single_images
+    images, tests = single.searches, single.tests
     choices = {
         direction: choose_calibration(TwoKinds(images[direction], images[NEW_SELF]), seed=seed)
         for direction in (CROSS, OLD_SELF, BLEND)
@@ -114,11 +102,13 @@ def certify(
             "unibct": metadata.version("unibct"),
             "date": (date or datetime.now(UTC)).isoformat(timespec="seconds"),
             **subjects.as_json(),
-            "verdict": evaluation.verdict,
+            "verdict": evaluation.single_images_verdict,
+            "template_verdict": evaluation.verdict,
+            "classes": evaluation.seen.as_json(),
             "metrics": _metrics(evaluation),
             "gallery": "images",
             "pairs": _pairs(tests, evaluation),
-            "image_metrics": _image_metrics(tests, evaluation.far, seed),
+            "image_metrics": single.as_json() | {"verdict": evaluation.single_images_verdict},
             "thresholds": _thresholds(tests),
             "carried_fars": fars,
             "score_map": {
@@ -136,45 +126,12 @@ def certify(
     )
 
 
-def _drawn_queries(
-    evaluation: UpgradeEvaluation, seed: int, most_pairs: int
-) -> dict[str, ImageSearch]:
-    """Return the search among single images of each direction, with the same queries.
-
-    Where there are too many pairs, queries are drawn; all rows stay, so that no mate is lost.
-    """
-    searches: dict[str, ImageSearch] = {}
-    for direction in _DIRECTIONS:
-        images = evaluation.tests[direction].images
-        assert images is not None, "every test of an image set keeps its images"
-        searches[direction] = images
-    queries, rows = len(evaluation.split.query), len(evaluation.split.gallery)
-    most = max(1000, most_pairs // rows)
-    if queries > most:
-        drawn = np.sort(np.random.default_rng([seed, 23]).choice(queries, most, replace=False))
-        everything: Any = np.arange(rows)
-        searches = {name: images.part(drawn, everything) for name, images in searches.items()}
-    alpha = evaluation.blended_queries.alpha
-    return searches | {BLEND: blended_search(searches[OLD_SELF], searches[CROSS], alpha)}
-
-
 def _metrics(evaluation: UpgradeEvaluation) -> dict[str, Any]:
     """Return what the evaluation measured, with intervals."""
     full = evaluation.as_json()
     names = ("tests", "criteria", "further_metrics", "old_clients", "old_model", "note")
-    return {name: full[name] for name in names} | {"seen_classes": full["seen_classes"]}
-
-
-def _image_metrics(tests: dict[str, SearchTest], far: float, seed: int) -> dict[str, Any]:
-    """Return the same of single images, which may have another verdict than templates."""
-    compared = compare_tests(tests[OLD_SELF], tests[CROSS], far=far, seed=seed)
-    deciding = [criterion for criterion in compared if criterion.decides]
-    return {
-        "verdict": joint_verdict([criterion.verdict for criterion in deciding]),
-        "tests": {name: measured_metrics(test, [far]) for name, test in tests.items()},
-        "criteria": [criterion.as_json() for criterion in deciding],
-        "further_metrics": [c.as_json() for c in compared if not c.decides],
-    }
+    names += ("seen_classes", "choices")
+    return {name: full[name] for name in names}
 
 
 def _pairs(tests: dict[str, SearchTest], evaluation: UpgradeEvaluation) -> dict[str, int]:
@@ -194,7 +151,7 @@ def _thresholds(tests: dict[str, SearchTest]) -> dict[str, dict[str, float]]:
     thresholds: dict[str, dict[str, float]] = {}
     for direction, test in tests.items():
         pairs = len(test.impostor)
-        fars = [far for far in REPORTED_FARS[::-1] if far * pairs >= _FEWEST_ACCEPTED]
+        fars = [far for far in REPORTED_FARS[::-1] if far * pairs >= FEWEST_ACCEPTED]
         values = strict_thresholds(test.impostor, fars)
         thresholds[direction] = {f"{far:g}": values[far] for far in fars}
     return thresholds

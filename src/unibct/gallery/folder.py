@@ -1,6 +1,6 @@
 """A gallery's folder: its state, its engine, its models, and the lock of the one who writes."""
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +15,14 @@ from unibct.gallery.certificate import Certificate, read_certificate
 from unibct.gallery.engines.engine import Engine
 from unibct.gallery.engines.table import Place, open_engine
 from unibct.gallery.shelf import QueryModel, open_maker
-from unibct.gallery.state import STATE_FILE, GalleryState, RowMaker, read_state, write_state
+from unibct.gallery.state import (
+    STATE_FILE,
+    GalleryState,
+    RowMaker,
+    Standing,
+    read_state,
+    write_state,
+)
 from unibct.progress import Progress, Silent
 
 LOCK_FILE = "lock"
@@ -47,6 +54,7 @@ class GalleryFolder:
         self.progress = progress or Silent()
         self._device = device
         self._state: GalleryState | None = None
+        self._name = ""  # of the gallery, once it is known
         self._stamp: tuple[int, int] | None = None
         self._engine: Engine | None = None
         self._models: dict[str, QueryModel] = {}
@@ -63,9 +71,21 @@ class GalleryFolder:
         except OSError:
             stamp = None
         if self._state is None or stamp != self._stamp:
-            self._state, self._stamp = read_state(self.path), stamp
+            if stamp is None and self._name:
+                raise UserError(self._changed("it was deleted or moved"))
+            state = read_state(self.path)
+            if self._name not in ("", state.name):
+                raise UserError(
+                    self._changed(
+                        "another one is in its place; open it anew (a server: start it again)"
+                    )
+                )
+            self._state, self._stamp, self._name = state, stamp, state.name
             self._live = {}
         return self._state
+
+    def _changed(self, what: str) -> str:
+        return f"{self.path} is no longer the gallery that was opened: {what}"
 
     def save(self, state: GalleryState) -> GalleryState:
         """Replace the state."""
@@ -98,7 +118,7 @@ class GalleryFolder:
     @property
     def opening(self) -> Opening:
         """How models are opened."""
-        return Opening(self._device, progress=self.progress)
+        return Opening(self._device, progress=self.progress, probes=self.path)
 
     def model(self, fingerprint: str) -> QueryModel:
         """Return a model of the gallery, loaded once."""
@@ -141,6 +161,20 @@ class GalleryFolder:
                 if str(error) not in known:
                     self.progress.note(f"a certificate is passed over: {error}")
         return whole
+
+    def doubtful(self, standing: Standing, given: Sequence[Certificate] = ()) -> tuple[str, ...]:
+        """Return the kinds of rows of whose certificates the test classes may have been seen.
+
+        Args:
+            standing: who searches what.
+            given: certificates that the gallery does not hold yet.
+        """
+        held = {paper.digest: paper for paper in (*self.certificates(), *given)}
+        return tuple(
+            kind
+            for kind, reason in standing.access.items()
+            if reason.certificate in held and held[reason.certificate].basis != "unseen"
+        )
 
     def add_maker(self, maker: RowMaker) -> None:
         """Make a model or map known to the gallery."""

@@ -30,7 +30,12 @@ from unibct.gallery.queries import Queries, checked_queries
 from unibct.gallery.removal import remove_rows
 from unibct.gallery.rollback import RolledBack, abort_backfill, rollback_gallery
 from unibct.gallery.row_types import OLDER_ROW
-from unibct.gallery.search import Hit, note_useless_filter, search_source
+from unibct.gallery.search import (
+    Hit,
+    note_guessed_threshold,
+    note_useless_filter,
+    search_source,
+)
 from unibct.gallery.search_request import SearchRequest, one_request
 from unibct.gallery.sources import Source, note_unlabelled, open_source, with_fingerprint
 from unibct.gallery.status import GalleryStatus, gallery_status
@@ -141,8 +146,7 @@ class Gallery:
             data: the queries; images need no class: an image file, or a folder of them.
             request: what is searched for; or give its attributes, such as ``k=5``, by name.
             list_file: a file with one id per line; only these are searched for.
-            lazy_images: images of the rows; older rows among the hits are embedded again, ranked
-                again and stored.
+            lazy_images: of the rows; older hits are embedded again, ranked again and stored.
             remember: count the hits, for a backfill in the order ``asked``.
             skip_bad: leave unreadable images of queries and rows out instead of refusing.
             settings: attributes of the request.
@@ -155,6 +159,7 @@ class Gallery:
         if lazy_images is not None and remake(open_source(lazy_images)):
             queries, all_hits = searching(queries)
         note_useless_filter(self.folder, queries, request, all_hits)
+        note_guessed_threshold(self.folder, request)
         if remember:
             remember_asked(self.folder.path, _older_ids(all_hits))
         return _answers(queries, all_hits, forced=self.folder.state.is_forced)

@@ -1,12 +1,19 @@
-"""The gate that every step passes: known queries must still find their mates.
+"""The gate of a step: known queries that found their mates before it must find them after it.
 
-A few rows are kept as known queries, as images where there are images. A query finds its mate if
-its own row, or another row with its label, is among the first ten. A wrong model or a map that is
-applied the wrong way round passes every count and finds nothing; here it is stopped.
+A few rows are kept as known queries, as images where there are images. A query finds a mate if its
+own row, or another row with its label, is among the first ten of an exact search. Most known
+queries are pictures of rows themselves. That they find their mates says that queries and rows are
+in one space; it does not say how well new pictures are found.
+
+A wrong model or a map that is applied the wrong way round passes every count and finds nothing;
+here it is stopped, if a known query tests the step: one that found a mate before and can be asked
+after it. Where there are few labels, a row has the right one by chance, and the gate proves little.
+Without an image, or a vector by the searching model, it cannot be asked. If none tests
+an upgrade, a backfill or a rollback, the step says so.
 """
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +31,7 @@ from unibct.gallery.row_types import searchable_kinds
 from unibct.gallery.search import Hit, search_gallery
 from unibct.gallery.search_request import SearchRequest
 from unibct.gallery.shelf import ONLY_STORED
-from unibct.gallery.sources import Source
+from unibct.gallery.sources import Source, vector_fault
 from unibct.gallery.state import Standing
 from unibct.models.embedder import Embedder
 from unibct.progress import Silent
@@ -32,8 +39,9 @@ from unibct.progress import Silent
 KNOWN_FOLDER = "known"
 LIST_FILE = "queries.json"
 USUAL_COUNT = 32
+WHY_UNTESTED = "none found a mate before it and can be asked after it"
 _FIRST_ROWS = 10
-_MAY_BE_LOST = 0.1  # share of the known queries
+_MAY_BE_LOST = 0.1  # share of the known queries that test a step
 
 
 @dataclass(frozen=True)
@@ -67,21 +75,33 @@ class Passage:
     successful_ids: frozenset[str]
 
     def allows(self, after: "Passage") -> bool:
-        """Return whether almost all queries that found mates before a step find them after it."""
-        return len(self._lost(after)) <= _MAY_BE_LOST * len(self.successful_ids & after.asked_ids)
+        """Return whether almost all queries that test a step find their mates after it.
+
+        So it does if none tests it: see ``note_untested``.
+        """
+        return len(self._lost(after)) <= _MAY_BE_LOST * len(self.testing(after))
+
+    def testing(self, after: "Passage") -> frozenset[str]:
+        """Return the queries that test a step: they found mates before, and are asked after it."""
+        return self.successful_ids & after.asked_ids
 
     def refusal(self, after: "Passage", step: str) -> UserError:
         """Return the error for a step after which known queries find nothing any more."""
         lost = sorted(self._lost(after))
-        asked_again = self.successful_ids & after.asked_ids
         return UserError(
-            f"{step} was undone: {len(lost)} of {len(asked_again)} known queries no "
-            f"longer find their mates, first {lost[0]!r}; is this the right model, and are these "
-            "the right images?"
+            f"{step} was undone: {len(lost)} of {len(self.testing(after))} known queries no "
+            f"longer find their mates among the first {_FIRST_ROWS} rows, first {lost[0]!r} (a "
+            f"tenth may be lost); check what was given: the model, the images, the ids"
         )
 
     def _lost(self, after: "Passage") -> frozenset[str]:
-        return (self.successful_ids & after.asked_ids) - after.successful_ids
+        return self.testing(after) - after.successful_ids
+
+
+def note_untested(folder: GalleryFolder, before: Passage, after: Passage, step: str) -> None:
+    """Say so if no known query tests a step: that it passed the gate means nothing then."""
+    if not before.testing(after):
+        folder.progress.note(f"no known query has tested {step}: {WHY_UNTESTED}")
 
 
 def known_queries(folder: Path) -> list[KnownQuery]:
@@ -91,8 +111,11 @@ def known_queries(folder: Path) -> list[KnownQuery]:
         return []
     try:
         return [KnownQuery(**entry) for entry in read_json(path)]
-    except TypeError as error:
-        raise UserError(f"{path} is not a list of known queries: {error}") from error
+    except (UserError, TypeError) as error:
+        raise UserError(
+            f"{path} is damaged ({error}): put it back from a backup, or remove it; then no known "
+            "query is asked until the next add keeps new ones"
+        ) from error
 
 
 def keep_queries(
@@ -150,16 +173,26 @@ def _read(source: Source, row_id: str) -> Any:
         ) from error
 
 
-def damaged_queries(folder: Path) -> list[str]:
-    """Return which images of known queries cannot be read, one line each."""
+def damaged_queries(folder: GalleryFolder) -> list[str]:
+    """Return which files of known queries cannot be read, one line each."""
+    place = folder.path / KNOWN_FOLDER
     problems: list[str] = []
-    for query in known_queries(folder):
-        path = folder / KNOWN_FOLDER / query.image
-        if query.image and path.is_file():
+    try:
+        known = known_queries(folder.path)
+    except UserError as error:
+        known = []
+        problems.append(str(error))
+    for query in known:
+        if query.image and (place / query.image).is_file():
             try:
-                _kept_image(path)
+                _kept_image(place / query.image)
             except UserError as error:
                 problems.append(str(error))
+    for path in sorted(place.glob("*.npy")):
+        try:
+            _read_vectors(folder, path)
+        except UserError as error:
+            problems.append(str(error))
     return problems
 
 
@@ -185,21 +218,21 @@ def drop_queries(folder: GalleryFolder, ids: Sequence[str]) -> None:
         if path.name not in images:
             path.unlink()
     for path in (folder.path / KNOWN_FOLDER).glob("*.npy"):
-        _drop_vectors(folder, path, gone)
+        _drop_vectors(folder, path, stays, gone)
 
 
-def _drop_vectors(folder: GalleryFolder, path: Path, gone: set[str]) -> None:
-    """Forget the vectors of some known queries by one model."""
-    names = path.with_suffix(".json")
-    ids: list[str] = read_json(names)
-    stays = [place for place, row_id in enumerate(ids) if row_id not in gone]
-    if len(stays) == len(ids):
-        return
-    vectors = np.array(mapped_array(path)[stays])
-    path.unlink()
-    names.unlink()
-    if stays:
-        _remember_vectors(folder, path.stem, [ids[place] for place in stays], vectors)
+def _drop_vectors(
+    folder: GalleryFolder, path: Path, known: Sequence[KnownQuery], gone: set[str]
+) -> None:
+    """Forget the vectors of some known queries by one model, and all that are damaged for good."""
+    try:
+        vectors = _known_vectors(folder, known, path.stem)
+    except UserError as error:
+        folder.progress.note(f"known queries lose their vectors by {path.stem}: {error}")
+        vectors = dict.fromkeys(gone, np.empty(0, dtype=np.float32))
+    stays = {row_id: vector for row_id, vector in vectors.items() if row_id not in gone}
+    if len(stays) < len(vectors):
+        _write_vectors(path, stays)
 
 
 def ask(
@@ -216,7 +249,7 @@ def ask(
     asked, queries = asked_queries(folder, standing, with_superseded=with_superseded)
     if queries is None:
         return Passage(frozenset(), frozenset())
-    request = SearchRequest(k=_FIRST_ROWS, approximate=True, with_superseded=with_superseded)
+    request = SearchRequest(k=_FIRST_ROWS, with_superseded=with_superseded)  # exact
     hits = search_gallery(folder, queries, request, standing)
     successful = {
         query.id
@@ -282,11 +315,7 @@ def _vectors(
     folder: GalleryFolder, known: Sequence[KnownQuery], fingerprint: str
 ) -> dict[str, NDArray[np.float32]]:
     """Return id -> vector by a model; made from the kept images if they are not known yet."""
-    path = folder.path / KNOWN_FOLDER / f"{fingerprint}.npy"
-    vectors: dict[str, NDArray[np.float32]] = {}
-    if path.is_file():
-        ids: list[str] = read_json(path.with_suffix(".json"))
-        vectors = dict(zip(ids, np.array(mapped_array(path)), strict=True))
+    vectors = _known_vectors(folder, known, fingerprint)
     maker = folder.state.makers.get(fingerprint)
     files = {q.id: folder.path / KNOWN_FOLDER / q.image for q in known if q.image}
     missing = [i for i, file in files.items() if i not in vectors and file.is_file()]
@@ -297,19 +326,69 @@ def _vectors(
     return vectors
 
 
+def _known_vectors(
+    folder: GalleryFolder, known: Sequence[KnownQuery], fingerprint: str
+) -> dict[str, NDArray[np.float32]]:
+    """Return id -> vector by a model that are kept; damaged ones are taken from their rows again.
+
+    Args:
+        folder: the gallery.
+        known: its known queries.
+        fingerprint: of the model.
+    """
+    path = folder.path / KNOWN_FOLDER / f"{fingerprint}.npy"
+    try:
+        return _read_vectors(folder, path)
+    except UserError as error:
+        wanted = [query for query in known if not query.image]
+        with_row = [query.id for query in wanted if query.has_row]
+        rows = folder.engine.read(fingerprint, with_row)
+        if len(rows) < len(wanted):
+            raise
+        folder.progress.note(f"vectors of known queries are taken from their rows again: {error}")
+        vectors = dict(zip(rows.ids, rows.vectors, strict=True))
+        _write_vectors(path, vectors)
+        return vectors
+
+
+def _read_vectors(folder: GalleryFolder, path: Path) -> dict[str, NDArray[np.float32]]:
+    if not path.is_file():
+        return {}
+    try:
+        ids, vectors = read_json(path.with_suffix(".json")), np.array(mapped_array(path))
+        maker = folder.state.makers.get(path.stem)
+        dim = vectors.shape[-1] if maker is None else maker.dim
+        if vectors.shape != (len(ids), dim) or vectors.dtype != np.float32:
+            raise UserError(f"it has not one vector of dimension {dim} for each id beside it")
+        fault = vector_fault(vectors, ids)
+        if fault:
+            raise UserError(fault)
+    except (UserError, TypeError) as error:
+        raise UserError(
+            f"{path} is damaged ({error}): put it back from a backup, or remove it; the known "
+            "queries whose vectors it holds are not asked then"
+        ) from error
+    return dict(zip(ids, vectors, strict=True))
+
+
 def _remember_vectors(
     folder: GalleryFolder, fingerprint: str, ids: Sequence[str], vectors: NDArray[np.float32]
 ) -> None:
     path = folder.path / KNOWN_FOLDER / f"{fingerprint}.npy"
-    all_ids = list(ids)
+    earlier: dict[str, NDArray[np.float32]] = {}
     if path.is_file():
-        earlier: list[str] = read_json(path.with_suffix(".json"))
-        all_ids = [*earlier, *ids]
-        vectors = np.concatenate([mapped_array(path), vectors])
+        earlier = _known_vectors(folder, known_queries(folder.path), fingerprint)
+    _write_vectors(path, earlier | dict(zip(ids, vectors, strict=True)))
+
+
+def _write_vectors(path: Path, vectors: Mapping[str, NDArray[np.float32]]) -> None:
     path.unlink(missing_ok=True)  # a kill now loses known queries, and never mixes them up
-    write_json(path.with_suffix(".json"), all_ids)
+    if not vectors:
+        path.with_suffix(".json").unlink(missing_ok=True)
+        return
+    write_json(path.with_suffix(".json"), list(vectors))
     with atomic_file(path) as temporary, temporary.open("wb") as stream:
-        np.save(stream, vectors, allow_pickle=False)
+        np.save(stream, np.stack(list(vectors.values())), allow_pickle=False)
 
 
 def _free_names(known: Sequence[KnownQuery]) -> Iterator[str]:

@@ -1,24 +1,43 @@
-"""Check that a gallery is as it was written: rows, counts, models, certificates, known queries."""
+"""Check that a gallery is as it was written: rows, counts, index, models, certificates, and more.
+
+Everything that a step reads is read: a step that would stop at a damaged file is no surprise.
+"""
+
+from functools import partial
 
 from unibct.errors import UserError
+from unibct.gallery.asked import asked_counts
 from unibct.gallery.folder import CERTIFICATES_FOLDER, GalleryFolder
 from unibct.gallery.gate import damaged_queries
+from unibct.gallery.rollback import rollback_targets
 from unibct.gallery.rows import changed_rows
-from unibct.gallery.shelf import IN_FOLDER, open_maker
+from unibct.gallery.shelf import BY_MAP, ONLY_STORED, open_maker
 from unibct.gallery.state import BACKFILL, COUNT_ORDER, ROWS_AFTER, GalleryState
 
 _NAMED = 5  # rows that a message names
 
 
 def verify_gallery(folder: GalleryFolder) -> list[str]:
-    """Read everything, and return what is wrong, one line each; an empty list is good news."""
+    """Read everything that a step needs, and return what is wrong, one line each.
+
+    An empty list is good news.
+    """
     state = folder.state  # a damaged state file is an error of its own
     problems = list(folder.engine.problems())
-    if problems:
-        return problems
+    for read in (partial(_rows, folder, state), partial(_asked, folder)):
+        try:
+            problems += read()
+        except UserError as error:  # of a damaged file
+            problems.append(str(error))
+    problems += _models(folder) + _certificates(folder) + damaged_queries(folder)
+    return list(dict.fromkeys(problems))
+
+
+def _rows(folder: GalleryFolder, state: GalleryState) -> list[str]:
+    """Read all rows, and compare them with their digests and counts."""
     kinds = folder.engine.kinds()
     missing = [kind for kind in state.makers if kind not in kinds]
-    problems += [f"the rows of {state.makers[kind].name} ({kind}) are missing" for kind in missing]
+    problems = [f"the rows of {state.makers[kind].name} ({kind}) are missing" for kind in missing]
     total = sum(folder.engine.count(kind).rows for kind in kinds)
     with folder.progress.task("verifying", total, "rows") as advance:
         for kind in kinds:
@@ -36,7 +55,13 @@ def verify_gallery(folder: GalleryFolder) -> list[str]:
             problems += _changed(changed, kind)
             if folder.state is state:  # otherwise rows came or went meanwhile
                 problems += _counted(state, kind, rows_seen, live)
-    return problems + _models(folder) + _certificates(folder) + damaged_queries(folder.path)
+    return problems
+
+
+def _asked(folder: GalleryFolder) -> list[str]:
+    """Read how often rows were found, which a backfill may want."""
+    asked_counts(folder.path)
+    return []
 
 
 def _changed(ids: list[str], kind: str) -> list[str]:
@@ -69,7 +94,7 @@ def _counted(state: GalleryState, kind: str, rows: int, live: int) -> list[str]:
 def _models(folder: GalleryFolder) -> list[str]:
     problems: list[str] = []
     for maker in folder.state.makers.values():
-        if maker.source != IN_FOLDER:
+        if maker.source in (ONLY_STORED, BY_MAP):
             continue
         try:
             open_maker(folder.path, maker, folder.opening)
@@ -81,7 +106,14 @@ def _models(folder: GalleryFolder) -> list[str]:
 def _certificates(folder: GalleryFolder) -> list[str]:
     problems: list[str] = []
     paths = sorted((folder.path / CERTIFICATES_FOLDER).glob("*.json"))
-    digests = {access.certificate for access in folder.state.standing.access.values()}
+    state = folder.state
+    standings = [state.standing, *(step.before for step in rollback_targets(state))]
+    digests = {
+        access.certificate
+        for standing in standings
+        if standing is not None
+        for access in standing.access.values()
+    }
     lost = [digest for digest in digests if digest and digest not in {p.stem for p in paths}]
     problems += [f"the certificate {digest} is missing" for digest in lost]
     for path in paths:

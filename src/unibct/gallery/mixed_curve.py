@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from unibct.arrays import Floats, Ints
+from unibct.arrays import Floats, Ints, lowered
 from unibct.errors import UserError
+from unibct.evaluation.score_table import ProductScores
 from unibct.evaluation.search_test import SearchTest, scored_test
 from unibct.gallery.calibration import RAW, STANDARDISED, Calibration, fit_calibration
 
@@ -61,10 +62,7 @@ class MixedCurve:
 
 def score_tables(cross: SearchTest, new_self: SearchTest) -> TwoTables:
     """Return the scores of two tests of the same queries in galleries of templates."""
-    assert cross.scores is not None, "the gallery's entries are templates"
-    assert new_self.scores is not None
-    everything = slice(0, len(cross.query_classes))
-    return TwoTables(cross.scores[everything], new_self.scores[everything], cross.query_classes)
+    return TwoTables(_all_scores(cross), _all_scores(new_self), cross.query_classes)
 
 
 def fit_mergings(cross: SearchTest, new_self: SearchTest) -> dict[str, Calibration]:
@@ -110,6 +108,14 @@ def half_test(tables: TwoTables, order: Ints, calibration: Calibration) -> Searc
     remade[order[: HALF * len(order) // (POINTS - 1)]] = True
     scores = np.where(remade, tables.new_rows, calibration(tables.old_rows))
     return scored_test(scores, tables.query_classes)
+
+
+def _all_scores(test: SearchTest) -> Floats:
+    assert isinstance(test.scores, ProductScores), "the gallery's entries are templates"
+    scores = test.scores[: len(test.query_classes)]
+    mates = np.arange(len(scores)), test.query_classes
+    scores[mates] = lowered(scores[mates])
+    return scores
 
 
 def _best_so_far(scores: Floats) -> Floats:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from unibct.arrays import Floats, Ints
+from unibct.arrays import Floats, Ints, lowered
 from unibct.evaluation.metrics.identification import mate_ranks
 from unibct.evaluation.metrics.ranking import block_precisions
 from unibct.evaluation.score_table import mate_places
@@ -99,8 +99,12 @@ def mixed_quality(
     step = max(1, _SCORES_AT_ONCE // kinds.rows)
     for start in range(0, kinds.queries, step):
         part = slice(start, start + step)
-        old_scores = kinds.cross.query[part] @ kinds.cross.gallery.T
-        new_scores = (kinds.new_self.query[part] @ kinds.new_self.gallery.T).astype(np.float64)
+        mates = mate_places(labels[part], row_labels)
+        old_scores, new_scores = (
+            side.query[part] @ side.gallery.T for side in (kinds.cross, kinds.new_self)
+        )
+        for products in (old_scores, new_scores):
+            products[mates] = lowered(products[mates])
         for name, calibration in calibrations.items():
             calibrated = calibration(old_scores)
             for mask in masks:

@@ -1,7 +1,7 @@
 """Back to an earlier state: before an upgrade, or before a backfill."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,16 +16,24 @@ from unibct.gallery.adding import (
     with_digest,
 )
 from unibct.gallery.folder import GalleryFolder
-from unibct.gallery.gate import ask, ask_before
+from unibct.gallery.gate import ask, ask_before, note_untested
 from unibct.gallery.row_types import searchable_kinds
 from unibct.gallery.rows import NO_STEP, Metadata, sealed_rows
-from unibct.gallery.settling import complete_rollback, end_step, settle, undone_backfills
+from unibct.gallery.settling import (
+    complete_rollback,
+    is_making_rows,
+    settle,
+    take_back,
+    undone_backfills,
+)
 from unibct.gallery.shelf import ONLY_STORED
 from unibct.gallery.sources import Source, note_left_out
 from unibct.gallery.state import (
     ADD,
     BACKFILL,
     FINISH,
+    MAKES,
+    PASSED,
     ROLLBACK,
     UPGRADE,
     GalleryState,
@@ -72,7 +80,8 @@ def rollback_gallery(
 ) -> RolledBack:
     """Go back to the state before a step; rows that were added since then are kept.
 
-    A rollback that was stopped while it made rows again from ``source`` goes on if it is asked for
+    Rows are made again from ``source`` before anything changes over: until then all searches are
+    as before. A rollback that was interrupted goes on, and no further back, if it is asked for
     once more.
 
     Args:
@@ -84,47 +93,77 @@ def rollback_gallery(
         skip_bad: leave rows out whose images cannot be read, instead of refusing. They are kept
             as rows that the earlier model cannot search.
     """
+    skipped: tuple[str, ...] = ()
     with folder.writing():
-        settle(folder)
-        rollback = _stopped_rollback(folder.state)
-        if rollback is None or source is None or to not in (None, rollback.details["to"]):
-            rollback, lost, given = _gone_back(folder, to, source, skip_bad=skip_bad)
+        step = _same_rollback(folder.state, to)
+        goes_on = step is not None and is_making_rows(step) and source is not None
+        if goes_on:
+            folder.progress.note("a rollback had been interrupted: it makes the rows that are left")
         else:
-            lost, searching = unsearchable_rows(folder), folder.state.standing.searching
-            given = _given_again(folder, searching, lost, source, skip_bad=skip_bad)
-        _restore(folder, given)
-        if rollback.details.get("restoring"):
-            folder.save(folder.state.changed_step(rollback.number, details={"restoring": False}))
-    if source is not None:
-        note_left_out(folder.progress, source.name, given.skipped)
-    lost = [row_id for row_id in lost if row_id not in given.digests]
-    searching = folder.state.standing.searching
-    target, restored, skipped = int(rollback.details["to"]), len(given.digests), len(given.skipped)
-    return RolledBack(target, searching, restored, len(lost), (lost or [""])[0], skipped)
+            settle(folder)
+        if step is None or is_making_rows(step):
+            begun = step if goes_on else None
+            step, skipped = _go_back(folder, to, source, begun, skip_bad=skip_bad)
+        if source is not None:
+            note_left_out(folder.progress, source.name, skipped)
+        state, lost = folder.state, unsearchable_rows(folder)
+    made = step.details.get(MAKES)
+    restored = 0 if made is None else int(state.step(int(made)).details["added"])
+    return RolledBack(
+        int(step.details["to"]),
+        state.standing.searching,
+        restored,
+        len(lost),
+        (lost or [""])[0],
+        len(skipped),
+    )
 
 
-def _stopped_rollback(state: GalleryState) -> Step | None:
-    """Return the last step, if it is a rollback that has not made all given rows again."""
-    steps = [step for step in state.steps if not step.details.get("restored")]
-    return steps[-1] if steps[-1].details.get("restoring") else None
+def _same_rollback(state: GalleryState, to: int | None) -> Step | None:
+    """Return the rollback that was interrupted, if this is the same command once more.
+
+    Without ``to`` it is one to before an upgrade: one to before a backfill was an abort.
+    """
+    step = state.interrupted(ROLLBACK)
+    if step is None:
+        return None
+    target = state.step(int(step.details["to"]))
+    is_same = target.action == UPGRADE if to is None else target.number == to
+    return step if is_same else None
 
 
-def _gone_back(
-    folder: GalleryFolder, to: int | None, source: Source | None, *, skip_bad: bool
-) -> tuple[Step, list[str], "_GivenAgain"]:
-    """Let the earlier model search.
+def _go_back(
+    folder: GalleryFolder,
+    to: int | None,
+    source: Source | None,
+    step: Step | None,
+    *,
+    skip_bad: bool,
+) -> tuple[Step, tuple[str, ...]]:
+    """Make rows again that the earlier model could not search, and let it search.
+
+    Args:
+        folder: the gallery.
+        to: the number of the step before which the gallery will be, if it was given.
+        source: what the user has given.
+        step: of this rollback, if it was interrupted while it made rows.
+        skip_bad: leave images out that cannot be read.
 
     Returns:
-        the step of the rollback, the ids of rows that this model cannot search, and what the
-        source has of them.
+        The step, and the ids of lost rows whose images cannot be read.
     """
-    target = rollback_target(folder.state, to)
+    state = folder.state
+    target = rollback_target(state, to) if step is None else state.step(int(step.details["to"]))
     assert target.before is not None
-    undone = undone_backfills(folder.state, target.number)
-    lost = unsearchable_rows(folder, target.before, undone)
+    kind = target.before.searching
+    lost = unsearchable_rows(folder, target.before, undone_backfills(state, target.number))
+    if step is not None:
+        rows = folder.engine.read(kind, lost, vectors=False)
+        made = {rows.ids[place] for place in np.flatnonzero(rows.steps == step.details[MAKES])}
+        lost = [row_id for row_id in lost if row_id not in made]
     _require_deleted_rows(folder, target, lost, source)
-    given = _given_again(folder, target.before.searching, lost, source, skip_bad=skip_bad)
-    if source is not None and lost and not given.digests:
+    given = _given_again(folder, kind, lost, source, skip_bad=skip_bad)
+    if source is not None and step is None and lost and not given.digests:
         if given.skipped:
             raise NoReadableImageError(source.name, len(given.skipped))
         raise UserError(
@@ -132,17 +171,38 @@ def _gone_back(
             f"first {lost[0]!r}; give images with the ids of the rows, or no DATA to go without"
         )
     before = ask_before(folder, "the rollback")
+    if given.digests:
+        step = step or _begun_with_rows(folder, target)
+        _make_rows(folder, kind, step, given)
     after = ask(folder, target.before, with_superseded=True)
     if not before.allows(after):
+        if step is not None:
+            take_back(folder, step)
         raise before.refusal(after, "the rollback")
-    details = {"restoring": True} if given.digests else {}
-    state = folder.save(folder.state.begun(ROLLBACK, to=target.number, **details))
-    complete_rollback(folder, state.steps[-1])
-    return state.steps[-1], lost, given
+    note_untested(folder, before, after, "the rollback")
+    if step is None:
+        step = folder.save(folder.state.begun(ROLLBACK, to=target.number)).steps[-1]
+    else:
+        folder.save(folder.state.changed_step(step.number, details={PASSED: True}))
+    complete_rollback(folder, step)
+    return step, given.skipped
+
+
+def _begun_with_rows(folder: GalleryFolder, target: Step) -> Step:
+    """Begin a rollback that makes rows again, and the add that they belong to."""
+    state = folder.state
+    state = state.begun(ROLLBACK, to=target.number, **{MAKES: state.next_number + 1})
+    state = folder.save(state.begun(ADD, restored=True))
+    return state.steps[-2]
 
 
 def abort_backfill(folder: GalleryFolder) -> RolledBack:
     """Undo the backfill that was done or begun last."""
+    interrupted = folder.state.interrupted(ROLLBACK)
+    if interrupted is not None:
+        target = folder.state.step(int(interrupted.details["to"]))
+        if target.action == BACKFILL:
+            return rollback_gallery(folder, target.number)
     steps = folder.state.steps
     last = [step for step in steps if step.action == BACKFILL and not step.undone]
     if not last:
@@ -189,10 +249,10 @@ def rollback_targets(state: GalleryState, *, images: bool = False) -> list[Step]
 
     Args:
         state: of the gallery.
-        images: images of rows are given, so that a rollback that was stopped can go on.
+        images: images of rows are given, so that a rollback that was making rows can go on.
     """
     finished = max((s.number for s in state.steps if s.action == FINISH), default=0)
-    stopped = stopped_target(state) if images else None
+    stopped = stopped_target(state, images=images)
     return [step for step in state.steps if step == stopped or _can_be_undone(step, finished)]
 
 
@@ -201,13 +261,17 @@ def _can_be_undone(step: Step, finished: int) -> bool:
     return is_kept and not step.undone
 
 
-def stopped_target(state: GalleryState) -> Step | None:
-    """Return the target of a rollback that was stopped while it made rows again from images."""
-    rollback = _stopped_rollback(state)
+def stopped_target(state: GalleryState, *, images: bool = False) -> Step | None:
+    """Return the target of a rollback that was interrupted and can go on.
+
+    The arguments are those of ``rollback_targets``.
+    """
+    rollback = state.interrupted(ROLLBACK)
     if rollback is None:
         return None
     target = state.step(int(rollback.details["to"]))
-    return None if earlier_model(state, target).source == ONLY_STORED else target
+    has_images = images and earlier_model(state, target).source != ONLY_STORED
+    return target if has_images or not is_making_rows(rollback) else None
 
 
 def rollback_target(state: GalleryState, to: int | None, *, images: bool = False) -> Step:
@@ -222,7 +286,7 @@ def rollback_target(state: GalleryState, to: int | None, *, images: bool = False
     if not steps:
         raise UserError("there is no upgrade and no backfill to go back from")
     if to is None:
-        stopped = stopped_target(state) if images else None
+        stopped = stopped_target(state, images=images)
         upgrades = [step for step in steps if step.action == UPGRADE]
         return stopped or (upgrades or steps)[-1]
     matches = [step for step in steps if step.number == to]
@@ -324,12 +388,9 @@ def _batches(source: Source) -> Iterator[Source]:
         yield source.select(range(start, min(start + _BATCH, len(source))))
 
 
-def _restore(folder: GalleryFolder, given: _GivenAgain) -> None:
-    """Write rows that the searching model cannot search, made by that model."""
-    if given.source is None or not given.digests:
-        return
-    kind = folder.state.standing.searching
-    step = folder.save(folder.state.begun(ADD, restored=True)).steps[-1].number
+def _make_rows(folder: GalleryFolder, kind: str, step: Step, given: _GivenAgain) -> None:
+    """Write rows by the earlier model, hidden: they carry the mark of the rollback."""
+    assert given.source is not None
     for part in _batches(given.source):
         embedder = None if part.images is None else folder.model(kind).embedder
         rows = _newest(folder, part.ids)
@@ -339,10 +400,10 @@ def _restore(folder: GalleryFolder, given: _GivenAgain) -> None:
         labels = [rows[row_id].label for row_id in part.ids]
         vectors = part.vectors(embedder, Silent())
         require_usable(vectors, part)
-        sealed = sealed_rows(kind, part.ids, labels, metadata, vectors, step)
-        others = [other for other in folder.engine.kinds() if other != kind]
-        folder.engine.write(kind, sealed, supersedes=others)  # a row is live in one kind
-    end_step(folder, step, added=len(given.digests))
+        number = int(step.details[MAKES])
+        sealed = sealed_rows(kind, part.ids, labels, metadata, vectors, number)
+        marks = np.full(len(sealed), step.number, dtype=np.int64)
+        folder.engine.write(kind, replace(sealed, superseded=marks))
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,9 @@
 
 A row that a query ranks below the query's own row decides nothing. If the own row is among the
 first rows, it stays there; if it is not, the other one is not either. So the vectors of a few
-rows say whether a step can change what a query finds, and a small step does not need a search
-through all rows. Each calibration is strictly monotone, so this also holds if the step brings the
-first row of a kind, or takes the last one.
+rows say whether a step can change what a query finds by exact search, and a small step does not
+need a search through all rows. Each calibration is strictly monotone, so this also holds if the
+step brings the first row of a kind, or takes the last one.
 """
 
 from collections.abc import Sequence
@@ -63,6 +63,8 @@ class RowGate:
 
     def refusal(self, step: str) -> UserError | None:
         """Return why the step must be undone; None if almost all queries still find their mates.
+
+        None as well if no query was asked: there is none, or the rows cannot matter to any.
 
         Args:
             step: what it is called.

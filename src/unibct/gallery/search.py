@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from unibct.errors import UserError
+from unibct.evaluation.score_map import ScoreMap
 from unibct.gallery.engines.engine import Found, Search
 from unibct.gallery.folder import GalleryFolder
 from unibct.gallery.queries import (
@@ -111,6 +112,20 @@ def note_useless_filter(
     if not row_fits:
         keys = ", ".join(request.where)
         folder.progress.note(f"no row fits the filter on {keys}; a search without it shows rows")
+
+
+def note_guessed_threshold(folder: GalleryFolder, request: SearchRequest) -> None:
+    """Say so if an old threshold is where a certificate's score map has hardly seen impostors."""
+    if request.threshold is None or not request.old_scores:
+        return
+    for scale in _scales(folder, folder.state, request).values():
+        if isinstance(scale.report, ScoreMap) and request.threshold > scale.report.old[-1]:
+            folder.progress.note(
+                f"the threshold {request.threshold:g} is above {scale.report.old[-1]:.4g}, where "
+                "fewer than ten impostor pairs of the certificate's score map are: its false "
+                "accept rate is a guess; --far takes measured thresholds"
+            )
+            return
 
 
 def search_gallery(

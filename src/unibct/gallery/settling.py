@@ -13,6 +13,8 @@ from unibct.gallery.state import (
     BACKFILL,
     COUNT_ORDER,
     FINISH,
+    MAKES,
+    PASSED,
     REMOVE,
     ROLLBACK,
     ROWS_AFTER,
@@ -36,30 +38,67 @@ def end_step(folder: GalleryFolder, number: int, **details: Any) -> None:
 
 
 def settle(folder: GalleryFolder) -> None:
-    """Bring a step that was killed to an end, before another one begins. Needs the lock.
+    """Bring a step that was killed to an end, before another one begins, and say so.
 
-    An interrupted add keeps the rows that were acknowledged; a removal is taken back, or goes on
-    if it had passed the gate; a rollback and a finish go on. A backfill stays: it is continued
-    when asked for.
+    Needs the lock. An interrupted add keeps the rows that were acknowledged; a removal is taken
+    back, or goes on if it had passed the gate; a rollback and a finish go on, but a rollback that
+    was still making rows again is taken back. A backfill stays: it is continued when asked for.
     """
     while (step := _unfinished_but_backfill(folder.state)) is not None:
-        _SETTLE.get(step.action, _mark_done)(folder, step)
+        outcome = _SETTLE.get(step.action, _mark_done)(folder, step)
+        folder.progress.note(f"step {step.number}, {step.action}, had been interrupted: {outcome}")
 
 
-def _settle_add(folder: GalleryFolder, step: Step) -> None:
+_COMPLETE = "it is complete now"
+_TAKEN_BACK = "it is taken back, and the rows are as before it"
+
+
+def _settle_add(folder: GalleryFolder, step: Step) -> str:
     end_step(folder, step.number, interrupted=True)
+    return "the rows that it had added stay"
 
 
-def _settle_removal(folder: GalleryFolder, step: Step) -> None:
-    if step.details.get("passed"):
+def _settle_removal(folder: GalleryFolder, step: Step) -> str:
+    if step.details.get(PASSED):
         complete_removal(folder, step.number)
-    else:
-        folder.engine.undo(step.number)
-        folder.save(folder.state.changed_step(step.number, done=True, undone=True))
+        return _COMPLETE
+    take_back(folder, step)
+    return _TAKEN_BACK
 
 
-def _mark_done(folder: GalleryFolder, step: Step) -> None:
+def _settle_rollback(folder: GalleryFolder, step: Step) -> str:
+    if is_making_rows(step):
+        take_back(folder, step)
+        return _TAKEN_BACK
+    complete_rollback(folder, step)
+    return _COMPLETE
+
+
+def _settle_finish(folder: GalleryFolder, step: Step) -> str:
+    complete_finish(folder, step)
+    return _COMPLETE
+
+
+def _mark_done(folder: GalleryFolder, step: Step) -> str:
     folder.save(folder.state.changed_step(step.number, done=True))
+    return "it is marked as done"
+
+
+def is_making_rows(rollback: Step) -> bool:
+    """Return whether a rollback still makes rows again, and has changed nothing that is searched.
+
+    Its rows are hidden: they carry the mark of the rollback, as if it had replaced them.
+    """
+    return MAKES in rollback.details and not rollback.details.get(PASSED)
+
+
+def take_back(folder: GalleryFolder, step: Step) -> None:
+    """Undo a step that has not passed: its rows, its marks, and the add that belongs to it."""
+    state = folder.state
+    for number in (int(step.details.get(MAKES, step.number)), step.number):
+        folder.engine.undo(number)
+        state = state.changed_step(number, done=True, undone=True)
+    folder.save(state)
 
 
 def complete_removal(
@@ -81,7 +120,7 @@ def complete_removal(
         _delete(folder, kind, ids - ids_of_kind)
     for kind, ids_of_kind in marked.items():
         _delete(folder, kind, ids_of_kind)
-    end_step(folder, number)
+    end_step(folder, number, ids=None)  # their digest goes too
 
 
 def _marked(folder: GalleryFolder, kind: str, number: int, given: Sequence[str] | None) -> set[str]:
@@ -106,11 +145,17 @@ def _delete(folder: GalleryFolder, kind: str, ids: Collection[str]) -> None:
 
 
 def complete_rollback(folder: GalleryFolder, step: Step) -> None:
-    """Undo what came after the target of a rollback, and let the earlier model search."""
+    """Undo what came after the target of a rollback, and let the earlier model search.
+
+    Rows that were made again for that model come out of hiding first, and the newer ones that they
+    stand for are put aside last: a search finds one of them or both, never none.
+    """
     target = int(step.details["to"])
     state = folder.state
     for number in undone_backfills(state, target):
         folder.engine.undo(number)
+    if MAKES in step.details:
+        folder.engine.undo(step.number)  # the marks that hide them
     for later in state.steps:
         is_since = target <= later.number < step.number
         if is_since and later.action in (UPGRADE, BACKFILL) and not later.undone:
@@ -118,7 +163,22 @@ def complete_rollback(folder: GalleryFolder, step: Step) -> None:
     before = state.step(target).before
     assert before is not None
     folder.save(replace(state, standing=_with_certificates(before, state.standing)))
+    if MAKES in step.details:
+        _put_newer_aside(folder, int(step.details[MAKES]))
     end_step(folder, step.number)
+
+
+def _put_newer_aside(folder: GalleryFolder, number: int) -> None:
+    """Let the rows that were made again be the only live ones with their ids."""
+    kind = folder.state.standing.searching
+    added = 0
+    for rows in folder.engine.scan(kind, batch=_BATCH, vectors=False):
+        made = rows.take(np.flatnonzero(rows.steps == number))
+        added += len(made)
+        for other in folder.engine.kinds():
+            if other != kind and len(made):
+                folder.engine.supersede(other, made.ids, number)
+    end_step(folder, number, added=added)
 
 
 def _with_certificates(before: Standing, standing: Standing) -> Standing:
@@ -146,11 +206,9 @@ def undone_backfills(state: GalleryState, target: int) -> list[int]:
 
 
 def complete_finish(folder: GalleryFolder, step: Step) -> None:
-    """Delete the old vectors of rows that have new ones."""
-    deleted = 0
-    for kind in folder.engine.kinds():
-        deleted += folder.engine.delete_superseded(kind)
-    end_step(folder, step.number, deleted=deleted)
+    """Delete the old vectors of rows that have new ones; how many they are is noted first."""
+    deleted = sum(folder.engine.delete_superseded(kind) for kind in folder.engine.kinds())
+    end_step(folder, step.number, **{"deleted": deleted} | step.details)
 
 
 def _unfinished_but_backfill(state: GalleryState) -> Step | None:
@@ -158,9 +216,9 @@ def _unfinished_but_backfill(state: GalleryState) -> Step | None:
     return next(steps, None)
 
 
-_SETTLE: dict[str, Callable[[GalleryFolder, Step], None]] = {
+_SETTLE: dict[str, Callable[[GalleryFolder, Step], str]] = {
     ADD: _settle_add,
     REMOVE: _settle_removal,
-    ROLLBACK: complete_rollback,
-    FINISH: complete_finish,
+    ROLLBACK: _settle_rollback,
+    FINISH: _settle_finish,
 }

@@ -7,6 +7,8 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from unibct.distributed.device import pick_device
+from unibct.embedders.python_callable import PythonEmbedder
 from unibct.embedders.reference import parse_reference
 from unibct.embedders.table import EMBEDDERS, Opening
 from unibct.embeddings.stored import StoredEmbeddings
@@ -46,7 +48,12 @@ def describe_model(reference: str, opening: Opening) -> tuple[RowMaker, Embedder
 
 
 def keep_model(folder: Path, embedder: Embedder) -> None:
-    """Copy a model folder into a gallery's folder; other models are opened where they are."""
+    """Copy a model folder into a gallery's folder; other models are opened where they are.
+
+    Of a ``python:`` embedder, what tells it from others is kept.
+    """
+    if isinstance(embedder, PythonEmbedder) and embedder.probe is not None:
+        embedder.probe.keep(folder, embedder.fingerprint)
     place = folder / MODELS_FOLDER / embedder.fingerprint
     if isinstance(embedder, Model) and not (place / DESCRIPTION_FILE).is_file():
         save_model(embedder, place)
@@ -98,16 +105,23 @@ def open_maker(folder: Path, maker: RowMaker, opening: Opening) -> ImageEmbedder
         raise UserError(f"{maker.name} is a map: it makes rows from rows, not from images")
     if maker.source == IN_FOLDER:
         embedder: Any = load_model(
-            folder / MODELS_FOLDER / maker.fingerprint, device=opening.device
+            folder / MODELS_FOLDER / maker.fingerprint, device=pick_device(str(opening.device))
         )
     else:
         embedder = opening.open(maker.reference)
     if embedder.fingerprint != maker.fingerprint:
         raise UserError(
             f"{maker.name} has changed: its fingerprint is {embedder.fingerprint}, and this "
-            f"gallery knows it as {maker.fingerprint}"
+            f"gallery knows it as {maker.fingerprint}" + _hint(maker)
         )
     return embedder
+
+
+def _hint(maker: RowMaker) -> str:
+    """Say what to do about a callable that only seems to have changed."""
+    if not maker.reference.startswith("python:"):
+        return ""
+    return f"; if it is the same, let it say so: fingerprint = {maker.fingerprint!r}"
 
 
 def _absolute(reference: str) -> str:

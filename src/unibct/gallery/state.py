@@ -25,6 +25,9 @@ CERTIFY = "certify"  # a certificate for the model that searches already
 ROWS_AFTER, COUNT_ORDER = "rows_after", "count_order"
 
 LAZY = "lazy"  # a detail of a backfill: searches embed the rows again that they find
+# A detail of a rollback: the number of the add whose rows it makes again before it changes over.
+MAKES = "makes"
+PASSED = "passed"  # a detail of a removal or rollback: what it has begun is brought to an end
 
 STEPS_IN_FULL = 100  # the last steps; of earlier ones, adds and removals are put together
 # Details of steps that were put together: how many they are, when the last one began, their sums.
@@ -141,6 +144,11 @@ class GalleryState:
         """The step that was begun and is not complete, if there is one."""
         return next((step for step in self.steps if not step.done and not step.undone), None)
 
+    def interrupted(self, action: str) -> Step | None:
+        """Return the step of this kind that was begun and is not complete, if there is one."""
+        steps = (s for s in self.steps if s.action == action and not s.done and not s.undone)
+        return next(steps, None)
+
     @property
     def open_backfill(self) -> Step | None:
         """The backfill that is under way or paused, if there is one; not the one by searches."""
@@ -178,9 +186,13 @@ class GalleryState:
         return replace(self, steps=tuple(one for one in self.steps if one.number != number))
 
     def changed_step(self, number: int, **changes: Any) -> "GalleryState":
-        """Return the state with some attributes of a step changed; ``details`` are added to."""
+        """Return the state with some attributes of a step changed.
+
+        ``details`` are added to those of the step; one that is None goes.
+        """
         step = self.step(number)
         details = step.details | changes.pop("details", {})
+        details = {name: value for name, value in details.items() if value is not None}
         changed = replace(step, details=details, **changes)
         steps = (changed if one.number == number else one for one in self.steps)
         return replace(self, steps=tuple(steps))

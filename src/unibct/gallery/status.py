@@ -23,6 +23,7 @@ class GalleryStatus:
         known: how many known queries there are.
         savings: what a backfill would cost; from the rate that the last upgrade measured.
         indexes: kinds that have an index for approximate search.
+        doubtful: kinds whose certificate does not say that its test classes are unseen.
     """
 
     state: GalleryState
@@ -31,6 +32,7 @@ class GalleryStatus:
     known: int
     savings: Savings
     indexes: tuple[str, ...]
+    doubtful: tuple[str, ...] = ()
 
     @property
     def unsearchable(self) -> int:
@@ -57,6 +59,7 @@ class GalleryStatus:
             "unsearchable": self.unsearchable,
             "replaced": self.replaced,
             "forced": self.forced,
+            "doubtful": list(self.doubtful),
             "certificates": {k: a.certificate for k, a in state.standing.access.items()},
             "names": {kind: maker.name for kind, maker in state.makers.items()},
             "row_types": {
@@ -98,6 +101,7 @@ def gallery_status(folder: GalleryFolder) -> GalleryStatus:
         len(known_queries(folder.path)),
         Savings(sum(counts[kind].live for kind in older), rate),
         tuple(kind for kind in state.makers if folder.engine.has_index(kind)),
+        folder.doubtful(state.standing),
     )
 
 

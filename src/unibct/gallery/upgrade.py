@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unibct.errors import UserError
-from unibct.gallery.certificate import Certificate, read_certificate
+from unibct.gallery.certificate import COMPATIBLE, Certificate, read_certificate
 from unibct.gallery.folder import GalleryFolder
 from unibct.gallery.gate import ask, ask_before
 from unibct.gallery.savings import Savings, measure_savings
@@ -41,10 +41,12 @@ class Upgraded:
         model: that searches from now on.
         old_rows: rows of other models that it searches as they are.
         forced: kinds of rows that it searches without a certificate that says *compatible*.
-        known_queries: how many of them were asked.
+        known_queries: how many of them have tested it, see ``Passage.testing``.
         savings: what a backfill would cost, and what has been saved.
         dry_run: nothing was changed.
         certified: the model searched already; what is new is a certificate.
+        doubtful: kinds of rows whose certificate does not know whether a model was trained on the
+            test classes, or was made on such classes.
     """
 
     model: RowMaker
@@ -54,6 +56,7 @@ class Upgraded:
     savings: Savings
     dry_run: bool
     certified: bool = False
+    doubtful: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values for machines."""
@@ -65,6 +68,7 @@ class Upgraded:
             "savings": self.savings.as_json(),
             "dry_run": self.dry_run,
             "certified": self.certified,
+            "doubtful": list(self.doubtful),
         }
 
 
@@ -107,7 +111,8 @@ def upgrade_gallery(
         savings = measure_savings(embedder, rows)
         forced = tuple(kind for kind, reason in access.items() if reason.forced)
         if dry_run:
-            return Upgraded(maker, rows, forced, 0, savings, True, searches)
+            doubtful = folder.doubtful(standing, papers)
+            return Upgraded(maker, rows, forced, 0, savings, True, searches, doubtful)
         before = ask_before(folder, "the upgrade")
         keep_model(folder.path, embedder)
         for paper in papers:
@@ -121,7 +126,9 @@ def upgrade_gallery(
             folder.save(replace(folder.state, makers=state.makers))
             raise
         folder.save(_upgraded(folder.state, standing, savings))
-    return Upgraded(maker, rows, forced, len(after.asked_ids), savings, False, searches)
+    doubtful = folder.doubtful(standing)
+    tested = len(before.testing(after))
+    return Upgraded(maker, rows, forced, tested, savings, False, searches, doubtful)
 
 
 def _require_no_replaced_rows(folder: GalleryFolder, maker: RowMaker) -> None:
@@ -230,6 +237,12 @@ def _refusal(
 ) -> str:
     """Return why an upgrade is refused, and what to do."""
     whom = f"{rows:,} rows were made by {made_by.name} ({made_by.fingerprint})"
+    if fitting and fitting[0].verdict == COMPATIBLE:  # overridden
+        return (
+            f"{whom}, and the certificate says {COMPATIBLE} of {fitting[0].tested_on}; "
+            f"{maker.name} may not search them. Test it on other classes, or insist with --force, "
+            "which is recorded"
+        )
     if fitting:
         return (
             f"{whom}, and the certificate says: {fitting[0].verdict}; {maker.name} may not search "

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from unibct.arrays import Floats, normalized
+from unibct.arrays import Floats, lowered, normalized
 from unibct.errors import UserError
 
 BEST_SHARE = 0.05  # a mate counts as found among this share of the rows, at least one row
@@ -86,5 +86,5 @@ def _mate_ranks(
     for place, (query, number) in enumerate(zip(queries, query_numbers, strict=True)):
         scores = rows @ query
         is_mate = row_numbers == number
-        ranks[place] = (scores[~is_mate] >= scores[is_mate].max()).sum()
+        ranks[place] = (scores[~is_mate] >= lowered(scores[is_mate]).max()).sum()
     return ranks

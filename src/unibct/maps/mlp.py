@@ -4,6 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from unibct.distributed.generators import callers_generators_kept, seed_generators
 from unibct.maps.vector_map import Layers, Pairs
 
 _HIDDEN = 4  # hidden units per input dimension
@@ -17,8 +18,8 @@ def fit_mlp(pairs: Pairs, seed: int) -> Layers:
     """Train two layers with Adam, see ``FitFunction``. The global random state stays as it is."""
     x, v, weights = F.normalize(pairs.new, dim=1), F.normalize(pairs.old, dim=1), pairs.weights
     hidden = _HIDDEN * x.shape[1]
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with callers_generators_kept():
+        seed_generators(seed)
         layers = [nn.Linear(x.shape[1], hidden), nn.Linear(hidden, v.shape[1])]
     network = nn.Sequential(layers[0], nn.ReLU(), layers[1]).to(x.device)
     optimizer = torch.optim.Adam(network.parameters(), lr=_RATE)

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from unibct.distributed.generators import callers_generators_kept, seed_generators
 from unibct.losses.point_to_set import point_to_set
 from unibct.methods.base import Batch, Method, OldKnowledge, Settings
 from unibct.prototypes.class_prototypes import class_prototypes
@@ -26,8 +27,8 @@ class AdvBct(Method):
         self._old = self.old_of_images = old
         embeddings = old.whole()
         self._centres, self._radius = self._balls(embeddings)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
+        with callers_generators_kept():
+            seed_generators(0)
             discriminator, place = self._untrained(embeddings.shape[1], len(self._centres))
         self._discriminator = discriminator.to(embeddings.device)
         self._place = nn.Parameter(place.to(self._radius))

@@ -12,6 +12,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from unibct.data.choices import SCORE_SCALE_MEASURED
 from unibct.errors import UserError
 from unibct.models.architectures.growth import grown_state
 from unibct.models.model import Model
@@ -39,12 +40,13 @@ def blend_weights(old: Model, new: Model, alpha: float) -> Model:
     network.load_state_dict(
         {name: _between(start[name], end, alpha) for name, end in network.state_dict().items()}
     )
-    blended = replace(new, network=network)
+    further = new.further_classes | old.training_classes.without(SCORE_SCALE_MEASURED)
+    blended = replace(new, network=network, further_classes=further)
     if alpha == 1:
         return blended
     record = {"alpha": alpha, "old": old.fingerprint, "new": new.fingerprint}
-    training = blended.with_score_scale(None).training | {BLENDED_WEIGHTS: record}
-    return replace(blended, training=training)
+    blended = blended.with_score_scale(None)
+    return replace(blended, training=blended.training | {BLENDED_WEIGHTS: record})
 
 
 def _starting_weights(old: Model, new: Model) -> dict[str, Tensor]:

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from unibct.arrays import to_numpy
-from unibct.data.training_classes import NO_CLASSES, TrainingClasses
+from unibct.data.training_classes import UNKNOWN_CLASSES, TrainingClasses, known_source
 from unibct.errors import UserError, first_line
 from unibct.files import atomic_file, read_json, write_json
 from unibct.maps.vector_map import VectorMap
+from unibct.models.architectures.architecture import RANDOM
 from unibct.models.architectures.table import build_without_weights, stored_architecture
 from unibct.models.folder_files import (
     CLASSIFIER_FILE,
@@ -26,6 +27,8 @@ from unibct.models.model import Model
 from unibct.models.old_space import WEIGHT, add_projection, old_space_dim
 
 FORMAT = 1
+_WITH_FIRST_WEIGHTS = "with_first_weights"  # earlier versions took all weights for random ones
+_NO_FURTHER_CLASSES = {"digests": (), "sources": (), "complete": True}  # of earlier versions
 _LOADING_ERRORS = (
     OSError,
     TypeError,
@@ -81,9 +84,9 @@ def save_model(model: Model, folder: str | Path) -> None:
             "adapter": None if vector_map is None else vector_map.kind,
             "training": model.training,
             "classes": list(model.class_names),
+            "further_classes": model.further_classes.as_json() | {_WITH_FIRST_WEIGHTS: True},
         }
         | ({} if model.class_source is None else {"class_source": model.class_source})
-        | _described_further_classes(model.further_classes)
         | ({} if config is None else {"architecture_config": dict(config)})
         | ({} if old_dim is None else {"old_dim": old_dim}),
     )
@@ -160,18 +163,27 @@ def _read_model(folder: Path, description: Any, with_classifier: bool) -> Model:
         training=description["training"],
         old_fingerprint=description["old_model"],
         vector_map=vector_map,
-        class_source=description.get("class_source"),
-        further_classes=_further_classes(description.get("further_classes")),
+        class_source=known_source(description["classes"], description.get("class_source")),
+        further_classes=_further_classes(description),
         architecture_config=config,
     )
 
 
-def _described_further_classes(further: TrainingClasses) -> dict[str, Any]:
-    return {} if further == NO_CLASSES else {"further_classes": further.as_json()}
-
-
-def _further_classes(content: Any) -> TrainingClasses:
-    return NO_CLASSES if content is None else TrainingClasses.of_json(content)
+def _further_classes(description: Any) -> TrainingClasses:
+    content = description.get("further_classes")
+    further = TrainingClasses.of_json(_NO_FURTHER_CLASSES if content is None else content)
+    if content is not None and content.get(_WITH_FIRST_WEIGHTS):
+        return further
+    recipe: dict[str, Any] = description["training"].get("recipe", {})
+    library, weights = description["architecture"].partition(":")[0], recipe.get("weights")
+    is_random = (
+        weights in (None, RANDOM)
+        and not recipe.get("download")
+        and library != "python"
+        and (library != "transformers" or weights == RANDOM)
+        and (content is not None or not recipe.get("warm_start"))
+    )
+    return further if is_random else further | UNKNOWN_CLASSES
 
 
 def _require_matching_files(

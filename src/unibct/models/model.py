@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from unibct.arrays import checked_embeddings, is_array, normalized, same_kind, to_numpy
 from unibct.data.augmentation import mirrored
+from unibct.data.choices import SCORE_SCALE_MEASURED, Choice
 from unibct.data.decoding import (
     VECTORS,
     Frame,
@@ -34,9 +35,11 @@ from unibct.errors import UserError
 from unibct.maps.vector_map import VectorMap
 from unibct.models.architectures.architecture import without_library
 from unibct.models.embedder import Embedder, ImageEmbedder
+from unibct.models.full_precision import full_float32
 from unibct.models.input import InputSpec, to_input
 
 SCORE_SCALE = "score_scale"  # in ``Model.training``
+SCALE_MEASURED_ON = "score_scale_measured_on"  # beside it, if it is known
 
 _FINGERPRINT_FORMAT = 1
 
@@ -58,7 +61,8 @@ class Model:
             trained to be compatible.
         class_source: of the training set, see ``ImageSet``.
         further_classes: what it has learnt from besides ``class_names``: the classes that its map
-            was fitted on, or those of the model whose weights it started from.
+            was fitted on, and those of its first weights, or of the model that made the vectors it
+            was trained on, incomplete if some are not known; and what was chosen for it.
         architecture_config: what another library needs to build the network, see ``Architecture``.
     """
 
@@ -148,7 +152,7 @@ class Model:
 
         The shapes are (batch, height, width, channels) -> (batch, dim).
         """
-        with torch.inference_mode():
+        with torch.inference_mode(), full_float32():
             vectors = F.normalize(self._network_output(pixels), dim=1)
             return (vectors if self.vector_map is None else self.vector_map(vectors)).cpu().numpy()
 
@@ -167,7 +171,7 @@ class Model:
         """
         has_mirror = flip_test and self.input.fit != VECTORS
         views = (pixels, mirrored(pixels)) if has_mirror else (pixels,)
-        with torch.inference_mode():
+        with torch.inference_mode(), full_float32():
             outputs = [self._network_output(view) for view in views]
             if self.vector_map is not None:
                 outputs = [self.vector_map(output) for output in outputs]
@@ -182,10 +186,30 @@ class Model:
         self.network.to(device)
         return self
 
-    def with_score_scale(self, scale: float | None) -> "Model":
-        """Return the same model with another score scale, or with none."""
-        training = {key: value for key, value in self.training.items() if key != SCORE_SCALE}
-        return replace(self, training=training | ({} if scale is None else {SCORE_SCALE: scale}))
+    def with_score_scale(
+        self,
+        scale: float | None,
+        measured_on: str | None = None,
+        choice: Choice | None = None,
+    ) -> "Model":
+        """Return the same model with another score scale, or with none.
+
+        Args:
+            scale: see ``score_scale``.
+            measured_on: which images it comes from, in words.
+            choice: these images; None for classes that it was trained on.
+        """
+        ours = {SCORE_SCALE: scale, SCALE_MEASURED_ON: None if scale is None else measured_on}
+        training = {key: value for key, value in self.training.items() if key not in ours}
+        known = {key: value for key, value in ours.items() if value is not None}
+        further = self.further_classes.without(SCORE_SCALE_MEASURED)
+        model = replace(self, training=training | known, further_classes=further)
+        return model if scale is None or choice is None else model.with_choice(choice)
+
+    def with_choice(self, choice: Choice) -> "Model":
+        """Return the same model, which keeps what was chosen for it."""
+        further = self.further_classes
+        return replace(self, further_classes=replace(further, choices=further.choices | {choice}))
 
     def adapted(
         self, vector_map: VectorMap, old: Embedder, fitted_on: ImageSet | None = None
@@ -195,18 +219,19 @@ class Model:
         Args:
             vector_map: the map.
             old: the old model.
-            fitted_on: the images that the map was fitted on.
+            fitted_on: the images that the map was fitted on; None if they are not known.
         """
-        training = self.with_score_scale(None).training  # its scale is that of another space
-        further = self.further_classes
-        if fitted_on is not None:
-            further |= training_classes(fitted_on.class_names, fitted_on.class_source)
+        bare = self.with_score_scale(None)  # its scale is that of another space
+        names, source = (
+            ((), None) if fitted_on is None else (fitted_on.class_names, fitted_on.class_source)
+        )
+        further = bare.further_classes | training_classes(names, source)
         return replace(
             self,
             vector_map=vector_map,
             dim=old.dim,
             class_weights=None,
-            training=training | {"adapter": vector_map.kind},
+            training=bare.training | {"adapter": vector_map.kind},
             old_fingerprint=old.fingerprint,
             further_classes=further,
         )

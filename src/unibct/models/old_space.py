@@ -9,13 +9,13 @@ import hashlib
 from typing import Any, cast
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from unibct.arrays import checked_embeddings, normalized, same_kind, to_numpy
 from unibct.data.decoding import Pixels
 from unibct.data.training_classes import TrainingClasses
+from unibct.distributed.generators import callers_generators_kept, seed_generators
 from unibct.errors import UserError
 from unibct.models.input import InputSpec
 from unibct.models.model import Model, embed_in_batches
@@ -26,9 +26,9 @@ WEIGHT = f"{MODULE}.weight"  # and of its weight in a file
 
 def add_projection(network: nn.Module, dim: int, old_dim: int, *, seed: int = 0) -> None:
     """Give a network a projection; its weights depend on ``seed`` only."""
-    layer = nn.Linear(dim, old_dim, bias=False)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with callers_generators_kept():
+        layer = nn.Linear(dim, old_dim, bias=False)
+        seed_generators(seed)
         nn.init.orthogonal_(layer.weight)
     network.add_module(MODULE, layer)
 

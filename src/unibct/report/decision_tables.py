@@ -21,7 +21,12 @@ def decision_tables(evaluation: Evaluation) -> list[PlainTable]:
     """Return the tables that an evaluation has; a pair set has none."""
     if not isinstance(evaluation, SearchEvaluation):
         return []
-    tables = [
+    tables: list[PlainTable] = []
+    if isinstance(evaluation, UpgradeEvaluation):
+        tables.append(single_image_table(evaluation))
+    if evaluation.seen_values:
+        tables.append(seen_table(evaluation))
+    tables += [
         threshold_table(evaluation),
         new_threshold_table(evaluation),
         flip_table(evaluation),
@@ -31,6 +36,45 @@ def decision_tables(evaluation: Evaluation) -> list[PlainTable]:
     if isinstance(evaluation, UpgradeEvaluation) and evaluation.backfill_curves:
         tables.append(backfill_table(evaluation.backfill_curves))
     return tables
+
+
+def single_image_table(evaluation: UpgradeEvaluation) -> PlainTable:
+    """Return the criterion of single images, which decides for a gallery of single images."""
+    single = evaluation.single_images
+    rows = tuple(
+        (
+            Cell(c.metric if c.decides else f"{c.metric} (not in the verdict)"),
+            Cell(f"{100 * c.old_self:.2f}"),
+            Cell(f"{100 * c.cross:.2f}"),
+            difference_cell(c.estimate),
+            Cell(c.verdict, kind=verdict_kind(c.verdict)),
+        )
+        for c in single.compared
+    )
+    queries = len(single.tests[CROSS].query_classes)
+    note = (
+        f"{queries:,} queries in a gallery whose rows are single images, not templates of classes: "
+        "this verdict decides for such a gallery, and is the one in the certificate. Verdict on "
+        f"single images: {evaluation.single_images_verdict}."
+    )
+    heads = ("metric", f"{OLD_SELF}, %", f"{CROSS}, %", "difference, points", "verdict")
+    return PlainTable("Single images", note, heads, rows)
+
+
+def seen_table(evaluation: Evaluation) -> PlainTable:
+    """Return the tests among classes that a model was trained on."""
+    values = evaluation.seen_values
+    metrics = list(values[CROSS])
+    rows = tuple(
+        (Cell(test), *(Cell(f"{100 * measured[metric]:.2f}") for metric in metrics))
+        for test, measured in values.items()
+    )
+    note = (
+        f"Among the {evaluation.seen.count} classes that a model was trained on, alone. They are "
+        "not in the verdict, nor in any other table: on them every number promises more than the "
+        "model holds on new classes."
+    )
+    return PlainTable("Seen classes, %", note, ("query → gallery", *metrics), rows)
 
 
 def old_model_text(evaluation: Evaluation) -> str:
@@ -161,7 +205,7 @@ def blended_table(blend: BlendedQueries) -> PlainTable:
     )
     chosen = "not chosen on other classes"
     if blend.choice is not None:
-        chosen = f"chosen on {blend.choice.chosen_on or 'other classes'}"
+        chosen = f"chosen on {blend.choice.chosen_on.data or 'other classes'}"
     note = (
         f"Old gallery, queries (1 − α)·old + α·new with α = {blend.alpha:g} ({chosen}). Both "
         "models run for each query. Differences in points: to old queries (what the upgrade "

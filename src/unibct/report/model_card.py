@@ -140,6 +140,11 @@ def _training_lines(model: dict[str, Any]) -> list[str]:
     unreadable = len(training.get("unreadable_images", ()))
     lines += [f"- left out: {unreadable:,} unreadable images"] if unreadable else []
     lines += [f"- recipe: {settings}"] if settings else []
+    if not model.get("further_classes", {}).get("complete", True):
+        lines.append(
+            "- it began with weights or vectors, or has a map, whose training classes are not "
+            "recorded"
+        )
     blend = training.get("blended_weights")
     if blend is not None:
         lines.append(
@@ -169,15 +174,20 @@ def _compatible_lines(model: dict[str, Any]) -> list[str]:
         lines.append(f"The queries pass a map ({model['adapter']}) that was fitted afterwards.")
     scale = model["training"].get("score_scale")
     if scale is not None:
+        measured_on = model["training"].get("score_scale_measured_on")
         lines.append(
             f"Its score scale is {scale:.4f}: multiply its scores with rows of that model by it to "
             "compare them with thresholds that were set for that model."
+            + (f" It was measured on {measured_on}." if measured_on else "")
         )
     return lines
 
 
 def _verdict_lines(evaluation: dict[str, Any]) -> list[str]:
     lines = [f"**{evaluation['verdict']}**", ""]
+    if "single_images" in evaluation:
+        single = evaluation["single_images"]["verdict"]
+        lines += [f"On single images, as the rows of a gallery are: **{single}**", ""]
     tests = evaluation["tests"]
     metrics = [c["metric"] for c in evaluation["criteria"]]
     lines += [f"| % | {' | '.join(metrics)} |", f"| --- | {' | '.join('---:' for _ in metrics)} |"]
@@ -285,6 +295,13 @@ def _limit_lines(model: dict[str, Any], evaluation: Any) -> list[str]:
         lines.append("- It is for queries only: a gallery of its own needs the model without map.")
     if evaluation is None:
         lines.append("- Nothing is known of its quality: no evaluation was given.")
-    elif evaluation["verdict"] != "compatible":
+        return lines
+    decides = evaluation.get("single_images", evaluation)["verdict"]
+    if {evaluation["verdict"], decides} != {"compatible"}:
         lines.append("- It is not shown to search the old gallery better than the old model does.")
+    if evaluation.get("classes", {}).get("basis", "unknown") != "unseen":
+        lines.append(
+            "- It is not known to do as well on new classes: those of the test may have been, or "
+            "were, in a model's training set."
+        )
     return lines

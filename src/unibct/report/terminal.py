@@ -13,7 +13,7 @@ from unibct.benchmark.results import Results
 from unibct.benchmark.run import Benchmark
 from unibct.evaluation.criterion import CONFIDENCE, NOT_COMPATIBLE_RULE, seeds_note
 from unibct.evaluation.directions import CROSS, DIRECTIONS
-from unibct.evaluation.upgrade import Evaluation
+from unibct.evaluation.upgrade import Evaluation, UpgradeEvaluation
 from unibct.examples.demo_gallery import GalleryStory
 from unibct.progress import clock
 from unibct.report.benchmark_tables import (
@@ -69,12 +69,18 @@ def print_evaluation(evaluation: Evaluation, console: Console | None = None) -> 
         console.print(plain.note, highlight=False, markup=False)
     console.print()
     verdict = evaluation.verdict
-    if evaluation.note:
-        console.print(evaluation.note, highlight=False, markup=False)
+    if evaluation.full_note:
+        console.print(evaluation.full_note, highlight=False, markup=False)
     strength = old_model_text(evaluation)
     if strength:
         console.print(strength, highlight=False, markup=False)
     console.print(f"verdict: [{_STYLES[verdict]}]{verdict}[/]", highlight=False)
+    if isinstance(evaluation, UpgradeEvaluation):
+        single = evaluation.single_images_verdict
+        console.print(
+            f"on single images, as the rows of a gallery are: [{_STYLES[single]}]{single}[/]",
+            highlight=False,
+        )
 
 
 def _print_or_list(table: Table, console: Console) -> None:

@@ -151,9 +151,12 @@ def _changed(
     pixels = changed(pixels, changes)
     if augment_seed is None or context.recipe.augment is None:
         return pixels
-    return augmented(
-        context.recipe.augment, pixels, np.random.default_rng([augment_seed, part.start])
-    )
+    # One by one, so that an image's numbers do not depend on the number of processes.
+    images = [
+        augmented(context.recipe.augment, image[None], np.random.default_rng([augment_seed, place]))
+        for place, image in enumerate(pixels, start=part.start)
+    ]
+    return np.concatenate(images)
 
 
 def _sampled(

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from unibct.data.loader import PixelBatches
+from unibct.data.training_classes import NO_CLASSES, TrainingClasses
 from unibct.distributed.ranks import Ranks
 from unibct.models.architectures.architecture import Architecture
 from unibct.models.input import InputSpec
@@ -31,6 +32,7 @@ class RunContext:
         out: the model's folder.
         cache: a folder that several runs share. None means that they share nothing.
         validation: images of classes that are set aside. None means that there are none.
+        first_classes: what the first weights, and finished vectors, have learnt from.
     """
 
     run: Run
@@ -40,6 +42,7 @@ class RunContext:
     out: Path
     cache: Path | None = None
     validation: ValidationSet | None = None
+    first_classes: TrainingClasses = NO_CLASSES
 
     @property
     def recipe(self) -> Recipe:

@@ -97,7 +97,7 @@ class TrainingLoop:
         state.start_next_epoch()
         save_state(context, state, context.out)
         keep_best(context, state)
-        save_shared_warmup(context, state)
+        save_shared_warmup(context, state, self.options.progress)
 
     def _show_status(self, advance: Advance) -> None:
         """Show the last epoch's recall@1 beside the bar, or in the lines, of the next one."""

@@ -20,6 +20,8 @@ from unibct.models.model import Model
 from unibct.models.old_space import old_space_dim
 from unibct.progress import Progress
 
+MAPPED_IMAGES = "images that the map was fitted on"  # what its score scale is measured on
+
 
 def adapt(
     new: Model,
@@ -57,7 +59,7 @@ def adapt(
     pairs = new_embeddings.vectors, old_embeddings.vectors, new_embeddings.labels
     vector_map = fit_vector_map(kind, *pairs, seed=seed)
     scale = mapped_score_scale(vector_map, *pairs, progress=progress)
-    return new.adapted(vector_map, old, images).with_score_scale(scale)
+    return new.adapted(vector_map, old, images).with_score_scale(scale, MAPPED_IMAGES)
 
 
 def adapt_embedders(

@@ -2,13 +2,20 @@
 
 import hashlib
 import json
+from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
-from unibct.models.architectures.architecture import Architecture, NetworkRequest
-from unibct.models.architectures.table import find_architecture
+from unibct.data.training_classes import NO_CLASSES, UNKNOWN_CLASSES, TrainingClasses
+from unibct.errors import UserError
+from unibct.models.architectures.architecture import RANDOM, Architecture, NetworkRequest
+from unibct.models.architectures.table import build_network, find_architecture
+from unibct.models.folder import load_model
+from unibct.models.folder_files import WEIGHTS_FILE
 from unibct.models.input import InputSpec, PerChannel
 from unibct.training.recipe import Recipe
 
@@ -48,6 +55,39 @@ def recipe_input(recipe: Recipe, architecture: Architecture | None = None) -> In
 def _one(values: PerChannel) -> float:
     """Return one number for images with another number of channels."""
     return float(np.mean(values))
+
+
+def first_classes(recipe: Recipe) -> TrainingClasses:
+    """Return the classes that the first weights of a recipe's network have learnt from.
+
+    Those of a model folder are known, as far as it knows them; what else was not drawn at random,
+    a file or what another library comes with, has learnt from nobody knows what.
+    """
+    architecture = recipe_architecture(recipe)
+    if recipe.weights not in (None, RANDOM):
+        folder = Path(recipe.weights)
+        with suppress(UserError):  # not a model folder, or its files do not belong together
+            folder = folder.parent if folder.name == WEIGHTS_FILE else folder
+            return load_model(folder, with_classifier=False).training_classes
+        return UNKNOWN_CLASSES
+    is_random = architecture.start is None and _draws_all_weights(recipe, architecture)
+    return NO_CLASSES if is_random else UNKNOWN_CLASSES
+
+
+def _draws_all_weights(recipe: Recipe, architecture: Architecture) -> bool:
+    """Return whether a network of the user's own has other weights with another seed."""
+    if not architecture.name.startswith("python:"):
+        return True
+    spec, dim = recipe_input(recipe, architecture), recipe.dim or architecture.dim
+    first, second = (
+        build_network(architecture, spec, dim, seed=seed).state_dict() for seed in (0, 1)
+    )
+    return not any(
+        tensor.is_floating_point()
+        and torch.equal(tensor, second[name])
+        and bool((tensor != tensor.flatten()[:1]).any())  # ones and zeros are no knowledge
+        for name, tensor in first.items()
+    )
 
 
 def network_digest(architecture: Architecture) -> str | None:

@@ -163,8 +163,9 @@ def unknown_identities(old: Model | ImageSet, images: ImageSet) -> str | None:
         numbered = "the old model's training set only numbered its classes"
     return (
         f"{numbered}, and the other set is not the same file, so the same name need not be the "
-        "same class; to say which are the same, put a classes.txt with a name per line beside each "
-        ".rec file, and train the old model with it"
+        "same class; to say which are the same, give the classes names that are not mere numbers "
+        "(labels, names of folders, or beside .rec and .tar files a classes.txt with a name per "
+        "line), and train the old model with them"
     )
 
 

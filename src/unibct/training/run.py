@@ -1,24 +1,30 @@
 """One training run from the first check to the finished model."""
 
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 
+from unibct.data.choices import BEST_EPOCH, SCORE_SCALE_MEASURED
 from unibct.data.encoded_images import require_outside
 from unibct.data.image_set import ImageSet
 from unibct.data.loader import pixel_memory, read_pixels
-from unibct.data.training_classes import NO_CLASSES, UNKNOWN_CLASSES
+from unibct.data.training_classes import (
+    NO_CLASSES,
+    UNKNOWN_CLASSES,
+    TrainingClasses,
+    choice_on,
+)
 from unibct.distributed.device import pick_device
+from unibct.distributed.generators import callers_generators_kept
 from unibct.distributed.ranks import Ranks, current_ranks
 from unibct.errors import UserError
 from unibct.methods.table import find_method
 from unibct.models.architectures.architecture import RANDOM
 from unibct.models.architectures.growth import grown_state
 from unibct.models.architectures.table import build_without_weights
-from unibct.models.embedder import Embedder
 from unibct.models.folder import load_model, save_model
 from unibct.models.model import Model
 from unibct.models.old_space import add_projection, without_projection
@@ -39,7 +45,7 @@ from unibct.training.lock import run_lock
 from unibct.training.loop import TrainingLoop
 from unibct.training.measured_score_scale import with_score_scale
 from unibct.training.metrics import write_metrics
-from unibct.training.network import recipe_input
+from unibct.training.network import first_classes, recipe_input
 from unibct.training.options import TrainOptions
 from unibct.training.plan import (
     VERSION,
@@ -124,6 +130,7 @@ class _Request:
         device: where to train.
         ranks: the processes that share the run.
         sets: the images to train on, and those that are set aside.
+        first_classes: what the first weights, and finished vectors, have learnt from.
     """
 
     run: Run
@@ -131,6 +138,7 @@ class _Request:
     device: torch.device
     ranks: Ranks
     sets: SetAside
+    first_classes: TrainingClasses
 
 
 def _check(images: ImageSet, recipe: Recipe, out: Path, options: TrainOptions) -> _Request:
@@ -140,9 +148,14 @@ def _check(images: ImageSet, recipe: Recipe, out: Path, options: TrainOptions) -
     old, seed = options.old, run_seed(recipe, options.old)
     sets = set_aside(images, share, seed)
     run = plan_run(sets.training, recipe, old=old, method=options.method)
-    if run.recipe.warm_start and old is not None:
-        learnt = UNKNOWN_CLASSES if as_before else old.training_classes
-        sets = set_aside(images, share, seed, learnt)
+    warm = old if run.recipe.warm_start else None
+    first = first_classes(run.recipe)
+    if warm is not None:
+        first = warm.training_classes
+    first |= images.vectors_by or NO_CLASSES
+    first = first.without(SCORE_SCALE_MEASURED)  # the new model has its own, if any
+    if first != NO_CLASSES:
+        sets = set_aside(images, share, seed, UNKNOWN_CLASSES if as_before else first)
         run = plan_run(sets.training, recipe, old=old, method=options.method)
     require_enough_for_all(run, ranks)
     device = pick_device(options.device)
@@ -151,7 +164,7 @@ def _check(images: ImageSet, recipe: Recipe, out: Path, options: TrainOptions) -
     if ranks.world > 1:
         shared = (options.resume, options.skip_bad, options.checkpoint_every, pixel_memory())
         require_started_alike(ranks, repr((run.digest, *shared)), device)
-    return _Request(run, recipe, device, ranks, sets)
+    return _Request(run, recipe, device, ranks, sets, first)
 
 
 def _stored_validation(out: Path, options: TrainOptions) -> tuple[float | None, bool]:
@@ -184,7 +197,9 @@ def _read_images(request: _Request, out: Path, options: TrainOptions) -> RunCont
     ):
         if note is not None:
             options.progress.note(note)
-    return RunContext(run, pixels, request.device, ranks, out, options.cache, validation)
+    return RunContext(
+        run, pixels, request.device, ranks, out, options.cache, validation, request.first_classes
+    )
 
 
 def _load_finished(context: RunContext, options: TrainOptions) -> Model:
@@ -227,9 +242,7 @@ def _train(context: RunContext, checkpoint: Checkpoint | None, options: TrainOpt
             board = TensorBoard(options.tensorboard, state.steps_done(context))
             stack.callback(board.close)
             trackers.append(board)
-        # Networks may draw random numbers; those of the caller stay as they are.
-        devices = [context.device] if context.device.type == "cuda" else []
-        stack.enter_context(cast(AbstractContextManager[None], torch.random.fork_rng(devices)))
+        stack.enter_context(callers_generators_kept())  # networks may draw random numbers
         tracker = Trackers(trackers) if trackers and context.ranks.first else None
         TrainingLoop(context, state, options, tracker).run()
 
@@ -281,14 +294,17 @@ def _save_models(context: RunContext, options: TrainOptions) -> None:
     write_metrics(context.out, rows)  # a kill may have come before those of the last epoch
     best = best_checkpoint(context, rows)
     if best is not None:
-        save_model(_measured_model(context, best, options), context.out / BEST_MODEL)
+        assert context.validation is not None
+        choice = choice_on(BEST_EPOCH, context.validation.pixels.images)
+        model = _measured_model(context, best, options).with_choice(choice)
+        save_model(model, context.out / BEST_MODEL)
     save_model(_measured_model(context, path, options), context.out)
     note_result(context, rows, options.progress)
 
 
 def _measured_model(context: RunContext, path: Path, options: TrainOptions) -> Model:
     """Return the model of a checkpoint, with its score scale if it is made compatible."""
-    model = finished_model(context, path, options.old)
+    model = finished_model(context, path)
     if options.old is None or not find_method(context.run.method).needs_old_model:
         return model
     set_aside = None if context.validation is None else context.validation.pixels
@@ -297,9 +313,8 @@ def _measured_model(context: RunContext, path: Path, options: TrainOptions) -> M
     )
 
 
-def finished_model(context: RunContext, path: Path, old: Embedder | None = None) -> Model:
+def finished_model(context: RunContext, path: Path) -> Model:
     """Return the model of a checkpoint, with everything that is known of its training."""
-    starts_from = old if context.recipe.warm_start else None
     run, images = context.run, context.pixels.images
     checkpoint = read_checkpoint(path)
     unreadable = context.pixels.unreadable
@@ -328,6 +343,6 @@ def finished_model(context: RunContext, path: Path, old: Embedder | None = None)
         | validation_record(context, checkpoint.state["metrics"]),
         old_fingerprint=run.old_fingerprint,
         class_source=images.class_source,
-        further_classes=NO_CLASSES if starts_from is None else starts_from.training_classes,
+        further_classes=context.first_classes,
         architecture_config=architecture.config,
     )

@@ -71,9 +71,9 @@ def set_aside(
 ) -> SetAside:
     """Divide a data set into classes to train on and classes to measure on.
 
-    A run that starts from an old model's weights measures on classes that the old model has not
-    learnt, if there are enough: on half of those at most, because the others are what the new
-    model can learn. Then fewer classes than the share may be set aside.
+    A run that starts from trained weights measures on classes that these have not learnt, if there
+    are enough: on half of those at most, because the others are what the new model can learn. Then
+    fewer classes than the share may be set aside.
 
     Args:
         images: the data set.
@@ -81,7 +81,7 @@ def set_aside(
             that is enough classes with two images or more, else 0. For finished vectors None means
             0: they have no pixels to compare with.
         seed: chooses the classes.
-        learnt: the classes of the model from whose weights the run starts, if it does.
+        learnt: what the run's first weights have learnt from; None if they are random.
     """
     if share is None and images.vector_dim is not None:
         return SetAside(images)
@@ -104,7 +104,7 @@ def set_aside(
         )
     unlearnt = None
     if learnt is not None:
-        others = _not_learnt(images, eligible, learnt)
+        others = classes_not_learnt(images, eligible, learnt)
         fewer = min(count, len(others) // 2)
         unlearnt = fewer >= min(count, _AUTOMATIC_CLASSES)
         if unlearnt:
@@ -123,9 +123,9 @@ def set_aside(
     )
 
 
-def _not_learnt(images: ImageSet, classes: Ints, learnt: TrainingClasses) -> Ints:
-    """Return those of the classes that are known to be none of the old model's."""
-    if not learnt.complete or learnt.sources - {images.class_source}:
+def classes_not_learnt(images: ImageSet, classes: Ints, learnt: TrainingClasses) -> Ints:
+    """Return those of the classes that are known to be none of the learnt ones."""
+    if not learnt.complete or not learnt.named_as(images.class_source):
         return classes[:0]
     identities = images.class_identities
     known = [bool(identity_digests([identities[int(c)]]) & learnt.digests) for c in classes]

@@ -1,10 +1,11 @@
 """The state at the end of a warm-up, which runs that differ only afterwards share in a cache."""
 
 import shutil
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from pathlib import Path
 
 from unibct.errors import UserError
+from unibct.progress import Progress
 from unibct.training.checkpoints import find_checkpoint, read_checkpoint
 from unibct.training.context import RunContext
 from unibct.training.state import TrainingState, restore_state, save_state
@@ -28,15 +29,17 @@ def restore_shared_warmup(context: RunContext, state: TrainingState) -> None:
     save_state(context, state, context.out)
 
 
-def save_shared_warmup(context: RunContext, state: TrainingState) -> None:
+def save_shared_warmup(context: RunContext, state: TrainingState, progress: Progress) -> None:
     """Put the state into the cache, if the warm-up has just ended and can be shared."""
     folder = _shared_folder(context)
     if folder is None or state.epoch != context.run.method_start:
         return
-    # If the disk is full, the next run does its own warm-up. With several ranks the error must
-    # stop all of them, because none may continue alone.
-    with suppress(OSError, UserError) if context.ranks.world == 1 else nullcontext():
+    try:
         save_state(context, state, folder)
+    except (OSError, UserError) as error:  # for example a full disk
+        if context.ranks.world > 1:  # stops all of them, because none may continue alone
+            raise
+        progress.note(f"{folder} cannot be written ({error}): the next run warms up by itself")
 
 
 def _shared_folder(context: RunContext) -> Path | None:

@@ -17,7 +17,7 @@ from unibct.models.weights_file import tensors_under
 from unibct.training.checkpoints import Checkpoint, save_checkpoint
 from unibct.training.class_weights import initial_class_weights
 from unibct.training.context import RunContext
-from unibct.training.dropout import add_dropout
+from unibct.training.dropout import HeadDropout
 from unibct.training.frozen_layers import freeze_layers
 from unibct.training.loss_scale import LossScale
 from unibct.training.metrics import write_metrics
@@ -45,6 +45,7 @@ class TrainingState:
         generators: states of the random generators after the last step; empty between epochs.
         loss_scale: the factor on the loss in half precision.
         metrics: one row for each finished epoch.
+        dropout: leaves out inputs of the head, if the recipe asks for it.
     """
 
     network: nn.Module
@@ -59,6 +60,7 @@ class TrainingState:
     generators: dict[str, Any] = field(default_factory=dict[str, Any])
     loss_scale: LossScale = field(default_factory=LossScale)
     metrics: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    dropout: HeadDropout | None = None
 
     def network_parameters(self) -> list[nn.Parameter]:
         """Return the parameters of the network that are trained."""
@@ -102,8 +104,7 @@ def initial_state(context: RunContext) -> TrainingState:
     class_weights = nn.Parameter(rows.to(context.device))
     sampled_rows = class_weights if context.samples_classes else class_weights[:0]
     freeze_layers(network, recipe.freeze)
-    if recipe.dropout:
-        add_dropout(network, recipe.dropout)
+    dropout = HeadDropout(network, recipe.dropout, ranks) if recipe.dropout else None
     optimizer = make_optimizer(recipe, network, None if context.samples_classes else class_weights)
     for tensor in network.state_dict().values():
         ranks.broadcast_from_first(tensor)
@@ -114,6 +115,7 @@ def initial_state(context: RunContext) -> TrainingState:
         optimizer=optimizer,
         loss_sums=torch.zeros(2, device=context.device),
         average=begun_average(context, network, class_weights),
+        dropout=dropout,
     )
 
 

@@ -49,9 +49,8 @@ class TrainingStep:
         self._forward = cast(nn.Module, torch.compile(network)) if compiled else network
         averaged = [*state.method.parameters(), *state.network_parameters()]
         self._averaged_gradients = AveragedGradients(averaged, context.ranks)
-        # Networks of others may draw random numbers too, in layers that we do not know.
-        others = context.architecture.config is not None
-        self._draws_numbers = context.recipe.dropout > 0 or others
+        # Networks of others may draw random numbers, in layers that we do not know.
+        self._draws_numbers = context.architecture.config is not None
 
     def take(self, loaded: LoadedBatch, method_rng: np.random.Generator) -> StepResult:
         """Train on one batch, and add its losses to the sums of the epoch."""
@@ -59,8 +58,11 @@ class TrainingStep:
         epochs_done = state.epoch + (state.step + 0.5) / context.steps_per_epoch
         lr = context.recipe.learning_rate(epochs_done)
         set_rate(state.optimizer, lr)
+        place = (context.run.seed, state.epoch, state.step)
+        if state.dropout is not None:
+            state.dropout.set_place(*place)
         if self._draws_numbers:
-            seed_step(context.run.seed, state.epoch, state.step, context.ranks.rank)
+            seed_step(*place, context.ranks.rank)
         batch = self._embedded(loaded, method_rng, epochs_done / context.recipe.epochs)
         loss, loss_cls = self._losses(batch)
         self._add_gradients(loss)

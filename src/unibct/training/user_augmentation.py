@@ -45,7 +45,7 @@ def augmented(name: str, pixels: Pixels, rng: np.random.Generator) -> Pixels:
         name: ``python:MODULE:ATTRIBUTE``, a function of (pixels, rng). It must draw from ``rng``
             only, so that a run can be repeated. The loader's threads call it.
         pixels: (images, height, width, channels) uint8.
-        rng: a generator for this batch.
+        rng: a generator for these images.
     """
     function = find_augment(name)
     try:

@@ -73,7 +73,7 @@ def note_start(context: RunContext, progress: Progress) -> None:
     if context.validation is not None:
         source = context.validation.source
         doubt = (
-            "; the old model, from whose weights the run starts, may have learnt them: recall@1 on "
+            "; the weights or vectors from which the run starts may have learnt them: recall@1 on "
             "new classes is lower"
         )
         progress.note(

@@ -69,7 +69,9 @@ def test_the_status_puts_steps_long_past_together(world, monkeypatch):
     assert text.splitlines()[-1].startswith("     6  20")
     run("rollback")
     assert "47 rows (100%) by " in run("status")
-    assert "all 47 rows, models and certificates are right" in run("verify")
+    assert "all 47 rows are as they were written; models, certificates and known queries" in run(
+        "verify"
+    )
 
 
 def test_a_copy_and_a_damaged_gallery(world, tmp_path, capsys):

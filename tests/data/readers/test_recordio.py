@@ -167,7 +167,7 @@ def test_class_numbers_are_those_of_one_file(packed, tmp_path):
         (b"a\nb\nc", ("a", "b", "c")),  # by hand, without a last line break
         (b"a\nb\na\n", "names two classes 'a'; rename one"),
         (b"M\xfcller\nb\nc\n", "is not UTF-8 text"),
-        (b"a\n", "has 1 lines, but a record has the label 2"),
+        (b"a\n", "has 1 lines, but there is a class 2"),
     ],
 )
 def test_class_names_beside_the_file(packed, tmp_path, names, expected):

@@ -96,3 +96,23 @@ def test_images_whose_names_have_two_dots_are_not_passed_over_in_silence(tmp_pat
     write_tar(path, dotted)
     with pytest.raises(UserError, match=r"holds no image: .* a key has no dot"):
         open_images(path)
+
+
+def test_names_of_class_numbers_are_read_from_the_file_beside(tmp_path):
+    """Two shards are of the same classes only if something says so."""
+    for name, labels in (("train", (0, 2)), ("test", (2, 1))):
+        write_tar(
+            tmp_path / f"{name}.tar",
+            [member for i, label in enumerate(labels)
+             for member in ((f"{i}.png", png(i)), (f"{i}.cls", f"{label}".encode()))],
+        )  # fmt: skip
+    first, second = (open_images(tmp_path / f"{name}.tar") for name in ("train", "test"))
+    assert not set(first.class_identities) & set(second.class_identities)
+    (tmp_path / "classes.txt").write_text("ann\nbob\ncleo\n")
+    first, second = (open_images(tmp_path / f"{name}.tar") for name in ("train", "test"))
+    assert first.class_identities == ("ann", "cleo")
+    assert second.class_identities == ("bob", "cleo")
+    assert [second.class_names[label] for label in second.labels] == ["cleo", "bob"]
+    (tmp_path / "classes.txt").write_text("ann\nbob\n")
+    with pytest.raises(UserError, match=r"classes.txt has 2 lines, but there is a class 2"):
+        open_images(tmp_path / "train.tar")

@@ -10,6 +10,7 @@ from tests.models.cases import small_model
 from tests.notes import Notes
 from unibct.data.image_set import ImageSet
 from unibct.data.readers.table import open_images
+from unibct.data.training_classes import identity_digests
 from unibct.embeddings.folder import Embeddings, open_embeddings
 from unibct.embeddings.forms.table import write_embeddings
 from unibct.embeddings.writing import save_embeddings
@@ -53,6 +54,8 @@ def test_embeddings_are_matched_to_the_images_by_id(photo_folder, tmp_path):
     result = evaluate_images(request)
     expected = evaluate_upgrade(old, new, images.labels, images=images, far=0.1, seed=3)
     known = {"note": "", "fingerprints": {"query": "x", "gallery": "x"}}  # of stored embeddings
+    known["classes"] = result.seen.as_json()
+    assert known["classes"]["tested"] == 12
     assert result.as_json() | {"note": ""} == expected.as_json() | known
     assert "the old model's training classes are not recorded" in result.note
 
@@ -214,10 +217,15 @@ def test_a_score_map_is_kept_with_the_new_model_and_used(photo_folder, tmp_path)
         "gallery": save(tmp_path / "old", images, noisy_vectors(images, 1.3)),
     }
 
-    def evaluated(listed=None, **rules):
+    def evaluated(listed=None, seen_classes=False, **rules):
         search = SearchRules(backfill_curve=False, **rules)
         request = EvaluationRequest(
-            str(photo_folder), **folders, images=listed, search=search, progress=notes
+            str(photo_folder),
+            **folders,
+            images=listed,
+            search=search,
+            seen_classes=seen_classes,
+            progress=notes,
         )
         return evaluate_images(request)
 
@@ -229,27 +237,39 @@ def test_a_score_map_is_kept_with_the_new_model_and_used(photo_folder, tmp_path)
     evaluated(save_score_map=True)
     assert "in place of" not in notes.texts[-1]
     folders["query"] = f"embeddings:{folders['query']}"
-    result = evaluated(old_thresholds=True)
+    with pytest.raises(UserError, match="the score map was fitted on the test images themselves"):
+        evaluated(old_thresholds=True)
+    few = evaluated(old_thresholds=True, seen_classes=True)
+    assert few.at_old_threshold[0].mapped is None
+    file = tmp_path / "new" / "score_maps.json"
+    maps = json.loads(file.read_text())
+    (kept,) = maps.values()
+    rate = f"thresholds for false accept rates below {30 / kept['impostors']:.2g} are beyond it"
+    assert rate in few.note
+    kept["impostors"] = 3000  # as if it had seen more
+    file.write_text(json.dumps(maps))
+    result = evaluated(old_thresholds=True, seen_classes=True)
     row = result.at_old_threshold[0]
     # The map was fitted on the same data: impostors pass as often as before.
     assert row.mapped.far == pytest.approx(row.old.far, abs=0.002)
     classes = len(images.class_names)
-    assert f"the score map was fitted on {classes} of the {classes} test classes: " in result.note
+    assert "the score map was fitted on the test images themselves" in result.note
     assert "score map" not in evaluated().note
     # Fitted on some of the classes, and by an earlier version, which kept none of them.
     listed = tmp_path / "some.txt"
-    some = [i for i, label in zip(images.ids, images.labels, strict=True) if label >= 3]
+    some = [i for i, label in zip(images.ids, images.labels, strict=True) if label >= 8]
     listed.write_text("".join(f"{i}\n" for i in some), encoding="utf-8")
     evaluated(listed, save_score_map=True)
-    assert notes.texts[-1].endswith("in place of the one that was fitted before")
-    assert f" {classes - 3} of the {classes} test" in evaluated(old_thresholds=True).note
-    file = tmp_path / "new" / "score_maps.json"
+    assert "in place of the one that was fitted before; the score map was" in notes.texts[-1]
+    assert " impostor pairs: thresholds for false accept rates below " in notes.texts[-1]
+    assert f" {classes - 8} of the {classes} test" in evaluated(old_thresholds=True).note
     maps = json.loads(file.read_text())
     for kept in maps.values():
-        del kept["fitted_on"]
+        del kept["fitted_on"], kept["impostors"]
     file.write_text(json.dumps(maps))
     note = evaluated(old_thresholds=True).note
     assert "whether the score map was fitted on test classes is unknown" in note
+    assert "it is unknown for which false accept rates it holds" in note
 
 
 @pytest.mark.slow
@@ -311,7 +331,8 @@ def test_alpha_is_chosen_on_other_classes(photo_folder, tmp_path):
     result = evaluated(alpha_from=str(folder)).blended_queries
     old, new = (sides[side][1][1] for side in ("gallery", "query"))
     expected = choose_alpha(old, new, validation.labels, chosen_on=str(folder))
-    assert result.choice == expected
+    assert result.choice.mean_reciprocal_ranks == expected.mean_reciprocal_ranks
+    assert result.choice.chosen_on.classes == identity_digests(validation.class_names)
     assert 0 < result.alpha < 1
     assert result.as_json()["chosen_on"]["data"] == str(folder)
     with pytest.raises(UserError, match=r"have 12 classes in common.*that are not tested"):

@@ -70,3 +70,23 @@ def test_the_graph_covers_rows_that_came_later(tmp_path):
     assert [row[0] for row in found] == list(range(151, 201))
     remove_graph(tmp_path / "g.faiss")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_graph_search_after_many_removals_returns_the_rows_it_compared(tmp_path):
+    """Some queries get enough rows from the graph, others are searched for exactly afterwards."""
+    index = MemoryIndex(6, tmp_path / "g.faiss", False)
+    vectors = random_vectors(600, 6)
+    rows = {number: vectors[number - 1] for number in range(1, 601)}
+    index.follow(changes(1, [(number, 0, rows[number]) for number in rows]))
+    index.build_graph()
+    gone = naive(rows, vectors[0], 130)  # the graph finds little but these for the first query
+    index.follow(changes(2, deleted=sorted(gone)))
+    for number in gone:
+        del rows[number]
+    queries = np.stack([vectors[0], -vectors[0], *vectors[400:450]])
+    found, similarities = index.search(queries, 5, None, approximate=True)
+    for query, numbers, values in zip(queries, found, similarities, strict=True):
+        assert set(numbers) <= set(rows)
+        np.testing.assert_allclose(values, [rows[n] @ query for n in numbers], atol=1e-6)
+    right = [len({*got} & {*naive(rows, q, 5)}) for got, q in zip(found, queries, strict=True)]
+    assert np.mean(right) > 4.9

@@ -1,6 +1,7 @@
 import io
 import json
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -194,3 +195,15 @@ def test_what_nobody_expected_is_one_line_too(client, monkeypatch, caplog):
     assert answer.status_code == 500
     assert answer.json() == {"detail": "unexpected: RuntimeError; the server's log says more"}
     assert "secret path" in caplog.text
+
+
+def test_a_server_answers_nothing_from_a_gallery_that_was_deleted(client, upgraded):
+    assert client.post("/api/search", content=png()).status_code == 200
+    (upgraded.folder.path / "rows.sqlite").unlink()
+    for answer in (client.post("/api/search", content=png()), client.get("/api/status")):
+        assert answer.status_code == 400
+        assert "rows.sqlite is not there: the rows of this gallery" in answer.json()["detail"]
+    shutil.rmtree(upgraded.folder.path)
+    for answer in (client.post("/api/search", content=png()), client.get("/api/certificate")):
+        assert answer.status_code == 400
+        assert "is no longer the gallery that was opened" in answer.json()["detail"]

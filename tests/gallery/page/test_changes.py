@@ -120,17 +120,14 @@ def stopped(upgraded):
     """A gallery with a rollback that was stopped before it made the later rows again."""
     upgraded.add(LATER)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("unibct.gallery.rollback._restore", lambda *_: 1 / 0)
+        patch.setattr("unibct.gallery.rollback._make_rows", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             upgraded.rollback(data=LATER)
-    assert upgraded.status().unsearchable == 6
     return upgraded
 
 
 @pytest.mark.parametrize("to", [None, 3])
 def test_a_rollback_that_was_stopped_while_it_made_rows_again_goes_on(stopped, to):
-    with pytest.raises(BusyError, match="no upgrade and no backfill"):
-        GalleryChanges(stopped.folder.path).rollback(to)  # it has no images
     changes = GalleryChanges(stopped.folder.path, LATER)
     changes.rollback(to)
     assert waited(changes).message.endswith("6 rows were embedded by it from their images")

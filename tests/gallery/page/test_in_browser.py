@@ -136,7 +136,7 @@ def test_a_rollback_that_was_stopped_goes_on(browser, upgraded, address, monkeyp
     upgraded.remove(["c0/0"])
     upgraded.add(toy_images(classes=1, per_class=1))  # now by the new model
     with monkeypatch.context() as patch:
-        patch.setattr("unibct.gallery.rollback._restore", lambda *_: 1 / 0)
+        patch.setattr("unibct.gallery.rollback._make_rows", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             upgraded.rollback(data=toy_images())
     page.reload()

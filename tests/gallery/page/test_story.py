@@ -97,13 +97,11 @@ def test_what_a_certificate_measured():
         "verdict": "compatible",
     }
     measured = {
-        "metrics": {
-            "criteria": [entry],
-            "further_metrics": [entry | {"metric": "mAP"}],
-            "tests": {"new→old": {"top-1": 0.8}},
-        },
+        "metrics": {"tests": {"new→old": {"top-1": 0.8}}},
         "image_metrics": {
             "verdict": "compatible",
+            "criteria": [entry],
+            "further_metrics": [entry | {"metric": "mAP"}],
             "tests": {"new→old": {"top-1": 0.7, "mAP": 0.1}, "old→old": {"mAP": 0.2}},
         },
     }

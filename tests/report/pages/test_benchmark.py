@@ -12,6 +12,7 @@ from unibct.data.scenarios import SCENARIOS
 from unibct.report.benchmark_tables import all_tables
 from unibct.report.curves import METHOD_COLOURS
 from unibct.report.pages.benchmark import (
+    _about,
     command,
     method_colours,
     render_markdown,
@@ -106,6 +107,18 @@ def test_the_report_tells_what_has_results_and_who_made_them(finished):
 def results_of(methods, has_cell=lambda scenario, method: True):
     grid = make_grid(methods=methods)
     return SimpleNamespace(grid=grid, scenarios=list(grid.scenarios), has_cell=has_cell)
+
+
+def test_the_report_says_unseen_only_if_it_is_known(finished):
+    _, results = finished
+    assert {result["seen_classes"]["count"] for result in results.by_job.values()} == {0}
+    assert "8 classes that none of them has seen (" in _about(results)
+    for count in (None, 3):
+        job, result = next(iter(results.by_job.items()))
+        doubted = result | {"seen_classes": {"count": count, "note": "it is doubted"}}
+        text = _about(replace(results, by_job=results.by_job | {job: doubted}))
+        assert "8 classes; it is doubted (" in text
+        assert "none of them" not in text
 
 
 def test_no_two_drawn_methods_have_the_same_colour():

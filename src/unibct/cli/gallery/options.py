@@ -1,6 +1,7 @@
 """What the commands of a gallery share: their group, options, and how a gallery is opened."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -84,7 +85,7 @@ class OpenedGallery:
         self._progress: Any = terminal_progress()
         progress: Progress = self._progress.__enter__()
         try:
-            self._gallery = Gallery(self._path, device=_device(self._device), progress=progress)
+            self._gallery = Gallery(self._path, device=self._device, progress=progress)
         except BaseException as error:
             self._progress.__exit__(type(error), error, error.__traceback__)
             raise
@@ -95,14 +96,14 @@ class OpenedGallery:
         self._progress.__exit__(*error)
 
 
-def _device(name: str) -> Any:
-    if name == "cpu":
-        return name
-    from unibct.distributed.device import pick_device
-
-    return pick_device(name)
-
-
 def say(as_json: bool, value: dict[str, Any], text: str) -> None:
     """Print a result, for machines or for people."""
     print(json.dumps(value) if as_json else text)
+
+
+def doubt_text(kinds: Sequence[str]) -> str:
+    """Say that certificates do not know enough of their test classes."""
+    return (
+        f"! for rows of {', '.join(kinds)} it is unknown whether a model was trained on the test "
+        "classes of their certificate: if so, it promises too much"
+    )

@@ -52,8 +52,4 @@ def serve_command(
     from unibct.gallery.page.server import require_libraries, serve_gallery
 
     require_libraries()
-    from unibct.distributed.device import pick_device
-
-    serve_gallery(
-        path, host=host, port=port, images=images, token=token, device=pick_device(device)
-    )
+    serve_gallery(path, host=host, port=port, images=images, token=token, device=device)

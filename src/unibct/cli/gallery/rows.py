@@ -63,10 +63,10 @@ def create_command(
     """Make an empty gallery.
 
     The model is copied into it, so that queries can be made as long as the gallery lives. A few
-    rows are kept as known queries: they must find their mates before and after every later step.
+    rows are kept as known queries: a later step is undone if more than a tenth of those that found
+    a mate before it find none after it.
     Passwords of servers come from the environment: PGPASSWORD or ~/.pgpass, UNIBCT_MILVUS_TOKEN.
     """
-    from unibct.distributed.device import pick_device
     from unibct.gallery.gallery import Gallery
     from unibct.progress import terminal_progress
 
@@ -80,7 +80,7 @@ def create_command(
             known=int(known) if known.isdecimal() else known,
             keep_images=keep_images,
             skip_bad=skip_bad_images,
-            device=pick_device(device),
+            device=device,
             progress=progress,
         )
     searching = gallery.folder.state.searching

@@ -8,6 +8,7 @@ import typer
 from unibct.cli.gallery.options import (
     GalleryArgument,
     OpenedGallery,
+    doubt_text,
     gallery_app,
     say,
 )
@@ -36,14 +37,22 @@ def status_command(path: GalleryArgument, as_json: JsonOption = False) -> None:
 
 @gallery_app.command("verify", epilog=examples("unibct gallery verify G"))
 def verify_command(path: GalleryArgument, as_json: JsonOption = False) -> None:
-    """Read everything and compare it with its digests; exits with code 1 if something differs."""
+    """Read everything that a step reads: rows, index, models, certificates, known queries.
+
+    Rows, models and certificates are compared with their digests. Exits with code 1 if something
+    differs or cannot be read.
+    """
     with OpenedGallery(path, "cpu") as gallery:
         problems = gallery.verify()
+        if problems:
+            say(as_json, {"problems": problems}, "\n".join(problems))
+            raise typer.Exit(1)
         rows = sum(gallery.status().live.values())
-    message = "\n".join(problems) or f"{path}: all {rows:,} rows, models and certificates are right"
-    say(as_json, {"problems": problems, "rows": rows}, message)
-    if problems:
-        raise typer.Exit(1)
+    message = (
+        f"{path}: all {rows:,} rows are as they were written; models, certificates and known "
+        "queries can be read"
+    )
+    say(as_json, {"problems": [], "rows": rows}, message)
 
 
 def _status(path: Path, status: "GalleryStatus") -> str:
@@ -64,6 +73,8 @@ def _status(path: Path, status: "GalleryStatus") -> str:
         lines.append(
             f"! forced, without a certificate that says compatible: {', '.join(status.forced)}"
         )
+    if status.doubtful:
+        lines.append(doubt_text(status.doubtful))
     if status.unsearchable:
         lines.append(f"! {status.unsearchable:,} rows cannot be searched by this model")
     unfinished = state.unfinished
@@ -74,7 +85,8 @@ def _status(path: Path, status: "GalleryStatus") -> str:
     elif unfinished is not None:
         lines.append(
             f"! step {unfinished.number}, {unfinished.action}, is under way or was interrupted: "
-            "the next command that writes brings it to an end; an add must be given again"
+            "the same command completes it; another one that writes brings it to an end first, or "
+            "takes it back, and says so"
         )
     if status.savings.rows:
         lines.append(f"saved: {status.savings.summary()}")

@@ -12,6 +12,7 @@ from unibct.cli.gallery.options import (
     LaterRows,
     OpenedGallery,
     OptionalRows,
+    doubt_text,
     gallery_app,
     say,
 )
@@ -67,6 +68,8 @@ def upgrade_command(
     rows that are added later come from the new model. `rollback` goes back. If the model searches
     already, --certificate is recorded, such as after --force.
     """
+    from unibct.gallery.gate import WHY_UNTESTED
+
     with OpenedGallery(path, device) as gallery:
         result = gallery.upgrade(model, certificate or [], force=force, dry_run=dry_run)
     verb = "would search" if result.dry_run else "searches"
@@ -79,8 +82,10 @@ def upgrade_command(
         lines.append(f"the certificate {'would be' if result.dry_run else 'is'} recorded")
     if result.forced:
         lines.append(f"! forced for rows of {', '.join(result.forced)}: this is recorded")
+    if result.doubtful:
+        lines.append(doubt_text(result.doubtful))
     if not result.known_queries and not result.dry_run:
-        lines.append("no known query could be asked: there are none, or none with an image")
+        lines.append(f"! no known query has tested the upgrade: {WHY_UNTESTED}")
     say(as_json, result.as_json(), "\n".join(lines))
 
 
@@ -179,7 +184,9 @@ def rollback_command(
 
     `status` shows the steps; --to goes back to before any upgrade or backfill. Rows that were
     added since then are kept. The earlier model cannot search those that a newer one made, unless
-    their images are given as DATA. After backfill --finish, DATA must have all images.
+    their images are given as DATA. After backfill --finish, DATA must have all images. Rows are
+    made from DATA first: until then searches are as before. A rollback that was interrupted is
+    completed by the same command, which goes no further back.
     """
     with OpenedGallery(path, device) as gallery:
         result = gallery.rollback(to, data, skip_bad=skip_bad_images)
@@ -240,7 +247,7 @@ def _backfill_text(path: Path, data: str | None, result: "Backfilled") -> str:
     if result.curve:
         first, lowest = result.curve[0][1], min(share for _, share in result.curve)
         lines.append(
-            f"known queries that find their mates: {first:.0%} before, {lowest:.0%} at the lowest "
-            f"point, {result.curve[-1][1]:.0%} now"
+            f"known queries with a mate among their first rows: {first:.0%} before, {lowest:.0%} "
+            f"at the lowest of {len(result.curve)} checks, {result.curve[-1][1]:.0%} now"
         )
     return "\n".join(lines)

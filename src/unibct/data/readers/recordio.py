@@ -4,7 +4,6 @@ The byte layout of the files is in ``record_format``.
 """
 
 import hashlib
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,14 +11,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from unibct.data.encoded_images import encoded_set, file_stamp
+from unibct.data.encoded_images import CLASSES_FILE, encoded_set, file_stamp, names_of_numbers
 from unibct.data.image_set import ImageSet
 from unibct.data.readers.record_format import DamagedRecordError, RecordFile, read_index
 from unibct.errors import UserError
 
 SUFFIX = ".rec"
 PROPERTY_FILE = "property"
-CLASSES_FILE = "classes.txt"
 _IDENTITY_FLAG = 2  # an identity's record has two labels and no image: a range of keys
 _IDENTITY_BYTES = 32
 _SOURCE_BYTES = 1 << 20  # at the beginning and at the end, that tell a file from others
@@ -86,7 +84,7 @@ def read(name: str) -> ImageSet:
     ids = tuple(f"{c}/{k}" for c, k in zip(numbers[labels].tolist(), keys.tolist(), strict=True))
     source = RecordSource(file, keys, offsets)
     classes_file = file.path.parent / CLASSES_FILE
-    class_names = _class_names(classes_file, numbers)
+    class_names = names_of_numbers(classes_file, numbers.tolist())
     class_source = None if classes_file.is_file() else _class_source(file)
     return encoded_set(name, ids, labels.astype(np.int64), class_names, source, class_source)
 
@@ -130,27 +128,6 @@ def _record_path(path: Path) -> Path:
     if not files:
         raise UserError(f"{path} has no {SUFFIX} file")
     return files[0]
-
-
-def _class_names(path: Path, numbers: NDArray[np.int64]) -> tuple[str, ...]:
-    """Return the names from the file that `unibct convert` writes, or else the numbers."""
-    if not path.is_file():
-        return tuple(str(number) for number in numbers.tolist())
-    try:
-        names = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
-    except UnicodeDecodeError as error:
-        raise UserError(
-            f"{path} is not UTF-8 text with a class name a line; remove it to go without names"
-        ) from error
-    repeated = sorted({name for name, count in Counter(names).items() if count > 1})
-    if repeated:
-        raise UserError(f"{path} names two classes {repeated[0]!r}; rename one")
-    if numbers[-1] >= len(names):
-        raise UserError(
-            f"{path} has {len(names)} lines, but a record has the label {numbers[-1]}; remove it "
-            "to go without names"
-        )
-    return tuple(names[int(number)] for number in numbers)
 
 
 def _class_source(file: RecordFile) -> str:

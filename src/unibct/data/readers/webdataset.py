@@ -10,7 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from unibct.data.decoding import UnreadableImageError
-from unibct.data.encoded_images import checked_id, classes_of, encoded_set, file_stamp
+from unibct.data.encoded_images import (
+    CLASSES_FILE,
+    checked_id,
+    classes_of,
+    encoded_set,
+    file_stamp,
+    names_of_numbers,
+)
 from unibct.data.image_set import ImageSet
 from unibct.data.passed_over import warn_of_passed_over
 from unibct.data.readers.tar_index import indexed_samples
@@ -62,8 +69,9 @@ def read(name: str) -> ImageSet:
     """Return all images of one or more tar files, shard by shard. An id is ``shard/key``.
 
     A sample's label is in ``key.cls`` (a number or a word), or in ``key.json`` under ``label``,
-    ``cls`` or ``class``. ``shards-{000..012}.tar`` stands for several files. A key ends at the
-    first dot of a name, as in WebDataset. A sample without an image is passed over, with a warning.
+    ``cls`` or ``class``. ``classes.txt`` beside the files, if it is there, names the numbers.
+    ``shards-{000..012}.tar`` stands for several files. A key ends at the first dot of a name, as in
+    WebDataset. A sample without an image is passed over, with a warning.
     """
     paths = shard_paths(name)
     places: dict[str, tuple[int, int, int]] = {}
@@ -92,6 +100,9 @@ def read(name: str) -> ImageSet:
     reason = "a sample needs an image such as key.jpg, and a key ends at the first dot of a name"
     warn_of_passed_over(name, without_image, reason)
     class_names, labels = classes_of(label_words)
+    classes_file = paths[0].parent / CLASSES_FILE
+    if classes_file.is_file() and all(name.isdecimal() for name in class_names):
+        class_names = names_of_numbers(classes_file, [int(name) for name in class_names])
     return encoded_set(name, tuple(places), labels, class_names, TarSource(tuple(paths), places))
 
 

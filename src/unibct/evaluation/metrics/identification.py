@@ -10,10 +10,12 @@ from unibct.arrays import (
     Ints,
     checked_embeddings,
     checked_labels,
+    lowered,
     normalized,
     require_same_dim,
 )
 from unibct.errors import UserError
+from unibct.evaluation.score_table import mate_places
 
 _SCORES_AT_ONCE = 16_000_000
 
@@ -60,14 +62,13 @@ def identification(
         if k < 1:
             raise UserError(f"k must be at least 1, not {k}")
     block = max(1, _SCORES_AT_ONCE // len(gallery))
-    ranks = np.concatenate(
-        [
-            mate_ranks(
-                query[i : i + block] @ gallery.T, query_labels[i : i + block], gallery_labels
-            )
-            for i in range(0, len(query), block)
-        ]
-    )
+    ranks = np.empty(len(query), dtype=np.int64)
+    for start in range(0, len(query), block):
+        part = slice(start, start + block)
+        scores = query[part] @ gallery.T
+        mates = mate_places(query_labels[part], gallery_labels)
+        scores[mates] = lowered(scores[mates])
+        ranks[part] = mate_ranks(scores, query_labels[part], gallery_labels)
     return {k: float(np.mean(ranks < k)) for k in ks}
 
 

@@ -5,7 +5,7 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from unibct.arrays import Floats, Ints
+from unibct.arrays import Floats, Ints, lowered
 from unibct.evaluation.score_table import NormalizedRows, mate_places
 
 _SCORES_AT_ONCE = 1_000_000
@@ -35,6 +35,7 @@ def average_precisions(
     for start in range(0, len(query), block):
         scores = query[start : start + block] @ gallery.T
         mates = mate_places(query_labels[start : start + block], gallery_labels)
+        scores[mates] = lowered(scores[mates])
         precisions[start : start + block] = block_precisions(scores, *mates)
     return precisions
 

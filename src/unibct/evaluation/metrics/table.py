@@ -10,8 +10,8 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from unibct.arrays import Floats, Ints
-from unibct.evaluation.bootstrap import sampled_mean, sampled_tar, sampled_tpir
+from unibct.arrays import Floats
+from unibct.evaluation.bootstrap import ClassDraws, sampled_mean, sampled_tar, sampled_tpir
 from unibct.evaluation.metrics.ranking import average_precisions
 from unibct.evaluation.metrics.verification import ThresholdRule
 from unibct.evaluation.resolution import rate_name
@@ -39,7 +39,7 @@ class Metric:
     name: str
     kind: Literal["1:1", "1:N"]
     measure: Callable[[SearchTest, float, ThresholdRule], float]
-    sample: Callable[[SearchTest, Ints, float], Floats] | None = None
+    sample: Callable[[SearchTest, ClassDraws, float], Floats] | None = None
     applies: Callable[[SearchTest], bool] = lambda test: True
     decides: bool = False
     at_far: bool = False
@@ -64,7 +64,7 @@ def _per_query(
             test.per_query[name] = values(test)
         return test.per_query[name]
 
-    def sample(test: SearchTest, draws: Ints, far: float) -> Floats:
+    def sample(test: SearchTest, draws: ClassDraws, far: float) -> Floats:
         return sampled_mean(values_of(test), test.query_classes, draws)
 
     return Metric(
@@ -132,12 +132,12 @@ def measured_metrics(
     }
 
 
-def sampled_metrics(test: SearchTest, draws: Ints, far: float) -> dict[str, Floats]:
+def sampled_metrics(test: SearchTest, draws: ClassDraws, far: float) -> dict[str, Floats]:
     """Return (repeats,) values of every metric that has an interval, by its title.
 
     Args:
         test: the test.
-        draws: (repeats, classes) how often each class of the queries counts.
+        draws: how often each class of the queries counts in each repeat.
         far: false accept rate of the TAR.
     """
     return {

@@ -7,7 +7,14 @@ from typing import Any, Literal, TypeAlias, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from unibct.arrays import Floats, checked_embeddings, normalized, require_same_dim, to_numpy
+from unibct.arrays import (
+    Floats,
+    checked_embeddings,
+    lowered,
+    normalized,
+    require_same_dim,
+    to_numpy,
+)
 from unibct.errors import UserError
 from unibct.evaluation.impostors import Impostors, listed_impostors
 
@@ -45,7 +52,7 @@ def verification(
     if len(is_genuine) != len(query):
         raise UserError(f"same must have the shape ({len(query)},), not {is_genuine.shape}")
     scores = np.einsum("ij,ij->i", query, gallery)
-    return tar_at_far(scores[is_genuine], scores[~is_genuine], fars, rule=rule)
+    return tar_at_far(lowered(scores[is_genuine]), scores[~is_genuine], fars, rule=rule)
 
 
 def checked_same(same: Any) -> NDArray[np.bool_]:

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from unibct.arrays import Floats
+from unibct.data.choices import SCORE_MAP_FITTED, Choice
 from unibct.data.encoded_images import require_outside
 from unibct.data.image_set import ImageSet, select_listed
-from unibct.data.training_classes import training_classes
-from unibct.distributed.device import pick_device
+from unibct.data.training_classes import choice_on
 from unibct.distributed.ranks import current_ranks
 from unibct.embedders.reference import parse_reference
 from unibct.embedders.table import EMBEDDERS, Opening, open_embedder
@@ -23,6 +23,7 @@ from unibct.embeddings.strength import Strength
 from unibct.embeddings.vector_set import open_data
 from unibct.errors import UserError
 from unibct.evaluation.blending import MIDPOINT, AlphaChoice, choose_alpha
+from unibct.evaluation.choices import choices_of, compared_choices
 from unibct.evaluation.directions import CROSS, OLD_SELF
 from unibct.evaluation.gallery_split import (
     GALLERY_SHARE,
@@ -39,7 +40,7 @@ from unibct.evaluation.score_map_file import (
     require_readable_maps,
     save_score_map,
 )
-from unibct.evaluation.seen_classes import count_seen_classes
+from unibct.evaluation.seen_classes import classes_with_queries, count_seen_classes
 from unibct.evaluation.subjects import Subjects, subject_data, subject_model
 from unibct.evaluation.upgrade import UpgradeEvaluation, evaluate_upgrade
 from unibct.files import partial_folder
@@ -58,18 +59,22 @@ def evaluate_images(request: EvaluationRequest) -> UpgradeEvaluation:
     rules = request.search
     images, lists = _listed_images(open_data(request.data, request.images), rules)
     # Embedding may take hours: whatever can be refused is refused before it begins.
-    opening = Opening(pick_device(request.device), progress=request.progress)
+    opening = Opening(request.device, progress=request.progress)
     embedders = {
         reference: opening.open(reference)
         for reference in dict.fromkeys((request.gallery, request.query))
     }
     project = _projection(embedders[request.query], embedders[request.gallery], request)
     _note_roles(embedders[request.query], embedders[request.gallery], request)
-    _require_unseen(images, embedders, request)
+    _require_unseen(images, embedders, request, lists)
     if lists is None:
         require_searchable(images.labels, images.name)
     validation = _validation_images(images, embedders, request)
     score_map = _kept_score_map(embedders[request.gallery].fingerprint, request)
+    score_scale = known_score_scale(
+        embedders[request.query], embedders[request.gallery].fingerprint
+    )
+    _require_not_chosen_on(images, embedders, score_map, score_scale, request)
     sides, images = _embedded(images, embedders, request)
     old, new = sides[request.gallery], sides[request.query]
     split = None if lists is None else _listed_split(images, lists, rules)
@@ -86,14 +91,15 @@ def evaluate_images(request: EvaluationRequest) -> UpgradeEvaluation:
         split=split,
         mode=rules.mode,
         score_map=score_map,
-        score_scale=known_score_scale(embedders[request.query], old.fingerprint),
+        score_scale=score_scale,
         alpha=_alpha(validation, embedders, project, request),
         backfill_curves=_wants_curves(rules, images, split),
         progress=request.progress,
     )
+    tested = images.select(evaluation.tested_images)
     evaluation = replace(
         evaluation,
-        old_model=_old_model(embedders[request.gallery], old.rows_of(images), images, request),
+        old_model=_old_model(embedders[request.gallery], old.rows_of(tested), tested, request),
         subjects=Subjects(
             subject_model(embedders[request.gallery], old.rows_of(images)),
             subject_model(embedders[request.query], new_side.vectors),
@@ -101,7 +107,8 @@ def evaluate_images(request: EvaluationRequest) -> UpgradeEvaluation:
         ),
     )
     if rules.save_score_map:
-        _save_score_map(evaluation, images, old.fingerprint, request)
+        choice = choice_on(SCORE_MAP_FITTED, tested).with_vectors(old.rows_of(tested))
+        _save_score_map(evaluation, choice, old.fingerprint, request)
     return evaluation
 
 
@@ -140,15 +147,14 @@ def _kept_score_map(old_fingerprint: str, request: EvaluationRequest) -> ScoreMa
 
 def _save_score_map(
     evaluation: UpgradeEvaluation,
-    images: ImageSet,
+    fitted_on: Choice,
     old_fingerprint: str,
     request: EvaluationRequest,
 ) -> None:
     """Fit a score map on the whole test, and keep it with the new model."""
     cross, old_self = evaluation.tests[CROSS], evaluation.tests[OLD_SELF]
-    classes = training_classes(images.class_names, images.class_source)
     try:
-        fitted = replace(fit_score_map(cross.impostor, old_self.impostor), fitted_on=classes)
+        fitted = replace(fit_score_map(cross.impostor, old_self.impostor), fitted_on=fitted_on)
         folder = _folder_of(request.query)
         replaces = has_score_map(folder, old_fingerprint)
         path = save_score_map(folder, old_fingerprint, fitted)
@@ -158,6 +164,7 @@ def _save_score_map(
     request.progress.note(
         f"{path}: the score map for the old model {old_fingerprint}"
         + (", in place of the one that was fitted before" if replaces else "")
+        + f"; {fitted.note}"
     )
 
 
@@ -187,7 +194,7 @@ def _validation_images(
             f"{name} and {request.data} have {len(common)} classes in common, first "
             f"{min(common)!r}: choose alpha on classes that are not tested"
         )
-    _require_unseen(validation, embedders, request, f"classes of {name} (--alpha-from)")
+    _require_unseen(validation, embedders, request, which=f"classes of {name} (--alpha-from)")
     require_searchable(validation.labels, validation.name)
     return validation
 
@@ -202,10 +209,10 @@ def _alpha(
     if validation is None:
         return MIDPOINT if request.alpha is None else request.alpha
     sides, validation = _embedded(validation, embedders, request)
-    old, new = (sides[side].rows_of(validation) for side in (request.gallery, request.query))
+    old, new = (sides[side].of_images(validation) for side in (request.gallery, request.query))
     return choose_alpha(
         old,
-        new if project is None else project(new),
+        new if project is None else project(new.vectors),
         validation.labels,
         seed=request.seed,
         mode=request.search.mode,
@@ -267,9 +274,7 @@ def embed_image_set(request: EmbeddingRequest) -> Embeddings:
         form.load().require_writable(request.out)
         if request.dtype != "float32":
             raise UserError(f"--dtype {request.dtype} is for --to {FOLDER} only")
-    model = open_embedder(
-        request.model, device=pick_device(request.device), progress=request.progress
-    )
+    model = open_embedder(request.model, device=request.device, progress=request.progress)
     images = open_data(request.data, request.images)
     if request.form == FOLDER:
         require_outside(images, request.out)
@@ -353,9 +358,29 @@ def _require_unseen(
     images: ImageSet,
     embedders: Mapping[str | Path, Embedder],
     request: EvaluationRequest,
+    lists: tuple[ImageSet, ImageSet] | None = None,
     which: str = "test classes",
 ) -> None:
     """Refuse images of classes that a model was mostly trained on."""
     models = {str(name): embedder.training_classes for name, embedder in embedders.items()}
-    seen = count_seen_classes(images.class_names, images.class_source, models)
+    asking = classes_with_queries(images) if lists is None else lists[0].class_names
+    seen = count_seen_classes(asking, images.class_source, models)
     seen.require_minority(allowed=request.seen_classes, which=which)
+
+
+def _require_not_chosen_on(
+    images: ImageSet,
+    embedders: Mapping[str | Path, Embedder],
+    score_map: ScoreMap | None,
+    score_scale: float | None,
+    request: EvaluationRequest,
+) -> None:
+    """Refuse images on which a model's weights, its scale or the score map were chosen."""
+    roles = {"old": embedders[request.gallery], "new": embedders[request.query]}
+    choices = choices_of(
+        {role: embedder.training_classes for role, embedder in roles.items()},
+        score_map=score_map,
+        uses_scale=score_scale is not None,
+    )
+    if choices:
+        compared_choices(choices, choice_on("the test", images), allowed=request.seen_classes)

@@ -13,7 +13,6 @@ import numpy as np
 from unibct.arrays import Floats, checked_embeddings, normalized, require_same_dim
 from unibct.data.loader import read_pixels
 from unibct.data.readers.pair_file import read_pair_file
-from unibct.distributed.device import pick_device
 from unibct.embedders.table import open_image_embedder
 from unibct.embeddings.extraction import raw_embeddings
 from unibct.errors import UserError
@@ -63,7 +62,7 @@ def evaluate_pair_set(request: EvaluationRequest) -> PairEvaluation:
     for reference in dict.fromkeys((request.gallery, request.query)):
         models[reference] = model = open_image_embedder(
             reference,
-            device=pick_device(request.device),
+            device=request.device,
             progress=request.progress,
             why="a pair set is embedded in two views",
         )

@@ -16,7 +16,13 @@ from numpy.typing import NDArray
 
 from unibct.errors import UserError
 from unibct.gallery.engines.engine import Count, Found, Search
-from unibct.gallery.engines.memory_index import Changes, MemoryIndex, remove_graph, saved_graph
+from unibct.gallery.engines.memory_index import (
+    Changes,
+    MemoryIndex,
+    graph_problems,
+    remove_graph,
+    saved_graph,
+)
 from unibct.gallery.engines.sqlite_file import SqliteFile
 from unibct.gallery.engines.table import Place
 from unibct.gallery.rows import GalleryRows, Scalar, Where, recorded_rows
@@ -68,10 +74,9 @@ class EmbeddedEngine:
     def destroy(self) -> None:
         """Remove the database and index files."""
         self.close()
-        for path in self._file.path.parent.glob(f"{DATABASE_FILE}*"):
-            path.unlink(missing_ok=True)
-        for path in self._file.path.parent.glob("index-*"):
-            path.unlink(missing_ok=True)
+        for pattern in (f"{DATABASE_FILE}*", "index-*"):
+            for path in self._file.path.parent.glob(pattern):
+                path.unlink(missing_ok=True)
 
     def close(self) -> None:
         """Close the database file."""
@@ -226,13 +231,14 @@ class EmbeddedEngine:
             return saved_graph(self._index_file(_kind(database, kind)[0])) is not None
 
     def problems(self) -> list[str]:
-        """Return what SQLite finds wrong with its file."""
+        """Return what SQLite finds wrong with its file, and which graphs are damaged."""
         try:
             with self._file.session() as database:
                 messages = [str(row[0]) for row in database.execute("PRAGMA integrity_check")]
         except UserError as error:
             return [str(error)]
-        return [f"{self._file.path}: {line}" for line in messages if line != "ok"]
+        problems = [f"{self._file.path}: {line}" for line in messages if line != "ok"]
+        return problems + graph_problems(self._file.path.parent.glob("index-*"))
 
     def _fresh_index(
         self, database: sqlite3.Connection, kind: str, *, with_superseded: bool = False
@@ -277,6 +283,11 @@ def _follow(database: sqlite3.Connection, number: int, index: MemoryIndex) -> No
     (clock,) = database.execute("SELECT change FROM clock").fetchone()
     if clock == index.change:
         return
+    if clock < index.change:
+        raise UserError(
+            f"{DATABASE_FILE} went back to an earlier state while it was open: open the gallery "
+            "again (end a server, and start it again)"
+        )
     since = (number, index.change)
     where = "WHERE kind = ? AND change > ?"
     (count,) = database.execute(f"SELECT count(*) FROM rows {where}", since).fetchone()

@@ -155,5 +155,5 @@ class Engine(Protocol):
         ...
 
     def problems(self) -> list[str]:
-        """Return what the database itself finds wrong with its files, one line each."""
+        """Return what the database finds wrong with its files and indexes, one line each."""
         ...

@@ -5,7 +5,9 @@ rows change, because rows that changed after it was built are searched one by on
 """
 
 import hashlib
-from collections.abc import Sequence
+import zipfile
+import zlib
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
@@ -115,6 +117,8 @@ class MemoryIndex:
             approximate: use the graph, if there is one and all rows are allowed.
         """
         queries = np.ascontiguousarray(queries, dtype=np.float32)
+        if self._gone.sum() > _SLACK:
+            self._clear_away()  # before the search: from here on, no row changes its place
         if allowed is not None:
             places = self._places(np.sort(allowed))
             nearest_places = self._nearest(queries, places[~self._gone[places]], k)
@@ -196,8 +200,6 @@ class MemoryIndex:
     ) -> list[NDArray[np.int64]]:
         """Return the places of the nearest rows of each query."""
         if places is None:
-            if self._gone.sum() > _SLACK:
-                self._clear_away()
             vectors, fetched = self._vectors, k + int(self._gone.sum())
         else:
             vectors, fetched = self._vectors[places], k
@@ -253,10 +255,20 @@ def saved_graph(graph_file: Path) -> tuple[NDArray[np.int64], int] | None:
     try:
         with np.load(numbers_file, allow_pickle=False) as saved:
             numbers, change, digest = saved["numbers"], int(saved["change"]), saved["digest"]
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error):
         return None
     is_whole = str(digest) == _known_digest(graph_file, _stamp(graph_file))
     return (numbers, change) if is_whole else None
+
+
+def graph_problems(files: Iterable[Path]) -> list[str]:
+    """Return what is wrong with the graphs that these files belong to, one line each."""
+    return [
+        f"{graph} is damaged or not whole: search --approximate searches exactly without it; "
+        "unibct gallery index builds it again"
+        for graph in sorted({path.with_suffix(".faiss") for path in files})
+        if saved_graph(graph) is None
+    ]
 
 
 def remove_graph(graph_file: Path) -> None:

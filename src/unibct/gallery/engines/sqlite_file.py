@@ -5,10 +5,13 @@ import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeAlias
 
 from unibct.errors import UserError
 
 _BUSY_SECONDS = 30
+
+_Identity: TypeAlias = tuple[int, int]
 
 
 class SqliteFile:
@@ -26,6 +29,7 @@ class SqliteFile:
         self.path = path
         self.lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
+        self._files: list[_Identity | None] = []  # those that were opened
 
     def close(self) -> None:
         """Close the file; the next use opens it again."""
@@ -69,13 +73,35 @@ class SqliteFile:
                 raise UserError(f"{self.path}: {error}{hint}") from error
 
     def _opened(self, *, create: bool) -> sqlite3.Connection:
+        """Return the connection; one to a file that is not there any more would still answer."""
+        files = self._files_now()
+        if files[0] is None and not create:
+            raise UserError(f"{self.path} is not there: the rows of this gallery are missing")
         if self._connection is None:
-            if not create and not self.path.is_file():
-                raise UserError(f"{self.path} is not there: the rows of this gallery are missing")
             database = sqlite3.connect(
                 self.path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
             )
             database.execute("PRAGMA journal_mode = WAL")
             database.execute("PRAGMA synchronous = FULL")
-            self._connection = database
+            database.execute("SELECT count(*) FROM sqlite_master")  # opens the log, too
+            self._connection, self._files = database, self._files_now()
+        elif files != self._files:
+            raise UserError(
+                f"{self.path} was deleted or replaced while it was open: open the gallery again "
+                "(end a server, and start it again)"
+            )
         return self._connection
+
+    def _files_now(self) -> list[_Identity | None]:
+        """Return what tells the file and its log from others of the same names."""
+        return [
+            _identity(path) for path in (self.path, self.path.with_name(f"{self.path.name}-wal"))
+        ]
+
+
+def _identity(path: Path) -> _Identity | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino

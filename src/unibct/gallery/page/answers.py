@@ -4,6 +4,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from unibct.evaluation.seen_classes import Basis
+
 Scalar = str | int | float | bool | None
 
 
@@ -90,6 +92,10 @@ class StatusAnswer(BaseModel):
     kinds: list[KindAnswer]
     unsearchable: int
     forced: list[str] = Field(description="names of models whose rows are searched by --force")
+    doubtful: list[str] = Field(
+        description="names of models whose rows are searched by a certificate that does not know "
+        "whether its test classes were in a training set"
+    )
     known_queries: int
     savings: SavingsAnswer
     steps: list[StepAnswer]
@@ -152,7 +158,10 @@ class CertificateAnswer(BaseModel):
 
     rows_of: ModelAnswer
     forced: bool
-    verdict: str | None = Field(description="None without a certificate")
+    verdict: str | None = Field(description="on single images; None without a certificate")
+    template_verdict: str | None = Field(description="on templates, one for each class")
+    basis: Basis | None = Field(description="what is known of the test classes")
+    tested_on: str = Field(description="the same in words")
     summary: str
     digest: str
     date: str

@@ -69,6 +69,7 @@ def described_status(
         ],
         unsearchable=status.unsearchable,
         forced=[models[kind].short_name for kind in status.forced],
+        doubtful=[models[kind].short_name for kind in status.doubtful],
         known_queries=status.known,
         savings=SavingsAnswer(**status.savings.as_json(), summary=status.savings.summary()),
         steps=_steps(state, models),
@@ -98,7 +99,7 @@ def _steps(state: GalleryState, models: Mapping[str, ModelAnswer]) -> list[StepA
 def _rollbacks(
     state: GalleryState, models: Mapping[str, ModelAnswer], *, has_images: bool
 ) -> list[RollbackAnswer]:
-    stopped = stopped_target(state) if has_images else None
+    stopped = stopped_target(state, images=has_images)
     return [
         RollbackAnswer(
             step=step.number,
@@ -156,6 +157,9 @@ def described_certificate(
             rows_of=rows_of,
             forced=access.forced,
             verdict=None,
+            template_verdict=None,
+            basis=None,
+            tested_on="",
             summary=problem or "searched by --force, without a certificate that says compatible",
             digest="",
             date="",
@@ -170,6 +174,9 @@ def described_certificate(
         rows_of=rows_of,
         forced=access.forced,
         verdict=certificate.verdict,
+        template_verdict=certificate.template_verdict,
+        basis=certificate.basis,
+        tested_on=certificate.tested_on,
         summary=certificate.summary(),
         digest=certificate.digest,
         date=str(certificate.content["date"]),

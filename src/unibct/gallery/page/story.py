@@ -133,8 +133,8 @@ def deleted_since(steps: tuple[Step, ...], number: int) -> int:
 
 
 def criteria(certificate: Certificate) -> list[CriterionAnswer]:
-    """Return the metrics of a certificate; those that decide about the verdict come first."""
-    metrics = certificate.content["metrics"]
+    """Return the metrics of single images; those that decide about the verdict come first."""
+    metrics = certificate.content["image_metrics"]
     return [
         CriterionAnswer(
             metric=entry["metric"],

@@ -16,9 +16,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
-import torch
 from torch import Tensor, nn
 
+from unibct.distributed.generators import callers_generators_kept
 from unibct.errors import UserError, first_line
 from unibct.models.architectures.architecture import RANDOM, Architecture, NetworkRequest
 from unibct.models.architectures.embedding_network import (
@@ -104,7 +104,7 @@ def _own_dim(reference: str, own_input: InputSpec) -> int:
             raise UserError(
                 f"python:{reference}: {_DIM} must be a whole number, not {stated!r}"
             ) from error
-    with torch.random.fork_rng(devices=[]):
+    with callers_generators_kept():
         network = _network(reference, own_input, None)
     return feature_count(f"python:{reference}", network, _pooled, own_input)
 

@@ -109,12 +109,12 @@ def build_network(
     architecture: str | Architecture, spec: InputSpec, dim: int, *, seed: int = 0
 ) -> "nn.Module":
     """Build a network. Its weights depend on ``seed`` only, not on the global random state."""
-    import torch
+    from unibct.distributed.generators import callers_generators_kept, seed_generators
 
     if isinstance(architecture, str):
         architecture = find_architecture(architecture)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with callers_generators_kept():
+        seed_generators(seed)
         return architecture.build(spec, dim)
 
 

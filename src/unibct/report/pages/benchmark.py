@@ -11,6 +11,7 @@ from markupsafe import Markup
 
 from unibct.benchmark.grid import Grid
 from unibct.benchmark.jobs import cell_folder, free_folder, old_folder
+from unibct.benchmark.measuring import SEEN
 from unibct.benchmark.results import Results, compared_methods
 from unibct.benchmark.results_csv import as_csv
 from unibct.benchmark.run import Benchmark
@@ -151,10 +152,13 @@ def _about(results: Results) -> str:
                             (results.scenarios, "scenario"), (grid.seeds, "seed"))
     )  # fmt: skip
     left_out = left_out_note(results)
+    counts = [result[SEEN] for result in results.by_job.values() if SEEN in result]
+    doubts = [count["note"] for count in counts if count["count"] != 0]
+    seen = f"; {doubts[0]}" if doubts else " that none of them has seen"
     compared = f"{methods} in {scenarios}" if results.scenarios else "Upgrade chains"
     return (
         f"{compared} over {seeds}. The models were trained on {grid.data} and tested "
-        f"on {first_result['templates']:,} classes that none of them has seen "
+        f"on {first_result['templates']:,} classes{seen} "
         f"({first_result['queries']:,} queries, one template per class)."
         f" {seeds_note(len(grid.seeds))}"
         + (f" {note}." if note else "")

@@ -7,7 +7,6 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from unibct.distributed.device import pick_device
 from unibct.embedders.table import open_image_embedder
 from unibct.embeddings.folder import Description, read_description
 from unibct.embeddings.forms.table import PREFIX
@@ -140,7 +139,7 @@ def _opened(place: str, meta: Meta, benchmark: str, request: EvaluationRequest) 
     if not is_array and not (path / DESCRIPTION_FILE).is_file():
         return open_image_embedder(
             place,
-            device=pick_device(request.device),
+            device=request.device,
             progress=request.progress,
             why=f"--protocol {benchmark} takes a folder that `unibct embed --protocol` wrote",
         )

@@ -10,6 +10,7 @@ from unibct.arrays import (
     Ints,
     checked_embeddings,
     checked_labels,
+    lowered,
     normalized,
     require_same_dim,
 )
@@ -65,8 +66,10 @@ def search_galleries(
     for start in range(0, len(query), block):
         scores = query[start : start + block] @ merged.T
         block_subjects = query_subjects[start : start + block]
+        mates = mate_places(block_subjects, subjects)
+        scores[mates] = lowered(scores[mates])
         ranks.append(mate_ranks(scores, block_subjects, subjects))
-        best_scores.append(_best_scores(scores, block_subjects, subjects, slices))
+        best_scores.append(_best_scores(scores, mates, slices))
     mate, other = np.concatenate(best_scores, axis=2)
     open_searches = {
         name: OpenSearch(
@@ -92,25 +95,22 @@ def _require_mates(query_subjects: Ints, gallery_subjects: Ints) -> None:
         )
 
 
-def _best_scores(
-    scores: Floats, query_subjects: Ints, gallery_subjects: Ints, slices: Sequence[slice]
-) -> Floats:
+def _best_scores(scores: Floats, mates: tuple[Ints, Ints], slices: Sequence[slice]) -> Floats:
     """Return the scores of the best mate and of the best other, in each gallery.
 
     Args:
         scores: (probes, entries) in the merged galleries.
-        query_subjects: (probes,).
-        gallery_subjects: (entries,).
+        mates: the probe and the entry of each pair of the same subject.
         slices: the entries of each gallery.
 
     Returns:
         (2, galleries, probes), -inf if there is none.
     """
     best = np.full((2, len(slices), len(scores)), -np.inf, dtype=np.float32)
-    probes, entries = mate_places(query_subjects, gallery_subjects)
-    mate_scores = scores[probes, entries]
+    probes, entries = mates
+    mate_scores = scores[mates]
     others = scores.copy()
-    others[probes, entries] = -np.inf
+    others[mates] = -np.inf
     for number, gallery in enumerate(slices):
         inside = (entries >= gallery.start) & (entries < gallery.stop)
         np.maximum.at(best[0, number], probes[inside], mate_scores[inside])

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unibct.distributed.device import pick_device
 from unibct.distributed.ranks import current_ranks
 from unibct.embedders.table import open_image_embedder
 from unibct.embeddings.folder import Embeddings, open_embeddings, read_description
@@ -54,7 +53,7 @@ def _embed(request: EmbeddingRequest, benchmark: str) -> Embeddings:
     meta = read_meta(root, benchmark)
     model = open_image_embedder(
         request.model,
-        device=pick_device(request.device),
+        device=request.device,
         progress=request.progress,
         why=f"--protocol {benchmark} embeds aligned faces",
     )

@@ -19,12 +19,13 @@ from unibct.arrays import (
     Ints,
     checked_embeddings,
     checked_labels,
+    lowered,
     normalized,
     require_same_dim,
 )
 from unibct.errors import UserError
 from unibct.evaluation.blending import MIDPOINT, blended
-from unibct.evaluation.bootstrap import REPEATS, class_draws
+from unibct.evaluation.bootstrap import REPEATS
 from unibct.evaluation.criterion import few_classes_note
 from unibct.evaluation.directions import BLEND, CROSS, NEW_SELF, OLD_SELF, REVERSED_CROSS, sides
 from unibct.evaluation.metrics.table import measured_metrics
@@ -120,7 +121,6 @@ def evaluate_templates(
     used_far = headline_far(lists.subjects, far)
     carried = tuple(carried_fars(lists.subjects))
     fars = tuple(sorted({used_far, *carried}))
-    draws = class_draws(tests[CROSS], seed=seed, repeats=repeats)
     return IjbEvaluation(
         values={name: measured_metrics(test, fars, rule=rule) for name, test in tests.items()},
         note=joined_notes(
@@ -135,9 +135,7 @@ def evaluate_templates(
         far=used_far,
         fars=fars,
         carried_fars=carried,
-        **compared_answers(
-            tests, draws, far=used_far, seed=seed, alpha=alpha, score_scale=score_scale
-        ),
+        **compared_answers(tests, used_far, seed, repeats, alpha=alpha, score_scale=score_scale),
     )
 
 
@@ -198,7 +196,10 @@ def _template_test(
         query.rows(lists.query_side),
     )
     pairs = listed_pairs(
-        scores[meta.same], scores[~meta.same], lists.genuine_subjects, lists.impostor_subjects
+        lowered(scores[meta.same]),
+        scores[~meta.same],
+        lists.genuine_subjects,
+        lists.impostor_subjects,
     )
     del scores
     search = search_galleries(

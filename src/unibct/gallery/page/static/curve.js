@@ -66,7 +66,7 @@ function words({ known, test, isWhole, baseline, names }) {
   const item = (name, line) => items.push(element("li", {}, element("span", { class: `key ${name}` }), line));
   if (known.length) {
     const lowest = Math.min(...known.map(p => p[1]));
-    item("known", `known queries that find their mates, in this gallery (lowest ${percent(lowest)})`);
+    item("known", `known queries with a mate among their first rows, in this gallery (lowest check ${percent(lowest)})`);
   }
   if (test.length)
     item("test", `top-1 of ${names.searching.short_name} in the certificate's test: `

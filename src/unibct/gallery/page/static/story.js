@@ -15,6 +15,9 @@ export function showStory(status) {
   find("forced").hidden = !status.forced.length;
   say("forced", `Rows of ${status.forced.join(", ")} are searched without a certificate that says `
     + "compatible, because somebody insisted (--force).");
+  find("doubtful").hidden = !status.doubtful.length;
+  say("doubtful", `Rows of ${status.doubtful.join(", ")} are searched by a certificate that does not `
+    + "know whether a model was trained on its test classes: if so, it promises too much.");
   showRows(status);
   showSavings(status);
   find("step-list").replaceChildren(...status.steps.map(shownStep).reverse());
@@ -75,11 +78,12 @@ function shownCertificate(paper) {
     ` for rows of ${paper.rows_of.short_name}`);
   if (paper.verdict === null)
     return element("div", { class: "certificate" }, title, element("p", {}, paper.summary));
-  const { data } = paper.document;
+  const day = new Date(paper.date).toLocaleDateString("en", { dateStyle: "medium" });
+  if (paper.template_verdict !== paper.verdict) title.append(` (templates: ${paper.template_verdict})`);
   return element("div", { class: "certificate" }, title,
-    element("p", { class: "soft" }, `Tested on ${count(data.images)} images of ${count(data.classes)} `
-      + `classes of ${data.name}, ${new Date(paper.date).toLocaleDateString("en", { dateStyle: "medium" })}. In a gallery with rows of `
-      + `both models, scores of older rows are ${CALIBRATIONS[paper.calibration] ?? paper.calibration}.`),
+    element("p", { class: paper.basis === "unseen" ? "soft" : "notice" },
+      `Tested on ${paper.tested_on}, ${day}.`),
+    element("p", { class: "soft" }, `In a gallery with rows of both models, scores of older rows are ${CALIBRATIONS[paper.calibration] ?? paper.calibration}.`),
     element("div", { class: "tables" }, metricsTable(paper), thresholdsTable(paper)),
     element("p", { class: "soft digest" }, "Digest ", element("code", {}, paper.digest)));
 }
