@@ -31,7 +31,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from statistics import NormalDist
-from typing import Any
 
 import numpy as np
 
@@ -104,8 +103,8 @@ def class_deviation(reach: float, values: Floats) -> float:
     shifts = np.sqrt(seeds / (seeds - 1)) * (counts @ values / seeds - values.mean())
 
     def beyond(deviation: float) -> float:
-        below: Any = np.interp((reach - shifts) / deviation, _NORMAL, _BELOW)
-        return float(shares @ (1 - below))
+        places: Floats = np.asarray((reach - shifts) / deviation, dtype=np.float64)
+        return float(shares @ (1 - np.interp(places, _NORMAL, _BELOW)))
 
     low, high = 0.0, max(reach, 1e-9) / 1.9
     for _ in range(30):
