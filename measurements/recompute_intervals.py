@@ -14,7 +14,7 @@ it is that percentile, for each side on its own, and the new end is
 
 Approximations: a is normal on its side, also for the end that *not compatible* needs; the
 published ends have two digits; and a contains once more what classes do differently in one seed,
-so that the ends are rather too wide. In docs/decisions/0020-intervals.md is how far they are from
+so that the ends are rather too wide. In docs/decisions/0021-intervals.md is how far they are from
 the exact ones. For one seed, and in results.csv, all is exact but for the digits.
 
 Every cell's mean is checked against the values. Prints every verdict that has changed. A report
