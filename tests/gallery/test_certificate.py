@@ -62,9 +62,9 @@ def test_the_summary_says_what_is_known_of_the_test_classes(certificate, classes
 @pytest.mark.parametrize(
     ("verdicts", "seen", "verdict", "basis"),
     [
-        (("compatible", "compatible"), 0, "compatible", "unseen"),
+        (("compatible", "compatible"), 0, "compatible", "unknown"),
         (("compatible", "not compatible"), None, "not compatible", "unknown"),
-        (("old model too weak", "compatible"), 0, "old model too weak", "unseen"),
+        (("old model too weak", "compatible"), 0, "old model too weak", "unknown"),
         (("not compatible", "compatible"), 3, "compatible", "overridden"),
     ],
 )
@@ -77,7 +77,7 @@ def test_certificates_of_the_first_format_are_read(certificate, verdicts, seen, 
     first = sealed(content)
     assert (first.verdict, first.basis) == (verdict, basis)
     assert first.template_verdict == verdicts[0]
-    assert first.is_compatible == ((verdict, basis) == ("compatible", "unseen"))
+    assert first.is_compatible == ((verdict, basis) == ("compatible", "unknown"))
 
 
 def test_rates_and_directions_that_are_not_there_are_named(certificate):

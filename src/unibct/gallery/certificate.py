@@ -3,8 +3,8 @@
 `unibct evaluate … --certify FILE` writes it, and a gallery asks for it before it lets a new model
 search. A gallery's rows are single images, so verdict, thresholds, score maps and calibration are
 those of single images; what the evaluation found with templates stands beside them. Format 1, of
-earlier versions, had the templates' verdict in first place and did not say what is known of seen
-classes. A digest over the document shows changes. It is no signature: it protects against
+earlier versions, had the templates' verdict in first place and took classes for unseen that may
+have been seen. A digest over the document shows changes. It is no signature: it protects against
 accidents, not against forgery.
 """
 
@@ -100,8 +100,8 @@ class Certificate:
         """What is known of the test classes, see ``SeenClasses.basis``."""
         if self.content["format"] > 1:
             return cast(Basis, self.content["classes"]["basis"])
-        seen = self.content["metrics"].get("seen_classes")
-        return "unknown" if seen is None else "overridden" if seen else "unseen"
+        # It knew no past of first weights, and took numbers of classes for names.
+        return "overridden" if self.content["metrics"].get("seen_classes") else "unknown"
 
     @property
     def is_compatible(self) -> bool:
