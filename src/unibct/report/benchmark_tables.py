@@ -7,6 +7,7 @@ does not have is None.
 from collections.abc import Callable
 from dataclasses import replace
 
+from unibct.benchmark.measuring import SEEN
 from unibct.benchmark.results import Results, compared_methods, gain
 from unibct.evaluation.criterion import (
     CONFIDENCE,
@@ -106,6 +107,12 @@ def weak_note(results: Results) -> str | None:
         f"Too weak to judge an upgrade by, because hardly better than raw pixels: the old model of "
         f"{'; '.join(places)}."
     )
+
+
+def seen_note(results: Results) -> str | None:
+    """Return why a model may have been trained on test classes, if one may."""
+    counts = [result[SEEN] for result in results.by_job.values() if SEEN in result]
+    return next((count["note"] for count in counts if count["count"] != 0), None)
 
 
 def left_out_note(results: Results) -> str | None:

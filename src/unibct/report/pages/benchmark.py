@@ -11,7 +11,6 @@ from markupsafe import Markup
 
 from unibct.benchmark.grid import Grid
 from unibct.benchmark.jobs import cell_folder, free_folder, old_folder
-from unibct.benchmark.measuring import SEEN
 from unibct.benchmark.results import Results, compared_methods
 from unibct.benchmark.results_csv import as_csv
 from unibct.benchmark.run import Benchmark
@@ -24,7 +23,7 @@ from unibct.evaluation.search_test import SearchTest, search_test
 from unibct.files import write_text
 from unibct.methods.table import DEFAULT_METHOD, NO_METHOD
 from unibct.report.baseline_tables import BASELINE
-from unibct.report.benchmark_tables import all_tables, left_out_note
+from unibct.report.benchmark_tables import all_tables, left_out_note, seen_note
 from unibct.report.curves import METHOD_COLOURS, cmc_svg, matrix_svg, roc_svg
 from unibct.report.pages.html import render_template
 from unibct.report.pictures import SearchedQuery, searched_queries
@@ -152,9 +151,8 @@ def _about(results: Results) -> str:
                             (results.scenarios, "scenario"), (grid.seeds, "seed"))
     )  # fmt: skip
     left_out = left_out_note(results)
-    counts = [result[SEEN] for result in results.by_job.values() if SEEN in result]
-    doubts = [count["note"] for count in counts if count["count"] != 0]
-    seen = f"; {doubts[0]}" if doubts else " that none of them has seen"
+    doubt = seen_note(results)
+    seen = " that none of them has seen" if doubt is None else f"; {doubt}"
     compared = f"{methods} in {scenarios}" if results.scenarios else "Upgrade chains"
     return (
         f"{compared} over {seeds}. The models were trained on {grid.data} and tested "
