@@ -1,7 +1,7 @@
 """Recompute a committed report by the present rule of intervals, without its bootstrap samples.
 
-    git worktree add /tmp/earlier 13b4410
-    python measurements/recompute_intervals.py /tmp/earlier/docs/results docs/results
+    git worktree add ../earlier 13b4410
+    python measurements/recompute_intervals.py ../earlier/docs/results docs/results
 
 A benchmark whose folder is still there needs no such thing: `unibct benchmark … --report-only`. The
 committed reports have values of each seed (results.csv) and intervals over classes and seeds by the
@@ -14,7 +14,7 @@ it is that percentile, for each side on its own, and the new end is
 
 Approximations: a is normal on its side, also for the end that *not compatible* needs; the
 published ends have two digits; and a contains once more what classes do differently in one seed,
-so that the ends are rather too wide. In docs/decisions/0020-intervals.md is how far they are from
+so that the ends are rather too wide. In docs/decisions/0021-intervals.md is how far they are from
 the exact ones. For one seed, and in results.csv, all is exact but for the digits.
 
 Every cell's mean is checked against the values. Prints every verdict that has changed. A report
@@ -31,7 +31,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from statistics import NormalDist
-from typing import Any
 
 import numpy as np
 
@@ -104,8 +103,8 @@ def class_deviation(reach: float, values: Floats) -> float:
     shifts = np.sqrt(seeds / (seeds - 1)) * (counts @ values / seeds - values.mean())
 
     def beyond(deviation: float) -> float:
-        below: Any = np.interp((reach - shifts) / deviation, _NORMAL, _BELOW)
-        return float(shares @ (1 - below))
+        places: Floats = np.asarray((reach - shifts) / deviation, dtype=np.float64)
+        return float(shares @ (1 - np.interp(places, _NORMAL, _BELOW)))
 
     low, high = 0.0, max(reach, 1e-9) / 1.9
     for _ in range(30):

@@ -22,7 +22,7 @@ is that of all seeds. The columns are percent of the trials: intervals of a metr
 truth; verdicts *compatible* and *not compatible* although the models are equally good (nominal:
 at most 2.5 each); the same by the earlier rule, which claimed all seeds from two on; and verdicts
 *within noise* although the new model is better, or worse, by 3 points in all metrics. Results are
-in docs/decisions/0020-intervals.md. Finished rows are kept in the folder, and the same command
+in docs/decisions/0021-intervals.md. Finished rows are kept in the folder, and the same command
 goes on.
 """
 

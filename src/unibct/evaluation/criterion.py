@@ -5,7 +5,7 @@ samples: within one evaluation or for all seeds at once, a sample draws the test
 drawn from n vary too little, by the factor √((n−1)/n), and their variance is an estimate, so the
 deviations are stretched by the inverse and by Student's t with n−1 degrees. The part over seeds is
 Student's t with S−1 degrees times the standard error of the seeds' mean. Below three seeds there
-is no such part: the interval is over classes, of these seeds (docs/decisions/0020-intervals.md).
+is no such part: the interval is over classes, of these seeds (docs/decisions/0021-intervals.md).
 """
 
 from collections.abc import Sequence
