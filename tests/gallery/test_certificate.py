@@ -49,7 +49,11 @@ def test_the_summary_is_one_line_that_says_what_is_allowed(certificate):
     [
         (("unseen", 0, 40), "may search", "noise, classes that no model was trained on; "),
         (("unseen", 7, 33), "may search", "noise, 33 of them classes that no model was trained on"),
-        (("overridden", 40, 40), "may not (but by --force) search", "mostly training classes"),
+        (
+            ("overridden", 40, 40),
+            "may not (but by --force) search",
+            "noise, mostly classes on which",
+        ),
     ],
 )
 def test_the_summary_says_what_is_known_of_the_test_classes(certificate, classes, may, words):

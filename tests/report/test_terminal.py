@@ -134,6 +134,10 @@ def test_a_weak_old_model_is_named_before_the_verdict(small_demo):
         line.startswith("The old model is too weak to judge an upgrade by") for line in lines
     )
     assert lines[-1] == "verdict: old model too weak"
+    single = "on single images, as the rows of a gallery are: "
+    assert lines[-2] == single + "old model too weak"
+    text = printed(lambda console: print_evaluation(small_demo[0].evaluation, console))
+    assert single + small_demo[0].evaluation.single_images_verdict in text
 
 
 @pytest.mark.parametrize("width", [None, 40, 60, 72, 80, 100])

@@ -31,7 +31,8 @@ COMPATIBLE = "compatible"
 _CLASSES: dict[Basis, str] = {
     "unseen": "classes that no model was trained on",
     "unknown": "classes of which it is unknown whether a model was trained on them",
-    "overridden": "classes that are mostly training classes (--seen-classes)",
+    "overridden": "mostly classes on which a model was trained or something chosen "
+    "(--seen-classes)",
 }
 _ALWAYS_THERE = {"digest", "old", "new"}  # what tells a certificate from other JSON files
 _MAKE_AGAIN = "make it again with `unibct evaluate … --certify FILE`"
@@ -177,7 +178,7 @@ class Certificate:
         """What it was tested on, in words."""
         data, counted = self.content["data"], self.content.get("classes", {})
         seen, tested = counted.get("seen"), counted.get("tested")
-        part = f"{tested:,} of them " if seen and tested else ""
+        part = f"{tested:,} of them " if seen and tested and self.basis != "overridden" else ""
         return (
             f"{data['images']:,} images of {data['classes']:,} classes of {data['name']}, "
             f"{part}{_CLASSES[self.basis]}"

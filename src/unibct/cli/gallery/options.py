@@ -102,8 +102,8 @@ def say(as_json: bool, value: dict[str, Any], text: str) -> None:
 
 
 def doubt_text(kinds: Sequence[str]) -> str:
-    """Say that certificates do not know enough of their test classes."""
+    """Say that the test classes of certificates are not known to be unseen."""
     return (
-        f"! for rows of {', '.join(kinds)} it is unknown whether a model was trained on the test "
-        "classes of their certificate: if so, it promises too much"
+        f"! the test classes of the certificate for rows of {', '.join(kinds)} may have been, or "
+        "were, in a model's training set: then it promises too much"
     )

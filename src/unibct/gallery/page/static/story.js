@@ -16,8 +16,8 @@ export function showStory(status) {
   say("forced", `Rows of ${status.forced.join(", ")} are searched without a certificate that says `
     + "compatible, because somebody insisted (--force).");
   find("doubtful").hidden = !status.doubtful.length;
-  say("doubtful", `Rows of ${status.doubtful.join(", ")} are searched by a certificate that does not `
-    + "know whether a model was trained on its test classes: if so, it promises too much.");
+  say("doubtful", `The test classes of the certificate for rows of ${status.doubtful.join(", ")} `
+    + "may have been, or were, in a model's training set: then it promises too much.");
   showRows(status);
   showSavings(status);
   find("step-list").replaceChildren(...status.steps.map(shownStep).reverse());
