@@ -192,9 +192,17 @@ class Certificate:
         return (
             f"{self.verdict}{note}: model {self.new[:12]} {may} rows of model {self.old[:12]}; "
             f"tested on {self.tested_on}; "
-            f"thresholds for FAR {_listed([rate_name(far) for far in self.fars])}; "
+            f"{self._threshold_text()}; "
             f"{self.calibration.kind} scores in mixed galleries"
         )
+
+    def _threshold_text(self) -> str:
+        """Say for which rates there are thresholds, and which ones too few classes have set."""
+        names = [rate_name(far) for far in self.fars]
+        carried = [rate_name(float(far)) for far in self.content.get("carried_fars", self.fars)]
+        rough = [name for name in names if name not in carried]
+        note = f" (rough, for want of classes: {_listed(rough)})" if rough else ""
+        return f"thresholds for FAR {_listed(names) or 'none'}{note}"
 
     def write(self, path: str | Path) -> Path:
         """Write the document, whole or not at all."""
