@@ -26,7 +26,7 @@ from unibct.gallery.calibration import Calibration
 
 FORMAT = 2
 _READABLE = (1, FORMAT)
-COMPATIBLE = "compatible"
+COMPATIBLE, NOT_COMPATIBLE = "compatible", "not compatible"
 # What to say of the test classes, by what is known of them, see ``SeenClasses.basis``.
 _CLASSES: dict[Basis, str] = {
     "unseen": "classes that no model was trained on",
