@@ -86,6 +86,7 @@ OWN = "python:tests.models.architectures.own_networks"
         ({"architecture": f"{OWN}:Described"}, NO_CLASSES),
         ({"architecture": f"{OWN}:whole"}, UNKNOWN_CLASSES),  # a network that is there already
         ({"architecture": f"{OWN}:whole", "weights": "random"}, UNKNOWN_CLASSES),
+        ({"architecture": f"{OWN}:shaken"}, UNKNOWN_CLASSES),  # one with noise on all weights
     ],
 )
 def test_only_weights_that_are_drawn_have_learnt_nothing(settings, expected):

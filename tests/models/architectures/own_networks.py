@@ -1,5 +1,8 @@
 """Networks as a user writes them, for `python:tests.models.architectures.own_networks:…`."""
 
+import copy
+
+import torch
 from torch import nn
 
 
@@ -29,6 +32,20 @@ convolutions.unibct_input = {"size": 20, "mean": (0.1, 0.2, 0.3), "deviation": 0
 
 whole = nn.Sequential(nn.Flatten(1, 2), nn.Linear(8, 4))  # (batch, 24, 8) -> (batch, 24, 4)
 whole.unibct_input = {"size": 8}
+
+learnt = nn.Linear(64, 32)
+
+
+def shaken():
+    """A learnt layer with a little noise on all of its weights, another one with each seed."""
+    network = nn.Sequential(nn.Flatten(), copy.deepcopy(learnt))
+    with torch.no_grad():
+        for weights in network.parameters():
+            weights.add_(0.01 * torch.randn_like(weights))
+    return network
+
+
+shaken.unibct_input = {"size": 8, "channels": 1}
 
 undescribed = nn.Linear(3, 4)
 
