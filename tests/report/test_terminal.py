@@ -53,7 +53,8 @@ def test_an_evaluation_has_a_row_per_test_and_per_metric(small_demo):
         assert row.rstrip().endswith(criterion.verdict)
         assert ("(not in the verdict)" in row) != criterion.decides
     assert lines[0].startswith("query → gallery, %")
-    assert lines[-1] == f"verdict: {evaluation.verdict}"
+    assert lines[-2] == f"verdict: {evaluation.verdict}"
+    assert lines[-1].endswith(f"of a gallery are: {evaluation.single_images_verdict}")
     assert any(line.startswith(CROSS) for line in lines)
 
 
@@ -124,7 +125,7 @@ def test_a_weak_old_model_is_named_before_the_verdict(small_demo):
     assert any(
         line.startswith("The old model is too weak to judge an upgrade by") for line in lines
     )
-    assert lines[-1] == "verdict: old model too weak"
+    assert lines[-2] == "verdict: old model too weak"
 
 
 @pytest.mark.parametrize("width", [None, 40, 60, 72, 80, 100])

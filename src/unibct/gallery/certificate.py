@@ -31,7 +31,7 @@ COMPATIBLE = "compatible"
 _CLASSES: dict[Basis, str] = {
     "unseen": "classes that no model was trained on",
     "unknown": "classes of which it is unknown whether a model was trained on them",
-    "overridden": "classes that are mostly training classes (--seen-classes)",
+    "overridden": "not all of them new: a model was trained on some, or a choice was made on them",
 }
 _ALWAYS_THERE = {"digest", "old", "new"}  # what tells a certificate from other JSON files
 _MAKE_AGAIN = "make it again with `unibct evaluate … --certify FILE`"
@@ -97,11 +97,13 @@ class Certificate:
 
     @property
     def basis(self) -> Basis:
-        """What is known of the test classes, see ``SeenClasses.basis``."""
+        """What is known of the test classes, see ``SeenClasses.basis``.
+
+        Format 1 counted classes that are only numbered, and first weights, as unseen.
+        """
         if self.content["format"] > 1:
             return cast(Basis, self.content["classes"]["basis"])
-        seen = self.content["metrics"].get("seen_classes")
-        return "unknown" if seen is None else "overridden" if seen else "unseen"
+        return "overridden" if self.content["metrics"].get("seen_classes") else "unknown"
 
     @property
     def is_compatible(self) -> bool:
@@ -177,7 +179,7 @@ class Certificate:
         """What it was tested on, in words."""
         data, counted = self.content["data"], self.content.get("classes", {})
         seen, tested = counted.get("seen"), counted.get("tested")
-        part = f"{tested:,} of them " if seen and tested else ""
+        part = f"{tested:,} of them " if seen and tested and self.basis != "overridden" else ""
         return (
             f"{data['images']:,} images of {data['classes']:,} classes of {data['name']}, "
             f"{part}{_CLASSES[self.basis]}"
@@ -191,9 +193,16 @@ class Certificate:
         return (
             f"{self.verdict}{note}: model {self.new[:12]} {may} rows of model {self.old[:12]}; "
             f"tested on {self.tested_on}; "
-            f"thresholds for FAR {_listed([rate_name(far) for far in self.fars])}; "
+            f"thresholds for FAR {_listed([rate_name(far) for far in self.fars])}{self._rough}; "
             f"{self.calibration.kind} scores in mixed galleries"
         )
+
+    @property
+    def _rough(self) -> str:
+        """Which of the rates the test classes are too few to measure well, in words."""
+        measured = {float(far) for far in self.content.get("carried_fars", self.fars)}
+        rough = [rate_name(far) for far in self.fars if far not in measured]
+        return f" (rough, for lack of test classes: {_listed(rough)})" if rough else ""
 
     def write(self, path: str | Path) -> Path:
         """Write the document, whole or not at all."""

@@ -32,6 +32,8 @@ from unibct.report.plain_table import as_markdown
 from unibct.training.recipe import nearest_recipe
 
 _GREY = "#7d8590"  # visible on white and on black, for files that are shown on either
+# What a result of an earlier version stands for, which has not counted seen classes.
+_NOT_COUNTED = {"count": None, "note": "whether a model was trained on them was not counted"}
 _CURVE_METHODS = 6  # more curves cannot be told apart
 
 
@@ -152,7 +154,7 @@ def _about(results: Results) -> str:
                             (results.scenarios, "scenario"), (grid.seeds, "seed"))
     )  # fmt: skip
     left_out = left_out_note(results)
-    counts = [result[SEEN] for result in results.by_job.values() if SEEN in result]
+    counts = [result.get(SEEN, _NOT_COUNTED) for result in results.by_job.values()]
     doubts = [count["note"] for count in counts if count["count"] != 0]
     seen = f"; {doubts[0]}" if doubts else " that none of them has seen"
     compared = f"{methods} in {scenarios}" if results.scenarios else "Upgrade chains"
