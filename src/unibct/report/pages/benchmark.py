@@ -156,7 +156,9 @@ def _about(results: Results) -> str:
     left_out = left_out_note(results)
     counts = [result.get(SEEN, _NOT_COUNTED) for result in results.by_job.values()]
     doubts = [count["note"] for count in counts if count["count"] != 0]
-    seen = f"; {doubts[0]}" if doubts else " that none of them has seen"
+    seen = " that none of them has seen"
+    if doubts:
+        seen = f"; {doubts[0]}, and the verdicts are over all of them"
     compared = f"{methods} in {scenarios}" if results.scenarios else "Upgrade chains"
     return (
         f"{compared} over {seeds}. The models were trained on {grid.data} and tested "
