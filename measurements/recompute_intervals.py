@@ -1,7 +1,7 @@
 """Recompute a committed report by the present rule of intervals, without its bootstrap samples.
 
-    git worktree add /tmp/earlier 13b4410
-    python measurements/recompute_intervals.py /tmp/earlier/docs/results docs/results
+    git worktree add ../earlier 13b4410
+    python measurements/recompute_intervals.py ../earlier/docs/results docs/results
 
 A benchmark whose folder is still there needs no such thing: `unibct benchmark … --report-only`. The
 committed reports have values of each seed (results.csv) and intervals over classes and seeds by the

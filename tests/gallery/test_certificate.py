@@ -50,14 +50,22 @@ def test_the_summary_is_one_line_that_says_what_is_allowed(certificate):
     [
         (("unseen", 0, 40), "may search", "noise, classes that no model was trained on; "),
         (("unseen", 7, 33), "may search", "noise, 33 of them classes that no model was trained on"),
-        (("overridden", 40, 40), "may not (but by --force) search", "classes of noise, not all of"),
+        (
+            ("overridden", 40, 40),
+            "may not (but by --force) search",
+            "classes of noise, some or all of",
+        ),
         # The verdict is over the 10 unseen ones: these are not the ones that were trained on.
-        (("overridden", 30, 10), "may not (but by --force) search", "classes of noise, not all of"),
+        (
+            ("overridden", 30, 10),
+            "may not (but by --force) search",
+            "classes of noise, some or all of",
+        ),
         # Nothing was seen: α was chosen on the test images.
         (
             ("overridden", 0, 40),
             "may not (but by --force) search",
-            "or a choice was made on them; ",
+            "a model was trained or something chosen; ",
         ),
     ],
 )

@@ -31,7 +31,7 @@ COMPATIBLE = "compatible"
 _CLASSES: dict[Basis, str] = {
     "unseen": "classes that no model was trained on",
     "unknown": "classes of which it is unknown whether a model was trained on them",
-    "overridden": "not all of them new: a model was trained on some, or a choice was made on them",
+    "overridden": "some or all of them classes on which a model was trained or something chosen",
 }
 _ALWAYS_THERE = {"digest", "old", "new"}  # what tells a certificate from other JSON files
 _MAKE_AGAIN = "make it again with `unibct evaluate … --certify FILE`"

@@ -74,13 +74,13 @@ def print_evaluation(evaluation: Evaluation, console: Console | None = None) -> 
     strength = old_model_text(evaluation)
     if strength:
         console.print(strength, highlight=False, markup=False)
-    console.print(f"verdict: [{_STYLES[verdict]}]{verdict}[/]", highlight=False)
     if isinstance(evaluation, UpgradeEvaluation):
         single = evaluation.single_images_verdict
         console.print(
             f"on single images, as the rows of a gallery are: [{_STYLES[single]}]{single}[/]",
             highlight=False,
         )
+    console.print(f"verdict: [{_STYLES[verdict]}]{verdict}[/]", highlight=False)
 
 
 def _print_or_list(table: Table, console: Console) -> None:

@@ -102,7 +102,7 @@ def say(as_json: bool, value: dict[str, Any], text: str) -> None:
 
 
 def doubt_text(kinds: Sequence[str]) -> str:
-    """Say that certificates do not know enough of their test classes."""
+    """Say that the test classes of certificates are not known to be unseen."""
     return (
         f"! for rows of {', '.join(kinds)} it is not known that the test classes of their "
         "certificate were new to the models: it may promise too much"

@@ -93,8 +93,8 @@ class StatusAnswer(BaseModel):
     unsearchable: int
     forced: list[str] = Field(description="names of models whose rows are searched by --force")
     doubtful: list[str] = Field(
-        description="names of models whose rows are searched by a certificate that does not know "
-        "whether its test classes were in a training set"
+        description="names of models whose rows are searched by a certificate whose test classes "
+        "are not known to be unseen"
     )
     known_queries: int
     savings: SavingsAnswer
