@@ -154,6 +154,12 @@ class Certificate:
         rates = cast(dict[str, float], self.content["thresholds"][CROSS])
         return tuple(sorted((float(rate) for rate in rates), reverse=True))
 
+    @property
+    def rough_fars(self) -> tuple[float, ...]:
+        """Those of ``fars`` that the test classes are too few to measure well."""
+        measured = {float(far) for far in self.content.get("carried_fars", self.fars)}
+        return tuple(far for far in self.fars if far not in measured)
+
     def threshold(self, direction: str, far: float) -> float:
         """Return the score above which a pair is accepted at a false accept rate.
 
@@ -190,19 +196,13 @@ class Certificate:
         may = "may search" if self.is_compatible else "may not (but by --force) search"
         templates = self.template_verdict
         note = "" if templates == self.verdict else f" (templates: {templates})"
+        rates, rough = (_listed(map(rate_name, fars)) for fars in (self.fars, self.rough_fars))
+        rates += f" (rough, for lack of test classes: {rough})" if rough else ""
         return (
             f"{self.verdict}{note}: model {self.new[:12]} {may} rows of model {self.old[:12]}; "
             f"tested on {self.tested_on}; "
-            f"thresholds for FAR {_listed([rate_name(far) for far in self.fars])}{self._rough}; "
-            f"{self.calibration.kind} scores in mixed galleries"
+            f"thresholds for FAR {rates}; {self.calibration.kind} scores in mixed galleries"
         )
-
-    @property
-    def _rough(self) -> str:
-        """Which of the rates the test classes are too few to measure well, in words."""
-        measured = {float(far) for far in self.content.get("carried_fars", self.fars)}
-        rough = [rate_name(far) for far in self.fars if far not in measured]
-        return f" (rough, for lack of test classes: {_listed(rough)})" if rough else ""
 
     def write(self, path: str | Path) -> Path:
         """Write the document, whole or not at all."""
