@@ -11,12 +11,14 @@ from PIL import Image
 
 from tests.conftest import TINY_OPTIONS
 from tests.forked_commands import ForkedCommand, run_forked
+from tests.models.cases import small_model
 from tests.notes import Notes
 from unibct.benchmark.grid import Grid
 from unibct.benchmark.run import plan_benchmark, run_benchmark
 from unibct.benchmark.workers import Board
 from unibct.data.readers.table import open_images
 from unibct.errors import UserError
+from unibct.models.folder import save_model
 from unibct.report.pages.benchmark import render_markdown
 
 
@@ -94,6 +96,19 @@ def test_a_failed_job_is_named_stops_only_its_dependents_and_is_tried_again(grid
     assert run_benchmark(benchmark).has_cell("open-class", "none")
     assert not error.exists()
     assert [p.name for p in tmp_path.rglob("*.tmp")] == [".mine.tmp"]
+
+
+def test_first_weights_that_have_learnt_a_test_class_are_refused(grid, tmp_path):
+    known = open_images(grid.test).class_names[0]
+    for names in (("another",), ("another", known)):
+        weights = tmp_path / str(len(names))
+        save_model(replace(small_model(), class_names=names, class_weights=None), weights)
+        begun = replace(grid, recipe=grid.recipe.updated(weights=str(weights)))
+        if known not in names:
+            plan_benchmark(begun, tmp_path / "out")
+        else:
+            with pytest.raises(UserError, match=r"weights \(.*\) have learnt 1 of the \d+ classes"):
+                plan_benchmark(begun, tmp_path / "out")
 
 
 def test_two_processes_do_not_run_in_one_folder(grid, tmp_path):

@@ -133,6 +133,20 @@ def test_folders_that_were_made_before_do_not_know_the_training_classes(folder):
     assert (opened.class_source, opened.training_classes) == (UNKNOWN_SOURCE, UNKNOWN_CLASSES)
 
 
+def test_earlier_folders_do_not_know_what_first_weights_have_learnt(folder):
+    known = training_classes(["a", "b"], None)
+    embeddings = open_embeddings(folder)
+    again = folder.with_name("again")
+    save_embeddings(embeddings.changed(fingerprint="f", training_classes=known), again)
+    assert open_embeddings(again).training_classes == known
+    path = again / layout.DESCRIPTION_FILE
+    content = json.loads(path.read_text())
+    del content["training_classes"]["choices"]
+    path.write_text(json.dumps(content))
+    earlier = open_embeddings(again).training_classes
+    assert (earlier.digests, earlier.complete) == (known.digests, False)
+
+
 def test_some_images_in_their_own_order():
     whole = random_embeddings(6)
     trained = training_classes(("x",), None)

@@ -207,6 +207,10 @@ def test_seen_classes_without_queries_do_not_count_and_others_do():
     mates = embeddings_of(new, labels, [f"class {label}" for label in range(100, 201)])
     found = evaluate_upgrade(old, mates, repeats=9)
     assert (found.seen.count, found.seen.classes) == (None, 100), "arrays do not say"
+    assert found.split.classes == 100
+    left_out = "classes without queries that a model was trained on are left out of the gallery"
+    assert f"{left_out} (101)" in found.note
+    assert left_out not in evaluate_upgrade(old, new, labels, repeats=9).note
 
 
 def test_a_verdict_over_seen_classes_is_marked():

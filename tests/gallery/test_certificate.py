@@ -36,6 +36,8 @@ def test_the_summary_is_one_line_that_says_what_is_allowed(certificate):
         "trained on them; thresholds for FAR 1e-1, 1e-2, 1e-3 (rough, for lack of test classes: "
         "1e-2, 1e-3); "
     )
+    many = sealed(certificate.content | {"carried_fars": ["0.1", "0.01", "0.001"]})
+    assert "; thresholds for FAR 1e-1, 1e-2, 1e-3; " in many.summary()
     assert "\n" not in certificate.summary()
     refused = sealed(certificate.content | {"verdict": "not compatible"})
     assert not refused.is_compatible
@@ -79,8 +81,8 @@ def test_the_summary_says_what_is_known_of_the_test_classes(certificate, classes
 @pytest.mark.parametrize(
     ("verdicts", "seen", "verdict", "basis"),
     [
-        (("compatible", "not compatible"), None, "not compatible", "unknown"),
         (("compatible", "compatible"), 0, "compatible", "unknown"),
+        (("compatible", "not compatible"), None, "not compatible", "unknown"),
         (("old model too weak", "compatible"), 0, "old model too weak", "unknown"),
         (("not compatible", "compatible"), 3, "compatible", "overridden"),
     ],

@@ -94,6 +94,20 @@ def test_a_held_certificate_must_say_compatible_and_a_given_one_comes_first(tmp_
         gallery.upgrade(NEW, [weak])
 
 
+def test_of_two_certificates_that_contradict_each_other_the_no_counts(tmp_path):
+    old, new = (Opening().open(model).fingerprint for model in (OLD, NEW))
+    good = written(toy_certificate(old, new), tmp_path)
+    bad = written(toy_certificate(old, new, verdict="not compatible"), tmp_path)
+    gallery = Gallery.create(tmp_path / "H", OLD, certificates=[good, bad])
+    gallery.add(toy_images())
+    for given in ([good, bad], [bad, good], []):
+        with pytest.raises(UserError, match="the certificate says: not compatible"):
+            gallery.upgrade(NEW, given)
+    assert gallery.upgrade(NEW, [good]).forced == ()
+    with pytest.raises(UserError, match="the certificate says: not compatible"):
+        gallery.upgrade(NEW, [good, bad])
+
+
 def test_a_held_certificate_that_was_changed_is_refused(toy_gallery, fingerprints, tmp_path):
     paper = written(toy_certificate(*fingerprints), tmp_path)
     gallery = Gallery.create(tmp_path / "H", OLD, certificates=[paper])

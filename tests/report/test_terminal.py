@@ -92,6 +92,15 @@ def test_a_narrow_terminal_wraps_the_heads_and_loses_nothing(finished):
     assert len(narrow.splitlines()) > len(wide.splitlines())
 
 
+def test_a_benchmark_says_that_test_classes_may_have_been_seen(finished):
+    _, results = finished
+    job, result = next(iter(results.by_job.items()))
+    for seen, said in ({"count": 0, "note": "none"}, False), ({"count": None, "note": "x"}, True):
+        changed = replace(results, by_job=results.by_job | {job: result | {"seen_classes": seen}})
+        text = printed(lambda console, r=changed: print_benchmark(r, console))
+        assert ("\nX.\n" in text) == said
+
+
 @pytest.mark.parametrize("width", [None, 100])
 def test_a_story_has_a_line_for_each_stage(width):
     story = told_story()

@@ -63,12 +63,12 @@ def test_first_weights_have_learnt_classes(four_classes, four_classes_old, split
     assert seen(train(others, within, tmp_path / "c", **options)).startswith("4 of the 4")
     bare = recipe.updated(weights=str(tmp_path / "bare.safetensors"))
     unknown = train(others, bare, tmp_path / "d", **options)
-    assert "began with weights" in seen(unknown)
+    assert "what the first weights" in seen(unknown)
     assert "is unknown" in seen(unknown)
     warm = recipe.updated(warm_start=True)
     child = train(others, warm, tmp_path / "e", old=unknown, **options)
-    assert "began with weights" in seen(child)
-    assert "began with weights" in seen(blend_weights(unknown, child, 0.5))
+    assert "what the first weights" in seen(child)
+    assert "what the first weights" in seen(blend_weights(unknown, child, 0.5))
     last = train(others, warm, tmp_path / "f", old=begun, **options)
     assert seen(last).startswith("4 of the 4")
     save_model(last, tmp_path / "again")
@@ -130,4 +130,4 @@ def test_vectors_have_a_past_too(four_classes, four_classes_old, tmp_path):
     del described["further_classes"]  # of an earlier version
     (tmp_path / "head folder/model.json").write_text(json.dumps(described))
     assert not load_model(tmp_path / "head folder").training_classes.complete
-    assert "is unknown: the new model began with weights or vectors" in seen["x.npy"]
+    assert "is unknown: what the first weights, the vectors or the map of the new" in seen["x.npy"]

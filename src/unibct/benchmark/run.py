@@ -34,8 +34,10 @@ from unibct.distributed.cpus import usable_cpus
 from unibct.distributed.device import pick_device
 from unibct.errors import UserError
 from unibct.evaluation.gallery_split import require_searchable
+from unibct.evaluation.seen_classes import count_seen_classes
 from unibct.files import sweep, write_json, write_text
 from unibct.progress import Progress
+from unibct.training.network import first_classes
 from unibct.training.precision import slow_precision_note
 
 ERROR_FILE = "error.txt"
@@ -152,6 +154,7 @@ def plan_benchmark(
     if measure_again:
         chosen_jobs = _without_training(workspace, chosen_jobs, progress)
     if read_images:
+        _require_unlearnt(workspace)
         settings |= workspace.pixel_digests(progress)
         require_same_benchmark(workspace, settings)
         require_same_training(workspace, settings)
@@ -166,6 +169,21 @@ def _require_usable_images(workspace: Workspace) -> None:
         if images is not None:
             require_outside(images, workspace.out)
             require_searchable(images.labels, images.name)
+
+
+def _require_unlearnt(workspace: Workspace) -> None:
+    """Refuse tests and choices on classes that the first weights are known to have learnt."""
+    recipe = workspace.grid.recipe
+    learnt = {"first": first_classes(recipe)}
+    for images in (workspace.test_images, workspace.validation_images):
+        if images is not None:
+            count = count_seen_classes(images.class_names, images.class_source, learnt).count
+            if count:
+                raise UserError(
+                    f"the first weights ({recipe.weights}) have learnt {count} of the "
+                    f"{len(images.class_names)} classes of {images.name}: take weights, or images "
+                    "of classes, that have nothing to do with each other"
+                )
 
 
 def _require_results(grid: Grid, jobs: Sequence[Job], progress: Progress | None) -> None:

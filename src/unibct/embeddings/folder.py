@@ -305,7 +305,9 @@ def _trained_on(content: Any) -> TrainedOn | None:
     if content is None:
         return None
     file = FileDigest(content["bytes"], content["sha256"])
-    return TrainedOn(file, TrainingClasses.of_json(content | {"digests": ()}))
+    others = TrainingClasses.of_json(content | {"digests": ()})
+    # Earlier versions, which kept no choices, took trained first weights for random ones.
+    return TrainedOn(file, others if "choices" in content else replace(others, complete=False))
 
 
 def _value_of(value: T | Callable[[], T]) -> T:

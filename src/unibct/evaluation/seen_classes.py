@@ -173,8 +173,8 @@ def _doubt(name: str, training: TrainingClasses, class_source: str | None) -> st
     """Say why a model may have been trained on more test classes than can be counted."""
     if not training.complete and training.digests:
         return (
-            f"the {name} model began with weights or vectors, or has a map, whose training classes "
-            "are not recorded"
+            f"what the first weights, the vectors or the map of the {name} model have learnt from "
+            "is not recorded"
         )
     if not training.complete:
         return f"the {name} model's training classes are not recorded"

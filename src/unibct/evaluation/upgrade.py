@@ -156,6 +156,17 @@ def _notes(
         )
 
 
+def _left_out_note(seen_part: "_Part | None") -> str | None:
+    """Say that seen classes without queries, which no count has, are not in the gallery."""
+    split = None if seen_part is None else seen_part.split
+    if split is None or split.classes == split.query_classes:
+        return None
+    return (
+        "classes without queries that a model was trained on are left out of the gallery "
+        f"({split.classes - split.query_classes})"
+    )
+
+
 def joined_notes(*notes: str | None, rule: ThresholdRule) -> str | None:
     """Join what a reader must know, and add what the threshold rule means if it is not strict."""
     texts = [note for note in (*notes, _NEAREST_NOTE if rule == "nearest" else None) if note]
@@ -363,7 +374,7 @@ def evaluate_upgrade(
     models, used_far = part.models, headline_far(part.split.compared_classes, far)
     tests = _direction_tests(models, part.split, mode, share_of(alpha))
     curves = _curves(models, part.split, mode, used_far, tests[OLD_SELF], seed, progress)
-    limits = _notes(models, used_far, far, part.split)
+    limits = (*_notes(models, used_far, far, part.split), _left_out_note(seen_part))
     return UpgradeEvaluation(
         **_test_values(tests, part, used_far, rule) | known,
         seen_values=_seen_values(seen_part, mode, used_far, rule),

@@ -3,8 +3,8 @@
 `unibct evaluate … --certify FILE` writes it, and a gallery asks for it before it lets a new model
 search. A gallery's rows are single images, so verdict, thresholds, score maps and calibration are
 those of single images; what the evaluation found with templates stands beside them. Format 1, of
-earlier versions, had the templates' verdict in first place and did not say what is known of seen
-classes. A digest over the document shows changes. It is no signature: it protects against
+earlier versions, had the templates' verdict in first place and took classes for unseen that may
+have been seen. A digest over the document shows changes. It is no signature: it protects against
 accidents, not against forgery.
 """
 
@@ -26,7 +26,7 @@ from unibct.gallery.calibration import Calibration
 
 FORMAT = 2
 _READABLE = (1, FORMAT)
-COMPATIBLE = "compatible"
+COMPATIBLE, NOT_COMPATIBLE = "compatible", "not compatible"
 # What to say of the test classes, by what is known of them, see ``SeenClasses.basis``.
 _CLASSES: dict[Basis, str] = {
     "unseen": "classes that no model was trained on",

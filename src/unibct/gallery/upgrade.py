@@ -1,6 +1,6 @@
 """Letting another model search: only with a certificate for every model that made rows."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unibct.errors import UserError
-from unibct.gallery.certificate import COMPATIBLE, Certificate, read_certificate
+from unibct.gallery.certificate import COMPATIBLE, NOT_COMPATIBLE, Certificate, read_certificate
 from unibct.gallery.folder import GalleryFolder
 from unibct.gallery.gate import ask, ask_before
 from unibct.gallery.savings import Savings, measure_savings
@@ -27,7 +27,7 @@ from unibct.gallery.state import (
 
 # What to do about a verdict that is not *compatible*.
 _ADVICE = {
-    "not compatible": "Train it with --old",
+    NOT_COMPATIBLE: "Train it with --old",
     "within noise": "Test it on more classes",
     "old model too weak": "Embed the rows again, or in a trial train a better old model",
 }
@@ -170,7 +170,7 @@ def _access(
             continue
         rows = folder.engine.count(kind).live
         fitting = _about(folder, papers, maker.fingerprint, kind)
-        passed = next((paper for paper in fitting if paper.is_compatible), None)
+        passed = _passing(fitting)
         if passed is not None:
             access[kind] = Access(passed.digest)
         elif rows == 0:
@@ -198,8 +198,8 @@ def _certified_access(
     for kind, made_by in state.makers.items():
         if made_by.space == maker.fingerprint:
             continue
-        fitting = [paper for paper in by_it if paper.old == kind]
-        passed = next((paper for paper in fitting if paper.is_compatible), None)
+        fitting = _worst_first(paper for paper in by_it if paper.old == kind)
+        passed = _passing(fitting)
         nearest = fitting or [paper for paper in by_it if paper.old == made_by.space]
         if passed is not None:
             access[kind] = Access(passed.digest)
@@ -222,9 +222,24 @@ def _about(
     """Return the given certificates for two models, else those that the gallery holds."""
 
     def fitting(papers: Sequence[Certificate]) -> list[Certificate]:
-        return [paper for paper in papers if (paper.new, paper.old) == (new, old)]
+        return _worst_first(paper for paper in papers if (paper.new, paper.old) == (new, old))
 
     return fitting(given) or fitting(folder.certificates())
+
+
+def _worst_first(papers: Iterable[Certificate]) -> list[Certificate]:
+    return sorted(papers, key=lambda paper: paper.verdict != NOT_COMPATIBLE)
+
+
+def _passing(fitting: Sequence[Certificate]) -> Certificate | None:
+    """Return the certificate by which a model may search; none if one says *not compatible*.
+
+    Args:
+        fitting: all about the same models, see ``_worst_first``.
+    """
+    if fitting and fitting[0].verdict == NOT_COMPATIBLE:
+        return None
+    return next((paper for paper in fitting if paper.is_compatible), None)
 
 
 def _refusal(

@@ -7,6 +7,7 @@ does not have is None.
 from collections.abc import Callable
 from dataclasses import replace
 
+from unibct.benchmark.measuring import SEEN
 from unibct.benchmark.results import Results, compared_methods, gain
 from unibct.evaluation.criterion import (
     CONFIDENCE,
@@ -106,6 +107,18 @@ def weak_note(results: Results) -> str | None:
         f"Too weak to judge an upgrade by, because hardly better than raw pixels: the old model of "
         f"{'; '.join(places)}."
     )
+
+
+_NOT_COUNTED = {
+    "count": None,
+    "note": "whether a model was trained on test classes was not counted",
+}
+
+
+def seen_note(results: Results) -> str | None:
+    """Return why a model may have been trained on test classes, if one may."""
+    counts = [result.get(SEEN, _NOT_COUNTED) for result in results.by_job.values()]
+    return next((count["note"] for count in counts if count["count"] != 0), None)
 
 
 def left_out_note(results: Results) -> str | None:

@@ -19,6 +19,7 @@ from unibct.progress import clock
 from unibct.report.benchmark_tables import (
     few_note,
     left_out_note,
+    seen_note,
     verdict_table,
     weak_note,
 )
@@ -168,6 +169,8 @@ def print_benchmark(results: Results, console: Console | None = None) -> None:
     console = console or Console()
     makers = (left_out_note, few_note, weak_note)
     notes = [note for make in makers if (note := make(results)) is not None]
+    doubt = seen_note(results)
+    notes += [] if doubt is None else [f"{doubt[0].upper()}{doubt[1:]}."]
     notes.append(seeds_note(len(results.seeds)))
     for table in (verdict_table(results), gain_table(results), *chain_tables(results)):
         if table is not None:

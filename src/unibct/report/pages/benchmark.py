@@ -11,7 +11,6 @@ from markupsafe import Markup
 
 from unibct.benchmark.grid import Grid
 from unibct.benchmark.jobs import cell_folder, free_folder, old_folder
-from unibct.benchmark.measuring import SEEN
 from unibct.benchmark.results import Results, compared_methods
 from unibct.benchmark.results_csv import as_csv
 from unibct.benchmark.run import Benchmark
@@ -24,7 +23,7 @@ from unibct.evaluation.search_test import SearchTest, search_test
 from unibct.files import write_text
 from unibct.methods.table import DEFAULT_METHOD, NO_METHOD
 from unibct.report.baseline_tables import BASELINE
-from unibct.report.benchmark_tables import all_tables, left_out_note
+from unibct.report.benchmark_tables import all_tables, left_out_note, seen_note
 from unibct.report.curves import METHOD_COLOURS, cmc_svg, matrix_svg, roc_svg
 from unibct.report.pages.html import render_template
 from unibct.report.pictures import SearchedQuery, searched_queries
@@ -33,7 +32,6 @@ from unibct.training.recipe import nearest_recipe
 
 _GREY = "#7d8590"  # visible on white and on black, for files that are shown on either
 # What a result of an earlier version stands for, which has not counted seen classes.
-_NOT_COUNTED = {"count": None, "note": "whether a model was trained on them was not counted"}
 _CURVE_METHODS = 6  # more curves cannot be told apart
 
 
@@ -154,11 +152,10 @@ def _about(results: Results) -> str:
                             (results.scenarios, "scenario"), (grid.seeds, "seed"))
     )  # fmt: skip
     left_out = left_out_note(results)
-    counts = [result.get(SEEN, _NOT_COUNTED) for result in results.by_job.values()]
-    doubts = [count["note"] for count in counts if count["count"] != 0]
+    doubt = seen_note(results)
     seen = " that none of them has seen"
-    if doubts:
-        seen = f"; {doubts[0]}, and the verdicts are over all of them"
+    if doubt is not None:
+        seen = f"; {doubt}, and the verdicts are over all of them"
     compared = f"{methods} in {scenarios}" if results.scenarios else "Upgrade chains"
     return (
         f"{compared} over {seeds}. The models were trained on {grid.data} and tested "
