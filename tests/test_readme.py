@@ -150,6 +150,16 @@ def test_links_lead_somewhere(page):
             assert anchor in anchors(target), f"{link}#{anchor}"
 
 
+def test_the_claims_name_tests_and_files_that_exist():
+    text = text_of("docs/claims.md")
+    named = set(re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", text))
+    assert len(named) > 100
+    for path, name in sorted(named):
+        assert f"\ndef {name}(" in text_of(path), f"{path}::{name}"
+    for path in set(re.findall(r"`(\w+/[\w/.]+\.(?:py|js|jinja))`", text)):
+        assert (ROOT / "src/unibct" / path).is_file(), path
+
+
 def anchors(page: Path) -> set[str]:
     """What links may point to in a page: its headings, as GitHub writes them."""
     prose = re.sub(r"```.*?```", "", text_of(page), flags=re.DOTALL)

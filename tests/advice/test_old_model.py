@@ -34,6 +34,12 @@ def test_of_stored_embeddings_only_the_images_that_have_one_are_used(upgrade, st
         usable_images(stored, upgrade.old_images.select(np.arange(4)))
 
 
+def test_class_numbers_of_another_set_are_no_names(upgrade, stored):
+    numbered = replace(upgrade.new_images, class_source="another set")
+    assert "names its classes differently, or one of the two" in unknown_classes(stored, numbered)
+    assert scenario_of(stored, numbered, None).names == ()
+
+
 def test_embeddings_that_unibct_wrote_know_the_classes_of_their_model(upgrade, stored):
     assert unknown_classes(stored, upgrade.new_images) is None
     found = scenario_of(stored, upgrade.new_images, None)

@@ -5,6 +5,7 @@ import pytest
 
 from tests.models.cases import small_model, trained_from
 from tests.notes import Notes
+from unibct.data.training_classes import UNKNOWN_CLASSES
 from unibct.embeddings.extraction import embed_images
 from unibct.embeddings.score_scale import score_scale
 from unibct.errors import UserError
@@ -61,5 +62,8 @@ def test_training_classes_and_an_empty_choice_are_refused(glyph_classes, models)
     new = trained_from(knows_two)
     choose_weights(knows_two, new, glyph_classes, alphas=(1.0,), progress=notes)
     assert f"2 of the {len(glyph_classes.class_names)} classes of" in notes.texts[0]
+    unknown = replace(old, further_classes=UNKNOWN_CLASSES)
+    choose_weights(unknown, trained_from(unknown), glyph_classes, alphas=(1.0,), progress=notes)
+    assert "than are counted is unknown: the old model" in notes.texts[-1]
     with pytest.raises(UserError, match="alphas is empty"):
         choose_weights(old, trained_from(old), glyph_classes, alphas=())

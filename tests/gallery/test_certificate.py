@@ -33,8 +33,8 @@ def test_the_summary_is_one_line_that_says_what_is_allowed(certificate):
     assert certificate.summary().startswith(
         "compatible: model fedcba987654 may search rows of model 0123456789ab; tested on 480 "
         "images of 40 classes of noise, classes of which it is unknown whether a model was "
-        "trained on them; thresholds for FAR 1e-1, 1e-2, 1e-3 (rough, for want of classes: 1e-2, "
-        "1e-3); "
+        "trained on them; thresholds for FAR 1e-1, 1e-2, 1e-3 (rough, for lack of test classes: "
+        "1e-2, 1e-3); "
     )
     many = sealed(certificate.content | {"carried_fars": ["0.1", "0.01", "0.001"]})
     assert "; thresholds for FAR 1e-1, 1e-2, 1e-3; " in many.summary()
@@ -55,7 +55,19 @@ def test_the_summary_is_one_line_that_says_what_is_allowed(certificate):
         (
             ("overridden", 40, 40),
             "may not (but by --force) search",
-            "noise, mostly classes on which",
+            "classes of noise, some or all of",
+        ),
+        # The verdict is over the 10 unseen ones: these are not the ones that were trained on.
+        (
+            ("overridden", 30, 10),
+            "may not (but by --force) search",
+            "classes of noise, some or all of",
+        ),
+        # Nothing was seen: α was chosen on the test images.
+        (
+            ("overridden", 0, 40),
+            "may not (but by --force) search",
+            "a model was trained or something chosen; ",
         ),
     ],
 )

@@ -59,6 +59,21 @@ def test_a_threshold_above_what_the_score_map_has_seen_is_called_a_guess(upgrade
     assert [text.partition(",")[0] for text in notes.texts] == ["the threshold 1.1 is above 1"]
 
 
+def test_a_rate_that_the_test_classes_could_not_measure_is_called_rough(
+    toy_gallery, monkeypatch, tmp_path
+):
+    old = toy_gallery.folder.state.standing.searching
+    paper = toy_certificate(old, Opening().open(NEW).fingerprint, carried_fars=["0.1"])
+    assert paper.rough_fars == (0.01,)
+    toy_gallery.upgrade(NEW, [written(paper, tmp_path)])
+    notes = Notes()
+    monkeypatch.setattr(toy_gallery.folder, "progress", notes)
+    toy_gallery.search(QUERIES, far=0.1)
+    assert notes.texts == []
+    toy_gallery.search(QUERIES, far=0.01)
+    assert notes.texts[0].startswith("the threshold for the false accept rate 0.01 is rough: ")
+
+
 def test_old_scores_of_the_old_model_itself_are_its_plain_scores(upgraded):
     upgraded.rollback()
     plain, same = (upgraded.search(QUERIES, k=9, old_scores=given) for given in (False, True))

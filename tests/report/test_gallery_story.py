@@ -16,7 +16,7 @@ def test_each_stage_is_a_line():
     assert len(table.rows) == len(STORY.stages)
     assert "100 queries of 5 classes" in table.note
     assert "threshold for FAR 1e-3" in table.note
-    assert "same scores as before" in table.note
+    assert "same first row with the same score as before" in table.note
 
 
 def test_without_a_threshold_the_note_says_so():
@@ -25,7 +25,7 @@ def test_without_a_threshold_the_note_says_so():
 
 def test_what_went_otherwise_is_said():
     assert outcome(replace(STORY, restored=None)) == []
-    assert "other rows or scores" in outcome(replace(STORY, restored=False))[0]
+    assert "another first row or score" in outcome(replace(STORY, restored=False))[0]
     told = outcome(replace(STORY, restored=None, forced="within noise", stopped="no reason"))
     assert told[0].startswith("The verdict is within noise, so the upgrade was forced")
     assert told[1] == "It ends here: no reason."

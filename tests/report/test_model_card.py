@@ -80,6 +80,28 @@ def test_a_card_says_what_is_known(folder, evaluation):
     assert "not shown to search" not in text
 
 
+@pytest.mark.parametrize(
+    ("basis", "single", "better", "new_classes"),
+    [
+        ("unseen", "compatible", True, True),
+        ("unknown", "compatible", True, False),
+        ("overridden", "compatible", True, False),
+        ("unseen", "within noise", False, True),
+    ],
+)
+def test_a_card_says_what_the_verdict_rests_on(
+    folder, evaluation, basis, single, better, new_classes
+):
+    result = json.loads(evaluation.read_text())
+    result["classes"]["basis"] = basis
+    result["single_images"]["verdict"] = single
+    evaluation.write_text(json.dumps(result))
+    text = unibct.write_model_card(folder, evaluation).read_text()
+    assert f"On single images, as the rows of a gallery are: **{single}**" in text
+    assert ("It is not shown to search the old gallery better" not in text) == better
+    assert ("It is not known to do as well on new classes" not in text) == new_classes
+
+
 def test_a_card_shows_the_score_scale_and_what_it_does(tmp_path, evaluation):
     model = small_model(training=TRAINING, old_fingerprint="abc").with_score_scale(1.25)
     save_model(model, tmp_path / "m")

@@ -25,6 +25,8 @@ def test_a_mapped_model_is_closer_to_the_old_one(four_classes, four_classes_old,
     assert adapted.old_fingerprint == four_classes_old.fingerprint
     scale = score_scale(adapted.embed(images), old_vectors, four_classes.labels)
     assert adapted.score_scale == pytest.approx(scale, rel=1e-5)
+    measured_on = adapted.training["score_scale_measured_on"]
+    assert measured_on == "images that the map was fitted on"
     assert new.score_scale is None
     other = dataclasses.replace(four_classes, class_names=tuple("wxyz"))
     fitted_elsewhere = adapt(new, four_classes_old, other)

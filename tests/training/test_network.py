@@ -1,3 +1,4 @@
+import json
 import shutil
 from dataclasses import replace
 
@@ -126,4 +127,8 @@ def test_vectors_have_a_past_too(four_classes, four_classes_old, tmp_path):
         assert head.training_classes == models["new"]
         seen[name] = count_seen_classes(test.class_names, test.class_source, models).note
     assert seen["folder"].startswith("2 of the 2 test classes were")
+    described = json.loads((tmp_path / "head folder/model.json").read_text())
+    del described["further_classes"]  # of an earlier version
+    (tmp_path / "head folder/model.json").write_text(json.dumps(described))
+    assert not load_model(tmp_path / "head folder").training_classes.complete
     assert "is unknown: what the first weights, the vectors or the map of the new" in seen["x.npy"]

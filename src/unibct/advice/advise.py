@@ -246,7 +246,7 @@ def _notes(
         )
     notes.append(
         "the mapping's time is for a new model that is finished: to train one without "
-        "compatibility takes about as long as the training; a map can find as much as compatible "
-        "training or less, so evaluate both"
+        "compatibility takes about as long as the training; a map may find less than compatible "
+        "training, so evaluate both"
     )
     return tuple(notes)

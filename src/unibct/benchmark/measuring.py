@@ -85,7 +85,7 @@ def measure_job(workspace: Workspace, job: Job) -> Measurements:
         trained |= {query_job: query.training_classes, gallery_job: gallery.training_classes}
     images = workspace.test_images
     seen = count_seen_classes(images.class_names, images.class_source, trained)
-    measurements.content[SEEN] = {"count": seen.count, "note": seen.note}
+    measurements.content[SEEN] = {"count": seen.count, "note": seen.counted}
     if CROSS in searches:
         _measure_cell(workspace, job, searches, measurements)
     return measurements

@@ -109,7 +109,7 @@ CertifyOption = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="write a certificate, which lets NEW search a gallery of OLD (`unibct gallery`)",
+        help="write a certificate; if it says compatible, NEW may search a gallery of OLD",
     ),
 ]
 
@@ -159,9 +159,9 @@ def evaluate_command(
     quarter of the images of each class is pooled into a template of the gallery; the rest are
     queries. In a self test, queries and gallery come from the same model. In the cross test, the
     queries come from the new model and the gallery from the old one. The verdict is "compatible"
-    if the cross test beats the old self test and the bootstrap interval of the difference, over
-    ten classes or more that no model was trained on, is above zero. Single images have a verdict
-    of their own, which decides for a gallery. Blended queries search the old gallery too.
+    if the bootstrap interval of cross test less old self test is above zero in every metric that
+    decides, over ten classes or more that no model is known to have been trained on. Single images
+    have a verdict of their own, which decides for a gallery. Blended queries search it too.
 
     A .bin pair set is tested by 10-fold accuracy instead, and a folder with the meta files of
     IJB-B or IJB-C by that protocol. For IJB, --query and --gallery may also be what `unibct embed

@@ -71,10 +71,11 @@ class SeenClasses:
     @property
     def note(self) -> str:
         """The count in words, and what it means for the verdict."""
-        return "; ".join(filter(None, (self._counted_note, self._verdict_note)))
+        return "; ".join(filter(None, (self.counted, self._verdict_note)))
 
     @property
-    def _counted_note(self) -> str:
+    def counted(self) -> str:
+        """The count in words, alone."""
         if self.count is None:
             return f"whether a model was trained on test {self.kind} is unknown: {self.unknown}"
         if self.unknown is not None:

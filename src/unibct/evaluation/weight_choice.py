@@ -119,10 +119,15 @@ def choose_weights(
 
 
 def _require_unseen(old: Model, new: Model, images: ImageSet, progress: Progress) -> None:
-    """Refuse a choice on classes that are mostly training classes; note if some are."""
+    """Refuse a choice on classes that are mostly training classes; note if some are, or may be."""
     trained = {"old": old.training_classes, "new": new.training_classes}
     asking = classes_with_queries(images)
     seen = count_seen_classes(asking, images.class_source, trained)
+    if seen.unknown is not None:
+        progress.note(
+            f"whether a model was trained on more classes of {images.name} than are counted is "
+            f"unknown: {seen.unknown}; if so, that may change the choice"
+        )
     if not seen.count:
         return
     counted = (

@@ -69,8 +69,8 @@ class GalleryStory:
         classes: how many identities it knows.
         far: the false accept rate of the names; None if the test was too small for a threshold.
         stages: in their order.
-        restored: after the rollback every query found the same rows with the same scores as at
-            first; None if it was not reached.
+        restored: after the rollback every query found the same first row with the same score as
+            at first; None if it was not reached.
         forced: the verdict, if it was not *compatible* and the upgrade was forced.
         stopped: why the story ends early; empty if it does not.
     """

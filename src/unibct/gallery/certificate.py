@@ -31,8 +31,7 @@ COMPATIBLE, NOT_COMPATIBLE = "compatible", "not compatible"
 _CLASSES: dict[Basis, str] = {
     "unseen": "classes that no model was trained on",
     "unknown": "classes of which it is unknown whether a model was trained on them",
-    "overridden": "mostly classes on which a model was trained or something chosen "
-    "(--seen-classes)",
+    "overridden": "some or all of them classes on which a model was trained or something chosen",
 }
 _ALWAYS_THERE = {"digest", "old", "new"}  # what tells a certificate from other JSON files
 _MAKE_AGAIN = "make it again with `unibct evaluate … --certify FILE`"
@@ -98,10 +97,12 @@ class Certificate:
 
     @property
     def basis(self) -> Basis:
-        """What is known of the test classes, see ``SeenClasses.basis``."""
+        """What is known of the test classes, see ``SeenClasses.basis``.
+
+        Format 1 counted classes that are only numbered, and first weights, as unseen.
+        """
         if self.content["format"] > 1:
             return cast(Basis, self.content["classes"]["basis"])
-        # It knew no past of first weights, and took numbers of classes for names.
         return "overridden" if self.content["metrics"].get("seen_classes") else "unknown"
 
     @property
@@ -153,6 +154,12 @@ class Certificate:
         rates = cast(dict[str, float], self.content["thresholds"][CROSS])
         return tuple(sorted((float(rate) for rate in rates), reverse=True))
 
+    @property
+    def rough_fars(self) -> tuple[float, ...]:
+        """Those of ``fars`` that the test classes are too few to measure well."""
+        measured = {float(far) for far in self.content.get("carried_fars", self.fars)}
+        return tuple(far for far in self.fars if far not in measured)
+
     def threshold(self, direction: str, far: float) -> float:
         """Return the score above which a pair is accepted at a false accept rate.
 
@@ -189,20 +196,13 @@ class Certificate:
         may = "may search" if self.is_compatible else "may not (but by --force) search"
         templates = self.template_verdict
         note = "" if templates == self.verdict else f" (templates: {templates})"
+        rates, rough = (_listed(map(rate_name, fars)) for fars in (self.fars, self.rough_fars))
+        rates += f" (rough, for lack of test classes: {rough})" if rough else ""
         return (
             f"{self.verdict}{note}: model {self.new[:12]} {may} rows of model {self.old[:12]}; "
             f"tested on {self.tested_on}; "
-            f"{self._threshold_text()}; "
-            f"{self.calibration.kind} scores in mixed galleries"
+            f"thresholds for FAR {rates}; {self.calibration.kind} scores in mixed galleries"
         )
-
-    def _threshold_text(self) -> str:
-        """Say for which rates there are thresholds, and which ones too few classes have set."""
-        names = [rate_name(far) for far in self.fars]
-        carried = [rate_name(float(far)) for far in self.content.get("carried_fars", self.fars)]
-        rough = [name for name in names if name not in carried]
-        note = f" (rough, for want of classes: {_listed(rough)})" if rough else ""
-        return f"thresholds for FAR {_listed(names) or 'none'}{note}"
 
     def write(self, path: str | Path) -> Path:
         """Write the document, whole or not at all."""

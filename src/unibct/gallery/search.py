@@ -115,7 +115,14 @@ def note_useless_filter(
 
 
 def note_guessed_threshold(folder: GalleryFolder, request: SearchRequest) -> None:
-    """Say so if an old threshold is where a certificate's score map has hardly seen impostors."""
+    """Say so if a threshold is where a certificate's test has hardly seen impostors."""
+    far, searching = request.far, folder.state.standing.searching
+    papers = [] if far is None else folder.certificates()
+    if any(far in paper.rough_fars for paper in papers if searching in (paper.new, paper.old)):
+        folder.progress.note(
+            f"the threshold for the false accept rate {far:g} is rough: the test of its "
+            "certificate has too few classes to measure it"
+        )
     if request.threshold is None or not request.old_scores:
         return
     for scale in _scales(folder, folder.state, request).values():

@@ -28,6 +28,7 @@ from unibct.models.old_space import WEIGHT, add_projection, old_space_dim
 
 FORMAT = 1
 _WITH_FIRST_WEIGHTS = "with_first_weights"  # earlier versions took all weights for random ones
+_OF_VECTORS = ("projection", "projection-mlp")
 _NO_FURTHER_CLASSES = {"digests": (), "sources": (), "complete": True}  # of earlier versions
 _LOADING_ERRORS = (
     OSError,
@@ -179,7 +180,7 @@ def _further_classes(description: Any) -> TrainingClasses:
     is_random = (
         weights in (None, RANDOM)
         and not recipe.get("download")
-        and library != "python"
+        and library not in ("python", *_OF_VECTORS)  # which bring a past along
         and (library != "transformers" or weights == RANDOM)
         and (content is not None or not recipe.get("warm_start"))
     )

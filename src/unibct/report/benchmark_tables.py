@@ -109,9 +109,15 @@ def weak_note(results: Results) -> str | None:
     )
 
 
+_NOT_COUNTED = {
+    "count": None,
+    "note": "whether a model was trained on test classes was not counted",
+}
+
+
 def seen_note(results: Results) -> str | None:
     """Return why a model may have been trained on test classes, if one may."""
-    counts = [result[SEEN] for result in results.by_job.values() if SEEN in result]
+    counts = [result.get(SEEN, _NOT_COUNTED) for result in results.by_job.values()]
     return next((count["note"] for count in counts if count["count"] != 0), None)
 
 

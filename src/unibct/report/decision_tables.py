@@ -3,7 +3,7 @@
 from unibct.evaluation.backfill_curve import BackfillCurve
 from unibct.evaluation.blend_gain import BlendedQueries
 from unibct.evaluation.directions import BLEND, CROSS, OLD_SELF, REVERSED_CROSS
-from unibct.evaluation.old_threshold import Accepted
+from unibct.evaluation.old_threshold import MOST_LOST, Accepted
 from unibct.evaluation.resolution import rate_name
 from unibct.evaluation.upgrade import Evaluation, SearchEvaluation, UpgradeEvaluation
 from unibct.gallery.orders import ORDERS
@@ -71,8 +71,8 @@ def seen_table(evaluation: Evaluation) -> PlainTable:
     )
     note = (
         f"Among the {evaluation.seen.count} classes that a model was trained on, alone. They are "
-        "not in the verdict, nor in any other table: on them every number promises more than the "
-        "model holds on new classes."
+        "not in the verdict, nor in any other table: on them numbers promise more than the model "
+        "holds on new classes."
     )
     return PlainTable("Seen classes, %", note, ("query → gallery", *metrics), rows)
 
@@ -85,13 +85,13 @@ def old_model_text(evaluation: Evaluation) -> str:
     if strength.too_weak:
         begin = (
             f"The old model is too weak to judge an upgrade by: {strength}. It is hardly better "
-            "than comparing pixels, so beating it says nothing."
+            "than comparing pixels, so beating it says little."
         )
         if strength.pixel_recall_at_1 > 0.9:
             return f"{begin} These test images are too easy: test on images that differ more."
         return (
             f"{begin} In a trial, train a better old model first. If it is the one in production, "
-            "its gallery finds little in any case: embed the gallery again."
+            "its gallery finds little more than pixels would: embed the gallery again."
         )
     return f"old model: {strength}"
 
@@ -120,7 +120,8 @@ def new_threshold_table(evaluation: SearchEvaluation) -> PlainTable:
     """Return the thresholds of the old system, and those that new queries need."""
     return PlainTable(
         "New thresholds",
-        "The threshold at which new queries in the old gallery have the same FAR.",
+        "The threshold at which new queries have the same FAR in this test. A gallery of single "
+        "images needs those of its certificate.",
         ("set for", "old threshold", "new threshold", "TAR there, %"),
         tuple(
             (
@@ -150,7 +151,8 @@ def _threshold_note(evaluation: SearchEvaluation) -> str:
         f"impostors in: set the thresholds again{factor}, or use the score map, which puts new "
         "scores on the old scale."
         if unsafe_rates
-        else f"The old thresholds{safe_rates} can stay."
+        else f"The old thresholds{safe_rates} can stay: at most twice as many impostors pass, and "
+        f"at most {100 * MOST_LOST:.0f} % of the matches at new thresholds are lost."
     )
     return note + (f" There are too few test classes to judge FAR {others}." if others else "")
 
@@ -205,7 +207,7 @@ def blended_table(blend: BlendedQueries) -> PlainTable:
     )
     chosen = "not chosen on other classes"
     if blend.choice is not None:
-        chosen = f"chosen on {blend.choice.chosen_on.data or 'other classes'}"
+        chosen = f"chosen on {blend.choice.chosen_on.data or 'other images'}"
     note = (
         f"Old gallery, queries (1 − α)·old + α·new with α = {blend.alpha:g} ({chosen}). Both "
         "models run for each query. Differences in points: to old queries (what the upgrade "
@@ -232,8 +234,8 @@ def backfill_table(curves: dict[str, BackfillCurve]) -> PlainTable:
             )
     note = (
         "New queries while the gallery is being embedded again, image by image. The dip is the "
-        "lowest point of the curve minus the old self test, in points: above zero, search is "
-        "never worse than before the upgrade."
+        "lowest point of the curve minus the old self test, in points: above zero, search is at "
+        "none of the points measured worse than before the upgrade."
     )
     cuts = (f"{100 * shares[cut]:.0f} %" for cut in (0, middle, -1))
     heads = ("metric, order of the rows", *cuts, "mean", "deepest dip")

@@ -33,10 +33,12 @@ def outcome(story: GalleryStory) -> list[str]:
         sentences.append(f"The verdict is {story.forced}, so the upgrade was forced (--force).")
     if story.restored:
         sentences.append(
-            "After the rollback every query found the same rows with the same scores as before."
+            "After the rollback every query found the same first row with the same score as before."
         )
     elif story.restored is not None:
-        sentences.append("After the rollback some queries found other rows or scores than before!")
+        sentences.append(
+            "After the rollback some queries found another first row or score than before!"
+        )
     if story.stopped:
         sentences.append(
             f"It ends here: {story.stopped}{'' if story.stopped.endswith('?') else '.'}"

@@ -241,13 +241,14 @@ def _threshold_lines(evaluation: dict[str, Any]) -> list[str]:
     ]
     lines = [
         "Cosine scores at which the old model's own search has the false accept rate; what new "
-        "queries do at the same threshold; and the threshold that gives new queries that rate."
+        "queries do at the same threshold; and the threshold that gives new queries that rate. All "
+        "are those of the tests above: a gallery of single images needs those of its certificate."
     ]
     if scale is not None:
         heads.insert(3, f"score × {scale:.4f} there: FAR, TAR")
         lines[0] += (
-            f" Scores of new queries with old rows, times the score scale {scale:.4f} (measured "
-            "when it was trained), are on the old scale."
+            f" Scores of new queries with old rows, times the score scale {scale:.4f}, are meant "
+            "to be on the old scale: its column shows how well that holds here."
         )
     lines += ["", f"| {' | '.join(heads)} |", f"| --- |{' ---: |' * (len(heads) - 1)}"]
     for far, row in rows.items():

@@ -34,7 +34,9 @@ def scenario_table(results: Results) -> PlainTable | None:
                 )
                 for test, metric in columns
             ]
-            name = Cell(method, "upper bound of the self test" if method == NO_METHOD else "")
+            name = Cell(
+                method, "the paper's upper bound of the self test" if method == NO_METHOD else ""
+            )
             rows.append((Cell(""), name, *cells))
     note = (
         "Percent, means over the seeds with their intervals. Paper: its figure on IJB-C, trained "

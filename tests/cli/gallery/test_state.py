@@ -11,7 +11,7 @@ def test_texts_for_people(world):
     run("upgrade", "--model", NEW, "--force")
     assert "without a certificate" in run("search", queries)
     text = run("status")
-    assert "! forced, without a certificate that says compatible: " in text
+    assert "! forced, without a certificate that allows it: " in text
     assert "saved: 48 rows" in text
     assert "recall@10 1.000" in run("index")
     run("backfill", rows)

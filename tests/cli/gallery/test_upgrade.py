@@ -3,7 +3,8 @@
 import json
 
 from tests.cli.gallery.conftest import parsed
-from tests.gallery.toys import NEW
+from tests.conftest import run_command
+from tests.gallery.toys import NEW, OLD, toy_certificate, written
 
 
 def test_a_certificate_that_comes_later_is_recorded(world):
@@ -48,3 +49,27 @@ def test_the_whole_way_and_back(world):
     assert parsed(run("verify", "--json")) == {"problems": [], "rows": 48}
     assert f"({old}) searches" in run("rollback")
     assert run("search", queries, "--k", "5", "--json") == before
+
+
+def test_what_a_certificate_does_not_know_is_said(world, tmp_path):
+    run, _, _, _, fingerprints = world
+    classes = {"basis": "unknown", "seen": None, "tested": 3, "unknown": "arrays do not say"}
+    paper = written(toy_certificate(*fingerprints, classes=classes), tmp_path)
+    doubt = "it is not known that the test classes of their certificate were new to the models"
+    assert doubt in run("upgrade", "--model", NEW, "--certificate", paper)
+    assert doubt in run("status")
+    run("rollback")
+    assert doubt not in run("status")
+
+
+def test_an_upgrade_that_no_known_query_has_tested_says_so(world, tmp_path, capsys):
+    run, rows, _, paper, _ = world
+    assert "no known query" not in run("upgrade", "--model", NEW, "--certificate", paper)
+    other = tmp_path / "without images"
+    for command in (
+        ("create", other, "--model", OLD, "--no-keep-images"),
+        ("add", other, rows),
+        ("upgrade", other, "--model", NEW, "--certificate", paper),
+    ):
+        assert run_command("gallery", *command) == 0
+    assert "! no known query has tested the upgrade: none found a mate" in capsys.readouterr().out

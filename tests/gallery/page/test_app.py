@@ -27,6 +27,16 @@ def test_the_page_loads_only_from_here(client):
         assert "innerHTML" not in client.get(f"/static/{name}").text
 
 
+def test_an_image_that_is_searched_with_is_not_kept(client, upgraded):
+    def files():
+        paths = [path for path in upgraded.folder.path.rglob("*.*") if path.is_file()]
+        return {path: path.read_bytes() for path in paths if "sqlite-" not in path.name}
+
+    before = files()
+    assert client.post("/api/search", content=png("c1/60")).status_code == 200
+    assert files() == before
+
+
 def test_search_with_bytes_and_with_an_image_of_the_set(client):
     answer = client.post("/api/search", params={"k": 3}, content=png("c1/60")).json()
     assert [column["role"] for column in answer["columns"]] == ["before", "now"]

@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from tests.browser import CONTRAST, ask
 from tests.gallery.page.conftest import png
-from tests.gallery.toys import toy_images
+from tests.gallery.toys import NEW, toy_certificate, toy_images, written
 from unibct.gallery.backfill import RowRemaker
 from unibct.gallery.gallery import Gallery
 from unibct.gallery.page.app import make_app
@@ -126,6 +126,30 @@ def test_search_backfill_pause_and_rollback(browser, address, slowly):
     expect(page.locator("#summary")).to_have_text("48 rows, searched by old_model.")
     expect(page.locator(".column")).to_have_count(1)
     expect(page.locator("#rollback")).to_be_disabled()
+    assert watched.problems == []
+    page.close()
+
+
+def test_the_page_says_what_a_certificate_does_not_promise(browser, upgraded, address, tmp_path):
+    fingerprints = list(upgraded.folder.state.makers)
+    upgraded.rollback()
+    changes = {
+        "classes": {"basis": "overridden", "seen": 3, "tested": 3, "unknown": None},
+        "template_verdict": "within noise",
+        "carried_fars": ["0.1"],
+    }
+    paper = written(toy_certificate(*fingerprints, **changes), tmp_path)
+    upgraded.upgrade(NEW, [paper], force=True)
+    watched = Watched(browser, address)
+    page = watched.page
+    expect(page.locator("#forced")).to_contain_text("without a certificate that allows it")
+    expect(page.locator("#doubtful")).to_contain_text("not known to have been new to the models")
+    certificate = page.locator("#certificates")
+    expect(certificate).to_contain_text("compatible for rows of old_model (templates: within noise")
+    expect(certificate.locator(".notice")).to_contain_text("some or all of them classes")
+    expect(certificate).to_contain_text("ranked best on half of the test classes")
+    rates = certificate.locator("table").last.locator("tbody th")
+    expect(rates).to_have_text(["1 in 10", "1 in 100 rough"])
     assert watched.problems == []
     page.close()
 

@@ -46,7 +46,7 @@ def test_names_are_as_short_as_they_can_be(names, short):
         ),
         (
             step(3, "upgrade", model="n", forced=["o"]),
-            "new searches; forced, without a certificate",
+            "new searches; forced, without a certificate that allows it",
         ),
         (
             step(4, "backfill", model="n", share=0.5, order="random", curve=[[0, 1], [0.5, 1]]),

@@ -117,8 +117,14 @@ def test_the_report_says_unseen_only_if_it_is_known(finished):
         job, result = next(iter(results.by_job.items()))
         doubted = result | {"seen_classes": {"count": count, "note": "it is doubted"}}
         text = _about(replace(results, by_job=results.by_job | {job: doubted}))
-        assert "8 classes; it is doubted (" in text
+        assert "8 classes; it is doubted, and the verdicts are over all of them (" in text
         assert "none of them" not in text
+    earlier = {name: value for name, value in result.items() if name != "seen_classes"}
+    text = _about(replace(results, by_job=results.by_job | {job: earlier}))
+    assert (
+        "8 classes; whether a model was trained on test classes was not counted, and the verdicts are"
+        in text
+    )
 
 
 def test_no_two_drawn_methods_have_the_same_colour():

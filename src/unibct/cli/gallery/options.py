@@ -21,8 +21,8 @@ gallery_app = typer.Typer(
     help=(
         "Carry an upgrade out: a gallery that several models search.\n\n"
         "A gallery is a folder G. `create` makes it with the model that searches, `add` fills it. "
-        "`upgrade` lets a new model search the same rows, if `unibct evaluate --certify` wrote a "
-        "certificate for it. `backfill` embeds rows again while search goes on, and `rollback` "
+        "`upgrade` lets a new model search the same rows, if a certificate of `unibct evaluate "
+        "--certify` allows it. `backfill` embeds rows again while search goes on, and `rollback` "
         "goes back."
     ),
     epilog=_ENGINE_LISTING,
@@ -104,6 +104,6 @@ def say(as_json: bool, value: dict[str, Any], text: str) -> None:
 def doubt_text(kinds: Sequence[str]) -> str:
     """Say that the test classes of certificates are not known to be unseen."""
     return (
-        f"! the test classes of the certificate for rows of {', '.join(kinds)} may have been, or "
-        "were, in a model's training set: then it promises too much"
+        f"! for rows of {', '.join(kinds)} it is not known that the test classes of their "
+        "certificate were new to the models: it may promise too much"
     )

@@ -130,7 +130,7 @@ def search_command(
     for answer in answers:
         print(_answer(answer, names))
     if state.is_forced:
-        print("! some rows are searched without a certificate that says compatible (--force)")
+        print("! some rows are searched without a certificate that allows it (--force)")
 
 
 def _answer(answer: "Answer", names: dict[str, str]) -> str:

@@ -70,9 +70,7 @@ def _status(path: Path, status: "GalleryStatus") -> str:
         made_by = state.makers[kind].name
         lines.append(f"  {rows:>10,} rows ({share:4.0%}) by {made_by}{about}")
     if status.forced:
-        lines.append(
-            f"! forced, without a certificate that says compatible: {', '.join(status.forced)}"
-        )
+        lines.append(f"! forced, without a certificate that allows it: {', '.join(status.forced)}")
     if status.doubtful:
         lines.append(doubt_text(status.doubtful))
     if status.unsearchable:

@@ -48,7 +48,8 @@ def upgrade_command(
     force: Annotated[
         bool,
         typer.Option(
-            "--force", help="upgrade without a certificate; recorded, and shown from then on"
+            "--force",
+            help="upgrade without a certificate that allows it; recorded, and shown from then on",
         ),
     ] = False,
     dry_run: Annotated[
@@ -64,9 +65,10 @@ def upgrade_command(
 ) -> None:
     """Let a new model search the rows as they are.
 
-    Needs a certificate that says compatible for every model that made rows. No row is changed;
-    rows that are added later come from the new model. `rollback` goes back. If the model searches
-    already, --certificate is recorded, such as after --force.
+    Needs a certificate for every model that made rows, which says compatible of single images and
+    was not made over seen classes. No row is changed; rows that are added later come from the new
+    model. `rollback` goes back. If the model searches already, --certificate is recorded, such as
+    after --force.
     """
     from unibct.gallery.gate import WHY_UNTESTED
 

@@ -160,7 +160,7 @@ def described_certificate(
             template_verdict=None,
             basis=None,
             tested_on="",
-            summary=problem or "searched by --force, without a certificate that says compatible",
+            summary=problem or "searched by --force, without a certificate",
             digest="",
             date="",
             criteria=[],

@@ -78,7 +78,9 @@ def _upgraded(details: Mapping[str, Any], names: Mapping[str, str]) -> str:
         text += f"; {savings['rows']:,} rows stay as they are"
     if savings.get("seconds"):
         text += f", which saves {duration(savings['seconds'])} of embedding"
-    return text + ("; forced, without a certificate" if details.get("forced") else "")
+    return text + (
+        "; forced, without a certificate that allows it" if details.get("forced") else ""
+    )
 
 
 def _certified(details: Mapping[str, Any], names: Mapping[str, str]) -> str:

@@ -73,6 +73,6 @@ function words({ known, test, isWhole, baseline, names }) {
       + `${percent(test[0][1], 1)} with old rows, ${percent(test.at(-1)[1], 1)} with new ones`
       + (isWhole ? "" : "; the way between was not measured"));
   if (baseline !== undefined)
-    item("baseline", `top-1 of ${names.previous.short_name} before the upgrade: ${percent(baseline, 1)}`);
+    item("baseline", `top-1 of ${names.previous.short_name} with old rows in the same test: ${percent(baseline, 1)}`);
   return element("ul", {}, ...items);
 }

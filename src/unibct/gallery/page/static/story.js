@@ -13,11 +13,11 @@ export function showStory(status) {
   say("summary", `${count(status.rows)} rows, searched by ${status.searching.short_name}`
     + (status.previous ? `, which took over from ${status.previous.short_name}.` : "."));
   find("forced").hidden = !status.forced.length;
-  say("forced", `Rows of ${status.forced.join(", ")} are searched without a certificate that says `
-    + "compatible, because somebody insisted (--force).");
+  say("forced", `Rows of ${status.forced.join(", ")} are searched without a certificate that allows `
+    + "it, because somebody insisted (--force).");
   find("doubtful").hidden = !status.doubtful.length;
-  say("doubtful", `The test classes of the certificate for rows of ${status.doubtful.join(", ")} `
-    + "may have been, or were, in a model's training set: then it promises too much.");
+  say("doubtful", `Rows of ${status.doubtful.join(", ")} are searched by a certificate whose test `
+    + "classes are not known to have been new to the models: it may promise too much.");
   showRows(status);
   showSavings(status);
   find("step-list").replaceChildren(...status.steps.map(shownStep).reverse());
@@ -89,10 +89,10 @@ function shownCertificate(paper) {
 }
 
 const CALIBRATIONS = {
-  raw: "taken as they are (raw), which ranked best in the test",
-  standardised: "standardised, which ranked best in the test",
-  odds: "put on the scale of new ones by equal odds of a mate, which ranked best in the test",
-  fitted: "put on the scale of new ones by a fitted line, which ranked best in the test",
+  raw: "taken as they are (raw), which ranked best on half of the test classes",
+  standardised: "standardised, which ranked best on half of the test classes",
+  odds: "put on the scale of new ones by equal odds of a mate, which ranked best on half of the test classes",
+  fitted: "put on the scale of new ones by a fitted line, which ranked best on half of the test classes",
 };
 
 function table(caption, heads, rows) {
@@ -119,8 +119,10 @@ function metricsTable(paper) {
 function thresholdsTable(paper) {
   const directions = ["old→old", "new→old", "new→new"].filter(d => d in paper.thresholds);
   const rates = [...new Set(directions.flatMap(d => Object.keys(paper.thresholds[d])))];
+  const measured = paper.document.carried_fars ?? rates;
   const rows = rates.map(rate => element("tr", {},
-    element("th", { scope: "row" }, `1 in ${count(Math.round(1 / Number(rate)))}`),
+    element("th", { scope: "row" }, `1 in ${count(Math.round(1 / Number(rate)))}`,
+      measured.includes(rate) ? null : element("span", { class: "soft" }, " rough")),
     ...directions.map(d => element("td", {}, paper.thresholds[d][rate]?.toFixed(3) ?? "—"))));
   return table("Thresholds by false accepts and direction", ["false accepts", ...directions], rows);
 }
