@@ -122,7 +122,7 @@ def test_the_report_says_unseen_only_if_it_is_known(finished):
     earlier = {name: value for name, value in result.items() if name != "seen_classes"}
     text = _about(replace(results, by_job=results.by_job | {job: earlier}))
     assert (
-        "8 classes; whether a model was trained on test classes was not counted, and the verdicts are"
+        "8 classes; whether a model was trained on test classes was not counted, and the verdicts"
         in text
     )
 
