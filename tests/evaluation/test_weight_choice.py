@@ -64,6 +64,6 @@ def test_training_classes_and_an_empty_choice_are_refused(glyph_classes, models)
     assert f"2 of the {len(glyph_classes.class_names)} classes of" in notes.texts[0]
     unknown = replace(old, further_classes=UNKNOWN_CLASSES)
     choose_weights(unknown, trained_from(unknown), glyph_classes, alphas=(1.0,), progress=notes)
-    assert "than are counted is unknown: the old model" in notes.texts[-1]
+    assert "than are counted is unknown: what the first weights" in notes.texts[-1]
     with pytest.raises(UserError, match="alphas is empty"):
         choose_weights(old, trained_from(old), glyph_classes, alphas=())
