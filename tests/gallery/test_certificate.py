@@ -39,6 +39,10 @@ def test_the_summary_is_one_line_that_says_what_is_allowed(certificate):
     many = sealed(certificate.content | {"carried_fars": ["0.1", "0.01", "0.001"]})
     assert "; thresholds for FAR 1e-1, 1e-2, 1e-3; " in many.summary()
     assert "\n" not in certificate.summary()
+    unchecked = "; whether the old model is too weak was not checked"
+    assert certificate.summary().endswith(unchecked)
+    metrics = certificate.content["metrics"] | {"old_model": {"recall_at_1": 0.9}}
+    assert unchecked not in sealed(certificate.content | {"metrics": metrics}).summary()
     refused = sealed(certificate.content | {"verdict": "not compatible"})
     assert not refused.is_compatible
     assert refused.summary().startswith(

@@ -33,6 +33,7 @@ _CLASSES: dict[Basis, str] = {
     "unknown": "classes of which it is unknown whether a model was trained on them",
     "overridden": "some or all of them classes on which a model was trained or something chosen",
 }
+_NOT_CHECKED = "whether the old model is too weak was not checked"
 _ALWAYS_THERE = {"digest", "old", "new"}  # what tells a certificate from other JSON files
 _MAKE_AGAIN = "make it again with `unibct evaluate … --certify FILE`"
 
@@ -202,6 +203,7 @@ class Certificate:
             f"{self.verdict}{note}: model {self.new[:12]} {may} rows of model {self.old[:12]}; "
             f"tested on {self.tested_on}; "
             f"thresholds for FAR {rates}; {self.calibration.kind} scores in mixed galleries"
+            + ("" if self.content["metrics"].get("old_model") else f"; {_NOT_CHECKED}")
         )
 
     def write(self, path: str | Path) -> Path:
