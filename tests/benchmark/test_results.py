@@ -36,7 +36,7 @@ def test_no_verdict_over_fewer_than_ten_classes(finished, tmp_path, classes, few
     assert difference.estimate.high < 0
     assert difference.estimate.verdict == verdict
     row = next(row for row in verdict_table(results).rows if row[0].text == "none")
-    assert verdict in {cell.text for cell in row}
+    assert any(cell.text.startswith(verdict) for cell in row)
     page = render_markdown(results)
     terminal = Console(file=io.StringIO(), width=300)
     print_benchmark(results, terminal)

@@ -8,6 +8,7 @@ from unibct.benchmark.results import Measured
 from unibct.benchmark.results_csv import as_csv
 from unibct.evaluation.criterion import seeds_note
 from unibct.report.benchmark_tables import all_tables, flip_table, verdict_table, weak_note
+from unibct.report.plain_table import NO_VALUE
 
 
 def test_no_number_of_a_table_stands_without_its_interval(finished):
@@ -30,6 +31,14 @@ def test_every_table_of_two_seeds_says_that_it_is_about_these_seeds(finished):
         assert table.note.endswith(sentence), table.title
     assert seeds_note(1) == sentence.replace("these 2 seeds", "this one seed")
     assert seeds_note(3) == "Intervals are 95 %, over test classes and seeds of training."
+
+
+def test_the_word_of_a_verdict_of_two_seeds_claims_these_seeds_alone(finished):
+    _, results = finished
+    words = [cell.text for row in verdict_table(results).rows for cell in row[1:]]
+    judged = [text for text in words if text != NO_VALUE.text]
+    assert judged
+    assert all(text.endswith(" for these 2 seeds") for text in judged)
 
 
 def test_an_interval_just_below_zero_is_explained(finished):

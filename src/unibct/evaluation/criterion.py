@@ -196,8 +196,12 @@ def seeds_note(seeds: int) -> str:
     interval = f"Intervals are {100 * CONFIDENCE:.0f} %, over test classes"
     if seeds >= FEWEST_SEEDS:
         return f"{interval} and seeds of training."
-    these = "this one seed" if seeds == 1 else f"these {seeds} seeds"
-    return f"{interval}, of {these}: they say nothing about other seeds of training."
+    return f"{interval}, of {these_seeds(seeds)}: they say nothing about other seeds of training."
+
+
+def these_seeds(seeds: int) -> str:
+    """Return what a claim is about that is made over so few seeds."""
+    return "this one seed" if seeds == 1 else f"these {seeds} seeds"
 
 
 def few_classes_note(classes: int, what: str = "classes") -> str | None:

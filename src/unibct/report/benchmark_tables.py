@@ -17,6 +17,7 @@ from unibct.evaluation.criterion import (
     few_classes_note,
     joint_verdict,
     seeds_note,
+    these_seeds,
 )
 from unibct.maps.table import MAPS
 from unibct.methods.table import NO_METHOD
@@ -77,8 +78,11 @@ def verdict_table(results: Results) -> PlainTable | None:
         ]
         verdict = joint_verdict(verdicts)
         signs = " ".join(_SIGNS[one] for one in verdicts)
-        return Cell(verdict, signs, verdict_kind(verdict))
+        return Cell(verdict + about, signs, verdict_kind(verdict))
 
+    # The word is what a reader acts on, so it says itself what it does not claim.
+    seeds = len(results.seeds)
+    about = "" if seeds >= FEWEST_SEEDS else f" for {these_seeds(seeds)}"
     note = (
         "Compatible means: the cross test is above the old self test in every metric that decides "
         f"({', '.join(results.deciding_metrics)}; one sign each), and the "
