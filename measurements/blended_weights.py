@@ -22,19 +22,19 @@ from unibct.benchmark.jobs import cell_folder, old_folder
 from unibct.benchmark.results import Measured
 from unibct.benchmark.workspace import MODEL
 from unibct.data.image_set import ImageSet
-from unibct.data.readers.table import open_images
+from unibct.data.readers import open_images
 from unibct.data.scenarios import SCENARIOS
 from unibct.embeddings.extraction import embed_images
 from unibct.evaluation.blending import MIDPOINT, blended_test
 from unibct.evaluation.bootstrap import class_draws
-from unibct.evaluation.gallery_split import split_gallery
-from unibct.evaluation.metrics.table import measured_metrics, sampled_metrics
-from unibct.evaluation.resolution import headline_far, tar_name
+from unibct.evaluation.metrics import measured_metrics, sampled_metrics
 from unibct.evaluation.search_test import SearchTest, search_test
+from unibct.evaluation.templates import split_gallery
+from unibct.evaluation.verification import headline_far, tar_name
 from unibct.evaluation.weight_choice import choose_weights
 from unibct.models.blended_weights import blend_weights
-from unibct.models.folder import load_model
 from unibct.models.model import Model
+from unibct.models.model_folder import load_model
 
 Tests = dict[str, SearchTest]
 ROWS = {

@@ -22,8 +22,8 @@ from process_memory import memory
 
 from unibct.arrays import normalized
 from unibct.evaluation.backfill_curve import CUTS
-from unibct.evaluation.gallery_split import GallerySplit, split_gallery
 from unibct.evaluation.score_table import NormalizedRows
+from unibct.evaluation.templates import GallerySplit, split_gallery
 from unibct.evaluation.upgrade import UpgradeEvaluation, evaluate_upgrade
 
 IMAGES_PER_CLASS = 13  # three are in the gallery, ten are queries

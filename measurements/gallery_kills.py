@@ -30,8 +30,7 @@ from gallery_server import server_address
 
 from unibct.arrays import normalized
 from unibct.files import write_text
-from unibct.gallery.engines.engine import Engine
-from unibct.gallery.engines.table import ENGINES, Place, open_engine
+from unibct.gallery.engines import ENGINES, Engine, Place, open_engine
 from unibct.gallery.rows import NO_STEP, GalleryRows, Metadata, changed_rows, sealed_rows
 
 OLD, NEW = "a" * 32, "b" * 32

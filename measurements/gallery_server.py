@@ -4,7 +4,7 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
-from unibct.gallery.engines.table import EMBEDDED
+from unibct.gallery.engines import EMBEDDED
 
 
 def server_address(stack: ExitStack, engine: str, address: str) -> str:

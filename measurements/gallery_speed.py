@@ -25,9 +25,8 @@ from gallery_server import server_address
 from numpy.typing import NDArray
 
 from unibct.arrays import normalized
-from unibct.embeddings.folder import Embeddings
-from unibct.gallery.engines.engine import Search
-from unibct.gallery.engines.table import EMBEDDED, ENGINES
+from unibct.embeddings.store import Embeddings
+from unibct.gallery.engines import EMBEDDED, ENGINES, Search
 from unibct.gallery.gallery import Gallery
 from unibct.gallery.search import Queries, SearchRequest
 
@@ -146,7 +145,7 @@ def synthetic(rows: int, dim: int, kind: str, seed: int) -> Embeddings:
 
 def written(embeddings: Embeddings, path: Path) -> str:
     """Write a few rows, so that they stand for the model."""
-    from unibct.embeddings.forms.table import write_embeddings
+    from unibct.embeddings.forms import write_embeddings
 
     few = Embeddings(
         embeddings.vectors[:10],

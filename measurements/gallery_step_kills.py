@@ -28,10 +28,10 @@ import numpy as np
 from gallery_server import server_address
 
 from unibct.arrays import normalized
-from unibct.embeddings.folder import Embeddings
-from unibct.embeddings.forms.table import write_embeddings
+from unibct.embeddings.forms import write_embeddings
+from unibct.embeddings.store import Embeddings
 from unibct.errors import UserError
-from unibct.gallery.engines.table import EMBEDDED, ENGINES
+from unibct.gallery.engines import EMBEDDED, ENGINES
 from unibct.gallery.gallery import Gallery
 from unibct.gallery.search import Queries, SearchRequest, searchable_kinds
 

@@ -23,15 +23,13 @@ from numpy.typing import NDArray
 from process_memory import memory
 
 from unibct.evaluation.bootstrap import REPEATS, class_draws
-from unibct.evaluation.metrics.table import sampled_metrics
-from unibct.evaluation.protocols.ijb.align import TEMPLATE, align
-from unibct.evaluation.protocols.ijb.meta import Meta, read_meta, rows_of
-from unibct.evaluation.protocols.ijb.pair_scores import pair_scores
-from unibct.evaluation.protocols.ijb.search import search_galleries
-from unibct.evaluation.protocols.ijb.template_tests import evaluate_templates
-from unibct.evaluation.resolution import HEADLINE_FAR
+from unibct.evaluation.metrics import sampled_metrics
+from unibct.evaluation.protocols.ijb_faces import TEMPLATE, align
+from unibct.evaluation.protocols.ijb_files import Meta, read_meta, rows_of
+from unibct.evaluation.protocols.ijb_tests import evaluate_templates, pair_scores, search_galleries
 from unibct.evaluation.search_test import SearchTest, listed_pairs
 from unibct.evaluation.templates import Pooled, pool_templates
+from unibct.evaluation.verification import HEADLINE_FAR
 
 IMAGES, PROBES, GALLERIES = 469_375, 19_593, (1_772, 1_759)
 GENUINE, PAIRS, DIM = 19_557, 15_658_489, 512

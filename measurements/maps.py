@@ -17,16 +17,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from unibct.data.readers.table import open_images
+from unibct.data.readers import open_images
 from unibct.data.scenarios import split
 from unibct.embeddings.extraction import embed_images
-from unibct.embeddings.folder import Embeddings
 from unibct.embeddings.mapping import fit_map
+from unibct.embeddings.store import Embeddings
 from unibct.evaluation.criterion import compare_tests
-from unibct.evaluation.gallery_split import GallerySplit, split_gallery
 from unibct.evaluation.search_test import SearchTest, search_test
+from unibct.evaluation.templates import GallerySplit, split_gallery
+from unibct.maps import MAPS
 from unibct.maps.space_map import BACKWARD, FORWARD
-from unibct.maps.table import MAPS
 from unibct.training.plan import upgrade_recipes
 from unibct.training.recipe import load_recipe
 from unibct.training.train import train

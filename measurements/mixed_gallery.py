@@ -24,18 +24,24 @@ from numpy.typing import NDArray
 
 from unibct.arrays import Floats, Ints
 from unibct.data.image_set import ImageSet
-from unibct.data.readers.table import open_images
+from unibct.data.readers import open_images
 from unibct.data.scenarios import split
 from unibct.embeddings.extraction import embed_images
 from unibct.evaluation.backfill_curve import CUTS
 from unibct.evaluation.blending import blended
 from unibct.evaluation.bootstrap import REPEATS, ClassDraws, sampled_mean
 from unibct.evaluation.criterion import estimate
-from unibct.evaluation.gallery_split import GallerySplit, split_gallery
+from unibct.evaluation.mixed_gallery import (
+    CALIBRATIONS,
+    RAW,
+    Calibration,
+    TwoKinds,
+    choose_calibration,
+    fit_calibration,
+    ranking_quality,
+)
 from unibct.evaluation.search_test import ImageSearch, image_test, search_test
-from unibct.gallery.calibration import CALIBRATIONS, RAW, Calibration, fit_calibration
-from unibct.gallery.calibration_choice import choose_calibration
-from unibct.gallery.mixed_test import TwoKinds, ranking_quality
+from unibct.evaluation.templates import GallerySplit, split_gallery
 from unibct.models.model import Model
 from unibct.training.plan import upgrade_recipes
 from unibct.training.recipe import load_recipe

@@ -26,10 +26,9 @@ from unibct.benchmark.workspace import MODEL, Workspace
 from unibct.data.image_set import ImageSet
 from unibct.data.loader import read_pixels
 from unibct.data.scenarios import SCENARIOS
-from unibct.embeddings.extraction import embed_images
-from unibct.embeddings.network_pass import NETWORK_BATCH
+from unibct.embeddings.extraction import NETWORK_BATCH, embed_images
 from unibct.evaluation.blending import blended
-from unibct.evaluation.metrics.table import measured_metrics
+from unibct.evaluation.metrics import measured_metrics
 from unibct.evaluation.search_test import search_test
 from unibct.models.model import Model
 

@@ -33,15 +33,15 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from unibct.data.image_set import ImageSet
-from unibct.data.readers.table import open_images
+from unibct.data.readers import open_images
 from unibct.data.scenarios import DEFAULT_SEED, sample_images, split
 from unibct.distributed.cpus import usable_cpus
 from unibct.embeddings.extraction import embed_images
-from unibct.evaluation.gallery_split import split_gallery
-from unibct.evaluation.resolution import headline_far
 from unibct.evaluation.search_test import search_test
+from unibct.evaluation.templates import split_gallery
+from unibct.evaluation.verification import headline_far
 from unibct.files import write_json
-from unibct.models.architectures.table import build_network
+from unibct.models.architectures import build_network
 from unibct.models.model import Model
 from unibct.prototypes.class_prototypes import class_prototypes
 from unibct.training.checkpoints import read_checkpoint

@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 
 from unibct.data.decoding import decode
-from unibct.data.readers.record_format import pack_record, write_record
-from unibct.data.readers.table import open_images
+from unibct.data.readers import open_images
+from unibct.data.readers.recordio import pack_record, write_record
 from unibct.data.scenarios import split
 from unibct.examples.miniatures import make_ms1mv3
 

@@ -41,16 +41,25 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unibct.data.training_classes import UNKNOWN_CLASSES
-from unibct.embeddings.folder import open_embeddings
-from unibct.embeddings.layout import DESCRIPTION_FILE, SHARD_ROWS, Shard
-from unibct.embeddings.rows import Vectors
-from unibct.embeddings.writing import StoredClasses, write_description, write_shard
+from unibct.embeddings.store import (
+    SHARD_ROWS,
+    STORE_DESCRIPTION,
+    Shard,
+    StoredClasses,
+    Vectors,
+    open_embeddings,
+    write_description,
+    write_shard,
+)
 from unibct.progress import Lines
-from unibct.prototypes.batching import ReusedMemory, batches_of_like_size, take_rows
 from unibct.prototypes.class_blocks import Block, MemoryLimits, map_classes
-from unibct.prototypes.class_prototypes import class_prototypes
-from unibct.prototypes.in_memory import grouped_prototypes
-from unibct.prototypes.inputs import PrototypeSettings
+from unibct.prototypes.class_prototypes import class_prototypes, grouped_prototypes
+from unibct.prototypes.inputs import (
+    PrototypeSettings,
+    ReusedMemory,
+    batches_of_like_size,
+    take_rows,
+)
 
 ROWS, CLASSES, DIM = 5_179_510, 93_431, 512
 TAU, LAM = 0.05, 0.9
@@ -73,7 +82,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = (arguments.folder or Path(temporary)) / name
         for number, store in enumerate(("old", "new")):
-            if not (folder / store / DESCRIPTION_FILE).is_file():
+            if not (folder / store / STORE_DESCRIPTION).is_file():
                 write_store(
                     folder / store, arguments.rows, arguments.dtype, arguments.order, number
                 )

@@ -20,14 +20,14 @@ from torch import Tensor, nn
 
 from unibct.data.image_set import ImageSet
 from unibct.data.loader import PixelBatches, read_pixels
-from unibct.data.readers.table import open_images
-from unibct.distributed.class_shards import ClassPart
+from unibct.data.readers import open_images
 from unibct.distributed.cpus import usable_cpus
+from unibct.distributed.ranks import ClassPart
 from unibct.embeddings.extraction import embed_pixel_batches
-from unibct.losses.sharded_arcface import sharded_arcface
+from unibct.losses import sharded_arcface
+from unibct.methods import METHODS
 from unibct.methods.base import Batch, Method, OldKnowledge, Settings
-from unibct.methods.table import METHODS
-from unibct.models.architectures.table import build_network, find_architecture
+from unibct.models.architectures import build_network, find_architecture
 from unibct.models.input import to_input
 from unibct.models.model import Model
 from unibct.training.recipe import Recipe, load_recipe

@@ -36,14 +36,13 @@ import numpy as np
 from unibct.arrays import Floats
 from unibct.benchmark.jobs import cell_folder, old_folder
 from unibct.benchmark.workspace import MODEL
-from unibct.data.readers.table import open_images
+from unibct.data.readers import open_images
 from unibct.embeddings.extraction import embed_images
 from unibct.evaluation.criterion import FEWEST_SEEDS, Estimate, estimate, joint_verdict
-from unibct.evaluation.gallery_split import split_gallery
-from unibct.evaluation.metrics.verification import strict_threshold
-from unibct.evaluation.resolution import headline_far
 from unibct.evaluation.search_test import SearchTest, search_test
-from unibct.models.folder import load_model
+from unibct.evaluation.templates import split_gallery
+from unibct.evaluation.verification import headline_far, strict_threshold
+from unibct.models.model_folder import load_model
 
 CLASSES = (10, 12, 20, 30, 60, 100, 300)
 SHARES = (0.0, 0.3, 0.6, 0.9)

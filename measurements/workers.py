@@ -14,7 +14,7 @@ from concurrent.futures import ProcessPoolExecutor
 
 import torch
 
-from unibct.benchmark.forecast import trial_rate
+from unibct.benchmark.run import trial_rate
 from unibct.training.recipe import load_recipe
 
 ROUNDS = 5

@@ -21,7 +21,7 @@ from typing import Any
 from PIL import Image
 from playwright.sync_api import Browser, FloatRect, sync_playwright
 
-from unibct.data.readers.table import open_images
+from unibct.data.readers import open_images
 from unibct.gallery.gallery import Gallery
 from unibct.gallery.page.app import make_app
 from unibct.gallery.page.changes import GalleryChanges

@@ -22,7 +22,7 @@ from tests.forked_commands import FORKS
 from tests.torchvision_operators import declare_torchvision_operators
 from unibct import cli
 from unibct.data.image_set import ImageSet
-from unibct.data.readers.table import open_images
+from unibct.data.readers import open_images
 from unibct.distributed.cpus import usable_cpus
 from unibct.files import CACHE_VARIABLE
 
@@ -172,7 +172,7 @@ def nothing_is_done_twice() -> Iterator[None]:
     """Leave out what takes time in every test and tests nothing, but where it is the subject."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda _: None)  # no power fails here
-        patch.setattr("unibct.gallery.savings._SECONDS", 0.01)
+        patch.setattr("unibct.gallery.status._SECONDS", 0.01)
         patch.setattr("typer.main.get_command", cache(typer.main.get_command))
         yield
 
@@ -180,8 +180,8 @@ def nothing_is_done_twice() -> Iterator[None]:
 @pytest.fixture
 def short_maps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let maps train for fewer steps, where their quality is not what is tested."""
-    monkeypatch.setattr("unibct.maps.mlp._STEPS", 200)
-    monkeypatch.setattr("unibct.maps.supervised._STEPS", 200)
+    monkeypatch.setattr("unibct.maps.vector_map._STEPS", 200)
+    monkeypatch.setattr("unibct.maps.vector_map._SUPERVISED_STEPS", 200)
 
 
 @pytest.fixture(scope="session")

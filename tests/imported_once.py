@@ -4,10 +4,6 @@ import gc
 import os
 
 import tests.tiny_models  # noqa: F401
-import unibct.benchmark.run
-import unibct.cli.entry
-import unibct.embeddings.extraction
-import unibct.training.train  # noqa: F401
 
 gc.freeze()  # never garbage
 os.fsync = lambda _: None  # no power fails here

@@ -11,7 +11,7 @@ from PIL import Image
 
 from tests.conftest import TINY_OPTIONS, run_command
 from tests.gallery.oracles import NEW_ORACLE, OLD_ORACLE
-from unibct.data.readers.table import open_images
+from unibct.data.readers import open_images
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -79,7 +79,7 @@ def test_command_lines_run(
     tmp_path, monkeypatch, photo_folder, unseen_classes, validation_classes, capsys
 ):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("unibct.benchmark.forecast.trial_rate", lambda *_: 100.0)
+    monkeypatch.setattr("unibct.benchmark.run.trial_rate", lambda *_: 100.0)
     Path("my_network.py").write_text(blocks("docs/backbones.md", "python")[0])
     Path("my_old.py").write_text(blocks("docs/any-model.md", "python")[0])
     text = "\n".join(block for page in GUIDES for block in blocks(page, "sh"))

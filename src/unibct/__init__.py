@@ -8,46 +8,46 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from unibct.advice.advise import advise
-    from unibct.advice.request import AdviceRequest
+    from unibct.advice.advise import AdviceRequest, advise
     from unibct.benchmark.grid import make_grid
     from unibct.benchmark.run import plan_benchmark, run_benchmark
     from unibct.data.image_set import ImageSet
-    from unibct.data.readers.table import open_images
+    from unibct.data.readers import open_images
     from unibct.data.scenarios import hold_out, split
-    from unibct.embedders.table import open_embedder
+    from unibct.embedders import open_embedder
     from unibct.embeddings.extraction import embed_images, embed_images_to_store
-    from unibct.embeddings.folder import open_embeddings
-    from unibct.embeddings.forms.table import read_embeddings, write_embeddings
+    from unibct.embeddings.forms import read_embeddings, write_embeddings
     from unibct.embeddings.mapping import apply_map, fit_map
     from unibct.embeddings.score_scale import score_scale
-    from unibct.embeddings.writing import append_embeddings, save_embeddings
+    from unibct.embeddings.store import append_embeddings, open_embeddings, save_embeddings
     from unibct.errors import UserError
     from unibct.evaluation.blending import blended, choose_alpha
-    from unibct.evaluation.metrics.identification import identification
-    from unibct.evaluation.metrics.verification import verification
-    from unibct.evaluation.protocols.request import EvaluationRequest
-    from unibct.evaluation.protocols.table import evaluate_data
+    from unibct.evaluation.certificate import (
+        UncertifiedError,
+        certify,
+        evaluate_and_certify,
+        read_certificate,
+    )
+    from unibct.evaluation.identification import identification
+    from unibct.evaluation.protocols import EvaluationRequest, evaluate_data
     from unibct.evaluation.upgrade import evaluate_upgrade
+    from unibct.evaluation.verification import verification
     from unibct.evaluation.weight_choice import choose_weights
     from unibct.export.export_model import export_model
-    from unibct.gallery.certificate import read_certificate
-    from unibct.gallery.certify import UncertifiedError, certify, evaluate_and_certify
-    from unibct.gallery.gallery import Gallery
-    from unibct.gallery.naming import Names, count_names
+    from unibct.gallery.gallery import Gallery, Names, count_names
     from unibct.gallery.page.server import serve_gallery
     from unibct.gallery.queries import Queries
     from unibct.gallery.search_request import SearchRequest
-    from unibct.losses.arcface import arcface
-    from unibct.maps.folder import load_map, save_map
+    from unibct.losses import arcface
+    from unibct.maps.space_map import load_map, save_map
     from unibct.maps.vector_map import fit_vector_map
     from unibct.methods.compatibility_loss import CompatibilityLoss
     from unibct.models.blended_weights import blend_weights
-    from unibct.models.folder import load_model, save_model
+    from unibct.models.model_folder import load_model, save_model
     from unibct.prototypes.class_prototypes import class_prototypes
     from unibct.prototypes.weights import structural_weights
+    from unibct.report.benchmark_page import write_benchmark_report
     from unibct.report.model_card import write_model_card
-    from unibct.report.pages.benchmark import write_benchmark_report
     from unibct.training.default_recipe import recipe_for
     from unibct.training.mapped_model import adapt as adapt_model
     from unibct.training.recipe import Recipe, load_recipe
@@ -56,61 +56,61 @@ if TYPE_CHECKING:
 _HOMES = {
     "UserError": "errors",
     "ImageSet": "data.image_set",
-    "open_images": "data.readers.table",
+    "open_images": "data.readers",
     "split": "data.scenarios",
     "hold_out": "data.scenarios",
-    "load_model": "models.folder",
-    "save_model": "models.folder",
+    "load_model": "models.model_folder",
+    "save_model": "models.model_folder",
     "embed_images": "embeddings.extraction",
     "embed_images_to_store": "embeddings.extraction",
-    "open_embedder": "embedders.table",
-    "open_embeddings": "embeddings.folder",
-    "read_embeddings": "embeddings.forms.table",
-    "write_embeddings": "embeddings.forms.table",
-    "save_embeddings": "embeddings.writing",
-    "append_embeddings": "embeddings.writing",
+    "open_embedder": "embedders",
+    "open_embeddings": "embeddings.store",
+    "read_embeddings": "embeddings.forms",
+    "write_embeddings": "embeddings.forms",
+    "save_embeddings": "embeddings.store",
+    "append_embeddings": "embeddings.store",
     "score_scale": "embeddings.score_scale",
     "fit_vector_map": "maps.vector_map",
     "fit_map": "embeddings.mapping",
     "apply_map": "embeddings.mapping",
-    "save_map": "maps.folder",
-    "load_map": "maps.folder",
+    "save_map": "maps.space_map",
+    "load_map": "maps.space_map",
     "adapt_model": "training.mapped_model:adapt",
     "blend_weights": "models.blended_weights",
     "choose_weights": "evaluation.weight_choice",
     "class_prototypes": "prototypes.class_prototypes",
     "structural_weights": "prototypes.weights",
-    "arcface": "losses.arcface",
+    "arcface": "losses",
     "CompatibilityLoss": "methods.compatibility_loss",
     "Recipe": "training.recipe",
     "load_recipe": "training.recipe",
     "recipe_for": "training.default_recipe",
     "train_model": "training.train:train",
-    "verification": "evaluation.metrics.verification",
-    "identification": "evaluation.metrics.identification",
+    "verification": "evaluation.verification",
+    "identification": "evaluation.identification",
     "evaluate_upgrade": "evaluation.upgrade",
-    "EvaluationRequest": "evaluation.protocols.request",
-    "evaluate_data": "evaluation.protocols.table",
-    "certify": "gallery.certify",
+    "EvaluationRequest": "evaluation.protocols",
+    "evaluate_data": "evaluation.protocols",
+    "certify": "evaluation.certificate",
     "Gallery": "gallery.gallery",
     "Queries": "gallery.queries",
     "serve_gallery": "gallery.page.server",
     "SearchRequest": "gallery.search",
-    "Names": "gallery.naming",
-    "count_names": "gallery.naming",
-    "UncertifiedError": "gallery.certify",
-    "evaluate_and_certify": "gallery.certify",
-    "read_certificate": "gallery.certificate",
+    "Names": "gallery.gallery",
+    "count_names": "gallery.gallery",
+    "UncertifiedError": "evaluation.certificate",
+    "evaluate_and_certify": "evaluation.certificate",
+    "read_certificate": "evaluation.certificate",
     "blended": "evaluation.blending",
     "choose_alpha": "evaluation.blending",
-    "AdviceRequest": "advice.request",
+    "AdviceRequest": "advice.advise",
     "advise": "advice.advise",
     "export_model": "export.export_model",
     "write_model_card": "report.model_card",
     "make_grid": "benchmark.grid",
     "plan_benchmark": "benchmark.run",
     "run_benchmark": "benchmark.run",
-    "write_benchmark_report": "report.pages.benchmark",
+    "write_benchmark_report": "report.benchmark_page",
 }
 
 __all__ = [

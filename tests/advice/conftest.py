@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.training.recipes import SMALL
-from unibct.data.readers.table import open_images
+from unibct.data.readers import open_images
 from unibct.training.train import train
 
 

@@ -2,7 +2,7 @@
 
 from unibct.benchmark.grid import make_grid
 from unibct.benchmark.jobs import make_jobs
-from unibct.data.readers.table import open_images
+from unibct.data.readers import open_images
 
 
 def jobs_of(**changes):

@@ -6,7 +6,7 @@ from PIL import Image
 from tests.conftest import TINY
 from unibct.benchmark.grid import Grid
 from unibct.benchmark.run import plan_benchmark, run_benchmark
-from unibct.data.readers.table import open_images
+from unibct.data.readers import open_images
 from unibct.training.recipe import load_recipe
 
 METHODS = ("none", "unibct-plus", "procrustes")

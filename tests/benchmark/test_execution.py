@@ -9,15 +9,15 @@ import torch
 from PIL import Image
 
 from unibct.benchmark.run import plan_benchmark, run_benchmark
-from unibct.data.readers.table import open_images
+from unibct.data.readers import open_images
 from unibct.embeddings.extraction import embed_images
-from unibct.embeddings.folder import open_embeddings
 from unibct.embeddings.recall import recall_at_1
+from unibct.embeddings.store import open_embeddings
 from unibct.errors import UserError
 from unibct.evaluation.criterion import estimate
 from unibct.evaluation.upgrade import evaluate_upgrade
 from unibct.maps.vector_map import fit_vector_map
-from unibct.models.folder import load_model
+from unibct.models.model_folder import load_model
 
 
 def test_every_cell_is_what_the_commands_would_give_by_hand(finished):

@@ -6,7 +6,7 @@ from tests.notes import Notes
 from unibct.benchmark.grid import make_grid
 from unibct.benchmark.run import plan_benchmark
 from unibct.data.convert import convert
-from unibct.data.readers.table import open_images
+from unibct.data.readers import open_images
 from unibct.errors import UserError
 from unibct.progress import Silent
 from unibct.training.recipe import load_recipe

@@ -5,7 +5,7 @@ from tests.benchmark.embedded_jobs import jobs_of
 from unibct.benchmark.grid import make_grid
 from unibct.benchmark.jobs import make_jobs, select_jobs, share_warmups, training_rows
 from unibct.benchmark.method_groups import ALL_METHODS
-from unibct.data.readers.table import open_images
+from unibct.data.readers import open_images
 from unibct.data.scenarios import split
 from unibct.errors import UserError
 from unibct.training.recipe import load_recipe

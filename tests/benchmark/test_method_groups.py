@@ -5,7 +5,7 @@ from unibct.benchmark.method_groups import (
     GROUPS,
     describe_groups,
 )
-from unibct.methods.table import METHODS, NO_METHOD, find_method
+from unibct.methods import METHODS, NO_METHOD, find_method
 
 
 def test_every_group_names_methods_and_is_in_the_help():

@@ -1,15 +1,30 @@
+import csv
 import io
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from rich.console import Console
 
-from unibct.benchmark.result_reading import read_results
-from unibct.benchmark.results import Measured
+from unibct.benchmark.jobs import make_jobs
+from unibct.benchmark.results import (
+    Measured,
+    as_csv,
+    at_old_threshold,
+    in_mixed_gallery,
+    read_results,
+    shared_jobs,
+    with_blended_weights,
+)
+from unibct.benchmark.run import plan_benchmark
+from unibct.benchmark.workspace import VALIDATION_PIXELS, Workspace
+from unibct.errors import UserError
+from unibct.evaluation.criterion import estimate
+from unibct.report.benchmark_page import render_markdown
 from unibct.report.benchmark_tables import verdict_table
-from unibct.report.pages.benchmark import render_markdown
+from unibct.report.gallery_tables import blended_table, mixed_table, old_threshold_table
 from unibct.report.terminal import print_benchmark
 
 
@@ -42,3 +57,250 @@ def test_no_verdict_over_fewer_than_ten_classes(finished, tmp_path, classes, few
     print_benchmark(results, terminal)
     for text in (page, terminal.file.getvalue()):
         assert ("Only 9 classes have queries" in text) == few
+
+
+def test_a_value_is_that_of_each_seeds_own_cell(finished):
+    _, results = finished
+    cells = results.cells("open-class", "unibct-plus")
+    searches = results.cross("open-class", "unibct-plus", "top-1")
+    tar = at_old_threshold(results, "open-class", "unibct-plus", "scaled", "TAR")
+    mean = in_mixed_gallery(results, "open-class", "unibct-plus", "raw", "top-1 mean")
+    top = with_blended_weights(results, "open-class", "unibct-plus", "between→old", "top-1")
+    written = [
+        (cell["at_old_threshold"]["ways"]["scaled"]["TAR"] for cell in cells),
+        (cell["mixed_galleries"]["mergings"]["raw"]["values"]["top-1 mean"] for cell in cells),
+        (cell["tests"]["between→old"]["metrics"]["top-1"] for cell in cells),
+    ]
+    for measured, values in zip((tar, mean, top), written, strict=True):
+        assert measured is not None
+        assert measured.values.tolist() == pytest.approx(list(values))
+        assert measured.samples.shape == searches.samples.shape
+        assert (measured.samples.min(axis=1) <= measured.values).all()
+        assert (measured.samples.max(axis=1) >= measured.values).all()
+
+
+def test_there_is_no_value_if_one_seed_lacks_it(finished, tmp_path):
+    benchmark, results = finished
+    out = tmp_path / "copy"
+    shutil.copytree(benchmark.workspace.out, out)
+    path = out / "cells/open-class/unibct-plus/seed1/result.json"
+    cell = json.loads(path.read_text())
+    del cell["mixed_galleries"], cell["at_old_threshold"]
+    del cell["tests"]["between→old"]
+    path.write_text(json.dumps(cell))
+    fewer = read_results(benchmark.workspace.grid, benchmark.jobs, out)
+    for value, where in (
+        (at_old_threshold, ("scaled", "TAR")),
+        (in_mixed_gallery, ("raw", "top-1 mean")),
+        (with_blended_weights, ("between→old", "top-1")),
+    ):
+        assert value(results, "open-class", "unibct-plus", *where) is not None
+        assert value(fewer, "open-class", "unibct-plus", *where) is None
+
+
+def test_a_test_of_a_model_that_was_trained_again_is_refused(finished, tmp_path):
+    benchmark, _ = finished
+    out = tmp_path / "copy"
+    shutil.copytree(benchmark.workspace.out, out)
+    path = out / "models/old-classes-seed0/result.json"
+    result = json.loads(path.read_text())
+    result["tests"]["old→old"]["fingerprints"] = ["new", "new"]
+    path.write_text(json.dumps(result | {"fingerprint": "new"}))
+    with pytest.raises(UserError, match="cells/open-class/none/seed0 was tested with a model"):
+        read_results(benchmark.workspace.grid, benchmark.jobs, out)
+
+
+def test_results_of_an_earlier_version_are_read_together_with_new_ones(finished, tmp_path):
+    """It knew no mAP, flips, blends, old thresholds and mixed galleries."""
+    benchmark, results = finished
+    out = tmp_path / "copy"
+    shutil.copytree(benchmark.workspace.out, out)
+    for folder in ("models/old-classes-seed0", "cells/open-class/none/seed0"):
+        result = json.loads((out / folder / "result.json").read_text())
+        result["tests"].pop("blend→old", None)
+        result.pop("mixed_galleries", None)
+        result.pop("at_old_threshold", None)
+        for test in result["tests"].values():
+            del test["metrics"]["mAP"]
+            test.pop("flips", None)
+        (out / folder / "result.json").write_text(json.dumps(result))
+    mixed = read_results(benchmark.workspace.grid, benchmark.jobs, out)
+    assert mixed.metrics == [metric for metric in results.metrics if metric != "mAP"]
+    for metric in mixed.metrics:
+        for one, other in (
+            (
+                mixed.cross("open-class", "none", metric),
+                results.cross("open-class", "none", metric),
+            ),
+            (mixed.old_self("open-class", metric), results.old_self("open-class", metric)),
+        ):
+            assert np.array_equal(one.values, other.values)
+            assert np.array_equal(one.samples, other.samples)
+    assert "mAP" not in render_markdown(mixed)
+    assert mixed.flips("open-class", "none", "nfr") is None
+    assert mixed.flips("open-class", "unibct-plus", "nfr") is not None
+    assert mixed.blended("open-class", "none", "top-1") is None
+    assert in_mixed_gallery(mixed, "open-class", "none", "raw", "top-1 mean") is None
+    assert in_mixed_gallery(mixed, "open-class", "unibct-plus", "raw", "top-1 mean") is not None
+    assert at_old_threshold(mixed, "open-class", "none", "old", "TAR") is None
+    assert at_old_threshold(mixed, "open-class", "unibct-plus", "scaled", "TAR") is not None
+    for table in (blended_table(mixed), mixed_table(mixed), old_threshold_table(mixed)):
+        scenarios = [row[0].text for row in table.rows if row[0].text]
+        assert scenarios == ["extended-data", "open-class"]
+        methods = [row[1].text for row in table.rows if row[1].text]
+        assert methods == ["none", "unibct-plus", "procrustes", "unibct-plus", "procrustes"]
+    assert as_csv(mixed).count("blend→old") < as_csv(results).count("blend→old")
+
+
+def test_a_report_of_an_unfinished_benchmark_takes_the_seeds_that_are_complete(finished, grid):
+    benchmark, results = finished
+    longer = replace(grid, seeds=(0, 1, 2))
+    partial = plan_benchmark(longer, benchmark.workspace.out, device="cpu").results()
+    assert partial.seeds == (0, 1)
+    assert partial.by_job.keys() == results.by_job.keys()
+    assert partial.missing_jobs == {2: len(benchmark.jobs) // 2}
+    assert f"Seed 2 is left out: it lacks {len(benchmark.jobs) // 2} jobs." in render_markdown(
+        partial
+    )
+
+
+def test_a_report_of_a_first_seed_shows_the_cells_that_are_finished(finished, grid, tmp_path):
+    benchmark, _ = finished
+    for name in ("models", "cells/extended-data"):
+        shutil.copytree(benchmark.workspace.out / name, tmp_path / name)
+    shutil.rmtree(tmp_path / "models/free-all-seed1")  # as if it were still to come
+    partial = read_results(grid, benchmark.jobs, tmp_path)
+    assert (partial.seeds, partial.scenarios) == ((0,), ["extended-data"])
+    text = render_markdown(partial)
+    assert "over 1 seed." in text
+    assert "Upgrade chain" not in text
+    shutil.rmtree(tmp_path / "cells")
+    with pytest.raises(UserError, match="no finished result of this benchmark yet"):
+        read_results(grid, benchmark.jobs, tmp_path)
+
+
+def test_one_job_more_in_one_seed_leaves_no_other_seed_out(finished, grid, tmp_path):
+    benchmark, results = finished
+    ignored = shutil.ignore_patterns("cache", "model", "embeddings")
+    shutil.copytree(benchmark.workspace.out, tmp_path, ignore=ignored, dirs_exist_ok=True)
+    shutil.rmtree(tmp_path / "cells/open-class/procrustes/seed1")
+    fewer = read_results(grid, benchmark.jobs, tmp_path)
+    assert (fewer.seeds, fewer.missing_jobs, fewer.unshared_jobs) == ((0, 1), {}, 1)
+    assert results.by_job.keys() - fewer.by_job.keys() == {
+        f"cells/open-class/procrustes/seed{seed}" for seed in (0, 1)
+    }
+    sentence = "1 finished job is left out: not every seed has the same."
+    assert sentence in render_markdown(fewer)
+    shutil.rmtree(tmp_path / "models/old-images-seed1")  # and with it most of the second seed
+    half = read_results(grid, benchmark.jobs, tmp_path)
+    assert (half.seeds, half.unshared_jobs) == ((0,), 0)
+    assert half.has_cell("open-class", "procrustes")
+    for missing in half.missing_jobs.values():
+        printed = io.StringIO()
+        print_benchmark(half, Console(file=printed))
+        assert f"Seed 1 is left out: it lacks {missing} jobs." in printed.getvalue()
+
+
+def test_the_seeds_are_chosen_that_keep_the_most_results():
+    models, cells = {"models/old"}, [f"cells/{name}" for name in "abcd"]
+    few, many = frozenset({*models, *cells[:1]}), frozenset({*models, *cells})
+    assert shared_jobs([many, few, few]) == many
+    assert shared_jobs([many, few, few, few]) == few, "as many results, more seeds"
+    other = frozenset({*models, *cells[1:]})
+    assert shared_jobs([many, other, few]) == other
+    assert shared_jobs([many, frozenset(models), frozenset(models)]) == many, "a cell counts"
+
+
+def test_results_need_at_least_one_finished_job(grid, tmp_path):
+    workspace = Workspace(grid, tmp_path)
+    with pytest.raises(UserError, match="holds no finished result"):
+        read_results(grid, make_jobs(grid, workspace.all_training_images), tmp_path)
+
+
+def test_results_with_other_validation_images_are_left_out_and_counted(finished, tmp_path):
+    benchmark, _ = finished
+    out = tmp_path / "b"
+    shutil.copytree(benchmark.workspace.out, out)
+    cells = sorted((out / "cells/open-class/unibct-plus").rglob("result.json"))
+    for path in cells:
+        path.write_text(json.dumps(json.loads(path.read_text()) | {VALIDATION_PIXELS: "other"}))
+    results = read_results(benchmark.workspace.grid, benchmark.jobs, out)
+    assert results.outdated_jobs == len(cells) == 2
+    note = "2 finished jobs are left out, measured with other validation images"
+    assert note in render_markdown(results)
+
+
+@pytest.fixture(scope="module")
+def rows(finished):
+    return list(csv.DictReader(io.StringIO(as_csv(finished[1]))))
+
+
+def test_a_row_says_what_its_value_is_and_no_two_rows_say_the_same(finished, grid, rows):
+    _, results = finished
+    columns = ["data", "scenario", "method", "seed", "test", "metric", "value", "low", "high"]
+    assert list(rows[0]) == columns
+    keys = [tuple(row[column] for column in columns[:6]) for row in rows]
+    assert len(set(keys)) == len(keys)
+    assert {row["data"] for row in rows} == {grid.test}
+    assert {row["scenario"] for row in rows} == {*grid.scenarios, "chain"}
+    assert {row["method"] for row in rows} == {*grid.methods, "old", "free"}
+    assert {row["seed"] for row in rows} == {str(seed) for seed in results.seeds}
+    chain = {row["test"] for row in rows if row["scenario"] == "chain"}
+    assert chain == {f"v{query}→v{gallery}" for query in (1, 2, 3) for gallery in (1, 2, 3)}
+    tests = {row["test"] for row in rows if row["scenario"] != "chain"}
+    assert tests == {
+        "old→old", "new→old", "new→new", "blend→old", "mixed raw", "mixed standardised",
+        "old at old threshold", "cross at old threshold", "mapped at old threshold",
+        "scaled at old threshold", "between→old", "between→between",
+    }  # fmt: skip
+
+
+def test_every_value_of_every_job_is_there_with_its_interval(finished, rows):
+    _, results = finished
+    by_key = {
+        (row["scenario"], row["method"], row["seed"], row["test"], row["metric"]): row
+        for row in rows
+    }
+
+    def checked(folder, scenario, method, seed, test, kind="metrics", name=None):
+        for metric, value in results.by_job[folder]["tests"][test][kind].items():
+            row = by_key[scenario, method, str(seed), name or test, metric]
+            assert float(row["value"]) == pytest.approx(value, abs=1e-6)
+            samples = results.samples(folder, test, metric).astype(np.float64)
+            ends = estimate(np.array([value]), samples[None], classes=results.query_classes)
+            assert [float(row["low"]), float(row["high"])] == pytest.approx(
+                [ends.low, ends.high], abs=1e-6
+            )
+
+    for seed in (0, 1):
+        for scenario, old in (("extended-data", "images"), ("open-class", "classes")):
+            checked(f"models/old-{old}-seed{seed}", scenario, "old", seed, "old→old")
+            for method in ("none", "unibct-plus", "procrustes"):
+                cell = f"cells/{scenario}/{method}/seed{seed}"
+                for test in ("new→old", "new→new", "blend→old"):
+                    checked(cell, scenario, method, seed, test)
+                checked(cell, scenario, method, seed, "new→old", "flips")
+        checked(f"models/free-open-class-seed{seed}", "open-class", "free", seed, "new→new")
+        version = f"chains/unibct-plus/seed{seed}/v3"
+        checked(version, "chain", "unibct-plus", seed, "v3→v1")
+        first = f"models/old-images-seed{seed}"
+        checked(first, "chain", "unibct-plus", seed, "old→old", name="v1→v1")
+    assert by_key["open-class", "none", "0", "blend→old", "alpha"]["value"] == "0.500000"
+    assert by_key["open-class", "none", "0", "blend→old", "alpha"]["low"] == ""
+    assert by_key["open-class", "none", "0", "mixed raw", "chosen"]["value"] == "1.000000"
+    mean = by_key["open-class", "unibct-plus", "1", "mixed standardised", "top-1 mean"]
+    expected = in_mixed_gallery(
+        results, "open-class", "unibct-plus", "standardised", "top-1 mean"
+    ).values[1]
+    assert float(mean["value"]) == pytest.approx(expected, abs=1e-6)
+    assert float(mean["low"]) <= expected <= float(mean["high"])
+    stored = results.by_job["cells/open-class/unibct-plus/seed1"]["at_old_threshold"]
+    scaled = [
+        by_key["open-class", "unibct-plus", "1", "scaled at old threshold", metric]
+        for metric in ("TAR", "FAR", "score scale")
+    ]
+    expected = [*stored["ways"]["scaled"].values(), stored["score_scale"]]
+    assert [float(row["value"]) for row in scaled] == pytest.approx(expected, abs=1e-6)
+    assert float(scaled[0]["low"]) <= expected[0] <= float(scaled[0]["high"])
+    assert scaled[2]["low"] == ""
+    assert ("open-class", "none", "1", "scaled at old threshold", "TAR") not in by_key

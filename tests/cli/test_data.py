@@ -2,8 +2,8 @@ import json
 
 from tests.conftest import run_command
 from tests.embeddings.random_embeddings import random_embeddings
-from unibct.data.readers.table import open_images
-from unibct.embeddings.forms.table import write_embeddings
+from unibct.data.readers import open_images
+from unibct.embeddings.forms import write_embeddings
 
 
 def test_split_writes_disjoint_lists(trained_folder, photo_folder):

@@ -69,7 +69,7 @@ def test_ctrl_c_says_how_to_continue(monkeypatch, capsys, tmp_path):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("unibct.embeddings.vector_set.open_data", interrupted)
+    monkeypatch.setattr("unibct.embeddings.stored.open_data", interrupted)
     out = tmp_path / "never"
     assert run_command("split", "glyphs:val", "--scenario", "open-data", "--out", out) == 130
     assert capsys.readouterr().err.strip().startswith("error: stopped; run the same command again")

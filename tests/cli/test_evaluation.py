@@ -6,8 +6,8 @@ import sys
 import pytest
 
 from tests.conftest import run_command
-from unibct.embeddings.folder import open_embeddings
-from unibct.gallery.certificate import read_certificate
+from unibct.embeddings.store import open_embeddings
+from unibct.evaluation.certificate import read_certificate
 
 
 def test_evaluate_prints_a_table_and_json(trained_folder, photo_folder, capsys):

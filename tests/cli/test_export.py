@@ -5,8 +5,8 @@ import pytest
 
 from tests.conftest import run_command
 from tests.models.cases import small_model
-from unibct.export.session import ExportedModel
-from unibct.models.folder import save_model
+from unibct.export.graph import ExportedModel
+from unibct.models.model_folder import save_model
 from unibct.models.old_space import OldSpaceModel, add_projection
 
 

@@ -7,10 +7,10 @@ import torch
 
 from tests.conftest import run_command
 from tests.models.cases import small_model, trained_from
-from unibct.embeddings.folder import open_embeddings
-from unibct.embeddings.forms.table import write_embeddings
-from unibct.maps.folder import load_map
-from unibct.models.folder import load_model, save_model
+from unibct.embeddings.forms import write_embeddings
+from unibct.embeddings.store import open_embeddings
+from unibct.maps.space_map import load_map
+from unibct.models.model_folder import load_model, save_model
 
 
 @pytest.fixture(scope="module")

@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 
 from tests.conftest import TINY_OPTIONS, run_command
-from unibct.data.readers.table import open_images
-from unibct.embedders.table import open_embedder
-from unibct.embeddings.folder import open_embeddings
+from unibct.data.readers import open_images
+from unibct.embedders import open_embedder
+from unibct.embeddings.store import open_embeddings
 from unibct.errors import UserError
-from unibct.models.folder import load_model
+from unibct.models.model_folder import load_model
 
 
 @pytest.mark.slow

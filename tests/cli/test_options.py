@@ -6,18 +6,18 @@ import pytest
 from tests.conftest import TINY_OPTIONS, run_command
 from unibct.benchmark.method_groups import GROUPS
 from unibct.cli.options import parse_number, print_once, split_names
-from unibct.data.readers.table import READERS, open_images
+from unibct.data.readers import READERS, open_images
 from unibct.data.scenarios import SCENARIOS
-from unibct.embeddings.folder import open_embeddings
-from unibct.embeddings.forms.table import FORMS
+from unibct.embeddings.forms import FORMS
+from unibct.embeddings.store import open_embeddings
 from unibct.errors import UserError
-from unibct.evaluation.protocols.table import PROTOCOLS
-from unibct.gallery.encoders import ENCODERS
+from unibct.evaluation.protocols import PROTOCOLS
 from unibct.gallery.orders import ORDERS
-from unibct.maps.table import MAPS
-from unibct.methods.table import METHODS
-from unibct.models.architectures.table import ARCHITECTURES
-from unibct.models.folder import load_model
+from unibct.gallery.search_request import ENCODERS
+from unibct.maps import MAPS
+from unibct.methods import METHODS
+from unibct.models.architectures import ARCHITECTURES
+from unibct.models.model_folder import load_model
 
 
 def test_help_shows_every_name(capsys):

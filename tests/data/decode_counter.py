@@ -1,6 +1,6 @@
 """Counts the images that are decoded."""
 
-from unibct.data import encoded_images
+from unibct.data import image_set as encoded_images
 
 
 class DecodeCounter:

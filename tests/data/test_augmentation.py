@@ -7,7 +7,7 @@ from unibct.data.augmentation import Changes, changed, drawn_changes, mirrored
 from unibct.data.loader import read_pixels
 from unibct.data.scenarios import split
 from unibct.embeddings.extraction import embed_pixel_batches
-from unibct.embeddings.folder import open_embeddings
+from unibct.embeddings.store import open_embeddings
 from unibct.methods.base import Batch, OldKnowledge
 from unibct.training import loop, train
 from unibct.training.recipe import load_recipe

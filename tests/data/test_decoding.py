@@ -1,11 +1,14 @@
 import io
 import struct
+import threading
+from functools import partial
 
 import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
 from tests.data.example_images import encoded, ramp
+from unibct.data import decoding as read_ahead
 from unibct.data.decoding import (
     FITS,
     UnreadableImageError,
@@ -13,6 +16,8 @@ from unibct.data.decoding import (
     encode_png,
     fit,
     image_suffix,
+    reading_threads,
+    results_ahead,
     unreadable_images_error,
 )
 from unibct.errors import UserError
@@ -283,3 +288,31 @@ def test_the_error_names_ten_unreadable_images():
     assert "set has 12 unreadable images: image 0; " in many
     assert "; image 9; and 2 more. Repair or remove them, or leave them out: with --skip" in many
     assert "more" not in str(unreadable_images_error("set", ["x"] * 10))
+
+
+def test_each_process_of_a_machine_has_its_cores(monkeypatch):
+    monkeypatch.setattr(read_ahead, "usable_cpus", lambda: 64)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # as torchrun sets it
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
+    assert reading_threads() == 8
+    monkeypatch.delenv("LOCAL_WORLD_SIZE")
+    assert reading_threads() == 2
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3])
+def test_results_come_in_the_order_of_the_jobs(workers):
+    assert list(results_ahead((partial(int, n) for n in range(20)), workers)) == list(range(20))
+
+
+def test_jobs_run_ahead_but_not_far():
+    second = threading.Event()
+    taken = []
+
+    def jobs():
+        for number in range(10):
+            taken.append(number)
+            yield second.set if number == 1 else partial(second.wait, 30)
+
+    results = results_ahead(jobs(), 2)
+    assert next(results)  # it has waited for the second one, which a thread did meanwhile
+    assert len(taken) == 3

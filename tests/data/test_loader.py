@@ -8,7 +8,7 @@ from tests.distributed.thread_ranks import run_ranks
 from unibct.data import decoding
 from unibct.data.decoding import Frame, fit
 from unibct.data.loader import fits_in_memory, read_pixels
-from unibct.data.readers.table import open_images
+from unibct.data.readers import open_images
 from unibct.errors import UserError
 
 FRAME = Frame(32, 32, 1)

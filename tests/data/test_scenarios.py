@@ -5,7 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import unibct
-from unibct.data.scenarios import SCENARIOS, nested_split, old_class_count, old_images_per_class
+from unibct.data.scenarios import (
+    SCENARIOS,
+    nested_split,
+    old_class_count,
+    old_images_per_class,
+)
 from unibct.errors import UserError
 
 labels_strategy = st.lists(st.integers(0, 9), min_size=1, max_size=120)

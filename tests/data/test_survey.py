@@ -3,7 +3,7 @@ import pytest
 from PIL import Image
 
 from unibct.data.image_set import ImageSet
-from unibct.data.readers.table import open_images
+from unibct.data.readers import open_images
 from unibct.data.survey import has_colour, survey
 
 

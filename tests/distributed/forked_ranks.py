@@ -14,10 +14,6 @@ import signal
 import socket
 import sys
 
-import unibct.cli.entry
-import unibct.embeddings.extraction
-import unibct.training.train  # noqa: F401
-
 
 def free_port() -> int:
     with socket.socket() as listening:

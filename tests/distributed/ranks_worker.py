@@ -12,20 +12,23 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from unibct.data.readers.table import open_images
-from unibct.distributed.batch_norm import synced
-from unibct.distributed.class_shards import ClassPart, sampled_classes
-from unibct.distributed.gradients import AveragedGradients
-from unibct.distributed.ranks import Ranks, current_ranks
-from unibct.embeddings import extraction, store_plan
-from unibct.losses.class_weight_gap import class_weight_gap
-from unibct.losses.cone import outside_cone
-from unibct.losses.contrast import contrast, mixed_contrast, neighbour_contrast
-from unibct.losses.point_to_set import point_to_set
-from unibct.losses.regress import regress
-from unibct.losses.sharded_arcface import sharded_arcface
-from unibct.losses.unit_rows import unit_rows
-from unibct.models.folder import load_model
+from unibct.data.readers import open_images
+from unibct.distributed.gradients import AveragedGradients, synced
+from unibct.distributed.ranks import ClassPart, Ranks, current_ranks, sampled_classes
+from unibct.embeddings import extraction
+from unibct.embeddings import extraction as store_plan
+from unibct.losses import (
+    class_weight_gap,
+    contrast,
+    mixed_contrast,
+    neighbour_contrast,
+    outside_cone,
+    point_to_set,
+    regress,
+    sharded_arcface,
+    unit_rows,
+)
+from unibct.models.model_folder import load_model
 from unibct.training import run_folder
 from unibct.training.recipe import load_recipe
 from unibct.training.step import TrainingStep
@@ -169,7 +172,7 @@ PLUS = "unibct-plus"
 GENTLE = ["lr=0.001"]  # the loss is at work from the first step, where rounding tells most
 RUNS = {
     "none": [],
-    "none,changed": ["dropout=0.3", "augment='python:tests.training.test_dropout:salted'"],
+    "none,changed": ["dropout=0.3", "augment='python:tests.training.test_network:salted'"],
     "unibct": [],
     "unibct,warm": ["warm_start=true", "lr=0.001"],  # only the first rank has the old class weights
     "unibct,own": ["sync_batch_norm=false"],

@@ -3,7 +3,15 @@ import pytest
 import torch
 
 from tests.distributed.thread_ranks import run_ranks
-from unibct.distributed.ranks import ALONE, Ranks, current_ranks, share_of
+from unibct.distributed.ranks import (
+    ALONE,
+    ClassPart,
+    Ranks,
+    current_ranks,
+    sampled_classes,
+    share_of,
+    step_rows,
+)
 from unibct.errors import UserError
 
 
@@ -67,3 +75,71 @@ def test_every_rank_has_the_first_one_s_answer_or_its_error():
     for error in run_ranks(2, refuse):
         assert isinstance(error, UserError)
         assert str(error) == "the folder is not empty"
+
+
+RNG = np.random.default_rng
+
+
+def test_each_label_has_one_place_among_the_rows_of_one_rank():
+    labels = torch.tensor([0, 3, 4, 7, 8])
+    vectors = torch.arange(9)[:, None]
+    for world in (1, 2, 3):
+        parts = [ClassPart(9, Ranks(rank, world)) for rank in range(world)]
+        assert [index for part in parts for index in part.range] == list(range(9))
+        assert [part.whole for part in parts] == [world == 1] * world
+        columns = torch.stack([part.columns(labels) for part in parts])
+        assert ((columns >= 0).sum(dim=0) == 1).all()
+        for part, places in zip(parts, columns, strict=True):
+            own = part.rows(vectors[part.range.start : part.range.stop])[:, 0]
+            assert torch.equal(own[places[places >= 0]], labels[places >= 0])
+
+
+def test_places_among_sampled_rows():
+    part = ClassPart(10, Ranks(1, 2), torch.tensor([0, 2, 4]))  # of the classes 5 to 9
+    assert not part.whole
+    assert part.rows(torch.arange(5, 10)).tolist() == [5, 7, 9]
+    assert part.columns(torch.tensor([7, 9, 5, 4, 0])).tolist() == [1, 2, 0, -1, -1]
+
+
+@pytest.mark.parametrize("rate", [0.2, 0.5, 0.99])
+def test_a_sample_holds_the_batch_s_classes_and_random_others(rate):
+    labels, own = np.array([3, 3, 15, 40, 7]), range(5, 35)
+    found = [sampled_classes(labels, own, rate, RNG(seed)) for seed in range(300)]
+    for rows in found:
+        assert list(rows) == sorted(set(rows.tolist()))
+        assert len(rows) == max(round(rate * 30), 2)
+        assert {2, 10} <= set(rows.tolist())
+        assert 0 <= rows.min() <= rows.max() < 30
+    counts = np.bincount(np.concatenate(found), minlength=30) / 300
+    others = np.delete(counts, [2, 10])
+    expected = (round(rate * 30) - 2) / 28
+    assert abs(others.mean() - expected) < 1e-9
+    assert np.abs(others - expected).max() < 0.15
+    assert np.array_equal(sampled_classes(labels, own, rate, RNG(0)), found[0])
+
+
+def test_a_sample_of_few_is_the_batch_s_classes():
+    assert sampled_classes(np.arange(8), range(10), 0.1, RNG(0)).tolist() == list(range(8))
+    assert len(sampled_classes(np.array([99]), range(10), 0.01, RNG(0))) == 1
+    with pytest.raises(UserError, match="sample_rate must lie in"):
+        sampled_classes(np.arange(3), range(10), 0.0, RNG(0))
+
+
+def test_a_step_on_all_rows_is_torch_s():
+    generator = torch.Generator().manual_seed(0)
+    weights = torch.randn(7, 3, generator=generator)
+    parameter = torch.nn.Parameter(weights.clone())
+    optimizer = torch.optim.SGD([parameter], lr=0.1, momentum=0.9, weight_decay=0.01)
+    momentum = torch.zeros_like(weights)
+    options = {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01}
+    for _ in range(4):
+        gradient = torch.randn(7, 3, generator=generator)
+        parameter.grad = gradient
+        optimizer.step()
+        step_rows(weights, momentum, torch.arange(7), gradient, **options)
+    assert torch.allclose(weights, parameter.detach(), atol=1e-6)
+    before, kept = weights.clone(), momentum.clone()
+    step_rows(weights, momentum, torch.tensor([1, 5]), gradient[:2], **options)
+    assert torch.equal(weights[[0, 2, 3, 4, 6]], before[[0, 2, 3, 4, 6]])
+    assert torch.equal(momentum[[0, 2, 3, 4, 6]], kept[[0, 2, 3, 4, 6]])
+    assert not torch.equal(weights[[1, 5]], before[[1, 5]])

@@ -12,14 +12,14 @@ from tests.distributed.ranks_worker import WITH_TWO_ONLY, look, moved_run, runs_
 from tests.distributed.torchrun import forked_ranks
 from tests.training.run_results import require_same
 from unibct.data.loader import read_pixels
-from unibct.data.readers.table import open_images
+from unibct.data.readers import open_images
 from unibct.distributed.ranks import Ranks
 from unibct.embeddings.extraction import embed_images
-from unibct.embeddings.folder import open_embeddings
-from unibct.models.folder import load_model
+from unibct.embeddings.store import open_embeddings
+from unibct.models.model_folder import load_model
 from unibct.training.checkpoints import find_checkpoint, read_checkpoint
-from unibct.training.measured_score_scale import with_score_scale
 from unibct.training.train import train
+from unibct.training.validation import with_score_scale
 
 
 @pytest.fixture(scope="module")

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from tests.embeddings.random_embeddings import random_embeddings
-from unibct.embedders.table import open_embedder
-from unibct.embeddings.forms.table import write_embeddings
+from unibct.embedders import open_embedder
+from unibct.embeddings.forms import write_embeddings
 from unibct.errors import UserError
 
 

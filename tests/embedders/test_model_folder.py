@@ -1,9 +1,9 @@
 import pytest
 
 from tests.models.cases import small_model
-from unibct.embedders.table import open_embedder
+from unibct.embedders import open_embedder
 from unibct.errors import UserError
-from unibct.models.folder import save_model
+from unibct.models.model_folder import save_model
 
 
 def test_a_model_folder_needs_no_kind(tmp_path):

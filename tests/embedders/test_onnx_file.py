@@ -10,7 +10,7 @@ from onnx import TensorProto
 from tests.embedders.networks import matrix, write_onnx
 from tests.notes import Notes
 from unibct.arrays import normalized
-from unibct.embedders.table import open_embedder
+from unibct.embedders import open_embedder
 from unibct.errors import UserError
 
 PIXELS = np.random.default_rng(1).integers(0, 256, (5, 4, 6, 3), dtype=np.uint8)

@@ -1,7 +1,7 @@
 import pytest
 
 from tests.embeddings.random_embeddings import random_embeddings
-from unibct.embeddings.writing import save_embeddings
+from unibct.embeddings.store import save_embeddings
 
 
 @pytest.fixture

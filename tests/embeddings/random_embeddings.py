@@ -1,6 +1,6 @@
 import numpy as np
 
-from unibct.embeddings.folder import Embeddings
+from unibct.embeddings.store import Embeddings
 
 
 def random_embeddings(

@@ -1,31 +1,311 @@
 import re
+import shutil
 import threading
+from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from tests.data.decode_counter import DecodeCounter
 from tests.distributed.thread_ranks import run_ranks
 from tests.embeddings.embedding_checks import EmbeddingCounter, assert_close, assert_equal
+from tests.embeddings.random_embeddings import random_embeddings
 from tests.models.test_model import small_model
+from tests.notes import Notes
+from unibct.data.decoding import Frame
 from unibct.data.loader import read_pixels
+from unibct.data.readers import open_images
+from unibct.data.training_classes import UNKNOWN_CLASSES
 from unibct.distributed.ranks import ALONE
-from unibct.embeddings import cache, extraction
+from unibct.embeddings import extraction
+from unibct.embeddings import extraction as cache
+from unibct.embeddings import extraction as single_pass
+from unibct.embeddings import extraction as store_plan
 from unibct.embeddings.extraction import (
+    StorePlan,
+    cached_embeddings,
     embed_images,
     embed_images_to_store,
     embed_pixel_batches,
     embed_to_store,
+    embeddings_folder,
+    finite_embeddings,
+    is_finished,
+    noted_shards,
+    plan_store,
+    remove_shard_notes,
+    require_new_or_unfinished,
+    shard_is_done,
+    write_shard_note,
 )
-from unibct.embeddings.folder import open_embeddings
-from unibct.embeddings.store_plan import plan_store
-from unibct.embeddings.writing import save_embeddings
+from unibct.embeddings.store import (
+    StoredClasses,
+    open_embeddings,
+    save_embeddings,
+    write_description,
+    write_shard,
+)
+from unibct.embeddings.stored import StoredEmbeddings
 from unibct.errors import UserError
+from unibct.files import read_json
 from unibct.models.model import Model
+
+
+class Diverged:
+    """A model whose second embedding is not finite."""
+
+    def embed_pixels(self, pixels):
+        vectors = np.ones((len(pixels), 3), dtype=np.float32)
+        vectors[1:2, 0] = np.nan
+        return vectors
+
+
+def test_the_image_without_a_finite_embedding_is_named():
+    pixels = np.zeros((3, 4, 4, 1), dtype=np.uint8)
+    with pytest.raises(UserError, match="no finite embedding for second"):
+        finite_embeddings(Diverged(), pixels, ("first", "second", "third"))
+    assert finite_embeddings(Diverged(), pixels[:1], ("first",)).shape == (1, 3)
+
+
+PLAN = StorePlan("model", "pixels", 5, flip=False, dtype="float32", shard_rows=2)
+
+
+def write(folder, number, rows):
+    labels = np.zeros(len(rows), int)
+    ids = [f"{row}" for row in rows]
+    return write_shard(folder, number, rows.start, np.ones((len(rows), 3)), labels, ids)
+
+
+def test_shards_divide_the_rows():
+    assert PLAN.shard_ranges == [range(0, 2), range(2, 4), range(4, 5)]
+    assert replace(PLAN, images=0).shard_ranges == []
+    with pytest.raises(UserError, match="shard_rows must be at least 1, not -1"):
+        replace(PLAN, shard_rows=-1)
+
+
+def test_the_key_changes_with_all_that_decides_the_files():
+    changes = ("fingerprint", "m"), ("pixel_digest", "p"), ("flip", True), ("dtype", "float16")
+    plans = [PLAN, replace(PLAN, shard_rows=3)]
+    plans += [replace(PLAN, **{name: value}) for name, value in changes]
+    assert len({plan.key for plan in plans}) == len(plans)
+    # Stores of earlier versions keep their keys.
+    assert PLAN.key == "8b541800647dfede0fd370767b6657302c32aca891c765030638d5d8ac356d7d"
+
+
+def test_other_rows_under_the_same_name_are_another_store():
+    pixels = SimpleNamespace(digest="pixels", images=range(3))
+    first = random_embeddings(3)
+    turned = first.changed(vectors=np.asarray(first.vectors)[::-1], fingerprint=first.fingerprint)
+    keys = [plan_store(StoredEmbeddings("old.npy", e), pixels).key for e in (first, first, turned)]
+    assert keys[0] == keys[1] != keys[2]
+
+
+@pytest.mark.parametrize(
+    ("images", "shard_rows"), [(10, 1024), (65_537, 1025), (5_000_000, 65_536)]
+)
+def test_there_are_enough_shards_for_many_processes(images, shard_rows):
+    model = SimpleNamespace(fingerprint="model")
+    pixels = SimpleNamespace(digest="pixels", images=range(images))
+    assert plan_store(model, pixels).shard_rows == shard_rows
+    assert plan_store(model, pixels, shard_rows=7).shard_rows == 7
+
+
+def test_notes_tell_which_shards_are_done(tmp_path):
+    require_new_or_unfinished(tmp_path / "new", PLAN)
+    other = replace(PLAN, flip=True)
+    shards = []
+    for number, rows in enumerate(PLAN.shard_ranges):
+        assert not shard_is_done(tmp_path, number, PLAN)
+        shards.append(write(tmp_path, number, rows))
+        assert not shard_is_done(tmp_path, number, PLAN)
+        write_shard_note(tmp_path, number, PLAN, shards[-1])
+        assert shard_is_done(tmp_path, number, PLAN)
+        assert not shard_is_done(tmp_path, number, other)
+    assert noted_shards(tmp_path, PLAN) == shards
+    require_new_or_unfinished(tmp_path, PLAN)
+    with pytest.raises(UserError, match="unfinished embeddings by another model"):
+        require_new_or_unfinished(tmp_path, other)
+    (tmp_path / "ids-000001.txt").write_text("changed")
+    assert not shard_is_done(tmp_path, 1, PLAN)
+    (tmp_path / "shard-000002.json").write_text("[]")
+    with pytest.raises(UserError, match=r"shard-000002.json cannot be understood; remove"):
+        noted_shards(tmp_path, PLAN)
+
+
+def test_a_store_is_finished_when_its_description_has_the_key(tmp_path):
+    shard = write(tmp_path, 0, range(2))
+    write_shard_note(tmp_path, 0, PLAN, shard)
+    assert not is_finished(tmp_path, PLAN)
+    write_description(
+        tmp_path,
+        [shard],
+        dim=3,
+        dtype="float32",
+        fingerprint="model",
+        classes=StoredClasses(["a"], None, UNKNOWN_CLASSES),
+        source=PLAN.key,
+    )
+    remove_shard_notes(tmp_path)
+    assert not list(tmp_path.glob("shard-*"))
+    assert is_finished(tmp_path, PLAN)
+    assert not is_finished(tmp_path, replace(PLAN, dtype="float16"))
+    with pytest.raises(UserError, match="exists already"):
+        require_new_or_unfinished(tmp_path, PLAN)
 
 
 @pytest.fixture(scope="module")
 def model():
     return small_model()
+
+
+@pytest.fixture
+def folder(photo_folder, tmp_path, monkeypatch):
+    """A copy of the photos, with an empty cache, and no memory for their pixels."""
+    monkeypatch.setenv("UNIBCT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("UNIBCT_PIXEL_MEMORY", "0")
+    return shutil.copytree(photo_folder, tmp_path / "photos")
+
+
+def embed(model, folder, out, **options):
+    return embed_images_to_store(model, open_images(folder), out, shard_rows=20, **options)
+
+
+def files_of(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.mark.slow
+def test_each_image_is_decoded_once_and_the_store_is_the_same(model, folder, tmp_path, monkeypatch):
+    counter, images = DecodeCounter(monkeypatch), open_images(folder)
+    store = embed(model, folder, tmp_path / "e")
+    assert counter.taken() == len(images)
+    embed(model, folder, tmp_path / "e")
+    assert counter.taken() == 0, "it was finished"
+    embed(model, folder, tmp_path / "again")
+    assert counter.taken() == len(images), "it was checked"
+    monkeypatch.delenv("UNIBCT_PIXEL_MEMORY")
+    monkeypatch.setenv("UNIBCT_CACHE", str(tmp_path / "other"))
+    embed(model, folder, tmp_path / "kept")
+    assert counter.taken() == len(images)
+    embed(model, folder, tmp_path / "kept")
+    assert counter.taken() == 0, "it was finished"
+    assert files_of(tmp_path / "e") == files_of(tmp_path / "kept") == files_of(tmp_path / "again")
+    assert_equal(store, open_embeddings(tmp_path / "kept", verify=True))
+
+
+def test_a_changed_image_is_found_in_a_finished_store(model, folder, tmp_path):
+    store = embed(model, folder, tmp_path / "e")
+    (folder / store.ids[3]).write_bytes((folder / store.ids[11]).read_bytes())
+    with pytest.raises(UserError, match="exists already"):
+        embed(model, folder, tmp_path / "e")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stop_at", [1, 4])
+@pytest.mark.parametrize("change", [False, True])
+def test_a_stopped_pass_goes_on_and_embeds_changed_files_again(
+    model, folder, tmp_path, monkeypatch, stop_at, change
+):
+    write, calls = single_pass.write_shard, iter(range(stop_at))
+
+    def stopping(*arguments):
+        if next(calls) == stop_at - 1:
+            raise KeyboardInterrupt
+        return write(*arguments)
+
+    images, counter = open_images(folder), DecodeCounter(monkeypatch)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(single_pass, "write_shard", stopping)
+        embed(model, folder, tmp_path / "e")
+    counter.taken()
+    done = 20 * (stop_at - 1)
+    if change and done:
+        (folder / images.ids[3]).write_bytes((folder / images.ids[11]).read_bytes())
+        done -= 20
+    embed(model, folder, tmp_path / "e")
+    assert counter.taken() == len(images) - done
+    assert_close(open_embeddings(tmp_path / "e", verify=True), embed_images(model, images))
+    assert not list((tmp_path / "e").glob("checked-*"))
+
+
+def test_another_model_is_refused(model, folder, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(single_pass.SinglePass, "_complete", stop)
+        embed(model, folder, tmp_path / "e")
+    with pytest.raises(UserError, match="unfinished embeddings by another model"):
+        embed(small_model(seed=5), folder, tmp_path / "e")
+    (tmp_path / "e" / "thesis.txt").write_text("years of work")
+    with pytest.raises(UserError, match="exists already"):
+        embed(model, folder, tmp_path / "e")
+
+
+def stop(*_, **__):
+    raise KeyboardInterrupt
+
+
+@pytest.mark.slow
+def test_a_run_killed_at_the_very_end_goes_on(model, folder, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(single_pass, "sweep", stop)
+        embed(model, folder, tmp_path / "e")
+    counter = DecodeCounter(monkeypatch)
+    store = embed(model, folder, tmp_path / "e")
+    assert counter.taken() == 0
+    assert_close(store, embed_images(model, open_images(folder)))
+    assert not list((tmp_path / "e").glob("checked-*"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("whole_class", [False, True])
+def test_unreadable_images_are_named_and_leaving_them_out_costs_no_second_pass(
+    model, folder, tmp_path, monkeypatch, whole_class
+):
+    images = open_images(folder)
+    rows = np.flatnonzero(images.labels == 1) if whole_class else [0, 25, len(images) - 1]
+    for row in rows:
+        (folder / images.ids[row]).write_bytes(b"no image")
+    with pytest.raises(UserError, match=f"{len(rows)} unreadable images: .*--skip-bad-images"):
+        embed(model, folder, tmp_path / "e")
+    counter = DecodeCounter(monkeypatch)
+    store = embed(model, folder, tmp_path / "e", skip_bad=True)
+    assert counter.taken() <= len(rows)
+    expected = embed_images(model, images, skip_bad=True)
+    stored = open_embeddings(tmp_path / "e", verify=True)
+    assert (stored.ids, stored.class_names) == (expected.ids, expected.class_names)
+    assert np.array_equal(stored.labels, expected.labels)
+    assert np.allclose(np.asarray(stored.vectors), expected.vectors, atol=1e-6)
+    assert len(store) == len(images) - len(rows)
+    counter.taken()
+    embed(model, folder, tmp_path / "e", skip_bad=True)
+    assert counter.taken() <= len(rows), "it was finished"
+
+
+def test_a_shard_without_readable_images(model, folder, tmp_path):
+    images = open_images(folder)
+    for row in range(20, 40):
+        (folder / images.ids[row]).write_bytes(b"no image")
+    store = embed(model, folder, tmp_path / "e", skip_bad=True)
+    assert store.ids == (*images.ids[:20], *images.ids[40:])
+    assert np.asarray(store.vectors).shape[0] == len(images) - 20
+    assert store.vectors[[19, 20]].shape[0] == 2
+    for row in range(len(images)):
+        (folder / images.ids[row]).write_bytes(b"no image")
+    with pytest.raises(UserError, match="not one of its"):
+        embed(model, folder, tmp_path / "none", skip_bad=True)
+
+
+def test_several_processes_make_one_pass(model, folder, tmp_path, monkeypatch):
+    images, counter = open_images(folder), DecodeCounter(monkeypatch)
+    (folder / images.ids[30]).write_bytes(b"no image")
+    results = run_ranks(3, lambda ranks: embed(model, folder, tmp_path / "e", ranks=ranks))
+    assert all("1 unreadable image: " in str(error) for error in results)
+    stores = run_ranks(
+        3, lambda ranks: embed(model, folder, tmp_path / "e", ranks=ranks, skip_bad=True)
+    )
+    assert counter.taken() <= len(images) + 3
+    assert {len(store) for store in stores} == {len(images) - 1}
+    assert read_json(tmp_path / "e" / "embeddings.json")["images"] == len(images) - 1
 
 
 @pytest.fixture(scope="module")
@@ -160,3 +440,85 @@ def test_an_embedding_that_is_not_finite_is_named(model, pixels, tmp_path, monke
     monkeypatch.setattr(Model, "embed_pixels", broken)
     with pytest.raises(UserError, match=f"no finite .* for {re.escape(pixels.images.ids[5])}"):
         stored(model, pixels, tmp_path / "e")
+
+
+def test_a_cache_is_used_completed_and_made_again(model, pixels, tmp_path, monkeypatch):
+    folder = tmp_path / "caches" / "plain"
+    with monkeypatch.context() as patch:
+        counter = EmbeddingCounter(patch)
+        fresh = cached_embeddings(model, pixels, folder)
+        assert_equal(cached_embeddings(model, pixels, folder), fresh)
+        assert counter.images == len(pixels.images)
+        changed = replace(pixels, digest="other pixels")
+        assert_equal(cached_embeddings(model, changed, folder), fresh)
+        assert counter.images == 2 * len(pixels.images)
+        vectors = folder / "vectors-000000.npy"
+        vectors.write_bytes(vectors.read_bytes()[:-4] + b"ruin")
+        assert_equal(cached_embeddings(model, changed, folder), fresh)
+        assert counter.images == 3 * len(pixels.images)
+    assert_equal(fresh, embed_pixel_batches(model, pixels))
+
+
+def test_two_runs_may_want_the_same_cache_at_once(model, pixels, tmp_path, monkeypatch):
+    results, counter = [], EmbeddingCounter(monkeypatch)
+
+    def run():
+        results.append(cached_embeddings(model, pixels, tmp_path / "c"))
+
+    threads = [threading.Thread(target=run) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(results) == 3
+    assert counter.images == len(pixels.images)
+
+
+@pytest.mark.parametrize("flip", [False, True])
+def test_a_full_disk_is_said_and_costs_only_what_was_not_written(
+    model, pixels, tmp_path, monkeypatch, flip
+):
+    monkeypatch.setattr(store_plan, "_FEWEST_SHARD_ROWS", 16)
+    expected, images = embed_pixel_batches(model, pixels, flip=flip), len(pixels.images)
+    counter, notes, write = EmbeddingCounter(monkeypatch), Notes(), extraction.write_shard
+
+    def full(folder, number, *rest):
+        if number == 3:
+            raise OSError(28, "No space left on device")
+        return write(folder, number, *rest)
+
+    monkeypatch.setattr(extraction, "write_shard", full)
+    found = cached_embeddings(model, pixels, tmp_path / "c", flip=flip, progress=notes)
+    assert_equal(found, expected)
+    assert counter.images == images + 16, "the images of one shard"
+    assert len(notes.texts) == 1
+    assert f"c cannot be written (No space left on device): 48 of {images} embed" in notes.texts[0]
+    monkeypatch.setattr(extraction, "write_shard", write)
+    assert_equal(cached_embeddings(model, pixels, tmp_path / "c", flip=flip), expected)
+    assert counter.images == 2 * images + 16 - 48, "the next run completes the store"
+
+
+def test_a_place_without_write_permission_is_said(model, glyph_classes, pixels, tmp_path):
+    (tmp_path / "file").write_text("no folder")
+    notes, others = Notes(), read_pixels(glyph_classes, Frame(16, 16, 1))
+    found = cached_embeddings(model, others, tmp_path / "file" / "c", progress=notes)
+    assert_equal(found, embed_pixel_batches(model, pixels))  # in the size that the model takes
+    assert any(f"0 of {len(pixels.images)} embeddings are there" in text for text in notes.texts)
+
+
+def test_a_folder_is_named_for_the_model_the_pixels_and_the_view(model, pixels, tmp_path):
+    plain = embeddings_folder(tmp_path, model, pixels)
+    assert plain == tmp_path / f"embeddings-{model.fingerprint[:12]}-{pixels.digest[:12]}"
+    flipped = embeddings_folder(tmp_path, model, pixels, flip=True)
+    assert flipped.name == f"{plain.name}-flipped"
+
+
+def test_stored_embeddings_of_other_images_are_counted(model, pixels, glyph_classes, tmp_path):
+    old = StoredEmbeddings("old.npy", embed_pixel_batches(model, pixels))
+    some = read_pixels(glyph_classes.select(range(100)), model.input.frame)
+    notes = Notes()
+    found = cached_embeddings(old, some, tmp_path / "old", progress=notes)
+    assert found.ids == some.images.ids
+    surplus, first = len(glyph_classes) - 100, glyph_classes.ids[100]
+    assert notes.texts[0].startswith(f"old.npy has {surplus} embeddings of none of the 100 images")
+    assert repr(first) in notes.texts[0]

@@ -6,11 +6,11 @@ import pytest
 from tests.maps.cases import rotation, unit
 from tests.notes import Notes
 from unibct.data.training_classes import UNKNOWN_CLASSES, training_classes
-from unibct.embeddings.folder import NO_CLASS, Embeddings
 from unibct.embeddings.mapping import apply_map, fit_map
 from unibct.embeddings.score_scale import score_scale
+from unibct.embeddings.store import NO_CLASS, Embeddings
 from unibct.errors import UserError
-from unibct.maps.folder import load_map, save_map
+from unibct.maps.space_map import load_map, save_map
 
 IDS = tuple(f"image {i}" for i in range(300))
 

@@ -2,6 +2,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from tests.evaluation.noisy_classes import noisy_classes
 from unibct.errors import UserError
@@ -13,11 +14,19 @@ from unibct.evaluation.bootstrap import (
     sampled_tar,
     sampled_thresholds,
     sampled_tpir,
+    t_quantile,
 )
-from unibct.evaluation.gallery_split import split_gallery
-from unibct.evaluation.metrics.open_set import OpenSearch
-from unibct.evaluation.metrics.verification import strict_threshold, tar_at_far
+from unibct.evaluation.identification import OpenSearch
 from unibct.evaluation.search_test import listed_pairs, scored_test, search_test
+from unibct.evaluation.templates import split_gallery
+from unibct.evaluation.verification import strict_threshold, tar_at_far
+
+
+@pytest.mark.parametrize("freedom", [1, 2, 3, 4, 9, 49, 317, 5000, 10**9])
+@pytest.mark.parametrize("probability", [0.025, 0.5, 0.9, 0.975, 1 - 0.025 / 3, 0.999])
+def test_quantiles_are_those_of_scipy(probability, freedom):
+    expected = stats.t.ppf(probability, freedom)
+    assert t_quantile(probability, freedom) == pytest.approx(expected, rel=1e-4, abs=1e-12)
 
 
 def test_bootstrap_with_each_class_once_gives_the_metric_itself():

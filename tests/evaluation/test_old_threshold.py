@@ -3,12 +3,56 @@ import pytest
 
 from tests.evaluation.impostor_scores import all_scores
 from tests.evaluation.noisy_classes import noisy_classes
-from unibct.evaluation.bootstrap import class_draws
-from unibct.evaluation.gallery_split import split_gallery
-from unibct.evaluation.metrics.verification import strict_threshold
-from unibct.evaluation.old_threshold import at_old_thresholds
-from unibct.evaluation.score_map import fit_score_map, fit_score_maps
-from unibct.evaluation.search_test import search_test
+from unibct.evaluation.bootstrap import ClassDraws, class_draws
+from unibct.evaluation.old_threshold import (
+    acceptances,
+    at_old_thresholds,
+    flip_rates,
+    flips_of,
+    sampled_flip_rates,
+)
+from unibct.evaluation.score_map import ScaleMap, fit_score_map, fit_score_maps, same_map
+from unibct.evaluation.search_test import scored_test, search_test
+from unibct.evaluation.templates import split_gallery
+from unibct.evaluation.verification import strict_threshold
+
+
+@pytest.fixture(scope="module")
+def test():
+    vectors, labels = noisy_classes(classes=12, images=8, noise=1.0)
+    return search_test(vectors, vectors, split_gallery(labels))
+
+
+def test_pairs_are_counted_class_by_class(test):
+    maps = {"plain": None, "doubled": same_map(ScaleMap(2.0), 12)}
+    found = acceptances(test.pairs, [0.2, 0.5], 12, maps)
+    scores, labels = test.scores[:], test.query_classes
+    is_mate = labels[:, None] == np.arange(12)
+    for name, factor in (("plain", 1), ("doubled", 2)):
+        for threshold, entry in zip((0.2, 0.5), found[name], strict=True):
+            passed = factor * scores.astype(np.float64) > threshold
+            assert entry.tar == np.mean(passed[is_mate])
+            assert entry.far == np.mean(passed[~is_mate])
+            for label in range(12):
+                rows = labels == label
+                assert entry.genuine[label] == (passed & is_mate)[rows].sum()
+                assert entry.impostors[label] == (passed & ~is_mate)[rows].sum()
+                assert entry.all_genuine[label] == rows.sum()
+                assert entry.all_impostors[label] == 11 * rows.sum()
+
+
+def test_drawn_classes_count_as_often_as_they_are_drawn(test):
+    entry = acceptances(test.pairs, [0.3], 12, {"plain": None})["plain"][0]
+    once, twice = np.ones((1, 12), dtype=np.int64), np.zeros((1, 12), dtype=np.int64)
+    twice[0, 3] = 2
+    assert entry.sampled_tar(ClassDraws(once)) == pytest.approx([entry.tar])
+    assert entry.sampled_far(ClassDraws(once)) == pytest.approx([entry.far])
+    assert entry.sampled_tar(ClassDraws(twice)) == pytest.approx(
+        [entry.genuine[3] / entry.all_genuine[3]]
+    )
+    assert entry.sampled_far(ClassDraws(twice)) == pytest.approx(
+        [entry.impostors[3] / entry.all_impostors[3]]
+    )
 
 
 @pytest.fixture(scope="module")
@@ -120,3 +164,58 @@ def test_nor_by_one_that_saw_its_rows_in_a_gallery_of_images(monkeypatch):
     for fold, size in enumerate(sizes):
         others = (fold_of[queries] != fold) & (fold_of[rows] != fold) & (queries != rows)
         assert size == others.sum()
+
+
+def two_tests_of(right_before, right_now, labels):
+    """Two tests of the same queries among three classes, right where they should be."""
+    labels = np.asarray(labels)
+    scores = np.zeros((2, len(labels), 3))
+    for test, right in zip(scores, (right_before, right_now), strict=True):
+        winner = np.where(right, labels, (labels + 1) % 3)
+        test[np.arange(len(labels)), winner] = 1
+    return [scored_test(test, labels) for test in scores]
+
+
+BEFORE = [1, 1, 1, 0, 0, 1, 0, 1]
+NOW = [1, 0, 1, 1, 0, 0, 1, 1]
+LABELS = [0, 0, 1, 1, 2, 2, 0, 1]
+
+
+def test_rates_by_hand():
+    """Two of eight flip to wrong, two to right; 5/8 were right, 3/8 are wrong."""
+    rates = flip_rates(*two_tests_of(np.array(BEFORE) > 0, np.array(NOW) > 0, LABELS))
+    assert rates["nfr"] == pytest.approx(2 / 8)
+    assert rates["pfr"] == pytest.approx(2 / 8)
+    assert rates["relative_nfr"] == pytest.approx((2 / 8) / (5 / 8 * 3 / 8))
+
+
+def test_the_difference_of_the_rates_is_the_change_of_top_1():
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 3, 200)
+    old, now = two_tests_of(rng.random(200) < 0.6, rng.random(200) < 0.7, labels)
+    rates = flip_rates(old, now)
+    assert rates["pfr"] - rates["nfr"] == pytest.approx(now.top(1) - old.top(1))
+    # Independent errors: the relative rate is near 1.
+    assert 0.7 < rates["relative_nfr"] < 1.3
+
+
+def test_samples_equal_a_naive_resample():
+    old, now = two_tests_of(np.array(BEFORE) > 0, np.array(NOW) > 0, LABELS)
+    draws = np.array([[1, 1, 1], [2, 0, 1], [0, 3, 0]])
+    samples = sampled_flip_rates(old, now, ClassDraws(draws))
+    for repeat, counts in enumerate(draws):
+        rows = np.repeat(np.arange(8), counts[LABELS])
+        was, is_right = np.array(BEFORE)[rows] > 0, np.array(NOW)[rows] > 0
+        nfr = np.mean(was & ~is_right)
+        expected = was.mean() * (~is_right).mean()
+        assert samples["nfr"][repeat] == pytest.approx(nfr)
+        assert samples["pfr"][repeat] == pytest.approx(np.mean(~was & is_right))
+        assert samples["relative_nfr"][repeat] == pytest.approx(nfr / expected if expected else 0)
+    found = flips_of(old, now, ClassDraws(draws))
+    assert found.nfr.low <= found.nfr.mean <= found.nfr.high
+    assert found.as_json()["relative_nfr"] == found.relative_nfr.mean
+
+
+def test_nothing_flips_when_nothing_changes():
+    old, now = two_tests_of(np.ones(8, bool), np.ones(8, bool), LABELS)
+    assert flip_rates(old, now) == {"nfr": 0, "pfr": 0, "relative_nfr": 0}

@@ -5,17 +5,16 @@ import pytest
 
 from tests.embeddings.random_embeddings import random_embeddings
 from tests.training.recipes import SMALL
-from unibct.data.readers.table import open_images
-from unibct.embedders.table import open_embedder
-from unibct.embeddings.forms.table import write_embeddings
-from unibct.embeddings.recall import recall_at_1
-from unibct.embeddings.strength import pixel_vectors
+from unibct.data.readers import open_images
+from unibct.embedders import open_embedder
+from unibct.embeddings.forms import write_embeddings
+from unibct.embeddings.recall import pixel_vectors, recall_at_1
 from unibct.errors import UserError
 from unibct.evaluation.pixel_baseline import embedder_frame, old_model_strength
 from unibct.evaluation.upgrade import evaluate_upgrade
-from unibct.models.architectures.table import build_network
-from unibct.models.folder import save_model
+from unibct.models.architectures import build_network
 from unibct.models.model import Model
+from unibct.models.model_folder import save_model
 from unibct.training.network import recipe_architecture, recipe_input
 
 

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from statistics import NormalDist
 
 import numpy as np
@@ -6,8 +7,40 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from unibct.data.training_classes import SCORE_MAP_FITTED, Choice, choice_on_rows, training_classes
 from unibct.errors import UserError
-from unibct.evaluation.score_map import ScoreMap, fit_score_map
+from unibct.evaluation.score_map import (
+    FILE,
+    ClassMaps,
+    ScaleMap,
+    ScoreMap,
+    fit_score_map,
+    has_score_map,
+    load_score_map,
+    same_map,
+    save_score_map,
+)
+
+
+def test_scores_are_multiplied():
+    assert ScaleMap(1.25)([-0.4, 0, 0.8]).tolist() == [-0.5, 0, 1]
+
+
+@given(st.floats(0.5, 2), st.floats(-1, 1), st.sampled_from([np.float32, np.float64]))
+def test_the_highest_score_up_to_a_limit(factor, limit, dtype):
+    scale = ScaleMap(factor)
+    found = dtype(scale.highest_up_to(limit, dtype))
+    assert scale(found) <= limit < scale(np.nextafter(found, dtype(np.inf)))
+
+
+def test_a_threshold_that_accepts_all_stays_one():
+    assert ScaleMap(1.25).highest_up_to(-np.inf, np.float32) == -np.inf
+
+
+@pytest.mark.parametrize("factor", [0, -1, np.nan, np.inf])
+def test_a_factor_that_changes_rankings_is_refused(factor):
+    with pytest.raises(UserError, match="above zero"):
+        ScaleMap(factor)
 
 
 def test_the_map_carries_quantiles_to_quantiles():
@@ -106,10 +139,67 @@ def test_too_few_scores_and_bad_files_are_refused():
 
 
 @given(st.integers(0, 10_000), st.sampled_from([np.float32, np.float64]))
-def test_the_highest_score_up_to_a_limit(seed, dtype):
+def test_the_highest_score_up_to_a_limit_of_score_map(seed, dtype):
     rng = np.random.default_rng(seed)
     fitted = fit_score_map(*rng.normal(0, 0.2, (2, 300)).astype(dtype))
     for limit in (*rng.normal(0, 0.3, 5), fitted.old[0], fitted.old[30], fitted.old[-1], 7.0):
         found = dtype(fitted.highest_up_to(float(limit), dtype))
         assert fitted(found) <= limit < fitted(np.nextafter(found, dtype(np.inf)))
     assert fitted.highest_up_to(-np.inf, dtype) == -np.inf
+
+
+def test_each_class_has_its_map():
+    maps = ClassMaps([ScaleMap(2.0), ScaleMap(0.5)], np.array([1, 0, 1]))
+    scores, classes = np.array([0.1, 0.2, 0.3, 0.4]), np.array([0, 1, 2, 1])
+    assert maps.mapped(scores, classes).tolist() == [0.05, 0.4, 0.15, 0.8]
+    assert maps.limits(0.5, np.float64).tolist() == [1, 0.25, 1]
+
+
+def test_one_map_for_all_classes():
+    maps = same_map(ScaleMap(2.0), 3)
+    assert maps.limits(0.5, np.float64).tolist() == [0.25, 0.25, 0.25]
+
+
+MAP = ScoreMap(np.array([0.0, 0.5]), np.array([0.1, 0.9]))
+
+
+def test_maps_of_several_old_models_are_kept(tmp_path):
+    save_score_map(tmp_path, "first", MAP)
+    save_score_map(tmp_path, "second", ScoreMap(MAP.cross, 2 * MAP.old))
+    assert has_score_map(tmp_path, "first")
+    assert not has_score_map(tmp_path, "third")
+    assert load_score_map(tmp_path, "first")(0.25) == MAP(0.25)
+    assert load_score_map(str(tmp_path), "second")(0.5) == 1.8
+
+
+def test_the_classes_that_a_map_was_fitted_on_are_kept(tmp_path):
+    images = "p", "q"
+    choice = choice_on_rows(SCORE_MAP_FITTED, "DATA", images, np.arange(2), ("ada", "bob"), None)
+    save_score_map(tmp_path, "named", replace(MAP, fitted_on=choice))
+    assert load_score_map(tmp_path, "named").fitted_on == choice
+    assert "ada" not in (tmp_path / FILE).read_text(), "digests only"
+    classes = training_classes(("ada", "bob"), "numbered.rec").as_json()
+    for kept, fitted_on in (
+        ({}, None),
+        (
+            {"fitted_on": classes},
+            Choice(SCORE_MAP_FITTED, None, frozenset(), frozenset(classes["digests"]),
+                   "numbered.rec"),
+        ),
+    ):  # fmt: skip
+        earlier = {"earlier": {"cross": [0.0, 0.5], "old": [0.1, 0.9]} | kept}
+        (tmp_path / FILE).write_text(json.dumps(earlier))
+        loaded = load_score_map(tmp_path, "earlier")
+        assert (loaded(0.25), loaded.fitted_on) == (MAP(0.25), fitted_on)
+
+
+def test_a_missing_map_and_a_damaged_file_are_named(tmp_path):
+    with pytest.raises(UserError, match="has no score map for the old model x; fit one"):
+        load_score_map(tmp_path, "x")
+    for text in (
+        "[]", "{", '{"x": [1, 2]}', '{"x": {"cross": [1, 0], "old": [0, 1]}}',
+        '{"x": {"cross": [0, 1], "old": [0, 1], "fitted_on": 5}}',
+    ):  # fmt: skip
+        (tmp_path / FILE).write_text(text)
+        with pytest.raises(UserError, match=rf"{FILE}.*remove it and fit the maps again"):
+            load_score_map(tmp_path, "x")

@@ -3,7 +3,12 @@ import pytest
 
 from unibct.arrays import normalized
 from unibct.evaluation import score_table
-from unibct.evaluation.score_table import NormalizedRows, ProductScores, ScoreTable, mate_places
+from unibct.evaluation.score_table import (
+    NormalizedRows,
+    ProductScores,
+    ScoreTable,
+    mate_places,
+)
 
 
 @pytest.fixture

@@ -4,8 +4,33 @@ import pytest
 from tests.evaluation.impostor_scores import all_scores
 from tests.evaluation.noisy_classes import noisy_classes
 from unibct.errors import UserError
-from unibct.evaluation.gallery_split import split_gallery
-from unibct.evaluation.search_test import scored_test, search_test
+from unibct.evaluation.search_test import (
+    CROSS,
+    DIRECTIONS,
+    FREE_CROSS,
+    OLD_SELF,
+    direction_of,
+    scored_test,
+    search_test,
+    sides,
+)
+from unibct.evaluation.templates import split_gallery
+
+
+def test_a_direction_names_the_query_model_first():
+    assert sides(CROSS) == ("new", "old")
+    assert sides(FREE_CROSS) == ("free", "old")
+    assert direction_of("old", "old") == OLD_SELF
+
+
+@pytest.mark.parametrize("name", DIRECTIONS)
+def test_sides_and_direction_of_are_inverse(name):
+    assert direction_of(*sides(name)) == name
+
+
+def test_every_direction_can_be_told_apart_in_a_table():
+    assert len({direction.title for direction in DIRECTIONS.values()}) == len(DIRECTIONS)
+    assert all(direction.meaning for direction in DIRECTIONS.values())
 
 
 def test_search_test_equals_naive_loops():

@@ -1,17 +1,51 @@
+import json
 import re
+import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from tests.data.example_images import png
 from tests.data.readers.example_tars import write_tar
+from tests.evaluation.noisy_classes import noisy_classes
+from tests.models.cases import small_model, trained_from
+from tests.training.recipes import RECIPE
+from unibct.data.readers import open_images
 from unibct.data.scenarios import hold_out
-from unibct.data.training_classes import UNKNOWN_CLASSES, training_classes
-from unibct.embeddings.folder import NO_CLASS, Embeddings
-from unibct.embeddings.forms.table import write_embeddings
-from unibct.embeddings.vector_set import open_data
+from unibct.data.training_classes import (
+    BEST_EPOCH,
+    SCORE_MAP_FITTED,
+    SCORE_SCALE_MEASURED,
+    UNKNOWN_CLASSES,
+    UNKNOWN_SOURCE,
+    Choice,
+    TrainingClasses,
+    choice_on_rows,
+    training_classes,
+)
+from unibct.embeddings.extraction import embed_images
+from unibct.embeddings.forms import write_embeddings
+from unibct.embeddings.store import NO_CLASS, Embeddings, save_embeddings
+from unibct.embeddings.stored import open_data
 from unibct.errors import UserError
-from unibct.evaluation.seen_classes import SeenClasses, count_seen_classes, models_under_test
+from unibct.evaluation.blending import choose_alpha
+from unibct.evaluation.certificate import certify
+from unibct.evaluation.protocols import EvaluationRequest, SearchRules
+from unibct.evaluation.protocols.images import evaluate_images
+from unibct.evaluation.score_map import ScoreMap
+from unibct.evaluation.seen_classes import (
+    SeenClasses,
+    choices_of,
+    compared_choices,
+    count_seen_classes,
+    models_under_test,
+)
+from unibct.evaluation.upgrade import evaluate_upgrade
+from unibct.evaluation.weight_choice import choose_weights
+from unibct.models.blended_weights import blend_weights
+from unibct.models.model_folder import load_model, save_model
+from unibct.training.train import train
 
 NAMED = training_classes(("a", "b", "c"), None)
 OTHERS = training_classes(("c", "d", "x"), None)
@@ -200,3 +234,217 @@ def test_class_numbers_are_no_names(tmp_path, kind):
     assert seen_of(test, rest).note.startswith("none of the 2 test classes")
     words = [written(tmp_path / name, kind, ("a", "a", "b", "b")) for name in "fg"]
     assert seen_of(*words).note.startswith("2 of the 2 test classes")
+
+
+# What was chosen on the test classes says so, or is refused, on every way to a test.
+
+ITSELF = "on the test images themselves.*--seen-classes"
+
+
+def evaluated(data, query, gallery, **options):
+    search = SearchRules(backfill_curve=False, **options.pop("rules", {}))
+    return evaluate_images(EvaluationRequest(str(data), query, gallery, search=search, **options))
+
+
+@pytest.fixture
+def chosen(tmp_path, photo_folder):
+    """Weights between two models, chosen on photographs."""
+    old = replace(small_model(), class_names=("somebody else",), class_weights=None)
+    new = trained_from(old)
+    choice = choose_weights(old, new, open_images(photo_folder), alphas=(0.5, 0.8))
+    for name, model in (("old", old), ("new", new), ("chosen", choice.model)):
+        save_model(model, tmp_path / name)
+    return tmp_path
+
+
+@pytest.mark.slow
+def test_weights_that_were_chosen_on_the_test_images_are_refused(chosen, photo_folder, tmp_path):
+    models = chosen / "chosen", chosen / "old"
+    with pytest.raises(UserError, match=f"α of the new model's blended weights .*{ITSELF}"):
+        evaluated(photo_folder, *models)
+    assert "α" not in evaluated(photo_folder, chosen / "new", chosen / "old").note
+    copied = shutil.copytree(photo_folder, tmp_path / "under another name")
+    with pytest.raises(UserError, match=ITSELF):
+        evaluated(copied, *models)
+    # The old model's vectors of the images tell them, too.
+    for folder in sorted(copied.iterdir()):
+        folder.rename(copied / f"renamed {folder.name}")
+    with pytest.raises(UserError, match=ITSELF):
+        evaluated(copied, *models)
+    # Through stored embeddings, and with one image left out: then the classes tell.
+    images = open_images(photo_folder)
+    save_embeddings(embed_images(load_model(models[0]), images), tmp_path / "stored")
+    some = tmp_path / "some.txt"
+    some.write_text("".join(f"{i}\n" for i in images.ids[1:]), encoding="utf-8")
+    for query in (models[0], f"embeddings:{tmp_path / 'stored'}"):
+        with pytest.raises(UserError, match=r"on 12 of the 12 test classes.*--seen-"):
+            evaluated(photo_folder, query, models[1], images=some)
+    # Whoever insists is told, and so is every reader of the result.
+    result = evaluated(photo_folder, *models, seen_classes=True)
+    assert "α of the new model's blended weights was chosen on the test images" in result.note
+    (told,) = [one for one in result.as_json()["choices"] if one["what"].startswith("α of")]
+    assert (told["seen_classes"], told["same_images"]) == (12, True)
+    assert (result.seen.count, result.seen.basis) == (0, "overridden")
+    assert certify(result).content["metrics"]["choices"] == result.as_json()["choices"]
+
+
+@pytest.mark.slow
+def test_some_of_the_test_classes_are_counted(chosen, photo_folder):
+    images = open_images(photo_folder)
+    rows = np.flatnonzero(images.labels < 5)
+    old, new = (load_model(chosen / name) for name in ("old", "new"))
+    model = choose_weights(old, new, images.select(rows), alphas=(0.5,)).model
+    save_model(model, chosen / "five")
+    note = evaluated(photo_folder, chosen / "five", chosen / "old").note
+    assert "blended weights was chosen on 5 of the 12 test classes" in note
+    # A model that goes on from these weights, a blend with it, and a load and a save keep it.
+    later = trained_from(load_model(chosen / "five"))
+    later = replace(later, further_classes=model.training_classes)
+    for number, one in enumerate((later, blend_weights(model, later, 0.5))):
+        save_model(one, chosen / f"later {number}")
+        note = evaluated(photo_folder, chosen / f"later {number}", chosen / "old").note
+        assert "blended weights was chosen on 5 of the 12 test classes" in note
+
+
+def test_an_earlier_version_did_not_keep_what_was_chosen(chosen, photo_folder):
+    path = chosen / "chosen" / "model.json"
+    content = json.loads(path.read_text())
+    del content["further_classes"]
+    path.write_text(json.dumps(content))
+    note = evaluated(photo_folder, chosen / "chosen", chosen / "old").note
+    assert "whether anything about the new model was chosen on test classes is unknown" in note
+    assert "about the old model" not in note
+
+
+def pair(seed=0, classes=12):
+    old, labels = noisy_classes(classes=classes, images=8, noise=1.2, seed=seed)
+    new, _ = noisy_classes(classes=classes, images=8, noise=0.9, seed=seed + 100)
+    return old, new, labels
+
+
+def named(vectors, labels, classes="abcdefghijkl", ids=None):
+    return Embeddings(
+        vectors,
+        ids or tuple(f"{row}" for row in range(len(vectors))),
+        labels,
+        tuple(classes),
+        "model",
+        class_source=None,
+        training_classes=training_classes(("somebody else",), None),
+    )
+
+
+def test_alpha_of_queries_that_was_chosen_on_the_test_is_refused_for_plain_arrays():
+    old, new, labels = pair()
+    alpha = choose_alpha(old, new, labels)
+    with pytest.raises(UserError, match=f"α of the blended queries was chosen {ITSELF}"):
+        evaluate_upgrade(old, new, labels, alpha=alpha)
+    shuffled = np.random.default_rng(0).permutation(len(labels))
+    with pytest.raises(UserError, match=ITSELF):
+        evaluate_upgrade(old[shuffled], new[shuffled], labels[shuffled], alpha=alpha)
+    other_old, other_new, _ = pair(seed=1)
+    note = evaluate_upgrade(other_old, other_new, labels, alpha=alpha).note
+    assert "whether α of the blended queries was chosen on test classes is unknown" in note
+    assert "α" not in evaluate_upgrade(old, new, labels, alpha=alpha.alpha).note
+
+
+def test_alpha_of_queries_that_was_chosen_on_named_classes_counts_them():
+    old, new, labels = pair()
+    sides = named(old, labels), named(new, labels)
+
+    def note(classes):
+        vectors = pair(seed=1)
+        tested = [named(side, labels, classes, tuple(map(str, range(200, 296)))) for side in
+                  vectors[:2]]  # fmt: skip
+        return evaluate_upgrade(*tested, alpha=choose_alpha(*sides, chosen_on="VAL")).note
+
+    assert "α of the blended queries was chosen on none of the 12 test" in note("mnopqrstuvwx")
+    assert "chosen on 3 of the 12 test classes" in note("abcpqrstuvwx")
+    with pytest.raises(UserError, match="chosen on 7 of the 12 test classes"):
+        note("abcdefguvwxy")
+    with pytest.raises(UserError, match=ITSELF):
+        evaluate_upgrade(*sides, alpha=choose_alpha(*sides))
+
+
+@pytest.mark.slow
+def test_a_score_map_of_the_test_images_is_refused(photo_folder, tmp_path):
+    for seed, name in enumerate(("old", "new")):
+        save_model(small_model(seed, class_names=("somebody else",)), tmp_path / name)
+    sides = tmp_path / "new", tmp_path / "old"
+    evaluated(photo_folder, *sides, rules={"save_score_map": True})
+    with pytest.raises(UserError, match=f"the score map was fitted {ITSELF}"):
+        evaluated(photo_folder, *sides, rules={"old_thresholds": True})
+
+
+@pytest.mark.slow
+def test_the_best_epoch_was_chosen_on_the_classes_that_were_set_aside(glyph_classes, tmp_path):
+    train(glyph_classes, RECIPE, tmp_path / "m", validation=0.25, device="cpu")
+    last, best = load_model(tmp_path / "m"), load_model(tmp_path / "m" / "best")
+    aside = [c for c in glyph_classes.class_names if c not in best.class_names]
+    rows = [glyph_classes.class_names.index(name) for name in aside]
+    validation = glyph_classes.select(np.flatnonzero(np.isin(glyph_classes.labels, rows)))
+    sides = {name: embed_images(model, validation) for name, model in (("l", last), ("b", best))}
+    assert "epoch" not in evaluate_upgrade(sides["l"], sides["l"], images=validation).note
+    with pytest.raises(UserError, match=f"the best epoch of the new model was chosen {ITSELF}"):
+        evaluate_upgrade(sides["l"], sides["b"])
+    with pytest.raises(UserError, match=f"the best epoch of the old model was chosen {ITSELF}"):
+        evaluate_upgrade(sides["b"], sides["l"])
+    # Of twelve classes nine were trained on; the verdict is over the three that chose the epoch.
+    whole = embed_images(best, glyph_classes)
+    found = evaluate_upgrade(whole, whole, seen_classes=True)
+    assert "the best epoch of the new model was chosen on 3 of the 3 test classes" in found.note
+    assert found.seen.basis == "overridden"
+
+
+def learnt(*choices):
+    return TrainingClasses(choices=frozenset(choices))
+
+
+CHOICES_TEST = choice_on_rows("", None, tuple("pqrs"), np.arange(4), tuple("abcd"), None)
+
+
+@pytest.mark.parametrize(
+    ("choice", "count", "note"),
+    [
+        (choice_on_rows("x was chosen", "D", ("p",), np.array([0]), ("e",), None), 0,
+         "x was chosen on none of the 4 test classes"),
+        (choice_on_rows("x was chosen", "D", ("p",), np.array([0]), ("a",), None), 1,
+         "x was chosen on 1 of the 4 test classes: there the numbers say little about others"),
+        (choice_on_rows("x was chosen", "D", ("p",), np.array([0]), ("a",), "file"), None,
+         "whether x was chosen on test classes is unknown: they are not recorded, or not named "
+         "alike"),
+        (Choice("x was chosen"), None,
+         "whether x was chosen on test classes is unknown: they are not recorded, or not named "
+         "alike"),
+        (replace(CHOICES_TEST, what="x was chosen", data="D"), 4,
+         "x was chosen on the test images themselves (D)"),
+    ],
+)  # fmt: skip
+def test_each_choice_is_compared_with_the_test(choice, count, note):
+    (seen,) = compared_choices([choice], CHOICES_TEST, allowed=True)
+    assert (seen.count, seen.note, seen.same_images) == (count, note, count == 4)
+
+
+def test_most_of_the_test_classes_are_refused_and_half_of_them_are_not():
+    def on(names):
+        rows = np.arange(len(names))
+        return choice_on_rows(f"{names} was chosen", None, tuple(names), rows, tuple(names), None)
+
+    compared_choices([on("ab")], CHOICES_TEST, allowed=False)
+    with pytest.raises(UserError, match=r"abc was chosen on 3 of the 4 .*; bcd was .*--seen-cl"):
+        compared_choices([on("abc"), on("a"), on("bcd")], CHOICES_TEST, allowed=False)
+    unnamed = Choice("", images=frozenset({"1"}))
+    assert compared_choices([on("abcd")], unnamed, allowed=False)[0].count is None
+    unknown = replace(CHOICES_TEST, class_source=UNKNOWN_SOURCE)
+    assert compared_choices([unknown], unknown, allowed=True)[0].count is None
+
+
+def test_only_the_score_scale_that_is_used_counts():
+    scale, epoch = Choice(SCORE_SCALE_MEASURED), Choice(BEST_EPOCH)
+    models = {"old": learnt(scale, epoch), "new": learnt(scale)}
+    told = ["the best epoch of the old model was chosen"]
+    assert [one.what for one in choices_of(models)] == told
+    told.append("the score scale of the new model was measured")
+    assert [one.what for one in choices_of(models, uses_scale=True)] == told
+    given = ScoreMap(np.array([0.0, 1.0]), np.array([0.0, 1.0]))
+    assert choices_of({}, score_map=given) == [Choice(SCORE_MAP_FITTED)]

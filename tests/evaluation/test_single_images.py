@@ -2,7 +2,7 @@ import numpy as np
 
 from tests.evaluation.noisy_classes import near_duplicates, noisy_classes
 from unibct.evaluation import single_images
-from unibct.evaluation.directions import CROSS, OLD_SELF
+from unibct.evaluation.search_test import CROSS, OLD_SELF
 from unibct.evaluation.upgrade import evaluate_upgrade
 
 

@@ -3,21 +3,19 @@
 import numpy as np
 import pytest
 
-from tests.evaluation.protocols.ijb.test_template_tests import benchmark_of
+from tests.evaluation.protocols.test_ijb_tests import benchmark_of
 from unibct.arrays import normalized
 from unibct.embeddings.recall import recall_at_1
-from unibct.evaluation.gallery_split import chosen_gallery
-from unibct.evaluation.metrics.identification import identification
-from unibct.evaluation.metrics.ranking import average_precisions
-from unibct.evaluation.metrics.table import measured_metrics
-from unibct.evaluation.metrics.verification import verification
-from unibct.evaluation.protocols.ijb.template_tests import evaluate_templates
+from unibct.evaluation.backfill_curve import POINTS, half_test, mixed_curve, score_tables
+from unibct.evaluation.identification import average_precisions, identification
+from unibct.evaluation.metrics import measured_metrics
+from unibct.evaluation.mixed_gallery import Calibration, TwoKinds, mixed_quality
+from unibct.evaluation.protocols.ijb_tests import evaluate_templates
 from unibct.evaluation.score_table import NormalizedRows
 from unibct.evaluation.search_test import scored_test, search_test
-from unibct.gallery.calibration import Calibration
-from unibct.gallery.mixed_curve import POINTS, half_test, mixed_curve, score_tables
-from unibct.gallery.mixed_test import TwoKinds, mixed_quality
-from unibct.maps.known_queries import found_mates
+from unibct.evaluation.templates import chosen_gallery
+from unibct.evaluation.verification import verification
+from unibct.maps.space_map import found_mates
 
 CLASSES, ROWS, QUERIES, DIM = 22, 3, 11, 96
 FARS = (0.01, 0.1, 0.3)

@@ -6,11 +6,12 @@ import pytest
 
 from tests.evaluation.noisy_classes import noisy_classes
 from unibct.data.training_classes import training_classes
-from unibct.embeddings.folder import Embeddings
+from unibct.embeddings.store import Embeddings
 from unibct.errors import UserError
-from unibct.evaluation import bootstrap, impostors, score_ranks, score_table
-from unibct.evaluation.directions import BLEND, CROSS, NEW_SELF, OLD_SELF, REVERSED_CROSS
-from unibct.evaluation.metrics import ranking
+from unibct.evaluation import bootstrap, impostors, score_table
+from unibct.evaluation import identification as ranking
+from unibct.evaluation import impostors as score_ranks
+from unibct.evaluation.search_test import BLEND, CROSS, NEW_SELF, OLD_SELF, REVERSED_CROSS
 from unibct.evaluation.upgrade import evaluate_upgrade
 
 

@@ -9,8 +9,8 @@ from unibct.data.training_classes import UNKNOWN_CLASSES
 from unibct.embeddings.extraction import embed_images
 from unibct.embeddings.score_scale import score_scale
 from unibct.errors import UserError
-from unibct.evaluation.gallery_split import split_gallery
 from unibct.evaluation.search_test import search_test
+from unibct.evaluation.templates import split_gallery
 from unibct.evaluation.weight_choice import choose_weights
 from unibct.models.blended_weights import blend_weights
 

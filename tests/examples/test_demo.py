@@ -1,9 +1,99 @@
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
+from tests.gallery.toys import NEW, OLD, STRANGER, toy_certificate, toy_images
+from unibct.embedders import Opening
+from unibct.embeddings.extraction import embed_images
 from unibct.errors import UserError
-from unibct.examples.demo import plan_demo, run_demo
-from unibct.gallery.certificate import read_certificate
+from unibct.evaluation.certificate import read_certificate
+from unibct.examples.demo import STAGES, carry_upgrade_out, plan_demo, run_demo, split_images
 from unibct.gallery.gallery import Gallery
+
+IMAGES = toy_images(classes=8, per_class=10)
+
+
+def certificate(new=NEW, **changes):
+    old, searching = (Opening().open(model).fingerprint for model in (OLD, new))
+    return toy_certificate(old, searching, **changes)
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("story") / "gallery"
+    return carry_upgrade_out(folder, (OLD, NEW), certificate(), IMAGES)
+
+
+def top_1(query_model, row_model):
+    """The same search without a gallery."""
+    rows, queries = split_images(IMAGES)
+    vectors = [
+        np.asarray(embed_images(Opening().open(model), images).vectors)
+        for model, images in ((query_model, queries), (row_model, rows))
+    ]
+    first = (vectors[0] @ vectors[1].T).argmax(axis=1)
+    return float(np.mean(rows.labels[first] == queries.labels))
+
+
+def test_some_images_of_each_class_are_rows_and_the_others_are_queries():
+    rows, queries = split_images(IMAGES)
+    assert np.bincount(rows.labels).tolist() == [4] * 8
+    assert np.bincount(queries.labels).tolist() == [6] * 8
+    assert sorted([*rows.ids, *queries.ids]) == sorted(IMAGES.ids)
+
+
+def test_each_stage_has_its_rows_and_its_model(story):
+    assert [(s.title, s.searching, s.old_rows, s.new_rows) for s in story.stages] == [
+        ("before", "old", 32, 0),
+        ("upgrade", "new", 32, 0),
+        ("backfill 25%", "new", 24, 8),
+        ("backfill 50%", "new", 16, 16),
+        ("backfill 75%", "new", 8, 24),
+        ("backfill 100%", "new", 0, 32),
+        ("rollback", "old", 32, 0),
+        ("upgrade again, finish", "new", 0, 32),
+    ]
+    assert len(story.stages) == STAGES
+    assert [stage.share for stage in story.curve] == [0, 0.25, 0.5, 0.75, 1]
+
+
+def test_the_shares_are_those_of_a_plain_search(story):
+    stages = {stage.title: stage for stage in story.stages}
+    assert stages["before"].top_1 == pytest.approx(top_1(OLD, OLD))
+    assert stages["upgrade"].top_1 == pytest.approx(top_1(NEW, OLD))
+    assert stages["backfill 100%"].top_1 == pytest.approx(top_1(NEW, NEW))
+
+
+def test_names_are_counted_at_a_threshold_and_the_rollback_restores_all(story):
+    assert story.far == 0.01
+    assert all(stage.named.queries == 48 for stage in story.stages)
+    assert any(stage.named.lost for stage in story.stages)
+    assert story.stages[0].named == story.stages[-2].named
+    assert story.restored is True
+    assert (story.forced, story.stopped) == ("", "")
+
+
+@pytest.mark.slow
+def test_it_can_be_told_again_in_the_same_folder(story):
+    assert carry_upgrade_out(story.folder, (OLD, NEW), certificate(), IMAGES) == story
+
+
+@pytest.mark.slow
+def test_another_verdict_is_forced_and_said(tmp_path, story):
+    told = carry_upgrade_out(
+        tmp_path / "G", (OLD, NEW), certificate(verdict="within noise"), IMAGES
+    )
+    assert told == replace(story, folder=tmp_path / "G", forced="within noise")
+
+
+def test_a_model_that_finds_nothing_ends_the_story(tmp_path):
+    given = certificate(STRANGER, verdict="not compatible")
+    told = carry_upgrade_out(tmp_path / "G", (OLD, STRANGER), given, IMAGES)
+    assert [stage.title for stage in told.stages] == ["before"]
+    assert "known queries no longer find their mates" in told.stopped
+    assert told.restored is None
+    assert told.curve == ()
 
 
 def test_the_demo_tests_all_models(small_demo):

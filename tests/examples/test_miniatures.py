@@ -1,7 +1,7 @@
 import pytest
 
-from unibct.data.readers.table import open_images
-from unibct.evaluation.protocols.ijb.meta import read_meta
+from unibct.data.readers import open_images
+from unibct.evaluation.protocols.ijb_files import read_meta
 from unibct.examples.miniatures import make_ijbc, make_ms1mv3
 
 

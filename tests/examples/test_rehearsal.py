@@ -7,7 +7,7 @@ import pytest
 from unibct.data.scenarios import SCENARIOS
 from unibct.errors import UserError
 from unibct.examples import rehearsal
-from unibct.models.folder import load_model
+from unibct.models.model_folder import load_model
 from unibct.training.recipe import Recipe, load_recipe
 
 
@@ -64,7 +64,7 @@ def test_every_recipe_runs_from_recordio_to_tables_and_is_taken_up_again(tmp_pat
         assert model.training["method"] == "unibct"
         assert (model.architecture == "resnet50") == (scenario == "identical-data")
         assert model.input.frame.shape == (112, 112, 3)
-    monkeypatch.setattr("unibct.training.run.TrainingLoop", None)  # training again would need it
+    monkeypatch.setattr("unibct.training.train.TrainingLoop", None)  # training again would need it
     again = rehearsal.rehearse(tmp_path, overrides=overrides, **options)
     assert {k: e.metrics("new→old") for k, e in again.items()} == {
         k: e.metrics("new→old") for k, e in evaluations.items()

@@ -9,7 +9,7 @@ from tests.models.cases import small_model
 from unibct.export import export_model
 from unibct.export.graph import write_graph
 from unibct.maps.vector_map import VectorMap
-from unibct.models.architectures.table import build_network, find_architecture
+from unibct.models.architectures import build_network, find_architecture
 from unibct.models.input import InputSpec
 from unibct.models.model import Model
 

@@ -12,12 +12,11 @@ from tests.conftest import groups_of
 from tests.gallery.servers import MILVUS_LITE, Server, running
 from tests.gallery.toys import NEW, NEWEST, OLD, toy_certificate, toy_images, written
 from unibct.arrays import normalized
-from unibct.embedders.table import Opening
-from unibct.gallery.engines.engine import Engine
-from unibct.gallery.engines.table import EMBEDDED, Place, open_engine
+from unibct.embedders import Opening
+from unibct.gallery.engines import EMBEDDED, Engine, Place, open_engine
 from unibct.gallery.gallery import Gallery
 from unibct.gallery.rows import GalleryRows, Metadata, sealed_rows
-from unibct.maps.folder import save_map
+from unibct.maps.space_map import save_map
 from unibct.training.mapped_model import adapt_embedders
 
 

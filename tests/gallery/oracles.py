@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from unibct.arrays import normalized
-from unibct.data.readers.table import open_images
+from unibct.data.readers import open_images
 
 SIDE, DIM = 32, 24
 

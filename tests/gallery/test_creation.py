@@ -5,10 +5,12 @@ import pytest
 
 from tests.gallery.toys import OLD, toy_certificate, toy_images, written
 from unibct.data.decoding import UnreadableImageError
-from unibct.embedders.table import open_embedder
+from unibct.embedders import open_embedder
 from unibct.errors import UserError
 from unibct.gallery.creation import gallery_name
 from unibct.gallery.gallery import Gallery
+from unibct.gallery.gallery_folder import GalleryBusyError
+from unibct.gallery.orders import asked_counts
 
 
 def test_names_are_readable_and_never_the_same():
@@ -47,3 +49,93 @@ def test_a_creation_that_fails_names_the_image_and_can_be_repeated(tmp_path):
         Gallery.create(tmp_path / "G", OLD, known=replace(images, read=read))
     assert not (tmp_path / "G").exists()
     assert Gallery.create(tmp_path / "G", OLD, known=images).status().known == 6
+
+
+def test_a_copy_is_independent(upgraded, tmp_path):
+    upgraded.copy(tmp_path / "copy")
+    copy = Gallery(tmp_path / "copy")
+    copy.remove(["c0/0"])
+    assert upgraded.status().as_json()["rows"] == 48
+    assert copy.folder.state.name != upgraded.folder.state.name
+    assert copy.folder.state.steps[:3] == upgraded.folder.state.steps
+
+
+def test_a_copy_never_overwrites(toy_gallery, tmp_path):
+    (tmp_path / "copy").mkdir()
+    (tmp_path / "copy" / "x").touch()
+    with pytest.raises(UserError, match="exists already"):
+        toy_gallery.copy(tmp_path / "copy")
+
+
+def test_a_copy_that_fails_leaves_nothing_and_can_be_repeated(toy_gallery, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr("unibct.gallery.creation.write_state", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            toy_gallery.copy(tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()
+    assert toy_gallery.copy(tmp_path / "copy") == 48
+    assert Gallery(tmp_path / "copy").verify() == []
+
+
+def test_a_copy_knows_which_rows_were_asked_for(upgraded, tmp_path):
+    upgraded.search(toy_images(per_class=1, first=50), k=2, remember=True)
+    upgraded.copy(tmp_path / "copy")
+    counts = asked_counts(tmp_path / "copy")
+    assert counts
+    assert counts == asked_counts(upgraded.folder.path)
+
+
+def test_a_deleted_gallery_leaves_nothing_and_its_copy_stays(upgraded, tmp_path):
+    upgraded.copy(tmp_path / "copy")
+    upgraded.index()
+    path = upgraded.folder.path
+    upgraded.delete()
+    assert not path.exists()
+    assert Gallery(tmp_path / "copy").verify() == []
+    with pytest.raises(UserError, match="is not a gallery"):
+        Gallery(path)
+
+
+def test_a_link_to_a_gallery_goes_with_it(toy_gallery, tmp_path):
+    path, link = toy_gallery.folder.path, tmp_path / "link"
+    link.symlink_to(path)
+    Gallery(link).delete()
+    assert not path.exists()
+    assert not link.is_symlink()
+
+
+def test_the_current_folder_can_be_deleted(toy_gallery, monkeypatch):
+    path = toy_gallery.folder.path
+    monkeypatch.chdir(path)
+    Gallery(".").delete()
+    assert not path.exists()
+
+
+def test_a_deletion_that_was_killed_can_be_repeated(toy_gallery, monkeypatch):
+    path = toy_gallery.folder.path
+    with monkeypatch.context() as patch:
+        patch.setattr("unibct.gallery.creation.shutil.rmtree", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            toy_gallery.delete()
+    with pytest.raises(UserError, match="the rows of this gallery are missing"):
+        Gallery(path).status()
+    Gallery(path).delete()
+    assert not path.exists()
+
+
+def test_a_gallery_that_is_written_to_is_not_deleted(toy_gallery):
+    other = Gallery(toy_gallery.folder.path)
+    with toy_gallery.folder.writing(), pytest.raises(GalleryBusyError):
+        other.delete()
+    assert toy_gallery.verify() == []
+
+
+def test_nothing_is_deleted_if_the_server_is_away(toy_gallery, monkeypatch):
+    def away():
+        raise UserError("no answer")
+
+    monkeypatch.setattr(toy_gallery.folder.engine, "destroy", away)
+    with pytest.raises(UserError, match="no answer"):
+        toy_gallery.delete()
+    monkeypatch.undo()
+    assert toy_gallery.verify() == []

@@ -5,8 +5,7 @@ import pytest
 
 from tests.gallery.toys import toy_images
 from unibct.errors import UserError
-from unibct.gallery.asked import remember_asked
-from unibct.gallery.orders import ORDERS, ordered_rows
+from unibct.gallery.orders import ORDERS, asked_counts, ordered_rows, remember_asked
 from unibct.gallery.page.answers import BackfillBody
 
 
@@ -47,3 +46,12 @@ def test_rows_that_were_asked_for_come_first(toy_gallery):
 def test_an_unknown_order_lists_the_names(toy_gallery):
     with pytest.raises(UserError, match="random, farthest, asked"):
         ordered_rows(toy_gallery.folder, [], "sideways", 0)
+
+
+def test_counts_add_up(tmp_path):
+    assert asked_counts(tmp_path) == {}
+    remember_asked(tmp_path, [])
+    assert asked_counts(tmp_path) == {}
+    remember_asked(tmp_path, ["a", "b", "a"])
+    remember_asked(tmp_path, ["b", "c"])
+    assert asked_counts(tmp_path) == {"a": 2, "b": 2, "c": 1}

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from tests.gallery.toys import NEW, NEWEST, OLD, toy_images
-from unibct.embedders.table import Opening
+from unibct.embedders import Opening
 from unibct.embeddings.extraction import embed_images
 from unibct.errors import UserError
 from unibct.evaluation.blending import blended

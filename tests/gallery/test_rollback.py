@@ -5,7 +5,7 @@ import pytest
 
 from tests.gallery.toys import NEW, NEWEST, OLD, toy_images
 from tests.notes import Notes
-from unibct.embedders.table import Opening
+from unibct.embedders import Opening
 from unibct.embeddings.extraction import embed_images
 from unibct.errors import UserError
 from unibct.gallery import settling

@@ -3,7 +3,7 @@ import pytest
 
 from tests.gallery.toys import NEW, toy_certificate, toy_images, written
 from tests.notes import Notes
-from unibct.embedders.table import Opening
+from unibct.embedders import Opening
 from unibct.errors import UserError
 
 QUERIES = toy_images(per_class=1, first=50)

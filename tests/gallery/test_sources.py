@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 
 from tests.gallery.toys import OLD, toy_images
-from unibct.embedders.table import Opening
+from unibct.embedders import Opening
 from unibct.embeddings.extraction import embed_images
-from unibct.embeddings.folder import Embeddings
-from unibct.embeddings.forms.table import write_embeddings
+from unibct.embeddings.forms import write_embeddings
+from unibct.embeddings.store import Embeddings
 from unibct.errors import UserError
 from unibct.gallery.sources import open_source, parse_scalar, parse_where, with_fingerprint
 from unibct.progress import Silent

@@ -2,9 +2,9 @@ import pytest
 
 from tests.gallery.toys import NEW, NEWEST, OLD, toy_certificate, toy_images, written
 from tests.notes import Notes
-from unibct.embedders.table import Opening
+from unibct.embedders import Opening
 from unibct.errors import UserError
-from unibct.gallery.certificate import read_certificate
+from unibct.evaluation.certificate import read_certificate
 from unibct.gallery.gallery import Gallery
 
 

@@ -10,9 +10,9 @@ import numpy as np
 
 from unibct.data.decoding import UnreadableImageError
 from unibct.data.image_set import ImageSet
+from unibct.evaluation.certificate import Certificate, sealed
 from unibct.gallery.backfill import pause_backfill
-from unibct.gallery.certificate import Certificate, sealed
-from unibct.gallery.folder import GalleryFolder
+from unibct.gallery.gallery_folder import GalleryFolder
 from unibct.progress import Advance, Silent
 
 SIDE, DIM = 6, 12

@@ -3,11 +3,11 @@
 from datetime import UTC, datetime
 
 from tests.evaluation.noisy_classes import noisy_classes
-from unibct.evaluation.gallery_split import GalleryMode, split_gallery
+from unibct.evaluation.mixed_gallery import TwoKinds
 from unibct.evaluation.search_test import search_test
 from unibct.evaluation.subjects import SubjectData, SubjectModel, Subjects
+from unibct.evaluation.templates import GalleryMode, split_gallery
 from unibct.evaluation.upgrade import UpgradeEvaluation, evaluate_upgrade
-from unibct.gallery.mixed_test import TwoKinds
 
 DATE = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 SUBJECTS = Subjects(

@@ -1,17 +1,27 @@
 import numpy as np
 import pytest
 import torch
+from scipy.linalg import orthogonal_procrustes
+from sklearn.linear_model import Ridge
 
 from tests.maps.cases import case, naive_weights, rotation, unit
 from unibct.errors import UserError
-from unibct.maps.table import MAPS
-from unibct.maps.vector_map import VectorMap, balanced_weights, fit_vector_map
+from unibct.maps import MAPS
+from unibct.maps.vector_map import (
+    VectorMap,
+    balanced_weights,
+    centred_least_squares,
+    fit_vector_map,
+    least_squares,
+    procrustes,
+    supervised_contrast,
+)
 
-pytestmark = pytest.mark.usefixtures("short_maps")
 TRAINED = ("mlp", "supervised")
 BY_DISTANCE = [kind for kind in MAPS if kind != "supervised"]
 
 
+@pytest.mark.usefixtures("short_maps")
 def test_every_class_counts_the_same():
     labels = np.array([7, 2, 2, 7, 2, 2, 9])
     weights = balanced_weights(labels, 7).numpy()
@@ -19,6 +29,7 @@ def test_every_class_counts_the_same():
     assert np.allclose([weights[labels == c].sum() for c in (2, 7, 9)], 1 / 3)
 
 
+@pytest.mark.usefixtures("short_maps")
 @pytest.mark.parametrize("kind", BY_DISTANCE)
 def test_every_map_beats_the_identity(kind):
     new, noise, labels = case(rows=2000, new_dim=16, old_dim=16)
@@ -30,6 +41,7 @@ def test_every_map_beats_the_identity(kind):
     assert cosine.mean() > 0.9
 
 
+@pytest.mark.usefixtures("short_maps")
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", BY_DISTANCE)
 def test_a_huge_class_does_not_dominate(kind):
@@ -44,6 +56,7 @@ def test_a_huge_class_does_not_dominate(kind):
     assert large - small > 0.5, "without the classes it does"
 
 
+@pytest.mark.usefixtures("short_maps")
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", MAPS)
 def test_kinds_of_arrays_and_lengths(kind):
@@ -62,12 +75,14 @@ def test_kinds_of_arrays_and_lengths(kind):
     assert (longer * ours).sum(axis=1).mean() > (0.97 if kind in TRAINED else 1 - 1e-6)
 
 
+@pytest.mark.usefixtures("short_maps")
 @pytest.mark.parametrize("kind", [kind for kind in MAPS if kind != "procrustes"])
 def test_the_dimensions_may_differ(kind):
     new, old, labels = case(new_dim=7, old_dim=3)
     assert fit_vector_map(kind, new, old, labels)(new[:2]).shape == (2, 3)
 
 
+@pytest.mark.usefixtures("short_maps")
 def test_two_layers_have_a_relu_between_them():
     vector_map = VectorMap(
         "mlp",
@@ -80,6 +95,7 @@ def test_two_layers_have_a_relu_between_them():
     assert np.allclose(vector_map(np.array([[-6.0, 8.0]])), [[0.5**0.5, 0.5**0.5]])
 
 
+@pytest.mark.usefixtures("short_maps")
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -99,6 +115,7 @@ def test_bad_input_is_named(change, message):
         fit_vector_map(**arguments)
 
 
+@pytest.mark.usefixtures("short_maps")
 @pytest.mark.parametrize("kind", MAPS)
 def test_a_map_needs_several_different_images(kind):
     new, old, labels = case()
@@ -114,6 +131,7 @@ def test_a_map_needs_several_different_images(kind):
         fit_vector_map(kind, new[:1], old[:1], labels[:1])
 
 
+@pytest.mark.usefixtures("short_maps")
 def test_rows_that_differ_late_are_different_rows(monkeypatch):
     monkeypatch.setattr("unibct.maps.vector_map._BLOCK", 2)
     new = np.ones((5, 2))
@@ -121,12 +139,14 @@ def test_rows_that_differ_late_are_different_rows(monkeypatch):
     assert np.isfinite(fit_vector_map("affine", new, np.eye(5, 2), np.arange(5))(new)).all()
 
 
+@pytest.mark.usefixtures("short_maps")
 def test_a_single_vector_is_refused_in_one_line():
     new, old, labels = case()
     with pytest.raises(UserError, match=r"embeddings must have the shape \(rows, dim\)"):
         fit_vector_map("linear", new, old, labels)(torch.zeros(6))
 
 
+@pytest.mark.usefixtures("short_maps")
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", MAPS)
 def test_a_map_is_made_again_from_its_tensors(kind):
@@ -137,3 +157,139 @@ def test_a_map_is_made_again_from_its_tensors(kind):
     assert again.new_dim == 6
     with pytest.raises(UserError, match="takes embeddings of dimension 6, not 5"):
         again(new[:, :5])
+
+
+def test_centred_least_squares_equals_scikit_learn_with_an_intercept():
+    new, old, labels = case(new_dim=5, old_dim=3)
+    weights = naive_weights(labels)
+    matrix, shift = centred_least_squares(*map(torch.from_numpy, (new, old, weights)))
+    x, root = unit(new), weights[:, None]
+    centred = x - (root * x).sum(axis=0)
+    ridge = 1e-3 * np.diag(centred.T @ (root * centred)).mean()
+    theirs = Ridge(alpha=ridge, fit_intercept=True).fit(x, unit(old), sample_weight=weights)
+    assert np.allclose(matrix.numpy(), theirs.coef_, atol=1e-8)
+    assert np.allclose(shift.numpy(), theirs.intercept_, atol=1e-8)
+
+
+def test_a_shift_between_the_spaces_is_found():
+    rng = np.random.default_rng(0)
+    new = unit(rng.normal(size=(400, 4)))
+    old = new @ rotation(4).T + 3 * np.eye(4)[0]  # far from the origin
+    labels = np.arange(400) % 10
+    errors = {
+        kind: np.abs(fit_vector_map(kind, new, old, labels)(new) - unit(old)).mean()
+        for kind in ("linear", "affine")
+    }
+    assert errors["affine"] < errors["linear"] / 10
+
+
+def test_least_squares_equals_scikit_learn():
+    new, old, labels = case(new_dim=7, old_dim=4)
+    weights = naive_weights(labels)
+    ours = least_squares(*map(torch.from_numpy, (new, old, weights))).numpy()
+    # Rows of length 1 whose weights sum to 1: the mean variance of a direction is 1/dim.
+    ridge = Ridge(alpha=1e-3 / 7, fit_intercept=False)
+    theirs = ridge.fit(unit(new), unit(old), sample_weight=weights).coef_
+    assert np.allclose(ours, theirs, atol=1e-10)
+    # The ridge is slight: nearly the solution of numpy's plain least squares.
+    root = np.sqrt(weights)[:, None]
+    plain = np.linalg.lstsq(root * unit(new), root * unit(old), rcond=None)[0].T
+    assert np.abs(ours - plain).max() < 0.01
+
+
+def test_least_squares_stands_fewer_images_than_dimensions():
+    new, old, labels = case(rows=5, new_dim=8, old_dim=8)
+    assert np.allclose(fit_vector_map("linear", new, old, labels)(new), unit(old), atol=0.05)
+
+
+@pytest.mark.slow
+def test_a_nonlinear_map_is_better_learnt_by_the_mlp():
+    # Embeddings on a circle, whose old ones go round it twice as fast.
+    angle = np.random.default_rng(0).uniform(0, 2 * np.pi, 1500)
+    labels = np.arange(1500) % 5
+    new, old = (
+        np.stack([np.cos(k * angle), np.sin(k * angle)], axis=1) @ rotation(16, seed=k)[:2]
+        for k in (1, 2)
+    )
+    mean = {}
+    for kind in ("linear", "mlp"):
+        adapted = fit_vector_map(kind, new[:1000], old[:1000], labels[:1000])(new[1000:])
+        mean[kind] = (adapted * old[1000:]).sum(axis=1).mean()
+    assert mean["mlp"] > 0.9
+    assert mean["linear"] < 0.3
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("short_maps")
+def test_same_seed_same_mlp_whatever_the_global_state():
+    new, old, labels = case()
+
+    def fitted(seed):
+        return fit_vector_map("mlp", new, old, labels, seed=seed)(new)
+
+    torch.manual_seed(1)
+    first, state = fitted(3), torch.get_rng_state()
+    assert torch.equal(state, torch.manual_seed(1).get_state()), "and leaves it as it was"
+    torch.manual_seed(2)
+    assert np.array_equal(fitted(3), first)
+    assert not np.allclose(fitted(4), first, atol=1e-3)
+
+
+def test_procrustes_equals_scipy_and_is_orthogonal():
+    new, old, labels = case()
+    weights = naive_weights(labels)
+    ours = procrustes(*map(torch.from_numpy, (new, old, weights))).numpy()
+    root = np.sqrt(weights)[:, None]
+    theirs, _ = orthogonal_procrustes(root * unit(new), root * unit(old))
+    assert np.allclose(ours, theirs.T, atol=1e-10)
+    assert np.allclose(ours @ ours.T, np.eye(6), atol=1e-12)
+    unweighted, _ = orthogonal_procrustes(unit(new), unit(old))
+    assert not np.allclose(ours, unweighted.T, atol=1e-2), "the weights matter here"
+
+
+def test_procrustes_recovers_a_rotation():
+    new, _, labels = case()
+    turn = rotation(6)
+    vector_map = fit_vector_map("procrustes", new, new @ turn.T, labels)
+    assert np.allclose(vector_map.layers[0][0].numpy(), turn, atol=1e-5)
+    assert np.allclose(vector_map(new), unit(new @ turn.T), atol=1e-5)
+
+
+def test_the_loss_equals_a_loop():
+    rng = np.random.default_rng(0)
+    mapped, old = rng.normal(size=(6, 3)), unit(rng.normal(size=(6, 3)))
+    labels, weights = np.array([0, 0, 1, 1, 1, 2]), np.arange(1, 7) / 21
+    expected = 0.0
+    for i in range(6):
+        scores = np.exp(old @ unit(mapped)[i] / 0.1)
+        mates = [j for j in range(6) if labels[j] == labels[i]]
+        expected -= weights[i] * np.mean([np.log(scores[j] / scores.sum()) for j in mates])
+    tensors = (torch.from_numpy(array) for array in (mapped, old, labels, weights))
+    assert np.isclose(supervised_contrast(*tensors, tau=0.1).item(), expected)
+
+
+@pytest.mark.slow
+def test_classes_that_least_squares_mixes_are_told_apart():
+    # Most of the old variance says nothing about the class: least squares spends itself on it.
+    rng = np.random.default_rng(0)
+    labels = np.arange(600) % 6
+    new = rng.normal(size=(600, 12))
+    new[:, :6] += 3 * np.eye(6)[labels]
+    old = np.concatenate([np.eye(6)[labels], new[:, 6:]], axis=1)
+    train, test = slice(0, 400), slice(400, 600)
+    right = {}
+    for kind in ("affine", "supervised"):
+        mapped = fit_vector_map(kind, new[train], old[train], labels[train])(new[test])
+        nearest = (mapped @ unit(old[train]).T).argmax(axis=1)
+        right[kind] = (labels[train][nearest] == labels[test]).mean()
+    assert right["supervised"] > right["affine"] + 0.1
+
+
+@pytest.mark.slow
+def test_the_random_state_outside_stays_as_it_is():
+    state = torch.random.get_rng_state()
+    rng = np.random.default_rng(0)
+    new, labels = rng.normal(size=(20, 3)), np.arange(20) % 2
+    results = [fit_vector_map("supervised", new, new, labels, seed=s)(new) for s in (0, 0, 1)]
+    assert torch.equal(state, torch.random.get_rng_state())
+    assert np.array_equal(results[0], results[1])

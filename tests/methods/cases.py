@@ -3,9 +3,9 @@
 import torch
 import torch.nn.functional as F
 
-from unibct.losses.arcface import arcface
+from unibct.losses import arcface
+from unibct.methods import find_method
 from unibct.methods.base import Batch, OldKnowledge, Settings
-from unibct.methods.table import find_method
 
 SETTINGS = Settings(scale=16.0, margin=0.3, tau=0.05, lam=0.9, drop=0.2)
 

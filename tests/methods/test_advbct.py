@@ -1,12 +1,16 @@
+import dataclasses
 import math
 
 import pytest
 import torch
 import torch.nn.functional as F
 
+from tests.distributed.thread_ranks import run_ranks
 from tests.methods.cases import SETTINGS, batch, knowledge
-from unibct.methods.advbct import reversed_gradient
-from unibct.methods.table import find_method
+from unibct.distributed.ranks import ClassPart
+from unibct.errors import UserError
+from unibct.methods import find_method
+from unibct.methods.advbct import ReleasedAdvBct, reversed_gradient
 
 
 def naive_advbct(parameters, step):
@@ -78,3 +82,154 @@ def test_what_advbct_has_learnt_survives_a_checkpoint():
         assert torch.equal(fresh.loss(step), before)
         fresh.load_state({k: v.clone() for k, v in learnt.state().items()})
         assert torch.equal(fresh.loss(step), wanted)
+
+
+LABELS = torch.tensor([0] * 9 + [1] * 4 + [2] + [3] * 10)  # class 2 has a single image
+
+
+def old_knowledge():
+    """Old embeddings of classes of unequal size, one of them with an outlier."""
+    old = knowledge(labels=LABELS)
+    embeddings = old.embeddings.clone()
+    embeddings[:9] = F.normalize(embeddings[0] + 0.05 * embeddings[1:10], dim=1)
+    embeddings[8] = F.normalize(-embeddings[0] + 0.3 * embeddings[1], dim=0)
+    return dataclasses.replace(old, embeddings=embeddings)
+
+
+def step_of(old, **changes):
+    plain = batch((0, 3, 8, 10, 13, 15, 20, 23), **changes)
+    return dataclasses.replace(plain, labels=old.labels[plain.rows])
+
+
+def naive_balls(old):
+    """Raw centres, and the largest distance within 1.5 interquartile ranges."""
+    centres, radii = [], []
+    for c in range(4):
+        members = old.embeddings[old.labels == c]
+        centres.append(members.mean(dim=0))
+        distances = sorted((members - centres[c]).norm(dim=1).tolist())
+        n = len(distances)
+        if n >= 4:
+            low, high = distances[int(n / 4)], distances[int(3 * n / 4)]
+            distances = [d for d in distances if d <= high + 1.5 * (high - low)]
+        radii.append(distances[-1] if n > 1 else None)
+    return centres, radii
+
+
+def naive_discriminator(parameters, vectors):
+    first, first_bias, scale, shift, second, second_bias = parameters
+    hidden = vectors @ first.T + first_bias
+    variance = hidden.var(dim=0, correction=0)
+    hidden = (hidden - hidden.mean(dim=0)) / (variance + 1e-5).sqrt() * scale + shift
+    return torch.softmax(F.relu(hidden) @ second.T + second_bias, dim=1)
+
+
+def naive_losses(parameters, old, step):
+    """The discriminator's loss and the point-to-set loss, without weight or reversed gradient."""
+    *weights, place = parameters
+    new = F.normalize(step.embeddings, dim=1)
+    is_new = naive_discriminator(weights, new)[:, 0]
+    is_old = naive_discriminator(weights, old.embeddings[step.rows])[:, 1]
+    centres, radii = naive_balls(old)
+    outside = []
+    for z, c in zip(new, step.labels.tolist(), strict=True):
+        if radii[c] is not None:
+            radius = radii[c] + torch.sigmoid(place[c]) * (1 - radii[c])
+            distance = (z - centres[c]).norm()
+            if distance > radius:
+                outside.append(distance - radius)
+    return -is_new.log().mean() - is_old.log().mean(), torch.stack(outside).mean()
+
+
+def test_it_is_its_formula():
+    old = old_knowledge()
+    assert naive_balls(old)[1][0] < 0.5  # without the outlier
+    method, step = find_method("advbct-released").make(old, SETTINGS), step_of(old, progress=0.3)
+    adversarial, outside = naive_losses(method.parameters(), old, step)
+    assert torch.allclose(method.loss(step), 0.7 * adversarial + outside, rtol=1e-5)
+
+
+def test_its_gradients_are_reversed_and_weighted():
+    old = old_knowledge()
+    method, step = ReleasedAdvBct(old, SETTINGS), step_of(old, progress=0.3)
+    parameters = method.parameters()
+    adversarial, outside = naive_losses(parameters, old, step)
+    (to_deceive,) = torch.autograd.grad(adversarial, step.embeddings, retain_graph=True)
+    (to_centre,) = torch.autograd.grad(outside, step.embeddings, retain_graph=True)
+    learnt = torch.autograd.grad(0.7 * adversarial + outside, parameters)
+    assert float(to_deceive.abs().max()) > 1e-3
+    method.loss(step).backward()
+    want = to_centre - 0.7 * math.tanh(5 * 0.3) * to_deceive
+    assert torch.allclose(step.embeddings.grad, want, atol=1e-6)
+    for parameter, gradient in zip(parameters, learnt, strict=True):
+        assert torch.allclose(parameter.grad, gradient, atol=1e-6)
+    assert parameters[-1].grad[2] == 0  # the class of one image has no ball
+    assert torch.count_nonzero(parameters[-1].grad) >= 2
+
+
+def test_the_released_constants():
+    old = old_knowledge()
+    method = ReleasedAdvBct(old, SETTINGS)
+    shapes = [tuple(parameter.shape) for parameter in method.parameters()]
+    assert shapes == [(100, 8), (100,), (100,), (100,), (2, 100), (2,), (4,)]
+    place = method.parameters()[-1]
+    assert (place.abs() <= 1).all()
+    assert len(place.unique()) == 4
+    again = ReleasedAdvBct(old, SETTINGS)
+    assert torch.equal(again.parameters()[-1], place)
+
+
+def test_at_the_end_of_training_only_the_balls_are_left():
+    old = old_knowledge()
+    method, step = ReleasedAdvBct(old, SETTINGS), step_of(old, progress=1.0)
+    _, outside = naive_losses(method.parameters(), old, step)
+    assert torch.allclose(method.loss(step), outside, rtol=1e-5)
+
+
+def test_a_batch_of_one_image_cannot_be_normalised():
+    old = old_knowledge()
+    step = dataclasses.replace(batch((3,)), labels=old.labels[[3]])
+    with pytest.raises(UserError, match="normalises over the batch, which has one image only"):
+        ReleasedAdvBct(old, SETTINGS).loss(step)
+
+
+def test_what_it_has_learnt_survives_a_checkpoint():
+    old = old_knowledge()
+    learnt, fresh = ReleasedAdvBct(old, SETTINGS), ReleasedAdvBct(old, SETTINGS)
+    step = step_of(old, progress=0.5)
+    learnt.loss(step).backward()
+    for parameter in learnt.parameters():
+        parameter.data -= parameter.grad
+    fresh.load_state({k: v.clone() for k, v in learnt.state().items()})
+    with torch.no_grad():
+        assert torch.equal(fresh.loss(step), learnt.loss(step))
+        assert not torch.allclose(ReleasedAdvBct(old, SETTINGS).loss(step), learnt.loss(step))
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_several_ranks_find_what_one_finds(world):
+    old = old_knowledge()
+    step = step_of(old, progress=0.3)
+    one = ReleasedAdvBct(old, SETTINGS)
+    start = {k: v.clone() for k, v in one.state().items()}
+    loss = one.loss(step)
+    loss.backward()
+
+    def of_rank(ranks):
+        own = ranks.batch_slice(len(step.rows))
+        method = ReleasedAdvBct(dataclasses.replace(old, ranks=ranks), SETTINGS)
+        method.load_state(start)  # threads share torch's generator
+        new = step.embeddings.detach()[own].requires_grad_()
+        part_of_step = dataclasses.replace(
+            step, embeddings=new, labels=step.labels[own], rows=step.rows[own],
+            part=ClassPart(4, ranks),
+        )  # fmt: skip
+        found = method.loss(part_of_step)
+        found.backward()
+        return found.detach(), new.grad, [parameter.grad for parameter in method.parameters()]
+
+    losses, gradients, learnt = zip(*run_ranks(world, of_rank), strict=True)
+    assert torch.allclose(sum(losses) / world, loss.detach(), rtol=1e-5)
+    assert torch.allclose(torch.cat(gradients) / world, step.embeddings.grad, atol=1e-6)
+    for parameter, *found in zip(one.parameters(), *learnt, strict=True):
+        assert torch.allclose(sum(found) / world, parameter.grad, atol=1e-6)

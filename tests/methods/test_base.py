@@ -4,8 +4,7 @@ import numpy as np
 import torch
 
 from tests.methods.cases import SETTINGS, batch, knowledge, small_arcface
-from unibct.distributed.class_shards import ClassPart
-from unibct.distributed.ranks import ALONE, Ranks
+from unibct.distributed.ranks import ALONE, ClassPart, Ranks
 from unibct.methods.base import Method
 
 

@@ -4,10 +4,10 @@ import torch
 from torch.nn.functional import normalize
 
 from unibct.errors import UserError
-from unibct.losses.arcface import arcface
+from unibct.losses import arcface
+from unibct.methods import METHODS, find_method
 from unibct.methods.base import Batch, OldKnowledge, Settings
 from unibct.methods.compatibility_loss import CompatibilityLoss
-from unibct.methods.table import METHODS, find_method
 from unibct.prototypes.class_prototypes import class_prototypes
 
 LABELS = torch.arange(24) % 4

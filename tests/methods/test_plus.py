@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from tests.methods.cases import SETTINGS, batch, knowledge, refreshed_loss, small_arcface
-from unibct.losses.contrast import contrast
+from unibct.losses import contrast
 from unibct.methods.plus import UnibctPlus, cone_centre
 from unibct.prototypes.class_prototypes import class_prototypes
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import torch
 
-from unibct.models.architectures.table import build_network
+from unibct.models.architectures import build_network
 from unibct.models.input import InputSpec
 from unibct.models.model import Model
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from tests.models.cases import small_model, trained_from
-from unibct.data.choices import BEST_EPOCH, SCORE_SCALE_MEASURED, Choice
+from unibct.data.training_classes import BEST_EPOCH, SCORE_SCALE_MEASURED, Choice
 from unibct.errors import UserError
 from unibct.models.blended_weights import blend_weights
 from unibct.models.input import InputSpec

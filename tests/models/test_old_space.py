@@ -5,10 +5,10 @@ import pytest
 import torch
 
 from tests.models.cases import small_model
-from unibct.embedders.table import open_embedder
+from unibct.embedders import open_embedder
 from unibct.errors import UserError
 from unibct.maps.vector_map import fit_vector_map
-from unibct.models.folder import load_model, save_model
+from unibct.models.model_folder import load_model, save_model
 from unibct.models.old_space import (
     OldSpaceModel,
     add_projection,

@@ -3,11 +3,24 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
 
-from unibct.benchmark.results import Measured
-from unibct.benchmark.results_csv import as_csv
+from unibct.benchmark.results import Measured, as_csv
 from unibct.evaluation.criterion import seeds_note
-from unibct.report.benchmark_tables import all_tables, flip_table, verdict_table, weak_note
+from unibct.evaluation.search_test import search_test
+from unibct.report.benchmark_tables import (
+    all_tables,
+    baseline_tables,
+    chain_averages,
+    chain_gain_table,
+    chain_tables,
+    flip_table,
+    gain_table,
+    gain_tables,
+    price_table,
+    verdict_table,
+    weak_note,
+)
 from unibct.report.plain_table import NO_VALUE
 
 
@@ -93,3 +106,158 @@ def test_scenarios_with_a_weak_old_model_are_named_below_the_verdicts(finished):
         for folder, result in results.by_job.items()
     }
     assert weak_note(replace(results, by_job=earlier)) is None
+
+
+def made_up_results(*methods, metrics=("TAR@1e-2", "top-1")):
+    """Two seeds in one scenario; every method and metric has its own values and samples."""
+
+    def measured(test):
+        def of(scenario, method, metric):
+            kinds = ("cross", "self")
+            seed = [kinds.index(test), methods.index(method), metrics.index(metric)]
+            generator = np.random.default_rng(seed)
+            return Measured(generator.random(2), generator.random((2, 50)), 50)
+
+        return of
+
+    return SimpleNamespace(
+        grid=SimpleNamespace(methods=methods),
+        scenarios=["open-class"],
+        deciding_metrics=list(metrics),
+        has_cell=lambda scenario, method: True,
+        cross=measured("cross"),
+        new_self=measured("self"),
+    )
+
+
+def rows_by_title(results):
+    return {table.title: [row[0].text for row in table.rows] for table in baseline_tables(results)}
+
+
+def test_every_method_is_compared_with_the_default_method_in_both_tests():
+    results = made_up_results("none", "regress", "unibct", "unibct-plus", "procrustes")
+    assert rows_by_title(results) == {
+        "Against unibct, top-1": ["regress", "unibct-plus", "procrustes"],
+        "Against unibct, TAR@1e-2": ["regress", "unibct-plus", "procrustes"],
+        "Against unibct, self test, top-1": ["regress", "unibct-plus"],
+        "Against unibct-plus, top-1": ["regress", "unibct", "procrustes"],
+        "Against unibct-plus, TAR@1e-2": ["regress", "unibct", "procrustes"],
+        "Against unibct-plus, self test, top-1": ["regress", "unibct"],
+    }
+    tables = {table.title: table for table in baseline_tables(results)}
+    for title, test, metric in [
+        ("Against unibct-plus, TAR@1e-2", results.cross, "TAR@1e-2"),
+        ("Against unibct-plus, self test, top-1", results.new_self, "top-1"),
+    ]:
+        regress, plus = (test("open-class", name, metric) for name in ("regress", "unibct-plus"))
+        difference = 100 * np.mean([regress.values[seed] - plus.values[seed] for seed in (0, 1)])
+        samples = regress.samples - plus.samples
+        paired = Measured(regress.values - plus.values, samples, 50).estimate
+        cell = tables[title].rows[0][1]
+        assert cell.text == f"{difference:+.2f}"
+        assert cell.small == f"{100 * paired.low:+.2f} to {100 * paired.high:+.2f}"
+
+
+def test_a_pair_of_methods_is_not_compared_twice():
+    assert rows_by_title(made_up_results("none", "unibct", "unibct-plus")) == {
+        "Against unibct, top-1": ["unibct-plus"],
+        "Against unibct, TAR@1e-2": ["unibct-plus"],
+        "Against unibct, self test, top-1": ["unibct-plus"],
+    }
+    # Of the self test, the pair is all that there is: a map leaves the free model as it is.
+    assert rows_by_title(made_up_results("unibct", "unibct-plus", "affine")) == {
+        "Against unibct, top-1": ["unibct-plus", "affine"],
+        "Against unibct, TAR@1e-2": ["unibct-plus", "affine"],
+        "Against unibct, self test, top-1": ["unibct-plus"],
+        "Against unibct-plus, top-1": ["unibct", "affine"],
+        "Against unibct-plus, TAR@1e-2": ["unibct", "affine"],
+    }
+    assert rows_by_title(made_up_results("none", "unibct-plus")) == {}
+
+
+SCENARIO = "open-class"
+
+
+def shown(table, method):
+    """The points that a table shows of a method in the scenario."""
+    (row,) = [row for row in table.rows if row[0].text == method]
+    return float(row[table.heads.index(SCENARIO)].text)
+
+
+def test_gains_are_shown_in_every_deciding_metric_with_top_1_first(finished):
+    _, results = finished
+    others = [metric for metric in results.deciding_metrics if metric != "top-1"]
+    assert others
+    titles = [f"Cross − old self, points of {metric}" for metric in ("top-1", *others)]
+    tables = all_tables(results)[1:]  # the verdicts come before them
+    assert [table.title for table in tables[: len(titles)]] == titles
+    for table, metric in zip(tables, ("top-1", *others), strict=False):
+        cross = results.cross(SCENARIO, "unibct-plus", metric).values
+        old = results.old_self(SCENARIO, metric).values
+        assert shown(table, "unibct-plus") == pytest.approx(100 * (cross - old).mean(), abs=0.006)
+    assert gain_table(results).title == titles[0]
+
+
+def test_the_price_is_new_self_minus_free_self_of_the_trained_methods(finished):
+    _, results = finished
+    table = gain_tables(results)[-1]
+    assert table.title == "New self − free self, points of top-1"
+    methods = [row[0].text for row in table.rows]
+    assert "unibct-plus" in methods
+    assert "none" not in methods
+    assert "procrustes" not in methods
+    new = results.new_self(SCENARIO, "unibct-plus", "top-1").values
+    free = results.free_self(SCENARIO, "top-1").values
+    assert shown(table, "unibct-plus") == pytest.approx(100 * (new - free).mean(), abs=0.006)
+    without_free = {
+        folder: result
+        for folder, result in results.by_job.items()
+        if not folder.startswith("models/free")
+    }
+    assert price_table(replace(results, by_job=without_free)) is None
+
+
+def test_a_chain_tests_all_pairs_of_versions(finished):
+    benchmark, results = finished
+    workspace = benchmark.workspace
+    folders = ["models/old-images-seed0"] + [f"chains/unibct-plus/seed0/v{v}" for v in (2, 3)]
+    vectors = [workspace.vectors(folder) for folder in folders]
+    matrix = np.zeros((3, 3))
+    for q in range(3):
+        for g in range(3):
+            matrix[q, g] = search_test(vectors[q], vectors[g], workspace.split).top(1)
+            stored = results.between_versions("unibct-plus", q + 1, g + 1, "top-1").values[0]
+            assert stored == pytest.approx(matrix[q, g])
+    average, share = chain_averages(results, "unibct-plus")
+    seeds = [
+        np.mean([results.between_versions("unibct-plus", q, g, "top-1").values[s]
+                 for q in (1, 2, 3) for g in range(1, q + 1)]) for s in (0, 1)
+    ]  # fmt: skip
+    assert average.mean == pytest.approx(np.mean(seeds))
+    assert re.fullmatch(r"\d of 6", share)
+    gains = chain_gain_table(results, "unibct-plus")
+    assert [row[0].text for row in gains.rows] == [
+        "v2→v1 − v1→v1", "v3→v1 − v1→v1", "v3→v2 − v2→v2",
+        "v1→v2 − v1→v1", "v1→v3 − v1→v1", "v2→v3 − v2→v2",
+    ]  # fmt: skip
+    old_clients = [
+        results.between_versions("unibct-plus", 1, g, "top-1").values.mean() for g in (3, 1)
+    ]
+    assert gains.heads[1] == "top-1"
+    assert float(gains.rows[4][1].text) == pytest.approx(
+        100 * (old_clients[0] - old_clients[1]), abs=0.006
+    )
+
+
+def test_a_chain_that_begins_with_a_weak_model_says_so(finished):
+    _, results = finished
+    weak = {"recall_at_1": 0.1, "pixel_recall_at_1": 0.1, "too_weak": True}
+    for is_weak, ending in ((True, "hardly better than raw pixels: seed 0, 1."), (False, "of 6.")):
+        by_job = {
+            folder: result | {"old_model": weak | {"too_weak": is_weak}}
+            if folder.startswith("models/old-images")
+            else result
+            for folder, result in results.by_job.items()
+        }
+        changed = replace(results, by_job=by_job)
+        assert chain_tables(changed)[0].note.endswith(ending)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.evaluation.noisy_classes import noisy_classes
-from unibct.embeddings.strength import Strength
+from unibct.embeddings.recall import Strength
 from unibct.evaluation.protocols.pairs import evaluate_pairs
 from unibct.evaluation.upgrade import evaluate_upgrade
 from unibct.report.decision_tables import decision_tables, old_model_text, threshold_table

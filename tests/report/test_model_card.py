@@ -6,12 +6,12 @@ import torch
 
 import unibct
 from tests.models.cases import small_model, trained_from
-from tests.report.test_export_text import EXACT, LOSS
+from tests.report.test_texts import EXACT, LOSS
 from unibct.data.training_classes import NO_CLASSES, UNKNOWN_CLASSES
 from unibct.errors import UserError
 from unibct.evaluation.criterion import NOT_COMPATIBLE_RULE
 from unibct.maps.vector_map import VectorMap
-from unibct.models.folder import save_model
+from unibct.models.model_folder import save_model
 from unibct.models.old_space import old_space_fingerprint
 from unibct.report.model_card import write_model_card
 

@@ -6,9 +6,9 @@ import pytest
 from rich.console import Console
 
 from tests.report.told_story import told_story
-from unibct.embeddings.strength import Strength
+from unibct.embeddings.recall import Strength
 from unibct.evaluation.criterion import NOT_COMPATIBLE_RULE
-from unibct.evaluation.directions import CROSS
+from unibct.evaluation.search_test import CROSS
 from unibct.report.decision_tables import decision_tables
 from unibct.report.terminal import (
     print_benchmark,

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from unibct.examples.demo_gallery import GalleryStory, Stage
-from unibct.gallery.naming import Names
+from unibct.examples.demo import GalleryStory, Stage
+from unibct.gallery.gallery import Names
 
 _ROWS = [(1200, 0), (1200, 0), (900, 300), (600, 600), (300, 900), (0, 1200), (1200, 0), (0, 1200)]
 _TITLES = (

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.training.recipes import AUGMENTED, RECIPE, SMALL
-from unibct.data.readers.table import open_images
+from unibct.data.readers import open_images
 from unibct.data.scenarios import split
 from unibct.training.train import train
 

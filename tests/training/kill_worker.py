@@ -15,10 +15,10 @@ from pathlib import Path
 
 import torch
 
-from unibct.data.readers.table import open_images
+from unibct.data.readers import open_images
 from unibct.embeddings import extraction
-from unibct.models.folder import load_model
 from unibct.models.model import Model
+from unibct.models.model_folder import load_model
 from unibct.training import run_folder
 from unibct.training.recipe import load_recipe
 from unibct.training.step import TrainingStep

@@ -4,7 +4,7 @@ import csv
 
 import torch
 
-from unibct.models.folder import load_model
+from unibct.models.model_folder import load_model
 from unibct.training.checkpoints import find_checkpoint, read_checkpoint
 
 

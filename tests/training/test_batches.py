@@ -1,11 +1,50 @@
 import numpy as np
 import pytest
+import torch
 
+from tests.training.host_waits import META
 from tests.training.recipes import AUGMENTED
 from tests.training.run_contexts import small_context
 from unibct.distributed.ranks import Ranks
-from unibct.training.batches import draw_epoch, remaining_batches
+from unibct.training.batches import LoadedBatch, copied_ahead, draw_epoch, remaining_batches
 from unibct.training.state import initial_state
+
+
+def batch(number):
+    rows = torch.full((2,), number)
+    pixels = torch.zeros(2, 4, 4, 1, dtype=torch.uint8)
+    whole = np.array([number, number])
+    return LoadedBatch(pixels, rows, rows, None, None, None, whole, {"after": number})
+
+
+def test_batches_keep_their_order_and_go_to_the_device_one_ahead():
+    loaded = []
+
+    def batches():
+        for number in range(4):
+            loaded.append(number)
+            yield batch(number)
+
+    for number, copied in enumerate(copied_ahead(batches(), META)):
+        assert copied.rng_state == {"after": number}
+        assert copied.whole_batch.tolist() == [number, number]
+        assert {t.device for t in (copied.pixels, copied.rows, copied.labels)} == {META}
+        assert copied.flipped is None
+        assert loaded == list(range(min(number + 2, 4)))
+    assert number == 3
+
+
+def test_nothing_is_copied_on_a_cpu():
+    first = batch(0)
+    assert next(copied_ahead(iter([first]), torch.device("cpu"))) is first
+
+
+def test_map_changes_every_tensor_and_nothing_else():
+    doubled = batch(3).map(lambda tensor: tensor * 2)
+    assert doubled.rows.tolist() == doubled.labels.tolist() == [6, 6]
+    assert doubled.whole_batch.tolist() == [3, 3]
+    assert doubled.old is None
+
 
 RECIPE = AUGMENTED.updated(batch_size=8)
 
@@ -46,7 +85,7 @@ def test_the_middle_of_an_epoch_continues_with_the_same_changes(step, four_class
     require_same_batches(batches_of(context, state), whole[step:])
 
 
-@pytest.mark.parametrize("augment", [None, "python:tests.training.test_dropout:salted"])
+@pytest.mark.parametrize("augment", [None, "python:tests.training.test_network:salted"])
 def test_ranks_share_a_batch_and_its_changes(four_classes, augment):
     recipe = RECIPE.updated(augment=augment)
     state = initial_state(small_context(four_classes, recipe))

@@ -11,10 +11,9 @@ from torch import nn
 from tests.training.host_waits import META, HostWaits
 from tests.training.recipes import AUGMENTED
 from tests.training.run_contexts import small_context
-from unibct.embeddings.folder import Embeddings, open_embeddings
-from unibct.embeddings.writing import save_embeddings
+from unibct.embeddings.store import Embeddings, open_embeddings, save_embeddings
+from unibct.methods import METHODS, find_method
 from unibct.methods.base import OldKnowledge, Settings
-from unibct.methods.table import METHODS, find_method
 from unibct.training.batches import draw_epoch, remaining_batches
 from unibct.training.state import initial_state
 from unibct.training.step import TrainingStep

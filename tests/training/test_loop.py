@@ -4,14 +4,152 @@ import signal
 from contextlib import contextmanager
 
 import pytest
+import torch
 
-from tests.training.recipes import AUGMENTED
-from tests.training.run_results import require_same
+from tests.notes import Notes
+from tests.training.recipes import AUGMENTED, RECIPE, SMALL
+from tests.training.run_results import metrics, require_same
+from unibct.errors import UserError
 from unibct.training import run_folder
-from unibct.training.checkpoints import find_checkpoint
+from unibct.training.checkpoints import find_checkpoint, read_checkpoint
+from unibct.training.loop import TrainingLoop, stop_request
 from unibct.training.step import TrainingStep
-from unibct.training.stopping import stop_request
 from unibct.training.train import train
+
+
+def test_only_a_second_ctrl_c_stops_at_once():
+    with stop_request() as stop:
+        assert not stop.wanted
+        for _ in range(3):  # Slurm's, torchrun's
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert stop.wanted
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_a_last_step_that_ruins_the_model_is_noticed(glyph_classes, tmp_path):
+    one_step = RECIPE.updated(epochs=1, batch_size=512, lr=1e30, warmup_epochs=0)
+    with pytest.raises(UserError, match="diverged in epoch 0"):
+        train(glyph_classes, one_step, tmp_path / "m", device="cpu")
+    assert not (tmp_path / "m").exists()
+
+
+@pytest.mark.slow
+def test_runs_that_share_a_cache_share_the_warm_up_and_the_old_embeddings(
+    four_classes, four_classes_old, tmp_path, monkeypatch
+):
+    def trained(name, method, **options):
+        options |= {"old": four_classes_old, "device": "cpu", "method": method}
+        return train(four_classes, SMALL, tmp_path / name, **options)
+
+    alone = {method: trained(f"{method} alone", method) for method in ("contrast", "mixbct-warmup")}
+    cache = tmp_path / "cache"
+    first = trained("first", "contrast", cache=cache)
+    assert first.fingerprint == alone["contrast"].fingerprint
+    epochs, take_steps = [], TrainingLoop.take_steps
+
+    def watched(self, *arguments):
+        epochs.append(self.state.epoch)
+        take_steps(self, *arguments)
+
+    monkeypatch.setattr(TrainingLoop, "take_steps", watched)
+    monkeypatch.setattr("unibct.embeddings.extraction.embed_rest_in_memory", None)
+    second = trained("second", "mixbct-warmup", cache=cache)
+    assert epochs == [1]
+    assert second.fingerprint == alone["mixbct-warmup"].fingerprint
+    assert torch.equal(second.class_weights, alone["mixbct-warmup"].class_weights)
+    rows = metrics(tmp_path / "second")
+    assert rows[0] == metrics(tmp_path / "first")[0]
+    losses = [
+        [row["loss_cls"] for row in metrics(tmp_path / n)]
+        for n in ("second", "mixbct-warmup alone")
+    ]
+    assert losses[0] == losses[1]
+    assert second.fingerprint != first.fingerprint
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [("bct", "unibct-centroid"), ("nccl-warmup", "advbct-warmup"), ("advbct-warmup", "bct")],
+)
+def test_a_method_takes_nothing_but_the_warm_up_of_another(
+    first, second, four_classes, four_classes_old, tmp_path
+):
+    options = {"old": four_classes_old, "device": "cpu"}
+    alone = train(four_classes, SMALL, tmp_path / "alone", method=second, **options)
+    options["cache"] = tmp_path / "cache"
+    train(four_classes, SMALL, tmp_path / "first", method=first, **options)
+    shared = train(four_classes, SMALL, tmp_path / "second", method=second, **options)
+    assert shared.fingerprint == alone.fingerprint
+
+
+@pytest.mark.slow
+def test_the_old_model_may_be_another_after_the_same_warm_up(
+    four_classes, four_classes_old, tmp_path
+):
+    recipe = SMALL.updated(seed=7)
+    other = train(four_classes, recipe.updated(seed=8), tmp_path / "other", device="cpu")
+    options = {"method": "bct", "device": "cpu"}
+    alone = train(four_classes, recipe, tmp_path / "alone", old=other, **options)
+    options["cache"] = tmp_path / "cache"
+    train(four_classes, recipe, tmp_path / "first", old=four_classes_old, **options)
+    shared = train(four_classes, recipe, tmp_path / "second", old=other, **options)
+    assert shared.fingerprint == alone.fingerprint
+
+
+def test_a_run_that_is_all_warm_up_keeps_its_metrics(four_classes, tmp_path):
+    recipe, options = SMALL.updated(warmup_epochs=2), {"cache": tmp_path / "cache", "device": "cpu"}
+    first, again = (train(four_classes, recipe, tmp_path / name, **options) for name in "ab")
+    assert again.fingerprint == first.fingerprint
+    assert metrics(tmp_path / "b") == metrics(tmp_path / "a")
+
+
+@pytest.mark.slow
+def test_a_damaged_shared_warm_up_is_made_again(eighty_images, eighty_old, tmp_path):
+    options = {
+        "old": eighty_old,
+        "method": "contrast",
+        "device": "cpu",
+        "cache": tmp_path / "cache",
+    }
+    first = train(eighty_images, AUGMENTED, tmp_path / "first", **options)
+    shared = next((tmp_path / "cache").glob("warmup-*/checkpoint-*"))
+    next(shared.glob("classes-*")).unlink()
+    second = train(eighty_images, AUGMENTED, tmp_path / "second", **options)
+    assert second.fingerprint == first.fingerprint
+    assert read_checkpoint(shared).class_tensors
+
+
+@pytest.mark.slow
+def test_the_recall_of_a_shared_warm_up_is_shared_too(four_classes, four_classes_old, tmp_path):
+    options = {"old": four_classes_old, "device": "cpu", "validation": 0.5}
+    alone = train(four_classes, SMALL, tmp_path / "alone", method="mixbct-warmup", **options)
+    options["cache"] = tmp_path / "cache"
+    train(four_classes, SMALL, tmp_path / "first", method="contrast", **options)
+    shared = train(four_classes, SMALL, tmp_path / "second", method="mixbct-warmup", **options)
+    assert shared.fingerprint == alone.fingerprint
+    rows = metrics(tmp_path / "second")
+    assert rows[0] == metrics(tmp_path / "first")[0]
+    assert rows[1]["recall_at_1"] == metrics(tmp_path / "alone")[1]["recall_at_1"]
+    # Without an old model the best epoch may be one of the warm-up, so that it is not shared.
+    train(four_classes, SMALL, tmp_path / "free", cache=tmp_path / "cache", validation=0.5)
+    assert metrics(tmp_path / "free")[0]["seconds"] != rows[0]["seconds"]
+    assert (tmp_path / "free" / "best" / "model.json").is_file()
+
+
+@pytest.mark.slow
+def test_a_warm_up_that_cannot_be_shared_is_said(four_classes, four_classes_old, tmp_path):
+    (tmp_path / "file").write_text("no folder")
+    notes = Notes()
+    options = {"old": four_classes_old, "device": "cpu", "method": "contrast"}
+    model = train(
+        four_classes, SMALL, tmp_path / "m", cache=tmp_path / "file", progress=notes, **options
+    )
+    alone = train(four_classes, SMALL, tmp_path / "alone", **options)
+    assert model.fingerprint == alone.fingerprint
+    assert sum("the next run warms up by itself" in text for text in notes.texts) == 1
+    assert any("cannot be written" in text and "kept in memory" in text for text in notes.texts)
 
 
 @pytest.mark.slow

@@ -1,26 +1,208 @@
 import json
+import os
 import shutil
+import signal
 from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
 from tests.models.cases import small_model
-from tests.training.recipes import SMALL
+from tests.training.recipes import AUGMENTED, RECIPE, SMALL
+from tests.training.run_results import require_same
+from unibct.benchmark.run import trial_rate
 from unibct.data.training_classes import NO_CLASSES, UNKNOWN_CLASSES
+from unibct.distributed.ranks import ALONE, Ranks
 from unibct.embeddings.extraction import embed_images
-from unibct.embeddings.forms.table import write_embeddings
-from unibct.embeddings.vector_set import open_data
-from unibct.embeddings.writing import save_embeddings
+from unibct.embeddings.forms import write_embeddings
+from unibct.embeddings.store import save_embeddings
+from unibct.embeddings.stored import open_data
 from unibct.errors import UserError
 from unibct.evaluation.seen_classes import count_seen_classes
-from unibct.models.architectures.table import find_architecture
+from unibct.models.architectures import ARCHITECTURES, build_network, find_architecture
 from unibct.models.blended_weights import blend_weights
-from unibct.models.folder import load_model, save_model
 from unibct.models.input import InputSpec
-from unibct.training.network import first_classes, recipe_architecture, recipe_input
+from unibct.models.model_folder import load_model, save_model
+from unibct.training import run_folder
+from unibct.training.network import (
+    HeadDropout,
+    autocast,
+    first_classes,
+    freeze_layers,
+    kept_inputs,
+    recipe_architecture,
+    recipe_input,
+    seed_step,
+    slow_precision_note,
+    train_mode,
+)
 from unibct.training.recipe import Recipe, load_recipe
+from unibct.training.step import TrainingStep
 from unibct.training.train import train
+
+
+def test_the_forward_pass_has_the_recipe_s_precision():
+    weights, rows = torch.ones(4, 4), torch.ones(2, 4)
+    for precision in ("float32", "bfloat16"):
+        with autocast(precision, torch.device("cpu")):
+            assert (rows @ weights).dtype == getattr(torch, precision)
+
+
+@pytest.mark.parametrize("capability", ["AVX2", "AVX512"])
+def test_a_processor_that_only_imitates_a_format_is_named(monkeypatch, capability):
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    note = slow_precision_note("bfloat16", torch.device("cpu"))
+    if capability == "AVX2":
+        assert note is not None
+        assert "no instructions for bfloat16" in note
+        assert "precision=float32" in note
+    else:
+        assert note is None
+    assert slow_precision_note("float32", torch.device("cpu")) is None
+    assert slow_precision_note("bfloat16", torch.device("cuda")) is None
+
+
+def test_a_trial_of_the_speed_has_the_recipe_s_precision(monkeypatch):
+    formats: list[str] = []
+
+    def recorded(precision: str, device: torch.device):
+        formats.append(precision)
+        return autocast(precision, device)
+
+    monkeypatch.setattr("unibct.benchmark.run.autocast", recorded)
+    recipe = load_recipe("glyphs", ["batch_size=2", "precision=bfloat16"])
+    assert trial_rate(recipe, 4, 1, torch.device("cpu"), steps=6) > 0
+    assert set(formats) == {"bfloat16"}
+
+
+def test_frozen_layers_stay_as_they_were(four_classes, tmp_path):
+    frozen = ("conv1", "bn1", "layer1")
+    recipe = RECIPE.updated(freeze=frozen, seed=5, size=None)
+    model = train(four_classes, recipe, tmp_path / "m", device="cpu")
+    first = build_network("resnet-small", ARCHITECTURES["resnet-small"].input, model.dim, seed=5)
+    for name, value in first.state_dict().items():
+        kept = name.split(".")[0] in frozen
+        assert torch.equal(model.network.state_dict()[name], value) == kept, name
+
+
+def test_a_layer_is_its_whole_name():
+    network = torch.nn.Sequential()
+    network.add_module("layer1", torch.nn.BatchNorm1d(2))
+    network.add_module("layer10", torch.nn.BatchNorm1d(2))
+    freeze_layers(network, ["layer1"])
+    assert [p.requires_grad for p in network.parameters()] == [False, False, True, True]
+    train_mode(network, ["layer1"])
+    assert [layer.training for layer in network] == [False, True]
+    with pytest.raises(UserError, match=r"freeze = layer2: .* its layers are layer1, layer10"):
+        freeze_layers(network, ["layer2"])
+
+
+def head_only():
+    network = nn.Sequential()
+    network.add_module("fc", nn.Identity())
+    return network
+
+
+def test_a_share_of_the_head_s_inputs_is_left_out_in_training_only():
+    network = head_only()
+    HeadDropout(network, 0.25, ALONE).set_place(0, 0, 0)
+    found = network.train()(torch.ones(10_000))
+    assert float((found == 0).float().mean()) == pytest.approx(0.25, abs=0.02)
+    assert torch.allclose(found[found > 0], torch.tensor(4 / 3))
+    assert torch.equal(network.eval()(torch.ones(9)), torch.ones(9))
+    with pytest.raises(UserError, match="no head"):
+        HeadDropout(nn.Sequential(nn.Linear(2, 2)), 0.5, ALONE)
+
+
+def split_mix_64(state):
+    """Steele, Lea and Flood (2014), in Python's whole numbers."""
+    mask = 2**64 - 1
+    state = (state ^ (state >> 30)) * 0xBF58476D1CE4E5B9 & mask
+    state = (state ^ (state >> 27)) * 0x94D049BB133111EB & mask
+    return state ^ (state >> 31)
+
+
+def test_what_is_left_out_is_a_function_of_the_place_in_the_batch():
+    key, share = -(2**40) + 12345, 0.3
+    places = range(1, 6 * 7 + 1)
+    numbers = [split_mix_64((key + n * 0x9E3779B97F4A7C15) % 2**64) / 2**64 for n in places]
+    expected = (torch.tensor(numbers, dtype=torch.float64) >= share).view(6, 7)
+    key = torch.tensor(key)
+    assert torch.equal(kept_inputs(key, torch.Size((6, 7)), 0, share), expected)
+    parts = [kept_inputs(key, torch.Size((2, 7)), rank, share) for rank in range(3)]
+    assert torch.equal(torch.cat(parts), expected)
+
+
+def test_each_step_and_each_input_is_left_out_by_itself():
+    values, found = torch.ones(64, 128), []
+    for place in [(0, 0, 0), (0, 0, 1), (0, 1, 0), (1, 0, 0)]:
+        network = head_only()
+        HeadDropout(network, 0.5, ALONE).set_place(*place)
+        found.append((network.train()(values) > 0).float().flatten())
+    agreement = torch.corrcoef(torch.stack([*found, found[0].roll(1), found[0].roll(128)]))
+    assert float((agreement - torch.eye(6)).abs().max()) < 0.05  # 4.5 deviations
+    network = head_only()
+    HeadDropout(network, 0.5, Ranks(1, 2)).set_place(0, 0, 0)
+    assert torch.equal((network.train()(values[32:]) > 0).flatten(), found[0].view(2, -1)[1] > 0)
+
+
+def test_what_a_step_draws_depends_on_its_place_only():
+    def drawn(*place):
+        torch.rand(3)
+        seed_step(*place)
+        return torch.rand(4)
+
+    assert torch.equal(drawn(1, 2, 3, 0), drawn(1, 2, 3, 0))
+    others = [drawn(0, 2, 3, 0), drawn(1, 0, 3, 0), drawn(1, 2, 0, 0), drawn(1, 2, 3, 1)]
+    assert all(not torch.equal(drawn(1, 2, 3, 0), other) for other in others)
+
+
+@pytest.mark.slow
+def test_all_settings_together_resume_to_the_bit(eighty_images, eighty_old, tmp_path, monkeypatch):
+    monkeypatch.setattr(run_folder, "remove_checkpoints", lambda folder: None)
+    recipe = AUGMENTED.updated(
+        optimizer="adamw",
+        lr=1e-3,
+        backbone_lr=0.5,
+        clip=1.0,
+        accumulate=2,
+        average=0.9,
+        dropout=0.2,
+        freeze="conv1",
+        augment="python:tests.training.test_network:salted",
+        batch_size=16,
+    )
+    options = {"old": eighty_old, "method": "unibct", "device": "cpu", "resume": True}
+    before = torch.random.get_rng_state()
+    train(eighty_images, recipe, tmp_path / "whole", **options)
+    assert torch.equal(torch.random.get_rng_state(), before), "the caller's numbers stay"
+    take, stops = TrainingStep.take, []
+
+    def stopping(self, *arguments):
+        result = take(self, *arguments)
+        place = (self.state.epoch, self.state.step)
+        if place in {(0, 1), (1, 2), (2, 0)} and place not in stops:
+            stops.append(place)
+            os.kill(os.getpid(), signal.SIGINT)
+        return result
+
+    monkeypatch.setattr(TrainingStep, "take", stopping)
+    finished = False
+    while not finished:
+        try:
+            train(eighty_images, recipe, tmp_path / "part", **options)
+            finished = True
+        except KeyboardInterrupt:
+            pass
+    assert len(stops) == 3
+    require_same(tmp_path / "part", tmp_path / "whole")
+
+
+def salted(pixels, rng):
+    """A user's own change: some white points."""
+    return np.where(rng.random(pixels.shape) < 0.02, 255, pixels).astype(np.uint8)
 
 
 def test_a_recipe_without_settings_takes_the_networks_own_input():

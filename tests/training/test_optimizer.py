@@ -1,19 +1,27 @@
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from tests.training.interruption import stopped_before_epoch
 from tests.training.recipes import RECIPE
 from tests.training.run_results import metrics, require_same
-from unibct.models.architectures.table import ARCHITECTURES, build_network
+from unibct.models.architectures import ARCHITECTURES, build_network
 from unibct.models.input import InputSpec
+from unibct.models.model_folder import load_model
 from unibct.models.old_space import add_projection
 from unibct.training import run_folder
+from unibct.training.checkpoints import find_checkpoint, read_checkpoint
 from unibct.training.optimizer import (
     SGD,
     AdamW,
+    LossScale,
+    WeightAverage,
+    clip_gradients,
+    gradients_of,
     is_count,
     kept_tensors,
     make_optimizer,
@@ -21,6 +29,117 @@ from unibct.training.optimizer import (
     set_rate,
 )
 from unibct.training.train import train
+
+
+def weights_with_gradients(seed):
+    generator = torch.Generator().manual_seed(seed)
+    weights = [torch.nn.Parameter(torch.zeros(shape)) for shape in ((3, 4), (5,), (7, 2))]
+    for weight in weights[: 3 - seed % 2]:  # the last may have none
+        weight.grad = torch.randn(weight.shape, generator=generator)
+    return weights
+
+
+@pytest.mark.parametrize("largest", [0.1, 2.0, 1e6])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_it_clips_as_torch_does(largest, seed):
+    ours, theirs = weights_with_gradients(seed), weights_with_gradients(seed)
+    clip_gradients(ours[1:], ours[:1], largest)
+    torch.nn.utils.clip_grad_norm_(theirs, largest)
+    for one, other in zip(gradients_of(ours), gradients_of(theirs), strict=True):
+        assert torch.allclose(one, other, rtol=1e-6)
+
+
+def test_the_classes_of_other_ranks_count():
+    class TwoRanks:
+        def summed(self, squares):
+            return squares + 9.0  # the other rank's
+
+    shared, own = (torch.nn.Parameter(torch.zeros(1)) for _ in range(2))
+    shared.grad, own.grad = torch.tensor([4.0]), torch.tensor([12.0])
+    clip_gradients([shared], [own], 1.0, TwoRanks())
+    assert float(own.grad) == pytest.approx(12 / 13, abs=1e-5)  # √(16 + 144 + 9)
+
+
+def test_the_loss_scale_falls_at_once_and_rises_slowly():
+    scale = LossScale(8.0)
+    scale.update(finite=False)
+    assert (scale.value, scale.good_steps) == (4.0, 0)
+    for _ in range(2000):
+        scale.update(finite=True)
+    assert (scale.value, scale.good_steps) == (8.0, 0)
+    for _ in range(9):
+        scale.update(finite=False)
+    assert scale.value == 1.0
+
+
+@pytest.mark.parametrize("value", [1.0, 2.0, 2.0**16, 2.0**24])
+def test_unscaled_gradients_equal_a_division_to_the_bit(value):
+    generator = torch.Generator().manual_seed(0)
+    tiny = torch.tensor([1e-45, -3e-45, 1.2e-38, -5e-39])  # rounding among subnormal numbers
+    gradients = [torch.randn(5, 3, generator=generator), torch.tensor(3e38), tiny]
+    gradients.append(torch.randn(2, 4, 3, 3).contiguous(memory_format=torch.channels_last))
+    expected = [gradient / value for gradient in gradients]
+    assert LossScale(value).unscale(gradients)
+    for gradient, quotient in zip(gradients, expected, strict=True):
+        assert torch.equal(gradient, quotient)
+
+
+@pytest.mark.parametrize("bad", [float("inf"), -float("inf"), float("nan")])
+def test_an_overflow_in_any_gradient_is_seen(bad):
+    for place in range(3):
+        gradients = [torch.ones(4, 4) for _ in range(3)]
+        gradients[place][2, 1] = bad
+        assert not LossScale(8.0).unscale(gradients)
+
+
+def test_it_is_the_naive_average():
+    rng = np.random.default_rng(0)
+    network = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
+    classes = torch.zeros(4, 3)
+    average = WeightAverage(network, classes, 0.6)
+    expected = {k: v.clone().double() for k, v in network.state_dict().items()}
+    expected_classes = np.zeros((4, 3))
+    for updates in range(8):
+        with torch.no_grad():
+            for tensor in [*network.parameters(), network[1].running_mean, classes]:
+                tensor.copy_(torch.from_numpy(rng.normal(size=tuple(tensor.shape))))
+            network[1].num_batches_tracked += 1
+        average.update(network, classes, updates)
+        decay = min(0.6, (1 + updates) / (10 + updates))
+        for key, value in network.state_dict().items():
+            expected[key] = decay * expected[key] + (1 - decay) * value.double()
+        expected_classes = decay * expected_classes + (1 - decay) * classes.numpy()
+    found = average.network.state_dict()
+    assert int(found.pop("1.num_batches_tracked")) == 8
+    for key, value in found.items():
+        assert torch.allclose(value.double(), expected[key], atol=1e-6), key
+    assert np.allclose(average.class_weights, expected_classes, atol=1e-6)
+    assert not average.network.training
+
+
+@pytest.mark.slow
+def test_the_model_has_the_averaged_weights(four_classes, tmp_path, monkeypatch):
+    monkeypatch.setattr(run_folder, "remove_checkpoints", lambda folder: None)
+    model = train(four_classes, RECIPE.updated(average=0.9), tmp_path / "m", device="cpu")
+    plain = train(four_classes, RECIPE, tmp_path / "n", device="cpu")
+    tensors = read_checkpoint(find_checkpoint(tmp_path / "m")).tensors
+    for key, value in load_model(tmp_path / "m").network.state_dict().items():
+        assert torch.equal(value, tensors[f"average.{key}"])
+    # The average follows training, and does not change it.
+    for key, value in plain.network.state_dict().items():
+        assert torch.equal(value, tensors[f"network.{key}"])
+    assert model.fingerprint != plain.fingerprint
+
+
+def test_a_weight_that_two_layers_share_moves_once():
+    network = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False))
+    network[1].weight = network[0].weight
+    nn.init.zeros_(network[0].weight)
+    average = WeightAverage(network, torch.zeros(1, 2), decay=0.75)
+    nn.init.ones_(network[0].weight)
+    average.update(network, torch.ones(1, 2), updates=1000)
+    assert torch.allclose(average.network[1].weight, torch.tensor(0.25))
+
 
 ADAM = RECIPE.updated(optimizer="adamw", lr=1e-3, weight_decay=0.01)
 

@@ -11,10 +11,10 @@ from tests.distributed.torchrun import forked_ranks
 from tests.models.architectures.other_libraries import saved_network
 from tests.training.interruption import stopped_before_epoch
 from tests.training.recipes import SMALL
-from unibct.data.readers.table import open_images
+from unibct.data.readers import open_images
 from unibct.embeddings.extraction import embed_images
 from unibct.errors import UserError
-from unibct.models.folder import load_model
+from unibct.models.model_folder import load_model
 from unibct.training.train import train
 
 OWN = "python:tests.models.architectures.own_networks:convolutions"

@@ -1,11 +1,352 @@
 from dataclasses import replace
+from fractions import Fraction
 
+import numpy as np
 import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.models.cases import small_model
+from tests.notes import Notes
 from tests.training.recipes import RECIPE, SMALL
+from unibct.arrays import normalized
+from unibct.data.image_set import ImageSet
+from unibct.data.training_classes import UNKNOWN_CLASSES, training_classes
+from unibct.embeddings.extraction import embed_images
 from unibct.errors import UserError
-from unibct.training.plan import plan_run, require_same_run, upgrade_recipes
+from unibct.methods import find_method
+from unibct.methods.paper import Prototypes
+from unibct.models.architectures import find_architecture
+from unibct.models.model import Model
+from unibct.models.model_folder import save_model
+from unibct.training import plan as module
+from unibct.training import shipped_recipes
+from unibct.training.plan import (
+    images_per_epoch,
+    length_note,
+    plan_run,
+    require_same_run,
+    set_aside,
+    starts_from_old,
+    steps_per_epoch,
+    upgrade_recipes,
+    with_enough_epochs,
+)
+from unibct.training.recipe import Recipe, load_recipe
+from unibct.training.train import train
+
+SIZES = st.integers(min_value=1, max_value=500)
+
+
+def counted_batches(images: int, batch_size: int) -> list[int]:
+    """The sizes of an epoch's batches, dealt out one image at a time."""
+    batches: list[int] = []
+    for _ in range(images):
+        if not batches or batches[-1] == batch_size:
+            batches.append(0)
+        batches[-1] += 1
+    whole = [size for size in batches if size == batch_size]
+    return whole or batches
+
+
+def nearest(value: Fraction) -> int:
+    """The nearest whole number, the larger one of two."""
+    return max(range(int(value), int(value) + 2), key=lambda n: (-abs(n - value), n))
+
+
+@given(images=SIZES, batch_size=st.integers(min_value=2, max_value=60))
+def test_an_epoch_is_counted_batch_by_batch(images, batch_size):
+    batches = counted_batches(images, batch_size)
+    assert steps_per_epoch(images, batch_size) == len(batches)
+    assert images_per_epoch(images, batch_size) == sum(batches)
+
+
+@given(
+    images=SIZES,
+    batch_size=st.integers(min_value=2, max_value=60),
+    epochs=st.integers(min_value=1, max_value=40),
+    steps=st.integers(min_value=1, max_value=900),
+    marks=st.sets(st.integers(min_value=0, max_value=45), max_size=4),
+    schedule=st.sampled_from(["cosine", "milestones"]),
+)
+def test_a_short_training_is_stretched_as_a_whole(
+    images, batch_size, epochs, steps, marks, schedule
+):
+    recipe = Recipe(
+        epochs=epochs,
+        batch_size=batch_size,
+        steps=steps,
+        milestones=tuple(sorted(marks)),
+        refresh_epochs=tuple(sorted(marks)),
+        warmup_epochs=epochs - 1,
+        lr_warmup_epochs=epochs / 4,
+        schedule=schedule,
+    )
+    longer = with_enough_epochs(recipe, images)
+    in_an_epoch = len(counted_batches(images, batch_size))
+    enough = epochs
+    while enough * in_an_epoch < steps:
+        enough += 1
+    assert longer.epochs == enough
+    factor = Fraction(enough, epochs)
+    expected = tuple(nearest(mark * factor) for mark in sorted(marks))
+    assert longer.milestones == longer.refresh_epochs == expected
+    assert longer.warmup_epochs == nearest((epochs - 1) * factor) < enough
+    assert longer.lr_warmup_epochs == pytest.approx(float(factor) * epochs / 4)
+    if schedule == "cosine":
+        for share in (0.0, 0.1, 0.5, 0.9):
+            rate = longer.learning_rate(share * enough)
+            assert rate == pytest.approx(recipe.learning_rate(share * epochs))
+    assert with_enough_epochs(longer, images) == longer
+
+
+def test_nothing_changes_without_steps_or_with_enough_of_them():
+    assert SMALL.steps is None
+    assert with_enough_epochs(SMALL, 3) is SMALL
+    enough = SMALL.updated(steps=2)
+    assert with_enough_epochs(enough, 8) is enough
+    earlier = [name for name in shipped_recipes() if name.startswith(("glyphs", "paper", "ms1m"))]
+    assert len(earlier) == 7
+    assert all(load_recipe(name).steps is None for name in earlier)
+
+
+def test_the_900_photographs_that_got_84_steps():
+    recipe = load_recipe("glyphs", ["steps=1500"])
+    longer = with_enough_epochs(recipe, 900)
+    assert steps_per_epoch(900, 64) * recipe.epochs == 84
+    # 14 steps per epoch: 107 epochs have 1,498 steps and 108 have 1,512.
+    assert (longer.epochs, longer.warmup_epochs, longer.refresh_epochs) == (108, 36, (72,))
+    assert longer.lr_warmup_epochs == pytest.approx(18)
+    note = length_note(recipe, longer, 900)
+    assert note is not None
+    assert "108 epochs instead of 6: 900 images are 14 steps per epoch" in note
+    assert "at least 1,500 steps" in note
+    assert length_note(longer, longer, 900) is None
+
+
+def test_epochs_that_the_user_gives_are_not_stretched():
+    recipe = load_recipe("photographs")
+    assert with_enough_epochs(recipe, 159).epochs == 300  # 2 steps an epoch, 600 in all
+    assert with_enough_epochs(load_recipe("photographs", ["epochs=3"]), 159).epochs == 3
+    both = load_recipe("photographs", ["epochs=3", "steps=10"])
+    assert with_enough_epochs(both, 159).epochs == 5
+
+
+def image_set(sizes: list[int]) -> ImageSet:
+    """Images without pixels, so many of each class."""
+    labels = np.repeat(np.arange(len(sizes)), sizes)
+    ids = tuple(f"{label}/{row}" for row, label in enumerate(labels))
+    names = tuple(f"class {label}" for label in range(len(sizes)))
+    return ImageSet("DATA", ids, labels, names, lambda image_id: np.empty(0, np.uint8))
+
+
+def test_whole_classes_are_set_aside_by_the_seed():
+    images = image_set([1] * 20 + [5] * 30)
+    sets = set_aside(images, 0.2, seed=3)
+    assert (sets.share, sets.classes, sets.images) == (0.2, 10, 50)
+    assert sets.validation is not None
+    assert len(sets.training.class_names) == 40
+    assert len(sets.validation.class_names) == 10
+    assert sorted([*sets.training.class_names, *sets.validation.class_names]) == sorted(
+        images.class_names
+    )
+    assert len(sets.training) + len(sets.validation) == len(images)
+    assert np.bincount(sets.validation.labels).tolist() == [5] * 10
+    again, other = set_aside(images, 0.2, seed=3), set_aside(images, 0.2, seed=4)
+    assert again.training.digest == sets.training.digest
+    assert other.training.digest != sets.training.digest
+
+
+def test_by_default_ten_classes_with_two_images_are_needed():
+    assert set_aside(image_set([2] * 100), None, 0).share == 0.1
+    for few in ([2] * 99, [1] * 91 + [2] * 9):
+        sets = set_aside(image_set(few), None, 0)
+        assert sets.validation is None
+        assert sets.share == 0
+        assert len(sets.training) == sum(few)
+
+
+def test_zero_sets_nothing_aside():
+    images = image_set([2] * 200)
+    assert set_aside(images, 0, 0).training is images
+
+
+def test_few_of_many_images_are_measured(monkeypatch):
+    monkeypatch.setattr(module, "SAMPLE_IMAGES", 30)
+    sets = set_aside(image_set([8] * 40), 0.5, 0)
+    assert sets.validation is not None
+    assert (sets.classes, sets.images, len(sets.validation)) == (20, 160, 24)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "share", "message"),
+    [
+        ([3] * 20, 1.0, "validation = 1: write the share"),
+        ([3] * 20, -0.1, "validation = -0.1: write the share"),
+        ([3] * 20, 0.05, "sets 1 of the 20 classes of DATA aside"),
+        ([1] * 20, 0.5, r"sets 0 of the 20 classes of DATA aside \(0 have two images"),
+        ([3] * 3, 0.9, "two classes are needed to measure on and two to train on"),
+    ],
+)
+def test_shares_that_cannot_work_are_refused(sizes, share, message):
+    with pytest.raises(UserError, match=message):
+        set_aside(image_set(sizes), share, 0)
+
+
+def test_finished_vectors_are_only_set_aside_if_asked():
+    vectors = replace(image_set([2] * 200), vector_dim=4)
+    assert set_aside(vectors, None, 0).validation is None
+    assert set_aside(vectors, 0.1, 0).classes == 20
+
+
+def learnt(count, source=None):
+    """What a model has learnt that was trained on the first classes of ``image_set``."""
+    return training_classes([f"class {label}" for label in range(count)], source)
+
+
+def numbers(images):
+    return {int(name.removeprefix("class ")) for name in images.class_names}
+
+
+def test_a_run_from_old_weights_measures_on_classes_that_the_old_model_has_not_learnt():
+    images = image_set([3] * 200)
+    sets = set_aside(images, 0.1, 0, learnt(120))
+    assert (sets.classes, sets.unlearnt) == (20, True)
+    assert numbers(sets.validation) <= set(range(120, 200))
+    assert numbers(sets.training) == set(range(200)) - numbers(sets.validation)
+    half = set_aside(images, 0.1, 0, learnt(170))
+    assert (half.share, half.classes, half.unlearnt) == (0.1, 15, True), "the others are learnt"
+    assert set_aside(images, 0.1, 0).unlearnt is None
+
+
+@pytest.mark.parametrize("known", [learnt(182), UNKNOWN_CLASSES, learnt(10, "another file")])
+def test_with_too_few_such_classes_it_draws_from_all(known):
+    images = image_set([3] * 200)
+    sets, as_always = set_aside(images, 0.1, 0, known), set_aside(images, 0.1, 0)
+    assert sets.validation.digest == as_always.validation.digest
+    assert sets.training.digest == as_always.training.digest
+    assert sets.unlearnt is False
+
+
+# Which runs start from the old model's weights.
+
+PLUS, PAPER = find_method("unibct-plus"), find_method("unibct")
+RESNET = Recipe(architecture="resnet-small")
+SMALL_ENTRY = find_architecture("resnet-small")
+
+
+def old_model(architecture="resnet-small", dim=128):
+    entry = find_architecture(architecture)
+    return Model(entry.build(entry.input, dim), architecture, entry.input, dim)
+
+
+def decided(recipe=RESNET, method=PLUS, old=None, dim=128, **changes):
+    architecture = replace(find_architecture(recipe.architecture), **changes)
+    return starts_from_old(recipe, method, architecture, dim, old)
+
+
+def test_unibct_plus_starts_from_the_old_weights_where_it_can():
+    assert decided(old=old_model()) is True
+    assert decided(RESNET.updated(warm_start=False), old=old_model()) is False
+    wide = RESNET.updated(architecture="resnet-small-wide")
+    assert decided(wide, old=old_model()) is True
+    assert decided(wide.updated(warm_start=True), PAPER, old_model()) is True
+    assert decided(wide.updated(warm_start=False), old=old_model()) is False
+
+
+@pytest.mark.parametrize(
+    ("recipe", "dim", "old", "changes"),
+    [
+        pytest.param(RESNET, 128, None, {}, id="no old model"),
+        pytest.param(RESNET, 128, old_model("resnet-small-wide"), {}, id="another network"),
+        pytest.param(RESNET, 64, old_model(), {}, id="another dimension"),
+        pytest.param(RESNET.updated(size=48), 128, old_model(), {}, id="another size"),
+        pytest.param(RESNET.updated(mean=0.4), 128, old_model(), {}, id="another brightness"),
+        pytest.param(RESNET, 128, old_model(), {"start": print}, id="other first weights"),
+    ],
+)
+def test_unibct_plus_starts_from_random_weights_otherwise(recipe, dim, old, changes):
+    assert decided(recipe, PLUS, old, dim, **changes) is False
+
+
+def test_other_methods_start_so_only_if_the_recipe_says_so():
+    assert decided(method=PAPER, old=old_model()) is None
+    assert decided(RESNET.updated(warm_start=True), PAPER, old_model()) is True
+    assert decided(method=find_method("plus-cold"), old=old_model()) is None
+    assert decided(method=find_method("plus-no-loss"), old=old_model())
+
+
+def test_a_recipe_that_asks_for_it_gets_it_or_an_error():
+    asked = RESNET.updated(warm_start=True)
+    for old, dim, message in [
+        (None, 128, "give --old MODEL"),
+        (old_model("resnet-small-wide"), 128, "needs the same architecture"),
+        (old_model(), 64, "needs the same dimension"),
+    ]:
+        with pytest.raises(UserError, match=message):
+            decided(asked, PAPER, old, dim)
+
+
+def test_a_model_records_from_where_it_started(four_classes, four_classes_old, tmp_path):
+    recipe = RESNET.updated(size=16, epochs=1, lr=1e-9, batch_size=8, warmup_epochs=0)
+    model = train(four_classes, recipe, tmp_path / "new", old=four_classes_old, device="cpu")
+    assert model.training["recipe"]["warm_start"] is True
+    pairs = zip(model.network.parameters(), four_classes_old.network.parameters(), strict=True)
+    assert all(torch.allclose(new, old, atol=1e-6) for new, old in pairs)
+
+
+def test_a_larger_network_grows_from_the_old_one(four_classes, four_classes_old, tmp_path):
+    recipe = RESNET.updated(size=16, epochs=1, lr=1e-9, batch_size=8, warmup_epochs=0)
+    wide = recipe.updated(architecture="resnet-small-wide")
+    model = train(four_classes, wide, tmp_path / "new", old=four_classes_old, device="cpu")
+    assert model.training["recipe"]["warm_start"] is True
+    assert model.architecture == "resnet-small-wide"
+    # The running means have seen a few batches; everything else is as it was.
+    new, old = (embed_images(m, four_classes).vectors for m in (model, four_classes_old))
+    cosines = (normalized(new) * normalized(old)).sum(axis=1)
+    assert cosines.min() > 0.9
+
+
+def test_a_weight_average_begins_with_the_old_weights(four_classes, four_classes_old, tmp_path):
+    recipe = RESNET.updated(size=16, epochs=1, lr=1e-9, batch_size=8, warmup_epochs=0)
+    averaged = recipe.updated(average=0.999, warm_start=True)
+    options = {"old": four_classes_old, "method": "unibct", "device": "cpu"}
+    similarities = []
+
+    def refreshed(self, new_embeddings):
+        old = torch.from_numpy(embed_images(four_classes_old, four_classes).vectors)
+        similarities.append(
+            float((torch.nn.functional.normalize(new_embeddings) * old).sum(1).min())
+        )
+        return refresh(self, new_embeddings)
+
+    refresh = Prototypes.refresh
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Prototypes, "refresh", refreshed)
+        train(four_classes, averaged, tmp_path / "new", **options)
+    assert len(similarities) == 1
+    assert similarities[0] > 0.999
+
+
+def test_another_release_of_a_library_builds_the_same_network():
+    entry = replace(SMALL_ENTRY, config={"reference": "x", "library": "timm 1.1"})
+    old = replace(old_model(), architecture_config={"reference": "x", "library": "timm 1.0"})
+    assert starts_from_old(RESNET, PLUS, entry, 128, old) is True
+    other = replace(old, architecture_config={"reference": "y", "library": "timm 1.1"})
+    assert starts_from_old(RESNET, PLUS, entry, 128, other) is False
+
+
+def test_old_weights_that_replace_chosen_ones_are_mentioned(
+    four_classes, four_classes_old, tmp_path
+):
+    recipe = SMALL.updated(size=16, epochs=1, lr=1e-9, batch_size=8, warmup_epochs=0)
+    weights, notes = str(tmp_path / "other"), Notes()
+    save_model(four_classes_old, weights)
+    asked = recipe.updated(warm_start=True, weights=weights)
+    options = {"old": four_classes_old, "device": "cpu", "progress": notes}
+    train(four_classes, asked, tmp_path / "new", **options)
+    assert f"warm_start: from the old model's weights, not from {weights}" in notes.texts
 
 
 def test_a_free_model_may_have_its_own_dimension(split_images, old_model):

@@ -8,10 +8,10 @@ from tests.training.interruption import stopped_before_epoch
 from tests.training.recipes import AUGMENTED, SMALL
 from tests.training.run_contexts import small_context
 from tests.training.run_results import last_checkpoint, require_same
-from unibct.models.folder import load_model
+from unibct.models.model_folder import load_model
 from unibct.training import run_folder
 from unibct.training.batches import draw_epoch, remaining_batches
-from unibct.training.loss_scale import LossScale
+from unibct.training.optimizer import LossScale
 from unibct.training.state import initial_state
 from unibct.training.step import TrainingStep
 from unibct.training.train import train

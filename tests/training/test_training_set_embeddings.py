@@ -8,12 +8,12 @@ from tests.training.interruption import stopped_before_epoch
 from tests.training.recipes import RECIPE, SMALL
 from tests.training.run_contexts import small_context
 from unibct.data.loader import read_pixels
-from unibct.embedders.table import open_embedder
-from unibct.embeddings import cache
+from unibct.embedders import open_embedder
+from unibct.embeddings import extraction as cache
 from unibct.embeddings.extraction import embed_images
-from unibct.embeddings.folder import Embeddings
-from unibct.embeddings.forms.table import write_embeddings
-from unibct.methods.table import MethodEntry
+from unibct.embeddings.forms import write_embeddings
+from unibct.embeddings.store import Embeddings
+from unibct.methods import MethodEntry
 from unibct.models.model import Model
 from unibct.progress import Silent
 from unibct.training import training_set_embeddings

@@ -1,31 +1,295 @@
-"""Look at an upgrade before it is paid for: the public function."""
+"""What advice is asked about, by the names that the command line takes."""
 
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, cast
 
-from unibct.advice.applicable import MethodAdvice, method_advice
-from unibct.advice.commands import upgrade_commands
-from unibct.advice.costs import Cost, backfill_cost, mapping_cost, training_cost
-from unibct.advice.old_model import old_strength, scenario_of, usable_images
-from unibct.advice.rates import Rates, forward_rate, map_rate, read_sample, sample_of, trial_run
-from unibct.advice.request import AdviceRequest
-from unibct.advice.scenario import FoundScenario
+from unibct.advice.measured import (
+    FoundScenario,
+    Rates,
+    forward_rate,
+    map_rate,
+    old_strength,
+    read_sample,
+    sample_of,
+    scenario_of,
+    trial_run,
+    usable_images,
+)
 from unibct.data.image_set import ImageSet
-from unibct.data.readers.table import open_images
+from unibct.data.loader import fits_in_memory
+from unibct.data.readers import open_images
 from unibct.distributed.device import pick_device
-from unibct.embedders.table import open_embedder
+from unibct.embedders import open_embedder
+from unibct.embeddings.recall import Strength
 from unibct.embeddings.stored import StoredEmbeddings
-from unibct.embeddings.strength import Strength
 from unibct.errors import UserError
+from unibct.methods import DEFAULT_METHOD, METHODS, NO_METHOD, MethodEntry, find_method
 from unibct.models.embedder import Embedder, ImageEmbedder
 from unibct.models.model import Model
 from unibct.models.old_space import old_space_dim
 from unibct.progress import Progress, Silent
 from unibct.training.default_recipe import choose_recipe
 from unibct.training.network import recipe_architecture, recipe_input
-from unibct.training.plan import Run, plan_run
+from unibct.training.plan import Run, images_per_epoch, plan_run, with_enough_epochs
 from unibct.training.recipe import Recipe, load_recipe
+
+
+@dataclass(frozen=True)
+class AdviceRequest:
+    """An upgrade that someone thinks about.
+
+    Attributes:
+        old: the old model: a model folder, or anything else that ``open_embedder`` opens.
+        data: the new training set, as a name for ``open_images``.
+        images: a list of ids: only these images of ``data``.
+        old_data: the old model's training set. None means that only its classes are known.
+        old_images: a list of ids: only these images of ``old_data``.
+        gallery: the gallery's images, as a name for ``open_images``, or their number.
+        method: the compatibility method.
+        recipe: of the new model. None means the shipped recipe that fits ``data``.
+        settings: what is changed in the recipe, each as ``key=value``.
+        device: where to compute.
+    """
+
+    old: str | Path
+    data: str
+    images: Path | None = None
+    old_data: str | None = None
+    old_images: Path | None = None
+    gallery: str | None = None
+    method: str = DEFAULT_METHOD
+    recipe: str | None = None
+    settings: tuple[str, ...] = ()
+    device: str = "auto"
+
+    def open_old_set(self) -> ImageSet | None:
+        """Open the old model's training set, if it is given."""
+        if self.old_data is None and self.old_images is None:
+            return None
+        return open_images(self.old_data or self.data, self.old_images)
+
+    @property
+    def gallery_rows(self) -> int | None:
+        """How many rows the gallery has, if it is given as a number."""
+        number = (self.gallery or "").replace(",", "").replace("_", "")
+        return int(number) if number.isdecimal() else None
+
+    def open_gallery(self) -> ImageSet | int | None:
+        """Open the gallery's images, or return their number; None if nothing is known."""
+        if self.gallery is None:
+            return None
+        rows = self.gallery_rows
+        if rows is None:
+            return open_images(self.gallery)
+        if rows < 1:
+            raise UserError(f"--gallery {self.gallery}: a gallery has at least one row")
+        return rows
+
+
+# What training, mapping and a backfill would take, extrapolated from measured rates.
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The estimated time of one way to upgrade.
+
+    The parts are added: where a GPU computes while the processor reads, it takes less.
+
+    Attributes:
+        what: in a few words.
+        parts: seconds of each part.
+    """
+
+    what: str
+    parts: Mapping[str, float]
+
+    @property
+    def seconds(self) -> float:
+        """All parts together."""
+        return sum(self.parts.values())
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain values for machines."""
+        return {"what": self.what, "estimated_seconds": self.seconds, "parts": dict(self.parts)}
+
+
+def training_cost(recipe: Recipe, images: int, method: str, rates: Rates) -> Cost:
+    """Estimate the training of the new model, compatible by ``method``.
+
+    Args:
+        recipe: as the user gives it.
+        images: number of training images.
+        method: a name from ``METHODS``.
+        rates: measured with the recipe and the method.
+    """
+    used = with_enough_epochs(recipe, images)
+    passed = used.epochs * images_per_epoch(images, used.batch_size)
+    parts = {"reading": images / rates.reading}
+    if find_method(method).needs_old_embeddings and rates.old_forward is not None:
+        parts["old embeddings"] = (2 if used.flip else 1) * images / rates.old_forward
+    if not fits_in_memory(images, recipe_input(used).frame):
+        parts["reading in every epoch"] = passed / rates.reading
+    parts["training steps"] = passed / rates.training
+    return Cost(f"train for {used.epochs:,} epochs on {images:,} images", parts)
+
+
+def mapping_cost(images: int, rates: Rates) -> Cost:
+    """Estimate a linear map from a finished new model into the old space."""
+    if rates.old_forward is None:  # they are stored
+        parts = {"reading": images / rates.reading}
+    else:
+        parts = {
+            "reading, once for each model": 2 * images / rates.reading,
+            "old embeddings": images / rates.old_forward,
+        }
+    parts |= {"new embeddings": images / rates.new_forward, "fitting": images / rates.map_rows}
+    return Cost(f"map a finished new model, fitted on {images:,} images", parts)
+
+
+def backfill_cost(rows: int, rates: Rates) -> Cost:
+    """Estimate how long it takes to embed a gallery again with the new model."""
+    parts = {"reading": rows / rates.gallery_reading, "new embeddings": rows / rates.new_forward}
+    return Cost(f"embed {rows:,} gallery images again", parts)
+
+
+# Which compatibility methods can train with an old model and a new training set.
+
+
+@dataclass(frozen=True)
+class MethodAdvice:
+    """Whether a method can be used.
+
+    Attributes:
+        name: from ``METHODS``.
+        description: what it does, in a line.
+        obstacle: why it cannot be used; None if it can.
+    """
+
+    name: str
+    description: str
+    obstacle: str | None
+
+    @property
+    def applies(self) -> bool:
+        """Whether the method can be used."""
+        return self.obstacle is None
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain values for machines."""
+        return {
+            "name": self.name,
+            "applies": self.applies,
+            "obstacle": self.obstacle,
+            "default": self.name == DEFAULT_METHOD,
+        }
+
+
+def method_advice(
+    old_classes: Sequence[str],
+    new_classes: Sequence[str],
+    *,
+    has_classifier: bool,
+    dims: tuple[int, int] | None = None,
+) -> tuple[MethodAdvice, ...]:
+    """Return each compatibility method, and why those that cannot be used cannot.
+
+    Args:
+        old_classes: what tells each class of the old model from all others.
+        new_classes: the same of the new training set.
+        has_classifier: whether the old model has its class weights.
+        dims: the dimensions of the new and the old model; by default they are equal.
+    """
+
+    def obstacle(entry: MethodEntry) -> str | None:
+        if entry.needs_same_dim and dims is not None and dims[0] != dims[1]:
+            return f"it mixes new and old embeddings, of {dims[0]} and {dims[1]} dimensions"
+        return _obstacle(entry, old_classes, new_classes, has_classifier)
+
+    return tuple(
+        MethodAdvice(name, entry.description, obstacle(entry))
+        for name, entry in METHODS.items()
+        if name != NO_METHOD
+    )
+
+
+def _obstacle(
+    entry: MethodEntry, old: Sequence[str], new: Sequence[str], has_classifier: bool
+) -> str | None:
+    if entry.needs_old_classifier and not has_classifier:
+        return "it needs the old classifier, and the old model has none"
+    try:
+        entry.check_classes(old, new)
+    except UserError as error:
+        return str(error)
+    return None
+
+
+# The commands that carry out what was advised.
+
+_TEST = "TEST-DATA"  # the user's images of classes that neither model has seen
+
+
+def upgrade_commands(
+    request: AdviceRequest,
+    recipe_options: Sequence[str],
+    *,
+    larger: str | None = None,
+    warm_start: bool = False,
+) -> dict[str, tuple[str, ...]]:
+    """Return the command lines of each way to upgrade, by the name of the way.
+
+    Args:
+        request: what was asked.
+        recipe_options: the words that name the recipe, such as ``--recipe`` and ``photographs``;
+            none if ``train`` is to choose the one that fits.
+        larger: an architecture for the new model, if the training set is the old one.
+        warm_start: whether the recipe asks for the old weights.
+    """
+    old, data = shlex.quote(str(request.old)), _data(request.data, request.images)
+    chosen = [*map(shlex.quote, recipe_options), *_settings(request.settings)]
+    # The free model has no old one to start from.
+    alone = [text for text in request.settings if text.partition("=")[0].strip() != "warm_start"]
+    free = [*map(shlex.quote, recipe_options), *_settings(alone)]
+    if warm_start and alone == list(request.settings):
+        free.append("--no-warm-start")  # it is the recipe's own word
+    if larger is not None:
+        for words in (chosen, free):
+            words += ["--set", f"architecture={larger}"]
+    method = [] if request.method == DEFAULT_METHOD else ["--method", request.method]
+    test = f"unibct evaluate {_TEST} --gallery {old} --query"
+    gallery = request.gallery if request.gallery_rows is None else None
+    return {
+        "training": (
+            _line("unibct train", data, "--old", old, *method, *chosen, "--out models/new"),
+            f"{test} models/new",
+        ),
+        "mapping": (
+            _line("unibct train", data, *free, "--out models/free"),
+            _line("unibct adapt", data, "--new models/free --old", old, "--out models/adapted"),
+            f"{test} models/adapted",
+        ),
+        "backfill": (
+            f"unibct embed models/new {shlex.quote(gallery or 'GALLERY-IMAGES')} --out emb/new",
+        ),
+    }
+
+
+def _data(data: str, images: object) -> str:
+    return shlex.quote(data) + ("" if images is None else f" --images {shlex.quote(str(images))}")
+
+
+def _settings(settings: Sequence[str]) -> list[str]:
+    return [word for text in settings for word in ("--set", shlex.quote(text))]
+
+
+def _line(*words: str) -> str:
+    return " ".join(word for word in words if word)
+
+
+# Look at an upgrade before it is paid for: the public function.
 
 ROWS_IF_UNKNOWN = 1_000_000  # of the gallery
 

@@ -19,11 +19,14 @@ import safetensors.numpy
 import torch
 
 from unibct.arrays import Floats
-from unibct.benchmark.cell_choices import validation_vectors
+from unibct.benchmark.cells import (
+    AT_OLD_THRESHOLD,
+    measure_job,
+    model_elsewhere,
+    require_model_origins,
+    validation_vectors,
+)
 from unibct.benchmark.jobs import Job, MapFitting, Training
-from unibct.benchmark.measuring import measure_job
-from unibct.benchmark.model_origins import model_elsewhere, require_model_origins
-from unibct.benchmark.threshold_tests import AT_OLD_THRESHOLD
 from unibct.benchmark.workspace import (
     CACHE,
     EMBEDDINGS,
@@ -38,22 +41,19 @@ from unibct.benchmark.workspace import (
 from unibct.data.image_set import ImageSet
 from unibct.data.loader import read_pixels
 from unibct.distributed.cpus import usable_cpus
-from unibct.embeddings.cache import cached_embeddings, embeddings_folder
-from unibct.embeddings.extraction import embed_images
-from unibct.embeddings.folder import Embeddings
+from unibct.embeddings.extraction import cached_embeddings, embed_images, embeddings_folder
 from unibct.embeddings.score_scale import mapped_score_scale
-from unibct.embeddings.writing import save_embeddings
+from unibct.embeddings.store import Embeddings, save_embeddings
 from unibct.errors import UserError
-from unibct.evaluation.directions import OLD_SELF
 from unibct.evaluation.pixel_baseline import old_model_strength
+from unibct.evaluation.search_test import OLD_SELF
 from unibct.files import atomic_file, write_json
 from unibct.maps.vector_map import fit_vector_map
-from unibct.models.folder import save_model
-from unibct.models.folder_files import DESCRIPTION_FILE
 from unibct.models.model import Model
+from unibct.models.model_folder import MODEL_DESCRIPTION, save_model
 from unibct.progress import Progress, Silent
-from unibct.training.metrics import METRICS_FILE
 from unibct.training.network import recipe_input
+from unibct.training.tracking import METRICS_FILE
 from unibct.training.train import train
 
 SAMPLES_FILE = "samples.safetensors"
@@ -119,7 +119,7 @@ def _require_nothing_lost(
     gone = [
         workspace.out / folder
         for folder in (job.folder, *job.needs)
-        if not (workspace.out / folder / MODEL / DESCRIPTION_FILE).is_file()
+        if not (workspace.out / folder / MODEL / MODEL_DESCRIPTION).is_file()
     ]
     lost = sorted(earlier["tests"].keys() - now["tests"].keys())
     scales = [values.get(AT_OLD_THRESHOLD, {}).get("score_scale") for values in (earlier, now)]

@@ -7,14 +7,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from unibct.benchmark.method_groups import ALL_METHODS, CHAIN_METHODS, DEFAULT_METHODS, GROUPS
+from unibct.benchmark.method_groups import (
+    ALL_METHODS,
+    CHAIN_METHODS,
+    DEFAULT_METHODS,
+    GROUPS,
+)
 from unibct.data.image_set import ImageSet
 from unibct.data.loader import read_pixels
-from unibct.data.readers.table import open_images
+from unibct.data.readers import open_images
 from unibct.data.scenarios import SCENARIOS, find_scenario, hold_out
 from unibct.errors import UserError
-from unibct.maps.table import MAPS
-from unibct.methods.table import ABLATIONS, METHODS, NO_METHOD, similar_method
+from unibct.maps import MAPS
+from unibct.methods import ABLATIONS, METHODS, NO_METHOD, similar_method
 from unibct.progress import Progress
 from unibct.training.default_recipe import recipe_for
 from unibct.training.network import recipe_input

@@ -14,13 +14,18 @@ from numpy.typing import NDArray
 
 from unibct.benchmark.grid import Grid
 from unibct.data.image_set import ImageSet
-from unibct.data.scenarios import DEFAULT_FRACTION, DEFAULT_SEED, SCENARIOS, nested_split, split
+from unibct.data.scenarios import (
+    DEFAULT_FRACTION,
+    DEFAULT_SEED,
+    SCENARIOS,
+    nested_split,
+    split,
+)
 from unibct.errors import UserError
-from unibct.evaluation.directions import CROSS, NEW_SELF, OLD_SELF, direction_of
-from unibct.maps.table import MAPS
-from unibct.methods.table import NO_METHOD, find_method
-from unibct.training.length import with_enough_epochs
-from unibct.training.plan import upgrade_recipes
+from unibct.evaluation.search_test import CROSS, NEW_SELF, OLD_SELF, direction_of
+from unibct.maps import MAPS
+from unibct.methods import NO_METHOD, find_method
+from unibct.training.plan import upgrade_recipes, with_enough_epochs
 from unibct.training.recipe import Recipe
 
 

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from unibct.maps.table import MAPS
-from unibct.methods.table import DEFAULT_METHOD, METHODS, OTHER_START, find_method
+from unibct.maps import MAPS
+from unibct.methods import DEFAULT_METHOD, METHODS, OTHER_START, find_method
 
 PAPER = "paper"
 PAPER_METHODS = ("none", "regress", "contrast", "bct", "unibct-centroid", "unibct-drop", "unibct")

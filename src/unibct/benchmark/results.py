@@ -1,31 +1,45 @@
 """The results of a benchmark's finished jobs: values, bootstrap samples and estimates."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import csv
+import io
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import safetensors
 import safetensors.numpy
 
 from unibct.arrays import Floats
+from unibct.benchmark.cells import (
+    AT_OLD_THRESHOLD,
+    MIXED,
+    SCORE_SCALE,
+    mixed_name,
+    require_model_origins,
+    sample_name,
+    threshold_name,
+)
 from unibct.benchmark.execution import SAMPLES_FILE
 from unibct.benchmark.grid import Grid
 from unibct.benchmark.jobs import (
+    Job,
     cell_folder,
     chain_test,
     free_folder,
     old_folder,
     version_folder,
 )
-from unibct.benchmark.measuring import sample_name
+from unibct.benchmark.workspace import is_current, is_finished, read_result
 from unibct.errors import UserError
 from unibct.evaluation.criterion import Estimate, estimate
-from unibct.evaluation.directions import BLEND, CROSS, NEW_SELF, OLD_SELF
-from unibct.evaluation.metrics.table import find_metric
-from unibct.methods.table import NO_METHOD
+from unibct.evaluation.metrics import find_metric
+from unibct.evaluation.old_threshold import SCALED
+from unibct.evaluation.search_test import BLEND, CROSS, NEW_SELF, OLD_SELF
+from unibct.evaluation.verification import tar_name
+from unibct.methods import NO_METHOD
 
 
 @dataclass(frozen=True)
@@ -282,3 +296,260 @@ def finished_methods(results: Results, scenario: str) -> list[str]:
 def gain(results: Results, scenario: str, method: str, metric: str) -> Measured:
     """Return cross − old self of a cell."""
     return results.cross(scenario, method, metric) - results.old_self(scenario, metric)
+
+
+# What a cell measures besides its searches: old thresholds, mixed galleries, blended weights.
+
+
+def at_old_threshold(
+    results: Results, scenario: str, method: str, way: str, value: str
+) -> Measured | None:
+    """Return TAR or FAR of a cell at the old threshold, or None if it was not measured.
+
+    Args:
+        results: of the finished jobs.
+        scenario: a scenario with a finished cell of the method.
+        method: of the cell.
+        way: whose scores are compared with the threshold, see ``old_thresholds``.
+        value: ``TAR`` or ``FAR``.
+    """
+    cells = results.cells(scenario, method)
+    by_cell = [cell.get(AT_OLD_THRESHOLD, {}).get("ways", {}).get(way) for cell in cells]
+    return _over_cells(results, scenario, method, threshold_name(way), value, by_cell)
+
+
+def in_mixed_gallery(
+    results: Results, scenario: str, method: str, merging: str, value: str
+) -> Measured | None:
+    """Return what was measured of a cell's mixed galleries, or None if it was not.
+
+    Args:
+        results: of the finished jobs.
+        scenario: a scenario with a finished cell of the method.
+        method: of the cell.
+        merging: how scores of old and new rows are merged.
+        value: a name from ``mixed_galleries``.
+    """
+    cells = results.cells(scenario, method)
+    entries = [cell.get(MIXED, {}).get("mergings", {}).get(merging, {}) for cell in cells]
+    by_cell = [entry.get("values") for entry in entries]
+    return _over_cells(results, scenario, method, mixed_name(merging), value, by_cell)
+
+
+def _over_cells(
+    results: Results,
+    scenario: str,
+    method: str,
+    test: str,
+    value: str,
+    by_cell: Sequence[dict[str, float] | None],
+) -> Measured | None:
+    """Return a value over the seeds, from what each seed's cell has; None if one has nothing."""
+    values = [entry[value] for entry in by_cell if entry is not None]
+    if len(values) < len(by_cell):
+        return None
+    folders = [cell_folder(scenario, method, seed) for seed in results.seeds]
+    samples = [results.samples(folder, test, value) for folder in folders]
+    return results.measured(values, samples)
+
+
+def with_blended_weights(
+    results: Results, scenario: str, method: str, test: str, metric: str
+) -> Measured | None:
+    """Return a metric of blended weights, or None if not every seed's cell has them.
+
+    Args:
+        results: of the finished jobs.
+        scenario: a scenario with a finished cell of the method.
+        method: of the cell.
+        test: ``BETWEEN_CROSS`` or ``BETWEEN_SELF``.
+        metric: its title.
+    """
+    cells = results.cells(scenario, method)
+    by_cell = [cell["tests"].get(test, {}).get("metrics") for cell in cells]
+    return _over_cells(results, scenario, method, test, metric, by_cell)
+
+
+# Read the results of the finished jobs back, for the seeds that can be compared.
+
+_MODELS = "models/"  # jobs whose models others share; cells and chains are results
+
+
+def read_results(grid: Grid, jobs: Sequence[Job], out: Path) -> Results:
+    """Return the results of the finished jobs.
+
+    Seeds are comparable only if the same jobs are finished for each of them. So the results have
+    the seeds and the jobs with which the most remains, and leave the others out.
+    """
+    # Seed -> name of a job without its seed -> folder of the job.
+    finished: dict[int, dict[str, str]] = {seed: {} for seed in grid.seeds}
+    for job in jobs:  # each job comes after those that it needs
+        of_seed = finished[job.seed]
+        if is_current(out, job) and set(job.needs) <= set(of_seed.values()):
+            of_seed[job.folder.replace(f"seed{job.seed}", "")] = job.folder
+    shared = shared_jobs([frozenset(of_seed) for of_seed in finished.values()])
+    seeds = tuple(seed for seed in grid.seeds if shared <= set(finished[seed]))
+    by_job = {
+        folder: read_result(out, folder)
+        for seed in seeds
+        for name, folder in finished[seed].items()
+        if name in shared
+    }
+    missing_jobs = {
+        seed: len(shared - set(of_seed)) for seed, of_seed in finished.items() if seed not in seeds
+    }
+    unshared = sum(len(finished[seed]) - len(shared) for seed in seeds)
+    outdated = sum(is_finished(out, job) and not is_current(out, job) for job in jobs)
+    chosen = replace(grid, seeds=seeds)
+    results = Results(chosen, out, by_job, missing_jobs, unshared, outdated)
+    if not results.scenarios and not any(map(results.has_chain, grid.chain_methods)):
+        raise UserError(
+            f"{out} holds no finished result of this benchmark yet ({len(by_job)} jobs, but no "
+            "cell and no chain); run it first"
+        )
+    _require_same_models(results)
+    for job in jobs:
+        if job.folder in by_job:
+            require_model_origins(out, job, maps=False)
+    return results
+
+
+def shared_jobs(of_seeds: Sequence[frozenset[str]]) -> frozenset[str]:
+    """Return the jobs with which the most results remain: seeds that have them all × results.
+
+    If several sets of jobs keep as many results, it is the one with more seeds.
+
+    Args:
+        of_seeds: the names of each seed's finished jobs.
+    """
+    candidates: set[frozenset[str]] = set()
+    for jobs in of_seeds:
+        candidates |= {jobs} | {jobs & other for other in candidates}
+
+    def rank(jobs: frozenset[str]) -> tuple[int, int, int]:
+        seeds = sum(jobs <= of_seed for of_seed in of_seeds)
+        results = sum(not name.startswith(_MODELS) for name in jobs)
+        return seeds * results, seeds, len(jobs)
+
+    return max(candidates, key=rank)
+
+
+def _require_same_models(results: Results) -> None:
+    """Raise an error if a model was trained again after it was tested."""
+    for folder, result in results.by_job.items():
+        for test in result["tests"].values():
+            fingerprints = test.get("fingerprints", ())
+            for side, tested in zip(("query", "gallery"), fingerprints, strict=False):
+                current = results.by_job.get(test[side], {}).get("fingerprint", tested)
+                if tested != current:
+                    raise UserError(
+                        f"{results.out / folder} was tested with a model that {test[side]} no "
+                        f"longer has; remove {results.out / folder} and run the benchmark again"
+                    )
+
+
+# results.csv: a row for each value, tidy, for spreadsheets and data frames.
+
+CHAIN = "chain"  # in the place of a scenario
+OLD, FREE = "old", "free"  # in the place of a method
+
+
+class Row(NamedTuple):
+    """One value.
+
+    Attributes:
+        data: the test images, or the images whose classes are partly held out for tests.
+        scenario: or ``chain``.
+        method: or ``old``, the old model, and ``free``, the new model without compatibility.
+        seed: of the cell.
+        test: such as ``new→old``, ``v3→v1``, ``mixed raw`` or ``scaled at old threshold``.
+        metric: such as ``top-1``.
+        value: as a share, such as 0.5.
+        low: the lower end of its interval over classes; empty if there is none.
+        high: the upper end.
+    """
+
+    data: str
+    scenario: str
+    method: str
+    seed: int
+    test: str
+    metric: str
+    value: str
+    low: str = ""
+    high: str = ""
+
+
+def as_csv(results: Results) -> str:
+    """Return the text of results.csv."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(Row._fields)
+    writer.writerows(tidy_rows(results))
+    return text.getvalue()
+
+
+def tidy_rows(results: Results) -> Iterator[Row]:
+    """Yield every value of the finished jobs.
+
+    Scenarios share old and free models; each scenario has the rows of those that it uses.
+    """
+    grid = results.grid
+    for seed in results.seeds:
+        for scenario in results.scenarios:
+            for name, folder in (
+                (OLD, old_folder(scenario, seed)),
+                (FREE, free_folder(scenario, seed)),
+            ):
+                yield from _job_rows(results, folder, scenario, name, seed)
+            for method in grid.methods:
+                folder = cell_folder(scenario, method, seed)
+                yield from _job_rows(results, folder, scenario, method, seed)
+        for method in grid.chain_methods:
+            for version in range(1, grid.versions + 1):
+                folder = version_folder(method, seed, version)
+                yield from _job_rows(results, folder, CHAIN, method, seed)
+
+
+def _job_rows(
+    results: Results, folder: str, scenario: str, method: str, seed: int
+) -> Iterator[Row]:
+    """Yield the values of one job; none if it is not finished."""
+    result = results.by_job.get(folder)
+    if result is None:
+        return
+    data = results.grid.test or results.grid.data
+    for name, values in _values_by_test(result).items():
+        # The first version of a chain is the old model of the data scenarios.
+        test = chain_test(1, 1) if scenario == CHAIN and name == OLD_SELF else name
+        for metric, value in values.items():
+            ends = _interval(results, folder, name, metric, value)
+            yield Row(data, scenario, method, seed, test, metric, f"{value:.6f}", *ends)
+
+
+def _values_by_test(result: dict[str, Any]) -> dict[str, dict[str, float]]:
+    """Return test -> metric -> value of one job."""
+    values: dict[str, dict[str, float]] = {}
+    for name, test in result["tests"].items():
+        values[name] = {tar_name(float(far)): tar for far, tar in test["tar_at_far"].items()}
+        values[name] |= test["metrics"] | test.get("flips", {})
+        if "alpha" in test:
+            values[name]["alpha"] = test["alpha"]
+    fixed: dict[str, Any] = result.get(AT_OLD_THRESHOLD, {"ways": {}})
+    for way, shares in fixed["ways"].items():
+        values[threshold_name(way)] = dict(shares)
+        if way == SCALED:
+            values[threshold_name(way)][SCORE_SCALE] = fixed["score_scale"]
+    for merging, measured in result.get(MIXED, {"mergings": {}})["mergings"].items():
+        chosen = float(merging == result[MIXED]["chosen"])
+        values[mixed_name(merging)] = measured["values"] | {"chosen": chosen}
+    return values
+
+
+def _interval(results: Results, folder: str, test: str, metric: str, value: float) -> list[str]:
+    """Return the ends of the interval of a value over classes, if the samples have it."""
+    samples = results.find_samples(folder, test, metric)
+    if samples is None:
+        return []
+    measured = results.measured([value], [samples])
+    return [f"{measured.estimate.low:.6f}", f"{measured.estimate.high:.6f}"]

@@ -1,26 +1,26 @@
-"""Plan a benchmark from its grid, run it, and read its results.
+"""How long a benchmark will take, estimated from its finished jobs or from a short trial."""
 
-A benchmark that was stopped continues when it is run again: finished jobs are not repeated.
-"""
-
+import heapq
 import os
-from collections.abc import Generator, Sequence
+import time
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
 from filelock import FileLock, Timeout
 
-from unibct.benchmark.forecast import RunConditions, forecast_seconds
+from unibct.benchmark.cells import model_elsewhere
 from unibct.benchmark.grid import Grid
 from unibct.benchmark.jobs import Job, cell_folder, make_jobs, select_jobs, share_warmups
-from unibct.benchmark.model_origins import model_elsewhere
-from unibct.benchmark.result_reading import read_results
-from unibct.benchmark.results import Results
+from unibct.benchmark.results import Results, read_results
 from unibct.benchmark.workers import Board, OnChange, last_line, run_jobs
 from unibct.benchmark.workspace import (
     JOB_FOLDERS,
+    RESULT_FILE,
     SETTINGS_FILE,
     Workspace,
     benchmark_settings,
@@ -29,16 +29,163 @@ from unibct.benchmark.workspace import (
     require_same_benchmark,
     require_same_training,
 )
-from unibct.data.encoded_images import require_outside
+from unibct.data.image_set import require_outside
 from unibct.distributed.cpus import usable_cpus
 from unibct.distributed.device import pick_device
 from unibct.errors import UserError
-from unibct.evaluation.gallery_split import require_searchable
+from unibct.evaluation.search_test import CROSS
 from unibct.evaluation.seen_classes import count_seen_classes
-from unibct.files import sweep, write_json, write_text
+from unibct.evaluation.templates import require_searchable
+from unibct.files import read_json, sweep, write_json, write_text
+from unibct.losses import arcface
+from unibct.models.architectures import build_network
+from unibct.models.input import to_input
 from unibct.progress import Progress
-from unibct.training.network import first_classes
-from unibct.training.precision import slow_precision_note
+from unibct.training.network import (
+    autocast,
+    first_classes,
+    recipe_architecture,
+    recipe_input,
+    slow_precision_note,
+)
+from unibct.training.optimizer import SGD
+from unibct.training.recipe import Recipe
+from unibct.training.state import initial_class_weights
+
+_TRIAL_STEPS = 12
+_SLOW_STEPS = 4  # the first steps are slower and are not counted
+_FORWARD_SHARE = 1 / 3  # time to embed an image, as a share of a training step's time
+_SECONDS_PER_SCORE = 1e-6  # of a test, with its bootstrap
+_MORE_OF_A_CELL = 5  # tests that take as long as its thresholds, blends and mixed galleries
+
+
+@dataclass(frozen=True)
+class RunConditions:
+    """What the time of a job depends on, besides the job itself.
+
+    Attributes:
+        workers: number of processes that run at the same time.
+        threads: number of threads of each process.
+        device: where models are trained.
+        classes: approximate number of classes that a model is trained on.
+        test_images: number of images that each model embeds for the tests.
+        scores: number of scores in a test, queries × templates.
+    """
+
+    workers: int
+    threads: int
+    device: torch.device
+    classes: int
+    test_images: int
+    scores: int
+
+
+def forecast_seconds(
+    jobs: Sequence[Job], out: Path, conditions: RunConditions, *, again: Sequence[Job] = ()
+) -> float:
+    """Return how many seconds the jobs that have work will take, roughly.
+
+    Args:
+        jobs: the jobs of the benchmark, finished ones too.
+        out: the benchmark's folder.
+        conditions: the machine and the size of the data.
+        again: finished jobs that are only measured again.
+    """
+    unfinished = [job for job in jobs if not is_finished(out, job)]
+    recipes = {
+        job.training.recipe.architecture: job.training.recipe for job in unfinished if job.training
+    }
+    rates = finished_rates(out, jobs)
+    for architecture, recipe in recipes.items():
+        if architecture not in rates:
+            rates[architecture] = trial_rate(
+                recipe, conditions.classes, conditions.threads, conditions.device
+            )
+    seconds = {job.folder: _measuring_seconds(job, conditions) for job in (*unfinished, *again)}
+    for job in unfinished:
+        images = job.work + _FORWARD_SHARE * conditions.test_images
+        if job.training is not None:
+            seconds[job.folder] += images / rates[job.training.recipe.architecture]
+        elif job.map_fitting is not None:
+            seconds[job.folder] += images / max(rates.values(), default=np.inf)
+    to_run = [job for job in jobs if job.folder in seconds]
+    return schedule(to_run, seconds, conditions.workers)
+
+
+def _measuring_seconds(job: Job, conditions: RunConditions) -> float:
+    """Return how long the tests of a job take, and what a cell measures besides."""
+    is_cell = any(test.name == CROSS for test in job.tests)
+    tests = len(job.tests) + (_MORE_OF_A_CELL if is_cell else 0)
+    return _SECONDS_PER_SCORE * conditions.scores * tests
+
+
+def schedule(jobs: Sequence[Job], seconds: Mapping[str, float], workers: int) -> float:
+    """Return when the last job ends if each free worker takes the first job that is ready.
+
+    Args:
+        jobs: each after those that it needs.
+        seconds: how long each job takes, by its folder.
+        workers: number of jobs that run at the same time.
+    """
+    waiting, running, now = list(jobs), list[tuple[float, str]](), 0.0
+    unfinished = {job.folder for job in jobs}
+    while waiting or running:
+        ready = [job for job in waiting if unfinished.isdisjoint(job.needs + job.after)]
+        for job in ready[: workers - len(running)]:
+            waiting.remove(job)
+            heapq.heappush(running, (now + seconds[job.folder], job.folder))
+        now, folder = heapq.heappop(running)
+        unfinished.remove(folder)
+    return now
+
+
+def finished_rates(out: Path, jobs: Iterable[Job]) -> dict[str, float]:
+    """Return the training images per second of each architecture in the finished jobs."""
+    rates: dict[str, list[float]] = {}
+    for job in jobs:
+        if job.training is not None and is_finished(out, job):
+            result = read_json(out / job.folder / RESULT_FILE)
+            rates.setdefault(result["architecture"], []).append(result["cost"]["images_per_second"])
+    return {architecture: float(np.median(of_jobs)) for architecture, of_jobs in rates.items()}
+
+
+def trial_rate(
+    recipe: Recipe, classes: int, threads: int, device: torch.device, *, steps: int = _TRIAL_STEPS
+) -> float:
+    """Return the training images per second, measured in a few steps on random pixels."""
+    threads_before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        architecture = recipe_architecture(recipe)
+        spec, dim = recipe_input(recipe, architecture), recipe.dim or architecture.dim
+        network = build_network(architecture, spec, dim)
+        network.to(device, memory_format=torch.channels_last)  # pyright: ignore
+        rows = initial_class_weights(classes, dim, 0, range(classes))
+        class_weights = torch.nn.Parameter(rows.to(device))
+        optimizer = SGD([*network.parameters(), class_weights], lr=1e-3, momentum=0.9)
+        rng = np.random.default_rng(0)
+        shape = (recipe.batch_size, *spec.frame.shape)
+        pixels = rng.integers(256, size=shape, dtype=np.uint8)
+        labels = torch.from_numpy(rng.integers(classes, size=recipe.batch_size)).to(device)
+        times: list[float] = []
+        for _ in range(steps):
+            begin = time.perf_counter()
+            with autocast(recipe.precision, device):
+                embeddings = network(to_input(pixels, spec, device))
+            loss = arcface(embeddings.float(), class_weights, labels)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            loss.item()  # waits for the device
+            times.append(time.perf_counter() - begin)
+        return recipe.batch_size / float(np.median(times[_SLOW_STEPS:]))
+    finally:
+        torch.set_num_threads(threads_before)
+
+
+# Plan a benchmark from its grid, run it, and read its results.
+#
+# A benchmark that was stopped continues when it is run again: finished jobs are not repeated.
 
 ERROR_FILE = "error.txt"
 

@@ -15,14 +15,14 @@ from unibct.benchmark.jobs import Job, training_rows
 from unibct.data.image_set import ImageSet
 from unibct.data.loader import read_pixels
 from unibct.distributed.device import pick_device
-from unibct.embeddings.folder import Embeddings, open_embeddings
-from unibct.embeddings.layout import DESCRIPTION_FILE as EMBEDDINGS_DESCRIPTION
+from unibct.embeddings.store import STORE_DESCRIPTION as EMBEDDINGS_DESCRIPTION
+from unibct.embeddings.store import Embeddings, open_embeddings
 from unibct.errors import UserError
-from unibct.evaluation.gallery_split import GallerySplit, split_gallery
-from unibct.evaluation.resolution import headline_far
+from unibct.evaluation.templates import GallerySplit, split_gallery
+from unibct.evaluation.verification import headline_far
 from unibct.files import read_json, write_json
-from unibct.models.folder import load_model
 from unibct.models.model import Model
+from unibct.models.model_folder import load_model
 from unibct.progress import Progress
 from unibct.training.network import recipe_input
 from unibct.training.recipe import with_flat_recipe

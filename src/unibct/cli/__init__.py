@@ -5,7 +5,17 @@ There is no logic here: everything that a command does can be done from Python a
 
 # Importing a module registers its commands. The help lists them in this order.
 # isort: off
-from unibct.cli import examples, data, advice, models, maps, evaluation, export, gallery, benchmark
+from unibct.cli import (
+    examples,
+    data,
+    advice,
+    models,
+    maps,
+    evaluation,
+    export,
+    gallery,
+    benchmark,
+)
 # isort: on
 
 from unibct.cli.entry import main

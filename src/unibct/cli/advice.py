@@ -16,8 +16,8 @@ from unibct.cli.options import (
     app,
     examples,
 )
-from unibct.embedders.table import describe_embedders
-from unibct.methods.table import DEFAULT_METHOD
+from unibct.embedders import describe_embedders
+from unibct.methods import DEFAULT_METHOD
 
 OldOption = Annotated[
     str, typer.Option(metavar="OLD", help=f"the old model: {describe_embedders()}")
@@ -68,10 +68,9 @@ def advise_command(
     steps that are thrown away, and estimates from that what training, mapping and a backfill
     would take on this device. Takes a minute or so and writes nothing.
     """
-    from unibct.advice.advise import advise
-    from unibct.advice.request import AdviceRequest
+    from unibct.advice.advise import AdviceRequest, advise
     from unibct.progress import terminal_progress
-    from unibct.report.advice import advice_lines
+    from unibct.report.texts import advice_lines
 
     request = AdviceRequest(
         old=old,

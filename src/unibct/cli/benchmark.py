@@ -22,7 +22,7 @@ from unibct.cli.options import (
     split_names,
 )
 from unibct.errors import UserError
-from unibct.methods.table import DEFAULT_METHOD
+from unibct.methods import DEFAULT_METHOD
 
 if TYPE_CHECKING:
     from unibct.benchmark.run import Benchmark
@@ -198,7 +198,7 @@ def _require_effective(
 
 def _load_recipe(name: str | None, overrides: Sequence[str], data: str) -> "Recipe":
     """Load the recipe that the user names, or the one that fits the images."""
-    from unibct.data.readers.table import open_images
+    from unibct.data.readers import open_images
     from unibct.progress import terminal_progress
     from unibct.training.default_recipe import recipe_for
     from unibct.training.recipe import load_recipe
@@ -212,8 +212,8 @@ def _load_recipe(name: str | None, overrides: Sequence[str], data: str) -> "Reci
 def _run_and_report(benchmark: "Benchmark", out: Path, *, report_only: bool) -> None:
     """Run the unfinished jobs, unless only the report is wanted, and write the report."""
     from unibct.benchmark.run import JobsFailedError, run_benchmark
+    from unibct.report.benchmark_page import write_benchmark_report
     from unibct.report.live import live_progress
-    from unibct.report.pages.benchmark import write_benchmark_report
     from unibct.report.terminal import print_benchmark
 
     if report_only:

@@ -52,7 +52,7 @@ def split_command(
     """
     from unibct.data.scenarios import DEFAULT_FRACTION
     from unibct.data.split_lists import write_split
-    from unibct.embeddings.vector_set import open_data
+    from unibct.embeddings.stored import open_data
     from unibct.report.terminal import print_counts
 
     if fraction is not None and scenario is None:
@@ -84,7 +84,7 @@ def convert_command(
     command is stopped, run it again to continue.
     """
     from unibct.data.convert import convert
-    from unibct.data.readers.table import open_images
+    from unibct.data.readers import open_images
     from unibct.progress import terminal_progress
 
     image_set = open_images(data, images)

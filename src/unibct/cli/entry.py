@@ -9,7 +9,7 @@ from typing import Any
 from typer.main import get_command
 
 from unibct.cli.options import app
-from unibct.data.passed_over import PassedOverWarning
+from unibct.data.image_set import PassedOverWarning
 from unibct.errors import UserError
 from unibct.progress import is_first_process
 

@@ -15,14 +15,14 @@ from unibct.cli.options import (
     app,
     examples,
 )
-from unibct.embedders.table import describe_embedders
-from unibct.evaluation.gallery_split import GalleryMode
-from unibct.evaluation.protocols.table import AUTO, PROTOCOLS
+from unibct.embedders import describe_embedders
+from unibct.evaluation.protocols import AUTO, PROTOCOLS
+from unibct.evaluation.templates import GalleryMode
 
 if TYPE_CHECKING:
-    from unibct.evaluation.protocols.request import EvaluationRequest
+    from unibct.evaluation.certificate import Certificate
+    from unibct.evaluation.protocols import EvaluationRequest
     from unibct.evaluation.upgrade import Evaluation
-    from unibct.gallery.certificate import Certificate
 
 _PROTOCOL_HELP = f"how to test: {AUTO} recognises the data; or " + ", ".join(
     f"{name} ({protocol.says})" for name, protocol in PROTOCOLS.items()
@@ -168,7 +168,7 @@ def evaluate_command(
     --protocol ijbc` wrote, or .npy files with a row for each row of the meta files: the sum of the
     embeddings of the aligned face and of its mirror image, not normalised.
     """
-    from unibct.evaluation.protocols.request import EvaluationRequest, PoolingRules, SearchRules
+    from unibct.evaluation.protocols import EvaluationRequest, PoolingRules, SearchRules
     from unibct.progress import terminal_progress
 
     pooling = PoolingRules(flip_test, detector_scores, media_mean, normalize_images)
@@ -191,7 +191,7 @@ def _evaluated(
     request: "EvaluationRequest", certify: Path | None, protocol: str, *, as_json: bool
 ) -> "tuple[Evaluation, Certificate | None]":
     """Evaluate and certify; an evaluation that cannot be certified is printed before the error."""
-    from unibct.gallery.certify import UncertifiedError, evaluate_and_certify
+    from unibct.evaluation.certificate import UncertifiedError, evaluate_and_certify
 
     try:
         return evaluate_and_certify(request, certify, protocol=protocol)

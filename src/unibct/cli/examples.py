@@ -14,7 +14,7 @@ from unibct.cli.options import (
     scenario_listing,
     split_names,
 )
-from unibct.methods.table import DEFAULT_METHOD
+from unibct.methods import DEFAULT_METHOD
 
 _DEMO_EXAMPLES = examples("unibct demo", "unibct demo --scenario open-class --method unibct")
 
@@ -47,7 +47,7 @@ def demo_command(
     """
     from unibct.examples.demo import plan_demo, run_demo
     from unibct.progress import terminal_progress
-    from unibct.report.pages.demo import write_report
+    from unibct.report.demo_page import write_report
     from unibct.report.terminal import print_evaluation, print_story
 
     plan = plan_demo(scenario, method, seed, overrides=set_ or ())

@@ -7,8 +7,7 @@ from typing import Annotated
 import typer
 
 from unibct.cli.options import ImagesOption, JsonOption, app, examples
-from unibct.embedders.reference import parse_reference
-from unibct.embedders.table import EMBEDDERS, describe_embedders, open_embedder
+from unibct.embedders import EMBEDDERS, describe_embedders, open_embedder, parse_reference
 
 ModelArgument = Annotated[Path, typer.Argument(metavar="MODEL", help="folder of the model")]
 ExportedArgument = Annotated[
@@ -81,13 +80,13 @@ def export_command(
     MODEL gives its own vectors, for rows that it has made itself; 'MODEL?space=old' gives the
     projected ones, for rows of the old model.
     """
-    from unibct.data.readers.table import open_images
+    from unibct.data.readers import open_images
     from unibct.errors import UserError
     from unibct.export.export_model import default_file, export_model
     from unibct.models.model import Model
     from unibct.models.old_space import OldSpaceModel, old_space_dim
     from unibct.progress import terminal_progress
-    from unibct.report.export_text import export_text
+    from unibct.report.texts import export_text
 
     if to != "onnx":
         raise UserError(f"--to {to}: the only format is onnx")

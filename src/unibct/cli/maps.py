@@ -15,10 +15,10 @@ from unibct.cli.options import (
     examples,
     map_listing,
 )
-from unibct.data.readers.table import describe_data_briefly
-from unibct.embedders.table import describe_embedders
-from unibct.embeddings.forms.table import FOLDER, FORMS, describe_forms
-from unibct.maps.table import DEFAULT_MAP
+from unibct.data.readers import describe_data_briefly
+from unibct.embedders import describe_embedders
+from unibct.embeddings.forms import FOLDER_FORM, FORMS, describe_forms
+from unibct.maps import DEFAULT_MAP
 
 if TYPE_CHECKING:
     from unibct.evaluation.weight_choice import WeightChoice
@@ -66,9 +66,9 @@ def adapt_command(
     again, or to save the training. Compatible training (`unibct train --old`) usually finds more;
     docs/maps.md has numbers, and `unibct evaluate` tells how much yours finds.
     """
-    from unibct.data.encoded_images import require_outside
-    from unibct.data.readers.table import open_images
-    from unibct.embedders.table import Opening
+    from unibct.data.image_set import require_outside
+    from unibct.data.readers import open_images
+    from unibct.embedders import Opening
     from unibct.files import require_absent
     from unibct.progress import terminal_progress
     from unibct.training.mapped_model import adapt_embedders, save_adapted
@@ -114,7 +114,7 @@ def map_command(
             "to try the map with  [default: images kept with the map]",
         ),
     ] = None,
-    to: Annotated[str, typer.Option(help=f"the form to write: {', '.join(FORMS)}")] = FOLDER,
+    to: Annotated[str, typer.Option(help=f"the form to write: {', '.join(FORMS)}")] = FOLDER_FORM,
 ) -> None:
     """Map stored embeddings into another space, without images.
 
@@ -123,9 +123,9 @@ def map_command(
     rows. The mapped rows carry the fingerprint of the map.
     """
     from unibct.embedders.embeddings_file import open_stored
-    from unibct.embeddings.forms.table import find_form, write_embeddings
+    from unibct.embeddings.forms import find_form, write_embeddings
     from unibct.embeddings.mapping import apply_map
-    from unibct.maps.folder import load_map
+    from unibct.maps.space_map import load_map
 
     find_form(to).load().require_writable(out)
     mapped = apply_map(
@@ -184,7 +184,7 @@ def blend_command(
     from unibct.evaluation.blending import MIDPOINT
     from unibct.files import require_absent
     from unibct.models.blended_weights import blend_weights
-    from unibct.models.folder import load_model, save_model
+    from unibct.models.model_folder import load_model, save_model
 
     if alpha is not None and alpha_from is not None:
         raise UserError("--alpha and --alpha-from exclude each other: give one of them")
@@ -208,10 +208,10 @@ def _chosen_weights(
     old: "Model", new: "Model", alpha_from: str, images: Path | None, *, quiet: bool
 ) -> "WeightChoice":
     """Choose the share of the new weights, and print all that were tried."""
-    from unibct.data.readers.table import open_images
+    from unibct.data.readers import open_images
     from unibct.evaluation.weight_choice import choose_weights
     from unibct.progress import terminal_progress
-    from unibct.report.weight_choice import weight_choice_text
+    from unibct.report.texts import weight_choice_text
 
     with terminal_progress() as progress:
         choice = choose_weights(old, new, open_images(alpha_from, images), progress=progress)

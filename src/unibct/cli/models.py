@@ -19,12 +19,12 @@ from unibct.cli.options import (
     print_once,
 )
 from unibct.data.decoding import FITS
-from unibct.data.readers.table import describe_data_briefly
-from unibct.embedders.table import Opening, describe_embedders
-from unibct.embeddings.forms.table import FOLDER, FORMS
-from unibct.evaluation.protocols.table import AUTO, PROTOCOLS
-from unibct.methods.table import DEFAULT_METHOD, METHODS, NO_METHOD, find_method
-from unibct.models.architectures.table import ARCHITECTURES, family_references
+from unibct.data.readers import describe_data_briefly
+from unibct.embedders import Opening, describe_embedders
+from unibct.embeddings.forms import FOLDER_FORM, FORMS
+from unibct.evaluation.protocols import AUTO, PROTOCOLS
+from unibct.methods import DEFAULT_METHOD, METHODS, NO_METHOD, find_method
+from unibct.models.architectures import ARCHITECTURES, family_references
 
 _EMBEDDED_PROTOCOLS = ", ".join([AUTO, *(n for n, entry in PROTOCOLS.items() if entry.embeds)])
 _WARM_STARTERS = ", ".join(name for name, entry in METHODS.items() if entry.warm_starts)
@@ -147,7 +147,7 @@ def train_command(
     beside that of raw pixels; OUT/best is the best epoch's model. Under torchrun the processes
     share each batch and the classes (docs/scaling.md), and each writes a file in OUT/logs.
     """
-    from unibct.embeddings.vector_set import training_data
+    from unibct.embeddings.stored import training_data
     from unibct.progress import terminal_progress
     from unibct.training.default_recipe import recipe_for
     from unibct.training.recipe import load_recipe
@@ -193,7 +193,7 @@ def embed_command(
     data: DataArgument,
     out: Annotated[Path, typer.Option(help="folder or file for the embeddings")],
     images: ImagesOption = None,
-    to: Annotated[str, typer.Option(help=f"the form to write: {', '.join(FORMS)}")] = FOLDER,
+    to: Annotated[str, typer.Option(help=f"the form to write: {', '.join(FORMS)}")] = FOLDER_FORM,
     protocol: Annotated[
         str,
         typer.Option(help=f"for which protocol the embeddings are: {_EMBEDDED_PROTOCOLS}"),
@@ -212,8 +212,7 @@ def embed_command(
     For a folder with the meta files of IJB-B or IJB-C, a row is the sum of both views of an
     aligned face, not normalised: what `unibct evaluate` takes in place of the model.
     """
-    from unibct.evaluation.protocols.request import EmbeddingRequest
-    from unibct.evaluation.protocols.table import embed_data
+    from unibct.evaluation.protocols import EmbeddingRequest, embed_data
     from unibct.progress import terminal_progress
 
     with terminal_progress() as progress:

@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from unibct.data.readers.table import READERS, describe_data_briefly
+from unibct.data.readers import READERS, describe_data_briefly
 from unibct.data.scenarios import SCENARIOS, Scenario
 from unibct.errors import UserError
-from unibct.maps.table import MAPS
-from unibct.methods.table import METHODS
+from unibct.maps import MAPS
+from unibct.methods import METHODS
 from unibct.progress import is_first_process
-from unibct.training.shipped_recipes import FITTED_RECIPES, describe_recipes
+from unibct.training import FITTED_RECIPES, describe_recipes
 
 SCENARIO_NAMES = ", ".join(SCENARIOS)
 METHOD_NAMES = ", ".join(METHODS)

@@ -12,14 +12,21 @@ from numpy.typing import NDArray
 
 from unibct.data.checked_set import (
     CheckedSet,
+    Scan,
     find_checked_set,
+    read_image,
     save_checked_set,
     source_stamp,
 )
-from unibct.data.decoding import VECTORS, Frame, Pixels, UnreadableImageError
+from unibct.data.decoding import (
+    VECTORS,
+    Frame,
+    Pixels,
+    UnreadableImageError,
+    reading_threads,
+    results_ahead,
+)
 from unibct.data.image_set import ImageSet
-from unibct.data.read_ahead import reading_threads, results_ahead
-from unibct.data.scan import Scan, read_image
 from unibct.errors import UserError
 from unibct.progress import Progress, Silent
 

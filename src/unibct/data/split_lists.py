@@ -3,8 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from unibct.data.encoded_images import require_outside
-from unibct.data.image_set import ImageSet
+from unibct.data.image_set import ImageSet, require_outside
 from unibct.data.scenarios import DEFAULT_FRACTION, DEFAULT_SEED, split
 from unibct.data.scenarios import hold_out as hold_out_classes
 from unibct.errors import UserError

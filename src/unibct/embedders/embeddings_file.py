@@ -2,12 +2,10 @@
 
 from pathlib import Path
 
-from unibct.embedders.reference import Reference
-from unibct.embedders.table import Opening
-from unibct.embeddings.checking import named_fingerprint, usable_embeddings
-from unibct.embeddings.folder import Embeddings
-from unibct.embeddings.forms.table import read_embeddings, recognised_form
-from unibct.embeddings.stored import StoredEmbeddings
+from unibct.embedders import Opening, Reference
+from unibct.embeddings.forms import read_embeddings, recognised_form
+from unibct.embeddings.store import Embeddings
+from unibct.embeddings.stored import StoredEmbeddings, named_fingerprint, usable_embeddings
 from unibct.errors import UserError
 
 

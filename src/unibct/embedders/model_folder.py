@@ -3,18 +3,16 @@
 from pathlib import Path
 
 from unibct.distributed.device import pick_device
-from unibct.embedders.reference import Reference
-from unibct.embedders.table import Opening
+from unibct.embedders import Opening, Reference
 from unibct.errors import UserError
-from unibct.models.folder import load_model
-from unibct.models.folder_files import DESCRIPTION_FILE
 from unibct.models.model import Model
+from unibct.models.model_folder import MODEL_DESCRIPTION, load_model
 from unibct.models.old_space import OldSpaceModel
 
 
 def recognises(path: Path) -> bool:
     """Return whether a path is a model folder."""
-    return (path / DESCRIPTION_FILE).is_file()
+    return (path / MODEL_DESCRIPTION).is_file()
 
 
 def open_reference(reference: Reference, opening: Opening) -> Model | OldSpaceModel:

@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 
 from unibct.data.decoding import DEFAULT_FIT, FITS, Pixels
 from unibct.distributed.device import local_rank, pick_device
-from unibct.embedders.black_box import BlackBox
-from unibct.embedders.reference import Reference, parse_numbers, parse_size
-from unibct.embedders.table import Opening
+from unibct.embedders import Opening, Reference, parse_numbers, parse_size
+from unibct.embedders.python_callable import BlackBox
 from unibct.errors import UserError, first_line
 from unibct.models.input import InputSpec
 

@@ -1,27 +1,177 @@
-"""`python:` a callable from images to vectors, by the name of its module and attribute.
-
-The callable gets (batch, height, width, channels) uint8, in RGB or grey, fitted to its input size,
-and returns (batch, dim) numbers: an array, a tensor or lists. See docs/any-model.md.
-"""
+"""The base of embedders of which only input and output are known."""
 
 import hashlib
 import inspect
+from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import numpy as np
+from filelock import FileLock
 from numpy.typing import NDArray
 
 from unibct.arrays import normalized, to_numpy
+from unibct.data.augmentation import mirrored
 from unibct.data.decoding import DEFAULT_FIT, Pixels
-from unibct.embedders.black_box import BlackBox
-from unibct.embedders.probes import Probe
-from unibct.embedders.reference import Reference, parse_size
-from unibct.embedders.table import Opening
+from unibct.data.training_classes import UNKNOWN_CLASSES, TrainingClasses
+from unibct.embedders import Opening, Reference, parse_size
+from unibct.embeddings.store import write_array
 from unibct.errors import UserError
+from unibct.files import mapped_array, user_cache_folder
 from unibct.models.input import InputSpec
+from unibct.models.model import embed_in_batches
 from unibct.python_reference import find_attribute
+
+
+class BlackBox(ABC):
+    """A function from pixels to vectors, with its dimension and fingerprint.
+
+    A subclass sets the attributes and has ``outputs``.
+
+    Attributes:
+        name: what the user called it.
+        dim: the dimension of its vectors.
+        fingerprint: tells it from all embedders with other vectors.
+        input: the size and channels that it takes.
+        training_classes: nothing is known about them.
+    """
+
+    name: str
+    dim: int
+    fingerprint: str
+    input: InputSpec
+    training_classes: TrainingClasses = UNKNOWN_CLASSES
+
+    @abstractmethod
+    def outputs(self, pixels: Pixels) -> NDArray[np.float32]:
+        """Return the vectors of one batch as they come.
+
+        The shapes are (batch, height, width, channels) -> (batch, dim).
+        """
+
+    def embed(self, images: Any, *, batch_size: int = 256) -> Any:
+        """Return L2-normalised embeddings of images of any size, see ``Model.embed``."""
+        return embed_in_batches(self, images, batch_size)
+
+    def embed_pixels(self, pixels: Pixels) -> NDArray[np.float32]:
+        """Return L2-normalised embeddings of one batch that already has the input's size."""
+        return normalized(self.outputs(pixels)).astype(np.float32, copy=False)
+
+    def raw_embeddings(self, pixels: Pixels, *, flip_test: bool = True) -> NDArray[np.float32]:
+        """Return embeddings that are not normalised, of both views with ``flip_test``."""
+        vectors = self.outputs(pixels)
+        return vectors + self.outputs(mirrored(pixels)) if flip_test else vectors
+
+    def to(self, device: Any) -> Self:
+        """Stay where it is: a black box chooses its device when it is opened."""
+        return self
+
+
+# The vectors of fixed images, by which a callable without a fingerprint of its own is known
+# again.
+#
+# Another device or library changes them a little (TF32: by 1e-3 of their length), so that a
+# digest of them would be another one. They are compared by cosine with those that were kept
+# before, and get the fingerprint of those. How much two networks' vectors of one image may differ
+# depends on how much the vectors of different images do: after a short training, all lie in a
+# narrow cone.
+
+_FOLDER = "probes"
+_SAME_SHARE = 5e-4  # of the mean distance (1 − cosine) of different images; TF32: at most 5e-5
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What a callable makes of the fixed images.
+
+    Attributes:
+        subject: its name and the images that it takes; only probes of one subject are compared.
+        vectors: (images, dim), L2-normalised.
+        fingerprint: a digest of these vectors, rounded.
+    """
+
+    subject: str
+    vectors: NDArray[np.float32]
+    fingerprint: str
+
+    def known_fingerprint(self, known: Path | None) -> str:
+        """Return the fingerprint under which an embedder with these vectors was seen before.
+
+        One that nobody has seen is remembered in the user's cache folder, by its own fingerprint.
+
+        Args:
+            known: a folder to look in first, with what ``keep`` has kept.
+        """
+        cache = user_cache_folder()
+        with suppress(OSError):
+            name = None if known is None else self._nearest(self._distances(known))
+            if name is not None or cache is None:
+                return name or self.fingerprint
+            self._folder(cache).mkdir(parents=True, exist_ok=True)
+            with FileLock(self._folder(cache) / "lock"):
+                distances = self._distances(cache)
+                name = self._nearest(distances)
+                if name is None:
+                    taken = self.fingerprint in distances  # rounding hides much in a narrow cone
+                    name = self._exact_digest() if taken else self.fingerprint
+                    self.keep(cache, name)
+                return name
+        return self.fingerprint
+
+    def keep(self, folder: Path, fingerprint: str) -> None:
+        """Keep the vectors in a folder as those of a fingerprint; the first ones stay."""
+        if fingerprint not in self._distances(folder):
+            path = self._folder(folder) / f"{fingerprint}.npy"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_array(path, self.vectors)
+
+    def _distances(self, folder: Path) -> dict[str, float]:
+        """Return how far the vectors of each fingerprint that a folder knows are from these."""
+        distances: dict[str, float] = {}
+        for path in self._folder(folder).glob("*.npy"):
+            with suppress(UserError):  # a damaged file
+                distances[path.stem] = distance_share(self.vectors, mapped_array(path))
+        return distances
+
+    def _nearest(self, distances: dict[str, float]) -> str | None:
+        """Return the fingerprint of the nearest vectors, if they are near enough."""
+        name = min(distances, key=lambda one: (distances[one], one), default=None)
+        return name if name is not None and distances[name] <= _SAME_SHARE else None
+
+    def _exact_digest(self) -> str:
+        return hashlib.sha256(self.vectors.tobytes()).hexdigest()[:32]
+
+    def _folder(self, folder: Path) -> Path:
+        return folder / _FOLDER / hashlib.sha256(self.subject.encode()).hexdigest()[:32]
+
+
+def distance_share(probe: NDArray[np.float32], other: NDArray[np.float32]) -> float:
+    """Return how far two embedders' vectors of an image are apart, against those of two images.
+
+    It is the mean of 1 − cosine over the same images, divided by the mean over different images.
+
+    Args:
+        probe: (images, dim) of one embedder, L2-normalised.
+        other: of the other one, of the same images.
+    """
+    if probe.shape != other.shape:
+        return float("inf")
+    rows, others = probe.astype(np.float64), other.astype(np.float64)
+    moved = np.square(rows - others).sum(axis=1).mean() / 2
+    if moved == 0:
+        return 0.0
+    gaps = np.square(rows[:, None] - rows[None]).sum(axis=2) / 2
+    spread = gaps.sum() / (len(rows) * (len(rows) - 1))
+    return float(moved / spread) if spread else float("inf")
+
+
+# `python:` a callable from images to vectors, by the name of its module and attribute.
+#
+# The callable gets (batch, height, width, channels) uint8, in RGB or grey, fitted to its input
+# size, and returns (batch, dim) numbers: an array, a tensor or lists. See docs/any-model.md.
 
 _INPUT = "unibct_input"
 _WORDS = {"size", "channels", "fit"}

@@ -12,13 +12,20 @@ from unibct.data.training_classes import (
     TrainingClasses,
     training_classes,
 )
-from unibct.embeddings.checking import BLOCK, checked_lengths, require_usable
-from unibct.embeddings.folder import Embeddings
 from unibct.embeddings.score_scale import mapped_score_scale
+from unibct.embeddings.store import Embeddings
+from unibct.embeddings.stored import BLOCK, checked_lengths, require_usable
 from unibct.errors import UserError
-from unibct.maps.known_queries import FoundMates, found_mates
-from unibct.maps.space_map import BACKWARD, Direction, KnownPairs, SpaceMap, checked_direction
-from unibct.maps.table import DEFAULT_MAP
+from unibct.maps import DEFAULT_MAP
+from unibct.maps.space_map import (
+    BACKWARD,
+    Direction,
+    FoundMates,
+    KnownPairs,
+    SpaceMap,
+    checked_direction,
+    found_mates,
+)
 from unibct.maps.vector_map import fit_vector_map
 from unibct.progress import Progress, Silent
 

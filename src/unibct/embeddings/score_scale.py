@@ -8,7 +8,7 @@ One number cannot move scores. If the old embeddings lie in a narrow cone, all s
 and a scale would lift every one of them above the threshold. So there is a scale only where it
 brings the mean of the scores to that of the old queries, too.
 
-Pure functions of embeddings: ``training/measured_score_scale.py`` measures a model's.
+Pure functions of embeddings: ``training/validation.py`` measures a model's.
 """
 
 from collections.abc import Callable

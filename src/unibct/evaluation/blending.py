@@ -5,16 +5,22 @@ searches old rows better than either of them. How much of each is best differs b
 ``choose_alpha`` finds it on classes that are not tested.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from unibct.arrays import Floats, checked_embeddings, normalized, require_same_dim, same_kind
-from unibct.data.choices import ALPHA_OF_QUERIES, Choice
+from unibct.arrays import (
+    Floats,
+    checked_embeddings,
+    normalized,
+    require_same_dim,
+    same_kind,
+)
+from unibct.data.training_classes import ALPHA_OF_QUERIES, Choice
 from unibct.errors import UserError
-from unibct.evaluation.gallery_split import GalleryMode, split_gallery
+from unibct.evaluation.criterion import CONFIDENCE, Criterion, Verdict, joint_verdict
 from unibct.evaluation.score_table import NormalizedRows, ProductScores
 from unibct.evaluation.search_test import (
     ImageSearch,
@@ -24,6 +30,7 @@ from unibct.evaluation.search_test import (
     search_test,
 )
 from unibct.evaluation.seen_classes import models_under_test
+from unibct.evaluation.templates import GalleryMode, split_gallery
 
 MIDPOINT = 0.5  # the share of the new query, unless it was chosen on other classes
 ALPHAS = tuple(number / 10 for number in range(11))  # among which ``choose_alpha`` chooses
@@ -150,3 +157,53 @@ def choose_alpha(
         means[alpha] = float(np.mean(1 / (1 + ranks)))
     best = max(means, key=lambda alpha: (round(means[alpha], 12), -abs(alpha - MIDPOINT)))
     return AlphaChoice(best, means, tried.choice(ALPHA_OF_QUERIES, chosen_on))
+
+
+# What blended queries gain in the old gallery: over old queries, and over new ones.
+#
+# How queries are blended, and how the share is chosen, is in ``blending.py``.
+
+
+@dataclass(frozen=True)
+class BlendedQueries:
+    """The gain of blended queries in each metric that has an interval.
+
+    Attributes:
+        alpha: the share of the new query.
+        minus_old_self: M(blend→old) − M(old→old): above zero, the upgrade gains by blending.
+        minus_cross: M(blend→old) − M(new→old): what the second encoder is worth.
+        choice: how alpha was chosen; None if it was given.
+    """
+
+    alpha: float
+    minus_old_self: tuple[Criterion, ...]
+    minus_cross: tuple[Criterion, ...]
+    choice: AlphaChoice | None = None
+
+    @property
+    def verdict(self) -> Verdict:
+        """*Compatible* if blended queries beat old ones in every metric that decides."""
+        return joint_verdict([c.verdict for c in self.minus_old_self if c.decides])
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain values for machines."""
+        return {
+            "alpha": self.alpha,
+            "chosen_on": None if self.choice is None else self.choice.as_json(),
+            "verdict": self.verdict,
+            "minus_old_self": _rows(self.minus_old_self),
+            "minus_cross": _rows(self.minus_cross),
+        }
+
+
+def _rows(criteria: Iterable[Criterion]) -> list[dict[str, Any]]:
+    return [
+        {
+            "metric": c.metric,
+            "difference": c.difference,
+            "interval": [c.low, c.high],
+            "confidence": CONFIDENCE,
+            "decides": c.decides,
+        }
+        for c in criteria
+    ]

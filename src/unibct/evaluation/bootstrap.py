@@ -1,22 +1,45 @@
-"""The bootstrap: metrics for classes of the queries that are drawn with replacement.
-
-Classes are drawn because the images of a class resemble each other. Drawing images or pairs would
-give intervals that are too narrow. The gallery does not change. Tests that are sampled with the
-same draws can be compared pairwise (docs/decisions/0004-evaluation.md).
-"""
+"""Student's t: how much wider an interval is if its variance is itself estimated from few."""
 
 import copy
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unibct.arrays import Floats, Ints
 from unibct.errors import UserError
+from unibct.evaluation.identification import OpenSearch
 from unibct.evaluation.impostors import Window
-from unibct.evaluation.metrics.open_set import OpenSearch
 from unibct.evaluation.score_table import Groups
 from unibct.evaluation.search_test import ScoredPairs, SearchTest
+
+_MOST_FREEDOM = 100_000  # beyond, it is the normal distribution in every digit that is shown
+
+
+@lru_cache
+def t_quantile(probability: float, freedom: int) -> float:
+    """Return the quantile of Student's t distribution.
+
+    With t = √ν·tan θ the density is proportional to cos(θ)^(ν−1), which is summed up to the
+    probability.
+
+    Args:
+        probability: between 0 and 1.
+        freedom: degrees of freedom ν, at least 1.
+    """
+    freedom = min(freedom, _MOST_FREEDOM)
+    theta = np.linspace(-np.pi / 2, np.pi / 2, 200_001)
+    density = np.cos(theta).clip(0) ** (freedom - 1)
+    below = np.concatenate([[0.0], np.cumsum((density[1:] + density[:-1]) / 2)])
+    return float(np.sqrt(freedom) * np.tan(np.interp(probability, below / below[-1], theta)))
+
+
+# The bootstrap: metrics for classes of the queries that are drawn with replacement.
+#
+# Classes are drawn because the images of a class resemble each other. Drawing images or pairs would
+# give intervals that are too narrow. The gallery does not change. Tests that are sampled with the
+# same draws can be compared pairwise (docs/decisions/0004-evaluation.md).
 
 REPEATS = 2000
 

@@ -16,16 +16,15 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from unibct.arrays import Floats
-from unibct.evaluation.bootstrap import REPEATS, ClassDraws, class_draws
-from unibct.evaluation.metrics.table import (
+from unibct.evaluation.bootstrap import REPEATS, ClassDraws, class_draws, t_quantile
+from unibct.evaluation.metrics import (
     METRICS,
     find_metric,
     measured_metrics,
     sampled_metrics,
 )
-from unibct.evaluation.resolution import HEADLINE_FAR
 from unibct.evaluation.search_test import SearchTest
-from unibct.evaluation.student import t_quantile
+from unibct.evaluation.verification import HEADLINE_FAR
 
 Verdict: TypeAlias = Literal["compatible", "not compatible", "within noise"]
 # An old model that is hardly better than raw pixels is easily beaten: nothing follows from that.

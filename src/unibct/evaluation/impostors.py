@@ -1,5 +1,11 @@
-"""The scores of all pairs of different classes, of which only the highest are kept."""
+"""Exact order statistics of more impostor scores than memory holds.
 
+The first pass over the scores counts them in narrow bins. The counts tell in which bin the score
+of a rank lies. The second pass collects the scores in those bins, which are few.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
@@ -7,8 +13,214 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unibct.arrays import Floats, Ints
-from unibct.evaluation.score_ranks import ScoreRanks
 from unibct.evaluation.score_table import Groups, ScoreTable
+
+_HALF = 1 << 15  # bins for the scores from 0 to 1; a power of two makes the edges exact
+_BINS = 2 * _HALF
+_COLLECTED_AT_ONCE = 20_000_000
+
+
+@dataclass(frozen=True)
+class ClassParts:
+    """Overlapping parts of the classes: each part is made of some groups of classes.
+
+    A score belongs to a part if the classes of its query and of its entry do. Where the class of an
+    entry is not known, the query's decides.
+
+    Attributes:
+        groups: (classes,) the group of each class, 0…G-1.
+        members: (parts, G) whether a part contains a group.
+    """
+
+    groups: Groups
+    members: NDArray[np.bool_]
+
+
+class ScoreRanks:
+    """The impostor scores of each part of the classes, by their rank from the highest down.
+
+    Args:
+        table: the scores.
+        parts: of the classes; by default one part with all of them.
+    """
+
+    def __init__(self, table: ScoreTable, parts: ClassParts | None = None) -> None:
+        """Count the scores in bins; this is a pass over all of them."""
+        self._table = table
+        self._query_groups = np.zeros(len(table.query_classes), dtype=np.int64)
+        self._entry_groups = np.zeros(table.scores.shape[1], dtype=np.int64)
+        query_members = entry_members = np.ones((1, 1), dtype=bool)
+        if parts is not None:
+            self._query_groups = parts.groups[table.query_classes].astype(np.int64)
+            query_members = parts.members
+            entry_members = np.ones((len(query_members), 1), dtype=bool)
+            if table.entry_classes is not None:
+                self._entry_groups = parts.groups[table.entry_classes].astype(np.int64)
+                entry_members = parts.members
+        self._entry_group_count = entry_members.shape[1]
+        # A cell holds the pairs of one group of queries with one group of entries.
+        self._members = (query_members[:, :, None] & entry_members[:, None, :]).reshape(
+            len(query_members), -1
+        )
+        self.counts = self._members.astype(np.int64) @ self._cell_counts()
+
+    @property
+    def sizes(self) -> Ints:
+        """(parts,) how many scores each has."""
+        return self.counts.sum(axis=1)
+
+    def at_ranks(self, ranks: Sequence[Ints]) -> list[Floats]:
+        """Return the scores at some ranks of each part; rank 0 is the highest score.
+
+        Args:
+            ranks: of each part.
+        """
+        places = [_bins_of_ranks(c, r) for c, r in zip(self.counts, ranks, strict=True)]
+        wanted = np.zeros(_BINS, dtype=bool)
+        for bins in places:
+            wanted[bins] = True
+        collected = self._collect(wanted)
+        scores_by_part: list[Floats] = []
+        for part, bins in enumerate(places):
+            chosen = self._members[part, collected.cells]
+            values, counts = collected.values[chosen], collected.counts[chosen]
+            order = np.argsort(-values, kind="stable")
+            # Among the collected scores, a rank is lower by what lies above and was left out.
+            left_out = _counts_above(np.where(wanted, 0, self.counts[part]))[bins]
+            place = np.searchsorted(np.cumsum(counts[order]), ranks[part] - left_out, side="right")
+            scores_by_part.append(values[order][place])
+        return scores_by_part
+
+    def edges(self, highest_rank: int, lowest_rank: int) -> tuple[float, float]:
+        """Return (low, high) such that all scores of these ranks are in [low, high).
+
+        The ranks are those of the first part.
+        """
+        top, bottom = _bins_of_ranks(self.counts[0], np.array([highest_rank, lowest_rank]))
+        return _edges(int(bottom), int(top))
+
+    def _cell_counts(self) -> Ints:
+        """Return (cells, bins)."""
+        cells = self._members.shape[1]
+        counts = np.zeros((cells, _BINS), dtype=np.int64)
+        entries: Ints = np.arange(len(self._entry_groups))
+        for block in self._table.blocks():
+            bins = _bins(block.others)
+            if cells > 1:
+                bins += self._cells(block.queries[:, None], entries) * _BINS
+            counts += np.bincount(bins.ravel(), minlength=counts.size).reshape(counts.shape)
+            # Mates are -inf in a block, which falls into the lowest bin.
+            mate_cells = self._cells(block.queries[block.mate_rows], block.mate_entries)
+            counts[:, 0] -= np.bincount(mate_cells, minlength=cells)
+        return counts
+
+    def _cells(self, queries: Ints, entries: Ints) -> Ints:
+        """Return the cell of each pair."""
+        first_cells = self._query_groups[queries] * self._entry_group_count
+        return first_cells + self._entry_groups[entries]
+
+    def _collect(self, wanted: NDArray[np.bool_]) -> "_Collected":
+        """Return all scores in the wanted bins, with their cells."""
+        collected = _Collected()
+        bins = np.flatnonzero(wanted)
+        is_one_range = len(bins) > 0 and bins[-1] - bins[0] == len(bins) - 1
+        for block in self._table.blocks():
+            if is_one_range:  # then comparing is faster than finding every score's bin
+                low, high = _edges(int(bins[0]), int(bins[-1]))
+                chosen = (block.others >= low) & (block.others < high)
+            else:
+                chosen = wanted[_bins(block.others)] & (block.others > -np.inf)
+            rows, entries = np.nonzero(chosen)
+            collected.add(self._cells(block.queries[rows], entries), block.others[rows, entries])
+        collected.merge()
+        return collected
+
+
+def quantiles(ranks: ScoreRanks, probabilities: Sequence[Floats]) -> list[NDArray[np.float64]]:
+    """Return the quantiles of each part, interpolated between ranks as ``numpy.quantile`` does.
+
+    Args:
+        ranks: the scores.
+        probabilities: of each part.
+    """
+    sizes = ranks.sizes.tolist()
+    places = [(size - 1) * q for size, q in zip(sizes, probabilities, strict=True)]
+    before = [np.floor(place).astype(np.int64) for place in places]
+    both = [
+        size - 1 - np.concatenate([low, np.minimum(low + 1, size - 1)])
+        for size, low in zip(sizes, before, strict=True)
+    ]
+    values_by_part: list[NDArray[np.float64]] = []
+    for scores, place, low in zip(ranks.at_ranks(both), places, before, strict=True):
+        first, second = scores.astype(np.float64).reshape(2, -1)
+        share, step = place - low, second - first
+        nearer_first: NDArray[np.float64] = first + step * share
+        values_by_part.append(np.where(share < 0.5, nearer_first, second - step * (1 - share)))
+    return values_by_part
+
+
+@dataclass
+class _Collected:
+    """Scores with their cells. Equal ones are merged where there are many."""
+
+    cells: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    values: Floats = field(default_factory=lambda: np.zeros(0, dtype=np.float32))
+    counts: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    _added: list[tuple[Ints, Floats]] = field(default_factory=list[tuple[Ints, Floats]])
+
+    def add(self, cells: Ints, values: Floats) -> None:
+        self._added.append((cells, values))
+        waiting = sum(len(part) for _, part in self._added)
+        if waiting > max(_COLLECTED_AT_ONCE, len(self.values)):
+            self.merge()
+
+    def merge(self) -> None:
+        cells = np.concatenate([self.cells, *(cells for cells, _ in self._added)])
+        values = np.concatenate(
+            [self.values[: len(self.counts)], *(values for _, values in self._added)]
+        )
+        counts = np.concatenate(
+            [self.counts, *(np.ones(len(part), dtype=np.int64) for part, _ in self._added)]
+        )
+        self._added.clear()
+        if not len(values):
+            return
+        order = np.lexsort((values, cells))
+        cells, values = cells[order], values[order]
+        is_first = np.ones(len(values), dtype=bool)
+        is_first[1:] = (np.diff(cells) != 0) | (values[1:] != values[:-1])
+        starts = np.flatnonzero(is_first)
+        self.cells, self.values = cells[starts], values[starts]
+        self.counts = np.add.reduceat(counts[order], starts)
+
+
+def _bins(scores: Floats) -> Ints:
+    """Return the bin of each score, the higher the score the higher the bin."""
+    scaled = np.floor(scores * _HALF)
+    np.clip(scaled, -_HALF, _HALF - 1, out=scaled)
+    bins = scaled.astype(np.int64)
+    bins += _HALF
+    return bins
+
+
+def _edges(lowest: int, highest: int) -> tuple[float, float]:
+    """Return (low, high): the scores of these bins and of those between are in [low, high)."""
+    low = (lowest - _HALF) / _HALF if lowest > 0 else float(np.finfo(np.float32).min)
+    high = (highest + 1 - _HALF) / _HALF if highest < _BINS - 1 else np.inf
+    return low, high
+
+
+def _counts_above(counts: Ints) -> Ints:
+    """Return (bins,): how many scores are in higher bins."""
+    return np.cumsum(counts[::-1])[::-1] - counts
+
+
+def _bins_of_ranks(counts: Ints, ranks: Ints) -> Ints:
+    """Return the bin in which the score of each rank lies."""
+    return _BINS - 1 - np.searchsorted(np.cumsum(counts[::-1]), ranks, side="right")
+
+
+# The scores of all pairs of different classes, of which only the highest are kept.
 
 _ALWAYS_KEPT = 4_000_000  # that many are kept, if there are enough
 _MOST_KEPT = 20_000_000

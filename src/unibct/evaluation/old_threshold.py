@@ -1,22 +1,95 @@
-"""What the cross test accepts at the thresholds that the old system uses today."""
+"""Which pairs of a test a fixed threshold accepts, class by class."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from unibct.arrays import Floats
+from unibct.arrays import Floats, Ints
 from unibct.errors import UserError
-from unibct.evaluation.acceptance import Acceptance, acceptances
-from unibct.evaluation.bootstrap import ClassDraws, sampled_thresholds
-from unibct.evaluation.class_maps import ClassMaps, same_map
-from unibct.evaluation.criterion import estimate
-from unibct.evaluation.metrics.verification import strict_thresholds
-from unibct.evaluation.scale_map import ScaleMap
-from unibct.evaluation.score_map import ScoreMap, fit_score_maps
-from unibct.evaluation.score_ranks import ClassParts, ScoreRanks
-from unibct.evaluation.search_test import SearchTest
+from unibct.evaluation.bootstrap import ClassDraws, sampled_mean, sampled_share, sampled_thresholds
+from unibct.evaluation.criterion import Estimate, estimate
+from unibct.evaluation.impostors import ClassParts, ScoreRanks
+from unibct.evaluation.score_map import ClassMaps, ScaleMap, ScoreMap, fit_score_maps, same_map
+from unibct.evaluation.search_test import ScoredPairs, SearchTest
+from unibct.evaluation.verification import strict_thresholds
+
+
+@dataclass(frozen=True)
+class Acceptance:
+    """How many pairs of each class a threshold accepts, and how many there are.
+
+    Attributes:
+        genuine: (classes,) accepted genuine pairs.
+        impostors: (classes,) accepted impostor pairs, by the class of the query.
+        all_genuine: (classes,) all genuine pairs.
+        all_impostors: (classes,) all impostor pairs.
+    """
+
+    genuine: Ints
+    impostors: Ints
+    all_genuine: Ints
+    all_impostors: Ints
+
+    @property
+    def tar(self) -> float:
+        """The share of genuine pairs that are accepted."""
+        return int(self.genuine.sum()) / int(self.all_genuine.sum())
+
+    @property
+    def far(self) -> float:
+        """The share of impostor pairs that are accepted."""
+        return int(self.impostors.sum()) / int(self.all_impostors.sum())
+
+    def sampled_tar(self, draws: ClassDraws) -> Floats:
+        """Return (repeats,): TAR where the pairs of a class count as it is drawn."""
+        return sampled_share(self.genuine, self.all_genuine, draws)
+
+    def sampled_far(self, draws: ClassDraws) -> Floats:
+        """Return (repeats,): FAR where the pairs of a class count as it is drawn."""
+        return sampled_share(self.impostors, self.all_impostors, draws)
+
+
+def acceptances(
+    pairs: ScoredPairs,
+    thresholds: Sequence[float],
+    classes: int,
+    maps: Mapping[str, ClassMaps | None],
+) -> dict[str, list[Acceptance]]:
+    """Return what each threshold accepts: for each name in ``maps``, an entry per threshold.
+
+    Args:
+        pairs: the scores.
+        thresholds: a score above it is accepted.
+        classes: how many classes the queries have.
+        maps: by name, what puts the scores on another scale first; None leaves them as they are.
+    """
+    genuine: list[Ints] = []
+    limits: list[Floats] = []
+    for score_map in maps.values():
+        scores = pairs.genuine
+        if score_map is not None:
+            scores = score_map.mapped(scores, pairs.genuine_classes)
+        for threshold in thresholds:
+            accepted = pairs.genuine_classes[scores > threshold]
+            genuine.append(np.bincount(accepted, minlength=classes))
+            limits.append(
+                np.full(classes, threshold)
+                if score_map is None
+                else score_map.limits(threshold, pairs.genuine.dtype)
+            )
+    impostors = pairs.impostor.counts_above(np.stack(limits))
+    all_genuine = np.bincount(pairs.genuine_classes, minlength=classes)
+    all_impostors = pairs.impostor.class_counts(classes)
+    counted = iter(
+        Acceptance(right, wrong, all_genuine, all_impostors)
+        for right, wrong in zip(genuine, impostors, strict=True)
+    )
+    return {name: [next(counted) for _ in thresholds] for name in maps}
+
+
+# What the cross test accepts at the thresholds that the old system uses today.
 
 FARS = (1e-2, 1e-3, 1e-4)
 # Where an old threshold can stay: twice the rate at most, and this share of the matches lost.
@@ -195,3 +268,76 @@ def _fitted_maps(old_self: SearchTest, cross: SearchTest, seed: int) -> ClassMap
         return ClassMaps(list(fit_score_maps(*impostors)), fold_of)
     except UserError:  # too few pairs, or all of them score the same
         return None
+
+
+# Queries whose answer changes with the upgrade: right before and wrong now, or the reverse.
+
+
+@dataclass(frozen=True)
+class Flips:
+    """The shares of queries that flip at top-1, each with its interval.
+
+    Attributes:
+        nfr: negative flip rate, right under old→old and wrong now.
+        pfr: positive flip rate, the reverse; PFR − NFR is the change of top-1.
+        relative_nfr: NFR / ((1 − ER_old)·ER_now) with the error rates ER; 1 if the errors now
+            are independent of the old ones.
+    """
+
+    nfr: Estimate
+    pfr: Estimate
+    relative_nfr: Estimate
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain values for machines."""
+        rates = {"nfr": self.nfr, "pfr": self.pfr, "relative_nfr": self.relative_nfr}
+        values: dict[str, Any] = {name: rate.mean for name, rate in rates.items()}
+        return values | {"intervals": {n: [rate.low, rate.high] for n, rate in rates.items()}}
+
+
+def flip_rates(old_self: SearchTest, now: SearchTest) -> dict[str, float]:
+    """Return NFR, PFR and relative NFR of two tests of the same queries."""
+    was_right, is_right = old_self.ranks == 0, now.ranks == 0
+    means = [float(np.mean(part)) for part in _parts(was_right, is_right)]
+    return {name: float(value[0]) for name, value in _rates(np.array(means)[:, None]).items()}
+
+
+def sampled_flip_rates(
+    old_self: SearchTest, now: SearchTest, draws: ClassDraws
+) -> dict[str, Floats]:
+    """Return (repeats,) values of the three rates for drawn classes."""
+    parts = _parts(old_self.ranks == 0, now.ranks == 0)
+    means = [sampled_mean(part, now.query_classes, draws) for part in parts]
+    return _rates(np.stack(means))
+
+
+def flips_of(old_self: SearchTest, now: SearchTest, draws: ClassDraws) -> Flips:
+    """Return the flip rates with intervals over classes.
+
+    Args:
+        old_self: the old model's self test.
+        now: the test after the upgrade; the same queries.
+        draws: how often each class of the queries counts in each repeat.
+    """
+    rates = flip_rates(old_self, now)
+    samples = sampled_flip_rates(old_self, now, draws)
+    classes = draws.drawn
+    intervals = {
+        name: estimate(np.array([rate]), samples[name][None], classes=classes)
+        for name, rate in rates.items()
+    }
+    return Flips(**{name: replace(one, low=max(one.low, 0.0)) for name, one in intervals.items()})
+
+
+def _parts(was_right: Any, is_right: Any) -> list[Floats]:
+    """Return per query: flipped to wrong, flipped to right, right before, wrong now."""
+    parts = (was_right & ~is_right, ~was_right & is_right, was_right, ~is_right)
+    return [part.astype(np.float64) for part in parts]
+
+
+def _rates(means: Floats) -> dict[str, Floats]:
+    """Return the rates from (4, n) means of ``_parts``. Where nothing can flip, the rate is 0."""
+    nfr, pfr, right_before, wrong_now = means
+    expected = right_before * wrong_now
+    relative = np.divide(nfr, expected, out=np.zeros_like(nfr), where=expected > 0)
+    return {"nfr": nfr, "pfr": pfr, "relative_nfr": relative}

@@ -9,7 +9,7 @@ from unibct.arrays import Floats, Ints, checked_labels, is_array, to_numpy
 from unibct.data.decoding import DEFAULT_FIT, Frame, Pixels
 from unibct.data.image_set import ImageSet
 from unibct.data.loader import unread_pixels
-from unibct.embeddings.strength import Strength, model_strength
+from unibct.embeddings.recall import Strength, model_strength
 from unibct.errors import UserError
 from unibct.models.embedder import Embedder
 from unibct.models.input import InputSpec

@@ -1,25 +1,63 @@
-"""A strictly monotone map of new→old scores onto the old score scale.
+"""A map of new→old scores onto the old scale by one factor, the new model's score scale.
 
-A deployed system compares scores with a threshold that was set for old→old scores. New queries
-score lower in the old gallery, so that threshold would refuse most of them. The map carries the
-quantiles of cross-test impostor scores to the quantiles of old impostor scores. A threshold on
-the old scale then lets as many impostors pass as before. Because the map is strictly monotone, it
-changes no ranking. Beyond the rarest impostors the map is a guess: see ``ScoreMap.supports``.
+The map through many quantiles, which is fitted on a test, is in ``score_map.py``.
 """
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unibct.arrays import Floats, Ints
-from unibct.data.choices import SCORE_MAP_FITTED, Choice
-from unibct.data.training_classes import TrainingClasses
+from unibct.data.training_classes import SCORE_MAP_FITTED, Choice, TrainingClasses
 from unibct.errors import UserError
-from unibct.evaluation.impostors import Impostors, listed_impostors
-from unibct.evaluation.score_ranks import ScoreRanks, quantiles
+from unibct.evaluation.impostors import Impostors, ScoreRanks, listed_impostors, quantiles
+from unibct.evaluation.score_table import Groups
+from unibct.files import read_json, write_json
+
+
+@dataclass(frozen=True)
+class ScaleMap:
+    """Multiplies scores; strictly monotone, so it changes no ranking.
+
+    Attributes:
+        factor: above zero, see ``embeddings/score_scale.py``.
+    """
+
+    factor: float
+
+    def __post_init__(self) -> None:
+        """Refuse a factor that would change rankings."""
+        if not 0 < self.factor < np.inf:
+            raise UserError(f"a score scale is a finite number above zero, not {self.factor}")
+
+    def __call__(self, scores: Any) -> NDArray[np.float64]:
+        """Map scores of new queries in the old gallery onto the old scale."""
+        return np.asarray(scores, dtype=np.float64) * self.factor
+
+    def highest_up_to(self, limit: float, dtype: Any) -> float:
+        """Return the highest score of a floating point type that is not mapped above ``limit``."""
+        if not np.isfinite(limit):
+            return float(limit)
+        score = np.asarray(limit / self.factor, dtype=dtype)
+        lowest, highest = (np.asarray(end, dtype=dtype) for end in (-np.inf, np.inf))
+        while self(score) > limit:
+            score = np.nextafter(score, lowest)
+        while self(above := np.nextafter(score, highest)) <= limit:
+            score = above
+        return float(score)
+
+
+# A strictly monotone map of new→old scores onto the old score scale.
+#
+# A deployed system compares scores with a threshold that was set for old→old scores. New queries
+# score lower in the old gallery, so that threshold would refuse most of them. The map carries the
+# quantiles of cross-test impostor scores to the quantiles of old impostor scores. A threshold on
+# the old scale then lets as many impostors pass as before. Because the map is strictly monotone, it
+# changes no ranking. Beyond the rarest impostors the map is a guess: see ``ScoreMap.supports``.
 
 _KNOTS = 64
 _FEWEST_SCORES = 100
@@ -174,3 +212,101 @@ def _through(cross: NDArray[np.float64], old: NDArray[np.float64], impostors: in
         rises[knot] = cross[knot] > cross[last] and old[knot] > old[last]
         last = knot if rises[knot] else last
     return ScoreMap(cross[rises], old[rises], impostors=impostors)
+
+
+# Maps of scores onto the old scale, one for the queries of each class.
+
+
+class MonotoneMap(Protocol):
+    """A strictly monotone function of scores."""
+
+    def __call__(self, scores: Any) -> NDArray[np.float64]:
+        """Map scores."""
+        ...
+
+    def highest_up_to(self, limit: float, dtype: Any) -> float:
+        """Return the highest score of a floating point type that is not mapped above ``limit``."""
+        ...
+
+
+@dataclass(frozen=True)
+class ClassMaps:
+    """A score map for the queries of each class.
+
+    Attributes:
+        maps: the different ones.
+        of_class: (classes,) which of them a class has.
+    """
+
+    maps: list[MonotoneMap]
+    of_class: Ints
+
+    def mapped(self, scores: Floats, classes: Groups) -> Floats:
+        """Return scores of queries of some classes on the old scale."""
+        values = np.empty(len(scores))
+        for number, score_map in enumerate(self.maps):
+            chosen = self.of_class[classes] == number
+            values[chosen] = score_map(scores[chosen])
+        return values
+
+    def limits(self, threshold: float, dtype: Any) -> Floats:
+        """Return (classes,): the highest score of each that is not mapped above a threshold."""
+        limits = [score_map.highest_up_to(threshold, dtype) for score_map in self.maps]
+        return np.array(limits)[self.of_class]
+
+
+def same_map(score_map: MonotoneMap, classes: int) -> ClassMaps:
+    """Return one map for the queries of all classes."""
+    return ClassMaps([score_map], np.zeros(classes, dtype=np.int64))
+
+
+# Score maps kept beside the new model, one for each old model whose gallery it searches.
+
+FILE = "score_maps.json"
+_REMEDY = "remove it and fit the maps again (unibct evaluate … --save-score-map)"
+
+
+def save_score_map(folder: str | Path, old_fingerprint: str, score_map: ScoreMap) -> Path:
+    """Keep a map in the new model's folder; maps for other old models stay."""
+    path = Path(folder) / FILE
+    maps = _read(path)
+    write_json(path, maps | {old_fingerprint: score_map.as_json()})
+    return path
+
+
+def has_score_map(folder: str | Path, old_fingerprint: str) -> bool:
+    """Return whether a map for this old model is kept in the new model's folder."""
+    return old_fingerprint in _read(Path(folder) / FILE)
+
+
+def require_readable_maps(folder: str | Path) -> None:
+    """Raise an error if the file that a map would be added to is damaged."""
+    _read(Path(folder) / FILE)
+
+
+def load_score_map(folder: str | Path, old_fingerprint: str) -> ScoreMap:
+    """Return the map onto the score scale of an old model."""
+    path = Path(folder) / FILE
+    maps = _read(path)
+    if old_fingerprint not in maps:
+        raise UserError(
+            f"{folder} has no score map for the old model {old_fingerprint}; fit one on classes "
+            "that you do not test on: unibct evaluate … --save-score-map"
+        )
+    try:
+        return ScoreMap.from_json(maps[old_fingerprint])
+    except UserError as error:
+        raise UserError(f"{path}: {error}; {_REMEDY}") from error
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """Return the maps in a file by the old model's fingerprint; none if there is no file."""
+    if not path.is_file():
+        return {}
+    try:
+        maps: Any = read_json(path)
+    except UserError as error:
+        raise UserError(f"{error}; {_REMEDY}") from error
+    if not isinstance(maps, dict):
+        raise UserError(f"{path} holds no score maps; {_REMEDY}")
+    return cast(dict[str, Any], maps)

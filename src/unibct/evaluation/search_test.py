@@ -1,4 +1,4 @@
-"""One query model against one gallery model: the scores from which every metric is computed."""
+"""The tests by name: which model's queries search which model's gallery."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -8,10 +8,8 @@ import numpy as np
 
 from unibct.arrays import Floats, Ints, checked_embeddings, normalized, require_same_dim
 from unibct.errors import UserError
-from unibct.evaluation.gallery_split import GalleryMode, GallerySplit, require_mode
+from unibct.evaluation.identification import OpenSearch
 from unibct.evaluation.impostors import Impostors, listed_impostors
-from unibct.evaluation.metrics.open_set import OpenSearch
-from unibct.evaluation.metrics.verification import Roc, ThresholdRule, roc_curve, tar_at_far
 from unibct.evaluation.score_table import (
     Groups,
     NormalizedRows,
@@ -20,7 +18,55 @@ from unibct.evaluation.score_table import (
     Scores,
     ScoreTable,
 )
-from unibct.evaluation.templates import class_templates
+from unibct.evaluation.templates import GalleryMode, GallerySplit, class_templates, require_mode
+from unibct.evaluation.verification import Roc, ThresholdRule, roc_curve, tar_at_far
+
+OLD_SELF = "old→old"
+CROSS = "new→old"
+NEW_SELF = "new→new"
+REVERSED_CROSS = "old→new"
+FREE_SELF = "free→free"
+FREE_CROSS = "free→old"
+BLEND = "blend→old"  # the query is a blend of the old and the new model's
+
+
+@dataclass(frozen=True)
+class Direction:
+    """The name of a test in tables, and what it means.
+
+    Attributes:
+        title: a few words, for a table's row.
+        meaning: one line, for a report.
+    """
+
+    title: str
+    meaning: str
+
+
+# In the order in which tables show them.
+DIRECTIONS: dict[str, Direction] = {
+    OLD_SELF: Direction("old self test", "before the upgrade"),
+    CROSS: Direction("cross test", "cross test: new queries, the old gallery as it stands"),
+    BLEND: Direction("blended queries", "blends of old and new queries, the old gallery"),
+    REVERSED_CROSS: Direction("cross test, reversed", "old queries, a gallery of the new model"),
+    NEW_SELF: Direction("new self test", "new self test: after a backfill"),
+    FREE_SELF: Direction("free self test", "a new model without compatibility, after a backfill"),
+    FREE_CROSS: Direction("free, old gallery", "the same without a backfill"),
+}
+
+
+def sides(direction: str) -> tuple[str, str]:
+    """Return the query model's and the gallery model's role: ``new→old`` is (new, old)."""
+    query, _, gallery = direction.partition("→")
+    return query, gallery
+
+
+def direction_of(query: str, gallery: str) -> str:
+    """Return the name of the test with these two sides."""
+    return f"{query}→{gallery}"
+
+
+# One query model against one gallery model: the scores from which every metric is computed.
 
 TOP_KS = (1, 5)
 _CLASSES_FOR_OPEN_SET = 8  # half of them must be enough to refuse a stranger

@@ -13,10 +13,17 @@ import numpy as np
 from unibct.evaluation.blending import blended_search
 from unibct.evaluation.bootstrap import REPEATS
 from unibct.evaluation.criterion import Criterion, Verdict, compare_tests, joint_verdict
-from unibct.evaluation.directions import BLEND, CROSS, NEW_SELF, OLD_SELF
-from unibct.evaluation.gallery_split import GallerySplit
-from unibct.evaluation.metrics.table import measured_metrics
-from unibct.evaluation.search_test import ImageSearch, SearchTest, image_test
+from unibct.evaluation.metrics import measured_metrics
+from unibct.evaluation.search_test import (
+    BLEND,
+    CROSS,
+    NEW_SELF,
+    OLD_SELF,
+    ImageSearch,
+    SearchTest,
+    image_test,
+)
+from unibct.evaluation.templates import GallerySplit
 
 MOST_PAIRS = 50_000_000  # queries × rows of a direction, above which queries are drawn
 _FEWEST_QUERIES = 1000

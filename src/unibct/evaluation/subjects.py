@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from unibct.data.image_set import ImageSet
-from unibct.embeddings.rows import Vectors
+from unibct.embeddings.store import Vectors
 from unibct.models.embedder import Embedder
 
 _ROWS_AT_ONCE = 65_536

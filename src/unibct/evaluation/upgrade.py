@@ -15,12 +15,16 @@ import numpy as np
 
 from unibct.arrays import Floats, Ints, checked_embeddings, to_numpy
 from unibct.data.image_set import ImageSet
-from unibct.embeddings.strength import Strength
+from unibct.embeddings.recall import Strength
 from unibct.evaluation.backfill_curve import BackfillCurve, backfill_curve, row_orders
-from unibct.evaluation.blend_gain import BlendedQueries
-from unibct.evaluation.blending import MIDPOINT, AlphaChoice, blended_test, require_alpha
+from unibct.evaluation.blending import (
+    MIDPOINT,
+    AlphaChoice,
+    BlendedQueries,
+    blended_test,
+    require_alpha,
+)
 from unibct.evaluation.bootstrap import REPEATS, class_draws
-from unibct.evaluation.choices import SeenChoice, choices_of, compared_choices
 from unibct.evaluation.criterion import (
     OLD_MODEL_TOO_WEAK,
     Criterion,
@@ -30,7 +34,11 @@ from unibct.evaluation.criterion import (
     joint_verdict,
     sampled_test,
 )
-from unibct.evaluation.directions import (
+from unibct.evaluation.metrics import measured_metrics
+from unibct.evaluation.old_threshold import AtOldThreshold, Flips, at_old_thresholds, flips_of
+from unibct.evaluation.pixel_baseline import NOT_CHECKED, old_model_strength
+from unibct.evaluation.score_map import ScoreMap
+from unibct.evaluation.search_test import (
     BLEND,
     CROSS,
     FREE_CROSS,
@@ -38,30 +46,29 @@ from unibct.evaluation.directions import (
     NEW_SELF,
     OLD_SELF,
     REVERSED_CROSS,
+    SearchTest,
+    search_test,
     sides,
 )
-from unibct.evaluation.flips import Flips, flips_of
-from unibct.evaluation.gallery_split import GalleryMode, GallerySplit, split_for
-from unibct.evaluation.metrics.table import measured_metrics
-from unibct.evaluation.metrics.verification import ThresholdRule
-from unibct.evaluation.old_threshold import AtOldThreshold, at_old_thresholds
-from unibct.evaluation.pixel_baseline import NOT_CHECKED, old_model_strength
-from unibct.evaluation.resolution import (
+from unibct.evaluation.seen_classes import (
+    FEWEST_TESTED,
+    ModelsUnderTest,
+    SeenChoice,
+    SeenClasses,
+    choices_of,
+    compared_choices,
+    models_under_test,
+)
+from unibct.evaluation.single_images import SingleImages, single_images
+from unibct.evaluation.subjects import Subjects, known_fingerprints
+from unibct.evaluation.templates import GalleryMode, GallerySplit, split_for
+from unibct.evaluation.verification import (
+    ThresholdRule,
     carried_fars,
     far_note,
     headline_far,
     rate_name,
 )
-from unibct.evaluation.score_map import ScoreMap
-from unibct.evaluation.search_test import SearchTest, search_test
-from unibct.evaluation.seen_classes import (
-    FEWEST_TESTED,
-    ModelsUnderTest,
-    SeenClasses,
-    models_under_test,
-)
-from unibct.evaluation.single_images import SingleImages, single_images
-from unibct.evaluation.subjects import Subjects, known_fingerprints
 from unibct.progress import Progress
 
 

@@ -7,15 +7,14 @@ from typing import Any
 import numpy as np
 
 from unibct.arrays import Floats, Ints
-from unibct.data.choices import ALPHA_OF_WEIGHTS, SCORE_SCALE_MEASURED
 from unibct.data.image_set import ImageSet
-from unibct.data.training_classes import choice_on
+from unibct.data.training_classes import ALPHA_OF_WEIGHTS, SCORE_SCALE_MEASURED, choice_on
 from unibct.embeddings.extraction import embed_images
 from unibct.embeddings.score_scale import score_scale
 from unibct.errors import UserError
-from unibct.evaluation.gallery_split import split_gallery
 from unibct.evaluation.search_test import search_test
 from unibct.evaluation.seen_classes import classes_with_queries, count_seen_classes
+from unibct.evaluation.templates import split_gallery
 from unibct.models.blended_weights import blend_weights
 from unibct.models.model import Model
 from unibct.progress import Progress, Silent

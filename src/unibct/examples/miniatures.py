@@ -13,12 +13,10 @@ from PIL import Image
 
 from unibct.data.convert import convert
 from unibct.data.decoding import Pixels, fit
-from unibct.data.encoded_images import encoded_set
-from unibct.data.image_set import ImageSet
-from unibct.data.readers.table import open_images
+from unibct.data.image_set import ImageSet, encoded_set
+from unibct.data.readers import open_images
 from unibct.errors import UserError
-from unibct.evaluation.protocols.ijb.align import SIZE, TEMPLATE, warp
-from unibct.evaluation.protocols.ijb.faces import FOLDER
+from unibct.evaluation.protocols.ijb_faces import IMAGE_FOLDER, SIZE, TEMPLATE, warp
 from unibct.files import atomic_folder
 
 _CROP = 160  # width and height of a loose crop
@@ -53,7 +51,7 @@ def make_ijbc(out: Path, *, subjects: int = 80, seed: int = 0) -> None:
     landmarks: list[str] = []
     lists: dict[str, list[str]] = {"G1": [], "G2": [], "probe": []}
     with atomic_folder(out, alone=True) as temporary:
-        folder = temporary / FOLDER
+        folder = temporary / IMAGE_FOLDER
         (temporary / "meta").mkdir()
         folder.mkdir()
         number = 0
@@ -73,7 +71,7 @@ def make_ijbc(out: Path, *, subjects: int = 80, seed: int = 0) -> None:
                     rows.append(f"{name} {template} {media}")
                     numbers = " ".join(f"{value:.4f}" for value in points.ravel())
                     landmarks.append(f"{name} {numbers} {rng.uniform(0.6, 1):.6f}")
-                    lists[side].append(f"{template},{subject + 1},{FOLDER}/{name}")
+                    lists[side].append(f"{template},{subject + 1},{IMAGE_FOLDER}/{name}")
         pairs = [
             f"{first[0]} {second[0]} {int(first[1] == second[1])}"
             for first in _templates(lists["G1"] + lists["G2"])

@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from unibct.data.readers.table import open_images
+from unibct.data.readers import open_images
 from unibct.data.scenarios import SCENARIOS, find_scenario
 from unibct.data.split_lists import write_split
-from unibct.evaluation.protocols.request import EvaluationRequest
-from unibct.evaluation.protocols.table import evaluate_data
+from unibct.evaluation.protocols import EvaluationRequest, evaluate_data
 from unibct.evaluation.upgrade import Evaluation
 from unibct.examples.miniatures import make_ijbc, make_ms1mv3
 from unibct.models.model import Model

@@ -1,10 +1,4 @@
-"""A model as an ONNX graph that takes pixels and gives embeddings.
-
-The graph takes ``images``, uint8 of shape (batch, height, width, channels) in RGB or grey, already
-fitted to the input's size, and gives ``embeddings``, float32 of shape (batch, dim), L2-normalised.
-Normalisation of the pixels, the network and the map of an adapted model are inside. A model with
-another dimension than its old one's is exported as it is, or with its projection into that space.
-"""
+"""An exported file, run by ONNX Runtime."""
 
 import json
 import logging
@@ -15,14 +9,53 @@ from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from unibct.data.decoding import Pixels
 from unibct.errors import UserError, first_line
 from unibct.models.input import channel_number
 from unibct.models.model import Model, evaluating
 from unibct.models.old_space import OldSpaceModel, projection_weight
+
+_BATCH = 64
+
+
+class ExportedModel:
+    """An exported file that embeds images."""
+
+    def __init__(self, path: Path) -> None:
+        runtime = import_module("onnxruntime")
+        options = runtime.SessionOptions()
+        options.intra_op_num_threads = torch.get_num_threads()
+        options.log_severity_level = 3
+        providers = ["CPUExecutionProvider"]
+        self._session: Any = runtime.InferenceSession(str(path), options, providers=providers)
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """What the file says about the model."""
+        return dict(self._session.get_modelmeta().custom_metadata_map)
+
+    def embed_pixels(self, pixels: Pixels) -> NDArray[np.float32]:
+        """Map (images, height, width, channels) -> (images, dim), a batch at a time."""
+        parts: list[NDArray[np.float32]] = []
+        for start in range(0, len(pixels), _BATCH):
+            images = np.ascontiguousarray(pixels[start : start + _BATCH])
+            parts.append(self._session.run([OUTPUT_NAME], {INPUT_NAME: images})[0])
+        return np.concatenate(parts)
+
+
+# A model as an ONNX graph that takes pixels and gives embeddings.
+#
+# The graph takes ``images``, uint8 of shape (batch, height, width, channels) in RGB or grey,
+# already fitted to the input's size, and gives ``embeddings``, float32 of shape (batch, dim),
+# L2-normalised. Normalisation of the pixels, the network and the map of an adapted model are
+# inside. A model with another dimension than its old one's is exported as it is, or with its
+# projection into that space.
 
 Exportable: TypeAlias = Model | OldSpaceModel
 INPUT_NAME, OUTPUT_NAME = "images", "embeddings"

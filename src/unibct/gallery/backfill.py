@@ -1,11 +1,7 @@
-"""Embedding rows again while search goes on: all of them, a share, or those that are asked for.
-
-Each batch is durable, so a backfill may be stopped and continued at any time. The old vectors
-stay beside the new ones until ``finish_backfill``; until then it can be undone.
-"""
+"""Vectors of rows that are there, made once more: by another model, from the same images."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
@@ -14,20 +10,62 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unibct.errors import UserError
-from unibct.gallery.adding import require_made_by
-from unibct.gallery.folder import GalleryFolder
+from unibct.gallery.adding import (
+    image_digests,
+    require_made_by,
+    require_same_images,
+    require_usable,
+)
+from unibct.gallery.gallery_folder import BY_MAP, GalleryBusyError, GalleryFolder
 from unibct.gallery.gate import Passage, ask, note_untested
 from unibct.gallery.indexing import measure_recall, rebuild_spoilt
 from unibct.gallery.orders import ASKED, RANDOM, ordered_rows
-from unibct.gallery.remaking import vectors_again
-from unibct.gallery.row_types import searchable_kinds
-from unibct.gallery.rows import GalleryRows, require_id_list, sealed_rows
+from unibct.gallery.rows import (
+    OLDER_ROW,
+    GalleryRows,
+    Metadata,
+    require_id_list,
+    sealed_rows,
+    searchable_kinds,
+)
+from unibct.gallery.search import Hit
 from unibct.gallery.settling import complete_finish, complete_rollback, end_step, settle
-from unibct.gallery.shelf import BY_MAP
 from unibct.gallery.sources import Source, note_left_out
 from unibct.gallery.state import BACKFILL, FINISH, LAZY, ROLLBACK, RowMaker, Step
-from unibct.maps.folder import load_map
-from unibct.maps.space_map import FORWARD, SpaceMap
+from unibct.maps.space_map import FORWARD, SpaceMap, load_map
+from unibct.models.embedder import Embedder
+from unibct.progress import Silent
+
+
+def vectors_again(
+    source: Source, stored: Mapping[str, Metadata], model: Embedder | None, *, skip_bad: bool
+) -> tuple[Source, NDArray[np.float32]]:
+    """Return the rows that can be made again, and their vectors: (rows, dim).
+
+    Images that are not those that were added are refused.
+
+    Args:
+        source: images or embeddings of the rows.
+        stored: id -> metadata of the row.
+        model: embeds the images; None if there are embeddings.
+        skip_bad: leave rows out whose images cannot be read, instead of refusing.
+    """
+    vectors = None
+    if skip_bad and source.images is not None:
+        assert model is not None
+        source, vectors = source.readable_vectors(model, Silent())
+    metadata = [stored[row_id] for row_id in source.ids]
+    require_same_images(source, image_digests(source.images), metadata)
+    if vectors is None:
+        vectors = source.vectors(model, Silent())
+    require_usable(vectors, source)
+    return source, vectors
+
+
+# Embedding rows again while search goes on: all of them, a share, or those that are asked for.
+#
+# Each batch is durable, so a backfill may be stopped and continued at any time. The old vectors
+# stay beside the new ones until ``finish_backfill``; until then it can be undone.
 
 PAUSE_FILE = "pause"
 _BATCH = 512
@@ -414,3 +452,48 @@ def _shares(folder: GalleryFolder) -> tuple[int, int]:
         total += live
         in_space += live if state.makers[kind].space == state.standing.searching else 0
     return in_space, total
+
+
+# A lazy backfill: the rows that real queries find are embedded again, and stored.
+
+
+def remake_hits(
+    folder: GalleryFolder,
+    searching: str,
+    hit_lists: list[list[Hit]],
+    images: Source,
+    *,
+    skip_bad: bool = False,
+) -> int:
+    """Embed those older rows again that were found and whose images are given.
+
+    Args:
+        folder: the gallery.
+        searching: the fingerprint of the model whose queries found them.
+        hit_lists: what a search has found.
+        images: images of rows.
+        skip_bad: leave rows as they are whose images cannot be read, instead of refusing.
+
+    Returns:
+        How many rows were embedded again. 0 if another process is writing, or another model
+        searches by now: search goes on.
+    """
+    older = {hit.id for hits in hit_lists for hit in hits if hit.row == OLDER_ROW}
+    ids = sorted(older & set(images.ids))
+    if not ids:
+        if older:
+            folder.progress.note(
+                f"no hit was embedded again: {images.name} has none of the {len(older)} older rows "
+                f"among them, first {min(older)!r}"
+            )
+        return 0
+    try:
+        with folder.writing():
+            settle(folder)
+            if folder.state.standing.searching != searching:
+                return 0
+            remaker = RowRemaker(folder, images, skip_bad=skip_bad)
+            return continued_backfill(folder, remaker, ids)
+    except GalleryBusyError as error:
+        folder.progress.note(f"the hits were not embedded again: {error}")
+        return 0

@@ -5,19 +5,27 @@ import shutil
 import uuid
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 from unibct.data.checked_set import NoReadableImageError
 from unibct.errors import UserError
+from unibct.evaluation.certificate import read_certificate
 from unibct.files import require_absent
-from unibct.gallery.certificate import read_certificate
-from unibct.gallery.engines.engine import Engine
-from unibct.gallery.engines.table import Place, open_engine
-from unibct.gallery.folder import GalleryFolder
-from unibct.gallery.gate import keep_queries
-from unibct.gallery.shelf import describe_model, keep_model
+from unibct.gallery.engines import Engine, Place, open_engine
+from unibct.gallery.gallery_folder import (
+    CERTIFICATES_FOLDER,
+    LOCK_FILE,
+    MODELS_FOLDER,
+    GalleryFolder,
+    describe_model,
+    keep_model,
+)
+from unibct.gallery.gate import KNOWN_FOLDER, keep_queries
+from unibct.gallery.orders import copy_asked
+from unibct.gallery.settling import settle
 from unibct.gallery.sources import Source, note_left_out
-from unibct.gallery.state import CREATE, GalleryState, Standing, now, write_state
+from unibct.gallery.state import CREATE, STATE_FILE, GalleryState, Standing, now, write_state
 
 
 def create_gallery(
@@ -100,3 +108,83 @@ def gallery_name(path: Path) -> str:
     """Return a name that no other gallery in the same database has."""
     readable = re.sub(r"[^a-z0-9]+", "_", path.resolve().name.lower()).strip("_")[:24]
     return f"unibct_{readable or 'gallery'}_{uuid.uuid4().hex[:8]}"
+
+
+# Moving a gallery to another engine, or another place: rows, marks, models and history.
+
+
+def copy_gallery(folder: GalleryFolder, target: Path, *, engine: str, address: str) -> int:
+    """Copy a gallery, and return how many rows were copied.
+
+    The target becomes a gallery when everything is in it. A copy that fails or is stopped leaves
+    nothing; one that was killed leaves a folder that is no gallery.
+
+    Args:
+        folder: the gallery.
+        target: a new folder.
+        engine: a name from ``ENGINES``.
+        address: of the engine's server.
+    """
+    require_absent(target)
+    with folder.writing():
+        settle(folder)
+        state, name = folder.state, gallery_name(target)
+        copied = replace(state, name=name, engine=engine, address=address)
+        other = open_engine(engine, Place(target, name, address))
+        other.create()
+        with nothing_left_behind(other, target):
+            rows = _copy_rows(folder, other)
+            _copy_files(folder.path, target, copied)
+    return rows
+
+
+def _copy_rows(folder: GalleryFolder, other: Engine) -> int:
+    """Copy all rows with their marks, and return how many they are."""
+    rows = 0
+    total = sum(folder.engine.count(kind).rows for kind in folder.engine.kinds())
+    with folder.progress.task("copying", total, "rows") as advance:
+        for kind, dim in folder.engine.kinds().items():
+            other.add_kind(kind, dim)
+            for part in folder.engine.scan(kind, batch=1024):
+                other.write(kind, part)
+                rows += len(part)
+                advance(len(part))
+            if other.count(kind) != folder.engine.count(kind):
+                raise UserError(f"the copy of the rows of {kind} is not complete; try again")
+    return rows
+
+
+def _copy_files(source: Path, target: Path, state: GalleryState) -> None:
+    target.mkdir(parents=True, exist_ok=True)
+    for name in (MODELS_FOLDER, CERTIFICATES_FOLDER, KNOWN_FOLDER):
+        if (source / name).is_dir():
+            shutil.copytree(source / name, target / name, dirs_exist_ok=True)
+    copy_asked(source, target)
+    write_state(target, state)  # last: it makes the folder a gallery
+
+
+# Deleting a gallery: its rows on the engine's server, and its folder.
+
+
+def delete_gallery(folder: GalleryFolder) -> None:
+    """Delete a gallery for good.
+
+    The rows go first and the state last: a deletion that was killed can be repeated. If the
+    server cannot be reached, nothing is deleted. Galleries that ``copy`` has made from this one
+    stay as they are.
+    """
+    real = folder.path.resolve()  # it may be a link, or the current folder
+    with folder.writing():
+        folder.engine.destroy()
+        folder.close()
+        for path in folder.path.iterdir():
+            if path.name in (STATE_FILE, LOCK_FILE):
+                continue
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+        (folder.path / STATE_FILE).unlink()
+    shutil.rmtree(real)
+    if folder.path.is_symlink():
+        folder.path.unlink()

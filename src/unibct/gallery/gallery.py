@@ -1,35 +1,32 @@
 """The gallery as one object: everything that the command line offers, from Python."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from unibct.data.image_set import ImageSet
-from unibct.embeddings.folder import Embeddings
+from unibct.embeddings.store import Embeddings
 from unibct.errors import UserError
-from unibct.gallery.adding import Added, add_rows
-from unibct.gallery.asked import remember_asked
+from unibct.gallery.adding import Added, add_rows, remove_rows
 from unibct.gallery.backfill import (
     Backfilled,
     BackfillRequest,
     backfill_gallery,
     finish_backfill,
     pause_backfill,
+    remake_hits,
 )
-from unibct.gallery.copying import copy_gallery
-from unibct.gallery.creation import create_gallery
-from unibct.gallery.deletion import delete_gallery
-from unibct.gallery.engines.table import EMBEDDED
-from unibct.gallery.folder import GalleryFolder
+from unibct.gallery.creation import copy_gallery, create_gallery, delete_gallery
+from unibct.gallery.engines import EMBEDDED
+from unibct.gallery.gallery_folder import GalleryFolder
 from unibct.gallery.gate import USUAL_COUNT
 from unibct.gallery.indexing import IndexRecall, build_indexes
-from unibct.gallery.integrity import verify_gallery
-from unibct.gallery.lazy import remake_hits
+from unibct.gallery.orders import remember_asked
 from unibct.gallery.queries import Queries, checked_queries
-from unibct.gallery.removal import remove_rows
 from unibct.gallery.rollback import RolledBack, abort_backfill, rollback_gallery
-from unibct.gallery.row_types import OLDER_ROW
+from unibct.gallery.rows import OLDER_ROW
 from unibct.gallery.search import (
     Hit,
     note_guessed_threshold,
@@ -38,7 +35,7 @@ from unibct.gallery.search import (
 )
 from unibct.gallery.search_request import SearchRequest, one_request
 from unibct.gallery.sources import Source, note_unlabelled, open_source, with_fingerprint
-from unibct.gallery.status import GalleryStatus, gallery_status
+from unibct.gallery.status import GalleryStatus, gallery_status, verify_gallery
 from unibct.gallery.upgrade import Upgraded, upgrade_gallery
 from unibct.progress import Progress
 
@@ -306,3 +303,48 @@ def _images_or_map(data: Data | None, map_folder: str | Path | None) -> Source |
     if (data is None) == (map_folder is None):
         raise UserError("a backfill needs the images of the rows, or a map (--map)")
     return Path(str(map_folder)) if data is None else open_source(data)
+
+
+# Names from a gallery: the label of the first row that a query finds.
+
+
+@dataclass(frozen=True)
+class Names:
+    """What queries with known labels were called.
+
+    Attributes:
+        right: queries that got their own label.
+        wrong: queries that got another label.
+        lost: queries that found nothing, such as no row above the threshold.
+    """
+
+    right: int
+    wrong: int
+    lost: int
+
+    @property
+    def queries(self) -> int:
+        """How many queries were asked."""
+        return self.right + self.wrong + self.lost
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain values for machines."""
+        return dict(vars(self))
+
+
+def count_names(answers: Iterable[Answer]) -> Names:
+    """Count right, wrong and lost names.
+
+    Args:
+        answers: of a search whose queries have labels; ``far`` or ``threshold`` of the search
+            decide whether a row is similar enough to give its name.
+    """
+    counts = {"right": 0, "wrong": 0, "lost": 0}
+    for answer in answers:
+        if answer.label is None:
+            raise UserError(f"the query {answer.query!r} has no label to compare names with")
+        if not answer.hits:
+            counts["lost"] += 1
+        else:
+            counts["right" if answer.hits[0].label == answer.label else "wrong"] += 1
+    return Names(**counts)

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from unibct.gallery.engines.engine import Search
-from unibct.gallery.folder import GalleryFolder
+from unibct.gallery.engines import Search
+from unibct.gallery.gallery_folder import GalleryFolder
 from unibct.gallery.settling import settle
 
 _QUERIES = 100

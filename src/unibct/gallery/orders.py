@@ -1,8 +1,10 @@
 """Which rows are embedded again first. The table is readable without torch."""
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,9 +12,11 @@ from numpy.typing import NDArray
 
 from unibct.arrays import normalized
 from unibct.errors import UserError
+from unibct.gallery.engines.embedded import SqliteFile
 
 if TYPE_CHECKING:
-    from unibct.gallery.folder import GalleryFolder
+    from unibct.gallery.gallery_folder import GalleryFolder
+
 
 RANDOM, FARTHEST, ASKED = "random", "farthest", "asked"
 
@@ -38,8 +42,6 @@ def _random(folder: "GalleryFolder", kinds: list[str]) -> Mapping[str, float]:
 
 def _asked(folder: "GalleryFolder", kinds: list[str]) -> Mapping[str, float]:
     """Rows that real queries have found most often come first."""
-    from unibct.gallery.asked import asked_counts
-
     counts = asked_counts(folder.path)
     return {row_id: -float(counts.get(row_id, 0)) for row_id in _live_ids(folder, kinds)}
 
@@ -96,3 +98,51 @@ ORDERS: dict[str, Order] = {
     FARTHEST: Order(_farthest, "farthest from the class mean first"),
     ASKED: Order(_asked, "most often found first"),
 }
+
+
+# How often queries have found each row: the rows that a backfill should take first.
+
+ASKED_FILE = "asked.sqlite"
+
+
+def remember_asked(folder: Path, ids: Iterable[str]) -> None:
+    """Count rows that a search has found. Losing a count does no harm, so nothing is synced."""
+    _add_counts(folder, Counter(ids))
+
+
+def copy_asked(source: Path, target: Path) -> None:
+    """Copy the counts of a gallery's folder to another one."""
+    _add_counts(target, asked_counts(source))
+
+
+def _add_counts(folder: Path, counts: Mapping[str, int]) -> None:
+    if not counts:
+        return
+    file = SqliteFile(folder / ASKED_FILE)
+    try:
+        with file.session(create=True) as database:
+            database.execute("PRAGMA synchronous = OFF")
+            database.execute(
+                "CREATE TABLE IF NOT EXISTS asked (id TEXT PRIMARY KEY, count INTEGER)"
+            )
+            database.execute("BEGIN IMMEDIATE")
+            database.executemany(
+                "INSERT INTO asked VALUES (?, ?) ON CONFLICT (id) DO UPDATE SET "
+                "count = count + excluded.count",
+                counts.items(),
+            )
+            database.execute("COMMIT")
+    finally:
+        file.close()
+
+
+def asked_counts(folder: Path) -> dict[str, int]:
+    """Return id -> how often it was found."""
+    if not (folder / ASKED_FILE).is_file():
+        return {}
+    file = SqliteFile(folder / ASKED_FILE)
+    try:
+        with file.session() as database:
+            return dict(database.execute("SELECT id, count FROM asked"))
+    finally:
+        file.close()

@@ -9,11 +9,9 @@ from numpy.typing import NDArray
 from unibct.data.checked_set import NoReadableImageError
 from unibct.errors import UserError
 from unibct.evaluation.blending import blended
-from unibct.gallery.encoders import BLENDED_QUERY, NEW_QUERY, TWO_QUERIES
-from unibct.gallery.folder import GalleryFolder
+from unibct.gallery.gallery_folder import ONLY_STORED, GalleryFolder, query_view
 from unibct.gallery.score_scales import blend_share, certificate_for
-from unibct.gallery.search_request import SearchRequest
-from unibct.gallery.shelf import ONLY_STORED, query_view
+from unibct.gallery.search_request import BLENDED_QUERY, NEW_QUERY, TWO_QUERIES, SearchRequest
 from unibct.gallery.sources import Source, vector_fault
 from unibct.gallery.state import RowMaker, Standing
 

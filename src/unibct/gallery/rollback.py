@@ -15,10 +15,9 @@ from unibct.gallery.adding import (
     require_usable,
     with_digest,
 )
-from unibct.gallery.folder import GalleryFolder
+from unibct.gallery.gallery_folder import ONLY_STORED, GalleryFolder
 from unibct.gallery.gate import ask, ask_before, note_untested
-from unibct.gallery.row_types import searchable_kinds
-from unibct.gallery.rows import NO_STEP, Metadata, sealed_rows
+from unibct.gallery.rows import NO_STEP, Metadata, sealed_rows, searchable_kinds
 from unibct.gallery.settling import (
     complete_rollback,
     is_making_rows,
@@ -26,7 +25,6 @@ from unibct.gallery.settling import (
     take_back,
     undone_backfills,
 )
-from unibct.gallery.shelf import ONLY_STORED
 from unibct.gallery.sources import Source, note_left_out
 from unibct.gallery.state import (
     ADD,

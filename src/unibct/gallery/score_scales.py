@@ -9,13 +9,12 @@ from dataclasses import dataclass
 
 from unibct.errors import UserError
 from unibct.evaluation.blending import MIDPOINT
-from unibct.evaluation.directions import BLEND, CROSS, NEW_SELF, OLD_SELF
+from unibct.evaluation.certificate import Certificate
+from unibct.evaluation.mixed_gallery import Calibration
 from unibct.evaluation.score_map import ScoreMap
-from unibct.gallery.calibration import Calibration
-from unibct.gallery.certificate import Certificate
-from unibct.gallery.encoders import BLENDED_QUERY, NEW_QUERY, TWO_QUERIES
-from unibct.gallery.folder import DamagedCertificateError, GalleryFolder
-from unibct.gallery.search_request import SearchRequest
+from unibct.evaluation.search_test import BLEND, CROSS, NEW_SELF, OLD_SELF
+from unibct.gallery.gallery_folder import DamagedCertificateError, GalleryFolder
+from unibct.gallery.search_request import BLENDED_QUERY, NEW_QUERY, TWO_QUERIES, SearchRequest
 from unibct.gallery.state import GalleryState, RowMaker, Standing
 
 RAW = Calibration()

@@ -12,8 +12,8 @@ import numpy as np
 
 from unibct.errors import UserError
 from unibct.evaluation.score_map import ScoreMap
-from unibct.gallery.engines.engine import Found, Search
-from unibct.gallery.folder import GalleryFolder
+from unibct.gallery.engines import Found, Search
+from unibct.gallery.gallery_folder import GalleryFolder
 from unibct.gallery.queries import (
     OtherModelError,
     Queries,
@@ -21,8 +21,15 @@ from unibct.gallery.queries import (
     query_vectors,
     require_fitting,
 )
-from unibct.gallery.row_types import MAPPED_ROW, OLDER_ROW, OWN_ROW, row_type, searchable_kinds
-from unibct.gallery.rows import Metadata, user_metadata
+from unibct.gallery.rows import (
+    MAPPED_ROW,
+    OLDER_ROW,
+    OWN_ROW,
+    Metadata,
+    row_type,
+    searchable_kinds,
+    user_metadata,
+)
 from unibct.gallery.score_scales import RAW, Scale, require_one_old_model, scale_for
 from unibct.gallery.search_request import SearchRequest
 from unibct.gallery.sources import Source

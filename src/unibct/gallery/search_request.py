@@ -1,4 +1,4 @@
-"""What a search asks for, in one object that is checked when it is made."""
+"""Whose query searches the rows of older models. The names are readable without torch."""
 
 import math
 from collections.abc import Mapping
@@ -7,8 +7,22 @@ from typing import Any
 
 from unibct.errors import UserError
 from unibct.evaluation.blending import require_alpha
-from unibct.gallery.encoders import BLENDED_QUERY, ENCODERS, NEW_QUERY
 from unibct.gallery.rows import Where, checked_filter
+
+NEW_QUERY, TWO_QUERIES, BLENDED_QUERY = "new", "two", "blend"
+ENCODERS = {
+    NEW_QUERY: "that of the searching model",
+    TWO_QUERIES: "that of their own model",
+    BLENDED_QUERY: "both",
+}
+
+
+def describe_encoders() -> str:
+    """Return the names with their meanings, for help texts."""
+    return ", ".join(f"{name} ({meaning})" for name, meaning in ENCODERS.items())
+
+
+# What a search asks for, in one object that is checked when it is made.
 
 
 @dataclass(frozen=True)

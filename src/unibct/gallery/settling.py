@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from unibct.gallery.folder import GalleryFolder
+from unibct.gallery.gallery_folder import GalleryFolder
 from unibct.gallery.gate import drop_queries
 from unibct.gallery.state import (
     ADD,

@@ -14,14 +14,13 @@ from numpy.typing import NDArray
 from unibct.data.checked_set import NoReadableImageError
 from unibct.data.decoding import UnreadableImageError
 from unibct.data.image_set import ImageSet, select_listed
-from unibct.data.readers.table import open_images, open_unclassed
+from unibct.data.readers import open_images, open_unclassed
+from unibct.embedders import EMBEDDERS, parse_reference
 from unibct.embedders.embeddings_file import open_stored
-from unibct.embedders.reference import parse_reference
-from unibct.embedders.table import EMBEDDERS
-from unibct.embeddings.checking import require_distinct_ids
 from unibct.embeddings.extraction import embed_images
-from unibct.embeddings.folder import Embeddings
-from unibct.embeddings.forms.table import PREFIX, read_embeddings, recognised_form
+from unibct.embeddings.forms import PREFIX, read_embeddings, recognised_form
+from unibct.embeddings.store import Embeddings
+from unibct.embeddings.stored import require_distinct_ids
 from unibct.errors import UserError
 from unibct.gallery.rows import (
     Metadata,

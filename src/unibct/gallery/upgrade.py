@@ -9,12 +9,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unibct.errors import UserError
-from unibct.gallery.certificate import COMPATIBLE, NOT_COMPATIBLE, Certificate, read_certificate
-from unibct.gallery.folder import GalleryFolder
+from unibct.evaluation.certificate import (
+    COMPATIBLE,
+    NOT_COMPATIBLE,
+    Certificate,
+    read_certificate,
+)
+from unibct.gallery.gallery_folder import (
+    BY_MAP,
+    GalleryFolder,
+    describe_model,
+    keep_model,
+    query_view,
+)
 from unibct.gallery.gate import ask, ask_before
-from unibct.gallery.savings import Savings, measure_savings
 from unibct.gallery.settling import settle, undone_backfills
-from unibct.gallery.shelf import BY_MAP, describe_model, keep_model, query_view
 from unibct.gallery.state import (
     CERTIFY,
     UPGRADE,
@@ -24,6 +33,7 @@ from unibct.gallery.state import (
     Standing,
     now,
 )
+from unibct.gallery.status import Savings, measure_savings
 
 # What to do about a verdict that is not *compatible*.
 _ADVICE = {

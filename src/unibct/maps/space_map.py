@@ -2,15 +2,21 @@
 
 import hashlib
 import json
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, cast, get_args
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, cast, get_args
 
 import numpy as np
+import safetensors
+import safetensors.torch
+import torch
 from numpy.typing import NDArray
 
-from unibct.arrays import to_numpy
+from unibct.arrays import Floats, lowered, normalized, to_numpy
 from unibct.data.training_classes import UNKNOWN_CLASSES, TrainingClasses
 from unibct.errors import UserError
+from unibct.files import atomic_folder, read_json, write_json
 from unibct.maps.vector_map import VectorMap
 
 Direction: TypeAlias = Literal["backward", "forward"]
@@ -107,3 +113,159 @@ def checked_direction(text: str) -> Direction:
     if text not in get_args(Direction):
         raise UserError(f"unknown direction {text!r}; choose {' or '.join(get_args(Direction))}")
     return cast(Direction, text)
+
+
+# A map's folder on disk: a description, and the tensors of the map and of its known pairs.
+
+FORMAT = 1
+DESCRIPTION_FILE = "map.json"
+TENSORS_FILE = "map.safetensors"
+_KNOWN = "known."
+
+
+def save_map(space_map: SpaceMap, folder: str | Path) -> None:
+    """Write a new map folder, either all of it or nothing."""
+    known = space_map.known
+    tensors = {
+        name: t.detach().cpu().contiguous() for name, t in space_map.vector_map.tensors().items()
+    }
+    for side, vectors in (("new", known.new), ("old", known.old)):
+        tensors[_KNOWN + side] = torch.from_numpy(vectors.copy())
+    with atomic_folder(Path(folder), alone=True) as temporary:
+        safetensors.torch.save_file(tensors, temporary / TENSORS_FILE)
+        write_json(
+            temporary / DESCRIPTION_FILE,
+            {
+                "format": FORMAT,
+                "kind": space_map.vector_map.kind,
+                "direction": space_map.direction,
+                "new_model": space_map.new_model,
+                "old_model": space_map.old_model,
+                "found": space_map.found_share,
+                "fingerprint": space_map.fingerprint,
+                "known": list(known.ids),
+                "fitted_on": space_map.fitted_on.as_json(),
+            }
+            | ({} if space_map.score_scale is None else {"score_scale": space_map.score_scale}),
+        )
+
+
+def load_map(folder: str | Path) -> SpaceMap:
+    """Read a map folder, and check it against its fingerprint."""
+    folder = Path(folder)
+    if not (folder / DESCRIPTION_FILE).is_file():
+        raise UserError(f"{folder} is not a map folder: there is no {DESCRIPTION_FILE} in it")
+    description: Any = read_json(folder / DESCRIPTION_FILE)
+    try:
+        if description["format"] != FORMAT:
+            raise UserError(
+                f"{folder} has format {description['format']}; this unibct reads {FORMAT}"
+            )
+        tensors = safetensors.torch.load_file(folder / TENSORS_FILE)
+        known = KnownPairs(
+            tuple(description["known"]),
+            tensors.pop(_KNOWN + "new").numpy(),
+            tensors.pop(_KNOWN + "old").numpy(),
+        )
+        space_map = SpaceMap(
+            VectorMap.of_tensors(description["kind"], tensors),
+            checked_direction(description["direction"]),
+            description["new_model"],
+            description["old_model"],
+            known,
+            float(description["found"]),
+            description.get("score_scale"),
+            TrainingClasses.of_optional_json(description.get("fitted_on")),
+        )
+        fingerprint = description["fingerprint"]
+    except UserError:
+        raise
+    except (KeyError, TypeError, ValueError, OSError, safetensors.SafetensorError) as error:
+        raise UserError(f"{folder} cannot be read as a map: {error}") from error
+    if space_map.fingerprint != fingerprint:
+        raise UserError(
+            f"{folder / TENSORS_FILE} does not belong to {DESCRIPTION_FILE}; fit it again"
+        )
+    return space_map
+
+
+# Known queries: images whose embeddings by both models are known, so that a map can be tried.
+#
+# A map that is applied the wrong way round gives as many rows, of the right length, and finds
+# nothing. So before mapped rows are written, known queries must find their mates among them.
+
+BEST_SHARE = 0.05  # a mate counts as found among this share of the rows, at least one row
+_MOST_QUERIES = 1000  # a trial needs no more, and each is compared with all rows
+_LEAST_GAIN = 0.1  # of the found share over chance, for a map that is worth keeping
+
+
+@dataclass(frozen=True)
+class FoundMates:
+    """How many known queries find a mate.
+
+    Attributes:
+        share: of the queries whose best mate is among the best rows, see ``BEST_SHARE``.
+        chance: that share if the rows were in any order.
+        queries: how many queries have a mate.
+    """
+
+    share: float
+    chance: float
+    queries: int
+
+    @property
+    def is_useful(self) -> bool:
+        """Whether clearly more is found than by chance."""
+        return self.share >= self.chance + _LEAST_GAIN
+
+    def require(self, expected: float, what: str) -> None:
+        """Refuse if less is found than half-way between chance and what is expected."""
+        needed = (self.chance + expected) / 2
+        if self.share < needed:
+            raise UserError(
+                f"{what}: only {self.share:.0%} of {self.queries} known queries find their mates "
+                f"among the best {BEST_SHARE:.0%} of rows, instead of {expected:.0%} when the map "
+                f"was fitted ({self.chance:.0%} is chance); are these embeddings by another model?"
+            )
+
+
+def found_mates(
+    queries: Floats,
+    query_keys: Sequence[Hashable],
+    rows: Floats,
+    row_keys: Sequence[Hashable],
+) -> FoundMates | None:
+    """Search queries among rows of the same space; None if no query has a mate.
+
+    Args:
+        queries: (queries, dim).
+        query_keys: what a query and its mates have in common, an id or a class.
+        rows: (rows, dim).
+        row_keys: the same of the rows.
+    """
+    number_of = {key: number for number, key in enumerate(dict.fromkeys(row_keys))}
+    row_numbers = np.array([number_of[key] for key in row_keys], dtype=np.int64)
+    known = [place for place, key in enumerate(query_keys) if key in number_of]
+    if not known:
+        return None
+    if len(known) > _MOST_QUERIES:
+        drawn = np.random.default_rng(0).choice(len(known), _MOST_QUERIES, replace=False)
+        known = [known[int(place)] for place in np.sort(drawn)]
+    query_numbers = np.array([number_of[query_keys[place]] for place in known], dtype=np.int64)
+    best = max(1, int(BEST_SHARE * len(rows)))
+    mates = np.bincount(row_numbers)[query_numbers]
+    ranks = _mate_ranks(normalized(queries[known]), query_numbers, normalized(rows), row_numbers)
+    chance = 1 - (1 - mates / len(rows)) ** best
+    return FoundMates(float((ranks < best).mean()), float(chance.mean()), len(known))
+
+
+def _mate_ranks(
+    queries: Floats, query_numbers: NDArray[np.int64], rows: Floats, row_numbers: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Return (queries,) how many rows of other keys score at least as high as the best mate."""
+    ranks = np.empty(len(queries), dtype=np.int64)
+    for place, (query, number) in enumerate(zip(queries, query_numbers, strict=True)):
+        scores = rows @ query
+        is_mate = row_numbers == number
+        ranks[place] = (scores[~is_mate] >= lowered(scores[is_mate]).max()).sum()
+    return ranks

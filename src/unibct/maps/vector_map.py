@@ -10,17 +10,19 @@ from typing import Any, cast
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from unibct.arrays import (
     checked_embeddings,
     checked_labels,
     is_tensor,
     readonly_tensor,
+    require_same_dim,
     same_kind,
 )
+from unibct.distributed.device import callers_generators_kept, seed_generators
 from unibct.errors import UserError
-from unibct.maps.table import find_map_kind
+from unibct.maps import find_map_kind
 
 Layers = tuple[tuple[Tensor, Tensor | None], ...]
 """The (weight, bias) of each layer."""
@@ -147,3 +149,161 @@ def _as_tensor(value: Any, name: str) -> Tensor:
     if tensor.ndim != 2:
         raise UserError(f"{name} must have the shape (rows, dim), not {tuple(tensor.shape)}")
     return tensor.float()
+
+
+# `affine`: the linear map of centred embeddings with the least squared distance.
+
+
+def fit_affine(pairs: Pairs, seed: int) -> Layers:
+    """Fit a linear map and a shift, see ``FitFunction``."""
+    return (centred_least_squares(pairs.new, pairs.old, pairs.weights),)
+
+
+def centred_least_squares(new: Tensor, old: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Return W (old dim, new dim) and b (old dim,) that bring W·x + b closest to v.
+
+    x and v are the normalised rows of ``new`` and ``old``. Both are centred at their weighted means
+    first, so the ridge shrinks only what differs between images: b = mean(v) − W·mean(x).
+    """
+    x, v = F.normalize(new, dim=1), F.normalize(old, dim=1)
+    x_mean, v_mean = weights @ x, weights @ v
+    matrix = ridge_solution(x - x_mean, v - v_mean, weights)
+    return matrix, v_mean - matrix @ x_mean
+
+
+# `linear`: the linear map with the least squared distance, with a small ridge.
+
+_RIDGE = 1e-3  # the ridge, as a share of the mean variance of a direction
+
+
+def fit_linear(pairs: Pairs, seed: int) -> Layers:
+    """Fit a linear map, see ``FitFunction``."""
+    return ((least_squares(pairs.new, pairs.old, pairs.weights), None),)
+
+
+def least_squares(new: Tensor, old: Tensor, weights: Tensor) -> Tensor:
+    """Return the (old dim, new dim) matrix W that brings W·x closest to v.
+
+    x and v are the normalised rows of ``new``, (images, new dim), and ``old``, (images, old dim).
+    """
+    return ridge_solution(F.normalize(new, dim=1), F.normalize(old, dim=1), weights)
+
+
+def ridge_solution(x: Tensor, v: Tensor, weights: Tensor) -> Tensor:
+    """Return the (v dim, x dim) matrix W with the least weighted squared distance of W·x to v."""
+    weighted = x * weights[:, None]
+    moments = (weighted.T @ x).cpu().double()  # some devices have no double precision
+    products = (weighted.T @ v).cpu().double()
+    ridge = _RIDGE * moments.diagonal().mean()
+    moments = moments + ridge * torch.eye(len(moments), dtype=moments.dtype)
+    return cast(Tensor, torch.linalg.solve(moments, products)).T.to(x)
+
+
+# `mlp`: a network with one hidden layer, trained to the least squared distance.
+
+_HIDDEN = 4  # hidden units per input dimension
+_EPOCHS = 30
+_STEPS = 2000  # the least number of steps, for few images
+_BATCH = 256
+_RATE = 1e-3
+
+
+def fit_mlp(pairs: Pairs, seed: int) -> Layers:
+    """Train two layers with Adam, see ``FitFunction``. The global random state stays as it is."""
+    x, v, weights = F.normalize(pairs.new, dim=1), F.normalize(pairs.old, dim=1), pairs.weights
+    hidden = _HIDDEN * x.shape[1]
+    with callers_generators_kept():
+        seed_generators(seed)
+        layers = [nn.Linear(x.shape[1], hidden), nn.Linear(hidden, v.shape[1])]
+    network = nn.Sequential(layers[0], nn.ReLU(), layers[1]).to(x.device)
+    optimizer = torch.optim.Adam(network.parameters(), lr=_RATE)
+    generator = torch.Generator().manual_seed(seed)
+    steps = -(-len(x) // _BATCH)
+    epochs = max(_EPOCHS, -(-_STEPS // steps))
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs * steps)
+    for _ in range(epochs):
+        order = torch.randperm(len(x), generator=generator).to(x.device)
+        for start in range(0, len(x), _BATCH):
+            rows = order[start : start + _BATCH]
+            gap = F.normalize(network(x[rows]), dim=1) - v[rows]
+            loss = (len(x) * weights[rows] * gap.square().sum(dim=1)).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+    return tuple((layer.weight.detach(), layer.bias.detach()) for layer in layers)
+
+
+# `procrustes`: the orthogonal map with the least squared distance (Schönemann, 1966).
+
+
+def fit_procrustes(pairs: Pairs, seed: int) -> Layers:
+    """Fit an orthogonal map, see ``FitFunction``. The two dimensions must be equal."""
+    return ((procrustes(pairs.new, pairs.old, pairs.weights), None),)
+
+
+def procrustes(new: Tensor, old: Tensor, weights: Tensor) -> Tensor:
+    """Return the orthogonal (dim, dim) matrix R that brings R·x closest to v.
+
+    x and v are the normalised rows of ``new`` and ``old``, (images, dim).
+    """
+    require_same_dim(new, "new", old, "old")
+    product = (F.normalize(old, dim=1) * weights[:, None]).T @ F.normalize(new, dim=1)
+    product = product.cpu().double()  # some devices have no double precision
+    left, _, right = cast(tuple[Tensor, Tensor, Tensor], torch.linalg.svd(product))
+    return (left @ right).to(new)
+
+
+# `supervised`: an affine map trained by supervised contrast with the old embeddings.
+
+# The best of nine pairs of rate and temperature on glyphs:val, backward. Forward, a temperature of
+# 0.1 or 0.2 was better there (docs/maps.md).
+_SUPERVISED_STEPS = 800
+_SUPERVISED_BATCH = 512
+_SUPERVISED_RATE = 1e-2
+_TAU = 0.05
+
+
+def fit_supervised(pairs: Pairs, seed: int) -> Layers:
+    """Train a matrix and a shift with Adam, from those of ``affine``; see ``FitFunction``."""
+    x, v = F.normalize(pairs.new, dim=1), F.normalize(pairs.old, dim=1)
+    matrix, shift = (t.clone() for t in centred_least_squares(x, v, pairs.weights))
+    trained = [matrix.requires_grad_(), shift.requires_grad_()]
+    optimizer = torch.optim.Adam(trained, lr=_SUPERVISED_RATE)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, _SUPERVISED_STEPS)
+    generator = torch.Generator().manual_seed(seed)
+    batch = min(_SUPERVISED_BATCH, len(x))
+    order = torch.empty(0, dtype=torch.int64)
+    for _ in range(_SUPERVISED_STEPS):
+        if len(order) < batch:
+            order = torch.randperm(len(x), generator=generator)
+        rows, order = order[:batch].to(x.device), order[batch:]
+        mapped = F.linear(x[rows], matrix, shift)
+        weights = pairs.weights[rows] / pairs.weights[rows].sum()
+        loss = supervised_contrast(mapped, v[rows], pairs.labels[rows], weights)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+    return ((matrix.detach(), shift.detach()),)
+
+
+def supervised_contrast(
+    mapped: Tensor, old: Tensor, labels: Tensor, weights: Tensor, *, tau: float = _TAU
+) -> Tensor:
+    """Return the weighted mean over images of −log softmax(⟨z, v⟩/τ) at its class's v.
+
+    Khosla et al., 2020, equation 2, with the old embeddings as the other view: the logarithm is
+    averaged over all old embeddings of the image's class, its own included.
+
+    Args:
+        mapped: (batch, dim) z, of any length.
+        old: (batch, dim) v, of length 1.
+        labels: (batch,) the classes.
+        weights: (batch,) they sum to 1.
+        tau: temperature.
+    """
+    log_share = F.log_softmax(F.normalize(mapped, dim=1) @ old.T / tau, dim=1)
+    same_class = (labels[:, None] == labels[None, :]).to(log_share.dtype)
+    per_image = -(same_class * log_share).sum(dim=1) / same_class.sum(dim=1)
+    return (weights * per_image).sum()

@@ -9,11 +9,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from unibct.arrays import is_tensor
-from unibct.distributed.class_shards import ClassPart
 from unibct.distributed.device import to_device
-from unibct.distributed.ranks import ALONE, Ranks
-from unibct.losses.sharded_arcface import sharded_arcface
-from unibct.losses.unit_rows import unit_rows
+from unibct.distributed.ranks import ALONE, ClassPart, Ranks
+from unibct.losses import sharded_arcface, unit_rows
 from unibct.prototypes.class_prototypes import class_prototypes
 
 _MEAN_IMAGES = 65_536  # enough for the mean of any set

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from unibct.arrays import checked_labels
 from unibct.errors import UserError
+from unibct.methods import DEFAULT_METHOD, find_method
 from unibct.methods.base import Batch, Method, OldKnowledge, Settings
-from unibct.methods.table import DEFAULT_METHOD, find_method
 from unibct.prototypes.inputs import float_tensor
 
 

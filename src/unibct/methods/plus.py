@@ -7,8 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from unibct.errors import UserError
-from unibct.losses.contrast import contrast
-from unibct.losses.unit_rows import unit_rows
+from unibct.losses import contrast, unit_rows
 from unibct.methods.base import Batch, Method, OldKnowledge, Settings
 
 _TOLERANCE = 0.25  # relative error of a distance, up to which the loss is quadratic

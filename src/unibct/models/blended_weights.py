@@ -12,7 +12,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from unibct.data.choices import SCORE_SCALE_MEASURED
+from unibct.data.training_classes import SCORE_SCALE_MEASURED
 from unibct.errors import UserError
 from unibct.models.architectures.growth import grown_state
 from unibct.models.model import Model

@@ -1,4 +1,8 @@
-"""A model: a network that embeds images, with what is known about it."""
+"""Single precision in full while a model embeds, whatever a GPU may do by default.
+
+Torch lets convolutions on newer GPUs round their input to ten bits (TF32), and programs often allow
+it for matrix products. Then a model's vectors would depend on the device, by 1e-3 of their length.
+"""
 
 import hashlib
 import json
@@ -8,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from numbers import Integral
 from pathlib import Path
+from threading import Lock
 from typing import Any, cast
 
 import numpy as np
@@ -19,7 +24,6 @@ from torch import Tensor, nn
 
 from unibct.arrays import checked_embeddings, is_array, normalized, same_kind, to_numpy
 from unibct.data.augmentation import mirrored
-from unibct.data.choices import SCORE_SCALE_MEASURED, Choice
 from unibct.data.decoding import (
     VECTORS,
     Frame,
@@ -30,13 +34,61 @@ from unibct.data.decoding import (
     pillow_pixels,
 )
 from unibct.data.image_set import ImageSet, class_identities
-from unibct.data.training_classes import NO_CLASSES, TrainingClasses, training_classes
+from unibct.data.training_classes import (
+    NO_CLASSES,
+    SCORE_SCALE_MEASURED,
+    Choice,
+    TrainingClasses,
+    training_classes,
+)
 from unibct.errors import UserError
 from unibct.maps.vector_map import VectorMap
-from unibct.models.architectures.architecture import without_library
+from unibct.models.architectures import without_library
 from unibct.models.embedder import Embedder, ImageEmbedder
-from unibct.models.full_precision import full_float32
 from unibct.models.input import InputSpec, to_input
+
+_FULL = "ieee"
+_torch: Any = torch.backends  # of which some names are not typed
+_SETTINGS: tuple[Any, ...] = (
+    _torch.cuda.matmul,
+    _torch.cudnn.conv,
+    _torch.cudnn.rnn,
+    _torch.mkldnn.matmul,
+    _torch.mkldnn.conv,
+    _torch.mkldnn.rnn,
+)
+_lock = Lock()
+_blocks = 0  # that are open now, in any thread
+_before: list[str] = []
+
+
+@contextmanager
+def full_float32() -> Generator[None]:
+    """Compute in full float32 in a block; after the last of such blocks the setting is as before.
+
+    The setting is one for all threads of the process.
+    """
+    global _blocks
+    with _lock:
+        if _blocks == 0:
+            _before[:] = [setting.fp32_precision for setting in _SETTINGS]
+            _set([_FULL] * len(_SETTINGS))
+        _blocks += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _blocks -= 1
+            if _blocks == 0:
+                _set(_before)
+
+
+def _set(precisions: list[str]) -> None:
+    for setting, precision in zip(_SETTINGS, precisions, strict=True):
+        setting.fp32_precision = precision
+
+
+# A model: a network that embeds images, with what is known about it.
 
 SCORE_SCALE = "score_scale"  # in ``Model.training``
 SCALE_MEASURED_ON = "score_scale_measured_on"  # beside it, if it is known

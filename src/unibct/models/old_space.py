@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from unibct.arrays import checked_embeddings, normalized, same_kind, to_numpy
 from unibct.data.decoding import Pixels
 from unibct.data.training_classes import TrainingClasses
-from unibct.distributed.generators import callers_generators_kept, seed_generators
+from unibct.distributed.device import callers_generators_kept, seed_generators
 from unibct.errors import UserError
 from unibct.models.input import InputSpec
 from unibct.models.model import Model, embed_in_batches

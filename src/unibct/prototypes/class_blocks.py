@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from unibct.embeddings.rows import Rows
+from unibct.embeddings.store import Rows
 
 Source: TypeAlias = Rows | NDArray[Any]
 T = TypeVar("T")

@@ -3,8 +3,10 @@
 Text and lines take the colour of the page, so that they are readable on light and dark pages.
 """
 
+import base64
 import io
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import matplotlib as mpl
@@ -12,8 +14,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
+from PIL import Image
 
-from unibct.evaluation.directions import (
+from unibct.data.decoding import Pixels
+from unibct.data.image_set import ImageSet
+from unibct.evaluation.search_test import (
     BLEND,
     CROSS,
     FREE_CROSS,
@@ -21,9 +26,10 @@ from unibct.evaluation.directions import (
     NEW_SELF,
     OLD_SELF,
     REVERSED_CROSS,
+    SearchTest,
 )
-from unibct.evaluation.search_test import SearchTest
-from unibct.examples.demo_gallery import GalleryStory
+from unibct.evaluation.templates import GallerySplit
+from unibct.examples.demo import GalleryStory
 
 COLOURS = {
     OLD_SELF: "#8a8f98",
@@ -179,3 +185,94 @@ def _svg(draw: Callable[[Axes], None], title: str, *, curve: bool = True) -> str
         figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
     svg = text.getvalue().replace(_TEXT, "currentColor")
     return svg[svg.index("<svg") :]
+
+
+# Query pictures with the templates that a search returns for them.
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A template that a search returned.
+
+    Attributes:
+        picture: an image of its class, as a data URI.
+        class_name: its class.
+        correct: whether that is the query's class.
+    """
+
+    picture: str
+    class_name: str
+    correct: bool
+
+
+@dataclass(frozen=True)
+class SearchedQuery:
+    """A query and what the searches returned for it.
+
+    Attributes:
+        picture: the query image, as a data URI.
+        class_name: its class.
+        returned: the best templates of each test, best first.
+    """
+
+    picture: str
+    class_name: str
+    returned: dict[str, list[Hit]]
+
+
+def searched_queries(
+    images: ImageSet,
+    split: GallerySplit,
+    tests: dict[str, SearchTest],
+    *,
+    count: int = 12,
+    k: int = 5,
+    seed: int = 0,
+) -> list[SearchedQuery]:
+    """Return a random sample of queries, each with its best templates in every test.
+
+    Args:
+        images: the test images.
+        split: which of them are queries, and which are pooled into templates.
+        tests: by name; their scores must be kept.
+        count: number of queries.
+        k: number of templates for each query.
+        seed: chooses the queries.
+    """
+    rng = np.random.default_rng([seed, 2])
+    count = min(count, len(split.query))
+    chosen_rows = np.sort(rng.choice(len(split.query), size=count, replace=False))
+    first_of_class = {
+        int(c): int(split.gallery[i])
+        for c, i in zip(*np.unique(split.gallery_labels, return_index=True), strict=True)
+    }
+    pictures: dict[int, str] = {}
+
+    def picture(index: int) -> str:
+        if index not in pictures:
+            pictures[index] = data_uri(images.read(images.ids[index]))
+        return pictures[index]
+
+    queries: list[SearchedQuery] = []
+    for row in chosen_rows:
+        label = int(split.query_labels[row])
+        returned: dict[str, list[Hit]] = {}
+        for name, test in tests.items():
+            assert test.scores is not None, "a picture needs all scores"
+            best_classes = np.argsort(-test.scores[row], kind="stable")[:k]
+            returned[name] = [
+                Hit(picture(first_of_class[int(c)]), images.class_names[int(c)], int(c) == label)
+                for c in best_classes
+            ]
+        query = int(split.query[row])
+        queries.append(SearchedQuery(picture(query), images.class_names[label], returned))
+    return queries
+
+
+def data_uri(pixels: Pixels, longest: int = 96) -> str:
+    """Return an image as a data URI with a PNG whose longer side is at most ``longest``."""
+    image = Image.fromarray(pixels)
+    image.thumbnail((longest, longest))
+    buffer = io.BytesIO()
+    image.save(buffer, format="PNG", optimize=True)
+    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()

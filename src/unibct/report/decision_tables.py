@@ -1,11 +1,11 @@
 """Tables of what a team decides on besides the verdict: thresholds, flips, clients, and so on."""
 
 from unibct.evaluation.backfill_curve import BackfillCurve
-from unibct.evaluation.blend_gain import BlendedQueries
-from unibct.evaluation.directions import BLEND, CROSS, OLD_SELF, REVERSED_CROSS
+from unibct.evaluation.blending import BlendedQueries
 from unibct.evaluation.old_threshold import MOST_LOST, Accepted
-from unibct.evaluation.resolution import rate_name
+from unibct.evaluation.search_test import BLEND, CROSS, OLD_SELF, REVERSED_CROSS
 from unibct.evaluation.upgrade import Evaluation, SearchEvaluation, UpgradeEvaluation
+from unibct.evaluation.verification import rate_name
 from unibct.gallery.orders import ORDERS
 from unibct.report.plain_table import (
     NO_VALUE,

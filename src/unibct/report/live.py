@@ -18,8 +18,8 @@ from unibct.benchmark.run import Benchmark
 from unibct.benchmark.workers import Board, OnChange, last_line
 from unibct.benchmark.workspace import RESULT_FILE
 from unibct.errors import UserError
-from unibct.evaluation.directions import CROSS, OLD_SELF
-from unibct.evaluation.metrics.table import TOP_1
+from unibct.evaluation.metrics import TOP_1
+from unibct.evaluation.search_test import CROSS, OLD_SELF
 from unibct.files import read_json
 from unibct.progress import clock
 

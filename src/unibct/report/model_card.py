@@ -6,10 +6,10 @@ from typing import Any
 
 from unibct.errors import UserError
 from unibct.evaluation.criterion import NOT_COMPATIBLE_RULE
-from unibct.evaluation.directions import CROSS, OLD_SELF
+from unibct.evaluation.search_test import CROSS, OLD_SELF
 from unibct.files import read_json, write_text
-from unibct.models.folder_files import DESCRIPTION_FILE
-from unibct.report.export_text import loss_text, megabytes, metric_text
+from unibct.models.model_folder import MODEL_DESCRIPTION
+from unibct.report.texts import loss_text, megabytes, metric_text
 
 CARD_FILE = "MODEL_CARD.md"
 _UNKNOWN = "not measured: give `unibct card --evaluation FILE`, from `unibct evaluate --json`"
@@ -28,9 +28,9 @@ def write_model_card(
         out: the file to write; by default MODEL_CARD.md in the model folder.
     """
     folder = Path(folder)
-    if not (folder / DESCRIPTION_FILE).is_file():
-        raise UserError(f"{folder} is not a model folder: there is no {DESCRIPTION_FILE} in it")
-    model = read_json(folder / DESCRIPTION_FILE)
+    if not (folder / MODEL_DESCRIPTION).is_file():
+        raise UserError(f"{folder} is not a model folder: there is no {MODEL_DESCRIPTION} in it")
+    model = read_json(folder / MODEL_DESCRIPTION)
     result = None if evaluation is None else read_json(Path(evaluation))
     if result is not None and not isinstance(result, dict):
         raise UserError(f"{evaluation} is not what `unibct evaluate --json` prints")
@@ -74,7 +74,7 @@ def _fingerprints(model: dict[str, Any]) -> list[str]:
     """Return the fingerprints that a model's queries may have: its own, and in the old space."""
     if "old_dim" not in model:
         return [model["fingerprint"]]
-    from unibct.models.old_space import old_space_fingerprint  # needs torch
+    from unibct.models.old_space import old_space_fingerprint
 
     return [model["fingerprint"], old_space_fingerprint(model["fingerprint"])]
 

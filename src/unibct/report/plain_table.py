@@ -3,9 +3,12 @@
 A number is never shown without its interval: the interval is the ``small`` text of its cell.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from unibct.benchmark.results import Results
 from unibct.evaluation.criterion import Estimate, Verdict
+from unibct.evaluation.metrics import TOP_1
 
 
 @dataclass(frozen=True)
@@ -91,3 +94,36 @@ def as_markdown(table: PlainTable) -> str:
     lines.append("|" + " --- |" * len(table.heads))
     lines += ["| " + " | ".join(cell_text(cell) for cell in row) + " |" for row in table.rows]
     return "\n".join(lines) + "\n"
+
+
+# A table of a benchmark with a row for each method and a column for each scenario.
+
+
+def methods_by_scenarios(
+    results: Results,
+    title: str,
+    note: str,
+    methods: Sequence[str],
+    cell: Callable[[str, str], Cell],
+) -> PlainTable | None:
+    """Return a table with a row for each method and a column for each scenario.
+
+    Args:
+        results: of the benchmark.
+        title: of the table.
+        note: of the table.
+        methods: its rows.
+        cell: returns the cell of a scenario and a method.
+    """
+    if not results.scenarios:
+        return None
+    rows = tuple(
+        (Cell(method), *(cell(scenario, method) for scenario in results.scenarios))
+        for method in methods
+    )
+    return PlainTable(title, note, ("method", *results.scenarios), rows)
+
+
+def top_1_first(metrics: Sequence[str]) -> list[str]:
+    """Return metrics in their order, but top-1 before the others."""
+    return sorted(metrics, key=lambda metric: metric != TOP_1)

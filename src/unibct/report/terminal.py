@@ -12,22 +12,22 @@ from rich.text import Text
 from unibct.benchmark.results import Results
 from unibct.benchmark.run import Benchmark
 from unibct.evaluation.criterion import CONFIDENCE, NOT_COMPATIBLE_RULE, seeds_note
-from unibct.evaluation.directions import CROSS, DIRECTIONS
+from unibct.evaluation.search_test import CROSS, DIRECTIONS
 from unibct.evaluation.upgrade import Evaluation, UpgradeEvaluation
-from unibct.examples.demo_gallery import GalleryStory
+from unibct.examples.demo import GalleryStory
 from unibct.progress import clock
 from unibct.report.benchmark_tables import (
+    chain_tables,
     few_note,
+    gain_table,
     left_out_note,
     seen_note,
     verdict_table,
     weak_note,
 )
-from unibct.report.chain_tables import chain_tables
 from unibct.report.decision_tables import decision_tables, old_model_text
-from unibct.report.gain_tables import gain_table
-from unibct.report.gallery_story import story_table
 from unibct.report.plain_table import Cell, PlainTable
+from unibct.report.texts import story_table
 
 _FIRST_WIDTH = 10  # to which the first column of a table may shrink
 _BETWEEN_WORDS = re.compile(r"(?<=[a-z])-(?=[a-z])")  # in a scenario's name, not in "top-1"

@@ -21,7 +21,7 @@ from torch import Tensor
 from unibct.distributed.ranks import ALONE, Ranks
 from unibct.errors import UserError, first_line
 from unibct.files import sync
-from unibct.models.folder import save_tensors
+from unibct.models.model_folder import save_tensors
 
 _STATE_FILE = "state.safetensors"
 _FOLDER_NAME = re.compile(r"checkpoint-(\d+)-(\d+)")

@@ -11,13 +11,11 @@ from torch import Tensor
 from unibct.data.loader import PixelBatches
 from unibct.data.training_classes import NO_CLASSES, TrainingClasses
 from unibct.distributed.ranks import Ranks
-from unibct.models.architectures.architecture import Architecture
+from unibct.models.architectures import Architecture
 from unibct.models.input import InputSpec
-from unibct.training.length import images_per_epoch, steps_per_epoch
 from unibct.training.network import recipe_architecture, recipe_input
-from unibct.training.plan import Run
+from unibct.training.plan import Run, ValidationSet, images_per_epoch, steps_per_epoch
 from unibct.training.recipe import Recipe
-from unibct.training.set_aside import ValidationSet
 
 
 @dataclass(frozen=True)
@@ -96,7 +94,7 @@ class RunContext:
 
     @property
     def images_per_epoch(self) -> int:
-        """Images that an epoch uses, see ``training/length.py``."""
+        """Images that an epoch uses, see ``training/plan.py``."""
         return images_per_epoch(len(self.pixels.images), self.recipe.batch_size)
 
     @property

@@ -1,22 +1,141 @@
-"""The training loop: epochs, batches, refreshes of the method, checkpoints, metrics, stopping."""
+"""A clean stop: Ctrl-C and SIGTERM are remembered, and acted on between two steps."""
 
+import shutil
+import signal
+import threading
 import time
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-from unibct.progress import Advance
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from unibct.errors import UserError
+from unibct.progress import Advance, Progress
 from unibct.training.batches import EpochDraws, draw_epoch, remaining_batches
-from unibct.training.best_state import keep_best
+from unibct.training.checkpoints import find_checkpoint, read_checkpoint
 from unibct.training.context import RunContext
-from unibct.training.divergence import require_finite
-from unibct.training.frozen_layers import train_mode
-from unibct.training.metrics import EpochMetrics
-from unibct.training.options import TrainOptions
-from unibct.training.shared_warmup import save_shared_warmup
-from unibct.training.state import TrainingState, save_state
+from unibct.training.network import train_mode
+from unibct.training.plan import TrainOptions
+from unibct.training.state import TrainingState, current_model, restore_state, save_state
 from unibct.training.step import StepResult, TrainingStep
-from unibct.training.stopping import StopRequest, stop_request
-from unibct.training.tracking import Tracker
+from unibct.training.tracking import EpochMetrics, Tracker
 from unibct.training.training_set_embeddings import refresh_method
-from unibct.training.validation_recall import note_epoch, row_strength, validated
+from unibct.training.validation import keep_best, note_epoch, row_strength, validated
+
+
+@dataclass
+class StopRequest:
+    """A signal handler that remembers whether someone asked the run to stop."""
+
+    wanted: bool = False
+
+    def __call__(self, number: int, frame: Any) -> None:
+        """Remember the request for the next step; a second Ctrl-C stops at once.
+
+        A second SIGTERM does not: a scheduler sends it to ``torchrun`` and to its processes, and
+        ``torchrun`` passes it on to them.
+        """
+        if self.wanted and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.wanted = True
+
+
+@contextmanager
+def stop_request() -> Generator[StopRequest]:
+    """Handle SIGINT and SIGTERM with a ``StopRequest`` for the duration of a block."""
+    request = StopRequest()
+    if threading.current_thread() is not threading.main_thread():
+        yield request  # only the main thread may set signal handlers
+        return
+    previous = {name: signal.signal(name, request) for name in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield request
+    finally:
+        for name, handler in previous.items():
+            signal.signal(name, handler)
+
+
+# The check, after each epoch, that training has not diverged.
+
+
+def require_finite(
+    context: RunContext, state: TrainingState, mean_loss: float, batch: NDArray[np.int64]
+) -> None:
+    """Refuse to continue with a loss, embeddings or class weights that are not finite.
+
+    The losses were computed before the last step, so its result shows only in new embeddings.
+
+    Args:
+        context: the run.
+        state: after the epoch's last step.
+        mean_loss: of the epoch.
+        batch: (batch,) rows of images to embed, of all ranks together.
+    """
+    ranks = context.ranks
+    own_rows = batch[ranks.batch_slice(len(batch))]
+    pixels = next(context.pixels.batches(own_rows, len(batch)))
+    finite = np.isfinite(current_model(context, state).embed_pixels(pixels)).all()
+    finite &= bool(torch.isfinite(state.class_weights).all())
+    finite &= bool(np.isfinite(mean_loss))
+    if ranks.any(not finite, context.device):
+        raise UserError(
+            f"training diverged in epoch {state.epoch}: loss or embeddings are not finite; "
+            f"lower lr (now {context.recipe.lr}) or raise lr_warmup_epochs"
+        )
+
+
+# The state at the end of a warm-up, which runs that differ only afterwards share in a cache.
+
+
+def restore_shared_warmup(context: RunContext, state: TrainingState) -> None:
+    """Start where another run with the same warm-up was at its end, if the cache has it."""
+    folder = _shared_folder(context)
+    path = None if folder is None else find_checkpoint(folder, context.ranks)
+    if path is None:
+        return
+    checkpoint = None
+    with suppress(UserError):
+        checkpoint = read_checkpoint(path, context.own_classes)
+    if context.ranks.any(checkpoint is None, context.device):  # damaged: this run writes it again
+        if context.ranks.first:
+            shutil.rmtree(path, ignore_errors=True)
+        return
+    assert checkpoint is not None
+    restore_state(context, state, checkpoint, with_method=False)
+    save_state(context, state, context.out)
+
+
+def save_shared_warmup(context: RunContext, state: TrainingState, progress: Progress) -> None:
+    """Put the state into the cache, if the warm-up has just ended and can be shared."""
+    folder = _shared_folder(context)
+    if folder is None or state.epoch != context.run.method_start:
+        return
+    try:
+        save_state(context, state, folder)
+    except (OSError, UserError) as error:  # for example a full disk
+        if context.ranks.world > 1:  # stops all of them, because none may continue alone
+            raise
+        progress.note(f"{folder} cannot be written ({error}): the next run warms up by itself")
+
+
+def _shared_folder(context: RunContext) -> Path | None:
+    pixels = context.pixels.digest
+    if context.validation is not None:  # the metrics of the warm-up have its recall@1
+        if context.run.first_usable_epoch < context.run.method_start:
+            return None  # its best state may be one of the warm-up, which a cache does not keep
+        pixels = f"{pixels} {context.validation.pixels.digest}"
+    digest = context.run.warmup_digest(pixels)
+    if context.cache is None or digest is None:
+        return None
+    return context.cache / f"warmup-{digest[:24]}"
+
+
+# The training loop: epochs, batches, refreshes of the method, checkpoints, metrics, stopping.
 
 _AGREE_EVERY = 8  # steps; on a GPU, asking all ranks whether to stop delays the next step
 _TRACK_EVERY = 20  # steps between two points of a curve

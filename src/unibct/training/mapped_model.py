@@ -4,19 +4,17 @@ from pathlib import Path
 
 from unibct.data.image_set import ImageSet
 from unibct.embeddings.extraction import embed_images
-from unibct.embeddings.folder import Embeddings
 from unibct.embeddings.mapping import fit_map
 from unibct.embeddings.score_scale import mapped_score_scale
+from unibct.embeddings.store import Embeddings
 from unibct.embeddings.stored import StoredEmbeddings, require_stored
 from unibct.errors import UserError
-from unibct.maps.folder import save_map
-from unibct.maps.known_queries import BEST_SHARE
-from unibct.maps.space_map import BACKWARD, SpaceMap, checked_direction
-from unibct.maps.table import DEFAULT_MAP, find_map_kind
+from unibct.maps import DEFAULT_MAP, find_map_kind
+from unibct.maps.space_map import BACKWARD, BEST_SHARE, SpaceMap, checked_direction, save_map
 from unibct.maps.vector_map import fit_vector_map
 from unibct.models.embedder import Embedder
-from unibct.models.folder import save_model
 from unibct.models.model import Model
+from unibct.models.model_folder import save_model
 from unibct.models.old_space import old_space_dim
 from unibct.progress import Progress
 

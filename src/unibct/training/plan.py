@@ -1,24 +1,297 @@
-"""What a training run is: everything that determines its result, checked before it starts."""
+"""The options of ``train``, packed so that they travel together."""
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from unibct.arrays import Ints
 from unibct.data.image_set import ImageSet
+from unibct.data.loader import PixelBatches
 from unibct.data.scenarios import SCENARIOS
+from unibct.data.training_classes import TrainingClasses, identity_digests
+from unibct.embeddings.recall import SAMPLE_IMAGES, sample_classes
 from unibct.errors import UserError
-from unibct.methods.table import DEFAULT_METHOD, NO_METHOD, MethodEntry, find_method
-from unibct.models.architectures.table import find_architecture
+from unibct.methods import DEFAULT_METHOD, NO_METHOD, MethodEntry, find_method
+from unibct.models.architectures import Architecture, find_architecture, without_library
 from unibct.models.embedder import Embedder
 from unibct.models.model import Model
-from unibct.training.length import with_enough_epochs
+from unibct.progress import Progress, Silent
 from unibct.training.network import network_digest, recipe_architecture, recipe_input
-from unibct.training.recipe import AFTER_WARMUP, Recipe, with_flat_recipe
-from unibct.training.user_augmentation import find_augment
-from unibct.training.warm_start import starts_from_old
+from unibct.training.recipe import AFTER_WARMUP, Recipe, find_augment, with_flat_recipe
+from unibct.training.tracking import Tracker
+
+
+@dataclass(frozen=True)
+class TrainOptions:
+    """The keyword arguments of ``train``, which describes each of them."""
+
+    old: Embedder | None = None
+    method: str | None = None
+    resume: bool = False
+    skip_bad: bool = False
+    cache: Path | None = None
+    device: str = "auto"
+    workers: int | None = None
+    checkpoint_every: int | None = None
+    tensorboard: Path | None = None
+    tracker: Tracker | None = None
+    validation: float | None = None
+    label: str = "training"
+    progress: Progress = field(default_factory=Silent)
+
+
+# How long a training is: the steps of an epoch, and epochs enough for the recipe's steps.
+
+
+def images_per_epoch(images: int, batch_size: int) -> int:
+    """Return how many images an epoch uses.
+
+    Only whole batches: a last batch of one or two images would upset batch normalisation. A set
+    that is smaller than a batch is one small batch.
+    """
+    return images // batch_size * batch_size if images >= batch_size else images
+
+
+def steps_per_epoch(images: int, batch_size: int) -> int:
+    """Return how many batches an epoch has."""
+    return -(-images_per_epoch(images, batch_size) // batch_size)
+
+
+def with_enough_epochs(recipe: Recipe, images: int) -> Recipe:
+    """Return the recipe with enough epochs to train for at least ``recipe.steps`` steps.
+
+    If there are more epochs, everything that is written in epochs is stretched by the same
+    factor: it happens at the same share of the training. A recipe that has enough is returned as
+    it is, so this may be called again with its own result.
+
+    Args:
+        recipe: as the user gave it.
+        images: number of training images.
+    """
+    in_an_epoch = steps_per_epoch(images, recipe.batch_size)
+    if recipe.steps is None or in_an_epoch * recipe.epochs >= recipe.steps:
+        return recipe
+    before, after = recipe.epochs, -(-recipe.steps // in_an_epoch)
+
+    def stretched(epoch: int) -> int:
+        # Half an epoch goes up. In integers: epochs that differ by one or more stay different.
+        return (2 * epoch * after + before) // (2 * before)
+
+    return recipe.updated(
+        epochs=after,
+        milestones=tuple(stretched(epoch) for epoch in recipe.milestones),
+        warmup_epochs=stretched(recipe.warmup_epochs),
+        refresh_epochs=tuple(stretched(epoch) for epoch in recipe.refresh_epochs),
+        lr_warmup_epochs=recipe.lr_warmup_epochs * after / before,
+    )
+
+
+def length_note(given: Recipe, used: Recipe, images: int) -> str | None:
+    """Say in a line why a training has more epochs than its recipe; None if it has not.
+
+    Args:
+        given: the recipe as the user gave it.
+        used: what ``with_enough_epochs`` returned for it.
+        images: number of training images.
+    """
+    if given.epochs == used.epochs:
+        return None
+    return (
+        f"{used.epochs} epochs instead of {given.epochs}: {images:,} images are "
+        f"{steps_per_epoch(images, given.batch_size):,} steps per epoch, and the recipe asks for "
+        f"at least {given.steps:,} steps (change it with --set steps=N)"
+    )
+
+
+# Which classes a run sets aside: it never trains on them, and measures recall@1 on them.
+
+AUTOMATIC_SHARE = 0.1
+UNLEARNT = "unlearnt"  # in a description: earlier versions drew from all classes
+_AUTOMATIC_CLASSES = 10  # with fewer, recall@1 says little: nothing is set aside by default
+_LEFT_CLASSES = 2  # training needs two at least, and recall@1 as well
+
+
+@dataclass(frozen=True)
+class SetAside:
+    """A data set in two parts without a class in common.
+
+    Attributes:
+        training: the images to train on.
+        validation: the images to measure recall@1 on: whole classes of those that were set aside,
+            ``SAMPLE_IMAGES`` at most. None if no class was set aside.
+        share: the share of the classes that was asked for, 0 if none was set aside.
+        classes: the number of classes that were set aside.
+        images: the number of their images.
+        unlearnt: whether they were drawn from those that the first weights have not learnt; None if
+            the first weights are random.
+    """
+
+    training: ImageSet
+    validation: ImageSet | None = None
+    share: float = 0.0
+    classes: int = 0
+    images: int = 0
+    unlearnt: bool | None = None
+
+
+@dataclass(frozen=True)
+class ValidationSet:
+    """The validation images of a run.
+
+    Attributes:
+        pixels: of the images that recall@1 is measured on.
+        source: how they were chosen.
+    """
+
+    pixels: PixelBatches
+    source: SetAside
+
+    def description(self) -> dict[str, Any]:
+        """Return plain values that tell this validation set from others."""
+        return {
+            "share": self.source.share,
+            "classes": self.source.classes,
+            "images": self.source.images,
+            "measured_images": len(self.pixels.images),
+            "pixels": self.pixels.digest,
+            **({UNLEARNT: True} if self.source.unlearnt else {}),
+        }
+
+
+def set_aside(
+    images: ImageSet, share: float | None, seed: int, learnt: TrainingClasses | None = None
+) -> SetAside:
+    """Divide a data set into classes to train on and classes to measure on.
+
+    A run that starts from trained weights measures on classes that these have not learnt, if there
+    are enough: on half of those at most, because the others are what the new model can learn. Then
+    fewer classes than the share may be set aside.
+
+    Args:
+        images: the data set.
+        share: the share of the classes to set aside, from 0 to less than 1. None means 0.1 if
+            that is enough classes with two images or more, else 0. For finished vectors None means
+            0: they have no pixels to compare with.
+        seed: chooses the classes.
+        learnt: what the run's first weights have learnt from; None if they are random.
+    """
+    if share is None and images.vector_dim is not None:
+        return SetAside(images)
+    wanted = AUTOMATIC_SHARE if share is None else share
+    if not 0 <= wanted < 1:
+        raise UserError(
+            f"validation = {wanted:g}: write the share of the classes to set aside, such as 0.1, "
+            "or 0 for none"
+        )
+    sizes = np.bincount(images.labels, minlength=len(images.class_names))
+    eligible = np.flatnonzero(sizes > 1)
+    count = min(int(wanted * len(sizes) + 1e-9), len(eligible))
+    if wanted == 0 or (share is None and count < _AUTOMATIC_CLASSES):
+        return SetAside(images)
+    if count < _LEFT_CLASSES or len(sizes) - count < _LEFT_CLASSES:
+        raise UserError(
+            f"validation = {wanted:g} sets {count} of the {len(sizes)} classes of {images.name} "
+            f"aside ({len(eligible)} have two images or more): two classes are needed to measure "
+            "on and two to train on; give another share, or 0 for none"
+        )
+    unlearnt = None
+    if learnt is not None:
+        others = classes_not_learnt(images, eligible, learnt)
+        fewer = min(count, len(others) // 2)
+        unlearnt = fewer >= min(count, _AUTOMATIC_CLASSES)
+        if unlearnt:
+            eligible, count = others, fewer
+    chosen = np.random.default_rng([seed, 0, 0, 3]).permutation(eligible)[:count]
+    is_chosen = np.isin(images.labels, chosen)
+    rows = np.flatnonzero(is_chosen)
+    measured = rows[sample_classes(images.labels[rows], SAMPLE_IMAGES, seed=seed)]
+    return SetAside(
+        images.select(np.flatnonzero(~is_chosen)),
+        images.select(measured),
+        wanted,
+        count,
+        len(rows),
+        unlearnt,
+    )
+
+
+def classes_not_learnt(images: ImageSet, classes: Ints, learnt: TrainingClasses) -> Ints:
+    """Return those of the classes that are known to be none of the learnt ones."""
+    if not learnt.complete or not learnt.named_as(images.class_source):
+        return classes[:0]
+    identities = images.class_identities
+    known = [bool(identity_digests([identities[int(c)]]) & learnt.digests) for c in classes]
+    return classes[~np.array(known, dtype=bool)]
+
+
+# Whether a run starts from the old model's weights instead of random ones.
+#
+# A larger network of the same family can start from a smaller one: it grows from it.
+
+
+def starts_from_old(
+    recipe: Recipe,
+    entry: MethodEntry,
+    architecture: Architecture,
+    dim: int,
+    old: Embedder | None,
+) -> bool | None:
+    """Return whether training starts from the old weights; None if nobody asked for it.
+
+    A recipe that asks for it gets it or an error. A method that starts so by itself does it
+    only from the same or a smaller network of its family with the same input, and if no other
+    first weights were chosen.
+    """
+    if recipe.warm_start is not None:
+        obstacle = _obstacle(architecture, dim, old) if recipe.warm_start else None
+        if obstacle is not None:
+            raise UserError(f"warm_start {obstacle}")
+        return recipe.warm_start
+    if not entry.warm_starts:
+        return None
+    return (
+        architecture.start is None
+        and _obstacle(architecture, dim, old) is None
+        and isinstance(old, Model)
+        and recipe_input(recipe, architecture) == old.input
+    )
+
+
+def _obstacle(architecture: Architecture, dim: int, old: Embedder | None) -> str | None:
+    """Say why training cannot start from the old weights, after "warm_start"; None if it can."""
+    if old is None:
+        return "begins from the old model's weights: give --old MODEL"
+    if not isinstance(old, Model):
+        return (
+            f"begins from the old model's weights, which {old.name} does not give; "
+            "leave warm_start out"
+        )
+    if old.vector_map is not None:
+        return (
+            "begins from a network, but the old model is an adapted one: its network's "
+            "own embeddings are not those of its gallery; leave warm_start out"
+        )
+    same = architecture.name == old.architecture
+    same = same and without_library(architecture.config) == without_library(old.architecture_config)
+    if not same and old.architecture not in architecture.grows_from:
+        return (
+            f"needs the same architecture, or one that can grow from it, but the old model is a "
+            f"{old.architecture} and the new one a {architecture.name}; leave warm_start out"
+        )
+    if dim != old.dim:
+        return (
+            f"needs the same dimension, but the old model has {old.dim} and the recipe "
+            f"says dim = {dim}; leave dim out"
+        )
+    return None
+
+
+# What a training run is: everything that determines its result, checked before it starts.
 
 VERSION = "unibct"  # the key of a description whose value is the version
 

@@ -1,17 +1,76 @@
-"""A recipe: every number of a training run, typed, frozen and checked when it is made."""
+"""Changes to training images by the user's own function, such as one of albumentations.
+
+The built-in changes are in ``data/augmentation.py``.
+"""
 
 import difflib
+import inspect
 import json
 import math
 import tomllib
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, cast
 
+import numpy as np
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from unibct.errors import UserError
-from unibct.training.shipped_recipes import RECIPE_FOLDER, SMALL_GREY, shipped_recipes
+from unibct.data.decoding import Pixels
+from unibct.errors import UserError, first_line
+from unibct.python_reference import find_attribute
+from unibct.training import RECIPE_FOLDER, SMALL_GREY, shipped_recipes
+
+_PREFIX = "python:"
+
+
+@cache
+def find_augment(name: str) -> Any:
+    """Import the function that a recipe names, or explain how to name one."""
+    if not name.startswith(_PREFIX):
+        raise UserError(f"augment = {name}: write python:MODULE:ATTRIBUTE")
+    function = find_attribute(name.removeprefix(_PREFIX))
+    if not callable(function) or not _takes_two(function):
+        raise UserError(f"augment = {name} is not a function of (pixels, rng)")
+    return function
+
+
+def _takes_two(function: Any) -> bool:
+    """Return whether a function can be called with two arguments, as far as that is known."""
+    try:
+        inspect.signature(function).bind(None, None)
+    except TypeError:
+        return False
+    except ValueError:  # a function in C
+        return True
+    return True
+
+
+def augmented(name: str, pixels: Pixels, rng: np.random.Generator) -> Pixels:
+    """Return changed pixels of the same shape and kind.
+
+    Args:
+        name: ``python:MODULE:ATTRIBUTE``, a function of (pixels, rng). It must draw from ``rng``
+            only, so that a run can be repeated. The loader's threads call it.
+        pixels: (images, height, width, channels) uint8.
+        rng: a generator for these images.
+    """
+    function = find_augment(name)
+    try:
+        result: Any = np.asarray(function(pixels, rng))
+    except Exception as error:  # whatever the user's own code raises
+        raise UserError(
+            f"augment = {name} failed ({type(error).__name__}: {first_line(error)})"
+        ) from error
+    if result.shape != pixels.shape or result.dtype != np.uint8:
+        raise UserError(
+            f"augment = {name} returned {result.dtype} of shape {result.shape}, not uint8 of shape "
+            f"{pixels.shape}"
+        )
+    return result
+
+
+# A recipe: every number of a training run, typed, frozen and checked when it is made.
 
 DEFAULT_RECIPE = SMALL_GREY
 # Settings that are not used before the end of the warm-up.
@@ -77,7 +136,7 @@ class Recipe(BaseModel):
     pooling: Literal["auto", "cls", "mean"] = "auto"  # how another library's network ends
     dim: Annotated[int, Field(ge=1)] | None = None  # None: the old model's, or the network's own
     epochs: Annotated[int, Field(ge=1)] = 35
-    # The least number of steps: a small set gets more epochs, see training/length.py.
+    # The least number of steps: a small set gets more epochs, see training/plan.py.
     steps: Annotated[int, Field(ge=1)] | None = None
     batch_size: Annotated[int, Field(ge=2)] = 256
     optimizer: Literal["sgd", "adamw"] = "sgd"

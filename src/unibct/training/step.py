@@ -8,18 +8,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from unibct.distributed.class_shards import ClassPart, step_rows
 from unibct.distributed.gradients import AveragedGradients
-from unibct.losses.sharded_arcface import sharded_arcface
+from unibct.distributed.ranks import ClassPart, step_rows
+from unibct.losses import sharded_arcface
 from unibct.methods.base import Batch
 from unibct.models.input import normalised
 from unibct.models.old_space import projection_weight
-from unibct.training.clipping import clip_gradients, gradients_of
+from unibct.training.batches import LoadedBatch
 from unibct.training.context import RunContext
-from unibct.training.dropout import seed_step
-from unibct.training.loaded_batch import LoadedBatch
-from unibct.training.optimizer import set_rate
-from unibct.training.precision import autocast
+from unibct.training.network import autocast, seed_step
+from unibct.training.optimizer import clip_gradients, gradients_of, set_rate
 from unibct.training.state import TrainingState
 
 

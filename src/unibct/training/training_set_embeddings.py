@@ -10,17 +10,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unibct.embeddings.cache import cached_embeddings, embeddings_folder
-from unibct.embeddings.extraction import embed_pixel_batches
+from unibct.embeddings.extraction import cached_embeddings, embed_pixel_batches, embeddings_folder
 from unibct.embeddings.stored import StoredEmbeddings
+from unibct.methods import find_method
 from unibct.methods.base import Method, OldKnowledge, Settings
-from unibct.methods.table import find_method
 from unibct.models.embedder import Embedder, ImageEmbedder
 from unibct.models.model import Model
 from unibct.progress import Progress
-from unibct.training.class_weights import class_weights_on_every_rank
 from unibct.training.context import RunContext
-from unibct.training.state import TrainingState, current_model, share_buffers
+from unibct.training.state import (
+    TrainingState,
+    class_weights_on_every_rank,
+    current_model,
+    share_buffers,
+)
 
 OLD_EMBEDDINGS = ".old_embeddings"  # folders in the run's; removed when the model is finished
 NEW_EMBEDDINGS = ".new_embeddings"

@@ -7,7 +7,7 @@ import pytest
 from tests.conftest import run_command
 from tests.gallery.toys import NEW, OLD, toy_certificate, toy_images, written
 from unibct.data.decoding import encode_png
-from unibct.embedders.table import open_embedder
+from unibct.embedders import open_embedder
 
 
 def save_images(images, folder):

@@ -2,7 +2,7 @@ import json
 
 from tests.conftest import run_command
 from unibct.cli.gallery.options import say
-from unibct.gallery.engines.table import ENGINES
+from unibct.gallery.engines import ENGINES
 
 
 def test_the_help_lists_commands_and_engines(capsys):

@@ -2,7 +2,7 @@
 
 import io
 
-from unibct.data.readers.record_format import pack_record, write_record
+from unibct.data.readers.recordio import pack_record, write_record
 
 MAGIC = bytes.fromhex("0a23d7ce")
 

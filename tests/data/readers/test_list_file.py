@@ -3,7 +3,7 @@ import pytest
 from tests.data.example_images import png
 from unibct.data.decoding import Frame
 from unibct.data.loader import read_pixels
-from unibct.data.readers.table import open_images
+from unibct.data.readers import open_images
 from unibct.errors import UserError
 
 

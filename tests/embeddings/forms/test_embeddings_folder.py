@@ -2,7 +2,7 @@ import pytest
 
 from tests.embeddings.random_embeddings import random_embeddings
 from unibct.embeddings.forms import embeddings_folder
-from unibct.embeddings.writing import save_embeddings
+from unibct.embeddings.store import save_embeddings
 from unibct.errors import UserError
 
 

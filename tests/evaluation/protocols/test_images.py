@@ -9,17 +9,16 @@ from PIL import Image
 from tests.models.cases import small_model
 from tests.notes import Notes
 from unibct.data.image_set import ImageSet
-from unibct.data.readers.table import open_images
+from unibct.data.readers import open_images
 from unibct.data.training_classes import identity_digests
-from unibct.embeddings.folder import Embeddings, open_embeddings
-from unibct.embeddings.forms.table import write_embeddings
-from unibct.embeddings.writing import save_embeddings
+from unibct.embeddings.forms import write_embeddings
+from unibct.embeddings.store import Embeddings, open_embeddings, save_embeddings
 from unibct.errors import UserError
 from unibct.evaluation.blending import choose_alpha
+from unibct.evaluation.protocols import EvaluationRequest, SearchRules
 from unibct.evaluation.protocols.images import evaluate_images
-from unibct.evaluation.protocols.request import EvaluationRequest, SearchRules
 from unibct.evaluation.upgrade import evaluate_upgrade
-from unibct.models.folder import save_model
+from unibct.models.model_folder import save_model
 
 
 def noisy_vectors(images: ImageSet, noise: float, dim: int = 16) -> np.ndarray:

@@ -6,12 +6,12 @@ import pytest
 
 from tests.conftest import run_command
 from unibct.data.decoding import encode_png
-from unibct.data.readers.table import open_images
+from unibct.data.readers import open_images
 from unibct.errors import UserError
+from unibct.evaluation.protocols import EvaluationRequest
 from unibct.evaluation.protocols import pairs as pair_protocol
 from unibct.evaluation.protocols.pairs import evaluate_pair_set, evaluate_pairs
-from unibct.evaluation.protocols.request import EvaluationRequest
-from unibct.models.folder import load_model
+from unibct.models.model_folder import load_model
 
 
 def test_pair_sets(faces_root, tmp_path, capsys):

@@ -8,8 +8,7 @@ import pytest
 
 from tests.gallery.conftest import REAL, some_rows
 from unibct.errors import UserError
-from unibct.gallery.engines.engine import Count
-from unibct.gallery.engines.table import open_engine
+from unibct.gallery.engines import Count, open_engine
 from unibct.gallery.rows import changed_rows
 
 KIND = "a" * 32

@@ -7,9 +7,8 @@ import pytest
 
 from tests.gallery.conftest import on_one_server, random_vectors, some_rows
 from unibct.errors import UserError
-from unibct.gallery.engines.engine import Search
+from unibct.gallery.engines import Place, Search, open_engine
 from unibct.gallery.engines.server import kind_name, lock_number
-from unibct.gallery.engines.table import Place, open_engine
 
 KIND = "a" * 32
 

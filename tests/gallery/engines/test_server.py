@@ -1,6 +1,7 @@
 import pytest
 
 from unibct.errors import UserError
+from unibct.gallery.engines import Place
 from unibct.gallery.engines.server import (
     kind_name,
     lock_number,
@@ -9,7 +10,6 @@ from unibct.gallery.engines.server import (
     registry_name,
     secret_of_url,
 )
-from unibct.gallery.engines.table import Place
 
 PLACES = ["g", "g_kinds", "G", "x" * 80, "x" * 81]
 

@@ -1,10 +1,22 @@
+import asyncio
 import re
 
+import numpy as np
 import pytest
 
 from tests.gallery.page.conftest import png
+from unibct.data.decoding import UnreadableImageError, decode, encode_png
 from unibct.errors import UserError
-from unibct.gallery.page.access import SECURITY_HEADERS, chosen_token, is_loopback
+from unibct.gallery.page.access import (
+    SECURITY_HEADERS,
+    LimitedRequests,
+    RateLimit,
+    RequestLimits,
+    TooLargeError,
+    chosen_token,
+    decoded_image,
+    is_loopback,
+)
 
 TOKEN = "a token of some length"
 
@@ -111,3 +123,119 @@ def test_a_browser_shows_the_token_once_and_then_a_cookie(toy_gallery, make_clie
     assert client.get("/api/status").status_code == 200
     client.cookies.clear()
     assert client.get("/api/status", headers={"Cookie": "unibct_8765=0"}).status_code == 401
+
+
+def test_a_bucket_empties_and_fills_again():
+    now = [0.0]
+    rate = RateLimit(per_second=2, burst=5, clock=lambda: now[0])
+    assert [rate.wait("a") for _ in range(5)] == [0] * 5
+    assert rate.wait("a") == 0.5  # one token at two a second
+    assert rate.wait("a", cost=3) == 1.5
+    assert rate.wait("b") == 0  # another client
+    now[0] = 1.0  # two tokens have come back
+    assert rate.wait("a", cost=2) == 0
+    assert rate.wait("a") == 0.5
+    now[0] = 1000.0  # never more than a full bucket
+    assert [rate.wait("a") for _ in range(6)] == [0] * 5 + [0.5]
+
+
+def test_clients_who_went_away_are_forgotten(monkeypatch):
+    monkeypatch.setattr("unibct.gallery.page.access._MOST_CLIENTS", 3)
+    now = [0.0]
+    rate = RateLimit(per_second=1, burst=2, clock=lambda: now[0])
+    for client in "abc":
+        rate.wait(client)
+    now[0] = 5.0
+    for client in "defghij":
+        assert rate.wait(client) == 0
+        assert len(rate._buckets) <= 3
+
+
+def test_too_many_pixels_are_refused_before_they_are_decoded(monkeypatch):
+    image = encode_png(np.zeros((20, 30), dtype=np.uint8))
+    np.testing.assert_array_equal(decoded_image(image, 600), decode(image))
+    monkeypatch.setattr("unibct.gallery.page.access.decode", lambda data: pytest.fail("decoded"))
+    with pytest.raises(TooLargeError, match="30×20 pixels are more than 599"):
+        decoded_image(image, 599)
+
+
+@pytest.mark.parametrize("data", [b"", b"hello", png()[:60], b"GIF89a" + bytes(30)], ids=len)
+def test_what_is_no_image_is_refused(data):
+    with pytest.raises(UnreadableImageError):
+        decoded_image(data)
+
+
+def test_requests_that_come_too_often_are_told_when_to_come_again(toy_gallery, make_client):
+    limits = RequestLimits(per_second=0.001, burst=12, post_cost=10)
+    client = make_client(toy_gallery.folder.path, limits=limits)
+    assert client.get("/api/status").status_code == 200
+    assert client.post("/api/search", content=png()).status_code == 200
+    refused = client.post("/api/search", content=png())
+    assert refused.status_code == 429
+    assert int(refused.headers["retry-after"]) > 1000
+    assert refused.json() == {"detail": "too many requests; wait a little"}
+    assert "content-security-policy" in refused.headers
+    assert client.get("/api/status").status_code == 200
+    assert client.get("/api/status").status_code == 429
+
+
+def test_large_bodies_are_refused(toy_gallery, make_client):
+    client = make_client(toy_gallery.folder.path, limits=RequestLimits(image_bytes=5000))
+    refused = client.post("/api/search", content=bytes(5001))
+    assert refused.status_code == 413
+    assert refused.json()["detail"] == "more than 5,000 bytes; send a smaller one"
+    assert client.post("/api/search", content=png()).status_code == 200
+    assert client.post("/api/backfill", content=bytes(64_001)).status_code == 413
+
+
+def called(app, headers, parts):
+    """Send the parts of a body, and return the code of the answer and the parts that were read."""
+    scope = {"type": "http", "method": "POST", "path": "/api/search", "headers": headers}
+    left, sent = list(parts), []
+
+    async def receive():
+        part = left.pop(0)
+        return {"type": "http.request", "body": part, "more_body": bool(left)}
+
+    async def send(message):
+        sent.append(message)
+
+    asyncio.run(app(scope, receive, send))
+    return sent[0]["status"], len(parts) - len(left)
+
+
+def test_a_body_without_a_length_is_refused_while_it_is_read():
+    bodies = []
+
+    async def app(scope, receive, send):
+        bodies.append((await receive())["body"])
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    limited = LimitedRequests(app, RequestLimits(image_bytes=25), "/api/search")
+    parts = [bytes(10)] * 9
+    assert called(limited, [], parts) == (413, 3)
+    assert called(limited, [(b"content-length", b"26")], parts) == (413, 0)
+    assert called(limited, [(b"content-length", b"1")], parts) == (413, 3)  # a lie
+    assert bodies == []
+    assert called(limited, [], [b"a", b"b", b"", b"c"]) == (200, 4)
+    assert bodies == [b"abc"]
+
+
+@pytest.mark.parametrize("arrived", [[], [b'{"to"']])
+def test_a_request_whose_client_goes_away_before_its_body_arrives_is_not_carried_out(arrived):
+    messages = [{"type": "http.request", "body": part, "more_body": True} for part in arrived]
+    messages.append({"type": "http.disconnect"})
+    sent = []
+
+    async def app(scope, receive, send):
+        pytest.fail("it was carried out")
+
+    async def receive():
+        return messages.pop(0)
+
+    async def send(message):
+        sent.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": "/api/rollback", "headers": []}
+    asyncio.run(LimitedRequests(app, RequestLimits(), "/api/search")(scope, receive, send))
+    assert sent == []

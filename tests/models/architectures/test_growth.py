@@ -3,11 +3,10 @@ import torch
 from torch import nn
 
 from tests.distributed.twins import Twins
-from unibct.distributed.batch_norm import synced
+from unibct.distributed.gradients import synced
+from unibct.models.architectures import ARCHITECTURES
 from unibct.models.architectures.growth import grown_state
-from unibct.models.architectures.iresnet import IResNet
-from unibct.models.architectures.resnet import BasicBlock, Bottleneck, ResNet
-from unibct.models.architectures.table import ARCHITECTURES
+from unibct.models.architectures.resnet import BasicBlock, Bottleneck, IResNet, ResNet
 
 
 def small(block, depths, widths):

@@ -5,11 +5,10 @@ import torch
 
 from tests.models.architectures import own_networks
 from unibct.errors import UserError
-from unibct.models.architectures.architecture import NetworkRequest
-from unibct.models.architectures.table import build_network, find_architecture
-from unibct.models.folder import load_model, save_model
+from unibct.models.architectures import NetworkRequest, build_network, find_architecture
 from unibct.models.input import InputSpec
 from unibct.models.model import Model
+from unibct.models.model_folder import load_model, save_model
 
 HERE = "python:tests.models.architectures.own_networks"
 

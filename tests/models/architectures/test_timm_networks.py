@@ -6,13 +6,17 @@ import safetensors.torch
 import torch
 
 from unibct.errors import UserError
-from unibct.models.architectures.architecture import NetworkRequest
-from unibct.models.architectures.embedding_network import load_backbone
-from unibct.models.architectures.table import build_network, find_architecture, stored_architecture
+from unibct.models.architectures import (
+    NetworkRequest,
+    build_network,
+    find_architecture,
+    stored_architecture,
+)
+from unibct.models.architectures.resnet import load_backbone
 from unibct.models.architectures.timm_networks import _mean
-from unibct.models.folder import load_model, save_model
 from unibct.models.input import InputSpec
 from unibct.models.model import Model
+from unibct.models.model_folder import load_model, save_model
 
 pytestmark = pytest.mark.xdist_group("other libraries")  # slow imports
 NAMES = {"test_efficientnet": (64, 64), "test_vit": (64, 64), "test_convnext": (48, 64)}

@@ -8,11 +8,15 @@ import torch
 
 from tests.models.architectures.other_libraries import KINDS, saved_network, tiny_config
 from unibct.errors import UserError
-from unibct.models.architectures.architecture import NetworkRequest
-from unibct.models.architectures.table import build_network, find_architecture, stored_architecture
-from unibct.models.folder import load_model, save_model
+from unibct.models.architectures import (
+    NetworkRequest,
+    build_network,
+    find_architecture,
+    stored_architecture,
+)
 from unibct.models.input import InputSpec
 from unibct.models.model import Model
+from unibct.models.model_folder import load_model, save_model
 
 pytestmark = pytest.mark.xdist_group("other libraries")  # slow imports
 

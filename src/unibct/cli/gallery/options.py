@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from unibct.cli.options import app, listing
-from unibct.data.readers.table import describe_data_briefly
-from unibct.gallery.engines.table import ENGINES
+from unibct.data.readers import describe_data_briefly
+from unibct.gallery.engines import ENGINES
 
 if TYPE_CHECKING:
     from unibct.gallery.gallery import Gallery

@@ -17,8 +17,8 @@ from unibct.cli.gallery.options import (
     say,
 )
 from unibct.cli.options import DeviceOption, ImagesOption, JsonOption, SkipOption, examples
-from unibct.embedders.table import describe_embedders
-from unibct.gallery.engines.table import EMBEDDED
+from unibct.embedders import describe_embedders
+from unibct.gallery.engines import EMBEDDED
 
 if TYPE_CHECKING:
     from unibct.gallery.gallery import Gallery

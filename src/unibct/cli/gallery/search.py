@@ -13,7 +13,7 @@ from unibct.cli.gallery.options import (
     gallery_app,
 )
 from unibct.cli.options import DeviceOption, ImagesOption, JsonOption, SkipOption, examples
-from unibct.gallery.encoders import NEW_QUERY, describe_encoders
+from unibct.gallery.search_request import NEW_QUERY, describe_encoders
 
 if TYPE_CHECKING:
     from unibct.gallery.gallery import Answer

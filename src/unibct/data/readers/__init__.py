@@ -1,4 +1,141 @@
 """One reader for each layout that images may have on disk, and the table that lists the readers.
 
 A reader returns an image set. Decoding, batches and splits are in ``unibct.data``.
+
+The table of readers: what ``DATA`` on the command line may be.
+
+To add a reader, write a module with the functions ``recognises`` and ``read``, and add a line to
+``READERS``. Help texts and messages are made from the table. The modules are imported when they
+are used, so that ``unibct --help`` needs none of them.
 """
+
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, cast
+
+from unibct.errors import UserError
+
+if TYPE_CHECKING:
+    from unibct.data.image_set import ImageSet
+
+
+class ReaderModule(Protocol):
+    """What the module of a reader contains."""
+
+    def recognises(self, name: str) -> bool:
+        """Return whether ``name`` looks like a set that this reader can read."""
+        ...
+
+    def read(self, name: str) -> "ImageSet":
+        """Return the image set at ``name``, which comes without the prefix of its kind."""
+        ...
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A way to read images.
+
+    Attributes:
+        module: the name of its module in this package.
+        short: what such a set is, in a word or two.
+        description: what such a set looks like.
+    """
+
+    module: str
+    short: str
+    description: str
+
+    def load(self) -> ReaderModule:
+        """Import the module of this reader."""
+        return cast(ReaderModule, import_module(f"unibct.data.readers.{self.module}"))
+
+
+# A name without a prefix is read by the first reader that recognises it.
+READERS: dict[str, Reader] = {
+    "recordio": Reader("recordio", ".rec", "a RecordIO file train.rec, or its folder"),
+    "webdataset": Reader("webdataset", ".tar", "tar files such as shards-{000..012}.tar"),
+    "list": Reader("list_file", "list", "a text file with lines `path label`"),
+    "folder": Reader(
+        "image_folder", "folder", "a folder of PNG, JPEG or WebP: root/<class>/<image>"
+    ),
+    "glyphs": Reader(
+        "glyphs",
+        "glyphs:train|val|test|final",
+        "the embedded images: glyphs:train, glyphs:val, glyphs:test, glyphs:final",
+    ),
+}
+
+
+_PACKED = ("recordio", "webdataset")  # their folders may have images beside the files
+
+
+def open_images(name: str | Path, list_file: str | Path | None = None) -> "ImageSet":
+    """Open the image set that ``name`` stands for.
+
+    The kind of a path is recognised from the path. If it is not, put it before the path:
+    ``folder:PATH``, ``recordio:PATH``, ``webdataset:PATH`` or ``list:PATH``. ``glyphs:train``,
+    ``glyphs:val``, ``glyphs:test`` and ``glyphs:final`` are the embedded sets.
+
+    Args:
+        name: the path or the name of the set.
+        list_file: a file with one image id per line; the result has only these images.
+    """
+    from unibct.data.image_set import select_listed
+
+    images = _open(str(name))
+    return images if list_file is None else select_listed(images, Path(list_file))
+
+
+def open_unclassed(name: str | Path, list_file: str | Path | None = None) -> "ImageSet":
+    """Open images that need no class: queries, and the rows of a gallery.
+
+    Besides all that ``open_images`` opens, ``name`` may be one image file, or a folder of images
+    without class folders: these are of one class, whose name is empty.
+    """
+    from unibct.data.image_set import select_listed
+    from unibct.data.readers.image_folder import read_loose
+
+    path = str(name)
+    if not Path(path).exists():
+        path = path.removeprefix("folder:")
+    is_packed = any(READERS[kind].load().recognises(path) for kind in _PACKED)
+    loose = None if is_packed else read_loose(path)
+    if loose is None:
+        return open_images(name, list_file)
+    return loose if list_file is None else select_listed(loose, Path(list_file))
+
+
+def describe_data() -> str:
+    """Return what DATA may be, each with its prefix, as a list for help texts and messages."""
+    return ", ".join(f"{reader.description} ({kind}:)" for kind, reader in READERS.items())
+
+
+def describe_data_briefly() -> str:
+    """Return what DATA may be in a few words, for the help of an argument."""
+    *others, last = (reader.short for reader in READERS.values())
+    return f"{', '.join(others)} or {last}"
+
+
+def _open(name: str) -> "ImageSet":
+    kind, colon, path = name.partition(":")
+    if colon and kind in READERS and not Path(name).exists():
+        return READERS[kind].load().read(path)
+    for kind, reader in READERS.items():
+        module = reader.load()
+        if module.recognises(name):
+            _require_one_kind(name, kind)
+            return module.read(name)
+    problem = "is not recognised" if Path(name).exists() else "is not there"
+    raise UserError(f"{name} {problem}; DATA is one of: {describe_data()}")
+
+
+def _require_one_kind(name: str, kind: str) -> None:
+    """Refuse a folder that holds a file of another kind beside class folders with images."""
+    from unibct.data.readers.image_folder import has_images
+
+    if kind != "folder" and has_images(name):
+        raise UserError(
+            f"{name} has class folders with images, and a {READERS[kind].short} file too: write "
+            f"folder:{name} or {kind}:{name}"
+        )

@@ -3,8 +3,7 @@
 from os.path import normpath
 from pathlib import Path
 
-from unibct.data.encoded_images import FileSource, checked_id, classes_of, encoded_set
-from unibct.data.image_set import ImageSet
+from unibct.data.image_set import FileSource, ImageSet, checked_id, classes_of, encoded_set
 from unibct.errors import UserError
 
 SUFFIXES = (".txt", ".lst", ".list")

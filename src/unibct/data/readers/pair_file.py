@@ -14,8 +14,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from unibct.data.encoded_images import encoded_set
-from unibct.data.image_set import ImageSet
+from unibct.data.image_set import ImageSet, encoded_set
 from unibct.errors import UserError
 
 SUFFIX = ".bin"

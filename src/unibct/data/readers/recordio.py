@@ -1,20 +1,310 @@
-"""Reader of RecordIO sets such as MS1Mv3: ``train.rec``, ``train.idx`` and ``property``.
+"""The byte layout of RecordIO, MXNet's container for images, and of its index file.
 
-The byte layout of the files is in ``record_format``.
+A part is a magic number, a word with flag and length, the data, and zeros up to a multiple of four
+bytes. A record is one part, or several if the magic number occurs in its content. See
+``docs/formats.md``. Which records are images is decided in ``recordio``.
 """
 
 import hashlib
-from collections.abc import Sequence
+import io
+import mmap
+import os
+import struct
+import warnings
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unibct.data.encoded_images import CLASSES_FILE, encoded_set, file_stamp, names_of_numbers
-from unibct.data.image_set import ImageSet
-from unibct.data.readers.record_format import DamagedRecordError, RecordFile, read_index
+from unibct.data.decoding import UnreadableImageError
+from unibct.data.image_set import CLASSES_FILE, ImageSet, encoded_set, file_stamp, names_of_numbers
 from unibct.errors import UserError
+
+MAGIC = 0xCED7230A
+HEADER = struct.Struct("<IfQQ")  # flag, label, id, id2
+_PART = struct.Struct("<II")  # magic; flag and length
+_PART_AND_FLAG = struct.Struct("<III")  # the same, and the flag of the record's header
+_HEAD_BYTES = _PART.size + HEADER.size
+_MAGIC_BYTES = struct.pack("<I", MAGIC)
+_LENGTH_MASK = (1 << 29) - 1
+_WHOLE, _FIRST, _MIDDLE, _LAST = range(4)
+_HEAD_WORDS = 9  # magic; flag and length; the six words of the header; the first label after it
+_HEADS_AT_ONCE = 1 << 16
+_PART_NAMES = {_MIDDLE: "a middle part", _LAST: "a last part"}
+
+
+class DamagedRecordError(UnreadableImageError):
+    """Raised if the bytes at an offset of a RecordIO file are not a complete record."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """The content of a record.
+
+    Attributes:
+        labels: the label, or the labels that follow the header.
+        flag: how many labels follow the header; 0 if the label is in the header.
+        payload: the rest: an encoded image, or nothing.
+    """
+
+    labels: NDArray[np.float32]
+    flag: int
+    payload: bytes
+
+
+@dataclass(frozen=True)
+class Heads:
+    """The heads of many records, which are known without reading the images.
+
+    Attributes:
+        length: (records,) bytes of the content.
+        flag: (records,) the flag of the header.
+        label: (records,) the label, or the first of several.
+    """
+
+    length: NDArray[np.int64]
+    flag: NDArray[np.uint32]
+    label: NDArray[np.float32]
+
+    @property
+    def needed(self) -> NDArray[np.int64]:
+        """(records,) bytes that header and labels take."""
+        return HEADER.size + 4 * self.flag.astype(np.int64)
+
+
+class RecordFile:
+    """A RecordIO file with random access through a memory map, from any thread or process."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self.size = path.stat().st_size
+        except OSError as error:
+            raise UserError(f"{path} cannot be read: {error.strerror}") from error
+        self._map: mmap.mmap | None = None
+        self._process = -1
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"path": self.path, "size": self.size, "_map": None, "_process": -1}
+
+    @property
+    def data(self) -> mmap.mmap:
+        """The bytes of the file. Each process has its own memory map."""
+        if self._map is None or self._process != os.getpid():
+            with self.path.open("rb") as file:
+                try:
+                    self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+                except ValueError as error:
+                    raise DamagedRecordError(f"{self.path} is empty") from error
+            self._process = os.getpid()
+        if len(self._map) != self.size:
+            raise DamagedRecordError(
+                f"{self.path} has {len(self._map)} bytes and had {self.size} when it was opened; "
+                "start again when nothing writes to it any more"
+            )
+        return self._map
+
+    def read(self, offset: int) -> bytes:
+        """Return the content of the record at ``offset``."""
+        return self._read(offset)[0]
+
+    def record(self, offset: int) -> Record:
+        """Return the record at ``offset``, parsed."""
+        return parse_record(self.read(offset), f"{self.path}, offset {offset}")
+
+    def payload(self, offset: int) -> bytes:
+        """Return what follows header and labels in the record at ``offset``."""
+        if 0 <= offset <= self.size - _PART_AND_FLAG.size:
+            magic, word, flag = _PART_AND_FLAG.unpack_from(self.data, offset)
+            begin, end = offset + _HEAD_BYTES + 4 * flag, offset + _PART.size + word
+            if magic == MAGIC and word <= _LENGTH_MASK and begin <= end <= self.size:
+                return self.data[begin:end]  # the fast path: a record of one part
+        return self.record(offset).payload  # several parts, or damaged
+
+    def scan(self) -> Iterator[int]:
+        """Yield the offset of each record from first to last, for files without an index."""
+        offset = 0
+        while offset < self.size:
+            yield offset
+            offset = self._read(offset)[1]
+
+    def heads(self, offsets: NDArray[np.int64]) -> Heads:
+        """Return the heads of the records at ``offsets``, without reading the images."""
+        outside = np.flatnonzero((offsets < 0) | (offsets > self.size - _PART.size))
+        if len(outside):
+            self._part(int(offsets[outside[0]]), int(offsets[outside[0]]))  # raises the error
+        words = self._head_words(offsets)
+        length = (words[:, 1] & _LENGTH_MASK).astype(np.int64)
+        is_cut = offsets + _PART.size + length > self.size
+        bad_rows = np.flatnonzero((words[:, 0] != MAGIC) | (words[:, 1] >> 29 > _FIRST) | is_cut)
+        if len(bad_rows):
+            self.read(int(offsets[bad_rows[0]]))  # raises an error that says what is wrong
+        heads = Heads(
+            length=length,
+            flag=words[:, 2].copy(),
+            label=np.where(words[:, 2] == 0, words[:, 3], words[:, 8]).view(np.float32).copy(),
+        )
+        is_short = (words[:, 1] >> 29 == _FIRST) | (heads.length < heads.needed)
+        for row in np.flatnonzero(is_short):  # maybe split inside the header, or damaged
+            content = self.read(int(offsets[row]))
+            record = parse_record(content, f"{self.path}, offset {offsets[row]}")
+            heads.length[row] = len(content)
+            heads.flag[row], heads.label[row] = record.flag, record.labels[0]
+        return heads
+
+    def _head_words(self, offsets: NDArray[np.int64]) -> NDArray[np.uint32]:
+        """Return (records, 9) words at ``offsets``; zeros stand for what is past the file's end."""
+        data = np.frombuffer(self.data, dtype=np.uint8)
+        words = np.zeros((len(offsets), _HEAD_WORDS), dtype=np.uint32)
+        order = np.argsort(offsets, kind="stable")  # reads the file from beginning to end
+        for start in range(0, len(order), _HEADS_AT_ONCE):
+            rows = order[start : start + _HEADS_AT_ONCE]
+            places = offsets[rows, None] + np.arange(4 * _HEAD_WORDS)
+            head_bytes = data[np.minimum(places, self.size - 1)]
+            head_bytes[places >= self.size] = 0
+            words[rows] = head_bytes.view("<u4")
+        return words
+
+    def _read(self, offset: int) -> tuple[bytes, int]:
+        """Return the content of a record and the offset of its end."""
+        pieces: list[bytes] = []
+        place = offset
+        while True:
+            flag, length = self._part(place, offset)
+            begin = place + _PART.size
+            if flag in (_MIDDLE, _LAST) and not pieces:
+                raise self._damage(place, f"begins with {_PART_NAMES[flag]} of a record")
+            if flag in (_WHOLE, _FIRST) and pieces:
+                raise self._damage(place, f"breaks off the record that began at {offset}")
+            piece = self.data[begin : begin + length]
+            place = begin + -(-length // 4) * 4
+            pieces.append(piece)
+            if flag in (_WHOLE, _LAST):
+                return (piece if flag == _WHOLE else _MAGIC_BYTES.join(pieces)), place
+
+    def _part(self, place: int, record: int) -> tuple[int, int]:
+        """Return flag and length of the part at ``place`` of the record at ``record``."""
+        if place < 0 or place + _PART.size > self.size:
+            where = "" if place == record else f" (of the record that began at {record})"
+            raise self._damage(place, f"is past the end of the file{where}")
+        magic, word = _PART.unpack_from(self.data, place)
+        if magic != MAGIC:
+            raise self._damage(place, f"has 0x{magic:08x} where the magic 0x{MAGIC:08x} must be")
+        flag, length = word >> 29, word & _LENGTH_MASK
+        if flag > _LAST:
+            raise self._damage(place, f"has the unknown part flag {flag}")
+        if place + _PART.size + length > self.size:
+            remaining = self.size - place - _PART.size
+            raise self._damage(place, f"says {length} bytes but the file has {remaining} more")
+        return flag, length
+
+    def _damage(self, place: int, what: str) -> DamagedRecordError:
+        return DamagedRecordError(f"{self.path} is damaged: offset {place} {what}")
+
+
+def parse_record(content: bytes, name: str) -> Record:
+    """Parse the content of a record into labels and payload; ``name`` is for error messages."""
+    if len(content) < HEADER.size:
+        raise DamagedRecordError(
+            f"{name}: the record has {len(content)} bytes, and its header alone takes {HEADER.size}"
+        )
+    flag, label, _, _ = HEADER.unpack_from(content)
+    if flag == 0:
+        return Record(np.array([label], dtype=np.float32), 0, content[HEADER.size :])
+    end = HEADER.size + 4 * flag
+    if len(content) < end:
+        raise DamagedRecordError(
+            f"{name}: the header announces {flag} labels, and {len(content) - HEADER.size} bytes "
+            "follow"
+        )
+    labels = np.frombuffer(content, dtype="<f4", count=flag, offset=HEADER.size)
+    return Record(labels, flag, content[end:])
+
+
+def pack_record(payload: bytes, labels: float | list[float], key: int) -> bytes:
+    """Return the content of a record: header, the labels if there are several, and payload."""
+    if isinstance(labels, list):
+        label_bytes = np.asarray(labels, dtype="<f4").tobytes()
+        return HEADER.pack(len(labels), 0.0, key, 0) + label_bytes + payload
+    return HEADER.pack(0, labels, key, 0) + payload
+
+
+def write_record(file: BinaryIO, content: bytes) -> int:
+    """Append a record. It is split where its content has the magic at a multiple of four bytes.
+
+    Returns:
+        The offset of the record.
+    """
+    offset = file.tell()
+    splits = _aligned_magics(content)
+    begins = [0, *(place + 4 for place in splits)]
+    ends = [*splits, len(content)]
+    for number, (begin, end) in enumerate(zip(begins, ends, strict=True)):
+        is_last = number == len(splits)
+        flag = (_WHOLE if is_last else _FIRST) if number == 0 else (_LAST if is_last else _MIDDLE)
+        length = end - begin
+        if length > _LENGTH_MASK:
+            raise UserError(f"a record of {length} bytes is too long for RecordIO")
+        file.write(_PART.pack(MAGIC, flag << 29 | length))
+        file.write(content[begin:end])
+        file.write(bytes(-length % 4))
+    return offset
+
+
+def _aligned_magics(content: bytes) -> list[int]:
+    """Return where the magic occurs in ``content`` at a multiple of four bytes."""
+    places: list[int] = []
+    place = content.find(_MAGIC_BYTES)
+    while place >= 0:
+        if place % 4 == 0:
+            places.append(place)
+        place = content.find(_MAGIC_BYTES, place + (4 if place % 4 == 0 else 1))
+    return places
+
+
+def read_index(path: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the keys and offsets of an index file of lines ``key<tab>offset``, sorted by key."""
+    try:
+        text = path.read_text(encoding="ascii")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} cannot be read as an index: {error}") from error
+    line_count = sum(1 for line in io.StringIO(text) if line.strip())
+    with warnings.catch_warnings():  # NumPy warns, or raises, at text that is not a number
+        warnings.simplefilter("error", DeprecationWarning)
+        try:
+            numbers = np.fromstring(text, dtype=np.int64, sep=" ")
+        except (ValueError, DeprecationWarning):
+            raise _index_error(path, text) from None
+    if len(numbers) != 2 * line_count:
+        raise _index_error(path, text)
+    pairs = numbers.reshape(-1, 2)
+    if not len(pairs):
+        raise UserError(f"{path} lists no record")
+    pairs = pairs[np.argsort(pairs[:, 0], kind="stable")]
+    keys, offsets = pairs[:, 0], pairs[:, 1]
+    if keys[0] < 0:
+        raise UserError(f"{path} lists key {keys[0]}; keys count from 0 up")
+    repeated = np.flatnonzero(np.diff(keys) == 0)
+    if len(repeated):
+        raise UserError(f"{path} lists key {keys[repeated[0]]} twice")
+    return keys, offsets
+
+
+def _index_error(path: Path, text: str) -> UserError:
+    """Return an error that shows the first line that is not ``key<tab>offset``."""
+    for number, line in enumerate(text.splitlines(), start=1):
+        words = line.split()
+        if words and (len(words) != 2 or not all(w.lstrip("-").isdecimal() for w in words)):
+            return UserError(f"{path}, line {number}: {line[:60]!r} is not key<tab>offset")
+    return UserError(f"{path} is not an index of key<tab>offset lines")
+
+
+# Reader of RecordIO sets such as MS1Mv3: ``train.rec``, ``train.idx`` and ``property``.
+#
+# The byte layout of the files is in ``record_format``.
 
 SUFFIX = ".rec"
 PROPERTY_FILE = "property"

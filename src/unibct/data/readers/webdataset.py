@@ -1,27 +1,257 @@
-"""Reader of WebDataset shards: tar files in which ``key.jpg`` and ``key.cls`` are one sample.
+"""The samples in a WebDataset shard, in which ``key.jpg`` and ``key.cls`` are one sample.
 
-``tar_samples`` finds the samples in a tar file. ``tar_index`` keeps the result in the user's cache
-(``~/.cache/unibct/tar-index`` on Linux), so that the next start does not search the files again.
+This module reads every header of the tar file, and the labels. Other members of a sample, such as
+pickles, are never opened.
 """
 
+import hashlib
+import json
+import os
 import re
+import tarfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, cast
 
+from unibct.data.decoding import SUFFIXES as IMAGE_SUFFIXES
 from unibct.data.decoding import UnreadableImageError
-from unibct.data.encoded_images import (
+from unibct.data.image_set import (
     CLASSES_FILE,
+    ImageSet,
     checked_id,
     classes_of,
     encoded_set,
     file_stamp,
     names_of_numbers,
+    warn_of_passed_over,
 )
-from unibct.data.image_set import ImageSet
-from unibct.data.passed_over import warn_of_passed_over
-from unibct.data.readers.tar_index import indexed_samples
 from unibct.errors import UserError
+from unibct.files import user_cache_folder, write_text
+
+LABEL_SUFFIXES = (".cls", ".json")  # if a sample has both, the first one counts
+_MAX_LABEL_BYTES = 1 << 24
+
+
+@dataclass(frozen=True)
+class TarSample:
+    """The members of a tar file that have the same key.
+
+    Attributes:
+        key: the name up to the first dot of its last part.
+        image: offset and size of the encoded image in the tar file; None if there is no image.
+        label: the class; None if there is none.
+    """
+
+    key: str
+    image: tuple[int, int] | None
+    label: str | None
+
+
+@dataclass
+class _Members:
+    """What has been read of a sample so far."""
+
+    image: tuple[int, int] | None = None  # offset and size
+    labels: dict[str, str | None] = field(default_factory=dict[str, str | None])  # by suffix
+
+    def sample(self, key: str) -> TarSample:
+        label = next((self.labels[s] for s in LABEL_SUFFIXES if self.labels.get(s)), None)
+        return TarSample(key, self.image, label)
+
+
+def read_samples(path: Path) -> list[TarSample]:
+    """Return the samples of a tar file, in the order of their first members."""
+    samples: dict[str, _Members] = {}
+    size = path.stat().st_size
+    try:
+        with tarfile.open(path, "r:") as tar:
+            for member in tar:
+                _add_member(samples, tar, member, path, size)
+            _require_end(path, tar.offset)
+    except UserError:
+        raise
+    except (tarfile.TarError, EOFError, OSError, ValueError, OverflowError) as error:
+        raise UserError(
+            f"{path} cannot be read as an uncompressed tar file ({error}); copy it again"
+        ) from error
+    return [members.sample(key) for key, members in samples.items()]
+
+
+def is_label(text: str) -> bool:
+    """Return whether ``text`` can be a label: one line, not empty."""
+    return bool(text) and not any(mark in text for mark in "\n\r\0")
+
+
+def _add_member(
+    samples: dict[str, _Members],
+    tar: tarfile.TarFile,
+    member: tarfile.TarInfo,
+    path: Path,
+    tar_size: int,
+) -> None:
+    """Add an image or a label to its sample; ignore other members."""
+    is_plain_file = member.isfile() and not member.issparse()
+    if member.size < 0 or (is_plain_file and member.offset_data + member.size > tar_size):
+        raise UserError(f"{path} is cut off within {member.name!r}; copy it again")
+    key, suffix = _key_and_suffix(member.name)
+    if suffix not in (*IMAGE_SUFFIXES, *LABEL_SUFFIXES) or member.isdir():
+        if suffix.endswith(IMAGE_SUFFIXES):  # as key.seg.png beside key.jpg, or with nothing beside
+            samples.setdefault(key, _Members())
+        return
+    if not is_plain_file:
+        raise UserError(f"{path}: {member.name!r} is not a plain file; pack the file itself")
+    sample = samples.setdefault(key, _Members())
+    if suffix in IMAGE_SUFFIXES:
+        if sample.image is not None:
+            raise UserError(f"{path}: sample {key!r} has two images")
+        sample.image = (member.offset_data, member.size)
+    else:
+        if suffix in sample.labels:
+            raise UserError(f"{path}: sample {key!r} has {member.name!r} twice")
+        sample.labels[suffix] = _read_label(tar, member, suffix, path)
+
+
+def _key_and_suffix(name: str) -> tuple[str, str]:
+    """Split a member's name at the first dot of its last part; the suffix is in lower case."""
+    folder, slash, file = name.rpartition("/")
+    stem, dot, suffix = file.partition(".")
+    return f"{folder}{slash}{stem}", f"{dot}{suffix.lower()}" if stem else ""
+
+
+def _require_end(path: Path, offset: int) -> None:
+    """Raise an error if the tar file does not end at ``offset``.
+
+    ``tarfile`` stops without an error at a header that it cannot read.
+    """
+    with path.open("rb") as file:
+        file.seek(offset)
+        if any(file.read(tarfile.BLOCKSIZE)):
+            raise UserError(f"{path} is damaged: offset {offset} is no tar header; copy it again")
+
+
+def _read_label(
+    tar: tarfile.TarFile, member: tarfile.TarInfo, suffix: str, path: Path
+) -> str | None:
+    name = f"{path}: {member.name}"
+    if member.size > _MAX_LABEL_BYTES:
+        raise UserError(f"{name} has {member.size:,} bytes, which is too long for a label")
+    extracted = tar.extractfile(member)
+    assert extracted is not None
+    label = _parse_label(extracted.read(), suffix, name)
+    if label is not None and not is_label(label):
+        raise UserError(f"{name} is not one number or word")
+    return label
+
+
+def _parse_label(data: bytes, suffix: str, name: str) -> str | None:
+    """Return the label in the bytes of a member, or None if a JSON file has none."""
+    try:
+        text = data.decode("utf-8").strip()
+        if suffix == ".cls":
+            return text
+        content: Any = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{name} cannot be read as a label: {error}") from error
+    if not isinstance(content, dict):
+        return None
+    entries = cast(dict[str, Any], content)
+    for key in ("label", "cls", "class"):
+        value = entries.get(key)
+        if isinstance(value, str | int) and not isinstance(value, bool):
+            return str(value)
+    return None
+
+
+# The index of a tar file, kept on disk, so that its headers are read only once.
+#
+# The index is in the folder ``tar-index`` of the user's cache, which is ``~/.cache/unibct`` on
+# Linux or the folder in the environment variable ``UNIBCT_CACHE``. Its name is a hash of the tar
+# file's absolute path. It is used as long as the tar file has the same size and modification
+# time. An index that is out of date or damaged is replaced, and any index may be deleted.
+#
+# The file has two lines of JSON: a header, which describes the tar file and contains the SHA-256
+# of the second line, and a list of samples ``[key, offset, size, label]``.
+
+_FORMAT = 3  # 2: with .jpe and .jfif; 3: with keys that have only images of other names
+
+
+def indexed_samples(path: Path) -> list[TarSample]:
+    """Return the samples of a tar file: from its index, or else from the file itself."""
+    folder = user_cache_folder()
+    if folder is None:
+        return read_samples(path)
+    header = _tar_header(path)
+    name = hashlib.sha256(os.fsencode(os.path.abspath(path))).hexdigest()[:32]
+    index = folder / "tar-index" / f"{name}.json"
+    samples = _load(index, header)
+    if samples is None:
+        samples = read_samples(path)
+        if _tar_header(path) == header:  # it did not change while it was read
+            _save(index, header, samples)
+    return samples
+
+
+def _tar_header(path: Path) -> dict[str, Any]:
+    """Return what identifies a tar file and its content."""
+    status = path.stat()
+    return {
+        "format": _FORMAT,
+        "tar": os.path.abspath(path),
+        "size": status.st_size,
+        "mtime_ns": status.st_mtime_ns,
+    }
+
+
+def _save(index: Path, header: dict[str, Any], samples: list[TarSample]) -> None:
+    """Write an index, unless the folder cannot be written."""
+    rows = [[sample.key, *(sample.image or (None, None)), sample.label] for sample in samples]
+    text = json.dumps(rows)  # ASCII: a key may be a name that UTF-8 cannot encode
+    with suppress(OSError):
+        write_text(index, f"{json.dumps(header | {'sha256': _sha256(text)})}\n{text}\n")
+
+
+def _load(index: Path, header: dict[str, Any]) -> list[TarSample] | None:
+    """Return the samples in an index; None if there is no index for this state of the tar file."""
+    try:
+        header_text, _, text = index.read_text(encoding="ascii").removesuffix("\n").partition("\n")
+        if json.loads(header_text) != header | {"sha256": _sha256(text)}:
+            return None
+        rows: Any = json.loads(text)
+    except (OSError, ValueError, RecursionError):
+        return None
+    if not isinstance(rows, list):
+        return None
+    samples = [_checked_sample(row, header["size"]) for row in cast(list[Any], rows)]
+    complete = [sample for sample in samples if sample is not None]
+    has_all = len({sample.key for sample in complete}) == len(samples)
+    return complete if has_all else None
+
+
+def _checked_sample(row: Any, tar_size: int) -> TarSample | None:
+    """Return the sample in a row of an index; None if it is not one that the tar file can have."""
+    match row:
+        case [str(key), int(offset), int(size), str() | None as label]:
+            if offset < 0 or size < 0 or offset + size > tar_size:
+                return None
+            image = (offset, size)
+        case [str(key), None, None, str() | None as label]:
+            image = None
+        case _:
+            return None
+    return TarSample(key, image, label) if label is None or is_label(label) else None
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode("ascii")).hexdigest()
+
+
+# Reader of WebDataset shards: tar files in which ``key.jpg`` and ``key.cls`` are one sample.
+#
+# ``tar_samples`` finds the samples in a tar file. ``tar_index`` keeps the result in the user's
+# cache (``~/.cache/unibct/tar-index`` on Linux), so that the next start does not search the files
+# again.
 
 SUFFIX = ".tar"
 _RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")

@@ -1,17 +1,21 @@
-"""`folder`: what ``unibct embed`` writes by default, see ``embeddings/folder.py``."""
+"""`folder`: what ``unibct embed`` writes by default, see ``embeddings/store.py``."""
 
 from pathlib import Path
 
-from unibct.embeddings.folder import Embeddings, open_embeddings, read_description
-from unibct.embeddings.layout import DESCRIPTION_FILE
-from unibct.embeddings.writing import save_embeddings
+from unibct.embeddings.store import (
+    STORE_DESCRIPTION,
+    Embeddings,
+    open_embeddings,
+    read_description,
+    save_embeddings,
+)
 from unibct.errors import UserError
 from unibct.files import remove_leftovers, require_absent
 
 
 def recognises(path: Path) -> bool:
     """Return whether a path is an embeddings folder."""
-    return (path / DESCRIPTION_FILE).is_file()
+    return (path / STORE_DESCRIPTION).is_file()
 
 
 def read(path: Path) -> Embeddings:

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from unibct.embeddings.folder import NO_CLASS
+from unibct.embeddings.store import NO_CLASS
 from unibct.errors import UserError
 
 

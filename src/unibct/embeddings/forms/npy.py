@@ -8,11 +8,16 @@ from pathlib import Path
 
 import numpy as np
 
-from unibct.embeddings.folder import Embeddings
 from unibct.embeddings.forms.lines import classes_of, encoded_lines, names_of, read_lines
-from unibct.embeddings.layout import read_text
+from unibct.embeddings.store import Embeddings, read_text
 from unibct.errors import UserError
-from unibct.files import atomic_file, leftovers, mapped_array, partial_folder, require_absent
+from unibct.files import (
+    atomic_file,
+    leftovers,
+    mapped_array,
+    partial_folder,
+    require_absent,
+)
 
 SUFFIX = ".npy"
 _BLOCK = 65_536  # rows that are written at a time

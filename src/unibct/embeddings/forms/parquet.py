@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unibct.embeddings.folder import Embeddings
 from unibct.embeddings.forms.lines import classes_of, names_of
+from unibct.embeddings.store import Embeddings
 from unibct.errors import UserError, first_line
 from unibct.files import atomic_file, require_absent
 

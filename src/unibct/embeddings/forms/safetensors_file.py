@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unibct.embeddings.folder import Embeddings
 from unibct.embeddings.forms.lines import (
     classes_of,
     decoded_lines,
@@ -17,6 +16,7 @@ from unibct.embeddings.forms.lines import (
     names_of,
     read_lines,
 )
+from unibct.embeddings.store import Embeddings
 from unibct.errors import UserError
 from unibct.files import atomic_file, require_absent
 

@@ -8,40 +8,41 @@ from pathlib import Path
 from typing import Any
 
 from unibct.arrays import Floats
-from unibct.data.choices import SCORE_MAP_FITTED, Choice
-from unibct.data.encoded_images import require_outside
-from unibct.data.image_set import ImageSet, select_listed
-from unibct.data.training_classes import choice_on
+from unibct.data.image_set import ImageSet, require_outside, select_listed
+from unibct.data.training_classes import SCORE_MAP_FITTED, Choice, choice_on
 from unibct.distributed.ranks import current_ranks
-from unibct.embedders.reference import parse_reference
-from unibct.embedders.table import EMBEDDERS, Opening, open_embedder
+from unibct.embedders import EMBEDDERS, Opening, open_embedder, parse_reference
 from unibct.embeddings.extraction import embed_images, embed_images_to_store
-from unibct.embeddings.folder import Embeddings
-from unibct.embeddings.forms.table import FOLDER, find_form
-from unibct.embeddings.stored import require_stored
-from unibct.embeddings.strength import Strength
-from unibct.embeddings.vector_set import open_data
+from unibct.embeddings.forms import FOLDER_FORM, find_form
+from unibct.embeddings.recall import Strength
+from unibct.embeddings.store import Embeddings
+from unibct.embeddings.stored import open_data, require_stored
 from unibct.errors import UserError
 from unibct.evaluation.blending import MIDPOINT, AlphaChoice, choose_alpha
-from unibct.evaluation.choices import choices_of, compared_choices
-from unibct.evaluation.directions import CROSS, OLD_SELF
-from unibct.evaluation.gallery_split import (
-    GALLERY_SHARE,
-    GallerySplit,
-    chosen_gallery,
-    require_searchable,
-)
 from unibct.evaluation.pixel_baseline import embedder_frame, old_model_strength
-from unibct.evaluation.protocols.request import EmbeddingRequest, EvaluationRequest, SearchRules
-from unibct.evaluation.score_map import ScoreMap, fit_score_map
-from unibct.evaluation.score_map_file import (
+from unibct.evaluation.protocols import EmbeddingRequest, EvaluationRequest, SearchRules
+from unibct.evaluation.score_map import (
+    ScoreMap,
+    fit_score_map,
     has_score_map,
     load_score_map,
     require_readable_maps,
     save_score_map,
 )
-from unibct.evaluation.seen_classes import classes_with_queries, count_seen_classes
+from unibct.evaluation.search_test import CROSS, OLD_SELF
+from unibct.evaluation.seen_classes import (
+    choices_of,
+    classes_with_queries,
+    compared_choices,
+    count_seen_classes,
+)
 from unibct.evaluation.subjects import Subjects, subject_data, subject_model
+from unibct.evaluation.templates import (
+    GALLERY_SHARE,
+    GallerySplit,
+    chosen_gallery,
+    require_searchable,
+)
 from unibct.evaluation.upgrade import UpgradeEvaluation, evaluate_upgrade
 from unibct.files import partial_folder
 from unibct.models.embedder import Embedder
@@ -270,15 +271,15 @@ def embed_image_set(request: EmbeddingRequest) -> Embeddings:
     leaves for the next one.
     """
     form, ranks = find_form(request.form), current_ranks()
-    if request.form != FOLDER:
+    if request.form != FOLDER_FORM:
         form.load().require_writable(request.out)
         if request.dtype != "float32":
-            raise UserError(f"--dtype {request.dtype} is for --to {FOLDER} only")
+            raise UserError(f"--dtype {request.dtype} is for --to {FOLDER_FORM} only")
     model = open_embedder(request.model, device=request.device, progress=request.progress)
     images = open_data(request.data, request.images)
-    if request.form == FOLDER:
+    if request.form == FOLDER_FORM:
         require_outside(images, request.out)
-    folder = request.out if request.form == FOLDER else partial_folder(request.out)
+    folder = request.out if request.form == FOLDER_FORM else partial_folder(request.out)
     stored = embed_images_to_store(
         model,
         images,
@@ -288,7 +289,7 @@ def embed_image_set(request: EmbeddingRequest) -> Embeddings:
         progress=request.progress,
         ranks=ranks,
     )
-    if request.form == FOLDER:
+    if request.form == FOLDER_FORM:
         return stored
     if ranks.first:
         form.load().write(stored, request.out)

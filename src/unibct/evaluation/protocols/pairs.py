@@ -13,18 +13,17 @@ import numpy as np
 from unibct.arrays import Floats, checked_embeddings, normalized, require_same_dim
 from unibct.data.loader import read_pixels
 from unibct.data.readers.pair_file import read_pair_file
-from unibct.embedders.table import open_image_embedder
+from unibct.embedders import open_image_embedder
 from unibct.embeddings.extraction import raw_embeddings
 from unibct.errors import UserError
 from unibct.evaluation.bootstrap import REPEATS
 from unibct.evaluation.criterion import sampled_criterion
-from unibct.evaluation.directions import CROSS, NEW_SELF, OLD_SELF, REVERSED_CROSS, sides
-from unibct.evaluation.metrics.pair_accuracy import FoldAccuracy, fold_accuracy
-from unibct.evaluation.metrics.verification import checked_same
-from unibct.evaluation.protocols.request import EvaluationRequest
+from unibct.evaluation.protocols import EvaluationRequest
+from unibct.evaluation.search_test import CROSS, NEW_SELF, OLD_SELF, REVERSED_CROSS, sides
 from unibct.evaluation.seen_classes import SeenClasses
 from unibct.evaluation.subjects import known_fingerprints
 from unibct.evaluation.upgrade import Evaluation
+from unibct.evaluation.verification import FoldAccuracy, checked_same, fold_accuracy
 from unibct.models.embedder import ImageEmbedder
 
 METRIC = "accuracy"

@@ -1,4 +1,239 @@
 """Where rows are kept and searched: one file for each database, listed in ``table``.
 
 An engine knows rows, kinds and marks. Which model may search what is decided outside.
+
+What an engine does: the small interface behind every gallery.
+
+Rows of one **kind** were made by one model or map. Each kind has its own dimension and is kept
+apart (a table or a collection of its own), so that every engine can index it. A row whose id has
+been written in a newer kind is **superseded**: it stays, marked with the number of the step that
+replaced it, so that this step can be undone. A row that is not superseded is **live**.
 """
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Protocol, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unibct.errors import UserError
+from unibct.gallery.rows import GalleryRows, Metadata, Where
+
+
+@dataclass(frozen=True)
+class Found:
+    """A row that a search has found.
+
+    Attributes:
+        id: of the row.
+        label: of the row.
+        metadata: of the row.
+        similarity: the cosine of query and row.
+    """
+
+    id: str
+    label: str | None
+    metadata: Metadata
+    similarity: float
+
+
+@dataclass(frozen=True)
+class Search:
+    """What is asked of an engine.
+
+    Attributes:
+        k: how many rows per query.
+        where: a filter on the metadata; empty for none.
+        approximate: use the index of the kind, if it has one.
+        with_superseded: search superseded rows too.
+    """
+
+    k: int
+    where: Where
+    approximate: bool = False
+    with_superseded: bool = False
+
+
+@dataclass(frozen=True)
+class Count:
+    """How many rows a kind has.
+
+    Attributes:
+        rows: all of them.
+        live: those that are not superseded.
+    """
+
+    rows: int
+    live: int
+
+
+class Engine(Protocol):
+    """Keeps rows, and finds those nearest to queries.
+
+    What a method has written is durable when it returns. ``write``, ``supersede``, ``undo`` and
+    ``delete`` may be repeated after a kill, with the same result as once. A method that cannot
+    reach its database raises a ``UserError`` that names the place.
+    """
+
+    def create(self) -> None:
+        """Make the place for rows; refuse one that has rows already."""
+        ...
+
+    def destroy(self) -> None:
+        """Remove everything that belongs to this gallery, and nothing else."""
+        ...
+
+    def close(self) -> None:
+        """Let go of files and connections."""
+        ...
+
+    def kinds(self) -> dict[str, int]:
+        """Return kind -> dimension."""
+        ...
+
+    def add_kind(self, kind: str, dim: int) -> None:
+        """Make a place for a kind of rows; does nothing if it is there."""
+        ...
+
+    def drop_kind(self, kind: str) -> None:
+        """Remove a kind with all of its rows; does nothing if it is not there."""
+        ...
+
+    def write(self, kind: str, rows: GalleryRows, *, supersedes: Sequence[str] = ()) -> None:
+        """Add rows, or replace those with the same id in this kind.
+
+        Args:
+            kind: of the rows.
+            rows: at most a few thousand.
+            supersedes: other kinds, in which the live rows with these ids are marked with this
+                step. A search sees either state of a row or both, never none.
+        """
+        ...
+
+    def supersede(self, kind: str, ids: Sequence[str], step: int) -> None:
+        """Mark live rows of a kind as superseded by a step."""
+        ...
+
+    def undo(self, step: int) -> None:
+        """Delete the rows that a step wrote, in every kind, and remove its marks from others."""
+        ...
+
+    def delete(self, kind: str, ids: Sequence[str]) -> None:
+        """Delete rows for good."""
+        ...
+
+    def delete_superseded(self, kind: str) -> int:
+        """Delete all superseded rows of a kind for good, and return how many they were."""
+        ...
+
+    def read(self, kind: str, ids: Sequence[str], *, vectors: bool = True) -> GalleryRows:
+        """Return the rows with these ids that are there, live or not, in the order of ``ids``."""
+        ...
+
+    def scan(self, kind: str, *, batch: int = 4096, vectors: bool = True) -> Iterator[GalleryRows]:
+        """Yield all rows of a kind, live or not, in ascending order of ids."""
+        ...
+
+    def count(self, kind: str) -> Count:
+        """Count the rows of a kind."""
+        ...
+
+    def has_live(self, kind: str) -> bool:
+        """Return whether a kind has a live row; cheap however many there are."""
+        ...
+
+    def search(self, kind: str, queries: NDArray[np.float32], search: Search) -> list[list[Found]]:
+        """Return the nearest rows of a kind for each query, by falling similarity.
+
+        Rows of equal similarity are in ascending order of their ids, as far as all of them fit
+        into ``k``.
+        """
+        ...
+
+    def build_index(self, kind: str) -> None:
+        """Build the approximate index of a kind, or build it again."""
+        ...
+
+    def has_index(self, kind: str) -> bool:
+        """Return whether a kind has an index for approximate search."""
+        ...
+
+    def problems(self) -> list[str]:
+        """Return what the database finds wrong with its files and indexes, one line each."""
+        ...
+
+
+# The table of engines.
+#
+# To add an engine, write a module with a function ``open_engine``, and add a line to ``ENGINES``.
+# The modules are imported when they are used.
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an engine keeps the rows of one gallery.
+
+    Attributes:
+        folder: the gallery's folder; the embedded engine keeps its files there.
+        name: tells this gallery from others in the same database: letters, digits and ``_``.
+        address: of the server; empty for the embedded engine. It contains no password.
+    """
+
+    folder: Path
+    name: str
+    address: str = ""
+
+
+class EngineModule(Protocol):
+    """What the module of an engine contains."""
+
+    def open_engine(self, place: Place) -> Engine:
+        """Return the engine; nothing is written before ``create``."""
+        ...
+
+
+@dataclass(frozen=True)
+class EngineEntry:
+    """An engine.
+
+    Attributes:
+        module: the name of its module in this package.
+        description: one line for help texts.
+        address: what ``--at`` looks like; empty if nothing needs to be started.
+    """
+
+    module: str
+    description: str
+    address: str = ""
+
+    def load(self) -> EngineModule:
+        """Import the module of this engine."""
+        return cast(EngineModule, import_module(f"unibct.gallery.engines.{self.module}"))
+
+
+EMBEDDED = "embedded"
+
+ENGINES: dict[str, EngineEntry] = {
+    EMBEDDED: EngineEntry(
+        "embedded", "SQLite and faiss in the gallery's folder; up to a few million rows"
+    ),
+    "milvus": EngineEntry("milvus", "a Milvus server or cluster", "http://HOST:19530"),
+    "postgresql": EngineEntry(
+        "postgresql", "PostgreSQL with the pgvector extension", "postgresql://USER@HOST/DATABASE"
+    ),
+}
+
+
+def open_engine(name: str, place: Place) -> Engine:
+    """Open an engine by its name in ``ENGINES``."""
+    if name not in ENGINES:
+        raise UserError(f"unknown engine {name!r}; choose one of {', '.join(ENGINES)}")
+    entry = ENGINES[name]
+    if entry.address and not place.address:
+        raise UserError(f"the engine {name} needs --at, such as {entry.address}")
+    if place.address and not entry.address:
+        raise UserError(f"the engine {name} takes no --at: its rows are in the gallery's folder")
+    return entry.load().open_engine(place)

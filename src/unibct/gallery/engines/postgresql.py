@@ -12,9 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unibct.errors import UserError
-from unibct.gallery.engines.engine import Count, Found, Search
+from unibct.gallery.engines import Count, Found, Place, Search
 from unibct.gallery.engines.server import kind_name, lock_number, registry_name
-from unibct.gallery.engines.table import Place
 from unibct.gallery.rows import GalleryRows, recorded_rows
 
 try:
@@ -22,13 +21,14 @@ try:
     from psycopg import errors, sql
     from psycopg.types.json import Jsonb
 
-    from unibct.gallery.engines.postgresql_search import (
+    from unibct.gallery.engines.postgresql_server import (
+        Cursor,
+        PostgresqlServer,
         build_index,
         exists,
         index_name,
         search_table,
     )
-    from unibct.gallery.engines.postgresql_server import Cursor, PostgresqlServer
 except ImportError as error:
     raise UserError(
         "PostgreSQL needs psycopg and pgvector: pip install 'unibct[postgresql]'"

@@ -8,7 +8,7 @@ import hashlib
 from urllib.parse import urlsplit
 
 from unibct.errors import UserError
-from unibct.gallery.engines.table import Place
+from unibct.gallery.engines import Place
 
 _LONGEST_NAME = 30  # of a gallery within a longer name; PostgreSQL has room for 63 bytes in all
 

@@ -15,9 +15,14 @@ from fastapi.staticfiles import StaticFiles
 from PIL import Image
 
 from unibct.errors import UserError
-from unibct.gallery.encoders import NEW_QUERY, describe_encoders
-from unibct.gallery.folder import GalleryBusyError
-from unibct.gallery.page.access import GuardedAccess
+from unibct.gallery.gallery_folder import GalleryBusyError
+from unibct.gallery.page.access import (
+    GuardedAccess,
+    LimitedRequests,
+    RequestLimits,
+    TooLargeError,
+    decoded_image,
+)
 from unibct.gallery.page.answers import (
     BackfillBody,
     CertificatesAnswer,
@@ -28,17 +33,10 @@ from unibct.gallery.page.answers import (
     SearchAnswer,
     StatusAnswer,
 )
-from unibct.gallery.page.changes import GalleryChanges
-from unibct.gallery.page.job import LOGGER, BusyError
-from unibct.gallery.page.limits import (
-    LimitedRequests,
-    RequestLimits,
-    TooLargeError,
-    decoded_image,
-)
+from unibct.gallery.page.changes import LOGGER, BusyError, GalleryChanges
 from unibct.gallery.page.shown_gallery import Query as ImageQuery
 from unibct.gallery.page.shown_gallery import ShownGallery
-from unibct.gallery.search_request import SearchRequest
+from unibct.gallery.search_request import NEW_QUERY, SearchRequest, describe_encoders
 from unibct.gallery.sources import parse_where
 
 SEARCH_PATH = "/api/search"

@@ -4,7 +4,7 @@ import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from unibct.data.readers.table import open_unclassed
+from unibct.data.readers import open_unclassed
 from unibct.errors import UserError
 
 if TYPE_CHECKING:

@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 from unibct.data.decoding import Pixels
 from unibct.data.image_set import ImageSet
 from unibct.errors import UserError
-from unibct.gallery.encoders import NEW_QUERY
-from unibct.gallery.folder import DamagedCertificateError
 from unibct.gallery.gallery import Gallery
+from unibct.gallery.gallery_folder import DamagedCertificateError
 from unibct.gallery.page import story
 from unibct.gallery.page.answers import (
     CertificateAnswer,
@@ -29,7 +28,7 @@ from unibct.gallery.page.answers import (
     SearchAnswer,
     StatusAnswer,
 )
-from unibct.gallery.page.descriptions import (
+from unibct.gallery.page.story import (
     described_certificate,
     described_hits,
     described_models,
@@ -37,7 +36,7 @@ from unibct.gallery.page.descriptions import (
 )
 from unibct.gallery.queries import Queries
 from unibct.gallery.search import Hit, search_gallery
-from unibct.gallery.search_request import SearchRequest
+from unibct.gallery.search_request import NEW_QUERY, SearchRequest
 from unibct.gallery.state import GalleryState, Standing, Step
 
 

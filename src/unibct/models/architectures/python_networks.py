@@ -18,17 +18,17 @@ from typing import Any, cast
 
 from torch import Tensor, nn
 
-from unibct.distributed.generators import callers_generators_kept
+from unibct.distributed.device import callers_generators_kept
 from unibct.errors import UserError, first_line
-from unibct.models.architectures.architecture import RANDOM, Architecture, NetworkRequest
-from unibct.models.architectures.embedding_network import (
+from unibct.models.architectures import RANDOM, Architecture, NetworkRequest
+from unibct.models.architectures.resnet import (
     embedding_network,
     feature_count,
     load_backbone,
     pooled,
 )
 from unibct.models.input import InputSpec
-from unibct.models.weights_file import files_digest, weight_files
+from unibct.models.model_folder import files_digest, weight_files
 from unibct.python_reference import find_attribute
 
 _INPUT, _DIM = "unibct_input", "unibct_dim"

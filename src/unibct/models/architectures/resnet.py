@@ -1,14 +1,125 @@
-"""ResNet (He et al., 2016) for photographs, and a small variant for images of some 32×32 pixels.
-
-Parameter names follow torchvision, so that public weights load by name.
-"""
+"""Somebody else's backbone with pooling and a projection to the wanted dimension."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, cast
 
+import torch
 from torch import Tensor, nn
 
+from unibct.errors import UserError, first_line
 from unibct.models.input import InputSpec
+from unibct.models.model_folder import load_weights, read_weights, weight_files
+
+Pool = Callable[[nn.Module, Tensor], Tensor]
+
+
+class EmbeddingNetwork(nn.Module):
+    """A backbone, its pooling, and a linear layer to the embedding.
+
+    If the backbone gives vectors of the wanted dimension, there is no linear layer, so that
+    weights that others have trained embed as they did.
+
+    Args:
+        backbone: the network.
+        pool: calls the backbone with a batch of images and returns (batch, features).
+        features: the dimension of what ``pool`` returns.
+        dim: dimension of the embedding.
+    """
+
+    def __init__(self, backbone: nn.Module, pool: Pool, features: int, dim: int) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self._pool = pool
+        self.head = nn.Identity() if features == dim else nn.Linear(features, dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (batch, channels, height, width) -> (batch, dim), not normalised."""
+        return self.head(self._pool(self.backbone, x))
+
+
+def embedding_network(
+    name: str, backbone: nn.Module, pool: Pool, spec: InputSpec, dim: int, *, sizes: str = ""
+) -> EmbeddingNetwork:
+    """Put a head on a backbone, after a trial with one image.
+
+    Args:
+        name: of the architecture, for messages.
+        backbone: the network.
+        pool: see ``EmbeddingNetwork``.
+        spec: the images that it is to take.
+        dim: dimension of the embedding.
+        sizes: which images it can take, for messages.
+    """
+    backbone.float()
+    return EmbeddingNetwork(backbone, pool, feature_count(name, backbone, pool, spec, sizes), dim)
+
+
+def feature_count(
+    name: str, backbone: nn.Module, pool: Pool, spec: InputSpec, sizes: str = ""
+) -> int:
+    """Return the dimension of a backbone's pooled output, or say why it cannot take the images."""
+    device = next((p.device for p in backbone.parameters()), torch.device("cpu"))
+    image = torch.linspace(-1, 1, spec.channels * spec.height * spec.width, device=device)
+    image = image.view(1, spec.channels, spec.height, spec.width)
+    was_training = backbone.training
+    backbone.eval()
+    try:
+        with torch.no_grad():
+            output: Any = pool(backbone, image)
+            again: Any = pool(backbone, image)
+    except UserError:
+        raise
+    except Exception as error:  # a network may raise anything about a shape that it cannot take
+        reason = first_line(error)
+        raise UserError(
+            f"{name} cannot take images of {spec.height}x{spec.width} with {spec.channels} "
+            f"channels{f'; it takes {sizes}' if sizes else ''} ({reason})"
+        ) from error
+    finally:
+        backbone.train(was_training)
+    if not isinstance(output, Tensor) or output.ndim != 2 or len(output) != 1 or not output.numel():
+        shape = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
+        raise UserError(f"{name} gives {shape} for one image, not one vector")
+    if not output.is_meta and not torch.allclose(output, again, rtol=1e-3, atol=1e-5):
+        raise UserError(f"{name} gives another vector each time that it sees the same image")
+    return output.shape[1]
+
+
+def pooled(output: Tensor) -> Tensor:
+    """Return (batch, features): the mean over tokens or positions, if there are any.
+
+    Args:
+        output: (batch, features), (batch, tokens, features) or (batch, features, height, width).
+    """
+    if output.ndim == 4:
+        return output.mean(dim=(2, 3))
+    return output.mean(dim=1) if output.ndim == 3 else output
+
+
+def load_backbone(network: nn.Module, *, place: str) -> None:
+    """Load the weights of a file or folder into the backbone of an ``EmbeddingNetwork``."""
+    assert isinstance(network, EmbeddingNetwork)
+    backbone, tensors = network.backbone, read_weights(weight_files(place))
+    load_weights(backbone, tensors, place, removed=_removed_classifier(backbone))
+
+
+def _removed_classifier(backbone: nn.Module) -> tuple[str, ...]:
+    """Return how the names of a classifier begin that may have been taken off a backbone."""
+    layers = cast(Iterable[tuple[str, nn.Module]], backbone.named_modules())
+    names = [name for name, layer in layers if isinstance(layer, nn.Identity)]
+    its_config: Any = getattr(backbone, "pretrained_cfg", None) or {}  # of timm's networks
+    stated: Any = its_config.get("classifier")
+    if stated is not None:  # only there: identities elsewhere stand for layers of other variants
+        stated = [stated] if isinstance(stated, str) else list(stated)
+        parts = {name.split(".")[0] for name in stated}
+        names = stated + [name for name in names if name.split(".")[0] in parts]
+    return tuple(f"{name}." for name in names)
+
+
+# ResNet (He et al., 2016) for photographs, and a small variant for images of some 32×32 pixels.
+#
+# Parameter names follow torchvision, so that public weights load by name.
 
 
 class BasicBlock(nn.Module):
@@ -150,3 +261,109 @@ def small_resnet(*widths: int) -> Callable[[InputSpec, int], nn.Module]:
         channels=spec.channels,
         small_images=(spec.height, spec.width),
     )
+
+
+# IResNet: InsightFace's residual network for aligned faces.
+#
+# Parameter names follow InsightFace, so that public weights load by name.
+
+
+class IBasicBlock(nn.Module):
+    """A residual block that normalises first, with PReLU; its second convolution has the stride."""
+
+    def __init__(self, in_width: int, width: int, stride: int) -> None:
+        super().__init__()
+        self.bn1 = nn.BatchNorm2d(in_width, eps=1e-5)
+        self.conv1 = nn.Conv2d(in_width, width, 3, 1, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(width, eps=1e-5)
+        self.prelu = nn.PReLU(width)
+        self.conv2 = nn.Conv2d(width, width, 3, stride, 1, bias=False)
+        self.bn3 = nn.BatchNorm2d(width, eps=1e-5)
+        self.downsample = shortcut(in_width, width, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (batch, in_width, h, w) -> (batch, width, h/stride, w/stride)."""
+        out = self.prelu(self.bn2(self.conv1(self.bn1(x))))
+        return self.bn3(self.conv2(out)) + self.downsample(x)
+
+
+class IResNet(nn.Module):
+    """A residual network without early pooling that flattens its last map.
+
+    Args:
+        depths: blocks per stage.
+        dim: dimension of the embedding.
+        channels: 1 or 3.
+        height: height of the input.
+        width: width of the input.
+    """
+
+    def __init__(
+        self, depths: Sequence[int], *, dim: int, channels: int, height: int, width: int
+    ) -> None:
+        super().__init__()
+        widths = (64, 128, 256, 512)
+        self.conv1 = nn.Conv2d(channels, 64, 3, 1, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(64, eps=1e-5)
+        self.prelu = nn.PReLU(64)
+        in_width = 64
+        for stage, (depth, stage_width) in enumerate(zip(depths, widths, strict=True)):
+            blocks: list[nn.Module] = []
+            for index in range(depth):
+                blocks.append(IBasicBlock(in_width, stage_width, 2 if index == 0 else 1))
+                in_width = stage_width
+            self.add_module(f"layer{stage + 1}", nn.Sequential(*blocks))
+        self.bn2 = nn.BatchNorm2d(512, eps=1e-5)
+        self.fc = nn.Linear(512 * -(-height // 16) * -(-width // 16), dim)
+        self.features = nn.BatchNorm1d(dim, eps=1e-5)
+        self.features.weight.requires_grad_(False)  # fixed at 1, as in the original
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.normal_(module.weight, 0, 0.1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (batch, channels, height, width) -> (batch, dim), not normalised."""
+        x = self.prelu(self.bn1(self.conv1(x)))
+        for stage in range(1, 5):
+            x = self.get_submodule(f"layer{stage}")(x)
+        return self.features(self.fc(self.bn2(x).flatten(1)))
+
+
+def iresnet(*depths: int) -> Callable[[InputSpec, int], nn.Module]:
+    """Return a builder of IResNets with four stages of the given depths."""
+    return lambda spec, dim: IResNet(
+        depths, dim=dim, channels=spec.channels, height=spec.height, width=spec.width
+    )
+
+
+# Networks for finished vectors instead of images: one layer, or two with a ReLU between them.
+
+
+class VectorNetwork(nn.Module):
+    """Layers on vectors that come as images of one row: (batch, 1, 1, input dim) -> (batch, dim).
+
+    The vectors have length 1; they are scaled to a mean square of 1 first.
+    """
+
+    def __init__(self, input_dim: int, layers: nn.Module) -> None:
+        super().__init__()
+        self.layers = layers
+        self._factor = math.sqrt(input_dim)
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        """Return the embeddings, not normalised."""
+        return self.layers(self._factor * vectors.flatten(1))
+
+
+def projection(hidden: int = 0) -> Callable[[InputSpec, int], nn.Module]:
+    """Return what builds a projection with this many hidden units per input dimension."""
+
+    def build(spec: InputSpec, dim: int) -> nn.Module:
+        width = spec.height * spec.width * spec.channels
+        if not hidden:
+            return VectorNetwork(width, nn.Linear(width, dim))
+        units = hidden * width
+        layers = [nn.Linear(width, units), nn.BatchNorm1d(units), nn.ReLU(), nn.Linear(units, dim)]
+        return VectorNetwork(width, nn.Sequential(*layers))
+
+    return build

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from unibct.errors import UserError, first_line
-from unibct.models.architectures.architecture import RANDOM, Architecture, NetworkRequest
-from unibct.models.architectures.embedding_network import (
+from unibct.models.architectures import RANDOM, Architecture, NetworkRequest
+from unibct.models.architectures.resnet import (
     EmbeddingNetwork,
     embedding_network,
     feature_count,
@@ -23,7 +23,7 @@ from unibct.models.architectures.embedding_network import (
     pooled,
 )
 from unibct.models.input import InputSpec
-from unibct.models.weights_file import files_digest, weight_files
+from unibct.models.model_folder import files_digest, weight_files
 
 _FITS = {"squash": "stretch", "border": "letterbox"}  # timm's words; the others cut out the centre
 

@@ -20,15 +20,15 @@ from torch import Tensor, nn
 
 from unibct.errors import UserError, first_line
 from unibct.files import read_json
-from unibct.models.architectures.architecture import RANDOM, Architecture, NetworkRequest
-from unibct.models.architectures.embedding_network import (
+from unibct.models.architectures import RANDOM, Architecture, NetworkRequest
+from unibct.models.architectures.resnet import (
     EmbeddingNetwork,
     embedding_network,
     feature_count,
     pooled,
 )
 from unibct.models.input import InputSpec
-from unibct.models.weights_file import (
+from unibct.models.model_folder import (
     files_digest,
     load_weights,
     read_weights,

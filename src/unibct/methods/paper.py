@@ -1,0 +1,141 @@
+"""The base of methods that classify new embeddings by fixed class vectors of the old space."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unibct.errors import UserError
+from unibct.losses import contrast, regress, unit_rows
+from unibct.methods import require_known_classes
+from unibct.methods.base import Batch, Method, OldKnowledge, Settings
+from unibct.prototypes.inputs import PROTOTYPE_KINDS
+from unibct.prototypes.weights import moved_apart
+
+
+class FrozenClassVectors(Method):
+    """ArcFace on class vectors of the old space, which get no gradient.
+
+    A subclass sets ``_class_vectors``, (own classes, dim), at the latest in its first ``refresh``.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._class_vectors: Tensor | None = None
+        self._normalised: tuple[Tensor, Tensor] | None = None  # class vectors, the same of length 1
+
+    def loss(self, batch: Batch) -> Tensor:
+        """Return ArcFace of the new embeddings."""
+        class_vectors = batch.in_use(self._unit_class_vectors())
+        return batch.arcface(batch.embeddings, class_vectors, self._settings, unit_length=True)
+
+    def _unit_class_vectors(self) -> Tensor:
+        """Return (own classes, dim) the class vectors of length 1, computed when they change."""
+        if self._class_vectors is None:
+            raise UserError(
+                "this method looks at the new model first: call refresh with its embeddings of the "
+                "whole training set before the first loss"
+            )
+        if self._normalised is None or self._normalised[0] is not self._class_vectors:
+            self._normalised = (self._class_vectors, unit_rows(self._class_vectors))
+        return self._normalised[1]
+
+    def class_state(self) -> dict[str, Tensor]:
+        """Return the class vectors, if they have been made."""
+        return {} if self._class_vectors is None else {"class_vectors": self._class_vectors}
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """Continue with the class vectors of a checkpoint."""
+        self._class_vectors = state.get("class_vectors", self._class_vectors)
+
+
+# `unibct`, `unibct-centroid`, `unibct-drop`, `ndpp`: ArcFace on prototypes in the old space.
+
+
+class Prototypes(FrozenClassVectors):
+    """Prototypes made from the old embeddings of the new training set.
+
+    Args:
+        old: what the old model knows of the new training set.
+        settings: the recipe's numbers.
+        kind: a name from ``PROTOTYPE_KINDS``.
+        apart: move each prototype away from its nearest ones (``ndpp``).
+    """
+
+    def __init__(
+        self, old: OldKnowledge, settings: Settings, *, kind: str, apart: bool = False
+    ) -> None:
+        super().__init__(settings)
+        self._old = old
+        self._kind = kind
+        self._apart = apart
+        self.needs_new_embeddings = PROTOTYPE_KINDS[kind].needs_new
+
+    def refresh(self, new_embeddings: Any) -> None:
+        """Make the prototypes. Those that use no new embeddings are made only once."""
+        if self._class_vectors is not None and not self.needs_new_embeddings:
+            return
+        prototypes = self._old.prototypes(self._kind, self._settings, new_embeddings)
+        self._class_vectors = self._moved_apart(prototypes) if self._apart else prototypes
+
+    def _moved_apart(self, own_prototypes: Tensor) -> Tensor:
+        """Move this rank's prototypes away from those of all ranks, which it gathers for this."""
+        classes = len(self._old.class_names)
+        own_rows = slice(self._old.own_classes.start, self._old.own_classes.stop)
+        all_prototypes = own_prototypes.new_zeros((classes, own_prototypes.shape[1]))
+        all_prototypes[own_rows] = own_prototypes
+        return moved_apart(self._old.ranks.summed(all_prototypes))[own_rows]
+
+
+# `regress` (AML): pull each new embedding to the old embedding of the same image.
+
+
+class Regress(Method):
+    """Squared distance between the new and the old embedding of each image."""
+
+    def __init__(self, old: OldKnowledge, settings: Settings) -> None:
+        self._old = self.old_of_images = old
+
+    def loss(self, batch: Batch) -> Tensor:
+        """Return the mean squared distance."""
+        return regress(batch.embeddings, self._old.of(batch))
+
+
+# `contrast`: recognise each image's own old embedding among those of other classes.
+
+
+class Contrast(Method):
+    """Softmax over the image's own old embedding and the batch's old ones of other classes."""
+
+    def __init__(self, old: OldKnowledge, settings: Settings) -> None:
+        self._old = self.old_of_images = old
+        self._tau = settings.tau
+
+    def loss(self, batch: Batch) -> Tensor:
+        """Return the softmax cross entropy."""
+        return contrast(
+            batch.embeddings,
+            self._old.of(batch),
+            batch.labels,
+            tau=self._tau,
+            ranks=batch.ranks,
+        )
+
+
+# `bct` (Shen et al., CVPR 2020): ArcFace on the old classifier's class weights.
+
+
+class Bct(FrozenClassVectors):
+    """The old classifier's class weights. They exist only for classes that the old model knows."""
+
+    def __init__(self, old: OldKnowledge, settings: Settings) -> None:
+        super().__init__(settings)
+        if old.old_class_weights is None:
+            raise UserError(
+                "bct needs the old classifier, but the old model's folder has no "
+                "classifier.safetensors; use unibct"
+            )
+        require_known_classes(old.old_class_names, old.class_names)
+        old_row = {name: row for row, name in enumerate(old.old_class_names)}
+        rows = torch.tensor([old_row[old.class_names[i]] for i in old.own_classes])
+        self._class_vectors = old.old_class_weights[rows].to(old.labels.device)

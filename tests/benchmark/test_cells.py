@@ -1,0 +1,467 @@
+import json
+import shutil
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.evaluation.noisy_classes import noisy_classes
+from tests.evaluation.test_backfill_curve import naive_right, two_tests
+from tests.models.cases import small_model
+from tests.tiny_models import LARGEST_SHIFT
+from unibct.benchmark.cells import (
+    BELOW_LINE,
+    BELOW_START,
+    HALF_NFR,
+    HALF_TOP_1,
+    MEAN,
+    AtThreshold,
+    MixedGallery,
+    cell_score_scale,
+    choose_for_cell,
+    curve_values,
+    half_tar,
+    model_elsewhere,
+    require_model_origins,
+    sample_name,
+    threshold_name,
+    validation_vectors,
+    weight_tests,
+)
+from unibct.benchmark.execution import run_job
+from unibct.benchmark.results import read_results
+from unibct.benchmark.run import plan_benchmark, run_benchmark
+from unibct.benchmark.workspace import RESULT_FILE
+from unibct.data.readers import open_images
+from unibct.embeddings.extraction import embed_images
+from unibct.embeddings.score_scale import score_scale
+from unibct.errors import UserError
+from unibct.evaluation.backfill_curve import (
+    HALF,
+    POINTS,
+    MixedCurve,
+    fit_mergings,
+    score_tables,
+)
+from unibct.evaluation.blending import choose_alpha
+from unibct.evaluation.bootstrap import ClassDraws, class_draws
+from unibct.evaluation.criterion import estimate
+from unibct.evaluation.metrics import measured_metrics
+from unibct.evaluation.old_threshold import at_old_thresholds
+from unibct.evaluation.search_test import search_test
+from unibct.evaluation.templates import split_gallery
+from unibct.evaluation.upgrade import evaluate_upgrade
+from unibct.evaluation.weight_choice import choose_weights
+from unibct.models.blended_weights import blend_weights
+from unibct.models.model_folder import load_model
+from unibct.report.benchmark_page import command, render_markdown, write_benchmark_report
+
+OLD, FREE = "models/old-classes-seed0", "models/free-open-class-seed0"
+TRAINED, MAPPED = (f"cells/open-class/{method}/seed0" for method in ("unibct-plus", "procrustes"))
+
+
+@pytest.fixture
+def trained_again(finished, tmp_path):
+    """A copy of a finished benchmark, and a function that replaces one of its models."""
+    source, out = finished[0].workspace.out, tmp_path / "copy"
+    shutil.copytree(source, out, ignore=shutil.ignore_patterns("cache"))
+
+    def train_again(folder):
+        shutil.rmtree(out / folder)
+        shutil.copytree(source / folder.replace("seed0", "seed1"), out / folder)
+
+    return out, train_again
+
+
+def job_of(benchmark, folder):
+    return next(job for job in benchmark.jobs if job.folder == folder)
+
+
+def test_a_model_is_not_measured_with_another_old_model_than_its_own(finished, trained_again):
+    benchmark, (out, train_again) = finished[0], trained_again
+    workspace = replace(benchmark.workspace, out=out, measure_again=True)
+    for job in benchmark.jobs:
+        require_model_origins(out, job)
+    train_again(OLD)
+    for folder in (TRAINED, MAPPED):
+        before = (out / folder / "result.json").read_bytes()
+        with pytest.raises(UserError, match=rf"another model.*{OLD}.*; remove .*{folder} and run"):
+            run_job(workspace, job_of(benchmark, folder))
+        assert (out / folder / "result.json").read_bytes() == before
+    none = job_of(benchmark, "cells/open-class/none/seed0")
+    run_job(workspace, none)  # it has no model of its own
+
+
+def test_a_map_is_not_measured_beside_another_free_model_than_its_own(finished, trained_again):
+    out, train_again = trained_again
+    train_again(FREE)
+    require_model_origins(out, job_of(finished[0], TRAINED))
+    with pytest.raises(UserError, match=f"another model than the one that {FREE} has now"):
+        require_model_origins(out, job_of(finished[0], MAPPED))
+
+
+def test_each_version_of_a_chain_belongs_to_the_one_before(finished, trained_again):
+    out, train_again = trained_again
+    second, third = (job_of(finished[0], f"chains/unibct-plus/seed0/v{v}") for v in (2, 3))
+    train_again("models/old-images-seed0")
+    require_model_origins(out, third)
+    with pytest.raises(UserError, match=f"remove .*{second.folder} and run"):
+        require_model_origins(out, second)
+    train_again(second.folder)
+    with pytest.raises(UserError, match=f"remove .*{third.folder} and run"):
+        require_model_origins(out, third)
+
+
+def test_a_report_refuses_a_cell_that_was_tested_with_another_old_model(finished, trained_again):
+    """An earlier version measured such cells."""
+    benchmark, (out, train_again) = finished[0], trained_again
+    train_again(OLD)
+    current = json.loads((out / OLD / "result.json").read_text())["fingerprint"]
+    for path in (out / "cells/open-class").rglob("seed0/result.json"):
+        result = json.loads(path.read_text())
+        for name in ("new→old", "blend→old"):
+            result["tests"][name]["fingerprints"][1] = current
+        path.write_text(json.dumps(result))
+    with pytest.raises(UserError, match=f"remove .*{TRAINED} and run the benchmark again"):
+        read_results(benchmark.workspace.grid, benchmark.jobs, out)
+
+
+def test_a_model_for_another_old_model_is_not_taken_but_made_anew(finished, tmp_path):
+    benchmark, _ = finished
+    source = benchmark.workspace.out
+    workspace = replace(benchmark.workspace, out=tmp_path, models_from=source)
+    trained, mapped, free = (job_of(benchmark, name) for name in (TRAINED, MAPPED, FREE))
+    assert model_elsewhere(workspace, trained) == source / TRAINED  # the old one will be taken too
+    shutil.copytree(source / "models/old-classes-seed1", tmp_path / OLD)  # trained here
+    assert model_elsewhere(workspace, trained) is None
+    assert model_elsewhere(workspace, mapped) is None
+    assert model_elsewhere(workspace, free) == source / FREE
+    run_job(workspace, free)
+    run_job(workspace, mapped)
+    old, adapted = (load_model(tmp_path / name / "model") for name in (OLD, MAPPED))
+    assert adapted.old_fingerprint == old.fingerprint
+    stored = json.loads((tmp_path / MAPPED / "result.json").read_text())
+    assert "measured_again_by" not in stored
+
+
+@pytest.fixture(scope="module")
+def validation_folder(tmp_path_factory):
+    root = tmp_path_factory.mktemp("validation")
+    images = open_images("glyphs:val")
+    for row in np.flatnonzero((images.labels >= 20) & (images.labels < 26)):
+        path = root / f"validation {images.labels[row]}" / f"{row:04}.png"
+        path.parent.mkdir(exist_ok=True)
+        Image.fromarray(images.read(images.ids[row])).save(path)
+    return root
+
+
+def test_cells_choose_on_other_classes_without_training_again(
+    finished, grid, validation_folder, tmp_path
+):
+    benchmark, before = finished
+    out = tmp_path / "copy"
+    shutil.copytree(benchmark.workspace.out, out)
+    chooser = replace(
+        grid, validation=str(validation_folder), scenarios=("open-class",), chain_methods=()
+    )
+    with pytest.raises(UserError, match=r"was made without validation images; --measure-again"):
+        plan_benchmark(chooser, out, device="cpu")
+    models = {path: path.stat().st_mtime_ns for path in out.rglob("model/*") if path.is_file()}
+    again = plan_benchmark(chooser, out, workers=1, device="cpu", measure_again=True)
+    results = run_benchmark(again)
+    assert {path: path.stat().st_mtime_ns for path in models} == models, "nothing is trained"
+    images = open_images(validation_folder)
+    old, new = (
+        embed_images(load_model(out / folder / "model"), images).vectors
+        for folder in ("models/old-classes-seed1", "cells/open-class/unibct-plus/seed1")
+    )
+    cell = results.by_job["cells/open-class/unibct-plus/seed1"]
+    expected = choose_alpha(old, new, images.labels, chosen_on=str(validation_folder))
+    assert cell["tests"]["blend→old"]["alpha"] == expected.alpha
+    assert cell["tests"]["blend→old"]["chosen_on"] == json.loads(json.dumps(expected.as_json()))
+    scale = score_scale(new, old, images.labels)
+    assert cell["at_old_threshold"]["score_scale"] == pytest.approx(scale, rel=1e-5)
+    means = cell["mixed_galleries"]["chosen_on"]["top-1 means"]
+    assert means[cell["mixed_galleries"]["chosen"]] == max(means.values())
+    for name in ("new→old", "new→new"):
+        test = before.by_job["cells/open-class/unibct-plus/seed1"]["tests"][name]
+        assert cell["tests"][name] == test, "the other tests stay as they were"
+    assert "measured_again_by" in cell
+    assert cell["cost"] == before.by_job["cells/open-class/unibct-plus/seed1"]["cost"]
+    text = render_markdown(results)
+    assert f"chose α on the validation classes of {validation_folder}" in text
+    assert "score scale, which was measured on validation images" in text
+    assert "| raw (chosen" in text or "| standardised (chosen" in text
+    assert f"--validation {validation_folder}" in command(results.grid)
+    write_benchmark_report(results, again, tmp_path / "report")
+
+    plain = replace(chooser, validation=None)
+    with pytest.raises(UserError, match="was made with validation images; give them with"):
+        plan_benchmark(plain, out, device="cpu")
+    stored = [path.stat().st_mtime_ns for path in out.rglob("validation/embeddings.json")]
+    job = next(job for job in again.jobs if job.folder == cell["job"])
+    choose_for_cell(again.workspace, job, images)
+    assert [p.stat().st_mtime_ns for p in out.rglob("validation/embeddings.json")] == stored
+    assert len(stored) == 8, "old and free model, plus and procrustes, of two seeds"
+
+
+def test_changed_validation_images_are_embedded_again(glyph_classes, tmp_path):
+    model = small_model()
+    workspace = SimpleNamespace(out=tmp_path, model=lambda _: model, embeddings=lambda _: model)
+    settings = tmp_path / "benchmark.json"
+
+    def vectors(images):
+        return validation_vectors(workspace, "models/old", images)
+
+    def darker(image_id):
+        return glyph_classes.read(image_id) // 2
+
+    settings.write_text('{"validation_pixels": "before"}')
+    before = vectors(glyph_classes)
+    changed = replace(glyph_classes, read=darker)
+    assert np.array_equal(vectors(changed), before), "they are kept: nobody says that they changed"
+    settings.write_text('{"validation_pixels": "after"}')
+    expected = embed_images(model, changed).vectors
+    assert not np.allclose(expected, before)
+    assert np.allclose(vectors(changed), expected, atol=1e-6)
+
+
+def test_validation_classes_are_others_than_those_of_training_and_test(grid):
+    for name in (grid.data, grid.test):
+        with pytest.raises(UserError, match=r"classes in common.*validation classes must be other"):
+            plan_benchmark(replace(grid, validation=name), "unused", device="cpu")
+
+
+@pytest.fixture(scope="module")
+def gallery():
+    cross, new_self = two_tests(classes=20)
+    old_self = two_tests(seed=7, classes=20)[0]  # any other test of the same queries
+    draws = class_draws(cross, repeats=50)
+    return MixedGallery(old_self, score_tables(cross, new_self), draws, 0.1), cross, new_self
+
+
+def test_mean_and_dips_of_a_curve_by_hand():
+    # Of ten queries 6 are right at the start, 4 at the fifth point, and 8 at the end.
+    right = np.zeros((10, POINTS), dtype=bool)
+    right[:6] = True
+    right[4:6, 5] = False
+    right[:8, -1] = True
+    curve = MixedCurve(np.arange(POINTS) / (POINTS - 1), right)
+    values = curve_values(curve.top_1[None], curve)
+    assert values[MEAN] == pytest.approx((19 * 0.6 + 0.4 + 0.8) / 21)
+    assert values[BELOW_START] == pytest.approx(-0.2)
+    # The line from 0.6 to 0.8 is at 0.65 there, and at 0.79 one point before the end.
+    assert values[BELOW_LINE] == pytest.approx(0.4 - 0.65)
+    drawn = curve_values(np.stack([curve.top_1, curve.top_1[::-1]]), curve)
+    assert drawn[BELOW_START] == pytest.approx([-0.2, 0.6 - 0.8]), "at the same share"
+
+
+def test_values_are_those_of_a_naive_search(gallery):
+    mixed, cross, new_self = gallery
+    order = mixed.tables.random_order(1)
+    for calibration in fit_mergings(cross, new_self).values():
+        found = mixed.measured(order, calibration)
+        values = found["values"]
+        assert found["top-1"][0] == cross.top(1)
+        assert found["top-1"][-1] == new_self.top(1)
+        assert values[MEAN] == pytest.approx(np.mean(found["top-1"]))
+        remade = set(order[:10].tolist())
+        right = np.array([
+            naive_right(mixed.tables.old_rows[q], mixed.tables.new_rows[q], label, remade,
+                        calibration)
+            for q, label in enumerate(mixed.tables.query_classes)
+        ])  # fmt: skip
+        assert values[HALF_TOP_1] == found["top-1"][HALF] == pytest.approx(right.mean())
+        flipped = (mixed.old_self.ranks == 0) & ~right
+        assert values[HALF_NFR] == pytest.approx(flipped.mean())
+        scores = np.where(
+            np.isin(np.arange(20), list(remade)),
+            mixed.tables.new_rows,
+            calibration(mixed.tables.old_rows),
+        )
+        is_mate = mixed.tables.query_classes[:, None] == np.arange(20)
+        impostors = np.sort(scores[~is_mate])[::-1]
+        threshold = impostors[int(0.1 * len(impostors))]
+        assert values[half_tar(0.1)] == pytest.approx((scores[is_mate] > threshold).mean())
+
+
+def test_drawing_every_class_once_gives_the_values_themselves(gallery):
+    mixed, cross, new_self = gallery
+    once = MixedGallery(
+        mixed.old_self, mixed.tables, ClassDraws(np.ones((2, mixed.draws.shape[1]), int)), mixed.far
+    )
+    order = mixed.tables.random_order(1)
+    for calibration in fit_mergings(cross, new_self).values():
+        values = once.measured(order, calibration)["values"]
+        for name, sampled in once.sampled(order, calibration).items():
+            assert sampled == pytest.approx(np.full(2, values[name])), name
+
+
+def test_the_values_are_those_of_an_evaluation_at_the_same_rate():
+    old, labels = noisy_classes(classes=60, images=8, noise=1.0)
+    new, _ = noisy_classes(classes=60, images=8, noise=0.7, seed=1)
+    split = split_gallery(labels)
+    old_self, cross = search_test(old, old, split), search_test(new, old, split)
+    draws = class_draws(cross, repeats=50)
+    row = at_old_thresholds(old_self, cross, draws, score_scale=1.1)[0]
+    fixed = AtThreshold(old_self, cross, row.far, 1.1)
+    found = fixed.measured()
+    assert (found["threshold"], found["score_scale"]) == (row.threshold, 1.1)
+    for way in ("old", "cross", "mapped", "scaled"):
+        expected = getattr(row, way)
+        assert found["ways"][way] == {"TAR": expected.tar, "FAR": expected.far}
+        sampled = fixed.sampled(draws)[way]
+        over = estimate(np.array([expected.far]), sampled["FAR"][None], classes=60)
+        assert expected.far_interval == pytest.approx((max(over.low, 0), over.high))
+        once = fixed.sampled(ClassDraws(np.ones((1, draws.shape[1]), int)))[way]
+        assert (once["TAR"][0], once["FAR"][0]) == pytest.approx((expected.tar, expected.far))
+    without = AtThreshold(old_self, cross, row.far, None).measured()
+    assert list(without["ways"]) == ["old", "cross", "mapped"]
+
+
+def test_a_cell_keeps_the_scale_of_its_model_and_measures_one_that_is_missing(finished, tmp_path):
+    benchmark, results = finished
+    workspace = benchmark.workspace
+    jobs = {job.folder: job for job in benchmark.jobs}
+    for method in ("unibct-plus", "procrustes"):
+        job = jobs[f"cells/open-class/{method}/seed1"]
+        cell = results.by_job[job.folder]["at_old_threshold"]
+        model = workspace.model(job.folder)
+        assert cell["score_scale"] == model.score_scale > 0
+        # A model of an earlier version has none; the same images give the same number.
+        description = workspace.out / job.folder / "model" / "model.json"
+        kept = tmp_path / "model.json"
+        shutil.copy(description, kept)
+        content = json.loads(description.read_text())
+        del content["training"]["score_scale"]
+        description.write_text(json.dumps(content))
+        assert cell_score_scale(workspace, job) == pytest.approx(cell["score_scale"], rel=1e-6)
+        shutil.copy(kept, description)
+    free = jobs["cells/open-class/none/seed1"]
+    assert cell_score_scale(workspace, free) is None
+    stored = json.loads((workspace.out / free.folder / RESULT_FILE).read_text())
+    assert stored["at_old_threshold"]["score_scale"] is None
+    assert "scaled" not in stored["at_old_threshold"]["ways"]
+    assert threshold_name("scaled") == "scaled at old threshold"
+
+
+def test_a_cell_whose_validation_scores_a_factor_would_lift_has_no_scale(tmp_path, monkeypatch):
+    monkeypatch.setattr("unibct.embeddings.score_scale._LARGEST_SHIFT", LARGEST_SHIFT)
+    old, labels = noisy_classes(classes=20, images=5)
+    cones = {"old": old + 6, "cell": old + 3}  # all scores are near 1
+    monkeypatch.setattr(
+        "unibct.benchmark.cells.validation_vectors", lambda _, folder, __: cones[folder]
+    )
+    (tmp_path / "cell" / "model").mkdir(parents=True)
+    (tmp_path / "cell" / "model" / "model.json").write_text("{}")
+    workspace = SimpleNamespace(out=tmp_path, validation_images=SimpleNamespace(labels=labels))
+    training = SimpleNamespace(part="new:open-class", old="old")
+    job = SimpleNamespace(folder="cell", training=training)
+    assert cell_score_scale(workspace, job) is None
+    cones["cell"] = cones["old"]
+    assert cell_score_scale(workspace, job) == pytest.approx(1)
+
+
+CELL, WEIGHT_TESTS_OLD = "cells/open-class/unibct-plus/seed1", "models/old-classes-seed1"
+
+
+def test_blended_weights_are_what_a_measurement_by_hand_gives(finished):
+    benchmark, results = finished
+    workspace = benchmark.workspace
+    images = workspace.test_images
+    model = blend_weights(workspace.model(WEIGHT_TESTS_OLD), workspace.model(CELL), 0.5)
+    rows = embed_images(model, images).rows_of(images)
+    for name, gallery in (
+        ("between→old", workspace.vectors(WEIGHT_TESTS_OLD)),
+        ("between→between", rows),
+    ):
+        stored = results.by_job[CELL]["tests"][name]
+        by_hand = search_test(rows, gallery, workspace.split)
+        assert stored["metrics"] == pytest.approx(measured_metrics(by_hand, [workspace.far]))
+        assert (stored["alpha"], stored["chosen_on"]) == (0.5, None)
+
+
+def test_the_share_is_chosen_on_validation_images(finished):
+    benchmark, _ = finished
+    workspace = replace(
+        benchmark.workspace, grid=replace(benchmark.workspace.grid, validation="glyphs:val")
+    )
+    (job,) = (job for job in benchmark.jobs if job.folder == CELL)
+    measured = weight_tests(workspace, job)
+    images = workspace.validation_images
+    choice = choose_weights(
+        workspace.model(WEIGHT_TESTS_OLD),
+        workspace.model(CELL),
+        images,
+        alphas=np.arange(5, 11) / 10,
+    )
+    assert measured.alpha == pytest.approx(choice.alpha)
+    assert measured.chosen_on == "glyphs:val"
+
+
+@pytest.mark.parametrize("method", ["none", "procrustes"])
+def test_other_cells_have_none(finished, method):
+    benchmark, results = finished
+    folder = f"cells/open-class/{method}/seed1"
+    (job,) = (job for job in benchmark.jobs if job.folder == folder)
+    assert weight_tests(benchmark.workspace, job) is None
+    assert "between→old" not in results.by_job[folder]["tests"]
+
+
+@pytest.mark.parametrize("method", ["unibct-plus", "procrustes"])
+def test_blended_queries_are_what_an_evaluation_by_hand_would_give(finished, method):
+    benchmark, results = finished
+    workspace = benchmark.workspace
+    cell = f"cells/open-class/{method}/seed1"
+    old = workspace.vectors("models/old-classes-seed1")
+    new = workspace.vectors(cell)
+    by_hand = evaluate_upgrade(old, new, workspace.test_images.labels)
+    stored = json.loads((workspace.out / cell / RESULT_FILE).read_text())["tests"]["blend→old"]
+    assert stored["metrics"] == pytest.approx(by_hand.metrics("blend→old"))
+    assert (stored["alpha"], stored["chosen_on"]) == (0.5, None)
+    assert stored["query"] == cell
+    for gains, other in (
+        (by_hand.blended_queries.minus_old_self, results.old_self),
+        (by_hand.blended_queries.minus_cross, None),
+    ):
+        for gain in gains:
+            blended = results.blended("open-class", method, gain.metric)
+            before = (
+                other("open-class", gain.metric)
+                if other is not None
+                else results.cross("open-class", method, gain.metric)
+            )
+            difference = blended - before
+            one = estimate(
+                difference.values[[1]], difference.samples[[1]], classes=difference.classes
+            )
+            assert one.mean == pytest.approx(gain.difference)
+            assert (one.low, one.high) == pytest.approx((gain.low, gain.high), abs=1e-5)
+
+
+def test_a_mixed_gallery_begins_at_the_cross_test_and_ends_at_the_new_self_test(finished):
+    benchmark, results = finished
+    for method in ("none", "unibct-plus", "procrustes"):
+        entry = results.by_job[f"cells/extended-data/{method}/seed0"]["mixed_galleries"]
+        assert (entry["chosen"], entry["chosen_on"]) == ("raw", None)
+        assert list(entry["mergings"]) == ["raw", "standardised"]
+        for merging in entry["mergings"].values():
+            ends = (
+                results.cross("extended-data", method, "top-1").values[0],
+                results.new_self("extended-data", method, "top-1").values[0],
+            )
+            assert (merging["top-1"][0], merging["top-1"][-1]) == pytest.approx(ends)
+    old = benchmark.workspace.vectors("models/old-images-seed0")
+    assert search_test(old, old, benchmark.workspace.split).top(1) == pytest.approx(
+        results.old_self("extended-data", "top-1").values[0]
+    )
+
+
+def test_only_cells_have_more_than_their_tests(finished):
+    _, results = finished
+    for folder, result in results.by_job.items():
+        assert ("mixed_galleries" in result) == folder.startswith("cells/")
+        assert ("blend→old" in result["tests"]) == folder.startswith("cells/")
+    assert sample_name("mixed raw", "top-1 mean") == "mixed raw/top-1 mean"

@@ -1,0 +1,115 @@
+from dataclasses import replace
+
+from unibct.benchmark.results import at_old_threshold, in_mixed_gallery, with_blended_weights
+from unibct.report.gallery_tables import (
+    blended_table,
+    mixed_table,
+    old_threshold_table,
+    weights_table,
+)
+
+
+def test_each_cell_has_its_alpha_and_its_gains(finished):
+    _, results = finished
+    table = blended_table(results)
+    metrics = [metric for metric in results.deciding_metrics if metric != "top-5"]
+    assert table.heads == (
+        "scenario",
+        "method",
+        "share of the new query",
+        *(f"{m}: blended − {other}" for m in metrics for other in ("old self", "cross")),
+    )
+    assert [row[0].text for row in table.rows] == ["extended-data", "", "", "open-class", "", ""]
+    row = table.rows[4]
+    assert [cell.text for cell in row[1:3]] == ["unibct-plus", "α = 0.5"]
+    gains = []
+    for metric in metrics:
+        blended = results.blended("open-class", "unibct-plus", metric)
+        gains += [
+            (blended - results.old_self("open-class", metric)).estimate,
+            (blended - results.cross("open-class", "unibct-plus", metric)).estimate,
+        ]
+    assert [cell.text for cell in row[3:]] == [f"{100 * gain.mean:+.2f}" for gain in gains]
+    assert row[3].small == f"{100 * gains[0].low:+.2f} to {100 * gains[0].high:+.2f}"
+    assert "α is the midpoint: no validation classes were given" in table.note
+
+
+def test_only_models_that_started_from_the_old_one_have_blended_weights(finished):
+    _, results = finished
+    table = weights_table(results)
+    metrics = [metric for metric in results.deciding_metrics if metric != "top-5"]
+    names = ("blended − old self", "blended − cross", "blended self − new self")
+    heads = (f"{m}: {name}" for m in metrics for name in names)
+    assert table.heads == ("scenario", "method", "share of the new weights", *heads)
+    assert [[cell.text for cell in row[:3]] for row in table.rows] == [
+        ["extended-data", "unibct-plus", "α = 0.5"],
+        ["open-class", "unibct-plus", "α = 0.5"],
+    ]
+    cell, column = ("open-class", "unibct-plus"), 3 + 3 * metrics.index("top-1")
+    cross, own = (
+        with_blended_weights(results, *cell, test, "top-1")
+        for test in ("between→old", "between→between")
+    )
+    expected = [
+        cross - results.old_self("open-class", "top-1"),
+        cross - results.cross(*cell, "top-1"),
+        own - results.new_self(*cell, "top-1"),
+    ]
+    assert [one.text for one in table.rows[1][column : column + 3]] == [
+        f"{100 * difference.estimate.mean:+.2f}" for difference in expected
+    ]
+    assert "α is the midpoint" in table.note
+
+
+def test_each_method_has_a_row_for_each_merging(finished):
+    _, results = finished
+    table = mixed_table(results)
+    assert all(len(row) == len(table.heads) for row in table.rows)
+    rows = table.rows[:6]
+    assert [row[0].text for row in rows] == ["extended-data", *[""] * 5]
+    assert [row[1].text for row in rows] == ["none", "", "unibct-plus", "", "procrustes", ""]
+    assert [row[2].text for row in rows] == ["raw", "standardised"] * 3
+    means = [
+        in_mixed_gallery(results, "extended-data", "unibct-plus", merging, "top-1 mean")
+        for merging in ("raw", "standardised")
+    ]
+    assert [row[3].text for row in rows[2:4]] == [f"{100 * m.values.mean():.2f}" for m in means]
+    difference = (means[1] - means[0]).estimate
+    assert (rows[2][4].text, rows[3][4].text) == ("—", f"{100 * difference.mean:+.2f}")
+    flips = in_mixed_gallery(results, "extended-data", "unibct-plus", "raw", "nfr at half")
+    assert rows[2][-1].text == f"{100 * flips.values.mean():.2f}"
+    assert "raw scores are merged" in table.note
+
+
+def test_each_method_has_a_row_with_old_new_and_scaled_scores(finished):
+    _, results = finished
+    table = old_threshold_table(results)
+    assert all(len(row) == len(table.heads) for row in table.rows)
+    rows = table.rows[:3]
+    assert [row[0].text for row in rows] == ["extended-data", "", ""]
+    assert [row[1].text for row in rows] == ["none", "unibct-plus", "procrustes"]
+    old, crossed, scaled = (
+        at_old_threshold(results, "extended-data", "unibct-plus", way, "TAR")
+        for way in ("old", "cross", "scaled")
+    )
+    shown = dict(zip(table.heads, rows[1], strict=True))
+    assert shown["old: TAR"].text == f"{100 * old.values.mean():.2f}"
+    assert shown["new: TAR"].text == f"{100 * crossed.values.mean():.2f}"
+    assert shown["scaled: TAR"].text == f"{100 * scaled.values.mean():.2f}"
+    gain = (scaled - old).estimate
+    assert shown["scaled − old: TAR"].text == f"{100 * gain.mean:+.2f}"
+    far = at_old_threshold(results, "extended-data", "unibct-plus", "scaled", "FAR").estimate
+    assert shown["scaled: FAR"].text == f"{100 * far.mean:.4f}"
+    flips = results.flips("extended-data", "unibct-plus", "nfr")
+    assert shown["negative flips, %"].text == f"{100 * flips.values.mean():.2f}"
+    free = dict(zip(table.heads, rows[0], strict=True))
+    assert (free["score scale"].text, free["scaled: TAR"].text) == ("—", "—")
+
+
+def test_results_of_an_earlier_version_have_no_such_table(finished):
+    _, results = finished
+    earlier = {
+        folder: {key: value for key, value in result.items() if key != "at_old_threshold"}
+        for folder, result in results.by_job.items()
+    }
+    assert old_threshold_table(replace(results, by_job=earlier)) is None

@@ -1,0 +1,435 @@
+import csv
+import json
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from tests.notes import Notes
+from tests.tiny_models import LARGEST_SHIFT
+from tests.training.interruption import stopped_before_epoch
+from tests.training.recipes import RECIPE, SMALL
+from tests.training.run_results import metrics
+from unibct.data.decoding import Frame
+from unibct.data.loader import read_pixels
+from unibct.data.training_classes import (
+    NO_CLASSES,
+    UNKNOWN_CLASSES,
+    identity_digests,
+    training_classes,
+)
+from unibct.embeddings.extraction import embed_images
+from unibct.embeddings.recall import Strength, pixel_vectors, recall_at_1
+from unibct.embeddings.score_scale import score_scale
+from unibct.embeddings.stored import StoredEmbeddings
+from unibct.errors import UserError
+from unibct.models.model_folder import load_model
+from unibct.models.old_space import to_old_space
+from unibct.training import loop
+from unibct.training.checkpoints import find_checkpoint, read_checkpoint
+from unibct.training.plan import set_aside
+from unibct.training.train import train
+from unibct.training.validation import best_row, note_result, with_score_scale
+
+SHARE = 0.25
+OPTIONS = {"validation": SHARE, "device": "cpu"}
+
+
+@pytest.fixture(scope="module")
+def validated_run(glyph_classes, tmp_path_factory):
+    """The folder of a run with three classes set aside, and what it said."""
+    out, notes = tmp_path_factory.mktemp("validated") / "m", Notes()
+    train(glyph_classes, RECIPE, out, progress=notes, **OPTIONS)
+    return out, notes
+
+
+def same_but_times(rows):
+    return [{k: v for k, v in row.items() if "second" not in k} for row in rows]
+
+
+@pytest.mark.slow
+def test_metrics_have_the_recall_of_classes_that_were_not_trained_on(validated_run, glyph_classes):
+    out, _ = validated_run
+    sets, model = set_aside(glyph_classes, SHARE, seed=0), load_model(out)
+    assert model.class_names == sets.training.class_names
+    assert len(sets.validation.class_names) == 3
+    rows, labels = metrics(out), sets.validation.labels
+    pixels = np.stack([sets.validation.read(image_id) for image_id in sets.validation.ids])
+    assert {float(row["pixel_recall_at_1"]) for row in rows} == {
+        recall_at_1(pixel_vectors(pixels), labels)
+    }
+    best = max(rows, key=lambda row: float(row["recall_at_1"]))
+    for folder, row in ((out, rows[-1]), (out / "best", best)):
+        embedded = embed_images(load_model(folder), sets.validation)
+        assert float(row["recall_at_1"]) == recall_at_1(embedded.vectors, labels)
+        described = json.loads((folder / "model.json").read_text())["training"]
+        assert described["validation"]["classes"] == 3
+        assert described["validation"]["images"] == 36
+        assert described["validated"]["epoch"] == int(row["epoch"])
+        assert described["validated"]["recall_at_1"] == float(row["recall_at_1"])
+        assert described["validated"]["best_epoch"] == int(best["epoch"])
+    files = {"best", "classifier.safetensors", "metrics.csv", "model.json", "model.safetensors"}
+    assert {path.name for path in out.iterdir()} == files
+
+
+def test_each_epoch_and_the_best_one_are_reported(validated_run):
+    out, notes = validated_run
+    rows, texts = metrics(out), notes.texts
+    assert texts[0].startswith("3 of 12 classes (36 images) are set aside to measure recall@1")
+    for row, text in zip(rows, texts[1:], strict=False):
+        strength = Strength(float(row["recall_at_1"]), float(row["pixel_recall_at_1"]))
+        assert text.startswith(f"epoch {int(row['epoch']) + 1} of 3: loss ")
+        assert text.endswith(str(strength))
+        assert notes.statuses[int(row["epoch"])] == str(strength)
+    assert len(notes.statuses) == len(rows)
+    assert texts[4].startswith("best epoch: ")
+    assert texts[4].endswith(" on 3 classes that were set aside")
+
+
+@pytest.mark.slow
+def test_a_stopped_run_keeps_its_classes_and_its_metrics(validated_run, glyph_classes, tmp_path):
+    whole, out = validated_run[0], tmp_path / "m"
+    with stopped_before_epoch(1):
+        train(glyph_classes, RECIPE, out, **OPTIONS)
+    for other in (0, 0.2):
+        with pytest.raises(UserError, match=rf"its validation is 0.25, not {other}"):
+            train(glyph_classes, RECIPE, out, resume=True, validation=other, device="cpu")
+    notes = Notes()
+    train(glyph_classes, RECIPE, out, resume=True, device="cpu", progress=notes)  # keeps its share
+    assert notes.statuses == validated_run[1].statuses  # begins with that of the stored epoch
+    assert same_but_times(metrics(out)) == same_but_times(metrics(whole))
+    for folder in ("", "best"):
+        assert load_model(out / folder).fingerprint == load_model(whole / folder).fingerprint
+    again = train(glyph_classes, RECIPE, out, resume=True, device="cpu")
+    assert again.fingerprint == load_model(whole).fingerprint
+
+
+def test_a_run_without_validation_goes_on_without_it(four_classes, four_classes_old, tmp_path):
+    many = four_classes_old.training
+    assert "validation" not in many
+    with stopped_before_epoch(1):
+        train(four_classes, SMALL, tmp_path / "m", validation=0, device="cpu")
+    with pytest.raises(UserError, match=r"its validation is 0\.0, not 0\.5"):
+        train(four_classes, SMALL, tmp_path / "m", resume=True, validation=0.5, device="cpu")
+    with pytest.MonkeyPatch.context() as patch:  # enough classes for the default
+        patch.setattr("unibct.training.plan._AUTOMATIC_CLASSES", 0)
+        model = train(four_classes, SMALL, tmp_path / "m", resume=True, device="cpu")
+    assert model.fingerprint == four_classes_old.fingerprint
+    with (tmp_path / "m" / "metrics.csv").open() as file:
+        assert "recall_at_1" not in (csv.DictReader(file).fieldnames or ())
+
+
+def test_the_best_epoch_is_the_first_of_the_best_after_the_warm_up():
+    rows = [
+        {"epoch": epoch, "recall_at_1": recall, "pixel_recall_at_1": 0.5}
+        for epoch, recall in enumerate([0.9, 0.6, 0.8, 0.8, 0.7])
+    ]
+    images = SimpleNamespace(class_names=("a", "b"), vector_dim=None)
+    context = SimpleNamespace(
+        validation=SimpleNamespace(pixels=SimpleNamespace(images=images)),
+        run=SimpleNamespace(first_usable_epoch=1),
+    )
+    assert best_row(context, rows)["epoch"] == 2
+    assert best_row(context, rows[:1]) is None
+    notes = Notes()
+    note_result(context, rows, notes)
+    assert notes.texts == [
+        "best epoch: 3 (the last one has 70.0 %), recall@1 80.0 % (raw pixels 50.0 %) on 2 "
+        "classes that were set aside"
+    ]
+    weak = Notes()
+    note_result(context, [*rows[:2], rows[1] | {"recall_at_1": 0.54}], weak)
+    assert len(weak.texts) == 1
+    note_result(context, [rows[1] | {"recall_at_1": 0.54}], weak)
+    assert weak.texts[1].startswith("best epoch: 2 (the last one), recall@1 54.0 %")
+    assert weak.texts[2].startswith("this model is hardly better than raw pixels")
+    images.vector_dim = 8  # finished vectors are trained on
+    note_result(context, [rows[1] | {"recall_at_1": 0.54}], weak)
+    assert "recall@1 54.0 % (the given vectors 50.0 %)" in weak.texts[3]
+    assert weak.texts[4].startswith("this model is hardly better than the given vectors")
+
+
+@pytest.mark.slow
+def test_a_run_from_old_weights_measures_on_new_classes_and_keeps_them(
+    glyph_classes, four_classes_old, tmp_path
+):
+    notes, short = Notes(), SMALL.updated(epochs=1, warmup_epochs=0)
+    options = OPTIONS | {"old": four_classes_old, "progress": notes}
+    model = train(glyph_classes, short, tmp_path / "m", **options)
+    assert set(four_classes_old.class_names) <= set(model.class_names)
+    assert len(model.class_names) == 9
+    assert not any("may have learnt them" in text for text in notes.texts)
+    again = train(glyph_classes, short, tmp_path / "m", resume=True, **options)
+    assert again.class_names == model.class_names
+
+
+@pytest.mark.slow
+def test_a_run_of_an_earlier_version_keeps_the_classes_that_it_drew_from_all(
+    glyph_classes, four_classes_old, tmp_path, monkeypatch
+):
+    short = SMALL.updated(epochs=1, warmup_epochs=0)
+    options = OPTIONS | {"old": four_classes_old}
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            "unibct.training.train.set_aside", lambda *arguments: set_aside(*arguments[:3])
+        )
+        model = train(glyph_classes, short, tmp_path / "m", **options)
+    assert model.class_names == set_aside(glyph_classes, SHARE, seed=1).training.class_names
+    assert not set(four_classes_old.class_names) <= set(model.class_names)
+    again = train(glyph_classes, short, tmp_path / "m", resume=True, **options)
+    assert again.class_names == model.class_names
+
+
+def test_a_run_from_old_weights_says_if_the_old_model_may_know_the_classes(
+    four_classes, four_classes_old, tmp_path
+):
+    notes = Notes()
+    options = {"old": four_classes_old, "validation": 0.5, "device": "cpu", "progress": notes}
+    train(four_classes, SMALL.updated(epochs=1, warmup_epochs=0), tmp_path / "m", **options)
+    assert "may have learnt them: recall@1 on new classes is lower" in notes.texts[0]
+
+
+BEST_STATE_OPTIONS = {"validation": 0.25, "device": "cpu"}
+
+
+@pytest.fixture
+def second_is_best(monkeypatch):
+    """Runs whose second epoch has the best recall."""
+
+    def scripted(context, state):
+        return {"recall_at_1": (0.5, 0.9, 0.7)[state.epoch], "pixel_recall_at_1": 0.4}
+
+    monkeypatch.setattr(loop, "validated", scripted)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("killed_before_the_copy", [False, True])
+def test_the_best_state_outlives_a_stop(
+    glyph_classes, tmp_path, monkeypatch, second_is_best, killed_before_the_copy
+):
+    out = tmp_path / "m"
+    with monkeypatch.context() as patch:
+        if killed_before_the_copy:
+            patch.setattr(loop, "keep_best", lambda context, state: None)
+        with stopped_before_epoch(2):
+            train(glyph_classes, RECIPE, out, **BEST_STATE_OPTIONS)
+    kept = [path.name for path in out.glob(".best-*")]
+    assert kept == ([] if killed_before_the_copy else [".best-00001"])
+    second = read_checkpoint(find_checkpoint(out))
+    model = train(glyph_classes, RECIPE, out, resume=True, device="cpu")
+    best = load_model(out / "best")
+    weights = {f"network.{name}": tensor for name, tensor in best.network.state_dict().items()}
+    for name, tensor in weights.items():
+        assert torch.equal(tensor, second.tensors[name]), name
+    assert torch.equal(best.class_weights, second.class_tensors["class_weights"])
+    assert best.fingerprint != model.fingerprint
+    assert best.class_names == model.class_names
+    assert list(out.glob(".best-*")) == []
+
+
+def by_hand(new_vectors, old, images):
+    return score_scale(new_vectors, embed_images(old, images).vectors, images.labels)
+
+
+@pytest.mark.slow
+def test_a_compatible_model_knows_the_scale_of_its_scores(four_classes, four_classes_old, tmp_path):
+    model = train(four_classes, SMALL, tmp_path / "m", old=four_classes_old, device="cpu")
+    vectors = embed_images(model, four_classes).vectors
+    expected = by_hand(vectors, four_classes_old, four_classes)
+    assert model.score_scale == pytest.approx(expected, rel=1e-6)
+    stored = json.loads((tmp_path / "m" / "model.json").read_text())["training"]
+    assert stored["score_scale"] == model.score_scale == load_model(tmp_path / "m").score_scale
+    again = train(
+        four_classes, SMALL, tmp_path / "m", old=four_classes_old, resume=True, device="cpu"
+    )
+    assert again.score_scale == model.score_scale
+    unknown = model.with_score_scale(None)
+    assert unknown.score_scale is None
+    assert unknown.fingerprint == model.fingerprint
+    free = train(
+        four_classes, SMALL, tmp_path / "f", old=four_classes_old, method="none", device="cpu"
+    )
+    assert free.score_scale is None
+
+
+@pytest.mark.slow
+def test_the_scale_of_a_projecting_model_is_that_of_its_projected_vectors(
+    four_classes, four_classes_old, tmp_path
+):
+    recipe = SMALL.updated(dim=24, epochs=1, warmup_epochs=0)
+    model = train(
+        four_classes, recipe, tmp_path / "m", old=four_classes_old, method="unibct", device="cpu"
+    )
+    projected = to_old_space(model, np.asarray(embed_images(model, four_classes).vectors))
+    expected = by_hand(projected, four_classes_old, four_classes)
+    assert model.score_scale == pytest.approx(expected, rel=1e-6)
+
+
+def test_models_whose_scores_a_factor_would_lift_have_no_scale(
+    four_classes, four_classes_old, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("unibct.embeddings.score_scale._LARGEST_SHIFT", LARGEST_SHIFT)
+    notes = Notes()
+    options = {"old": four_classes_old, "method": "unibct", "device": "cpu", "progress": notes}
+    model = train(four_classes, SMALL, tmp_path / "m", **options)
+    assert model.score_scale is None
+    assert any("no factor sets right" in line for line in notes.texts)
+
+
+def test_a_sample_gives_the_scale_of_many_images(four_classes, four_classes_old, monkeypatch):
+    """The old model may be stored embeddings, or take images of another size."""
+    rows = np.arange(0, 24, 2)
+    monkeypatch.setattr("unibct.training.validation.sample_rows", lambda _: rows)
+    embeddings = embed_images(four_classes_old, four_classes)
+    vectors = np.asarray(embeddings.vectors)
+    turned = np.ascontiguousarray(vectors[:, ::-1])
+    expected = score_scale(vectors[rows], turned[rows], four_classes.labels[rows])
+    stored = StoredEmbeddings("turned", embeddings.changed(vectors=turned, fingerprint="turned"))
+    pixels = read_pixels(four_classes, four_classes_old.input.frame)
+    found = with_score_scale(four_classes_old, stored, pixels)
+    assert found.score_scale == pytest.approx(expected, rel=1e-5)
+    other_frame = read_pixels(four_classes, Frame(24, 24, 1))
+    itself = with_score_scale(four_classes_old, four_classes_old, other_frame)
+    assert itself.score_scale == pytest.approx(1, rel=1e-6)
+
+
+def test_a_scale_that_cannot_be_measured_is_no_reason_to_lose_the_model(
+    four_classes, four_classes_old, monkeypatch
+):
+    monkeypatch.setattr("unibct.training.validation.sample_rows", lambda _: np.arange(3))
+    pixels = read_pixels(four_classes, four_classes_old.input.frame)
+    notes = Notes()
+    found = with_score_scale(
+        four_classes_old.with_score_scale(2.0), four_classes_old, pixels, notes
+    )
+    assert found.score_scale is None
+    assert notes.texts == [
+        "the score scale is unknown: a score scale needs images of at least two classes"
+    ]
+
+
+def test_classes_that_were_set_aside_are_measured_if_they_are_enough(
+    glyph_classes, four_classes, four_classes_old, monkeypatch
+):
+    other = embed_images(four_classes_old, glyph_classes)
+    turned = np.ascontiguousarray(np.asarray(other.vectors)[:, ::-1])
+    stored = StoredEmbeddings("turned", other.changed(vectors=turned, fingerprint="turned"))
+    training, aside = (
+        read_pixels(images, four_classes_old.input.frame)
+        for images in (four_classes, glyph_classes)
+    )
+    expected = score_scale(other.vectors, turned, glyph_classes.labels)
+    found = with_score_scale(four_classes_old, stored, training, set_aside=aside)
+    assert found.score_scale == pytest.approx(expected, rel=1e-5)
+    # An old model that does not know them, and too few of them: the training images are measured.
+    known = embed_images(four_classes_old, four_classes)
+    only_training = StoredEmbeddings("known", known)
+    same = with_score_scale(four_classes_old, only_training, training, set_aside=aside)
+    assert same.score_scale == pytest.approx(1, rel=1e-6)
+    monkeypatch.setattr("unibct.training.validation._CLASSES_NEEDED", 13)
+    same = with_score_scale(four_classes_old, four_classes_old, training, set_aside=aside)
+    assert same.score_scale == pytest.approx(1, rel=1e-6)
+
+
+def test_training_images_give_no_scale_where_the_classes_set_aside_have_none(
+    glyph_classes, four_classes, four_classes_old, monkeypatch
+):
+    monkeypatch.setattr("unibct.embeddings.score_scale._LARGEST_SHIFT", LARGEST_SHIFT)
+    training, aside = (
+        read_pixels(images, four_classes_old.input.frame)
+        for images in (four_classes, glyph_classes)
+    )
+    embeddings = embed_images(four_classes_old, glyph_classes)
+    vectors = np.array(embeddings.vectors)
+    vectors[~np.isin(embeddings.ids, four_classes.ids), ::2] *= -1
+    stored = StoredEmbeddings("o", embeddings.changed(vectors=vectors, fingerprint="other"))
+    notes = Notes()
+    assert with_score_scale(four_classes_old, stored, training).score_scale == pytest.approx(1)
+    model = with_score_scale(four_classes_old, stored, training, notes, set_aside=aside)
+    assert model.score_scale is None
+    assert "no factor sets right" in notes.texts[0]
+
+
+def test_a_run_measures_on_what_it_sets_aside(
+    four_classes, four_classes_old, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("unibct.training.validation._CLASSES_NEEDED", 2)
+    model = train(
+        four_classes,
+        SMALL.updated(epochs=1, warmup_epochs=0),
+        tmp_path / "m",
+        old=four_classes_old,
+        validation=0.5,
+        device="cpu",
+    )
+    trained = set(model.class_names)
+    aside = [row for row, label in enumerate(four_classes.labels)
+             if four_classes.class_names[label] not in trained]  # fmt: skip
+    images = four_classes.select(np.array(aside))
+    assert 2 == len(images.class_names) == len(trained)
+    vectors = embed_images(model, images).vectors
+    expected = by_hand(vectors, four_classes_old, images)
+    assert model.score_scale == pytest.approx(expected, rel=1e-6)
+
+
+def test_classes_that_the_old_model_learnt_are_left_out_if_enough_others_are_left(
+    glyph_classes, four_classes, four_classes_old, monkeypatch
+):
+    """Of the twelve classes set aside, the old model has learnt some; there its scores differ."""
+    monkeypatch.setattr("unibct.training.validation._CLASSES_NEEDED", 4)
+    embeddings = embed_images(four_classes_old, glyph_classes)
+    names = glyph_classes.class_names
+    new = replace(four_classes_old, class_names=("another",), class_weights=None)
+    training, aside = (
+        read_pixels(images, four_classes_old.input.frame)
+        for images in (four_classes, glyph_classes)
+    )
+
+    def measured(learnt):
+        vectors = np.array(embeddings.vectors)
+        is_learnt = np.isin(glyph_classes.labels, learnt)
+        vectors[is_learnt] = vectors[is_learnt, ::-1]
+        classes = training_classes([names[i] for i in learnt], glyph_classes.class_source)
+        changed = embeddings.changed(
+            vectors=vectors, fingerprint="o", training_classes=classes if learnt else NO_CLASSES
+        )
+        notes, old = Notes(), StoredEmbeddings("o", changed)
+        model = with_score_scale(new, old, training, notes, set_aside=aside)
+        return model, notes.texts, vectors
+
+    expected = {}
+    for learnt in ([], [0, 1, 2, 3, 4, 5], list(range(10))):
+        model, notes, vectors = measured(learnt)
+        kept = ~np.isin(glyph_classes.labels, learnt if len(learnt) < 10 else [])
+        by_formula = score_scale(
+            embeddings.vectors[kept], vectors[kept], glyph_classes.labels[kept]
+        )
+        assert model.score_scale == pytest.approx(by_formula, rel=1e-5)
+        expected[len(learnt)] = by_formula
+        (choice,) = model.further_classes.choices
+        shown = {names[label] for label in glyph_classes.labels[kept]}
+        assert choice.classes == identity_digests(shown)
+        said = model.training["score_scale_measured_on"]
+        if len(learnt) < 10:
+            assert (said, notes) == ("classes that neither model was trained on", [])
+        else:
+            assert "of which a model has learnt some" in said
+            assert [said in note for note in notes] == [True]
+    assert abs(expected[6] - expected[10]) > 0.01, "what was learnt would have changed the scale"
+    unknown = StoredEmbeddings(
+        "o", embeddings.changed(fingerprint="o", training_classes=UNKNOWN_CLASSES)
+    )
+    model = with_score_scale(new, unknown, training, set_aside=aside)
+    assert "or may have" in model.training["score_scale_measured_on"]
+    model = with_score_scale(four_classes_old, unknown, training)
+    assert not model.further_classes.choices, "its own classes are counted already"
+    assert "was trained on" in model.training["score_scale_measured_on"]
+    warm = replace(new, further_classes=training_classes(names, glyph_classes.class_source))
+    neither = StoredEmbeddings(
+        "o", embeddings.changed(fingerprint="o", training_classes=NO_CLASSES)
+    )
+    model = with_score_scale(warm, neither, training, set_aside=aside)
+    assert "has learnt some" in model.training["score_scale_measured_on"]
+    assert "score_scale_measured_on" not in model.with_score_scale(None).training
