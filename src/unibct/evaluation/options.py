@@ -6,69 +6,101 @@ protocol uses which option is said in ``PROTOCOLS``.
 
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
 
 from unibct.errors import UserError
 from unibct.evaluation.templates import GalleryMode, require_mode
 from unibct.evaluation.verification import ThresholdRule, require_rule
 
 
-def _option(default: Any, says: str, **on_the_command_line: Any) -> Any:
-    return field(default=default, metadata={"help": says, **on_the_command_line})
-
-
 @dataclass(frozen=True, kw_only=True)
 class EvaluationOptions:
     """How two models are tested. What a protocol would ignore, it refuses."""
 
-    images: Path | None = _option(
-        None, "use only the images in this file, one id per line", metavar="LIST"
+    images: Path | None = field(
+        default=None,
+        metadata={"help": "use only the images in this file, one id per line", "metavar": "LIST"},
     )
-    far: float | None = _option(
-        None, "false accept rate of the headline TAR  [default: the smallest measurable]"
+    far: float | None = field(
+        default=None,
+        metadata={
+            "help": "false accept rate of the headline TAR  [default: the smallest measurable]"
+        },
     )
-    seed: int = _option(0, "chooses the gallery images and the bootstrap samples", min=0)
+    seed: int = field(
+        default=0,
+        metadata={"help": "chooses the gallery images and the bootstrap samples", "min": 0},
+    )
     # The verdict always uses the strict rule.
-    threshold_rule: ThresholdRule = _option(
-        "strict",
-        "threshold of a TAR: FAR never above the rate, or the field's nearest ROC corner",
+    threshold_rule: ThresholdRule = field(
+        default="strict",
+        metadata={
+            "help": "threshold of a TAR: FAR never above the rate, or the field's nearest ROC "
+            "corner"
+        },
     )
-    flip_test: bool = _option(True, "IJB: add the embedding of the mirrored image")
-    detector_scores: bool = _option(True, "IJB: weight images by the score of the face detector")
-    media_mean: bool = _option(True, "IJB: average the images of each media before summing")
-    normalize_images: bool = _option(False, "IJB: normalise each image's embedding before pooling")
-    cache: Path = _option(Path("runs/cache"), "IJB: folder that keeps embeddings for the next time")
+    flip_test: bool = field(
+        default=True, metadata={"help": "IJB: add the embedding of the mirrored image"}
+    )
+    detector_scores: bool = field(
+        default=True, metadata={"help": "IJB: weight images by the score of the face detector"}
+    )
+    media_mean: bool = field(
+        default=True, metadata={"help": "IJB: average the images of each media before summing"}
+    )
+    normalize_images: bool = field(
+        default=False, metadata={"help": "IJB: normalise each image's embedding before pooling"}
+    )
+    cache: Path = field(
+        default=Path("runs/cache"),
+        metadata={"help": "IJB: folder that keeps embeddings for the next time"},
+    )
     # Without these two lists a quarter of each class's images is in the gallery.
-    queries: Path | None = _option(
-        None, "ids of the queries; with --gallery-images", metavar="LIST"
+    queries: Path | None = field(
+        default=None,
+        metadata={"help": "ids of the queries; with --gallery-images", "metavar": "LIST"},
     )
-    gallery_images: Path | None = _option(
-        None, "ids of the gallery's images; with --queries", metavar="LIST"
+    gallery_images: Path | None = field(
+        default=None,
+        metadata={"help": "ids of the gallery's images; with --queries", "metavar": "LIST"},
     )
-    gallery_mode: GalleryMode = _option(
-        "templates", "what the gallery holds: one template per class, or images"
+    gallery_mode: GalleryMode = field(
+        default="templates",
+        metadata={"help": "what the gallery holds: one template per class, or images"},
     )
-    backfill_curve: bool | None = _option(
-        None, "measure partly backfilled galleries  [default: if it takes a minute at most]"
+    backfill_curve: bool | None = field(
+        default=None,
+        metadata={
+            "help": "measure partly backfilled galleries  [default: if it takes a minute at most]"
+        },
     )
-    old_thresholds: bool = _option(False, "use the score map that is kept with NEW")
-    save_score_map: bool = _option(False, "fit a score map on this data and keep it with NEW")
-    alpha: float | None = _option(
-        None,
-        "share of the new query in blended queries, which search the old gallery  "
-        "[default: 0.5, or as --alpha-from says]",
-        min=0,
-        max=1,
+    old_thresholds: bool = field(
+        default=False, metadata={"help": "use the score map that is kept with NEW"}
     )
-    alpha_from: str | None = _option(
-        None, "images of other classes, on which alpha is chosen", metavar="DATA"
+    save_score_map: bool = field(
+        default=False, metadata={"help": "fit a score map on this data and keep it with NEW"}
     )
-    seen_classes: bool = _option(
-        False,
-        "go on even if most test classes were trained on; a gallery then wants --force",
+    alpha: float | None = field(
+        default=None,
+        metadata={
+            "help": "share of the new query in blended queries, which search the old gallery  "
+            "[default: 0.5, or as --alpha-from says]",
+            "min": 0,
+            "max": 1,
+        },
     )
-    skip_bad_images: bool = _option(
-        False, "leave unreadable images out and list them, instead of stopping"
+    alpha_from: str | None = field(
+        default=None,
+        metadata={"help": "images of other classes, on which alpha is chosen", "metavar": "DATA"},
+    )
+    seen_classes: bool = field(
+        default=False,
+        metadata={
+            "help": "go on even if most test classes were trained on; a gallery then wants --force"
+        },
+    )
+    skip_bad_images: bool = field(
+        default=False,
+        metadata={"help": "leave unreadable images out and list them, instead of stopping"},
     )
 
     def __post_init__(self) -> None:
