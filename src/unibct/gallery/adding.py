@@ -33,17 +33,11 @@ _SAME_VECTOR = 1e-3  # largest difference of two embeddings of the same image
 
 @dataclass(frozen=True)
 class Added:
-    """What was added.
+    """What was added."""
 
-    Attributes:
-        added: rows that are new.
-        present: rows that were there already, with the same content.
-        skipped: unreadable images that were left out.
-    """
-
-    added: int
-    present: int
-    skipped: int = 0
+    added: int  # rows that are new
+    present: int  # rows that were there already, with the same content
+    skipped: int = 0  # unreadable images that were left out
 
 
 def add_rows(
@@ -115,21 +109,14 @@ def _kind(folder: GalleryFolder, source: Source) -> str:
 
 
 class _RowAdder:
-    """Adds rows batch by batch, for one step.
-
-    Attributes:
-        added: rows that are new.
-        present: rows that were there already.
-        skipped: ids of unreadable images that were left out.
-        has_written: rows of this step may be in the engine.
-    """
+    """Adds rows batch by batch, for one step."""
 
     def __init__(
         self, folder: GalleryFolder, kind: str, step: int, gate: RowGate, *, skip_bad: bool
     ) -> None:
-        self.added = self.present = 0
-        self.skipped: list[str] = []
-        self.has_written = False
+        self.added = self.present = 0  # rows that were there already
+        self.skipped: list[str] = []  # ids of unreadable images that were left out
+        self.has_written = False  # rows of this step may be in the engine
         self._folder = folder
         self._kind = kind
         self._step = step

@@ -74,23 +74,15 @@ _CHECKS = 10  # how often a backfill asks the known queries
 
 @dataclass(frozen=True)
 class BackfillRequest:
-    """Which rows are embedded again.
+    """Which rows are embedded again."""
 
-    Attributes:
-        share: of all searchable rows that are the searching model's own in the end.
-        ids: only these rows; None for all.
-        order: which rows come first, a name from ``ORDERS``.
-        seed: of the random order.
-        skip_bad: leave rows as they are whose images cannot be read, instead of stopping.
-        lazy: these rows were found by searches.
-    """
-
-    share: float = 1.0
-    ids: Sequence[str] | None = None
-    order: str = RANDOM
-    seed: int = 0
+    share: float = 1.0  # of all searchable rows that are the searching model's own in the end
+    ids: Sequence[str] | None = None  # only these rows; None for all
+    order: str = RANDOM  # which rows come first, a name from `ORDERS`
+    seed: int = 0  # of the random order
+    # leave rows as they are whose images cannot be read, instead of stopping
     skip_bad: bool = False
-    lazy: bool = False
+    lazy: bool = False  # these rows were found by searches
 
     def __post_init__(self) -> None:
         """Refuse what is no share, a text that is no list, and a share that has no effect."""
@@ -104,29 +96,19 @@ class BackfillRequest:
 
 @dataclass(frozen=True)
 class Backfilled:
-    """What a backfill has done.
+    """What a backfill has done."""
 
-    Attributes:
-        step: its number; 0 if no row was written.
-        rows: embedded again by this call.
-        rows_in_space: rows in the searching model's space now.
-        total: searchable rows.
-        missing: rows that were wanted, but have no image in DATA.
-        first_missing: the id of the first of them.
-        skipped: rows whose images cannot be read; they stay as they are, and the next backfill
-            tries them again.
-        paused: it was stopped; the same command continues it.
-        curve: (share of rows in that space, share of known queries that find a mate).
-    """
-
-    step: int
-    rows: int
-    rows_in_space: int
-    total: int
-    missing: int = 0
-    first_missing: str = ""
+    step: int  # its number; 0 if no row was written
+    rows: int  # embedded again by this call
+    rows_in_space: int  # rows in the searching model's space now
+    total: int  # searchable rows
+    missing: int = 0  # rows that were wanted, but have no image in DATA
+    first_missing: str = ""  # the id of the first of them
+    # rows whose images cannot be read; they stay as they are, and the next backfill tries them
+    # again
     skipped: int = 0
-    paused: bool = False
+    paused: bool = False  # it was stopped; the same command continues it
+    # (share of rows in that space, share of known queries that find a mate)
     curve: tuple[tuple[float, float], ...] = field(default=())
 
     def as_json(self) -> dict[str, Any]:
@@ -136,13 +118,7 @@ class Backfilled:
 
 
 class RowRemaker:
-    """Makes the searching model's vectors of older rows.
-
-    Attributes:
-        maker: of the rows to come.
-        ids: the rows that it can make; None for all.
-        skipped: ids of rows whose images cannot be read.
-    """
+    """Makes the searching model's vectors of older rows."""
 
     def __init__(
         self,
@@ -155,7 +131,7 @@ class RowRemaker:
         self._folder = folder
         self._given = given
         self._skip_bad = skip_bad
-        self.skipped: list[str] = []
+        self.skipped: list[str] = []  # ids of rows whose images cannot be read
         state = folder.state
         if isinstance(given, SpaceMap):
             if given.direction != FORWARD or given.target != state.standing.searching:
@@ -174,9 +150,10 @@ class RowRemaker:
             self.ids = None
             self.kinds = [given.source]
             return
-        self.maker = state.searching
+        self.maker = state.searching  # of the rows to come
         if given.embeddings is not None:
             require_made_by(given, self.maker)
+        # the rows that it can make; None for all
         self.ids = {row_id: place for place, row_id in enumerate(given.ids)}
         kinds = searchable_kinds(state, state.standing)
         self.kinds = [kind for kind in kinds if kind != self.maker.fingerprint]

@@ -245,20 +245,13 @@ class Gallery:
 
 
 class Answer:
-    """What one query has found.
-
-    Attributes:
-        query: the id of the query.
-        label: of the query; None if it has none.
-        hits: the rows, the best first.
-        forced: some rows are searched without a certificate that says *compatible*.
-    """
+    """What one query has found."""
 
     def __init__(self, query: str, label: str | None, hits: list[Hit], forced: bool) -> None:
-        self.query = query
-        self.label = label
-        self.hits = hits
-        self.forced = forced
+        self.query = query  # the id of the query
+        self.label = label  # of the query; None if it has none
+        self.hits = hits  # the rows, the best first
+        self.forced = forced  # some rows are searched without a certificate that says *compatible*
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values for machines."""
@@ -310,17 +303,11 @@ def _images_or_map(data: Data | None, map_folder: str | Path | None) -> Source |
 
 @dataclass(frozen=True)
 class Names:
-    """What queries with known labels were called.
+    """What queries with known labels were called."""
 
-    Attributes:
-        right: queries that got their own label.
-        wrong: queries that got another label.
-        lost: queries that found nothing, such as no row above the threshold.
-    """
-
-    right: int
-    wrong: int
-    lost: int
+    right: int  # queries that got their own label
+    wrong: int  # queries that got another label
+    lost: int  # queries that found nothing, such as no row above the threshold
 
     @property
     def queries(self) -> int:

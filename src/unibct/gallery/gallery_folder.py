@@ -73,15 +73,10 @@ def keep_model(folder: Path, embedder: Embedder) -> None:
 
 @dataclass(frozen=True)
 class QueryModel:
-    """A model that makes queries, and rows.
+    """A model that makes queries, and rows."""
 
-    Attributes:
-        maker: what the state says about it.
-        embedder: the model.
-    """
-
-    maker: RowMaker
-    embedder: ImageEmbedder
+    maker: RowMaker  # what the state says about it
+    embedder: ImageEmbedder  # the model
 
     def view(self, vectors: NDArray[np.float32], row_dim: int) -> NDArray[np.float32]:
         """Return this model's vectors as queries for rows of a dimension.
@@ -160,20 +155,13 @@ class DamagedCertificateError(UserError):
 
 
 class GalleryFolder:
-    """An open gallery: what every command works with.
-
-    Attributes:
-        path: of the folder.
-        progress: reports long work.
-        damaged_certificates: what is wrong with certificates that are kept in the gallery, one
-            line each, as ``certificates`` has found it.
-    """
+    """An open gallery: what every command works with."""
 
     def __init__(
         self, path: Path, *, device: Any = "cpu", progress: Progress | None = None
     ) -> None:
-        self.path = path
-        self.progress = progress or Silent()
+        self.path = path  # of the folder
+        self.progress = progress or Silent()  # reports long work
         self._device = device
         self._state: GalleryState | None = None
         self._name = ""  # of the gallery, once it is known
@@ -181,6 +169,8 @@ class GalleryFolder:
         self._engine: Engine | None = None
         self._models: dict[str, QueryModel] = {}
         self._certificates: dict[str, Certificate] = {}
+        # what is wrong with certificates that are kept in the gallery, one line each, as
+        # `certificates` has found it
         self.damaged_certificates: list[str] = []
         self._live: dict[str, bool] = {}
 

@@ -46,33 +46,21 @@ _MAY_BE_LOST = 0.1  # share of the known queries that test a step
 
 @dataclass(frozen=True)
 class KnownQuery:
-    """A query whose mate is known.
+    """A query whose mate is known."""
 
-    Attributes:
-        id: of its row.
-        label: of its row.
-        image: the name of its image file in the gallery; empty if only vectors are known.
-        has_row: it was made from a row; otherwise it is the user's own, and rows with its label
-            are its mates.
-    """
-
-    id: str
-    label: str | None
-    image: str
+    id: str  # of its row
+    label: str | None  # of its row
+    image: str  # the name of its image file in the gallery; empty if only vectors are known
+    # it was made from a row; otherwise it is the user's own, and rows with its label are its mates
     has_row: bool = True
 
 
 @dataclass(frozen=True)
 class Passage:
-    """Which known queries find their mates.
+    """Which known queries find their mates."""
 
-    Attributes:
-        asked_ids: of those whose own rows can be searched.
-        successful_ids: of those that find a mate.
-    """
-
-    asked_ids: frozenset[str]
-    successful_ids: frozenset[str]
+    asked_ids: frozenset[str]  # of those whose own rows can be searched
+    successful_ids: frozenset[str]  # of those that find a mate
 
     def allows(self, after: "Passage") -> bool:
         """Return whether almost all queries that test a step find their mates after it.
@@ -415,17 +403,11 @@ _ROUNDING = 1e-4  # more than similarities of two engines differ by
 
 @dataclass(frozen=True)
 class _QueryRows:
-    """The rows of known queries that are of one kind.
+    """The rows of known queries that are of one kind."""
 
-    Attributes:
-        kind: of the rows.
-        places: of their queries.
-        similarities: of each query and its row.
-    """
-
-    kind: str
-    places: NDArray[np.int64]
-    similarities: NDArray[np.float32]
+    kind: str  # of the rows
+    places: NDArray[np.int64]  # of their queries
+    similarities: NDArray[np.float32]  # of each query and its row
 
 
 class RowGate:

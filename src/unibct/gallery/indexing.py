@@ -20,15 +20,10 @@ LARGEST_LOSS = 0.02  # of recall@10, beyond which an index is built again
 
 @dataclass(frozen=True)
 class IndexRecall:
-    """How much of the exact result an index finds.
+    """How much of the exact result an index finds."""
 
-    Attributes:
-        kind: of the rows.
-        recall: recall@10; None if there is no index or no row.
-    """
-
-    kind: str
-    recall: float | None
+    kind: str  # of the rows
+    recall: float | None  # recall@10; None if there is no index or no row
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values for machines."""

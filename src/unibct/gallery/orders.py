@@ -82,15 +82,11 @@ def _random_key(row_id: str, seed: int) -> bytes:
 
 @dataclass(frozen=True)
 class Order:
-    """An order of rows.
+    """An order of rows."""
 
-    Attributes:
-        keys: returns a number for the id of each live row of some kinds; the smallest comes first.
-        meaning: a few words for help texts and tables.
-    """
-
+    # returns a number for the id of each live row of some kinds; the smallest comes first
     keys: "Callable[[GalleryFolder, list[str]], Mapping[str, float]]"
-    meaning: str
+    meaning: str  # a few words for help texts and tables
 
 
 ORDERS: dict[str, Order] = {

@@ -22,21 +22,14 @@ class OtherModelError(UserError):
 
 @dataclass(frozen=True)
 class Queries:
-    """Queries as vectors.
+    """Queries as vectors."""
 
-    Attributes:
-        ids: one per query.
-        vectors: (queries, dim) by the searching model.
-        made_by: the fingerprint of that model.
-        older: kind of older rows -> (queries, dim) by the model in whose space these are.
-        labels: one per query; None where there is none.
-    """
-
-    ids: tuple[str, ...]
-    vectors: NDArray[np.float32]
-    made_by: str
+    ids: tuple[str, ...]  # one per query
+    vectors: NDArray[np.float32]  # (queries, dim) by the searching model
+    made_by: str  # the fingerprint of that model
+    # kind of older rows -> (queries, dim) by the model in whose space these are
     older: Mapping[str, NDArray[np.float32]] = field(default_factory=dict[str, NDArray[np.float32]])
-    labels: tuple[str | None, ...] = ()
+    labels: tuple[str | None, ...] = ()  # one per query; None where there is none
 
 
 def checked_queries(queries: Queries) -> Queries:

@@ -46,23 +46,14 @@ _BATCH = 512
 
 @dataclass(frozen=True)
 class RolledBack:
-    """What a rollback has done.
+    """What a rollback has done."""
 
-    Attributes:
-        to: the number of the step before which the gallery is again.
-        searching: the fingerprint of the model that searches now.
-        restored: rows that were embedded by that model from the given images.
-        unsearchable: rows that newer models made and this one cannot search; they are kept.
-        first_unsearchable: the id of the first of them.
-        skipped: how many of them have an image that cannot be read.
-    """
-
-    to: int
-    searching: str
-    restored: int
-    unsearchable: int
-    first_unsearchable: str
-    skipped: int = 0
+    to: int  # the number of the step before which the gallery is again
+    searching: str  # the fingerprint of the model that searches now
+    restored: int  # rows that were embedded by that model from the given images
+    unsearchable: int  # rows that newer models made and this one cannot search; they are kept
+    first_unsearchable: str  # the id of the first of them
+    skipped: int = 0  # how many of them have an image that cannot be read
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values for machines."""
@@ -328,17 +319,11 @@ def _require_deleted_rows(
 
 @dataclass(frozen=True)
 class _GivenAgain:
-    """Rows that the earlier model is to make again, from their images or embeddings.
+    """Rows that the earlier model is to make again, from their images or embeddings."""
 
-    Attributes:
-        source: these rows only.
-        digests: id -> digest of the image; None for embeddings.
-        skipped: ids of rows whose images cannot be read.
-    """
-
-    source: Source | None
-    digests: dict[str, str | None]
-    skipped: tuple[str, ...] = ()
+    source: Source | None  # these rows only
+    digests: dict[str, str | None]  # id -> digest of the image; None for embeddings
+    skipped: tuple[str, ...] = ()  # ids of rows whose images cannot be read
 
 
 def _given_again(

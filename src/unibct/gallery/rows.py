@@ -49,25 +49,17 @@ IMAGE_KEY = "_image"  # in the metadata: a digest of the image that the row was 
 
 @dataclass(frozen=True)
 class GalleryRows:
-    """Rows of one kind: one model, or one map, made all of their vectors.
+    """Rows of one kind: one model, or one map, made all of their vectors."""
 
-    Attributes:
-        ids: one per row, unique within a kind.
-        labels: one per row; None if the row has no label.
-        metadata: one flat dictionary per row.
-        vectors: (rows, dim) float32 of length 1; (rows, 0) if they were not asked for.
-        steps: (rows,) the number of the step that wrote each row.
-        superseded: (rows,) the number of the step that put a row of a newer kind in its place, or
-            ``NO_STEP``.
-        digests: one per row, of everything above but ``superseded``, as it was when written.
-    """
-
-    ids: tuple[str, ...]
-    labels: tuple[str | None, ...]
-    metadata: tuple[Metadata, ...]
+    ids: tuple[str, ...]  # one per row, unique within a kind
+    labels: tuple[str | None, ...]  # one per row; None if the row has no label
+    metadata: tuple[Metadata, ...]  # one flat dictionary per row
+    # (rows, dim) float32 of length 1; (rows, 0) if they were not asked for
     vectors: NDArray[np.float32]
-    steps: NDArray[np.int64]
+    steps: NDArray[np.int64]  # (rows,) the number of the step that wrote each row
+    # (rows,) the number of the step that put a row of a newer kind in its place, or `NO_STEP`
     superseded: NDArray[np.int64]
+    # one per row, of everything above but `superseded`, as it was when written
     digests: tuple[str, ...]
 
     def __len__(self) -> int:

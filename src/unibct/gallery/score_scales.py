@@ -24,17 +24,12 @@ _OLDER_DIRECTIONS = {NEW_QUERY: CROSS, TWO_QUERIES: OLD_SELF, BLENDED_QUERY: BLE
 
 @dataclass(frozen=True)
 class Scale:
-    """How similarities of a kind of rows become scores.
+    """How similarities of a kind of rows become scores."""
 
-    Attributes:
-        rank: puts them on the common scale of the ranking.
-        report: puts them on the scale of the result; None if that is the scale of the ranking.
-        least: similarities above it pass the wanted false accept rate.
-    """
-
-    rank: Calibration
+    rank: Calibration  # puts them on the common scale of the ranking
+    # puts them on the scale of the result; None if that is the scale of the ranking
     report: ScoreMap | Calibration | None
-    least: float | None
+    least: float | None  # similarities above it pass the wanted false accept rate
 
 
 def scale_for(

@@ -40,25 +40,15 @@ _TRIES = 5  # of a search during which the state changes
 
 @dataclass(frozen=True)
 class Hit:
-    """A row that a query has found.
+    """A row that a query has found."""
 
-    Attributes:
-        id: of the row.
-        label: of the row.
-        score: what the ranking is made by; comparable between rows of all kinds.
-        model: the fingerprint of the model or map that made the row.
-        similarity: the plain cosine of query and row.
-        row: ``own`` (made by the searching model), ``older`` or ``mapped``.
-        metadata: of the row.
-    """
-
-    id: str
-    label: str | None
-    score: float
-    model: str
-    similarity: float
-    row: str
-    metadata: Metadata
+    id: str  # of the row
+    label: str | None  # of the row
+    score: float  # what the ranking is made by; comparable between rows of all kinds
+    model: str  # the fingerprint of the model or map that made the row
+    similarity: float  # the plain cosine of query and row
+    row: str  # `own` (made by the searching model), `older` or `mapped`
+    metadata: Metadata  # of the row
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values for machines."""

@@ -27,30 +27,21 @@ def describe_encoders() -> str:
 
 @dataclass(frozen=True)
 class SearchRequest:
-    """What is searched for.
+    """What is searched for."""
 
-    Attributes:
-        k: how many rows per query.
-        where: a filter on the metadata.
-        approximate: use the index, if there is one.
-        threshold: leave out rows with a lower score.
-        far: leave out rows below the threshold for this false accept rate, for each kind of rows.
-        old_scores: give scores on the scale of the old model, for clients with a fixed threshold.
-        encoders: whose query searches older rows, a name from ``ENCODERS``.
-        alpha: share of the searching model in a blend. By default that of the certificate, and
-            half where there is none.
-        with_superseded: search rows that have been replaced too; to try a rollback.
-    """
-
-    k: int = 10
-    where: Where = field(default_factory=dict[str, Any])
-    approximate: bool = False
-    threshold: float | None = None
+    k: int = 10  # how many rows per query
+    where: Where = field(default_factory=dict[str, Any])  # a filter on the metadata
+    approximate: bool = False  # use the index, if there is one
+    threshold: float | None = None  # leave out rows with a lower score
+    # leave out rows below the threshold for this false accept rate, for each kind of rows
     far: float | None = None
+    # give scores on the scale of the old model, for clients with a fixed threshold
     old_scores: bool = False
-    encoders: str = NEW_QUERY
+    encoders: str = NEW_QUERY  # whose query searches older rows, a name from `ENCODERS`
+    # share of the searching model in a blend. By default that of the certificate, and half where
+    # there is none
     alpha: float | None = None
-    with_superseded: bool = False
+    with_superseded: bool = False  # search rows that have been replaced too; to try a rollback
 
     def __post_init__(self) -> None:
         """Refuse what makes no sense."""

@@ -35,23 +35,14 @@ from unibct.progress import Progress
 
 @dataclass(frozen=True)
 class Source:
-    """Images or embeddings, with what is known about each of them.
+    """Images or embeddings, with what is known about each of them."""
 
-    Attributes:
-        name: what the user called them.
-        ids: one per row.
-        labels: one per row; None where there is none.
-        metadata: one per row.
-        images: to be embedded; None if the embeddings are given.
-        embeddings: made already; None if there are images.
-    """
-
-    name: str
-    ids: tuple[str, ...]
-    labels: tuple[str | None, ...]
-    metadata: tuple[Metadata, ...]
-    images: ImageSet | None
-    embeddings: Embeddings | None
+    name: str  # what the user called them
+    ids: tuple[str, ...]  # one per row
+    labels: tuple[str | None, ...]  # one per row; None where there is none
+    metadata: tuple[Metadata, ...]  # one per row
+    images: ImageSet | None  # to be embedded; None if the embeddings are given
+    embeddings: Embeddings | None  # made already; None if there are images
 
     def __len__(self) -> int:
         return len(self.ids)

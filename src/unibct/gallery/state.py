@@ -38,95 +38,60 @@ _REMARKABLE = {"interrupted", "restored"}  # details of adds that stay as they a
 
 @dataclass(frozen=True)
 class RowMaker:
-    """A model or a map that makes rows, or queries.
+    """A model or a map that makes rows, or queries."""
 
-    Attributes:
-        fingerprint: the kind of its rows.
-        name: what the user called it.
-        dim: the dimension of its vectors.
-        source: ``folder`` (kept in the gallery), ``reference`` (opened where it is), ``stored``
-            (only its embeddings are known) or ``map``.
-        reference: where it is opened, if the source is a reference or a map.
-        space: the fingerprint of the model whose space the vectors are in: its own, unless it is
-            a map.
-    """
-
-    fingerprint: str
-    name: str
-    dim: int
+    fingerprint: str  # the kind of its rows
+    name: str  # what the user called it
+    dim: int  # the dimension of its vectors
+    # `folder` (kept in the gallery), `reference` (opened where it is), `stored` (only its
+    # embeddings are known) or `map`
     source: str
-    reference: str
+    reference: str  # where it is opened, if the source is a reference or a map
+    # the fingerprint of the model whose space the vectors are in: its own, unless it is a map
     space: str
 
 
 @dataclass(frozen=True)
 class Access:
-    """Why the searching model may search the rows of a kind.
+    """Why the searching model may search the rows of a kind."""
 
-    Attributes:
-        certificate: the digest of the certificate; empty if there is none.
-        forced: somebody insisted, without a certificate that says *compatible*.
-    """
-
-    certificate: str = ""
-    forced: bool = False
+    certificate: str = ""  # the digest of the certificate; empty if there is none
+    forced: bool = False  # somebody insisted, without a certificate that says *compatible*
 
 
 @dataclass(frozen=True)
 class Standing:
-    """Who searches what: the part of the state that a rollback brings back.
+    """Who searches what: the part of the state that a rollback brings back."""
 
-    Attributes:
-        searching: the fingerprint of the model whose queries search.
-        access: kind of rows -> why they may be searched; the model's own rows need no entry.
-    """
-
-    searching: str
+    searching: str  # the fingerprint of the model whose queries search
+    # kind of rows -> why they may be searched; the model's own rows need no entry
     access: dict[str, Access] = field(default_factory=dict[str, Access])
 
 
 @dataclass(frozen=True)
 class Step:
-    """Something that was done to the gallery.
+    """Something that was done to the gallery."""
 
-    Attributes:
-        number: counts from 1; rows carry the number of the step that wrote them.
-        action: what was done.
-        date: when it began.
-        done: whether it is complete.
-        undone: whether a rollback has undone it.
-        before: who searched what before it.
-        details: what else to say about it.
-    """
-
-    number: int
-    action: str
-    date: str
-    done: bool
-    undone: bool
-    before: Standing | None
-    details: dict[str, Any] = field(default_factory=dict[str, Any])
+    number: int  # counts from 1; rows carry the number of the step that wrote them
+    action: str  # what was done
+    date: str  # when it began
+    done: bool  # whether it is complete
+    undone: bool  # whether a rollback has undone it
+    before: Standing | None  # who searched what before it
+    details: dict[str, Any] = field(default_factory=dict[str, Any])  # what else to say about it
 
 
 @dataclass(frozen=True)
 class GalleryState:
-    """The content of ``state.json``.
+    """The content of ``state.json``."""
 
-    Attributes:
-        name: tells this gallery from others in the same database.
-        engine: a name from the table of engines.
-        address: of the engine's server.
-        makers: fingerprint -> model or map.
-        standing: who searches what now.
-        steps: everything that was done, by rising number. Adds and removals that are long past
-            are put together, so that some numbers are left out.
-    """
-
-    name: str
-    engine: str
-    address: str
-    makers: dict[str, RowMaker]
-    standing: Standing
+    name: str  # tells this gallery from others in the same database
+    engine: str  # a name from the table of engines
+    address: str  # of the engine's server
+    makers: dict[str, RowMaker]  # fingerprint -> model or map
+    standing: Standing  # who searches what now
+    # everything that was done, by rising number. Adds and removals that are long past are put
+    # together, so that some numbers are left out
     steps: tuple[Step, ...] = ()
 
     @property

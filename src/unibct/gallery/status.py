@@ -29,15 +29,11 @@ _SECONDS = 0.3
 
 @dataclass(frozen=True)
 class Savings:
-    """The cost of embedding rows again.
+    """The cost of embedding rows again."""
 
-    Attributes:
-        rows: rows that older models made, and that need not be embedded again.
-        rate: images a second that the model embeds on this device, without reading them; None if
-            the model is not available.
-    """
-
-    rows: int
+    rows: int  # rows that older models made, and that need not be embedded again
+    # images a second that the model embeds on this device, without reading them; None if the model
+    # is not available
     rate: float | None
 
     @property
@@ -96,24 +92,16 @@ NOT_SEARCHED = "not searched"
 
 @dataclass(frozen=True)
 class GalleryStatus:
-    """A picture of a gallery.
+    """A picture of a gallery."""
 
-    Attributes:
-        state: of the gallery.
-        live: kind -> live rows.
-        replaced: kind -> vectors that others have replaced, kept until `backfill --finish`.
-        known: how many known queries there are.
-        savings: what a backfill would cost; from the rate that the last upgrade measured.
-        indexes: kinds that have an index for approximate search.
-        doubtful: kinds whose certificate does not say that its test classes are unseen.
-    """
-
-    state: GalleryState
-    live: dict[str, int]
+    state: GalleryState  # of the gallery
+    live: dict[str, int]  # kind -> live rows
+    # kind -> vectors that others have replaced, kept until `backfill --finish`
     replaced: dict[str, int]
-    known: int
-    savings: Savings
-    indexes: tuple[str, ...]
+    known: int  # how many known queries there are
+    savings: Savings  # what a backfill would cost; from the rate that the last upgrade measured
+    indexes: tuple[str, ...]  # kinds that have an index for approximate search
+    # kinds whose certificate does not say that its test classes are unseen
     doubtful: tuple[str, ...] = ()
 
     @property

@@ -45,27 +45,18 @@ _ADVICE = {
 
 @dataclass(frozen=True)
 class Upgraded:
-    """What an upgrade does, or would do.
+    """What an upgrade does, or would do."""
 
-    Attributes:
-        model: that searches from now on.
-        old_rows: rows of other models that it searches as they are.
-        forced: kinds of rows that it searches without a certificate that says *compatible*.
-        known_queries: how many of them have tested it, see ``Passage.testing``.
-        savings: what a backfill would cost, and what has been saved.
-        dry_run: nothing was changed.
-        certified: the model searched already; what is new is a certificate.
-        doubtful: kinds of rows whose certificate does not know whether a model was trained on the
-            test classes, or was made on such classes.
-    """
-
-    model: RowMaker
-    old_rows: int
+    model: RowMaker  # that searches from now on
+    old_rows: int  # rows of other models that it searches as they are
+    # kinds of rows that it searches without a certificate that says *compatible*
     forced: tuple[str, ...]
-    known_queries: int
-    savings: Savings
-    dry_run: bool
-    certified: bool = False
+    known_queries: int  # how many of them have tested it, see `Passage.testing`
+    savings: Savings  # what a backfill would cost, and what has been saved
+    dry_run: bool  # nothing was changed
+    certified: bool = False  # the model searched already; what is new is a certificate
+    # kinds of rows whose certificate does not know whether a model was trained on the test classes,
+    # or was made on such classes
     doubtful: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:

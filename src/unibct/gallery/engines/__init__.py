@@ -25,49 +25,30 @@ from unibct.gallery.rows import GalleryRows, Metadata, Where
 
 @dataclass(frozen=True)
 class Found:
-    """A row that a search has found.
+    """A row that a search has found."""
 
-    Attributes:
-        id: of the row.
-        label: of the row.
-        metadata: of the row.
-        similarity: the cosine of query and row.
-    """
-
-    id: str
-    label: str | None
-    metadata: Metadata
-    similarity: float
+    id: str  # of the row
+    label: str | None  # of the row
+    metadata: Metadata  # of the row
+    similarity: float  # the cosine of query and row
 
 
 @dataclass(frozen=True)
 class Search:
-    """What is asked of an engine.
+    """What is asked of an engine."""
 
-    Attributes:
-        k: how many rows per query.
-        where: a filter on the metadata; empty for none.
-        approximate: use the index of the kind, if it has one.
-        with_superseded: search superseded rows too.
-    """
-
-    k: int
-    where: Where
-    approximate: bool = False
-    with_superseded: bool = False
+    k: int  # how many rows per query
+    where: Where  # a filter on the metadata; empty for none
+    approximate: bool = False  # use the index of the kind, if it has one
+    with_superseded: bool = False  # search superseded rows too
 
 
 @dataclass(frozen=True)
 class Count:
-    """How many rows a kind has.
+    """How many rows a kind has."""
 
-    Attributes:
-        rows: all of them.
-        live: those that are not superseded.
-    """
-
-    rows: int
-    live: int
+    rows: int  # all of them
+    live: int  # those that are not superseded
 
 
 class Engine(Protocol):
@@ -174,17 +155,11 @@ class Engine(Protocol):
 
 @dataclass(frozen=True)
 class Place:
-    """Where an engine keeps the rows of one gallery.
+    """Where an engine keeps the rows of one gallery."""
 
-    Attributes:
-        folder: the gallery's folder; the embedded engine keeps its files there.
-        name: tells this gallery from others in the same database: letters, digits and ``_``.
-        address: of the server; empty for the embedded engine. It contains no password.
-    """
-
-    folder: Path
-    name: str
-    address: str = ""
+    folder: Path  # the gallery's folder; the embedded engine keeps its files there
+    name: str  # tells this gallery from others in the same database: letters, digits and `_`
+    address: str = ""  # of the server; empty for the embedded engine. It contains no password
 
 
 class EngineModule(Protocol):
@@ -197,17 +172,11 @@ class EngineModule(Protocol):
 
 @dataclass(frozen=True)
 class EngineEntry:
-    """An engine.
+    """An engine."""
 
-    Attributes:
-        module: the name of its module in this package.
-        description: one line for help texts.
-        address: what ``--at`` looks like; empty if nothing needs to be started.
-    """
-
-    module: str
-    description: str
-    address: str = ""
+    module: str  # the name of its module in this package
+    description: str  # one line for help texts
+    address: str = ""  # what `--at` looks like; empty if nothing needs to be started
 
     def load(self) -> EngineModule:
         """Import the module of this engine."""

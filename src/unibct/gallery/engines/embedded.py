@@ -32,15 +32,11 @@ class SqliteFile:
 
     It writes with a write-ahead log and ``synchronous=FULL``: what was committed survives a kill
     and a power cut.
-
-    Attributes:
-        path: of the file.
-        lock: held while the connection is used.
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self.lock = threading.RLock()
+        self.path = path  # of the file
+        self.lock = threading.RLock()  # held while the connection is used
         self._connection: sqlite3.Connection | None = None
         self._files: list[_Identity | None] = []  # those that were opened
 

@@ -31,30 +31,19 @@ _Stamp: TypeAlias = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Changes:
-    """What changed in the database since a memory index followed it last.
+    """What changed in the database since a memory index followed it last."""
 
-    Attributes:
-        clock: the number of the last change.
-        deleted: numbers of deleted rows.
-        count: how many rows were written or marked.
-        cursor: gives (number, superseded, vector, change) of those, by rising number.
-    """
-
-    clock: int
-    deleted: Sequence[int]
-    count: int
-    cursor: Any
+    clock: int  # the number of the last change
+    deleted: Sequence[int]  # numbers of deleted rows
+    count: int  # how many rows were written or marked
+    cursor: Any  # gives (number, superseded, vector, change) of those, by rising number
 
 
 class MemoryIndex:
-    """Vectors with their row numbers, by rising number.
-
-    Attributes:
-        change: the database's last change that it has followed.
-    """
+    """Vectors with their row numbers, by rising number."""
 
     def __init__(self, dim: int, graph_file: Path, with_superseded: bool) -> None:
-        self.change = 0
+        self.change = 0  # the database's last change that it has followed
         self._with_superseded = with_superseded
         self._graph_file = graph_file
         self._graph: Any = None

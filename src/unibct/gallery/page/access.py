@@ -247,19 +247,13 @@ class RateLimit:
 
 @dataclass(frozen=True)
 class RequestLimits:
-    """What one server takes.
+    """What one server takes."""
 
-    Attributes:
-        image_bytes: of an image.
-        per_second: tokens that a client gets each second; a GET costs one, a POST ``post_cost``.
-        burst: tokens that a client can save up.
-        post_cost: tokens that a POST costs: it makes models work.
-    """
-
-    image_bytes: int = MOST_IMAGE_BYTES
+    image_bytes: int = MOST_IMAGE_BYTES  # of an image
+    # tokens that a client gets each second; a GET costs one, a POST `post_cost`
     per_second: float = 50
-    burst: float = 500
-    post_cost: float = 10
+    burst: float = 500  # tokens that a client can save up
+    post_cost: float = 10  # tokens that a POST costs: it makes models work
 
 
 class LimitedRequests:

@@ -27,12 +27,7 @@ class BusyError(UserError):
 
 
 class Job:
-    """A piece of work in a thread, and the progress that it reports.
-
-    Attributes:
-        pause_wanted: set when somebody asks for a pause.
-        pause_work: called in the job's thread, between two pieces of work, if a pause is wanted.
-    """
+    """A piece of work in a thread, and the progress that it reports."""
 
     def __init__(self, action: Action, work: Callable[["Job"], Outcome]) -> None:
         """Describe the work.
@@ -41,7 +36,8 @@ class Job:
             action: what it is.
             work: does it, reports its progress to the job, and says how it ended.
         """
-        self.pause_wanted = threading.Event()
+        self.pause_wanted = threading.Event()  # set when somebody asks for a pause
+        # called in the job's thread, between two pieces of work, if a pause is wanted
         self.pause_work: Callable[[], None] = lambda: None
         self._answer = JobAnswer(action=action, state="running", done=0, total=None, message="")
         self._work = work

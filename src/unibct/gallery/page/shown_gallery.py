@@ -42,17 +42,11 @@ from unibct.gallery.state import GalleryState, Standing, Step
 
 @dataclass(frozen=True)
 class Query:
-    """An image to search with.
+    """An image to search with."""
 
-    Attributes:
-        pixels: of the image.
-        id: in the image set, if it is from there.
-        label: of the image, if it is known.
-    """
-
-    pixels: Pixels
-    id: str | None = None
-    label: str | None = None
+    pixels: Pixels  # of the image
+    id: str | None = None  # in the image set, if it is from there
+    label: str | None = None  # of the image, if it is known
 
 
 class ShownGallery:
