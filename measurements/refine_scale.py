@@ -40,6 +40,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from unibct import progress
 from unibct.data.training_classes import UNKNOWN_CLASSES
 from unibct.embeddings.store import (
     SHARD_ROWS,
@@ -205,15 +206,15 @@ def measure(folder: Path, *, spill: bool | None) -> None:
     labels = old.labels
     with PeakMemory() as memory:
         begin = time.perf_counter()
-        class_prototypes(
-            old.vectors,
-            labels,
-            new=new.vectors,
-            tau=TAU,
-            lam=LAM,
-            memory=MemoryLimits(spill=spill),
-            progress=Lines(),
-        )
+        with progress.shown(Lines()):
+            class_prototypes(
+                old.vectors,
+                labels,
+                new=new.vectors,
+                tau=TAU,
+                lam=LAM,
+                memory=MemoryLimits(spill=spill),
+            )
         seconds = time.perf_counter() - begin
     sizes = np.bincount(labels)
     print(

@@ -20,7 +20,7 @@ from xdist.scheduler import LoadGroupScheduling
 import tests.tiny_models  # noqa: F401
 from tests.forked_commands import FORKS
 from tests.torchvision_operators import declare_torchvision_operators
-from unibct import cli
+from unibct import cli, progress
 from unibct.data.image_set import ImageSet
 from unibct.data.readers import open_images
 from unibct.distributed.cpus import usable_cpus
@@ -148,6 +148,13 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """With the slowest tests, one test process more than cores: it mostly waits for servers."""
     cores = usable_cpus()
     return cores if "not slowest" in config.option.markexpr else cores + 1
+
+
+@pytest.fixture(autouse=True)
+def progress_is_shown_to_nobody() -> Iterator[None]:
+    """Let each test begin and end without a receiver of progress, see ``tests.notes.show``."""
+    with progress.silenced():
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -3,7 +3,13 @@
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from unibct.progress import Advance, Silent
+from unibct import progress
+from unibct.progress import Advance, Progress, Silent
+
+
+def show(receiver: Progress) -> None:
+    """Show the progress of all that follows in the test; ``tests/conftest.py`` ends it."""
+    progress._RECEIVER.set(receiver)
 
 
 class Notes(Silent):

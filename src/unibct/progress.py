@@ -1,7 +1,11 @@
 """Progress of long jobs: bars in a terminal, otherwise plain lines.
 
+As with ``logging``, a job does not hand its progress on: it says ``progress.task(…)`` and
+``progress.note(…)``, and whoever wants to see it calls it inside ``with progress.shown(Lines()):``.
+Without that nothing is shown. A new thread begins with nothing shown.
+
 The lines go through the logger ``unibct.progress`` of Python's ``logging``. An application sees
-them in its own handlers if it passes ``Lines(stderr=False)`` as the progress and sets the logger's
+them in its own handlers if it shows ``Lines(stderr=False)`` and sets the logger's
 level to INFO. unibct itself adds no handler to any logger.
 """
 
@@ -11,6 +15,7 @@ import sys
 import time
 from collections.abc import Generator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -57,7 +62,7 @@ class Progress(Protocol):
 
 
 class Silent:
-    """No output: the default of the Python API."""
+    """No output: the default."""
 
     @contextmanager
     def task(
@@ -68,6 +73,36 @@ class Silent:
 
     def note(self, text: str) -> None:
         """Do nothing."""
+
+
+_RECEIVER: ContextVar[Progress] = ContextVar("progress", default=Silent())  # noqa: B039
+
+
+def task(
+    label: str, total: int, unit: str = "images", *, done: int = 0, weight: float = 1.0
+) -> AbstractContextManager[Advance]:
+    """Begin a task of whoever is shown the progress, see ``Progress.task``."""
+    return _RECEIVER.get().task(label, total, unit, done=done, weight=weight)
+
+
+def note(text: str) -> None:
+    """Report a message to whoever is shown the progress."""
+    _RECEIVER.get().note(text)
+
+
+@contextmanager
+def shown(receiver: Progress) -> Generator[Progress]:
+    """Report what runs inside the block to ``receiver``."""
+    token = _RECEIVER.set(receiver)
+    try:
+        yield receiver
+    finally:
+        _RECEIVER.reset(token)
+
+
+def silenced() -> AbstractContextManager[Progress]:
+    """Show nothing of what runs inside the block: small pieces of a task that is shown as one."""
+    return shown(Silent())
 
 
 class Lines:
@@ -259,7 +294,7 @@ class Bars:
 def terminal_progress(
     overall: float | None = None, logs: Path | None = None
 ) -> Generator[Progress]:
-    """Yield bars if standard error is a terminal, otherwise lines.
+    """Show bars if standard error is a terminal, otherwise lines.
 
     If ``torchrun`` started several processes, only the first one reports to the terminal.
 
@@ -272,13 +307,15 @@ def terminal_progress(
     if logs is not None and os.environ.get("WORLD_SIZE", "1") != "1":
         rank = int(os.environ.get("RANK", "0"))
         log = logs / f"rank-{rank:05}.log"
-    if not is_first_process():
-        yield Silent() if log is None else Lines(log=log, log_after=run)
-    elif not sys.stderr.isatty():
-        yield Lines(log=log, stderr=True, log_after=run)
-    else:
-        with Bars(overall) as bars:
-            yield bars if log is None else Both(bars, Lines(log=log, log_after=run))
+    with ExitStack() as stack:
+        if not is_first_process():
+            receiver = Silent() if log is None else Lines(log=log, log_after=run)
+        elif not sys.stderr.isatty():
+            receiver = Lines(log=log, stderr=True, log_after=run)
+        else:
+            bars = stack.enter_context(Bars(overall))
+            receiver = bars if log is None else Both(bars, Lines(log=log, log_after=run))
+        yield stack.enter_context(shown(receiver))
 
 
 def is_first_process() -> bool:

@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 
 from tests.benchmark.embedded_jobs import jobs_of
-from tests.notes import Notes
+from tests.notes import Notes, show
+from unibct import progress
 from unibct.benchmark.grid import make_grid
 from unibct.benchmark.run import plan_benchmark
 from unibct.data.convert import convert
@@ -51,7 +52,8 @@ def test_cells_that_cannot_be_are_noted_and_a_grid_of_them_is_refused(tmp_path):
         with pytest.raises(UserError, match=r"no bct in open-class.*nothing can be run.*knows"):
             plan_benchmark(grid, tmp_path, read_images=False, device="cpu")
     grid = make_grid(scenarios=["open-class", "open-data"], methods=["bct", "none"], chain=[])
-    plan_benchmark(grid, tmp_path, read_images=False, device="cpu", progress=notes)
+    with progress.shown(notes):
+        plan_benchmark(grid, tmp_path, read_images=False, device="cpu")
     (told,) = (text for text in notes.texts if "bct" in text)
     assert told.startswith("there is no bct in open-class: the method works only where")
 
@@ -68,10 +70,11 @@ def test_files_that_only_number_their_classes_can_be_train_and_test(tmp_path, ph
     with pytest.raises(UserError, match="classes in common"):
         make_grid(data, test=data).open()
     notes = []
-    progress = Silent()
-    progress.note = notes.append
+    said = Silent()
+    said.note = notes.append
+    show(said)
     grid = make_grid(data, test=test, quick=True)
-    plan_benchmark(grid, tmp_path / "out", read_images=False, device="cpu", progress=progress)
+    plan_benchmark(grid, tmp_path / "out", read_images=False, device="cpu")
     assert [note for note in notes if "cannot be checked" in note]
 
 

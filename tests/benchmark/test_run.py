@@ -15,6 +15,7 @@ from tests.conftest import TINY_OPTIONS
 from tests.forked_commands import ForkedCommand, run_forked
 from tests.models.cases import small_model
 from tests.notes import Notes
+from unibct import progress
 from unibct.benchmark import run as forecast
 from unibct.benchmark.grid import Grid
 from unibct.benchmark.jobs import Job
@@ -204,7 +205,8 @@ def test_a_second_measurement_trains_nothing(finished, grid):
     notes = Notes()
     wider = replace(grid, methods=(*grid.methods, "lce"), seeds=(0, 1, 2))
     out = finished[0].workspace.out
-    again = plan_benchmark(wider, out, device="cpu", measure_again=True, progress=notes)
+    with progress.shown(notes):
+        again = plan_benchmark(wider, out, device="cpu", measure_again=True)
     assert all((out / job.folder / "result.json").is_file() for job in again.chosen_jobs)
     assert "cells/open-class/unibct-plus/seed1" in {job.folder for job in again.chosen_jobs}
     left_out = sum(job.seed == 2 or "/lce/" in job.folder for job in again.jobs)

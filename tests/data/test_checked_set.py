@@ -24,7 +24,6 @@ from unibct.data.decoding import Frame, UnreadableImageError
 from unibct.data.loader import read_pixels
 from unibct.data.readers import open_images
 from unibct.errors import UserError
-from unibct.progress import Silent
 
 SIZE = Frame(16, 16, 1)
 
@@ -190,12 +189,12 @@ def test_batches_and_a_whole_scan_find_the_same(glyph_classes):
     digests[rows] = np.concatenate([batch.pixel_digests for batch in batches])
     problems = {row: text for batch in batches for row, text in batch.problems.items()}
     assert problems == {3: "torn", 40: "torn"}
-    found = Scan(images, SCAN_SIZE, keep=False).run(Silent(), None)
+    found = Scan(images, SCAN_SIZE, keep=False).run(None)
     assert found == checked_set(images, digests, problems)
 
 
 def test_the_digest_is_that_of_the_readable_images(glyph_classes):
     some = glyph_classes.select(range(1, 60))
     broken = with_unreadable(glyph_classes.select(range(60)), [0])
-    found = Scan(broken, SCAN_SIZE, keep=False).run(Silent(), None)
+    found = Scan(broken, SCAN_SIZE, keep=False).run(None)
     assert found.digest == read_pixels(some, SCAN_SIZE).digest

@@ -12,6 +12,7 @@ from PIL import Image
 
 from tests.data.example_images import jpeg
 from tests.notes import Notes
+from unibct import progress
 from unibct.data.convert import convert, resumable_folder
 from unibct.data.decoding import image_suffix
 from unibct.data.readers import open_images
@@ -216,7 +217,8 @@ def test_an_interrupted_conversion_goes_on(to, damaged_photos, tmp_path, monkeyp
         assert not out.exists()
     stop_after(len(images))
     notes = Notes()
-    assert convert(images, out, to=to, skip_bad=True, progress=notes) == len(images) - 5
+    with progress.shown(notes):
+        assert convert(images, out, to=to, skip_bad=True) == len(images) - 5
     assert len(seen) == len(images) - 126
     assert notes.texts[0] == "going on after 126 images of an earlier run"
     assert notes.texts[1].startswith("left out 5 unreadable images: class 00/0000.png (not a")
@@ -236,7 +238,8 @@ def test_a_conversion_with_bad_images_goes_on_without_them(
     assert not out.exists()
     with monkeypatch.context() as patch:
         patch.setattr("unibct.data.convert.image_suffix", lambda _: pytest.fail("is read again"))
-        convert(images, out, to=to, skip_bad=True, progress=notes)
+        with progress.shown(notes):
+            convert(images, out, to=to, skip_bad=True)
     assert notes.texts[0] == f"going on after {len(images)} images of an earlier run"
     assert notes.texts[1].startswith("left out 5 unreadable images")
     assert files_of(out) == files_of(tmp_path / "whole")
@@ -294,7 +297,8 @@ def test_a_conversion_of_something_else_starts_again(change, photo_folder, tmp_p
     if change == "partial":
         (tmp_path / ".out.partial" / "data" / "train.rec").write_bytes(b"short")
     notes = Notes()
-    convert(open_images(root), out, to=to, progress=notes)
+    with progress.shown(notes):
+        convert(open_images(root), out, to=to)
     assert notes.texts == ["what an earlier run has read may have changed since: starting again"]
     convert(open_images(root), tmp_path / "whole", to=to)
     assert files_of(out) == files_of(tmp_path / "whole")
@@ -376,7 +380,8 @@ def test_a_killed_conversion_goes_on_to_the_byte(to, places, damaged_photos, tmp
         assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
         assert not out.exists()
     notes = Notes()
-    convert(images, out, to=to, skip_bad=True, progress=notes)
+    with progress.shown(notes):
+        convert(images, out, to=to, skip_bad=True)
     assert notes.texts[0].startswith("going on after ")
     assert files_of(out) == files_of(tmp_path / "whole")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out", "whole"]

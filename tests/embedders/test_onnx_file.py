@@ -9,6 +9,7 @@ from onnx import TensorProto
 
 from tests.embedders.networks import matrix, write_onnx
 from tests.notes import Notes
+from unibct import progress
 from unibct.arrays import normalized
 from unibct.embedders import open_embedder
 from unibct.errors import UserError
@@ -23,7 +24,8 @@ def oracle(weights, images):
 def test_layout_and_size_come_from_the_graph(tmp_path):
     weights, notes = matrix(72, 7), Notes()
     path = write_onnx(tmp_path / "m.onnx", ["n", 3, 4, 6], weights)
-    embedder = open_embedder(f"onnx:{path}", progress=notes)
+    with progress.shown(notes):
+        embedder = open_embedder(f"onnx:{path}")
     assert (embedder.dim, embedder.input.frame[:3]) == (7, (4, 6, 3))
     expected = oracle(weights, ((PIXELS / 255 - 0.5) / 0.5).transpose(0, 3, 1, 2))
     assert np.allclose(embedder.embed_pixels(PIXELS), expected, atol=1e-5)
@@ -111,7 +113,8 @@ def test_a_gpu_that_was_asked_for_is_never_the_cpu_in_silence(
         open_embedder(f"onnx:{path}", device="meta")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     notes = Notes()
-    assert open_embedder(f"onnx:{path}", device="auto", progress=notes).dim == 7
+    with progress.shown(notes):
+        assert open_embedder(f"onnx:{path}", device="auto").dim == 7
     assert sum("m.onnx runs on the CPU" in text for text in notes.texts) == 1
 
 
@@ -121,7 +124,8 @@ def test_auto_is_the_gpu_where_there_is_one_and_says_nothing_of_the_cpu_elsewher
     path = write_onnx(tmp_path / "m.onnx", ["n", 3, 4, 6], matrix(72, 7))
     for name in ("auto", "cpu"):
         notes = Notes()
-        open_embedder(f"onnx:{path}", device=name, progress=notes)
+        with progress.shown(notes):
+            open_embedder(f"onnx:{path}", device=name)
         assert not any("runs on the CPU" in text for text in notes.texts)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     open_embedder(f"onnx:{path}", device="auto")
@@ -133,7 +137,8 @@ def test_an_exported_file_describes_itself(tmp_path):
     described = {"height": 4, "width": 6, "channels": 3, "layout": "nchw"}
     described |= {"mean": [0.0, 0.0, 0.0], "std": [1.0, 1.0, 1.0]}
     path = write_onnx(tmp_path / "m.onnx", ["n", 3, "h", "w"], weights, metadata=described)
-    embedder = open_embedder(f"onnx:{path}", progress=notes)
+    with progress.shown(notes):
+        embedder = open_embedder(f"onnx:{path}")
     expected = oracle(weights, (PIXELS / 255).transpose(0, 3, 1, 2))
     assert np.allclose(embedder.embed_pixels(PIXELS), expected, atol=1e-5)
     assert notes.texts == []
@@ -143,7 +148,8 @@ def test_uint8_input_gets_the_pixels_as_they_are_and_a_fixed_batch_is_filled(tmp
     weights = matrix(72, 7)
     path = write_onnx(tmp_path / "m.onnx", [2, 4, 6, 3], weights, dtype=TensorProto.UINT8)
     notes = Notes()
-    embedder = open_embedder(f"onnx:{path}", progress=notes)
+    with progress.shown(notes):
+        embedder = open_embedder(f"onnx:{path}")
     assert notes.texts[0].endswith("write onnx:FILE?order=bgr")
     assert np.allclose(embedder.embed_pixels(PIXELS), oracle(weights, PIXELS), atol=1e-5)
     both = embedder.raw_embeddings(PIXELS)

@@ -13,6 +13,7 @@ from tests.embeddings.embedding_checks import EmbeddingCounter, assert_close, as
 from tests.embeddings.random_embeddings import random_embeddings
 from tests.models.test_model import small_model
 from tests.notes import Notes
+from unibct import progress
 from unibct.data.decoding import Frame
 from unibct.data.loader import read_pixels
 from unibct.data.readers import open_images
@@ -488,7 +489,8 @@ def test_a_full_disk_is_said_and_costs_only_what_was_not_written(
         return write(folder, number, *rest)
 
     monkeypatch.setattr(extraction, "write_shard", full)
-    found = cached_embeddings(model, pixels, tmp_path / "c", flip=flip, progress=notes)
+    with progress.shown(notes):
+        found = cached_embeddings(model, pixels, tmp_path / "c", flip=flip)
     assert_equal(found, expected)
     assert counter.images == images + 16, "the images of one shard"
     assert len(notes.texts) == 1
@@ -501,7 +503,8 @@ def test_a_full_disk_is_said_and_costs_only_what_was_not_written(
 def test_a_place_without_write_permission_is_said(model, glyph_classes, pixels, tmp_path):
     (tmp_path / "file").write_text("no folder")
     notes, others = Notes(), read_pixels(glyph_classes, Frame(16, 16, 1))
-    found = cached_embeddings(model, others, tmp_path / "file" / "c", progress=notes)
+    with progress.shown(notes):
+        found = cached_embeddings(model, others, tmp_path / "file" / "c")
     assert_equal(found, embed_pixel_batches(model, pixels))  # in the size that the model takes
     assert any(f"0 of {len(pixels.images)} embeddings are there" in text for text in notes.texts)
 
@@ -517,7 +520,8 @@ def test_stored_embeddings_of_other_images_are_counted(model, pixels, glyph_clas
     old = StoredEmbeddings("old.npy", embed_pixel_batches(model, pixels))
     some = read_pixels(glyph_classes.select(range(100)), model.input.frame)
     notes = Notes()
-    found = cached_embeddings(old, some, tmp_path / "old", progress=notes)
+    with progress.shown(notes):
+        found = cached_embeddings(old, some, tmp_path / "old")
     assert found.ids == some.images.ids
     surplus, first = len(glyph_classes) - 100, glyph_classes.ids[100]
     assert notes.texts[0].startswith(f"old.npy has {surplus} embeddings of none of the 100 images")

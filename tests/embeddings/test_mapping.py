@@ -5,6 +5,7 @@ import pytest
 
 from tests.maps.cases import rotation, unit
 from tests.notes import Notes
+from unibct import progress
 from unibct.data.training_classes import UNKNOWN_CLASSES, training_classes
 from unibct.embeddings.mapping import apply_map, fit_map
 from unibct.embeddings.score_scale import score_scale
@@ -103,7 +104,8 @@ def test_ids_decide_what_belongs_together_whatever_their_order(new, models):
     turn = np.random.default_rng(1).permutation(300)[:200]
     shuffled = side(models[1][turn], "old", [IDS[row] for row in turn])
     notes = Notes()
-    fitted = fit_map(new, shuffled, progress=notes)
+    with progress.shown(notes):
+        fitted = fit_map(new, shuffled)
     assert fitted.found_share > 0.8
     alone = next(i for i in IDS if i not in shuffled.ids)
     assert notes.texts == [

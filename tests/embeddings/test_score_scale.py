@@ -3,6 +3,7 @@ import pytest
 
 from tests.notes import Notes
 from tests.tiny_models import LARGEST_SHIFT
+from unibct import progress
 from unibct.embeddings.score_scale import mapped_score_scale, sample_rows, score_scale
 from unibct.errors import UserError
 
@@ -91,7 +92,8 @@ def test_a_map_has_the_scale_of_what_it_makes():
 def test_a_map_without_a_scale_is_noted():
     notes, labels = Notes(), np.arange(12) // 6
     same = np.ones((12, 4))
-    assert mapped_score_scale(lambda rows: rows, same, same, labels, progress=notes) is None
+    with progress.shown(notes):
+        assert mapped_score_scale(lambda rows: rows, same, same, labels) is None
     assert notes.texts == [
         "the score scale is unknown: images of different classes all score the same: there is no "
         "score scale"

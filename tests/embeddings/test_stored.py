@@ -6,6 +6,7 @@ import pytest
 from tests.embeddings.random_embeddings import random_embeddings
 from tests.models.cases import small_model
 from tests.notes import Notes
+from unibct import progress
 from unibct.embeddings.extraction import embed_images, embed_images_to_store
 from unibct.embeddings.forms import write_embeddings
 from unibct.embeddings.store import NO_CLASS, Embeddings
@@ -87,7 +88,8 @@ def test_missing_and_surplus_ids_are_counted_and_the_first_is_named(glyph_classe
     with pytest.raises(UserError, match=message):
         embed_images(old, images)
     notes = Notes()
-    assert len(embed_images(old, images, skip_bad=True, progress=notes)) == 7
+    with progress.shown(notes):
+        assert len(embed_images(old, images, skip_bad=True)) == 7
     assert "old.npy has 2 embeddings of none of the" in notes.texts[0]
     assert "first 'one more'" in notes.texts[0]
     assert "left out 3 images" in notes.texts[1]

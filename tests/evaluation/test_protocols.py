@@ -86,7 +86,7 @@ def test_every_option_is_taken_by_a_protocol_and_every_protocol_knows_its_option
 
 def test_every_field_of_a_request_is_an_option_or_said_to_be_none():
     """A new field needs a line in ``OPTIONS``, or protocols would ignore it silently."""
-    always = {"data", "query", "gallery", "device", "progress"}
+    always = {"data", "query", "gallery", "device"}
     changed = {
         "images": Path("x"), "far": 0.5, "seed": 5, "threshold_rule": "nearest",
         "cache": Path("x"), "seen_classes": True, "skip_bad": True, "alpha": 0.1,

@@ -5,6 +5,7 @@ import pytest
 
 from tests.models.cases import small_model, trained_from
 from tests.notes import Notes
+from unibct import progress
 from unibct.data.training_classes import UNKNOWN_CLASSES
 from unibct.embeddings.extraction import embed_images
 from unibct.embeddings.score_scale import score_scale
@@ -60,10 +61,12 @@ def test_training_classes_and_an_empty_choice_are_refused(glyph_classes, models)
     notes = Notes()
     knows_two = replace(old, class_names=glyph_classes.class_names[:2])
     new = trained_from(knows_two)
-    choose_weights(knows_two, new, glyph_classes, alphas=(1.0,), progress=notes)
+    with progress.shown(notes):
+        choose_weights(knows_two, new, glyph_classes, alphas=(1.0,))
     assert f"2 of the {len(glyph_classes.class_names)} classes of" in notes.texts[0]
     unknown = replace(old, further_classes=UNKNOWN_CLASSES)
-    choose_weights(unknown, trained_from(unknown), glyph_classes, alphas=(1.0,), progress=notes)
+    with progress.shown(notes):
+        choose_weights(unknown, trained_from(unknown), glyph_classes, alphas=(1.0,))
     assert "than are counted is unknown: what the first weights" in notes.texts[-1]
     with pytest.raises(UserError, match="alphas is empty"):
         choose_weights(old, trained_from(old), glyph_classes, alphas=())

@@ -11,7 +11,8 @@ from tests.gallery.toys import (
     with_bad,
     written,
 )
-from tests.notes import Notes
+from tests.notes import Notes, show
+from unibct import progress
 from unibct.embedders import Opening
 from unibct.embeddings.extraction import embed_images
 from unibct.errors import UserError
@@ -34,7 +35,8 @@ def live(gallery):
 
 def noting(gallery):
     notes = Notes()
-    return Gallery(gallery.folder.path, progress=notes), notes
+    show(notes)
+    return Gallery(gallery.folder.path), notes
 
 
 def test_readable_rows_come_with_the_vectors_of_their_images():
@@ -208,7 +210,8 @@ def test_known_queries_of_your_own_with_unreadable_images_are_left_out(tmp_path)
     with pytest.raises(UserError, match=r"c2/60 cannot be read .*--skip-bad-images"):
         Gallery.create(tmp_path / "G", OLD, known=known)
     notes = Notes()
-    gallery = Gallery.create(tmp_path / "G", OLD, known=known, skip_bad=True, progress=notes)
+    show(notes)
+    gallery = Gallery.create(tmp_path / "G", OLD, known=known, skip_bad=True)
     assert gallery.status().known == 4
     assert notes.texts == ["left out 2 unreadable images of toys: c2/60, c5/60"]
     gallery.add(toy_images())
@@ -379,8 +382,7 @@ def test_searches_and_the_backfill_after_them_are_undone_one_by_one(upgraded):
 
 def test_while_a_backfill_is_paused_searches_belong_to_it(upgraded, monkeypatch):
     monkeypatch.setattr("unibct.gallery.backfill._BATCH", 6)
-    with monkeypatch.context() as patch:
-        patch.setattr(upgraded.folder, "progress", PauseAfterABatch(upgraded.folder))
+    with progress.shown(PauseAfterABatch(upgraded.folder)):
         assert upgraded.backfill(toy_images()).paused
     number = upgraded.folder.state.open_backfill.number
     lazily(upgraded)

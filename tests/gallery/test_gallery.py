@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.gallery.toys import NEW, NEWEST, OLD, STRANGER, toy_certificate, toy_images, written
-from tests.notes import Notes
+from tests.notes import Notes, show
 from unibct.embeddings.extraction import embed_images
 from unibct.errors import UserError
 from unibct.gallery.gallery import Answer, Gallery, Names, count_names
@@ -230,7 +230,7 @@ def test_a_filter_and_a_threshold(gallery, tmp_path):
 
 def test_a_filter_that_no_row_fits_is_noted(gallery, tmp_path, monkeypatch):
     notes = Notes()
-    monkeypatch.setattr(gallery.folder, "progress", notes)
+    show(notes)
     extra = toy_images(per_class=2, first=60)
     (tmp_path / "m.csv").write_text("id,colour\n" + "".join(f"{i},red\n" for i in extra.ids))
     gallery.add(extra, metadata=tmp_path / "m.csv")

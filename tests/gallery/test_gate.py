@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.gallery.toys import NEW, OLD, STRANGER, toy_certificate, toy_images, written
-from tests.notes import Notes
+from tests.notes import Notes, show
 from unibct.embedders import Opening
 from unibct.embeddings.extraction import embed_images
 from unibct.embeddings.store import Embeddings
@@ -139,7 +139,8 @@ def test_a_step_that_no_known_query_has_tested_says_so(tmp_path, why):
         "no query": {"known": 0},
     }[why]
     notes = Notes()
-    gallery = Gallery.create(tmp_path / "G", OLD, progress=notes, **settings)
+    show(notes)
+    gallery = Gallery.create(tmp_path / "G", OLD, **settings)
     gallery.add(toy_images())
     assert bool(ask(gallery.folder).asked_ids) is (why != "no query")
     assert gallery.upgrade(STRANGER, force=True).known_queries == 0

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.gallery.toys import NEW, NEWEST, OLD, toy_images
-from tests.notes import Notes
+from tests.notes import Notes, show
 from unibct.embedders import Opening
 from unibct.embeddings.extraction import embed_images
 from unibct.errors import UserError
@@ -230,7 +230,8 @@ def test_another_step_takes_back_a_rollback_that_was_making_rows(upgraded, monke
         with pytest.raises(ZeroDivisionError):
             upgraded.rollback(data=toy_images())
     notes = Notes()
-    again = Gallery(upgraded.folder.path, progress=notes)
+    show(notes)
+    again = Gallery(upgraded.folder.path)
     with pytest.raises(UserError, match="48 old vectors were deleted"):
         again.rollback()
     assert notes.texts == [

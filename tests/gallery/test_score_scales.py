@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from tests.gallery.toys import NEW, toy_certificate, toy_images, written
-from tests.notes import Notes
+from tests.notes import Notes, show
 from unibct.embedders import Opening
 from unibct.errors import UserError
 
@@ -50,7 +50,7 @@ def test_old_scores_are_on_the_scale_of_the_old_model(upgraded):
 
 def test_a_threshold_above_what_the_score_map_has_seen_is_called_a_guess(upgraded, monkeypatch):
     notes = Notes()
-    monkeypatch.setattr(upgraded.folder, "progress", notes)
+    show(notes)
     for scale in ({"old_scores": True}, {}):  # the last knot is at 1.0
         upgraded.search(QUERIES, threshold=1.0, **scale)
     upgraded.search(QUERIES, threshold=1.1)
@@ -67,7 +67,7 @@ def test_a_rate_that_the_test_classes_could_not_measure_is_called_rough(
     assert paper.rough_fars == (0.01,)
     toy_gallery.upgrade(NEW, [written(paper, tmp_path)])
     notes = Notes()
-    monkeypatch.setattr(toy_gallery.folder, "progress", notes)
+    show(notes)
     toy_gallery.search(QUERIES, far=0.1)
     assert notes.texts == []
     toy_gallery.search(QUERIES, far=0.01)

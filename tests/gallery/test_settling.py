@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from tests.gallery.toys import toy_images
-from tests.notes import Notes
+from tests.notes import Notes, show
 from unibct.gallery.gallery import Gallery
 from unibct.gallery.settling import settle, undone_backfills
 from unibct.gallery.state import FINISH, REMOVE, ROLLBACK
@@ -203,7 +203,8 @@ def test_a_command_that_was_interrupted_anywhere_is_completed_by_the_same_comman
         shutil.copytree(changed_often, copy)
         stopped(copy, command, place)
         notes = Notes()
-        again = Gallery(copy, progress=notes)
+        show(notes)
+        again = Gallery(copy)
         is_begun = any(not step.done and not step.undone for step in again.folder.state.steps)
         result = command(again)
         assert (result, picture(again)) == expected, f"stopped at {place} of {stops.places}"
@@ -220,7 +221,8 @@ def test_another_request_after_an_interrupted_abort_is_done_too(changed_often, t
     """An abort is a rollback to before a backfill: one to before an upgrade goes further."""
     disk_is_full(changed_often, COMMANDS["abort"], 4)
     notes = Notes()
-    gallery = Gallery(changed_often, progress=notes)
+    show(notes)
+    gallery = Gallery(changed_often)
     assert gallery.rollback(to).to == target
     assert notes.texts == ["step 9, rollback, had been interrupted: it is complete now"]
     assert gallery.verify() == []

@@ -8,7 +8,6 @@ from unibct.embeddings.forms import write_embeddings
 from unibct.embeddings.store import Embeddings
 from unibct.errors import UserError
 from unibct.gallery.sources import open_source, parse_scalar, parse_where, with_fingerprint
-from unibct.progress import Silent
 
 
 @pytest.fixture
@@ -19,7 +18,7 @@ def embeddings():
 def test_images_have_labels_and_vectors(embeddings):
     source = open_source(toy_images())
     assert source.labels[0] == "c0"
-    vectors = source.vectors(Opening().open(OLD), Silent())
+    vectors = source.vectors(Opening().open(OLD))
     np.testing.assert_array_equal(vectors, embeddings.vectors)
 
 
@@ -32,7 +31,7 @@ def test_embeddings_in_any_form(embeddings, tmp_path, form, name):
         source = open_source(data)
         assert source.ids == embeddings.ids
         assert source.labels[-1] == "c5"
-        np.testing.assert_allclose(source.vectors(None, Silent()), embeddings.vectors, atol=1e-6)
+        np.testing.assert_allclose(source.vectors(None), embeddings.vectors, atol=1e-6)
 
 
 def test_an_array_is_no_path_and_is_told_what_to_be(embeddings):

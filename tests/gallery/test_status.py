@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from tests.gallery.toys import NEW, NEWEST, OLD, PauseAfterABatch, toy_images
-from tests.notes import Notes
+from tests.notes import Notes, show
+from unibct import progress
 from unibct.embedders import Opening
 from unibct.errors import UserError
 from unibct.gallery.gallery import Gallery
@@ -112,8 +113,7 @@ def test_rows_that_come_during_the_check_are_no_problem(toy_gallery, monkeypatch
 
 def test_a_backfill_that_ends_after_a_later_step_is_no_problem(upgraded, monkeypatch):
     monkeypatch.setattr("unibct.gallery.backfill._BATCH", 12)
-    with monkeypatch.context() as patch:
-        patch.setattr(upgraded.folder, "progress", PauseAfterABatch(upgraded.folder))
+    with progress.shown(PauseAfterABatch(upgraded.folder)):
         assert upgraded.backfill(toy_images()).paused
     upgraded.add(toy_images(per_class=1, first=20))
     upgraded.backfill(toy_images())
@@ -188,7 +188,8 @@ def test_damaged_vectors_of_known_queries_are_named_and_made_again_from_their_ro
     (problem,) = without_images.verify()
     assert str(vectors.with_suffix("")) in problem
     notes = Notes()
-    gallery = Gallery(without_images.folder.path, progress=notes)
+    show(notes)
+    gallery = Gallery(without_images.folder.path)
     assert gallery.add(toy_images(per_class=1, first=20)).added == 6
     assert [str(vectors.with_suffix("")) in text for text in notes.texts] == [True]
     assert gallery.verify() == []

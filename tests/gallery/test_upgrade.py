@@ -1,7 +1,7 @@
 import pytest
 
 from tests.gallery.toys import NEW, NEWEST, OLD, toy_certificate, toy_images, written
-from tests.notes import Notes
+from tests.notes import Notes, show
 from unibct.embedders import Opening
 from unibct.errors import UserError
 from unibct.evaluation.certificate import read_certificate
@@ -127,7 +127,8 @@ def test_a_damaged_certificate_stops_no_upgrade_that_it_does_not_concern(fingerp
     other = written(toy_certificate("0" * 32, "1" * 32), tmp_path)
     paper = written(toy_certificate(old, new), tmp_path)
     notes = Notes()
-    gallery = Gallery.create(tmp_path / "H", OLD, certificates=[other, paper], progress=notes)
+    show(notes)
+    gallery = Gallery.create(tmp_path / "H", OLD, certificates=[other, paper])
     gallery.add(toy_images())
     held = tmp_path / "H" / "certificates" / f"{read_certificate(other).digest}.json"
     damage(held)

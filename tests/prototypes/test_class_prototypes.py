@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import unibct
+from tests.notes import show
 from tests.prototypes.class_data import ROW, SIZES, classes_in, classes_of, naive_refined, unit
 from unibct.embeddings.store import Embeddings, open_embeddings, save_embeddings
 from unibct.errors import UserError
@@ -150,9 +151,10 @@ def test_without_new_embeddings_the_graph_is_the_old_ones():
 
 def test_progress_counts_the_images(counting_progress):
     v, x, labels = classes_in("class", SIZES)
-    progress = counting_progress(total=sum(SIZES))
-    class_prototypes(v, labels, new=x, memory=MemoryLimits(30 * ROW), progress=progress)
-    assert progress.done == sum(SIZES)
+    counted = counting_progress(total=sum(SIZES))
+    show(counted)
+    class_prototypes(v, labels, new=x, memory=MemoryLimits(30 * ROW))
+    assert counted.done == sum(SIZES)
 
 
 @pytest.mark.parametrize(
@@ -403,6 +405,7 @@ def test_stores_ranges_and_limits_are_streamed_and_arrays_are_not(tmp_path, monk
 
 def test_progress_counts_the_images_in_memory(counting_progress):
     v, x, labels = classes_of([1, 30, 8])
-    progress = counting_progress(total=39)
-    unibct.class_prototypes(v, labels, new=x, progress=progress)
-    assert progress.done == 39
+    counted = counting_progress(total=39)
+    show(counted)
+    unibct.class_prototypes(v, labels, new=x)
+    assert counted.done == 39

@@ -6,6 +6,7 @@ from tests.export.exported_files import OWN
 from tests.notes import Notes
 from tests.training.interruption import stopped_before_epoch
 from tests.training.recipes import AUGMENTED, RECIPE, SMALL
+from unibct import progress
 from unibct.data.image_set import ImageSet
 from unibct.data.readers import open_images
 from unibct.embeddings.extraction import embed_images
@@ -59,7 +60,8 @@ def test_the_embedded_images_keep_their_recipe():
 
 def test_one_line_says_what_why_and_how_to_change_it():
     notes = Notes()
-    recipe = recipe_for(image_set(80, 90, colour=False), ["lr=0.01"], progress=notes)
+    with progress.shown(notes):
+        recipe = recipe_for(image_set(80, 90, colour=False), ["lr=0.01"])
     assert recipe == load_recipe("photographs", ["channels=1", "lr=0.01"])
     [line] = notes.texts
     assert line.startswith("recipe photographs (")
@@ -101,7 +103,8 @@ def test_nothing_readable_is_left_to_the_reader_s_message(tmp_path):
         (tmp_path / name).mkdir()
         (tmp_path / name / "x.png").write_bytes(b"no image")
     notes = Notes()
-    assert recipe_for(open_images(tmp_path), progress=notes) == load_recipe("glyphs")
+    with progress.shown(notes):
+        assert recipe_for(open_images(tmp_path)) == load_recipe("glyphs")
     assert "median unreadable" in notes.texts[0]
 
 
@@ -133,10 +136,12 @@ def test_settings_for_images_are_named(four_classes):
     unused = unused_settings(given, fitted_recipe(given, data))
     assert "not used on finished vectors: architecture = resnet18" in unused
     assert "flip = True, crop = 0.3" in unused
-    recipe_for(data, ["flip=true", "lr=0.2"], progress=notes)
+    with progress.shown(notes):
+        recipe_for(data, ["flip=true", "lr=0.2"])
     assert notes.texts[0].endswith("not used on finished vectors: flip = True")
     assert len(notes.texts) == 2
-    recipe_for(data, ["lr=0.2"], progress=notes)
+    with progress.shown(notes):
+        recipe_for(data, ["lr=0.2"])
     assert len(notes.texts) == 3
     assert unused_settings(given, fitted_recipe(given, four_classes)) is None
 

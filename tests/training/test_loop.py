@@ -9,6 +9,7 @@ import torch
 from tests.notes import Notes
 from tests.training.recipes import AUGMENTED, RECIPE, SMALL
 from tests.training.run_results import metrics, require_same
+from unibct import progress
 from unibct.errors import UserError
 from unibct.training import run_folder
 from unibct.training.checkpoints import find_checkpoint, read_checkpoint
@@ -143,9 +144,8 @@ def test_a_warm_up_that_cannot_be_shared_is_said(four_classes, four_classes_old,
     (tmp_path / "file").write_text("no folder")
     notes = Notes()
     options = {"old": four_classes_old, "device": "cpu", "method": "contrast"}
-    model = train(
-        four_classes, SMALL, tmp_path / "m", cache=tmp_path / "file", progress=notes, **options
-    )
+    with progress.shown(notes):
+        model = train(four_classes, SMALL, tmp_path / "m", cache=tmp_path / "file", **options)
     alone = train(four_classes, SMALL, tmp_path / "alone", **options)
     assert model.fingerprint == alone.fingerprint
     assert sum("the next run warms up by itself" in text for text in notes.texts) == 1

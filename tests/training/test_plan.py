@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.models.cases import small_model
-from tests.notes import Notes
+from tests.notes import Notes, show
 from tests.training.recipes import RECIPE, SMALL
 from unibct.arrays import normalized
 from unibct.data.image_set import ImageSet
@@ -342,9 +342,10 @@ def test_old_weights_that_replace_chosen_ones_are_mentioned(
 ):
     recipe = SMALL.updated(size=16, epochs=1, lr=1e-9, batch_size=8, warmup_epochs=0)
     weights, notes = str(tmp_path / "other"), Notes()
+    show(notes)
     save_model(four_classes_old, weights)
     asked = recipe.updated(warm_start=True, weights=weights)
-    options = {"old": four_classes_old, "device": "cpu", "progress": notes}
+    options = {"old": four_classes_old, "device": "cpu"}
     train(four_classes, asked, tmp_path / "new", **options)
     assert f"warm_start: from the old model's weights, not from {weights}" in notes.texts
 

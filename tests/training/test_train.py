@@ -19,6 +19,7 @@ from tests.notes import Notes
 from tests.training.interruption import stopped_before_epoch
 from tests.training.recipes import RECIPE, SMALL
 from tests.training.run_results import metrics, require_same
+from unibct import progress
 from unibct.data.readers import open_images
 from unibct.distributed.ranks import Ranks
 from unibct.embeddings.extraction import embed_images
@@ -106,7 +107,8 @@ def test_a_run_of_another_version_goes_on_with_a_note(four_classes, tmp_path, mo
         train(four_classes, SMALL, tmp_path / "m", device="cpu")
     notes = Notes()
     options = {"resume": True, "device": "cpu"}
-    model = train(four_classes, SMALL, tmp_path / "m", progress=notes, **options)
+    with progress.shown(notes):
+        model = train(four_classes, SMALL, tmp_path / "m", **options)
     now = metadata.version("unibct")
     assert f"{tmp_path / 'm'} was begun with unibct 0.0.9 and goes on with {now}" in notes.texts
     with monkeypatch.context() as patch:
@@ -460,8 +462,10 @@ def test_numbers_of_another_file_are_other_classes(four_classes, tmp_path):
 
     warm = recipe.updated(warm_start=True)
     said = {source: Notes() for source in ("same", "other")}
-    first = train(same, warm, tmp_path / "1", old=old, progress=said["same"], **options)
-    second = train(other, warm, tmp_path / "2", old=old, progress=said["other"], **options)
+    with progress.shown(said["same"]):
+        first = train(same, warm, tmp_path / "1", old=old, **options)
+    with progress.shown(said["other"]):
+        second = train(other, warm, tmp_path / "2", old=old, **options)
     assert torch.allclose(first.class_weights, old.class_weights, atol=1e-6)
     assert not torch.allclose(second.class_weights, old.class_weights, atol=1e-2)
     counts = [sum("no class weights" in text for text in notes.texts) for notes in said.values()]
@@ -477,7 +481,8 @@ def test_steps_give_a_small_set_more_epochs_and_the_model_says_so(four_classes, 
     notes = []
     recipe = SMALL.updated(steps=10, warmup_epochs=1)  # two epochs of three steps
     stretched = {"epochs": 4, "warmup_epochs": 2}
-    by_steps = train(four_classes, recipe, tmp_path / "a", device="cpu", progress=Notes())
+    with progress.shown(Notes()):
+        by_steps = train(four_classes, recipe, tmp_path / "a", device="cpu")
     by_epochs = train(four_classes, SMALL.updated(**stretched), tmp_path / "b", device="cpu")
     assert by_steps.fingerprint == by_epochs.fingerprint
     stored = by_steps.training["recipe"]
@@ -488,6 +493,6 @@ def test_steps_give_a_small_set_more_epochs_and_the_model_says_so(four_classes, 
 
 
 def test_without_a_recipe_the_one_that_fits_is_trained(four_classes, tmp_path, monkeypatch):
-    monkeypatch.setattr("unibct.training.train.recipe_for", lambda images, progress: SMALL)
+    monkeypatch.setattr("unibct.training.train.recipe_for", lambda images: SMALL)
     chosen = train(four_classes, None, tmp_path / "chosen", device="cpu")
     assert chosen.training["recipe"]["batch_size"] == SMALL.batch_size

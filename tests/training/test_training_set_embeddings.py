@@ -15,7 +15,6 @@ from unibct.embeddings.forms import write_embeddings
 from unibct.embeddings.store import Embeddings
 from unibct.methods import MethodEntry
 from unibct.models.model import Model
-from unibct.progress import Silent
 from unibct.training import training_set_embeddings
 from unibct.training.train import train
 
@@ -89,7 +88,7 @@ def test_only_bct_holds_the_old_classifier(name, four_classes, four_classes_old,
     monkeypatch.setattr(
         training_set_embeddings, "_old_embeddings", lambda *_, **__: torch.zeros(24, 8)
     )
-    training_set_embeddings.make_method(context, four_classes_old, Silent())
+    training_set_embeddings.make_method(context, four_classes_old)
     assert (given[0].old_class_weights is not None) == (name == "bct")
 
 

@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 import torch
 
-from tests.notes import Notes
+from tests.notes import Notes, show
 from tests.tiny_models import LARGEST_SHIFT
 from tests.training.interruption import stopped_before_epoch
 from tests.training.recipes import RECIPE, SMALL
 from tests.training.run_results import metrics
+from unibct import progress
 from unibct.data.decoding import Frame
 from unibct.data.loader import read_pixels
 from unibct.data.training_classes import (
@@ -41,7 +42,8 @@ OPTIONS = {"validation": SHARE, "device": "cpu"}
 def validated_run(glyph_classes, tmp_path_factory):
     """The folder of a run with three classes set aside, and what it said."""
     out, notes = tmp_path_factory.mktemp("validated") / "m", Notes()
-    train(glyph_classes, RECIPE, out, progress=notes, **OPTIONS)
+    with progress.shown(notes):
+        train(glyph_classes, RECIPE, out, **OPTIONS)
     return out, notes
 
 
@@ -97,7 +99,8 @@ def test_a_stopped_run_keeps_its_classes_and_its_metrics(validated_run, glyph_cl
         with pytest.raises(UserError, match=rf"its validation is 0.25, not {other}"):
             train(glyph_classes, RECIPE, out, resume=True, validation=other, device="cpu")
     notes = Notes()
-    train(glyph_classes, RECIPE, out, resume=True, device="cpu", progress=notes)  # keeps its share
+    with progress.shown(notes):
+        train(glyph_classes, RECIPE, out, resume=True, device="cpu")  # keeps its share
     assert notes.statuses == validated_run[1].statuses  # begins with that of the stored epoch
     assert same_but_times(metrics(out)) == same_but_times(metrics(whole))
     for folder in ("", "best"):
@@ -134,19 +137,21 @@ def test_the_best_epoch_is_the_first_of_the_best_after_the_warm_up():
     assert best_row(context, rows)["epoch"] == 2
     assert best_row(context, rows[:1]) is None
     notes = Notes()
-    note_result(context, rows, notes)
+    show(notes)
+    note_result(context, rows)
     assert notes.texts == [
         "best epoch: 3 (the last one has 70.0 %), recall@1 80.0 % (raw pixels 50.0 %) on 2 "
         "classes that were set aside"
     ]
     weak = Notes()
-    note_result(context, [*rows[:2], rows[1] | {"recall_at_1": 0.54}], weak)
+    show(weak)
+    note_result(context, [*rows[:2], rows[1] | {"recall_at_1": 0.54}])
     assert len(weak.texts) == 1
-    note_result(context, [rows[1] | {"recall_at_1": 0.54}], weak)
+    note_result(context, [rows[1] | {"recall_at_1": 0.54}])
     assert weak.texts[1].startswith("best epoch: 2 (the last one), recall@1 54.0 %")
     assert weak.texts[2].startswith("this model is hardly better than raw pixels")
     images.vector_dim = 8  # finished vectors are trained on
-    note_result(context, [rows[1] | {"recall_at_1": 0.54}], weak)
+    note_result(context, [rows[1] | {"recall_at_1": 0.54}])
     assert "recall@1 54.0 % (the given vectors 50.0 %)" in weak.texts[3]
     assert weak.texts[4].startswith("this model is hardly better than the given vectors")
 
@@ -156,7 +161,8 @@ def test_a_run_from_old_weights_measures_on_new_classes_and_keeps_them(
     glyph_classes, four_classes_old, tmp_path
 ):
     notes, short = Notes(), SMALL.updated(epochs=1, warmup_epochs=0)
-    options = OPTIONS | {"old": four_classes_old, "progress": notes}
+    show(notes)
+    options = OPTIONS | {"old": four_classes_old}
     model = train(glyph_classes, short, tmp_path / "m", **options)
     assert set(four_classes_old.class_names) <= set(model.class_names)
     assert len(model.class_names) == 9
@@ -186,7 +192,8 @@ def test_a_run_from_old_weights_says_if_the_old_model_may_know_the_classes(
     four_classes, four_classes_old, tmp_path
 ):
     notes = Notes()
-    options = {"old": four_classes_old, "validation": 0.5, "device": "cpu", "progress": notes}
+    show(notes)
+    options = {"old": four_classes_old, "validation": 0.5, "device": "cpu"}
     train(four_classes, SMALL.updated(epochs=1, warmup_epochs=0), tmp_path / "m", **options)
     assert "may have learnt them: recall@1 on new classes is lower" in notes.texts[0]
 
@@ -272,7 +279,8 @@ def test_models_whose_scores_a_factor_would_lift_have_no_scale(
 ):
     monkeypatch.setattr("unibct.embeddings.score_scale._LARGEST_SHIFT", LARGEST_SHIFT)
     notes = Notes()
-    options = {"old": four_classes_old, "method": "unibct", "device": "cpu", "progress": notes}
+    show(notes)
+    options = {"old": four_classes_old, "method": "unibct", "device": "cpu"}
     model = train(four_classes, SMALL, tmp_path / "m", **options)
     assert model.score_scale is None
     assert any("no factor sets right" in line for line in notes.texts)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from unibct import progress
 from unibct.advice.measured import (
     FoundScenario,
     Rates,
@@ -30,7 +31,6 @@ from unibct.methods import DEFAULT_METHOD, METHODS, NO_METHOD, MethodEntry, find
 from unibct.models.embedder import Embedder, ImageEmbedder
 from unibct.models.model import Model
 from unibct.models.old_space import old_space_dim
-from unibct.progress import Progress, Silent
 from unibct.training.default_recipe import choose_recipe
 from unibct.training.network import recipe_architecture, recipe_input
 from unibct.training.plan import Run, images_per_epoch, plan_run, with_enough_epochs
@@ -338,18 +338,16 @@ class Advice:
         }
 
 
-def advise(request: AdviceRequest, progress: Progress | None = None) -> Advice:
+def advise(request: AdviceRequest) -> Advice:
     """Look at an upgrade: its scenario, the methods, the old model, and what each way costs.
 
     Images are only read from a sample, and a few training steps on it are thrown away again.
 
     Args:
         request: the models and image sets.
-        progress: is told what is being measured.
     """
-    progress = progress or Silent()
     device = pick_device(request.device)
-    old = open_embedder(request.old, device=request.device, with_classifier=True, progress=progress)
+    old = open_embedder(request.old, device=request.device, with_classifier=True)
     images = open_images(request.data, request.images)
     old_set, gallery = request.open_old_set(), request.open_gallery()
     scenario = scenario_of(old, images, old_set)

@@ -11,6 +11,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from unibct import progress
 from unibct.data.checked_set import Scan
 from unibct.data.decoding import Frame, Pixels
 from unibct.data.image_set import ImageSet
@@ -21,7 +22,6 @@ from unibct.embeddings.stored import StoredEmbeddings
 from unibct.maps.vector_map import fit_vector_map
 from unibct.models.embedder import Embedder, ImageEmbedder
 from unibct.models.model import Model
-from unibct.progress import Silent
 from unibct.training.plan import unknown_identities
 from unibct.training.recipe import Recipe
 from unibct.training.tracking import METRICS_FILE
@@ -266,7 +266,8 @@ def read_sample(images: ImageSet, frame: Frame) -> ReadSample:
     """Read a sample, and measure how long that takes. Unreadable images are left out."""
     scan = Scan(images, frame, keep=True)
     begin = time.perf_counter()
-    checked = scan.run(Silent(), None)
+    with progress.silenced():
+        checked = scan.run(None)
     rate = len(images) / _since(begin)
     assert scan.pixels is not None
     good_rows = np.setdiff1d(np.arange(len(images)), list(checked.problems))

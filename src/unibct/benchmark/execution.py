@@ -51,7 +51,6 @@ from unibct.files import atomic_file, write_json
 from unibct.maps.vector_map import fit_vector_map
 from unibct.models.model import Model
 from unibct.models.model_folder import MODEL_DESCRIPTION, save_model
-from unibct.progress import Progress, Silent
 from unibct.training.network import recipe_input
 from unibct.training.tracking import METRICS_FILE
 from unibct.training.train import train
@@ -59,9 +58,8 @@ from unibct.training.train import train
 SAMPLES_FILE = "samples.safetensors"
 
 
-def run_job(workspace: Workspace, job: Job, progress: Progress | None = None) -> None:
+def run_job(workspace: Workspace, job: Job) -> None:
     """Run a job, or what is left of it. The jobs that it needs must be finished."""
-    progress = progress or Silent()
     folder = workspace.out / job.folder
     if not workspace.has_work(job):
         return
@@ -77,9 +75,9 @@ def run_job(workspace: Workspace, job: Job, progress: Progress | None = None) ->
     elif (elsewhere := model_elsewhere(workspace, job)) is not None:
         result = _take_model(workspace, job, elsewhere)
     elif job.training is not None:
-        result |= _train(workspace, job, job.training, progress)
+        result |= _train(workspace, job, job.training)
     elif job.map_fitting is not None:
-        result |= _adapt(workspace, job, job.map_fitting, progress)
+        result |= _adapt(workspace, job, job.map_fitting)
     require_model_origins(workspace.out, job)
     validation = workspace.validation_images
     if validation is not None and (job.training is not None or job.map_fitting is not None):
@@ -155,9 +153,7 @@ def _take_model(workspace: Workspace, job: Job, elsewhere: Path) -> dict[str, An
     return result | {"measured_again_by": software_and_machine()}
 
 
-def _train(
-    workspace: Workspace, job: Job, training: Training, progress: Progress
-) -> dict[str, Any]:
+def _train(workspace: Workspace, job: Job, training: Training) -> dict[str, Any]:
     """Train the job's model, embed the test images, and describe the model."""
     folder = workspace.out / job.folder
     images = workspace.training_images(training.part, job.seed)
@@ -172,7 +168,6 @@ def _train(
         cache=None if training.part.startswith("old:") else workspace.out / CACHE,
         device=workspace.device,
         label=job.folder,
-        progress=progress,
     )
     _replace_embeddings(embed_images(model, workspace.test_images), folder / EMBEDDINGS)
     return _described(training.method, images, model) | {
@@ -180,9 +175,7 @@ def _train(
     }
 
 
-def _adapt(
-    workspace: Workspace, job: Job, map_fitting: MapFitting, progress: Progress
-) -> dict[str, Any]:
+def _adapt(workspace: Workspace, job: Job, map_fitting: MapFitting) -> dict[str, Any]:
     """Fit a map on the new set, save the free model with that map, and describe it."""
     folder = workspace.out / job.folder
     images = workspace.training_images(map_fitting.part, job.seed)
@@ -191,7 +184,7 @@ def _adapt(
 
     def training_embeddings(model: Model) -> Floats:
         cache = embeddings_folder(workspace.out / CACHE, model, pixels)
-        return np.array(cached_embeddings(model, pixels, cache, progress=progress).vectors)
+        return np.array(cached_embeddings(model, pixels, cache).vectors)
 
     pairs = training_embeddings(new), training_embeddings(old), images.labels
     fitted = fit_vector_map(map_fitting.kind, *pairs, seed=job.seed)
@@ -199,7 +192,7 @@ def _adapt(
     model = new.adapted(fitted, old, images).with_score_scale(scale)
     shutil.rmtree(folder / MODEL, ignore_errors=True)
     save_model(model, folder / MODEL)
-    test_embeddings = embed_images(model, workspace.test_images, progress=progress)
+    test_embeddings = embed_images(model, workspace.test_images)
     _replace_embeddings(test_embeddings, folder / EMBEDDINGS)
     return _described(map_fitting.kind, images, model)
 

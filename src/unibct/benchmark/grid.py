@@ -20,7 +20,6 @@ from unibct.data.scenarios import SCENARIOS, find_scenario, hold_out
 from unibct.errors import UserError
 from unibct.maps import MAPS
 from unibct.methods import ABLATIONS, METHODS, NO_METHOD, similar_method
-from unibct.progress import Progress
 from unibct.training.default_recipe import recipe_for
 from unibct.training.network import recipe_input
 from unibct.training.plan import require_epochs_left
@@ -96,11 +95,11 @@ class Grid:
         """Return the settings that all results of one folder share."""
         return {"recipe": self.recipe.model_dump(mode="json"), "versions": self.versions}
 
-    def open(self, progress: Progress | None = None) -> tuple[ImageSet, ImageSet]:
+    def open(self) -> tuple[ImageSet, ImageSet]:
         """Return the training images and the test images. They have no class in common."""
-        images = self._open(self.data, progress)
+        images = self._open(self.data)
         if self.test is not None:
-            test = self._open(self.test, progress)
+            test = self._open(self.test)
             _require_other_classes(
                 (self.data, images), (self.test, test), "the test classes must be ones"
             )
@@ -114,19 +113,16 @@ class Grid:
         parts = hold_out(images.labels, HELD_OUT)
         return images.select(parts.train), images.select(parts.test)
 
-    def open_validation(
-        self, training: ImageSet, test: ImageSet, progress: Progress | None = None
-    ) -> ImageSet | None:
+    def open_validation(self, training: ImageSet, test: ImageSet) -> ImageSet | None:
         """Return the validation images, if there are any.
 
         Args:
             training: the training images, with which they have no class in common.
             test: the test images, likewise.
-            progress: reports progress per image.
         """
         if self.validation is None:
             return None
-        images = self._open(self.validation, progress)
+        images = self._open(self.validation)
         for name, others in ((self.data, training), (self.test or self.data, test)):
             _require_other_classes(
                 (name, others),
@@ -135,12 +131,12 @@ class Grid:
             )
         return images
 
-    def _open(self, name: str, progress: Progress | None) -> ImageSet:
+    def _open(self, name: str) -> ImageSet:
         images = open_images(name)
         if not self.skip_bad:
             return images
         frame = recipe_input(self.recipe).frame
-        return read_pixels(images, frame, skip_bad=True, memory=0, progress=progress).images
+        return read_pixels(images, frame, skip_bad=True, memory=0).images
 
 
 def _require_other_classes(

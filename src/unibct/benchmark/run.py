@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from filelock import FileLock, Timeout
 
+from unibct import progress
 from unibct.benchmark.cells import model_elsewhere
 from unibct.benchmark.grid import Grid
 from unibct.benchmark.jobs import Job, cell_folder, make_jobs, select_jobs, share_warmups
@@ -40,7 +41,6 @@ from unibct.files import read_json, sweep, write_json, write_text
 from unibct.losses import arcface
 from unibct.models.architectures import build_network
 from unibct.models.input import to_input
-from unibct.progress import Progress
 from unibct.training.network import (
     autocast,
     first_classes,
@@ -257,7 +257,6 @@ def plan_benchmark(
     measure_again: bool = False,
     models_from: str | Path | None = None,
     read_images: bool = True,
-    progress: Progress | None = None,
 ) -> Benchmark:
     """Return a benchmark that is ready to run.
 
@@ -277,7 +276,6 @@ def plan_benchmark(
             models are taken instead of training them again: for other test images.
         read_images: read every image once, to find unreadable and changed ones. A report alone
             does not need this.
-        progress: reports progress per image.
     """
     on_cpu = pick_device(device).type == "cpu"
     cores = usable_cpus()
@@ -286,23 +284,22 @@ def plan_benchmark(
     if workers < 1:
         raise UserError(f"at least one worker is needed, not {workers}")
     if grid.skip_bad:
-        grid.open_validation(*grid.open(progress), progress)  # reports the images left out
+        grid.open_validation(*grid.open())  # reports the images left out
     elsewhere = None if models_from is None else Path(models_from)
     workspace = Workspace(grid, Path(out), device, measure_again, elsewhere)
     _require_usable_images(workspace)
     settings = benchmark_settings(workspace)
-    if progress is not None:
-        _note_doubts(workspace, progress)
+    _note_doubts(workspace)
     require_same_benchmark(workspace, settings)
     require_same_training(workspace, settings)
     jobs = make_jobs(grid, workspace.all_training_images)
-    _require_results(grid, jobs, progress)
+    _require_results(grid, jobs)
     chosen_jobs = _with_warmups(workspace, jobs, select_jobs(jobs, only))
     if measure_again:
-        chosen_jobs = _without_training(workspace, chosen_jobs, progress)
+        chosen_jobs = _without_training(workspace, chosen_jobs)
     if read_images:
         _require_unlearnt(workspace)
-        settings |= workspace.pixel_digests(progress)
+        settings |= workspace.pixel_digests()
         require_same_benchmark(workspace, settings)
         require_same_training(workspace, settings)
     threads = _threads_per_worker(cores // workers)
@@ -333,7 +330,7 @@ def _require_unlearnt(workspace: Workspace) -> None:
                 )
 
 
-def _require_results(grid: Grid, jobs: Sequence[Job], progress: Progress | None) -> None:
+def _require_results(grid: Grid, jobs: Sequence[Job]) -> None:
     """Refuse a grid without a cell and a chain; note the cells that cannot be."""
     folders = {job.folder for job in jobs}
     missing = [
@@ -345,7 +342,7 @@ def _require_results(grid: Grid, jobs: Sequence[Job], progress: Progress | None)
     why = "the method works only where the old model knows every new class"
     if len(missing) == len(grid.methods) * len(grid.scenarios) and not grid.chain_methods:
         raise UserError(f"there is no {' and no '.join(missing)}, so nothing can be run: {why}")
-    if missing and progress is not None:
+    if missing:
         progress.note(f"there is no {' and no '.join(missing)}: {why}")
 
 
@@ -362,9 +359,7 @@ def _with_warmups(workspace: Workspace, jobs: Sequence[Job], chosen: Sequence[Jo
     return share_warmups(chosen, trained)
 
 
-def _without_training(
-    workspace: Workspace, chosen: Sequence[Job], progress: Progress | None
-) -> list[Job]:
+def _without_training(workspace: Workspace, chosen: Sequence[Job]) -> list[Job]:
     """Return the chosen jobs that can be measured without training or fitting anything."""
     measurable: dict[str, Job] = {}
     for job in chosen:  # each comes after those that it needs
@@ -375,7 +370,7 @@ def _without_training(
     if not measurable:
         raise UserError(f"{workspace.out} has no finished job that could be measured again")
     left_out = len(chosen) - len(measurable)
-    if left_out and progress is not None:
+    if left_out:
         progress.note(
             f"{left_out} of {len(chosen)} jobs are not finished and are left out; the same command "
             "without --measure-again trains them"
@@ -383,7 +378,7 @@ def _without_training(
     return list(measurable.values())
 
 
-def _note_doubts(workspace: Workspace, progress: Progress) -> None:
+def _note_doubts(workspace: Workspace) -> None:
     """Say what is allowed but may surprise."""
     slow = slow_precision_note(workspace.grid.recipe.precision, pick_device(workspace.device))
     if slow is not None:

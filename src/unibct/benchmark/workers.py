@@ -18,6 +18,7 @@ from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from typing import Any, Literal, TypeAlias, cast
 
+from unibct import progress
 from unibct.benchmark.execution import run_job
 from unibct.benchmark.jobs import Job
 from unibct.benchmark.workspace import Workspace
@@ -265,7 +266,8 @@ def _work(workspace: Workspace, pipe: Any, threads: int) -> None:
         except (EOFError, OSError):
             return
         try:
-            run_job(workspace, job, _Reporter(pipe, job))
+            with progress.shown(_Reporter(pipe, job)):
+                run_job(workspace, job)
         except UserError as error:
             pipe.send(("failed", str(error)))
         except Exception:

@@ -23,7 +23,6 @@ from unibct.evaluation.verification import headline_far
 from unibct.files import read_json, write_json
 from unibct.models.model import Model
 from unibct.models.model_folder import load_model
-from unibct.progress import Progress
 from unibct.training.network import recipe_input
 from unibct.training.recipe import with_flat_recipe
 
@@ -108,7 +107,7 @@ class Workspace:
         """Return (test images, dim) embeddings of a finished job, in the order of the images."""
         return self.embeddings(folder).rows_of(self.test_images)
 
-    def pixel_digests(self, progress: Progress | None = None) -> dict[str, str]:
+    def pixel_digests(self) -> dict[str, str]:
         """Read every image once and return a digest of all pixels, per image set.
 
         An unreadable image raises an error.
@@ -117,7 +116,7 @@ class Workspace:
         names = ("pixels", "test_pixels", VALIDATION_PIXELS)
         sets = (*self._image_sets, self.validation_images)
         return {
-            name: read_pixels(images, frame, memory=0, progress=progress).digest
+            name: read_pixels(images, frame, memory=0).digest
             for name, images in zip(names, sets, strict=True)
             if images is not None
         }

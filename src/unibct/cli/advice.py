@@ -84,6 +84,6 @@ def advise_command(
         settings=tuple(set_ or ()),
         device=device,
     )
-    with terminal_progress() as progress:
-        advice = advise(request, progress)
+    with terminal_progress():
+        advice = advise(request)
     print(json.dumps(advice.as_json(), indent=2) if as_json else "\n".join(advice_lines(advice)))

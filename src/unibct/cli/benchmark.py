@@ -167,7 +167,7 @@ def benchmark_command(
         skip_bad=skip_bad_images,
         validation=validation,
     )
-    with terminal_progress() as progress:
+    with terminal_progress():
         benchmark = plan_benchmark(
             grid,
             out,
@@ -177,7 +177,6 @@ def benchmark_command(
             measure_again=measure_again,
             models_from=models_from,
             read_images=not report_only,
-            progress=progress,
         )
     if dry_run:
         return print_plan(benchmark)
@@ -205,8 +204,8 @@ def _load_recipe(name: str | None, overrides: Sequence[str], data: str) -> "Reci
 
     if name is not None:
         return load_recipe(name, overrides)
-    with terminal_progress() as progress:
-        return recipe_for(open_images(data), overrides, progress=progress)
+    with terminal_progress():
+        return recipe_for(open_images(data), overrides)
 
 
 def _run_and_report(benchmark: "Benchmark", out: Path, *, report_only: bool) -> None:

@@ -88,6 +88,6 @@ def convert_command(
     from unibct.progress import terminal_progress
 
     image_set = open_images(data, images)
-    with terminal_progress() as progress:
-        written = convert(image_set, out, to=to, skip_bad=skip_bad_images, progress=progress)
+    with terminal_progress():
+        written = convert(image_set, out, to=to, skip_bad=skip_bad_images)
     print(f"{out}: {written:,} images as {to}")

@@ -176,12 +176,11 @@ def evaluate_command(
         queries=queries, gallery_images=gallery_images, mode=gallery_mode, alpha_from=alpha_from,
         backfill_curve=backfill_curve, old_thresholds=old_thresholds, save_score_map=save_score_map,
     )  # fmt: skip
-    with terminal_progress() as progress:
+    with terminal_progress():
         request = EvaluationRequest(
             data=data, query=query, gallery=gallery, images=images, far=far, seed=seed, alpha=alpha,
             threshold_rule=threshold_rule, pooling=pooling, search=search, cache=cache,
-            seen_classes=seen_classes, skip_bad=skip_bad_images, device=device, progress=progress,
-        )  # fmt: skip
+            seen_classes=seen_classes, skip_bad=skip_bad_images, device=device)  # fmt: skip
         evaluation, certificate = _evaluated(request, certify, protocol, as_json=as_json)
     certified = None if certificate is None else f"{certify}: {certificate.summary()}"
     _print(evaluation, certified, as_json=as_json)

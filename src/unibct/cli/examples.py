@@ -51,8 +51,8 @@ def demo_command(
     from unibct.report.terminal import print_evaluation, print_story
 
     plan = plan_demo(scenario, method, seed, overrides=set_ or ())
-    with terminal_progress(overall=plan.work) as progress:
-        result = run_demo(plan, out, fresh=fresh, device=device, progress=progress)
+    with terminal_progress(overall=plan.work):
+        result = run_demo(plan, out, fresh=fresh, device=device)
     write_report(result, out / "report.html")
     print_evaluation(result.evaluation)
     if result.gallery is not None:
@@ -90,8 +90,8 @@ def rehearse_command(
     from unibct.report.terminal import print_evaluation
 
     chosen = split_names(scenarios) or list(SCENARIOS)
-    with terminal_progress() as progress:
-        results = rehearse(out, chosen, overrides=set_ or (), device=device, progress=progress)
+    with terminal_progress():
+        results = rehearse(out, chosen, overrides=set_ or (), device=device)
     for scenario, evaluation in results.items():
         print(f"\n{scenario}")
         print_evaluation(evaluation)

@@ -93,16 +93,14 @@ def export_command(
     if images is not None and data is None:
         raise UserError(f"--images {images} needs the set that it is a list of: give --data DATA")
     image_set = None if data is None else open_images(data, images)
-    with terminal_progress() as progress:
-        loaded = open_embedder(model, progress=progress)
+    with terminal_progress():
+        loaded = open_embedder(model)
         if not isinstance(loaded, (Model, OldSpaceModel)):
             raise UserError(f"{model} is no model folder; only a model of unibct is exported")
         folder = parse_reference(model, EMBEDDERS).path
         path = out or folder / default_file(loaded, int8=int8)
-        old_model = None if old is None else open_embedder(old, progress=progress)
-        export = export_model(
-            loaded, path, images=image_set, int8=int8, old=old_model, progress=progress
-        )
+        old_model = None if old is None else open_embedder(old)
+        export = export_model(loaded, path, images=image_set, int8=int8, old=old_model)
     print(json.dumps(export.as_json(), indent=2) if as_json else export_text(export.as_json()))
     if isinstance(loaded, Model) and old_space_dim(loaded) is not None and not as_json:
         print(

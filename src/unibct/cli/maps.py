@@ -77,8 +77,8 @@ def adapt_command(
     image_set = None if data is None else open_images(data, images)
     if image_set is not None:
         require_outside(image_set, out)
-    with terminal_progress() as progress:
-        opening = Opening(device, progress=progress)
+    with terminal_progress():
+        opening = Opening(device)
         result = adapt_embedders(
             opening.open(new),
             opening.open(old),
@@ -88,7 +88,6 @@ def adapt_command(
             kind=kind,
             seed=seed,
             skip_bad=skip_bad_images,
-            progress=progress,
         )
     print(f"{out}: {save_adapted(result, out)}")
 
@@ -213,8 +212,8 @@ def _chosen_weights(
     from unibct.progress import terminal_progress
     from unibct.report.texts import weight_choice_text
 
-    with terminal_progress() as progress:
-        choice = choose_weights(old, new, open_images(alpha_from, images), progress=progress)
+    with terminal_progress():
+        choice = choose_weights(old, new, open_images(alpha_from, images))
     if not quiet:
         print(weight_choice_text(choice))
     return choice

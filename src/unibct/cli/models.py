@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from unibct import progress
 from unibct.cli.options import (
     DataArgument,
     DeviceOption,
@@ -162,17 +163,15 @@ def train_command(
     how |= {"skip_bad": skip_bad_images}
     how |= {"checkpoint_every": checkpoint_every, "tensorboard": tensorboard, "resume": resume}
     nothing_to_resume = resume and not out.exists()
-    with terminal_progress(logs=out / LOGS) as progress:
+    with terminal_progress(logs=out / LOGS):
         if nothing_to_resume:
             progress.note(f"nothing to resume: there is no {out} yet, so the training begins")
-        loaded_recipe = named_recipe or recipe_for(image_set, overrides, progress=progress)
+        loaded_recipe = named_recipe or recipe_for(image_set, overrides)
         entry = find_method(method or DEFAULT_METHOD)
         uses_classifier = entry.uses_old_classifier(loaded_recipe.warm_start)
-        opening = Opening(device, uses_classifier, progress)
+        opening = Opening(device, uses_classifier)
         old_model = None if old is None else opening.open(old)
-        model = train(
-            image_set, loaded_recipe, out, old=old_model, method=method, progress=progress, **how
-        )
+        model = train(image_set, loaded_recipe, out, old=old_model, method=method, **how)
     print_once(
         f"{out}: {model.architecture}, dimension {model.dim}, fingerprint {model.fingerprint}"
     )
@@ -215,7 +214,7 @@ def embed_command(
     from unibct.evaluation.protocols import EmbeddingRequest, embed_data
     from unibct.progress import terminal_progress
 
-    with terminal_progress() as progress:
+    with terminal_progress():
         request = EmbeddingRequest(
             data,
             model,
@@ -225,7 +224,6 @@ def embed_command(
             dtype=dtype,
             skip_bad=skip_bad_images,
             device=device,
-            progress=progress,
         )
         result = embed_data(request, protocol)
     print_once(f"{out}: {len(result):,} embeddings of dimension {result.vectors.shape[1]}")

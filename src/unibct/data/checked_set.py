@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from unibct import progress
 from unibct.data import decoding
 from unibct.data.decoding import (
     Frame,
@@ -33,7 +34,6 @@ from unibct.data.decoding import (
 from unibct.data.image_set import ImageSet, Stamped
 from unibct.errors import UserError
 from unibct.files import user_cache_folder, write_json
-from unibct.progress import Progress
 
 if TYPE_CHECKING:
     from unibct.distributed.ranks import Ranks
@@ -61,15 +61,12 @@ class CheckedSet:
     digest: str
     problems: dict[int, str]
 
-    def readable(
-        self, images: ImageSet, *, skip_bad: bool, progress: Progress | None = None
-    ) -> ImageSet:
+    def readable(self, images: ImageSet, *, skip_bad: bool) -> ImageSet:
         """Return the readable images.
 
         Args:
             images: the set that was checked.
             skip_bad: leave out unreadable images instead of raising an error.
-            progress: is told what is left out.
         """
         if not self.problems:
             return images
@@ -79,10 +76,9 @@ class CheckedSet:
         good_rows = [row for row in range(len(images)) if row not in self.problems]
         if not good_rows:
             raise NoReadableImageError(images.name, len(images))
-        if progress is not None:
-            names = ", ".join(self.unreadable_ids(images))
-            count = len(self.problems)
-            progress.note(f"left out {count} unreadable images of {images.name}: {names}")
+        names = ", ".join(self.unreadable_ids(images))
+        count = len(self.problems)
+        progress.note(f"left out {count} unreadable images of {images.name}: {names}")
         return images.select(good_rows)
 
     def unreadable_ids(self, images: ImageSet) -> tuple[str, ...]:
@@ -293,7 +289,7 @@ class Scan:
         # One array, so that ranks exchange it in one step.
         self._findings = np.zeros((len(images), DIGEST_BYTES + 1), dtype=np.uint8)
 
-    def run(self, progress: Progress, ranks: "Ranks | None") -> CheckedSet:
+    def run(self, ranks: "Ranks | None") -> CheckedSet:
         """Read all images; if the pixels are not kept, the ranks share the work."""
         total = len(self._images)
         # If the pixels are kept, each rank needs all of them.

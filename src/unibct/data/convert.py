@@ -19,6 +19,7 @@ import numpy as np
 from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
+from unibct import progress
 from unibct.data.decoding import (
     UnreadableImageError,
     decode,
@@ -31,7 +32,6 @@ from unibct.data.layouts import LAYOUTS
 from unibct.data.readers.recordio import PROPERTY_FILE, RecordFile, pack_record, write_record
 from unibct.errors import UserError
 from unibct.files import atomic_folder, read_json, require_absent, sync, write_json
-from unibct.progress import Progress, Silent
 
 _SYNC_THREADS = 16  # they mostly wait for the disk, which writes several files at a time
 
@@ -182,14 +182,7 @@ _LARGEST_EXACT = 1 << 24  # float32 cannot represent every integer above this
 _SAVE_EVERY = 4000  # images
 
 
-def convert(
-    images: ImageSet,
-    out: Path,
-    *,
-    to: str,
-    skip_bad: bool = False,
-    progress: Progress | None = None,
-) -> int:
+def convert(images: ImageSet, out: Path, *, to: str, skip_bad: bool = False) -> int:
     """Write every image of a set to a new folder in another layout.
 
     A run that was stopped or killed, or that has met unreadable images, is continued by the next
@@ -200,7 +193,6 @@ def convert(
         out: a new folder; it appears when it is complete.
         to: a name from ``LAYOUTS``.
         skip_bad: leave out images that are not PNG, JPEG or WebP, instead of raising an error.
-        progress: reports progress per image.
 
     Returns:
         The number of images written.
@@ -208,9 +200,8 @@ def convert(
     if to not in LAYOUTS:
         raise UserError(f"unknown layout {to!r}; choose one of {', '.join(LAYOUTS)}")
     require_outside(images, out)
-    progress = progress or Silent()
     with resumable_folder(out, _fingerprint(images, to), progress.note) as folder:
-        layout, all_problems = _write_all(images, to, folder, progress)
+        layout, all_problems = _write_all(images, to, folder)
         problems = [problem.text for problem in all_problems]
         written = len(images) - len(problems)
         if problems and not (skip_bad and written):
@@ -248,7 +239,7 @@ class _Problem(NamedTuple):
 
 
 def _write_all(
-    images: ImageSet, to: str, folder: ResumableFolder, progress: Progress
+    images: ImageSet, to: str, folder: ResumableFolder
 ) -> tuple["Layout", list[_Problem]]:
     """Write the remaining images class by class.
 

@@ -28,7 +28,6 @@ from unibct.data.decoding import (
 )
 from unibct.data.image_set import ImageSet
 from unibct.errors import UserError
-from unibct.progress import Progress, Silent
 
 if TYPE_CHECKING:
     from unibct.distributed.ranks import Ranks
@@ -134,7 +133,6 @@ def read_pixels(
     *,
     skip_bad: bool = False,
     memory: int | None = None,
-    progress: Progress | None = None,
     ranks: "Ranks | None" = None,
 ) -> PixelBatches:
     """Check that every image is readable, and keep the pixels if they fit.
@@ -148,7 +146,6 @@ def read_pixels(
         skip_bad: leave out unreadable images instead of raising an error.
         memory: keep the pixels if they need at most this many bytes; by default 2 GiB, or the
             number in the environment variable UNIBCT_PIXEL_MEMORY.
-        progress: reports progress per image.
         ranks: the processes that read the same set and share the work.
     """
     keep = fits_in_memory(len(images), frame, memory)
@@ -157,14 +154,14 @@ def read_pixels(
     kept_pixels = None
     if checked is None:
         scan = Scan(images, frame, keep=keep)
-        checked = scan.run(progress or Silent(), ranks)
+        checked = scan.run(ranks)
         save_checked_set(images, frame, checked, stamp)
         if scan.pixels is not None:
             kept_pixels = KeptPixels(scan.pixels, np.ones(len(images), dtype=np.bool_))
     elif keep:
         pixels = np.empty((len(images), *frame.shape), dtype=images.dtype)
         kept_pixels = KeptPixels(pixels, np.zeros(len(images), dtype=np.bool_))
-    readable = checked.readable(images, skip_bad=skip_bad, progress=progress)
+    readable = checked.readable(images, skip_bad=skip_bad)
     if kept_pixels is not None and checked.problems:
         good_rows = np.setdiff1d(np.arange(len(images)), list(checked.problems))
         kept_pixels = KeptPixels(kept_pixels.pixels[good_rows], kept_pixels.is_read[good_rows])

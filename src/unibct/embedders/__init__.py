@@ -15,7 +15,6 @@ from urllib.parse import parse_qsl
 
 from unibct.embeddings.forms import PREFIX, STORED, describe_forms
 from unibct.errors import UserError
-from unibct.progress import Progress, Silent
 
 if TYPE_CHECKING:
     from unibct.models.embedder import Embedder, ImageEmbedder
@@ -101,13 +100,11 @@ class Opening:
     Attributes:
         device: where it computes, if it can choose: ``auto``, or a device that it must have.
         with_classifier: load a model folder's class weights too.
-        progress: gets a note about what was assumed.
         probes: a folder where ``python:`` embedders may be known already, see ``Probe``.
     """
 
     device: Any = "cpu"
     with_classifier: bool = False
-    progress: Progress = field(default_factory=Silent)
     probes: Path | None = None
 
     def open(self, reference: str | Path) -> "Embedder":
@@ -208,11 +205,7 @@ def describe_embedders() -> str:
 
 
 def open_embedder(
-    reference: str | Path,
-    *,
-    device: Any = "cpu",
-    with_classifier: bool = False,
-    progress: Progress | None = None,
+    reference: str | Path, *, device: Any = "cpu", with_classifier: bool = False
 ) -> "Embedder":
     """Open anything that can stand in place of a model.
 
@@ -222,18 +215,15 @@ def open_embedder(
             ``onnx:FILE?mean=0.5&std=0.5``.
         device: where it computes, if it can choose: ``auto``, or a device that it must have.
         with_classifier: load a model folder's class weights too.
-        progress: gets a note about what was assumed.
     """
-    return Opening(device, with_classifier, progress or Silent()).open(reference)
+    return Opening(device, with_classifier).open(reference)
 
 
-def open_image_embedder(
-    reference: str | Path, *, device: Any = "cpu", progress: Progress | None = None, why: str
-) -> "ImageEmbedder":
+def open_image_embedder(reference: str | Path, *, device: Any = "cpu", why: str) -> "ImageEmbedder":
     """Open an embedder that takes pixels; ``why`` says what they are needed for."""
     from unibct.embeddings.stored import StoredEmbeddings
 
-    embedder = open_embedder(reference, device=device, progress=progress)
+    embedder = open_embedder(reference, device=device)
     if isinstance(embedder, StoredEmbeddings):
         raise UserError(f"{reference} holds stored embeddings, but {why}: give the model itself")
     return cast("ImageEmbedder", embedder)

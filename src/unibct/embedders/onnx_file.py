@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from unibct import progress
 from unibct.data.decoding import DEFAULT_FIT, FITS, Pixels
 from unibct.distributed.device import local_rank, pick_device
 from unibct.embedders import Opening, Reference, parse_numbers, parse_size
@@ -97,7 +98,7 @@ def open_reference(reference: Reference, opening: Opening) -> "OnnxEmbedder":
             mean, std = (",".join(f"{v:g}" for v in values) for values in (spec.mean, spec.std))
             takes = f"(pixels/255 − mean)/std with mean={mean} std={std}"
             options = f"mean=…&std=…&{options}"
-        opening.progress.note(
+        progress.note(
             f"{reference.place} says nothing about its input: taken as {spec.height}×{spec.width}×"
             f"{spec.channels} {spec.order} in {spec.layout}, {takes}; if that is wrong, write "
             f"onnx:FILE?{options}"
@@ -192,7 +193,7 @@ def _refuse_or_note_cpu(path: Path, opening: Opening) -> None:
     """Say that a file runs on the CPU; refuse it if someone asked for a GPU."""
     missing = "ONNX Runtime cannot use CUDA here"
     if opening.device == "auto":
-        opening.progress.note(f"{path} runs on the CPU: {missing} (onnxruntime-gpu can)")
+        progress.note(f"{path} runs on the CPU: {missing} (onnxruntime-gpu can)")
         return
     raise UserError(
         f"{path} cannot run on {opening.device}: {missing}; pip uninstall onnxruntime, then pip "

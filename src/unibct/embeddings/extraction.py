@@ -14,6 +14,7 @@ import numpy as np
 from filelock import FileLock
 from numpy.typing import NDArray
 
+from unibct import progress
 from unibct.data.augmentation import mirrored
 from unibct.data.checked_set import (
     DIGEST_BYTES,
@@ -50,7 +51,7 @@ from unibct.embeddings.stored import StoredEmbeddings, content_fingerprint
 from unibct.errors import UserError
 from unibct.files import mapped_array, read_json, require_absent, sweep, write_json
 from unibct.models.embedder import Embedder, ImageEmbedder
-from unibct.progress import Advance, Progress, Silent, ignore
+from unibct.progress import Advance, ignore
 
 NETWORK_BATCH = 256  # images that go through the network at a time
 EMBEDDING_WEIGHT = 1 / 3  # of the time of a training step: forward only
@@ -288,7 +289,6 @@ class SinglePass:
         dtype: ``float32`` or ``float16``, on disk.
         shard_rows: rows in a file, if all of its images are readable.
         ranks: the processes that divide the shards.
-        progress: reports the images that this process embeds.
     """
 
     def __init__(
@@ -300,7 +300,6 @@ class SinglePass:
         dtype: str,
         shard_rows: int | None,
         ranks: Ranks,
-        progress: Progress | None,
     ) -> None:
         self.model = model
         self.images = images
@@ -308,7 +307,6 @@ class SinglePass:
         self.dtype = dtype
         self.shard_rows = shard_rows
         self.ranks = ranks
-        self.progress = progress or Silent()
         rows = shard_rows or default_shard_rows(len(images))
         # Of all images, and of their names instead of their pixels, which are not known yet.
         unread = f"unread {images.digest}"
@@ -346,7 +344,7 @@ class SinglePass:
         remaining = [(n, rows) for n, rows in own_shards if not self._is_done(n, stamps[n])]
         total = sum(len(rows) for _, rows in own_shards)
         done = total - sum(len(rows) for _, rows in remaining)
-        task = self.progress.task("embedding", total, done=done, weight=EMBEDDING_WEIGHT)
+        task = progress.task("embedding", total, done=done, weight=EMBEDDING_WEIGHT)
         with task as advance:
             for number, rows in remaining:
                 self._embed_shard(number, rows, stamps[number], advance)
@@ -392,7 +390,7 @@ class SinglePass:
         notes = [_single_pass_read_note(self._note_path(number)) for number in numbers]
         checked = self._checked(notes)
         save_checked_set(self.images, self.model.input.frame, checked, stamp)
-        readable = checked.readable(self.images, skip_bad=skip_bad, progress=self.progress)
+        readable = checked.readable(self.images, skip_bad=skip_bad)
         plan = replace(
             self._plan,
             pixel_digest=checked.digest,
@@ -462,33 +460,26 @@ def _single_pass_read_note(path: Path) -> _Note:
 # Images through a model: embeddings in memory, or into a store by one or several processes.
 
 
-def embed_images(
-    model: Embedder, images: ImageSet, *, skip_bad: bool = False, progress: Progress | None = None
-) -> Embeddings:
+def embed_images(model: Embedder, images: ImageSet, *, skip_bad: bool = False) -> Embeddings:
     """Embed every image of a set; raise an error for unreadable ones, or skip them.
 
     Stored embeddings are looked up by id; ``skip_bad`` then skips images that have none.
     """
     if isinstance(model, StoredEmbeddings):
-        return model.of(_stored_images(model, images, skip_bad, progress))
+        return model.of(_stored_images(model, images, skip_bad))
     model = cast(ImageEmbedder, model)
-    pixels = read_pixels(images, model.input.frame, skip_bad=skip_bad, progress=progress)
-    return embed_pixel_batches(model, pixels, progress=progress)
+    pixels = read_pixels(images, model.input.frame, skip_bad=skip_bad)
+    return embed_pixel_batches(model, pixels)
 
 
 def embed_pixel_batches(
-    model: Embedder,
-    pixels: PixelBatches,
-    *,
-    flip: bool = False,
-    label: str = "embedding",
-    progress: Progress | None = None,
+    model: Embedder, pixels: PixelBatches, *, flip: bool = False, label: str = "embedding"
 ) -> Embeddings:
     """Embed images whose pixels are read already; with ``flip``, embed their mirror images."""
     if isinstance(model, StoredEmbeddings):
         return model.of(pixels.images)
     images = pixels.images
-    with (progress or Silent()).task(label, len(images), weight=EMBEDDING_WEIGHT) as advance:
+    with progress.task(label, len(images), weight=EMBEDDING_WEIGHT) as advance:
         vectors = _vectors(model, pixels, range(len(images)), flip=flip, advance=advance)
     return _in_memory(model, images, vectors)
 
@@ -514,7 +505,6 @@ def embed_images_to_store(
     dtype: str = "float32",
     shard_rows: int | None = None,
     ranks: Ranks = ALONE,
-    progress: Progress | None = None,
 ) -> Embeddings:
     """Embed every image of a set into a folder, shard by shard. Each image is decoded once.
 
@@ -529,33 +519,26 @@ def embed_images_to_store(
         dtype: ``float32`` or ``float16``, on disk.
         shard_rows: rows in a file; by default few enough for about 64 files or more.
         ranks: the processes that divide the shards.
-        progress: reports the images that this process embeds.
 
     Returns:
         The opened folder, with the rows of all ranks.
     """
     folder = Path(folder)
     if isinstance(model, StoredEmbeddings):
-        known = _stored_images(model, images, skip_bad, progress)
+        known = _stored_images(model, images, skip_bad)
         pixels = unread_pixels(known, Frame(1, 1, 1))
         plan = plan_store(model, pixels, dtype=dtype, shard_rows=shard_rows)
-        return embed_to_store(model, pixels, folder, plan, ranks=ranks, progress=progress)
+        return embed_to_store(model, pixels, folder, plan, ranks=ranks)
     model = cast(ImageEmbedder, model)
     frame = model.input.frame
     if ranks.ask_first(lambda: _takes_single_pass(images, frame, folder)):
         single_pass = SinglePass(
-            model,
-            images,
-            folder,
-            dtype=dtype,
-            shard_rows=shard_rows,
-            ranks=ranks,
-            progress=progress,
+            model, images, folder, dtype=dtype, shard_rows=shard_rows, ranks=ranks
         )
         return single_pass.run(skip_bad=skip_bad)
-    pixels = read_pixels(images, frame, skip_bad=skip_bad, progress=progress, ranks=ranks)
+    pixels = read_pixels(images, frame, skip_bad=skip_bad, ranks=ranks)
     plan = plan_store(model, pixels, dtype=dtype, shard_rows=shard_rows)
-    return embed_to_store(model, pixels, folder, plan, ranks=ranks, progress=progress)
+    return embed_to_store(model, pixels, folder, plan, ranks=ranks)
 
 
 def _takes_single_pass(images: ImageSet, frame: Frame, folder: Path) -> bool:
@@ -580,7 +563,6 @@ def embed_to_store(
     *,
     ranks: Ranks = ALONE,
     label: str = "embedding",
-    progress: Progress | None = None,
 ) -> Embeddings:
     """Embed images into a folder as planned; keep the shards that a killed run has finished.
 
@@ -593,7 +575,6 @@ def embed_to_store(
         plan: what to store, and how.
         ranks: the processes that divide the shards.
         label: the name of the progress bar.
-        progress: reports the images that this process embeds.
 
     Returns:
         The opened folder, with the rows of all ranks.
@@ -601,7 +582,7 @@ def embed_to_store(
     if ranks.ask_first(lambda: is_finished(folder, plan)):
         return open_embeddings(folder)
     ranks.ask_first(lambda: require_new_or_unfinished(folder, plan))
-    _embed_own_shards(model, pixels, folder, plan, ranks=ranks, label=label, progress=progress)
+    _embed_own_shards(model, pixels, folder, plan, ranks=ranks, label=label)
     ranks.barrier()
     if ranks.first:
         write_description(
@@ -627,7 +608,6 @@ def embed_rest_in_memory(
     *,
     why: str,
     label: str = "embedding",
-    progress: Progress | None = None,
 ) -> Embeddings:
     """Take the shards that ``embed_to_store`` has finished, and embed the other images in memory.
 
@@ -638,9 +618,7 @@ def embed_rest_in_memory(
         plan: what it was to hold.
         why: the reason why it cannot be completed, for a note.
         label: the name of the progress bar.
-        progress: reports the images, and gets the note.
     """
-    progress = progress or Silent()
     is_done = [shard_is_done(folder, n, plan) for n in range(len(plan.shard_ranges))]
     done = sum(len(rows) for rows, known in zip(plan.shard_ranges, is_done, strict=True) if known)
     progress.note(
@@ -677,12 +655,9 @@ def raw_embeddings(
     return vectors
 
 
-def _stored_images(
-    model: StoredEmbeddings, images: ImageSet, skip_bad: bool, progress: Progress | None
-) -> ImageSet:
+def _stored_images(model: StoredEmbeddings, images: ImageSet, skip_bad: bool) -> ImageSet:
     """Return the images to look up: all of them, or with ``skip_bad`` those that are stored."""
-    progress = progress or Silent()
-    model.note_surplus(images, progress)
+    model.note_surplus(images)
     if not skip_bad:
         model.require_all(images)
         return images
@@ -721,7 +696,6 @@ def _embed_own_shards(
     *,
     ranks: Ranks,
     label: str,
-    progress: Progress | None,
 ) -> None:
     """Write this rank's shards that are not done yet, each followed by its note."""
     images = pixels.images
@@ -733,7 +707,7 @@ def _embed_own_shards(
     }
     total = sum(map(len, own_shards.values()))
     done = total - sum(map(len, remaining_shards.values()))
-    with (progress or Silent()).task(label, total, done=done, weight=EMBEDDING_WEIGHT) as advance:
+    with progress.task(label, total, done=done, weight=EMBEDDING_WEIGHT) as advance:
         for number, rows in remaining_shards.items():
             part = slice(rows.start, rows.stop)
             vectors = _vectors(model, pixels, rows, flip=plan.flip, advance=advance)
@@ -752,7 +726,6 @@ def cached_embeddings(
     *,
     flip: bool = False,
     label: str = "embedding",
-    progress: Progress | None = None,
     ranks: Ranks = ALONE,
 ) -> Embeddings:
     """Return the embeddings in ``folder``, or make them if they do not fit this model and pixels.
@@ -768,14 +741,12 @@ def cached_embeddings(
         folder: the cached store.
         flip: embed the mirror images.
         label: the name of the progress bar.
-        progress: reports the images that this process embeds.
         ranks: the run's processes.
     """
     if isinstance(model, StoredEmbeddings):
-        model.note_surplus(pixels.images, progress or Silent())
+        model.note_surplus(pixels.images)
         model.require_all(pixels.images)
     plan = plan_store(model, pixels, flip=flip)
-    progress = progress or Silent()
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         lock = FileLock(folder.parent / f".{folder.name}.lock") if ranks.first else nullcontext()
@@ -785,18 +756,14 @@ def cached_embeddings(
             ranks.barrier()
             if ranks.ask_first(lambda: is_finished(folder, plan)):
                 return open_embeddings(folder, verify=False)
-            pixels = _fitting(model, pixels, progress, ranks)
-            return embed_to_store(
-                model, pixels, folder, plan, ranks=ranks, label=label, progress=progress
-            )
+            pixels = _fitting(model, pixels, ranks)
+            return embed_to_store(model, pixels, folder, plan, ranks=ranks, label=label)
     except OSError as error:  # for example a full disk
         if ranks.world > 1:
             raise
         why = f"{folder} cannot be written ({error.strerror or error})"
-        pixels = _fitting(model, pixels, progress, ranks)
-        return embed_rest_in_memory(
-            model, pixels, folder, plan, why=why, label=label, progress=progress
-        )
+        pixels = _fitting(model, pixels, ranks)
+        return embed_rest_in_memory(model, pixels, folder, plan, why=why, label=label)
 
 
 def embeddings_folder(
@@ -807,16 +774,14 @@ def embeddings_folder(
     return cache / f"embeddings-{model.fingerprint[:12]}-{pixels.digest[:12]}{view}"
 
 
-def _fitting(
-    model: Embedder, pixels: PixelBatches, progress: Progress, ranks: Ranks
-) -> PixelBatches:
+def _fitting(model: Embedder, pixels: PixelBatches, ranks: Ranks) -> PixelBatches:
     """Return the pixels in the size that the model takes; read them again if it is another."""
     if isinstance(model, StoredEmbeddings):
         return pixels
     frame = cast(ImageEmbedder, model).input.frame
     if pixels.frame == frame:
         return pixels
-    return read_pixels(pixels.images, frame, progress=progress, ranks=ranks)
+    return read_pixels(pixels.images, frame, ranks=ranks)
 
 
 def _is_usable(folder: Path, plan: StorePlan) -> bool:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from unibct import progress
 from unibct.arrays import require_same_dim
 from unibct.data.image_set import class_identities
 from unibct.data.training_classes import (
@@ -27,7 +28,6 @@ from unibct.maps.space_map import (
     found_mates,
 )
 from unibct.maps.vector_map import fit_vector_map
-from unibct.progress import Progress, Silent
 
 _FEWEST_IMAGES = 16
 _MOST_KNOWN = 64  # pairs that are kept to try the map with
@@ -40,7 +40,6 @@ def fit_map(
     direction: Direction = BACKWARD,
     kind: str = DEFAULT_MAP,
     seed: int = 0,
-    progress: Progress | None = None,
 ) -> SpaceMap:
     """Fit a map between the spaces of two models on embeddings of the same images.
 
@@ -54,14 +53,13 @@ def fit_map(
             the new space.
         kind: a name from ``MAPS``.
         seed: chooses the known images, initial weights and batches.
-        progress: gets a note about ids that only one of them has, and if there is no score scale.
     """
     direction = checked_direction(direction)
     if seed < 0:
         raise UserError(f"seed must not be negative, not {seed}")
     for side, name in ((new, "new"), (old, "old")):
         require_usable(side, name)
-    new_rows, old_rows = _common_rows(new, old, progress or Silent())
+    new_rows, old_rows = _common_rows(new, old)
     labels, fitted_on = _classes(new, new_rows, old, old_rows)
     new_vectors, old_vectors = new.vectors[new_rows], old.vectors[old_rows]
     known, fitted = _known_rows(len(new_rows), seed)
@@ -87,7 +85,7 @@ def fit_map(
     scale = None
     if direction == BACKWARD:
         rows = source, target, labels[fitted]
-        scale = mapped_score_scale(vector_map, *rows, progress=progress)
+        scale = mapped_score_scale(vector_map, *rows)
     fingerprints = new.fingerprint, old.fingerprint
     return SpaceMap(vector_map, direction, *fingerprints, pairs, trial.share, scale, fitted_on)
 
@@ -171,9 +169,7 @@ def _common_keys(first: Embeddings, second: Embeddings) -> tuple[Sequence[str], 
     return first_keys, [second_names[int(label)] for label in second.labels]
 
 
-def _common_rows(
-    new: Embeddings, old: Embeddings, progress: Progress
-) -> tuple[list[int], list[int]]:
+def _common_rows(new: Embeddings, old: Embeddings) -> tuple[list[int], list[int]]:
     """Return the rows of the images that both have; count the others and name the first."""
     position = {image_id: row for row, image_id in enumerate(old.ids)}
     new_rows = [row for row, image_id in enumerate(new.ids) if image_id in position]

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from unibct import progress
 from unibct.arrays import (
     Floats,
     Ints,
@@ -25,7 +26,6 @@ from unibct.arrays import (
     require_same_dim,
 )
 from unibct.errors import UserError
-from unibct.progress import Progress, Silent
 
 SAMPLE_IMAGES = 4_096  # of the training set: 16 million pairs
 
@@ -84,8 +84,6 @@ def mapped_score_scale(
     new: Any,
     old: Any,
     labels: Ints,
-    *,
-    progress: Progress | None = None,
 ) -> float | None:
     """Return the score scale of mapped embeddings, on the images of ``sample_rows``.
 
@@ -94,7 +92,6 @@ def mapped_score_scale(
         new: (images, new dim) what it was fitted on.
         old: (images, dim) the old model's embeddings of the same images.
         labels: (images,) integers.
-        progress: gets a note if there is no such scale.
 
     Returns:
         None if there is no such scale, see ``score_scale``.
@@ -103,7 +100,7 @@ def mapped_score_scale(
     try:
         return score_scale(vector_map(new[rows]), old[rows], labels[rows])
     except UserError as error:
-        (progress or Silent()).note(f"the score scale is unknown: {error}")
+        progress.note(f"the score scale is unknown: {error}")
         return None
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from unibct import progress
 from unibct.arrays import normalized
 from unibct.data.decoding import Pixels
 from unibct.data.image_set import ImageSet, names_and_source, select_listed
@@ -17,7 +18,6 @@ from unibct.data.training_classes import UNKNOWN_SOURCE, TrainingClasses
 from unibct.embeddings.forms import PREFIX, read_embeddings
 from unibct.embeddings.store import Embeddings
 from unibct.errors import UserError
-from unibct.progress import Progress
 
 BLOCK = 65_536  # rows that are looked at at a time
 _UNIT_TOLERANCE = 2e-3  # of the length of a normalised row in half precision
@@ -159,7 +159,7 @@ class StoredEmbeddings:
                 f"{images.name}, first {missing[0]!r}; add them, or name the others with --images"
             )
 
-    def note_surplus(self, images: ImageSet, progress: Progress) -> None:
+    def note_surplus(self, images: ImageSet) -> None:
         """Report rows of none of the images: count them and name the first."""
         surplus = [i for i in self.embeddings.ids if i not in images.position]
         if surplus:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from unibct import progress
 from unibct.arrays import Floats, Ints, lowered, normalized
 from unibct.errors import UserError
 from unibct.evaluation.metrics import TOP_1, measured_metrics
@@ -20,7 +21,6 @@ from unibct.evaluation.mixed_gallery import RAW, STANDARDISED, Calibration, fit_
 from unibct.evaluation.score_table import ProductScores
 from unibct.evaluation.search_test import SearchTest, scored_test, search_test
 from unibct.evaluation.templates import GalleryMode, GallerySplit, class_templates
-from unibct.progress import Progress, Silent
 
 CUTS = 22
 
@@ -93,7 +93,6 @@ def backfill_curve(
     far: float,
     old_self: dict[str, float],
     mode: GalleryMode = "templates",
-    progress: Progress | None = None,
 ) -> BackfillCurve:
     """Measure new queries in a gallery that is backfilled in the given order.
 
@@ -105,13 +104,12 @@ def backfill_curve(
         far: false accept rate of the TAR.
         old_self: metric -> M(old→old).
         mode: the gallery's entries are templates or images.
-        progress: reports progress per cut.
     """
     counts = [cut * len(order) // (CUTS - 1) for cut in range(CUTS)]
     gallery = np.array(old, dtype=np.result_type(old, new))
     points: list[dict[str, float]] = []
     done = 0
-    with (progress or Silent()).task("backfill curve", CUTS, "cuts", weight=0.0) as advance:
+    with progress.task("backfill curve", CUTS, "cuts", weight=0.0) as advance:
         for count in counts:
             remade = split.gallery[order[done:count]]
             gallery[remade] = new[remade]

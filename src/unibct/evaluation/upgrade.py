@@ -69,7 +69,6 @@ from unibct.evaluation.verification import (
     headline_far,
     rate_name,
 )
-from unibct.progress import Progress
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -350,7 +349,6 @@ def evaluate_upgrade(
     score_scale: float | None = None,
     alpha: float | AlphaChoice = MIDPOINT,
     backfill_curves: bool = False,
-    progress: Progress | None = None,
 ) -> UpgradeEvaluation:
     """Test old and new queries in old and new galleries of the same images, with a verdict.
 
@@ -372,7 +370,6 @@ def evaluate_upgrade(
         score_scale: the new model's (``Model.score_scale``), which does the same by one number.
         alpha: the share of the new query in blended queries, or what ``choose_alpha`` returned.
         backfill_curves: also measure the gallery while it is being embedded again.
-        progress: reports progress of the curves.
     """
     tested = models_under_test(_given(old, new, free), labels)
     seen, part, seen_part = _parts(tested, projected, split, seed, seen_classes)
@@ -380,7 +377,7 @@ def evaluate_upgrade(
     known, said = _known(tested, seen, part, **chosen, allowed=seen_classes)
     models, used_far = part.models, headline_far(part.split.compared_classes, far)
     tests = _direction_tests(models, part.split, mode, share_of(alpha))
-    curves = _curves(models, part.split, mode, used_far, tests[OLD_SELF], seed, progress)
+    curves = _curves(models, part.split, mode, used_far, tests[OLD_SELF], seed)
     limits = (*_notes(models, used_far, far, part.split), _left_out_note(seen_part))
     return UpgradeEvaluation(
         **_test_values(tests, part, used_far, rule) | known,
@@ -546,13 +543,10 @@ def _curves(
     far: float,
     old_self: SearchTest,
     seed: int,
-    progress: Progress | None,
 ) -> Iterator[tuple[str, BackfillCurve]]:
     """Yield the backfill curve of each order of rows."""
     old, new = models["old"], models.get(PROJECTED, models["new"])
     before = measured_metrics(old_self, [far])
     for name, order in row_orders(old, split, seed=seed).items():
-        curve = backfill_curve(
-            old, new, split, order, far=far, old_self=before, mode=mode, progress=progress
-        )
+        curve = backfill_curve(old, new, split, order, far=far, old_self=before, mode=mode)
         yield name, curve

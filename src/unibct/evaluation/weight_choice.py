@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from unibct import progress
 from unibct.arrays import Floats, Ints
 from unibct.data.image_set import ImageSet
 from unibct.data.training_classes import ALPHA_OF_WEIGHTS, SCORE_SCALE_MEASURED, choice_on
@@ -17,7 +18,6 @@ from unibct.evaluation.seen_classes import classes_with_queries, count_seen_clas
 from unibct.evaluation.templates import split_gallery
 from unibct.models.blended_weights import blend_weights
 from unibct.models.model import Model
-from unibct.progress import Progress, Silent
 
 WEIGHT_ALPHAS = tuple(number / 10 for number in range(1, 11))
 
@@ -71,7 +71,6 @@ def choose_weights(
     *,
     alphas: Sequence[float] = WEIGHT_ALPHAS,
     seed: int = 0,
-    progress: Progress | None = None,
 ) -> WeightChoice:
     """Choose between the weights of an old model and of a new one that started from it.
 
@@ -84,18 +83,16 @@ def choose_weights(
         images: like the queries that are to come, of classes that no model was trained on.
         alphas: the shares of the new weights to try.
         seed: chooses the gallery's images.
-        progress: reports progress per image.
     """
     shares = sorted({float(alpha) for alpha in alphas})
     if not shares:
         raise UserError("alphas is empty: give at least one share to try")
     blend_weights(old, new, shares[0])  # refuses before anything is embedded
-    progress = progress or Silent()
-    _require_unseen(old, new, images, progress)
+    _require_unseen(old, new, images)
     split = split_gallery(images.labels, seed=seed)
 
     def embedded(model: Model) -> Floats:
-        return np.asarray(embed_images(model, images, progress=progress).vectors)
+        return np.asarray(embed_images(model, images).vectors)
 
     old_rows = embedded(old)
     rows: dict[float, Floats] = {}
@@ -107,7 +104,7 @@ def choose_weights(
         new_self = search_test(rows[alpha], rows[alpha], split)
         tried[alpha] = TriedWeights(alpha, rank, cross.top(1), new_self.top(1))
     best = max(tried, key=lambda alpha: (round(tried[alpha].mean_reciprocal_rank, 12), alpha))
-    scale = _scale(rows[best], old_rows, images.labels, progress)
+    scale = _scale(rows[best], old_rows, images.labels)
     old_self = search_test(old_rows, old_rows, split).top(1)
     choice = choice_on(ALPHA_OF_WEIGHTS, images).with_vectors(old_rows)
     chosen = blend_weights(old, new, best).with_choice(choice)
@@ -117,7 +114,7 @@ def choose_weights(
     return WeightChoice(best, chosen, old_self, tuple(tried.values()))
 
 
-def _require_unseen(old: Model, new: Model, images: ImageSet, progress: Progress) -> None:
+def _require_unseen(old: Model, new: Model, images: ImageSet) -> None:
     """Refuse a choice on classes that are mostly training classes; note if some are, or may be."""
     trained = {"old": old.training_classes, "new": new.training_classes}
     asking = classes_with_queries(images)
@@ -138,7 +135,7 @@ def _require_unseen(old: Model, new: Model, images: ImageSet, progress: Progress
     progress.note(f"{counted}, which may change the choice: better leave them out (--images)")
 
 
-def _scale(new: Floats, old: Floats, labels: Ints, progress: Progress) -> float | None:
+def _scale(new: Floats, old: Floats, labels: Ints) -> float | None:
     """Return the score scale on the images of the choice; None, with a note, if there is none."""
     try:
         return score_scale(new, old, labels)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from unibct import progress
 from unibct.data.image_set import ImageSet
 from unibct.data.readers import open_images
 from unibct.data.scenarios import DEFAULT_SEED, find_scenario, split
@@ -22,7 +23,6 @@ from unibct.gallery.search_request import SearchRequest
 from unibct.gallery.sources import open_source
 from unibct.methods import DEFAULT_METHOD, NO_METHOD, find_method
 from unibct.models.model import Model
-from unibct.progress import Progress, Silent
 from unibct.training.plan import plan_run, require_epochs_left, upgrade_recipes
 from unibct.training.recipe import Recipe, load_recipe
 from unibct.training.train import train
@@ -140,7 +140,6 @@ def carry_upgrade_out(
     images: ImageSet,
     *,
     device: Any = "cpu",
-    progress: Progress | None = None,
 ) -> GalleryStory:
     """Make a gallery by the old model, upgrade it, backfill it, roll it back, and finish.
 
@@ -151,7 +150,6 @@ def carry_upgrade_out(
         images: of classes that no model has seen; some of each class become rows, the others are
             queries.
         device: where models compute.
-        progress: reports the stages.
     """
     shutil.rmtree(folder, ignore_errors=True)
     rows, queries = split_images(images)
@@ -159,7 +157,7 @@ def carry_upgrade_out(
     gallery = Gallery.create(folder, models[0], certificates=[paper], device=device)
     narrator = _Narrator(gallery, certificate, queries)
     stopped = ""
-    with (progress or Silent()).task("the gallery", STAGES, "stages", weight=0.0) as advance:
+    with progress.task("the gallery", STAGES, "stages", weight=0.0) as advance:
         try:
             for title in _steps(gallery, rows, models[1], paper, not certificate.is_compatible):
                 narrator.look(title)
@@ -316,14 +314,7 @@ def plan_demo(
     )
 
 
-def run_demo(
-    plan: DemoPlan,
-    out: Path,
-    *,
-    fresh: bool = False,
-    device: str = "auto",
-    progress: Progress | None = None,
-) -> DemoResult:
+def run_demo(plan: DemoPlan, out: Path, *, fresh: bool = False, device: str = "auto") -> DemoResult:
     """Train the three models, or continue what an earlier run has left, evaluate and upgrade.
 
     Args:
@@ -332,9 +323,7 @@ def run_demo(
             certificate and the gallery, which every run makes again, go beside them.
         fresh: train again even if a finished model of the same run is there.
         device: ``auto``, ``cpu``, ``cuda``, …
-        progress: reports progress per image.
     """
-    progress = progress or Silent()
     folders: dict[str, Path] = {}
 
     def train_role(
@@ -358,31 +347,26 @@ def run_demo(
             validation=0,
             device=device,
             label=f"training the {role} model",
-            progress=progress,
         )
 
     old = train_role("old", plan.old_images, plan.old_recipe)
     new = train_role("new", plan.new_images, plan.new_recipe, old, plan.method)
     free = train_role("free", plan.new_images, plan.new_recipe.updated(warm_start=None))
     models = {"old": old, "new": new, "free": free}
-    evaluation = _evaluated(plan, models, progress)
+    evaluation = _evaluated(plan, models)
     gallery = carry_upgrade_out(
         out / f"gallery-{new.fingerprint[:12]}",
         (str(folders["old"]), str(folders["new"])),
         certify(evaluation),
         plan.gallery_images,
         device=new.device,
-        progress=progress,
     )
     return DemoResult(plan, models, evaluation, gallery)
 
 
-def _evaluated(plan: DemoPlan, models: dict[str, Model], progress: Progress) -> UpgradeEvaluation:
+def _evaluated(plan: DemoPlan, models: dict[str, Model]) -> UpgradeEvaluation:
     """Return the tests and the verdict, with all that a certificate needs."""
-    embeddings = {
-        role: embed_images(model, plan.test_images, progress=progress)
-        for role, model in models.items()
-    }
+    embeddings = {role: embed_images(model, plan.test_images) for role, model in models.items()}
     evaluation = evaluate_upgrade(
         embeddings["old"],
         embeddings["new"],
@@ -390,7 +374,6 @@ def _evaluated(plan: DemoPlan, models: dict[str, Model], progress: Progress) -> 
         images=plan.test_images,
         score_scale=models["new"].score_scale,
         backfill_curves=True,
-        progress=progress,
     )
     old, new = (subject_model(models[r], embeddings[r].vectors) for r in ("old", "new"))
     return replace(evaluation, subjects=Subjects(old, new, subject_data(plan.test_images)))

@@ -14,7 +14,6 @@ from unibct.evaluation.protocols import EvaluationRequest, evaluate_data
 from unibct.evaluation.upgrade import Evaluation
 from unibct.examples.miniatures import make_ijbc, make_ms1mv3
 from unibct.models.model import Model
-from unibct.progress import Progress, Silent
 from unibct.training.plan import require_epochs_left
 from unibct.training.recipe import load_recipe
 from unibct.training.train import train
@@ -39,7 +38,6 @@ def rehearse(
     identities: int = IDENTITIES,
     subjects: int = SUBJECTS,
     device: str = "auto",
-    progress: Progress | None = None,
 ) -> dict[str, Evaluation]:
     """Make the sets, then split, train and evaluate each scenario with its recipe.
 
@@ -50,7 +48,6 @@ def rehearse(
         identities: number of classes in the miniature MS1Mv3.
         subjects: number of subjects in the miniature IJB-C.
         device: ``auto``, ``cpu``, ``cuda``, …
-        progress: reports progress per image.
     """
     for scenario in scenarios:
         find_scenario(scenario)
@@ -62,7 +59,7 @@ def rehearse(
         make_ms1mv3(faces, identities=identities, images_each=6)
     if not ijbc.is_dir():
         make_ijbc(ijbc, subjects=subjects)
-    rehearsal = _Rehearsal(out, faces, ijbc, settings, device, progress or Silent())
+    rehearsal = _Rehearsal(out, faces, ijbc, settings, device)
     return {scenario: rehearsal.run(scenario) for scenario in scenarios}
 
 
@@ -76,7 +73,6 @@ class _Rehearsal:
         ijbc: the miniature IJB-C.
         settings: ``key=value`` changes of the recipes.
         device: ``auto``, ``cpu``, ``cuda``, …
-        progress: reports progress per image.
     """
 
     out: Path
@@ -84,7 +80,6 @@ class _Rehearsal:
     ijbc: Path
     settings: Sequence[str]
     device: str
-    progress: Progress
 
     def run(self, scenario: str) -> Evaluation:
         """Split the set, train the old and the new model, and evaluate them."""
@@ -97,12 +92,7 @@ class _Rehearsal:
         new_folder = self.out / scenario / "new"
         self._train(lists / "new.txt", scenario, new_folder, "new", scenario, old)
         request = EvaluationRequest(
-            str(self.ijbc),
-            new_folder,
-            old_folder,
-            cache=self.out / "cache",
-            device=self.device,
-            progress=self.progress,
+            str(self.ijbc), new_folder, old_folder, cache=self.out / "cache", device=self.device
         )
         return evaluate_data(request, "ijbc")
 
@@ -135,5 +125,4 @@ class _Rehearsal:
             validation=0,
             device=self.device,
             label=f"{scenario}: the {role} model",
-            progress=self.progress,
         )

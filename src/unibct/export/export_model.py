@@ -27,7 +27,6 @@ from unibct.export.int8 import Int8Loss, calibration_split, measure_int8_loss, w
 from unibct.files import atomic_file, write_json
 from unibct.models.embedder import Embedder
 from unibct.models.old_space import OldSpaceModel
-from unibct.progress import Progress
 
 IMAGES = 1000
 LOWEST_COSINE = 0.99999
@@ -146,7 +145,6 @@ def export_model(
     images: ImageSet | None = None,
     int8: bool = False,
     old: Embedder | None = None,
-    progress: Progress | None = None,
 ) -> Export:
     """Write a model as an ONNX file; see ``graph`` for what the file takes and gives.
 
@@ -159,7 +157,6 @@ def export_model(
         images: for the check; by default embedded images and noise.
         int8: write the int8 variant instead, and measure what it loses; needs ``images``.
         old: the model whose gallery int8 queries are tested in; by default the exact file's own.
-        progress: reports progress per image.
     """
     path = Path(path)
     require_onnx()
@@ -178,7 +175,7 @@ def export_model(
             exact, result = result, Path(scratch) / INT8_FILE
             kind = write_int8(exact, result, _calibration_pixels(model, images))
             files = (ExportedModel(exact), ExportedModel(result))
-            loss = measure_int8_loss(files, model, images, old=old, progress=progress)
+            loss = measure_int8_loss(files, model, images, old=old)
             add_metadata(result, {"unibct.int8": json.dumps({"kind": kind} | loss.as_json())})
         with atomic_file(path, alone=True) as temporary:
             shutil.copyfile(result, temporary)

@@ -28,7 +28,6 @@ from unibct.evaluation.templates import GallerySplit, split_gallery
 from unibct.evaluation.verification import headline_far
 from unibct.export.graph import INPUT_NAME, Exportable, ExportedModel
 from unibct.models.embedder import Embedder
-from unibct.progress import Progress
 
 _PRODUCTS = ("Gemm", "MatMul")
 _CALIBRATION_BATCH = 16
@@ -174,7 +173,6 @@ def measure_int8_loss(
     *,
     old: Embedder | None = None,
     seed: int = 0,
-    progress: Progress | None = None,
 ) -> Int8Loss:
     """Search a gallery with the exact and the int8 queries of the same images.
 
@@ -184,10 +182,9 @@ def measure_int8_loss(
         images: images with classes.
         old: whose gallery is searched: the cross test. By default the exact file's own.
         seed: chooses the gallery's images and the bootstrap samples.
-        progress: reports progress per image.
     """
     split = calibration_split(images, seed)
-    pixels = read_pixels(images, model.input.frame, progress=progress)
+    pixels = read_pixels(images, model.input.frame)
     order = np.arange(len(images))
     vectors: list[NDArray[np.float32]] = []
     seconds: list[float] = []
@@ -201,7 +198,7 @@ def measure_int8_loss(
         vectors.append(np.concatenate(parts))
         seconds.append(spent)
     exact, int8 = vectors
-    gallery = exact if old is None else embed_images(old, images, progress=progress).vectors
+    gallery = exact if old is None else embed_images(old, images).vectors
     if gallery.shape[1] != exact.shape[1]:
         raise UserError(
             f"the old model has dimension {gallery.shape[1]}, the exported one {exact.shape[1]}: "

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from unibct import progress
 from unibct.data.checked_set import NoReadableImageError
 from unibct.data.decoding import UnreadableImageError
 from unibct.data.image_set import ImageSet
@@ -25,7 +26,6 @@ from unibct.gallery.rows import (
 from unibct.gallery.settling import complete_removal, end_step, settle, take_back
 from unibct.gallery.sources import Source, note_left_out, vector_fault
 from unibct.gallery.state import ADD, PASSED, REMOVE, RowMaker
-from unibct.progress import Silent
 
 BATCH = 1024  # rows of a batch; each is durable when the next begins
 _SAME_VECTOR = 1e-3  # largest difference of two embeddings of the same image
@@ -125,7 +125,6 @@ class _RowAdder:
 
     def add_all(self, source: Source) -> None:
         """Add those rows of a source that are not there."""
-        progress = self._folder.progress
         with progress.task("adding", len(source), "rows") as advance:
             for start in range(0, len(source), BATCH):
                 part = source.select(range(start, min(start + BATCH, len(source))))
@@ -133,7 +132,7 @@ class _RowAdder:
                 advance(len(part))
         if self.skipped and len(self.skipped) == len(source):
             raise NoReadableImageError(source.name, len(source))
-        note_left_out(progress, source.name, self.skipped)
+        note_left_out(source.name, self.skipped)
 
     def _add_batch(self, part: Source) -> None:
         """Add those rows of a batch that are not there."""
@@ -145,13 +144,16 @@ class _RowAdder:
         if not len(absent):
             return
         if absent.images is None:
-            vectors = absent.vectors(None, Silent())
+            with progress.silenced():
+                vectors = absent.vectors(None)
         elif self._skip_bad:
             embedder = folder.model(kind).embedder
-            readable, vectors = absent.readable_vectors(embedder, Silent())
+            with progress.silenced():
+                readable, vectors = absent.readable_vectors(embedder)
             absent = self._without_bad(absent, readable.ids)
         else:
-            vectors = absent.vectors(folder.model(kind).embedder, Silent())
+            with progress.silenced():
+                vectors = absent.vectors(folder.model(kind).embedder)
         if not len(absent):
             return
         require_usable(vectors, absent)

@@ -9,6 +9,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from unibct import progress
 from unibct.errors import UserError
 from unibct.gallery.adding import (
     image_digests,
@@ -34,7 +35,6 @@ from unibct.gallery.sources import Source, note_left_out
 from unibct.gallery.state import BACKFILL, FINISH, LAZY, ROLLBACK, RowMaker, Step
 from unibct.maps.space_map import FORWARD, SpaceMap, load_map
 from unibct.models.embedder import Embedder
-from unibct.progress import Silent
 
 
 def vectors_again(
@@ -53,11 +53,13 @@ def vectors_again(
     vectors = None
     if skip_bad and source.images is not None:
         assert model is not None
-        source, vectors = source.readable_vectors(model, Silent())
+        with progress.silenced():
+            source, vectors = source.readable_vectors(model)
     metadata = [stored[row_id] for row_id in source.ids]
     require_same_images(source, image_digests(source.images), metadata)
     if vectors is None:
-        vectors = source.vectors(model, Silent())
+        with progress.silenced():
+            vectors = source.vectors(model)
     require_usable(vectors, source)
     return source, vectors
 
@@ -177,7 +179,7 @@ class RowRemaker:
     def note_skipped(self) -> None:
         """Say which images could not be read."""
         if isinstance(self._given, Source):
-            note_left_out(self._folder.progress, self._given.name, self.skipped)
+            note_left_out(self._given.name, self.skipped)
 
 
 def backfill_gallery(
@@ -269,7 +271,7 @@ class _Run:
         self._note(before)
         seen, done, last_check = 0, 0, 0
         pause = folder.path / PAUSE_FILE
-        with folder.progress.task("backfill", goal, "rows") as advance:
+        with progress.task("backfill", goal, "rows") as advance:
             while done < goal and seen < len(ids) and not pause.exists():
                 batch = ids[seen : seen + min(_BATCH, goal - done)]
                 made = self.remake(batch)
@@ -459,7 +461,7 @@ def remake_hits(
     ids = sorted(older & set(images.ids))
     if not ids:
         if older:
-            folder.progress.note(
+            progress.note(
                 f"no hit was embedded again: {images.name} has none of the {len(older)} older rows "
                 f"among them, first {min(older)!r}"
             )
@@ -472,5 +474,5 @@ def remake_hits(
             remaker = RowRemaker(folder, images, skip_bad=skip_bad)
             return continued_backfill(folder, remaker, ids)
     except GalleryBusyError as error:
-        folder.progress.note(f"the hits were not embedded again: {error}")
+        progress.note(f"the hits were not embedded again: {error}")
         return 0

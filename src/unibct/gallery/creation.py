@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
+from unibct import progress
 from unibct.data.checked_set import NoReadableImageError
 from unibct.errors import UserError
 from unibct.evaluation.certificate import read_certificate
@@ -81,7 +82,7 @@ def _readable(folder: GalleryFolder, known: Source) -> Source:
         raise NoReadableImageError(known.name, len(known))
     here = set(readable.ids)
     bad = [query_id for query_id in known.ids if query_id not in here]
-    note_left_out(folder.progress, known.name, bad)
+    note_left_out(known.name, bad)
     return readable
 
 
@@ -142,7 +143,7 @@ def _copy_rows(folder: GalleryFolder, other: Engine) -> int:
     """Copy all rows with their marks, and return how many they are."""
     rows = 0
     total = sum(folder.engine.count(kind).rows for kind in folder.engine.kinds())
-    with folder.progress.task("copying", total, "rows") as advance:
+    with progress.task("copying", total, "rows") as advance:
         for kind, dim in folder.engine.kinds().items():
             other.add_kind(kind, dim)
             for part in folder.engine.scan(kind, batch=1024):

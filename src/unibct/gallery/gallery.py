@@ -37,7 +37,6 @@ from unibct.gallery.search_request import SearchRequest, one_request
 from unibct.gallery.sources import Source, note_unlabelled, open_source, with_fingerprint
 from unibct.gallery.status import GalleryStatus, gallery_status, verify_gallery
 from unibct.gallery.upgrade import Upgraded, upgrade_gallery
-from unibct.progress import Progress
 
 Data = str | Path | ImageSet | Embeddings
 
@@ -52,17 +51,14 @@ class Gallery:
         >>> gallery.upgrade("models/new", certificates=["certificate.json"])
     """
 
-    def __init__(
-        self, path: str | Path, *, device: Any = "cpu", progress: Progress | None = None
-    ) -> None:
+    def __init__(self, path: str | Path, *, device: Any = "cpu") -> None:
         """Open a gallery.
 
         Args:
             path: of its folder.
             device: where models compute.
-            progress: reports long work.
         """
-        self.folder = GalleryFolder(Path(path), device=device, progress=progress)
+        self.folder = GalleryFolder(Path(path), device=device)
         _ = self.folder.state
 
     @staticmethod
@@ -77,7 +73,6 @@ class Gallery:
         keep_images: bool = True,
         skip_bad: bool = False,
         device: Any = "cpu",
-        progress: Progress | None = None,
     ) -> "Gallery":
         """Make an empty gallery.
 
@@ -92,13 +87,12 @@ class Gallery:
             keep_images: keep their images, so that any later model can be asked.
             skip_bad: leave unreadable images of your own queries out instead of refusing.
             device: where models compute.
-            progress: reports long work.
         """
-        folder = GalleryFolder(Path(path), device=device, progress=progress)
+        folder = GalleryFolder(Path(path), device=device)
         queries = known if isinstance(known, int) else open_source(known, need_classes=True)
         settings = {"keep_images": keep_images, "skip_bad": skip_bad}
         create_gallery(folder, str(model), (engine, at), certificates, known=queries, **settings)
-        return Gallery(path, device=device, progress=progress)
+        return Gallery(path, device=device)
 
     def add(
         self,
@@ -121,9 +115,9 @@ class Gallery:
             skip_bad: leave unreadable images out instead of refusing.
         """
         source = open_source(data, list_file=list_file, metadata=metadata)
-        note_unlabelled(self.folder.progress, source)
+        note_unlabelled(source)
         if made_by:
-            source = with_fingerprint(source, made_by, self.folder.progress)
+            source = with_fingerprint(source, made_by)
         return add_rows(self.folder, source, skip_bad=skip_bad, **_known_settings(self.folder))
 
     def search(

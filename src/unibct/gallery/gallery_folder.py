@@ -10,6 +10,7 @@ import numpy as np
 from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
+from unibct import progress
 from unibct.distributed.device import pick_device
 from unibct.embedders import EMBEDDERS, Opening, parse_reference
 from unibct.embedders.python_callable import PythonEmbedder
@@ -30,7 +31,6 @@ from unibct.models.embedder import Embedder, ImageEmbedder
 from unibct.models.model import Model
 from unibct.models.model_folder import MODEL_DESCRIPTION, load_model, save_model
 from unibct.models.old_space import OldSpaceModel, old_space_dim, to_old_space
-from unibct.progress import Progress, Silent
 
 MODELS_FOLDER = "models"
 IN_FOLDER, BY_REFERENCE, ONLY_STORED, BY_MAP = "folder", "reference", "stored", "map"
@@ -157,11 +157,8 @@ class DamagedCertificateError(UserError):
 class GalleryFolder:
     """An open gallery: what every command works with."""
 
-    def __init__(
-        self, path: Path, *, device: Any = "cpu", progress: Progress | None = None
-    ) -> None:
+    def __init__(self, path: Path, *, device: Any = "cpu") -> None:
         self.path = path  # of the folder
-        self.progress = progress or Silent()  # reports long work
         self._device = device
         self._state: GalleryState | None = None
         self._name = ""  # of the gallery, once it is known
@@ -230,7 +227,7 @@ class GalleryFolder:
     @property
     def opening(self) -> Opening:
         """How models are opened."""
-        return Opening(self._device, progress=self.progress, probes=self.path)
+        return Opening(self._device, probes=self.path)
 
     def model(self, fingerprint: str) -> QueryModel:
         """Return a model of the gallery, loaded once."""
@@ -271,7 +268,7 @@ class GalleryFolder:
             except DamagedCertificateError as error:
                 self.damaged_certificates.append(str(error))
                 if str(error) not in known:
-                    self.progress.note(f"a certificate is passed over: {error}")
+                    progress.note(f"a certificate is passed over: {error}")
         return whole
 
     def doubtful(self, standing: Standing, given: Sequence[Certificate] = ()) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from unibct import progress
 from unibct.data.decoding import UnreadableImageError, decode, encode_png
 from unibct.embeddings.stored import StoredEmbeddings
 from unibct.errors import UserError
@@ -34,7 +35,6 @@ from unibct.gallery.search_request import SearchRequest
 from unibct.gallery.sources import Source, vector_fault
 from unibct.gallery.state import Standing
 from unibct.models.embedder import Embedder
-from unibct.progress import Silent
 
 KNOWN_FOLDER = "known"
 LIST_FILE = "queries.json"
@@ -89,7 +89,7 @@ class Passage:
 def note_untested(folder: GalleryFolder, before: Passage, after: Passage, step: str) -> None:
     """Say so if no known query tests a step: that it passed the gate means nothing then."""
     if not before.testing(after):
-        folder.progress.note(f"no known query has tested {step}: {WHY_UNTESTED}")
+        progress.note(f"no known query has tested {step}: {WHY_UNTESTED}")
 
 
 def known_queries(folder: Path) -> list[KnownQuery]:
@@ -142,11 +142,10 @@ def keep_queries(
                 temporary.write_bytes(encode_png(_read(chosen, row_id)))
         known.append(KnownQuery(row_id, chosen.labels[place], image, rows))
     if chosen.embeddings is not None:
-        _remember_vectors(
-            folder, chosen.embeddings.fingerprint, chosen.ids, chosen.vectors(None, folder.progress)
-        )
+        _remember_vectors(folder, chosen.embeddings.fingerprint, chosen.ids, chosen.vectors(None))
     elif not images and model is not None and not isinstance(model, StoredEmbeddings):
-        _remember_vectors(folder, model.fingerprint, chosen.ids, chosen.vectors(model, Silent()))
+        with progress.silenced():
+            _remember_vectors(folder, model.fingerprint, chosen.ids, chosen.vectors(model))
     _write(folder.path, known)
 
 
@@ -216,7 +215,7 @@ def _drop_vectors(
     try:
         vectors = _known_vectors(folder, known, path.stem)
     except UserError as error:
-        folder.progress.note(f"known queries lose their vectors by {path.stem}: {error}")
+        progress.note(f"known queries lose their vectors by {path.stem}: {error}")
         vectors = dict.fromkeys(gone, np.empty(0, dtype=np.float32))
     stays = {row_id: vector for row_id, vector in vectors.items() if row_id not in gone}
     if len(stays) < len(vectors):
@@ -260,7 +259,7 @@ def ask_before(folder: GalleryFolder, step: str) -> Passage:
     try:
         return ask(folder)
     except DamagedCertificateError as error:
-        folder.progress.note(f"known queries cannot be asked before {step}: {error}")
+        progress.note(f"known queries cannot be asked before {step}: {error}")
         return Passage(frozenset(), frozenset())
 
 
@@ -333,7 +332,7 @@ def _known_vectors(
         rows = folder.engine.read(fingerprint, with_row)
         if len(rows) < len(wanted):
             raise
-        folder.progress.note(f"vectors of known queries are taken from their rows again: {error}")
+        progress.note(f"vectors of known queries are taken from their rows again: {error}")
         vectors = dict(zip(rows.ids, rows.vectors, strict=True))
         _write_vectors(path, vectors)
         return vectors

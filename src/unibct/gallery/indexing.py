@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from unibct import progress
 from unibct.gallery.engines import Search
 from unibct.gallery.gallery_folder import GalleryFolder
 from unibct.gallery.settling import settle
@@ -35,7 +36,7 @@ def build_indexes(folder: GalleryFolder) -> list[IndexRecall]:
     with folder.writing():
         settle(folder)
         kinds = [kind for kind in folder.engine.kinds() if folder.engine.has_live(kind)]
-        with folder.progress.task("indexing", len(kinds), "kinds") as advance:
+        with progress.task("indexing", len(kinds), "kinds") as advance:
             for kind in kinds:
                 folder.engine.build_index(kind)
                 advance(1)
@@ -64,7 +65,7 @@ def rebuild_spoilt(folder: GalleryFolder, before: list[IndexRecall]) -> list[Ind
             again = _recall(folder, kind)
             had = "had none" if recall is None else f"had lost: recall@10 {recall:.3f}"
             name = folder.state.makers[kind].name
-            folder.progress.note(
+            progress.note(
                 f"the index of rows by {name} was built, as they {had}; recall@10 is {again:.3f}"
             )
             recall = again

@@ -69,7 +69,7 @@ def make_queries(
             )
         if request.encoders != NEW_QUERY:
             raise UserError("two encoders need images as queries, not embeddings")
-        vectors = source.vectors(None, folder.progress)
+        vectors = source.vectors(None)
         fault = vector_fault(vectors, source.ids)
         if fault:
             raise UserError(f"{source.name}: {fault}; a query must have length 1")
@@ -77,17 +77,17 @@ def make_queries(
         embedder = folder.model(searching.fingerprint).embedder
         if skip_bad:
             given = source
-            source, vectors = given.readable_vectors(embedder, folder.progress)
+            source, vectors = given.readable_vectors(embedder)
             if not len(source):
                 raise NoReadableImageError(given.name, len(given))
         else:
-            vectors = source.vectors(embedder, folder.progress)
+            vectors = source.vectors(embedder)
         if request.encoders != NEW_QUERY:
             for kind in state.standing.access:
                 if not (request.with_superseded or folder.has_live(kind)):
                     continue
                 model = folder.model(state.makers[kind].space).embedder  # a map embeds nothing
-                older[kind] = source.vectors(model, folder.progress)
+                older[kind] = source.vectors(model)
     return Queries(source.ids, vectors, searching.fingerprint, older, source.labels)
 
 

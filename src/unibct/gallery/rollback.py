@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from unibct import progress
 from unibct.data.checked_set import NoReadableImageError
 from unibct.errors import UserError
 from unibct.gallery.adding import (
@@ -39,7 +40,6 @@ from unibct.gallery.state import (
     Standing,
     Step,
 )
-from unibct.progress import Silent
 
 _BATCH = 512
 
@@ -87,14 +87,14 @@ def rollback_gallery(
         step = _same_rollback(folder.state, to)
         goes_on = step is not None and is_making_rows(step) and source is not None
         if goes_on:
-            folder.progress.note("a rollback had been interrupted: it makes the rows that are left")
+            progress.note("a rollback had been interrupted: it makes the rows that are left")
         else:
             settle(folder)
         if step is None or is_making_rows(step):
             begun = step if goes_on else None
             step, skipped = _go_back(folder, to, source, begun, skip_bad=skip_bad)
         if source is not None:
-            note_left_out(folder.progress, source.name, skipped)
+            note_left_out(source.name, skipped)
         state, lost = folder.state, unsearchable_rows(folder)
     made = step.details.get(MAKES)
     restored = 0 if made is None else int(state.step(int(made)).details["added"])
@@ -353,7 +353,8 @@ def _given_again(
     if skip_bad:
         given = wanted.readable()
     if given.embeddings is not None:
-        require_usable(given.vectors(None, Silent()), given)
+        with progress.silenced():
+            require_usable(given.vectors(None), given)
     elif len(given):
         folder.model(kind)  # says so if there is no model
     digests: dict[str, str | None] = dict.fromkeys(given.ids)
@@ -381,7 +382,8 @@ def _make_rows(folder: GalleryFolder, kind: str, step: Step, given: _GivenAgain)
             with_digest(rows[row_id].metadata, given.digests[row_id]) for row_id in part.ids
         ]
         labels = [rows[row_id].label for row_id in part.ids]
-        vectors = part.vectors(embedder, Silent())
+        with progress.silenced():
+            vectors = part.vectors(embedder)
         require_usable(vectors, part)
         number = int(step.details[MAKES])
         sealed = sealed_rows(kind, part.ids, labels, metadata, vectors, number)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from unibct import progress
 from unibct.errors import UserError
 from unibct.evaluation.score_map import ScoreMap
 from unibct.gallery.engines import Found, Search
@@ -108,7 +109,7 @@ def note_useless_filter(
         return
     if not row_fits:
         keys = ", ".join(request.where)
-        folder.progress.note(f"no row fits the filter on {keys}; a search without it shows rows")
+        progress.note(f"no row fits the filter on {keys}; a search without it shows rows")
 
 
 def note_guessed_threshold(folder: GalleryFolder, request: SearchRequest) -> None:
@@ -116,7 +117,7 @@ def note_guessed_threshold(folder: GalleryFolder, request: SearchRequest) -> Non
     far, searching = request.far, folder.state.standing.searching
     papers = [] if far is None else folder.certificates()
     if any(far in paper.rough_fars for paper in papers if searching in (paper.new, paper.old)):
-        folder.progress.note(
+        progress.note(
             f"the threshold for the false accept rate {far:g} is rough: the test of its "
             "certificate has too few classes to measure it"
         )
@@ -124,7 +125,7 @@ def note_guessed_threshold(folder: GalleryFolder, request: SearchRequest) -> Non
         return
     for scale in _scales(folder, folder.state, request).values():
         if isinstance(scale.report, ScoreMap) and request.threshold > scale.report.old[-1]:
-            folder.progress.note(
+            progress.note(
                 f"the threshold {request.threshold:g} is above {scale.report.old[-1]:.4g}, where "
                 "fewer than ten impostor pairs of the certificate's score map are: its false "
                 "accept rate is a guess; --far takes measured thresholds"

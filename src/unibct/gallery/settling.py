@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from unibct import progress
 from unibct.gallery.gallery_folder import GalleryFolder
 from unibct.gallery.gate import drop_queries
 from unibct.gallery.state import (
@@ -46,7 +47,7 @@ def settle(folder: GalleryFolder) -> None:
     """
     while (step := _unfinished_but_backfill(folder.state)) is not None:
         outcome = _SETTLE.get(step.action, _mark_done)(folder, step)
-        folder.progress.note(f"step {step.number}, {step.action}, had been interrupted: {outcome}")
+        progress.note(f"step {step.number}, {step.action}, had been interrupted: {outcome}")
 
 
 _COMPLETE = "it is complete now"

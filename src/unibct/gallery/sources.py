@@ -11,6 +11,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from unibct import progress
 from unibct.data.checked_set import NoReadableImageError
 from unibct.data.decoding import UnreadableImageError
 from unibct.data.image_set import ImageSet, select_listed
@@ -30,7 +31,6 @@ from unibct.gallery.rows import (
     is_kept,
 )
 from unibct.models.embedder import Embedder
-from unibct.progress import Progress
 
 
 @dataclass(frozen=True)
@@ -58,13 +58,13 @@ class Source:
             None if self.embeddings is None else _selected(self.embeddings, places),
         )
 
-    def vectors(self, model: Embedder | None, progress: Progress) -> NDArray[np.float32]:
+    def vectors(self, model: Embedder | None) -> NDArray[np.float32]:
         """Return (rows, dim): the given embeddings, or the images through a model."""
         if self.embeddings is not None:
             return np.asarray(self.embeddings.vectors, dtype=np.float32)
         assert self.images is not None
         assert model is not None
-        embedded = embed_images(model, self.images, progress=progress)
+        embedded = embed_images(model, self.images)
         return np.asarray(embedded.vectors, dtype=np.float32)
 
     def readable(self) -> "Source":
@@ -74,13 +74,11 @@ class Source:
             return self
         return self.select([p for p, row_id in enumerate(self.ids) if _is_readable(images, row_id)])
 
-    def readable_vectors(
-        self, model: Embedder, progress: Progress
-    ) -> tuple["Source", NDArray[np.float32]]:
+    def readable_vectors(self, model: Embedder) -> tuple["Source", NDArray[np.float32]]:
         """Return the rows whose images can be read, which may be none, and (rows, dim)."""
         assert self.images is not None
         try:
-            embedded = embed_images(model, self.images, skip_bad=True, progress=progress)
+            embedded = embed_images(model, self.images, skip_bad=True)
         except NoReadableImageError:
             return self.select([]), np.empty((0, model.dim), dtype=np.float32)
         here = set(embedded.ids)
@@ -144,13 +142,13 @@ def _path(data: str | Path) -> str:
         ) from error
 
 
-def note_left_out(progress: Progress, name: str, ids: Sequence[str]) -> None:
+def note_left_out(name: str, ids: Sequence[str]) -> None:
     """Say which unreadable images were left out, if any were."""
     if ids:
         progress.note(f"left out {len(ids)} unreadable images of {name}: {', '.join(ids)}")
 
 
-def note_unlabelled(progress: Progress, source: Source) -> None:
+def note_unlabelled(source: Source) -> None:
     """Say so if images without classes become rows."""
     if source.images is not None and not any(source.labels):
         progress.note(f"{source.name} has no classes: its rows get no label")
@@ -173,18 +171,17 @@ def is_embeddings(data: str) -> bool:
     return Path(data).exists() and recognised_form(Path(data)) is not None
 
 
-def with_fingerprint(source: Source, fingerprint: str, progress: Progress | None = None) -> Source:
+def with_fingerprint(source: Source, fingerprint: str) -> Source:
     """Return embeddings that the user says were made by a model.
 
     Args:
         source: the embeddings.
         fingerprint: the model's.
-        progress: gets a note if their file says that another model made them.
     """
     if source.embeddings is None:
         raise UserError(f"{source.name} are images: the gallery's model embeds them")
     recorded = _recorded_maker(source.name)
-    if progress is not None and recorded not in ("", fingerprint):
+    if recorded not in ("", fingerprint):
         progress.note(
             f"{source.name} says that model {recorded} made it; its rows are kept as made by "
             f"{fingerprint}, as you say: scores mean nothing if that is another model"

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from unibct import progress
 from unibct.embeddings.stored import StoredEmbeddings
 from unibct.errors import UserError
 from unibct.gallery.gallery_folder import (
@@ -211,7 +212,7 @@ def _rows(folder: GalleryFolder, state: GalleryState) -> list[str]:
     missing = [kind for kind in state.makers if kind not in kinds]
     problems = [f"the rows of {state.makers[kind].name} ({kind}) are missing" for kind in missing]
     total = sum(folder.engine.count(kind).rows for kind in kinds)
-    with folder.progress.task("verifying", total, "rows") as advance:
+    with progress.task("verifying", total, "rows") as advance:
         for kind in kinds:
             changed: list[str] = []
             rows_seen = live = 0

@@ -7,10 +7,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from unibct import progress
 from unibct.arrays import same_kind, to_numpy
 from unibct.embeddings.store import Rows
 from unibct.errors import UserError
-from unibct.progress import Advance, Progress, Silent, ignore
+from unibct.progress import Advance, ignore
 from unibct.prototypes.class_blocks import (
     Block,
     MemoryLimits,
@@ -94,7 +95,6 @@ def streamed_prototypes(
     settings: PrototypeSettings,
     classes: range | None = None,
     memory: MemoryLimits | None = None,
-    progress: Progress | None = None,
 ) -> NDArray[np.float32]:
     """Compute prototypes with a bounded amount of memory.
 
@@ -105,7 +105,6 @@ def streamed_prototypes(
         settings: how the prototypes are computed.
         classes: the classes to compute; all by default.
         memory: limits of memory and disk.
-        progress: reports the images as their classes are done.
 
     Returns:
         (classes, dim) float32, L2-normalised, in label order.
@@ -129,7 +128,7 @@ def streamed_prototypes(
     prototypes = np.empty((len(classes), sources[0].shape[1]), dtype=np.float32)
     total = int(sizes[classes.start : classes.stop].sum())
     blocks = map_classes(block_prototypes, sources, label_array, classes=classes, memory=memory)
-    with (progress or Silent()).task("refinement", total) as advance:
+    with progress.task("refinement", total) as advance:
         for done, vectors in blocks:
             prototypes[done.start - classes.start : done.stop - classes.start] = vectors
             advance(int(sizes[done.start : done.stop].sum()))
@@ -182,7 +181,6 @@ def class_prototypes(
     drop: float = 0.1,
     classes: range | None = None,
     memory: MemoryLimits | None = None,
-    progress: Progress | None = None,
 ) -> Any:
     """Compute one L2-normalised prototype per class.
 
@@ -202,7 +200,6 @@ def class_prototypes(
         drop: share of a class's images that ``drop`` leaves out (rounded down).
         classes: the classes to compute, for one of several processes; all by default.
         memory: limits of memory and disk.
-        progress: reports the images as their classes are done.
 
     Returns:
         (classes, dim) in label order, NumPy or torch as ``old`` is (NumPy for a store). They are
@@ -211,22 +208,20 @@ def class_prototypes(
     settings = PrototypeSettings(kind, tau, lam, drop)
     from_store = isinstance(old, Rows) or isinstance(new, Rows)
     if not from_store and classes is None and memory is None:
-        return same_kind(_prototypes_in_memory(old, labels, new, settings, progress), old)
+        return same_kind(_prototypes_in_memory(old, labels, new, settings), old)
     prototypes = streamed_prototypes(
-        old, labels, new=new, settings=settings, classes=classes, memory=memory, progress=progress
+        old, labels, new=new, settings=settings, classes=classes, memory=memory
     )
     return same_kind(prototypes, old)
 
 
-def _prototypes_in_memory(
-    old: Any, labels: Any, new: Any, settings: PrototypeSettings, progress: Progress | None
-) -> Tensor:
+def _prototypes_in_memory(old: Any, labels: Any, new: Any, settings: PrototypeSettings) -> Tensor:
     vectors = float_tensor(old, "old")
     label_array = class_labels(labels, len(vectors))
     uses_new = new is not None and settings.needs_new
     graph_vectors = float_tensor(new, "new") if uses_new else vectors
     require_same_rows(graph_vectors, vectors)
-    with (progress or Silent()).task("refinement", len(vectors)) as advance:
+    with progress.task("refinement", len(vectors)) as advance:
         return grouped_prototypes(
             vectors,
             np.bincount(label_array),

@@ -4,10 +4,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from unibct import progress
 from unibct.data.decoding import DEFAULT_FIT
 from unibct.data.image_set import ImageSet
 from unibct.data.survey import Survey, survey
-from unibct.progress import Progress
 from unibct.training import PHOTOGRAPHS, SMALL_COLOUR, SMALL_GREY
 from unibct.training.network import recipe_architecture, recipe_input
 from unibct.training.recipe import Recipe, load_recipe
@@ -83,32 +83,30 @@ def choose_recipe(images: ImageSet) -> RecipeChoice:
 
 
 def recipe_for(
-    images: ImageSet, overrides: Sequence[str] = (), *, progress: Progress | None = None
+    images: ImageSet,
+    overrides: Sequence[str] = (),
 ) -> Recipe:
     """Return the shipped recipe that fits a sample of the images.
 
     Args:
         images: the training set.
         overrides: settings that replace the recipe's, each written ``key=value``.
-        progress: is told in one line what was chosen, why, and how to change it.
     """
     if images.vector_dim is not None:
         given = load_recipe(SMALL_GREY, overrides)
         recipe = fitted_recipe(given, images)
-        if progress is not None:
-            unused = unused_settings(given, recipe, load_recipe(SMALL_GREY))
-            if unused is not None:
-                progress.note(unused)
-            progress.note(
-                f"recipe {SMALL_GREY} with architecture {recipe.architecture}: {len(images):,} "
-                f"finished vectors of dimension {images.vector_dim}; change it with --recipe NAME "
-                "or --set KEY=VALUE"
-            )
+        unused = unused_settings(given, recipe, load_recipe(SMALL_GREY))
+        if unused is not None:
+            progress.note(unused)
+        progress.note(
+            f"recipe {SMALL_GREY} with architecture {recipe.architecture}: {len(images):,} "
+            f"finished vectors of dimension {images.vector_dim}; change it with --recipe NAME "
+            "or --set KEY=VALUE"
+        )
         return recipe
     choice = choose_recipe(images)
     recipe = choice.load(overrides)
-    if progress is not None:
-        progress.note(choice.line(recipe))
+    progress.note(choice.line(recipe))
     return recipe
 
 

@@ -14,8 +14,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from unibct import progress
 from unibct.errors import UserError
-from unibct.progress import Advance, Progress
+from unibct.progress import Advance
 from unibct.training.batches import EpochDraws, draw_epoch, remaining_batches
 from unibct.training.checkpoints import find_checkpoint, read_checkpoint
 from unibct.training.context import RunContext
@@ -110,7 +111,7 @@ def restore_shared_warmup(context: RunContext, state: TrainingState) -> None:
     save_state(context, state, context.out)
 
 
-def save_shared_warmup(context: RunContext, state: TrainingState, progress: Progress) -> None:
+def save_shared_warmup(context: RunContext, state: TrainingState) -> None:
     """Put the state into the cache, if the warm-up has just ended and can be shared."""
     folder = _shared_folder(context)
     if folder is None or state.epoch != context.run.method_start:
@@ -170,7 +171,7 @@ class TrainingLoop:
         Raises:
             KeyboardInterrupt: after a checkpoint, if someone asked the run to stop.
         """
-        context, state, progress = self.context, self.state, self.options.progress
+        context, state = self.context, self.state
         per_epoch, recipe = context.images_per_epoch, context.recipe
         done = per_epoch * state.epoch + recipe.batch_size * state.step
         with progress.task(self.options.label, per_epoch * recipe.epochs, done=done) as advance:
@@ -179,7 +180,7 @@ class TrainingLoop:
             while state.epoch < recipe.epochs:
                 begin = time.perf_counter()
                 if state.step == 0 and context.run.refreshes_at(state.epoch):
-                    refresh_method(context, state, progress)
+                    refresh_method(context, state)
                 with stop_request() as stop:
                     self._run_epoch(advance, stop, begin)
                 # Asked for after the block: until its end, a signal is only remembered.
@@ -209,14 +210,14 @@ class TrainingLoop:
             **validation,
         )
         state.metrics.append(metrics.row())
-        note_epoch(context, state.metrics[-1], self.options.progress)
+        note_epoch(context, state.metrics[-1])
         self._show_status(advance)
         tracked = {"images_per_second": metrics.images_per_second} | validation
         self._track(tracked, state.steps_done(context) - 1)
         state.start_next_epoch()
         save_state(context, state, context.out)
         keep_best(context, state)
-        save_shared_warmup(context, state, self.options.progress)
+        save_shared_warmup(context, state)
 
     def _show_status(self, advance: Advance) -> None:
         """Show the last epoch's recall@1 beside the bar, or in the lines, of the next one."""

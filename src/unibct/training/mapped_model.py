@@ -16,7 +16,6 @@ from unibct.models.embedder import Embedder
 from unibct.models.model import Model
 from unibct.models.model_folder import save_model
 from unibct.models.old_space import old_space_dim
-from unibct.progress import Progress
 
 MAPPED_IMAGES = "images that the map was fitted on"  # what its score scale is measured on
 
@@ -29,7 +28,6 @@ def adapt(
     kind: str = DEFAULT_MAP,
     seed: int = 0,
     skip_bad: bool = False,
-    progress: Progress | None = None,
 ) -> Model:
     """Fit a map from the new model's embeddings to the old model's; the network does not change.
 
@@ -40,7 +38,6 @@ def adapt(
         kind: a name from ``MAPS``.
         seed: for the weights and batches of maps that are trained.
         skip_bad: leave unreadable images out instead of refusing.
-        progress: reports progress per image.
 
     Returns:
         A model whose queries search the old gallery. For a gallery of its own, use ``new``.
@@ -53,10 +50,10 @@ def adapt(
             "the new model has a projection into the space of its old model; to map it into "
             "another space, give its embeddings: --new embeddings:PATH"
         )
-    new_embeddings, old_embeddings = _both_embeddings(new, old, images, skip_bad, progress)
+    new_embeddings, old_embeddings = _both_embeddings(new, old, images, skip_bad)
     pairs = new_embeddings.vectors, old_embeddings.vectors, new_embeddings.labels
     vector_map = fit_vector_map(kind, *pairs, seed=seed)
-    scale = mapped_score_scale(vector_map, *pairs, progress=progress)
+    scale = mapped_score_scale(vector_map, *pairs)
     return new.adapted(vector_map, old, images).with_score_scale(scale, MAPPED_IMAGES)
 
 
@@ -70,7 +67,6 @@ def adapt_embedders(
     kind: str = DEFAULT_MAP,
     seed: int = 0,
     skip_bad: bool = False,
-    progress: Progress | None = None,
 ) -> Model | SpaceMap:
     """Fit a map between any two embedders.
 
@@ -84,7 +80,6 @@ def adapt_embedders(
         kind: a name from ``MAPS``.
         seed: for the weights and batches of maps that are trained.
         skip_bad: leave unreadable images out instead of refusing.
-        progress: reports progress per image.
 
     Returns:
         For a new model in its folder and a backward map, the model with the map. Otherwise the map.
@@ -100,10 +95,10 @@ def adapt_embedders(
         if listed is not None:
             sides = tuple(side.listed(listed) for side in sides)
     elif isinstance(new, Model) and checked == BACKWARD:
-        return adapt(new, old, images, kind=kind, seed=seed, skip_bad=skip_bad, progress=progress)
+        return adapt(new, old, images, kind=kind, seed=seed, skip_bad=skip_bad)
     else:
-        sides = _both_embeddings(new, old, images, skip_bad, progress)
-    return fit_map(*sides, direction=checked, kind=kind, seed=seed, progress=progress)
+        sides = _both_embeddings(new, old, images, skip_bad)
+    return fit_map(*sides, direction=checked, kind=kind, seed=seed)
 
 
 def save_adapted(result: Model | SpaceMap, folder: Path) -> str:
@@ -121,12 +116,12 @@ def save_adapted(result: Model | SpaceMap, folder: Path) -> str:
 
 
 def _both_embeddings(
-    new: Embedder, old: Embedder, images: ImageSet, skip_bad: bool, progress: Progress | None
+    new: Embedder, old: Embedder, images: ImageSet, skip_bad: bool
 ) -> tuple[Embeddings, Embeddings]:
     if not skip_bad:
         require_stored((new, old), images)
     new_embeddings, old_embeddings = (
-        embed_images(model, images, skip_bad=skip_bad, progress=progress) for model in (new, old)
+        embed_images(model, images, skip_bad=skip_bad) for model in (new, old)
     )
     if new_embeddings.ids == old_embeddings.ids:
         return new_embeddings, old_embeddings

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,6 @@ from unibct.methods import DEFAULT_METHOD, NO_METHOD, MethodEntry, find_method
 from unibct.models.architectures import Architecture, find_architecture, without_library
 from unibct.models.embedder import Embedder
 from unibct.models.model import Model
-from unibct.progress import Progress, Silent
 from unibct.training.network import network_digest, recipe_architecture, recipe_input
 from unibct.training.recipe import AFTER_WARMUP, Recipe, find_augment, with_flat_recipe
 from unibct.training.tracking import Tracker
@@ -42,7 +41,6 @@ class TrainOptions:
     tracker: Tracker | None = None
     validation: float | None = None
     label: str = "training"
-    progress: Progress = field(default_factory=Silent)
 
 
 # How long a training is: the steps of an epoch, and epochs enough for the recipe's steps.

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from unibct import progress
 from unibct.data.image_set import ImageSet, require_outside
 from unibct.data.loader import pixel_memory, read_pixels
 from unibct.data.training_classes import (
@@ -28,7 +29,6 @@ from unibct.models.embedder import Embedder
 from unibct.models.model import Model
 from unibct.models.model_folder import load_model, save_model, tensors_under
 from unibct.models.old_space import add_projection, without_projection
-from unibct.progress import Progress, Silent
 from unibct.training.checkpoints import (
     Checkpoint,
     find_checkpoint,
@@ -140,11 +140,11 @@ def run_training(
 ) -> Model:
     """Train a model and write its folder; see ``train``."""
     require_outside(images, out)
-    given = recipe or recipe_for(images, progress=options.progress)
+    given = recipe or recipe_for(images)
     recipe = fitted_recipe(given, images)
     unused = unused_settings(given, recipe)
     if unused is not None:
-        options.progress.note(unused)
+        progress.note(unused)
     request = _check(images, recipe, out, options)
     earlier = find_earlier_run(out, resume=options.resume, ranks=request.ranks)
     # A finished model is only read.
@@ -161,7 +161,7 @@ def run_training(
 def _run(context: RunContext, earlier: EarlierRun, options: TrainOptions) -> Model:
     """Train to the end, from the start or from an earlier run's checkpoint."""
     out = context.out
-    checkpoint = _read_own_checkpoint(context, earlier, options.progress)
+    checkpoint = _read_own_checkpoint(context, earlier)
     context.ranks.barrier()  # no rank writes before all have checked the folder
     try:
         _train(context, checkpoint, options)
@@ -238,11 +238,10 @@ def _stored_validation(out: Path, options: TrainOptions) -> tuple[float | None, 
 def _read_images(request: _Request, out: Path, options: TrainOptions) -> RunContext:
     """Read the images; some may be left out, so plan and check again."""
     ranks, sets, frame = request.ranks, request.sets, recipe_input(request.run.recipe).frame
-    shared: dict[str, Any] = {"progress": options.progress, "ranks": ranks}
-    pixels = read_pixels(request.run.images, frame, skip_bad=options.skip_bad, **shared)
+    pixels = read_pixels(request.run.images, frame, skip_bad=options.skip_bad, ranks=ranks)
     validation = None
     if sets.validation is not None:
-        measured = read_pixels(sets.validation, frame, skip_bad=options.skip_bad, **shared)
+        measured = read_pixels(sets.validation, frame, skip_bad=options.skip_bad, ranks=ranks)
         validation = ValidationSet(measured, sets)
     run = plan_run(pixels.images, request.recipe, old=options.old, method=options.method)
     require_enough_for_all(run, ranks)
@@ -251,7 +250,7 @@ def _read_images(request: _Request, out: Path, options: TrainOptions) -> RunCont
         slow_precision_note(run.recipe.precision, request.device),
     ):
         if note is not None:
-            options.progress.note(note)
+            progress.note(note)
     return RunContext(
         run, pixels, request.device, ranks, out, options.cache, validation, request.first_classes
     )
@@ -262,15 +261,13 @@ def _load_finished(context: RunContext, options: TrainOptions) -> Model:
     model = load_model(context.out, device=context.device, with_classifier=context.ranks.first)
     require_same_run(model.training, context.description, context.out)
     remove_working_files(context.out, context.ranks)
-    options.progress.note(f"{context.out}: already trained")
+    progress.note(f"{context.out}: already trained")
     work = context.images_per_epoch * context.recipe.epochs
-    with options.progress.task(options.label, work, done=work):
+    with progress.task(options.label, work, done=work):
         return model
 
 
-def _read_own_checkpoint(
-    context: RunContext, earlier: EarlierRun, progress: Progress
-) -> Checkpoint | None:
+def _read_own_checkpoint(context: RunContext, earlier: EarlierRun) -> Checkpoint | None:
     if earlier.checkpoint is None:
         return None
     # Another run may have other classes, so its rows cannot be read as this one's.
@@ -284,7 +281,7 @@ def _read_own_checkpoint(
 
 def _train(context: RunContext, checkpoint: Checkpoint | None, options: TrainOptions) -> None:
     """Train from the checkpoint, from a shared warm-up or from the start, to the last epoch."""
-    note_start(context, options.progress)
+    note_start(context)
     state = _starting_state(context, options)
     if checkpoint is not None:
         restore_state(context, state, checkpoint)
@@ -316,11 +313,11 @@ def _starting_state(context: RunContext, options: TrainOptions) -> TrainingState
         state.average = begun_average(context, state.network, state.class_weights)
         weights = context.recipe.weights
         if weights not in (None, RANDOM):
-            options.progress.note(f"warm_start: from the old model's weights, not from {weights}")
+            progress.note(f"warm_start: from the old model's weights, not from {weights}")
         unknown = unknown_identities(old, context.pixels.images)
         if unknown is not None:
-            options.progress.note(f"no class weights are taken from the old model: {unknown}")
-    state.use_method(make_method(context, old, options.progress))
+            progress.note(f"no class weights are taken from the old model: {unknown}")
+    state.use_method(make_method(context, old))
     return state
 
 
@@ -354,7 +351,7 @@ def _save_models(context: RunContext, options: TrainOptions) -> None:
         model = _measured_model(context, best, options).with_choice(choice)
         save_model(model, context.out / BEST_MODEL)
     save_model(_measured_model(context, path, options), context.out)
-    note_result(context, rows, options.progress)
+    note_result(context, rows)
 
 
 def _measured_model(context: RunContext, path: Path, options: TrainOptions) -> Model:
@@ -363,9 +360,7 @@ def _measured_model(context: RunContext, path: Path, options: TrainOptions) -> M
     if options.old is None or not find_method(context.run.method).needs_old_model:
         return model
     set_aside = None if context.validation is None else context.validation.pixels
-    return with_score_scale(
-        model, options.old, context.pixels, options.progress, set_aside=set_aside
-    )
+    return with_score_scale(model, options.old, context.pixels, set_aside=set_aside)
 
 
 def finished_model(context: RunContext, path: Path) -> Model:
@@ -423,7 +418,6 @@ def train(
     tracker: Tracker | None = None,
     validation: float | None = None,
     label: str = "training",
-    progress: Progress | None = None,
 ) -> Model:
     """Train a model and write its folder.
 
@@ -451,7 +445,6 @@ def train(
             ``out/best``. 0 sets none aside. By default 0.1 if that is ten classes or more; a run
             that is resumed keeps its share.
         label: the name of the progress bar.
-        progress: reports progress per image.
 
     Returns:
         The last epoch's model. With several processes only the first one's has class weights.
@@ -462,8 +455,7 @@ def train(
     options = TrainOptions(
         old=old, method=method, resume=resume, skip_bad=skip_bad, cache=cache, device=device,
         workers=workers, checkpoint_every=checkpoint_every, tensorboard=tensorboard,
-        tracker=tracker, validation=validation, label=label, progress=progress or Silent(),
-    )  # fmt: skip
+        tracker=tracker, validation=validation, label=label)  # fmt: skip
     return run_training(images, recipe, Path(out), options)
 
 

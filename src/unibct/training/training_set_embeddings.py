@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from unibct import progress
 from unibct.embeddings.extraction import cached_embeddings, embed_pixel_batches, embeddings_folder
 from unibct.embeddings.stored import StoredEmbeddings
 from unibct.methods import find_method
 from unibct.methods.base import Method, OldKnowledge, Settings
 from unibct.models.embedder import Embedder, ImageEmbedder
 from unibct.models.model import Model
-from unibct.progress import Progress
 from unibct.training.context import RunContext
 from unibct.training.state import (
     TrainingState,
@@ -31,7 +31,7 @@ NEW_EMBEDDINGS = ".new_embeddings"
 _IN_MEMORY = 2 << 30  # bytes of embeddings that a single process keeps on its device
 
 
-def make_method(context: RunContext, old: Embedder, progress: Progress) -> Method:
+def make_method(context: RunContext, old: Embedder) -> Method:
     """Build the run's method from what the old model knows of the training set."""
     entry, recipe = find_method(context.run.method), context.recipe
     embeddings, flipped = torch.empty(0, old.dim, device=context.device), None
@@ -39,14 +39,14 @@ def make_method(context: RunContext, old: Embedder, progress: Progress) -> Metho
         has_pixels = not isinstance(old, StoredEmbeddings)
         if has_pixels:
             cast(ImageEmbedder, old).to(context.device)
-        embeddings = _old_embeddings(context, old, progress)
+        embeddings = _old_embeddings(context, old)
         if recipe.flip and not has_pixels:
             progress.note(
                 f"{old.name} has no embeddings of mirrored images: those of the images as they are "
                 "stand for them"
             )
         elif recipe.flip:
-            flipped = _old_embeddings(context, old, progress, flip=True)
+            flipped = _old_embeddings(context, old, flip=True)
     knowledge = OldKnowledge(
         embeddings=embeddings,
         labels=context.labels,
@@ -67,17 +67,15 @@ def _old_class_weights(context: RunContext, old: Embedder) -> Tensor | None:
     return class_weights_on_every_rank(old, context.device, context.ranks)
 
 
-def refresh_method(context: RunContext, state: TrainingState, progress: Progress) -> None:
+def refresh_method(context: RunContext, state: TrainingState) -> None:
     """Let the method look at the new model again, with its embeddings if it asks for them."""
-    state.method.refresh(_new_embeddings(context, state, progress))
+    state.method.refresh(_new_embeddings(context, state))
     context.ranks.barrier()
     if context.ranks.first:
         shutil.rmtree(context.out / NEW_EMBEDDINGS, ignore_errors=True)
 
 
-def _old_embeddings(
-    context: RunContext, old: Embedder, progress: Progress, *, flip: bool = False
-) -> Any:
+def _old_embeddings(context: RunContext, old: Embedder, *, flip: bool = False) -> Any:
     folder = context.out / OLD_EMBEDDINGS / ("flipped" if flip else "plain")
     if context.cache is not None:
         folder = embeddings_folder(context.cache, old, context.pixels, flip=flip)
@@ -87,13 +85,12 @@ def _old_embeddings(
         folder,
         flip=flip,
         label="old embeddings, mirrored" if flip else "old embeddings",
-        progress=progress,
         ranks=context.ranks,
     )
     return _on_device_if_small(context, embeddings.vectors)
 
 
-def _new_embeddings(context: RunContext, state: TrainingState, progress: Progress) -> Any:
+def _new_embeddings(context: RunContext, state: TrainingState) -> Any:
     """Return (images, dim) of the network as it is now, or None if the method needs none."""
     if not state.method.needs_new_embeddings:
         return None
@@ -107,7 +104,6 @@ def _new_embeddings(context: RunContext, state: TrainingState, progress: Progres
         context.pixels,
         context.out / NEW_EMBEDDINGS / "plain",
         label="new embeddings",
-        progress=progress,
         ranks=context.ranks,
     )
     return _on_device_if_small(context, embeddings.vectors)

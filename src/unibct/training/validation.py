@@ -12,6 +12,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from unibct import progress
 from unibct.arrays import Floats, Ints
 from unibct.data.loader import PixelBatches
 from unibct.data.training_classes import SCORE_SCALE_MEASURED, Choice, choice_on
@@ -24,7 +25,6 @@ from unibct.files import sync
 from unibct.models.embedder import Embedder, ImageEmbedder
 from unibct.models.model import Model
 from unibct.models.old_space import OldSpaceModel, old_space_dim
-from unibct.progress import Progress, Silent
 from unibct.training.checkpoints import checkpoint_folder
 from unibct.training.context import RunContext
 from unibct.training.plan import classes_not_learnt
@@ -82,7 +82,7 @@ def validation_record(context: RunContext, rows: Sequence[dict[str, Any]]) -> di
     }
 
 
-def note_start(context: RunContext, progress: Progress) -> None:
+def note_start(context: RunContext) -> None:
     """Say how many classes were set aside, how to train on all, and whether they are new."""
     if context.validation is not None:
         source = context.validation.source
@@ -97,7 +97,7 @@ def note_start(context: RunContext, progress: Progress) -> None:
         )
 
 
-def note_epoch(context: RunContext, row: dict[str, Any], progress: Progress) -> None:
+def note_epoch(context: RunContext, row: dict[str, Any]) -> None:
     """Report the epoch that has just ended."""
     if context.validation is not None:
         loss = row["loss_cls"] + row["eta"] * row["loss_comp"]
@@ -105,7 +105,7 @@ def note_epoch(context: RunContext, row: dict[str, Any], progress: Progress) -> 
         progress.note(f"{place}: loss {loss:.3f}, {row_strength(context, row)}")
 
 
-def note_result(context: RunContext, rows: Sequence[dict[str, Any]], progress: Progress) -> None:
+def note_result(context: RunContext, rows: Sequence[dict[str, Any]]) -> None:
     """Report the best and the last epoch, and say so if the model is hardly better than pixels."""
     best = best_row(context, rows)
     if best is None or context.validation is None:
@@ -225,12 +225,7 @@ TRAINED_ON = "images that the new model was trained on"
 
 
 def with_score_scale(
-    model: Model,
-    old: Embedder,
-    pixels: PixelBatches,
-    progress: Progress | None = None,
-    *,
-    set_aside: PixelBatches | None = None,
+    model: Model, old: Embedder, pixels: PixelBatches, *, set_aside: PixelBatches | None = None
 ) -> Model:
     """Return a finished model with its score scale, measured on a sample of images.
 
@@ -241,12 +236,10 @@ def with_score_scale(
         model: the new model.
         old: the old model.
         pixels: the training images.
-        progress: gets the note.
         set_aside: images of other classes, if some were set aside. They are used if they are
             enough, and if the old model knows them: those that no model has learnt, if they are
             enough.
     """
-    progress = progress or Silent()
     try:
         scale, measured_on, choice = _scale_on_either(model, old, pixels, set_aside)
     except UserError as error:

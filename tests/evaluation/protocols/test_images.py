@@ -8,6 +8,7 @@ from PIL import Image
 
 from tests.models.cases import small_model
 from tests.notes import Notes
+from unibct import progress
 from unibct.data.image_set import ImageSet
 from unibct.data.readers import open_images
 from unibct.data.training_classes import identity_digests
@@ -79,11 +80,10 @@ def test_images_without_embedding_are_an_error_unless_they_may_be_skipped(photo_
     with pytest.raises(UserError, match="no embedding"):
         evaluate_images(EvaluationRequest(str(photo_folder), query=partial, gallery=whole))
     notes = Notes()
-    result = evaluate_images(
-        EvaluationRequest(
-            str(photo_folder), query=partial, gallery=whole, skip_bad=True, progress=notes
+    with progress.shown(notes):
+        result = evaluate_images(
+            EvaluationRequest(str(photo_folder), query=partial, gallery=whole, skip_bad=True)
         )
-    )
     assert "are the same model" in notes.texts[0]
     assert notes.texts[1:] == [f"left out 5 images without embedding in {partial}"]
     assert len(result.split.labels) == len(images) - 5
@@ -201,9 +201,8 @@ def test_a_score_map_that_cannot_be_kept_does_not_cost_the_evaluation(
     monkeypatch.setattr("unibct.evaluation.protocols.images.save_score_map", full)
     notes = Notes()
     rules = SearchRules(save_score_map=True, backfill_curve=False)
-    request = EvaluationRequest(
-        str(photo_folder), query=new, gallery=old, search=rules, progress=notes
-    )
+    with progress.shown(notes):
+        request = EvaluationRequest(str(photo_folder), query=new, gallery=old, search=rules)
     assert evaluate_images(request).compared
     assert any("no score map is kept: [Errno 28]" in text for text in notes.texts)
 
@@ -218,14 +217,14 @@ def test_a_score_map_is_kept_with_the_new_model_and_used(photo_folder, tmp_path)
 
     def evaluated(listed=None, seen_classes=False, **rules):
         search = SearchRules(backfill_curve=False, **rules)
-        request = EvaluationRequest(
-            str(photo_folder),
-            **folders,
-            images=listed,
-            search=search,
-            seen_classes=seen_classes,
-            progress=notes,
-        )
+        with progress.shown(notes):
+            request = EvaluationRequest(
+                str(photo_folder),
+                **folders,
+                images=listed,
+                search=search,
+                seen_classes=seen_classes,
+            )
         return evaluate_images(request)
 
     notes = Notes()
@@ -279,15 +278,15 @@ def test_a_model_s_score_scale_is_used_for_its_own_old_model(photo_folder, tmp_p
         save_model(model, tmp_path / name)
 
     def evaluated(gallery, query="new"):
-        return evaluate_images(
-            EvaluationRequest(
-                str(photo_folder),
-                query=tmp_path / query,
-                gallery=tmp_path / gallery,
-                search=SearchRules(backfill_curve=False),
-                progress=notes,
+        with progress.shown(notes):
+            return evaluate_images(
+                EvaluationRequest(
+                    str(photo_folder),
+                    query=tmp_path / query,
+                    gallery=tmp_path / gallery,
+                    search=SearchRules(backfill_curve=False),
+                )
             )
-        )
 
     notes = Notes()
     found = evaluated("old")

@@ -13,7 +13,6 @@ from unibct.gallery.engines import ENGINES
 
 if TYPE_CHECKING:
     from unibct.gallery.gallery import Gallery
-    from unibct.progress import Progress
 
 _ENGINE_LISTING = listing("Engines", {name: e.description for name, e in ENGINES.items()})
 
@@ -83,9 +82,9 @@ class OpenedGallery:
         from unibct.progress import terminal_progress
 
         self._progress: Any = terminal_progress()
-        progress: Progress = self._progress.__enter__()
         try:
-            self._gallery = Gallery(self._path, device=self._device, progress=progress)
+            self._progress.__enter__()
+            self._gallery = Gallery(self._path, device=self._device)
         except BaseException as error:
             self._progress.__exit__(type(error), error, error.__traceback__)
             raise

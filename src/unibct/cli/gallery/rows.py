@@ -70,7 +70,7 @@ def create_command(
     from unibct.gallery.gallery import Gallery
     from unibct.progress import terminal_progress
 
-    with terminal_progress() as progress:
+    with terminal_progress():
         gallery = Gallery.create(
             path,
             model,
@@ -81,7 +81,6 @@ def create_command(
             keep_images=keep_images,
             skip_bad=skip_bad_images,
             device=device,
-            progress=progress,
         )
     searching = gallery.folder.state.searching
     say(

@@ -6,14 +6,13 @@ The options of an evaluation, the same for every protocol.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unibct.errors import UserError
 from unibct.evaluation.templates import GalleryMode
-from unibct.progress import Progress, Silent
 
 if TYPE_CHECKING:
     from unibct.embeddings.store import Embeddings
@@ -86,7 +85,6 @@ class EvaluationRequest:
         seen_classes: go on even if a model was trained on most of the test classes.
         skip_bad: leave unreadable images out instead of refusing.
         device: ``auto``, ``cpu``, ``cuda``, …
-        progress: reports progress per image.
         alpha: the share of the new query in blended queries; by default the midpoint, or what is
             chosen on ``search.alpha_from``.
     """
@@ -104,7 +102,6 @@ class EvaluationRequest:
     seen_classes: bool = False
     skip_bad: bool = False
     device: str = "auto"
-    progress: Progress = field(default_factory=Silent)
     alpha: float | None = None
 
 
@@ -121,7 +118,6 @@ class EmbeddingRequest:
         dtype: ``float32`` or ``float16``, on disk; a folder only.
         skip_bad: leave unreadable images out instead of refusing.
         device: ``auto``, ``cpu``, ``cuda``, …
-        progress: reports progress per image.
     """
 
     data: str
@@ -132,7 +128,6 @@ class EmbeddingRequest:
     dtype: str = "float32"
     skip_bad: bool = False
     device: str = "auto"
-    progress: Progress = field(default_factory=Silent)
 
 
 # Each option of an evaluation, as the command line spells it when it is changed, and where a

@@ -93,12 +93,7 @@ def _pooled(place: str, source: Source, meta: Meta, request: EvaluationRequest) 
     embeddings: Any = source
     if not isinstance(source, np.ndarray):
         embeddings = image_embeddings(
-            source,
-            Path(request.data),
-            meta,
-            request.cache,
-            flip_test=rules.flip_test,
-            progress=request.progress,
+            source, Path(request.data), meta, request.cache, flip_test=rules.flip_test
         )
     try:
         return pool_templates(
@@ -139,7 +134,6 @@ def _opened(place: str, meta: Meta, benchmark: str, request: EvaluationRequest) 
         return open_image_embedder(
             place,
             device=request.device,
-            progress=request.progress,
             why=f"--protocol {benchmark} takes a folder that `unibct embed --protocol` wrote",
         )
     rules = request.pooling

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from unibct import progress
 from unibct.arrays import to_numpy
 from unibct.data.decoding import Pixels, UnreadableImageError, decode
 from unibct.data.image_set import ImageSet
@@ -30,7 +31,6 @@ from unibct.evaluation.protocols import EmbeddingRequest
 from unibct.evaluation.protocols.ijb_files import Meta, read_meta
 from unibct.files import atomic_file, mapped_array, require_absent
 from unibct.models.embedder import ImageEmbedder
-from unibct.progress import Progress, Silent
 
 Reals: TypeAlias = NDArray[np.float64]
 
@@ -205,13 +205,7 @@ def aligned_images(root: Path, meta: Meta) -> ImageSet:
 
 
 def image_embeddings(
-    model: ImageEmbedder,
-    root: Path,
-    meta: Meta,
-    cache: Path,
-    *,
-    flip_test: bool = True,
-    progress: Progress | None = None,
+    model: ImageEmbedder, root: Path, meta: Meta, cache: Path, *, flip_test: bool = True
 ) -> NDArray[np.float32]:
     """Return a model's raw embeddings of all images; those in the cache are not computed again.
 
@@ -224,7 +218,6 @@ def image_embeddings(
         meta: its meta files.
         cache: where the embeddings are kept.
         flip_test: add the embedding of the mirrored image.
-        progress: reports progress per image.
 
     Returns:
         (images, dim), not normalised.
@@ -246,7 +239,7 @@ def image_embeddings(
         if not _fill_from_cache(_view(vectors, rows), file)
     }
     done = len(images) - sum(len(rows) for rows in missing.values())
-    with (progress or Silent()).task("embedding faces", len(images), done=done) as advance:
+    with progress.task("embedding faces", len(images), done=done) as advance:
         for file, rows in missing.items():
             part = _view(vectors, rows)
             part[:] = raw_embeddings(model, pixels, flip_test=flip_test, rows=rows, advance=advance)
@@ -312,13 +305,10 @@ def _embed(request: EmbeddingRequest, benchmark: str) -> Embeddings:
     root = Path(request.data)
     meta = read_meta(root, benchmark)
     model = open_image_embedder(
-        request.model,
-        device=request.device,
-        progress=request.progress,
-        why=f"--protocol {benchmark} embeds aligned faces",
+        request.model, device=request.device, why=f"--protocol {benchmark} embeds aligned faces"
     )
     partial = request.out.with_name(f".{request.out.name}.partial")
-    vectors = image_embeddings(model, root, meta, partial, progress=request.progress)
+    vectors = image_embeddings(model, root, meta, partial)
     faces = aligned_images(root, meta)
     embeddings = Embeddings(
         vectors,

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from unibct import progress
 from unibct.arrays import Floats
 from unibct.data.image_set import ImageSet, require_outside, select_listed
 from unibct.data.training_classes import SCORE_MAP_FITTED, Choice, choice_on
@@ -60,7 +61,7 @@ def evaluate_images(request: EvaluationRequest) -> UpgradeEvaluation:
     rules = request.search
     images, lists = _listed_images(open_data(request.data, request.images), rules)
     # Embedding may take hours: whatever can be refused is refused before it begins.
-    opening = Opening(request.device, progress=request.progress)
+    opening = Opening(request.device)
     embedders = {
         reference: opening.open(reference)
         for reference in dict.fromkeys((request.gallery, request.query))
@@ -95,7 +96,6 @@ def evaluate_images(request: EvaluationRequest) -> UpgradeEvaluation:
         score_scale=score_scale,
         alpha=_alpha(validation, embedders, project, request),
         backfill_curves=_wants_curves(rules, images, split),
-        progress=request.progress,
     )
     tested = images.select(evaluation.tested_images)
     evaluation = replace(
@@ -120,9 +120,7 @@ def _embedded(
     if not request.skip_bad:
         require_stored(embedders.values(), images)
     sides = {
-        reference: embed_images(
-            embedder, images, skip_bad=request.skip_bad, progress=request.progress
-        )
+        reference: embed_images(embedder, images, skip_bad=request.skip_bad)
         for reference, embedder in embedders.items()
     }
     if request.skip_bad:
@@ -160,9 +158,9 @@ def _save_score_map(
         replaces = has_score_map(folder, old_fingerprint)
         path = save_score_map(folder, old_fingerprint, fitted)
     except (UserError, OSError) as error:  # the evaluation is finished: it is not thrown away
-        request.progress.note(f"no score map is kept: {error}")
+        progress.note(f"no score map is kept: {error}")
         return
-    request.progress.note(
+    progress.note(
         f"{path}: the score map for the old model {old_fingerprint}"
         + (", in place of the one that was fitted before" if replaces else "")
         + f"; {fitted.note}"
@@ -177,7 +175,7 @@ def _old_model(
     try:
         return old_model_strength(vectors, images.labels, images, frame=frame, seed=request.seed)
     except UserError as error:
-        request.progress.note(f"the old model is not compared with raw pixels: {error}")
+        progress.note(f"the old model is not compared with raw pixels: {error}")
         return None
 
 
@@ -275,19 +273,13 @@ def embed_image_set(request: EmbeddingRequest) -> Embeddings:
         form.load().require_writable(request.out)
         if request.dtype != "float32":
             raise UserError(f"--dtype {request.dtype} is for --to {FOLDER_FORM} only")
-    model = open_embedder(request.model, device=request.device, progress=request.progress)
+    model = open_embedder(request.model, device=request.device)
     images = open_data(request.data, request.images)
     if request.form == FOLDER_FORM:
         require_outside(images, request.out)
     folder = request.out if request.form == FOLDER_FORM else partial_folder(request.out)
     stored = embed_images_to_store(
-        model,
-        images,
-        folder,
-        skip_bad=request.skip_bad,
-        dtype=request.dtype,
-        progress=request.progress,
-        ranks=ranks,
+        model, images, folder, skip_bad=request.skip_bad, dtype=request.dtype, ranks=ranks
     )
     if request.form == FOLDER_FORM:
         return stored
@@ -340,16 +332,16 @@ def _folder_of(reference: str | Path) -> Path:
 def _note_roles(query: Embedder, gallery: Embedder, request: EvaluationRequest) -> None:
     """Note if the two models seem to be in each other's place, or are the same."""
     if query.fingerprint and query.fingerprint == gallery.fingerprint:
-        request.progress.note(
+        progress.note(
             f"{request.query} and {request.gallery} are the same model: there is no upgrade to test"
         )
     elif isinstance(gallery, Model) and gallery.old_fingerprint == query.fingerprint:
-        request.progress.note(
+        progress.note(
             f"{request.gallery} was trained to search the gallery of {request.query}: for that "
             "test, exchange --query and --gallery; this one is about old clients"
         )
     elif isinstance(query, Model) and query.old_fingerprint not in (None, gallery.fingerprint):
-        request.progress.note(
+        progress.note(
             f"{request.query} was trained to search the gallery of model {query.old_fingerprint}, "
             f"not that of {request.gallery}"
         )

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from unibct import progress
 from unibct.arrays import Floats, checked_embeddings, normalized, require_same_dim
 from unibct.data.loader import read_pixels
 from unibct.data.readers.pair_file import read_pair_file
@@ -60,13 +61,10 @@ def evaluate_pair_set(request: EvaluationRequest) -> PairEvaluation:
     models: dict[str | Path, ImageEmbedder] = {}
     for reference in dict.fromkeys((request.gallery, request.query)):
         models[reference] = model = open_image_embedder(
-            reference,
-            device=request.device,
-            progress=request.progress,
-            why="a pair set is embedded in two views",
+            reference, device=request.device, why="a pair set is embedded in two views"
         )
-        pixels = read_pixels(pairs.images, model.input.frame, progress=request.progress)
-        with request.progress.task("embedding", len(pairs.images)) as advance:
+        pixels = read_pixels(pairs.images, model.input.frame)
+        with progress.task("embedding", len(pairs.images)) as advance:
             embeddings[reference] = raw_embeddings(model, pixels, advance=advance)
     old, new = embeddings[request.gallery], embeddings[request.query]
     fingerprints = known_fingerprints(query=models[request.query], gallery=models[request.gallery])

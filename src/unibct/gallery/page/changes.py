@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
+from unibct import progress
 from unibct.data.image_set import ImageSet
 from unibct.errors import UserError
 from unibct.gallery.backfill import Backfilled
@@ -90,7 +91,8 @@ class Job:
 
     def _run(self) -> None:
         try:
-            state, message = self._work(self)
+            with progress.shown(self):
+                state, message = self._work(self)
             self._change(state=state, message=message)
         except UserError as error:
             self._change(state="failed", message=str(error))
@@ -195,7 +197,7 @@ class GalleryChanges:
             self._job.wait()
 
     def _opened(self, job: Job) -> Gallery:
-        return Gallery(self._path, device=self._device, progress=job)
+        return Gallery(self._path, device=self._device)
 
     def _idle(self) -> Gallery:
         """Return the opened gallery, if nobody writes to it."""
