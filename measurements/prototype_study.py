@@ -59,7 +59,7 @@ METHODS: dict[str, tuple[str, dict[str, float]]] = {  # name: method, changes to
     "unibct": ("unibct", {}),
     "unibct, τ = 0.1": ("unibct", {"tau": 0.1}),
     "unibct-plus": ("unibct-plus", {}),
-    "unibct-plus without own": ("plus-no-own", {}),
+    "unibct-plus without own": ("unibct-plus@own=false", {}),
 }
 TAUS = (0.02, 0.05, 0.1, 0.2)
 LAMS = (0.5, 0.9, 0.99)

@@ -1,7 +1,7 @@
 """How often a verdict is wrong: few classes, few seeds, all deciding metrics together.
 
     unibct benchmark --scenarios open-class,identical-data --seeds 0,1,2,3,4 --chain none \
-        --methods unibct,unibct-plus,unibct-no-warmup --out runs/verdicts     half an hour
+        --methods unibct,unibct-plus,unibct@warmup_epochs=0 --out runs/verdicts     half an hour
     python measurements/verdict_errors.py runs/verdicts                       half an hour on a core
     python measurements/verdict_errors.py runs/verdicts --moved
 

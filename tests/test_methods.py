@@ -1,5 +1,6 @@
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,14 +9,13 @@ from tests.methods.cases import SETTINGS, batch, knowledge
 from unibct.benchmark.method_groups import PAPER_METHODS
 from unibct.errors import UserError
 from unibct.methods import (
-    ABLATIONS,
     DEFAULT_METHOD,
     METHODS,
     NO_METHOD,
-    OTHER_START,
     allow_any_classes,
     find_method,
     require_known_classes,
+    split_methods,
 )
 
 
@@ -29,7 +29,21 @@ def test_most_methods_take_any_classes():
     allow_any_classes((), ("a",))
 
 
-@pytest.mark.parametrize("name", [*METHODS, *ABLATIONS])
+VARIANTS = [
+    "advbct@released=true",
+    "mixbct@warmup_epochs=2",
+    "nccl@queue=5",
+    "ract@tau=0.1",
+    "unibct-plus@shared=false",
+    "unibct-plus@own=false",
+    "unibct-plus@prototype=true",
+    "unibct-plus@centre=false",
+    "unibct-plus@weight=0.5",
+    "unibct-plus@weight=0,centre=false",
+]
+
+
+@pytest.mark.parametrize("name", [*METHODS, *VARIANTS])
 def test_every_method_gives_a_loss_whose_gradient_reaches_the_new_model_only(name):
     old = knowledge()
     before = old.embeddings.clone()
@@ -42,9 +56,9 @@ def test_every_method_gives_a_loss_whose_gradient_reaches_the_new_model_only(nam
     assert torch.isfinite(loss)
     assert torch.equal(old.embeddings, before)
     assert not old.embeddings.requires_grad
-    if name in ("none", "plus-no-loss", "mixbct", "mixbct-warmup"):
-        assert float(loss) == 0
-    elif name == "plus-no-own":  # it draws the new embeddings through the classifier, too
+    if name in ("none", "mixbct", "mixbct@warmup_epochs=2", "unibct-plus@weight=0,centre=false"):
+        assert float(loss.detach()) == 0
+    elif name == "unibct-plus@own=false":  # it draws the new embeddings through the classifier, too
         loss.backward()
         assert float(step.class_weights.grad.abs().sum()) > 0
     else:
@@ -52,7 +66,7 @@ def test_every_method_gives_a_loss_whose_gradient_reaches_the_new_model_only(nam
         assert float(step.embeddings.grad.abs().sum()) > 0
     step = batch(range(24))
     changed = not torch.equal(method.classified(step), step.embeddings)
-    centred = find_method(name).home == "plus:UnibctPlus" and name != "plus-uncentred"
+    centred = find_method(name).home == "plus:UnibctPlus" and "centre=false" not in name
     assert changed == (centred or method.replaces_embeddings)
     assert method.replaces_embeddings == name.startswith("mixbct")
     assert all(not tensor.requires_grad for tensor in method.state().values())
@@ -63,38 +77,51 @@ def test_names():
         find_method("magic")
     assert [name for name, entry in METHODS.items() if not entry.needs_old_model] == ["none"]
     assert [name for name, entry in METHODS.items() if entry.has_warmup] == list(PAPER_METHODS)
-    assert not set(METHODS) & set(ABLATIONS)
 
 
 @pytest.mark.parametrize(
     ("name", "told"),
     [
+        ("unibct-pluss", "unknown method 'unibct-pluss', did you mean 'unibct-plus'?;"),
+        ("magic@weight=1", "unknown method 'magic'; choose one of none,"),
         (
-            "unibct-warmup",
-            "unknown method 'unibct-warmup': 'unibct' itself starts after a warm-up;",
+            "unibct-plus@wight=0.5",
+            "method unibct-plus@wight=0.5: there is no setting 'wight'; write "
+            "NAME@KEY=VALUE,KEY=VALUE with keys from shared, own, prototype, centre, weight, eta,",
         ),
-        ("mixbct-no-warmup", ": 'mixbct' itself starts from the first step;"),
-        ("unibct-plus-no-warmup", ": 'unibct-plus' itself starts from the first step;"),
-        ("unibct-plus-warmup", ", did you mean 'plus-warmup'?;"),
-        ("unibct-no-warm", ", did you mean 'unibct-no-warmup'?;"),
-        ("magic", "unknown method 'magic';"),
+        ("unibct@weight=1", "there is no setting 'weight'"),
+        ("unibct@", "there is no setting ''"),
+        ("unibct-plus@weight=heavy", "weight must be a float, not 'heavy'"),
+        ("unibct-plus@own=1", "own must be a bool, not '1'"),
+        ("nccl@queue=1.5", "queue must be a int, not '1.5'"),
+        ("nccl@queue", "queue must be a int, not ''"),
     ],
 )
-def test_an_unknown_name_is_answered_by_what_may_be_meant(name, told):
+def test_an_unknown_name_or_setting_is_answered_by_what_may_be_meant(name, told):
     with pytest.raises(UserError) as error:
         find_method(name)
     assert told in str(error.value)
 
 
-def test_every_method_has_a_variant_with_the_other_start():
-    names = [name for name in METHODS if name not in ("none", "unibct-plus")]
-    assert len(OTHER_START) == len(names)
-    for name in names:
-        entry = find_method(name)
-        variant = find_method(f"{name}-no-warmup" if entry.has_warmup else f"{name}-warmup")
-        assert variant.has_warmup != entry.has_warmup
-        assert (variant.home, variant.options) == (entry.home, entry.options)
-        assert variant.check_classes is entry.check_classes
+def test_a_variant_is_its_method_with_settings():
+    plus = find_method("unibct-plus")
+    half = find_method("unibct-plus@weight=1, own = false")
+    assert half.options == {"weight": 1.0, "own": False}
+    assert replace(half, options={}) == plus
+    early, late = find_method("unibct@warmup_epochs=0"), find_method("lce@warmup_epochs=2,eta=3.5")
+    assert (early.recipe, early.has_warmup) == ({"warmup_epochs": 0}, False)
+    assert (late.recipe, late.has_warmup) == ({"warmup_epochs": 2, "eta": 3.5}, True)
+    assert find_method("ract@tau=0.1").options == {"tau": 0.1}  # its own, not the recipe's
+    assert find_method("contrast@tau=0.1").recipe == {"tau": 0.1}
+    assert find_method("unibct@warm_start=true").uses_old_classifier(False)
+    assert not find_method("unibct-plus@warm_start=false").uses_old_classifier(None)
+
+
+def test_a_list_of_methods_may_hold_variants_with_several_settings():
+    text = "none, unibct-plus@weight=1,own=false ,lce@eta=2,unibct,"
+    assert split_methods(text) == ["none", "unibct-plus@weight=1,own=false", "lce@eta=2", "unibct"]
+    assert split_methods("a=1,unibct") == ["a=1", "unibct"]
+    assert split_methods("") == []
 
 
 def test_the_names_stand_alone():
@@ -105,7 +132,7 @@ def test_the_names_stand_alone():
 
 def test_descriptions_fit_a_terminal_of_80_columns():
     widest = max(map(len, METHODS))
-    for name, entry in (METHODS | ABLATIONS).items():
+    for name, entry in METHODS.items():
         assert 0 < len(entry.description) <= 80 - widest - 6, name
         assert entry.description.isprintable(), name
 

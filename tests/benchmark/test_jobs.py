@@ -91,15 +91,20 @@ def test_a_cell_whose_warm_up_nobody_else_makes_waits_for_none():
         return next(j for j in jobs if j.folder == f"cells/open-class/{method}/seed0")
 
     whole = cell("lce").work
-    for alone in (cell("unibct", "warmup_epochs=0"), cell("plus-warmup")):
+    for alone in (cell("unibct", "warmup_epochs=0"), cell("unibct-plus@warmup_epochs=2")):
         assert (alone.after, alone.work, alone.warmup_work) == ((), whole, 0)
     # A resnet50 has other blocks than a resnet18: it cannot start from the old weights.
     jobs = jobs_of(
         recipe=load_recipe("glyphs", ["architecture=resnet18"]),
-        **{"methods": ["plus-warmup"], "scenarios": ["identical-data"], "seeds": [0], "chain": []},
+        **{
+            "methods": ["unibct-plus@warmup_epochs=2"],
+            "scenarios": ["identical-data"],
+            "seeds": [0],
+            "chain": [],
+        },
     )
     assert jobs[-1].after == ("models/free-identical-data-seed0",)
-    cold = cell("plus-warmup", "warm_start=false")
+    cold = cell("unibct-plus@warmup_epochs=2", "warm_start=false")
     assert cold.after == ("models/free-open-class-seed0",)
     assert cold.work + cold.warmup_work == whole
 

@@ -144,7 +144,10 @@ def naive_losses(parameters, old, step):
 def test_it_is_its_formula():
     old = old_knowledge()
     assert naive_balls(old)[1][0] < 0.5  # without the outlier
-    method, step = find_method("advbct-released").make(old, SETTINGS), step_of(old, progress=0.3)
+    method, step = (
+        find_method("advbct@released=true").make(old, SETTINGS),
+        step_of(old, progress=0.3),
+    )
     adversarial, outside = naive_losses(method.parameters(), old, step)
     assert torch.allclose(method.loss(step), 0.7 * adversarial + outside, rtol=1e-5)
 

@@ -10,6 +10,7 @@ from tests.conftest import tags_of_offline_page
 from unibct.benchmark.grid import make_grid
 from unibct.benchmark.results import as_csv
 from unibct.data.scenarios import SCENARIOS
+from unibct.methods import METHODS
 from unibct.report.benchmark_page import (
     _about,
     command,
@@ -172,8 +173,11 @@ def test_the_report_says_unseen_only_if_it_is_known(finished):
     )
 
 
+VARIANTS = [f"{name}@warmup_epochs={epochs}" for name in METHODS for epochs in (0, 1)]
+
+
 def test_no_two_drawn_methods_have_the_same_colour():
-    for methods in (["all", "warmup", "no-warmup"], ["paper", "unibct-plus", "no-warmup"], ["all"]):
+    for methods in (["all", *VARIANTS], ["paper", "unibct-plus", *VARIANTS], ["all"]):
         results = results_of(methods)
         drawn = [method_colours(results, scenario) for scenario in results.scenarios]
         assert {"unibct", "unibct-plus"} <= drawn[0].keys()

@@ -17,6 +17,8 @@ from unibct.training.loop import TrainingLoop, stop_request
 from unibct.training.step import TrainingStep
 from unibct.training.train import train
 
+MIXBCT = "mixbct@warmup_epochs=1"  # with the warm-up of the recipe, as the paper's methods
+
 
 def test_only_a_second_ctrl_c_stops_at_once():
     with stop_request() as stop:
@@ -43,7 +45,7 @@ def test_runs_that_share_a_cache_share_the_warm_up_and_the_old_embeddings(
         options |= {"old": four_classes_old, "device": "cpu", "method": method}
         return train(four_classes, SMALL, tmp_path / name, **options)
 
-    alone = {method: trained(f"{method} alone", method) for method in ("contrast", "mixbct-warmup")}
+    alone = {method: trained(f"{method} alone", method) for method in ("contrast", MIXBCT)}
     cache = tmp_path / "cache"
     first = trained("first", "contrast", cache=cache)
     assert first.fingerprint == alone["contrast"].fingerprint
@@ -55,15 +57,14 @@ def test_runs_that_share_a_cache_share_the_warm_up_and_the_old_embeddings(
 
     monkeypatch.setattr(TrainingLoop, "take_steps", watched)
     monkeypatch.setattr("unibct.embeddings.extraction.embed_rest_in_memory", None)
-    second = trained("second", "mixbct-warmup", cache=cache)
+    second = trained("second", MIXBCT, cache=cache)
     assert epochs == [1]
-    assert second.fingerprint == alone["mixbct-warmup"].fingerprint
-    assert torch.equal(second.class_weights, alone["mixbct-warmup"].class_weights)
+    assert second.fingerprint == alone[MIXBCT].fingerprint
+    assert torch.equal(second.class_weights, alone[MIXBCT].class_weights)
     rows = metrics(tmp_path / "second")
     assert rows[0] == metrics(tmp_path / "first")[0]
     losses = [
-        [row["loss_cls"] for row in metrics(tmp_path / n)]
-        for n in ("second", "mixbct-warmup alone")
+        [row["loss_cls"] for row in metrics(tmp_path / n)] for n in ("second", f"{MIXBCT} alone")
     ]
     assert losses[0] == losses[1]
     assert second.fingerprint != first.fingerprint
@@ -72,7 +73,11 @@ def test_runs_that_share_a_cache_share_the_warm_up_and_the_old_embeddings(
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("first", "second"),
-    [("bct", "unibct-centroid"), ("nccl-warmup", "advbct-warmup"), ("advbct-warmup", "bct")],
+    [
+        ("bct", "unibct-centroid"),
+        ("nccl@warmup_epochs=1", "advbct@warmup_epochs=1"),
+        ("advbct@warmup_epochs=1", "bct"),
+    ],
 )
 def test_a_method_takes_nothing_but_the_warm_up_of_another(
     first, second, four_classes, four_classes_old, tmp_path
@@ -125,10 +130,10 @@ def test_a_damaged_shared_warm_up_is_made_again(eighty_images, eighty_old, tmp_p
 @pytest.mark.slow
 def test_the_recall_of_a_shared_warm_up_is_shared_too(four_classes, four_classes_old, tmp_path):
     options = {"old": four_classes_old, "device": "cpu", "validation": 0.5}
-    alone = train(four_classes, SMALL, tmp_path / "alone", method="mixbct-warmup", **options)
+    alone = train(four_classes, SMALL, tmp_path / "alone", method=MIXBCT, **options)
     options["cache"] = tmp_path / "cache"
     train(four_classes, SMALL, tmp_path / "first", method="contrast", **options)
-    shared = train(four_classes, SMALL, tmp_path / "second", method="mixbct-warmup", **options)
+    shared = train(four_classes, SMALL, tmp_path / "second", method=MIXBCT, **options)
     assert shared.fingerprint == alone.fingerprint
     rows = metrics(tmp_path / "second")
     assert rows[0] == metrics(tmp_path / "first")[0]

@@ -26,6 +26,7 @@ from unibct.training.plan import (
     images_per_epoch,
     length_note,
     plan_run,
+    require_epochs_left,
     require_same_run,
     set_aside,
     starts_from_old,
@@ -273,8 +274,7 @@ def test_unibct_plus_starts_from_random_weights_otherwise(recipe, dim, old, chan
 def test_other_methods_start_so_only_if_the_recipe_says_so():
     assert decided(method=PAPER, old=old_model()) is None
     assert decided(RESNET.updated(warm_start=True), PAPER, old_model()) is True
-    assert decided(method=find_method("plus-cold"), old=old_model()) is None
-    assert decided(method=find_method("plus-no-loss"), old=old_model())
+    assert decided(method=find_method("none"), old=old_model()) is None
 
 
 def test_a_recipe_that_asks_for_it_gets_it_or_an_error():
@@ -364,6 +364,29 @@ def test_when_a_method_is_at_work_and_refreshed(four_classes, four_classes_old):
         assert [epoch for epoch in range(9) if run.refreshes_at(epoch)] == refreshes
 
 
+@pytest.mark.parametrize(
+    ("method", "start", "warm_start", "eta"),
+    [
+        ("unibct", 3, None, 1.0),
+        ("unibct@warmup_epochs=0", 0, None, 1.0),
+        ("mixbct@warmup_epochs=2", 2, None, 1.0),
+        ("unibct-plus@weight=0.5", 0, True, 1.0),
+        ("unibct-plus@warm_start=false,eta=0.5", 0, False, 0.5),
+        ("none@warm_start=true", 3, True, 1.0),
+    ],
+)
+def test_the_name_of_a_variant_changes_the_recipe(
+    method, start, warm_start, eta, four_classes, four_classes_old
+):
+    recipe = SMALL.updated(epochs=9, warmup_epochs=3)
+    run = plan_run(four_classes, recipe, old=four_classes_old, method=method)
+    assert (run.method_start, run.recipe.warm_start, run.recipe.eta) == (start, warm_start, eta)
+    with pytest.raises(UserError, match="warmup_epochs = 9 leaves none of 9 epochs"):
+        require_epochs_left("lce@warmup_epochs=9", recipe)
+    with pytest.raises(UserError, match="warmup_epochs"):
+        plan_run(four_classes, recipe, old=four_classes_old, method="unibct@warmup_epochs=soon")
+
+
 def test_a_warm_up_is_shared_by_runs_that_differ_later_only(four_classes, four_classes_old):
     def digest(pixels="p", method="unibct", **changes):
         return plan_run(
@@ -371,7 +394,7 @@ def test_a_warm_up_is_shared_by_runs_that_differ_later_only(four_classes, four_c
         ).warmup_digest(pixels)
 
     later = {"eta": 5.0, "tau": 0.5, "lam": 0.1, "drop": 0.3, "refresh_epochs": (2,)}
-    assert digest() == digest(method="none") == digest(method="advbct-warmup", **later)
+    assert digest() == digest(method="none") == digest(method="advbct@warmup_epochs=1", **later)
     assert digest(warm_start=False) == digest()
     others = [
         digest(**changes)

@@ -51,7 +51,7 @@ def test_known_classes_get_the_old_weights_on_each_rank():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["advbct", "advbct-released", "nccl", "mixbct"])
+@pytest.mark.parametrize("method", ["advbct", "advbct@released=true", "nccl", "mixbct"])
 def test_a_stopped_run_goes_on_with_what_its_method_has_learnt(
     method, four_classes, four_classes_old, tmp_path
 ):

@@ -224,7 +224,12 @@ def test_ctrl_c_keeps_a_checkpoint_and_says_how_to_go_on(photo_folder, tmp_path)
 
 @pytest.mark.parametrize(
     "method",
-    [m if m == DEFAULT_METHOD else pytest.param(m, marks=pytest.mark.slow) for m in METHODS],
+    [DEFAULT_METHOD]
+    + [
+        pytest.param(method, marks=pytest.mark.slow)
+        for method in (*METHODS, "advbct@released=true")
+        if method != DEFAULT_METHOD
+    ],
 )
 def test_every_method_trains(method, split_images, old_model, tmp_path):
     out = tmp_path / "new"

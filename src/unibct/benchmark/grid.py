@@ -7,19 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from unibct.benchmark.method_groups import (
-    ALL_METHODS,
-    CHAIN_METHODS,
-    DEFAULT_METHODS,
-    GROUPS,
-)
+from unibct.benchmark.method_groups import CHAIN_METHODS, DEFAULT_METHODS, GROUPS
 from unibct.data.image_set import ImageSet
 from unibct.data.loader import read_pixels
 from unibct.data.readers import open_images
 from unibct.data.scenarios import SCENARIOS, find_scenario, hold_out
 from unibct.errors import UserError
 from unibct.maps import MAPS
-from unibct.methods import ABLATIONS, METHODS, NO_METHOD, similar_method
+from unibct.methods import NO_METHOD, find_method
 from unibct.training.default_recipe import recipe_for
 from unibct.training.network import recipe_input
 from unibct.training.plan import require_epochs_left
@@ -41,7 +36,7 @@ class Grid:
         test: the test images. None means that some of the classes of ``data`` are held out.
         recipe: every number of the training runs.
         scenarios: names from ``SCENARIOS``.
-        methods: names from ``METHODS``, ``ABLATIONS`` and ``MAPS``.
+        methods: names as for ``find_method``, and from ``MAPS``.
         seeds: each chooses a split and initial weights.
         chain_methods: methods that train an upgrade chain.
         versions: number of models in an upgrade chain.
@@ -66,20 +61,12 @@ class Grid:
         for name in self.scenarios:
             find_scenario(name)
         for name in self.methods:
-            if name not in (*METHODS, *ABLATIONS, *MAPS):
-                raise UserError(
-                    f"unknown method {name!r}{similar_method(name, (*MAPS, *GROUPS))}; choose some "
-                    f"of {', '.join(ALL_METHODS)}, or a group: {', '.join(GROUPS)}"
-                )
+            if name not in MAPS:
+                find_method(name, (*MAPS, *GROUPS))
         for name in self.chain_methods:
             if name in (*MAPS, NO_METHOD):
                 raise UserError(f"{name} trains no compatible model: it makes no upgrade chain")
-            if name not in (*METHODS, *ABLATIONS):
-                chains = ", ".join(method for method in METHODS if method != NO_METHOD)
-                raise UserError(
-                    f"unknown method {name!r} for a chain{similar_method(name)}; choose some of "
-                    f"{chains}"
-                )
+            find_method(name)
         for name in dict.fromkeys((*self.methods, *self.chain_methods)):
             if name not in MAPS:
                 require_epochs_left(name, self.recipe)
@@ -174,7 +161,7 @@ def make_grid(
             fits ``data``, see ``recipe_for``.
         quick: use smaller defaults: two scenarios, one seed, no upgrade chain.
         scenarios: names from ``SCENARIOS``; by default all.
-        methods: names from ``METHODS``, ``ABLATIONS`` and ``MAPS``, or from ``GROUPS``; by
+        methods: names as for ``find_method``, or from ``MAPS`` or ``GROUPS``; by
             default the paper's methods and ``unibct-plus``.
         seeds: each chooses a split and initial weights; by default 0, 1 and 2.
         chain: methods that train an upgrade chain; by default ``unibct`` and ``unibct-plus``.

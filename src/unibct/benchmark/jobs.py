@@ -25,7 +25,7 @@ from unibct.errors import UserError
 from unibct.evaluation.search_test import CROSS, NEW_SELF, OLD_SELF, direction_of
 from unibct.maps import MAPS
 from unibct.methods import NO_METHOD, find_method
-from unibct.training.plan import upgrade_recipes, with_enough_epochs
+from unibct.training.plan import recipe_of_variant, upgrade_recipes, with_enough_epochs
 from unibct.training.recipe import Recipe
 
 
@@ -270,9 +270,10 @@ def _cell_job(scenario: str, method: str, seed: int, recipe: Recipe, images: int
         return Job(cell, seed, tests, map_fitting=map_fitting, needs=(old, free), work=work)
     tests = (JobTest(CROSS, cell, old), JobTest(NEW_SELF, cell, cell))
     training = Training(f"new:{scenario}", recipe, method, old)
+    entry = find_method(method)
+    recipe = recipe_of_variant(method, recipe)
     recipe_used = with_enough_epochs(recipe, images)
     epochs, warmup_epochs, after = recipe_used.epochs, 0, ()
-    entry = find_method(method)
     warm_starts = entry.warm_starts if recipe.warm_start is None else recipe.warm_start
     if entry.has_warmup and recipe_used.warmup_epochs and not warm_starts:
         # The warm-up is the same in the free model and all such methods: jobs share its result.

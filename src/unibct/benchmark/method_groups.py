@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from unibct.maps import MAPS
-from unibct.methods import DEFAULT_METHOD, METHODS, OTHER_START, find_method
+from unibct.methods import DEFAULT_METHOD, METHODS
 
 PAPER = "paper"
 PAPER_METHODS = ("none", "regress", "contrast", "bct", "unibct-centroid", "unibct-drop", "unibct")
@@ -17,7 +17,7 @@ class MethodGroup:
     """Methods that can be named together.
 
     Attributes:
-        methods: names from ``METHODS``, ``ABLATIONS`` and ``MAPS``.
+        methods: names from ``METHODS`` and ``MAPS``.
         meaning: a few words for help texts.
     """
 
@@ -25,27 +25,9 @@ class MethodGroup:
     meaning: str
 
 
-def _starting(*, after_warmup: bool) -> tuple[str, ...]:
-    """Return every method but the default, or its variant, that has a warm-up or has none."""
-    names = (*METHODS, *OTHER_START)
-    return tuple(
-        name
-        for name in names
-        if find_method(name).needs_old_model
-        and name != DEFAULT_METHOD
-        and find_method(name).has_warmup == after_warmup
-    )
-
-
 GROUPS: dict[str, MethodGroup] = {
     "all": MethodGroup(ALL_METHODS, "all of these"),
     PAPER: MethodGroup(PAPER_METHODS, "those of the paper"),
-    "warmup": MethodGroup(
-        _starting(after_warmup=True), "each after a warm-up, such as mixbct-warmup"
-    ),
-    "no-warmup": MethodGroup(
-        _starting(after_warmup=False), "each from the first step, such as regress-no-warmup"
-    ),
 }
 
 

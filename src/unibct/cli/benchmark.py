@@ -22,7 +22,7 @@ from unibct.cli.options import (
     split_names,
 )
 from unibct.errors import UserError
-from unibct.methods import DEFAULT_METHOD
+from unibct.methods import DEFAULT_METHOD, split_methods
 
 if TYPE_CHECKING:
     from unibct.benchmark.run import Benchmark
@@ -161,9 +161,9 @@ def benchmark_command(
         recipe=_load_recipe(recipe, set_ or (), data),
         quick=quick,
         scenarios=split_names(scenarios),
-        methods=split_names(methods),
+        methods=split_methods(methods or ""),
         seeds=[parse_number(seed, "--seeds") for seed in split_names(seeds)],
-        chain=None if chain is None else [name for name in split_names(chain) if name != "none"],
+        chain=None if chain is None else [name for name in split_methods(chain) if name != "none"],
         skip_bad=skip_bad_images,
         validation=validation,
     )

@@ -1,21 +1,24 @@
-"""The compatibility methods: ``table`` lists them, ``base`` says what a method is, each has a file.
+"""The compatibility methods: the table of their names, and how a variant of one is written.
 
-The formulas are in ``losses`` and ``prototypes``. The training loop calls a method through its base
-class and knows none of them by name.
-
-Which classes a method accepts, checked by name before anything is trained.
+The formulas are in ``losses`` and ``prototypes``, what a method is in ``base``. The training loop
+calls a method through its base class and knows none by name. An entry names the class of its method
+as text, which is imported when the method is made: the command line lists the names without torch.
 """
 
 import difflib
+import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from unibct.errors import UserError
 
 if TYPE_CHECKING:
     from unibct.methods.base import Method, OldKnowledge, Settings
+
+# The recipe's settings that the name of a variant may give: those that only compatibility uses.
+RECIPE_SETTINGS = ("eta", "warmup_epochs", "warm_start", "tau", "lam", "drop")
 
 
 def allow_any_classes(old_classes: Sequence[str], new_classes: Sequence[str]) -> None:
@@ -32,49 +35,58 @@ def require_known_classes(old_classes: Sequence[str], new_classes: Sequence[str]
         )
 
 
-# The table of compatibility methods, readable without torch.
-#
-# An entry names the class of its method as text. The class is imported when the method is made, so
-# that the command line can list the names quickly.
-
-
 @dataclass(frozen=True)
 class MethodEntry:
-    """How to make a method, and what it needs.
+    """How to make a method, and what it needs."""
 
-    Attributes:
-        home: where its class is, as ``module:name`` within ``unibct.methods``.
-        description: one line for help texts.
-        options: keyword arguments of the class.
-        needs_old_model: whether there must be an old model.
-        needs_old_embeddings: whether the old model must embed the new training set.
-        needs_old_classifier: whether the method uses the old model's class weights.
-        needs_same_dim: whether new and old embeddings must have the same dimension. For the other
-            methods, a new model of another dimension gets a projection into the old space.
-        has_warmup: whether the method starts only after the recipe's warm-up, as the paper's do.
-        warm_starts: whether training starts from the old model's weights where it can, unless the
-            recipe says something else.
-        check_classes: raises an error for old and new class names that the method cannot handle.
-    """
-
-    home: str
-    description: str
-    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    home: str  # where its class is, as ``module:name`` within ``unibct.methods``
+    description: str  # one line for help texts
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])  # arguments of the class
+    # Further arguments that the name of a variant may give, and their types.
+    settings: Mapping[str, type] = field(default_factory=dict[str, type])
+    recipe: Mapping[str, Any] = field(default_factory=dict[str, Any])  # what replaces the recipe's
     needs_old_model: bool = True
-    needs_old_embeddings: bool = True
-    needs_old_classifier: bool = False
+    needs_old_embeddings: bool = True  # whether the old model must embed the new training set
+    needs_old_classifier: bool = False  # whether it uses the old model's class weights
+    # Whether new and old embeddings must have the same dimension. For the other methods, a new
+    # model of another dimension gets a projection into the old space.
     needs_same_dim: bool = False
-    has_warmup: bool = True
+    has_warmup: bool = True  # whether it starts after the recipe's warm-up only, as the paper's do
+    # Whether training starts from the old weights where it can, unless the recipe says otherwise.
     warm_starts: bool = False
+    # Raises an error for old and new class names that the method cannot handle.
     check_classes: Callable[[Sequence[str], Sequence[str]], None] = allow_any_classes
 
     def uses_old_classifier(self, warm_start: bool | None) -> bool:
         """Return whether a run may need the old class weights; ``warm_start`` is the recipe's."""
+        warm_start = self.recipe.get("warm_start", warm_start)
         return self.needs_old_classifier or (self.warm_starts if warm_start is None else warm_start)
 
     def make(self, old: "OldKnowledge", settings: "Settings") -> "Method":
         """Import the method's class and make the method for one training run."""
         return resolve_name(f"unibct.methods.{self.home}")(old, settings, **self.options)
+
+    def varied(self, name: str, setting: str) -> Self:
+        """Return the variant with one more setting, KEY=VALUE, of the variant called ``name``."""
+        key, _, text = (part.strip() for part in setting.partition("="))
+        try:
+            value = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            value = text
+        if key in self.settings:
+            kind = self.settings[key]
+            value = float(value) if kind is float and type(value) is int else value
+            if type(value) is not kind:
+                raise UserError(f"method {name}: {key} must be a {kind.__name__}, not {text!r}")
+            return replace(self, options={**self.options, key: value})
+        if key not in RECIPE_SETTINGS:
+            known = ", ".join([*self.settings, *RECIPE_SETTINGS])
+            raise UserError(
+                f"method {name}: there is no setting {key!r}; write NAME@KEY=VALUE,KEY=VALUE with "
+                f"keys from {known}"
+            )
+        waits = bool(value) if key == "warmup_epochs" else self.has_warmup
+        return replace(self, recipe={**self.recipe, key: value}, has_warmup=waits)
 
 
 METHODS: dict[str, MethodEntry] = {
@@ -113,27 +125,28 @@ METHODS: dict[str, MethodEntry] = {
     "unibct-plus": MethodEntry(
         "plus:UnibctPlus",
         "one classifier for new and old embeddings, and contrast",
+        settings={"shared": bool, "own": bool, "prototype": bool, "centre": bool, "weight": float},
         has_warmup=False,
         warm_starts=True,
     ),
     "mixbct": MethodEntry(
         "successors:MixBct",
         "mix old embeddings into the classifier's batches",
+        settings={"share": float},
         needs_same_dim=True,
         has_warmup=False,
     ),
     "advbct": MethodEntry(
-        "advbct:AdvBct",
+        "advbct:advbct",
         "deceive an old/new discriminator; stay near the class mean",
-        has_warmup=False,
-    ),
-    "advbct-released": MethodEntry(
-        "advbct:ReleasedAdvBct",
-        "advbct with the constants of its authors' program",
+        settings={"released": bool},
         has_warmup=False,
     ),
     "nccl": MethodEntry(
-        "successors:Nccl", "supervised contrast with a queue of old embeddings", has_warmup=False
+        "successors:Nccl",
+        "supervised contrast with a queue of old embeddings",
+        settings={"queue": int},
+        has_warmup=False,
     ),
     "ndpp": MethodEntry(
         "paper:Prototypes",
@@ -144,6 +157,7 @@ METHODS: dict[str, MethodEntry] = {
     "ract": MethodEntry(
         "successors:Ract",
         "contrast with the old and new embeddings of other classes",
+        settings={"tau": float},
         has_warmup=False,
     ),
     "lce": MethodEntry(
@@ -157,73 +171,36 @@ DEFAULT_METHOD = "unibct-plus"
 NO_METHOD = "none"
 
 
-def _plus_variant(
-    description: str, *, has_warmup: bool = False, warm_starts: bool = True, **options: Any
-) -> MethodEntry:
-    home = "plus:UnibctPlus"
-    return MethodEntry(home, description, options, has_warmup=has_warmup, warm_starts=warm_starts)
+def find_method(name: str, also: Iterable[str] = ()) -> MethodEntry:
+    """Return the method NAME, or its variant NAME@KEY=VALUE,KEY=VALUE.
 
+    A key is a setting of the method itself or one of ``RECIPE_SETTINGS``, which then replaces the
+    recipe's: ``unibct-plus@weight=0.5``, ``unibct@warmup_epochs=0``. A method that works from the
+    first step waits for a warm-up if it is given one.
 
-def _with_other_start(name: str, entry: MethodEntry) -> tuple[str, MethodEntry]:
-    """Return a method's variant that starts from the first step instead of later, or later."""
-    suffix, how = ("no-warmup", "without") if entry.has_warmup else ("warmup", "after")
-    description = f"{name} {how} a warm-up"
-    variant = replace(entry, description=description, has_warmup=not entry.has_warmup)
-    return f"{name}-{suffix}", variant
-
-
-# Every other method without its warm-up if it has one, and with a warm-up if it has none.
-OTHER_START: dict[str, MethodEntry] = dict(
-    _with_other_start(name, entry)
-    for name, entry in METHODS.items()
-    if name not in (NO_METHOD, DEFAULT_METHOD)
-)
-
-# Variants of unibct-plus with one part removed, added or changed, and those with another start.
-ABLATIONS: dict[str, MethodEntry] = {
-    "plus-no-shared": _plus_variant("unibct-plus without the shared classifier", shared=False),
-    "plus-no-own": _plus_variant("unibct-plus without the contrast", own=False),
-    "plus-prototype": _plus_variant("unibct-plus with the loss on centroids", prototype=True),
-    "plus-uncentred": _plus_variant("unibct-plus without the old mean", centre=False),
-    "plus-half": _plus_variant("unibct-plus with half the weight", weight=0.5),
-    "plus-double": _plus_variant("unibct-plus with twice the weight", weight=2.0),
-    "plus-no-loss": MethodEntry(
-        "base:no_compatibility",
-        "plain training from the old weights",
-        needs_old_embeddings=False,
-        has_warmup=False,
-        warm_starts=True,
-    ),
-    "plus-cold": _plus_variant("unibct-plus from random weights", warm_starts=False),
-    "plus-warmup": _plus_variant("unibct-plus after a warm-up", has_warmup=True),
-    **OTHER_START,
-}
-
-
-def find_method(name: str) -> MethodEntry:
-    """Return the method called ``name``, or raise an error that lists the names."""
-    entry = METHODS.get(name) or ABLATIONS.get(name)
-    if entry is None:
+    Args:
+        name: as a user writes it; an unknown method or key raises an error that lists the known.
+        also: further names that are accepted in the method's place, for that error.
+    """
+    base, at, settings = name.partition("@")
+    if base not in METHODS:
+        close = difflib.get_close_matches(base, (*METHODS, *also), n=1)
+        similar = f", did you mean {close[0]!r}?" if close else ""
         raise UserError(
-            f"unknown method {name!r}{similar_method(name)}; choose one of {', '.join(METHODS)}"
+            f"unknown method {base!r}{similar}; choose one of {', '.join((*METHODS, *also))}"
         )
+    entry = METHODS[base]
+    for setting in settings.split(",") if at else ():
+        entry = entry.varied(name, setting)
     return entry
 
 
-def similar_method(name: str, others: Iterable[str] = ()) -> str:
-    """Return what an unknown name may mean, to go on with in an error; empty if nothing is near.
-
-    Args:
-        name: neither a method nor a variant.
-        others: further names that would be accepted.
-    """
-    after_warmup = not name.endswith("-no-warmup")
-    base = name.removesuffix("-warmup").removesuffix("-no")
-    if name == f"{DEFAULT_METHOD}-warmup":
-        return ", did you mean 'plus-warmup'?"
-    is_variant = base != name and base in METHODS and METHODS[base].needs_old_model
-    if is_variant and METHODS[base].has_warmup == after_warmup:
-        how = "after a warm-up" if after_warmup else "from the first step"
-        return f": {base!r} itself starts {how}"
-    close = difflib.get_close_matches(name, (*METHODS, *ABLATIONS, *others), n=1)
-    return f", did you mean {close[0]!r}?" if close else ""
+def split_methods(text: str) -> list[str]:
+    """Return the names in a list with commas; a KEY=VALUE belongs to the variant before it."""
+    names: list[str] = []
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        if names and "@" in names[-1] and "=" in part and "@" not in part:
+            names[-1] += f",{part}"
+        else:
+            names.append(part)
+    return names

@@ -105,7 +105,7 @@ def reversed_gradient(vectors: Tensor, strength: float) -> Tensor:
     return cast(Tensor, _Reversed.apply(vectors, strength))
 
 
-# `advbct-released`: AdvBCT with the constants of its authors' program, beside our reading of it.
+# `advbct@released=true`: AdvBCT with the constants of its authors' program, beside our reading.
 #
 # The constants are facts from that program (github.com/Ashespt/AdvBCT); docs/methods.md lists them.
 
@@ -145,8 +145,8 @@ class ReleasedAdvBct(AdvBct):
         """Return the cross entropy of new embeddings (output 0) plus that of old ones (1)."""
         if len(new) * self._old.ranks.world == 1:
             raise UserError(
-                "advbct-released normalises over the batch, which has one image only: leave a last "
-                "batch of one image out"
+                "advbct@released=true normalises over the batch, which has one image only: leave a "
+                "last batch of one image out"
             )
         judged = [self._discriminator(vectors).log_softmax(dim=1) for vectors in (new, old)]
         return -judged[0][:, 0].mean() - judged[1][:, 1].mean()
@@ -163,6 +163,11 @@ class ReleasedAdvBct(AdvBct):
         radii = own_radii + share * (_OTHER_END - own_radii).nan_to_num(neginf=0.0)
         centres = self._centres[batch.labels]
         return point_to_set(new, centres, radii, ranks=batch.ranks, unit_centres=False)
+
+
+def advbct(old: OldKnowledge, settings: Settings, *, released: bool = False) -> AdvBct:
+    """Make `advbct`; ``released`` is for the constants of its authors' program."""
+    return (ReleasedAdvBct if released else AdvBct)(old, settings)
 
 
 def _largest_without_outliers(distance: Tensor, labels: Tensor) -> Tensor:

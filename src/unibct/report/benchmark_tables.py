@@ -211,8 +211,9 @@ def cost_table(results: Results) -> PlainTable | None:
 # The tables of a benchmark that compare every method with one of them.
 
 BASELINE = "unibct"
-# The second one, if it was run, is at work from the first step, as the default method is.
-_BASELINES = (BASELINE, f"{BASELINE}-no-warmup", DEFAULT_METHOD)
+# The second one, which earlier results call by the third name, is at work from the first step, as
+# the default method is.
+_BASELINES = (BASELINE, f"{BASELINE}@warmup_epochs=0", f"{BASELINE}-no-warmup", DEFAULT_METHOD)
 
 
 def baseline_tables(results: Results) -> list[PlainTable]:

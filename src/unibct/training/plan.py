@@ -388,10 +388,10 @@ def plan_run(
         recipe: the numbers of the run; dimension and seed may be None. A small set gets more
             epochs if the recipe asks for a number of steps.
         old: the old model.
-        method: a name from ``METHODS``; by default ``unibct-plus`` with ``old``, else ``none``.
+        method: as for ``find_method``; by default ``unibct-plus`` with ``old``, else ``none``.
     """
     name = method or (NO_METHOD if old is None else DEFAULT_METHOD)
-    entry = find_method(name)
+    entry, recipe = find_method(name), recipe_of_variant(name, recipe)
     if entry.needs_old_model and old is None:
         raise UserError(f"method {name} needs the old model: give --old MODEL (old=)")
     if recipe.augment is not None:
@@ -460,9 +460,14 @@ def _check_classes(entry: MethodEntry, old: Model, images: ImageSet) -> None:
         raise UserError(f"{error}; {unknown}") from error
 
 
+def recipe_of_variant(method: str, recipe: Recipe) -> Recipe:
+    """Return the recipe with what the method's name sets, such as ``unibct@warmup_epochs=0``."""
+    return recipe.updated(**find_method(method).recipe)
+
+
 def require_epochs_left(method: str, recipe: Recipe) -> None:
     """Refuse a warm-up that leaves no epoch for a method that waits for its end."""
-    entry = find_method(method)
+    entry, recipe = find_method(method), recipe_of_variant(method, recipe)
     waits = entry.needs_old_model and entry.has_warmup
     if waits and recipe.warmup_epochs >= recipe.epochs:
         raise UserError(

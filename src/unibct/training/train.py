@@ -430,7 +430,7 @@ def train(
         recipe: every number of the run; None: the shipped recipe that fits, see ``recipe_for``.
         out: the model's folder; during training it holds a checkpoint and the metrics.
         old: what the new one is to be compatible with, a model or what ``open_embedder`` opens.
-        method: a name from ``METHODS``; by default ``unibct-plus`` with ``old``, else ``none``.
+        method: as for ``find_method``; by default ``unibct-plus`` with ``old``, else ``none``.
         resume: continue the same run from the checkpoint in ``out``, if there is one; to the bit
             with the same number of processes, otherwise to rounding.
         skip_bad: leave unreadable images out instead of refusing.
