@@ -7,6 +7,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
+INSTALL := $(PIP) install --constraint constraints.txt
 
 .PHONY: help install dev demo check test test-all browser build format glyphs clean
 
@@ -16,15 +17,15 @@ help:
 install: $(VENV)/installed
 dev: $(VENV)/installed-dev
 
-$(VENV)/installed: pyproject.toml
+$(VENV)/installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("unibct needs Python 3.11 or newer, not " + sys.version.split()[0] + "; say make PYTHON=python3.12" if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) install -e .
+	$(INSTALL) -e .
 	@touch $@
 
 $(VENV)/installed-dev: $(VENV)/installed
 	$(PIP) install --quiet --upgrade 'pip>=25.1'
-	$(PIP) install --quiet --no-compile --group dev
+	$(INSTALL) --quiet --no-compile --group dev
 	@touch $@
 
 demo: install
@@ -55,7 +56,7 @@ format: dev
 
 # Make the embedded image set again (downloads the fonts of scripts/glyphs_*fonts.txt; needs npm).
 glyphs: dev
-	$(PIP) install --quiet --group glyphs
+	$(INSTALL) --quiet --group glyphs
 	$(BIN)/python scripts/make_glyphs.py
 	$(BIN)/python scripts/make_glyphs_final.py
 
