@@ -33,7 +33,7 @@ def test_split_sets_test_classes_aside(photo_folder, tmp_path, capsys):
     assert [len(names) for names in classes] == [9, 3]
     assert not classes[0] & classes[1]
     assert run_command("split", photo_folder, "--out", tmp_path / "neither") == 2
-    assert "give --scenario, --hold-out or both" in capsys.readouterr().err
+    assert "give a scenario, hold_out or both" in capsys.readouterr().err
     ignored = ["--hold-out", 0.3, "--fraction", 0.9, "--out", tmp_path / "ignored"]
     assert run_command("split", photo_folder, *ignored) == 2
     assert "give --scenario too" in capsys.readouterr().err

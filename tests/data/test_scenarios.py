@@ -1,3 +1,5 @@
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -5,12 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import unibct
-from unibct.data.scenarios import (
-    SCENARIOS,
-    nested_split,
-    old_class_count,
-    old_images_per_class,
-)
+from unibct.data.image_set import ImageSet, select_listed
+from unibct.data.scenarios import SCENARIOS, nested_split, write_split
 from unibct.errors import UserError
 
 labels_strategy = st.lists(st.integers(0, 9), min_size=1, max_size=120)
@@ -77,8 +75,6 @@ def ms1mv3_like_sizes() -> np.ndarray:
 def test_counts_of_the_paper_from_class_sizes_alone():
     sizes = ms1mv3_like_sizes()
     assert (len(sizes), sizes.sum(), sizes.min() >= 4) == (93_431, 5_179_510, True)
-    assert old_images_per_class(sizes).sum() == 1_511_514
-    assert old_class_count(93_431) == 28_029
     labels = np.repeat(np.arange(len(sizes)), sizes)
     data = unibct.split(labels, "open-data")
     assert (len(data.old), len(data.new)) == (1_511_514, 3_667_996)
@@ -187,9 +183,78 @@ def test_the_seed_chooses_the_held_out_classes():
         (5, 0.3, "0.3 of 5 classes are 1 for testing and 4 for training: each needs two or more"),
         (5, 0.9, "are 4 for testing and 1 for training"),
         (0, 0.3, "labels is empty"),
-        (5, 1, "hold-out must lie between 0 and 1, not 1"),
+        (5, 1, "hold_out must lie between 0 and 1, not 1"),
     ],
 )
 def test_a_hold_out_that_leaves_too_little_is_refused(classes, fraction, message):
     with pytest.raises(UserError, match=message):
         unibct.hold_out(np.arange(classes), fraction)
+
+
+def image_set(name, classes, per_class):
+    return ImageSet(
+        name,
+        tuple(f"{c}/é {i}" for c in classes for i in range(per_class)),
+        np.repeat(np.arange(len(classes)), per_class),
+        tuple(map(str, classes)),
+        read=lambda image_id: np.zeros((2, 2), np.uint8),
+    )
+
+
+FOUR, TWENTY = image_set("some set", "abcd", 10), image_set("twenty", range(20), 4)
+
+
+def classes_in(path):
+    return {line.split("/")[0] for line in path.read_text().splitlines()}
+
+
+@pytest.mark.parametrize(
+    ("scenario", "counts"),
+    [
+        ("open-data", {"old": (12, 4), "new": (28, 4)}),
+        ("open-class", {"old": (10, 1), "new": (30, 3)}),
+    ],
+)
+def test_a_split_on_disk(scenario, counts, tmp_path):
+    out = tmp_path / "split"
+    assert write_split(FOUR, scenario, out, seed=3) == counts
+    sets = unibct.split(FOUR.labels, scenario, seed=3)
+    for name, rows in (("old", sets.old), ("new", sets.new)):
+        assert select_listed(FOUR, out / f"{name}.txt").ids == FOUR.select(rows).ids
+    assert json.loads((out / "split.json").read_text()) == {
+        "scenario": scenario,
+        "fraction": 0.3,
+        "seed": 3,
+        "data": "some set",
+        "counts": {k: {"images": v[0], "classes": v[1]} for k, v in counts.items()},
+    }
+    with pytest.raises(UserError, match="exists already"):
+        write_split(FOUR, scenario, out)
+
+
+def test_a_split_needs_a_scenario_or_a_hold_out(tmp_path):
+    with pytest.raises(UserError, match="give a scenario, hold_out or both"):
+        write_split(FOUR, None, tmp_path / "split")
+    assert not (tmp_path / "split").exists()
+
+
+def test_test_classes_are_set_aside(tmp_path):
+    counts = write_split(TWENTY, None, tmp_path, hold_out=0.3, seed=3)
+    assert counts == {"train": (56, 14), "test": (24, 6)}
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["split.json", "test.txt", "train.txt"]
+    assert not classes_in(tmp_path / "train.txt") & classes_in(tmp_path / "test.txt")
+    parts = unibct.hold_out(TWENTY.labels, 0.3, seed=3)
+    assert select_listed(TWENTY, tmp_path / "test.txt").ids == TWENTY.select(parts.test).ids
+    described = json.loads((tmp_path / "split.json").read_text())
+    assert (described["scenario"], described["hold_out"]) == (None, 0.3)
+
+
+@pytest.mark.parametrize("scenario", ["open-class", "extended-data"])
+def test_a_scenario_is_drawn_from_the_training_classes_only(scenario, tmp_path):
+    counts = write_split(TWENTY, scenario, tmp_path, hold_out=0.3, seed=3)
+    assert list(counts) == ["old", "new", "train", "test"]
+    train = select_listed(TWENTY, tmp_path / "train.txt")
+    sets = unibct.split(train.labels, scenario, seed=3)
+    for name, rows in (("old", sets.old), ("new", sets.new)):
+        assert select_listed(TWENTY, tmp_path / f"{name}.txt").ids == train.select(rows).ids
+        assert not classes_in(tmp_path / f"{name}.txt") & classes_in(tmp_path / "test.txt")

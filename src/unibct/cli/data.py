@@ -50,8 +50,7 @@ def split_command(
     with `unibct train --images split/new.txt`, and test with `unibct evaluate --images
     split/test.txt`.
     """
-    from unibct.data.scenarios import DEFAULT_FRACTION
-    from unibct.data.split_lists import write_split
+    from unibct.data.scenarios import DEFAULT_FRACTION, write_split
     from unibct.embeddings.stored import open_data
     from unibct.report.terminal import print_counts
 

@@ -1,7 +1,7 @@
 """Random changes to training images: drawn from a seeded generator, then applied to a batch."""
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,29 +14,22 @@ _GREY = np.array([0.299, 0.587, 0.114], dtype=np.float32)
 
 @dataclass(frozen=True)
 class Changes:
-    """The random changes to apply to each image of a batch. None means that kind is off.
+    """The random changes to apply to each image of a batch. None means that kind is off."""
 
-    Attributes:
-        shift: (batch, 3) the largest shift s, then the shift down and to the right plus s, so
-            that both count from 0 to 2s.
-        crop: (batch, 3) the share of the area to keep, then the vertical and the horizontal
-            position of that part, each from 0 to 1.
-        resolution: (batch,) the factor by which an image is shrunk before it is enlarged again;
-            1 leaves it as it is.
-        colour: (batch, 3) factors for brightness, contrast and saturation.
-        flipped: (batch,) whether an image is mirrored.
-    """
-
+    # (batch, 3) the largest shift s, then the shift down and to the right plus s: from 0 to 2s.
     shift: NDArray[np.int64] | None = None
+    # (batch, 3) the share of the area to keep, then where that part lies down and to the right,
+    # each from 0 to 1.
     crop: NDArray[np.float64] | None = None
-    resolution: NDArray[np.float64] | None = None
-    colour: NDArray[np.float64] | None = None
-    flipped: NDArray[np.bool_] | None = None
+    # (batch,) how far an image is shrunk before it is enlarged again; 1 leaves it as it is.
+    scale: NDArray[np.float64] | None = None
+    colour: NDArray[np.float64] | None = None  # (batch, 3) brightness, contrast, saturation
+    flipped: NDArray[np.bool_] | None = None  # (batch,) whether an image is mirrored
 
     def part(self, rows: slice) -> "Changes":
         """Return the changes for some rows of the batch."""
-        values: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
-        return Changes(**{k: None if v is None else v[rows] for k, v in values.items()})
+        drawn: dict[str, Any] = vars(self)
+        return Changes(**{k: None if v is None else v[rows] for k, v in drawn.items()})
 
 
 def drawn_changes(
@@ -49,19 +42,14 @@ def drawn_changes(
     colour: float = 0.0,
     low_resolution: float = 0.0,
 ) -> Changes:
-    """Draw random changes for each image of a batch.
+    """Draw random changes for each of ``count`` images; the options are those of a ``Recipe``.
 
-    Args:
-        count: number of images in the batch.
-        rng: the source of all random numbers.
-        shift: move each image by up to this many pixels in both directions.
-        flip: mirror each image with probability one half.
-        crop: cut off up to this share of the area, and stretch the rest to the full size.
-        colour: multiply brightness, contrast and saturation by 1 ± up to this share.
-        low_resolution: shrink this share of the images to between 20 % and 100 % of their size,
-            and enlarge them again.
+    An image moves by up to ``shift`` pixels in both directions, is mirrored with probability one
+    half, loses up to the share ``crop`` of its area and is stretched to the full size, has its
+    brightness, contrast and saturation multiplied by 1 ± up to ``colour``. The share
+    ``low_resolution`` of the images is shrunk to 20 to 100 % of the size, and enlarged again.
     """
-    moves = crops = resolution = colours = flipped = None
+    moves = crops = scales = colours = flipped = None
     if shift:
         moves = np.stack([np.full(count, shift), *rng.integers(0, 2 * shift + 1, (2, count))], 1)
     if crop:
@@ -69,13 +57,13 @@ def drawn_changes(
         crops[:, 0] = 1 - crop * crops[:, 0]
     if low_resolution:
         chosen = rng.random(count) < low_resolution
-        resolution = np.ones(count)
-        resolution[chosen] = rng.uniform(0.2, 1.0, int(chosen.sum()))
+        scales = np.ones(count)
+        scales[chosen] = rng.uniform(0.2, 1.0, int(chosen.sum()))
     if colour:
         colours = rng.uniform(1 - colour, 1 + colour, (3, count)).T
     if flip:
         flipped = rng.random(count) < 0.5
-    return Changes(moves, crops, resolution, colours, flipped)
+    return Changes(moves, crops, scales, colours, flipped)
 
 
 def changed(pixels: Pixels, changes: Changes) -> Pixels:
@@ -87,8 +75,8 @@ def changed(pixels: Pixels, changes: Changes) -> Pixels:
         pixels = _shifted(pixels, changes.shift)
     if changes.crop is not None:
         pixels = _cropped(pixels, changes.crop)
-    if changes.resolution is not None:
-        pixels = _blurred(pixels, changes.resolution)
+    if changes.scale is not None:
+        pixels = _blurred(pixels, changes.scale)
     if changes.colour is not None:
         pixels = _recoloured(pixels, changes.colour)
     if changes.flipped is not None:
@@ -99,6 +87,16 @@ def changed(pixels: Pixels, changes: Changes) -> Pixels:
 def mirrored(pixels: Pixels) -> Pixels:
     """Return a view of (batch, height, width, channels) with left and right swapped."""
     return pixels[:, :, ::-1]
+
+
+def _shifted(pixels: Pixels, moves: NDArray[np.int64]) -> Pixels:
+    """Move each image, and repeat its border where it moves away from it."""
+    if not len(pixels):
+        return pixels
+    border = (int(moves[0, 0]),) * 2
+    padded = np.pad(pixels, ((0, 0), border, border, (0, 0)), mode="edge")
+    windows = np.lib.stride_tricks.sliding_window_view(padded, pixels.shape[1:3], axis=(1, 2))
+    return windows[np.arange(len(pixels)), moves[:, 1], moves[:, 2]].transpose(0, 2, 3, 1)
 
 
 def _cropped(pixels: Pixels, crops: NDArray[np.float64]) -> Pixels:
@@ -132,18 +130,6 @@ def _recoloured(pixels: Pixels, factors: NDArray[np.float64]) -> Pixels:
     mean = values.mean(axis=(1, 2, 3), keepdims=True)
     values = mean + (values - mean) * contrast
     if pixels.shape[3] == 3:
-        grey = values @ _GREY
-        values = grey[..., None] + (values - grey[..., None]) * saturation
+        grey = (values @ _GREY)[..., None]
+        values = grey + (values - grey) * saturation
     return values.round().clip(0, 255).astype(np.uint8)
-
-
-def _shifted(pixels: Pixels, moves: NDArray[np.int64]) -> Pixels:
-    """Move each image, and repeat its border where it moves away from it."""
-    batch, height, width, _ = pixels.shape
-    if not batch:
-        return pixels
-    largest_shift = int(moves[0, 0])
-    border = (largest_shift, largest_shift)
-    padded = np.pad(pixels, ((0, 0), border, border, (0, 0)), mode="edge")
-    windows = np.lib.stride_tricks.sliding_window_view(padded, (height, width), axis=(1, 2))
-    return windows[np.arange(batch), moves[:, 1], moves[:, 2]].transpose(0, 2, 3, 1)

@@ -1,4 +1,4 @@
-"""The five scenarios: how the new training set relates to the old one.
+"""The five scenarios: how the new training set relates to the old one, and their lists on disk.
 
 A scenario is a rule. A split is the result: the image indices of the old and of the new set.
 
@@ -15,13 +15,18 @@ identical-data     30 % of the images of each class  the same images (larger net
 
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unibct.arrays import checked_labels, same_kind
 from unibct.errors import UserError
+from unibct.files import atomic_folder, write_json
+
+if TYPE_CHECKING:
+    from unibct.data.image_set import ImageSet
 
 DEFAULT_FRACTION = 0.3
 DEFAULT_SEED = 666
@@ -29,15 +34,10 @@ DEFAULT_SEED = 666
 
 @dataclass(frozen=True)
 class Scenario:
-    """A rule for a split.
+    """A rule for a split."""
 
-    Attributes:
-        sample: whether the old set is a sample of each class's images, or of the classes.
-        new: whether the new set is all images, those outside the old set, or the old set itself.
-    """
-
-    sample: Literal["images", "classes"]
-    new: Literal["all", "rest", "same"]
+    sample: Literal["images", "classes"]  # the old set: a sample of each class, or of the classes
+    new: Literal["all", "rest", "same"]  # all images, those outside the old set, or the old set
 
 
 SCENARIOS: dict[str, Scenario] = {
@@ -49,27 +49,15 @@ SCENARIOS: dict[str, Scenario] = {
 }
 
 
-@dataclass(frozen=True)
-class Split:
-    """The old and the new training set.
-
-    Attributes:
-        old: sorted indices of the images in the old set.
-        new: sorted indices of the images in the new set.
-    """
+class Split(NamedTuple):
+    """The old and the new training set: sorted indices of their images."""
 
     old: Any
     new: Any
 
 
-@dataclass(frozen=True)
-class HoldOut:
-    """Training images and test images that have no class in common.
-
-    Attributes:
-        train: sorted indices of the images of the training classes.
-        test: sorted indices of the images of the test classes.
-    """
+class HoldOut(NamedTuple):
+    """Sorted indices of training and of test images, which have no class in common."""
 
     train: Any
     test: Any
@@ -80,35 +68,6 @@ def find_scenario(name: str) -> Scenario:
     if name not in SCENARIOS:
         raise UserError(f"unknown scenario {name!r}; choose one of {', '.join(SCENARIOS)}")
     return SCENARIOS[name]
-
-
-def _exact_fraction(fraction: float, name: str = "fraction") -> Fraction:
-    if not 0 < fraction < 1:
-        raise UserError(f"{name} must lie between 0 and 1, not {fraction}")
-    # 0.29 · 100 is 28.999… in floating point, so use the decimal number that the user wrote.
-    return Fraction(str(fraction))
-
-
-def old_images_per_class(
-    class_sizes: NDArray[np.int64], fraction: float = DEFAULT_FRACTION
-) -> NDArray[np.int64]:
-    """Return how many images of each class the old set gets: max(1, floor(fraction · size)).
-
-    Args:
-        class_sizes: (classes,) number of images of each class.
-        fraction: the share of the images in the old set.
-    """
-    exact = _exact_fraction(fraction)
-    # Computed with Python integers: a fraction such as 1/3 has 16 digits and would overflow int64.
-    sizes, inverse = np.unique(class_sizes, return_inverse=True)
-    quota = [max(1, int(n) * exact.numerator // exact.denominator) for n in sizes]
-    return np.array(quota, dtype=np.int64)[inverse]
-
-
-def old_class_count(classes: int, fraction: float = DEFAULT_FRACTION) -> int:
-    """Return how many classes the old set gets: floor(fraction · classes)."""
-    exact = _exact_fraction(fraction)
-    return classes * exact.numerator // exact.denominator
 
 
 def split(
@@ -129,28 +88,22 @@ def split(
         An object with ``old`` and ``new``: sorted int64 indices, as tensors if ``labels`` is one.
     """
     rule = find_scenario(scenario)
-    given_labels = labels
-    labels = checked_labels(labels)
-    if not len(labels):
-        raise UserError("labels is empty: there is nothing to split")
-    _, labels, sizes = np.unique(labels, return_inverse=True, return_counts=True)
+    classes, sizes = _counted(labels, "split")
     rng = _rng(seed)
     if rule.sample == "images":
-        old = sample_images(labels, old_images_per_class(sizes, fraction), rng)
+        old = sample_images(classes, _quota(sizes, fraction), rng)
     else:
-        count = old_class_count(len(sizes), fraction)
+        count = _share(len(sizes), fraction)
         if count == 0:
             raise UserError(
                 f"{fraction} of {len(sizes)} classes is no class at all: "
                 f"{scenario} needs more classes or a larger fraction"
             )
-        old = _sample_classes(labels, len(sizes), count, rng)
+        old = _sample_classes(classes, len(sizes), count, rng)
     new = {"all": np.ones_like(old), "rest": ~old, "same": old}[rule.new]
     if not new.any():
         raise UserError(f"{scenario} leaves no image for the new set: every class has one image")
-    return Split(
-        same_kind(np.flatnonzero(old), given_labels), same_kind(np.flatnonzero(new), given_labels)
-    )
+    return Split(*(same_kind(np.flatnonzero(mask), labels) for mask in (old, new)))
 
 
 def hold_out(
@@ -169,23 +122,15 @@ def hold_out(
         An object with ``train`` and ``test``: sorted int64 indices, as tensors if ``labels`` is
         one.
     """
-    _exact_fraction(fraction, "hold-out")
-    given_labels = labels
-    labels = checked_labels(labels)
-    if not len(labels):
-        raise UserError("labels is empty: there is nothing to hold out")
-    names, labels = np.unique(labels, return_inverse=True)
-    count = old_class_count(len(names), fraction)
-    if min(count, len(names) - count) < 2:
+    classes, sizes = _counted(labels, "hold out")
+    count = _share(len(sizes), fraction, name="hold_out")
+    if min(count, len(sizes) - count) < 2:
         raise UserError(
-            f"{fraction} of {len(names)} classes are {count} for testing and "
-            f"{len(names) - count} for training: each needs two or more"
+            f"{fraction} of {len(sizes)} classes are {count} for testing and "
+            f"{len(sizes) - count} for training: each needs two or more"
         )
-    test = _sample_classes(labels, len(names), count, _rng(seed))
-    return HoldOut(
-        same_kind(np.flatnonzero(~test), given_labels),
-        same_kind(np.flatnonzero(test), given_labels),
-    )
+    test = _sample_classes(classes, len(sizes), count, _rng(seed))
+    return HoldOut(*(same_kind(np.flatnonzero(mask), labels) for mask in (~test, test)))
 
 
 def nested_split(labels: Any, fraction: float, *, seed: int = DEFAULT_SEED) -> Any:
@@ -194,18 +139,25 @@ def nested_split(labels: Any, fraction: float, *, seed: int = DEFAULT_SEED) -> A
     With the same seed, a larger fraction contains all images of a smaller one, and the fraction
     0.3 is the old set of extended-data. The fraction 1 is all images.
     """
-    given_labels = labels
-    labels = checked_labels(labels)
-    _, labels, sizes = np.unique(labels, return_inverse=True, return_counts=True)
-    quota = sizes if fraction == 1 else old_images_per_class(sizes, fraction)
-    sample = sample_images(labels, quota, _rng(seed))
-    return same_kind(np.flatnonzero(sample), given_labels)
+    _, classes, sizes = np.unique(checked_labels(labels), return_inverse=True, return_counts=True)
+    quota = sizes if fraction == 1 else _quota(sizes, fraction)
+    return same_kind(np.flatnonzero(sample_images(classes, quota, _rng(seed))), labels)
 
 
-def _rng(seed: int) -> np.random.Generator:
-    if seed < 0:
-        raise UserError(f"seed must not be negative, not {seed}")
-    return np.random.default_rng(seed)
+def sample_images(
+    labels: NDArray[np.int64], quota: NDArray[np.int64], rng: np.random.Generator
+) -> NDArray[np.bool_]:
+    """Draw ``quota[c]`` images of each class c without replacement.
+
+    ``labels`` is (images,), the classes 0…C-1, and ``quota`` (classes,). Returns (images,), a mask
+    of the drawn images.
+    """
+    order = np.lexsort((rng.random(len(labels)), labels))
+    sizes = np.bincount(labels)
+    rank_in_class = np.arange(len(labels)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    mask = np.zeros(len(labels), dtype=bool)
+    mask[order] = rank_in_class < quota[labels[order]]
+    return mask
 
 
 def _sample_classes(
@@ -217,22 +169,93 @@ def _sample_classes(
     return is_drawn[labels]
 
 
-def sample_images(
-    labels: NDArray[np.int64], quota: NDArray[np.int64], rng: np.random.Generator
-) -> NDArray[np.bool_]:
-    """Draw ``quota[c]`` images of each class c without replacement.
+def _counted(labels: Any, purpose: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return (images,) the classes counted from 0, and (classes,) how many images each has."""
+    labels = checked_labels(labels)
+    if not len(labels):
+        raise UserError(f"labels is empty: there is nothing to {purpose}")
+    return np.unique(labels, return_inverse=True, return_counts=True)[1:]
+
+
+def _quota(class_sizes: NDArray[np.int64], fraction: float) -> NDArray[np.int64]:
+    """Return how many images of each class the old set gets: max(1, floor(fraction · size))."""
+    sizes, inverse = np.unique(class_sizes, return_inverse=True)
+    return np.array([max(1, _share(int(size), fraction)) for size in sizes])[inverse]
+
+
+def _share(count: int, fraction: float, *, name: str = "fraction") -> int:
+    """Return floor(fraction · count), exactly.
+
+    0.29 · 100 is 28.999… in floating point, so this takes the decimal number that the user wrote,
+    and Python's integers: a fraction such as 1/3 has 16 digits and would overflow int64.
+    """
+    if not 0 < fraction < 1:
+        raise UserError(f"{name} must lie between 0 and 1, not {fraction}")
+    exact = Fraction(str(fraction))
+    return count * exact.numerator // exact.denominator
+
+
+def _rng(seed: int) -> np.random.Generator:
+    if seed < 0:
+        raise UserError(f"seed must not be negative, not {seed}")
+    return np.random.default_rng(seed)
+
+
+_hold_out = hold_out  # below, an option has this name
+
+
+def write_split(
+    images: "ImageSet",
+    scenario: str | None,
+    out: Path,
+    *,
+    fraction: float = DEFAULT_FRACTION,
+    hold_out: float | None = None,
+    seed: int = DEFAULT_SEED,
+) -> dict[str, tuple[int, int]]:
+    """Split an image set, and write the lists of ids to a new folder.
+
+    With a scenario, the folder contains ``old.txt`` and ``new.txt``. With ``hold_out``, it
+    contains ``train.txt`` and ``test.txt``, and the scenario divides the training images only.
+    ``split.json`` records the options.
 
     Args:
-        labels: (images,) the classes, 0…C-1.
-        quota: (classes,) how many images to draw.
-        rng: the source of the random numbers.
+        images: the set.
+        scenario: a name from ``SCENARIOS``; None for a hold-out alone.
+        out: the new folder.
+        fraction: the share of the images or classes in the old set.
+        hold_out: the share of the classes that are test classes.
+        seed: chooses the images and classes.
 
     Returns:
-        (images,) a mask of the drawn images.
+        For each list, the number of images and the number of classes.
     """
-    order = np.lexsort((rng.random(len(labels)), labels))
-    sizes = np.bincount(labels)
-    rank_in_class = np.arange(len(labels)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    mask = np.zeros(len(labels), dtype=bool)
-    mask[order] = rank_in_class < quota[labels[order]]
-    return mask
+    from unibct.data.image_set import require_outside
+
+    if scenario is None and hold_out is None:
+        raise UserError("there is nothing to split: give a scenario, hold_out or both")
+    require_outside(images, out)
+    subsets: dict[str, ImageSet] = {}
+    if hold_out is not None:
+        parts = _hold_out(images.labels, hold_out, seed=seed)
+        subsets = {"train": images.select(parts.train), "test": images.select(parts.test)}
+    if scenario is not None:
+        training_images = subsets.get("train", images)
+        sets = split(training_images.labels, scenario, fraction=fraction, seed=seed)
+        old, new = training_images.select(sets.old), training_images.select(sets.new)
+        subsets = {"old": old, "new": new} | subsets
+    counts = {name: (len(subset), len(subset.class_names)) for name, subset in subsets.items()}
+    description: dict[str, Any] = {
+        "scenario": scenario,
+        "fraction": fraction,
+        "seed": seed,
+        "data": images.name,
+        "counts": {k: {"images": v[0], "classes": v[1]} for k, v in counts.items()},
+    }
+    with atomic_folder(out, alone=True) as temporary:
+        for name, subset in subsets.items():
+            text = "".join(f"{image_id}\n" for image_id in subset.ids)
+            (temporary / f"{name}.txt").write_text(text, encoding="utf-8", newline="\n")
+        held_out = {} if hold_out is None else {"hold_out": hold_out}
+        write_json(temporary / "split.json", description | held_out)
+    return counts

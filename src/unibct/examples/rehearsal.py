@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from unibct.data.readers import open_images
-from unibct.data.scenarios import SCENARIOS, find_scenario
-from unibct.data.split_lists import write_split
+from unibct.data.scenarios import SCENARIOS, find_scenario, write_split
 from unibct.evaluation.protocols import EvaluationRequest, evaluate_data
 from unibct.evaluation.upgrade import Evaluation
 from unibct.examples.miniatures import make_ijbc, make_ms1mv3
