@@ -31,7 +31,7 @@ def test_a_list_file(tmp_path):
     ("text", "match"),
     [
         ("a.png 1\nb.png\n", r"line 2: 'b.png' is not `path label`"),
-        ("a/b.png\n", r"a list of ids, such as `unibct split` writes, is for --images"),
+        ("a/b.png\n", r"a list of ids, such as `unibct split` writes, is given beside the data"),
         ("a.png 1\na.png 2\n", r"line 2: 'a.png' is listed twice"),
         ("a.png 1\n./a.png 1\n", r"line 2: './a.png' is listed twice"),
         ("x/a.png 1\ny/../x//a.png 1\n", r"line 2: 'y/../x//a.png' is listed twice"),

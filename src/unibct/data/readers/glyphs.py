@@ -1,8 +1,7 @@
-"""The two files of the embedded image set: their layout and how they are loaded.
+"""Reader of the embedded image set: classes are characters, images show them in typefaces.
 
-Each class is a character, and each of its images shows it in another typeface. The images are
-renderings, not photographs. ``glyphs.npz`` holds the parts for training, validation and test,
-``glyphs_final.npz`` the part ``final``: other characters, in other typefaces. The scripts
+The images are renderings, not photographs. ``glyphs.npz`` holds the parts for training, validation
+and test, ``glyphs_final.npz`` the part ``final``: other characters, in other typefaces. The scripts
 ``make_glyphs.py`` and ``make_glyphs_final.py`` make them; ``glyphs_typefaces.csv`` and
 ``glyphs_final_typefaces.csv`` record the origin and licence of each typeface.
 """
@@ -23,62 +22,6 @@ MAIN_FILE = "glyphs.npz"  # the first three parts
 FINAL_FILE = "glyphs_final.npz"
 SIDE = 32
 WHITE_LEVEL = 15  # the file stores 16 grey levels, two pixels per byte
-
-
-@dataclass(frozen=True)
-class GlyphFile:
-    """The content of a file: an image for each class and each typeface that has the character.
-
-    Attributes:
-        images: (n, 32, 32), black (0) on white (255), sorted by class, then by typeface.
-        labels: (n,), the class of each image, ascending from 0.
-        typefaces: (n,), the typeface of each image, as an index into ``typeface_names``.
-        class_names: the code point of each class, such as "U+0041"; the lowest one if several
-            characters look alike.
-        typeface_names: the name of each typeface, such as "inter-tight".
-        parts: (classes,), the part that each class belongs to, as an index into ``PARTS``.
-    """
-
-    images: NDArray[np.uint8]
-    labels: NDArray[np.int64]
-    typefaces: NDArray[np.int64]
-    class_names: tuple[str, ...]
-    typeface_names: tuple[str, ...]
-    parts: NDArray[np.int8]
-
-
-def unpack_pixels(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Convert two 4-bit pixels per byte, (n, SIDE * SIDE / 2), to images 0…255, (n, SIDE, SIDE)."""
-    images = np.empty((len(pixels), SIDE * SIDE), np.uint8)
-    images[:, 0::2] = pixels >> 4
-    images[:, 1::2] = pixels & 0x0F
-    images *= 255 // WHITE_LEVEL
-    return images.reshape(-1, SIDE, SIDE)
-
-
-@functools.cache
-def load_glyph_file(name: str) -> GlyphFile:
-    """Load an embedded file; later calls return the same object. The arrays are read-only.
-
-    Args:
-        name: ``MAIN_FILE`` or ``FINAL_FILE``.
-    """
-    resource = importlib.resources.files("unibct.data.readers").joinpath(name)
-    with resource.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-        glyphs = GlyphFile(
-            images=unpack_pixels(arrays["pixels"]),
-            labels=arrays["labels"].astype(np.int64),
-            typefaces=arrays["typefaces"].astype(np.int64),
-            class_names=tuple(f"U+{code_point:04X}" for code_point in arrays["code_points"]),
-            typeface_names=tuple(str(name) for name in arrays["typeface_names"]),
-            parts=arrays["parts"],
-        )
-    for array in (glyphs.images, glyphs.labels, glyphs.typefaces, glyphs.parts):
-        array.flags.writeable = False
-    return glyphs
-
-
-# Reader of the embedded image set: classes are characters, images show them in typefaces.
 
 
 def recognises(name: str) -> bool:
@@ -108,3 +51,42 @@ def read(part: str) -> ImageSet:
 
     class_names = tuple(glyphs.class_names[int(label)] for label in file_labels)
     return ImageSet(name, ids, labels.astype(np.int64), class_names, read_image)
+
+
+@dataclass(frozen=True)
+class GlyphFile:
+    """The content of a file: an image for each class and each typeface that has the character."""
+
+    images: NDArray[np.uint8]  # (n, 32, 32), black (0) on white (255), by class, then by typeface
+    labels: NDArray[np.int64]  # (n,) the class of each image, ascending from 0
+    typefaces: NDArray[np.int64]  # (n,) indices into ``typeface_names``
+    class_names: tuple[str, ...]  # code points: "U+0041"; the lowest of several that look alike
+    typeface_names: tuple[str, ...]  # such as "inter-tight"
+    parts: NDArray[np.int8]  # (classes,) indices into ``PARTS``
+
+
+@functools.cache
+def load_glyph_file(name: str) -> GlyphFile:
+    """Load an embedded file; later calls return the same object. The arrays are read-only."""
+    resource = importlib.resources.files("unibct.data.readers").joinpath(name)
+    with resource.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+        glyphs = GlyphFile(
+            images=unpack_pixels(arrays["pixels"]),
+            labels=arrays["labels"].astype(np.int64),
+            typefaces=arrays["typefaces"].astype(np.int64),
+            class_names=tuple(f"U+{code_point:04X}" for code_point in arrays["code_points"]),
+            typeface_names=tuple(str(name) for name in arrays["typeface_names"]),
+            parts=arrays["parts"],
+        )
+    for array in (glyphs.images, glyphs.labels, glyphs.typefaces, glyphs.parts):
+        array.flags.writeable = False
+    return glyphs
+
+
+def unpack_pixels(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Convert two 4-bit pixels per byte, (n, SIDE * SIDE / 2), to images 0…255, (n, SIDE, SIDE)."""
+    images = np.empty((len(pixels), SIDE * SIDE), np.uint8)
+    images[:, 0::2] = pixels >> 4
+    images[:, 1::2] = pixels & 0x0F
+    images *= 255 // WHITE_LEVEL
+    return images.reshape(-1, SIDE, SIDE)

@@ -31,27 +31,29 @@ def read(name: str) -> ImageSet:
         raise UserError(f"{name} has no class folders; the layout is root/<class>/<image>")
     ids: list[str] = []
     labels: list[int] = []
-    ignored = _loose_images(root)
+    any_image = (*SUFFIXES, *OTHER_SUFFIXES)
+    files = (entry.name for entry in os.scandir(root) if not entry.is_dir())
+    ignored = [file for file in files if file.lower().endswith(any_image) and file[0] != "."]
     for label, class_name in enumerate(classes):
-        file_names, others = _class_content(root / class_name)
-        if not file_names and has_images(str(root / class_name)):
+        folder = root / class_name
+        file_names, others = _class_content(folder)
+        if not file_names and has_images(str(folder)):
             raise UserError(
-                f"{root / class_name} has no images but folders of images; the layout is "
-                f"root/<class>/<image>: give {root / class_name} as DATA"
+                f"{folder} has no images but folders of images; the layout is "
+                f"root/<class>/<image>: give {folder} as DATA"
             )
         if not file_names:
             raise UserError(
-                f"class folder {root / class_name} has no PNG, JPEG or WebP image; "
+                f"class folder {folder} has no PNG, JPEG or WebP image; "
                 "add images or remove the folder (the layout is root/<class>/<image>)"
             )
         ids.extend(checked_id(f"{class_name}/{file_name}") for file_name in file_names)
         labels.extend([label] * len(file_names))
         ignored.extend(f"{class_name}/{other}" for other in others)
-    warn_of_passed_over(
-        name, ignored, "only PNG, JPEG and WebP files directly in a class folder are read"
-    )
-    source = FileSource(root)
-    return encoded_set(name, tuple(ids), np.asarray(labels, dtype=np.int64), tuple(classes), source)
+    reason = "only PNG, JPEG and WebP files directly in a class folder are read"
+    warn_of_passed_over(name, ignored, reason)
+    array = np.asarray(labels, dtype=np.int64)
+    return encoded_set(name, tuple(ids), array, tuple(classes), FileSource(root))
 
 
 def read_loose(name: str) -> ImageSet | None:
@@ -94,13 +96,6 @@ def _class_names(root: Path) -> list[str]:
         elif entry.is_symlink() and not path.suffix and not path.exists() and path.name[0] != ".":
             raise UserError(f"{path} is a link to something that is not there; remove it")
     return sorted(names)
-
-
-def _loose_images(root: Path) -> list[str]:
-    """Return the images that lie beside the class folders."""
-    suffixes = (*SUFFIXES, *OTHER_SUFFIXES)
-    names = (entry.name for entry in os.scandir(root) if not entry.is_dir())
-    return [name for name in names if name.lower().endswith(suffixes) and name[0] != "."]
 
 
 def _class_content(folder: Path) -> tuple[list[str], list[str]]:

@@ -36,11 +36,13 @@ def read(name: str) -> ImageSet:
         text = line.strip()
         if not text or text == "#" or text.startswith("# "):
             continue
-        image_id, *label = _columns(text)
+        # With one tab in the line, path and label may both contain spaces.
+        words = text.split("\t") if text.count("\t") == 1 else text.rsplit(None, 1)
+        image_id, *label = (word.strip() for word in words)
         if not label or not image_id:
             raise UserError(
                 f"{path}, line {number}: {text[:60]!r} is not `path label`; a list of ids, such as "
-                "`unibct split` writes, is for --images, beside DATA"
+                "`unibct split` writes, is given beside the data, as the list of images"
             )
         if "\t" in image_id:
             raise UserError(
@@ -57,10 +59,3 @@ def read(name: str) -> ImageSet:
         raise UserError(f"{path} lists no image")
     class_names, labels = classes_of(label_words)
     return encoded_set(name, tuple(ids), labels, class_names, FileSource(path.parent))
-
-
-def _columns(text: str) -> list[str]:
-    """Return path and label; with one tab in the line, both may contain spaces."""
-    if text.count("\t") == 1:
-        return [column.strip() for column in text.split("\t")]
-    return text.rsplit(None, 1)

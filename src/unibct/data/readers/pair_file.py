@@ -22,15 +22,10 @@ SUFFIX = ".bin"
 
 @dataclass(frozen=True)
 class PairSet:
-    """Pairs of images. Pair i consists of the images 2i and 2i + 1.
+    """Pairs of images. Pair i consists of the images 2i and 2i + 1."""
 
-    Attributes:
-        images: all images. Each is a class of its own, because the persons are not known.
-        same: (pairs,) whether the two images show the same person.
-    """
-
-    images: ImageSet
-    same: NDArray[np.bool_]
+    images: ImageSet  # each is a class of its own, because the persons are not known
+    same: NDArray[np.bool_]  # (pairs,) whether the two images show the same person
 
 
 def read_pair_file(path: Path) -> PairSet:
@@ -45,10 +40,9 @@ def read_pair_file(path: Path) -> PairSet:
     except Exception as error:  # a damaged pickle can cause almost any exception
         raise UserError(f"{path} is damaged, or no pair set: {error}") from error
     images, same = _checked(content, path)
-    source = _ListSource(images)
     ids = tuple(str(number) for number in range(len(images)))
     labels = np.arange(len(images), dtype=np.int64)
-    return PairSet(encoded_set(str(path), ids, labels, ids, source), same)
+    return PairSet(encoded_set(str(path), ids, labels, ids, _ListSource(images)), same)
 
 
 @dataclass(frozen=True)
@@ -64,14 +58,16 @@ class _ListSource:
 def _checked(content: Any, path: Path) -> tuple[tuple[bytes, ...], NDArray[np.bool_]]:
     """Return the images and the booleans of a pair set, or raise an error if it is not one."""
     expected = "2N encoded images and N booleans"
-    if not isinstance(content, tuple | list) or len(cast(list[Any], content)) != 2:
-        raise UserError(f"{path} is no pair set: it does not hold {expected}")
-    images, same = cast(list[Any], content)
-    if isinstance(same, _Array):
-        same = list(same.content)  # zeros and ones
+    match content:
+        case [images, _Array() as array]:
+            same: Any = list(array.content)  # zeros and ones
+        case [images, same]:
+            pass
+        case _:
+            raise UserError(f"{path} is no pair set: it does not hold {expected}")
     if not isinstance(images, tuple | list) or not isinstance(same, tuple | list):
         raise UserError(f"{path} is no pair set: it does not hold two lists, {expected}")
-    images, same = list(cast(list[Any], images)), list(cast(list[Any], same))
+    images, same = cast(list[Any], images), cast(list[Any], same)
     if not same or len(images) != 2 * len(same):
         raise UserError(
             f"{path} has {len(images)} images for {len(same)} pairs; a pair set has {expected}"

@@ -1,8 +1,8 @@
-"""The byte layout of RecordIO, MXNet's container for images, and of its index file.
+"""Reader of RecordIO, MXNet's container for images: ``train.rec``, ``train.idx`` and ``property``.
 
-A part is a magic number, a word with flag and length, the data, and zeros up to a multiple of four
-bytes. A record is one part, or several if the magic number occurs in its content. See
-``docs/formats.md``. Which records are images is decided in ``recordio``.
+First the byte layout, see ``docs/formats.md``. A part is a magic number, a word with flag and
+length, the data, and zeros up to a multiple of four bytes. A record is one part, or several if the
+magic number occurs in its content. Then the sets in InsightFace's layout, such as MS1Mv3.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,51 +28,30 @@ HEADER = struct.Struct("<IfQQ")  # flag, label, id, id2
 _PART = struct.Struct("<II")  # magic; flag and length
 _PART_AND_FLAG = struct.Struct("<III")  # the same, and the flag of the record's header
 _HEAD_BYTES = _PART.size + HEADER.size
-_MAGIC_BYTES = struct.pack("<I", MAGIC)
 _LENGTH_MASK = (1 << 29) - 1
 _WHOLE, _FIRST, _MIDDLE, _LAST = range(4)
 _HEAD_WORDS = 9  # magic; flag and length; the six words of the header; the first label after it
 _HEADS_AT_ONCE = 1 << 16
-_PART_NAMES = {_MIDDLE: "a middle part", _LAST: "a last part"}
 
 
 class DamagedRecordError(UnreadableImageError):
     """Raised if the bytes at an offset of a RecordIO file are not a complete record."""
 
 
-@dataclass(frozen=True)
-class Record:
-    """The content of a record.
+class Record(NamedTuple):
+    """The content of a record."""
 
-    Attributes:
-        labels: the label, or the labels that follow the header.
-        flag: how many labels follow the header; 0 if the label is in the header.
-        payload: the rest: an encoded image, or nothing.
-    """
-
-    labels: NDArray[np.float32]
-    flag: int
-    payload: bytes
+    labels: NDArray[np.float32]  # the one in the header, or those that follow it
+    flag: int  # how many labels follow the header; 0 if the label is in it
+    payload: bytes  # an encoded image, or nothing
 
 
-@dataclass(frozen=True)
-class Heads:
-    """The heads of many records, which are known without reading the images.
+class Heads(NamedTuple):
+    """(records,) each: what is known of many records without reading the images."""
 
-    Attributes:
-        length: (records,) bytes of the content.
-        flag: (records,) the flag of the header.
-        label: (records,) the label, or the first of several.
-    """
-
-    length: NDArray[np.int64]
-    flag: NDArray[np.uint32]
-    label: NDArray[np.float32]
-
-    @property
-    def needed(self) -> NDArray[np.int64]:
-        """(records,) bytes that header and labels take."""
-        return HEADER.size + 4 * self.flag.astype(np.int64)
+    length: NDArray[np.int64]  # bytes of the content
+    flag: NDArray[np.uint32]  # as in ``Record``
+    label: NDArray[np.float32]  # the first one
 
 
 class RecordFile:
@@ -88,7 +67,7 @@ class RecordFile:
         self._process = -1
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"path": self.path, "size": self.size, "_map": None, "_process": -1}
+        return vars(self) | {"_map": None, "_process": -1}
 
     @property
     def data(self) -> mmap.mmap:
@@ -133,27 +112,21 @@ class RecordFile:
 
     def heads(self, offsets: NDArray[np.int64]) -> Heads:
         """Return the heads of the records at ``offsets``, without reading the images."""
-        outside = np.flatnonzero((offsets < 0) | (offsets > self.size - _PART.size))
-        if len(outside):
-            self._part(int(offsets[outside[0]]), int(offsets[outside[0]]))  # raises the error
+        for offset in offsets[(offsets < 0) | (offsets > self.size - _PART.size)].tolist():
+            self._part(offset, offset)  # raises the error
         words = self._head_words(offsets)
-        length = (words[:, 1] & _LENGTH_MASK).astype(np.int64)
+        parts, length = words[:, 1] >> 29, (words[:, 1] & _LENGTH_MASK).astype(np.int64)
         is_cut = offsets + _PART.size + length > self.size
-        bad_rows = np.flatnonzero((words[:, 0] != MAGIC) | (words[:, 1] >> 29 > _FIRST) | is_cut)
-        if len(bad_rows):
-            self.read(int(offsets[bad_rows[0]]))  # raises an error that says what is wrong
-        heads = Heads(
-            length=length,
-            flag=words[:, 2].copy(),
-            label=np.where(words[:, 2] == 0, words[:, 3], words[:, 8]).view(np.float32).copy(),
-        )
-        is_short = (words[:, 1] >> 29 == _FIRST) | (heads.length < heads.needed)
+        for offset in offsets[(words[:, 0] != MAGIC) | (parts > _FIRST) | is_cut].tolist():
+            self.read(offset)  # raises an error that says what is wrong
+        flag = words[:, 2].copy()
+        label = np.where(flag == 0, words[:, 3], words[:, 8]).view(np.float32).copy()
+        is_short = (parts == _FIRST) | (length < HEADER.size + 4 * flag.astype(np.int64))
         for row in np.flatnonzero(is_short):  # maybe split inside the header, or damaged
             content = self.read(int(offsets[row]))
             record = parse_record(content, f"{self.path}, offset {offsets[row]}")
-            heads.length[row] = len(content)
-            heads.flag[row], heads.label[row] = record.flag, record.labels[0]
-        return heads
+            length[row], flag[row], label[row] = len(content), record.flag, record.labels[0]
+        return Heads(length, flag, label)
 
     def _head_words(self, offsets: NDArray[np.int64]) -> NDArray[np.uint32]:
         """Return (records, 9) words at ``offsets``; zeros stand for what is past the file's end."""
@@ -174,16 +147,16 @@ class RecordFile:
         place = offset
         while True:
             flag, length = self._part(place, offset)
-            begin = place + _PART.size
             if flag in (_MIDDLE, _LAST) and not pieces:
-                raise self._damage(place, f"begins with {_PART_NAMES[flag]} of a record")
+                name = "a middle part" if flag == _MIDDLE else "a last part"
+                raise self._damage(place, f"begins with {name} of a record")
             if flag in (_WHOLE, _FIRST) and pieces:
                 raise self._damage(place, f"breaks off the record that began at {offset}")
-            piece = self.data[begin : begin + length]
+            begin = place + _PART.size
+            pieces.append(self.data[begin : begin + length])
             place = begin + -(-length // 4) * 4
-            pieces.append(piece)
             if flag in (_WHOLE, _LAST):
-                return (piece if flag == _WHOLE else _MAGIC_BYTES.join(pieces)), place
+                return struct.pack("<I", MAGIC).join(pieces), place
 
     def _part(self, place: int, record: int) -> tuple[int, int]:
         """Return flag and length of the part at ``place`` of the record at ``record``."""
@@ -196,8 +169,8 @@ class RecordFile:
         flag, length = word >> 29, word & _LENGTH_MASK
         if flag > _LAST:
             raise self._damage(place, f"has the unknown part flag {flag}")
-        if place + _PART.size + length > self.size:
-            remaining = self.size - place - _PART.size
+        remaining = self.size - place - _PART.size
+        if length > remaining:
             raise self._damage(place, f"says {length} bytes but the file has {remaining} more")
         return flag, length
 
@@ -233,15 +206,14 @@ def pack_record(payload: bytes, labels: float | list[float], key: int) -> bytes:
 
 
 def write_record(file: BinaryIO, content: bytes) -> int:
-    """Append a record. It is split where its content has the magic at a multiple of four bytes.
+    """Append a record and return its offset.
 
-    Returns:
-        The offset of the record.
+    It is split where its content has the magic at a multiple of four bytes.
     """
     offset = file.tell()
-    splits = _aligned_magics(content)
-    begins = [0, *(place + 4 for place in splits)]
-    ends = [*splits, len(content)]
+    words = np.frombuffer(content, dtype="<u4", count=len(content) // 4)
+    splits: list[int] = (4 * np.flatnonzero(words == MAGIC)).tolist()
+    begins, ends = [0, *(place + 4 for place in splits)], [*splits, len(content)]
     for number, (begin, end) in enumerate(zip(begins, ends, strict=True)):
         is_last = number == len(splits)
         flag = (_WHOLE if is_last else _FIRST) if number == 0 else (_LAST if is_last else _MIDDLE)
@@ -252,17 +224,6 @@ def write_record(file: BinaryIO, content: bytes) -> int:
         file.write(content[begin:end])
         file.write(bytes(-length % 4))
     return offset
-
-
-def _aligned_magics(content: bytes) -> list[int]:
-    """Return where the magic occurs in ``content`` at a multiple of four bytes."""
-    places: list[int] = []
-    place = content.find(_MAGIC_BYTES)
-    while place >= 0:
-        if place % 4 == 0:
-            places.append(place)
-        place = content.find(_MAGIC_BYTES, place + (4 if place % 4 == 0 else 1))
-    return places
 
 
 def read_index(path: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -280,11 +241,9 @@ def read_index(path: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
             raise _index_error(path, text) from None
     if len(numbers) != 2 * line_count:
         raise _index_error(path, text)
-    pairs = numbers.reshape(-1, 2)
-    if not len(pairs):
+    if not line_count:
         raise UserError(f"{path} lists no record")
-    pairs = pairs[np.argsort(pairs[:, 0], kind="stable")]
-    keys, offsets = pairs[:, 0], pairs[:, 1]
+    keys, offsets = numbers.reshape(-1, 2)[np.argsort(numbers[::2], kind="stable")].T
     if keys[0] < 0:
         raise UserError(f"{path} lists key {keys[0]}; keys count from 0 up")
     repeated = np.flatnonzero(np.diff(keys) == 0)
@@ -302,12 +261,8 @@ def _index_error(path: Path, text: str) -> UserError:
     return UserError(f"{path} is not an index of key<tab>offset lines")
 
 
-# Reader of RecordIO sets such as MS1Mv3: ``train.rec``, ``train.idx`` and ``property``.
-#
-# The byte layout of the files is in ``record_format``.
-
 SUFFIX = ".rec"
-PROPERTY_FILE = "property"
+PROPERTY_FILE = "property"  # a line num_classes,height,width
 _IDENTITY_FLAG = 2  # an identity's record has two labels and no image: a range of keys
 _IDENTITY_BYTES = 32
 _SOURCE_BYTES = 1 << 20  # at the beginning and at the end, that tell a file from others
@@ -316,17 +271,11 @@ _LARGEST_LABEL = 1 << 24  # above it float32 cannot tell neighbouring integers a
 
 @dataclass(frozen=True)
 class RecordSource:
-    """The encoded images in a RecordIO file; an id is ``class/key``.
-
-    Attributes:
-        file: the file.
-        keys: (images,) sorted.
-        offsets: (images,) the offset of each key's record.
-    """
+    """The encoded images in a RecordIO file; an id is ``class/key``."""
 
     file: RecordFile
-    keys: NDArray[np.int64]
-    offsets: NDArray[np.int64]
+    keys: NDArray[np.int64]  # (images,) sorted
+    offsets: NDArray[np.int64]  # (images,) of each key's record
 
     def __call__(self, image_id: str) -> bytes:
         """Return the bytes after the record's header and labels."""
@@ -344,9 +293,7 @@ class RecordSource:
 def recognises(name: str) -> bool:
     """Return whether ``name`` is a ``.rec`` file, or a folder with one."""
     path = Path(name)
-    if path.is_dir():
-        return any(record_file.is_file() for record_file in path.glob(f"*{SUFFIX}"))
-    return path.suffix == SUFFIX
+    return bool(_record_files(path)) if path.is_dir() else path.suffix == SUFFIX
 
 
 def read(name: str) -> ImageSet:
@@ -356,27 +303,37 @@ def read(name: str) -> ImageSet:
     which are not images; the record of key 0 tells that they exist. Without it every record is an
     image. Without an index file, the whole file is searched for records.
     """
-    file = RecordFile(_record_path(Path(name)))
+    path = Path(name)
+    if path.is_dir():
+        files = _record_files(path)
+        if len(files) > 1:
+            names = ", ".join(file.name for file in files)
+            raise UserError(f"{path} has {len(files)} RecordIO files ({names}); name one of them")
+        if not files:
+            raise UserError(f"{path} has no {SUFFIX} file")
+        path = files[0]
+    file = RecordFile(path)
     keys, offsets, float_labels = _image_records(file)
-    is_class = (
-        (float_labels >= 0)
-        & (float_labels <= _LARGEST_LABEL)
-        & (float_labels == np.floor(float_labels))
-    )
+    is_whole = float_labels == np.floor(float_labels)
+    is_class = (float_labels >= 0) & (float_labels <= _LARGEST_LABEL) & is_whole
     if not is_class.all():
         row = int(is_class.argmin())
         raise UserError(
-            f"{file.path}: the record of key {keys[row]} has the label {float_labels[row]}; a "
+            f"{path}: the record of key {keys[row]} has the label {float_labels[row]}; a "
             f"class is a whole number from 0 to {_LARGEST_LABEL}"
         )
     numbers, labels = np.unique(float_labels.astype(np.int64), return_inverse=True)
-    _check_property(file.path.parent / PROPERTY_FILE, int(numbers[-1]))
+    _check_property(path.parent / PROPERTY_FILE, int(numbers[-1]))
     ids = tuple(f"{c}/{k}" for c, k in zip(numbers[labels].tolist(), keys.tolist(), strict=True))
-    source = RecordSource(file, keys, offsets)
-    classes_file = file.path.parent / CLASSES_FILE
+    classes_file = path.parent / CLASSES_FILE
     class_names = names_of_numbers(classes_file, numbers.tolist())
     class_source = None if classes_file.is_file() else _class_source(file)
+    source = RecordSource(file, keys, offsets)
     return encoded_set(name, ids, labels.astype(np.int64), class_names, source, class_source)
+
+
+def _record_files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.glob(f"*{SUFFIX}") if path.is_file())
 
 
 def _image_records(
@@ -384,7 +341,8 @@ def _image_records(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
     """Return the keys, offsets and labels of the records that are images, sorted by key."""
     index = file.path.with_suffix(".idx")
-    if index.is_file():
+    has_index = index.is_file()
+    if has_index:
         keys, offsets = read_index(index)
     else:
         offsets = np.fromiter(file.scan(), dtype=np.int64)
@@ -392,32 +350,19 @@ def _image_records(
     try:
         heads = file.heads(offsets)
     except DamagedRecordError as error:
-        if not index.is_file():
+        if not has_index:
             raise
         raise UserError(f"{error}; is {index.name} the index of this file?") from error
-    is_identity = (heads.flag == _IDENTITY_FLAG) & (heads.length == _IDENTITY_BYTES)
+    is_image = (heads.flag != _IDENTITY_FLAG) | (heads.length != _IDENTITY_BYTES)
     # The record of key 0 is written last, so in a file without an index it is the last one.
-    key_0_row = 0 if index.is_file() else -1
-    has_identities = bool(is_identity[key_0_row]) and (keys[0] == 0)
-    if has_identities and not index.is_file():
+    has_identities = keys[0] == 0 and not is_image[0 if has_index else -1]
+    if not has_identities:
+        is_image[:] = True
+    elif not has_index:
         keys = np.roll(keys, -1)  # 1, 2, …, 0: the ids are those that the index would give
-    is_image = ~is_identity if has_identities else np.ones(len(keys), dtype=bool)
     if not is_image.any():
         raise UserError(f"{file.path} holds no image")
     return keys[is_image], offsets[is_image], heads.label[is_image]
-
-
-def _record_path(path: Path) -> Path:
-    """Return the one RecordIO file of a folder, or the path itself if it is a file."""
-    if not path.is_dir():
-        return path
-    files = sorted(p for p in path.glob(f"*{SUFFIX}") if p.is_file())
-    if len(files) > 1:
-        names = ", ".join(p.name for p in files)
-        raise UserError(f"{path} has {len(files)} RecordIO files ({names}); name one of them")
-    if not files:
-        raise UserError(f"{path} has no {SUFFIX} file")
-    return files[0]
 
 
 def _class_source(file: RecordFile) -> str:
@@ -433,7 +378,7 @@ def _class_source(file: RecordFile) -> str:
 
 
 def _check_property(path: Path, largest_label: int) -> None:
-    """Raise an error if a label is too large for the file ``num_classes,height,width``.
+    """Raise an error if a label is too large for the property file, if there is one.
 
     Some of the field's tools write further lines, which are ignored.
     """
