@@ -16,7 +16,7 @@ ROOMS = (
     "arrays",
     "files",
     "progress",
-    "python_reference",
+    "registry",
     "distributed",
     "data",
     "maps",

@@ -309,9 +309,8 @@ def test_a_scale_that_cannot_be_measured_is_no_reason_to_lose_the_model(
     monkeypatch.setattr("unibct.training.validation.sample_rows", lambda _: np.arange(3))
     pixels = read_pixels(four_classes, four_classes_old.input.frame)
     notes = Notes()
-    found = with_score_scale(
-        four_classes_old.with_score_scale(2.0), four_classes_old, pixels, notes
-    )
+    show(notes)
+    found = with_score_scale(four_classes_old.with_score_scale(2.0), four_classes_old, pixels)
     assert found.score_scale is None
     assert notes.texts == [
         "the score scale is unknown: a score scale needs images of at least two classes"
@@ -355,7 +354,8 @@ def test_training_images_give_no_scale_where_the_classes_set_aside_have_none(
     stored = StoredEmbeddings("o", embeddings.changed(vectors=vectors, fingerprint="other"))
     notes = Notes()
     assert with_score_scale(four_classes_old, stored, training).score_scale == pytest.approx(1)
-    model = with_score_scale(four_classes_old, stored, training, notes, set_aside=aside)
+    show(notes)
+    model = with_score_scale(four_classes_old, stored, training, set_aside=aside)
     assert model.score_scale is None
     assert "no factor sets right" in notes.texts[0]
 
@@ -404,7 +404,8 @@ def test_classes_that_the_old_model_learnt_are_left_out_if_enough_others_are_lef
             vectors=vectors, fingerprint="o", training_classes=classes if learnt else NO_CLASSES
         )
         notes, old = Notes(), StoredEmbeddings("o", changed)
-        model = with_score_scale(new, old, training, notes, set_aside=aside)
+        show(notes)
+        model = with_score_scale(new, old, training, set_aside=aside)
         return model, notes.texts, vectors
 
     expected = {}

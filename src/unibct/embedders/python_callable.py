@@ -23,7 +23,7 @@ from unibct.errors import UserError
 from unibct.files import mapped_array, user_cache_folder
 from unibct.models.input import InputSpec
 from unibct.models.model import embed_in_batches
-from unibct.python_reference import find_attribute
+from unibct.registry import find_attribute
 
 
 class BlackBox(ABC):

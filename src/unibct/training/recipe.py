@@ -18,7 +18,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from unibct.data.decoding import Pixels
 from unibct.errors import UserError, first_line
-from unibct.python_reference import find_attribute
+from unibct.registry import find_attribute
 from unibct.training import RECIPE_FOLDER, SMALL_GREY, shipped_recipes
 
 _PREFIX = "python:"

@@ -29,7 +29,7 @@ from unibct.models.architectures.resnet import (
 )
 from unibct.models.input import InputSpec
 from unibct.models.model_folder import files_digest, weight_files
-from unibct.python_reference import find_attribute
+from unibct.registry import find_attribute
 
 _INPUT, _DIM = "unibct_input", "unibct_dim"
 _WORDS = {"size", "channels", "fit", "mean", "deviation"}
