@@ -42,7 +42,7 @@ def module_paths() -> dict[str, Path]:
     return {
         str(path.relative_to(SOURCE).with_suffix("")).removesuffix("/__init__"): path
         for path in paths
-        if path.name != "__init__.py" or len(path.read_text(encoding="utf-8").splitlines()) > 20
+        if path.name != "__init__.py" or len(path.read_text(encoding="utf-8").splitlines()) > 40
     }
 
 

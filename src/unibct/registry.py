@@ -33,15 +33,15 @@ class Registry(Mapping[str, _Entry], Generic[_Entry]):
 
     def __init__(self, kind: str, entries: Mapping[str, _Entry]) -> None:
         self.kind = kind
-        self._own = entries
+        self._ours = entries
 
     @cached_property
     def _entries(self) -> dict[str, _Entry]:
         """Our entries, and those of installed packages under names that we do not use."""
         group = f"unibct.{self.kind.replace(' ', '_')}s"
         others = {point.name: point for point in entry_points(group=group)}
-        loaded = {name: point.load() for name, point in others.items() if name not in self._own}
-        return {**self._own, **loaded}
+        loaded = {name: point.load() for name, point in others.items() if name not in self._ours}
+        return {**self._ours, **loaded}
 
     def __getitem__(self, name: str) -> _Entry:
         return self._entries[name]
