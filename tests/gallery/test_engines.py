@@ -8,7 +8,17 @@ import pytest
 
 from tests.gallery.conftest import REAL, random_vectors, some_rows
 from unibct.errors import UserError
-from unibct.gallery.engines import ENGINES, Count, Engine, Place, Search, open_engine
+from unibct.gallery.engines import (
+    ENGINES,
+    Count,
+    Engine,
+    Place,
+    Search,
+    open_engine,
+    refuse_secret,
+    secret_of_url,
+)
+from unibct.gallery.engines.postgresql import lock_number
 from unibct.gallery.rows import GalleryRows, Metadata, changed_rows, sealed_rows
 
 OLD, NEW = "a" * 32, "b" * 32
@@ -353,7 +363,50 @@ def test_an_unknown_engine_lists_the_names(tmp_path):
 
 
 def test_a_server_needs_an_address_and_the_embedded_engine_takes_none(tmp_path):
-    with pytest.raises(UserError, match="needs --at"):
+    with pytest.raises(UserError, match=r"needs an address \(at\)"):
         open_engine("milvus", Place(tmp_path, "g"))
-    with pytest.raises(UserError, match="takes no --at"):
+    with pytest.raises(UserError, match=r"takes no address \(at\)"):
         open_engine("embedded", Place(tmp_path, "g", "http://localhost:1"))
+
+
+# Names within a database, and addresses without passwords.
+
+PLACES = ["g", "g_kinds", "G", "x" * 80, "x" * 81]
+
+
+def names_of(name, tmp_path):
+    place = Place(tmp_path, name)
+    return {place.registry, place.table(OLD), place.table(NEW)}
+
+
+def test_names_of_different_galleries_and_kinds_differ(tmp_path):
+    names = [names_of(name, tmp_path) for name in PLACES]
+    assert len(set.union(*names)) == 3 * len(PLACES)
+    assert len({lock_number(Place(tmp_path, name)) for name in PLACES}) == len(PLACES)
+
+
+def test_names_fit_into_postgresql_with_a_word_to_spare(tmp_path):
+    for name in PLACES:
+        stem = Place(tmp_path, name).stem
+        for one in names_of(name, tmp_path):
+            assert len(one) + len("_hnsw_new") <= 63
+            assert one.startswith(stem)
+
+
+@pytest.mark.parametrize(
+    ("address", "secret"),
+    [
+        ("http://host:19530", None),
+        ("http://me:hidden@host:19530/db", "me:hidden"),
+        ("http://hidden@host", "hidden"),
+        ("unix:/tmp/a@b", None),
+    ],
+)
+def test_secrets_in_addresses_are_refused_and_not_shown(address, secret):
+    assert secret_of_url(address) == secret
+    if secret is None:
+        refuse_secret(address, secret, "set X")
+        return
+    with pytest.raises(UserError, match="contains a password; leave it out and set X") as caught:
+        refuse_secret(address, secret, "set X")
+    assert "hidden" not in str(caught.value)

@@ -7,7 +7,7 @@ import pytest
 
 from tests.gallery.conftest import random_vectors, some_rows
 from unibct.errors import UserError
-from unibct.gallery.engines import Search, embedded, memory_index
+from unibct.gallery.engines import Place, Search, embedded, memory_index
 from unibct.gallery.engines.embedded import EmbeddedEngine, SqliteFile
 from unibct.gallery.engines.memory_index import MemoryIndex
 from unibct.gallery.rows import changed_rows
@@ -101,9 +101,13 @@ def test_a_file_that_another_process_locks_is_named(file, monkeypatch):
 KIND = "a" * 32
 
 
+def embedded_at(folder):
+    return EmbeddedEngine(Place(folder, "g"))
+
+
 @pytest.fixture
 def opened(tmp_path):
-    engine = EmbeddedEngine(tmp_path)
+    engine = embedded_at(tmp_path)
     engine.create()
     engine.add_kind(KIND, 8)
     engine.write(KIND, some_rows(KIND, ["a0", "a1", "b0"]))
@@ -117,7 +121,7 @@ def test_rows_are_synced_before_a_write_returns(opened):
 
 
 def test_a_second_process_sees_what_the_first_one_wrote(opened, tmp_path):
-    other = EmbeddedEngine(tmp_path)
+    other = embedded_at(tmp_path)
     query = random_vectors(1, seed=8)
     assert len(other.search(KIND, query, Search(9, {}))[0]) == 3
     opened.write(KIND, some_rows(KIND, ["c0"], seed=8))
@@ -132,7 +136,7 @@ def test_a_search_sees_one_state_of_the_rows(opened, tmp_path, monkeypatch):
     described = embedded._described
 
     def after_a_deletion(*arguments):
-        EmbeddedEngine(tmp_path).delete(KIND, ["a1"])
+        embedded_at(tmp_path).delete(KIND, ["a1"])
         return described(*arguments)
 
     monkeypatch.setattr(embedded, "_described", after_a_deletion)
@@ -152,13 +156,13 @@ def test_a_changed_byte_shows_in_the_digest(opened, tmp_path):
 def test_a_missing_or_broken_file_is_one_line(opened, tmp_path):
     opened.close()
     with pytest.raises(UserError, match=r"nowhere.rows.sqlite is not there"):
-        EmbeddedEngine(tmp_path / "nowhere").kinds()
+        embedded_at(tmp_path / "nowhere").kinds()
     (tmp_path / "rows.sqlite").write_bytes(b"no database" * 100)
     for leftover in tmp_path.glob("rows.sqlite-*"):
         leftover.unlink()
     with pytest.raises(UserError, match=r"rows.sqlite: file is not a database"):
-        EmbeddedEngine(tmp_path).kinds()
-    assert EmbeddedEngine(tmp_path).problems() != []
+        embedded_at(tmp_path).kinds()
+    assert embedded_at(tmp_path).problems() != []
 
 
 def test_a_transaction_that_fails_changes_nothing(opened):
@@ -174,10 +178,10 @@ def test_a_transaction_that_fails_changes_nothing(opened):
 def test_the_graph_is_kept_in_a_file_and_a_damaged_one_is_ignored(opened, tmp_path):
     opened.build_index(KIND)
     opened.close()
-    assert EmbeddedEngine(tmp_path).has_index(KIND)
+    assert embedded_at(tmp_path).has_index(KIND)
     graph = next(tmp_path.glob("index-*.faiss"))
     graph.write_bytes(graph.read_bytes()[:-3] + b"abc")
-    again = EmbeddedEngine(tmp_path)
+    again = embedded_at(tmp_path)
     assert not again.has_index(KIND)
     found = again.search(KIND, random_vectors(1), Search(3, {}, approximate=True))[0]
     assert len(found) == 3
@@ -205,13 +209,13 @@ def test_a_process_that_opens_a_changed_gallery_still_searches_through_the_graph
     opened.build_index(KIND)
     opened.write(KIND, some_rows(KIND, ["late"], seed=7))
     assert compared_one_by_one(opened, monkeypatch) == [1]
-    assert compared_one_by_one(EmbeddedEngine(tmp_path), monkeypatch) == [1]
+    assert compared_one_by_one(embedded_at(tmp_path), monkeypatch) == [1]
 
 
 def test_a_graph_that_another_process_builds_again_is_taken(opened, tmp_path, monkeypatch):
     opened.write(KIND, some_rows(KIND, [f"r{i}" for i in range(60)]))
     opened.build_index(KIND)
-    other = EmbeddedEngine(tmp_path)
+    other = embedded_at(tmp_path)
     opened.write(KIND, some_rows(KIND, ["late", "later"], seed=7))
     assert compared_one_by_one(other, monkeypatch) == [2]
     opened.build_index(KIND)
@@ -266,7 +270,7 @@ def test_similarities_do_not_depend_on_batch_or_order(tmp_path):
     queries = random_vectors(40, 33, seed=1)
     results = []
     for name, parts in (("one", [range(300)]), ("two", [range(150, 300), range(150)])):
-        engine = EmbeddedEngine(tmp_path / name)
+        engine = embedded_at(tmp_path / name)
         engine.create()
         engine.add_kind(KIND, 33)
         for part in parts:
@@ -280,7 +284,7 @@ def test_similarities_do_not_depend_on_batch_or_order(tmp_path):
 def test_rows_that_left_are_cleared_away_and_found_no_more(tmp_path):
     ids = [f"r{i:03}" for i in range(300)]
     rows = some_rows(KIND, ids)
-    engine = EmbeddedEngine(tmp_path)
+    engine = embedded_at(tmp_path)
     engine.create()
     engine.add_kind(KIND, 8)
     engine.write(KIND, rows)

@@ -9,7 +9,6 @@ from tests.gallery.conftest import on_one_server, random_vectors, some_rows
 from unibct.errors import UserError
 from unibct.gallery.engines import Place, Search, open_engine
 from unibct.gallery.engines.milvus import FLAT, MilvusEngine, MilvusServer, _condition
-from unibct.gallery.engines.server import kind_name, name_stem
 
 
 def test_a_password_in_the_address_is_refused():
@@ -151,7 +150,7 @@ def test_after_a_kill_the_copy_is_never_behind_its_collection(tmp_path, monkeypa
     engine = MilvusEngine(place)
     with pytest.raises(KeyboardInterrupt):
         change(engine)
-    assert engine._server.changed == [f"{kind_name(place, KIND)}_graph_1"]
+    assert engine._server.changed == [f"{place.table(KIND)}_graph_1"]
 
 
 @on_one_server("milvus")
@@ -188,8 +187,8 @@ def test_the_copy_with_a_graph_follows_and_goes_with_its_kind(servers, tmp_path)
     engine.undo(2)
     assert [engine._server.count(n, "superseded == 0") for n in names] == [49, 49]
     engine.drop_kind(KIND)
-    left = engine._server.descriptions(name_stem(place))
-    assert not [name for name in left if name.startswith(kind_name(place, KIND))]
+    left = engine._server.descriptions(place.stem)
+    assert not [name for name in left if name.startswith(place.table(KIND))]
     engine.destroy()
     with pytest.raises(UserError, match="has no gallery only_milvus"):
         engine.kinds()

@@ -1,8 +1,6 @@
-"""Where rows are kept and searched: one file for each database, listed in ``table``.
+"""Where rows are kept and searched: one file for each database, listed in ``ENGINES``.
 
 An engine knows rows, kinds and marks. Which model may search what is decided outside.
-
-What an engine does: the small interface behind every gallery.
 
 Rows of one **kind** were made by one model or map. Each kind has its own dimension and is kept
 apart (a table or a collection of its own), so that every engine can index it. A row whose id has
@@ -10,11 +8,13 @@ been written in a newer kind is **superseded**: it stays, marked with the number
 replaced it, so that this step can be undone. A row that is not superseded is **live**.
 """
 
-from collections.abc import Iterator, Sequence
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Protocol
+from urllib.parse import urlsplit
 
 import numpy as np
 from numpy.typing import NDArray
@@ -84,13 +84,10 @@ class Engine(Protocol):
         ...
 
     def write(self, kind: str, rows: GalleryRows, *, supersedes: Sequence[str] = ()) -> None:
-        """Add rows, or replace those with the same id in this kind.
+        """Add rows (at most a few thousand), or replace those with the same id in this kind.
 
-        Args:
-            kind: of the rows.
-            rows: at most a few thousand.
-            supersedes: other kinds, in which the live rows with these ids are marked with this
-                step. A search sees either state of a row or both, never none.
+        In the kinds of ``supersedes``, the live rows with these ids are marked with this step. A
+        search sees either state of a row or both, never none.
         """
         ...
 
@@ -147,51 +144,97 @@ class Engine(Protocol):
         ...
 
 
-# The table of engines.
-#
-# To add an engine, write a module with a function ``open_engine``, and add a line to ``ENGINES``.
-# The modules are imported when they are used.
-
-
 @dataclass(frozen=True)
 class Place:
-    """Where an engine keeps the rows of one gallery."""
+    """Where an engine keeps the rows of one gallery, and the names that belong to it there.
+
+    A database may hold many galleries and tables of others, so every name begins with ``unibct_``
+    and the name of the gallery.
+    """
 
     folder: Path  # the gallery's folder; the embedded engine keeps its files there
     name: str  # tells this gallery from others in the same database: letters, digits and `_`
-    address: str = ""  # of the server; empty for the embedded engine. It contains no password
+    address: str = ""  # of the server, without a password; empty for the embedded engine
+
+    @property
+    def stem(self) -> str:
+        """How every name of this gallery begins."""
+        name = self.name
+        if len(name) > _LONGEST_NAME:
+            name = f"{name[: _LONGEST_NAME - 13]}_{_digest(name)}"
+        return f"unibct_{name}_"
+
+    @property
+    def registry(self) -> str:
+        """The name of what shows that the gallery is in this database."""
+        return f"{self.stem}kinds"
+
+    def table(self, kind: str) -> str:
+        """Return the name of the table or collection with the rows of a kind."""
+        return f"{self.stem}{_digest(kind)}"
+
+    def refuse_rows(self, engine: Engine) -> None:
+        """Refuse to begin a gallery where one of this name has rows."""
+        if any(engine.count(kind).rows for kind in engine.kinds()):
+            raise UserError(
+                f"{self.address} has rows of a gallery {self.name} already; "
+                "choose another name or database"
+            )
 
 
-class EngineModule(Protocol):
-    """What the module of an engine contains."""
+_LONGEST_NAME = 30  # of a gallery within a longer name; PostgreSQL has room for 63 bytes in all
 
-    def open_engine(self, place: Place) -> Engine:
-        """Return the engine; nothing is written before ``create``."""
-        ...
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
+
+
+def refuse_secret(address: str, secret: str | None, instead: str) -> None:
+    """Refuse an address with a password: it would be kept in files and shown in messages.
+
+    ``instead`` says where it belongs.
+    """
+    if secret:
+        shown = address.replace(secret, "***")
+        raise UserError(f"{shown} contains a password; leave it out and {instead}")
+
+
+def secret_of_url(address: str) -> str | None:
+    """Return what stands before the ``@`` of a URL such as ``http://user:password@host``."""
+    before, at, _ = urlsplit(address).netloc.rpartition("@")
+    return before if at else None
+
+
+def in_order(hit_lists: Iterable[list[Found]]) -> list[list[Found]]:
+    """Return hits by falling similarity, equal ones by rising ids."""
+    return [sorted(hits, key=lambda hit: (-hit.similarity, hit.id)) for hits in hit_lists]
 
 
 @dataclass(frozen=True)
 class EngineEntry:
-    """An engine."""
+    """An engine in ``ENGINES``; its module is imported when it is used."""
 
-    module: str  # the name of its module in this package
+    code: str  # "module:class"; the class is made from a place, and writes nothing before `create`
     description: str  # one line for help texts
-    address: str = ""  # what `--at` looks like; empty if nothing needs to be started
-
-    def load(self) -> EngineModule:
-        """Import the module of this engine."""
-        return cast(EngineModule, import_module(f"unibct.gallery.engines.{self.module}"))
+    address: str = ""  # what the address of its server looks like; empty if it has none
 
 
 EMBEDDED = "embedded"
 
 ENGINES: dict[str, EngineEntry] = {
     EMBEDDED: EngineEntry(
-        "embedded", "SQLite and faiss in the gallery's folder; up to a few million rows"
+        "unibct.gallery.engines.embedded:EmbeddedEngine",
+        "SQLite and faiss in the gallery's folder; up to a few million rows",
     ),
-    "milvus": EngineEntry("milvus", "a Milvus server or cluster", "http://HOST:19530"),
+    "milvus": EngineEntry(
+        "unibct.gallery.engines.milvus:MilvusEngine",
+        "a Milvus server or cluster",
+        "http://HOST:19530",
+    ),
     "postgresql": EngineEntry(
-        "postgresql", "PostgreSQL with the pgvector extension", "postgresql://USER@HOST/DATABASE"
+        "unibct.gallery.engines.postgresql:PostgresqlEngine",
+        "PostgreSQL with the pgvector extension",
+        "postgresql://USER@HOST/DATABASE",
     ),
 }
 
@@ -202,7 +245,10 @@ def open_engine(name: str, place: Place) -> Engine:
         raise UserError(f"unknown engine {name!r}; choose one of {', '.join(ENGINES)}")
     entry = ENGINES[name]
     if entry.address and not place.address:
-        raise UserError(f"the engine {name} needs --at, such as {entry.address}")
+        raise UserError(f"the engine {name} needs an address (at), such as {entry.address}")
     if place.address and not entry.address:
-        raise UserError(f"the engine {name} takes no --at: its rows are in the gallery's folder")
-    return entry.load().open_engine(place)
+        raise UserError(
+            f"the engine {name} takes no address (at): its rows are in the gallery's folder"
+        )
+    module, _, attribute = entry.code.partition(":")
+    return getattr(import_module(module), attribute)(place)

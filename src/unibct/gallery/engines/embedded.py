@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unibct.errors import UserError
-from unibct.gallery.engines import Count, Found, Place, Search
+from unibct.gallery.engines import Count, Found, Place, Search, in_order
 from unibct.gallery.engines.memory_index import (
     Changes,
     MemoryIndex,
@@ -145,16 +145,11 @@ CREATE INDEX IF NOT EXISTS deleted_by_change ON deleted (kind, change);
 _COLUMNS = "id, label, metadata, step, superseded, digest"
 
 
-def open_engine(place: Place) -> "EmbeddedEngine":
-    """Return the engine; nothing is written before ``create``."""
-    return EmbeddedEngine(place.folder)
-
-
 class EmbeddedEngine:
     """An engine within this process, see ``Engine``; several threads may use it."""
 
-    def __init__(self, folder: Path) -> None:
-        self._file = SqliteFile(folder / DATABASE_FILE)
+    def __init__(self, place: Place) -> None:
+        self._file = SqliteFile(place.folder / DATABASE_FILE)
         self._indexes: dict[tuple[int, bool], MemoryIndex] = {}
 
     def create(self) -> None:
@@ -363,14 +358,13 @@ def _described(
     for part in _parts(wanted):
         sql = f"SELECT number, id, label, metadata FROM rows WHERE number IN ({_marks(part)})"
         texts |= {row[0]: row[1:] for row in database.execute(sql, part)}
-    hit_lists = [
+    return in_order(
         [
             Found(texts[number][0], texts[number][1], json.loads(texts[number][2]), similarity)
             for number, similarity in zip(*pair, strict=True)
         ]
         for pair in zip(numbers, similarities, strict=True)
-    ]
-    return [sorted(row, key=lambda hit: (-hit.similarity, hit.id)) for row in hit_lists]
+    )
 
 
 def _follow(database: sqlite3.Connection, number: int, index: MemoryIndex) -> None:

@@ -16,12 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unibct.errors import UserError
-from unibct.gallery.engines import Count, Found, Place, Search
-from unibct.gallery.engines.server import (
-    kind_name,
-    name_stem,
+from unibct.gallery.engines import (
+    Count,
+    Found,
+    Place,
+    Search,
+    in_order,
     refuse_secret,
-    registry_name,
     secret_of_url,
 )
 from unibct.gallery.rows import (
@@ -100,8 +101,7 @@ class MilvusServer:
 
     def dim(self, name: str) -> int:
         """Return the dimension of a collection's vectors."""
-        fields = {field["name"]: field for field in self._describe(name)["fields"]}
-        return int(fields["vector"]["params"]["dim"])
+        return _dim_of(self._describe(name))
 
     def add_collection(self, name: str, description: str, dim: int) -> None:
         """Make a collection without an index."""
@@ -303,11 +303,6 @@ _NO_ID = 'id == ""'
 Entity: TypeAlias = dict[str, Any]
 
 
-def open_engine(place: Place) -> "MilvusEngine":
-    """Return the engine; nothing is written before ``create``."""
-    return MilvusEngine(place)
-
-
 class MilvusEngine:
     """An engine on a Milvus server, see ``Engine``; several threads may use it."""
 
@@ -318,18 +313,14 @@ class MilvusEngine:
 
     def create(self) -> None:
         """Make an empty collection that shows that the gallery is here."""
-        registry = registry_name(self._place)
+        registry = self._place.registry
         if not self._server.has(registry):
             self._server.add_collection(registry, self._owner(""), 2)
-        if any(self.count(kind).rows for kind in self.kinds()):
-            raise UserError(
-                f"{self._place.address} has rows of a gallery {self._place.name} already; "
-                "choose another name or database"
-            )
+        self._place.refuse_rows(self)
 
     def destroy(self) -> None:
         """Drop the collections of this gallery."""
-        for name, description in self._server.descriptions(name_stem(self._place)).items():
+        for name, description in self._server.descriptions(self._place.stem).items():
             if _owner_of(description).get("gallery") == self._place.name:
                 self._server.drop(name)
 
@@ -339,9 +330,9 @@ class MilvusEngine:
 
     def kinds(self) -> dict[str, int]:
         """Return kind -> dimension."""
-        stem = name_stem(self._place)
+        stem = self._place.stem
         listed = self._server.descriptions(stem)
-        if registry_name(self._place) not in listed:
+        if self._place.registry not in listed:
             raise UserError(f"{self._place.address} has no gallery {self._place.name}")
         main = [listed[name] for name in listed if re.fullmatch("[0-9a-f]{12}", name[len(stem) :])]
         main.sort(key=lambda description: description.get("created_timestamp", 0))
@@ -349,14 +340,14 @@ class MilvusEngine:
 
     def add_kind(self, kind: str, dim: int) -> None:
         """Make a collection with a flat index, and load it."""
-        name = kind_name(self._place, kind)
+        name = self._place.table(kind)
         if not self._server.has(name):
             self._server.add_collection(name, self._owner(kind), dim)
         self._server.make_ready(name, FLAT)
 
     def drop_kind(self, kind: str) -> None:
         """Drop the collection of a kind and its copies."""
-        name = kind_name(self._place, kind)
+        name = self._place.table(kind)
         for copy in (*_copies(name), name):
             self._server.drop(copy)
 
@@ -426,7 +417,7 @@ class MilvusEngine:
 
     def search(self, kind: str, queries: NDArray[np.float32], search: Search) -> list[list[Found]]:
         """Return the nearest rows for each query."""
-        name = kind_name(self._place, kind)
+        name = self._place.table(kind)
         k = min(search.k, _MOST_FOUND)
         options: dict[str, Any] = {"metric_type": "IP", "params": {}}
         # With a filter, Milvus finds as little as 0.85 of the nearest rows in the graph.
@@ -483,7 +474,7 @@ class MilvusEngine:
 
     def _known(self, kind: str) -> str:
         """Return the name of the collection of a kind."""
-        name = kind_name(self._place, kind)
+        name = self._place.table(kind)
         if not self._server.has(name):
             raise UserError(f"{self._place.address} has no rows of the kind {kind}")
         return name
@@ -581,7 +572,7 @@ def _ranked(hit_lists: list[list[Found]], k: int, wanted: int) -> list[list[Foun
     """Return hits by falling similarity; refuse them if Milvus returned k of more that it has."""
     if k < wanted and any(len(hits) == k for hits in hit_lists):
         raise UserError(f"Milvus returns at most {k:,} rows per query, not {wanted:,}")
-    return [sorted(hits, key=lambda hit: (-hit.similarity, hit.id)) for hits in hit_lists]
+    return in_order(hit_lists)
 
 
 def _condition(search: Search) -> str:
