@@ -1,11 +1,15 @@
 import re
 import shutil
+from dataclasses import dataclass, field
+from typing import Literal
 
 import pytest
+import typer
 
 from tests.conftest import TINY_OPTIONS, run_command
 from unibct.benchmark.method_groups import GROUPS
-from unibct.cli.options import parse_number, print_once, split_names
+from unibct.cli.entry import UsageError
+from unibct.cli.options import parse_number, print_once, split_names, takes_options
 from unibct.data.readers import READERS, open_images
 from unibct.data.scenarios import SCENARIOS
 from unibct.embeddings.forms import FORMS
@@ -124,3 +128,35 @@ def test_a_result_is_printed_by_the_first_process_only(monkeypatch, capsys):
                 patch.setenv("RANK", rank)
             print_once("done")
         assert capsys.readouterr().out == printed
+
+
+@dataclass(frozen=True)
+class Paint:
+    colour: Literal["red", "green"] = field(default="red", metadata={"help": "of the wall"})
+    coats: int | None = field(default=None, metadata={"help": "how many", "min": 1})
+    dry: bool = field(default=True, metadata={"help": "let it dry"})
+    wet_brush: bool = field(default=False, metadata={"help": "a wet brush"})
+
+
+def test_the_flags_of_a_command_are_the_fields_of_its_options(capsys):
+    """Name, type, default and help are written once, beside the field."""
+    app, called = typer.Typer(), []
+
+    @app.command()
+    @takes_options
+    def paint(wall: str, how: Paint, device: str = "auto") -> None:
+        called.append((wall, how, device))
+
+    def run(*words):
+        app(words, standalone_mode=False)
+
+    run("north")
+    run("south", "--colour", "green", "--coats", "2", "--no-dry", "--wet-brush", "--device", "cpu")
+    assert called == [("north", Paint(), "auto"), ("south", Paint("green", 2, False, True), "cpu")]
+    for words in (["x", "--coats", "0"], ["x", "--colour", "blue"], ["x", "--no-wet-brush"]):
+        with pytest.raises(UsageError):
+            run(*words)
+    run("--help")
+    shown = capsys.readouterr().out
+    assert "of the wall" in shown
+    assert "--dry" in shown

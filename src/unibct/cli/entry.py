@@ -6,6 +6,7 @@ import time
 import warnings
 from typing import Any
 
+import typer
 from typer.main import get_command
 
 from unibct.cli.options import app
@@ -13,6 +14,7 @@ from unibct.data.image_set import PassedOverWarning
 from unibct.errors import UserError
 from unibct.progress import is_first_process
 
+UsageError: Any = typer.BadParameter.__bases__[0]  # of click, which typer keeps within itself
 _OTHERS_WAIT = 3.0  # seconds, see _fail
 _INTERRUPTED = 130  # exit code after Ctrl-C
 
@@ -44,11 +46,10 @@ def main(arguments: list[str] | None = None) -> None:
             raise
         place = f"{error.filename}: " if error.filename else "reading or writing failed: "
         _fail(f"{place}{error.strerror or error}", 2)
-    except Exception as error:
-        format_message = getattr(error, "format_message", None)  # a wrong option or argument
-        if debug or format_message is None:
+    except UsageError as error:
+        if debug:
             raise
-        message = format_message()
+        message = error.format_message()
         if message.startswith("Usage:"):  # a group of commands without a command: its help
             return main([*words, "--help"])
         _fail(f"{message} (see {_where_help_is(error, words)})".replace("\n", " "), 2)

@@ -1,9 +1,16 @@
-"""The root of the command line, and what several commands share: options, lists, output."""
+"""The root of the command line, and what several commands share: options, lists, output.
 
-from collections.abc import Mapping
+The options of a command are the fields of a frozen class, which stands in the room that uses them:
+name, type, default and help are written there once. ``takes_options`` makes the flags from them.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from functools import wraps
 from pathlib import Path
 from textwrap import wrap
-from typing import Annotated
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
@@ -85,6 +92,46 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+
+
+def takes_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Let a command take a flag for each field of the options class that a parameter names.
+
+    The command is called with one object of the class. A field's ``metadata`` holds its ``help``,
+    and perhaps a ``metavar``, ``min`` and ``max``. A field that is false by default has a flag that
+    turns it on; one that is true has a second flag, ``--no-…``, that turns it off.
+    """
+    hints = get_type_hints(command, include_extras=True)
+    classes: dict[str, Any] = {n: hint for n, hint in hints.items() if is_dataclass(hint)}
+    flags: list[inspect.Parameter] = []
+    for one in inspect.signature(command).parameters.values():
+        hint = hints[one.name]
+        flags += _flags(hint) if one.name in classes else [one.replace(annotation=hint)]
+    flags.sort(key=lambda one: one.default is not inspect.Parameter.empty)
+
+    @wraps(command)
+    def parsed(**given: Any) -> None:
+        for name, hint in classes.items():
+            given[name] = hint(**{one.name: given.pop(one.name) for one in fields(hint)})
+        command(**given)
+
+    parsed.__dict__["__signature__"] = inspect.Signature(flags)
+    parsed.__annotations__ = {one.name: one.annotation for one in flags}
+    return parsed
+
+
+def _flags(options: Any) -> list[inspect.Parameter]:
+    """Return a parameter for typer for each field of an options class."""
+    hints = get_type_hints(options)
+    flags: list[inspect.Parameter] = []
+    for one in fields(options):
+        names = [f"--{one.name.replace('_', '-')}"] if one.default is False else []
+        option = typer.Option(*names, **one.metadata)
+        default = inspect.Parameter.empty if one.default is MISSING else one.default
+        kind, hint = inspect.Parameter.POSITIONAL_OR_KEYWORD, Annotated[hints[one.name], option]
+        flags.append(inspect.Parameter(one.name, kind, default=default, annotation=hint))
+    return flags
+
 
 DataArgument = Annotated[
     str,
