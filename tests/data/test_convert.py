@@ -23,8 +23,8 @@ from unibct.files import write_json
 
 def write(path, numbers, *, fingerprint="a", stop=None, saves=()):
     """Append numbers to a file of the folder, as a job would; return its messages."""
-    notes = []
-    with resumable_folder(path, fingerprint, notes.append) as folder:
+    notes = Notes()
+    with progress.shown(notes), resumable_folder(path, fingerprint) as folder:
         file = folder.grow("data/numbers.txt")
         for number in numbers[folder.done :]:
             if number == stop:
@@ -32,7 +32,7 @@ def write(path, numbers, *, fingerprint="a", stop=None, saves=()):
             file.write(f"{number}\n".encode())
             if number in saves:
                 folder.save(numbers.index(number) + 1)
-    return notes
+    return notes.texts
 
 
 @pytest.mark.parametrize("saves", [(), (2,), (2, 5)])
@@ -71,7 +71,7 @@ def test_a_truncated_file_starts_from_the_beginning(tmp_path):
 def test_a_user_error_leaves_nothing(tmp_path):
     with (
         pytest.raises(UserError, match="bad input"),
-        resumable_folder(tmp_path / "out", "a", print) as folder,
+        resumable_folder(tmp_path / "out", "a") as folder,
     ):
         folder.grow("data/numbers.txt").write(b"1\n")
         folder.save(1)
@@ -328,13 +328,12 @@ def test_two_conversions_at_once_are_refused(photo_folder, tmp_path, monkeypatch
 KILLED_AT = """
 import os, signal, sys
 from pathlib import Path
-from unibct.data import convert, resumable_folder
+from unibct.data import convert
 from unibct.data.decoding import image_suffix
 from unibct.data.readers import open_images
 
-modules = {"convert": convert, "resumable": resumable_folder}
-module, name, calls = modules[sys.argv[4]], *sys.argv[5:]
-real, left = getattr(module, name), int(calls)
+name, calls = sys.argv[4:]
+real, left = getattr(convert, name), int(calls)
 
 def killed(*arguments):
     global left
@@ -346,7 +345,7 @@ def killed(*arguments):
         os.kill(os.getpid(), signal.SIGKILL)
     return real(*arguments)
 
-setattr(module, name, killed)
+setattr(convert, name, killed)
 convert._SAVE_EVERY = 7
 convert.convert(open_images(sys.argv[1]), Path(sys.argv[2]), to=sys.argv[3], skip_bad=True)
 """
@@ -370,12 +369,7 @@ def test_a_killed_conversion_goes_on_to_the_byte(to, places, damaged_photos, tmp
     out = tmp_path / "out"
     for place in places:
         name, calls = place.split()
-        module = (
-            "convert"
-            if name in ("write_record", "_first_image_size", "image_suffix")
-            else "resumable"
-        )
-        arguments = [damaged_photos, out, to, module, name, calls]
+        arguments = [damaged_photos, out, to, name, calls]
         command = [sys.executable, "-c", KILLED_AT, *map(str, arguments)]
         assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
         assert not out.exists()

@@ -1,15 +1,12 @@
-"""A folder that can be written in several runs: a run continues where a killed one stopped.
+"""Writing an image set in another layout. The bytes of the encoded images do not change.
 
-Until it is complete, the folder is a hidden folder next to its final place. Large files are only
-appended to. Their sizes are saved regularly; the next run truncates them to the saved sizes and
-continues from there.
+A conversion can be killed at any time: the next run continues where it stopped.
 """
 
-import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -20,6 +17,7 @@ from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
 from unibct import progress
+from unibct.data.checked_set import source_stamp
 from unibct.data.decoding import (
     UnreadableImageError,
     decode,
@@ -27,157 +25,13 @@ from unibct.data.decoding import (
     image_suffix,
     unreadable_images_error,
 )
-from unibct.data.image_set import CLASSES_FILE, ImageSet, Stamped, require_outside
+from unibct.data.image_set import CLASSES_FILE, ImageSet, require_outside
 from unibct.data.layouts import LAYOUTS
 from unibct.data.readers.recordio import PROPERTY_FILE, RecordFile, pack_record, write_record
 from unibct.errors import UserError
-from unibct.files import atomic_folder, read_json, require_absent, sync, write_json
+from unibct.files import atomic_folder, partial_folder, read_json, require_absent, sync, write_json
 
 _SYNC_THREADS = 16  # they mostly wait for the disk, which writes several files at a time
-
-
-class ResumableFolder:
-    """A folder that is being written.
-
-    Attributes:
-        data: becomes the final folder; temporary files are next to it.
-        done: how many items earlier runs have done.
-        is_kept: whether the next run may continue after a ``UserError``.
-    """
-
-    def __init__(self, root: Path, fingerprint: str | None, note: Callable[[str], None]) -> None:
-        self.data = root / "data"
-        self.done = 0
-        self._root = root
-        self._progress_file = root / "progress.json"
-        self._fingerprint = fingerprint
-        self._saved_sizes: dict[str, int] = {}
-        self._growing_files: dict[str, BinaryIO] = {}
-        self._unsynced_files: list[Path] = []
-        self._open_files = ExitStack()
-        self.is_kept = False
-        saved: Any = read_json(self._progress_file) if self._progress_file.is_file() else None
-        if saved is not None and self._can_continue(saved):
-            self.done, self._saved_sizes = saved["done"], saved["sizes"]
-            note(f"going on after {self.done:,} images of an earlier run")
-            return
-        if saved is not None:
-            note("what an earlier run has read may have changed since: starting again")
-        self._progress_file.unlink(missing_ok=True)
-        shutil.rmtree(self.data, ignore_errors=True)
-        self.data.mkdir()
-
-    def grow(self, name: str) -> BinaryIO:
-        """Open a file to append to and to read, with the content it had at the last ``save``.
-
-        Args:
-            name: its path; a path below ``data/`` becomes part of the final folder.
-        """
-        file = self._open_files.enter_context((self._root / name).open("a+b"))
-        file.truncate(self._saved_sizes.get(name, 0))
-        file.seek(0, os.SEEK_END)
-        self._growing_files[name] = file
-        return file
-
-    def add(self, name: str, content: bytes) -> None:
-        """Write a small file at once.
-
-        Args:
-            name: its path below ``data/``.
-            content: all of it.
-        """
-        path = self.data / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-        self._unsynced_files.append(path)
-
-    def sync(self) -> None:
-        """Flush the files that ``add`` has written, and the folders that name them."""
-        folders = {folder for path in self._unsynced_files for folder in path.parents}
-        inside = [f for f in folders if f.is_relative_to(self.data)]
-        with ThreadPoolExecutor(_SYNC_THREADS) as pool:
-            list(pool.map(sync, self._unsynced_files))
-            list(pool.map(sync, inside))
-        self._unsynced_files.clear()
-
-    def save(self, done: int) -> None:
-        """Record that the files contain the first ``done`` items, once they are on the disk."""
-        if self._fingerprint is None:
-            return
-        self.sync()
-        for file in self._growing_files.values():
-            file.flush()
-            os.fsync(file.fileno())
-        sizes = {name: file.tell() for name, file in self._growing_files.items()}
-        saved = {"fingerprint": self._fingerprint, "done": done, "sizes": sizes}
-        write_json(self._progress_file, saved)
-
-    def keep(self, done: int) -> None:
-        """Save, and let the next run continue although this one ends in a ``UserError``."""
-        self.save(done)
-        self.is_kept = self._fingerprint is not None
-
-    def close(self) -> None:
-        """Close the files that ``grow`` opened."""
-        self._open_files.close()
-
-    def _can_continue(self, saved: dict[str, Any]) -> bool:
-        """Return whether what an earlier run saved is still complete and up to date."""
-        return (
-            saved["fingerprint"] == self._fingerprint
-            and self.data.is_dir()
-            and all(_has_bytes(self._root / name, size) for name, size in saved["sizes"].items())
-        )
-
-
-@contextmanager
-def resumable_folder(
-    path: Path, fingerprint: str | None, note: Callable[[str], None]
-) -> Generator[ResumableFolder]:
-    """Yield a folder to fill. It is renamed to ``path`` if the block succeeds.
-
-    If the block is interrupted or the process is killed, the next run continues from the last
-    ``save``. A ``UserError`` removes everything, because its cause has to be repaired first, which
-    changes the input; not if the block has called ``keep``.
-
-    Args:
-        path: a new folder, or an empty one.
-        fingerprint: changes if anything changes that the folder is made from; then a run starts
-            from the beginning. With None every run does.
-        note: is called with a message about whether an earlier run is continued.
-    """
-    require_absent(path)
-    path = path.resolve()
-    if path == Path.cwd():
-        raise UserError(f"{path} is the current folder; name a new one inside it")
-    root = path.parent / f".{path.name}.partial"
-    root.mkdir(parents=True, exist_ok=True)
-    try:
-        with FileLock(root / "lock", blocking=False):
-            folder = ResumableFolder(root, fingerprint, note)
-            try:
-                yield folder
-                folder.sync()
-            except UserError:
-                if not folder.is_kept:
-                    shutil.rmtree(root, ignore_errors=True)
-                raise
-            finally:
-                folder.close()
-            with atomic_folder(path) as temporary:
-                temporary.rmdir()
-                folder.data.rename(temporary)
-    except Timeout as error:
-        raise UserError(f"another process is writing {path}; wait until it has finished") from error
-    shutil.rmtree(root, ignore_errors=True)
-
-
-def _has_bytes(path: Path, size: int) -> bool:
-    return path.is_file() and path.stat().st_size >= size
-
-
-# Writing an image set in another layout. The bytes of the encoded images do not change.
-
 _LARGEST_EXACT = 1 << 24  # float32 cannot represent every integer above this
 _SAVE_EVERY = 4000  # images
 
@@ -186,7 +40,7 @@ def convert(images: ImageSet, out: Path, *, to: str, skip_bad: bool = False) -> 
     """Write every image of a set to a new folder in another layout.
 
     A run that was stopped or killed, or that has met unreadable images, is continued by the next
-    call with the same set, if the set is read from files (``Stamped``).
+    call with the same set, if the set is read from files (``Stamped``: changes are noticed).
 
     Args:
         images: the set.
@@ -200,7 +54,8 @@ def convert(images: ImageSet, out: Path, *, to: str, skip_bad: bool = False) -> 
     if to not in LAYOUTS:
         raise UserError(f"unknown layout {to!r}; choose one of {', '.join(LAYOUTS)}")
     require_outside(images, out)
-    with resumable_folder(out, _fingerprint(images, to), progress.note) as folder:
+    stamp = source_stamp(images)
+    with resumable_folder(out, stamp and f"{to} {images.digest} {stamp}") as folder:
         layout, all_problems = _write_all(images, to, folder)
         problems = [problem.text for problem in all_problems]
         written = len(images) - len(problems)
@@ -214,37 +69,20 @@ def convert(images: ImageSet, out: Path, *, to: str, skip_bad: bool = False) -> 
     return written
 
 
-def _fingerprint(images: ImageSet, to: str) -> str | None:
-    """Return a hash of the layout and the images; None if changes cannot be detected."""
-    if not isinstance(images.encoded, Stamped):
-        return None
-    digest = hashlib.sha256(f"{to} {images.digest}".encode())
-    for stamp in images.encoded.stamps(images.ids):
-        digest.update(f"{stamp}\n".encode())
-    return digest.hexdigest()
-
-
 class _Problem(NamedTuple):
-    """An image that cannot be converted.
-
-    Attributes:
-        row: of the image.
-        text: names it, and says why.
-        may_pass: the file could not be read, which may be otherwise next time.
-    """
+    """An image that cannot be converted."""
 
     row: int
-    text: str
-    may_pass: bool = False
+    text: str  # names it, and says why
+    may_pass: bool = False  # the file could not be read, which may be otherwise next time
 
 
 def _write_all(
-    images: ImageSet, to: str, folder: ResumableFolder
+    images: ImageSet, to: str, folder: "ResumableFolder"
 ) -> tuple["Layout", list[_Problem]]:
     """Write the remaining images class by class.
 
-    Returns:
-        The layout, to be finished, and the unreadable images.
+    Returns the layout, to be finished, and the unreadable images.
     """
     order = np.argsort(images.labels, kind="stable")
     problem_file = folder.grow("bad.jsonl")
@@ -255,12 +93,14 @@ def _write_all(
     layout: Layout = LAYOUTS[to].load()(images, folder, done_rows[~np.isin(done_rows, bad_rows)])
     with progress.task(f"writing {to}", len(images), done=folder.done) as advance:
         for done, row in enumerate(map(int, order[folder.done :]), start=folder.done + 1):
+            image_id = images.ids[row]
             try:
-                data = _encoded_image(images, images.ids[row])
+                read = images.encoded
+                data = read(image_id) if read else encode_png(images.read(image_id))
                 suffix = image_suffix(data)
             except UnreadableImageError as error:
                 may_pass = isinstance(error.__cause__, OSError)
-                problems.append(_Problem(row, f"{images.ids[row]} ({error})", may_pass))
+                problems.append(_Problem(row, f"{image_id} ({error})", may_pass))
                 problem_file.write(f"{json.dumps(problems[-1])}\n".encode())
             else:
                 layout.add(row, data, suffix)
@@ -268,12 +108,6 @@ def _write_all(
             if done % _SAVE_EVERY == 0:
                 folder.save(done)
     return layout, problems
-
-
-def _encoded_image(images: ImageSet, image_id: str) -> bytes:
-    if images.encoded is None:
-        return encode_png(images.read(image_id))
-    return images.encoded(image_id)
 
 
 class Layout(Protocol):
@@ -296,7 +130,7 @@ class FolderLayout:
     """
 
     def __init__(
-        self, images: ImageSet, folder: ResumableFolder, done_rows: NDArray[np.int64]
+        self, images: ImageSet, folder: "ResumableFolder", done_rows: NDArray[np.int64]
     ) -> None:
         self._class_folders = images.class_identities
         for name in self._class_folders:
@@ -337,7 +171,7 @@ class RecordioLayout:
     """
 
     def __init__(
-        self, images: ImageSet, folder: ResumableFolder, done_rows: NDArray[np.int64]
+        self, images: ImageSet, folder: "ResumableFolder", done_rows: NDArray[np.int64]
     ) -> None:
         if len(images) + len(images.class_names) + 1 >= _LARGEST_EXACT:
             raise UserError(
@@ -394,3 +228,119 @@ def _first_image_size(records: Path) -> tuple[int, int]:
             continue
         return height, width
     return 0, 0
+
+
+class ResumableFolder:
+    """A folder that is being written; see ``resumable_folder``."""
+
+    def __init__(self, root: Path, fingerprint: str | None, open_files: ExitStack) -> None:
+        self.data = root / "data"  # becomes the final folder; temporary files are next to it
+        self.done = 0  # how many items earlier runs have done
+        self.is_kept = False  # whether the next run may continue after a ``UserError``
+        self._root = root
+        self._progress_file = root / "progress.json"
+        self._fingerprint = fingerprint
+        self._saved_sizes: dict[str, int] = {}
+        self._growing_files: dict[str, BinaryIO] = {}
+        self._unsynced_files: list[Path] = []
+        self._open_files = open_files
+        saved: Any = read_json(self._progress_file) if self._progress_file.is_file() else None
+        if saved is not None and self._can_continue(saved):
+            self.done, self._saved_sizes = saved["done"], saved["sizes"]
+            progress.note(f"going on after {self.done:,} images of an earlier run")
+            return
+        if saved is not None:
+            progress.note("what an earlier run has read may have changed since: starting again")
+        self._progress_file.unlink(missing_ok=True)
+        shutil.rmtree(self.data, ignore_errors=True)
+        self.data.mkdir()
+
+    def _can_continue(self, saved: dict[str, Any]) -> bool:
+        """Return whether what an earlier run saved is still complete and up to date."""
+        files = [(self._root / name, size) for name, size in saved["sizes"].items()]
+        return (
+            saved["fingerprint"] == self._fingerprint
+            and self.data.is_dir()
+            and all(path.is_file() and path.stat().st_size >= size for path, size in files)
+        )
+
+    def grow(self, name: str) -> BinaryIO:
+        """Open a file to append to and to read, with the content it had at the last ``save``.
+
+        A ``name`` below ``data/`` becomes part of the final folder.
+        """
+        file = self._open_files.enter_context((self._root / name).open("a+b"))
+        file.truncate(self._saved_sizes.get(name, 0))
+        file.seek(0, os.SEEK_END)
+        self._growing_files[name] = file
+        return file
+
+    def add(self, name: str, content: bytes) -> None:
+        """Write a small file at once; ``name`` is its path below ``data/``."""
+        path = self.data / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+        self._unsynced_files.append(path)
+
+    def sync(self) -> None:
+        """Flush the files that ``add`` has written, and the folders that name them."""
+        folders = {folder for path in self._unsynced_files for folder in path.parents}
+        inside = [f for f in folders if f.is_relative_to(self.data)]
+        with ThreadPoolExecutor(_SYNC_THREADS) as pool:
+            list(pool.map(sync, self._unsynced_files))
+            list(pool.map(sync, inside))
+        self._unsynced_files.clear()
+
+    def save(self, done: int) -> None:
+        """Record that the files contain the first ``done`` items, once they are on the disk."""
+        if self._fingerprint is None:
+            return
+        self.sync()
+        for file in self._growing_files.values():
+            file.flush()
+            os.fsync(file.fileno())
+        sizes = {name: file.tell() for name, file in self._growing_files.items()}
+        saved = {"fingerprint": self._fingerprint, "done": done, "sizes": sizes}
+        write_json(self._progress_file, saved)
+
+    def keep(self, done: int) -> None:
+        """Save, and let the next run continue although this one ends in a ``UserError``."""
+        self.save(done)
+        self.is_kept = self._fingerprint is not None
+
+
+@contextmanager
+def resumable_folder(path: Path, fingerprint: str | None) -> Generator[ResumableFolder]:
+    """Yield a folder to fill, in several runs if need be; it becomes ``path`` at the end.
+
+    Until then it is a hidden folder next to its final place. Large files are only appended to.
+    Their sizes are saved regularly: if the block is interrupted or the process is killed, the next
+    run truncates them to the saved sizes and continues from there, unless the ``fingerprint`` of
+    what the folder is made from has changed; with None every run starts from the beginning.
+
+    A ``UserError`` removes everything, because its cause has to be repaired first, which changes
+    the input; not if the block has called ``keep``.
+    """
+    require_absent(path)
+    path = path.resolve()
+    if path == Path.cwd():
+        raise UserError(f"{path} is the current folder; name a new one inside it")
+    root = partial_folder(path)
+    root.mkdir(parents=True, exist_ok=True)
+    try:
+        with FileLock(root / "lock", blocking=False):
+            with ExitStack() as open_files:
+                folder = ResumableFolder(root, fingerprint, open_files)
+                try:
+                    yield folder
+                except UserError:
+                    if not folder.is_kept:
+                        shutil.rmtree(root, ignore_errors=True)
+                    raise
+                folder.sync()
+            with atomic_folder(path) as temporary:
+                temporary.rmdir()
+                folder.data.rename(temporary)
+    except Timeout as error:
+        raise UserError(f"another process is writing {path}; wait until it has finished") from error
+    shutil.rmtree(root, ignore_errors=True)
