@@ -10,6 +10,7 @@ from tests.data.readers.example_tars import png_members, write_tar
 from unibct.data.decoding import Frame
 from unibct.data.loader import read_pixels
 from unibct.data.readers import (
+    LAYOUTS,
     READERS,
     Reader,
     describe_data,
@@ -57,10 +58,11 @@ def test_a_list_is_a_path_or_its_text(photo_folder, tmp_path):
 
 
 def test_help_and_messages_are_made_from_the_table(monkeypatch):
-    monkeypatch.setitem(READERS, "zip", Reader("zip_file", ".zip", "a zip file of images"))
+    zips = Reader("zip_file", ".zip", "a zip file of images")
+    monkeypatch.setitem(READERS._entries, "zip", zips)
     assert describe_data().endswith("a zip file of images (zip:)")
     assert describe_data_briefly().endswith("glyphs:train|val|test|final or .zip")
-    monkeypatch.delitem(READERS, "zip")
+    monkeypatch.delitem(READERS._entries, "zip")
     with pytest.raises(UserError) as caught:
         open_images("nowhere")
     assert str(caught.value) == f"nowhere is not there; DATA is one of: {describe_data()}"
@@ -100,3 +102,31 @@ def test_shards_with_a_picture_beside_them_are_the_queries(tmp_path):
     write_tar(tmp_path / "s.tar", png_members(3))
     (tmp_path / "preview.png").write_bytes(png(1))
     assert open_unclassed(tmp_path).ids == open_images(tmp_path).ids
+
+
+def test_another_package_adds_a_reader(tmp_path, monkeypatch):
+    (tmp_path / "pixel_text.py").write_text(
+        "from unibct.data.readers import Reader, open_images\n"
+        "READER = Reader('pixel_text', '.pixels', 'a text file of pixels')\n"
+        "def recognises(name): return name.endswith('.pixels')\n"
+        "def read(name): return open_images('glyphs:val')\n"
+    )
+    (tmp_path / "pixel_text-1.0.dist-info").mkdir()
+    for name, text in (
+        ("METADATA", "Name: pixel-text\nVersion: 1.0\n"),
+        ("entry_points.txt", "[unibct.readers]\npixels = pixel_text:READER\n"),
+    ):
+        (tmp_path / "pixel_text-1.0.dist-info" / name).write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(vars(READERS), "_entries", raising=False)  # looks for packages again
+    assert len(open_images("a.pixels")) == len(open_images("pixels:b"))
+    assert "a text file of pixels (pixels:)" in describe_data()
+    monkeypatch.delitem(vars(READERS), "_entries")
+
+
+def test_every_layout_has_its_class_and_is_in_the_help(capsys):
+    assert run_command("convert", "--help") == 0
+    text = " ".join(capsys.readouterr().out.split())
+    for name, layout in LAYOUTS.items():
+        assert {"add", "finish"} <= set(vars(layout.load()))
+        assert f"{name} ({layout.description})" in text

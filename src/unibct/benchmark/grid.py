@@ -11,7 +11,7 @@ from unibct.benchmark.method_groups import CHAIN_METHODS, DEFAULT_METHODS, GROUP
 from unibct.data.image_set import ImageSet
 from unibct.data.loader import read_pixels
 from unibct.data.readers import open_images
-from unibct.data.scenarios import SCENARIOS, find_scenario, hold_out
+from unibct.data.scenarios import SCENARIOS, hold_out
 from unibct.errors import UserError
 from unibct.maps import MAPS
 from unibct.methods import NO_METHOD, find_method
@@ -59,7 +59,7 @@ class Grid:
     def __post_init__(self) -> None:
         """Raise an error for a bad name or number before any work is done."""
         for name in self.scenarios:
-            find_scenario(name)
+            SCENARIOS.find(name)
         for name in self.methods:
             if name not in MAPS:
                 find_method(name, (*MAPS, *GROUPS))

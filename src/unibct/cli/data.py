@@ -13,7 +13,7 @@ from unibct.cli.options import (
     examples,
     scenario_listing,
 )
-from unibct.data.layouts import LAYOUTS
+from unibct.data.readers import LAYOUTS
 from unibct.errors import UserError
 
 _LAYOUTS = " or ".join(f"{name} ({layout.description})" for name, layout in LAYOUTS.items())

@@ -26,7 +26,7 @@ from unibct.data.decoding import (
     unreadable_images_error,
 )
 from unibct.data.image_set import CLASSES_FILE, ImageSet, require_outside
-from unibct.data.layouts import LAYOUTS
+from unibct.data.readers import LAYOUTS
 from unibct.data.readers.recordio import PROPERTY_FILE, RecordFile, pack_record, write_record
 from unibct.errors import UserError
 from unibct.files import atomic_folder, partial_folder, read_json, require_absent, sync, write_json
@@ -51,19 +51,18 @@ def convert(images: ImageSet, out: Path, *, to: str, skip_bad: bool = False) -> 
     Returns:
         The number of images written.
     """
-    if to not in LAYOUTS:
-        raise UserError(f"unknown layout {to!r}; choose one of {', '.join(LAYOUTS)}")
+    LAYOUTS.find(to)
     require_outside(images, out)
     stamp = source_stamp(images)
     with resumable_folder(out, stamp and f"{to} {images.digest} {stamp}") as folder:
-        layout, all_problems = _write_all(images, to, folder)
+        writer, all_problems = _write_all(images, to, folder)
         problems = [problem.text for problem in all_problems]
         written = len(images) - len(problems)
         if problems and not (skip_bad and written):
             if written and not any(problem.may_pass for problem in all_problems):
                 folder.keep(len(images))  # the next run may leave the bad images out
             raise unreadable_images_error(images.name, problems)
-        layout.finish()
+        writer.finish()
     if problems:
         progress.note(f"left out {len(problems)} unreadable images: {'; '.join(problems)}")
     return written
@@ -79,10 +78,10 @@ class _Problem(NamedTuple):
 
 def _write_all(
     images: ImageSet, to: str, folder: "ResumableFolder"
-) -> tuple["Layout", list[_Problem]]:
+) -> tuple["LayoutWriter", list[_Problem]]:
     """Write the remaining images class by class.
 
-    Returns the layout, to be finished, and the unreadable images.
+    Returns the writer, to be finished, and the unreadable images.
     """
     order = np.argsort(images.labels, kind="stable")
     problem_file = folder.grow("bad.jsonl")
@@ -90,7 +89,8 @@ def _write_all(
     problems = [_Problem(*json.loads(line)) for line in problem_file]
     done_rows = order[: folder.done]
     bad_rows = [problem.row for problem in problems]
-    layout: Layout = LAYOUTS[to].load()(images, folder, done_rows[~np.isin(done_rows, bad_rows)])
+    written_rows = done_rows[~np.isin(done_rows, bad_rows)]
+    writer: LayoutWriter = LAYOUTS[to].load()(images, folder, written_rows)
     with progress.task(f"writing {to}", len(images), done=folder.done) as advance:
         for done, row in enumerate(map(int, order[folder.done :]), start=folder.done + 1):
             image_id = images.ids[row]
@@ -103,15 +103,18 @@ def _write_all(
                 problems.append(_Problem(row, f"{image_id} ({error})", may_pass))
                 problem_file.write(f"{json.dumps(problems[-1])}\n".encode())
             else:
-                layout.add(row, data, suffix)
+                writer.add(row, data, suffix)
             advance(1)
             if done % _SAVE_EVERY == 0:
                 folder.save(done)
-    return layout, problems
+    return writer, problems
 
 
-class Layout(Protocol):
-    """Writes images in a layout. The images come class by class."""
+class LayoutWriter(Protocol):
+    """Writes images in a layout, class by class.
+
+    Its class takes the set, the folder and the rows that earlier runs have written.
+    """
 
     def add(self, row: int, data: bytes, suffix: str) -> None:
         """Write the encoded image at a row of the set."""
@@ -122,7 +125,7 @@ class Layout(Protocol):
         ...
 
 
-class FolderLayout:
+class FolderWriter:
     """``<class>/<image>``; the file name is made from the image's id.
 
     Classes that are mere numbers get their identities as names, which say which file numbered
@@ -163,7 +166,7 @@ class FolderLayout:
         """Do nothing: this layout has only images."""
 
 
-class RecordioLayout:
+class RecordioWriter:
     """InsightFace's layout: ``train.rec``, ``train.idx``, ``property``, and ``classes.txt``.
 
     The records with the keys 1…N are the images, class by class. Then each class has a record with

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from unibct.arrays import checked_labels, same_kind
 from unibct.errors import UserError
 from unibct.files import atomic_folder, write_json
+from unibct.registry import Registry
 
 if TYPE_CHECKING:
     from unibct.data.image_set import ImageSet
@@ -40,13 +41,16 @@ class Scenario:
     new: Literal["all", "rest", "same"]  # all images, those outside the old set, or the old set
 
 
-SCENARIOS: dict[str, Scenario] = {
-    "extended-data": Scenario("images", "all"),
-    "open-data": Scenario("images", "rest"),
-    "extended-class": Scenario("classes", "all"),
-    "open-class": Scenario("classes", "rest"),
-    "identical-data": Scenario("images", "same"),
-}
+SCENARIOS: Registry[Scenario] = Registry(
+    "scenario",
+    {
+        "extended-data": Scenario("images", "all"),
+        "open-data": Scenario("images", "rest"),
+        "extended-class": Scenario("classes", "all"),
+        "open-class": Scenario("classes", "rest"),
+        "identical-data": Scenario("images", "same"),
+    },
+)
 
 
 class Split(NamedTuple):
@@ -61,13 +65,6 @@ class HoldOut(NamedTuple):
 
     train: Any
     test: Any
-
-
-def find_scenario(name: str) -> Scenario:
-    """Return the scenario called ``name``. The error for an unknown name lists all names."""
-    if name not in SCENARIOS:
-        raise UserError(f"unknown scenario {name!r}; choose one of {', '.join(SCENARIOS)}")
-    return SCENARIOS[name]
 
 
 def split(
@@ -87,7 +84,7 @@ def split(
     Returns:
         An object with ``old`` and ``new``: sorted int64 indices, as tensors if ``labels`` is one.
     """
-    rule = find_scenario(scenario)
+    rule = SCENARIOS.find(scenario)
     classes, sizes = _counted(labels, "split")
     rng = _rng(seed)
     if rule.sample == "images":

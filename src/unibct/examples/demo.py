@@ -11,7 +11,7 @@ import numpy as np
 from unibct import progress
 from unibct.data.image_set import ImageSet
 from unibct.data.readers import open_images
-from unibct.data.scenarios import DEFAULT_SEED, find_scenario, split
+from unibct.data.scenarios import DEFAULT_SEED, SCENARIOS, split
 from unibct.embeddings.extraction import embed_images
 from unibct.errors import UserError
 from unibct.evaluation.certificate import Certificate, certify
@@ -291,7 +291,7 @@ def plan_demo(
         part: the embedded images to test on: ``val`` to choose recipes, ``test`` to report.
         overrides: ``key=value`` changes of the recipe.
     """
-    find_scenario(scenario)
+    SCENARIOS.find(scenario)
     entry = find_method(method)
     images = open_images("glyphs:train")
     sets = split(images.labels, scenario, seed=DEFAULT_SEED + seed)

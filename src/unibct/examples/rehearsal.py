@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from unibct.data.readers import open_images
-from unibct.data.scenarios import SCENARIOS, find_scenario, write_split
+from unibct.data.scenarios import SCENARIOS, write_split
 from unibct.evaluation.protocols import EvaluationRequest, evaluate_data
 from unibct.evaluation.upgrade import Evaluation
 from unibct.examples.miniatures import make_ijbc, make_ms1mv3
@@ -49,7 +49,7 @@ def rehearse(
         device: ``auto``, ``cpu``, ``cuda``, …
     """
     for scenario in scenarios:
-        find_scenario(scenario)
+        SCENARIOS.find(scenario)
     settings = [*SMALL, *overrides]
     for scenario in scenarios:  # raises an error for a bad setting before any work
         require_epochs_left(METHOD, load_recipe(recipe_name(scenario), settings))

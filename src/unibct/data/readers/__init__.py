@@ -1,20 +1,19 @@
-"""One reader for each layout that images may have on disk, and the table that lists the readers.
+"""The readers: a module for each layout that images may have on disk, and the tables of layouts.
 
-A reader returns an image set. Decoding, batches and splits are in ``unibct.data``.
-
-The table of readers: what ``DATA`` on the command line may be.
-
-To add a reader, write a module with the functions ``recognises`` and ``read``, and add a line to
-``READERS``. Help texts and messages are made from the table. The modules are imported when they
-are used, so that ``unibct --help`` needs none of them.
+``READERS`` says what ``DATA`` may be, on the command line and in ``open_images``; ``LAYOUTS`` what
+``convert`` writes. Help texts and messages are made from the tables. A new reader is a module with
+the functions ``recognises`` and ``read``, and a line in ``READERS`` or an entry point of the group
+``unibct.readers``. Decoding, batches and splits are in ``unibct.data``.
 """
 
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, cast
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from unibct.errors import UserError
+from unibct.registry import Registry
 
 if TYPE_CHECKING:
     from unibct.data.image_set import ImageSet
@@ -34,40 +33,64 @@ class ReaderModule(Protocol):
 
 @dataclass(frozen=True)
 class Reader:
-    """A way to read images.
+    """A way to read images."""
 
-    Attributes:
-        module: the name of its module in this package.
-        short: what such a set is, in a word or two.
-        description: what such a set looks like.
-    """
-
-    module: str
-    short: str
-    description: str
+    module: str  # is imported when it is used, so that ``unibct --help`` needs none of them
+    short: str  # what such a set is, in a word or two
+    description: str  # what such a set looks like
 
     def load(self) -> ReaderModule:
         """Import the module of this reader."""
-        return cast(ReaderModule, import_module(f"unibct.data.readers.{self.module}"))
+        return cast(ReaderModule, import_module(self.module))
 
 
 # A name without a prefix is read by the first reader that recognises it.
-READERS: dict[str, Reader] = {
-    "recordio": Reader("recordio", ".rec", "a RecordIO file train.rec, or its folder"),
-    "webdataset": Reader("webdataset", ".tar", "tar files such as shards-{000..012}.tar"),
-    "list": Reader("list_file", "list", "a text file with lines `path label`"),
-    "folder": Reader(
-        "image_folder", "folder", "a folder of PNG, JPEG or WebP: root/<class>/<image>"
-    ),
-    "glyphs": Reader(
-        "glyphs",
-        "glyphs:train|val|test|final",
-        "the embedded images: glyphs:train, glyphs:val, glyphs:test, glyphs:final",
-    ),
-}
-
-
+READERS: Registry[Reader] = Registry(
+    "reader",
+    {
+        "recordio": Reader(
+            "unibct.data.readers.recordio", ".rec", "a RecordIO file train.rec, or its folder"
+        ),
+        "webdataset": Reader(
+            "unibct.data.readers.webdataset", ".tar", "tar files such as shards-{000..012}.tar"
+        ),
+        "list": Reader(
+            "unibct.data.readers.list_file", "list", "a text file with lines `path label`"
+        ),
+        "folder": Reader(
+            "unibct.data.readers.image_folder",
+            "folder",
+            "a folder of PNG, JPEG or WebP: root/<class>/<image>",
+        ),
+        "glyphs": Reader(
+            "unibct.data.readers.glyphs",
+            "glyphs:train|val|test|final",
+            "the embedded images: glyphs:train, glyphs:val, glyphs:test, glyphs:final",
+        ),
+    },
+)
 _PACKED = ("recordio", "webdataset")  # their folders may have images beside the files
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A layout that ``convert`` writes."""
+
+    writer: str  # ``module:class``, see ``convert.LayoutWriter``
+    description: str  # a few words for help texts
+
+    def load(self) -> Any:
+        """Import the class."""
+        return resolve_name(self.writer)
+
+
+LAYOUTS: Registry[Layout] = Registry(
+    "layout",
+    {
+        "recordio": Layout("unibct.data.convert:RecordioWriter", "train.rec, train.idx, property"),
+        "folder": Layout("unibct.data.convert:FolderWriter", "a folder for each class"),
+    },
+)
 
 
 def open_images(name: str | Path, list_file: str | Path | None = None) -> "ImageSet":
