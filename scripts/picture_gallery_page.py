@@ -23,9 +23,9 @@ from playwright.sync_api import Browser, FloatRect, sync_playwright
 
 from unibct.data.readers import open_images
 from unibct.gallery.gallery import Gallery
+from unibct.gallery.page import configured_server, opened_socket
 from unibct.gallery.page.app import make_app
 from unibct.gallery.page.changes import GalleryChanges
-from unibct.gallery.page.server import configured_server, opened_socket
 from unibct.gallery.page.shown_gallery import ShownGallery
 
 ROWS = "glyphs:val"

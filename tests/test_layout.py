@@ -29,7 +29,7 @@ OF_A_ROOM = {
     "report/test_new_metric",
 }
 # Modules that hold no behaviour of their own, or whose every line another test runs.
-WITHOUT_TESTS = {"__main__", "__init__", "cli", "gallery/page/answers", "training/options"}
+WITHOUT_TESTS = {"__main__", "__init__", "cli", "training/options"}
 # Names that do not say what they hold.
 EMPTY_NAMES = {"at_hand", "first_s", "found", "kept", "looks", "own"}
 # A part of unibct-plus that its ablation "plus-no-own" switches off.
@@ -68,7 +68,7 @@ def test_no_function_or_class_is_too_long():
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 lines = (node.end_lineno or 0) - node.lineno + 1
-                assert lines <= (200 if isinstance(node, ast.ClassDef) else 60), (name, node.name)
+                assert lines <= (200 if isinstance(node, ast.ClassDef) else 80), (name, node.name)
 
 
 def bound_names(tree: ast.AST) -> set[str]:

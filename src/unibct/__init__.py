@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from unibct.evaluation.weight_choice import choose_weights
     from unibct.export.export_model import export_model
     from unibct.gallery.gallery import Gallery, Names, count_names
-    from unibct.gallery.page.server import serve_gallery
+    from unibct.gallery.page import serve_gallery
     from unibct.gallery.queries import Queries
     from unibct.gallery.search_request import SearchRequest
     from unibct.losses import arcface
@@ -94,7 +94,7 @@ _HOMES = {
     "certify": "evaluation.certificate",
     "Gallery": "gallery.gallery",
     "Queries": "gallery.queries",
-    "serve_gallery": "gallery.page.server",
+    "serve_gallery": "gallery.page",
     "SearchRequest": "gallery.search",
     "Names": "gallery.gallery",
     "count_names": "gallery.gallery",

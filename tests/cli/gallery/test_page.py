@@ -27,7 +27,7 @@ def test_the_command_passes_everything_on(world, monkeypatch):
     run, rows, _, _, _ = world
     given = {}
     monkeypatch.setattr(
-        "unibct.gallery.page.server.serve_gallery", lambda path, **options: given.update(options)
+        "unibct.gallery.page.serve_gallery", lambda path, **options: given.update(options)
     )
     run("serve", "--images", rows, "--port", "0", "--device", "cpu")
     assert str(given.pop("device")) == "cpu"

@@ -14,9 +14,9 @@ from tests.gallery.page.conftest import png
 from tests.gallery.toys import NEW, toy_certificate, toy_images, written
 from unibct.gallery.backfill import RowRemaker
 from unibct.gallery.gallery import Gallery
+from unibct.gallery.page import configured_server, opened_socket
 from unibct.gallery.page.app import make_app
 from unibct.gallery.page.changes import GalleryChanges
-from unibct.gallery.page.server import configured_server, opened_socket
 from unibct.gallery.page.shown_gallery import ShownGallery
 
 pytestmark = pytest.mark.xdist_group("gallery page")

@@ -49,7 +49,6 @@ def serve_command(
     loads nothing from other servers. The JSON interface behind it is described at /openapi.json.
     Needs the extra serve: pip install 'unibct[serve]'.
     """
-    from unibct.gallery.page.server import require_libraries, serve_gallery
+    from unibct.gallery.page import serve_gallery
 
-    require_libraries()
     serve_gallery(path, host=host, port=port, images=images, token=token, device=device)

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from unibct.errors import UserError
 from unibct.gallery.rows import GalleryRows, Metadata, Where
+from unibct.registry import Registry
 
 
 @dataclass(frozen=True)
@@ -221,29 +222,30 @@ class EngineEntry:
 
 EMBEDDED = "embedded"
 
-ENGINES: dict[str, EngineEntry] = {
-    EMBEDDED: EngineEntry(
-        "unibct.gallery.engines.embedded:EmbeddedEngine",
-        "SQLite and faiss in the gallery's folder; up to a few million rows",
-    ),
-    "milvus": EngineEntry(
-        "unibct.gallery.engines.milvus:MilvusEngine",
-        "a Milvus server or cluster",
-        "http://HOST:19530",
-    ),
-    "postgresql": EngineEntry(
-        "unibct.gallery.engines.postgresql:PostgresqlEngine",
-        "PostgreSQL with the pgvector extension",
-        "postgresql://USER@HOST/DATABASE",
-    ),
-}
+ENGINES = Registry(
+    "engine",
+    {
+        EMBEDDED: EngineEntry(
+            "unibct.gallery.engines.embedded:EmbeddedEngine",
+            "SQLite and faiss in the gallery's folder; up to a few million rows",
+        ),
+        "milvus": EngineEntry(
+            "unibct.gallery.engines.milvus:MilvusEngine",
+            "a Milvus server or cluster",
+            "http://HOST:19530",
+        ),
+        "postgresql": EngineEntry(
+            "unibct.gallery.engines.postgresql:PostgresqlEngine",
+            "PostgreSQL with the pgvector extension",
+            "postgresql://USER@HOST/DATABASE",
+        ),
+    },
+)
 
 
 def open_engine(name: str, place: Place) -> Engine:
     """Open an engine by its name in ``ENGINES``."""
-    if name not in ENGINES:
-        raise UserError(f"unknown engine {name!r}; choose one of {', '.join(ENGINES)}")
-    entry = ENGINES[name]
+    entry = ENGINES.find(name)
     if entry.address and not place.address:
         raise UserError(f"the engine {name} needs an address (at), such as {entry.address}")
     if place.address and not entry.address:

@@ -18,7 +18,6 @@ from unibct.data.image_set import ImageSet
 from unibct.errors import UserError
 from unibct.gallery.gallery import Gallery
 from unibct.gallery.gallery_folder import DamagedCertificateError
-from unibct.gallery.page import story
 from unibct.gallery.page.answers import (
     CertificateAnswer,
     CertificatesAnswer,
@@ -27,12 +26,13 @@ from unibct.gallery.page.answers import (
     SampleAnswer,
     SearchAnswer,
     StatusAnswer,
-)
-from unibct.gallery.page.story import (
+    deleted_since,
     described_certificate,
     described_hits,
     described_models,
     described_status,
+    last_upgrade,
+    standing_before,
 )
 from unibct.gallery.queries import Queries
 from unibct.gallery.search import Hit, search_gallery
@@ -90,7 +90,7 @@ class ShownGallery:
         with self._lock:
             state = self._gallery.folder.state
             columns: list[ColumnAnswer] = []
-            if story.standing_before(state.steps) is not None:
+            if standing_before(state.steps) is not None:
                 columns.append(self._before(state, query, request))
             hits = self._hits(state.standing, query, request)
             columns.append(self._column(state, hits))
@@ -151,7 +151,7 @@ class ShownGallery:
 
     def _before(self, state: GalleryState, query: Query, request: SearchRequest) -> ColumnAnswer:
         """Search as the model before the last upgrade did: its rows as they were."""
-        upgrade = story.last_upgrade(state.steps)
+        upgrade = last_upgrade(state.steps)
         assert upgrade is not None
         assert upgrade.before is not None
         models = described_models(state)
@@ -161,7 +161,7 @@ class ShownGallery:
             hits = self._found_before(upgrade, upgrade.before, query, request)
         except UserError as error:
             problem = str(error)
-        deleted = story.deleted_since(state.steps, upgrade.number)
+        deleted = deleted_since(state.steps, upgrade.number)
         if deleted and not problem:
             problem = f"{deleted:,} old vectors are deleted: these rows it cannot find any more"
         return ColumnAnswer(

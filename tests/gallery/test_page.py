@@ -14,9 +14,9 @@ from tests.cli.gallery.conftest import save_images
 from tests.gallery.toys import NEW, OLD, toy_certificate, toy_images, written
 from unibct.errors import UserError
 from unibct.gallery.gallery import Gallery
-from unibct.gallery.page.server import address, opened_socket, require_libraries
+from unibct.gallery.page import address, opened_socket, require_libraries
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 
 
 def test_addresses_to_type_into_a_browser():

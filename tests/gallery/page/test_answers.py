@@ -1,8 +1,8 @@
 import pytest
 
 from tests.gallery.toys import NEW, OLD, toy_certificate, toy_images
-from unibct.gallery.page.answers import ModelAnswer
-from unibct.gallery.page.story import (
+from unibct.gallery.page.answers import (
+    ModelAnswer,
     certified_curves,
     criteria,
     deleted_since,
