@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from process_memory import memory
 
 from unibct.arrays import normalized
-from unibct.evaluation.backfill_curve import CUTS
+from unibct.evaluation.mixed_gallery import CUTS
 from unibct.evaluation.score_table import NormalizedRows
 from unibct.evaluation.templates import GallerySplit, split_gallery
 from unibct.evaluation.upgrade import UpgradeEvaluation, evaluate_upgrade

@@ -27,20 +27,17 @@ from unibct.data.image_set import ImageSet
 from unibct.data.readers import open_images
 from unibct.data.scenarios import split
 from unibct.embeddings.extraction import embed_images
-from unibct.evaluation.backfill_curve import CUTS
 from unibct.evaluation.blending import blended
 from unibct.evaluation.bootstrap import REPEATS, ClassDraws, sampled_mean
 from unibct.evaluation.criterion import estimate
 from unibct.evaluation.mixed_gallery import (
-    CALIBRATIONS,
-    RAW,
-    Calibration,
+    CUTS,
     TwoKinds,
     choose_calibration,
-    fit_calibration,
     ranking_quality,
 )
-from unibct.evaluation.search_test import ImageSearch, image_test, search_test
+from unibct.evaluation.score_map import KINDS, RAW, ScoreMap, fit_score_map
+from unibct.evaluation.search_test import ImageSearch, search_test
 from unibct.evaluation.templates import GallerySplit, split_gallery
 from unibct.models.model import Model
 from unibct.training.plan import upgrade_recipes
@@ -123,7 +120,7 @@ def sides_of(images: ImageSet, old: Model, new: Model, seed: int, most: int) -> 
     return Sides(before, after, GallerySplit(chosen.labels, chosen.gallery, queries))
 
 
-def by_score(calibration: Calibration) -> Merge:
+def by_score(calibration: ScoreMap) -> Merge:
     """Return what merges by calibrated scores."""
     return lambda old, new, remade: np.where(remade, new, calibration(old))
 
@@ -169,9 +166,9 @@ def curves_of(choose: Sides, report: Sides, seed: int) -> Iterator[tuple[tuple[s
     order = np.random.default_rng([seed, 5]).permutation(len(report.split.gallery))
     for name in QUERIES:
         fitted_on, kinds = choose.kinds(name), report.kinds(name)
-        pairs = [image_test(side).pairs for side in (fitted_on.cross, fitted_on.new_self)]
-        for kind in CALIBRATIONS:
-            calibration = fit_calibration(kind, *pairs)
+        pairs = fitted_on.pairs()
+        for kind in KINDS:
+            calibration = fit_score_map(*pairs, kind)
             yield (name, kind), curve_of(kinds, by_score(calibration), order)
         if name == BASELINE[0]:
             yield (name, RRF), curve_of(kinds, by_rank(new_first=False), order)

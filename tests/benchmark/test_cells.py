@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from tests.evaluation.noisy_classes import noisy_classes
-from tests.evaluation.test_backfill_curve import naive_right, two_tests
+from tests.evaluation.test_mixed_gallery import naive_right, two_searches
 from tests.models.cases import small_model
 from tests.tiny_models import LARGEST_SHIFT
 from unibct.benchmark.cells import (
@@ -17,6 +17,7 @@ from unibct.benchmark.cells import (
     HALF_NFR,
     HALF_TOP_1,
     MEAN,
+    MERGINGS,
     AtThreshold,
     MixedGallery,
     cell_score_scale,
@@ -38,17 +39,11 @@ from unibct.data.readers import open_images
 from unibct.embeddings.extraction import embed_images
 from unibct.embeddings.score_scale import score_scale
 from unibct.errors import UserError
-from unibct.evaluation.backfill_curve import (
-    HALF,
-    POINTS,
-    MixedCurve,
-    fit_mergings,
-    score_tables,
-)
 from unibct.evaluation.blending import choose_alpha
 from unibct.evaluation.bootstrap import ClassDraws, class_draws
 from unibct.evaluation.criterion import estimate
 from unibct.evaluation.metrics import measured_metrics
+from unibct.evaluation.mixed_gallery import HALF, POINTS, MixedScores, fitted_kinds
 from unibct.evaluation.old_threshold import at_old_thresholds
 from unibct.evaluation.search_test import search_test
 from unibct.evaluation.templates import split_gallery
@@ -236,10 +231,14 @@ def test_validation_classes_are_others_than_those_of_training_and_test(grid):
 
 @pytest.fixture(scope="module")
 def gallery():
-    cross, new_self = two_tests(classes=20)
-    old_self = two_tests(seed=7, classes=20)[0]  # any other test of the same queries
+    cross, new_self = two_searches(classes=20)
+    old_self = two_searches(seed=7, classes=20)[0]  # any other test of the same queries
     draws = class_draws(cross, repeats=50)
-    return MixedGallery(old_self, score_tables(cross, new_self), draws, 0.1), cross, new_self
+    return (
+        MixedGallery(old_self, MixedScores.of_tests(cross, new_self), draws, 0.1),
+        cross,
+        new_self,
+    )
 
 
 def test_mean_and_dips_of_a_curve_by_hand():
@@ -248,20 +247,20 @@ def test_mean_and_dips_of_a_curve_by_hand():
     right[:6] = True
     right[4:6, 5] = False
     right[:8, -1] = True
-    curve = MixedCurve(np.arange(POINTS) / (POINTS - 1), right)
-    values = curve_values(curve.top_1[None], curve)
+    curve, shares = right.mean(axis=0), np.arange(POINTS) / (POINTS - 1)
+    values = curve_values(curve[None], curve, shares)
     assert values[MEAN] == pytest.approx((19 * 0.6 + 0.4 + 0.8) / 21)
     assert values[BELOW_START] == pytest.approx(-0.2)
     # The line from 0.6 to 0.8 is at 0.65 there, and at 0.79 one point before the end.
     assert values[BELOW_LINE] == pytest.approx(0.4 - 0.65)
-    drawn = curve_values(np.stack([curve.top_1, curve.top_1[::-1]]), curve)
+    drawn = curve_values(np.stack([curve, curve[::-1]]), curve, shares)
     assert drawn[BELOW_START] == pytest.approx([-0.2, 0.6 - 0.8]), "at the same share"
 
 
 def test_values_are_those_of_a_naive_search(gallery):
     mixed, cross, new_self = gallery
-    order = mixed.tables.random_order(1)
-    for calibration in fit_mergings(cross, new_self).values():
+    order = mixed.scores.random_order(1)
+    for calibration in fitted_kinds(MERGINGS, cross.pairs, new_self.pairs).values():
         found = mixed.measured(order, calibration)
         values = found["values"]
         assert found["top-1"][0] == cross.top(1)
@@ -269,19 +268,19 @@ def test_values_are_those_of_a_naive_search(gallery):
         assert values[MEAN] == pytest.approx(np.mean(found["top-1"]))
         remade = set(order[:10].tolist())
         right = np.array([
-            naive_right(mixed.tables.old_rows[q], mixed.tables.new_rows[q], label, remade,
+            naive_right(mixed.scores.old_rows[q], mixed.scores.new_rows[q], label, remade,
                         calibration)
-            for q, label in enumerate(mixed.tables.query_classes)
+            for q, label in enumerate(mixed.scores.query_classes)
         ])  # fmt: skip
         assert values[HALF_TOP_1] == found["top-1"][HALF] == pytest.approx(right.mean())
         flipped = (mixed.old_self.ranks == 0) & ~right
         assert values[HALF_NFR] == pytest.approx(flipped.mean())
         scores = np.where(
             np.isin(np.arange(20), list(remade)),
-            mixed.tables.new_rows,
-            calibration(mixed.tables.old_rows),
+            mixed.scores.new_rows,
+            calibration(mixed.scores.old_rows),
         )
-        is_mate = mixed.tables.query_classes[:, None] == np.arange(20)
+        is_mate = mixed.scores.query_classes[:, None] == np.arange(20)
         impostors = np.sort(scores[~is_mate])[::-1]
         threshold = impostors[int(0.1 * len(impostors))]
         assert values[half_tar(0.1)] == pytest.approx((scores[is_mate] > threshold).mean())
@@ -290,10 +289,10 @@ def test_values_are_those_of_a_naive_search(gallery):
 def test_drawing_every_class_once_gives_the_values_themselves(gallery):
     mixed, cross, new_self = gallery
     once = MixedGallery(
-        mixed.old_self, mixed.tables, ClassDraws(np.ones((2, mixed.draws.shape[1]), int)), mixed.far
+        mixed.old_self, mixed.scores, ClassDraws(np.ones((2, mixed.draws.shape[1]), int)), mixed.far
     )
-    order = mixed.tables.random_order(1)
-    for calibration in fit_mergings(cross, new_self).values():
+    order = mixed.scores.random_order(1)
+    for calibration in fitted_kinds(MERGINGS, cross.pairs, new_self.pairs).values():
         values = once.measured(order, calibration)["values"]
         for name, sampled in once.sampled(order, calibration).items():
             assert sampled == pytest.approx(np.full(2, values[name])), name

@@ -4,179 +4,31 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.optimize import minimize
-from sklearn.linear_model import LogisticRegression
 
 from tests.evaluation.impostor_scores import all_scores
 from tests.evaluation.noisy_classes import noisy_classes
 from tests.gallery.two_models import two_kinds
 from unibct.errors import UserError
-from unibct.evaluation import mixed_gallery as calibration_choice
+from unibct.evaluation import mixed_gallery
 from unibct.evaluation.metrics import measured_metrics
 from unibct.evaluation.mixed_gallery import (
-    CALIBRATIONS,
-    FITTED,
-    ODDS,
-    RAW,
-    STANDARDISED,
-    Calibration,
+    CUTS,
+    HALF,
+    POINTS,
+    MixedScores,
     TwoKinds,
+    backfill_curve,
     choose_calibration,
-    fit_calibration,
-    fit_log_odds,
+    fitted_kinds,
     mixed_quality,
     ranking_quality,
+    row_orders,
+    shares_of,
 )
-from unibct.evaluation.score_map import ScoreMap
+from unibct.evaluation.score_map import KINDS, ODDS, RAW, STANDARDISED, ScoreMap, fit_score_map
 from unibct.evaluation.score_table import NormalizedRows
-from unibct.evaluation.search_test import ImageSearch, ScoredPairs, image_test, listed_pairs
-
-
-@pytest.mark.slow
-@given(st.integers(0, 10_000))
-def test_the_line_is_what_a_general_optimiser_finds(seed):
-    rng = np.random.default_rng(seed)
-    scores = np.sort(rng.uniform(-1, 1, 40))
-    mates = rng.poisson(20 * np.clip(scores, 0, 1)).astype(float)
-    others = rng.poisson(50 * np.clip(0.5 - scores, 0, 1)).astype(float)
-    mates[-1] += 1
-    others[0] += 1
-    targets = (mates.sum() + 1) / (mates.sum() + 2), 1 / (others.sum() + 2)
-
-    def cross_entropy(line: np.ndarray) -> float:
-        share = 1 / (1 + np.exp(-(line[0] * scores + line[1])))
-        share = np.clip(share, 1e-300, 1 - 1e-16)
-        loss = 0.0
-        for counts, target in ((mates, targets[0]), (others, targets[1])):
-            loss -= np.sum(counts * (target * np.log(share) + (1 - target) * np.log(1 - share)))
-        return loss
-
-    found = fit_log_odds(scores, mates, others)
-    best = minimize(
-        cross_entropy,
-        np.zeros(2),
-        method="Nelder-Mead",
-        options={"xatol": 1e-9, "fatol": 1e-9, "maxiter": 4000},
-    )
-    assert cross_entropy(np.array(found)) <= best.fun + 1e-6
-    assert found == pytest.approx(best.x, rel=1e-2, abs=1e-2)
-
-
-def test_odds_by_hand():
-    # At score 0 one pair of four is a mate, at score 1 three of four; many pairs: targets are 0, 1.
-    slope, shift = fit_log_odds(np.array([0.0, 1.0]), np.array([1e9, 3e9]), np.array([3e9, 1e9]))
-    assert shift == pytest.approx(-np.log(3), abs=1e-6)
-    assert slope == pytest.approx(2 * np.log(3), abs=1e-6)
-
-
-def test_separated_scores_give_a_finite_line():
-    slope, shift = fit_log_odds(np.array([0.1, 0.9]), np.array([0.0, 50]), np.array([5000.0, 0]))
-    assert np.isfinite([slope, shift]).all()
-    assert slope > 0
-    assert 0.1 * slope + shift == pytest.approx(-np.log(5001), rel=1e-6), "Platt's target"
-    assert 0.9 * slope + shift == pytest.approx(np.log(51), rel=1e-6)
-
-
-def test_one_kind_of_pairs_is_not_enough():
-    with pytest.raises(UserError, match="the odds of a mate need pairs of the same and of"):
-        fit_log_odds(np.array([0.1, 0.9]), np.zeros(2), np.ones(2))
-
-
-def pairs(impostor: np.ndarray, genuine: np.ndarray | None = None) -> ScoredPairs:
-    """Pairs of one class."""
-    genuine = np.array([0.9]) if genuine is None else genuine
-    zeros = np.zeros(len(genuine), np.int64)
-    return listed_pairs(genuine, impostor, zeros, np.zeros(len(impostor), np.int64))
-
-
-def two_tests(seed: int) -> tuple[ScoredPairs, ScoredPairs]:
-    rng = np.random.default_rng(seed)
-    return (
-        pairs(rng.normal(0.1, 0.1, 300), rng.normal(0.4, 0.1, 60)),
-        pairs(rng.normal(0.0, 0.2, 300), rng.normal(0.7, 0.1, 60)),
-    )
-
-
-def test_raw_scores_stay_bit_for_bit():
-    scores = np.random.default_rng(0).normal(size=100).astype(np.float32)
-    calibrated = fit_calibration(RAW, *two_tests(0))(scores)
-    assert calibrated.dtype == np.float64
-    assert np.array_equal(calibrated, scores)
-
-
-def test_standardised_by_hand():
-    # Impostors (0, 2) have mean 1 and deviation 1; impostors (4, 10) have mean 7 and deviation 3.
-    calibration = fit_calibration(
-        STANDARDISED, pairs(np.array([0.0, 2.0])), pairs(np.array([4.0, 10.0]))
-    )
-    assert calibration([0, 1, 2, 3]) == pytest.approx([4, 7, 10, 13])
-
-
-@given(st.integers(0, 10_000))
-def test_standardised_impostors_have_the_mean_and_deviation_of_the_others(seed):
-    cross, new_self = two_tests(seed)
-    calibrated = fit_calibration(STANDARDISED, cross, new_self)(all_scores(cross.impostor))
-    target = all_scores(new_self.impostor)
-    assert np.mean(calibrated) == pytest.approx(np.mean(target))
-    assert np.std(calibrated) == pytest.approx(np.std(target))
-
-
-def test_equal_odds_by_an_independent_regression():
-    rng = np.random.default_rng(5)
-    cross = pairs(rng.normal(0.1, 0.15, 20_000), rng.normal(0.4, 0.15, 2000))
-    new_self = pairs(rng.normal(0.0, 0.2, 20_000), rng.normal(0.6, 0.2, 2000))
-    calibration = fit_calibration(ODDS, cross, new_self)
-    scores = np.linspace(-0.2, 0.8, 20)
-    odds: list[np.ndarray] = []
-    for side, found in ((cross, scores), (new_self, calibration(scores))):
-        of_side = np.concatenate([side.genuine, all_scores(side.impostor)])
-        is_mate = np.arange(len(of_side)) < len(side.genuine)
-        model = LogisticRegression(C=1e9, tol=1e-10).fit(of_side[:, None], is_mate)
-        odds.append(model.decision_function(found[:, None]))
-    assert odds[1] == pytest.approx(odds[0], rel=0.01, abs=0.05)
-
-
-def test_odds_need_mates_that_score_higher():
-    worse = pairs(np.linspace(0.5, 0.9, 50), np.linspace(0, 0.4, 50))
-    with pytest.raises(UserError, match="mates do not score higher than impostors"):
-        fit_calibration(ODDS, worse, worse)
-
-
-@given(st.integers(0, 10_000), st.sampled_from(list(CALIBRATIONS)))
-def test_every_kind_is_strictly_monotone(seed, kind):
-    calibration = fit_calibration(kind, *two_tests(seed))
-    scores = np.unique(np.random.default_rng(seed).uniform(-1.5, 1.5, 500).astype(np.float32))
-    assert (np.diff(calibration(scores)) > 0).all()
-
-
-@pytest.mark.parametrize("kind", CALIBRATIONS)
-def test_a_file_keeps_every_digit(kind):
-    calibration = fit_calibration(kind, *two_tests(3))
-    again = Calibration.from_json(json.loads(json.dumps(calibration.as_json())))
-    scores = np.linspace(-1, 1, 333)
-    assert again.kind == kind
-    assert np.array_equal(again(scores), calibration(scores))
-
-
-def test_what_is_no_calibration_is_refused():
-    with pytest.raises(UserError, match="unknown calibration 'bent'; choose raw, standardised, "):
-        fit_calibration("bent", *two_tests(0))
-    with pytest.raises(UserError, match="unknown calibration 'bent'"):
-        Calibration("bent")
-    with pytest.raises(UserError, match=r"a calibration must rise: its slope is -1"):
-        Calibration(STANDARDISED, slope=-1)
-    with pytest.raises(UserError, match="must rise"):
-        Calibration(STANDARDISED, shift=float("nan"))
-    with pytest.raises(UserError, match="has knots if it is fitted, and only then"):
-        Calibration(FITTED)
-    with pytest.raises(UserError, match="has knots if it is fitted, and only then"):
-        Calibration(RAW, knots=ScoreMap(np.array([0.0, 1.0]), np.array([0.0, 2.0])))
-    for value in ({"kind": FITTED, "from": [0, 1]}, {"slope": 1}, [], {"kind": FITTED, "from": 3}):
-        with pytest.raises(UserError, match="this is no calibration"):
-            Calibration.from_json(value)
-    equal = pairs(np.full(9, 0.5))
-    with pytest.raises(UserError, match="all impostor scores are equal"):
-        fit_calibration(STANDARDISED, equal, pairs(np.arange(9.0)))
+from unibct.evaluation.search_test import ImageSearch, image_test, search_test
+from unibct.evaluation.templates import split_gallery
 
 
 def naive_quality(scores: np.ndarray, label: int, row_labels: np.ndarray) -> tuple[float, float]:
@@ -204,7 +56,7 @@ def test_quality_is_that_of_a_naive_ranking(seed):
 def test_a_mixed_gallery_is_searched_as_a_loop_would(seed):
     kinds = two_kinds(classes=6, images=8, seed=seed)
     rng = np.random.default_rng(seed)
-    calibration = Calibration(STANDARDISED, slope=1.3, shift=-0.1)
+    calibration = ScoreMap(STANDARDISED, slope=1.3, shift=-0.1)
     remade = [rng.random(kinds.rows) < 0.5 for _ in range(2)]
     measured = mixed_quality(kinds, {"any": calibration}, remade)["any"]
     expected = np.zeros(2)
@@ -223,7 +75,7 @@ def test_a_mixed_gallery_is_searched_as_a_loop_would(seed):
 def test_the_ends_of_a_backfill_are_the_tests_of_one_kind():
     kinds = two_kinds(classes=12, images=8)
     for side, remade in ((kinds.cross, False), (kinds.new_self, True)):
-        measured = mixed_quality(kinds, {RAW: Calibration()}, [np.full(kinds.rows, remade)])[RAW]
+        measured = mixed_quality(kinds, {RAW: ScoreMap()}, [np.full(kinds.rows, remade)])[RAW]
         metrics = measured_metrics(image_test(side), [0.1])
         assert measured.top_1 == pytest.approx(metrics["top-1"])
         assert measured.mean_average_precision == pytest.approx(metrics["mAP"])
@@ -259,7 +111,7 @@ def shifted(kinds: TwoKinds, by: float) -> TwoKinds:
 def test_equal_scales_stay_raw_and_shifted_ones_do_not():
     kinds = two_kinds(classes=30, images=12)
     equal = choose_calibration(kinds)
-    assert set(equal.chosen_on) == set(equal.reported_on) == set(CALIBRATIONS)
+    assert set(equal.chosen_on) == set(equal.reported_on) == set(KINDS)
     moved = choose_calibration(shifted(kinds, 1.0))
     assert moved.calibration.kind != RAW
     best = moved.reported_on[moved.calibration.kind]
@@ -279,8 +131,7 @@ def test_the_chosen_kind_is_the_best_of_its_half_and_fitted_on_all_classes():
         for kind, quality in choice.chosen_on.items()
     }
     assert choice.calibration.kind == max(worth, key=lambda kind: worth[kind])
-    pairs = [image_test(side).pairs for side in (kinds.cross, kinds.new_self)]
-    expected = fit_calibration(choice.calibration.kind, *pairs)
+    expected = fit_score_map(*kinds.pairs(), choice.calibration.kind)
     scores = np.linspace(-1, 1, 50)
     assert np.array_equal(choice.calibration(scores), expected(scores))
     assert choice.classes == (15, 15)
@@ -292,25 +143,25 @@ def test_the_choice_is_the_same_every_time_and_does_not_see_the_classes_it_repor
     first = choose_calibration(kinds, seed=2)
     assert first.as_json() == choose_calibration(kinds, seed=2).as_json()
     assert first.as_json() != choose_calibration(kinds, seed=3).as_json()
-    halves: list[TwoKinds] = calibration_choice._halves(kinds, 2)
+    halves: list[TwoKinds] = mixed_gallery._halves(kinds, 2)
     seen = [set(half.cross.query_labels) | set(half.cross.gallery_labels) for half in halves]
     assert not seen[0] & seen[1]
     assert seen[0] | seen[1] == set(range(20))
     fitted: list[set[int]] = []
 
-    def recorded(kind, cross, new_self):
+    def recorded(cross, new_self, kind):
         fitted.append(set(cross.genuine_classes.tolist()))
-        return fit_calibration(kind, cross, new_self)
+        return fit_score_map(cross, new_self, kind)
 
-    monkeypatch.setattr(calibration_choice, "fit_calibration", recorded)
+    monkeypatch.setattr(mixed_gallery, "fit_score_map", recorded)
     choose_calibration(kinds, seed=2)
-    assert fitted[: len(CALIBRATIONS)] == [seen[0]] * len(CALIBRATIONS)
+    assert fitted[: len(KINDS)] == [seen[0]] * len(KINDS)
 
 
 def test_large_tests_are_drawn_from(monkeypatch):
-    monkeypatch.setattr(calibration_choice, "_MOST_PAIRS", 1)
+    monkeypatch.setattr(mixed_gallery, "_MOST_PAIRS", 1)
     kinds = two_kinds(classes=40, images=12)
-    halves = calibration_choice._halves(kinds, 0)
+    halves = mixed_gallery._halves(kinds, 0)
     assert [half.queries for half in halves] == [100, 100]
     assert [half.rows for half in halves] == [60, 60]
 
@@ -328,14 +179,114 @@ def test_the_next_best_kind_is_taken_if_the_best_cannot_be_fitted_on_all_classes
     best = choose_calibration(kinds)
     calls: list[str] = []
 
-    def fit(kind, *pairs):
+    def fit(cross, new_self, kind):
         calls.append(kind)
-        if len(calls) > len(CALIBRATIONS) and kind == best.calibration.kind:
+        if len(calls) > len(KINDS) and kind == best.calibration.kind:
             raise UserError("not on all classes")
-        return fit_calibration(kind, *pairs)
+        return fit_score_map(cross, new_self, kind)
 
-    monkeypatch.setattr(calibration_choice, "fit_calibration", fit)
+    monkeypatch.setattr(mixed_gallery, "fit_score_map", fit)
     other = choose_calibration(kinds)
-    assert calls[len(CALIBRATIONS)] == best.calibration.kind
+    assert calls[len(KINDS)] == best.calibration.kind
     assert other.calibration.kind == calls[-1] != best.calibration.kind
     assert other.chosen_on == best.chosen_on
+
+
+@pytest.fixture(scope="module")
+def models():
+    old, labels = noisy_classes(noise=1.3, images=16)
+    new, _ = noisy_classes(noise=0.5, images=16, seed=1)
+    return old, new, split_gallery(labels)
+
+
+@pytest.mark.parametrize("name", ["random", "farthest"])
+def test_the_ends_are_the_cross_and_the_self_test(models, name):
+    old, new, split = models
+    order = row_orders(old, split)[name]
+    assert np.array_equal(np.sort(order), np.arange(len(split.gallery)))
+    old_self = measured_metrics(search_test(old, old, split), [0.1])
+    curve = backfill_curve(old, new, split, order, far=0.1, old_self=old_self)
+    assert len(curve.shares) == CUTS == 22
+    assert curve.shares[[0, -1]].tolist() == [0, 1]
+    for place, gallery in ((0, old), (-1, new)):
+        want = measured_metrics(search_test(new, gallery, split), [0.1])
+        assert {metric: values[place] for metric, values in curve.values.items()} == want
+    # A cut between the ends, by hand.
+    mixed = old.copy()
+    remade = split.gallery[order[: 7 * len(order) // 21]]
+    mixed[remade] = new[remade]
+    want = measured_metrics(search_test(new, mixed, split), [0.1])
+    assert curve.values["top-1"][7] == want["top-1"]
+    assert curve.mean("top-1") == pytest.approx(np.mean(curve.values["top-1"]))
+    assert curve.dip("mAP") == min(curve.values["mAP"]) - old_self["mAP"]
+    described = curve.as_json()
+    assert described["dip"] == described["dips"]["top-1"]
+    assert described["mean"] == curve.mean("top-1")
+
+
+def test_the_farthest_row_is_embedded_again_first(models):
+    old, _, split = models
+    rows = old[split.gallery] / np.linalg.norm(old[split.gallery], axis=1, keepdims=True)
+    order = row_orders(old, split)["farthest"]
+    distances = []
+    for row, label in zip(rows, split.gallery_labels, strict=True):
+        mean = rows[split.gallery_labels == label].mean(axis=0)
+        distances.append(1 - row @ mean / np.linalg.norm(mean))
+    assert np.allclose(np.array(distances)[order], np.sort(distances)[::-1], atol=1e-6)
+
+
+def two_searches(seed=0, classes=30):
+    old, labels = noisy_classes(classes, 8, noise=1.5, seed=seed)
+    new, _ = noisy_classes(classes, 8, noise=0.9, seed=seed + 100)
+    split = split_gallery(labels)
+    return [search_test(new, rows, split) for rows in (old, new)]
+
+
+def naive_right(old, new, label, remade, calibration):
+    """Whether the best of all rows, searched one by one, is of the query's class; ties hurt."""
+    scores = [
+        new[row] if row in remade else float(calibration(old[row])) for row in range(len(old))
+    ]
+    return all(score < scores[label] for row, score in enumerate(scores) if row != label)
+
+
+@given(st.integers(0, 10_000), st.sampled_from([3, 7, 21, 50]))
+def test_a_curve_is_that_of_a_loop_over_shares_queries_and_rows(seed, rows):
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(rows, size=6)
+    old, new = rng.integers(-4, 5, size=(2, 6, rows)) / 4  # many ties
+    order = rng.permutation(rows)
+    calibration = ScoreMap(STANDARDISED, slope=2.0, shift=0.25)
+    scores = MixedScores(old, new, labels)
+    right, shares = scores.right(order, calibration), shares_of(order)
+    for point in range(POINTS):
+        count = point * rows // (POINTS - 1)
+        remade = set(order[:count].tolist())
+        assert shares[point] == count / rows
+        for query, label in enumerate(labels):
+            expected = naive_right(old[query], new[query], label, remade, calibration)
+            assert right[query, point] == expected
+    half = scores.half_test(order, calibration)
+    assert np.array_equal(half.ranks == 0, right[:, HALF])
+
+
+def test_the_ends_of_template_curves_are_the_cross_and_the_new_self_test():
+    cross, new_self = two_searches()
+    scores = MixedScores.of_tests(cross, new_self)
+    order = scores.random_order(3)
+    for calibration in fitted_kinds((RAW, STANDARDISED), cross.pairs, new_self.pairs).values():
+        right = scores.right(order, calibration)
+        assert np.array_equal(right[:, 0], cross.ranks == 0)
+        assert np.array_equal(right[:, -1], new_self.ranks == 0)
+    assert shares_of(order)[[0, HALF, -1]].tolist() == [0, 0.5, 1]
+    assert sorted(order) == list(range(30))
+    assert not np.array_equal(order, scores.random_order(4))
+
+
+def test_standardised_scores_have_impostors_of_equal_mean_and_deviation():
+    cross, new_self = two_searches()
+    mergings = fitted_kinds((RAW, STANDARDISED), cross.pairs, new_self.pairs)
+    assert list(mergings) == [RAW, STANDARDISED]
+    old, new = (all_scores(test.impostor) for test in (cross, new_self))
+    moved = mergings[STANDARDISED](old)
+    assert (moved.mean(), moved.std()) == pytest.approx((new.mean(), new.std()), abs=1e-5)

@@ -5,13 +5,15 @@ from tests.evaluation.impostor_scores import all_scores
 from tests.evaluation.noisy_classes import noisy_classes
 from unibct.evaluation.bootstrap import ClassDraws, class_draws
 from unibct.evaluation.old_threshold import (
+    ClassMaps,
     acceptances,
     at_old_thresholds,
     flip_rates,
     flips_of,
+    same_map,
     sampled_flip_rates,
 )
-from unibct.evaluation.score_map import ScaleMap, fit_score_map, fit_score_maps, same_map
+from unibct.evaluation.score_map import SCALED, ScoreMap, fit_score_map, fit_score_maps
 from unibct.evaluation.search_test import scored_test, search_test
 from unibct.evaluation.templates import split_gallery
 from unibct.evaluation.verification import strict_threshold
@@ -24,7 +26,7 @@ def test():
 
 
 def test_pairs_are_counted_class_by_class(test):
-    maps = {"plain": None, "doubled": same_map(ScaleMap(2.0), 12)}
+    maps = {"plain": None, "doubled": same_map(ScoreMap(SCALED, 2.0), 12)}
     found = acceptances(test.pairs, [0.2, 0.5], 12, maps)
     scores, labels = test.scores[:], test.query_classes
     is_mate = labels[:, None] == np.arange(12)
@@ -53,6 +55,14 @@ def test_drawn_classes_count_as_often_as_they_are_drawn(test):
     assert entry.sampled_far(ClassDraws(twice)) == pytest.approx(
         [entry.impostors[3] / entry.all_impostors[3]]
     )
+
+
+def test_each_class_has_its_map():
+    maps = ClassMaps([ScoreMap(SCALED, 2.0), ScoreMap(SCALED, 0.5)], np.array([1, 0, 1]))
+    scores, classes = np.array([0.1, 0.2, 0.3, 0.4]), np.array([0, 1, 2, 1])
+    assert maps.mapped(scores, classes).tolist() == [0.05, 0.4, 0.15, 0.8]
+    assert maps.limits(0.5, np.float64).tolist() == [1, 0.25, 1]
+    assert same_map(maps.maps[0], 3).limits(0.5, np.float64).tolist() == [0.25, 0.25, 0.25]
 
 
 @pytest.fixture(scope="module")
@@ -115,8 +125,7 @@ def test_a_class_is_never_mapped_by_a_map_that_saw_it(measured, monkeypatch):
     for fold in range(5):
         rest = impostor & (fold_of != fold)[labels][:, None] & (fold_of != fold)
         fitted = fit_score_map(cross_scores[rest], old_scores[rest])
-        assert np.array_equal(seen[-1][fold].cross, fitted.cross)
-        assert np.array_equal(seen[-1][fold].old, fitted.old)
+        assert np.array_equal(seen[-1][fold].knots, fitted.knots)
         mapped[fold_of[labels] == fold] = fitted(cross_scores[fold_of[labels] == fold])
     for row in rows[:2]:
         assert row.mapped.far == np.mean(mapped[impostor] > row.threshold)

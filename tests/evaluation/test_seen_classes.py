@@ -446,5 +446,5 @@ def test_only_the_score_scale_that_is_used_counts():
     assert [one.what for one in choices_of(models)] == told
     told.append("the score scale of the new model was measured")
     assert [one.what for one in choices_of(models, uses_scale=True)] == told
-    given = ScoreMap(np.array([0.0, 1.0]), np.array([0.0, 1.0]))
+    given = ScoreMap("fitted", knots=(np.array([0.0, 1.0]), np.array([0.0, 1.0])))
     assert choices_of({}, score_map=given) == [Choice(SCORE_MAP_FITTED)]

@@ -6,11 +6,11 @@ import pytest
 from tests.evaluation.protocols.test_ijb_tests import benchmark_of
 from unibct.arrays import normalized
 from unibct.embeddings.recall import recall_at_1
-from unibct.evaluation.backfill_curve import POINTS, half_test, mixed_curve, score_tables
 from unibct.evaluation.identification import average_precisions, identification
 from unibct.evaluation.metrics import measured_metrics
-from unibct.evaluation.mixed_gallery import Calibration, TwoKinds, mixed_quality
+from unibct.evaluation.mixed_gallery import POINTS, MixedScores, TwoKinds, mixed_quality
 from unibct.evaluation.protocols.ijb_tests import evaluate_templates
+from unibct.evaluation.score_map import ScoreMap
 from unibct.evaluation.score_table import NormalizedRows
 from unibct.evaluation.search_test import scored_test, search_test
 from unibct.evaluation.templates import chosen_gallery
@@ -153,14 +153,14 @@ def test_no_mixed_gallery_counts_a_tie():
     vectors, _, split = twins()
     old = search_test(vectors, vectors, split)
     new = search_test(vectors + np.float32(0.3), vectors + np.float32(0.3), split)
-    tables = score_tables(old, new)
-    steep = Calibration("standardised", slope=40.0, shift=-30.0)
+    scores = MixedScores.of_tests(old, new)
+    steep = ScoreMap("standardised", slope=40.0, shift=-30.0)
     pairs = np.arange(CLASSES).reshape(2, -1).T.ravel()  # both of two twins are remade together
     for order in (pairs, pairs[::-1]):
-        curve = mixed_curve(tables, order, steep)
+        right = scores.right(order, steep)
         together = np.arange(POINTS) * CLASSES // (POINTS - 1) % 2 == 0
-        assert curve.top_1[together].max() == 0
-        half = half_test(tables, order, steep)
+        assert not right[:, together].any()
+        half = scores.half_test(order, steep)
         hits = (half.ranks == 0).sum()
         assert hits <= 2 * QUERIES  # of the two classes at the middle
     kinds = TwoKinds(old.images, new.images)

@@ -35,18 +35,10 @@ from unibct.embeddings.store import (
     save_embeddings,
 )
 from unibct.errors import UserError
-from unibct.evaluation.backfill_curve import (
-    MixedCurve,
-    TwoTables,
-    fit_mergings,
-    half_test,
-    mixed_curve,
-    score_tables,
-)
 from unibct.evaluation.blending import MIDPOINT, AlphaChoice, blended_test, choose_alpha
 from unibct.evaluation.bootstrap import ClassDraws, class_draws, sampled_mean
 from unibct.evaluation.metrics import TOP_1, measured_metrics, sampled_metrics
-from unibct.evaluation.mixed_gallery import RAW, Calibration
+from unibct.evaluation.mixed_gallery import MixedScores, fitted_kinds, shares_of
 from unibct.evaluation.old_threshold import (
     Acceptance,
     accepted_at,
@@ -54,6 +46,7 @@ from unibct.evaluation.old_threshold import (
     old_scale_maps,
     sampled_flip_rates,
 )
+from unibct.evaluation.score_map import RAW, STANDARDISED, ScoreMap
 from unibct.evaluation.search_test import (
     BLEND,
     CROSS,
@@ -160,7 +153,7 @@ class CellChoices:
     """
 
     alpha: AlphaChoice
-    mergings: dict[str, Calibration]
+    mergings: dict[str, ScoreMap]
     merging: str
     means: dict[str, float]
 
@@ -185,11 +178,11 @@ def choose_for_cell(workspace: Workspace, job: Job, images: ImageSet) -> CellCho
         search_test(new_queries, old_rows, split),
         search_test(new_rows, new_rows, split),
     )
-    mergings = fit_mergings(*searches)
-    tables = score_tables(*searches)
-    order = tables.random_order(job.seed)
+    mergings = fitted_kinds(MERGINGS, *(test.pairs for test in searches))
+    scores = MixedScores.of_tests(*searches)
+    order = scores.random_order(job.seed)
     means = {
-        kind: float(np.mean(mixed_curve(tables, order, calibration).top_1))
+        kind: float(np.mean(scores.right(order, calibration).mean(axis=0)))
         for kind, calibration in mergings.items()
     }
     best = max(means, key=lambda kind: (round(means[kind], 12), kind == RAW))
@@ -224,6 +217,7 @@ def validation_vectors(workspace: Workspace, folder: str, images: ImageSet) -> F
 # test and ends at the new self test.
 
 MIXED = "mixed_galleries"  # the entry of a cell's result
+MERGINGS = (RAW, STANDARDISED)  # the kinds of calibration that are compared
 # What is measured, by its name in results.
 MEAN, BELOW_START, BELOW_LINE = "top-1 mean", "top-1 dip below start", "top-1 dip below line"
 HALF_TOP_1, HALF_NFR = "top-1 at half", "nfr at half"
@@ -245,30 +239,30 @@ class MixedGallery:
 
     Attributes:
         old_self: old queries in the old gallery.
-        tables: the scores of new queries with rows of both models.
+        scores: of new queries with rows of both models.
         draws: how often each class of the queries counts in each repeat.
         far: false accept rate of the TAR.
     """
 
     old_self: SearchTest
-    tables: TwoTables
+    scores: MixedScores
     draws: ClassDraws
     far: float
 
-    def measured(self, order: Ints, calibration: Calibration) -> dict[str, Any]:
+    def measured(self, order: Ints, calibration: ScoreMap) -> dict[str, Any]:
         """Return what a way of merging scores gives, as plain values for a file.
 
         Args:
             order: (rows,) the rows, the first to be embedded again first.
             calibration: puts the scores of old rows on the scale of new rows.
         """
-        curve = mixed_curve(self.tables, order, calibration)
-        half = half_test(self.tables, order, calibration)
+        top_1, shares = self.scores.right(order, calibration).mean(axis=0), shares_of(order)
+        half = self.scores.half_test(order, calibration)
         metrics = measured_metrics(half, [self.far])
-        of_curve = curve_values(curve.top_1[None], curve)
+        of_curve = curve_values(top_1[None], top_1, shares)
         return {
-            "shares": curve.shares.tolist(),
-            TOP_1: curve.top_1.tolist(),
+            "shares": shares.tolist(),
+            TOP_1: top_1.tolist(),
             "calibration": calibration.as_json(),
             "values": {name: float(values[0]) for name, values in of_curve.items()}
             | {
@@ -278,27 +272,23 @@ class MixedGallery:
             },
         }
 
-    def sampled(self, order: Ints, calibration: Calibration) -> dict[str, Floats]:
+    def sampled(self, order: Ints, calibration: ScoreMap) -> dict[str, Floats]:
         """Return (repeats,) of each of the values, for drawn classes."""
-        curve = mixed_curve(self.tables, order, calibration)
-        half = half_test(self.tables, order, calibration)
+        right = self.scores.right(order, calibration)
+        half = self.scores.half_test(order, calibration)
         metrics = sampled_metrics(half, self.draws, self.far)
-        return curve_values(self._sampled_curve(curve), curve) | {
+        drawn = [
+            sampled_mean(point, self.scores.query_classes, self.draws)
+            for point in right.T.astype(np.float64)
+        ]
+        return curve_values(np.stack(drawn, axis=1), right.mean(axis=0), shares_of(order)) | {
             HALF_TOP_1: metrics[TOP_1],
             half_tar(self.far): metrics[tar_name(self.far)],
             HALF_NFR: sampled_flip_rates(self.old_self, half, self.draws)["nfr"],
         }
 
-    def _sampled_curve(self, curve: MixedCurve) -> Floats:
-        """Return (repeats, points): the curve for drawn classes."""
-        points = [
-            sampled_mean(right, self.tables.query_classes, self.draws)
-            for right in curve.right.T.astype(np.float64)
-        ]
-        return np.stack(points, axis=1)
 
-
-def curve_values(top_1: Floats, curve: MixedCurve) -> dict[str, Floats]:
+def curve_values(top_1: Floats, measured: Floats, shares: Floats) -> dict[str, Floats]:
     """Return (n,) the mean of each curve, and its deepest dips below its start and below a line.
 
     The line goes straight from the start to the end. A dip is that at the share where the measured
@@ -306,12 +296,12 @@ def curve_values(top_1: Floats, curve: MixedCurve) -> dict[str, Floats]:
 
     Args:
         top_1: (n, points) the measured curve, or drawn ones.
-        curve: the measured curve.
+        measured: (points,) the measured curve.
+        shares: (points,) of rows that the new model has made.
     """
-    measured = curve.top_1[None]
     below_start, deepest = top_1 - top_1[:, :1], int(np.argmin(measured))
-    below_line = top_1 - _line(top_1, curve.shares)
-    deepest_of_line = int(np.argmin(measured - _line(measured, curve.shares)))
+    below_line = top_1 - _line(top_1, shares)
+    deepest_of_line = int(np.argmin(measured[None] - _line(measured[None], shares)))
     return {
         MEAN: top_1.mean(axis=1),
         BELOW_START: below_start[:, deepest],
@@ -570,9 +560,14 @@ def _measure_cell(
     }
     measurements.keep_samples(BLEND, sampled_metrics(blend, draws, workspace.far))
     _measure_weights(workspace, job, measurements, draws)
-    mergings = fit_mergings(cross, searches[NEW_SELF]) if choices is None else choices.mergings
-    gallery = MixedGallery(old_self, score_tables(cross, searches[NEW_SELF]), draws, workspace.far)
-    order = gallery.tables.random_order(job.seed)
+    both = cross, searches[NEW_SELF]
+    mergings = (
+        fitted_kinds(MERGINGS, *(test.pairs for test in both))
+        if choices is None
+        else choices.mergings
+    )
+    gallery = MixedGallery(old_self, MixedScores.of_tests(*both), draws, workspace.far)
+    order = gallery.scores.random_order(job.seed)
     measurements.content[MIXED] = {
         "chosen": RAW if choices is None else choices.merging,
         "chosen_on": _chosen_on(workspace, choices),

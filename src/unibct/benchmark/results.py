@@ -36,7 +36,7 @@ from unibct.benchmark.workspace import is_current, is_finished, read_result
 from unibct.errors import UserError
 from unibct.evaluation.criterion import Estimate, estimate
 from unibct.evaluation.metrics import find_metric
-from unibct.evaluation.old_threshold import SCALED
+from unibct.evaluation.score_map import SCALED
 from unibct.evaluation.search_test import BLEND, CROSS, NEW_SELF, OLD_SELF
 from unibct.evaluation.verification import tar_name
 from unibct.methods import NO_METHOD

@@ -19,7 +19,7 @@ from typing import Any, cast
 
 from unibct.errors import UserError
 from unibct.evaluation.criterion import OLD_MODEL_TOO_WEAK
-from unibct.evaluation.mixed_gallery import Calibration, TwoKinds, choose_calibration
+from unibct.evaluation.mixed_gallery import TwoKinds, choose_calibration
 from unibct.evaluation.protocols import AUTO, EvaluationRequest, evaluate_data, recognised_protocol
 from unibct.evaluation.score_map import FEWEST_ACCEPTED, ScoreMap, fit_score_map
 from unibct.evaluation.search_test import BLEND, CROSS, NEW_SELF, OLD_SELF, SearchTest
@@ -117,11 +117,11 @@ class Certificate:
         return self.verdict == COMPATIBLE and self.basis != "overridden"
 
     @cached_property
-    def calibration(self) -> Calibration:
+    def calibration(self) -> ScoreMap:
         """Puts scores of new queries with old rows on the scale of new rows."""
-        return Calibration.from_json(self.content["calibration"]["choice"])
+        return ScoreMap.from_json(self.content["calibration"]["choice"])
 
-    def calibration_of(self, direction: str) -> Calibration:
+    def calibration_of(self, direction: str) -> ScoreMap:
         """Return what puts scores of other queries with old rows on the scale of new rows.
 
         Args:
@@ -129,7 +129,7 @@ class Certificate:
         """
         if direction == CROSS:
             return self.calibration
-        return Calibration.from_json(self.content["further_calibrations"][direction]["choice"])
+        return ScoreMap.from_json(self.content["further_calibrations"][direction]["choice"])
 
     @property
     def blend_alpha(self) -> float:
@@ -348,7 +348,7 @@ def certify(
             "thresholds": _thresholds(tests),
             "carried_fars": fars,
             "score_map": {
-                direction: fit_score_map(tests[direction].impostor, old_impostor).as_json()
+                direction: fit_score_map(tests[direction].impostor, old_impostor).knots_as_json()
                 for direction in (CROSS, NEW_SELF, BLEND)
             },
             "calibration": choices.pop(CROSS).as_json(),

@@ -1,8 +1,8 @@
-"""Which pairs of a test a fixed threshold accepts, class by class."""
+"""What changes for a deployed system: at the thresholds that it uses today, and query by query."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -11,24 +11,42 @@ from unibct.errors import UserError
 from unibct.evaluation.bootstrap import ClassDraws, sampled_mean, sampled_share, sampled_thresholds
 from unibct.evaluation.criterion import Estimate, estimate
 from unibct.evaluation.impostors import ClassParts, ScoreRanks
-from unibct.evaluation.score_map import ClassMaps, ScaleMap, ScoreMap, fit_score_maps, same_map
+from unibct.evaluation.score_map import SCALED, ScoreMap, fit_score_maps
+from unibct.evaluation.score_table import Groups
 from unibct.evaluation.search_test import ScoredPairs, SearchTest
 from unibct.evaluation.verification import strict_thresholds
 
 
-@dataclass(frozen=True)
-class Acceptance:
-    """How many pairs of each class a threshold accepts, and how many there are.
+class ClassMaps(NamedTuple):
+    """A score map for the queries of each class, for scores of classes that did not fit it."""
 
-    Attributes:
-        genuine: (classes,) accepted genuine pairs.
-        impostors: (classes,) accepted impostor pairs, by the class of the query.
-        all_genuine: (classes,) all genuine pairs.
-        all_impostors: (classes,) all impostor pairs.
-    """
+    maps: list[ScoreMap]  # the different ones
+    of_class: Ints  # (classes,) which of them a class has
 
-    genuine: Ints
-    impostors: Ints
+    def mapped(self, scores: Floats, classes: Groups) -> Floats:
+        """Return scores of queries of some classes on the old scale."""
+        values = np.empty(len(scores))
+        for number, score_map in enumerate(self.maps):
+            chosen = self.of_class[classes] == number
+            values[chosen] = score_map(scores[chosen])
+        return values
+
+    def limits(self, threshold: float, dtype: Any) -> Floats:
+        """Return (classes,): the highest score of each that is not mapped above a threshold."""
+        limits = [score_map.highest_up_to(threshold, dtype) for score_map in self.maps]
+        return np.array(limits)[self.of_class]
+
+
+def same_map(score_map: ScoreMap, classes: int) -> ClassMaps:
+    """Return one map for the queries of all classes."""
+    return ClassMaps([score_map], np.zeros(classes, dtype=np.int64))
+
+
+class Acceptance(NamedTuple):
+    """How many pairs of each class a threshold accepts, and how many there are; all (classes,)."""
+
+    genuine: Ints  # accepted genuine pairs
+    impostors: Ints  # accepted impostor pairs, by the class of the query
     all_genuine: Ints
     all_impostors: Ints
 
@@ -59,11 +77,8 @@ def acceptances(
 ) -> dict[str, list[Acceptance]]:
     """Return what each threshold accepts: for each name in ``maps``, an entry per threshold.
 
-    Args:
-        pairs: the scores.
-        thresholds: a score above it is accepted.
-        classes: how many classes the queries have.
-        maps: by name, what puts the scores on another scale first; None leaves them as they are.
+    A score above a threshold is accepted. A map puts the scores on another scale first; None leaves
+    them as they are. ``classes`` is how many the queries have.
     """
     genuine: list[Ints] = []
     limits: list[Floats] = []
@@ -94,52 +109,41 @@ def acceptances(
 FARS = (1e-2, 1e-3, 1e-4)
 # Where an old threshold can stay: twice the rate at most, and this share of the matches lost.
 MOST_LOST = 0.05
-# Whose scores are compared with the old threshold, by their names in results.
-OLD, AS_IT_IS, MAPPED, SCALED = "old", "cross", "mapped", "scaled"
+# Whose scores are compared with the old threshold, by their names in results; ``SCALED`` is one.
+OLD, AS_IT_IS, MAPPED = "old", "cross", "mapped"
 _FOLDS = 5
 
+Interval = tuple[float, float]
 
-@dataclass(frozen=True)
-class Accepted:
+
+class Accepted(NamedTuple):
     """The shares of genuine and of impostor pairs that a threshold accepts, and FAR's interval."""
 
     tar: float
     far: float
-    far_interval: tuple[float, float]
+    far_interval: Interval
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values for machines."""
-        return {"tar": self.tar, "far": self.far, "far_interval": list(self.far_interval)}
+        return self._asdict() | {"far_interval": list(self.far_interval)}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class AtOldThreshold:
-    """One false accept rate: the old threshold, and the threshold that the new model needs.
+    """One false accept rate: the old threshold, and the threshold that the new model needs."""
 
-    Attributes:
-        far: the false accept rate that the threshold was set for.
-        threshold: of old→old at that rate.
-        interval: of the threshold, over test classes.
-        new_threshold: of new→old at that rate.
-        new_interval: of that threshold.
-        old: what the old system accepts at its threshold.
-        cross: what the cross test accepts at the old threshold.
-        mapped: the same after the score map, which was fitted on other classes; None if it was
-            fitted on too few pairs for this rate, or cannot be fitted.
-        scaled: the same of scores times the new model's score scale; None if that is not known.
-        own_tar: TAR of the cross test at its own threshold.
-    """
-
-    far: float
-    threshold: float
-    interval: tuple[float, float]
-    new_threshold: float
-    new_interval: tuple[float, float]
-    old: Accepted
-    cross: Accepted
+    far: float  # the false accept rate that the threshold was set for
+    threshold: float  # of old→old at that rate
+    interval: Interval  # of the threshold, over test classes
+    new_threshold: float  # of new→old at that rate
+    new_interval: Interval
+    old: Accepted  # by the old system at its threshold
+    cross: Accepted  # in the cross test at the old threshold
+    # The same after the score map, which was fitted on other classes; None if it was fitted on too
+    # few pairs for this rate, or cannot be fitted.
     mapped: Accepted | None
-    scaled: Accepted | None
-    own_tar: float
+    scaled: Accepted | None  # of scores times the new model's score scale; None if not known
+    own_tar: float  # TAR of the cross test at its own threshold
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values for machines."""
@@ -170,39 +174,38 @@ def at_old_thresholds(
     score_scale: float | None = None,
     seed: int = 0,
 ) -> tuple[AtOldThreshold, ...]:
-    """Measure the cross test at the thresholds of the old self test.
+    """Measure the cross test at the thresholds of the old self test, with intervals by ``draws``.
 
-    Args:
-        old_self: the old model's self test.
-        cross: new queries in the old gallery; the same queries.
-        draws: how often each class counts in each repeat, for the intervals.
-        score_map: a map that was fitted on other data. By default the classes are divided into
-            five parts, and the queries of each part are mapped by what the other parts gave.
-        score_scale: the new model's, if it is known.
-        seed: chooses the parts.
+    ``score_map`` was fitted on other data. By default the classes are divided into five parts,
+    which ``seed`` chooses, and the queries of each part are mapped by what the other parts gave.
+    ``score_scale`` is the new model's, if it is known.
     """
     maps = old_scale_maps(old_self, cross, score_map, score_scale, seed)
     thresholds = strict_thresholds(old_self.impostor, FARS)
     new_thresholds = strict_thresholds(cross.impostor, FARS)
     accepted = accepted_at(old_self, cross, [thresholds[far] for far in FARS], maps)
-
-    classes = draws.drawn
+    fitted = maps[MAPPED].maps if MAPPED in maps else []
 
     def summary(way: str, row: int) -> Accepted:
         acceptance = accepted[way][row]
-        low, high = _interval(acceptance.far, acceptance.sampled_far(draws), classes)
+        low, high = _interval(acceptance.far, acceptance.sampled_far(draws), draws)
         return Accepted(acceptance.tar, acceptance.far, (max(low, 0.0), min(high, 1.0)))
+
+    def threshold_interval(threshold: float, test: SearchTest, far: float) -> Interval:
+        return _interval(threshold, sampled_thresholds(test.pairs, draws, far), draws)
 
     return tuple(
         AtOldThreshold(
-            far,
-            thresholds[far],
-            _interval(thresholds[far], sampled_thresholds(old_self.pairs, draws, far), classes),
-            new_thresholds[far],
-            _interval(new_thresholds[far], sampled_thresholds(cross.pairs, draws, far), classes),
+            far=far,
+            threshold=thresholds[far],
+            interval=threshold_interval(thresholds[far], old_self, far),
+            new_threshold=new_thresholds[far],
+            new_interval=threshold_interval(new_thresholds[far], cross, far),
             old=summary(OLD, row),
             cross=summary(AS_IT_IS, row),
-            mapped=summary(MAPPED, row) if _is_mapped(maps, far) else None,
+            mapped=summary(MAPPED, row)
+            if fitted and all(one.supports(far) for one in fitted)
+            else None,
             scaled=summary(SCALED, row) if SCALED in maps else None,
             own_tar=float(np.mean(cross.genuine > new_thresholds[far])),
         )
@@ -224,7 +227,7 @@ def old_scale_maps(
         fitted = _fitted_maps(old_self, cross, seed)
         maps = {} if fitted is None else {MAPPED: fitted}
     if score_scale is not None:
-        maps[SCALED] = same_map(ScaleMap(score_scale), cross.classes)
+        maps[SCALED] = same_map(ScoreMap(SCALED, score_scale), cross.classes)
     return maps
 
 
@@ -241,31 +244,21 @@ def accepted_at(
     )
 
 
-def _is_mapped(maps: Mapping[str, ClassMaps], far: float) -> bool:
-    """Return whether there are score maps, fitted on enough pairs for a false accept rate."""
-    fitted = maps[MAPPED].maps if MAPPED in maps else []
-    return bool(fitted) and all(one.supports(far) for one in fitted if isinstance(one, ScoreMap))
-
-
-def _interval(value: float, samples: Floats, classes: int) -> tuple[float, float]:
+def _interval(value: float, samples: Floats, draws: ClassDraws) -> Interval:
     finite = samples[np.isfinite(samples)]
     if not (len(finite) and np.isfinite(value)):
         return -np.inf, np.inf
-    over_classes = estimate(np.array([value]), finite[None], classes=classes)
+    over_classes = estimate(np.array([value]), finite[None], classes=draws.drawn)
     return over_classes.low, over_classes.high
 
 
 def _fitted_maps(old_self: SearchTest, cross: SearchTest, seed: int) -> ClassMaps | None:
-    """Return a score map for each class, fitted on other classes.
-
-    None if there are too few pairs to fit a map.
-    """
+    """Return a score map for each class, fitted on other classes; None with too few pairs."""
     fold_of = np.random.default_rng([seed, 4]).permutation(cross.classes) % _FOLDS
-    members = ~np.eye(_FOLDS, dtype=bool)
-    parts = ClassParts(fold_of, members)
+    parts = ClassParts(fold_of, ~np.eye(_FOLDS, dtype=bool))
     impostors = [ScoreRanks(test.impostor.table, parts) for test in (cross, old_self)]
     try:
-        return ClassMaps(list(fit_score_maps(*impostors)), fold_of)
+        return ClassMaps(fit_score_maps(*impostors), fold_of)
     except UserError:  # too few pairs, or all of them score the same
         return None
 
@@ -273,32 +266,25 @@ def _fitted_maps(old_self: SearchTest, cross: SearchTest, seed: int) -> ClassMap
 # Queries whose answer changes with the upgrade: right before and wrong now, or the reverse.
 
 
-@dataclass(frozen=True)
-class Flips:
-    """The shares of queries that flip at top-1, each with its interval.
+class Flips(NamedTuple):
+    """The shares of queries that flip at top-1, each with its interval."""
 
-    Attributes:
-        nfr: negative flip rate, right under old→old and wrong now.
-        pfr: positive flip rate, the reverse; PFR − NFR is the change of top-1.
-        relative_nfr: NFR / ((1 − ER_old)·ER_now) with the error rates ER; 1 if the errors now
-            are independent of the old ones.
-    """
-
-    nfr: Estimate
-    pfr: Estimate
+    nfr: Estimate  # negative flip rate: right under old→old and wrong now
+    pfr: Estimate  # positive flip rate, the reverse; PFR − NFR is the change of top-1
+    # NFR / ((1 − ER_old)·ER_now) with the error rates ER; 1 if the errors now are independent of
+    # the old ones
     relative_nfr: Estimate
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values for machines."""
-        rates = {"nfr": self.nfr, "pfr": self.pfr, "relative_nfr": self.relative_nfr}
-        values: dict[str, Any] = {name: rate.mean for name, rate in rates.items()}
-        return values | {"intervals": {n: [rate.low, rate.high] for n, rate in rates.items()}}
+        rates = self._asdict().items()
+        intervals = {name: [rate.low, rate.high] for name, rate in rates}
+        return {name: rate.mean for name, rate in rates} | {"intervals": intervals}
 
 
 def flip_rates(old_self: SearchTest, now: SearchTest) -> dict[str, float]:
     """Return NFR, PFR and relative NFR of two tests of the same queries."""
-    was_right, is_right = old_self.ranks == 0, now.ranks == 0
-    means = [float(np.mean(part)) for part in _parts(was_right, is_right)]
+    means = [float(np.mean(part)) for part in _flips(old_self, now)]
     return {name: float(value[0]) for name, value in _rates(np.array(means)[:, None]).items()}
 
 
@@ -306,37 +292,29 @@ def sampled_flip_rates(
     old_self: SearchTest, now: SearchTest, draws: ClassDraws
 ) -> dict[str, Floats]:
     """Return (repeats,) values of the three rates for drawn classes."""
-    parts = _parts(old_self.ranks == 0, now.ranks == 0)
-    means = [sampled_mean(part, now.query_classes, draws) for part in parts]
+    means = [sampled_mean(part, now.query_classes, draws) for part in _flips(old_self, now)]
     return _rates(np.stack(means))
 
 
 def flips_of(old_self: SearchTest, now: SearchTest, draws: ClassDraws) -> Flips:
-    """Return the flip rates with intervals over classes.
-
-    Args:
-        old_self: the old model's self test.
-        now: the test after the upgrade; the same queries.
-        draws: how often each class of the queries counts in each repeat.
-    """
-    rates = flip_rates(old_self, now)
+    """Return the flip rates of the test after the upgrade, with intervals over classes."""
     samples = sampled_flip_rates(old_self, now, draws)
-    classes = draws.drawn
-    intervals = {
-        name: estimate(np.array([rate]), samples[name][None], classes=classes)
-        for name, rate in rates.items()
+    rates = {
+        name: estimate(np.array([rate]), samples[name][None], classes=draws.drawn)
+        for name, rate in flip_rates(old_self, now).items()
     }
-    return Flips(**{name: replace(one, low=max(one.low, 0.0)) for name, one in intervals.items()})
+    return Flips(**{n: replace(rate, low=max(rate.low, 0.0)) for n, rate in rates.items()})
 
 
-def _parts(was_right: Any, is_right: Any) -> list[Floats]:
+def _flips(old_self: SearchTest, now: SearchTest) -> list[Floats]:
     """Return per query: flipped to wrong, flipped to right, right before, wrong now."""
+    was_right, is_right = old_self.ranks == 0, now.ranks == 0
     parts = (was_right & ~is_right, ~was_right & is_right, was_right, ~is_right)
     return [part.astype(np.float64) for part in parts]
 
 
 def _rates(means: Floats) -> dict[str, Floats]:
-    """Return the rates from (4, n) means of ``_parts``. Where nothing can flip, the rate is 0."""
+    """Return the rates from (4, n) means of ``_flips``. Where nothing can flip, the rate is 0."""
     nfr, pfr, right_before, wrong_now = means
     expected = right_before * wrong_now
     relative = np.divide(nfr, expected, out=np.zeros_like(nfr), where=expected > 0)

@@ -1,12 +1,17 @@
-"""A map of new→old scores onto the old scale by one factor, the new model's score scale.
+"""Strictly monotone maps of scores onto the scale of other scores.
 
-The map through many quantiles, which is fitted on a test, is in ``score_map.py``.
+A new query scores lower with an old row than an old query does, and lower than with a new row. A
+threshold that was set for old→old scores would refuse most new queries, and a gallery with rows of
+both models would prefer the new ones. A map puts the scores of one test on the scale of another;
+because it is strictly monotone, it changes no ranking among rows of one model. Beyond the rarest
+impostors a fitted map is a guess: see ``ScoreMap.supports``.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,100 +19,99 @@ from numpy.typing import NDArray
 from unibct.arrays import Floats, Ints
 from unibct.data.training_classes import SCORE_MAP_FITTED, Choice, TrainingClasses
 from unibct.errors import UserError
-from unibct.evaluation.impostors import Impostors, ScoreRanks, listed_impostors, quantiles
-from unibct.evaluation.score_table import Groups
+from unibct.evaluation.impostors import Impostors, ScoreRanks, quantiles
+from unibct.evaluation.search_test import ScoredPairs, listed_pairs
 from unibct.files import read_json, write_json
+
+Doubles: TypeAlias = NDArray[np.float64]
+
+RAW = "raw"  # scores stay as they are
+STANDARDISED = "standardised"  # a line: impostors of both tests get the same mean and deviation
+FITTED = "fitted"  # through knots: quantiles of one test's impostors become those of the other's
+ODDS = "odds"  # a line: a score becomes the one at which a mate is as likely in the other test
+SCALED = "scaled"  # a line through zero: a model's score scale, ``embeddings/score_scale.py``
+
+FEWEST_ACCEPTED = 30  # impostor pairs above a threshold, Doddington's rule
+_END_KNOTS = 16  # give the slope beyond the last one; of fewer, chance decides
+_LEAST_SLOPE, _STEEPEST_SLOPE = 0.01, 100.0
 
 
 @dataclass(frozen=True)
-class ScaleMap:
-    """Multiplies scores; strictly monotone, so it changes no ranking.
+class ScoreMap:
+    """A straight line, or a line through knots.
 
-    Attributes:
-        factor: above zero, see ``embeddings/score_scale.py``.
+    Above the knots it goes on with the mean slope between the last ones, below them with slope 1.
     """
 
-    factor: float
+    kind: str = RAW  # how it was made: one of the names above
+    slope: float = 1.0  # of a straight line
+    shift: float = 0.0  # of a straight line
+    # (knots,) strictly rising scores, and what each becomes; None if the map is not fitted
+    knots: tuple[Doubles, Doubles] | None = None
+    fitted_on: Choice | None = None  # the images; None if they are not known
+    # how many scores the test with fewer had; None if unknown, as in files of earlier versions
+    impostors: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a factor that would change rankings."""
-        if not 0 < self.factor < np.inf:
-            raise UserError(f"a score scale is a finite number above zero, not {self.factor}")
+        """Refuse what is not strictly monotone."""
+        if self.kind not in (*KINDS, SCALED):
+            raise UserError(f"unknown kind of score map {self.kind!r}; choose {', '.join(KINDS)}")
+        if not 0 < self.slope < np.inf or not np.isfinite(self.shift):
+            raise UserError(
+                "the slope of a score map is a finite number above zero, and its shift is finite, "
+                f"not {self.slope} and {self.shift}"
+            )
+        if (self.kind == FITTED) != (self.knots is not None):
+            raise UserError(f"a score map has knots if it is {FITTED}, and only then")
+        for knots in self.knots or ():
+            rises = knots.ndim == 1 and len(knots) > 1 and (np.diff(knots) > 0).all()
+            if not (rises and np.isfinite(knots).all()):
+                raise UserError("a score map needs at least two rising knots on both sides")
+        if self.knots is not None and len(self.knots[0]) != len(self.knots[1]):
+            raise UserError("a score map needs as many knots on both sides")
 
-    def __call__(self, scores: Any) -> NDArray[np.float64]:
-        """Map scores of new queries in the old gallery onto the old scale."""
-        return np.asarray(scores, dtype=np.float64) * self.factor
+    def __call__(self, scores: Any) -> Doubles:
+        """Map scores of any shape."""
+        values = np.asarray(scores, dtype=np.float64)
+        if self.kind == RAW:
+            return values
+        if self.knots is None:
+            return self.slope * values + self.shift
+        before, after = self.knots
+        below, above = np.minimum(values - before[0], 0), np.maximum(values - before[-1], 0)
+        return np.interp(values, before, after) + below + self._end_slope * above
+
+    @cached_property
+    def _end_slope(self) -> float:
+        """The slope above the last knot."""
+        assert self.knots is not None
+        first = max(0, len(self.knots[0]) - 1 - _END_KNOTS)
+        run, rise = (float(knots[-1]) - float(knots[first]) for knots in self.knots)
+        return min(max(rise / run, _LEAST_SLOPE), _STEEPEST_SLOPE)
 
     def highest_up_to(self, limit: float, dtype: Any) -> float:
         """Return the highest score of a floating point type that is not mapped above ``limit``."""
         if not np.isfinite(limit):
             return float(limit)
-        score = np.asarray(limit / self.factor, dtype=dtype)
-        lowest, highest = (np.asarray(end, dtype=dtype) for end in (-np.inf, np.inf))
-        while self(score) > limit:
-            score = np.nextafter(score, lowest)
-        while self(above := np.nextafter(score, highest)) <= limit:
-            score = above
-        return float(score)
+        inverse = (limit - self.shift) / self.slope
+        if self.knots is not None:
+            before, after = self.knots
+            below, above = min(limit - after[0], 0), max(limit - after[-1], 0)
+            inverse = np.interp(limit, after, before) + below + above / self._end_slope
+        low = high = np.asarray(inverse, dtype=dtype)
+        step = np.asarray(1e-6, dtype=dtype)
+        while self(low) > limit:
+            low, step = low - step, 2 * step
+        while self(high) <= limit:
+            high, step = high + step, 2 * step
+        while low < (middle := low + (high - low) / 2) < high:
+            low, high = (middle, high) if self(middle) <= limit else (low, middle)
+        return float(low)
 
-
-# A strictly monotone map of new→old scores onto the old score scale.
-#
-# A deployed system compares scores with a threshold that was set for old→old scores. New queries
-# score lower in the old gallery, so that threshold would refuse most of them. The map carries the
-# quantiles of cross-test impostor scores to the quantiles of old impostor scores. A threshold on
-# the old scale then lets as many impostors pass as before. Because the map is strictly monotone, it
-# changes no ranking. Beyond the rarest impostors the map is a guess: see ``ScoreMap.supports``.
-
-_KNOTS = 64
-_FEWEST_SCORES = 100
-_RAREST_COUNT = 10  # impostor scores above the last knot: fewer tell too little about a quantile
-_END_KNOTS = 16  # give the slope beyond the last one; of fewer, chance decides
-_LEAST_SLOPE, _STEEPEST_SLOPE = 0.01, 100.0
-FEWEST_ACCEPTED = 30  # impostor pairs above a threshold, Doddington's rule
-
-
-@dataclass(frozen=True)
-class ScoreMap:
-    """A piecewise linear map through knots.
-
-    Above them it goes on with the mean slope between the last ones, below them with the slope 1.
-
-    Attributes:
-        cross: (knots,) strictly rising scores of new queries in the old gallery.
-        old: (knots,) strictly rising scores of old queries in the old gallery.
-        fitted_on: the images that it was fitted on; None if they are not known.
-        impostors: the number of impostor scores on the side that had fewer; None if it is not
-            known, as in files of earlier versions.
-    """
-
-    cross: NDArray[np.float64]
-    old: NDArray[np.float64]
-    fitted_on: Choice | None = None
-    impostors: int | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse knots that are not strictly monotone."""
-        for name, knots in (("cross", self.cross), ("old", self.old)):
-            rises = knots.ndim == 1 and len(knots) > 1 and (np.diff(knots) > 0).all()
-            if not (rises and np.isfinite(knots).all()):
-                raise UserError(f"a score map needs at least two rising {name} scores")
-        if len(self.cross) != len(self.old):
-            raise UserError("a score map needs as many cross scores as old scores")
-
-    def __call__(self, scores: Any) -> NDArray[np.float64]:
-        """Map scores of new queries in the old gallery onto the old scale."""
-        values = np.asarray(scores, dtype=np.float64)
-        below = np.minimum(values - self.cross[0], 0)
-        above = np.maximum(values - self.cross[-1], 0)
-        return np.interp(values, self.cross, self.old) + below + self._end_slope * above
-
-    @cached_property
-    def _end_slope(self) -> float:
-        """The slope above the last knot."""
-        first = max(0, len(self.cross) - 1 - _END_KNOTS)
-        rise, run = (float(knots[-1]) - float(knots[first]) for knots in (self.old, self.cross))
-        return min(max(rise / run, _LEAST_SLOPE), _STEEPEST_SLOPE)
+    @property
+    def reach(self) -> float:
+        """The last mapped score that is no guess: infinite for a straight line."""
+        return np.inf if self.knots is None else float(self.knots[1][-1])
 
     def supports(self, far: float) -> bool:
         """Return whether enough impostors were seen to map a threshold for a false accept rate."""
@@ -126,25 +130,23 @@ class ScoreMap:
             f"accept rates below {FEWEST_ACCEPTED / self.impostors:.2g} are beyond it"
         )
 
-    def highest_up_to(self, limit: float, dtype: Any) -> float:
-        """Return the highest score of a floating point type that is not mapped above ``limit``."""
-        if not np.isfinite(limit):
-            return float(limit)
-        below, above = min(limit - self.old[0], 0), max(limit - self.old[-1], 0)
-        inverse = np.interp(limit, self.old, self.cross) + below + above / self._end_slope
-        low = high = np.asarray(inverse, dtype=dtype)
-        step = np.asarray(1e-6, dtype=dtype)
-        while self(low) > limit:
-            low, step = low - step, 2 * step
-        while self(high) <= limit:
-            high, step = high + step, 2 * step
-        while low < (middle := low + (high - low) / 2) < high:
-            low, high = (middle, high) if self(middle) <= limit else (low, middle)
-        return float(low)
-
     def as_json(self) -> dict[str, Any]:
-        """Return plain values for a file; images and impostors only if they are known."""
-        content: dict[str, Any] = {"cross": self.cross.tolist(), "old": self.old.tolist()}
+        """Return plain values for a file, with the kind, as of a certificate's calibration."""
+        if self.knots is not None:
+            before, after = self.knots
+            return {"kind": self.kind, "from": before.tolist(), "to": after.tolist()}
+        if self.kind == RAW:
+            return {"kind": self.kind}
+        return {"kind": self.kind, "slope": self.slope, "shift": self.shift}
+
+    def knots_as_json(self) -> dict[str, Any]:
+        """Return plain values for a file of maps onto the old scale.
+
+        Images and impostors are there only if they are known.
+        """
+        assert self.knots is not None, "maps onto the old scale are fitted"
+        before, after = self.knots
+        content: dict[str, Any] = {"cross": before.tolist(), "old": after.tolist()}
         if self.fitted_on is not None:
             content["fitted_on"] = self.fitted_on.as_json()
         if self.impostors is not None:
@@ -152,15 +154,25 @@ class ScoreMap:
         return content
 
     @staticmethod
-    def from_json(value: dict[str, Any]) -> "ScoreMap":
-        """Return the map that ``as_json`` described; earlier versions kept only the knots."""
+    def from_json(value: Any) -> "ScoreMap":
+        """Return the map that either of the two described; earlier versions kept only knots."""
         try:
-            cross, old = (np.array(value[side], float) for side in ("cross", "old"))
-            impostors = value.get("impostors")
+            content = cast(dict[str, Any], value)
+            kind = content.get("kind", FITTED)
+            if kind != FITTED:
+                slope, shift = float(content.get("slope", 1)), float(content.get("shift", 0))
+                return ScoreMap(kind, slope, shift)
+            sides = ("from", "to") if "kind" in content else ("cross", "old")
+            before, after = (np.array(content[side], float) for side in sides)
+            impostors = content.get("impostors")
             if impostors is not None and int(impostors) < 1:
                 raise ValueError(f"impostors is {impostors}")
-            fitted_on = _fitted_on(value.get("fitted_on"))
-            return ScoreMap(cross, old, fitted_on, None if impostors is None else int(impostors))
+            return ScoreMap(
+                FITTED,
+                knots=(before, after),
+                fitted_on=_fitted_on(content.get("fitted_on")),
+                impostors=None if impostors is None else int(impostors),
+            )
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise UserError(f"this is no score map: {error}") from error
 
@@ -173,94 +185,166 @@ def _fitted_on(content: Any) -> Choice | None:
     return Choice(SCORE_MAP_FITTED, classes=classes.digests, class_source=classes.source)
 
 
-def fit_score_map(cross_impostor: Floats | Impostors, old_impostor: Floats | Impostors) -> ScoreMap:
-    """Fit the map on impostor scores of the cross test and of the old self test.
+# How a map is fitted: on the impostor scores of two tests, and for equal odds on mates' too.
+
+_KNOTS = 64
+_FEWEST_SCORES = 100
+_RAREST_COUNT = 10  # impostor scores above the last knot: fewer tell too little about a quantile
+
+
+def fit_score_map(
+    before: ScoredPairs | Impostors | Floats,
+    after: ScoredPairs | Impostors | Floats,
+    kind: str = FITTED,
+) -> ScoreMap:
+    """Fit what puts the scores of one test on the scale of another.
 
     Args:
-        cross_impostor: scores of new queries with old templates of other classes.
-        old_impostor: scores of old queries with the same templates.
+        before: the pairs of the first test, such as new queries with old rows; or their impostor
+            scores alone, unless the kind is ``odds``.
+        after: the pairs of the second test, such as old queries with old rows; likewise.
+        kind: a name from ``KINDS``.
     """
-    tables = [
-        (scores if isinstance(scores, Impostors) else listed_impostors(scores)).table
-        for scores in (cross_impostor, old_impostor)
-    ]
-    return fit_score_maps(*(ScoreRanks(table) for table in tables))[0]
+    if kind not in KINDS:
+        raise UserError(f"unknown kind of score map {kind!r}; choose {', '.join(KINDS)}")
+    return KINDS[kind](_pairs(before), _pairs(after))
 
 
-def fit_score_maps(cross_impostor: ScoreRanks, old_impostor: ScoreRanks) -> list[ScoreMap]:
-    """Fit a map for each part of the classes, see ``fit_score_map``."""
+def _pairs(given: ScoredPairs | Impostors | Floats) -> ScoredPairs:
+    none = np.zeros(0)
+    if isinstance(given, Impostors):
+        return ScoredPairs(none, given, none.astype(np.int64))
+    if isinstance(given, ScoredPairs):
+        return given
+    return listed_pairs(none, given, none.astype(np.int64), np.zeros(len(given), np.int32))
+
+
+def _raw(before: ScoredPairs, after: ScoredPairs) -> ScoreMap:
+    return ScoreMap()
+
+
+def _standardised(before: ScoredPairs, after: ScoredPairs) -> ScoreMap:
+    (mean, deviation), (new_mean, new_deviation) = (
+        _mean_and_deviation(pairs.impostor) for pairs in (before, after)
+    )
+    if not (deviation > 0 and new_deviation > 0):
+        raise UserError("all impostor scores are equal: a score map cannot be fitted on them")
+    slope = new_deviation / deviation
+    return ScoreMap(STANDARDISED, slope, new_mean - slope * mean)
+
+
+def _mean_and_deviation(impostor: Impostors) -> tuple[float, float]:
+    total, squares = 0.0, 0.0
+    for block in impostor.table.blocks():
+        scores = block.others[block.others > -np.inf].astype(np.float64)
+        total += float(scores.sum())
+        squares += float(np.square(scores).sum())
+    mean = total / max(len(impostor), 1)
+    return mean, float(np.sqrt(max(squares / max(len(impostor), 1) - mean**2, 0)))
+
+
+def _fitted(before: ScoredPairs, after: ScoredPairs) -> ScoreMap:
+    return fit_score_maps(*(ScoreRanks(pairs.impostor.table) for pairs in (before, after)))[0]
+
+
+def fit_score_maps(before: ScoreRanks, after: ScoreRanks) -> list[ScoreMap]:
+    """Fit a map through knots for each part of the classes."""
     rates: list[Floats] = []
-    sizes: Ints = np.minimum(cross_impostor.sizes, old_impostor.sizes)
-    for fewest in (int(size) for size in sizes):
+    sizes: Ints = np.minimum(before.sizes, after.sizes)
+    for fewest in sizes.tolist():
         if fewest < _FEWEST_SCORES:
             raise UserError(
                 f"{fewest} impostor scores are too few for a score map; "
                 f"give at least {_FEWEST_SCORES}"
             )
         # Rates are spaced evenly on a logarithmic scale: thresholds are set at small ones.
-        rarest = float(_RAREST_COUNT / fewest)
-        rates.append(1 - np.append(1.0, np.geomspace(0.75, rarest, _KNOTS)))
-    knots = (quantiles(ranks, rates) for ranks in (cross_impostor, old_impostor))
+        rates.append(1 - np.append(1.0, np.geomspace(0.75, _RAREST_COUNT / fewest, _KNOTS)))
+    knots = (quantiles(ranks, rates) for ranks in (before, after))
     return [_through(*sides) for sides in zip(*knots, sizes.tolist(), strict=True)]
 
 
-def _through(cross: NDArray[np.float64], old: NDArray[np.float64], impostors: int) -> ScoreMap:
+def _through(before: Doubles, after: Doubles, impostors: int) -> ScoreMap:
     """Return the map through those knots that rise on both sides."""
-    rises = np.ones(len(cross), dtype=bool)
+    rises = np.ones(len(before), dtype=bool)
     last = 0
-    for knot in range(1, len(cross)):
-        rises[knot] = cross[knot] > cross[last] and old[knot] > old[last]
+    for knot in range(1, len(before)):
+        rises[knot] = before[knot] > before[last] and after[knot] > after[last]
         last = knot if rises[knot] else last
-    return ScoreMap(cross[rises], old[rises], impostors=impostors)
+    return ScoreMap(FITTED, knots=(before[rises], after[rises]), impostors=impostors)
 
 
-# Maps of scores onto the old scale, one for the queries of each class.
+def _odds(before: ScoredPairs, after: ScoredPairs) -> ScoreMap:
+    (slope, shift), (new_slope, new_shift) = (_log_odds(pairs) for pairs in (before, after))
+    if not (slope > 0 and new_slope > 0):
+        raise UserError("mates do not score higher than impostors: there are no odds to compare")
+    return ScoreMap(ODDS, slope / new_slope, (shift - new_shift) / new_slope)
 
 
-class MonotoneMap(Protocol):
-    """A strictly monotone function of scores."""
+def _log_odds(pairs: ScoredPairs) -> tuple[float, float]:
+    """Return slope and shift of the log odds of a mate as a line over the score, in 8,192 bins."""
+    edges = np.linspace(-1, 1, 8192 + 1)
+    mates = np.histogram(np.clip(pairs.genuine, -1, 1), edges)[0].astype(np.float64)
+    others = np.zeros(len(mates))
+    for block in pairs.impostor.table.blocks():
+        scores = block.others[block.others > -np.inf]
+        others += np.histogram(np.clip(scores, -1, 1), edges)[0]
+    return fit_log_odds((edges[:-1] + edges[1:]) / 2, mates, others)
 
-    def __call__(self, scores: Any) -> NDArray[np.float64]:
-        """Map scores."""
-        ...
 
-    def highest_up_to(self, limit: float, dtype: Any) -> float:
-        """Return the highest score of a floating point type that is not mapped above ``limit``."""
-        ...
+def fit_log_odds(scores: Doubles, mates: Doubles, others: Doubles) -> tuple[float, float]:
+    """Return slope and shift: log(P(mate) / P(other)) = slope · score + shift.
 
-
-@dataclass(frozen=True)
-class ClassMaps:
-    """A score map for the queries of each class.
-
-    Attributes:
-        maps: the different ones.
-        of_class: (classes,) which of them a class has.
+    ``mates`` and ``others`` are (n,): how many pairs of the same and of different classes have
+    each of the (n,) different scores. This is logistic regression of counts: Platt, "Probabilistic
+    outputs for support vector machines" (1999), by the Newton steps of Lin, Lin and Weng (2007).
+    Platt's targets, a little inside 0 and 1, keep the line finite even if every mate scores higher
+    than every impostor.
     """
+    totals = mates.sum(), others.sum()
+    if not (totals[0] > 0 and totals[1] > 0):
+        raise UserError("the odds of a mate need pairs of the same and of different classes")
+    targets = (totals[0] + 1) / (totals[0] + 2), 1 / (totals[1] + 2)
+    weights = mates + others
+    wanted = mates * targets[0] + others * targets[1]
+    centre = float(np.average(scores, weights=weights))
+    spread = float(np.sqrt(np.average((scores - centre) ** 2, weights=weights))) or 1.0
+    inputs: Doubles = np.stack([(scores - centre) / spread, np.ones(len(scores))], axis=1)
 
-    maps: list[MonotoneMap]
-    of_class: Ints
+    def loss_of(line: Doubles) -> float:
+        """Return the cross entropy."""
+        odds = inputs @ line
+        return float(np.sum(weights * np.logaddexp(0, odds) - wanted * odds))
 
-    def mapped(self, scores: Floats, classes: Groups) -> Floats:
-        """Return scores of queries of some classes on the old scale."""
-        values = np.empty(len(scores))
-        for number, score_map in enumerate(self.maps):
-            chosen = self.of_class[classes] == number
-            values[chosen] = score_map(scores[chosen])
-        return values
+    line: Doubles = np.array([0.0, np.log((totals[0] + 1) / (totals[1] + 1))])
+    loss, smallest_step = loss_of(line), 1e-9
+    for _ in range(100):
+        share: Doubles = 1 / (1 + np.exp(-(inputs @ line)))
+        slopes: Doubles = inputs.T @ (weights * share - wanted)
+        curvature: Doubles = (inputs * (weights * share * (1 - share))[:, None]).T @ inputs
+        step: Doubles = np.linalg.solve(curvature + 1e-12 * np.eye(2), slopes).astype(np.float64)
+        if np.abs(step).max() < smallest_step:
+            break
+        # No score's log odds move by more than 2: where all is certain, the curvature says nothing.
+        size = min(1.0, 2.0 / float(np.abs(inputs @ step).max()))
+        while size > smallest_step:  # a whole step may go too far
+            lower = loss_of(line - size * step)
+            if lower <= loss:
+                line, loss = line - size * step, lower
+                break
+            size /= 2
+    return float(line[0] / spread), float(line[1] - line[0] * centre / spread)
 
-    def limits(self, threshold: float, dtype: Any) -> Floats:
-        """Return (classes,): the highest score of each that is not mapped above a threshold."""
-        limits = [score_map.highest_up_to(threshold, dtype) for score_map in self.maps]
-        return np.array(limits)[self.of_class]
+
+# The simplest first: of kinds that do equally well, the first is chosen.
+KINDS: dict[str, Callable[[ScoredPairs, ScoredPairs], ScoreMap]] = {
+    RAW: _raw,
+    STANDARDISED: _standardised,
+    FITTED: _fitted,
+    ODDS: _odds,
+}
 
 
-def same_map(score_map: MonotoneMap, classes: int) -> ClassMaps:
-    """Return one map for the queries of all classes."""
-    return ClassMaps([score_map], np.zeros(classes, dtype=np.int64))
-
-
-# Score maps kept beside the new model, one for each old model whose gallery it searches.
+# Maps onto the old scale are kept with the new model, one for each old model that it may follow.
 
 FILE = "score_maps.json"
 _REMEDY = "remove it and fit the maps again (unibct evaluate … --save-score-map)"
@@ -269,25 +353,13 @@ _REMEDY = "remove it and fit the maps again (unibct evaluate … --save-score-ma
 def save_score_map(folder: str | Path, old_fingerprint: str, score_map: ScoreMap) -> Path:
     """Keep a map in the new model's folder; maps for other old models stay."""
     path = Path(folder) / FILE
-    maps = _read(path)
-    write_json(path, maps | {old_fingerprint: score_map.as_json()})
+    write_json(path, kept_score_maps(folder) | {old_fingerprint: score_map.knots_as_json()})
     return path
-
-
-def has_score_map(folder: str | Path, old_fingerprint: str) -> bool:
-    """Return whether a map for this old model is kept in the new model's folder."""
-    return old_fingerprint in _read(Path(folder) / FILE)
-
-
-def require_readable_maps(folder: str | Path) -> None:
-    """Raise an error if the file that a map would be added to is damaged."""
-    _read(Path(folder) / FILE)
 
 
 def load_score_map(folder: str | Path, old_fingerprint: str) -> ScoreMap:
     """Return the map onto the score scale of an old model."""
-    path = Path(folder) / FILE
-    maps = _read(path)
+    maps = kept_score_maps(folder)
     if old_fingerprint not in maps:
         raise UserError(
             f"{folder} has no score map for the old model {old_fingerprint}; fit one on classes "
@@ -296,11 +368,12 @@ def load_score_map(folder: str | Path, old_fingerprint: str) -> ScoreMap:
     try:
         return ScoreMap.from_json(maps[old_fingerprint])
     except UserError as error:
-        raise UserError(f"{path}: {error}; {_REMEDY}") from error
+        raise UserError(f"{Path(folder) / FILE}: {error}; {_REMEDY}") from error
 
 
-def _read(path: Path) -> dict[str, Any]:
-    """Return the maps in a file by the old model's fingerprint; none if there is no file."""
+def kept_score_maps(folder: str | Path) -> dict[str, Any]:
+    """Return the maps in a model's folder, by the old model's fingerprint; none without a file."""
+    path = Path(folder) / FILE
     if not path.is_file():
         return {}
     try:

@@ -16,7 +16,6 @@ import numpy as np
 from unibct.arrays import Floats, Ints, checked_embeddings, to_numpy
 from unibct.data.image_set import ImageSet
 from unibct.embeddings.recall import Strength
-from unibct.evaluation.backfill_curve import BackfillCurve, backfill_curve, row_orders
 from unibct.evaluation.blending import (
     MIDPOINT,
     AlphaChoice,
@@ -35,6 +34,7 @@ from unibct.evaluation.criterion import (
     sampled_test,
 )
 from unibct.evaluation.metrics import measured_metrics
+from unibct.evaluation.mixed_gallery import BackfillCurve, backfill_curve, row_orders
 from unibct.evaluation.old_threshold import AtOldThreshold, Flips, at_old_thresholds, flips_of
 from unibct.evaluation.pixel_baseline import NOT_CHECKED, old_model_strength
 from unibct.evaluation.score_map import ScoreMap

@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from unibct.errors import UserError
 from unibct.evaluation.blending import MIDPOINT
 from unibct.evaluation.certificate import Certificate
-from unibct.evaluation.mixed_gallery import Calibration
 from unibct.evaluation.score_map import ScoreMap
 from unibct.evaluation.search_test import BLEND, CROSS, NEW_SELF, OLD_SELF
 from unibct.gallery.gallery_folder import DamagedCertificateError, GalleryFolder
 from unibct.gallery.search_request import BLENDED_QUERY, NEW_QUERY, TWO_QUERIES, SearchRequest
 from unibct.gallery.state import GalleryState, RowMaker, Standing
 
-RAW = Calibration()
+RAW = ScoreMap()
 # What searches older rows -> the direction of the test that says how to read the scores.
 _OLDER_DIRECTIONS = {NEW_QUERY: CROSS, TWO_QUERIES: OLD_SELF, BLENDED_QUERY: BLEND}
 
@@ -26,9 +25,9 @@ _OLDER_DIRECTIONS = {NEW_QUERY: CROSS, TWO_QUERIES: OLD_SELF, BLENDED_QUERY: BLE
 class Scale:
     """How similarities of a kind of rows become scores."""
 
-    rank: Calibration  # puts them on the common scale of the ranking
+    rank: ScoreMap  # puts them on the common scale of the ranking
     # puts them on the scale of the result; None if that is the scale of the ranking
-    report: ScoreMap | Calibration | None
+    report: ScoreMap | None
     least: float | None  # similarities above it pass the wanted false accept rate
 
 

@@ -12,7 +12,6 @@ import numpy as np
 
 from unibct import progress
 from unibct.errors import UserError
-from unibct.evaluation.score_map import ScoreMap
 from unibct.gallery.engines import Found, Search
 from unibct.gallery.gallery_folder import GalleryFolder
 from unibct.gallery.queries import (
@@ -124,9 +123,9 @@ def note_guessed_threshold(folder: GalleryFolder, request: SearchRequest) -> Non
     if request.threshold is None or not request.old_scores:
         return
     for scale in _scales(folder, folder.state, request).values():
-        if isinstance(scale.report, ScoreMap) and request.threshold > scale.report.old[-1]:
+        if scale.report is not None and request.threshold > scale.report.reach:
             progress.note(
-                f"the threshold {request.threshold:g} is above {scale.report.old[-1]:.4g}, where "
+                f"the threshold {request.threshold:g} is above {scale.report.reach:.4g}, where "
                 "fewer than ten impostor pairs of the certificate's score map are: its false "
                 "accept rate is a guess; --far takes measured thresholds"
             )

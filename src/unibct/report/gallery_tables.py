@@ -14,6 +14,7 @@ from unibct.benchmark.cells import (
     HALF_NFR,
     HALF_TOP_1,
     MEAN,
+    MERGINGS,
     MIXED,
     TAR,
     half_tar,
@@ -25,10 +26,9 @@ from unibct.benchmark.results import (
     in_mixed_gallery,
     with_blended_weights,
 )
-from unibct.evaluation.backfill_curve import MERGINGS
 from unibct.evaluation.metrics import TOP_1, find_metric
-from unibct.evaluation.mixed_gallery import RAW
-from unibct.evaluation.old_threshold import AS_IT_IS, MAPPED, OLD, SCALED
+from unibct.evaluation.old_threshold import AS_IT_IS, MAPPED, OLD
+from unibct.evaluation.score_map import RAW, SCALED
 from unibct.evaluation.search_test import BLEND, CROSS, OLD_SELF
 from unibct.evaluation.verification import rate_name, tar_name
 from unibct.report.plain_table import (

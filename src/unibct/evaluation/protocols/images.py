@@ -25,9 +25,8 @@ from unibct.evaluation.protocols import EmbeddingRequest, EvaluationRequest, Sea
 from unibct.evaluation.score_map import (
     ScoreMap,
     fit_score_map,
-    has_score_map,
+    kept_score_maps,
     load_score_map,
-    require_readable_maps,
     save_score_map,
 )
 from unibct.evaluation.search_test import CROSS, OLD_SELF
@@ -138,7 +137,7 @@ def _kept_score_map(old_fingerprint: str, request: EvaluationRequest) -> ScoreMa
             "--save-score-map fits it on the tested classes: use one of them, each on other classes"
         )
     if rules.old_thresholds or rules.save_score_map:
-        require_readable_maps(_folder_of(request.query))
+        kept_score_maps(_folder_of(request.query))  # refuses a damaged file
     if not rules.old_thresholds:
         return None
     return load_score_map(_folder_of(request.query), old_fingerprint)
@@ -155,7 +154,7 @@ def _save_score_map(
     try:
         fitted = replace(fit_score_map(cross.impostor, old_self.impostor), fitted_on=fitted_on)
         folder = _folder_of(request.query)
-        replaces = has_score_map(folder, old_fingerprint)
+        replaces = old_fingerprint in kept_score_maps(folder)
         path = save_score_map(folder, old_fingerprint, fitted)
     except (UserError, OSError) as error:  # the evaluation is finished: it is not thrown away
         progress.note(f"no score map is kept: {error}")
