@@ -187,7 +187,7 @@ def with_wrong_labels(
     if noise == "uniform":
         wrong[chosen] = (labels[chosen] + rng.integers(1, classes, len(chosen))) % classes
     else:
-        centres = class_prototypes(old, labels, kind="centroid")
+        centres = class_prototypes(labels, old=old, kind="centroid")
         cosine = centres @ centres.T
         np.fill_diagonal(cosine, -np.inf)
         nearest = np.argsort(-cosine, axis=1)[:, :LOOK_ALIKES]
@@ -219,7 +219,7 @@ def qualities(
     seed: int,
 ) -> Iterable[dict[str, Any]]:
     """Yield the mean cosine between prototypes and clean class centres, for every setting."""
-    centres = class_prototypes(old, truth, kind="centroid")
+    centres = class_prototypes(truth, old=old, kind="centroid")
     for size in SIZES:
         quota = np.minimum(np.bincount(labels), size)
         rows = np.flatnonzero(sample_images(labels, quota, np.random.default_rng([seed, 8])))
@@ -234,7 +234,7 @@ def qualities(
         ) -> float:
             new = None if graph is None else graph[rows]
             prototypes = class_prototypes(
-                old[rows], labels[rows], new=new, kind=kind, tau=tau, lam=lam
+                labels[rows], old=old[rows], new=new, kind=kind, tau=tau, lam=lam
             )
             return float((prototypes * centres).sum(axis=1).mean())
 

@@ -208,8 +208,8 @@ def measure(folder: Path, *, spill: bool | None) -> None:
         begin = time.perf_counter()
         with progress.shown(Lines()):
             class_prototypes(
-                old.vectors,
                 labels,
+                old=old.vectors,
                 new=new.vectors,
                 tau=TAU,
                 lam=LAM,

@@ -22,11 +22,11 @@ from unibct.data.image_set import ImageSet
 from unibct.data.loader import PixelBatches, read_pixels
 from unibct.data.readers import open_images
 from unibct.distributed.cpus import usable_cpus
-from unibct.distributed.ranks import ClassPart
+from unibct.distributed.ranks import ClassesInUse
 from unibct.embeddings.extraction import embed_pixel_batches
 from unibct.losses import sharded_arcface
 from unibct.methods import METHODS
-from unibct.methods.base import Batch, Method, OldKnowledge, Settings
+from unibct.methods.base import Batch, Method, OldEmbeddings, Settings
 from unibct.models.architectures import build_network, find_architecture
 from unibct.models.input import to_input
 from unibct.models.model import Model
@@ -75,7 +75,7 @@ def make_setup() -> Setup:
     class_weights = nn.Parameter(torch.randn(classes, dim) * 0.01)
     optimizer = torch.optim.SGD([*network.parameters(), class_weights], lr=1e-3, momentum=0.9)
     labels = torch.from_numpy(images.labels)
-    old = OldKnowledge(
+    old = OldEmbeddings(
         nn.functional.normalize(torch.randn(len(images), dim), dim=1),
         labels,
         images.class_names,
@@ -111,7 +111,7 @@ def step(setup: Setup, name: str) -> None:
         setup.methods[name].classified(batch),
         setup.class_weights,
         setup.labels,
-        ClassPart(len(setup.class_weights)),
+        ClassesInUse(len(setup.class_weights)),
         scale=setup.recipe.scale,
         margin=setup.recipe.margin,
     )

@@ -5,7 +5,7 @@ import math
 import torch
 
 from tests.distributed.thread_ranks import run_ranks
-from unibct.distributed.ranks import ClassPart
+from unibct.distributed.ranks import ClassesInUse
 
 
 def case(batch=32, dim=8, classes=11, seed=0, dtype=torch.float64):
@@ -39,7 +39,7 @@ def over_ranks(world, loss, embeddings, class_rows, labels, sampled=None):
         if sampled is not None:
             is_own = (sampled >= classes.start) & (sampled < classes.stop)
             rows = sampled[is_own] - classes.start
-        part = ClassPart(len(class_rows), ranks, rows)
+        part = ClassesInUse(len(class_rows), ranks, rows)
         new = embeddings[own].detach().clone().requires_grad_()
         shard = class_rows[classes.start : classes.stop].detach().clone().requires_grad_()
         found = loss(new, part.rows(shard), labels[own], part, own)

@@ -9,7 +9,7 @@ import unibct
 from tests.distributed.thread_ranks import run_ranks
 from tests.distributed.twins import Twins
 from tests.loss_cases import case, dot, naive_unit_rows, over_ranks
-from unibct.distributed.ranks import ALONE, ClassPart
+from unibct.distributed.ranks import ALONE, ClassesInUse
 from unibct.losses import (
     angles,
     arcface,
@@ -149,7 +149,7 @@ def test_arcface_on_a_sample_by_hand():
     embeddings = torch.randn(6, 4, generator=generator, requires_grad=True)
     weights = torch.randn(9, 4, generator=generator, requires_grad=True)
     labels, rows = torch.tensor([0, 4, 4, 7, 8, 0]), torch.tensor([0, 2, 4, 7, 8])
-    part = ClassPart(9, ALONE, rows)
+    part = ClassesInUse(9, ALONE, rows)
     found = sharded_arcface(embeddings, part.rows(weights), labels, part)
     places = torch.tensor([0, 2, 2, 3, 4, 0])
     expected = arcface(embeddings, weights[rows], places)
@@ -166,7 +166,7 @@ def test_all_classes_in_one_process_are_plain_arcface():
     embeddings = torch.randn(6, 4, generator=generator)
     weights = torch.randn(9, 4, generator=generator)
     labels = torch.tensor([0, 4, 4, 7, 8, 0])
-    loss = sharded_arcface(embeddings, weights, labels, ClassPart(9), scale=16.0, margin=0.3)
+    loss = sharded_arcface(embeddings, weights, labels, ClassesInUse(9), scale=16.0, margin=0.3)
     assert torch.equal(loss, arcface(embeddings, weights, labels, scale=16.0, margin=0.3))
 
 
@@ -181,12 +181,12 @@ def test_contrast_equals_a_naive_loop():
             math.exp(float(unit_x[i] @ unit_old[j]) / 0.05) for j in range(12) if y[j] != y[i]
         )
         total -= math.log(positive / (positive + negatives))
-    assert math.isclose(float(contrast(x, old, y)), total / 12, rel_tol=1e-9)
+    assert math.isclose(float(contrast(y, new=x, old=old)), total / 12, rel_tol=1e-9)
 
 
 def test_contrast_without_negatives_is_zero():
     x, _, _ = case(batch=3)
-    assert float(contrast(x, x, torch.zeros(3).long())) == 0
+    assert float(contrast(torch.zeros(3).long(), new=x, old=x)) == 0
 
 
 @pytest.mark.parametrize("tau", [0.05, 0.5])
@@ -265,7 +265,7 @@ def test_mixed_contrast_equals_a_naive_loop(tau):
     x, _, y = case(batch=12, classes=4)
     old = case(batch=12, seed=1)[0]
     x.requires_grad_()
-    ours, theirs = mixed_contrast(x, old, y, tau=tau), naive_mixed_contrast(x, old, y, tau)
+    ours, theirs = mixed_contrast(y, new=x, old=old, tau=tau), naive_mixed_contrast(x, old, y, tau)
     assert math.isclose(ours.item(), theirs.item(), rel_tol=1e-9)
     gradients = [torch.autograd.grad(loss, x)[0] for loss in (ours, theirs)]
     assert torch.allclose(*gradients, rtol=1e-8)
@@ -274,17 +274,17 @@ def test_mixed_contrast_equals_a_naive_loop(tau):
 def test_mixed_contrast_by_hand():
     # Both images are at their old embeddings, which are orthogonal: e^2 / (e^2 + 1 + 1) each.
     rows = torch.eye(2, dtype=torch.float64)
-    loss = mixed_contrast(3 * rows, rows, torch.tensor([0, 1]), tau=0.5)
+    loss = mixed_contrast(torch.tensor([0, 1]), new=3 * rows, old=rows, tau=0.5)
     assert math.isclose(loss.item(), math.log1p(2 * math.exp(-2)), rel_tol=1e-12)
     assert math.isclose(
-        contrast(rows, rows, torch.tensor([0, 1]), tau=0.5), math.log1p(math.exp(-2))
+        contrast(torch.tensor([0, 1]), new=rows, old=rows, tau=0.5), math.log1p(math.exp(-2))
     )
 
 
 def test_mixed_contrast_without_negatives_is_zero():
     x, _, _ = case(batch=3)
     x.requires_grad_()
-    loss = mixed_contrast(x, case(batch=3, seed=1)[0], torch.zeros(3).long())
+    loss = mixed_contrast(torch.zeros(3).long(), new=x, old=case(batch=3, seed=1)[0])
     loss.backward()
     assert loss.item() == 0
     assert (x.grad == 0).all()
@@ -296,7 +296,7 @@ def test_mixed_contrast_of_several_ranks_is_that_of_one(world):
     old = case(batch=12, seed=1)[0]
 
     def loss(new, rows, labels, part, own):
-        return mixed_contrast(new, old[own], labels, tau=0.1, ranks=part.ranks)
+        return mixed_contrast(labels, new=new, old=old[own], tau=0.1, ranks=part.ranks)
 
     one, many = (over_ranks(n, loss, x, weights, y) for n in (1, world))
     for found, expected in zip(many, one, strict=True):
@@ -306,7 +306,7 @@ def test_mixed_contrast_of_several_ranks_is_that_of_one(world):
 def test_regress_by_hand():
     new = torch.tensor([[2.0, 0.0], [0.0, 3.0]])
     old = torch.tensor([[5.0, 0.0], [1.0, 0.0]])
-    assert math.isclose(float(regress(new, old)), (0 + 2) / 2, rel_tol=1e-6)
+    assert math.isclose(float(regress(new=new, old=old)), (0 + 2) / 2, rel_tol=1e-6)
 
 
 def test_angles_equal_the_arc_cosine():
@@ -345,7 +345,7 @@ def naive_outside_cone(x, y, centres, largest):
 def test_outside_cone_equals_a_naive_loop_and_so_does_its_gradient():
     x, centres, y, largest = lce_case()
     x.requires_grad_()
-    ours = outside_cone(x, y, ClassPart(7), centres=centres, largest=largest)
+    ours = outside_cone(x, y, ClassesInUse(7), centres=centres, largest=largest)
     assert math.isclose(ours.item(), naive_outside_cone(x, y, centres, largest), rel_tol=1e-12)
     (gradient,) = torch.autograd.grad(ours, x)
     inside = gradient.abs().sum(dim=1) == 0
@@ -364,7 +364,9 @@ def test_outside_cone_by_hand():
     # 90° and 0° from the centre, 0.5 allowed: (π/2 − 0.5 + 0)/2.
     new = torch.tensor([[0.0, 2.0], [5.0, 0.0]]).double()
     centres, largest = torch.tensor([[1.0, 0.0]]).double(), torch.tensor([0.5]).double()
-    loss = outside_cone(new, torch.zeros(2).long(), ClassPart(1), centres=centres, largest=largest)
+    loss = outside_cone(
+        new, torch.zeros(2).long(), ClassesInUse(1), centres=centres, largest=largest
+    )
     assert math.isclose(loss.item(), (math.pi / 2 - 0.5) / 2, rel_tol=1e-12)
 
 
@@ -372,7 +374,7 @@ def test_an_embedding_at_its_centre_or_opposite_has_finite_gradients():
     centres = unit_rows(case(classes=2, dtype=torch.float32)[1])
     new = torch.cat([centres, -centres]).requires_grad_()
     labels, largest = torch.tensor([0, 1, 0, 1]), torch.tensor([0.0, 0.5])
-    loss = outside_cone(new, labels, ClassPart(2), centres=centres, largest=largest)
+    loss = outside_cone(new, labels, ClassesInUse(2), centres=centres, largest=largest)
     loss.backward()
     assert math.isclose(loss.item(), (2 * math.pi - 0.5) / 4, rel_tol=1e-5)
     assert torch.isfinite(new.grad).all()

@@ -22,7 +22,7 @@ config = ViTConfig(
 backbone, head = ViTModel(config, add_pooling_layer=False), nn.Linear(32, 16)
 class_weights = nn.Parameter(torch.randn(12, 16))
 old = torch.randn(12, 16)[y] + 0.5 * torch.randn(len(y), 16)  # your old model's vectors
-compatible = unibct.CompatibilityLoss(old, y, "unibct-plus", scale=16.0, margin=0.2)
+compatible = unibct.CompatibilityLoss("unibct-plus", old=old, labels=y, scale=16.0, margin=0.2)
 parameters = [*backbone.parameters(), *head.parameters(), class_weights]
 optimizer = torch.optim.AdamW(parameters, lr=1e-3)
 losses = []

@@ -19,7 +19,7 @@ new_model = nn.Linear(64, 12)
 
 classify = ArcFaceLoss(num_classes=100, embedding_size=12, margin=15.0, scale=16.0)
 stay_compatible = unibct.CompatibilityLoss(
-    old[training], labels[training], "unibct", scale=16.0, margin=0.2
+    "unibct", old=old[training], labels=labels[training], scale=16.0, margin=0.2
 )
 optimizer = torch.optim.Adam([*new_model.parameters(), *classify.parameters()], lr=0.01)
 for step in range(200):

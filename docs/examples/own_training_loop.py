@@ -20,7 +20,7 @@ old = normalize(x[:, :12])
 model = nn.Linear(64, 12)  # any network that returns one vector for each image
 class_weights = nn.Parameter(torch.randn(100, 12))
 compatible = unibct.CompatibilityLoss(
-    old[training], y[training], "unibct-plus", scale=16.0, margin=0.2
+    "unibct-plus", old=old[training], labels=y[training], scale=16.0, margin=0.2
 )
 optimizer = torch.optim.AdamW([*model.parameters(), class_weights], lr=0.01)
 for _ in range(300):

@@ -20,7 +20,9 @@ def main(folder: Path) -> None:
 
     classes = np.unique(labels)
     fitted_on = np.isin(labels, classes[::2])  # fit a map on half of the classes, test the others
-    to_old = unibct.fit_vector_map("linear", new[fitted_on], old[fitted_on], labels[fitted_on])
+    to_old = unibct.fit_vector_map(
+        "linear", new=new[fitted_on], old=old[fitted_on], labels=labels[fitted_on]
+    )
     others, (_, test_labels) = ~fitted_on, np.unique(labels[~fitted_on], return_inverse=True)
     mapped = unibct.evaluate_upgrade(old[others], to_old(new[others]), test_labels)
     print("mapped:", mapped.verdict)

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from unibct.arrays import checked_embeddings, checked_labels, is_tensor, readonly_tensor
-from unibct.distributed.ranks import ALONE, ClassPart, Ranks
+from unibct.distributed.ranks import ALONE, ClassesInUse, Ranks
 from unibct.errors import UserError
 
 
@@ -165,7 +165,7 @@ def sharded_arcface(
     embeddings: Tensor,
     rows: Tensor,
     labels: Tensor,
-    part: ClassPart,
+    part: ClassesInUse,
     *,
     scale: float = 64.0,
     margin: float = 0.5,
@@ -175,7 +175,7 @@ def sharded_arcface(
 
     Args:
         embeddings: (batch, dim) this rank's part of the batch.
-        rows: (rows in use, dim) this rank's class vectors, see ``ClassPart.rows``.
+        rows: (rows in use, dim) this rank's class vectors, see ``ClassesInUse.rows``.
         labels: (batch,) the classes of this rank's part, numbered over all ranks.
         part: the classes that ``rows`` belong to.
         scale: s.
@@ -232,7 +232,7 @@ class _CrossEntropy(torch.autograd.Function):
 
 
 def contrast(
-    new: Tensor, old: Tensor, labels: Tensor, *, tau: float = 0.05, ranks: Ranks = ALONE
+    labels: Tensor, *, new: Tensor, old: Tensor, tau: float = 0.05, ranks: Ranks = ALONE
 ) -> Tensor:
     """Contrast each image's own old embedding with the old embeddings of other classes.
 
@@ -259,7 +259,7 @@ def contrast(
 
 
 def mixed_contrast(
-    new: Tensor, old: Tensor, labels: Tensor, *, tau: float = 0.01, ranks: Ranks = ALONE
+    labels: Tensor, *, new: Tensor, old: Tensor, tau: float = 0.01, ranks: Ranks = ALONE
 ) -> Tensor:
     """Contrast each image's own old embedding with old *and new* embeddings of other classes.
 
@@ -325,7 +325,7 @@ def neighbour_contrast(
 # The distance between new and old embeddings of the same images.
 
 
-def regress(new: Tensor, old: Tensor) -> Tensor:
+def regress(*, new: Tensor, old: Tensor) -> Tensor:
     """Return the mean squared Euclidean distance of normalised embeddings (AML).
 
     Paper, equation 11, without its minus sign: the distance is minimised.
@@ -352,7 +352,7 @@ def angles(first: Tensor, second: Tensor) -> Tensor:
 
 
 def outside_cone(
-    new: Tensor, labels: Tensor, part: ClassPart, *, centres: Tensor, largest: Tensor
+    new: Tensor, labels: Tensor, part: ClassesInUse, *, centres: Tensor, largest: Tensor
 ) -> Tensor:
     """Return the mean of max(0, angle(centre of the class, embedding) − the class's largest angle).
 

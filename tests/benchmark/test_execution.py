@@ -68,9 +68,9 @@ def test_a_map_is_fitted_to_the_free_model_and_leaves_its_self_test(finished):
                  ("free-open-class", "old-classes"))  # fmt: skip
     fitted = fit_vector_map(
         "procrustes",
-        embed_images(free, images).vectors,
-        embed_images(old, images).vectors,
-        images.labels,
+        new=embed_images(free, images).vectors,
+        old=embed_images(old, images).vectors,
+        labels=images.labels,
     )
     mapped = fitted(embed_images(free, workspace.test_images).vectors)
     cell = workspace.out / "cells/open-class/procrustes/seed0"

@@ -8,7 +8,7 @@ from unibct.data.loader import read_pixels
 from unibct.data.scenarios import split
 from unibct.embeddings.extraction import embed_pixel_batches
 from unibct.embeddings.store import open_embeddings
-from unibct.methods.base import Batch, OldKnowledge
+from unibct.methods.base import Batch, OldEmbeddings
 from unibct.training import loop, train
 from unibct.training.recipe import load_recipe
 
@@ -112,7 +112,7 @@ def test_a_shift_by_hand():
 
 def test_a_mirrored_image_meets_its_mirrored_old_embedding():
     plain, flipped = torch.arange(8.0).reshape(4, 2), -torch.arange(8.0).reshape(4, 2)
-    old = OldKnowledge(plain, torch.zeros(4), (), (), None, flipped)
+    old = OldEmbeddings(plain, torch.zeros(4), (), (), None, flipped)
     rows = torch.tensor([3, 0, 1])
     batch = Batch(
         torch.zeros(3, 2), torch.zeros(3), rows, flipped=torch.tensor([True, False, True])
@@ -132,14 +132,14 @@ def test_training_with_the_flip_caches_both_views_and_resumes_to_the_bit(
     )
     options = {"old": old, "method": "regress", "device": "cpu", "cache": tmp_path / "cache"}
     seen = []
-    make = OldKnowledge.of
+    make = OldEmbeddings.of
 
     def watched(knowledge, batch):
         seen.append(int(batch.flipped.sum()))
         return make(knowledge, batch)
 
     with monkeypatch.context() as patch:
-        patch.setattr(OldKnowledge, "of", watched)
+        patch.setattr(OldEmbeddings, "of", watched)
         whole = train.train(few, recipe, tmp_path / "whole", **options)
     assert 0 < sum(seen) < 16 * len(seen)
     folders = sorted(p.name for p in (tmp_path / "cache").glob("embeddings-*"))

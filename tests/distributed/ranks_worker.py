@@ -14,7 +14,7 @@ from torch import nn
 
 from unibct.data.readers import open_images
 from unibct.distributed.gradients import AveragedGradients, synced
-from unibct.distributed.ranks import ClassPart, Ranks, current_ranks, sampled_classes
+from unibct.distributed.ranks import ClassesInUse, Ranks, current_ranks, sampled_classes
 from unibct.embeddings import extraction
 from unibct.embeddings import extraction as store_plan
 from unibct.losses import (
@@ -70,11 +70,11 @@ def look(sample: bool) -> dict[str, torch.Tensor]:
     model = synced(network(), ranks)
     averaged = AveragedGradients(list(model.parameters()), ranks, bucket_bytes=1000)
     classes = ranks.share(CLASSES)
-    part = ClassPart(CLASSES, ranks)
+    part = ClassesInUse(CLASSES, ranks)
     if sample:  # the same classes, however they are spread
         chosen = sampled_classes(labels.numpy(), range(CLASSES), 0.7, np.random.default_rng(3))
         mine = chosen[(chosen >= classes.start) & (chosen < classes.stop)] - classes.start
-        part = ClassPart(CLASSES, ranks, torch.from_numpy(mine))
+        part = ClassesInUse(CLASSES, ranks, torch.from_numpy(mine))
     shard = weights[classes.start : classes.stop].clone().requires_grad_()
     embeddings = model(images[own])
     labels, old = labels[own], old[own]
@@ -85,11 +85,11 @@ def look(sample: bool) -> dict[str, torch.Tensor]:
         "trained": sharded_arcface(embeddings, part.rows(shard), labels, part),
         "frozen": sharded_arcface(embeddings, part.rows(frozen), labels, part),
         "shared": sharded_arcface(old, part.rows(shard), labels, part),
-        "contrast": contrast(embeddings, old, labels, ranks=ranks),
-        "mixed": mixed_contrast(embeddings, old, labels, tau=0.2, ranks=ranks),
+        "contrast": contrast(labels, new=embeddings, old=old, ranks=ranks),
+        "mixed": mixed_contrast(labels, new=embeddings, old=old, tau=0.2, ranks=ranks),
         "cone": outside_cone(embeddings, labels, part, centres=centres, largest=largest),
         "gap": class_weight_gap(part.rows(shard), centres, ranks=ranks),
-        "regress": regress(embeddings, old),
+        "regress": regress(new=embeddings, old=old),
         "nccl": neighbour_contrast(
             embeddings,
             labels,

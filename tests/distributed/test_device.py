@@ -112,7 +112,7 @@ def with_a_step():
 
 def with_a_map():
     rows = torch.randn(8, 4, generator=torch.Generator().manual_seed(0)).numpy()
-    fit_vector_map("mlp", rows, rows[:, ::-1].copy(), [0, 1] * 4)
+    fit_vector_map("mlp", new=rows, old=rows[:, ::-1].copy(), labels=[0, 1] * 4)
 
 
 PYTHON = f"python:{__name__}:OnGpus"

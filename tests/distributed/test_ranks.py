@@ -5,7 +5,7 @@ import torch
 from tests.distributed.thread_ranks import run_ranks
 from unibct.distributed.ranks import (
     ALONE,
-    ClassPart,
+    ClassesInUse,
     Ranks,
     current_ranks,
     sampled_classes,
@@ -84,7 +84,7 @@ def test_each_label_has_one_place_among_the_rows_of_one_rank():
     labels = torch.tensor([0, 3, 4, 7, 8])
     vectors = torch.arange(9)[:, None]
     for world in (1, 2, 3):
-        parts = [ClassPart(9, Ranks(rank, world)) for rank in range(world)]
+        parts = [ClassesInUse(9, Ranks(rank, world)) for rank in range(world)]
         assert [index for part in parts for index in part.range] == list(range(9))
         assert [part.whole for part in parts] == [world == 1] * world
         columns = torch.stack([part.columns(labels) for part in parts])
@@ -95,7 +95,7 @@ def test_each_label_has_one_place_among_the_rows_of_one_rank():
 
 
 def test_places_among_sampled_rows():
-    part = ClassPart(10, Ranks(1, 2), torch.tensor([0, 2, 4]))  # of the classes 5 to 9
+    part = ClassesInUse(10, Ranks(1, 2), torch.tensor([0, 2, 4]))  # of the classes 5 to 9
     assert not part.whole
     assert part.rows(torch.arange(5, 10)).tolist() == [5, 7, 9]
     assert part.columns(torch.tensor([7, 9, 5, 4, 0])).tolist() == [1, 2, 0, -1, -1]

@@ -64,8 +64,8 @@ def test_unusual_arrays_give_the_same_result():
     for changed in (query * 1e-25, query * 1e25, query.astype(">f4"), query.astype(np.longdouble)):
         assert unibct.identification(changed, labels.tolist(), gallery, range(9)) == want
     assert unibct.identification(query[::-1], labels[::-1], gallery, range(9)) == want
-    reversed_ = unibct.class_prototypes(query[::-1], np.zeros(60, dtype=np.int32))
-    assert np.allclose(reversed_, unibct.class_prototypes(query, [0] * 60), atol=1e-5)
+    reversed_ = unibct.class_prototypes(np.zeros(60, dtype=np.int32), old=query[::-1])
+    assert np.allclose(reversed_, unibct.class_prototypes([0] * 60, old=query), atol=1e-5)
     loss = unibct.arcface(query[::-1], gallery, labels[::-1].astype(np.uint16))
     assert torch.allclose(loss, unibct.arcface(query, gallery, labels), rtol=1e-4)
 

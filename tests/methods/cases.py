@@ -5,7 +5,7 @@ import torch.nn.functional as F
 
 from unibct.losses import arcface
 from unibct.methods import find_method
-from unibct.methods.base import Batch, OldKnowledge, Settings
+from unibct.methods.base import Batch, OldEmbeddings, Settings
 
 SETTINGS = Settings(scale=16.0, margin=0.3, tau=0.05, lam=0.9, drop=0.2)
 
@@ -22,7 +22,7 @@ def knowledge(**changes):
         "old_class_names": ("d", "c", "x", "b", "a"),
         "old_class_weights": torch.randn(5, 8, generator=generator),
     }
-    return OldKnowledge(**(values | changes))
+    return OldEmbeddings(**(values | changes))
 
 
 def batch(rows=(0, 7, 13, 23, 5, 9), seed=1, **changes):

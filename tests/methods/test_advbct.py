@@ -7,7 +7,7 @@ import torch.nn.functional as F
 
 from tests.distributed.thread_ranks import run_ranks
 from tests.methods.cases import SETTINGS, batch, knowledge
-from unibct.distributed.ranks import ClassPart
+from unibct.distributed.ranks import ClassesInUse
 from unibct.errors import UserError
 from unibct.methods import find_method
 from unibct.methods.advbct import ReleasedAdvBct, reversed_gradient
@@ -225,7 +225,7 @@ def test_several_ranks_find_what_one_finds(world):
         new = step.embeddings.detach()[own].requires_grad_()
         part_of_step = dataclasses.replace(
             step, embeddings=new, labels=step.labels[own], rows=step.rows[own],
-            part=ClassPart(4, ranks),
+            part=ClassesInUse(4, ranks),
         )  # fmt: skip
         found = method.loss(part_of_step)
         found.backward()

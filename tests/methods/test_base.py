@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from tests.methods.cases import SETTINGS, batch, knowledge, small_arcface
-from unibct.distributed.ranks import ALONE, ClassPart, Ranks
+from unibct.distributed.ranks import ALONE, ClassesInUse, Ranks
 from unibct.methods.base import Method
 
 
@@ -48,7 +48,7 @@ def test_a_batch_uses_all_class_vectors_or_those_of_its_sample():
     assert step.in_use(vectors) is vectors
     whole = step.arcface(step.embeddings, vectors, SETTINGS)
     assert torch.equal(whole, small_arcface(step.embeddings, vectors, step.labels))
-    sampled = batch(rows=(0, 13), part=ClassPart(4, ALONE, torch.tensor([0, 2])))
+    sampled = batch(rows=(0, 13), part=ClassesInUse(4, ALONE, torch.tensor([0, 2])))
     assert torch.equal(sampled.in_use(vectors), vectors[[0, 2]])
     loss = sampled.arcface(sampled.embeddings, sampled.in_use(vectors), SETTINGS)
     want = small_arcface(step.embeddings, vectors[[0, 2]], torch.tensor([0, 1]))

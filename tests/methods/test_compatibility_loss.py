@@ -6,7 +6,7 @@ from torch.nn.functional import normalize
 from unibct.errors import UserError
 from unibct.losses import arcface
 from unibct.methods import METHODS, find_method
-from unibct.methods.base import Batch, OldKnowledge, Settings
+from unibct.methods.base import Batch, OldEmbeddings, Settings
 from unibct.methods.compatibility_loss import CompatibilityLoss
 from unibct.prototypes.class_prototypes import class_prototypes
 
@@ -21,11 +21,11 @@ USABLE = [name for name in METHODS if name not in ("bct", "mixbct", "none")]
 @pytest.mark.parametrize("name", USABLE)
 def test_it_is_the_method_s_own_loss(name):
     torch.manual_seed(0)
-    loss = CompatibilityLoss(OLD.numpy(), LABELS.numpy(), name, scale=16.0)
+    loss = CompatibilityLoss(name, old=OLD.numpy(), labels=LABELS.numpy(), scale=16.0)
     loss.refresh(OLD)
     torch.manual_seed(0)
     names = tuple("0123")
-    old = OldKnowledge(normalize(OLD), LABELS, names, names, None)
+    old = OldEmbeddings(normalize(OLD), LABELS, names, names, None)
     method = find_method(name).make(old, Settings(16.0, 0.5, 0.05, 0.9, 0.1))
     method.refresh(OLD if method.needs_new_embeddings else None)
     found = loss(NEW, LABELS[ROWS], ROWS, WEIGHTS, 0.5)
@@ -34,17 +34,19 @@ def test_it_is_the_method_s_own_loss(name):
 
 
 def test_centroids_by_hand():
-    loss = CompatibilityLoss(OLD, LABELS, "unibct-centroid")
-    prototypes = class_prototypes(OLD, LABELS, kind="centroid")
+    loss = CompatibilityLoss("unibct-centroid", old=OLD, labels=LABELS)
+    prototypes = class_prototypes(LABELS, old=OLD, kind="centroid")
     expected = arcface(NEW, prototypes, LABELS[ROWS], scale=64.0, margin=0.5)
     assert float(loss(NEW, LABELS[ROWS], ROWS)) == pytest.approx(float(expected), rel=1e-5)
 
 
 def test_what_needs_more_than_embeddings_is_refused():
     with pytest.raises(UserError, match="bct needs the old model's class weights"):
-        CompatibilityLoss(OLD, LABELS, "bct")
+        CompatibilityLoss("bct", old=OLD, labels=LABELS)
     with pytest.raises(UserError, match="mixbct changes the classification loss"):
-        CompatibilityLoss(OLD, LABELS, "mixbct")
+        CompatibilityLoss("mixbct", old=OLD, labels=LABELS)
+    with pytest.raises(UserError, match=r"warmup_epochs, eta is a setting of unibct.train"):
+        CompatibilityLoss("unibct@warmup_epochs=0,eta=2", old=OLD, labels=LABELS)
 
 
 @pytest.mark.parametrize(
@@ -54,15 +56,15 @@ def test_what_needs_more_than_embeddings_is_refused():
         (OLD, LABELS[:, None], r"labels must have the shape \(rows,\)"),
         (OLD, LABELS.float(), "labels must be integers"),
         (OLD, LABELS - 1, "labels has the negative value -1"),
-        (OLD[:0], LABELS[:0], "old_embeddings is empty"),
-        (OLD[0], LABELS, "old_embeddings must be floating point of shape"),
+        (OLD[:0], LABELS[:0], "old is empty"),
+        (OLD[0], LABELS, "old must be floating point of shape"),
         (OLD.index_fill(0, torch.tensor(3), torch.nan), LABELS, "NaN .* first in row 3"),
         (OLD.index_fill(0, torch.tensor(3), torch.nan).numpy(), LABELS, "NaN .* first in row 3"),
     ],
 )
 def test_bad_old_embeddings_and_labels_are_refused(old, labels, words):
     with pytest.raises(UserError, match=words):
-        CompatibilityLoss(old, labels)
+        CompatibilityLoss(old=old, labels=labels)
 
 
 @pytest.mark.parametrize(
@@ -79,14 +81,14 @@ def test_bad_old_embeddings_and_labels_are_refused(old, labels, words):
 )
 def test_a_batch_of_a_wrong_shape_is_refused(changed, words):
     batch = {"embeddings": NEW, "labels": LABELS[ROWS], "rows": ROWS, "class_weights": WEIGHTS}
-    loss = CompatibilityLoss(OLD, LABELS)
+    loss = CompatibilityLoss(old=OLD, labels=LABELS)
     loss(**batch)
     with pytest.raises(UserError, match=words):
         loss(**batch | changed)
 
 
 def test_the_new_embeddings_come_first_where_they_are_needed():
-    loss = CompatibilityLoss(OLD, LABELS, "unibct")
+    loss = CompatibilityLoss("unibct", old=OLD, labels=LABELS)
     with pytest.raises(UserError, match="call refresh with its embeddings"):
         loss(NEW, LABELS[ROWS], ROWS)
     with pytest.raises(UserError, match="new has 5 rows but old has 24"):
@@ -99,10 +101,10 @@ def test_the_new_embeddings_come_first_where_they_are_needed():
 
 @pytest.mark.parametrize("name", USABLE)
 def test_what_the_classifier_takes(name):
-    found = CompatibilityLoss(OLD, LABELS, name).classified(NEW)
+    found = CompatibilityLoss(name, old=OLD, labels=LABELS).classified(NEW)
     names = tuple("0123")
     method = find_method(name).make(
-        OldKnowledge(normalize(OLD), LABELS, names, names, None),
+        OldEmbeddings(normalize(OLD), LABELS, names, names, None),
         Settings(64.0, 0.5, 0.05, 0.9, 0.1),
     )
     assert torch.equal(found, method.classified(Batch(NEW, LABELS[ROWS], ROWS)))
@@ -112,7 +114,7 @@ def test_what_the_classifier_takes(name):
 @pytest.mark.parametrize("name", USABLE)
 def test_it_moves_to_another_device(name):
     """The meta device has shapes only, and refuses to compute with tensors of other devices."""
-    loss = CompatibilityLoss(OLD, LABELS, name)
+    loss = CompatibilityLoss(name, old=OLD, labels=LABELS)
     loss.refresh(OLD)
     learnt = len(list(loss.parameters()))
     assert loss.to(torch.float64) is loss
@@ -126,13 +128,13 @@ def test_it_moves_to_another_device(name):
 
 
 def test_the_old_embeddings_are_held_once():
-    loss = CompatibilityLoss(OLD, LABELS, "unibct-plus").to("meta")
+    loss = CompatibilityLoss("unibct-plus", old=OLD, labels=LABELS).to("meta")
     assert loss.method.old_of_images is loss.method._old
 
 
 def test_no_gradient_goes_into_the_old_model():
     old_network, new_network = torch.nn.Linear(6, 6), torch.nn.Linear(6, 6)
-    loss = CompatibilityLoss(old_network(OLD), LABELS, "regress")
+    loss = CompatibilityLoss("regress", old=old_network(OLD), labels=LABELS)
     for _ in range(2):
         loss(new_network(OLD[ROWS]), LABELS[ROWS], ROWS).backward()
     assert old_network.weight.grad is None
@@ -141,7 +143,7 @@ def test_no_gradient_goes_into_the_old_model():
 
 @pytest.mark.parametrize("name", ["unibct-plus", "lce"])
 def test_class_weights_that_are_missing_are_asked_for(name):
-    loss = CompatibilityLoss(OLD, LABELS, name)
+    loss = CompatibilityLoss(name, old=OLD, labels=LABELS)
     with pytest.raises(UserError, match=f"{name} needs class_weights, those of your classifier"):
         loss(NEW, LABELS[ROWS], ROWS)
 
@@ -150,7 +152,7 @@ def test_class_weights_that_are_missing_are_asked_for(name):
 @pytest.mark.parametrize("name", USABLE)
 def test_embeddings_of_another_type_are_taken_in_single_precision(name, dtype):
     """Double ones in a search for an error, short ones under autocast."""
-    plain, changed = (CompatibilityLoss(OLD, LABELS, name) for _ in range(2))
+    plain, changed = (CompatibilityLoss(name, old=OLD, labels=LABELS) for _ in range(2))
     changed = changed.to(dtype)
     for loss in (plain, changed):
         loss.refresh(OLD)
@@ -165,13 +167,13 @@ def test_embeddings_of_another_type_are_taken_in_single_precision(name, dtype):
 
 @pytest.mark.parametrize("name", USABLE)
 def test_autocast_labels_of_any_width_and_the_length_of_old_embeddings_change_nothing(name):
-    losses = [CompatibilityLoss(old, LABELS, name) for old in (OLD, 20 * OLD)]
+    losses = [CompatibilityLoss(name, old=old, labels=LABELS) for old in (OLD, 20 * OLD)]
     for loss in losses:
         loss.refresh(OLD)
     arguments = (NEW, LABELS[ROWS], ROWS, WEIGHTS, 0.5)
     expected = losses[0](*arguments)
     with torch.autocast("cpu", torch.bfloat16):
-        inside = CompatibilityLoss(OLD, LABELS, name)
+        inside = CompatibilityLoss(name, old=OLD, labels=LABELS)
         inside.refresh(OLD)
         found = inside(NEW, LABELS[ROWS].int(), ROWS.to(torch.uint8), WEIGHTS, 0.5)
     assert torch.equal(found, expected)
@@ -180,6 +182,6 @@ def test_autocast_labels_of_any_width_and_the_length_of_old_embeddings_change_no
 
 def test_a_classifier_may_have_classes_that_no_image_has():
     more = torch.cat([WEIGHTS, torch.ones(3, 6)])
-    loss = CompatibilityLoss(OLD, LABELS, "lce")
+    loss = CompatibilityLoss("lce", old=OLD, labels=LABELS)
     assert torch.equal(loss(NEW, LABELS[ROWS], ROWS, more), loss(NEW, LABELS[ROWS], ROWS, WEIGHTS))
-    assert torch.isfinite(CompatibilityLoss(OLD, LABELS)(NEW, LABELS[ROWS], ROWS, more))
+    assert torch.isfinite(CompatibilityLoss(old=OLD, labels=LABELS)(NEW, LABELS[ROWS], ROWS, more))

@@ -35,14 +35,14 @@ def test_each_kind_is_arcface_on_its_prototypes(name, kind):
     new = torch.randn(24, 8, generator=torch.Generator().manual_seed(2))
     loss, step = refreshed_loss(name, new)
     options = {"tau": 0.05, "lam": 0.9, "drop": 0.2}
-    prototypes = class_prototypes(old.embeddings, old.labels, new=new, kind=kind, **options)
+    prototypes = class_prototypes(old.labels, old=old.embeddings, new=new, kind=kind, **options)
     assert torch.equal(loss, small_arcface(step.embeddings, prototypes, step.labels))
 
 
 def test_ndpp_is_arcface_on_centroids_moved_apart():
     old = knowledge()
     loss, step = refreshed_loss("ndpp")
-    centroids = class_prototypes(old.embeddings, old.labels, kind="centroid")
+    centroids = class_prototypes(old.labels, old=old.embeddings, kind="centroid")
     moved = moved_apart(centroids)
     assert torch.equal(loss, small_arcface(step.embeddings, moved, step.labels))
     assert not torch.allclose(loss, small_arcface(step.embeddings, centroids, step.labels))
@@ -71,13 +71,13 @@ def test_structural_prototypes_follow_the_new_model_and_survive_a_checkpoint():
 
 def test_regress_is_its_formula():
     loss, step = refreshed_loss("regress")
-    assert torch.equal(loss, regress(step.embeddings, knowledge().embeddings[step.rows]))
+    assert torch.equal(loss, regress(new=step.embeddings, old=knowledge().embeddings[step.rows]))
 
 
 def test_contrast_is_its_formula():
     loss, step = refreshed_loss("contrast")
     old_rows = knowledge().embeddings[step.rows]
-    assert torch.equal(loss, contrast(step.embeddings, old_rows, step.labels))
+    assert torch.equal(loss, contrast(step.labels, new=step.embeddings, old=old_rows))
 
 
 def test_bct_is_arcface_on_the_old_class_weights_of_the_same_names():

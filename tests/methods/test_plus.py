@@ -38,7 +38,7 @@ def test_unibct_plus_is_its_formula():
     loss, step = refreshed_loss("unibct-plus")
     old_rows = from_centre(knowledge().embeddings[step.rows])
     shared = small_arcface(old_rows, step.class_weights, step.labels)
-    own = contrast(from_centre(step.embeddings), old_rows, step.labels, tau=1 / 16)
+    own = contrast(step.labels, new=from_centre(step.embeddings), old=old_rows, tau=1 / 16)
     assert torch.allclose(loss, (shared + own) / 2 + distance_part(step))
 
 
@@ -57,9 +57,9 @@ def test_unibct_plus_is_the_mean_of_its_parts(shared, own, prototype, centre):
     if shared:
         want += small_arcface(old_rows, step.class_weights, step.labels)
     if own:
-        want += contrast(new_rows, old_rows, step.labels, tau=1 / 16)
+        want += contrast(step.labels, new=new_rows, old=old_rows, tau=1 / 16)
     if prototype:
-        centroids = class_prototypes(old.embeddings, old.labels, kind="centroid")
+        centroids = class_prototypes(old.labels, old=old.embeddings, kind="centroid")
         want += small_arcface(new_rows, measured(centroids), step.labels)
     third = distance_part(step) if centre else 0.0
     assert torch.allclose(ours, 0.5 * (want / sum(switches.values()) + third))

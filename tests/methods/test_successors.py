@@ -8,7 +8,7 @@ import torch
 from tests.distributed.thread_ranks import run_ranks
 from tests.loss_cases import dot, naive_unit_rows
 from tests.methods.cases import SETTINGS, batch, knowledge, refreshed_loss, small_arcface
-from unibct.distributed.ranks import ClassPart
+from unibct.distributed.ranks import ClassesInUse
 from unibct.errors import UserError
 from unibct.losses import contrast, mixed_contrast, neighbour_contrast
 from unibct.methods import successors as lce
@@ -141,7 +141,7 @@ def test_embeddings_on_disk_and_in_memory_give_the_same():
 def test_ranks_that_share_the_classes_find_what_one_finds(sampled):
     old, step = knowledge(), batch((0, 7, 13, 5, 9, 2))  # class 3 is absent
     chosen = [0, 1, 2] if sampled else [0, 1, 2, 3]
-    part = ClassPart(4, sampled=torch.tensor(chosen)) if sampled else None
+    part = ClassesInUse(4, sampled=torch.tensor(chosen)) if sampled else None
     weights = step.class_weights.detach()[chosen].requires_grad_()
     whole = dataclasses.replace(step, class_weights=weights, part=part)
     loss = Lce(old, SETTINGS).loss(whole)
@@ -156,7 +156,7 @@ def test_ranks_that_share_the_classes_find_what_one_finds(sampled):
             tensor.detach()[index].requires_grad_()
             for tensor, index in ((step.embeddings, own), (weights, place))
         )
-        shared = ClassPart(4, ranks, rows)
+        shared = ClassesInUse(4, ranks, rows)
         part_of_step = dataclasses.replace(
             step, embeddings=new, labels=step.labels[own], class_weights=shard, part=shared
         )
@@ -179,5 +179,9 @@ def test_lce_without_class_weights_is_refused():
 def test_ract_is_its_formula_at_the_published_temperature():
     loss, step = refreshed_loss("ract")
     old_rows = knowledge().embeddings[step.rows]
-    assert torch.equal(loss, mixed_contrast(step.embeddings, old_rows, step.labels, tau=0.01))
-    assert loss > contrast(step.embeddings, old_rows, step.labels, tau=0.01)  # more negatives
+    assert torch.equal(
+        loss, mixed_contrast(step.labels, new=step.embeddings, old=old_rows, tau=0.01)
+    )
+    assert loss > contrast(
+        step.labels, new=step.embeddings, old=old_rows, tau=0.01
+    )  # more negatives

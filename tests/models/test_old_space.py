@@ -75,8 +75,8 @@ def test_a_model_without_projection_says_so(tmp_path):
 def test_an_adapted_model_has_one_way_into_the_old_space(tmp_path, old_dim):
     """Its network may have a projection too, for vectors that are not its own any more."""
     rng = np.random.default_rng(0)
-    pairs = rng.normal(size=(64, 16)), rng.normal(size=(64, old_dim)), np.arange(64) % 8
-    vector_map = fit_vector_map("linear", *pairs)
+    new, old = rng.normal(size=(64, 16)), rng.normal(size=(64, old_dim))
+    vector_map = fit_vector_map("linear", new=new, old=old, labels=np.arange(64) % 8)
     adapted = projecting_model().adapted(vector_map, small_model())
     adapted = replace(adapted, dim=old_dim)
     save_model(adapted, tmp_path / "m")
@@ -98,6 +98,6 @@ def test_a_scale_is_known_for_the_model_s_own_old_model_only():
     assert OldSpaceModel(model).score_scale == known_score_scale(OldSpaceModel(model), "old")
     assert known_score_scale(OldSpaceModel(model), "another") is None
     assert known_score_scale(object(), "old") is None
-    vector_map = fit_vector_map("procrustes", np.eye(16), np.eye(16), np.arange(16))
+    vector_map = fit_vector_map("procrustes", new=np.eye(16), old=np.eye(16), labels=np.arange(16))
     adapted = replace(small_model(), old_fingerprint="old").with_score_scale(2.0)
     assert adapted.adapted(vector_map, model).score_scale is None, "the space is another one"

@@ -47,7 +47,7 @@ def test_rows_in_any_order_are_spilled_when_memory_is_short(tmp_path, monkeypatc
         v, x, labels = classes_in(order, SIZES)
         monkeypatch.setattr(class_blocks, "_available_memory", lambda memory=memory: memory)
         limits = MemoryLimits(30 * ROW, tmp_path)
-        ours = class_prototypes(v, labels, new=x, memory=limits)
-        assert np.abs(ours - class_prototypes(v, labels, new=x)).max() < 1e-6
+        ours = class_prototypes(labels, old=v, new=x, memory=limits)
+        assert np.abs(ours - class_prototypes(labels, old=v, new=x)).max() < 1e-6
         assert folders == [tmp_path] * spills
     assert not list(tmp_path.iterdir())

@@ -63,10 +63,10 @@ def stored(tmp_path, name, vectors, labels, dtype="float32"):
 def test_equals_the_prototypes_of_the_whole(tmp_path, kind, order, spill, buffer_bytes):
     v, x, labels = classes_in(order, SIZES)
     old, new = stored(tmp_path, "old", v, labels), stored(tmp_path, "new", x, labels)
-    whole = class_prototypes(v, labels, new=x, kind=kind)
+    whole = class_prototypes(labels, old=v, new=x, kind=kind)
     limits = MemoryLimits(buffer_bytes, tmp_path, spill)
     for sources in ((old, new), (v, x), (torch.from_numpy(v), x)):
-        ours = class_prototypes(sources[0], labels, new=sources[1], kind=kind, memory=limits)
+        ours = class_prototypes(labels, old=sources[0], new=sources[1], kind=kind, memory=limits)
         assert isinstance(ours, torch.Tensor) == isinstance(sources[0], torch.Tensor)
         ours = np.asarray(ours)
         assert ours.dtype == np.float32
@@ -79,7 +79,7 @@ def test_equals_the_naive_inverse(tmp_path, order):
     v, x, labels = classes_in(order, SIZES)
     old, new = stored(tmp_path, "old", v, labels), stored(tmp_path, "new", x, labels)
     limits = MemoryLimits(50 * ROW)
-    ours = class_prototypes(old, labels, new=new, tau=0.1, lam=0.8, memory=limits)
+    ours = class_prototypes(labels, old=old, new=new, tau=0.1, lam=0.8, memory=limits)
     for c in range(len(SIZES)):
         naive = naive_refined(v[labels == c], x[labels == c], tau=0.1, lam=0.8)
         assert np.abs(ours[c] - naive / np.linalg.norm(naive)).max() < 1e-5
@@ -93,16 +93,16 @@ def test_ranges_of_classes_make_the_whole(order, ranks, spill):
     cuts = np.linspace(0, len(SIZES), ranks + 1).astype(int)
     options = {"new": x, "memory": MemoryLimits(30 * ROW, spill=spill)}
     parts = [
-        class_prototypes(v, labels, classes=range(first, last), **options)
+        class_prototypes(labels, old=v, classes=range(first, last), **options)
         for first, last in pairwise(cuts)
     ]
     assert (
         np.abs(
-            np.concatenate(parts) - class_prototypes(v, labels, new=x, memory=MemoryLimits())
+            np.concatenate(parts) - class_prototypes(labels, old=v, new=x, memory=MemoryLimits())
         ).max()
         < 1e-6
     )
-    assert class_prototypes(v, labels, classes=range(3, 3), **options).shape == (0, 16)
+    assert class_prototypes(labels, old=v, classes=range(3, 3), **options).shape == (0, 16)
 
 
 @pytest.mark.parametrize("order", ["class", "shuffled"])
@@ -111,10 +111,10 @@ def test_half_precision(tmp_path, order, spill):
     v, x, labels = classes_in(order, SIZES)
     old = stored(tmp_path, "old", v, labels, "float16")
     new = stored(tmp_path, "new", x, labels, "float16")
-    ours = class_prototypes(old, labels, new=new, memory=MemoryLimits(30 * ROW, spill=spill))
-    exact = class_prototypes(np.asarray(old), labels, new=np.asarray(new))
+    ours = class_prototypes(labels, old=old, new=new, memory=MemoryLimits(30 * ROW, spill=spill))
+    exact = class_prototypes(labels, old=np.asarray(old), new=np.asarray(new))
     assert np.abs(ours - exact).max() < 1e-6
-    assert np.abs(ours - class_prototypes(v, labels, new=x)).max() < 5e-3
+    assert np.abs(ours - class_prototypes(labels, old=v, new=x)).max() < 5e-3
 
 
 @pytest.mark.parametrize(
@@ -123,37 +123,37 @@ def test_half_precision(tmp_path, order, spill):
 def test_the_byte_order_of_another_machine(order, spill):
     v, x, labels = classes_in(order, SIZES)
     memory = MemoryLimits(30 * ROW, spill=spill)
-    expected = class_prototypes(v, labels, new=x, memory=memory)
-    found = class_prototypes(v.astype(">f4"), labels, new=x.astype(">f4"), memory=memory)
+    expected = class_prototypes(labels, old=v, new=x, memory=memory)
+    found = class_prototypes(labels, old=v.astype(">f4"), new=x.astype(">f4"), memory=memory)
     assert np.array_equal(found, expected)
-    some = class_prototypes(v.astype(">f4"), labels, new=x.astype(">f4"), classes=range(1, 3))
+    some = class_prototypes(labels, old=v.astype(">f4"), new=x.astype(">f4"), classes=range(1, 3))
     assert np.allclose(some, expected[1:3], atol=1e-6)
 
 
 def test_the_smallest_tau_gives_prototypes():
     v, x, labels = classes_in("class", SIZES)
     for scale in (1e-18, 1, 1e18):
-        found = class_prototypes(v, labels, new=(x * scale).astype(np.float32), tau=1e-30)
+        found = class_prototypes(labels, old=v, new=(x * scale).astype(np.float32), tau=1e-30)
         assert np.isfinite(found).all()
 
 
 def test_one_class_may_exceed_the_buffer():
     v, x, labels = classes_in("shuffled", [5, 3000, 4])
-    ours = class_prototypes(v, labels, new=x, memory=MemoryLimits(100 * ROW))
-    assert np.abs(ours - class_prototypes(v, labels, new=x)).max() < 1e-6
+    ours = class_prototypes(labels, old=v, new=x, memory=MemoryLimits(100 * ROW))
+    assert np.abs(ours - class_prototypes(labels, old=v, new=x)).max() < 1e-6
 
 
 def test_without_new_embeddings_the_graph_is_the_old_ones():
     v, _, labels = classes_in("shuffled", SIZES)
-    ours = class_prototypes(v, labels, memory=MemoryLimits(30 * ROW))
-    assert np.abs(ours - class_prototypes(v, labels)).max() < 1e-6
+    ours = class_prototypes(labels, old=v, memory=MemoryLimits(30 * ROW))
+    assert np.abs(ours - class_prototypes(labels, old=v)).max() < 1e-6
 
 
 def test_progress_counts_the_images(counting_progress):
     v, x, labels = classes_in("class", SIZES)
     counted = counting_progress(total=sum(SIZES))
     show(counted)
-    class_prototypes(v, labels, new=x, memory=MemoryLimits(30 * ROW))
+    class_prototypes(labels, old=v, new=x, memory=MemoryLimits(30 * ROW))
     assert counted.done == sum(SIZES)
 
 
@@ -162,7 +162,7 @@ def test_progress_counts_the_images(counting_progress):
     [
         ({"lam": 1.0}, "lam must be at least 0 and below 1"),
         ({"tau": 0.0}, "tau must be positive"),
-        ({"kind": "median"}, "unknown kind of prototype 'median'"),
+        ({"kind": "median"}, "unknown prototype kind 'median'"),
         ({"drop": 1.0}, "drop must be"),
         ({"new": np.ones((3, 2))}, "new has 3 rows but old has 4"),
         ({"old": np.ones(4)}, r"\(rows, dim\)"),
@@ -186,7 +186,7 @@ def test_bad_input_is_named(change, message):
 def test_structural_equals_the_naive_inverse(dtype, tau, lam):
     v, x, labels = classes_of([1, 2, 3, 7, 8, 8, 9, 40, 41, 130])
     v, x = v.astype(dtype), x.astype(dtype)
-    ours = unibct.class_prototypes(v, labels, new=x, tau=tau, lam=lam)
+    ours = unibct.class_prototypes(labels, old=v, new=x, tau=tau, lam=lam)
     assert ours.dtype == dtype
     for c in range(10):
         naive = naive_refined(v[labels == c], x[labels == c], tau, lam)
@@ -201,7 +201,7 @@ def test_structural_equals_the_naive_inverse(dtype, tau, lam):
 )
 def test_structural_equals_the_naive_inverse_everywhere(sizes, tau, lam, seed):
     v, x, labels = classes_of(sizes, dim=5, seed=seed)
-    ours = unibct.class_prototypes(v, labels, new=x, tau=tau, lam=lam)
+    ours = unibct.class_prototypes(labels, old=v, new=x, tau=tau, lam=lam)
     for c in range(len(sizes)):
         naive = naive_refined(v[labels == c], x[labels == c], tau, lam)
         assert np.abs(ours[c] - naive / np.linalg.norm(naive)).max() < 1e-5
@@ -209,16 +209,16 @@ def test_structural_equals_the_naive_inverse_everywhere(sizes, tau, lam, seed):
 
 def test_the_wrong_axis_gives_the_centroid_and_ours_does_not():
     v, x, labels = classes_of([20])
-    centroid = unibct.class_prototypes(v, labels, kind="centroid")[0]
+    centroid = unibct.class_prototypes(labels, old=v, kind="centroid")[0]
     wrong = naive_refined(v, x, axis=0)
     assert np.abs(wrong / np.linalg.norm(wrong) - centroid).max() < 1e-12
-    refined = unibct.class_prototypes(v, labels, new=x)[0]
+    refined = unibct.class_prototypes(labels, old=v, new=x)[0]
     assert np.abs(refined - centroid).max() > 1e-3
 
 
 def test_one_and_two_images():
     v, x, labels = classes_of([1, 2])
-    ours = unibct.class_prototypes(v, labels, new=x)
+    ours = unibct.class_prototypes(labels, old=v, new=x)
     mean = unit(v[labels == 1]).mean(axis=0)
     assert np.allclose(ours[0], unit(v[labels == 0])[0], atol=1e-12)
     assert np.allclose(ours[1], mean / np.linalg.norm(mean), atol=1e-12)
@@ -229,7 +229,7 @@ def test_a_very_small_tau_does_not_underflow(tau):
     v, x, labels = classes_of([6, 9], noise=1.5)
     v, x = v.astype(np.float32), x.astype(np.float32)
     x = unit(x.astype(np.float64)).astype(np.float32)
-    ours = unibct.class_prototypes(v, labels, new=x, tau=tau)
+    ours = unibct.class_prototypes(labels, old=v, new=x, tau=tau)
     for c in range(2):
         naive = naive_refined(v[labels == c], x[labels == c], tau)
         assert np.abs(ours[c] - naive / np.linalg.norm(naive)).max() < 2e-3
@@ -247,7 +247,7 @@ def test_copies_clusters_and_outliers_converge(tau, lam):
     v = rng.normal(size=x.shape)
     for dtype, bound in ((np.float32, 3e-4), (np.float64, 1e-9)):
         ours = unibct.class_prototypes(
-            v.astype(dtype), np.zeros(45, int), new=x.astype(dtype), tau=tau, lam=lam
+            np.zeros(45, int), old=v.astype(dtype), new=x.astype(dtype), tau=tau, lam=lam
         )[0]
         naive = naive_refined(v, x, tau, lam)
         assert np.abs(ours - naive / np.linalg.norm(naive)).max() < bound
@@ -261,7 +261,7 @@ def test_a_lambda_next_to_one_is_solved_too(tau, lam):
     v, x = v.astype(np.float32), x.astype(np.float32)
     for dtype, bound in ((np.float32, 1e-5), (np.float64, 2e-6)):
         ours = unibct.class_prototypes(
-            v.astype(dtype), labels, new=x.astype(dtype), tau=tau, lam=lam
+            labels, old=v.astype(dtype), new=x.astype(dtype), tau=tau, lam=lam
         )
         assert ours.dtype == dtype
         for c in range(len(sizes)):
@@ -273,13 +273,13 @@ def test_drop_leaves_out_the_farthest():
     # Nine copies of one direction and an outlier: the outlier goes, the rest average.
     v = np.r_[np.tile([[1.0, 0.0]], (9, 1)), [[0.0, 1.0]]]
     labels = np.zeros(10, dtype=int)
-    assert np.allclose(unibct.class_prototypes(v, labels, kind="drop"), [[1.0, 0.0]])
+    assert np.allclose(unibct.class_prototypes(labels, old=v, kind="drop"), [[1.0, 0.0]])
 
 
 @given(st.lists(st.integers(1, 25), min_size=1, max_size=5), st.floats(0, 0.45))
 def test_drop_equals_a_naive_loop(sizes, drop):
     v, _, labels = classes_of(sizes, dim=4)
-    ours = unibct.class_prototypes(v, labels, kind="drop", drop=drop)
+    ours = unibct.class_prototypes(labels, old=v, kind="drop", drop=drop)
     for c, m in enumerate(sizes):
         rows = unit(v[labels == c])
         distance = np.linalg.norm(rows - rows.mean(axis=0), axis=1)
@@ -291,20 +291,20 @@ def test_drop_equals_a_naive_loop(sizes, drop):
 def test_kinds_of_arrays_and_order():
     v, x, labels = classes_of([4, 6, 5])
     v, x = v.astype(np.float32), x.astype(np.float32)
-    ours = unibct.class_prototypes(v, labels, new=x)
+    ours = unibct.class_prototypes(labels, old=v, new=x)
     theirs = unibct.class_prototypes(
-        torch.from_numpy(v), torch.from_numpy(labels), new=torch.from_numpy(x)
+        torch.from_numpy(labels), old=torch.from_numpy(v), new=torch.from_numpy(x)
     )
     assert isinstance(ours, np.ndarray)
     assert isinstance(theirs, torch.Tensor)
     assert np.allclose(ours, theirs.numpy(), atol=1e-6)
     shuffle = np.random.default_rng(1).permutation(len(labels))
-    again = unibct.class_prototypes(v[shuffle], labels[shuffle], new=x[shuffle])
+    again = unibct.class_prototypes(labels[shuffle], old=v[shuffle], new=x[shuffle])
     assert np.allclose(ours, again, atol=1e-5)
     assert np.allclose(
-        unibct.class_prototypes(v, labels), unibct.class_prototypes(v, labels, new=v)
+        unibct.class_prototypes(labels, old=v), unibct.class_prototypes(labels, old=v, new=v)
     )
-    halves = unibct.class_prototypes(v.astype(np.float16), labels, new=x.astype(np.float16))
+    halves = unibct.class_prototypes(labels, old=v.astype(np.float16), new=x.astype(np.float16))
     assert np.allclose(ours, halves, atol=2e-2)
 
 
@@ -314,7 +314,7 @@ def test_kinds_of_arrays_and_order():
         ({"lam": 1.0}, "lam must be at least 0 and below 1"),
         ({"lam": -0.1}, "lam must be"),
         ({"tau": 0.0}, "tau must be positive"),
-        ({"kind": "median"}, "unknown kind of prototype 'median'"),
+        ({"kind": "median"}, "unknown prototype kind 'median'"),
         ({"kind": "drop", "drop": 1.0}, "drop must be"),
         ({"labels": [0, 0, 2, 2]}, "gap: no image has label 1"),
         ({"labels": [0, 0, 1]}, "3 entries, but there are 4 rows"),
@@ -328,7 +328,7 @@ def test_bad_input_is_named_of_class_prototypes(change, message):
     arguments = {"old": np.ones((4, 2)), "labels": [0, 0, 1, 1], "new": np.ones((4, 2))} | change
     old, labels = arguments.pop("old"), arguments.pop("labels")
     with pytest.raises(ValueError, match=message):
-        unibct.class_prototypes(old, np.array(labels), **arguments)
+        unibct.class_prototypes(np.array(labels), old=old, **arguments)
 
 
 @pytest.mark.filterwarnings("error")
@@ -336,7 +336,7 @@ def test_read_only_arrays_and_extreme_lambda():
     v, x, labels = classes_of([5, 6])
     for array in (v, x):
         array.flags.writeable = False
-    prototypes_ = unibct.class_prototypes(v, labels, new=x, lam=0.999)
+    prototypes_ = unibct.class_prototypes(labels, old=v, new=x, lam=0.999)
     unibct.arcface(v, prototypes_, labels)
     assert np.isfinite(unibct.structural_weights(x, labels, lam=1 - 1e-15)).all()
 
@@ -345,10 +345,10 @@ def test_read_only_arrays_and_extreme_lambda():
 def test_lengths_do_not_matter(length):
     v, x, labels = (a.astype(np.float32) for a in classes_of([1, 3, 20]))
     labels = labels.astype(int)
-    ours = unibct.class_prototypes(v, labels, new=x)
+    ours = unibct.class_prototypes(labels, old=v, new=x)
     scaled = np.float32(length) * x
     scaled[::2] *= 7
-    again = unibct.class_prototypes(np.float32(length) * v, labels, new=scaled)
+    again = unibct.class_prototypes(labels, old=np.float32(length) * v, new=scaled)
     assert np.abs(ours - again).max() < 1e-6
 
 
@@ -356,7 +356,7 @@ def test_a_row_of_zeros_is_far_from_all_and_harms_none():
     v, x, labels = classes_of([6, 1])
     zero = np.flatnonzero(labels == 0)[2]
     v[zero], x[zero] = 0, 0
-    ours = unibct.class_prototypes(v, labels, new=x)
+    ours = unibct.class_prototypes(labels, old=v, new=x)
     assert np.isfinite(ours).all()
     assert np.allclose(np.linalg.norm(ours, axis=1), 1)
 
@@ -364,7 +364,7 @@ def test_a_row_of_zeros_is_far_from_all_and_harms_none():
 def test_memory_does_not_grow_with_the_dimension_of_the_data():
     v, x, labels = classes_of([200] * 20, dim=64)
     tracemalloc.start()
-    unibct.class_prototypes(v, labels, new=x)
+    unibct.class_prototypes(labels, old=v, new=x)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < v.nbytes  # NumPy's side: indices and labels only
@@ -372,7 +372,7 @@ def test_memory_does_not_grow_with_the_dimension_of_the_data():
 
 def test_stores_ranges_and_limits_are_streamed_and_arrays_are_not(tmp_path, monkeypatch):
     v, x, labels = classes_in("shuffled", [3, 9, 2])
-    whole = unibct.class_prototypes(v, labels, new=x)
+    whole = unibct.class_prototypes(labels, old=v, new=x)
     streamed = []
     real = module.streamed_prototypes
 
@@ -393,19 +393,19 @@ def test_stores_ranges_and_limits_are_streamed_and_arrays_are_not(tmp_path, monk
         (v, {"new": x, "classes": range(3)}, 3),
         (torch.from_numpy(v), {"new": x, "memory": limits}, 4),
     ]:
-        ours = unibct.class_prototypes(old, labels, **options)
+        ours = unibct.class_prototypes(labels, old=old, **options)
         assert type(ours) is type(old)
         assert np.abs(np.asarray(ours) - whole).max() < 1e-6
         assert len(streamed) == calls
     assert streamed[-1] is limits
-    ours = unibct.class_prototypes(rows, torch.from_numpy(labels), kind="centroid")
+    ours = unibct.class_prototypes(torch.from_numpy(labels), old=rows, kind="centroid")
     assert isinstance(ours, np.ndarray)
-    assert np.abs(ours - unibct.class_prototypes(x, labels, kind="centroid")).max() < 1e-6
+    assert np.abs(ours - unibct.class_prototypes(labels, old=x, kind="centroid")).max() < 1e-6
 
 
 def test_progress_counts_the_images_in_memory(counting_progress):
     v, x, labels = classes_of([1, 30, 8])
     counted = counting_progress(total=39)
     show(counted)
-    unibct.class_prototypes(v, labels, new=x)
+    unibct.class_prototypes(labels, old=v, new=x)
     assert counted.done == 39

@@ -51,7 +51,7 @@ def test_an_unknown_kind_is_refused_with_the_names():
         ({"tau": 0.0}, "tau must be positive"),
         ({"tau": float("nan")}, "tau must be positive"),
         ({"tau": 1e-40}, "tau must be positive, 1e-30 or more, not 1e-40"),
-        ({"kind": "median"}, "unknown kind of prototype 'median'"),
+        ({"kind": "median"}, "unknown prototype kind 'median'"),
         ({"drop": 1.0}, "drop must be"),
     ],
 )

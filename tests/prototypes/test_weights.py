@@ -13,7 +13,7 @@ def test_weights_are_positive_sum_to_one_and_give_the_prototype():
     assert (w > 0).all()
     assert np.allclose(np.bincount(labels, weights=w), 1)
     sums = np.stack([(w[:, None] * unit(v))[labels == c].sum(axis=0) for c in range(4)])
-    assert np.allclose(unit(sums), unibct.class_prototypes(v, labels, new=x), atol=1e-6)
+    assert np.allclose(unit(sums), unibct.class_prototypes(labels, old=v, new=x), atol=1e-6)
 
 
 def test_an_outlier_of_the_new_space_counts_less():

@@ -13,7 +13,7 @@ from tests.training.recipes import AUGMENTED
 from tests.training.run_contexts import small_context
 from unibct.embeddings.store import Embeddings, open_embeddings, save_embeddings
 from unibct.methods import METHODS, find_method
-from unibct.methods.base import OldKnowledge, Settings
+from unibct.methods.base import OldEmbeddings, Settings
 from unibct.training.batches import draw_epoch, remaining_batches
 from unibct.training.state import initial_state
 from unibct.training.step import TrainingStep
@@ -45,7 +45,7 @@ def method_on_meta(name, context, vectors, *, on_disk):
     names, recipe = context.class_names, context.recipe
     labels = torch.from_numpy(context.pixels.images.labels)
     plain = torch.from_numpy(np.array(vectors))
-    old = OldKnowledge(plain, labels, names, names, torch.randn(len(names), 128), plain)
+    old = OldEmbeddings(plain, labels, names, names, torch.randn(len(names), 128), plain)
     settings = Settings(recipe.scale, recipe.margin, recipe.tau, recipe.lam, recipe.drop)
     method = find_method(name).make(old, settings)
     method.refresh(plain if method.needs_new_embeddings else None)
@@ -116,7 +116,9 @@ def test_a_step_on_a_gpu_never_waits(name, eighty_images):
     context = dataclasses.replace(context, device=torch.device("cuda", 0))
     state, names = initial_state(context), context.class_names
     vectors = torch.randn(80, 128, device="cuda")
-    old = OldKnowledge(vectors, context.labels, names, names, torch.randn(len(names), 128), vectors)
+    old = OldEmbeddings(
+        vectors, context.labels, names, names, torch.randn(len(names), 128), vectors
+    )
     method = find_method(name).make(old, Settings(64.0, 0.5, 0.05, 0.9, 0.1))
     method.refresh(vectors if method.needs_new_embeddings else None)
     state.use_method(method)

@@ -325,7 +325,7 @@ def map_rate(new_dim: int, old_dim: int) -> float:
     rng = np.random.default_rng(0)
     new, old = (rng.normal(size=(_MAP_ROWS, dim)) for dim in (new_dim, old_dim))
     begin = time.perf_counter()
-    fit_vector_map("linear", new, old, np.arange(_MAP_ROWS))
+    fit_vector_map("linear", new=new, old=old, labels=np.arange(_MAP_ROWS))
     return _MAP_ROWS / _since(begin)
 
 

@@ -187,7 +187,9 @@ def _adapt(workspace: Workspace, job: Job, map_fitting: MapFitting) -> dict[str,
         return np.array(cached_embeddings(model, pixels, cache).vectors)
 
     pairs = training_embeddings(new), training_embeddings(old), images.labels
-    fitted = fit_vector_map(map_fitting.kind, *pairs, seed=job.seed)
+    fitted = fit_vector_map(
+        map_fitting.kind, new=pairs[0], old=pairs[1], labels=pairs[2], seed=job.seed
+    )
     scale = mapped_score_scale(fitted, *pairs)
     model = new.adapted(fitted, old, images).with_score_scale(scale)
     shutil.rmtree(folder / MODEL, ignore_errors=True)

@@ -14,7 +14,8 @@ from unibct.data.readers import open_images
 from unibct.data.scenarios import SCENARIOS, hold_out
 from unibct.errors import UserError
 from unibct.maps import MAPS
-from unibct.methods import NO_METHOD, find_method
+from unibct.methods import METHODS, NO_METHOD, find_method
+from unibct.registry import Registry
 from unibct.training.default_recipe import recipe_for
 from unibct.training.network import recipe_input
 from unibct.training.plan import require_epochs_left
@@ -62,7 +63,8 @@ class Grid:
             SCENARIOS.find(name)
         for name in self.methods:
             if name not in MAPS:
-                find_method(name, (*MAPS, *GROUPS))
+                Registry("method", {**METHODS, **MAPS, **GROUPS}).find(name.partition("@")[0])
+                find_method(name)
         for name in self.chain_methods:
             if name in (*MAPS, NO_METHOD):
                 raise UserError(f"{name} trains no compatible model: it makes no upgrade chain")

@@ -217,8 +217,8 @@ class _GatheredRows(torch.autograd.Function):
 
 
 @dataclass(frozen=True)
-class ClassPart:
-    """The classes that this rank uses in a step.
+class ClassesInUse:
+    """The classes that this rank uses in a step: all of its own, or a sample of them.
 
     Attributes:
         classes: the number of all classes.

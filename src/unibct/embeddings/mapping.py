@@ -66,7 +66,7 @@ def fit_map(
     source, target = new_vectors[fitted], old_vectors[fitted]
     if direction != BACKWARD:
         source, target = target, source
-    vector_map = fit_vector_map(kind, source, target, labels[fitted], seed=seed)
+    vector_map = fit_vector_map(kind, new=source, old=target, labels=labels[fitted], seed=seed)
     ids = [new.ids[row] for row in new_rows]
     known_ids = tuple(ids[row] for row in known)
     queries, gallery = new_vectors[known], old_vectors

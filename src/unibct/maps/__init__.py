@@ -1,18 +1,14 @@
 """Maps from a finished model's embeddings into another model's space: fit, apply, save.
 
-``table`` lists them and each has a file. They work on arrays; the model that carries a map is in
-``models``.
-
-The table of maps, readable without torch.
-
-An entry names the function that fits the map as text; it is imported when a map is fitted.
+They work on arrays; the model that carries a map is in ``models``. This table of them is readable
+without torch: an entry names the function that fits the map, which is imported when it is used.
 """
 
 from dataclasses import dataclass
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING
 
-from unibct.errors import UserError
+from unibct.registry import Registry
 
 if TYPE_CHECKING:
     from unibct.maps.vector_map import FitFunction
@@ -20,37 +16,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MapEntry:
-    """How to fit a kind of map.
+    """How to fit a kind of map."""
 
-    Attributes:
-        home: where its function is, as ``module:name`` within ``unibct.maps``.
-        description: one line for help texts.
-    """
-
-    home: str
-    description: str
+    home: str  # where its function is: ``module:attribute``
+    description: str  # one line for help texts
 
     def fit_function(self) -> "FitFunction":
         """Import the function that fits the map."""
-        return resolve_name(f"unibct.maps.{self.home}")
+        return resolve_name(self.home)
 
 
-MAPS: dict[str, MapEntry] = {
-    "procrustes": MapEntry("vector_map:fit_procrustes", "the best orthogonal map"),
-    "linear": MapEntry("vector_map:fit_linear", "the best linear map"),
-    "mlp": MapEntry("vector_map:fit_mlp", "a network with one hidden layer"),
-    "affine": MapEntry("vector_map:fit_affine", "the best linear map of centred embeddings"),
-    "supervised": MapEntry(
-        "vector_map:fit_supervised", "an affine map, trained by contrast with other classes"
-    ),
-}
-
-
+_HERE = "unibct.maps.vector_map:"
+MAPS: Registry[MapEntry] = Registry(
+    "map",
+    {
+        "procrustes": MapEntry(_HERE + "fit_procrustes", "the best orthogonal map"),
+        "linear": MapEntry(_HERE + "fit_linear", "the best linear map"),
+        "mlp": MapEntry(_HERE + "fit_mlp", "a network with one hidden layer"),
+        "affine": MapEntry(_HERE + "fit_affine", "the best linear map of centred embeddings"),
+        "supervised": MapEntry(
+            _HERE + "fit_supervised", "an affine map, trained by contrast with other classes"
+        ),
+    },
+)
 DEFAULT_MAP = "affine"
-
-
-def find_map_kind(name: str) -> MapEntry:
-    """Return the kind of map called ``name``, or raise an error that lists the names."""
-    if name not in MAPS:
-        raise UserError(f"unknown map {name!r}; choose one of {', '.join(MAPS)}")
-    return MAPS[name]

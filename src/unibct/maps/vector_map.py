@@ -22,7 +22,7 @@ from unibct.arrays import (
 )
 from unibct.distributed.device import callers_generators_kept, seed_generators
 from unibct.errors import UserError
-from unibct.maps import find_map_kind
+from unibct.maps import MAPS
 
 Layers = tuple[tuple[Tensor, Tensor | None], ...]
 """The (weight, bias) of each layer."""
@@ -98,7 +98,7 @@ class VectorMap:
         return VectorMap(kind, tuple(layers))
 
 
-def fit_vector_map(kind: str, new: Any, old: Any, labels: Any, *, seed: int = 0) -> VectorMap:
+def fit_vector_map(kind: str, *, new: Any, old: Any, labels: Any, seed: int = 0) -> VectorMap:
     """Fit a map on embeddings of the same images by both models.
 
     Args:
@@ -108,7 +108,7 @@ def fit_vector_map(kind: str, new: Any, old: Any, labels: Any, *, seed: int = 0)
         labels: (images,) the classes. Every class has the same weight.
         seed: of initial weights and batches; the maps by least squares do not use it.
     """
-    fit = find_map_kind(kind).fit_function()
+    fit = MAPS.find(kind).fit_function()
     new, old = _fitted_rows(new, "new"), _fitted_rows(old, "old")
     if len(new) != len(old):
         raise UserError(f"new has {len(new)} rows but old has {len(old)}: give both for each image")

@@ -5,17 +5,17 @@ calls a method through its base class and knows none by name. An entry names the
 as text, which is imported when the method is made: the command line lists the names without torch.
 """
 
-import difflib
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, Self
 
 from unibct.errors import UserError
+from unibct.registry import Registry
 
 if TYPE_CHECKING:
-    from unibct.methods.base import Method, OldKnowledge, Settings
+    from unibct.methods.base import Method, OldEmbeddings, Settings
 
 # The recipe's settings that the name of a variant may give: those that only compatibility uses.
 RECIPE_SETTINGS = ("eta", "warmup_epochs", "warm_start", "tau", "lam", "drop")
@@ -39,7 +39,7 @@ def require_known_classes(old_classes: Sequence[str], new_classes: Sequence[str]
 class MethodEntry:
     """How to make a method, and what it needs."""
 
-    home: str  # where its class is, as ``module:name`` within ``unibct.methods``
+    home: str  # where its class is: ``module:attribute``
     description: str  # one line for help texts
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])  # arguments of the class
     # Further arguments that the name of a variant may give, and their types.
@@ -62,9 +62,9 @@ class MethodEntry:
         warm_start = self.recipe.get("warm_start", warm_start)
         return self.needs_old_classifier or (self.warm_starts if warm_start is None else warm_start)
 
-    def make(self, old: "OldKnowledge", settings: "Settings") -> "Method":
+    def make(self, old: "OldEmbeddings", settings: "Settings") -> "Method":
         """Import the method's class and make the method for one training run."""
-        return resolve_name(f"unibct.methods.{self.home}")(old, settings, **self.options)
+        return resolve_name(self.home)(old, settings, **self.options)
 
     def varied(self, name: str, setting: str) -> Self:
         """Return the variant with one more setting, KEY=VALUE, of the variant called ``name``."""
@@ -89,107 +89,100 @@ class MethodEntry:
         return replace(self, recipe={**self.recipe, key: value}, has_warmup=waits)
 
 
-METHODS: dict[str, MethodEntry] = {
+_METHODS = {
     "none": MethodEntry(
-        "base:no_compatibility",
+        "unibct.methods.base:no_compatibility",
         "plain training without compatibility",
         needs_old_model=False,
         needs_old_embeddings=False,
     ),
-    "regress": MethodEntry("paper:Regress", "pull each image to its own old embedding"),
+    "regress": MethodEntry(
+        "unibct.methods.paper:Regress", "pull each image to its own old embedding"
+    ),
     "contrast": MethodEntry(
-        "paper:Contrast", "find each image's own old embedding among other classes'"
+        "unibct.methods.paper:Contrast", "find each image's own old embedding among other classes'"
     ),
     "bct": MethodEntry(
-        "paper:Bct",
+        "unibct.methods.paper:Bct",
         "ArcFace on the old classifier, if it knows all new classes",
         needs_old_embeddings=False,
         needs_old_classifier=True,
         check_classes=require_known_classes,
     ),
     "unibct-centroid": MethodEntry(
-        "paper:Prototypes",
+        "unibct.methods.paper:Prototypes",
         "ArcFace on the mean old embedding of each class",
         {"kind": "centroid"},
     ),
     "unibct-drop": MethodEntry(
-        "paper:Prototypes",
+        "unibct.methods.paper:Prototypes",
         "ArcFace on that mean without its farthest embeddings",
         {"kind": "drop"},
     ),
     "unibct": MethodEntry(
-        "paper:Prototypes",
+        "unibct.methods.paper:Prototypes",
         "ArcFace on structural prototypes that follow the new model",
         {"kind": "structural"},
     ),
     "unibct-plus": MethodEntry(
-        "plus:UnibctPlus",
+        "unibct.methods.plus:UnibctPlus",
         "one classifier for new and old embeddings, and contrast",
         settings={"shared": bool, "own": bool, "prototype": bool, "centre": bool, "weight": float},
         has_warmup=False,
         warm_starts=True,
     ),
     "mixbct": MethodEntry(
-        "successors:MixBct",
+        "unibct.methods.successors:MixBct",
         "mix old embeddings into the classifier's batches",
         settings={"share": float},
         needs_same_dim=True,
         has_warmup=False,
     ),
     "advbct": MethodEntry(
-        "advbct:advbct",
+        "unibct.methods.advbct:advbct",
         "deceive an old/new discriminator; stay near the class mean",
         settings={"released": bool},
         has_warmup=False,
     ),
     "nccl": MethodEntry(
-        "successors:Nccl",
+        "unibct.methods.successors:Nccl",
         "supervised contrast with a queue of old embeddings",
         settings={"queue": int},
         has_warmup=False,
     ),
     "ndpp": MethodEntry(
-        "paper:Prototypes",
+        "unibct.methods.paper:Prototypes",
         "ArcFace on class means that are first moved apart",
         {"kind": "centroid", "apart": True},
         has_warmup=False,
     ),
     "ract": MethodEntry(
-        "successors:Ract",
+        "unibct.methods.successors:Ract",
         "contrast with the old and new embeddings of other classes",
         settings={"tau": float},
         has_warmup=False,
     ),
     "lce": MethodEntry(
-        "successors:Lce",
+        "unibct.methods.successors:Lce",
         "stay within a class's old angles; class weights at its mean",
         has_warmup=False,
     ),
 }
 
+METHODS: Registry[MethodEntry] = Registry("method", _METHODS)
 DEFAULT_METHOD = "unibct-plus"
 NO_METHOD = "none"
 
 
-def find_method(name: str, also: Iterable[str] = ()) -> MethodEntry:
+def find_method(name: str) -> MethodEntry:
     """Return the method NAME, or its variant NAME@KEY=VALUE,KEY=VALUE.
 
     A key is a setting of the method itself or one of ``RECIPE_SETTINGS``, which then replaces the
     recipe's: ``unibct-plus@weight=0.5``, ``unibct@warmup_epochs=0``. A method that works from the
     first step waits for a warm-up if it is given one.
-
-    Args:
-        name: as a user writes it; an unknown method or key raises an error that lists the known.
-        also: further names that are accepted in the method's place, for that error.
     """
     base, at, settings = name.partition("@")
-    if base not in METHODS:
-        close = difflib.get_close_matches(base, (*METHODS, *also), n=1)
-        similar = f", did you mean {close[0]!r}?" if close else ""
-        raise UserError(
-            f"unknown method {base!r}{similar}; choose one of {', '.join((*METHODS, *also))}"
-        )
-    entry = METHODS[base]
+    entry = METHODS.find(base)
     for setting in settings.split(",") if at else ():
         entry = entry.varied(name, setting)
     return entry

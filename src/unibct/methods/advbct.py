@@ -11,7 +11,7 @@ from unibct.distributed.device import callers_generators_kept, seed_generators
 from unibct.distributed.gradients import synced
 from unibct.errors import UserError
 from unibct.losses import point_to_set
-from unibct.methods.base import Batch, Method, OldKnowledge, Settings
+from unibct.methods.base import Batch, Method, OldEmbeddings, Settings
 from unibct.prototypes.class_prototypes import class_prototypes
 
 
@@ -25,7 +25,7 @@ class AdvBct(Method):
     for each class.
     """
 
-    def __init__(self, old: OldKnowledge, settings: Settings) -> None:
+    def __init__(self, old: OldEmbeddings, settings: Settings) -> None:
         self._old = self.old_of_images = old
         embeddings = old.whole()
         self._centres, self._radius = self._balls(embeddings)
@@ -38,7 +38,7 @@ class AdvBct(Method):
     def _balls(self, embeddings: Tensor) -> tuple[Tensor, Tensor]:
         """Return each class's centre (classes, dim) and its own radius (classes,)."""
         labels = self._old.labels
-        centres = class_prototypes(embeddings, labels, kind="centroid")
+        centres = class_prototypes(labels, old=embeddings, kind="centroid")
         distance = (F.normalize(embeddings, dim=1) - centres[labels]).norm(dim=1)
         zeros = distance.new_zeros(len(centres))
         return centres, zeros.scatter_reduce(0, labels, distance, "amax")
@@ -165,7 +165,7 @@ class ReleasedAdvBct(AdvBct):
         return point_to_set(new, centres, radii, ranks=batch.ranks, unit_centres=False)
 
 
-def advbct(old: OldKnowledge, settings: Settings, *, released: bool = False) -> AdvBct:
+def advbct(old: OldEmbeddings, settings: Settings, *, released: bool = False) -> AdvBct:
     """Make `advbct`; ``released`` is for the constants of its authors' program."""
     return (ReleasedAdvBct if released else AdvBct)(old, settings)
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from unibct.arrays import is_tensor
 from unibct.distributed.device import to_device
-from unibct.distributed.ranks import ALONE, ClassPart, Ranks
+from unibct.distributed.ranks import ALONE, ClassesInUse, Ranks
 from unibct.losses import sharded_arcface, unit_rows
 from unibct.prototypes.class_prototypes import class_prototypes
 
@@ -18,7 +18,7 @@ _MEAN_IMAGES = 65_536  # enough for the mean of any set
 
 
 @dataclass(frozen=True)
-class OldKnowledge:
+class OldEmbeddings:
     """What the old model knows about the new training set.
 
     Attributes:
@@ -96,7 +96,7 @@ class OldKnowledge:
             return cast(Tensor, vectors)[to_device(rows, self.labels.device)]
         return to_device(torch.from_numpy(vectors[rows.cpu().numpy()]), self.labels.device)
 
-    def to(self, device: torch.device) -> "OldKnowledge":
+    def to(self, device: torch.device) -> "OldEmbeddings":
         """Return the same on another device; rows on disk stay there."""
         names = ("embeddings", "labels", "old_class_weights", "flipped")
         values = {name: getattr(self, name) for name in names}
@@ -112,8 +112,8 @@ class OldKnowledge:
         """(own classes, dim) this rank's prototypes; see ``class_prototypes``."""
         in_memory = is_tensor(self.embeddings) and self.ranks.world == 1
         prototypes = class_prototypes(
-            self.embeddings,
             self.labels,
+            old=self.embeddings,
             new=new,
             kind=kind,
             tau=settings.tau,
@@ -163,7 +163,7 @@ class Batch:
     progress: float = 0.0
     rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
     flipped: Tensor | None = None
-    part: ClassPart | None = None
+    part: ClassesInUse | None = None
     old: Tensor | None = None
     whole_batch: Tensor | None = None
     projected: bool = False
@@ -195,7 +195,7 @@ class Batch:
             settings: scale and margin.
             unit_length: whether the class vectors have length 1, see ``sharded_arcface``.
         """
-        part = self.part or ClassPart(len(class_vectors))
+        part = self.part or ClassesInUse(len(class_vectors))
         return sharded_arcface(
             embeddings,
             class_vectors,
@@ -221,7 +221,7 @@ class Method:
     needs_new_embeddings = False  # whether refresh gets the new model's embeddings
     replaces_embeddings = False  # whether the classifier sees other embeddings than the network's
     # What the method looks up for each image of a batch, so that it can be read ahead.
-    old_of_images: OldKnowledge | None = None
+    old_of_images: OldEmbeddings | None = None
 
     def parameters(self) -> list[nn.Parameter]:
         """Return what the method itself learns. It is trained with the network, then discarded."""
@@ -231,7 +231,7 @@ class Method:
         """Move what the method holds to another device."""
         moved: dict[int, Any] = {}  # by identity: some attributes are the same object
         for name, value in list(vars(self).items()):
-            if isinstance(value, Tensor | nn.Module | OldKnowledge):
+            if isinstance(value, Tensor | nn.Module | OldEmbeddings):
                 if id(value) not in moved:
                     moved[id(value)] = _moved(value, device)
                 setattr(self, name, moved[id(value)])
@@ -273,6 +273,6 @@ def _moved(value: Any, device: torch.device) -> Any:
     return value.to(device)
 
 
-def no_compatibility(old: OldKnowledge, settings: Settings) -> Method:
+def no_compatibility(old: OldEmbeddings, settings: Settings) -> Method:
     """Return the method ``none``, which ignores the old model."""
     return Method()

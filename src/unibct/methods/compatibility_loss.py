@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from unibct.arrays import checked_labels
 from unibct.errors import UserError
 from unibct.methods import DEFAULT_METHOD, find_method
-from unibct.methods.base import Batch, Method, OldKnowledge, Settings
+from unibct.methods.base import Batch, Method, OldEmbeddings, Settings
 from unibct.prototypes.inputs import float_tensor
 
 
@@ -24,9 +24,9 @@ class CompatibilityLoss(nn.Module):
         method: the method behind it.
 
     Args:
-        old_embeddings: (images, dim) the old model's embeddings of the whole training set.
+        method: as for ``find_method``; one that needs nothing of the old model but embeddings.
+        old: (images, dim) the old model's embeddings of the whole training set.
         labels: (images,) their classes, 0…C-1.
-        method: a name from ``METHODS`` that needs nothing of the old model but its embeddings.
         scale: ArcFace's scale.
         margin: ArcFace's margin.
         tau: temperature of structural prototypes.
@@ -36,10 +36,10 @@ class CompatibilityLoss(nn.Module):
 
     def __init__(
         self,
-        old_embeddings: Any,
-        labels: Any,
         method: str = DEFAULT_METHOD,
         *,
+        old: Any,
+        labels: Any,
         scale: float = 64.0,
         margin: float = 0.5,
         tau: float = 0.05,
@@ -49,17 +49,19 @@ class CompatibilityLoss(nn.Module):
         super().__init__()
         entry = find_method(method)
         if entry.needs_old_classifier:
-            raise UserError(f"{method} needs the old model's class weights; use unibct.train_model")
-        old = F.normalize(float_tensor(old_embeddings, "old_embeddings").float(), dim=1)
+            raise UserError(f"{method} needs the old model's class weights; use unibct.train")
+        if entry.recipe:
+            raise UserError(f"{method}: {', '.join(entry.recipe)} is a setting of unibct.train")
+        old = F.normalize(float_tensor(old, "old").float(), dim=1)
         classes = _checked_classes(labels, len(old)).to(old.device)
         self._shape = (int(classes.max()) + 1, old.shape[1])
         names = tuple(str(number) for number in range(self._shape[0]))
-        knowledge = OldKnowledge(old, classes, names, names, None)
+        knowledge = OldEmbeddings(old, classes, names, names, None)
         settings = Settings(scale, margin, tau, lam, drop)
         with _without_autocast(old.device.type):
             self.method: Method = entry.make(knowledge, settings)
         if self.method.replaces_embeddings:
-            raise UserError(f"{method} changes the classification loss; use unibct.train_model")
+            raise UserError(f"{method} changes the classification loss; use unibct.train")
         self._learnt = nn.ParameterList(self.method.parameters())
         self._place: Tensor
         self.register_buffer("_place", old.new_empty(0), persistent=False)
@@ -164,7 +166,7 @@ def _checked_classes(labels: Any, images: int) -> Tensor:
     """Return the labels (images,) as int64, all of them from 0 up."""
     numbers = checked_labels(labels, images)
     if not images:
-        raise UserError("old_embeddings is empty: at least one image is needed")
+        raise UserError("old is empty: at least one image is needed")
     if numbers.min() < 0:
         raise UserError(f"labels has the negative value {int(numbers.min())}; labels are 0…C-1")
     return torch.as_tensor(numbers)

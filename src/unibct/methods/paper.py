@@ -8,7 +8,7 @@ from torch import Tensor
 from unibct.errors import UserError
 from unibct.losses import contrast, regress, unit_rows
 from unibct.methods import require_known_classes
-from unibct.methods.base import Batch, Method, OldKnowledge, Settings
+from unibct.methods.base import Batch, Method, OldEmbeddings, Settings
 from unibct.prototypes.inputs import PROTOTYPE_KINDS
 from unibct.prototypes.weights import moved_apart
 
@@ -63,7 +63,7 @@ class Prototypes(FrozenClassVectors):
     """
 
     def __init__(
-        self, old: OldKnowledge, settings: Settings, *, kind: str, apart: bool = False
+        self, old: OldEmbeddings, settings: Settings, *, kind: str, apart: bool = False
     ) -> None:
         super().__init__(settings)
         self._old = old
@@ -93,12 +93,12 @@ class Prototypes(FrozenClassVectors):
 class Regress(Method):
     """Squared distance between the new and the old embedding of each image."""
 
-    def __init__(self, old: OldKnowledge, settings: Settings) -> None:
+    def __init__(self, old: OldEmbeddings, settings: Settings) -> None:
         self._old = self.old_of_images = old
 
     def loss(self, batch: Batch) -> Tensor:
         """Return the mean squared distance."""
-        return regress(batch.embeddings, self._old.of(batch))
+        return regress(new=batch.embeddings, old=self._old.of(batch))
 
 
 # `contrast`: recognise each image's own old embedding among those of other classes.
@@ -107,16 +107,16 @@ class Regress(Method):
 class Contrast(Method):
     """Softmax over the image's own old embedding and the batch's old ones of other classes."""
 
-    def __init__(self, old: OldKnowledge, settings: Settings) -> None:
+    def __init__(self, old: OldEmbeddings, settings: Settings) -> None:
         self._old = self.old_of_images = old
         self._tau = settings.tau
 
     def loss(self, batch: Batch) -> Tensor:
         """Return the softmax cross entropy."""
         return contrast(
-            batch.embeddings,
-            self._old.of(batch),
             batch.labels,
+            new=batch.embeddings,
+            old=self._old.of(batch),
             tau=self._tau,
             ranks=batch.ranks,
         )
@@ -128,7 +128,7 @@ class Contrast(Method):
 class Bct(FrozenClassVectors):
     """The old classifier's class weights. They exist only for classes that the old model knows."""
 
-    def __init__(self, old: OldKnowledge, settings: Settings) -> None:
+    def __init__(self, old: OldEmbeddings, settings: Settings) -> None:
         super().__init__(settings)
         if old.old_class_weights is None:
             raise UserError(

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from unibct.errors import UserError
 from unibct.losses import contrast, unit_rows
-from unibct.methods.base import Batch, Method, OldKnowledge, Settings
+from unibct.methods.base import Batch, Method, OldEmbeddings, Settings
 
 _TOLERANCE = 0.25  # relative error of a distance, up to which the loss is quadratic
 _SMALLEST_RADIUS = 0.2
@@ -58,7 +58,7 @@ class UnibctPlus(Method):
 
     def __init__(
         self,
-        old: OldKnowledge,
+        old: OldEmbeddings,
         settings: Settings,
         *,
         shared: bool = True,
@@ -96,7 +96,7 @@ class UnibctPlus(Method):
             losses.append(batch.arcface(old, batch.class_weights, settings))
         if self._own:
             tau = 1 / settings.scale
-            losses.append(contrast(new, old, batch.labels, tau=tau, ranks=batch.ranks))
+            losses.append(contrast(batch.labels, new=new, old=old, tau=tau, ranks=batch.ranks))
         if self._prototypes is not None:
             prototypes = self._from_centre(batch.in_use(self._prototypes), batch)
             losses.append(batch.arcface(new, prototypes, settings))

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from unibct.distributed.device import to_device
-from unibct.distributed.ranks import ClassPart
+from unibct.distributed.ranks import ClassesInUse
 from unibct.errors import UserError
 from unibct.losses import (
     angles,
@@ -14,7 +14,7 @@ from unibct.losses import (
     outside_cone,
     unit_rows,
 )
-from unibct.methods.base import Batch, Method, OldKnowledge, Settings
+from unibct.methods.base import Batch, Method, OldEmbeddings, Settings
 from unibct.prototypes.weights import drop_weights
 
 
@@ -28,7 +28,7 @@ class MixBct(Method):
 
     replaces_embeddings = True
 
-    def __init__(self, old: OldKnowledge, settings: Settings, *, share: float = 0.3) -> None:
+    def __init__(self, old: OldEmbeddings, settings: Settings, *, share: float = 0.3) -> None:
         self._old = self.old_of_images = old
         self._usable = drop_weights(old.whole(), old.labels, drop=settings.drop) > 0
         self._share = share
@@ -59,7 +59,7 @@ class Nccl(Method):
         queue: how many old embeddings the queue holds.
     """
 
-    def __init__(self, old: OldKnowledge, settings: Settings, *, queue: int = 4096) -> None:
+    def __init__(self, old: OldEmbeddings, settings: Settings, *, queue: int = 4096) -> None:
         self._old = self.old_of_images = old
         self._tau = settings.tau
         self._queue_length = queue
@@ -108,7 +108,7 @@ class Lce(Method):
     and largest angles of its own classes only.
     """
 
-    def __init__(self, old: OldKnowledge, settings: Settings) -> None:
+    def __init__(self, old: OldEmbeddings, settings: Settings) -> None:
         self._centres = old.prototypes("centroid", settings)
         self._largest = _largest_angles(old, self._centres)
 
@@ -120,7 +120,7 @@ class Lce(Method):
         outside = outside_cone(
             batch.embeddings,
             batch.labels,
-            batch.part or ClassPart(len(centres)),
+            batch.part or ClassesInUse(len(centres)),
             centres=centres,
             largest=batch.in_use(self._largest),
         )
@@ -129,7 +129,7 @@ class Lce(Method):
         return outside + class_weight_gap(class_weights, centres, ranks=batch.ranks)
 
 
-def _largest_angles(old: OldKnowledge, centres: Tensor) -> Tensor:
+def _largest_angles(old: OldEmbeddings, centres: Tensor) -> Tensor:
     """Return the largest angle between an old embedding and its class's centre: (own classes,)."""
     own_classes = old.own_classes
     rows = ((old.labels >= own_classes.start) & (old.labels < own_classes.stop)).nonzero()[:, 0]
@@ -154,16 +154,16 @@ class Ract(Method):
         tau: temperature, as published.
     """
 
-    def __init__(self, old: OldKnowledge, settings: Settings, *, tau: float = 0.01) -> None:
+    def __init__(self, old: OldEmbeddings, settings: Settings, *, tau: float = 0.01) -> None:
         self._old = self.old_of_images = old
         self._tau = tau
 
     def loss(self, batch: Batch) -> Tensor:
         """Return the softmax cross entropy."""
         return mixed_contrast(
-            batch.embeddings,
-            self._old.of(batch),
             batch.labels,
+            new=batch.embeddings,
+            old=self._old.of(batch),
             tau=self._tau,
             ranks=batch.ranks,
         )

@@ -171,9 +171,9 @@ def _require_finite(
 
 
 def class_prototypes(
-    old: Any,
     labels: Any,
     *,
+    old: Any,
     new: Any = None,
     kind: str = "structural",
     tau: float = 0.05,
@@ -189,8 +189,8 @@ def class_prototypes(
     is given.
 
     Args:
-        old: (images, dim) the old model's embeddings: an array, a tensor or a store's ``vectors``.
         labels: (images,) integers 0…C-1, each of them in use.
+        old: (images, dim) the old model's embeddings: an array, a tensor or a store's ``vectors``.
         new: (images, dim′) the new model's embeddings of the same images, from which
             ``structural`` makes its graph; by default the graph is made from the old ones.
         kind: ``centroid`` (the mean), ``drop`` (the mean without the share ``drop`` farthest from

@@ -1,13 +1,13 @@
-"""The table of kinds of prototypes: how much each image of a class counts.
+"""What the prototype functions are given, and its checks: kind, settings, embeddings, labels.
 
-An entry names its function as text, so that the settings can check names without importing it.
+A kind names its function as text, because ``weights`` imports this module.
 """
 
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -22,64 +22,45 @@ from unibct.arrays import (
     require_contiguous_labels,
 )
 from unibct.errors import UserError
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from unibct.registry import Registry
 
 
 @dataclass(frozen=True)
 class PrototypeKind:
-    """A kind of prototype.
+    """A kind of prototype: how much each image of a class counts."""
 
-    Attributes:
-        home: where the function is that weighs the images of a batch, as ``module:name`` within
-            ``unibct.prototypes``. It returns (classes, m) weights.
-        needs_new: whether the weights come from the new model's embeddings.
-    """
-
-    home: str
-    needs_new: bool = False
+    home: str  # where the function is that weighs the images of a batch: ``module:attribute``
+    needs_new: bool = False  # whether the weights come from the new model's embeddings
 
     def load(self) -> "Callable[[ClassBatch, PrototypeSettings], Tensor]":
-        """Import the function that weighs the images of a batch."""
-        return resolve_name(f"unibct.prototypes.{self.home}")
+        """Import the function that weighs the images of a batch: it returns (classes, m)."""
+        return resolve_name(self.home)
 
 
-PROTOTYPE_KINDS: dict[str, PrototypeKind] = {
-    "centroid": PrototypeKind("weights:weigh_equally"),
-    "drop": PrototypeKind("weights:weigh_by_distance"),
-    "structural": PrototypeKind("weights:weigh_by_walk", needs_new=True),
-}
-
-
-# What the prototype functions are given, and its checks: settings, embeddings and labels.
+PROTOTYPE_KINDS: Registry[PrototypeKind] = Registry(
+    "prototype kind",
+    {
+        "centroid": PrototypeKind("unibct.prototypes.weights:weigh_equally"),
+        "drop": PrototypeKind("unibct.prototypes.weights:weigh_by_distance"),
+        "structural": PrototypeKind("unibct.prototypes.weights:weigh_by_walk", needs_new=True),
+    },
+)
 
 _SMALLEST_TAU = 1e-30  # a score divided by it is far from the largest float32
 
 
 @dataclass(frozen=True)
 class PrototypeSettings:
-    """How prototypes are computed; checked on construction.
+    """How prototypes are computed; checked on construction."""
 
-    Attributes:
-        kind: a name from ``PROTOTYPE_KINDS``.
-        tau: temperature of the graph's softmax (``structural``).
-        lam: share of the walk that follows the graph, 0 ≤ lam < 1 (``structural``).
-        drop: share of a class's images that is left out, 0 ≤ drop < 1 (``drop``).
-    """
-
-    kind: str = "structural"
-    tau: float = 0.05
-    lam: float = 0.9
-    drop: float = 0.1
+    kind: str = "structural"  # a name from ``PROTOTYPE_KINDS``
+    tau: float = 0.05  # temperature of the graph's softmax (``structural``)
+    lam: float = 0.9  # share of the walk that follows the graph, 0 ≤ lam < 1 (``structural``)
+    drop: float = 0.1  # share of a class's images that is left out, 0 ≤ drop < 1 (``drop``)
 
     def __post_init__(self) -> None:
         """Raise an error for settings that give no prototype."""
-        if self.kind not in PROTOTYPE_KINDS:
-            raise UserError(
-                f"unknown kind of prototype {self.kind!r}; choose one of "
-                f"{', '.join(PROTOTYPE_KINDS)}"
-            )
+        PROTOTYPE_KINDS.find(self.kind)
         if not self.tau >= _SMALLEST_TAU:
             raise UserError(
                 f"tau must be positive, {_SMALLEST_TAU:g} or more, not {self.tau}: scores are "

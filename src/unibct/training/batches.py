@@ -14,7 +14,7 @@ from unibct.data.augmentation import Changes, changed, drawn_changes
 from unibct.data.decoding import Pixels
 from unibct.distributed.device import pinned, to_device
 from unibct.distributed.ranks import sampled_classes
-from unibct.methods.base import OldKnowledge
+from unibct.methods.base import OldEmbeddings
 from unibct.training.context import RunContext
 from unibct.training.recipe import augmented
 from unibct.training.state import TrainingState
@@ -30,7 +30,7 @@ class LoadedBatch:
         labels: (own images,) their classes.
         flipped: (own images,) which of them are mirrored. None means that flips are off.
         old: (own images, dim) their old embeddings, if they are on disk and the method uses them.
-        sampled: (rows,) the classes that the step uses, see ``ClassPart``. None means all.
+        sampled: (rows,) the classes that the step uses, see ``ClassesInUse``. None means all.
         whole_batch: (batch,) the rows of all ranks' images.
         rng_state: the state of ``changes_rng`` after this batch.
     """
@@ -139,7 +139,7 @@ def remaining_batches(
     draws: EpochDraws,
     first_step: int,
     workers: int | None,
-    old: OldKnowledge | None = None,
+    old: OldEmbeddings | None = None,
 ) -> Iterator[LoadedBatch]:
     """Load this rank's part of each batch from ``first_step`` to the end of the epoch.
 
@@ -157,7 +157,7 @@ def remaining_batches(
 
 
 def _loading_jobs(
-    context: RunContext, draws: EpochDraws, first_step: int, old: OldKnowledge | None
+    context: RunContext, draws: EpochDraws, first_step: int, old: OldEmbeddings | None
 ) -> Iterator[tuple[NDArray[np.int64], Callable[[Pixels], LoadedBatch]]]:
     """Draw the changes of each whole batch here, because threads would draw in any order."""
     recipe, rng = context.recipe, draws.changes_rng
@@ -191,7 +191,7 @@ def _load(
     pixels: Pixels,
     *,
     context: RunContext,
-    old: OldKnowledge | None,
+    old: OldEmbeddings | None,
     place: tuple[int, int],
     whole_batch: NDArray[np.int64],
     change: Callable[[Pixels], Pixels],

@@ -9,7 +9,7 @@ from unibct.embeddings.score_scale import mapped_score_scale
 from unibct.embeddings.store import Embeddings
 from unibct.embeddings.stored import StoredEmbeddings, require_stored
 from unibct.errors import UserError
-from unibct.maps import DEFAULT_MAP, find_map_kind
+from unibct.maps import DEFAULT_MAP, MAPS
 from unibct.maps.space_map import BACKWARD, BEST_SHARE, SpaceMap, checked_direction, save_map
 from unibct.maps.vector_map import fit_vector_map
 from unibct.models.embedder import Embedder
@@ -42,7 +42,7 @@ def adapt(
     Returns:
         A model whose queries search the old gallery. For a gallery of its own, use ``new``.
     """
-    find_map_kind(kind)
+    MAPS.find(kind)
     if new.vector_map is not None:
         raise UserError("the new model is adapted already; give the one it was made from")
     if old_space_dim(new) is not None:
@@ -52,7 +52,7 @@ def adapt(
         )
     new_embeddings, old_embeddings = _both_embeddings(new, old, images, skip_bad)
     pairs = new_embeddings.vectors, old_embeddings.vectors, new_embeddings.labels
-    vector_map = fit_vector_map(kind, *pairs, seed=seed)
+    vector_map = fit_vector_map(kind, new=pairs[0], old=pairs[1], labels=pairs[2], seed=seed)
     scale = mapped_score_scale(vector_map, *pairs)
     return new.adapted(vector_map, old, images).with_score_scale(scale, MAPPED_IMAGES)
 
@@ -85,7 +85,7 @@ def adapt_embedders(
         For a new model in its folder and a backward map, the model with the map. Otherwise the map.
     """
     checked = checked_direction(direction)
-    find_map_kind(kind)  # before hours of embedding
+    MAPS.find(kind)  # before hours of embedding
     if images is None:
         if not (isinstance(new, StoredEmbeddings) and isinstance(old, StoredEmbeddings)):
             raise UserError(

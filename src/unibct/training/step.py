@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from unibct.distributed.gradients import AveragedGradients
-from unibct.distributed.ranks import ClassPart, step_rows
+from unibct.distributed.ranks import ClassesInUse, step_rows
 from unibct.losses import sharded_arcface
 from unibct.methods.base import Batch
 from unibct.models.input import normalised
@@ -95,10 +95,10 @@ class TrainingStep:
             whole_batch=torch.from_numpy(loaded.whole_batch),
         )
 
-    def _classes_in_use(self, loaded: LoadedBatch) -> tuple[ClassPart, Tensor]:
+    def _classes_in_use(self, loaded: LoadedBatch) -> tuple[ClassesInUse, Tensor]:
         """Return the classes that this step uses, and their weights as a leaf for gradients."""
         context, class_weights = self.context, self.state.class_weights
-        part = ClassPart(len(context.class_names), context.ranks, loaded.sampled)
+        part = ClassesInUse(len(context.class_names), context.ranks, loaded.sampled)
         if loaded.sampled is None:
             return part, class_weights
         return part, part.rows(class_weights.detach()).requires_grad_()

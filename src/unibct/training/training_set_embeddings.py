@@ -14,7 +14,7 @@ from unibct import progress
 from unibct.embeddings.extraction import cached_embeddings, embed_pixel_batches, embeddings_folder
 from unibct.embeddings.stored import StoredEmbeddings
 from unibct.methods import find_method
-from unibct.methods.base import Method, OldKnowledge, Settings
+from unibct.methods.base import Method, OldEmbeddings, Settings
 from unibct.models.embedder import Embedder, ImageEmbedder
 from unibct.models.model import Model
 from unibct.training.context import RunContext
@@ -47,7 +47,7 @@ def make_method(context: RunContext, old: Embedder) -> Method:
             )
         elif recipe.flip:
             flipped = _old_embeddings(context, old, flip=True)
-    knowledge = OldKnowledge(
+    knowledge = OldEmbeddings(
         embeddings=embeddings,
         labels=context.labels,
         class_names=context.class_identities,

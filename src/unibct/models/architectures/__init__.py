@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from unibct.data.decoding import VECTORS
 from unibct.errors import UserError
 from unibct.models.input import InputSpec
+from unibct.registry import Registry
 
 if TYPE_CHECKING:
     from torch import nn
@@ -95,7 +96,7 @@ def _by(home: str, *numbers: int) -> "Callable[[InputSpec, int], nn.Module]":
     return lambda spec, dim: resolve_name(f"{__package__}.{home}")(*numbers)(spec, dim)
 
 
-ARCHITECTURES: dict[str, Architecture] = {
+_ARCHITECTURES = {
     "resnet18": Architecture(_by("resnet:basic_resnet", 2, 2, 2, 2), _FACE, 512, larger="resnet50"),
     "resnet50": Architecture(_by("resnet:bottleneck_resnet", 3, 4, 6, 3), _FACE, 512),
     "iresnet18": Architecture(_by("resnet:iresnet", 2, 2, 2, 2), _FACE, 512, larger="iresnet50"),
@@ -111,6 +112,8 @@ ARCHITECTURES: dict[str, Architecture] = {
     "projection": Architecture(_by("resnet:projection"), _VECTOR, 128, larger="projection-mlp"),
     "projection-mlp": Architecture(_by("resnet:projection", 2), _VECTOR, 128),
 }
+ARCHITECTURES: Registry[Architecture] = Registry("architecture", _ARCHITECTURES)
+
 # Other people's networks, written FAMILY:REFERENCE: the module that opens them, and what the
 # reference is. A module is imported when its family is used.
 FAMILIES = {
@@ -194,10 +197,10 @@ def build_without_weights(architecture: Architecture, spec: InputSpec, dim: int)
 
 
 def _own_architecture(name: str) -> Architecture:
-    if name not in ARCHITECTURES:
-        names = ", ".join([*ARCHITECTURES, *family_references()])
-        raise UserError(f"unknown architecture {name!r}; choose one of {names}")
-    return replace(ARCHITECTURES[name], name=name)
+    try:
+        return replace(ARCHITECTURES.find(name), name=name)
+    except UserError as error:
+        raise UserError(f"{error}, {', '.join(family_references())}") from None
 
 
 def family_references() -> list[str]:
