@@ -4,6 +4,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -143,7 +144,8 @@ def test_what_cannot_be_converted_is_named_and_nothing_is_left(photo_folder, tmp
     with pytest.raises(UserError, match=f"{bad.name}.*--skip-bad-images"):
         convert(images, tmp_path / "rec", to="recordio")
     assert not (tmp_path / "rec").exists()
-    assert convert(images, tmp_path / "rec", to="recordio", skip_bad=True) == len(images) - 1
+    images = replace(images, skip_bad=True)
+    assert convert(images, tmp_path / "rec", to="recordio") == len(images) - 1
     with pytest.raises(UserError, match="unknown layout 'zip'; choose one of recordio, folder"):
         convert(images, tmp_path / "x", to="zip")
     with pytest.raises(UserError, match="exists already"):
@@ -193,8 +195,8 @@ def files_of(folder):
 
 @pytest.mark.parametrize("to", ["recordio", "folder"])
 def test_an_interrupted_conversion_goes_on(to, damaged_photos, tmp_path, monkeypatch):
-    images = open_images(damaged_photos)
-    convert(images, tmp_path / "whole", to=to, skip_bad=True)
+    images = open_images(damaged_photos, skip_bad=True)
+    convert(images, tmp_path / "whole", to=to)
     whole = files_of(tmp_path / "whole")
     monkeypatch.setattr("unibct.data.convert._SAVE_EVERY", 7)
     seen = []
@@ -213,12 +215,12 @@ def test_an_interrupted_conversion_goes_on(to, damaged_photos, tmp_path, monkeyp
     for count in (3, 10, 33, 41, 0, 60):  # after 0, 7, 35, 70, 70 and 126 images in all
         stop_after(count)
         with pytest.raises(KeyboardInterrupt):
-            convert(images, out, to=to, skip_bad=True)
+            convert(images, out, to=to)
         assert not out.exists()
     stop_after(len(images))
     notes = Notes()
     with progress.shown(notes):
-        assert convert(images, out, to=to, skip_bad=True) == len(images) - 5
+        assert convert(images, out, to=to) == len(images) - 5
     assert len(seen) == len(images) - 126
     assert notes.texts[0] == "going on after 126 images of an earlier run"
     assert notes.texts[1].startswith("left out 5 unreadable images: class 00/0000.png (not a")
@@ -230,16 +232,16 @@ def test_an_interrupted_conversion_goes_on(to, damaged_photos, tmp_path, monkeyp
 def test_a_conversion_with_bad_images_goes_on_without_them(
     to, damaged_photos, tmp_path, monkeypatch
 ):
-    images = open_images(damaged_photos)
-    convert(images, tmp_path / "whole", to=to, skip_bad=True)
+    images = open_images(damaged_photos, skip_bad=True)
+    convert(images, tmp_path / "whole", to=to)
     out, notes = tmp_path / "out", Notes()
     with pytest.raises(UserError, match=r"has 5 unreadable images.*--skip-bad-images"):
-        convert(images, out, to=to)
+        convert(replace(images, skip_bad=False), out, to=to)
     assert not out.exists()
     with monkeypatch.context() as patch:
         patch.setattr("unibct.data.convert.image_suffix", lambda _: pytest.fail("is read again"))
         with progress.shown(notes):
-            convert(images, out, to=to, skip_bad=True)
+            convert(images, out, to=to)
     assert notes.texts[0] == f"going on after {len(images)} images of an earlier run"
     assert notes.texts[1].startswith("left out 5 unreadable images")
     assert files_of(out) == files_of(tmp_path / "whole")
@@ -347,7 +349,7 @@ def killed(*arguments):
 
 setattr(convert, name, killed)
 convert._SAVE_EVERY = 7
-convert.convert(open_images(sys.argv[1]), Path(sys.argv[2]), to=sys.argv[3], skip_bad=True)
+convert.convert(open_images(sys.argv[1], skip_bad=True), Path(sys.argv[2]), to=sys.argv[3])
 """
 
 
@@ -364,8 +366,8 @@ convert.convert(open_images(sys.argv[1]), Path(sys.argv[2]), to=sys.argv[3], ski
     ],
 )
 def test_a_killed_conversion_goes_on_to_the_byte(to, places, damaged_photos, tmp_path):
-    images = open_images(damaged_photos)
-    convert(images, tmp_path / "whole", to=to, skip_bad=True)
+    images = open_images(damaged_photos, skip_bad=True)
+    convert(images, tmp_path / "whole", to=to)
     out = tmp_path / "out"
     for place in places:
         name, calls = place.split()
@@ -375,7 +377,7 @@ def test_a_killed_conversion_goes_on_to_the_byte(to, places, damaged_photos, tmp
         assert not out.exists()
     notes = Notes()
     with progress.shown(notes):
-        convert(images, out, to=to, skip_bad=True)
+        convert(images, out, to=to)
     assert notes.texts[0].startswith("going on after ")
     assert files_of(out) == files_of(tmp_path / "whole")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out", "whole"]

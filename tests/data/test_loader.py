@@ -35,7 +35,7 @@ def test_unreadable_images_are_listed_or_left_out(photo_folder, tmp_path, monkey
     assert images.ids[3] in str(error.value)
     assert images.ids[7] in str(error.value)
     for memory in (0, 1 << 30):
-        pixels = read_pixels(images, FRAME, skip_bad=True, memory=memory)
+        pixels = read_pixels(dataclasses.replace(images, skip_bad=True), FRAME, memory=memory)
         assert pixels.unreadable == (images.ids[3], images.ids[7])
         assert len(pixels.images) == 28
         assert sum(len(b) for b in pixels.batches(np.arange(28), 10)) == 28
@@ -92,8 +92,8 @@ def test_processes_that_read_differently_all_stop_and_name_the_image(photo_folde
                 return images.read(image_id)[::-1]
             return images.read(image_id)
 
-        own_images = dataclasses.replace(images, read=faulty)
-        return read_pixels(own_images, FRAME, skip_bad=skip_bad, ranks=ranks)
+        own_images = dataclasses.replace(images, read=faulty, skip_bad=skip_bad)
+        return read_pixels(own_images, FRAME, ranks=ranks)
 
     for error in run_ranks(2, read):
         assert isinstance(error, UserError)

@@ -168,8 +168,9 @@ def folder(photo_folder, tmp_path, monkeypatch):
     return shutil.copytree(photo_folder, tmp_path / "photos")
 
 
-def embed(model, folder, out, **options):
-    return embed_images_to_store(model, open_images(folder), out, shard_rows=20, **options)
+def embed(model, folder, out, *, skip_bad=False, **options):
+    images = open_images(folder, skip_bad=skip_bad)
+    return embed_images_to_store(model, images, out, shard_rows=20, **options)
 
 
 def files_of(folder):
@@ -271,7 +272,7 @@ def test_unreadable_images_are_named_and_leaving_them_out_costs_no_second_pass(
     counter = DecodeCounter(monkeypatch)
     store = embed(model, folder, tmp_path / "e", skip_bad=True)
     assert counter.taken() <= len(rows)
-    expected = embed_images(model, images, skip_bad=True)
+    expected = embed_images(model, replace(images, skip_bad=True))
     stored = open_embeddings(tmp_path / "e", verify=True)
     assert (stored.ids, stored.class_names) == (expected.ids, expected.class_names)
     assert np.array_equal(stored.labels, expected.labels)

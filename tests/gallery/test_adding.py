@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.gallery.toys import NEW, OLD, toy_images, with_bad
+from tests.gallery.toys import NEW, OLD, skipping, toy_images, with_bad
 from unibct.data.decoding import UnreadableImageError
 from unibct.embedders import Opening
 from unibct.embeddings.extraction import embed_images
@@ -141,13 +141,13 @@ def test_unreadable_images_are_left_out(toy_gallery, encoded, monkeypatch):
     more = with_bad(images, *bad, encoded=encoded)
     with pytest.raises(UserError, match="--skip-bad-images"):
         toy_gallery.add(more)
-    result = toy_gallery.add(more, skip_bad=True)
+    result = toy_gallery.add(skipping(more))
     assert (result.added + result.present, result.skipped) == (3, 3)
-    again = toy_gallery.add(more, skip_bad=True)
+    again = toy_gallery.add(skipping(more))
     assert (again.added, again.present, again.skipped) == (0, 3, 3)
     steps = len(toy_gallery.folder.state.steps)
     with pytest.raises(UserError, match="not one of its 1 images can be read"):
-        toy_gallery.add(more.select([1]), skip_bad=True)
+        toy_gallery.add(skipping(more).select([1]))
     assert len(toy_gallery.folder.state.steps) == steps
     assert toy_gallery.status().as_json()["rows"] == 51
     assert toy_gallery.verify() == []
@@ -156,7 +156,7 @@ def test_unreadable_images_are_left_out(toy_gallery, encoded, monkeypatch):
 def test_known_queries_are_never_unreadable(tmp_path):
     gallery = Gallery.create(tmp_path / "G", OLD, known=48)
     bad = ("c0/0", "c3/2")
-    assert gallery.add(with_bad(toy_images(), *bad, encoded=True), skip_bad=True).added == 46
+    assert gallery.add(skipping(with_bad(toy_images(), *bad, encoded=True))).added == 46
     assert gallery.status().known == 46
 
 

@@ -6,6 +6,7 @@ from tests.gallery.toys import (
     NEWEST,
     OLD,
     PauseAfterABatch,
+    skipping,
     toy_certificate,
     toy_images,
     with_bad,
@@ -43,13 +44,13 @@ def test_readable_rows_come_with_the_vectors_of_their_images():
     model = Opening().open(NEW)
     images = toy_images(classes=1, per_class=4)
     stored = {row_id: {} for row_id in images.ids}
-    source = open_source(with_bad(images, "c0/0", "c0/2"))
-    made, vectors = vectors_again(source, stored, model, skip_bad=True)
+    source = open_source(skipping(with_bad(images, "c0/0", "c0/2")))
+    made, vectors = vectors_again(source, stored, model)
     assert made.ids == ("c0/1", "c0/3")
     whole = embed_images(model, images).vectors
     assert vectors == pytest.approx(whole[[1, 3]], abs=1e-6)
-    nothing = open_source(with_bad(images, *images.ids))
-    made, vectors = vectors_again(nothing, stored, model, skip_bad=True)
+    nothing = open_source(skipping(with_bad(images, *images.ids)))
+    made, vectors = vectors_again(nothing, stored, model)
     assert (len(made), vectors.shape) == (0, (0, 12))
 
 
@@ -59,7 +60,7 @@ def test_a_backfill_leaves_rows_with_unreadable_images_as_they_are(upgraded, enc
     with pytest.raises(UserError, match="--skip-bad-images"):
         upgraded.backfill(images)
     gallery, notes = noting(upgraded)
-    result = gallery.backfill(images, skip_bad=True)
+    result = gallery.backfill(skipping(images))
     assert (result.rows, result.skipped, result.missing) == (46, 2, 0)
     assert live(gallery) == [2, 46]
     assert ["c0/0" in text and "c3/2" in text for text in notes.texts] == [True]
@@ -77,15 +78,15 @@ def test_a_file_that_was_damaged_later_is_unreadable_and_not_another_image(tmp_p
     for step in (gallery.add, gallery.backfill):
         with pytest.raises(UserError, match=r"cannot be read \(broken\).*--skip-bad-images"):
             step(damaged)
-    added = gallery.add(damaged, skip_bad=True)
+    added = gallery.add(skipping(damaged))
     assert (added.added, added.present, added.skipped) == (0, 46, 2)
-    assert gallery.backfill(damaged, skip_bad=True).rows == 46
+    assert gallery.backfill(skipping(damaged)).rows == 46
     assert live(gallery) == [2, 46]
 
 
 def test_other_images_are_refused_also_where_unreadable_ones_are_left_out(upgraded):
     with pytest.raises(UserError, match="is another image"):
-        upgraded.backfill(with_bad(toy_images(seed=1), *BAD), skip_bad=True)
+        upgraded.backfill(skipping(with_bad(toy_images(seed=1), *BAD)))
     assert live(upgraded) == [48, 0]
 
 
@@ -95,7 +96,7 @@ def test_in_place_of_an_unreadable_image_the_next_one_helps_to_reach_the_share(
     monkeypatch.setattr("unibct.gallery.backfill._BATCH", 5)
     images = toy_images()
     bad = images.ids[::2]
-    result = upgraded.backfill(with_bad(images, *bad), share=0.25, skip_bad=True)
+    result = upgraded.backfill(skipping(with_bad(images, *bad)), share=0.25)
     assert (result.rows, result.paused) == (12, False)
     assert live(upgraded) == [36, 12]
     assert upgraded.folder.state.open_backfill is None
@@ -104,7 +105,7 @@ def test_in_place_of_an_unreadable_image_the_next_one_helps_to_reach_the_share(
 def test_a_backfill_that_writes_nothing_leaves_no_step(upgraded):
     upgraded.backfill(toy_images(), share=0.5)
     steps = upgraded.folder.state.steps
-    result = upgraded.backfill(with_bad(toy_images(), *toy_images().ids), skip_bad=True)
+    result = upgraded.backfill(skipping(with_bad(toy_images(), *toy_images().ids)))
     assert (result.step, result.rows, result.skipped, result.total) == (0, 0, 24, 48)
     assert upgraded.folder.state.steps == steps
     with pytest.raises(UserError, match="is another image"):
@@ -124,14 +125,13 @@ def test_a_lazy_search_leaves_hits_with_unreadable_images_as_they_are(upgraded, 
     with pytest.raises(UserError, match="--skip-bad-images"):
         upgraded.search(queries, k=2, lazy_images=images)
     gallery, notes = noting(upgraded)
-    answers = gallery.search(queries, k=2, lazy_images=images, skip_bad=True)
+    answers = gallery.search(queries, k=2, lazy_images=skipping(images))
     assert live(gallery) == [48 - len(found) + 2, len(found) - 2]
     assert len(answers) == 6
     assert all(row_id in notes.texts[-1] for row_id in bad)
     steps = gallery.folder.state.steps
-    gallery.search(
-        queries, k=2, lazy_images=with_bad(toy_images(), *toy_images().ids), skip_bad=True
-    )
+    nothing = skipping(with_bad(toy_images(), *toy_images().ids))
+    gallery.search(queries, k=2, lazy_images=nothing)
     assert gallery.folder.state.steps == steps
 
 
@@ -144,10 +144,10 @@ def test_a_rollback_keeps_rows_that_it_cannot_make_from_unreadable_images(upgrad
     with pytest.raises(UserError, match="--skip-bad-images"):
         upgraded.rollback(data=images)
     with pytest.raises(UserError, match="not one of its 6 images can be read"):
-        upgraded.rollback(data=with_bad(LATER, *LATER.ids, encoded=encoded), skip_bad=True)
+        upgraded.rollback(data=skipping(with_bad(LATER, *LATER.ids, encoded=encoded)))
     assert upgraded.folder.state.steps == steps
     gallery, notes = noting(upgraded)
-    result = gallery.rollback(data=images, skip_bad=True)
+    result = gallery.rollback(data=skipping(images))
     assert (result.restored, result.unsearchable, result.skipped) == (4, 2, 2)
     assert result.first_unsearchable == "c0/30"
     assert "left out 2 unreadable images of toys: c0/30, c4/30" in notes.texts
@@ -188,7 +188,7 @@ def test_a_stopped_rollback_ends_if_the_images_that_are_left_are_unreadable(upgr
         upgraded.rollback(data=LATER)
     monkeypatch.setattr(engine, "write", write)
     assert stopped_target(upgraded.folder.state, images=True) is not None
-    result = upgraded.rollback(data=with_bad(LATER, *LATER.ids), skip_bad=True)
+    result = upgraded.rollback(data=skipping(with_bad(LATER, *LATER.ids)))
     assert (result.restored, result.unsearchable, result.skipped) == (4, 2, 2)
     assert stopped_target(upgraded.folder.state, images=True) is None
     assert upgraded.verify() == []
@@ -197,7 +197,7 @@ def test_a_stopped_rollback_ends_if_the_images_that_are_left_are_unreadable(upgr
 def test_after_finish_a_rollback_with_unreadable_images_loses_no_row(upgraded):
     upgraded.backfill(toy_images())
     upgraded.finish()
-    result = upgraded.rollback(data=with_bad(toy_images(), *BAD), skip_bad=True)
+    result = upgraded.rollback(data=skipping(with_bad(toy_images(), *BAD)))
     assert (result.restored, result.skipped) == (46, 2)
     assert live(upgraded) == [46, 2]
     assert upgraded.add(toy_images()).added == 2
@@ -211,14 +211,14 @@ def test_known_queries_of_your_own_with_unreadable_images_are_left_out(tmp_path)
         Gallery.create(tmp_path / "G", OLD, known=known)
     notes = Notes()
     show(notes)
-    gallery = Gallery.create(tmp_path / "G", OLD, known=known, skip_bad=True)
+    gallery = Gallery.create(tmp_path / "G", OLD, known=skipping(known))
     assert gallery.status().known == 4
     assert notes.texts == ["left out 2 unreadable images of toys: c2/60, c5/60"]
     gallery.add(toy_images())
     assert gallery.status().known == 4, "no rows take the place of those that were left out"
-    nothing = with_bad(known, *known.ids)
+    nothing = skipping(with_bad(known, *known.ids))
     with pytest.raises(UserError, match="not one of its 6 images can be read"):
-        Gallery.create(tmp_path / "H", OLD, known=nothing, skip_bad=True)
+        Gallery.create(tmp_path / "H", OLD, known=nothing)
     assert not (tmp_path / "H").exists()
 
 

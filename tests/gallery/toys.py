@@ -74,6 +74,11 @@ def with_bad(images: ImageSet, *bad: str, encoded: bool = False) -> ImageSet:
     return replace(images, read=read, encoded=file if encoded else None)
 
 
+def skipping(images: ImageSet) -> ImageSet:
+    """The images, of which unreadable ones are left out."""
+    return replace(images, skip_bad=True)
+
+
 class PauseAfterABatch(Silent):
     """The progress of a backfill that pauses it after its first batch."""
 

@@ -4,7 +4,7 @@ import csv
 import tempfile
 import time
 from collections.abc import Collection
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -271,7 +271,9 @@ def read_sample(images: ImageSet, frame: Frame) -> ReadSample:
     rate = len(images) / _since(begin)
     assert scan.pixels is not None
     good_rows = np.setdiff1d(np.arange(len(images)), list(checked.problems))
-    return ReadSample(checked.readable(images, skip_bad=True), scan.pixels[good_rows], rate)
+    return ReadSample(
+        checked.readable(replace(images, skip_bad=True)), scan.pixels[good_rows], rate
+    )
 
 
 def forward_rate(model: ImageEmbedder, pixels: Pixels) -> float:

@@ -121,11 +121,11 @@ class Grid:
         return images
 
     def _open(self, name: str) -> ImageSet:
-        images = open_images(name)
+        images = open_images(name, skip_bad=self.skip_bad)
         if not self.skip_bad:
             return images
         frame = recipe_input(self.recipe).frame
-        return read_pixels(images, frame, skip_bad=True, memory=0).images
+        return read_pixels(images, frame, memory=0).images
 
 
 def _require_other_classes(

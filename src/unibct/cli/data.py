@@ -86,7 +86,7 @@ def convert_command(
     from unibct.data.readers import open_images
     from unibct.progress import terminal_progress
 
-    image_set = open_images(data, images)
+    image_set = open_images(data, images, skip_bad=skip_bad_images)
     with terminal_progress():
-        written = convert(image_set, out, to=to, skip_bad=skip_bad_images)
+        written = convert(image_set, out, to=to)
     print(f"{out}: {written:,} images as {to}")

@@ -74,7 +74,7 @@ def adapt_command(
     from unibct.training.mapped_model import adapt_embedders, save_adapted
 
     require_absent(out)
-    image_set = None if data is None else open_images(data, images)
+    image_set = None if data is None else open_images(data, images, skip_bad=skip_bad_images)
     if image_set is not None:
         require_outside(image_set, out)
     with terminal_progress():
@@ -87,7 +87,6 @@ def adapt_command(
             direction=direction,
             kind=kind,
             seed=seed,
-            skip_bad=skip_bad_images,
         )
     print(f"{out}: {save_adapted(result, out)}")
 

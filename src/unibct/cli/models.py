@@ -158,9 +158,8 @@ def train_command(
     overrides = [*(set_ or []), *([] if seed is None else [f"seed={seed}"])]
     overrides += [] if warm_start is None else [f"warm_start={str(warm_start).lower()}"]
     named_recipe = None if recipe is None else load_recipe(recipe, overrides)
-    image_set = training_data(data, from_embeddings, images)
+    image_set = training_data(data, from_embeddings, images, skip_bad=skip_bad_images)
     how: dict[str, Any] = {"workers": workers, "device": device, "validation": validation}
-    how |= {"skip_bad": skip_bad_images}
     how |= {"checkpoint_every": checkpoint_every, "tensorboard": tensorboard, "resume": resume}
     nothing_to_resume = resume and not out.exists()
     with terminal_progress(logs=out / LOGS):

@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from importlib import metadata
 from pathlib import Path
@@ -61,16 +61,14 @@ class CheckedSet:
     digest: str
     problems: dict[int, str]
 
-    def readable(self, images: ImageSet, *, skip_bad: bool) -> ImageSet:
-        """Return the readable images.
+    def readable(self, images: ImageSet) -> ImageSet:
+        """Return the readable images of the set that was checked.
 
-        Args:
-            images: the set that was checked.
-            skip_bad: leave out unreadable images instead of raising an error.
+        Whoever reads them from now on is refused if one of them has become unreadable.
         """
         if not self.problems:
-            return images
-        if not skip_bad:
+            return replace(images, skip_bad=False) if images.skip_bad else images
+        if not images.skip_bad:
             problems = [f"{images.ids[row]} ({text})" for row, text in self.problems.items()]
             raise unreadable_images_error(images.name, problems)
         good_rows = [row for row in range(len(images)) if row not in self.problems]
@@ -79,7 +77,7 @@ class CheckedSet:
         names = ", ".join(self.unreadable_ids(images))
         count = len(self.problems)
         progress.note(f"left out {count} unreadable images of {images.name}: {names}")
-        return images.select(good_rows)
+        return replace(images.select(good_rows), skip_bad=False)
 
     def unreadable_ids(self, images: ImageSet) -> tuple[str, ...]:
         """Return the ids of the images that cannot be read."""

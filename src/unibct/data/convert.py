@@ -36,17 +36,17 @@ _LARGEST_EXACT = 1 << 24  # float32 cannot represent every integer above this
 _SAVE_EVERY = 4000  # images
 
 
-def convert(images: ImageSet, out: Path, *, to: str, skip_bad: bool = False) -> int:
+def convert(images: ImageSet, out: Path, *, to: str) -> int:
     """Write every image of a set to a new folder in another layout.
 
     A run that was stopped or killed, or that has met unreadable images, is continued by the next
     call with the same set, if the set is read from files (``Stamped``: changes are noticed).
 
     Args:
-        images: the set.
+        images: the set. With ``skip_bad``, images that are not PNG, JPEG or WebP are left out
+            too.
         out: a new folder; it appears when it is complete.
         to: a name from ``LAYOUTS``.
-        skip_bad: leave out images that are not PNG, JPEG or WebP, instead of raising an error.
 
     Returns:
         The number of images written.
@@ -58,7 +58,7 @@ def convert(images: ImageSet, out: Path, *, to: str, skip_bad: bool = False) -> 
         writer, all_problems = _write_all(images, to, folder)
         problems = [problem.text for problem in all_problems]
         written = len(images) - len(problems)
-        if problems and not (skip_bad and written):
+        if problems and not (images.skip_bad and written):
             if written and not any(problem.may_pass for problem in all_problems):
                 folder.keep(len(images))  # the next run may leave the bad images out
             raise unreadable_images_error(images.name, problems)

@@ -10,7 +10,7 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -96,6 +96,7 @@ class ImageSet:
         vector_dim: None for images. Else each "image" is a finished vector of this dimension:
             ``read`` returns (1, vector_dim, 1) float32.
         vectors_by: of finished vectors, what the model that made them has learnt from.
+        skip_bad: whoever reads the set leaves unreadable images out, instead of refusing.
     """
 
     name: str
@@ -107,6 +108,7 @@ class ImageSet:
     class_source: str | None = None
     vector_dim: int | None = None
     vectors_by: "TrainingClasses | None" = None
+    skip_bad: bool = False
 
     def __post_init__(self) -> None:
         if self.class_source is None and are_numbers(self.class_names):
@@ -122,16 +124,11 @@ class ImageSet:
         """
         rows: list[int] = np.asarray(indices, dtype=np.int64).tolist()
         old_labels, labels = np.unique(self.labels[rows], return_inverse=True)
-        return ImageSet(
-            self.name,
-            tuple(self.ids[i] for i in rows),
-            labels.astype(np.int64),
-            tuple(self.class_names[int(label)] for label in old_labels),
-            self.read,
-            self.encoded,
-            self.class_source,
-            self.vector_dim,
-            self.vectors_by,
+        return replace(
+            self,
+            ids=tuple(self.ids[i] for i in rows),
+            labels=labels.astype(np.int64),
+            class_names=tuple(self.class_names[int(label)] for label in old_labels),
         )
 
     @property

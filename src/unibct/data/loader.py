@@ -131,11 +131,10 @@ def read_pixels(
     images: ImageSet,
     frame: Frame,
     *,
-    skip_bad: bool = False,
     memory: int | None = None,
     ranks: "Ranks | None" = None,
 ) -> PixelBatches:
-    """Check that every image is readable, and keep the pixels if they fit.
+    """Check that every image is readable, or leave out the others, and keep the pixels if they fit.
 
     Each image is decoded once for this, unless an earlier call with the same set has done it and
     the files have not changed since.
@@ -143,7 +142,6 @@ def read_pixels(
     Args:
         images: the set.
         frame: the form that the images are brought into.
-        skip_bad: leave out unreadable images instead of raising an error.
         memory: keep the pixels if they need at most this many bytes; by default 2 GiB, or the
             number in the environment variable UNIBCT_PIXEL_MEMORY.
         ranks: the processes that read the same set and share the work.
@@ -161,7 +159,7 @@ def read_pixels(
     elif keep:
         pixels = np.empty((len(images), *frame.shape), dtype=images.dtype)
         kept_pixels = KeptPixels(pixels, np.zeros(len(images), dtype=np.bool_))
-    readable = checked.readable(images, skip_bad=skip_bad)
+    readable = checked.readable(images)
     if kept_pixels is not None and checked.problems:
         good_rows = np.setdiff1d(np.arange(len(images)), list(checked.problems))
         kept_pixels = KeptPixels(kept_pixels.pixels[good_rows], kept_pixels.is_read[good_rows])

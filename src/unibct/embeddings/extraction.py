@@ -312,18 +312,17 @@ class SinglePass:
         unread = f"unread {images.digest}"
         self._plan = StorePlan(model.fingerprint, unread, len(images), False, dtype, rows)
 
-    def run(self, *, skip_bad: bool) -> Embeddings:
+    def run(self) -> Embeddings:
         """Embed every image, and complete the store.
 
-        Args:
-            skip_bad: leave out unreadable images; without it they are an error in the end, and
-                the next run with ``skip_bad`` has nothing left to embed.
+        Unreadable images are an error in the end, unless the set leaves them out; the next run
+        with a set that does has nothing left to embed.
         """
         stamp = source_stamp(self.images) if self.ranks.first else None
         self.ranks.ask_first(self._require_own_files)
         self._embed_own_shards()
         self.ranks.barrier()
-        self.ranks.ask_first(lambda: self._complete(stamp, skip_bad=skip_bad))
+        self.ranks.ask_first(lambda: self._complete(stamp))
         return open_embeddings(self.folder, verify=False)
 
     def _require_own_files(self) -> None:
@@ -384,13 +383,13 @@ class SinglePass:
         note = _Note(self._plan.key, stamp, shard, digests[: len(good_rows)], problems)
         note.write(self._note_path(number))
 
-    def _complete(self, stamp: str | None, *, skip_bad: bool) -> None:
+    def _complete(self, stamp: str | None) -> None:
         """Put the notes of all shards together, and write the store's description."""
         numbers = range(len(self._plan.shard_ranges))
         notes = [_single_pass_read_note(self._note_path(number)) for number in numbers]
         checked = self._checked(notes)
         save_checked_set(self.images, self.model.input.frame, checked, stamp)
-        readable = checked.readable(self.images, skip_bad=skip_bad)
+        readable = checked.readable(self.images)
         plan = replace(
             self._plan,
             pixel_digest=checked.digest,
@@ -460,15 +459,15 @@ def _single_pass_read_note(path: Path) -> _Note:
 # Images through a model: embeddings in memory, or into a store by one or several processes.
 
 
-def embed_images(model: Embedder, images: ImageSet, *, skip_bad: bool = False) -> Embeddings:
+def embed_images(model: Embedder, images: ImageSet) -> Embeddings:
     """Embed every image of a set; raise an error for unreadable ones, or skip them.
 
     Stored embeddings are looked up by id; ``skip_bad`` then skips images that have none.
     """
     if isinstance(model, StoredEmbeddings):
-        return model.of(_stored_images(model, images, skip_bad))
+        return model.of(_stored_images(model, images))
     model = cast(ImageEmbedder, model)
-    pixels = read_pixels(images, model.input.frame, skip_bad=skip_bad)
+    pixels = read_pixels(images, model.input.frame)
     return embed_pixel_batches(model, pixels)
 
 
@@ -501,7 +500,6 @@ def embed_images_to_store(
     images: ImageSet,
     folder: str | Path,
     *,
-    skip_bad: bool = False,
     dtype: str = "float32",
     shard_rows: int | None = None,
     ranks: Ranks = ALONE,
@@ -515,7 +513,6 @@ def embed_images_to_store(
         model: the model, the same in every rank.
         images: the images, the same in every rank.
         folder: a new folder, or what a killed run with the same arguments left there.
-        skip_bad: leave out unreadable images; without it they are an error.
         dtype: ``float32`` or ``float16``, on disk.
         shard_rows: rows in a file; by default few enough for about 64 files or more.
         ranks: the processes that divide the shards.
@@ -525,7 +522,7 @@ def embed_images_to_store(
     """
     folder = Path(folder)
     if isinstance(model, StoredEmbeddings):
-        known = _stored_images(model, images, skip_bad)
+        known = _stored_images(model, images)
         pixels = unread_pixels(known, Frame(1, 1, 1))
         plan = plan_store(model, pixels, dtype=dtype, shard_rows=shard_rows)
         return embed_to_store(model, pixels, folder, plan, ranks=ranks)
@@ -535,8 +532,8 @@ def embed_images_to_store(
         single_pass = SinglePass(
             model, images, folder, dtype=dtype, shard_rows=shard_rows, ranks=ranks
         )
-        return single_pass.run(skip_bad=skip_bad)
-    pixels = read_pixels(images, frame, skip_bad=skip_bad, ranks=ranks)
+        return single_pass.run()
+    pixels = read_pixels(images, frame, ranks=ranks)
     plan = plan_store(model, pixels, dtype=dtype, shard_rows=shard_rows)
     return embed_to_store(model, pixels, folder, plan, ranks=ranks)
 
@@ -655,10 +652,10 @@ def raw_embeddings(
     return vectors
 
 
-def _stored_images(model: StoredEmbeddings, images: ImageSet, skip_bad: bool) -> ImageSet:
+def _stored_images(model: StoredEmbeddings, images: ImageSet) -> ImageSet:
     """Return the images to look up: all of them, or with ``skip_bad`` those that are stored."""
     model.note_surplus(images)
-    if not skip_bad:
+    if not images.skip_bad:
         model.require_all(images)
         return images
     known = model.known_images(images)

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -239,23 +239,31 @@ def vector_set(embeddings: Embeddings, name: str) -> ImageSet:
     )
 
 
-def open_data(name: str | Path, list_file: Path | None = None) -> ImageSet:
+def open_data(
+    name: str | Path, list_file: Path | None = None, *, skip_bad: bool = False
+) -> ImageSet:
     """Open images, see ``open_images``, or finished vectors, ``embeddings:PATH``.
 
     Args:
         name: the path or the name of the set.
         list_file: a file with one id per line; the result has only these.
+        skip_bad: whoever reads the set leaves unreadable images out, instead of refusing.
     """
     text = str(name)
     if not text.startswith(PREFIX) or Path(text).exists():
-        return open_images(name, list_file)
+        return open_images(name, list_file, skip_bad=skip_bad)
     path = Path(text.removeprefix(PREFIX))
     rows = vector_set(usable_embeddings(read_embeddings(path), str(path)), text)
+    rows = replace(rows, skip_bad=skip_bad)
     return rows if list_file is None else select_listed(rows, list_file)
 
 
 def training_data(
-    data: str | None, from_embeddings: str | None, list_file: Path | None
+    data: str | None,
+    from_embeddings: str | None,
+    list_file: Path | None,
+    *,
+    skip_bad: bool = False,
 ) -> ImageSet:
     """Open what a model is trained on: images, or finished vectors.
 
@@ -263,7 +271,9 @@ def training_data(
         data: the images; None with ``from_embeddings``.
         from_embeddings: the path of the vectors; None with ``data``.
         list_file: a file with one id per line; the result has only these.
+        skip_bad: whoever reads the set leaves unreadable images out, instead of refusing.
     """
     if (data is None) == (from_embeddings is None):
         raise UserError("give DATA, the images, or --from-embeddings, finished vectors")
-    return open_data(data if data is not None else f"{PREFIX}{from_embeddings}", list_file)
+    name = data if data is not None else f"{PREFIX}{from_embeddings}"
+    return open_data(name, list_file, skip_bad=skip_bad)

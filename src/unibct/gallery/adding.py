@@ -46,7 +46,6 @@ def add_rows(
     *,
     known: int = 0,
     keep_images: bool = True,
-    skip_bad: bool = False,
 ) -> Added:
     """Add the rows of a source that are not there yet.
 
@@ -56,7 +55,6 @@ def add_rows(
             gallery knows.
         known: how many known queries to keep, see ``gate``.
         keep_images: keep the images of known queries.
-        skip_bad: leave unreadable images out instead of refusing.
     """
     with folder.writing():
         settle(folder)
@@ -64,7 +62,7 @@ def add_rows(
         gate = RowGate(folder)
         state = folder.save(folder.state.begun(ADD, source=source.name))
         step = state.next_number - 1
-        adder = _RowAdder(folder, kind, step, gate, skip_bad=skip_bad)
+        adder = _RowAdder(folder, kind, step, gate)
         try:
             adder.add_all(source)
         except BaseException:
@@ -111,9 +109,7 @@ def _kind(folder: GalleryFolder, source: Source) -> str:
 class _RowAdder:
     """Adds rows batch by batch, for one step."""
 
-    def __init__(
-        self, folder: GalleryFolder, kind: str, step: int, gate: RowGate, *, skip_bad: bool
-    ) -> None:
+    def __init__(self, folder: GalleryFolder, kind: str, step: int, gate: RowGate) -> None:
         self.added = self.present = 0  # rows that were there already
         self.skipped: list[str] = []  # ids of unreadable images that were left out
         self.has_written = False  # rows of this step may be in the engine
@@ -121,7 +117,6 @@ class _RowAdder:
         self._kind = kind
         self._step = step
         self._gate = gate
-        self._skip_bad = skip_bad
 
     def add_all(self, source: Source) -> None:
         """Add those rows of a source that are not there."""
@@ -137,7 +132,7 @@ class _RowAdder:
     def _add_batch(self, part: Source) -> None:
         """Add those rows of a batch that are not there."""
         folder, kind = self._folder, self._kind
-        digests = image_digests(part.images, skip_bad=self._skip_bad)
+        digests = image_digests(part.images)
         if part.images is not None:
             part = self._without_bad(part, [i for i in part.ids if i in digests])
         absent, unsearchable = self._absent(part, digests)
@@ -146,7 +141,7 @@ class _RowAdder:
         if absent.images is None:
             with progress.silenced():
                 vectors = absent.vectors(None)
-        elif self._skip_bad:
+        elif absent.skip_bad:
             embedder = folder.model(kind).embedder
             with progress.silenced():
                 readable, vectors = absent.readable_vectors(embedder)
@@ -173,7 +168,7 @@ class _RowAdder:
         unsearchable: list[str] = []  # after a rollback
         for other in folder.state.makers:
             there = folder.engine.read(other, part.ids, vectors=other == kind)
-            if self._skip_bad:
+            if part.skip_bad:
                 damaged = _damaged(part, there, digests)
                 part = self._without_bad(part, [i for i in part.ids if i not in damaged])
                 there = there.take([p for p, i in enumerate(there.ids) if i not in damaged])
@@ -195,13 +190,8 @@ class _RowAdder:
         return part.select([place for place, row_id in enumerate(part.ids) if row_id in good])
 
 
-def image_digests(images: ImageSet | None, *, skip_bad: bool = False) -> dict[str, str]:
-    """Return id -> digest of the image, which tells it from any other.
-
-    Args:
-        images: the set.
-        skip_bad: leave images out that cannot be read, instead of refusing.
-    """
+def image_digests(images: ImageSet | None) -> dict[str, str]:
+    """Return id -> digest of the image, which tells it from any other."""
     digests: dict[str, str] = {}
     if images is None:
         return digests
@@ -209,7 +199,7 @@ def image_digests(images: ImageSet | None, *, skip_bad: bool = False) -> dict[st
         try:
             digests[image_id] = _digest(images, image_id)
         except UnreadableImageError as error:
-            if not skip_bad:
+            if not images.skip_bad:
                 raise _unreadable(images, image_id, error) from error
     return digests
 

@@ -38,7 +38,7 @@ from unibct.models.embedder import Embedder
 
 
 def vectors_again(
-    source: Source, stored: Mapping[str, Metadata], model: Embedder | None, *, skip_bad: bool
+    source: Source, stored: Mapping[str, Metadata], model: Embedder | None
 ) -> tuple[Source, NDArray[np.float32]]:
     """Return the rows that can be made again, and their vectors: (rows, dim).
 
@@ -48,10 +48,9 @@ def vectors_again(
         source: images or embeddings of the rows.
         stored: id -> metadata of the row.
         model: embeds the images; None if there are embeddings.
-        skip_bad: leave rows out whose images cannot be read, instead of refusing.
     """
     vectors = None
-    if skip_bad and source.images is not None:
+    if source.skip_bad:
         assert model is not None
         with progress.silenced():
             source, vectors = source.readable_vectors(model)
@@ -82,8 +81,6 @@ class BackfillRequest:
     ids: Sequence[str] | None = None  # only these rows; None for all
     order: str = RANDOM  # which rows come first, a name from `ORDERS`
     seed: int = 0  # of the random order
-    # leave rows as they are whose images cannot be read, instead of stopping
-    skip_bad: bool = False
     lazy: bool = False  # these rows were found by searches
 
     def __post_init__(self) -> None:
@@ -122,17 +119,9 @@ class Backfilled:
 class RowRemaker:
     """Makes the searching model's vectors of older rows."""
 
-    def __init__(
-        self,
-        folder: GalleryFolder,
-        given: Source | SpaceMap,
-        name: str = "",
-        *,
-        skip_bad: bool = False,
-    ) -> None:
+    def __init__(self, folder: GalleryFolder, given: Source | SpaceMap, name: str = "") -> None:
         self._folder = folder
         self._given = given
-        self._skip_bad = skip_bad
         self.skipped: list[str] = []  # ids of rows whose images cannot be read
         state = folder.state
         if isinstance(given, SpaceMap):
@@ -171,7 +160,7 @@ class RowRemaker:
         if part.images is not None:
             embedder = self._folder.model(self.maker.fingerprint).embedder
         stored = dict(zip(rows.ids, rows.metadata, strict=True))
-        part, vectors = vectors_again(part, stored, embedder, skip_bad=self._skip_bad)
+        part, vectors = vectors_again(part, stored, embedder)
         made = set(part.ids)
         self.skipped += [row_id for row_id in rows.ids if row_id not in made]
         return rows.take([p for p, row_id in enumerate(rows.ids) if row_id in made]), vectors
@@ -198,7 +187,7 @@ def backfill_gallery(
         (folder.path / PAUSE_FILE).unlink(missing_ok=True)
         source = load_map(given) if isinstance(given, Path) else given
         name = str(given) if isinstance(given, Path) else ""
-        remaker = RowRemaker(folder, source, name, skip_bad=request.skip_bad)
+        remaker = RowRemaker(folder, source, name)
         wanted = _wanted(folder, remaker, request)
         usable = [i for i in wanted if remaker.ids is None or i in remaker.ids]
         missing = [] if len(usable) == len(wanted) else sorted(set(wanted) - set(usable))
@@ -441,8 +430,6 @@ def remake_hits(
     searching: str,
     hit_lists: list[list[Hit]],
     images: Source,
-    *,
-    skip_bad: bool = False,
 ) -> int:
     """Embed those older rows again that were found and whose images are given.
 
@@ -451,7 +438,6 @@ def remake_hits(
         searching: the fingerprint of the model whose queries found them.
         hit_lists: what a search has found.
         images: images of rows.
-        skip_bad: leave rows as they are whose images cannot be read, instead of refusing.
 
     Returns:
         How many rows were embedded again. 0 if another process is writing, or another model
@@ -471,7 +457,7 @@ def remake_hits(
             settle(folder)
             if folder.state.standing.searching != searching:
                 return 0
-            remaker = RowRemaker(folder, images, skip_bad=skip_bad)
+            remaker = RowRemaker(folder, images)
             return continued_backfill(folder, remaker, ids)
     except GalleryBusyError as error:
         progress.note(f"the hits were not embedded again: {error}")

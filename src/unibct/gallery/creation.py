@@ -37,7 +37,6 @@ def create_gallery(
     *,
     known: int | Source,
     keep_images: bool,
-    skip_bad: bool = False,
 ) -> None:
     """Make an empty gallery in a new folder.
 
@@ -49,11 +48,10 @@ def create_gallery(
         known: how many known queries to keep of what is added first; or the user's own queries,
             whose mates are the rows with their labels.
         keep_images: keep their images.
-        skip_bad: leave queries out whose images cannot be read, instead of refusing.
     """
     path = folder.path
     require_absent(path)
-    if skip_bad and not isinstance(known, int):
+    if not isinstance(known, int) and known.skip_bad:
         known = _readable(folder, known)
     papers = [read_certificate(file) for file in certificates]
     maker, embedder = describe_model(model, folder.opening)

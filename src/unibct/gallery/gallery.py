@@ -38,7 +38,7 @@ from unibct.gallery.sources import Source, note_unlabelled, open_source, with_fi
 from unibct.gallery.status import GalleryStatus, gallery_status, verify_gallery
 from unibct.gallery.upgrade import Upgraded, upgrade_gallery
 
-Data = str | Path | ImageSet | Embeddings
+Data = str | Path | ImageSet | Embeddings | Source
 
 
 class Gallery:
@@ -71,7 +71,6 @@ class Gallery:
         certificates: Sequence[str | Path] = (),
         known: int | Data = USUAL_COUNT,
         keep_images: bool = True,
-        skip_bad: bool = False,
         device: Any = "cpu",
     ) -> "Gallery":
         """Make an empty gallery.
@@ -85,13 +84,14 @@ class Gallery:
             known: how many known queries to keep of what is added first; or queries of your own,
                 whose mates are the rows with their labels.
             keep_images: keep their images, so that any later model can be asked.
-            skip_bad: leave unreadable images of your own queries out instead of refusing.
             device: where models compute.
         """
         folder = GalleryFolder(Path(path), device=device)
         queries = known if isinstance(known, int) else open_source(known, need_classes=True)
-        settings = {"keep_images": keep_images, "skip_bad": skip_bad}
-        create_gallery(folder, str(model), (engine, at), certificates, known=queries, **settings)
+        place = (engine, at)
+        create_gallery(
+            folder, str(model), place, certificates, known=queries, keep_images=keep_images
+        )
         return Gallery(path, device=device)
 
     def add(
@@ -101,7 +101,6 @@ class Gallery:
         list_file: Path | None = None,
         metadata: Path | None = None,
         made_by: str = "",
-        skip_bad: bool = False,
     ) -> Added:
         """Add images or embeddings; rows that are there already are left alone.
 
@@ -112,13 +111,12 @@ class Gallery:
             metadata: a CSV or JSON Lines file with a column ``id``.
             made_by: the fingerprint of the model that made the embeddings, if the file does not
                 say it.
-            skip_bad: leave unreadable images out instead of refusing.
         """
         source = open_source(data, list_file=list_file, metadata=metadata)
         note_unlabelled(source)
         if made_by:
             source = with_fingerprint(source, made_by)
-        return add_rows(self.folder, source, skip_bad=skip_bad, **_known_settings(self.folder))
+        return add_rows(self.folder, source, **_known_settings(self.folder))
 
     def search(
         self,
@@ -128,7 +126,6 @@ class Gallery:
         list_file: Path | None = None,
         lazy_images: Data | None = None,
         remember: bool = False,
-        skip_bad: bool = False,
         **settings: Any,
     ) -> list["Answer"]:
         """Search with images or embeddings.
@@ -139,14 +136,13 @@ class Gallery:
             list_file: a file with one id per line; only these are searched for.
             lazy_images: of the rows; older hits are embedded again, ranked again and stored.
             remember: count the hits, for a backfill in the order ``asked``.
-            skip_bad: leave unreadable images of queries and rows out instead of refusing.
             settings: attributes of the request.
         """
         request = one_request(request, settings)
         source, embedded = _opened_queries(data, list_file)
-        searching = partial(search_source, self.folder, source, request, skip_bad=skip_bad)
+        searching = partial(search_source, self.folder, source, request)
         queries, all_hits = searching(embedded)
-        remake = partial(remake_hits, self.folder, queries.made_by, all_hits, skip_bad=skip_bad)
+        remake = partial(remake_hits, self.folder, queries.made_by, all_hits)
         if lazy_images is not None and remake(open_source(lazy_images)):
             queries, all_hits = searching(queries)
         note_useless_filter(self.folder, queries, request, all_hits)
@@ -175,7 +171,6 @@ class Gallery:
         ids: Sequence[str] | None = None,
         order: str = "random",
         seed: int = 0,
-        skip_bad: bool = False,
     ) -> Backfilled:
         """Embed older rows again, from their images or by a forward map.
 
@@ -186,9 +181,8 @@ class Gallery:
             ids: only these rows.
             order: ``random``, ``farthest`` (from the mean of their label) or ``asked``.
             seed: of the random order.
-            skip_bad: leave rows as they are whose images cannot be read, instead of stopping.
         """
-        request = BackfillRequest(share, ids, order, seed, skip_bad)
+        request = BackfillRequest(share, ids, order, seed)
         return backfill_gallery(self.folder, _images_or_map(data, map_folder), request)
 
     def pause(self) -> None:
@@ -203,11 +197,9 @@ class Gallery:
         """Undo the backfill that was done or begun last."""
         return abort_backfill(self.folder)
 
-    def rollback(
-        self, to: int | None = None, data: Data | None = None, *, skip_bad: bool = False
-    ) -> RolledBack:
+    def rollback(self, to: int | None = None, data: Data | None = None) -> RolledBack:
         """Go back to before an upgrade or a backfill, see ``rollback_gallery``."""
-        return rollback_gallery(self.folder, to, _opened(data), skip_bad=skip_bad)
+        return rollback_gallery(self.folder, to, _opened(data))
 
     def remove(self, ids: Sequence[str]) -> int:
         """Remove rows for good, and return how many they were."""

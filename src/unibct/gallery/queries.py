@@ -46,16 +46,13 @@ def checked_queries(queries: Queries) -> Queries:
     return replace(queries, vectors=vectors)
 
 
-def make_queries(
-    folder: GalleryFolder, source: Source, request: SearchRequest, *, skip_bad: bool = False
-) -> Queries:
+def make_queries(folder: GalleryFolder, source: Source, request: SearchRequest) -> Queries:
     """Embed queries by the searching model, and by older ones where the request needs them.
 
     Args:
         folder: the gallery.
         source: images or embeddings.
         request: what is searched for.
-        skip_bad: leave unreadable images out instead of refusing.
     """
     state = folder.state
     searching = state.searching
@@ -75,7 +72,7 @@ def make_queries(
             raise UserError(f"{source.name}: {fault}; a query must have length 1")
     else:
         embedder = folder.model(searching.fingerprint).embedder
-        if skip_bad:
+        if source.skip_bad:
             given = source
             source, vectors = given.readable_vectors(embedder)
             if not len(source):

@@ -64,8 +64,6 @@ def rollback_gallery(
     folder: GalleryFolder,
     to: int | None = None,
     source: Source | None = None,
-    *,
-    skip_bad: bool = False,
 ) -> RolledBack:
     """Go back to the state before a step; rows that were added since then are kept.
 
@@ -78,9 +76,8 @@ def rollback_gallery(
         to: the number of an upgrade or a backfill; by default the last upgrade, so that the
             earlier model searches again.
         source: images of rows that were added since then, so that the earlier model can search
-            them too.
-        skip_bad: leave rows out whose images cannot be read, instead of refusing. They are kept
-            as rows that the earlier model cannot search.
+            them too. With ``skip_bad``, rows whose images cannot be read are kept as rows that
+            the earlier model cannot search.
     """
     skipped: tuple[str, ...] = ()
     with folder.writing():
@@ -92,7 +89,7 @@ def rollback_gallery(
             settle(folder)
         if step is None or is_making_rows(step):
             begun = step if goes_on else None
-            step, skipped = _go_back(folder, to, source, begun, skip_bad=skip_bad)
+            step, skipped = _go_back(folder, to, source, begun)
         if source is not None:
             note_left_out(source.name, skipped)
         state, lost = folder.state, unsearchable_rows(folder)
@@ -126,8 +123,6 @@ def _go_back(
     to: int | None,
     source: Source | None,
     step: Step | None,
-    *,
-    skip_bad: bool,
 ) -> tuple[Step, tuple[str, ...]]:
     """Make rows again that the earlier model could not search, and let it search.
 
@@ -136,7 +131,6 @@ def _go_back(
         to: the number of the step before which the gallery will be, if it was given.
         source: what the user has given.
         step: of this rollback, if it was interrupted while it made rows.
-        skip_bad: leave images out that cannot be read.
 
     Returns:
         The step, and the ids of lost rows whose images cannot be read.
@@ -151,7 +145,7 @@ def _go_back(
         made = {rows.ids[place] for place in np.flatnonzero(rows.steps == step.details[MAKES])}
         lost = [row_id for row_id in lost if row_id not in made]
     _require_deleted_rows(folder, target, lost, source)
-    given = _given_again(folder, kind, lost, source, skip_bad=skip_bad)
+    given = _given_again(folder, kind, lost, source)
     if source is not None and step is None and lost and not given.digests:
         if given.skipped:
             raise NoReadableImageError(source.name, len(given.skipped))
@@ -331,8 +325,6 @@ def _given_again(
     kind: str,
     lost: Sequence[str],
     source: Source | None,
-    *,
-    skip_bad: bool,
 ) -> _GivenAgain:
     """Return what DATA has of the lost rows; refuse it if they cannot be made from it.
 
@@ -341,7 +333,6 @@ def _given_again(
         kind: the fingerprint of the model that is to search.
         lost: ids of rows that it cannot search.
         source: what the user has given.
-        skip_bad: leave images out that cannot be read.
     """
     if source is None:
         return _GivenAgain(None, {})
@@ -350,7 +341,7 @@ def _given_again(
         require_made_by(source, maker)
     places = {row_id: place for place, row_id in enumerate(source.ids)}
     wanted = given = source.select([places[row_id] for row_id in lost if row_id in places])
-    if skip_bad:
+    if source.skip_bad:
         given = wanted.readable()
     if given.embeddings is not None:
         with progress.silenced():

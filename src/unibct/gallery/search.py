@@ -60,8 +60,6 @@ def search_source(
     source: Source | None,
     request: SearchRequest,
     queries: Queries | None = None,
-    *,
-    skip_bad: bool = False,
 ) -> tuple[Queries, list[list[Hit]]]:
     """Embed queries and search; embed them again if another model searches by then.
 
@@ -70,13 +68,12 @@ def search_source(
         source: images or embeddings; None if only the queries are known.
         request: what is searched for.
         queries: the same, embedded already.
-        skip_bad: leave unreadable images out instead of refusing.
     """
     for _ in range(_TRIES):
         if queries is None:
             assert source is not None
             _scales(folder, folder.state, request)  # refuses before anything is embedded
-            queries = make_queries(folder, source, request, skip_bad=skip_bad)
+            queries = make_queries(folder, source, request)
         try:
             return queries, search_gallery(folder, queries, request)
         except OtherModelError:

@@ -5,6 +5,7 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -47,6 +48,11 @@ class Source:
     def __len__(self) -> int:
         return len(self.ids)
 
+    @property
+    def skip_bad(self) -> bool:
+        """Whether unreadable images are left out, instead of refused."""
+        return self.images is not None and self.images.skip_bad
+
     def select(self, places: Sequence[int]) -> "Source":
         """Return some of the rows."""
         return Source(
@@ -59,39 +65,50 @@ class Source:
         )
 
     def vectors(self, model: Embedder | None) -> NDArray[np.float32]:
-        """Return (rows, dim): the given embeddings, or the images through a model."""
+        """Return (rows, dim): the given embeddings, or all of the images through a model."""
         if self.embeddings is not None:
             return np.asarray(self.embeddings.vectors, dtype=np.float32)
         assert self.images is not None
         assert model is not None
-        embedded = embed_images(model, self.images)
+        embedded = embed_images(model, replace(self.images, skip_bad=False))
         return np.asarray(embedded.vectors, dtype=np.float32)
 
     def readable(self) -> "Source":
-        """Return the rows whose images can be read, which may be none: each is read once."""
+        """Return the rows whose images can be read, which may be none: each is read once.
+
+        Whoever reads them from now on is refused if one of them has become unreadable.
+        """
         images = self.images
         if images is None:
             return self
-        return self.select([p for p, row_id in enumerate(self.ids) if _is_readable(images, row_id)])
+        return self._settled([p for p, i in enumerate(self.ids) if _is_readable(images, i)])
 
     def readable_vectors(self, model: Embedder) -> tuple["Source", NDArray[np.float32]]:
-        """Return the rows whose images can be read, which may be none, and (rows, dim)."""
+        """Return the ``readable`` rows and (rows, dim)."""
         assert self.images is not None
+        images = replace(self.images, skip_bad=True)
         try:
-            embedded = embed_images(model, self.images, skip_bad=True)
+            embedded = embed_images(model, images)
         except NoReadableImageError:
-            return self.select([]), np.empty((0, model.dim), dtype=np.float32)
+            return self._settled([]), np.empty((0, model.dim), dtype=np.float32)
         here = set(embedded.ids)
         places = [place for place, row_id in enumerate(self.ids) if row_id in here]
-        return self.select(places), np.asarray(embedded.vectors, dtype=np.float32)
+        return self._settled(places), np.asarray(embedded.vectors, dtype=np.float32)
+
+    def _settled(self, places: Sequence[int]) -> "Source":
+        """Return some of the rows, whose images can be read."""
+        part = self.select(places)
+        assert part.images is not None
+        return replace(part, images=replace(part.images, skip_bad=False))
 
 
 def open_source(
-    data: str | Path | ImageSet | Embeddings,
+    data: str | Path | ImageSet | Embeddings | Source,
     *,
     list_file: Path | None = None,
     metadata: Path | None = None,
     need_classes: bool = False,
+    skip_bad: bool = False,
 ) -> Source:
     """Open images or embeddings.
 
@@ -101,11 +118,15 @@ def open_source(
         list_file: a file with one id per line; only these are taken.
         metadata: a CSV file with a column ``id``, or a JSON Lines file with a key ``id``.
         need_classes: refuse images without classes: a file, or a folder of files.
+        skip_bad: leave unreadable images out instead of refusing; an opened set says it itself.
     """
+    if isinstance(data, Source):
+        return data
     if isinstance(data, ImageSet | Embeddings):
         opened = data
     else:
-        opened = _opened(_path(data), list_file, open_images if need_classes else open_unclassed)
+        open_set = open_images if need_classes else open_unclassed
+        opened = _opened(_path(data), list_file, partial(open_set, skip_bad=skip_bad))
     name = opened.name if isinstance(opened, ImageSet) else _name_of(data)
     require_distinct_ids(opened.ids, name)
     labels: list[str | None] = [

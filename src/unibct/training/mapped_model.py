@@ -27,7 +27,6 @@ def adapt(
     *,
     kind: str = DEFAULT_MAP,
     seed: int = 0,
-    skip_bad: bool = False,
 ) -> Model:
     """Fit a map from the new model's embeddings to the old model's; the network does not change.
 
@@ -37,7 +36,6 @@ def adapt(
         images: any images with classes that both can embed, such as the new training set.
         kind: a name from ``MAPS``.
         seed: for the weights and batches of maps that are trained.
-        skip_bad: leave unreadable images out instead of refusing.
 
     Returns:
         A model whose queries search the old gallery. For a gallery of its own, use ``new``.
@@ -50,7 +48,7 @@ def adapt(
             "the new model has a projection into the space of its old model; to map it into "
             "another space, give its embeddings: --new embeddings:PATH"
         )
-    new_embeddings, old_embeddings = _both_embeddings(new, old, images, skip_bad)
+    new_embeddings, old_embeddings = _both_embeddings(new, old, images)
     pairs = new_embeddings.vectors, old_embeddings.vectors, new_embeddings.labels
     vector_map = fit_vector_map(kind, new=pairs[0], old=pairs[1], labels=pairs[2], seed=seed)
     scale = mapped_score_scale(vector_map, *pairs)
@@ -66,7 +64,6 @@ def adapt_embedders(
     direction: str = BACKWARD,
     kind: str = DEFAULT_MAP,
     seed: int = 0,
-    skip_bad: bool = False,
 ) -> Model | SpaceMap:
     """Fit a map between any two embedders.
 
@@ -79,7 +76,6 @@ def adapt_embedders(
         direction: ``backward`` or ``forward``, see ``fit_map``.
         kind: a name from ``MAPS``.
         seed: for the weights and batches of maps that are trained.
-        skip_bad: leave unreadable images out instead of refusing.
 
     Returns:
         For a new model in its folder and a backward map, the model with the map. Otherwise the map.
@@ -95,9 +91,9 @@ def adapt_embedders(
         if listed is not None:
             sides = tuple(side.listed(listed) for side in sides)
     elif isinstance(new, Model) and checked == BACKWARD:
-        return adapt(new, old, images, kind=kind, seed=seed, skip_bad=skip_bad)
+        return adapt(new, old, images, kind=kind, seed=seed)
     else:
-        sides = _both_embeddings(new, old, images, skip_bad)
+        sides = _both_embeddings(new, old, images)
     return fit_map(*sides, direction=checked, kind=kind, seed=seed)
 
 
@@ -116,13 +112,11 @@ def save_adapted(result: Model | SpaceMap, folder: Path) -> str:
 
 
 def _both_embeddings(
-    new: Embedder, old: Embedder, images: ImageSet, skip_bad: bool
+    new: Embedder, old: Embedder, images: ImageSet
 ) -> tuple[Embeddings, Embeddings]:
-    if not skip_bad:
+    if not images.skip_bad:
         require_stored((new, old), images)
-    new_embeddings, old_embeddings = (
-        embed_images(model, images, skip_bad=skip_bad) for model in (new, old)
-    )
+    new_embeddings, old_embeddings = (embed_images(model, images) for model in (new, old))
     if new_embeddings.ids == old_embeddings.ids:
         return new_embeddings, old_embeddings
     in_both = {*new_embeddings.ids} & {*old_embeddings.ids}

@@ -32,7 +32,6 @@ class TrainOptions:
     old: Embedder | None = None
     method: str | None = None
     resume: bool = False
-    skip_bad: bool = False
     cache: Path | None = None
     device: str = "auto"
     workers: int | None = None

@@ -217,7 +217,7 @@ def _check(images: ImageSet, recipe: Recipe, out: Path, options: TrainOptions) -
     if options.tensorboard is not None:
         require_tensorboard()
     if ranks.world > 1:
-        shared = (options.resume, options.skip_bad, options.checkpoint_every, pixel_memory())
+        shared = (options.resume, images.skip_bad, options.checkpoint_every, pixel_memory())
         require_started_alike(ranks, repr((run.digest, *shared)), device)
     return _Request(run, recipe, device, ranks, sets, first)
 
@@ -238,10 +238,10 @@ def _stored_validation(out: Path, options: TrainOptions) -> tuple[float | None, 
 def _read_images(request: _Request, out: Path, options: TrainOptions) -> RunContext:
     """Read the images; some may be left out, so plan and check again."""
     ranks, sets, frame = request.ranks, request.sets, recipe_input(request.run.recipe).frame
-    pixels = read_pixels(request.run.images, frame, skip_bad=options.skip_bad, ranks=ranks)
+    pixels = read_pixels(request.run.images, frame, ranks=ranks)
     validation = None
     if sets.validation is not None:
-        measured = read_pixels(sets.validation, frame, skip_bad=options.skip_bad, ranks=ranks)
+        measured = read_pixels(sets.validation, frame, ranks=ranks)
         validation = ValidationSet(measured, sets)
     run = plan_run(pixels.images, request.recipe, old=options.old, method=options.method)
     require_enough_for_all(run, ranks)
@@ -409,7 +409,6 @@ def train(
     old: Embedder | None = None,
     method: str | None = None,
     resume: bool = False,
-    skip_bad: bool = False,
     cache: Path | None = None,
     device: str = "auto",
     workers: int | None = None,
@@ -433,7 +432,6 @@ def train(
         method: as for ``find_method``; by default ``unibct-plus`` with ``old``, else ``none``.
         resume: continue the same run from the checkpoint in ``out``, if there is one; to the bit
             with the same number of processes, otherwise to rounding.
-        skip_bad: leave unreadable images out instead of refusing.
         cache: a folder in which runs share old embeddings and the state after the same warm-up.
         device: ``auto``, ``cpu``, ``cuda``, …
         workers: threads that load images ahead; 0 means none.
@@ -453,7 +451,7 @@ def train(
     if workers is not None and workers < 0:
         raise UserError(f"workers must not be negative, not {workers}")
     options = TrainOptions(
-        old=old, method=method, resume=resume, skip_bad=skip_bad, cache=cache, device=device,
+        old=old, method=method, resume=resume, cache=cache, device=device,
         workers=workers, checkpoint_every=checkpoint_every, tensorboard=tensorboard,
         tracker=tracker, validation=validation, label=label)  # fmt: skip
     return run_training(images, recipe, Path(out), options)

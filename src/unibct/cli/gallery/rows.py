@@ -1,6 +1,7 @@
 """The commands for the rows of a gallery: create, add, remove, index, copy and delete."""
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -68,18 +69,20 @@ def create_command(
     Passwords of servers come from the environment: PGPASSWORD or ~/.pgpass, UNIBCT_MILVUS_TOKEN.
     """
     from unibct.gallery.gallery import Gallery
+    from unibct.gallery.sources import open_source
     from unibct.progress import terminal_progress
 
+    own_queries = partial(open_source, known, need_classes=True, skip_bad=skip_bad_images)
     with terminal_progress():
+        queries = int(known) if known.isdecimal() else own_queries()
         gallery = Gallery.create(
             path,
             model,
             engine=engine,
             at=at,
             certificates=certificate or [],
-            known=int(known) if known.isdecimal() else known,
+            known=queries,
             keep_images=keep_images,
-            skip_bad=skip_bad_images,
             device=device,
         )
     searching = gallery.folder.state.searching
@@ -123,15 +126,12 @@ def add_command(
     so a command that was stopped can be run again. A row whose id is there with other content is
     refused.
     """
+    from unibct.gallery.sources import open_source
+
     with OpenedGallery(path, device) as gallery:
         made_by_model = _fingerprint(gallery, made_by)
-        result = gallery.add(
-            data,
-            list_file=images,
-            metadata=metadata,
-            made_by=made_by_model,
-            skip_bad=skip_bad_images,
-        )
+        source = open_source(data, list_file=images, metadata=metadata, skip_bad=skip_bad_images)
+        result = gallery.add(source, made_by=made_by_model)
     left_out = f", {result.skipped:,} unreadable images left out" if result.skipped else ""
     say(
         as_json,

@@ -102,20 +102,15 @@ def search_command(
     as their certificate says. With --json there is one object a line for each query.
     """
     from unibct.gallery.search_request import SearchRequest
-    from unibct.gallery.sources import parse_where
+    from unibct.gallery.sources import open_source, parse_where
 
     request = SearchRequest(
         k, parse_where(where or []), approximate, threshold, far, old_scores, encoders, alpha
     )
     with OpenedGallery(path, device) as gallery:
-        answers = gallery.search(
-            data,
-            request,
-            list_file=images,
-            lazy_images=lazy,
-            remember=remember,
-            skip_bad=skip_bad_images,
-        )
+        queries = open_source(data, list_file=images, skip_bad=skip_bad_images)
+        rows = None if lazy is None else open_source(lazy, skip_bad=skip_bad_images)
+        answers = gallery.search(queries, request, lazy_images=rows, remember=remember)
         state = gallery.folder.state
         is_empty = not any(answer.hits for answer in answers) and not any(
             gallery.status().live.values()

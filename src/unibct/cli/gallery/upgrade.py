@@ -140,6 +140,7 @@ def backfill_command(
     vectors stay beside the new ones until --finish, and --abort or `rollback` goes back to them.
     """
     from unibct.data.image_set import read_id_list
+    from unibct.gallery.sources import open_source
 
     given = [data, ids, map_folder]
     _require_one_action({"--pause": pause, "--abort": abort, "--finish": finish}, given)
@@ -154,10 +155,10 @@ def backfill_command(
             _finish(gallery, path, as_json)
         else:
             wanted = None if ids is None else list(read_id_list(ids))
+            rows = None if data is None else open_source(data, skip_bad=skip_bad_images)
             result = gallery.backfill(
-                data, map_folder=map_folder, share=share, ids=wanted, order=order, seed=seed,
-                skip_bad=skip_bad_images,
-            )  # fmt: skip
+                rows, map_folder=map_folder, share=share, ids=wanted, order=order, seed=seed
+            )
             say(as_json, result.as_json(), _backfill_text(path, data, result))
 
 
@@ -190,8 +191,11 @@ def rollback_command(
     made from DATA first: until then searches are as before. A rollback that was interrupted is
     completed by the same command, which goes no further back.
     """
+    from unibct.gallery.sources import open_source
+
     with OpenedGallery(path, device) as gallery:
-        result = gallery.rollback(to, data, skip_bad=skip_bad_images)
+        rows = None if data is None else open_source(data, skip_bad=skip_bad_images)
+        result = gallery.rollback(to, rows)
         name = gallery.folder.state.searching.name
     lines = [f"{path}: as before step {result.to}; {name} ({result.searching}) searches again"]
     if result.restored:

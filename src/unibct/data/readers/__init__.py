@@ -6,7 +6,7 @@ the functions ``recognises`` and ``read``, and a line in ``READERS`` or an entry
 ``unibct.readers``. Decoding, batches and splits are in ``unibct.data``.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from pkgutil import resolve_name
@@ -93,7 +93,9 @@ LAYOUTS: Registry[Layout] = Registry(
 )
 
 
-def open_images(name: str | Path, list_file: str | Path | None = None) -> "ImageSet":
+def open_images(
+    name: str | Path, list_file: str | Path | None = None, *, skip_bad: bool = False
+) -> "ImageSet":
     """Open the image set that ``name`` stands for.
 
     The kind of a path is recognised from the path. If it is not, put it before the path:
@@ -103,20 +105,19 @@ def open_images(name: str | Path, list_file: str | Path | None = None) -> "Image
     Args:
         name: the path or the name of the set.
         list_file: a file with one image id per line; the result has only these images.
+        skip_bad: whoever reads the set leaves unreadable images out, instead of refusing.
     """
-    from unibct.data.image_set import select_listed
-
-    images = _open(str(name))
-    return images if list_file is None else select_listed(images, Path(list_file))
+    return _listed(_open(str(name)), list_file, skip_bad=skip_bad)
 
 
-def open_unclassed(name: str | Path, list_file: str | Path | None = None) -> "ImageSet":
+def open_unclassed(
+    name: str | Path, list_file: str | Path | None = None, *, skip_bad: bool = False
+) -> "ImageSet":
     """Open images that need no class: queries, and the rows of a gallery.
 
     Besides all that ``open_images`` opens, ``name`` may be one image file, or a folder of images
     without class folders: these are of one class, whose name is empty.
     """
-    from unibct.data.image_set import select_listed
     from unibct.data.readers.image_folder import read_loose
 
     path = str(name)
@@ -125,8 +126,8 @@ def open_unclassed(name: str | Path, list_file: str | Path | None = None) -> "Im
     is_packed = any(READERS[kind].load().recognises(path) for kind in _PACKED)
     loose = None if is_packed else read_loose(path)
     if loose is None:
-        return open_images(name, list_file)
-    return loose if list_file is None else select_listed(loose, Path(list_file))
+        return open_images(name, list_file, skip_bad=skip_bad)
+    return _listed(loose, list_file, skip_bad=skip_bad)
 
 
 def describe_data() -> str:
@@ -138,6 +139,14 @@ def describe_data_briefly() -> str:
     """Return what DATA may be in a few words, for the help of an argument."""
     *others, last = (reader.short for reader in READERS.values())
     return f"{', '.join(others)} or {last}"
+
+
+def _listed(images: "ImageSet", list_file: str | Path | None, *, skip_bad: bool) -> "ImageSet":
+    from unibct.data.image_set import select_listed
+
+    if skip_bad:
+        images = replace(images, skip_bad=True)
+    return images if list_file is None else select_listed(images, Path(list_file))
 
 
 def _open(name: str) -> "ImageSet":

@@ -58,7 +58,8 @@ def evaluate_images(request: EvaluationRequest) -> UpgradeEvaluation:
     The request's ``query`` and ``gallery`` are whatever ``open_embedder`` opens.
     """
     rules = request.search
-    images, lists = _listed_images(open_data(request.data, request.images), rules)
+    opened = open_data(request.data, request.images, skip_bad=request.skip_bad)
+    images, lists = _listed_images(opened, rules)
     # Embedding may take hours: whatever can be refused is refused before it begins.
     opening = Opening(request.device)
     embedders = {
@@ -116,13 +117,10 @@ def _embedded(
     images: ImageSet, embedders: Mapping[str | Path, Embedder], request: EvaluationRequest
 ) -> tuple[dict[str | Path, Embeddings], ImageSet]:
     """Return each model's embeddings, and the images of which all models have one."""
-    if not request.skip_bad:
+    if not images.skip_bad:
         require_stored(embedders.values(), images)
-    sides = {
-        reference: embed_images(embedder, images, skip_bad=request.skip_bad)
-        for reference, embedder in embedders.items()
-    }
-    if request.skip_bad:
+    sides = {reference: embed_images(embedder, images) for reference, embedder in embedders.items()}
+    if images.skip_bad:
         for side in sides.values():
             images = _embedded_images(images, side)
     return sides, images
@@ -185,7 +183,7 @@ def _validation_images(
     name = request.search.alpha_from
     if name is None:
         return None
-    validation = open_data(name)
+    validation = open_data(name, skip_bad=request.skip_bad)
     common = set(images.class_identities) & set(validation.class_identities)
     if common:
         raise UserError(
@@ -273,13 +271,11 @@ def embed_image_set(request: EmbeddingRequest) -> Embeddings:
         if request.dtype != "float32":
             raise UserError(f"--dtype {request.dtype} is for --to {FOLDER_FORM} only")
     model = open_embedder(request.model, device=request.device)
-    images = open_data(request.data, request.images)
+    images = open_data(request.data, request.images, skip_bad=request.skip_bad)
     if request.form == FOLDER_FORM:
         require_outside(images, request.out)
     folder = request.out if request.form == FOLDER_FORM else partial_folder(request.out)
-    stored = embed_images_to_store(
-        model, images, folder, skip_bad=request.skip_bad, dtype=request.dtype, ranks=ranks
-    )
+    stored = embed_images_to_store(model, images, folder, dtype=request.dtype, ranks=ranks)
     if request.form == FOLDER_FORM:
         return stored
     if ranks.first:
