@@ -1,8 +1,8 @@
 """A look at a sample of an image set: how large the images are, and whether they have colour."""
 
 import io
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from PIL import Image
@@ -18,25 +18,15 @@ _COLOUR_SHARE = 0.1  # of the sample: a few grey photographs among coloured ones
 
 @dataclass(frozen=True)
 class Survey:
-    """What a sample of an image set shows.
+    """What a sample of an image set shows."""
 
-    Attributes:
-        images: number of images in the whole set.
-        classes: number of classes.
-        per_class: median number of images of a class.
-        looked_at: number of images in the sample that could be read.
-        height: median rows of an image; 0 if none could be read.
-        width: median columns of an image; 0 if none could be read.
-        colour: whether the images have colour; grey images that are stored in colour have not.
-    """
-
-    images: int
+    images: int  # in the whole set
     classes: int
-    per_class: float
-    looked_at: int
-    height: int
+    per_class: float  # median number of images of a class
+    looked_at: int  # images in the sample that could be read
+    height: int  # median rows and columns of an image; 0 if none could be read
     width: int
-    colour: bool
+    colour: bool  # grey images that are stored in colour have none
 
     @property
     def side(self) -> int:
@@ -44,38 +34,27 @@ class Survey:
         return min(self.height, self.width)
 
 
-class _Glance(NamedTuple):
-    height: int
-    width: int
-    colour: bool
-
-
 def survey(images: ImageSet, sample: int = SAMPLE) -> Survey:
-    """Look at a sample of the images. The same set gives the same sample.
+    """Look at a sample of at most so many images. The same set gives the same sample.
 
     Unreadable images are left out here; they are reported when the set is used.
-
-    Args:
-        images: the set.
-        sample: the largest number of images to read.
     """
     count = min(sample, len(images))
     rows = np.random.default_rng(0).choice(len(images), count, replace=False)
-    glances: list[_Glance] = []
+    glances: list[tuple[int, int, bool]] = []  # height, width, whether it has colour
     for row in np.sort(rows):
-        try:
+        with suppress(UnreadableImageError):
             glances.append(_glance(images, images.ids[int(row)]))
-        except UnreadableImageError:
-            continue
+    heights, widths, colours = zip(*glances, strict=True) if glances else ([0], [0], [False])
     sizes = np.bincount(images.labels, minlength=1)
     return Survey(
         images=len(images),
         classes=len(images.class_names),
         per_class=float(np.median(sizes)),
         looked_at=len(glances),
-        height=_median([glance.height for glance in glances]),
-        width=_median([glance.width for glance in glances]),
-        colour=sum(glance.colour for glance in glances) > _COLOUR_SHARE * len(glances),
+        height=int(np.median(heights)),
+        width=int(np.median(widths)),
+        colour=sum(colours) > _COLOUR_SHARE * len(colours),
     )
 
 
@@ -88,10 +67,10 @@ def has_colour(pixels: Pixels) -> bool:
     return bool(difference > _COLOUR_DIFFERENCE)
 
 
-def _glance(images: ImageSet, image_id: str) -> _Glance:
+def _glance(images: ImageSet, image_id: str) -> tuple[int, int, bool]:
     if images.encoded is None:
         pixels = images.read(image_id)
-        return _Glance(pixels.shape[0], pixels.shape[1], has_colour(pixels))
+        return pixels.shape[0], pixels.shape[1], has_colour(pixels)
     data = images.encoded(image_id)
     try:
         with Image.open(io.BytesIO(data), formats=FORMATS) as image:
@@ -102,8 +81,4 @@ def _glance(images: ImageSet, image_id: str) -> _Glance:
         raise
     except Exception as error:  # on damaged bytes a decoder can raise almost anything
         raise UnreadableImageError(str(error)) from error
-    return _Glance(height, width, has_colour(pixels))
-
-
-def _median(values: list[int]) -> int:
-    return int(np.median(values)) if values else 0
+    return height, width, has_colour(pixels)

@@ -1,7 +1,9 @@
-"""What was chosen or measured, and on which images: a test on the same ones promises too much.
+"""What a model has learnt from, and what was chosen on which images, kept with what it made.
 
-A choice is kept with what it made: with a model and its embeddings (``TrainingClasses``), with a
-score map, with a share of queries. Only digests are kept, as of training classes.
+A test on the same images, or on classes that a model was trained on, promises too much. So a model
+and its embeddings keep ``TrainingClasses``, a score map or a share of queries its ``Choice``. Only
+digests are kept: they have one size, and a folder of embeddings does not give away whom or what
+its model was trained on.
 """
 
 import hashlib
@@ -16,26 +18,21 @@ from unibct.arrays import Ints
 from unibct.data.image_set import ImageSet, are_numbers, class_identities
 
 _MODEL = "the model"  # in ``Choice.what``
+_DIGITS = 16  # of a digest: among 10 million classes two agree by chance once in 400,000 times
+UNKNOWN_SOURCE = "unknown"  # of classes that cannot be compared with those of any other set
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What was chosen, and on what; a test set is described in the same way.
+    """What was chosen, and on what; a test set is described in the same way."""
 
-    Attributes:
-        what: such as "the best epoch of the model was chosen".
-        data: the name of the images; None if they have none.
-        images: digests by which the same images are found again, in any order: of their ids and
-            classes, and of their vectors by the old model.
-        classes: digests of their classes; None if these are not known.
-        class_source: what numbered the classes, see ``ImageSet``.
-    """
-
-    what: str
-    data: str | None = None
+    what: str  # such as "the best epoch of the model was chosen"
+    data: str | None = None  # the name of the images; None if they have none
+    # Digests by which the same images are found again, in any order: of their ids and classes, and
+    # of their vectors by the old model.
     images: frozenset[str] = frozenset()
-    classes: frozenset[str] | None = None
-    class_source: str | None = None
+    classes: frozenset[str] | None = None  # digests of their classes; None if not known
+    class_source: str | None = None  # what numbered the classes, see ``ImageSet``
 
     def of_model(self, role: str) -> "Choice":
         """Return the same choice, said of the old or the new model."""
@@ -44,28 +41,20 @@ class Choice:
     def with_vectors(self, old_vectors: NDArray[Any]) -> "Choice":
         """Return the same choice, with a digest of the old model's vectors of its images."""
         rows = np.ascontiguousarray(old_vectors, dtype="<f4")
-        return replace(self, images=self.images | {unordered_digest(row.tobytes() for row in rows)})
+        return replace(self, images=self.images | {_unordered_digest(r.tobytes() for r in rows)})
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values for a file."""
-        return {
-            "what": self.what,
-            "data": self.data,
-            "images": sorted(self.images),
-            "classes": None if self.classes is None else sorted(self.classes),
-            "class_source": self.class_source,
-        }
+        classes = None if self.classes is None else sorted(self.classes)
+        return vars(self) | {"images": sorted(self.images), "classes": classes}
 
     @staticmethod
     def of_json(content: Any) -> "Choice":
         """Return the choice from what ``as_json`` returned."""
-        classes = content["classes"]
+        classes = None if content["classes"] is None else frozenset(content["classes"])
+        images = frozenset(content["images"])
         return Choice(
-            str(content["what"]),
-            content["data"],
-            frozenset(content["images"]),
-            None if classes is None else frozenset(classes),
-            content["class_source"],
+            str(content["what"]), content["data"], images, classes, content["class_source"]
         )
 
 
@@ -77,35 +66,14 @@ SCORE_MAP_FITTED = "the score map was fitted"
 UNRECORDED = Choice(f"anything about {_MODEL} was chosen")  # earlier versions kept nothing
 
 
-def unordered_digest(rows: Iterable[bytes]) -> str:
-    """Return a digest of rows that does not depend on their order."""
-    digests = sorted(hashlib.blake2b(row, digest_size=16).digest() for row in rows)
-    return hashlib.sha256(b"".join(digests)).hexdigest()[:32]
-
-
-# What a model has learnt from, in a form that is kept with what the model made.
-#
-# Only digests of the identities are kept: they have one size, and a folder of embeddings does not
-# give away whom or what its model was trained on.
-
-UNKNOWN_SOURCE = "unknown"  # of classes that cannot be compared with those of any other set
-_DIGITS = 16  # of a digest: among 10 million classes two agree by chance once in 400,000 times
-
-
 @dataclass(frozen=True)
 class TrainingClasses:
-    """The classes that a model was trained on.
+    """The classes that a model was trained on."""
 
-    Attributes:
-        digests: of the classes' identities, see ``class_identities``.
-        sources: what numbered the classes; None stands for real names.
-        complete: whether these are all classes; if not, some or all are unknown.
-        choices: what was chosen for the model on images that it was not trained on.
-    """
-
-    digests: frozenset[str] = frozenset()
-    sources: frozenset[str | None] = frozenset()
-    complete: bool = True
+    digests: frozenset[str] = frozenset()  # of the classes' identities, see ``class_identities``
+    sources: frozenset[str | None] = frozenset()  # what numbered them; None for real names
+    complete: bool = True  # whether these are all classes; if not, some or all are unknown
+    # What was chosen for the model on images that it was not trained on.
     choices: frozenset[Choice] = frozenset()
 
     def __post_init__(self) -> None:
@@ -125,8 +93,7 @@ class TrainingClasses:
     def named_as(self, class_source: str | None) -> bool:
         """Return whether the same class has the same name here and in a set.
 
-        Args:
-            class_source: what numbered the set's classes, see ``ImageSet``.
+        ``class_source`` is what numbered the set's classes, see ``ImageSet``.
         """
         return UNKNOWN_SOURCE not in self.sources and self.sources <= {class_source}
 
@@ -141,26 +108,24 @@ class TrainingClasses:
 
     def as_json(self) -> dict[str, Any]:
         """Return the content for a file."""
+        choices = sorted(self.choices, key=lambda choice: (choice.what, sorted(choice.images)))
         return {
             "digests": sorted(self.digests),
             "sources": list(self.sources),
             "complete": self.complete,
-            "choices": [c.as_json() for c in sorted(self.choices, key=_order)],
+            "choices": [choice.as_json() for choice in choices],
         }
 
     @staticmethod
     def of_json(content: Any) -> "TrainingClasses":
-        """Return the classes from what ``as_json`` returned."""
-        digests, sources = frozenset(content["digests"]), frozenset(content["sources"])
+        """Return the classes from what ``as_json`` returned; of None, that nothing is known."""
+        if content is None:
+            return UNKNOWN_CLASSES
         choices = [UNRECORDED]
         if "choices" in content:
             choices = map(Choice.of_json, content["choices"])
+        digests, sources = frozenset(content["digests"]), frozenset(content["sources"])
         return TrainingClasses(digests, sources, bool(content["complete"]), frozenset(choices))
-
-    @staticmethod
-    def of_optional_json(content: Any) -> "TrainingClasses":
-        """Return the classes from a file of which earlier versions kept none: then unknown."""
-        return UNKNOWN_CLASSES if content is None else TrainingClasses.of_json(content)
 
 
 def identity_digests(identities: Iterable[str]) -> frozenset[str]:
@@ -171,12 +136,6 @@ def identity_digests(identities: Iterable[str]) -> frozenset[str]:
 
 
 _SMALL_NUMBERS = identity_digests(str(number) for number in range(10))
-
-
-def _order(choice: Choice) -> tuple[str, list[str]]:
-    return choice.what, sorted(choice.images)
-
-
 NO_CLASSES = TrainingClasses()
 UNKNOWN_CLASSES = TrainingClasses(complete=False)
 
@@ -184,9 +143,7 @@ UNKNOWN_CLASSES = TrainingClasses(complete=False)
 def training_classes(class_names: Sequence[str], class_source: str | None) -> TrainingClasses:
     """Return the training classes of a model; they are unknown if there are no names.
 
-    Args:
-        class_names: one name per class.
-        class_source: what numbered the classes; None if the names are real names.
+    ``class_source`` is what numbered the classes; None if the names are real names.
     """
     if not class_names:
         return UNKNOWN_CLASSES
@@ -221,18 +178,18 @@ def choice_on_rows(
 ) -> Choice:
     """Return a choice that was made on images with classes.
 
-    Args:
-        what: in words, see ``Choice``.
-        data: the name of the images.
-        ids: one per image.
-        labels: (images,) indices into ``class_names``, some of which may have no image.
-        class_names: one name per class.
-        class_source: what numbered the classes, see ``ImageSet``.
-        among: the places of the images whose classes count; by default all.
+    ``labels`` is (images,), indices into ``class_names``, some of which may have no image; the
+    classes of the images at the places ``among`` count, by default all.
     """
     identities = class_identities(class_names, class_source)
     rows = (f"{i}\0{identities[int(label)]}".encode() for i, label in zip(ids, labels, strict=True))
-    digests = frozenset({unordered_digest(rows)})
+    digests = frozenset({_unordered_digest(rows)})
     counted: list[int] = np.unique(labels if among is None else labels[among]).tolist()
     classes = training_classes([class_names[label] for label in counted], class_source)
     return Choice(what, data, digests, classes.digests, classes.source)
+
+
+def _unordered_digest(rows: Iterable[bytes]) -> str:
+    """Return a digest of rows that does not depend on their order."""
+    digests = sorted(hashlib.blake2b(row, digest_size=16).digest() for row in rows)
+    return hashlib.sha256(b"".join(digests)).hexdigest()[:32]

@@ -175,7 +175,7 @@ def load_map(folder: str | Path) -> SpaceMap:
             known,
             float(description["found"]),
             description.get("score_scale"),
-            TrainingClasses.of_optional_json(description.get("fitted_on")),
+            TrainingClasses.of_json(description.get("fitted_on")),
         )
         fingerprint = description["fingerprint"]
     except UserError:
