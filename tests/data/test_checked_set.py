@@ -11,12 +11,12 @@ from tests.data.example_images import jpeg
 from tests.distributed.thread_ranks import run_ranks
 from unibct.data.checked_set import (
     CheckedSet,
-    Scan,
     checked_batches,
     checked_set,
     find_checked_set,
     read_image,
     save_checked_set,
+    scan_images,
     source_stamp,
 )
 from unibct.data.convert import convert
@@ -190,12 +190,13 @@ def test_batches_and_a_whole_scan_find_the_same(glyph_classes):
     digests[rows] = np.concatenate([batch.pixel_digests for batch in batches])
     problems = {row: text for batch in batches for row, text in batch.problems.items()}
     assert problems == {3: "torn", 40: "torn"}
-    found = Scan(images, SCAN_SIZE, keep=False).run(None)
+    found, pixels = scan_images(images, SCAN_SIZE, keep=False)
+    assert pixels is None
     assert found == checked_set(images, digests, problems)
 
 
 def test_the_digest_is_that_of_the_readable_images(glyph_classes):
     some = glyph_classes.select(range(1, 60))
     broken = with_unreadable(glyph_classes.select(range(60)), [0])
-    found = Scan(broken, SCAN_SIZE, keep=False).run(None)
+    found, _ = scan_images(broken, SCAN_SIZE, keep=False)
     assert found.digest == read_pixels(some, SCAN_SIZE).digest

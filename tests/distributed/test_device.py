@@ -40,7 +40,7 @@ def test_a_numbered_gpu_is_not_shared_by_the_processes_of_a_machine(monkeypatch)
     for rank, name in ((1, "cuda:0"), (0, "cuda:1"), (2, "cuda:0")):
         monkeypatch.setenv("LOCAL_RANK", str(rank))
         monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")
-        with pytest.raises(UserError, match=f"{name} would put all .* one GPU; use --device cuda,"):
+        with pytest.raises(UserError, match=f"{name} would put all .* one GPU; use device cuda,"):
             pick_device(name)
         assert pick_device(f"cuda:{rank}").type == "meta"  # a script that gives each its own
     monkeypatch.delenv("LOCAL_WORLD_SIZE")  # some launchers say nothing else

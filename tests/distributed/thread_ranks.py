@@ -42,9 +42,6 @@ class ThreadRanks(Ranks):
     def _broadcast_text(self, text):
         return self._exchange(text)[0]
 
-    def smallest_number(self, number):
-        return min(self._exchange(number))
-
     def summed_array(self, array):
         return sum(self._exchange(array))
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unibct import progress
-from unibct.data.checked_set import Scan
+from unibct.data.checked_set import scan_images
 from unibct.data.decoding import Frame, Pixels
 from unibct.data.image_set import ImageSet
 from unibct.data.scenarios import SCENARIOS
@@ -264,16 +264,13 @@ def sample_of(images: ImageSet, count: int = SAMPLE) -> ImageSet:
 
 def read_sample(images: ImageSet, frame: Frame) -> ReadSample:
     """Read a sample, and measure how long that takes. Unreadable images are left out."""
-    scan = Scan(images, frame, keep=True)
     begin = time.perf_counter()
     with progress.silenced():
-        checked = scan.run(None)
+        checked, pixels = scan_images(images, frame, keep=True)
     rate = len(images) / _since(begin)
-    assert scan.pixels is not None
+    assert pixels is not None
     good_rows = np.setdiff1d(np.arange(len(images)), list(checked.problems))
-    return ReadSample(
-        checked.readable(replace(images, skip_bad=True)), scan.pixels[good_rows], rate
-    )
+    return ReadSample(checked.readable(replace(images, skip_bad=True)), pixels[good_rows], rate)
 
 
 def forward_rate(model: ImageEmbedder, pixels: Pixels) -> float:

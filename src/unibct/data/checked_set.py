@@ -9,7 +9,6 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -230,21 +229,18 @@ class CheckedBatch:
 
 
 def checked_batches(
-    images: ImageSet, rows: range, frame: Frame, batch_size: int
+    images: ImageSet, rows: range, frame: Frame, batch_size: int, workers: int | None = None
 ) -> Iterator[CheckedBatch]:
     """Read some images once, and yield pixels, digests and problems of each batch.
 
-    Args:
-        images: the set.
-        rows: the images to read.
-        frame: the form that they are brought into.
-        batch_size: images in a batch, the unreadable ones included.
+    A batch has ``batch_size`` images, the unreadable ones included. So many threads read ahead, by
+    default as many as read images anyway.
     """
     jobs = (
         partial(_checked_batch, images, rows[i : i + batch_size], frame)
         for i in range(0, len(rows), batch_size)
     )
-    yield from results_ahead(jobs, reading_threads())
+    yield from results_ahead(jobs, reading_threads() if workers is None else workers)
 
 
 def _checked_batch(images: ImageSet, rows: range, frame: Frame) -> CheckedBatch:
@@ -270,67 +266,40 @@ def pixel_digest(pixels: Pixels) -> NDArray[np.uint8]:
     return np.frombuffer(digest, dtype=np.uint8)
 
 
-class Scan:
-    """One pass over all images of a set.
+def scan_images(
+    images: ImageSet, frame: Frame, *, keep: bool, ranks: "Ranks | None" = None
+) -> tuple[CheckedSet, Pixels | None]:
+    """Read all images of a set once; if the pixels are not kept, the ranks share the work.
 
-    Attributes:
-        pixels: (images, height, width, channels), or None if they need too much memory.
-        problems: for each row whose image is unreadable, what is wrong with it.
+    Returns what was found, and (images, height, width, channels) if the pixels are kept.
     """
-
-    def __init__(self, images: ImageSet, frame: Frame, *, keep: bool) -> None:
-        self._images = images
-        self._frame = frame
-        self.pixels = np.empty((len(images), *frame.shape), dtype=images.dtype) if keep else None
-        self.problems: dict[int, str] = {}
-        # Each row has the digest of an image's pixels, and at the end a 1 if it is unreadable.
-        # One array, so that ranks exchange it in one step.
-        self._findings = np.zeros((len(images), DIGEST_BYTES + 1), dtype=np.uint8)
-
-    def run(self, ranks: "Ranks | None") -> CheckedSet:
-        """Read all images; if the pixels are not kept, the ranks share the work."""
-        total = len(self._images)
-        # If the pixels are kept, each rank needs all of them.
-        shares_work = ranks is not None and self.pixels is None
-        rows = ranks.share(total) if ranks is not None and shares_work else range(total)
-        with progress.task("reading images", total, weight=0.0) as advance:
-            if len(rows) <= _IMAGES_PER_JOB:
-                self._read_rows(rows)
-                advance(total)
-            else:
-                jobs = [rows[i : i + _IMAGES_PER_JOB] for i in range(0, len(rows), _IMAGES_PER_JOB)]
-                with ThreadPoolExecutor(reading_threads()) as pool:
-                    for job, _ in zip(jobs, pool.map(self._read_rows, jobs), strict=True):
-                        advance(len(job) * total // len(rows))
-        if ranks is not None and shares_work:
-            self._findings = ranks.summed_array(self._findings)
-            for row in np.flatnonzero(self._findings[:, -1]).tolist():
-                self.problems.setdefault(row, "found by another process")
-        elif ranks is not None:
-            self._require_same_findings(ranks)
-        return checked_set(self._images, self._findings[:, :-1], self.problems)
-
-    def _require_same_findings(self, ranks: "Ranks") -> None:
-        """Refuse ranks that have read differently: their labels would not fit together."""
-        differs = (self._findings != ranks.broadcast_array(self._findings)).any(axis=1)
-        row = ranks.smallest_number(int(differs.argmax()) if differs.any() else len(differs))
-        if row < len(differs):
+    total = len(images)
+    pixels = np.empty((total, *frame.shape), dtype=images.dtype) if keep else None
+    problems: dict[int, str] = {}
+    # Each row has the digest of an image's pixels, and at the end a 1 if it is unreadable. One
+    # array, so that ranks exchange it in one step.
+    findings = np.zeros((total, DIGEST_BYTES + 1), dtype=np.uint8)
+    rows = range(total) if ranks is None or keep else ranks.share(total)
+    with progress.task("reading images", total, weight=0.0) as advance:
+        # Each job takes long enough to be worth a thread; few images are read by this one.
+        workers = reading_threads() if len(rows) > _IMAGES_PER_JOB else 0
+        for batch in checked_batches(images, rows, frame, _IMAGES_PER_JOB, workers):
+            findings[batch.rows, :-1] = batch.pixel_digests
+            findings[list(batch.problems), -1] = 1
+            problems |= batch.problems
+            if pixels is not None:
+                pixels[batch.rows] = batch.pixels
+            advance((len(batch.rows) + len(batch.problems)) * total // len(rows))
+    if ranks is not None and not keep:
+        findings = ranks.summed_array(findings)
+        for row in np.flatnonzero(findings[:, -1]).tolist():
+            problems.setdefault(row, "found by another process")
+    elif ranks is not None:  # each rank has read all: their labels must fit together
+        differs = (findings != ranks.broadcast_array(findings)).any(axis=1)
+        differing = np.flatnonzero(ranks.summed_array(differs.astype(np.int64)))
+        if len(differing):
             raise UserError(
-                f"the processes do not read the same image {self._images.ids[row]}: its pixels "
+                f"the processes do not read the same image {images.ids[differing[0]]}: its pixels "
                 "differ, or not all of them can read it; give every machine the same files"
             )
-
-    def _read_rows(self, rows: range) -> None:
-        for row in rows:
-            self._read(row)
-
-    def _read(self, row: int) -> None:
-        try:
-            pixels = read_image(self._images, row, self._frame)
-        except UnreadableImageError as error:
-            self.problems[row] = str(error)
-            self._findings[row, -1] = 1
-            return
-        self._findings[row, :-1] = pixel_digest(pixels)
-        if self.pixels is not None:
-            self.pixels[row] = pixels
+    return checked_set(images, findings[:, :-1], problems), pixels

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from unibct.data.checked_set import (
     CheckedSet,
-    Scan,
     find_checked_set,
     read_image,
     save_checked_set,
+    scan_images,
     source_stamp,
 )
 from unibct.data.decoding import (
@@ -151,11 +151,10 @@ def read_pixels(
     checked = known_check(images, frame, stamp, ranks)
     kept_pixels = None
     if checked is None:
-        scan = Scan(images, frame, keep=keep)
-        checked = scan.run(ranks)
+        checked, pixels = scan_images(images, frame, keep=keep, ranks=ranks)
         save_checked_set(images, frame, checked, stamp)
-        if scan.pixels is not None:
-            kept_pixels = KeptPixels(scan.pixels, np.ones(len(images), dtype=np.bool_))
+        if pixels is not None:
+            kept_pixels = KeptPixels(pixels, np.ones(len(images), dtype=np.bool_))
     elif keep:
         pixels = np.empty((len(images), *frame.shape), dtype=images.dtype)
         kept_pixels = KeptPixels(pixels, np.zeros(len(images), dtype=np.bool_))

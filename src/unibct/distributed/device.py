@@ -1,4 +1,4 @@
-"""The device that this process computes on, and how it gets data from the host."""
+"""The device that this process computes on, its copies from the host, and torch's generators."""
 
 import os
 from collections.abc import Generator
@@ -18,19 +18,21 @@ def pick_device(name: str = "auto") -> torch.device:
     GPU, so a number that would put several of them on one is refused.
     """
     kind, _, number = name.partition(":")
-    if kind == "cuda" and number.isdecimal() and int(number) != local_rank() and _shares_machine():
+    rank = local_rank()
+    shares_machine = rank > 0 or int(os.environ.get("LOCAL_WORLD_SIZE", "1")) > 1
+    if kind == "cuda" and number.isdecimal() and int(number) != rank and shares_machine:
         raise UserError(
-            f"--device {name} would put all processes of this machine on one GPU; use --device "
+            f"device {name} would put all processes of this machine on one GPU; use device "
             "cuda, which gives each its own (CUDA_VISIBLE_DEVICES says which there are)"
         )
     wants_own_gpu = name == "cuda" or (name == "auto" and torch.cuda.is_available())
-    if wants_own_gpu and local_rank() > 0:
-        if local_rank() >= torch.cuda.device_count():
+    if wants_own_gpu and rank > 0:
+        if rank >= torch.cuda.device_count():
             raise UserError(
-                f"there is no GPU for process {local_rank()} of this machine, which has "
-                f"{torch.cuda.device_count()}; start one process per GPU, or use --device cpu"
+                f"there is no GPU for process {rank} of this machine, which has "
+                f"{torch.cuda.device_count()}; start one process per GPU, or use device cpu"
             )
-        return torch.device("cuda", local_rank())
+        return torch.device("cuda", rank)
     if name != "auto":
         try:
             return torch.empty(0, device=name).device
@@ -40,7 +42,7 @@ def pick_device(name: str = "auto") -> torch.device:
                 reason = "choose auto, cpu, cuda, cuda:1 (a certain GPU) or mps"
             raise UserError(f"device {name!r} cannot be used: {reason}") from error
     if torch.cuda.is_available():
-        return torch.device("cuda", local_rank())
+        return torch.device("cuda", rank)
     return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
 
 
@@ -64,17 +66,9 @@ def pinned(tensor: Tensor, device: torch.device) -> Tensor:
         return tensor if tensor.is_pinned() else tensor.pin_memory()
 
 
-def _shares_machine() -> bool:
-    """Return whether other processes of this run are on this machine."""
-    return local_rank() > 0 or int(os.environ.get("LOCAL_WORLD_SIZE", "1")) > 1
-
-
 def local_rank() -> int:
     """Return the number of this process on its machine, which is the number of its GPU."""
     return int(os.environ.get("LOCAL_RANK", "0"))
-
-
-# Torch's generators of this process: ours for a block, then as the caller had left them.
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Gradients averaged over the ranks during the backward pass.
+"""What the ranks do together in a step: average gradients, and normalise their batches as one.
 
 torch's DistributedDataParallel regroups its buckets after the first step, so a resumed run adds in
 another order than one that was never stopped. Here the groups are fixed: with the same number of
@@ -23,22 +23,15 @@ _BUCKET_BYTES = 25 << 20
 
 @dataclass
 class _Bucket:
-    """Parameters whose gradients are sent together.
-
-    Attributes:
-        parameters: the parameters.
-        size: of their gradients, in bytes.
-        ready: how many gradients the backward pass has computed.
-        sums: the gradients in one vector, then a 1 for each that there is and a 0 for each that
-            there is not; it becomes their sum over the ranks.
-        work: the running transfer.
-    """
+    """Parameters whose gradients are sent together."""
 
     parameters: list[nn.Parameter] = field(default_factory=list[nn.Parameter])
-    size: int = 0
-    ready: int = 0
+    size: int = 0  # of their gradients, in bytes
+    ready: int = 0  # how many gradients the backward pass has computed
+    # The gradients in one vector, then a 1 for each that there is and a 0 for each that there is
+    # not; it becomes their sum over the ranks.
     sums: Tensor | None = None
-    work: Any = None
+    work: Any = None  # the running transfer
 
 
 class AveragedGradients:
@@ -103,8 +96,6 @@ class AveragedGradients:
             bucket.ready, bucket.sums, bucket.work = 0, None, None
         self._next_bucket = 0
 
-
-# Batch normalisation over the images of all ranks, on any device.
 
 _aten: Any = torch.ops.aten
 _FOLLOWING = ("drop", "act")  # what timm's BatchNormAct2d applies to its result

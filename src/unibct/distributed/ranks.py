@@ -39,8 +39,11 @@ class Ranks:
         return self.rank == 0
 
     def share(self, total: int) -> range:
-        """Return this rank's part of ``range(total)``, see ``share_of``."""
-        return share_of(total, self.rank, self.world)
+        """Return this rank's part of ``range(total)``.
+
+        Parts are consecutive and differ by at most 1.
+        """
+        return range(total * self.rank // self.world, total * (self.rank + 1) // self.world)
 
     def batch_slice(self, batch: int) -> slice:
         """Return this rank's part of a batch whose size the number of ranks divides."""
@@ -116,20 +119,11 @@ class Ranks:
         tensor = torch.from_numpy(array.copy()).to(_communication_device())
         return self.broadcast_from_first(tensor).cpu().numpy()
 
-    def smallest_number(self, number: int) -> int:
-        """Return the smallest of all ranks' numbers."""
-        if self.world == 1:
-            return number
-        return -int(self.largest(torch.tensor(-number, device=_communication_device())))
-
     def ask_first(self, question: Callable[[], T]) -> T:
-        """Ask a question on the first rank, and return its answer on every rank.
+        """Ask a question on the first rank, and return its answer, plain JSON, on every rank.
 
         For questions about the disk: all ranks then take the same branch, even if they see
         different files. If the question raises a ``UserError``, every rank raises it.
-
-        Args:
-            question: returns something that JSON can hold.
         """
         if self.world == 1:
             return question()
@@ -159,11 +153,6 @@ class Ranks:
 ALONE = Ranks()
 
 
-def share_of(total: int, rank: int, world: int) -> range:
-    """Return a rank's part of ``range(total)``. Parts are consecutive and differ by at most 1."""
-    return range(total * rank // world, total * (rank + 1) // world)
-
-
 def current_ranks() -> Ranks:
     """Return this process's rank if ``torchrun`` started it, else ``ALONE``."""
     if dist.is_initialized():
@@ -178,7 +167,7 @@ def current_ranks() -> Ranks:
         )
     if local_rank() < torch.cuda.device_count():
         torch.cuda.set_device(local_rank())
-    # With GPUs, set up both backends: the run may still use --device cpu.
+    # With GPUs, set up both backends: the run may still use the CPU.
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     dist.init_process_group(backend, timeout=_TIMEOUT)
     atexit.register(_leave_group)
@@ -210,25 +199,17 @@ class _GatheredRows(torch.autograd.Function):
         return gradient[ranks.batch_slice(len(gradient))] * ranks.world, None
 
 
-# Classes divided among the ranks: which rows a rank holds, and which of them a step uses.
-#
-# With sampling (Partial FC, An et al., 2022) a step uses the classes of the batch and some random
-# others of each rank's range, which saves time and memory.
-
-
 @dataclass(frozen=True)
 class ClassesInUse:
-    """The classes that this rank uses in a step: all of its own, or a sample of them.
+    """The classes that this rank uses in a step: those that it holds, or a sample of them.
 
-    Attributes:
-        classes: the number of all classes.
-        ranks: the ranks that share them.
-        sampled: (rows,) ascending rows of this rank's range; None means all of them.
+    With sampling (Partial FC, An et al., 2022) a step uses the classes of the batch and some random
+    others of each rank's range, which saves time and memory.
     """
 
-    classes: int
-    ranks: Ranks = ALONE
-    sampled: Tensor | None = None
+    classes: int  # all of them
+    ranks: Ranks = ALONE  # share them
+    sampled: Tensor | None = None  # (rows,) ascending rows of this rank's range; None for all
 
     @property
     def range(self) -> range:
@@ -259,16 +240,10 @@ class ClassesInUse:
 def sampled_classes(
     labels: NDArray[np.int64], own_classes: range, rate: float, rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Draw the rows of a step: those of the labels, and random others.
+    """Draw the rows of a step: those of the whole batch's (batch,) labels, and random others.
 
-    Args:
-        labels: (batch,) the classes of the whole batch.
-        own_classes: this rank's range of classes.
-        rate: the share of the range to use; more are used if the labels alone are more.
-        rng: the generator that draws the others.
-
-    Returns:
-        (rows,) ascending, counted from the beginning of ``own_classes``.
+    They are the share ``rate`` of this rank's range of classes, or more if the labels alone are
+    more. Returns (rows,) ascending, counted from the beginning of ``own_classes``.
     """
     if not 0 < rate <= 1:
         raise UserError(f"sample_rate must lie in (0, 1], not {rate}")
@@ -293,16 +268,10 @@ def step_rows(
     momentum: float,
     weight_decay: float,
 ) -> None:
-    """Make a step of SGD (in place) on some rows. The other rows and their momentum stay.
+    """Make a step of ``torch.optim.SGD`` on some rows, in place. The others stay.
 
-    Args:
-        weights: (own classes, dim).
-        momentum_buffer: (own classes, dim).
-        rows: (rows,) the rows to change.
-        gradient: (rows, dim) their gradients.
-        lr: learning rate.
-        momentum: as in ``torch.optim.SGD``.
-        weight_decay: as in ``torch.optim.SGD``.
+    The weights and their momentum are (own classes, dim), the rows to change (rows,), and their
+    gradient (rows, dim).
     """
     before = weights[rows]
     velocity = momentum * momentum_buffer[rows] + gradient + weight_decay * before
