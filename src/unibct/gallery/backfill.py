@@ -42,12 +42,8 @@ def vectors_again(
 ) -> tuple[Source, NDArray[np.float32]]:
     """Return the rows that can be made again, and their vectors: (rows, dim).
 
-    Images that are not those that were added are refused.
-
-    Args:
-        source: images or embeddings of the rows.
-        stored: id -> metadata of the row.
-        model: embeds the images; None if there are embeddings.
+    Images that are not those that were added are refused: ``stored`` is id -> metadata of the row.
+    The model is None if there are embeddings.
     """
     vectors = None
     if source.skip_bad:
@@ -176,11 +172,8 @@ def backfill_gallery(
 ) -> Backfilled:
     """Embed rows of older models again, or map them.
 
-    Args:
-        folder: the gallery.
-        given: the images of the rows, their embeddings by the searching model, or the folder of a
-            forward map.
-        request: which rows.
+    Given are the images of the rows, their embeddings by the searching model, or the folder of a
+    forward map.
     """
     with folder.writing():
         settle(folder)
@@ -214,10 +207,9 @@ def backfill_gallery(
 
 
 def continued_backfill(folder: GalleryFolder, remaker: RowRemaker, ids: Sequence[str]) -> int:
-    """Embed some rows again within a backfill that stays open; the gallery is settled.
+    """Embed some rows again in a backfill that stays open, and return how many.
 
-    Returns:
-        How many rows were embedded again.
+    The gallery is settled.
     """
     made = 0
     with _Run(folder, remaker, BackfillRequest(order=ASKED, lazy=True)) as run:
@@ -250,9 +242,8 @@ class _Run:
     def through(self, ids: Sequence[str], goal: int) -> Backfilled:
         """Embed rows again, batch by batch, until there are enough or a pause is asked for.
 
-        Args:
-            ids: of the rows, in their order.
-            goal: how many of them; in place of one with an unreadable image the next one comes.
+        The goal is how many of these rows; in place of one with an unreadable image the next one
+        comes.
         """
         folder, number = self._folder, self._step.number
         before = ask(folder)
@@ -431,17 +422,10 @@ def remake_hits(
     hit_lists: list[list[Hit]],
     images: Source,
 ) -> int:
-    """Embed those older rows again that were found and whose images are given.
+    """Embed those older rows again that were found and whose images are given; return how many.
 
-    Args:
-        folder: the gallery.
-        searching: the fingerprint of the model whose queries found them.
-        hit_lists: what a search has found.
-        images: images of rows.
-
-    Returns:
-        How many rows were embedded again. 0 if another process is writing, or another model
-        searches by now: search goes on.
+    The searching model is that whose queries found them. 0 if another process is writing, or
+    another model searches by now: search goes on.
     """
     older = {hit.id for hits in hit_lists for hit in hits if hit.row == OLDER_ROW}
     ids = sorted(older & set(images.ids))

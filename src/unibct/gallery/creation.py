@@ -40,14 +40,8 @@ def create_gallery(
 ) -> None:
     """Make an empty gallery in a new folder.
 
-    Args:
-        folder: that is not there yet.
-        model: that makes and searches its rows.
-        engine: a name from ``ENGINES``, and the address of its server.
-        certificates: with thresholds of the model.
-        known: how many known queries to keep of what is added first; or the user's own queries,
-            whose mates are the rows with their labels.
-        keep_images: keep their images.
+    The certificates give thresholds of the model. ``known`` is how many known queries to keep of
+    what is added first, or the user's own queries, whose mates are the rows with their labels.
     """
     path = folder.path
     require_absent(path)
@@ -88,9 +82,7 @@ def _readable(folder: GalleryFolder, known: Source) -> Source:
 def nothing_left_behind(rows: Engine, path: Path) -> Generator[None]:
     """Remove a new gallery if the block that fills it fails, so that it can be tried again.
 
-    Args:
-        rows: the engine of the gallery, which is closed in any case.
-        path: of its folder, which was not there before.
+    Its folder was not there before. Its engine is closed in any case.
     """
     try:
         yield
@@ -113,16 +105,10 @@ def gallery_name(path: Path) -> str:
 
 
 def copy_gallery(folder: GalleryFolder, target: Path, *, engine: str, address: str) -> int:
-    """Copy a gallery, and return how many rows were copied.
+    """Copy a gallery into a new folder, and return how many rows were copied.
 
     The target becomes a gallery when everything is in it. A copy that fails or is stopped leaves
     nothing; one that was killed leaves a folder that is no gallery.
-
-    Args:
-        folder: the gallery.
-        target: a new folder.
-        engine: a name from ``ENGINES``.
-        address: of the engine's server.
     """
     require_absent(target)
     with folder.writing():

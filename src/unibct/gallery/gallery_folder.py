@@ -37,13 +37,7 @@ IN_FOLDER, BY_REFERENCE, ONLY_STORED, BY_MAP = "folder", "reference", "stored", 
 
 
 def describe_model(reference: str, opening: Opening) -> tuple[RowMaker, Embedder]:
-    """Open a model, and return what the state of a gallery says about it.
-
-    Args:
-        reference: a model folder, ``onnx:FILE``, ``python:MODULE:ATTRIBUTE`` or
-            ``embeddings:PATH``.
-        opening: how it is opened.
-    """
+    """Open a model by a reference, and return what the state of a gallery says about it."""
     embedder = opening.open(reference)
     if isinstance(embedder, OldSpaceModel):
         embedder = embedder.model
@@ -274,9 +268,7 @@ class GalleryFolder:
     def doubtful(self, standing: Standing, given: Sequence[Certificate] = ()) -> tuple[str, ...]:
         """Return the kinds of rows of whose certificates the test classes may have been seen.
 
-        Args:
-            standing: who searches what.
-            given: certificates that the gallery does not hold yet.
+        The given certificates are those that the gallery does not hold yet.
         """
         held = {paper.digest: paper for paper in (*self.certificates(), *given)}
         return tuple(

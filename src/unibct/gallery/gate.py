@@ -115,15 +115,11 @@ def keep_queries(
     rows: bool = True,
     model: Embedder | None = None,
 ) -> None:
-    """Keep some rows of a source as known queries, until there are ``count``.
+    """Keep some rows of a source as known queries, spread over them, until there are ``count``.
 
-    Args:
-        folder: the gallery, which has these rows.
-        source: the rows; what is kept is spread over them.
-        count: of known queries.
-        images: keep images too, so that any model can be asked.
-        rows: the source is rows of the gallery; False for queries of the user's own.
-        model: that searches now. Where images are not kept, its vectors of them are.
+    The gallery has these rows, unless they are queries of the user's own (``rows`` is False). With
+    images any model can be asked; where they are not kept, vectors by the model that searches now
+    are.
     """
     known = known_queries(folder.path)
     ids = {query.id for query in known}
@@ -227,10 +223,7 @@ def ask(
 ) -> Passage:
     """Search with the known queries, and return which of them find their mates.
 
-    Args:
-        folder: the gallery.
-        standing: who searches what; by default as it is now.
-        with_superseded: search replaced rows too, as after a rollback.
+    By default as things stand now; with replaced rows too, it is as after a rollback.
     """
     standing = standing or folder.state.standing
     asked, queries = asked_queries(folder, standing, with_superseded=with_superseded)
@@ -251,10 +244,6 @@ def ask_before(folder: GalleryFolder, step: str) -> Passage:
 
     If a certificate is damaged without which nothing can be searched now, none of them is asked:
     the step may be the way out.
-
-    Args:
-        folder: the gallery.
-        step: what it is called.
     """
     try:
         return ask(folder)
@@ -316,12 +305,9 @@ def _vectors(
 def _known_vectors(
     folder: GalleryFolder, known: Sequence[KnownQuery], fingerprint: str
 ) -> dict[str, NDArray[np.float32]]:
-    """Return id -> vector by a model that are kept; damaged ones are taken from their rows again.
+    """Return id -> vector by a model that are kept.
 
-    Args:
-        folder: the gallery.
-        known: its known queries.
-        fingerprint: of the model.
+    Damaged ones are taken from their rows again.
     """
     path = folder.path / KNOWN_FOLDER / f"{fingerprint}.npy"
     try:
@@ -413,11 +399,7 @@ class RowGate:
     """Asks the known queries before and after a step that adds or removes rows, if need be."""
 
     def __init__(self, folder: GalleryFolder) -> None:
-        """Look up what is known; needs the lock.
-
-        Args:
-            folder: the gallery, before the step.
-        """
+        """Look up what is known before the step; needs the lock."""
         self._folder = folder
         self._before: Passage | None = None
         self._ids = {query.id for query in known_queries(folder.path)}
@@ -434,9 +416,6 @@ class RowGate:
         """Return why the step must be undone; None if almost all queries still find their mates.
 
         None as well if no query was asked: there is none, or the rows cannot matter to any.
-
-        Args:
-            step: what it is called.
         """
         if self._before is None:
             return None

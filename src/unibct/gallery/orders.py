@@ -24,11 +24,8 @@ RANDOM, FARTHEST, ASKED = "random", "farthest", "asked"
 def ordered_rows(folder: "GalleryFolder", kinds: list[str], order: str, seed: int) -> list[str]:
     """Return the ids of the live rows of some kinds, those to be embedded again first.
 
-    Args:
-        folder: the gallery.
-        kinds: of the rows.
-        order: a name from ``ORDERS``.
-        seed: of the random order, which also decides between equal rows.
+    The order is a name from ``ORDERS``; the seed is that of the random order, which also decides
+    between equal rows.
     """
     if order not in ORDERS:
         raise UserError(f"unknown order {order!r}; choose one of {', '.join(ORDERS)}")

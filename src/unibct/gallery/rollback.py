@@ -126,14 +126,8 @@ def _go_back(
 ) -> tuple[Step, tuple[str, ...]]:
     """Make rows again that the earlier model could not search, and let it search.
 
-    Args:
-        folder: the gallery.
-        to: the number of the step before which the gallery will be, if it was given.
-        source: what the user has given.
-        step: of this rollback, if it was interrupted while it made rows.
-
-    Returns:
-        The step, and the ids of lost rows whose images cannot be read.
+    Return the step, which is given if this rollback was interrupted while it made rows, and the ids
+    of lost rows whose images cannot be read.
     """
     state = folder.state
     target = rollback_target(state, to) if step is None else state.step(int(step.details["to"]))
@@ -205,10 +199,7 @@ def unsearchable_rows(
 ) -> list[str]:
     """Return the ids of live rows that the searching model cannot search in any kind.
 
-    Args:
-        folder: the gallery.
-        standing: who searches what; by default as it is now.
-        undone: numbers of steps that a rollback will undo: as if it had.
+    By default as things stand now; as if the steps ``undone`` had been undone already.
     """
     state = folder.state
     kinds = searchable_kinds(state, standing or state.standing)
@@ -230,9 +221,7 @@ def unsearchable_rows(
 def rollback_targets(state: GalleryState, *, images: bool = False) -> list[Step]:
     """Return the steps that a rollback can go back to before, in order.
 
-    Args:
-        state: of the gallery.
-        images: images of rows are given, so that a rollback that was making rows can go on.
+    If images of rows are given, a rollback that was making rows can go on.
     """
     finished = max((s.number for s in state.steps if s.action == FINISH), default=0)
     stopped = stopped_target(state, images=images)
@@ -260,10 +249,8 @@ def stopped_target(state: GalleryState, *, images: bool = False) -> Step | None:
 def rollback_target(state: GalleryState, to: int | None, *, images: bool = False) -> Step:
     """Return the step that a rollback goes back to before.
 
-    Args:
-        state: of the gallery.
-        to: its number; by default that of a rollback that can go on, or of the last upgrade.
-        images: as in ``rollback_targets``.
+    By default that of a rollback that can go on, or of the last upgrade; images as in
+    ``rollback_targets``.
     """
     steps = rollback_targets(state, images=images)
     if not steps:
@@ -328,11 +315,7 @@ def _given_again(
 ) -> _GivenAgain:
     """Return what DATA has of the lost rows; refuse it if they cannot be made from it.
 
-    Args:
-        folder: the gallery.
-        kind: the fingerprint of the model that is to search.
-        lost: ids of rows that it cannot search.
-        source: what the user has given.
+    The kind is the fingerprint of the model that is to search.
     """
     if source is None:
         return _GivenAgain(None, {})

@@ -89,13 +89,7 @@ def sealed_rows(
 ) -> GalleryRows:
     """Return rows that a step is about to write, with their digests.
 
-    Args:
-        kind: the fingerprint of the model or map that made the vectors.
-        ids: one per row.
-        labels: one per row, or None.
-        metadata: one flat dictionary per row.
-        vectors: (rows, dim) float32 of length 1.
-        step: the number of the step.
+    The vectors are (rows, dim) float32 of length 1.
     """
     vectors = np.ascontiguousarray(vectors, dtype=np.float32)
     parts = zip(ids, labels, metadata, vectors, strict=True)

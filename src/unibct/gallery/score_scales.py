@@ -104,15 +104,9 @@ def _require_tested_blend(certificate: Certificate, request: SearchRequest) -> N
 def certificate_for(
     folder: GalleryFolder, standing: Standing, maker: RowMaker, kinds: Sequence[str] = ()
 ) -> Certificate | None:
-    """Return the certificate for rows of a maker.
+    """Return the certificate for rows of a maker, if these kinds have rows.
 
     For own rows it is that of the oldest other kind: of one that has rows, if any has.
-
-    Args:
-        folder: the gallery.
-        standing: who searches what.
-        maker: of the rows.
-        kinds: the kinds that have rows.
     """
     if maker.space != standing.searching:
         digest = standing.access[maker.fingerprint].certificate

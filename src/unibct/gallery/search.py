@@ -63,11 +63,7 @@ def search_source(
 ) -> tuple[Queries, list[list[Hit]]]:
     """Embed queries and search; embed them again if another model searches by then.
 
-    Args:
-        folder: the gallery.
-        source: images or embeddings; None if only the queries are known.
-        request: what is searched for.
-        queries: the same, embedded already.
+    Without a source, only the queries are known.
     """
     for _ in range(_TRIES):
         if queries is None:
@@ -86,14 +82,7 @@ def search_source(
 def note_useless_filter(
     folder: GalleryFolder, queries: Queries, request: SearchRequest, hit_lists: list[list[Hit]]
 ) -> None:
-    """Say so if a search found nothing because no row fits its filter.
-
-    Args:
-        folder: the gallery.
-        queries: of the search.
-        request: what was searched for.
-        hit_lists: what was found.
-    """
+    """Say so if a search found nothing because no row fits its filter."""
     state = folder.state
     kinds = searchable_kinds(state, state.standing)
     if not request.where or any(hit_lists) or not any(folder.has_live(kind) for kind in kinds):
@@ -137,11 +126,7 @@ def search_gallery(
 ) -> list[list[Hit]]:
     """Search all rows that the searching model may search.
 
-    Args:
-        folder: the gallery.
-        queries: by the searching model; those of another one are refused.
-        request: what is searched for.
-        standing: who searches what; by default as it is now.
+    The queries are by that model; those of another one are refused. By default as things stand now.
     """
     for _ in range(_TRIES):
         state = folder.state
@@ -193,11 +178,7 @@ def _scales(
 ) -> dict[str, Scale]:
     """Return how the scores of each kind are ranked; refuse what no certificate can answer.
 
-    Args:
-        folder: the gallery.
-        state: of the gallery.
-        request: what is searched for.
-        kinds: the kinds that have rows, in the order in which they are searched; None to look.
+    The kinds are those that have rows, in the order in which they are searched; None to look.
     """
     kinds = _filled_kinds(folder, state, request) if kinds is None else kinds
     if request.old_scores:

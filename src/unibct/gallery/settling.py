@@ -108,11 +108,7 @@ def complete_removal(
     """Delete the rows that a removal has marked, from every kind, and their known queries.
 
     A vector that carries the mark goes last: after a kill it still says what is to be deleted.
-
-    Args:
-        folder: the gallery.
-        number: of the step.
-        given: the ids of the rows; without them all rows are looked through for marks.
+    Without the ids of the rows, all rows are looked through for marks.
     """
     marked = {kind: _marked(folder, kind, number, given) for kind in folder.engine.kinds()}
     ids = set[str]().union(*marked.values())

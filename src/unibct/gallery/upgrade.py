@@ -235,8 +235,7 @@ def _worst_first(papers: Iterable[Certificate]) -> list[Certificate]:
 def _passing(fitting: Sequence[Certificate]) -> Certificate | None:
     """Return the certificate by which a model may search; none if one says *not compatible*.
 
-    Args:
-        fitting: all about the same models, see ``_worst_first``.
+    All of them are about the same models, the worst first.
     """
     if fitting and fitting[0].verdict == NOT_COMPATIBLE:
         return None

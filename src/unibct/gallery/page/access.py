@@ -69,12 +69,7 @@ class GuardedAccess:
     """ASGI middleware that lets in who may come in, and adds headers that protect the page."""
 
     def __init__(self, app: ASGIApp, token: str | None) -> None:
-        """Wrap an application.
-
-        Args:
-            app: gets the requests that are allowed.
-            token: that requests must bring; None if only this machine can reach the server.
-        """
+        """Wrap an application; without a token, only this machine can reach the server."""
         self._app = app
         self._token = token
 
@@ -213,13 +208,7 @@ class RateLimit:
     def __init__(
         self, per_second: float, burst: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Describe the buckets.
-
-        Args:
-            per_second: tokens that come back each second.
-            burst: tokens in a full bucket.
-            clock: returns the time in seconds.
-        """
+        """Let ``per_second`` tokens come back, up to ``burst``; ``clock`` gives the seconds."""
         self._per_second = per_second
         self._burst = burst
         self._clock = clock
@@ -260,13 +249,7 @@ class LimitedRequests:
     """ASGI middleware that refuses what is too often or too large, while it is being read."""
 
     def __init__(self, app: ASGIApp, limits: RequestLimits, image_path: str) -> None:
-        """Wrap an application.
-
-        Args:
-            app: gets what is within the limits.
-            limits: of each client.
-            image_path: where images are sent to.
-        """
+        """Wrap an application; images are sent to ``image_path``."""
         self._app = app
         self._limits = limits
         self._image_path = image_path

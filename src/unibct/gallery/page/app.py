@@ -66,11 +66,9 @@ def make_app(
 ) -> FastAPI:
     """Return the web application of a gallery.
 
-    Args:
-        shown: answers what changes nothing.
-        changes: does the rest.
-        token: that requests must bring; None if only this machine can reach the server.
-        limits: of each client.
+    What changes nothing is answered by ``shown``, the rest by ``changes``. Requests must bring the
+    token; it is None if only this machine can reach the server. The limits are those of each
+    client.
     """
 
     @asynccontextmanager
