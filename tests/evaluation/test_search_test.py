@@ -1,3 +1,6 @@
+import copy
+import json
+
 import numpy as np
 import pytest
 
@@ -9,28 +12,28 @@ from unibct.evaluation.search_test import (
     DIRECTIONS,
     FREE_CROSS,
     OLD_SELF,
-    direction_of,
+    Direction,
     scored_test,
     search_test,
-    sides,
 )
 from unibct.evaluation.templates import split_gallery
 
 
 def test_a_direction_names_the_query_model_first():
-    assert sides(CROSS) == ("new", "old")
-    assert sides(FREE_CROSS) == ("free", "old")
-    assert direction_of("old", "old") == OLD_SELF
+    for direction, query, gallery in ((CROSS, "new", "old"), (FREE_CROSS, "free", "old")):
+        assert (direction.query, direction.gallery) == (query, gallery)
+        assert direction == f"{query}→{gallery}" == Direction(query, gallery)
+    assert OLD_SELF == "old→old"
+    assert json.dumps({CROSS: 1}, ensure_ascii=False) == '{"new→old": 1}'
 
 
-@pytest.mark.parametrize("name", DIRECTIONS)
-def test_sides_and_direction_of_are_inverse(name):
-    assert direction_of(*sides(name)) == name
-
-
-def test_every_direction_can_be_told_apart_in_a_table():
-    assert len({direction.title for direction in DIRECTIONS.values()}) == len(DIRECTIONS)
-    assert all(direction.meaning for direction in DIRECTIONS.values())
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_a_direction_is_told_apart_in_a_table_and_copied_whole(direction):
+    assert [other.title for other in DIRECTIONS].count(direction.title) == 1
+    assert direction.meaning
+    copied = copy.deepcopy(direction)  # as a worker process gets it
+    assert vars(copied) == vars(direction)
+    assert copied == direction
 
 
 def test_search_test_equals_naive_loops():

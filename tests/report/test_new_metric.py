@@ -17,6 +17,7 @@ from unibct.evaluation import metrics as table
 from unibct.evaluation.metrics import METRICS, Metric
 from unibct.evaluation.search_test import CROSS
 from unibct.evaluation.upgrade import evaluate_upgrade
+from unibct.registry import Registry
 from unibct.report.benchmark_page import write_benchmark_report
 from unibct.report.demo_page import render_report
 
@@ -24,9 +25,11 @@ from unibct.report.demo_page import render_report
 @pytest.fixture
 def two_more_metrics(monkeypatch):
     """MRR with an interval, and a share without one."""
-    mrr = table._per_query("MRR", lambda test: 1 / (1 + test.ranks), lambda test: True)
+    mrr = table.mean_over_queries("MRR", lambda test: 1 / (1 + test.ranks))
     plain = Metric("top-2", "1:N", lambda test, far, rule: test.top(2))
-    monkeypatch.setattr(table, "METRICS", (*METRICS, mrr, plain))
+    monkeypatch.setattr(
+        table, "METRICS", Registry("metric", {**METRICS, "MRR": mrr, "top-2": plain})
+    )
 
 
 @pytest.mark.usefixtures("two_more_metrics")

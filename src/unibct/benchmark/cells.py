@@ -51,8 +51,8 @@ from unibct.evaluation.search_test import (
     BLEND,
     CROSS,
     NEW_SELF,
+    Direction,
     SearchTest,
-    direction_of,
     search_test,
 )
 from unibct.evaluation.seen_classes import count_seen_classes
@@ -411,7 +411,7 @@ def cell_score_scale(workspace: Workspace, job: Job) -> float | None:
 # The tests of a cell with blended weights, if its model started from the old model's.
 
 # Queries of the model between the old and the new one, in the old gallery and in its own.
-BETWEEN_CROSS, BETWEEN_SELF = direction_of("between", "old"), direction_of("between", "between")
+BETWEEN_CROSS, BETWEEN_SELF = Direction("between", "old"), Direction("between", "between")
 
 _ALPHAS = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0)  # each embeds the validation images
 

@@ -22,7 +22,7 @@ from unibct.data.scenarios import (
     split,
 )
 from unibct.errors import UserError
-from unibct.evaluation.search_test import CROSS, NEW_SELF, OLD_SELF, direction_of
+from unibct.evaluation.search_test import CROSS, NEW_SELF, OLD_SELF, Direction
 from unibct.maps import MAPS
 from unibct.methods import NO_METHOD, find_method
 from unibct.training.plan import recipe_of_variant, upgrade_recipes, with_enough_epochs
@@ -209,7 +209,7 @@ def version_folder(method: str, seed: int, version: int) -> str:
 
 def chain_test(query: int, gallery: int) -> str:
     """Return the name of the test between two versions of a chain, such as ``v3→v1``."""
-    return direction_of(f"v{query}", f"v{gallery}")
+    return Direction(f"v{query}", f"v{gallery}")
 
 
 def _scenario_jobs(grid: Grid, images: ImageSet, scenario: str, seed: int) -> list[Job]:

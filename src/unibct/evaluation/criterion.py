@@ -38,7 +38,7 @@ FEWEST_CLASSES = 10
 FEWEST_SEEDS = 3
 # Any of the deciding metrics can make a verdict *not compatible*, so each of them gets its share of
 # the error. *Compatible* needs all of them, so it needs no such correction.
-_DECIDING = sum(metric.decides for metric in METRICS)
+_DECIDING = sum(metric.decides for metric in METRICS.values())
 _TAIL = (1 - CONFIDENCE) / 2
 NOT_COMPATIBLE_RULE = (
     f"Not compatible needs a difference below zero at a one-sided {1 - _TAIL / _DECIDING:.1%}, "

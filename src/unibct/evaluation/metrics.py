@@ -1,12 +1,13 @@
-"""The table of metrics. To add one, write a function and add a line here.
+"""The metrics. To add one, write a function and add a line to ``METRICS``.
 
-The terminal, the JSON, the reports and the benchmark show every metric of this table that applies
-to a test. Every metric is a share between 0 and 1; larger is better.
+The terminal, the JSON, the reports and the benchmark show every metric that applies to a test.
+Every metric is a share between 0 and 1; larger is better. Another package adds a ``Metric`` by an
+entry point of the group ``unibct.metrics``.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal
 
 import numpy as np
 
@@ -15,43 +16,34 @@ from unibct.evaluation.bootstrap import ClassDraws, sampled_mean, sampled_tar, s
 from unibct.evaluation.identification import average_precisions
 from unibct.evaluation.search_test import SearchTest
 from unibct.evaluation.verification import ThresholdRule, rate_name
-
-PerQuery: TypeAlias = Callable[[SearchTest], Floats]
+from unibct.registry import Registry
 
 TOP_1 = "top-1"  # the metric that a report shows where there is room for one
 
 
 @dataclass(frozen=True)
 class Metric:
-    """One line of the table.
+    """One line of the table."""
 
-    Attributes:
-        name: its name in tables; if it is ``at_far``, the title is made from name and rate.
-        kind: verification (1:1) or identification (1:N); tables keep the kinds together.
-        measure: returns its value for a test, at a false accept rate if it is ``at_far``.
-        sample: returns (repeats,) values for drawn classes; None if it has no interval.
-        applies: whether a test has what it needs.
-        decides: whether the verdict depends on it.
-        at_far: whether it is measured at a false accept rate.
-    """
-
-    name: str
-    kind: Literal["1:1", "1:N"]
+    name: str  # in tables; of a metric ``at_far``, the title is made from name and rate
+    kind: Literal["1:1", "1:N"]  # verification or identification; tables keep the kinds together
+    # its value for a test, at a false accept rate if it is ``at_far``
     measure: Callable[[SearchTest, float, ThresholdRule], float]
+    # (repeats,) values for drawn classes; None if it has no interval
     sample: Callable[[SearchTest, ClassDraws, float], Floats] | None = None
-    applies: Callable[[SearchTest], bool] = lambda test: True
-    decides: bool = False
-    at_far: bool = False
+    applies: Callable[[SearchTest], bool] = lambda test: True  # whether a test has what it needs
+    decides: bool = False  # whether the verdict depends on it
+    at_far: bool = False  # whether it is measured at a false accept rate
 
     def title(self, far: float) -> str:
         """Return the name with the false accept rate filled in."""
         return f"{self.name}@{rate_name(far)}" if self.at_far else self.name
 
 
-def _per_query(
+def mean_over_queries(
     name: str,
-    values: PerQuery,
-    applies: Callable[[SearchTest], bool],
+    values: Callable[[SearchTest], Floats],
+    applies: Callable[[SearchTest], bool] = lambda test: True,
     *,
     decides: bool = False,
     interval: bool = True,
@@ -63,21 +55,20 @@ def _per_query(
             test.per_query[name] = values(test)
         return test.per_query[name]
 
-    def sample(test: SearchTest, draws: ClassDraws, far: float) -> Floats:
-        return sampled_mean(values_of(test), test.query_classes, draws)
-
     return Metric(
         name,
         "1:N",
         lambda test, far, rule: float(np.mean(values_of(test))),
-        sample if interval else None,
+        (lambda test, draws, far: sampled_mean(values_of(test), test.query_classes, draws))
+        if interval
+        else None,
         applies,
         decides,
     )
 
 
 def _top(k: int, *, decides: bool = True, interval: bool = True) -> Metric:
-    return _per_query(
+    return mean_over_queries(
         f"top-{k}",
         lambda test: (test.ranks < k).astype(np.float64),
         lambda test: k in test.ks,
@@ -101,7 +92,7 @@ def _average_precisions(test: SearchTest) -> Floats:
     return average_precisions(*test.images)
 
 
-METRICS: tuple[Metric, ...] = (
+_OURS = (
     Metric(
         "TAR",
         "1:1",
@@ -115,8 +106,9 @@ METRICS: tuple[Metric, ...] = (
     _top(10, decides=False, interval=False),
     _tpir(0.01),
     _tpir(0.1),
-    _per_query("mAP", _average_precisions, lambda test: test.images is not None),
+    mean_over_queries("mAP", _average_precisions, lambda test: test.images is not None),
 )
+METRICS = Registry("metric", {metric.name: metric for metric in _OURS})
 
 
 def measured_metrics(
@@ -125,28 +117,23 @@ def measured_metrics(
     """Return every metric of a test by its title, at each of the false accept rates."""
     return {
         metric.title(far): metric.measure(test, far, rule)
-        for metric in METRICS
+        for metric in METRICS.values()
         if metric.applies(test)
         for far in (fars if metric.at_far else fars[:1])
     }
 
 
 def sampled_metrics(test: SearchTest, draws: ClassDraws, far: float) -> dict[str, Floats]:
-    """Return (repeats,) values of every metric that has an interval, by its title.
-
-    Args:
-        test: the test.
-        draws: how often each class of the queries counts in each repeat.
-        far: false accept rate of the TAR.
-    """
+    """Return (repeats,) values of every metric that has an interval, by its title at a rate."""
     return {
         metric.title(far): metric.sample(test, draws, far)
-        for metric in METRICS
+        for metric in METRICS.values()
         if metric.sample is not None and metric.applies(test)
     }
 
 
 def find_metric(title: str) -> Metric:
-    """Return the metric with the title ``title`` in tables."""
+    """Return the metric with the title ``title`` in tables, such as TAR@1e-3."""
     name = title.partition("@")[0]
-    return next(m for m in METRICS if title == m.name or (m.at_far and name == m.name))
+    is_at_far = name in METRICS and METRICS[name].at_far
+    return METRICS.find(name if is_at_far else title)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -21,49 +21,46 @@ from unibct.evaluation.score_table import (
 from unibct.evaluation.templates import GalleryMode, GallerySplit, class_templates, require_mode
 from unibct.evaluation.verification import Roc, ThresholdRule, roc_curve, tar_at_far
 
-OLD_SELF = "old→old"
-CROSS = "new→old"
-NEW_SELF = "new→new"
-REVERSED_CROSS = "old→new"
-FREE_SELF = "free→free"
-FREE_CROSS = "free→old"
-BLEND = "blend→old"  # the query is a blend of the old and the new model's
 
+class Direction(str):
+    """Which model's queries search which model's gallery, by the roles of the two models.
 
-@dataclass(frozen=True)
-class Direction:
-    """The name of a test in tables, and what it means.
-
-    Attributes:
-        title: a few words, for a table's row.
-        meaning: one line, for a report.
+    As text it is the name of the test in tables and in JSON, such as ``new→old``.
     """
 
-    title: str
-    meaning: str
+    query: str
+    gallery: str
+    title: str  # a few words, for a table's row
+    meaning: str  # one line, for a report
+
+    def __new__(cls, query: str, gallery: str, title: str = "", meaning: str = "") -> Self:
+        direction = super().__new__(cls, f"{query}→{gallery}")
+        direction.query, direction.gallery = query, gallery
+        direction.title, direction.meaning = title, meaning
+        return direction
+
+    def __getnewargs__(self) -> tuple[str, str, str, str]:
+        """Return what a copy, also in another process, is made of."""
+        return self.query, self.gallery, self.title, self.meaning
 
 
+OLD_SELF = Direction("old", "old", "old self test", "before the upgrade")
+CROSS = Direction(
+    "new", "old", "cross test", "cross test: new queries, the old gallery as it stands"
+)
+BLEND = Direction(
+    "blend", "old", "blended queries", "blends of old and new queries, the old gallery"
+)
+REVERSED_CROSS = Direction(
+    "old", "new", "cross test, reversed", "old queries, a gallery of the new model"
+)
+NEW_SELF = Direction("new", "new", "new self test", "new self test: after a backfill")
+FREE_SELF = Direction(
+    "free", "free", "free self test", "a new model without compatibility, after a backfill"
+)
+FREE_CROSS = Direction("free", "old", "free, old gallery", "the same without a backfill")
 # In the order in which tables show them.
-DIRECTIONS: dict[str, Direction] = {
-    OLD_SELF: Direction("old self test", "before the upgrade"),
-    CROSS: Direction("cross test", "cross test: new queries, the old gallery as it stands"),
-    BLEND: Direction("blended queries", "blends of old and new queries, the old gallery"),
-    REVERSED_CROSS: Direction("cross test, reversed", "old queries, a gallery of the new model"),
-    NEW_SELF: Direction("new self test", "new self test: after a backfill"),
-    FREE_SELF: Direction("free self test", "a new model without compatibility, after a backfill"),
-    FREE_CROSS: Direction("free, old gallery", "the same without a backfill"),
-}
-
-
-def sides(direction: str) -> tuple[str, str]:
-    """Return the query model's and the gallery model's role: ``new→old`` is (new, old)."""
-    query, _, gallery = direction.partition("→")
-    return query, gallery
-
-
-def direction_of(query: str, gallery: str) -> str:
-    """Return the name of the test with these two sides."""
-    return f"{query}→{gallery}"
+DIRECTIONS = (OLD_SELF, CROSS, BLEND, REVERSED_CROSS, NEW_SELF, FREE_SELF, FREE_CROSS)
 
 
 # One query model against one gallery model: the scores from which every metric is computed.

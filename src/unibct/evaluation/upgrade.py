@@ -46,9 +46,9 @@ from unibct.evaluation.search_test import (
     NEW_SELF,
     OLD_SELF,
     REVERSED_CROSS,
+    Direction,
     SearchTest,
     search_test,
-    sides,
 )
 from unibct.evaluation.seen_classes import (
     FEWEST_TESTED,
@@ -526,9 +526,9 @@ def _in_old_space(projected: Any) -> dict[str, Floats]:
     return {} if projected is None else {PROJECTED: checked_embeddings(projected, PROJECTED)}
 
 
-def _spaces(direction: str, models: dict[str, Floats]) -> tuple[str, str]:
+def _spaces(direction: Direction, models: dict[str, Floats]) -> tuple[str, str]:
     """Return the embeddings that the two sides of a test use, by their names in ``models``."""
-    query, gallery = sides(direction)
+    query, gallery = direction.query, direction.gallery
     if PROJECTED in models and direction == CROSS:
         query = PROJECTED
     if PROJECTED in models and direction == REVERSED_CROSS:

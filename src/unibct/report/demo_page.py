@@ -36,7 +36,6 @@ def render_report(result: DemoResult) -> str:
         plan=plan,
         evaluation=evaluation,
         rows={name: evaluation.metrics(name) for name in DIRECTIONS if name in evaluation.tests},
-        directions=DIRECTIONS,
         old_self=OLD_SELF,
         cross=CROSS,
         search_titles=SEARCH_TITLES,

@@ -45,12 +45,14 @@ def print_evaluation(evaluation: Evaluation, console: Console | None = None) -> 
     tests = evaluation.values
     metrics = list(dict.fromkeys(metric for values in tests.values() for metric in values))
     table = _table(console, "query → gallery, %", *metrics)
-    for name, direction in DIRECTIONS.items():
-        if name in tests:
-            values = [tests[name].get(metric) for metric in metrics]
+    for direction in DIRECTIONS:
+        if direction in tests:
+            values = [tests[direction].get(metric) for metric in metrics]
             row = ["—" if value is None else f"{100 * value:.2f}" for value in values]
             table.add_row(
-                f"{name}  {direction.title}", *row, style="bold" if name == CROSS else None
+                f"{direction}  {direction.title}",
+                *row,
+                style="bold" if direction == CROSS else None,
             )
     _print_or_list(table, console)
     interval = f"{100 * CONFIDENCE:.0f} % interval"

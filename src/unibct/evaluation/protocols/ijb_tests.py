@@ -35,7 +35,6 @@ from unibct.evaluation.search_test import (
     REVERSED_CROSS,
     SearchTest,
     listed_pairs,
-    sides,
 )
 from unibct.evaluation.seen_classes import SeenClasses
 from unibct.evaluation.upgrade import SearchEvaluation, compared_answers, joined_notes
@@ -357,7 +356,7 @@ def evaluate_templates(
     require_same_dim(models["new"].vectors, "new", models["old"].vectors, "old")
     lists = _SubjectLists.of(meta)
     tests = {
-        direction: _template_test(meta, lists, *(models[side] for side in sides(direction)))
+        direction: _template_test(meta, lists, models[direction.query], models[direction.gallery])
         for direction in TESTS
     }
     blend = models["new"].blended_with(models["old"], alpha)

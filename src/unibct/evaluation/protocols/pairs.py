@@ -20,7 +20,7 @@ from unibct.errors import UserError
 from unibct.evaluation.bootstrap import REPEATS
 from unibct.evaluation.criterion import sampled_criterion
 from unibct.evaluation.protocols import EvaluationRequest
-from unibct.evaluation.search_test import CROSS, NEW_SELF, OLD_SELF, REVERSED_CROSS, sides
+from unibct.evaluation.search_test import CROSS, NEW_SELF, OLD_SELF, REVERSED_CROSS
 from unibct.evaluation.seen_classes import SeenClasses
 from unibct.evaluation.subjects import known_fingerprints
 from unibct.evaluation.upgrade import Evaluation
@@ -99,7 +99,7 @@ def evaluate_pairs(
             raise UserError(f"{name} has {len(vectors)} embeddings for {len(same)} pairs")
     tests: dict[str, FoldAccuracy] = {}
     for direction in (OLD_SELF, CROSS, REVERSED_CROSS, NEW_SELF):
-        first, second = (models[side] for side in sides(direction))
+        first, second = models[direction.query], models[direction.gallery]
         scores = np.einsum("ij,ij->i", first[::2], second[1::2])
         tests[direction] = fold_accuracy(scores, same, folds=folds)
     cross_mean = (tests[CROSS].mean + tests[REVERSED_CROSS].mean) / 2
