@@ -34,6 +34,7 @@ class Direction(str):
     meaning: str  # one line, for a report
 
     def __new__(cls, query: str, gallery: str, title: str = "", meaning: str = "") -> Self:
+        """Make the text of the two roles."""
         direction = super().__new__(cls, f"{query}→{gallery}")
         direction.query, direction.gallery = query, gallery
         direction.title, direction.meaning = title, meaning
