@@ -1,3 +1,5 @@
+import os
+import time
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +11,10 @@ from unibct.files import (
     atomic_folder,
     leftovers,
     mapped_array,
+    mark_used,
     read_json,
-    remove_temporaries,
+    remove_leftovers,
+    remove_unused,
     sweep,
     user_cache_folder,
     write_json,
@@ -53,11 +57,11 @@ def test_the_current_folder_is_not_replaced(tmp_path, monkeypatch):
 
 
 def test_leftovers_of_killed_processes_are_removed(tmp_path):
-    for name in (".a.txt.123.tmp", ".b.txt.123.tmp", "a.txt"):
+    for name in (".a.txt.abcdefgh.tmp", ".b.txt.abcdefgh.tmp", "a.txt"):
         (tmp_path / name).write_text("")
-    (tmp_path / "deep" / ".folder.123.tmp").mkdir(parents=True)
-    remove_temporaries(tmp_path, ["a.txt"])
-    assert {p.name for p in tmp_path.iterdir()} == {".b.txt.123.tmp", "a.txt", "deep"}
+    (tmp_path / "deep" / ".folder.abcdefgh.tmp").mkdir(parents=True)
+    remove_leftovers(tmp_path / "a.txt", tmp_path / "c.txt")
+    assert {p.name for p in tmp_path.iterdir()} == {".b.txt.abcdefgh.tmp", "a.txt", "deep"}
     sweep(tmp_path)
     assert {p.name for p in tmp_path.rglob("*")} == {"a.txt", "deep"}
 
@@ -83,13 +87,6 @@ def test_a_writer_that_is_alone_removes_what_a_killed_one_left_and_nothing_else(
     assert {p.name for p in tmp_path.iterdir()} == {*own, path.name, folder.name}
     assert path.read_text() == "whole"
     assert leftovers(tmp_path / "missing" / "a") == []
-
-
-def test_leftovers_of_names_with_brackets_are_removed(tmp_path):
-    for name in (".a[1].txt.123.tmp", ".a1.txt.123.tmp"):
-        (tmp_path / name).write_text("")
-    remove_temporaries(tmp_path, ["a[1].txt"])
-    assert [p.name for p in tmp_path.iterdir()] == [".a1.txt.123.tmp"]
 
 
 def test_unreadable_files_are_named(tmp_path):
@@ -129,6 +126,17 @@ def test_the_cache_folder_can_be_chosen(tmp_path, monkeypatch):
     assert folder.is_relative_to(tmp_path)
     assert "unibct" in folder.parts
     assert not folder.exists()
+
+
+def test_files_of_the_cache_that_nobody_uses_are_removed(tmp_path):
+    for name in ("new", "used", "old"):
+        (tmp_path / name).write_text("")
+        os.utime(tmp_path / name, (0, 0))
+    mark_used(tmp_path / "used")
+    mark_used(tmp_path / "missing")
+    os.utime(tmp_path / "new", (0, time.time() - 80 * 24 * 3600))
+    remove_unused(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"new", "used"}
 
 
 def test_without_a_home_folder_there_is_no_cache_folder(monkeypatch):

@@ -1,15 +1,15 @@
 """Reading and writing files. Files and folders are written completely or not at all."""
 
 import errno
-import glob
 import json
 import os
 import re
 import shutil
 import tempfile
+import time
 import tokenize
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from unibct.errors import UserError
 
 CACHE_VARIABLE = "UNIBCT_CACHE"  # environment variable: another folder for the user's cache
+_UNUSED_SECONDS = 90 * 24 * 3600
 # What NumPy raises for a damaged .npy header.
 _DAMAGED_HEADER_ERRORS = (ValueError, TypeError, OverflowError, SyntaxError, tokenize.TokenError)
 
@@ -27,9 +28,7 @@ _DAMAGED_HEADER_ERRORS = (ValueError, TypeError, OverflowError, SyntaxError, tok
 def atomic_file(path: Path, *, alone: bool = False) -> Generator[Path]:
     """Yield a temporary file to write to. It is renamed to ``path`` if the block succeeds.
 
-    Args:
-        path: of the file.
-        alone: no other process writes this file: remove what a killed one has left of it.
+    ``alone`` says that no other process writes this file: remove what a killed one has left of it.
     """
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, "is a folder: name a file", str(path))
@@ -58,9 +57,7 @@ def partial_folder(path: Path) -> Path:
 def atomic_folder(path: Path, *, alone: bool = False) -> Generator[Path]:
     """Yield a temporary folder to fill. It is renamed to ``path`` if the block succeeds.
 
-    Args:
-        path: of the folder.
-        alone: no other process writes this folder: remove what a killed one has left of it.
+    ``alone`` is as for ``atomic_file``.
     """
     require_absent(path)
     path = path.resolve()
@@ -92,23 +89,11 @@ def leftovers(path: Path) -> list[Path]:
     return [entry for entry in path.parent.iterdir() if name.fullmatch(entry.name)]
 
 
-def remove_leftovers(path: Path, *, but: Path | None = None) -> None:
-    """Remove what killed processes have left of ``path``; ``but`` is the temporary of this one."""
-    for entry in leftovers(path):
+def remove_leftovers(*paths: Path, but: Path | None = None) -> None:
+    """Remove what killed processes have left of ``paths``; ``but`` is the temporary of this one."""
+    for entry in (entry for path in paths for entry in leftovers(path)):
         if but is None or entry.name != but.name:
             _remove(entry)
-
-
-def remove_temporaries(folder: Path, names: Sequence[str]) -> None:
-    """Remove the temporary files that ``atomic_file`` leaves if its process is killed.
-
-    Args:
-        folder: where the files are.
-        names: the names of the files that were to be written.
-    """
-    for name in names:
-        for path in folder.glob(f".{glob.escape(name)}.*.tmp"):
-            path.unlink(missing_ok=True)
 
 
 def sweep(folder: Path) -> None:
@@ -169,6 +154,20 @@ def user_cache_folder() -> Path | None:
 
     folder = user_cache_path("unibct", appauthor=False)
     return folder if folder.is_absolute() else None  # relative: the user has no home folder
+
+
+def mark_used(path: Path) -> None:
+    """Note that a file of the cache was used now, for ``remove_unused``."""
+    with suppress(OSError):
+        os.utime(path)
+
+
+def remove_unused(folder: Path) -> None:
+    """Remove the files of a folder of the cache that no run has written or used for months."""
+    for path in folder.iterdir():
+        with suppress(OSError):
+            if path.stat().st_mtime < time.time() - _UNUSED_SECONDS:
+                path.unlink()
 
 
 def require_absent(path: Path) -> None:

@@ -55,6 +55,22 @@ def test_unchanged_images_are_checked_once(folder, tmp_path, memory, layout, mon
     assert np.array_equal(batches, np.concatenate(list(first.batches(order, 50))))
 
 
+def test_records_that_no_run_uses_are_removed(folder, tmp_path, monkeypatch):
+    images = open_images(folder)
+    read_pixels(images, SIZE)
+    records = tmp_path / "cache" / "checked-sets"
+    (used,) = records.iterdir()
+    for path in (used, records / "unused.json"):
+        path.touch()
+        os.utime(path, (0, 0))
+    counter = DecodeCounter(monkeypatch)
+    read_pixels(images, SIZE)
+    assert counter.taken() == 0
+    read_pixels(images.select(range(20)), SIZE)
+    assert used in records.iterdir()
+    assert len(list(records.iterdir())) == 2
+
+
 @pytest.mark.parametrize("change", ["content", "size", "class"])
 def test_changed_files_are_found(folder, change, monkeypatch):
     first = read_pixels(open_images(folder), SIZE)

@@ -1,8 +1,9 @@
-"""What the check of an image set found, kept on disk so that unchanged files are not decoded again.
+"""The first reading of an image set: which images are readable, and a digest of all pixels.
 
-A record is in the folder ``checked-sets`` of the user's cache (``~/.cache/unibct`` on Linux, or the
-folder in the environment variable ``UNIBCT_CACHE``). It is used as long as the files of the set
-have the same sizes and modification times. Any record may be deleted.
+What it found is kept on disk, so that unchanged files are not decoded again: in the folder
+``checked-sets`` of the user's cache (``~/.cache/unibct`` on Linux, or the folder in the environment
+variable ``UNIBCT_CACHE``). A record is used as long as the files of the set have the same sizes and
+modification times. Any record may be deleted; those that no run has used for months are.
 """
 
 import hashlib
@@ -32,13 +33,14 @@ from unibct.data.decoding import (
 )
 from unibct.data.image_set import ImageSet, Stamped
 from unibct.errors import UserError
-from unibct.files import user_cache_folder, write_json
+from unibct.files import mark_used, remove_unused, user_cache_folder, write_json
 
 if TYPE_CHECKING:
     from unibct.distributed.ranks import Ranks
 
-
-_FORMAT = 1
+_FORMAT = 1  # of a record on disk
+DIGEST_BYTES = 16  # of the digest of an image's pixels
+_IMAGES_PER_JOB = 256  # that a thread reads in one go when all images are read
 
 
 class NoReadableImageError(UserError):
@@ -50,15 +52,10 @@ class NoReadableImageError(UserError):
 
 @dataclass(frozen=True)
 class CheckedSet:
-    """What reading every image of a set once has found.
+    """What reading every image of a set once has found."""
 
-    Attributes:
-        digest: a hash of the pixels, ids and classes of the readable images, and their order.
-        problems: for each row whose image is unreadable, what is wrong with it.
-    """
-
-    digest: str
-    problems: dict[int, str]
+    digest: str  # of the pixels, ids and classes of the readable images, and their order
+    problems: dict[int, str]  # for each row whose image is unreadable, what is wrong with it
 
     def readable(self, images: ImageSet) -> ImageSet:
         """Return the readable images of the set that was checked.
@@ -86,12 +83,8 @@ class CheckedSet:
 def source_stamp(images: ImageSet, image_ids: Sequence[str] | None = None) -> str | None:
     """Return a hash of the sizes and times of an image set's files; it changes if a file does.
 
-    Args:
-        images: the set.
-        image_ids: look only at the files of these images; by default at those of all.
-
-    Returns:
-        None if changes cannot be detected, because the pixels do not come from files.
+    With ``image_ids``, only of the files of these images. None if changes cannot be detected,
+    because the pixels do not come from files.
     """
     decodes_its_files = getattr(images.read, "encoded", None) is images.encoded
     if not decodes_its_files or not isinstance(images.encoded, Stamped):
@@ -106,20 +99,29 @@ def source_stamp(images: ImageSet, image_ids: Sequence[str] | None = None) -> st
 def find_checked_set(images: ImageSet, frame: Frame, stamp: str | None) -> CheckedSet | None:
     """Return what an earlier check found, if the files have not changed since; otherwise None.
 
-    Unreadable images are read again, because a network file system may have been the reason.
-
-    Args:
-        images: the set.
-        frame: the form that the images are brought into.
-        stamp: the set's ``source_stamp`` now.
+    ``stamp`` is the set's ``source_stamp`` now. Unreadable images are read again, because a network
+    file system may have been the reason.
     """
-    path = None if stamp is None else _record_path(images, frame)
+    path = _record_path(images, frame)
     if path is None or stamp is None:
         return None
-    checked = _read_record(path, stamp, len(images))
-    if checked is not None and all(_is_unreadable(images, row, frame) for row in checked.problems):
-        return checked
-    return None
+    try:
+        record: Any = json.loads(path.read_text(encoding="utf-8"))
+        if record["format"] != _FORMAT or record["stamp"] != stamp:
+            return None
+        pairs = cast(list[tuple[Any, Any]], record["problems"])
+        checked = CheckedSet(record["digest"], {int(row): str(text) for row, text in pairs})
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return None
+    is_whole = isinstance(record["digest"], str)
+    if not is_whole or not all(0 <= row < len(images) for row in checked.problems):
+        return None
+    for row in checked.problems:
+        with suppress(UnreadableImageError):
+            read_image(images, row, frame)
+            return None
+    mark_used(path)
+    return checked
 
 
 def save_checked_set(
@@ -127,18 +129,15 @@ def save_checked_set(
 ) -> None:
     """Keep what a check found, unless files changed meanwhile or the cache cannot be written.
 
-    Args:
-        images: the set.
-        frame: the form that the images were brought into.
-        checked: what was found.
-        stamp: the set's ``source_stamp`` before its images were read.
+    ``stamp`` is the set's ``source_stamp`` before its images were read.
     """
-    path = None if stamp is None else _record_path(images, frame)
-    if path is None or source_stamp(images) != stamp:
+    path = _record_path(images, frame)
+    if path is None or stamp is None or source_stamp(images) != stamp:
         return
     record = {"format": _FORMAT, "stamp": stamp, "digest": checked.digest}
     with suppress(OSError):
         write_json(path, record | {"problems": list(checked.problems.items())})
+        remove_unused(path.parent)
 
 
 def _record_path(images: ImageSet, frame: Frame) -> Path | None:
@@ -159,34 +158,6 @@ def _decoder() -> list[str]:
     return [hashlib.sha256(source).hexdigest(), *versions]
 
 
-def _read_record(path: Path, stamp: str, images: int) -> CheckedSet | None:
-    try:
-        record: Any = json.loads(path.read_text(encoding="utf-8"))
-        if record["format"] != _FORMAT or record["stamp"] != stamp:
-            return None
-        digest: Any = record["digest"]
-        pairs = cast(list[tuple[Any, Any]], record["problems"])
-        problems = {int(row): str(text) for row, text in pairs}
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
-        return None
-    is_whole = isinstance(digest, str) and all(0 <= row < images for row in problems)
-    return CheckedSet(digest, problems) if is_whole else None
-
-
-def _is_unreadable(images: ImageSet, row: int, frame: Frame) -> bool:
-    try:
-        fit(images.read(images.ids[row]), *frame)
-    except UnreadableImageError:
-        return True
-    return False
-
-
-# One pass over the images of a set: which are readable, and a digest of the pixels of each.
-
-DIGEST_BYTES = 16  # of the digest of an image's pixels
-_IMAGES_PER_JOB = 256  # that a thread reads in one go when all images are read
-
-
 def read_image(images: ImageSet, row: int, frame: Frame) -> Pixels:
     """Return the pixels of an image, brought into the form of ``frame``."""
     return fit(images.read(images.ids[row]), *frame)
@@ -197,10 +168,7 @@ def checked_set(
 ) -> CheckedSet:
     """Return the result of a pass over all images.
 
-    Args:
-        images: the set.
-        pixel_digests: (images, 16) of each image; those of unreadable ones are ignored.
-        problems: for each row whose image is unreadable, what is wrong with it.
+    The digests are (images, 16); those of unreadable images are ignored.
     """
     problems = dict(sorted(problems.items()))
     readable = images
@@ -213,19 +181,12 @@ def checked_set(
 
 @dataclass(frozen=True)
 class CheckedBatch:
-    """Some images of a set, read for the first time.
+    """Some images of a set, read for the first time."""
 
-    Attributes:
-        rows: (readable images,) their rows in the set.
-        pixels: (readable images, height, width, channels).
-        pixel_digests: (readable images, 16).
-        problems: for each row whose image is unreadable, what is wrong with it.
-    """
-
-    rows: NDArray[np.int64]
-    pixels: Pixels
-    pixel_digests: NDArray[np.uint8]
-    problems: dict[int, str]
+    rows: NDArray[np.int64]  # (readable images,) their rows in the set
+    pixels: Pixels  # (readable images, height, width, channels)
+    pixel_digests: NDArray[np.uint8]  # (readable images, 16)
+    problems: dict[int, str]  # as in ``CheckedSet``
 
 
 def checked_batches(
@@ -244,26 +205,22 @@ def checked_batches(
 
 
 def _checked_batch(images: ImageSet, rows: range, frame: Frame) -> CheckedBatch:
-    readable: dict[int, Pixels] = {}
+    good_rows: list[int] = []
     problems: dict[int, str] = {}
+    pixels = np.empty((len(rows), *frame.shape), dtype=images.dtype)
+    digests = np.empty((len(rows), DIGEST_BYTES), dtype=np.uint8)
     for row in rows:
+        place = len(good_rows)
         try:
-            readable[row] = read_image(images, row, frame)
+            pixels[place] = read_image(images, row, frame)
         except UnreadableImageError as error:
             problems[row] = str(error)
-    pixels = (
-        np.stack(list(readable.values())) if readable else np.empty((0, *frame.shape), images.dtype)
-    )
-    digests = np.empty((len(readable), DIGEST_BYTES), dtype=np.uint8)
-    for digest, image in zip(digests, pixels, strict=True):
-        digest[:] = pixel_digest(image)
-    return CheckedBatch(np.array(list(readable), dtype=np.int64), pixels, digests, problems)
-
-
-def pixel_digest(pixels: Pixels) -> NDArray[np.uint8]:
-    """Return (16,) a digest of an image's pixels."""
-    digest = hashlib.blake2b(pixels.tobytes(), digest_size=DIGEST_BYTES).digest()
-    return np.frombuffer(digest, dtype=np.uint8)
+            continue
+        digest = hashlib.blake2b(pixels[place].tobytes(), digest_size=DIGEST_BYTES).digest()
+        digests[place] = np.frombuffer(digest, dtype=np.uint8)
+        good_rows.append(row)
+    count = len(good_rows)
+    return CheckedBatch(np.array(good_rows, np.int64), pixels[:count], digests[:count], problems)
 
 
 def scan_images(

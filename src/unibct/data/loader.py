@@ -39,49 +39,21 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class KeptPixels:
-    """Pixels in memory, each image from the first time it is used on.
-
-    Attributes:
-        pixels: (images, height, width, channels).
-        is_read: (images,) which of them have been read.
-    """
-
-    pixels: Pixels
-    is_read: NDArray[np.bool_]
-
-    def rows(self, rows: NDArray[np.int64], read: Callable[[int], Pixels]) -> Pixels:
-        """Return the pixels of some images, and read those that are used for the first time.
-
-        Two threads may read the same image at the same time; they write the same pixels.
-        """
-        for row in rows[~self.is_read[rows]].tolist():
-            self.pixels[row] = read(row)
-            self.is_read[row] = True
-        return self.pixels[rows]
-
-
-@dataclass(frozen=True)
 class PixelBatches:
-    """The pixels of ``images``, each brought into the form of ``frame``.
+    """The pixels of ``images``, each brought into the form of ``frame``."""
 
-    Attributes:
-        images: the set, without unreadable images.
-        frame: height, width and channels of each image, and how it was fitted.
-        unreadable: the ids of the images that were left out.
-        digest: a hash of all pixels, ids and classes and their order.
-    """
-
-    images: ImageSet
+    images: ImageSet  # without unreadable images
     frame: Frame
-    unreadable: tuple[str, ...]
-    digest: str
-    _in_memory: KeptPixels | None  # if they fit
+    unreadable: tuple[str, ...]  # the ids of the images that were left out
+    digest: str  # of all pixels, ids and classes and their order
+    # (images, height, width, channels) if they fit into memory, and (images,) which of them have
+    # been read: each is decoded when it is used for the first time.
+    _in_memory: tuple[Pixels, NDArray[np.bool_]] | None
 
     def batches(self, order: NDArray[np.int64], batch_size: int) -> Iterator[Pixels]:
         """Yield (batch, height, width, channels) arrays for consecutive parts of ``order``."""
         parts = (order[i : i + batch_size] for i in range(0, len(order), batch_size))
-        yield from self.prepared((rows, _unchanged) for rows in parts)
+        yield from self.prepared((rows, lambda pixels: pixels) for rows in parts)
 
     def prepared(
         self,
@@ -90,36 +62,35 @@ class PixelBatches:
     ) -> Iterator[T]:
         """Yield the result of each job, in the order of the jobs.
 
-        Args:
-            jobs: pairs of rows and a function, which a thread calls with the rows' pixels. The
-                iterable is read a few jobs ahead. If a job needs random numbers, draw them in the
-                iterable: the order in which the threads run is not fixed.
-            workers: threads that read ahead; 0 means that nothing is read ahead. By default one
-                thread per core, or none if the pixels are in memory.
+        A job is rows and a function, which a thread calls with the rows' pixels. ``jobs`` is read a
+        few jobs ahead. If a job needs random numbers, draw them in the iterable: the order in which
+        the threads run is not fixed. So many ``workers`` read ahead, 0 for none; by default one
+        thread per core, or none if the pixels are in memory.
         """
         if workers is None:
-            all_read = self._in_memory is not None and bool(self._in_memory.is_read.all())
+            all_read = self._in_memory is not None and bool(self._in_memory[1].all())
             workers = 0 if all_read else reading_threads()
-        calls = (partial(self._prepare, rows, prepare) for rows, prepare in jobs)
-        yield from results_ahead(calls, workers)
 
-    def _prepare(self, rows: NDArray[np.int64], prepare: Callable[[Pixels], T]) -> T:
-        return prepare(self._pixels(rows))
+        def call(rows: NDArray[np.int64], prepare: Callable[[Pixels], T]) -> T:
+            return prepare(self._pixels(rows))
+
+        yield from results_ahead((partial(call, *job) for job in jobs), workers)
 
     def _pixels(self, rows: NDArray[np.int64]) -> Pixels:
-        if self._in_memory is not None:
-            return self._in_memory.rows(rows, self._read)
-        return np.stack([self._read(int(row)) for row in rows])
+        if self._in_memory is None:
+            return np.stack([self._read(row) for row in rows.tolist()])
+        pixels, is_read = self._in_memory
+        # Two threads may read the same image at the same time; they write the same pixels.
+        for row in rows[~is_read[rows]].tolist():
+            pixels[row] = self._read(row)
+            is_read[row] = True
+        return pixels[rows]
 
     def _read(self, row: int) -> Pixels:
         try:
             return read_image(self.images, row, self.frame)
         except UnreadableImageError as error:
             raise UserError(f"{self.images.ids[row]} cannot be read: {error}") from error
-
-
-def _unchanged(pixels: Pixels) -> Pixels:
-    return pixels
 
 
 def unread_pixels(images: ImageSet, frame: Frame) -> PixelBatches:
@@ -139,43 +110,33 @@ def read_pixels(
     Each image is decoded once for this, unless an earlier call with the same set has done it and
     the files have not changed since.
 
-    Args:
-        images: the set.
-        frame: the form that the images are brought into.
-        memory: keep the pixels if they need at most this many bytes; by default 2 GiB, or the
-            number in the environment variable UNIBCT_PIXEL_MEMORY.
-        ranks: the processes that read the same set and share the work.
+    The pixels are kept if they need at most ``memory`` bytes; by default 2 GiB, or the number in the
+    environment variable UNIBCT_PIXEL_MEMORY. ``ranks`` read the same set and share the work.
     """
     keep = fits_in_memory(len(images), frame, memory)
     stamp = source_stamp(images) if ranks is None or ranks.first else None
-    checked = known_check(images, frame, stamp, ranks)
-    kept_pixels = None
+    checked, pixels = _known_check(images, frame, stamp, ranks), None
+    is_known = checked is not None
     if checked is None:
         checked, pixels = scan_images(images, frame, keep=keep, ranks=ranks)
         save_checked_set(images, frame, checked, stamp)
-        if pixels is not None:
-            kept_pixels = KeptPixels(pixels, np.ones(len(images), dtype=np.bool_))
     elif keep:
         pixels = np.empty((len(images), *frame.shape), dtype=images.dtype)
-        kept_pixels = KeptPixels(pixels, np.zeros(len(images), dtype=np.bool_))
     readable = checked.readable(images)
-    if kept_pixels is not None and checked.problems:
+    in_memory = None
+    if pixels is not None:
         good_rows = np.setdiff1d(np.arange(len(images)), list(checked.problems))
-        kept_pixels = KeptPixels(kept_pixels.pixels[good_rows], kept_pixels.is_read[good_rows])
-    bad_ids = checked.unreadable_ids(images)
-    return PixelBatches(readable, frame, bad_ids, checked.digest, kept_pixels)
+        pixels = pixels[good_rows] if checked.problems else pixels
+        in_memory = pixels, np.full(len(pixels), not is_known)
+    return PixelBatches(readable, frame, checked.unreadable_ids(images), checked.digest, in_memory)
 
 
-def known_check(
-    images: ImageSet, frame: Frame, stamp: str | None, ranks: "Ranks | None" = None
+def _known_check(
+    images: ImageSet, frame: Frame, stamp: str | None, ranks: "Ranks | None"
 ) -> CheckedSet | None:
     """Return what an earlier check of a set has found, as the first rank knows it.
 
-    Args:
-        images: the set.
-        frame: the form that the images are brought into.
-        stamp: the set's ``source_stamp`` now; only the first rank's counts.
-        ranks: the processes that read the same set.
+    ``stamp`` is the set's ``source_stamp`` now; only the first rank's counts.
     """
     if ranks is None or ranks.world == 1:
         return find_checked_set(images, frame, stamp)

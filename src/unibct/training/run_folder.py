@@ -18,7 +18,7 @@ from filelock import FileLock, Timeout
 
 from unibct.distributed.ranks import Ranks
 from unibct.errors import UserError
-from unibct.files import read_json, remove_temporaries, require_absent, write_text
+from unibct.files import read_json, remove_leftovers, require_absent, write_text
 from unibct.models.model_folder import CLASSIFIER_FILE, MODEL_DESCRIPTION, WEIGHTS_FILE
 from unibct.training.checkpoints import (
     find_checkpoint,
@@ -51,7 +51,7 @@ def run_lock(out: Path, ranks: Ranks) -> Generator[None]:
 
 def remove_lock_files(out: Path) -> None:
     """Remove the files of a lock that nobody needs any more."""
-    remove_temporaries(out, (OWNER_FILE,))
+    remove_leftovers(out / OWNER_FILE)
     for name in (OWNER_FILE, LOCK_FILE):
         (out / name).unlink(missing_ok=True)
 
@@ -136,7 +136,7 @@ def stored_description(out: Path) -> dict[str, Any] | None:
 def remove_unfinished_files(out: Path, ranks: Ranks) -> None:
     """Remove the temporary files that a killed process left."""
     if ranks.first:
-        remove_temporaries(out, _MODEL_FILES)
+        remove_leftovers(*(out / name for name in _MODEL_FILES))
 
 
 def remove_working_files(out: Path, ranks: Ranks) -> None:
@@ -158,7 +158,7 @@ def remove_failed_run(out: Path, ranks: Ranks) -> None:
     if not ranks.first or find_checkpoint(out) is not None:
         return
     remove_checkpoints(out)
-    remove_temporaries(out, _MODEL_FILES)
+    remove_leftovers(*(out / name for name in _MODEL_FILES))
     for name in _MODEL_FILES:
         (out / name).unlink(missing_ok=True)
     shutil.rmtree(out / NEW_EMBEDDINGS, ignore_errors=True)

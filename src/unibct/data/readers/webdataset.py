@@ -29,7 +29,7 @@ from unibct.data.image_set import (
     warn_of_passed_over,
 )
 from unibct.errors import UserError
-from unibct.files import user_cache_folder, write_text
+from unibct.files import mark_used, remove_unused, user_cache_folder, write_text
 
 SUFFIX = ".tar"
 LABEL_SUFFIXES = (".cls", ".json")  # if a sample has both, the first one counts
@@ -238,7 +238,8 @@ def _is_label(text: str) -> bool:
 # The index of a tar file is in the folder ``tar-index`` of the user's cache (``~/.cache/unibct`` on
 # Linux, or the folder in the environment variable ``UNIBCT_CACHE``). Its name is a hash of the tar
 # file's absolute path. It is used as long as the tar file has the same size and modification
-# time. An index that is out of date or damaged is replaced, and any index may be deleted.
+# time. An index that is out of date or damaged is replaced, one that no run has used for months is removed, and any
+# index may be deleted.
 #
 # The file has two lines of JSON: a header, which describes the tar file and contains the SHA-256
 # of the second line, and a list of samples ``[key, offset, size, label]``.
@@ -262,6 +263,9 @@ def _indexed_samples(path: Path) -> list[TarSample]:
             text = json.dumps(rows)  # ASCII: a key may be a name that UTF-8 cannot encode
             with suppress(OSError):
                 write_text(index, f"{json.dumps(header | _checksum(text))}\n{text}\n")
+                remove_unused(index.parent)
+    else:
+        mark_used(index)
     return samples
 
 
