@@ -79,7 +79,6 @@ def test_command_lines_run(
     tmp_path, monkeypatch, photo_folder, unseen_classes, validation_classes, capsys
 ):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("unibct.benchmark.run.trial_rate", lambda *_: 100.0)
     Path("my_network.py").write_text(blocks("docs/backbones.md", "python")[0])
     Path("my_old.py").write_text(blocks("docs/any-model.md", "python")[0])
     text = "\n".join(block for page in GUIDES for block in blocks(page, "sh"))

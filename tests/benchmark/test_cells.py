@@ -9,7 +9,6 @@ from PIL import Image
 
 from tests.evaluation.noisy_classes import noisy_classes
 from tests.evaluation.test_mixed_gallery import naive_right, two_searches
-from tests.models.cases import small_model
 from tests.tiny_models import LARGEST_SHIFT
 from unibct.benchmark.cells import (
     BELOW_LINE,
@@ -24,11 +23,8 @@ from unibct.benchmark.cells import (
     choose_for_cell,
     curve_values,
     half_tar,
-    model_elsewhere,
-    require_model_origins,
     sample_name,
     threshold_name,
-    validation_vectors,
     weight_tests,
 )
 from unibct.benchmark.execution import run_job
@@ -74,71 +70,35 @@ def job_of(benchmark, folder):
     return next(job for job in benchmark.jobs if job.folder == folder)
 
 
-def test_a_model_is_not_measured_with_another_old_model_than_its_own(finished, trained_again):
+@pytest.mark.parametrize(
+    ("replaced", "refused"),
+    [
+        (OLD, "cells/open-class/none/seed0"),
+        (FREE, "cells/open-class/none/seed0"),
+        ("models/old-images-seed0", "cells/extended-data/none/seed0"),
+        ("chains/unibct-plus/seed0/v2", "chains/unibct-plus/seed0/v3"),
+    ],
+)
+def test_a_report_refuses_what_was_tested_with_another_model(
+    finished, trained_again, replaced, refused
+):
     benchmark, (out, train_again) = finished[0], trained_again
-    workspace = replace(benchmark.workspace, out=out, measure_again=True)
-    for job in benchmark.jobs:
-        require_model_origins(out, job)
-    train_again(OLD)
-    for folder in (TRAINED, MAPPED):
-        before = (out / folder / "result.json").read_bytes()
-        with pytest.raises(UserError, match=rf"another model.*{OLD}.*; remove .*{folder} and run"):
-            run_job(workspace, job_of(benchmark, folder))
-        assert (out / folder / "result.json").read_bytes() == before
-    none = job_of(benchmark, "cells/open-class/none/seed0")
-    run_job(workspace, none)  # it has no model of its own
-
-
-def test_a_map_is_not_measured_beside_another_free_model_than_its_own(finished, trained_again):
-    out, train_again = trained_again
-    train_again(FREE)
-    require_model_origins(out, job_of(finished[0], TRAINED))
-    with pytest.raises(UserError, match=f"another model than the one that {FREE} has now"):
-        require_model_origins(out, job_of(finished[0], MAPPED))
-
-
-def test_each_version_of_a_chain_belongs_to_the_one_before(finished, trained_again):
-    out, train_again = trained_again
-    second, third = (job_of(finished[0], f"chains/unibct-plus/seed0/v{v}") for v in (2, 3))
-    train_again("models/old-images-seed0")
-    require_model_origins(out, third)
-    with pytest.raises(UserError, match=f"remove .*{second.folder} and run"):
-        require_model_origins(out, second)
-    train_again(second.folder)
-    with pytest.raises(UserError, match=f"remove .*{third.folder} and run"):
-        require_model_origins(out, third)
-
-
-def test_a_report_refuses_a_cell_that_was_tested_with_another_old_model(finished, trained_again):
-    """An earlier version measured such cells."""
-    benchmark, (out, train_again) = finished[0], trained_again
-    train_again(OLD)
-    current = json.loads((out / OLD / "result.json").read_text())["fingerprint"]
-    for path in (out / "cells/open-class").rglob("seed0/result.json"):
-        result = json.loads(path.read_text())
-        for name in ("new→old", "blend→old"):
-            result["tests"][name]["fingerprints"][1] = current
-        path.write_text(json.dumps(result))
-    with pytest.raises(UserError, match=f"remove .*{TRAINED} and run the benchmark again"):
+    train_again(replaced)
+    with pytest.raises(UserError, match=rf"{refused} was tested with a model.*; remove .* and run"):
         read_results(benchmark.workspace.grid, benchmark.jobs, out)
 
 
-def test_a_model_for_another_old_model_is_not_taken_but_made_anew(finished, tmp_path):
-    benchmark, _ = finished
-    source = benchmark.workspace.out
-    workspace = replace(benchmark.workspace, out=tmp_path, models_from=source)
-    trained, mapped, free = (job_of(benchmark, name) for name in (TRAINED, MAPPED, FREE))
-    assert model_elsewhere(workspace, trained) == source / TRAINED  # the old one will be taken too
-    shutil.copytree(source / "models/old-classes-seed1", tmp_path / OLD)  # trained here
-    assert model_elsewhere(workspace, trained) is None
-    assert model_elsewhere(workspace, mapped) is None
-    assert model_elsewhere(workspace, free) == source / FREE
-    run_job(workspace, free)
-    run_job(workspace, mapped)
-    old, adapted = (load_model(tmp_path / name / "model") for name in (OLD, MAPPED))
+def test_an_unfinished_cell_is_not_taken_up_with_another_old_model(finished, trained_again):
+    benchmark, (out, train_again) = finished[0], trained_again
+    workspace = replace(benchmark.workspace, out=out)
+    train_again(OLD)
+    for folder in (TRAINED, MAPPED):
+        (out / folder / "result.json").unlink()
+    with pytest.raises(UserError, match="its old_model is"):
+        run_job(workspace, job_of(benchmark, TRAINED))
+    run_job(workspace, job_of(benchmark, MAPPED))  # it is fitted again, in seconds
+    old, adapted = (load_model(out / name / "model") for name in (OLD, MAPPED))
     assert adapted.old_fingerprint == old.fingerprint
-    stored = json.loads((tmp_path / MAPPED / "result.json").read_text())
-    assert "measured_again_by" not in stored
 
 
 @pytest.fixture(scope="module")
@@ -161,10 +121,16 @@ def test_cells_choose_on_other_classes_without_training_again(
     chooser = replace(
         grid, validation=str(validation_folder), scenarios=("open-class",), chain_methods=()
     )
-    with pytest.raises(UserError, match=r"was made without validation images; --measure-again"):
+    with pytest.raises(UserError, match=r"was made without validation images; choose another"):
         plan_benchmark(chooser, out, device="cpu")
-    models = {path: path.stat().st_mtime_ns for path in out.rglob("model/*") if path.is_file()}
-    again = plan_benchmark(chooser, out, workers=1, device="cpu", measure_again=True)
+    for path in (*out.rglob("result.json"), out / "benchmark.json"):
+        path.unlink()  # as if it had been stopped after the trainings
+    models = {
+        path: path.stat().st_mtime_ns
+        for path in out.rglob("model/*")
+        if path.is_file() and "procrustes" not in path.parts
+    }
+    again = plan_benchmark(chooser, out, workers=1, device="cpu")
     results = run_benchmark(again)
     assert {path: path.stat().st_mtime_ns for path in models} == models, "nothing is trained"
     images = open_images(validation_folder)
@@ -183,7 +149,6 @@ def test_cells_choose_on_other_classes_without_training_again(
     for name in ("new→old", "new→new"):
         test = before.by_job["cells/open-class/unibct-plus/seed1"]["tests"][name]
         assert cell["tests"][name] == test, "the other tests stay as they were"
-    assert "measured_again_by" in cell
     assert cell["cost"] == before.by_job["cells/open-class/unibct-plus/seed1"]["cost"]
     text = render_markdown(results)
     assert f"chose α on the validation classes of {validation_folder}" in text
@@ -193,34 +158,13 @@ def test_cells_choose_on_other_classes_without_training_again(
     write_benchmark_report(results, again, tmp_path / "report")
 
     plain = replace(chooser, validation=None)
-    with pytest.raises(UserError, match="was made with validation images; give them with"):
+    with pytest.raises(UserError, match="was made with validation images; give them as"):
         plan_benchmark(plain, out, device="cpu")
     stored = [path.stat().st_mtime_ns for path in out.rglob("validation/embeddings.json")]
     job = next(job for job in again.jobs if job.folder == cell["job"])
-    choose_for_cell(again.workspace, job, images)
+    assert choose_for_cell(again.workspace, job).means == means
     assert [p.stat().st_mtime_ns for p in out.rglob("validation/embeddings.json")] == stored
     assert len(stored) == 8, "old and free model, plus and procrustes, of two seeds"
-
-
-def test_changed_validation_images_are_embedded_again(glyph_classes, tmp_path):
-    model = small_model()
-    workspace = SimpleNamespace(out=tmp_path, model=lambda _: model, embeddings=lambda _: model)
-    settings = tmp_path / "benchmark.json"
-
-    def vectors(images):
-        return validation_vectors(workspace, "models/old", images)
-
-    def darker(image_id):
-        return glyph_classes.read(image_id) // 2
-
-    settings.write_text('{"validation_pixels": "before"}')
-    before = vectors(glyph_classes)
-    changed = replace(glyph_classes, read=darker)
-    assert np.array_equal(vectors(changed), before), "they are kept: nobody says that they changed"
-    settings.write_text('{"validation_pixels": "after"}')
-    expected = embed_images(model, changed).vectors
-    assert not np.allclose(expected, before)
-    assert np.allclose(vectors(changed), expected, atol=1e-6)
 
 
 def test_validation_classes_are_others_than_those_of_training_and_test(grid):
@@ -320,44 +264,29 @@ def test_the_values_are_those_of_an_evaluation_at_the_same_rate():
     assert list(without["ways"]) == ["old", "cross", "mapped"]
 
 
-def test_a_cell_keeps_the_scale_of_its_model_and_measures_one_that_is_missing(finished, tmp_path):
+def test_a_cell_keeps_the_scale_of_its_model(finished):
     benchmark, results = finished
     workspace = benchmark.workspace
-    jobs = {job.folder: job for job in benchmark.jobs}
     for method in ("unibct-plus", "procrustes"):
-        job = jobs[f"cells/open-class/{method}/seed1"]
+        job = job_of(benchmark, f"cells/open-class/{method}/seed1")
         cell = results.by_job[job.folder]["at_old_threshold"]
-        model = workspace.model(job.folder)
-        assert cell["score_scale"] == model.score_scale > 0
-        # A model of an earlier version has none; the same images give the same number.
-        description = workspace.out / job.folder / "model" / "model.json"
-        kept = tmp_path / "model.json"
-        shutil.copy(description, kept)
-        content = json.loads(description.read_text())
-        del content["training"]["score_scale"]
-        description.write_text(json.dumps(content))
-        assert cell_score_scale(workspace, job) == pytest.approx(cell["score_scale"], rel=1e-6)
-        shutil.copy(kept, description)
-    free = jobs["cells/open-class/none/seed1"]
+        assert cell["score_scale"] == workspace.model(job.folder).score_scale > 0
+    free = job_of(benchmark, "cells/open-class/none/seed1")
     assert cell_score_scale(workspace, free) is None
-    stored = json.loads((workspace.out / free.folder / RESULT_FILE).read_text())
+    stored = results.by_job[free.folder]
     assert stored["at_old_threshold"]["score_scale"] is None
     assert "scaled" not in stored["at_old_threshold"]["ways"]
     assert threshold_name("scaled") == "scaled at old threshold"
 
 
-def test_a_cell_whose_validation_scores_a_factor_would_lift_has_no_scale(tmp_path, monkeypatch):
+def test_a_cell_whose_validation_scores_a_factor_would_lift_has_no_scale(monkeypatch):
     monkeypatch.setattr("unibct.embeddings.score_scale._LARGEST_SHIFT", LARGEST_SHIFT)
     old, labels = noisy_classes(classes=20, images=5)
     cones = {"old": old + 6, "cell": old + 3}  # all scores are near 1
-    monkeypatch.setattr(
-        "unibct.benchmark.cells.validation_vectors", lambda _, folder, __: cones[folder]
+    workspace = SimpleNamespace(
+        validation_images=SimpleNamespace(labels=labels), validation_vectors=cones.get
     )
-    (tmp_path / "cell" / "model").mkdir(parents=True)
-    (tmp_path / "cell" / "model" / "model.json").write_text("{}")
-    workspace = SimpleNamespace(out=tmp_path, validation_images=SimpleNamespace(labels=labels))
-    training = SimpleNamespace(part="new:open-class", old="old")
-    job = SimpleNamespace(folder="cell", training=training)
+    job = SimpleNamespace(folder="cell", training=SimpleNamespace(old="old"))
     assert cell_score_scale(workspace, job) is None
     cones["cell"] = cones["old"]
     assert cell_score_scale(workspace, job) == pytest.approx(1)
@@ -397,7 +326,6 @@ def test_the_share_is_chosen_on_validation_images(finished):
         alphas=np.arange(5, 11) / 10,
     )
     assert measured.alpha == pytest.approx(choice.alpha)
-    assert measured.chosen_on == "glyphs:val"
 
 
 @pytest.mark.parametrize("method", ["none", "procrustes"])
@@ -426,7 +354,7 @@ def test_blended_queries_are_what_an_evaluation_by_hand_would_give(finished, met
         (by_hand.blended_queries.minus_cross, None),
     ):
         for gain in gains:
-            blended = results.blended("open-class", method, gain.metric)
+            blended = results.in_cell("open-class", method, "blend→old", gain.metric)
             before = (
                 other("open-class", gain.metric)
                 if other is not None

@@ -1,19 +1,13 @@
 import json
 import re
-import shutil
-from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
-from unibct.benchmark.run import plan_benchmark, run_benchmark
-from unibct.data.readers import open_images
 from unibct.embeddings.extraction import embed_images
 from unibct.embeddings.recall import recall_at_1
 from unibct.embeddings.store import open_embeddings
-from unibct.errors import UserError
 from unibct.evaluation.criterion import estimate
 from unibct.evaluation.upgrade import evaluate_upgrade
 from unibct.maps.vector_map import fit_vector_map
@@ -37,7 +31,7 @@ def test_every_cell_is_what_the_commands_would_give_by_hand(finished):
         flips = by_hand.flips.as_json()
         for rate, value in stored["new→old"]["flips"].items():
             assert value == pytest.approx(flips[rate])
-            measured = results.flips("open-class", "unibct-plus", rate)
+            measured = results.cross("open-class", "unibct-plus", rate)
             one = estimate(
                 measured.values[[seed]], measured.samples[[seed]], classes=measured.classes
             )
@@ -93,49 +87,3 @@ def test_old_models_are_compared_with_raw_pixels(finished):
     expected = recall_at_1(workspace.vectors(folder), images.labels)
     assert results.by_job[folder]["old_model"]["recall_at_1"] == expected
     assert not (workspace.out / folder / "model" / "best").exists()
-
-
-def test_models_of_another_benchmark_are_tested_on_other_images(finished, grid, tmp_path):
-    benchmark, before = finished
-    other = open_images("glyphs:val")
-    rows = np.flatnonzero((other.labels >= 30) & (other.labels < 36))
-    for row in rows:
-        path = tmp_path / "other" / f"other {other.labels[row]}" / f"{row:04}.png"
-        path.parent.mkdir(exist_ok=True, parents=True)
-        Image.fromarray(other.read(other.ids[row])).save(path)
-    one_seed = replace(grid, test=str(tmp_path / "other"), seeds=(1,), scenarios=("open-class",))
-    source = benchmark.workspace.out
-    again = plan_benchmark(one_seed, tmp_path / "out", workers=1, device="cpu", models_from=source)
-    assert (
-        again.seconds_left()
-        < replace(again, workspace=replace(again.workspace, models_from=None)).seconds_left()
-    )
-    results = run_benchmark(again)
-    images = open_images(tmp_path / "other")
-    folder = "cells/open-class/unibct-plus/seed1"
-    old, new = (
-        embed_images(load_model(source / name / "model"), images).vectors
-        for name in ("models/old-classes-seed1", folder)
-    )
-    by_hand = evaluate_upgrade(old, new, images.labels)
-    cell = results.by_job[folder]
-    assert cell["tests"]["new→old"]["metrics"] == pytest.approx(by_hand.metrics("new→old"))
-    assert cell["tests"]["new→old"] != before.by_job[folder]["tests"]["new→old"]
-    for kept in ("fingerprint", "cost", "made_by"):
-        assert cell[kept] == before.by_job[folder][kept]
-    assert "chains/unibct-plus/seed1/v3" in results.by_job
-    assert not (tmp_path / "out" / "cache").exists(), "nothing is trained"
-
-
-def test_models_that_were_trained_otherwise_are_not_taken(finished, grid, tmp_path):
-    source = finished[0].workspace.out
-    other = replace(grid, recipe=grid.recipe.updated(eta=3.0))
-    with pytest.raises(UserError, match=r"cannot be taken: their recipe.eta is 1.0, not 3.0"):
-        plan_benchmark(other, tmp_path, device="cpu", models_from=source)
-    fewer = replace(grid, data=str(tmp_path / "fewer"))
-    shutil.copytree(grid.data, fewer.data)
-    next((tmp_path / "fewer").rglob("*.png")).unlink()
-    with pytest.raises(UserError, match="cannot be taken: they were trained on other images"):
-        plan_benchmark(fewer, tmp_path, device="cpu", models_from=source)
-    with pytest.raises(UserError, match="holds no benchmark"):
-        plan_benchmark(grid, tmp_path, device="cpu", models_from=tmp_path / "nowhere")

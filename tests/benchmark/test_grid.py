@@ -16,31 +16,39 @@ from unibct.training.recipe import load_recipe
 def test_bad_grids_are_refused_before_any_work(photo_folder):
     with pytest.raises(UserError, match="unknown scenario"):
         make_grid(scenarios=["closed"])
-    with pytest.raises(UserError, match=r"unknown method 'magic'.*procrustes.*all, paper"):
-        make_grid(methods=["magic"])
-    with pytest.raises(UserError, match="unknown method 'paper'; choose one of none, reg"):
-        make_grid(chain=["paper"])
-    with pytest.raises(UserError, match="leaves none of 2 epochs"):
-        make_grid(recipe=load_recipe("glyphs", ["epochs=2", "warmup_epochs=2"]))
-    with pytest.raises(UserError, match="give the trials' seeds with --seeds"):
-        make_grid(recipe=load_recipe("glyphs", ["seed=3"]))
-    with pytest.raises(UserError, match="no upgrade chain"):
-        make_grid(chain=["procrustes"])
+    for message, choices in (
+        ("unknown scenario", {"scenarios": ["closed"]}),
+        (r"unknown method 'magic'; choose one of none.*lce, .*procrustes", {"methods": ["magic"]}),
+        ("unknown method 'procrust', did you mean 'procrustes'", {"methods": ["procrust"]}),
+        ("there is no setting 'warmup'", {"methods": ["unibct@warmup=0"]}),
+        ("unknown method 'paper'; choose one of none, reg", {"chain": ["paper"]}),
+        ("no upgrade chain", {"chain": ["procrustes"]}),
+        ("no upgrade chain", {"chain": ["none"]}),
+        ("leaves none of 2 epochs", {"recipe": ("epochs=2", "warmup_epochs=2")}),
+        ("give the seeds of the trials as seeds", {"recipe": ("seed=3",)}),
+        ("seeds are numbers from 0 up", {"seeds": [-1]}),
+        *(
+            (rf"{option} is a list of names, such as \['unibct'\]", {option: "unibct"})
+            for option in ("methods", "scenarios", "chain")
+        ),
+    ):
+        if "recipe" in choices:
+            choices["recipe"] = load_recipe("glyphs", choices["recipe"])
+        with pytest.raises(UserError, match=message):
+            make_grid(**choices)
     with pytest.raises(UserError, match="classes in common"):
         make_grid(str(photo_folder), test=str(photo_folder)).open()
     with pytest.raises(UserError, match="larger network than resnet50"):
         jobs_of(recipe=load_recipe("glyphs", ["architecture=resnet50"]))
 
 
-def test_a_text_in_place_of_a_list_is_explained():
-    for option in ("methods", "scenarios", "chain"):
-        with pytest.raises(UserError, match=rf"{option} is a list of names, such as \['unibct'\]"):
-            make_grid(**{option: "unibct"})
-
-
-def test_a_wrong_name_is_answered_by_a_map_or_a_group_too():
-    with pytest.raises(UserError, match="unknown method 'procrust', did you mean 'procrustes'"):
-        make_grid(methods=["procrust"])
+def test_the_methods_by_default_are_the_papers_and_ours():
+    assert make_grid().methods == (
+        "none", "regress", "contrast", "bct", "unibct-centroid", "unibct-drop", "unibct",
+        "unibct-plus",
+    )  # fmt: skip
+    assert make_grid().chain_methods == ("unibct", "unibct-plus")
+    assert make_grid(quick=True).chain_methods == ()
 
 
 def test_cells_that_cannot_be_are_noted_and_a_grid_of_them_is_refused(tmp_path):

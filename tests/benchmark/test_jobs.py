@@ -3,12 +3,22 @@ import pytest
 
 from tests.benchmark.embedded_jobs import jobs_of
 from unibct.benchmark.grid import make_grid
-from unibct.benchmark.jobs import make_jobs, select_jobs, share_warmups, training_rows
-from unibct.benchmark.method_groups import ALL_METHODS
+from unibct.benchmark.jobs import (
+    cell_folder,
+    make_jobs,
+    select_jobs,
+    share_warmups,
+    training_rows,
+    version_folder,
+)
 from unibct.data.readers import open_images
 from unibct.data.scenarios import split
 from unibct.errors import UserError
+from unibct.maps import MAPS
+from unibct.methods import METHODS
 from unibct.training.recipe import load_recipe
+
+ALL_METHODS = [*METHODS, *MAPS]
 
 
 def test_five_scenarios_share_two_old_and_four_free_models():
@@ -31,7 +41,7 @@ def test_five_scenarios_share_two_old_and_four_free_models():
 def test_every_job_comes_after_those_it_needs_and_trains_on_its_scenarios_images():
     labels = open_images("glyphs:train").labels
     seen = set()
-    for job in jobs_of(seeds=[0, 1], methods=["all"]):
+    for job in jobs_of(seeds=[0, 1], methods=ALL_METHODS):
         assert {*job.needs, *job.after} <= seen
         seen.add(job.folder)
         if job.training is not None and job.folder.startswith("cells/"):
@@ -67,7 +77,7 @@ def test_only_takes_what_it_names_and_what_that_needs():
     assert len(select_jobs(jobs, ["open-class/none"])) == 3 * 3
     assert len(select_jobs(jobs, ["chains"])) == 3 * (1 + 2 * 2)
     assert select_jobs(jobs, []) == jobs
-    with pytest.raises(UserError, match="--only closed: this benchmark has no such cell"):
+    with pytest.raises(UserError, match="only closed: this benchmark has no such cell"):
         select_jobs(jobs, ["closed"])
 
 
@@ -134,10 +144,15 @@ def test_without_the_free_model_one_cell_makes_the_warm_up_and_the_others_wait()
     # The free model makes the warm-up: it was trained before, or is trained now.
     assert share_warmups(chosen, folders | {j.folder for j in jobs}) == chosen
     assert share_warmups(jobs, {j.folder for j in jobs}) == jobs
-    # A model that is taken from elsewhere makes no warm-up.
-    taken = "cells/open-class/unibct-centroid/seed0"
-    by_folder = {j.folder: j for j in share_warmups(chosen, folders - {taken})}
-    assert by_folder["cells/open-class/unibct/seed0"].after == ()
+
+
+def test_a_variant_has_a_folder_of_its_own_whatever_its_settings():
+    names = ("unibct", "unibct@warmup_epochs=0,eta=0.5", "unibct@weights=runs/old")
+    folders = [cell_folder("open-class", name, 0) for name in names]
+    assert folders[1] == "cells/open-class/unibct@warmup_epochs=0,eta=0.5/seed0"
+    assert len(set(folders)) == 3
+    assert all(folder.count("/") == 3 for folder in folders)
+    assert version_folder("unibct@eta=2", 0, 2) == "chains/unibct@eta=2/seed0/v2"
 
 
 @pytest.mark.parametrize("architecture", ["resnet-small", "resnet18"])

@@ -12,19 +12,15 @@ from unibct.benchmark.jobs import make_jobs
 from unibct.benchmark.results import (
     Measured,
     as_csv,
-    at_old_threshold,
-    in_mixed_gallery,
     read_results,
     shared_jobs,
-    with_blended_weights,
 )
 from unibct.benchmark.run import plan_benchmark
-from unibct.benchmark.workspace import VALIDATION_PIXELS, Workspace
+from unibct.benchmark.workspace import Workspace
 from unibct.errors import UserError
 from unibct.evaluation.criterion import estimate
 from unibct.report.benchmark_page import render_markdown
 from unibct.report.benchmark_tables import verdict_table
-from unibct.report.gallery_tables import blended_table, mixed_table, old_threshold_table
 from unibct.report.terminal import print_benchmark
 
 
@@ -63,9 +59,14 @@ def test_a_value_is_that_of_each_seeds_own_cell(finished):
     _, results = finished
     cells = results.cells("open-class", "unibct-plus")
     searches = results.cross("open-class", "unibct-plus", "top-1")
-    tar = at_old_threshold(results, "open-class", "unibct-plus", "scaled", "TAR")
-    mean = in_mixed_gallery(results, "open-class", "unibct-plus", "raw", "top-1 mean")
-    top = with_blended_weights(results, "open-class", "unibct-plus", "between→old", "top-1")
+    tar, mean, top = (
+        results.in_cell("open-class", "unibct-plus", *where)
+        for where in (
+            ("scaled at old threshold", "TAR"),
+            ("mixed raw", "top-1 mean"),
+            ("between→old", "top-1"),
+        )
+    )
     written = [
         (cell["at_old_threshold"]["ways"]["scaled"]["TAR"] for cell in cells),
         (cell["mixed_galleries"]["mergings"]["raw"]["values"]["top-1 mean"] for cell in cells),
@@ -89,13 +90,13 @@ def test_there_is_no_value_if_one_seed_lacks_it(finished, tmp_path):
     del cell["tests"]["between→old"]
     path.write_text(json.dumps(cell))
     fewer = read_results(benchmark.workspace.grid, benchmark.jobs, out)
-    for value, where in (
-        (at_old_threshold, ("scaled", "TAR")),
-        (in_mixed_gallery, ("raw", "top-1 mean")),
-        (with_blended_weights, ("between→old", "top-1")),
+    for where in (
+        ("scaled at old threshold", "TAR"),
+        ("mixed raw", "top-1 mean"),
+        ("between→old", "top-1"),
     ):
-        assert value(results, "open-class", "unibct-plus", *where) is not None
-        assert value(fewer, "open-class", "unibct-plus", *where) is None
+        assert results.in_cell("open-class", "unibct-plus", *where) is not None
+        assert fewer.in_cell("open-class", "unibct-plus", *where) is None
 
 
 def test_a_test_of_a_model_that_was_trained_again_is_refused(finished, tmp_path):
@@ -108,48 +109,6 @@ def test_a_test_of_a_model_that_was_trained_again_is_refused(finished, tmp_path)
     path.write_text(json.dumps(result | {"fingerprint": "new"}))
     with pytest.raises(UserError, match="cells/open-class/none/seed0 was tested with a model"):
         read_results(benchmark.workspace.grid, benchmark.jobs, out)
-
-
-def test_results_of_an_earlier_version_are_read_together_with_new_ones(finished, tmp_path):
-    """It knew no mAP, flips, blends, old thresholds and mixed galleries."""
-    benchmark, results = finished
-    out = tmp_path / "copy"
-    shutil.copytree(benchmark.workspace.out, out)
-    for folder in ("models/old-classes-seed0", "cells/open-class/none/seed0"):
-        result = json.loads((out / folder / "result.json").read_text())
-        result["tests"].pop("blend→old", None)
-        result.pop("mixed_galleries", None)
-        result.pop("at_old_threshold", None)
-        for test in result["tests"].values():
-            del test["metrics"]["mAP"]
-            test.pop("flips", None)
-        (out / folder / "result.json").write_text(json.dumps(result))
-    mixed = read_results(benchmark.workspace.grid, benchmark.jobs, out)
-    assert mixed.metrics == [metric for metric in results.metrics if metric != "mAP"]
-    for metric in mixed.metrics:
-        for one, other in (
-            (
-                mixed.cross("open-class", "none", metric),
-                results.cross("open-class", "none", metric),
-            ),
-            (mixed.old_self("open-class", metric), results.old_self("open-class", metric)),
-        ):
-            assert np.array_equal(one.values, other.values)
-            assert np.array_equal(one.samples, other.samples)
-    assert "mAP" not in render_markdown(mixed)
-    assert mixed.flips("open-class", "none", "nfr") is None
-    assert mixed.flips("open-class", "unibct-plus", "nfr") is not None
-    assert mixed.blended("open-class", "none", "top-1") is None
-    assert in_mixed_gallery(mixed, "open-class", "none", "raw", "top-1 mean") is None
-    assert in_mixed_gallery(mixed, "open-class", "unibct-plus", "raw", "top-1 mean") is not None
-    assert at_old_threshold(mixed, "open-class", "none", "old", "TAR") is None
-    assert at_old_threshold(mixed, "open-class", "unibct-plus", "scaled", "TAR") is not None
-    for table in (blended_table(mixed), mixed_table(mixed), old_threshold_table(mixed)):
-        scenarios = [row[0].text for row in table.rows if row[0].text]
-        assert scenarios == ["extended-data", "open-class"]
-        methods = [row[1].text for row in table.rows if row[1].text]
-        assert methods == ["none", "unibct-plus", "procrustes", "unibct-plus", "procrustes"]
-    assert as_csv(mixed).count("blend→old") < as_csv(results).count("blend→old")
 
 
 def test_a_report_of_an_unfinished_benchmark_takes_the_seeds_that_are_complete(finished, grid):
@@ -217,19 +176,6 @@ def test_results_need_at_least_one_finished_job(grid, tmp_path):
         read_results(grid, make_jobs(grid, workspace.all_training_images), tmp_path)
 
 
-def test_results_with_other_validation_images_are_left_out_and_counted(finished, tmp_path):
-    benchmark, _ = finished
-    out = tmp_path / "b"
-    shutil.copytree(benchmark.workspace.out, out)
-    cells = sorted((out / "cells/open-class/unibct-plus").rglob("result.json"))
-    for path in cells:
-        path.write_text(json.dumps(json.loads(path.read_text()) | {VALIDATION_PIXELS: "other"}))
-    results = read_results(benchmark.workspace.grid, benchmark.jobs, out)
-    assert results.outdated_jobs == len(cells) == 2
-    note = "2 finished jobs are left out, measured with other validation images"
-    assert note in render_markdown(results)
-
-
 @pytest.fixture(scope="module")
 def rows(finished):
     return list(csv.DictReader(io.StringIO(as_csv(finished[1]))))
@@ -289,8 +235,8 @@ def test_every_value_of_every_job_is_there_with_its_interval(finished, rows):
     assert by_key["open-class", "none", "0", "blend→old", "alpha"]["low"] == ""
     assert by_key["open-class", "none", "0", "mixed raw", "chosen"]["value"] == "1.000000"
     mean = by_key["open-class", "unibct-plus", "1", "mixed standardised", "top-1 mean"]
-    expected = in_mixed_gallery(
-        results, "open-class", "unibct-plus", "standardised", "top-1 mean"
+    expected = results.in_cell(
+        "open-class", "unibct-plus", "mixed standardised", "top-1 mean"
     ).values[1]
     assert float(mean["value"]) == pytest.approx(expected, abs=1e-6)
     assert float(mean["low"]) <= expected <= float(mean["high"])

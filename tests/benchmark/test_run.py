@@ -6,81 +6,30 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from filelock import FileLock
 from PIL import Image
 
-from tests.benchmark.embedded_jobs import jobs_of
 from tests.conftest import TINY_OPTIONS
 from tests.forked_commands import ForkedCommand, run_forked
 from tests.models.cases import small_model
-from tests.notes import Notes
-from unibct import progress
-from unibct.benchmark import run as forecast
 from unibct.benchmark.grid import Grid
-from unibct.benchmark.jobs import Job
-from unibct.benchmark.run import (
-    RunConditions,
-    forecast_seconds,
-    plan_benchmark,
-    run_benchmark,
-    schedule,
-    trial_rate,
-)
+from unibct.benchmark.run import plan_benchmark, run_benchmark
 from unibct.benchmark.workers import Board
 from unibct.data.readers import open_images
-from unibct.data.scenarios import split
 from unibct.errors import UserError
-from unibct.files import write_json
 from unibct.models.model_folder import save_model
 from unibct.report.benchmark_page import render_markdown
 
 
-def test_the_forecast_counts_what_is_left(tmp_path, monkeypatch):
-    monkeypatch.setattr(forecast, "trial_rate", lambda *_: 100.0)  # given, not measured
-    jobs = jobs_of(seeds=[0], scenarios=["open-class"], methods=["none"], chain=[])
-    one_worker = RunConditions(
-        workers=1, threads=1, device=torch.device("cpu"), classes=10, test_images=100, scores=0
-    )
-    one = forecast_seconds(jobs, tmp_path, one_worker)
-    labels = open_images("glyphs:train").labels
-    parts = split(labels, "open-class")
-    assert sum(job.work for job in jobs) == 6 * (len(parts.old) + len(parts.new))
-    trained = [job for job in jobs if job.training is not None]
-    work = sum(job.work + 100 / 3 for job in trained)  # to embed is a third of a training step
-    assert one == pytest.approx(work / 100.0)
-    two = forecast_seconds(jobs, tmp_path, replace(one_worker, workers=2))
-    assert 0 < two < one
-
-
-def test_what_is_measured_again_takes_the_time_of_its_tests(tmp_path):
-    jobs = jobs_of(seeds=[0], scenarios=["open-class"], methods=["none"], chain=[])
-    for job in jobs:
-        content = {"architecture": "resnet-small", "cost": {"images_per_second": 1.0}}
-        write_json(tmp_path / job.folder / "result.json", content)
-    one_worker = RunConditions(
-        workers=1, threads=1, device=torch.device("cpu"), classes=10, test_images=100, scores=10**6
-    )
-    assert forecast_seconds(jobs, tmp_path, one_worker) == 0
-    again = forecast_seconds(jobs, tmp_path, one_worker, again=jobs)
-    assert again == pytest.approx(1 + 1 + 7)  # two models' self tests, and a cell
-    assert forecast_seconds(jobs, tmp_path, one_worker, again=jobs[:1]) == pytest.approx(1)
-
-
-def test_a_rate_is_measured_on_a_few_steps():
-    recipe = jobs_of(seeds=[0], scenarios=["open-class"], methods=["none"], chain=[])[0]
-    assert recipe.training is not None
-    small = recipe.training.recipe.updated(batch_size=2)
-    assert trial_rate(small, 10, 1, torch.device("cpu"), steps=6) > 0
-
-
-def test_the_forecast_waits_for_what_a_job_needs():
-    jobs = [Job("a", 0, ()), Job("b", 0, (), needs=("a",)), Job("c", 0, ()), Job("d", 0, ())]
-    costs = {"a": 3.0, "b": 4.0, "c": 1.0, "d": 1.0}  # given, not measured
-    assert schedule(jobs, costs, 1) == 9
-    assert schedule(jobs, costs, 2) == 7  # c and d run next to a, then b alone
-    assert schedule(jobs, costs, 9) == 7
-    assert schedule([], {}, 2) == 0
+def test_the_time_left_is_that_of_the_work_at_the_finished_jobs_rate(finished, grid, tmp_path):
+    benchmark, results = finished
+    assert benchmark.seconds_left() == 0
+    assert plan_benchmark(grid, tmp_path, device="cpu", read_images=False).seconds_left() is None
+    wider = replace(grid, seeds=(0, 1, 2))
+    more = plan_benchmark(wider, benchmark.workspace.out, device="cpu", workers=2)
+    work = sum(job.work for job in more.jobs if job.seed == 2)
+    rates = [r["cost"]["images_per_second"] for r in results.by_job.values() if "cost" in r]
+    assert more.seconds_left() == pytest.approx(work / np.median(rates) / 2)
 
 
 def test_finished_jobs_never_run_again(finished):
@@ -193,49 +142,6 @@ def test_more_seeds_and_methods_are_added_to_what_is_there(finished, grid):
     assert run_benchmark(more).has_cell("open-class", "linear")
 
 
-def test_a_second_measurement_is_forecast(finished, grid):
-    out = finished[0].workspace.out
-    assert plan_benchmark(grid, out, device="cpu", read_images=False).seconds_left() == 0
-    again = plan_benchmark(grid, out, device="cpu", read_images=False, measure_again=True)
-    assert len(again.unfinished_jobs) == len(again.jobs)
-    assert again.seconds_left() > 0
-
-
-def test_a_second_measurement_trains_nothing(finished, grid):
-    notes = Notes()
-    wider = replace(grid, methods=(*grid.methods, "lce"), seeds=(0, 1, 2))
-    out = finished[0].workspace.out
-    with progress.shown(notes):
-        again = plan_benchmark(wider, out, device="cpu", measure_again=True)
-    assert all((out / job.folder / "result.json").is_file() for job in again.chosen_jobs)
-    assert "cells/open-class/unibct-plus/seed1" in {job.folder for job in again.chosen_jobs}
-    left_out = sum(job.seed == 2 or "/lce/" in job.folder for job in again.jobs)
-    assert any(
-        text.startswith(f"{left_out} of {len(again.jobs)} jobs are not") for text in notes.texts
-    )
-
-
-def test_a_second_measurement_of_nothing_is_refused(grid, tmp_path):
-    with pytest.raises(UserError, match="has no finished job that could be measured again"):
-        plan_benchmark(grid, tmp_path / "mistyped", device="cpu", measure_again=True)
-
-
-def test_a_second_measurement_loses_nothing_if_a_model_is_gone(finished, grid, tmp_path):
-    out = tmp_path / "copy"
-    shutil.copytree(finished[0].workspace.out, out)
-    cell = out / "cells/open-class/unibct-plus/seed0"
-    before = json.loads((cell / "result.json").read_text())
-    assert "between→old" in before["tests"]
-    shutil.rmtree(cell / "model")
-    again = plan_benchmark(
-        grid, out, only=["open-class/unibct-plus"], workers=1, device="cpu", measure_again=True
-    )
-    gone = "model is gone, and without it these cannot be measured again: between→between, betw"
-    with pytest.raises(UserError, match=gone):
-        run_benchmark(again)
-    assert json.loads((cell / "result.json").read_text()) == before
-
-
 def test_validation_images_that_cannot_be_searched_or_have_changed_are_named(grid, tmp_path):
     validation = tmp_path / "validation"
     for number, name in enumerate("abc"):
@@ -250,55 +156,9 @@ def test_validation_images_that_cannot_be_searched_or_have_changed_are_named(gri
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "benchmark.json").write_text(json.dumps(planned.settings))
     Image.new("L", (32, 32), 255).save(validation / "a" / "0.png")
-    changed = "some of its validation images have changed since; --measure-again runs its tests"
+    changed = "some of its validation images have changed since; choose another folder"
     with pytest.raises(UserError, match=changed):
         plan_benchmark(chooser, tmp_path / "out", device="cpu")
-
-
-@pytest.fixture
-def earlier(finished, tmp_path):
-    """A copy of a finished benchmark, whose results do not name their validation images."""
-    out = tmp_path / "earlier"
-    shutil.copytree(finished[0].workspace.out, out)
-    for path in out.rglob("result.json"):
-        result = json.loads(path.read_text())
-        assert result.pop("validation_pixels") is None
-        path.write_text(json.dumps(result))
-    return out
-
-
-def test_a_stopped_second_measurement_goes_on_and_is_not_mixed(
-    earlier, grid, tmp_path, monkeypatch
-):
-    """The results are an earlier version's, and there were no validation images."""
-
-    def stopped(*_, **__):
-        raise KeyboardInterrupt
-
-    validation = tmp_path / "validation"
-    images = open_images("glyphs:val")
-    for row in np.flatnonzero((images.labels >= 20) & (images.labels < 23)):
-        path = validation / f"validation {images.labels[row]}" / f"{row:04}.png"
-        path.parent.mkdir(exist_ok=True, parents=True)
-        Image.fromarray(images.read(images.ids[row])).save(path)
-    small = replace(grid, scenarios=("open-class",), methods=("none",), seeds=(0,))
-    small = replace(small, chain_methods=())
-    assert not plan_benchmark(small, earlier, device="cpu").unfinished_jobs
-    chooser = replace(small, validation=str(validation))
-    for _ in range(2):  # the second time, results name their validation images
-        again = plan_benchmark(chooser, earlier, workers=1, device="cpu", measure_again=True)
-        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr("unibct.benchmark.run.run_jobs", stopped)
-            run_benchmark(again)
-    resumed = plan_benchmark(chooser, earlier, workers=1, device="cpu")
-    assert len(resumed.unfinished_jobs) == 3
-    with pytest.raises(UserError, match="no finished result of this benchmark yet"):
-        resumed.results()
-    cell = run_benchmark(resumed).by_job["cells/open-class/none/seed0"]
-    assert cell["tests"]["blend→old"]["chosen_on"]["data"] == str(validation)
-    assert not plan_benchmark(chooser, earlier, device="cpu").unfinished_jobs
-    others = plan_benchmark(replace(chooser, methods=("unibct-plus",)), earlier, device="cpu")
-    assert [job.folder for job in others.unfinished_jobs] == ["cells/open-class/unibct-plus/seed0"]
 
 
 @pytest.mark.slow

@@ -5,9 +5,8 @@ import pytest
 from PIL import Image
 
 from unibct.benchmark.grid import Grid
-from unibct.benchmark.jobs import Job
 from unibct.benchmark.run import plan_benchmark
-from unibct.benchmark.workspace import is_current
+from unibct.benchmark.workspace import read_result
 from unibct.errors import UserError
 
 
@@ -20,7 +19,7 @@ def test_changed_and_unreadable_images_are_found_before_any_training(finished, g
     assert not plan_benchmark(moved, out, device="cpu").unfinished_jobs  # the same images elsewhere
     first = min(photos.rglob("*.png"))
     Image.new("L", (32, 32)).save(first)
-    with pytest.raises(UserError, match="some of its images have changed since; choose another"):
+    with pytest.raises(UserError, match="some of its images have changed since; choose"):
         plan_benchmark(moved, out, device="cpu")
     plan_benchmark(moved, out, device="cpu", read_images=False)  # for a report
     first.write_bytes(b"")
@@ -48,7 +47,7 @@ def test_results_among_the_images_are_refused(grid, tmp_path, role):
 def test_a_folder_of_another_benchmark_is_refused(finished, grid):
     benchmark, _ = finished
     other = Grid(grid.data, grid.test, grid.recipe.updated(eta=3.0), seeds=(0,))
-    with pytest.raises(UserError, match=r"its recipe.eta is 1.0, not 3.0; choose another --out"):
+    with pytest.raises(UserError, match=r"its recipe.eta is 1.0, not 3.0; choose another folder"):
         plan_benchmark(other, benchmark.workspace.out, device="cpu")
 
 
@@ -63,12 +62,12 @@ def test_merged_results_need_the_settings_that_they_were_made_with(finished, gri
 
 
 def test_a_damaged_result_is_named_with_what_to_do(tmp_path):
-    job = Job("cells/open-class/unibct/seed0", 0, ())
-    folder = tmp_path / job.folder
-    folder.mkdir(parents=True)
+    folder = "cells/open-class/unibct/seed0"
+    path = tmp_path / folder / "result.json"
+    path.parent.mkdir(parents=True)
     for text in ('{"tests": {', "[]", "null", "5", '{"tests": {}}', '{"templates": 3}'):
-        (folder / "result.json").write_text(text)
+        path.write_text(text)
         with pytest.raises(UserError, match=r"result\.json .*; remove that file and run the bench"):
-            is_current(tmp_path, job)
-    (folder / "result.json").write_text('{"tests": {}, "templates": 3}')
-    assert is_current(tmp_path, job)
+            read_result(tmp_path, folder)
+    path.write_text('{"tests": {}, "templates": 3}')
+    assert read_result(tmp_path, folder)["templates"] == 3

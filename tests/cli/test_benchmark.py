@@ -20,7 +20,7 @@ def test_the_command_line_plans_without_writing_and_reports_without_training(
     code, plan = run("--dry-run", "--seeds", "0,1", "--out", str(tmp_path / "none"))
     assert code == 0
     assert "cells/open-class/unibct-plus/seed1" in plan.out
-    assert re.search(r"24 of 24 jobs to run, \d+ at a time .* about \d", plan.out)
+    assert re.search(r"24 of 24 jobs to run, \d+ at a time with \d+ threads? each\n", plan.out)
     assert not (tmp_path / "none").exists()
     code, report = run("--report-only", "--seeds", "0,1", "--out", str(benchmark.workspace.out))
     assert code == 0
@@ -29,10 +29,9 @@ def test_the_command_line_plans_without_writing_and_reports_without_training(
     code, nothing = run("--report-only", "--out", str(tmp_path / "none"))
     assert code == 2
     assert "holds no finished result" in nothing.err
-    for option in (["--measure-again"], ["--only", "open-class"], ["--models-from", "x"]):
-        code, refused = run("--report-only", *option, "--out", str(benchmark.workspace.out))
-        assert code == 2
-        assert f"{option[0]} says what to run, but --report-only runs nothing" in refused.err
+    code, refused = run("--report-only", "--only", "open-class", "--out", str(tmp_path / "none"))
+    assert code == 2
+    assert "--only says what to run, but --report-only runs nothing" in refused.err
     code, bad = run("--seeds", "a", "--out", str(tmp_path / "none"))
     assert code == 2
     assert "--seeds a: write numbers" in bad.err

@@ -7,7 +7,7 @@ import pytest
 import typer
 
 from tests.conftest import TINY_OPTIONS, run_command
-from unibct.benchmark.method_groups import GROUPS
+from unibct.benchmark import DEFAULT_METHODS
 from unibct.cli.entry import UsageError
 from unibct.cli.options import parse_number, print_once, split_names, takes_options
 from unibct.data.readers import READERS, open_images
@@ -34,7 +34,7 @@ def test_help_shows_every_name(capsys):
         "adapt": [MAPS],
         "demo": [SCENARIOS, METHODS],
         "rehearse": [SCENARIOS],
-        "benchmark": [SCENARIOS, METHODS, MAPS, GROUPS],
+        "benchmark": [SCENARIOS, METHODS, MAPS, DEFAULT_METHODS],
     }
     for command, shown in tables.items():
         assert run_command(*command.split(), "--help") == 0

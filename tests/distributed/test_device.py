@@ -3,8 +3,6 @@ import torch
 from torch import nn
 
 from tests.methods.cases import SETTINGS, knowledge
-from tests.training.recipes import SMALL
-from unibct.benchmark.run import trial_rate
 from unibct.distributed.device import (
     callers_generators_kept,
     local_rank,
@@ -123,7 +121,6 @@ DRAWING = {
     "advbct": lambda: AdvBct(knowledge(), SETTINGS),
     "map": with_a_map,
     "step": with_a_step,
-    "forecast": lambda: trial_rate(SMALL, 4, 1, torch.device("cpu"), steps=6),
 }
 
 

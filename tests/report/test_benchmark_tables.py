@@ -1,27 +1,31 @@
 import re
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from tests.report.made_up import made_up
 from unibct.benchmark.results import Measured, as_csv
 from unibct.evaluation.criterion import seeds_note
 from unibct.evaluation.search_test import search_test
 from unibct.report.benchmark_tables import (
     all_tables,
     baseline_tables,
+    by_method,
     chain_averages,
     chain_gain_table,
     chain_tables,
     flip_table,
     gain_table,
-    gain_tables,
+    paper_figure,
+    paper_tables,
     price_table,
+    scenario_table,
+    top_1_first,
     verdict_table,
     weak_note,
 )
-from unibct.report.plain_table import NO_VALUE
+from unibct.report.plain_table import NO_VALUE, Cell
 
 
 def test_no_number_of_a_table_stands_without_its_interval(finished):
@@ -66,7 +70,7 @@ def test_negative_flips_are_shown_with_all_three_intervals(finished):
     _, results = finished
     table = next(table for table in all_tables(results) if table.title == "Negative flips")
     cell = next(row for row in table.rows if row[0].text == "unibct-plus")[1]
-    rates = [results.flips(table.heads[1], "unibct-plus", rate) for rate in ("nfr", "pfr")]
+    rates = [results.cross(table.heads[1], "unibct-plus", rate) for rate in ("nfr", "pfr")]
     assert cell.text == f"{100 * rates[0].values.mean():.2f}"
     assert f"positive {100 * rates[1].values.mean():.2f} (" in cell.small
     assert len(re.findall(r"\d to -?\d", cell.small)) == 3
@@ -76,13 +80,11 @@ def test_negative_flips_are_shown_with_all_three_intervals(finished):
 def test_no_flip_rate_is_below_zero():
     rates = {"nfr": 0.02, "pfr": 0.01, "relative_nfr": 0.1}
     samples = np.linspace(-0.2, 0.2, 50) * np.array([[1], [-1]])
-    results = SimpleNamespace(
-        grid=SimpleNamespace(methods=("lce",)),
-        scenarios=["open-class"],
-        has_cell=lambda scenario, method: True,
-        flips=lambda scenario, method, rate: Measured(np.full(2, rates[rate]), samples, 50),
-    )
-    cell = flip_table(results).rows[0][1]
+
+    def of(test, method, rate):
+        return Measured(np.full(2, rates[rate]), samples, 50)
+
+    cell = flip_table(made_up(("lce",), (), of)).rows[0][1]
     assert cell.text == "2.00"
     assert "positive 1.00 (0.00 to " in cell.small
     assert "relative 0.10 (0.00 to " in cell.small
@@ -101,37 +103,24 @@ def test_scenarios_with_a_weak_old_model_are_named_below_the_verdicts(finished):
     sentence = "the old model of open-class (seed 0, 1)."
     assert weak_note(changed).endswith(sentence)
     assert verdict_table(changed).note.endswith(sentence)
-    earlier = {
-        folder: {key: value for key, value in result.items() if key != "old_model"}
-        for folder, result in results.by_job.items()
-    }
-    assert weak_note(replace(results, by_job=earlier)) is None
 
 
 def made_up_results(*methods, metrics=("TAR@1e-2", "top-1")):
     """Two seeds in one scenario; every method and metric has its own values and samples."""
 
-    def measured(test):
-        def of(scenario, method, metric):
-            kinds = ("cross", "self")
-            seed = [kinds.index(test), methods.index(method), metrics.index(metric)]
-            generator = np.random.default_rng(seed)
-            return Measured(generator.random(2), generator.random((2, 50)), 50)
+    def of(test, method, metric):
+        kinds = ("new→old", "new→new")
+        seed = [kinds.index(test), methods.index(method), metrics.index(metric)]
+        generator = np.random.default_rng(seed)
+        return Measured(generator.random(2), generator.random((2, 50)), 50)
 
-        return of
-
-    return SimpleNamespace(
-        grid=SimpleNamespace(methods=methods),
-        scenarios=["open-class"],
-        deciding_metrics=list(metrics),
-        has_cell=lambda scenario, method: True,
-        cross=measured("cross"),
-        new_self=measured("self"),
-    )
+    return made_up(methods, metrics, of)
 
 
 def rows_by_title(results):
-    return {table.title: [row[0].text for row in table.rows] for table in baseline_tables(results)}
+    return {
+        t.title: [row[0].text for row in t.rows] for t in baseline_tables(results) if t is not None
+    }
 
 
 def test_every_method_is_compared_with_the_default_method_in_both_tests():
@@ -144,7 +133,7 @@ def test_every_method_is_compared_with_the_default_method_in_both_tests():
         "Against unibct-plus, TAR@1e-2": ["regress", "unibct", "procrustes"],
         "Against unibct-plus, self test, top-1": ["regress", "unibct"],
     }
-    tables = {table.title: table for table in baseline_tables(results)}
+    tables = {table.title: table for table in baseline_tables(results) if table is not None}
     for title, test, metric in [
         ("Against unibct-plus, TAR@1e-2", results.cross, "TAR@1e-2"),
         ("Against unibct-plus, self test, top-1", results.new_self, "top-1"),
@@ -200,7 +189,7 @@ def test_gains_are_shown_in_every_deciding_metric_with_top_1_first(finished):
 
 def test_the_price_is_new_self_minus_free_self_of_the_trained_methods(finished):
     _, results = finished
-    table = gain_tables(results)[-1]
+    table = price_table(results)
     assert table.title == "New self − free self, points of top-1"
     methods = [row[0].text for row in table.rows]
     assert "unibct-plus" in methods
@@ -261,3 +250,103 @@ def test_a_chain_that_begins_with_a_weak_model_says_so(finished):
         }
         changed = replace(results, by_job=by_job)
         assert chain_tables(changed)[0].note.endswith(ending)
+
+
+def test_a_row_for_each_method_and_a_column_for_each_scenario():
+    def cell(scenario, method):
+        return Cell(f"{method} in {scenario}")
+
+    results = made_up(("bct", "lce"), (), None, scenarios=("open-data", "open-class"))
+    table = by_method(results, "Title", "Note.", ["bct", "lce"], cell)
+    assert (table.title, table.note) == ("Title", "Note.")
+    assert table.heads == ("method", "open-data", "open-class")
+    assert [[cell.text for cell in row] for row in table.rows] == [
+        ["bct", "bct in open-data", "bct in open-class"],
+        ["lce", "lce in open-data", "lce in open-class"],
+    ]
+    unfinished = replace(results, wanted=lambda _, method: method == "bct")
+    table = by_method(unfinished, "Title", "Note.", ["bct", "lce"], cell)
+    assert [cell.text for cell in table.rows[1]] == ["lce", "—", "—"]
+    nothing = replace(results, wanted=lambda scenario, method: False)
+    assert by_method(nothing, "Title", "Note.", ["bct"], cell) is None
+
+
+def test_top_1_comes_first():
+    assert top_1_first(["TAR@1e-2", "top-1", "top-5"]) == ["top-1", "TAR@1e-2", "top-5"]
+
+
+@pytest.mark.parametrize(
+    ("where", "figure"),
+    [
+        (("extended-data", "old", "self", "TAR@1e-4"), "93.36"),
+        (("extended-data", "old", "self", "top-1"), "69.90"),
+        (("extended-data", "unibct", "cross", "top-5"), "81.77"),
+        (("extended-data", "old", "cross", "top-1"), None),
+        (("extended-data", "unibct", "cross", "mAP"), None),
+        (("extended-data", "unibct-plus", "cross", "top-1"), None),
+    ],
+)
+def test_the_papers_figures(where, figure):
+    assert paper_figure(*where) == figure
+
+
+def test_the_papers_tar_is_found_at_any_false_accept_rate():
+    at_other_rate = paper_figure("open-class", "unibct", "cross", "TAR@1e-2")
+    assert at_other_rate == paper_figure("open-class", "unibct", "cross", "TAR@1e-4")
+    assert at_other_rate is not None
+
+
+PAPER_METRICS = ("TAR@1e-2", "top-1", "top-5")
+
+
+def paper_results(*methods, scenario="extended-data"):
+    """One scenario; the tests have these shares, the same in both seeds."""
+
+    def of(test, method, metric):
+        share = {"old→old": 0.5, "new→old": 0.6, "new→new": 0.7}[test]
+        share = 0.61 if (test, metric) == ("new→old", "top-1") else share
+        return Measured(np.full(2, share), np.full((2, 50), share), 50)
+
+    return made_up(methods, PAPER_METRICS, of, scenarios=(scenario,))
+
+
+def texts(table):
+    return [[cell.text for cell in row] for row in table.rows]
+
+
+def test_the_columns_of_all_scenarios_are_in_the_papers_order():
+    table = scenario_table(paper_results("none", "unibct"))
+    assert table.heads[2:] == (
+        "cross TAR@1e-2",
+        "self TAR@1e-2",
+        "cross top-1",
+        "cross top-5",
+        "self top-1",
+        "self top-5",
+    )
+    assert texts(table) == [
+        ["extended-data", "old", "—", "50.00", "—", "—", "50.00", "50.00"],
+        ["", "none", "60.00", "70.00", "61.00", "60.00", "70.00", "70.00"],
+        ["", "unibct", "60.00", "70.00", "61.00", "60.00", "70.00", "70.00"],
+    ]
+    # The paper's cross top-1 and self top-1 in extended-data.
+    assert "paper 72.89" in table.rows[2][4].small
+    assert "paper 69.90" in table.rows[0][6].small
+
+
+def test_kinds_of_prototypes_and_other_losses_with_the_papers_figures():
+    results = paper_results("regress", "unibct-centroid", "unibct")
+    table, others = paper_tables(results)
+    assert texts(table)[0][:3] == ["old", "50.00", "—"]
+    assert [row[0].text for row in table.rows[1:]] == ["unibct-centroid", "unibct"]
+    assert texts(table)[2] == ["unibct", "60.00", "+10.00", "61.00", "+11.00", "60.00", "+10.00"]
+    assert "paper 72.46" in table.rows[1][3].small
+    assert [row[0].text for row in others.rows[1:]] == ["regress", "unibct-centroid", "unibct"]
+    assert "paper 8.12" in others.rows[1][3].small
+
+
+def test_a_comparison_needs_two_methods_in_extended_data():
+    (other_losses,) = paper_tables(paper_results("none", "regress", "unibct"))
+    assert "Table 4" in other_losses.title
+    assert paper_tables(paper_results("none", "unibct")) == []
+    assert paper_tables(paper_results("bct", "unibct", scenario="open-data")) == []

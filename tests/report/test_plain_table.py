@@ -1,5 +1,3 @@
-from types import SimpleNamespace
-
 import pytest
 
 from unibct.evaluation.criterion import Estimate
@@ -8,9 +6,7 @@ from unibct.report.plain_table import (
     PlainTable,
     as_markdown,
     difference_cell,
-    methods_by_scenarios,
     percent_cell,
-    top_1_first,
     verdict_kind,
 )
 
@@ -57,23 +53,3 @@ def test_the_interval_of_a_share_ends_at_0_and_100_percent():
     assert percent_cell(Estimate(0.01, -0.02, 0.03, 0.04)) == Cell("1.00", "0.00 to 3.00")
     paper = percent_cell(Estimate(0.5, 0.4, 0.6, 0.7), paper="93.36", kind="compatible")
     assert paper == Cell("50.00", "40.00 to 60.00; paper 93.36", "compatible")
-
-
-def test_a_row_for_each_method_and_a_column_for_each_scenario():
-    def cell(scenario, method):
-        return Cell(f"{method} in {scenario}")
-
-    results = SimpleNamespace(scenarios=["open-data", "open-class"])
-    table = methods_by_scenarios(results, "Title", "Note.", ["bct", "lce"], cell)
-    assert (table.title, table.note) == ("Title", "Note.")
-    assert table.heads == ("method", "open-data", "open-class")
-    assert [[cell.text for cell in row] for row in table.rows] == [
-        ["bct", "bct in open-data", "bct in open-class"],
-        ["lce", "lce in open-data", "lce in open-class"],
-    ]
-    nothing = SimpleNamespace(scenarios=[])
-    assert methods_by_scenarios(nothing, "Title", "Note.", ["bct"], cell) is None
-
-
-def test_top_1_comes_first():
-    assert top_1_first(["TAR@1e-2", "top-1", "top-5"]) == ["top-1", "TAR@1e-2", "top-5"]

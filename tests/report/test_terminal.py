@@ -70,7 +70,7 @@ def test_an_interval_just_below_zero_is_explained_where_there_is_one(small_demo)
 def without_old_models(results):
     """The results, without how strong the old models are."""
     return {
-        folder: {key: value for key, value in result.items() if key != "old_model"}
+        folder: result | {"old_model": None} if "old_model" in result else result
         for folder, result in results.by_job.items()
     }
 

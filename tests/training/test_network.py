@@ -12,7 +12,6 @@ from torch import nn
 from tests.models.cases import small_model
 from tests.training.recipes import AUGMENTED, RECIPE, SMALL
 from tests.training.run_results import require_same
-from unibct.benchmark.run import trial_rate
 from unibct.data.training_classes import NO_CLASSES, UNKNOWN_CLASSES
 from unibct.distributed.ranks import ALONE, Ranks
 from unibct.embeddings.extraction import embed_images
@@ -62,19 +61,6 @@ def test_a_processor_that_only_imitates_a_format_is_named(monkeypatch, capabilit
         assert note is None
     assert slow_precision_note("float32", torch.device("cpu")) is None
     assert slow_precision_note("bfloat16", torch.device("cuda")) is None
-
-
-def test_a_trial_of_the_speed_has_the_recipe_s_precision(monkeypatch):
-    formats: list[str] = []
-
-    def recorded(precision: str, device: torch.device):
-        formats.append(precision)
-        return autocast(precision, device)
-
-    monkeypatch.setattr("unibct.benchmark.run.autocast", recorded)
-    recipe = load_recipe("glyphs", ["batch_size=2", "precision=bfloat16"])
-    assert trial_rate(recipe, 4, 1, torch.device("cpu"), steps=6) > 0
-    assert set(formats) == {"bfloat16"}
 
 
 def test_frozen_layers_stay_as_they_were(four_classes, tmp_path):

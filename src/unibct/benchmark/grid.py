@@ -1,13 +1,10 @@
-"""What a benchmark compares: its scenarios, methods and seeds, its images and its recipe.
-
-``jobs`` turns a grid into jobs, and ``run`` runs them.
-"""
+"""What a benchmark compares: its scenarios, methods and seeds, its images and its recipe."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from unibct.benchmark.method_groups import CHAIN_METHODS, DEFAULT_METHODS, GROUPS
+from unibct.benchmark import CHAIN_METHODS, DEFAULT_METHODS
 from unibct.data.image_set import ImageSet
 from unibct.data.loader import read_pixels
 from unibct.data.readers import open_images
@@ -23,38 +20,25 @@ from unibct.training.recipe import Recipe
 
 DEFAULT_SEEDS = (0, 1, 2)
 QUICK_SCENARIOS = ("extended-data", "open-class")
-VERSIONS = 3
 HELD_OUT = 0.3  # share of the classes that are kept for testing if there is no test set
 CLASSES_NEEDED = 10  # fewer classes are not enough to hold some out
 
 
 @dataclass(frozen=True)
 class Grid:
-    """What is compared, on which images and with which recipe.
+    """What is compared, on which images and with which recipe."""
 
-    Attributes:
-        data: the training images, as a name for ``open_images``.
-        test: the test images. None means that some of the classes of ``data`` are held out.
-        recipe: every number of the training runs.
-        scenarios: names from ``SCENARIOS``.
-        methods: names as for ``find_method``, and from ``MAPS``.
-        seeds: each chooses a split and initial weights.
-        chain_methods: methods that train an upgrade chain.
-        versions: number of models in an upgrade chain.
-        skip_bad: leave unreadable images out instead of refusing.
-        validation: images of other classes, on which each cell chooses how it blends queries and
-            merges scores. None: the midpoint, and raw scores.
-    """
-
-    data: str
-    test: str | None
-    recipe: Recipe
+    data: str  # the training images, as a name for ``open_images``
+    test: str | None  # the test images; None: some of the classes of ``data`` are held out
+    recipe: Recipe  # every number of the training runs
     scenarios: tuple[str, ...] = tuple(SCENARIOS)
-    methods: tuple[str, ...] = DEFAULT_METHODS
-    seeds: tuple[int, ...] = DEFAULT_SEEDS
-    chain_methods: tuple[str, ...] = CHAIN_METHODS
-    versions: int = VERSIONS
-    skip_bad: bool = False
+    methods: tuple[str, ...] = DEFAULT_METHODS  # methods, such as unibct@warmup_epochs=0, and maps
+    seeds: tuple[int, ...] = DEFAULT_SEEDS  # each chooses a split and initial weights
+    chain_methods: tuple[str, ...] = CHAIN_METHODS  # those that train an upgrade chain
+    versions: int = 3  # number of models in an upgrade chain
+    skip_bad: bool = False  # leave unreadable images out instead of refusing
+    # Images of other classes, on which each cell chooses how it blends queries and merges scores.
+    # None: the midpoint, and raw scores.
     validation: str | None = None
 
     def __post_init__(self) -> None:
@@ -63,7 +47,7 @@ class Grid:
             SCENARIOS.find(name)
         for name in self.methods:
             if name not in MAPS:
-                Registry("method", {**METHODS, **MAPS, **GROUPS}).find(name.partition("@")[0])
+                Registry("method", {**METHODS, **MAPS}).find(name.partition("@")[0])
                 find_method(name)
         for name in self.chain_methods:
             if name in (*MAPS, NO_METHOD):
@@ -77,7 +61,7 @@ class Grid:
         if self.recipe.seed is not None:
             raise UserError(
                 f"the recipe's seed = {self.recipe.seed} would be the same in every trial: leave "
-                "it out, and give the trials' seeds with --seeds"
+                "it out, and give the seeds of the trials as seeds"
             )
 
     def settings(self) -> dict[str, Any]:
@@ -97,18 +81,13 @@ class Grid:
             raise UserError(
                 f"{self.data} has {len(images.class_names)} classes; to hold some out for "
                 f"testing takes at least {CLASSES_NEEDED}: give test images of other classes "
-                "with --test"
+                "as test"
             )
         parts = hold_out(images.labels, HELD_OUT)
         return images.select(parts.train), images.select(parts.test)
 
     def open_validation(self, training: ImageSet, test: ImageSet) -> ImageSet | None:
-        """Return the validation images, if there are any.
-
-        Args:
-            training: the training images, with which they have no class in common.
-            test: the test images, likewise.
-        """
+        """Return the validation images, if any. They have no class in common with the others."""
         if self.validation is None:
             return None
         images = self._open(self.validation)
@@ -163,8 +142,8 @@ def make_grid(
             fits ``data``, see ``recipe_for``.
         quick: use smaller defaults: two scenarios, one seed, no upgrade chain.
         scenarios: names from ``SCENARIOS``; by default all.
-        methods: names as for ``find_method``, or from ``MAPS`` or ``GROUPS``; by
-            default the paper's methods and ``unibct-plus``.
+        methods: methods, such as ``unibct`` or ``unibct@warmup_epochs=0``, and names from
+            ``MAPS``; by default the paper's methods and ``unibct-plus``.
         seeds: each chooses a split and initial weights; by default 0, 1 and 2.
         chain: methods that train an upgrade chain; by default ``unibct`` and ``unibct-plus``.
         skip_bad: leave unreadable images out instead of refusing.
@@ -176,9 +155,6 @@ def make_grid(
             raise UserError(f"{option} is a list of names, such as [{names!r}], not one text")
     if test is None and data == "glyphs:train":
         test = "glyphs:test"
-    method_names: list[str] = []
-    for name in methods or DEFAULT_METHODS:
-        method_names += GROUPS[name].methods if name in GROUPS else (name,)
     if chain is None:
         chain = () if quick else CHAIN_METHODS
     return Grid(
@@ -186,7 +162,7 @@ def make_grid(
         test,
         recipe or recipe_for(open_images(data)),
         tuple(dict.fromkeys(scenarios)) or (QUICK_SCENARIOS if quick else tuple(SCENARIOS)),
-        tuple(dict.fromkeys(method_names)),
+        tuple(dict.fromkeys(methods)) or DEFAULT_METHODS,
         tuple(dict.fromkeys(seeds)) or (DEFAULT_SEEDS[:1] if quick else DEFAULT_SEEDS),
         tuple(dict.fromkeys(chain)),
         skip_bad=skip_bad,

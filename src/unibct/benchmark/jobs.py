@@ -8,6 +8,7 @@ models in all.
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
+from urllib.parse import quote
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,87 +32,58 @@ from unibct.training.recipe import Recipe
 
 @dataclass(frozen=True)
 class Training:
-    """How a job trains its model.
+    """How a job trains its model."""
 
-    Attributes:
-        part: the part of the training images, as a name for ``training_rows``.
-        recipe: every number of the run, with the seed and the architecture.
-        method: a name from ``METHODS``.
-        old: folder of the job that trains the old model.
-    """
-
-    part: str
-    recipe: Recipe
+    part: str  # of the training images, as a name for ``training_rows``
+    recipe: Recipe  # with the seed and the architecture
     method: str = NO_METHOD
-    old: str | None = None
+    old: str | None = None  # folder of the job that trains the old model
 
 
 @dataclass(frozen=True)
 class MapFitting:
-    """How a job maps the embeddings of another job's model into the old space.
+    """How a job maps the embeddings of another job's model into the old space."""
 
-    Attributes:
-        kind: a name from ``MAPS``.
-        part: the training images on which the map is fitted, as a name for ``training_rows``.
-        new: folder of the job whose model is mapped.
-        old: folder of the job that trains the old model.
-    """
-
-    kind: str
-    part: str
-    new: str
-    old: str
+    kind: str  # a name from ``MAPS``
+    part: str  # the training images on which the map is fitted, as a name for ``training_rows``
+    new: str  # folder of the job whose model is mapped
+    old: str  # folder of the job that trains the old model
 
 
 class JobTest(NamedTuple):
-    """A test that a job runs.
+    """A test that a job runs."""
 
-    Attributes:
-        name: the direction of the test, such as ``new→old``.
-        query: folder of the job with the query embeddings.
-        gallery: folder of the job with the gallery embeddings.
-    """
-
-    name: str
-    query: str
-    gallery: str
+    name: str  # its direction, such as ``new→old``
+    query: str  # folder of the job with the query embeddings
+    gallery: str  # folder of the job with the gallery embeddings
 
 
 @dataclass(frozen=True)
 class Job:
-    """One folder of the benchmark, and how to fill it.
+    """One folder of the benchmark, and how to fill it."""
 
-    Attributes:
-        folder: where the results go; its name says what the job is.
-        seed: chooses the split and the initial weights.
-        tests: the tests that it runs.
-        training: how its model is trained; None if it trains no model.
-        map_fitting: how it maps another job's model; None if it maps none.
-        needs: folders of the jobs that must be finished first.
-        after: folders of jobs whose warm-up it can take over. If they run too, it waits for them.
-        work: number of images that go through training, or that take the same time.
-        warmup_work: number of images of the warm-up that it takes over.
-    """
-
-    folder: str
-    seed: int
+    folder: str  # where the results go; its name says what the job is
+    seed: int  # chooses the split and the initial weights
     tests: tuple[JobTest, ...]
-    training: Training | None = None
-    map_fitting: MapFitting | None = None
-    needs: tuple[str, ...] = ()
+    training: Training | None = None  # None if it trains no model
+    map_fitting: MapFitting | None = None  # None if it maps no other job's model
+    needs: tuple[str, ...] = ()  # folders of the jobs that must be finished first
+    # Folders of jobs whose warm-up it can take over. If they run too, it waits for them.
     after: tuple[str, ...] = ()
-    work: int = 0
-    warmup_work: int = 0
+    work: int = 0  # images that go through training, or that take the same time
+    warmup_work: int = 0  # images of the warm-up that it takes over
+
+    @property
+    def makes_model(self) -> bool:
+        """Whether it trains or maps a model; the cells of ``none`` only test others' models."""
+        return self.training is not None or self.map_fitting is not None
 
 
 def training_rows(labels: NDArray[np.int64], part: str, seed: int) -> NDArray[np.int64]:
-    """Return the rows of a part of the training images.
+    """Return the rows of a part of the training images, whose (images,) classes are ``labels``.
 
-    Args:
-        labels: (images,) the class of each training image.
-        part: ``old:SCENARIO`` or ``new:SCENARIO`` for a side of a split, ``share:X`` for a share
-            of each class's images.
-        seed: chooses the split.
+    The part is ``old:SCENARIO`` or ``new:SCENARIO``, a side of the seed's split, or ``share:X``, a
+    share of each class's images.
     """
     side, _, choice = part.partition(":")
     if side == "share":
@@ -148,7 +120,7 @@ def select_jobs(jobs: Sequence[Job], only: Sequence[str]) -> list[Job]:
         matching = [job.folder for job in jobs if parts <= set(job.folder.split("/"))]
         if not matching:
             raise UserError(
-                f"--only {name}: this benchmark has no such cell; write one of its scenarios, one "
+                f"only {name}: this benchmark has no such cell; write one of its scenarios, one "
                 "of its methods, or both as in open-class/unibct (bct has no cell where the new "
                 "set has new classes)"
             )
@@ -164,9 +136,7 @@ def select_jobs(jobs: Sequence[Job], only: Sequence[str]) -> list[Job]:
 def share_warmups(jobs: Sequence[Job], trained: Collection[str]) -> list[Job]:
     """Return the jobs so that one makes the warm-up that others take over, if no free model does.
 
-    Args:
-        jobs: the jobs to run, in their order.
-        trained: folders of the jobs whose model is trained in this benchmark, now or before.
+    ``trained`` are the folders of the jobs whose model is trained in this benchmark, now or before.
     """
     makers: dict[tuple[str, ...], str] = {}
     shared: list[Job] = []
@@ -194,7 +164,12 @@ def free_folder(scenario: str, seed: int) -> str:
 
 def cell_folder(scenario: str, method: str, seed: int) -> str:
     """Return the folder of a cell: one method in one scenario with one seed."""
-    return f"cells/{scenario}/{method}/seed{seed}"
+    return f"cells/{scenario}/{safe_name(method)}/seed{seed}"
+
+
+def safe_name(method: str) -> str:
+    """Return a method's name as the name of a file; a setting of a variant may hold a ``/``."""
+    return quote(method, safe="@=,+[]")
 
 
 def version_folder(method: str, seed: int, version: int) -> str:
@@ -204,7 +179,7 @@ def version_folder(method: str, seed: int, version: int) -> str:
     """
     if version == 1:
         return old_folder("extended-data", seed)
-    return f"chains/{method}/seed{seed}/v{version}"
+    return f"chains/{safe_name(method)}/seed{seed}/v{version}"
 
 
 def chain_test(query: int, gallery: int) -> str:
@@ -248,15 +223,7 @@ def _scenario_jobs(grid: Grid, images: ImageSet, scenario: str, seed: int) -> li
 
 
 def _cell_job(scenario: str, method: str, seed: int, recipe: Recipe, images: int) -> Job:
-    """Return the job of one cell.
-
-    Args:
-        scenario: a name from ``SCENARIOS``.
-        method: a name from ``METHODS`` or ``MAPS``.
-        seed: of the cell.
-        recipe: of the new model.
-        images: number of images in the new training set.
-    """
+    """Return the job of one cell; the new model has this recipe and number of training images."""
     cell = cell_folder(scenario, method, seed)
     old, free = old_folder(scenario, seed), free_folder(scenario, seed)
     if method == NO_METHOD:

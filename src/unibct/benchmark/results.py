@@ -18,11 +18,9 @@ from unibct.benchmark.cells import (
     MIXED,
     SCORE_SCALE,
     mixed_name,
-    require_model_origins,
     sample_name,
     threshold_name,
 )
-from unibct.benchmark.execution import SAMPLES_FILE
 from unibct.benchmark.grid import Grid
 from unibct.benchmark.jobs import (
     Job,
@@ -32,7 +30,7 @@ from unibct.benchmark.jobs import (
     old_folder,
     version_folder,
 )
-from unibct.benchmark.workspace import is_current, is_finished, read_result
+from unibct.benchmark.workspace import SAMPLES_FILE, is_finished, read_result
 from unibct.errors import UserError
 from unibct.evaluation.criterion import Estimate, estimate
 from unibct.evaluation.metrics import find_metric
@@ -44,17 +42,11 @@ from unibct.methods import NO_METHOD
 
 @dataclass(frozen=True)
 class Measured:
-    """One metric of one test, or a difference of two, over the seeds.
+    """One metric of one test, or a difference of two, over the seeds."""
 
-    Attributes:
-        values: (seeds,) the metric of each seed.
-        samples: (seeds, repeats) its bootstrap values; every seed draws the same classes.
-        classes: how many are drawn.
-    """
-
-    values: Floats
-    samples: Floats
-    classes: int
+    values: Floats  # (seeds,) the metric of each seed
+    samples: Floats  # (seeds, repeats) its bootstrap values; every seed draws the same classes
+    classes: int  # how many are drawn
 
     def __sub__(self, other: "Measured") -> "Measured":
         classes = min(self.classes, other.classes)
@@ -68,24 +60,13 @@ class Measured:
 
 @dataclass(frozen=True)
 class Results:
-    """The results of the finished jobs, for the seeds that have the same jobs finished.
+    """The results of the finished jobs, for the seeds that have the same jobs finished."""
 
-    Attributes:
-        grid: what is compared, with these seeds only.
-        out: the benchmark's folder.
-        by_job: what each finished job wrote to its result file, by the job's folder.
-        missing_jobs: how many jobs each other seed lacks; such seeds are left out.
-        unshared_jobs: how many finished jobs are left out because not all of the seeds have them.
-        outdated_jobs: how many are left out because they were measured with other validation
-            images than the folder's.
-    """
-
-    grid: Grid
-    out: Path
-    by_job: dict[str, dict[str, Any]]
-    missing_jobs: dict[int, int]
-    unshared_jobs: int = 0
-    outdated_jobs: int = 0
+    grid: Grid  # what is compared, with these seeds only
+    out: Path  # the benchmark's folder
+    by_job: dict[str, dict[str, Any]]  # what each finished job wrote, by the job's folder
+    missing_jobs: dict[int, int]  # how many jobs each other seed lacks; such seeds are left out
+    unshared_jobs: int = 0  # finished jobs that are left out because not all of the seeds have them
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -94,17 +75,10 @@ class Results:
 
     @cached_property
     def metrics(self) -> list[str]:
-        """The titles of the metrics with an interval that every test has, in their table's order.
-
-        Results of an earlier version may lack a metric.
-        """
-        tests = [test for result in self.by_job.values() for test in result["tests"].values()]
-        return [
-            metric
-            for metric in tests[0]["metrics"]
-            if find_metric(metric).sample is not None
-            and all(metric in test["metrics"] for test in tests)
-        ]
+        """The titles of the metrics with an interval, in their table's order."""
+        first = next(iter(self.by_job.values()))
+        (metrics, *_) = (test["metrics"] for test in first["tests"].values())
+        return [metric for metric in metrics if find_metric(metric).sample is not None]
 
     @cached_property
     def deciding_metrics(self) -> list[str]:
@@ -113,27 +87,27 @@ class Results:
 
     @cached_property
     def query_classes(self) -> int:
-        """How many test classes have queries.
-
-        Results of an earlier version say only how many there are.
-        """
-        return min(
-            result.get("query_classes", result.get("compared_classes", result["templates"]))
-            for result in self.by_job.values()
-        )
+        """How many test classes have queries."""
+        return min(result["query_classes"] for result in self.by_job.values())
 
     @cached_property
     def scenarios(self) -> list[str]:
         """The scenarios that have at least one finished cell."""
-        return [
-            scenario
-            for scenario in self.grid.scenarios
-            if any(self.has_cell(scenario, method) for method in self.grid.methods)
-        ]
+        return [scenario for scenario in self.grid.scenarios if self.finished_methods(scenario)]
+
+    @cached_property
+    def methods(self) -> list[str]:
+        """The methods that have a finished cell in some scenario, in the grid's order."""
+        finished = {method for s in self.scenarios for method in self.finished_methods(s)}
+        return [method for method in self.grid.methods if method in finished]
+
+    def finished_methods(self, scenario: str) -> list[str]:
+        """Return the methods that have a finished cell in a scenario, in the grid's order."""
+        return [method for method in self.grid.methods if self.has_cell(scenario, method)]
 
     def has_cell(self, scenario: str, method: str) -> bool:
         """Return whether a method in a scenario is finished for every seed."""
-        return all(cell_folder(scenario, method, seed) in self.by_job for seed in self.seeds)
+        return self.by_job.keys() >= set(self._cells(scenario, method))
 
     def has_chain(self, method: str) -> bool:
         """Return whether every version of a method's chain is finished for every seed."""
@@ -143,37 +117,44 @@ class Results:
             for version in range(1, self.grid.versions + 1)
         )
 
-    def cross(self, scenario: str, method: str, metric: str) -> Measured:
-        """Return a metric of the cross test: new queries in the old gallery."""
-        return self._over_seeds(CROSS, metric, self._cells(scenario, method))
-
-    def flips(self, scenario: str, method: str, rate: str) -> Measured | None:
-        """Return a flip rate of the cross test, or None if an earlier version wrote the results.
-
-        Args:
-            scenario: a scenario with a finished cell of the method.
-            method: of the cell.
-            rate: ``nfr``, ``pfr`` or ``relative_nfr``.
-        """
-        folders = self._cells(scenario, method)
-        if not all("flips" in self.by_job[folder]["tests"][CROSS] for folder in folders):
-            return None
-        return self._over_seeds(CROSS, rate, folders, "flips")
-
-    def new_self(self, scenario: str, method: str, metric: str) -> Measured:
-        """Return a metric of the new model's self test."""
-        return self._over_seeds(NEW_SELF, metric, self._cells(scenario, method))
-
-    def blended(self, scenario: str, method: str, metric: str) -> Measured | None:
-        """Return a metric of blended queries, or None if an earlier version wrote the results."""
-        folders = self._cells(scenario, method)
-        if not all(BLEND in self.by_job[folder]["tests"] for folder in folders):
-            return None
-        return self._over_seeds(BLEND, metric, folders)
-
     def cells(self, scenario: str, method: str) -> list[dict[str, Any]]:
         """Return what each seed's cell wrote to its result file."""
         return [self.by_job[folder] for folder in self._cells(scenario, method)]
+
+    def in_cell(self, scenario: str, method: str, test: str, metric: str) -> Measured | None:
+        """Return a value of a cell as results.csv names it; None if not every seed has one."""
+        return self._over_seeds(self._cells(scenario, method), test, metric)
+
+    def cross(self, scenario: str, method: str, metric: str) -> Measured:
+        """Return a metric or a flip rate of the cross test: new queries in the old gallery."""
+        return _known(self.in_cell(scenario, method, CROSS, metric))
+
+    def new_self(self, scenario: str, method: str, metric: str) -> Measured:
+        """Return a metric of the new model's self test."""
+        return _known(self.in_cell(scenario, method, NEW_SELF, metric))
+
+    def old_self(self, scenario: str, metric: str) -> Measured:
+        """Return a metric of the old model's self test."""
+        folders = [old_folder(scenario, seed) for seed in self.seeds]
+        return _known(self._over_seeds(folders, OLD_SELF, metric))
+
+    def free_self(self, scenario: str, metric: str) -> Measured | None:
+        """Return a metric of the free model's self test, or None if it was not trained."""
+        folders = [free_folder(scenario, seed) for seed in self.seeds]
+        if not self.by_job.keys() >= set(folders):
+            return None
+        return self._over_seeds(folders, NEW_SELF, metric)
+
+    def gain(self, scenario: str, method: str, metric: str) -> Measured:
+        """Return cross − old self of a cell."""
+        return self.cross(scenario, method, metric) - self.old_self(scenario, metric)
+
+    def between_versions(self, method: str, query: int, gallery: int, metric: str) -> Measured:
+        """Return a metric of the test between two versions of an upgrade chain."""
+        later = max(query, gallery)
+        test = OLD_SELF if later == 1 else chain_test(query, gallery)
+        folders = [version_folder(method, seed, later) for seed in self.seeds]
+        return _known(self._over_seeds(folders, test, metric))
 
     @cached_property
     def chosen_on(self) -> str | None:
@@ -181,25 +162,6 @@ class Results:
         blends = (result["tests"].get(BLEND, {}) for result in self.by_job.values())
         names = (test["chosen_on"]["data"] for test in blends if test.get("chosen_on") is not None)
         return next(names, None)
-
-    def old_self(self, scenario: str, metric: str) -> Measured:
-        """Return a metric of the old model's self test."""
-        folders = [old_folder(scenario, seed) for seed in self.seeds]
-        return self._over_seeds(OLD_SELF, metric, folders)
-
-    def free_self(self, scenario: str, metric: str) -> Measured | None:
-        """Return a metric of the free model's self test, or None if it was not trained."""
-        folders = [free_folder(scenario, seed) for seed in self.seeds]
-        if not self.by_job.keys() >= set(folders):
-            return None
-        return self._over_seeds(NEW_SELF, metric, folders)
-
-    def between_versions(self, method: str, query: int, gallery: int, metric: str) -> Measured:
-        """Return a metric of the test between two versions of an upgrade chain."""
-        later = max(query, gallery)
-        test = OLD_SELF if later == 1 else chain_test(query, gallery)
-        folders = [version_folder(method, seed, later) for seed in self.seeds]
-        return self._over_seeds(test, metric, folders)
 
     def cost(self, scenario: str, method: str) -> dict[str, float] | None:
         """Return images per second and seconds of a training run, of the fastest seed."""
@@ -211,27 +173,30 @@ class Results:
 
     @cached_property
     def weak_old_models(self) -> dict[str, list[int]]:
-        """The scenarios whose old model is hardly better than raw pixels, with the seeds.
-
-        Results of an earlier version do not say how strong the old model is.
-        """
+        """The scenarios whose old model is hardly better than raw pixels, with the seeds."""
         weak = {
-            scenario: weak_seeds(self, [old_folder(scenario, seed) for seed in self.seeds])
+            scenario: self.weak_seeds([old_folder(scenario, seed) for seed in self.seeds])
             for scenario in self.scenarios
         }
         return {scenario: seeds for scenario, seeds in weak.items() if seeds}
+
+    def weak_seeds(self, folders: Sequence[str]) -> list[int]:
+        """Return the seeds whose old model, in one of these folders, hardly beats raw pixels."""
+        strengths = [self.by_job[folder]["old_model"] for folder in folders]
+        pairs = zip(self.seeds, strengths, strict=True)
+        return [seed for seed, strength in pairs if strength is not None and strength["too_weak"]]
 
     def _cells(self, scenario: str, method: str) -> list[str]:
         """Return the folders of a method's cells in a scenario, one per seed."""
         return [cell_folder(scenario, method, seed) for seed in self.seeds]
 
-    def _over_seeds(
-        self, test: str, metric: str, folders: Sequence[str], kind: str = "metrics"
-    ) -> Measured:
-        """Return a metric (or another kind of value) of a test, from the seeds' job folders."""
-        values = [self.by_job[folder]["tests"][test][kind][metric] for folder in folders]
-        samples = [self.samples(folder, test, metric) for folder in folders]
-        return self.measured(values, samples)
+    def _over_seeds(self, folders: Sequence[str], test: str, metric: str) -> Measured | None:
+        """Return a value over the seeds, from their jobs' folders; None if one does not have it."""
+        values = [values_by_test(self.by_job[f]).get(test, {}).get(metric) for f in folders]
+        known = [value for value in values if value is not None]
+        if len(known) < len(values):
+            return None
+        return self.measured(known, [self.samples(folder, test, metric) for folder in folders])
 
     def measured(self, values: Sequence[float], samples: Sequence[Floats]) -> Measured:
         """Return a metric over the seeds, from each seed's value and (repeats,) samples."""
@@ -267,110 +232,30 @@ class Results:
         return self._samples_by_job[folder].get(sample_name(test, metric))
 
 
-def weak_seeds(results: Results, folders: Sequence[str]) -> list[int]:
-    """Return the seeds whose old model is hardly better than raw pixels.
-
-    Args:
-        results: of the finished jobs.
-        folders: of the old models, one per seed.
-    """
-    strengths = [results.by_job.get(folder, {}).get("old_model") for folder in folders]
-    pairs = zip(results.seeds, strengths, strict=True)
-    return [seed for seed, strength in pairs if strength is not None and strength["too_weak"]]
+def _known(measured: Measured | None) -> Measured:
+    """Return a value that every seed has: the tests that each job of its kind runs."""
+    assert measured is not None
+    return measured
 
 
-def compared_methods(results: Results) -> list[str]:
-    """Return the methods that have a finished cell in some scenario, in the grid's order."""
-    return [
-        method
-        for method in results.grid.methods
-        if any(results.has_cell(scenario, method) for scenario in results.scenarios)
-    ]
+def values_by_test(result: dict[str, Any]) -> dict[str, dict[str, float]]:
+    """Return test -> metric -> value of one job, with the names of results.csv."""
+    values: dict[str, dict[str, float]] = {}
+    for name, test in result["tests"].items():
+        values[name] = {tar_name(float(far)): tar for far, tar in test["tar_at_far"].items()}
+        values[name] |= test["metrics"] | test.get("flips", {})
+        if "alpha" in test:
+            values[name]["alpha"] = test["alpha"]
+    fixed: dict[str, Any] = result.get(AT_OLD_THRESHOLD, {"ways": {}})
+    for way, shares in fixed["ways"].items():
+        values[threshold_name(way)] = dict(shares)
+        if way == SCALED:
+            values[threshold_name(way)][SCORE_SCALE] = fixed["score_scale"]
+    for merging, measured in result.get(MIXED, {"mergings": {}})["mergings"].items():
+        chosen = float(merging == result[MIXED]["chosen"])
+        values[mixed_name(merging)] = measured["values"] | {"chosen": chosen}
+    return values
 
-
-def finished_methods(results: Results, scenario: str) -> list[str]:
-    """Return the methods that have a finished cell in a scenario, in the grid's order."""
-    return [method for method in results.grid.methods if results.has_cell(scenario, method)]
-
-
-def gain(results: Results, scenario: str, method: str, metric: str) -> Measured:
-    """Return cross − old self of a cell."""
-    return results.cross(scenario, method, metric) - results.old_self(scenario, metric)
-
-
-# What a cell measures besides its searches: old thresholds, mixed galleries, blended weights.
-
-
-def at_old_threshold(
-    results: Results, scenario: str, method: str, way: str, value: str
-) -> Measured | None:
-    """Return TAR or FAR of a cell at the old threshold, or None if it was not measured.
-
-    Args:
-        results: of the finished jobs.
-        scenario: a scenario with a finished cell of the method.
-        method: of the cell.
-        way: whose scores are compared with the threshold, see ``old_thresholds``.
-        value: ``TAR`` or ``FAR``.
-    """
-    cells = results.cells(scenario, method)
-    by_cell = [cell.get(AT_OLD_THRESHOLD, {}).get("ways", {}).get(way) for cell in cells]
-    return _over_cells(results, scenario, method, threshold_name(way), value, by_cell)
-
-
-def in_mixed_gallery(
-    results: Results, scenario: str, method: str, merging: str, value: str
-) -> Measured | None:
-    """Return what was measured of a cell's mixed galleries, or None if it was not.
-
-    Args:
-        results: of the finished jobs.
-        scenario: a scenario with a finished cell of the method.
-        method: of the cell.
-        merging: how scores of old and new rows are merged.
-        value: a name from ``mixed_galleries``.
-    """
-    cells = results.cells(scenario, method)
-    entries = [cell.get(MIXED, {}).get("mergings", {}).get(merging, {}) for cell in cells]
-    by_cell = [entry.get("values") for entry in entries]
-    return _over_cells(results, scenario, method, mixed_name(merging), value, by_cell)
-
-
-def _over_cells(
-    results: Results,
-    scenario: str,
-    method: str,
-    test: str,
-    value: str,
-    by_cell: Sequence[dict[str, float] | None],
-) -> Measured | None:
-    """Return a value over the seeds, from what each seed's cell has; None if one has nothing."""
-    values = [entry[value] for entry in by_cell if entry is not None]
-    if len(values) < len(by_cell):
-        return None
-    folders = [cell_folder(scenario, method, seed) for seed in results.seeds]
-    samples = [results.samples(folder, test, value) for folder in folders]
-    return results.measured(values, samples)
-
-
-def with_blended_weights(
-    results: Results, scenario: str, method: str, test: str, metric: str
-) -> Measured | None:
-    """Return a metric of blended weights, or None if not every seed's cell has them.
-
-    Args:
-        results: of the finished jobs.
-        scenario: a scenario with a finished cell of the method.
-        method: of the cell.
-        test: ``BETWEEN_CROSS`` or ``BETWEEN_SELF``.
-        metric: its title.
-    """
-    cells = results.cells(scenario, method)
-    by_cell = [cell["tests"].get(test, {}).get("metrics") for cell in cells]
-    return _over_cells(results, scenario, method, test, metric, by_cell)
-
-
-# Read the results of the finished jobs back, for the seeds that can be compared.
 
 _MODELS = "models/"  # jobs whose models others share; cells and chains are results
 
@@ -385,7 +270,7 @@ def read_results(grid: Grid, jobs: Sequence[Job], out: Path) -> Results:
     finished: dict[int, dict[str, str]] = {seed: {} for seed in grid.seeds}
     for job in jobs:  # each job comes after those that it needs
         of_seed = finished[job.seed]
-        if is_current(out, job) and set(job.needs) <= set(of_seed.values()):
+        if is_finished(out, job) and set(job.needs) <= set(of_seed.values()):
             of_seed[job.folder.replace(f"seed{job.seed}", "")] = job.folder
     shared = shared_jobs([frozenset(of_seed) for of_seed in finished.values()])
     seeds = tuple(seed for seed in grid.seeds if shared <= set(finished[seed]))
@@ -399,28 +284,22 @@ def read_results(grid: Grid, jobs: Sequence[Job], out: Path) -> Results:
         seed: len(shared - set(of_seed)) for seed, of_seed in finished.items() if seed not in seeds
     }
     unshared = sum(len(finished[seed]) - len(shared) for seed in seeds)
-    outdated = sum(is_finished(out, job) and not is_current(out, job) for job in jobs)
     chosen = replace(grid, seeds=seeds)
-    results = Results(chosen, out, by_job, missing_jobs, unshared, outdated)
+    results = Results(chosen, out, by_job, missing_jobs, unshared)
     if not results.scenarios and not any(map(results.has_chain, grid.chain_methods)):
         raise UserError(
             f"{out} holds no finished result of this benchmark yet ({len(by_job)} jobs, but no "
             "cell and no chain); run it first"
         )
     _require_same_models(results)
-    for job in jobs:
-        if job.folder in by_job:
-            require_model_origins(out, job, maps=False)
     return results
 
 
 def shared_jobs(of_seeds: Sequence[frozenset[str]]) -> frozenset[str]:
     """Return the jobs with which the most results remain: seeds that have them all × results.
 
-    If several sets of jobs keep as many results, it is the one with more seeds.
-
-    Args:
-        of_seeds: the names of each seed's finished jobs.
+    ``of_seeds`` has the names of each seed's finished jobs. If several sets of jobs keep as many
+    results, it is the one with more seeds.
     """
     candidates: set[frozenset[str]] = set()
     for jobs in of_seeds:
@@ -438,8 +317,7 @@ def _require_same_models(results: Results) -> None:
     """Raise an error if a model was trained again after it was tested."""
     for folder, result in results.by_job.items():
         for test in result["tests"].values():
-            fingerprints = test.get("fingerprints", ())
-            for side, tested in zip(("query", "gallery"), fingerprints, strict=False):
+            for side, tested in zip(("query", "gallery"), test["fingerprints"], strict=True):
                 current = results.by_job.get(test[side], {}).get("fingerprint", tested)
                 if tested != current:
                     raise UserError(
@@ -455,29 +333,17 @@ OLD, FREE = "old", "free"  # in the place of a method
 
 
 class Row(NamedTuple):
-    """One value.
+    """One value."""
 
-    Attributes:
-        data: the test images, or the images whose classes are partly held out for tests.
-        scenario: or ``chain``.
-        method: or ``old``, the old model, and ``free``, the new model without compatibility.
-        seed: of the cell.
-        test: such as ``new→old``, ``v3→v1``, ``mixed raw`` or ``scaled at old threshold``.
-        metric: such as ``top-1``.
-        value: as a share, such as 0.5.
-        low: the lower end of its interval over classes; empty if there is none.
-        high: the upper end.
-    """
-
-    data: str
-    scenario: str
-    method: str
+    data: str  # the test images, or the images whose classes are partly held out for tests
+    scenario: str  # or ``chain``
+    method: str  # or ``old``, the old model, and ``free``, the new model without compatibility
     seed: int
-    test: str
-    metric: str
-    value: str
-    low: str = ""
-    high: str = ""
+    test: str  # such as ``new→old``, ``v3→v1``, ``mixed raw`` or ``scaled at old threshold``
+    metric: str  # such as ``top-1``
+    value: str  # as a share, such as 0.5
+    low: str = ""  # the lower end of its interval over classes; empty if there is none
+    high: str = ""  # the upper end
 
 
 def as_csv(results: Results) -> str:
@@ -519,31 +385,12 @@ def _job_rows(
     if result is None:
         return
     data = results.grid.test or results.grid.data
-    for name, values in _values_by_test(result).items():
+    for name, values in values_by_test(result).items():
         # The first version of a chain is the old model of the data scenarios.
         test = chain_test(1, 1) if scenario == CHAIN and name == OLD_SELF else name
         for metric, value in values.items():
             ends = _interval(results, folder, name, metric, value)
             yield Row(data, scenario, method, seed, test, metric, f"{value:.6f}", *ends)
-
-
-def _values_by_test(result: dict[str, Any]) -> dict[str, dict[str, float]]:
-    """Return test -> metric -> value of one job."""
-    values: dict[str, dict[str, float]] = {}
-    for name, test in result["tests"].items():
-        values[name] = {tar_name(float(far)): tar for far, tar in test["tar_at_far"].items()}
-        values[name] |= test["metrics"] | test.get("flips", {})
-        if "alpha" in test:
-            values[name]["alpha"] = test["alpha"]
-    fixed: dict[str, Any] = result.get(AT_OLD_THRESHOLD, {"ways": {}})
-    for way, shares in fixed["ways"].items():
-        values[threshold_name(way)] = dict(shares)
-        if way == SCALED:
-            values[threshold_name(way)][SCORE_SCALE] = fixed["score_scale"]
-    for merging, measured in result.get(MIXED, {"mergings": {}})["mergings"].items():
-        chosen = float(merging == result[MIXED]["chosen"])
-        values[mixed_name(merging)] = measured["values"] | {"chosen": chosen}
-    return values
 
 
 def _interval(results: Results, folder: str, test: str, metric: str, value: float) -> list[str]:

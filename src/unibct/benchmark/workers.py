@@ -21,7 +21,7 @@ from typing import Any, Literal, TypeAlias, cast
 from unibct import progress
 from unibct.benchmark.execution import run_job
 from unibct.benchmark.jobs import Job
-from unibct.benchmark.workspace import Workspace
+from unibct.benchmark.workspace import Workspace, is_finished
 from unibct.data.loader import MEMORY_VARIABLE, pixel_memory
 from unibct.errors import UserError
 from unibct.progress import Advance
@@ -35,21 +35,14 @@ _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS
 
 @dataclass
 class Board:
-    """The state of every job, by the job's folder. The live table shows it.
+    """The state of every job, by the job's folder. The live table shows it."""
 
-    Attributes:
-        jobs: all jobs, each after those that it needs.
-        states: the state of each job.
-        trained_images: number of images that each running job has trained on so far.
-        rates: images per second of each running job.
-        errors: the message of each failed job.
-    """
-
-    jobs: Sequence[Job]
+    jobs: Sequence[Job]  # each after those that it needs
     states: dict[str, State] = field(default_factory=dict[str, State])
+    # Of each running job: how many images it has trained on so far, and images per second.
     trained_images: dict[str, int] = field(default_factory=dict[str, int])
     rates: dict[str, float] = field(default_factory=dict[str, float])
-    errors: dict[str, str] = field(default_factory=dict[str, str])
+    errors: dict[str, str] = field(default_factory=dict[str, str])  # message of each failed job
 
     def next_ready(self) -> Job | None:
         """Return the first waiting job that need not wait for another one, or None.
@@ -105,22 +98,15 @@ def run_jobs(
     threads: int,
     on_change: OnChange,
 ) -> Board:
-    """Run every job that is not finished. A failed job stops only the jobs that need it.
+    """Run every job that is not finished, and return the state of every job at the end.
 
-    Args:
-        workspace: grid, images and folder.
-        jobs: each after those that it needs.
-        workers: number of processes that run at the same time.
-        threads: number of threads of each process.
-        on_change: called with the board and a job when the job begins or ends, and with the board
-            and None every half second.
-
-    Returns:
-        The state of every job at the end.
+    A failed job stops only the jobs that need it. Jobs come after those that they need.
+    ``on_change`` is called with the board and a job when the job begins or ends, and with the board
+    and None every half second.
     """
     board = Board(jobs)
     for job in jobs:
-        board.states[job.folder] = "waiting" if workspace.has_work(job) else "finished"
+        board.states[job.folder] = "finished" if is_finished(workspace.out, job) else "waiting"
     on_change(board, None)
     with WorkerPool(workspace, workers, threads) as pool:
         while True:
@@ -172,13 +158,7 @@ def _receive(worker: Worker, board: Board, on_change: OnChange) -> bool:
 
 
 class WorkerPool:
-    """The workers. They are started when there is a job for them and replaced if they die.
-
-    Args:
-        workspace: grid, images and folder.
-        size: the largest number of workers.
-        threads: number of threads of each worker.
-    """
+    """At most ``size`` workers, started when there is a job for them and replaced if they die."""
 
     def __init__(self, workspace: Workspace, size: int, threads: int) -> None:
         self._workspace = replace(workspace)  # without the images that this process has opened

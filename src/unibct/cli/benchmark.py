@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from unibct.benchmark.method_groups import CHAIN_METHODS, PAPER, describe_groups
+from unibct.benchmark import CHAIN_METHODS, DEFAULT_METHODS
 from unibct.cli.options import (
     MAP_NAMES,
     METHOD_NAMES,
@@ -22,7 +22,7 @@ from unibct.cli.options import (
     split_names,
 )
 from unibct.errors import UserError
-from unibct.methods import DEFAULT_METHOD, split_methods
+from unibct.methods import split_methods
 
 if TYPE_CHECKING:
     from unibct.benchmark.run import Benchmark
@@ -52,8 +52,8 @@ MethodsOption = Annotated[
     str | None,
     typer.Option(
         metavar="A,B",
-        help=f"{METHOD_NAMES}, {MAP_NAMES}, or a group: {describe_groups()}  "
-        f"[default: {PAPER},{DEFAULT_METHOD}]",
+        help=f"{METHOD_NAMES}, {MAP_NAMES}, or a variant such as unibct@warmup_epochs=0  "
+        f"[default: {','.join(DEFAULT_METHODS)}]",
     ),
 ]
 SeedsOption = Annotated[
@@ -86,22 +86,9 @@ WorkersOption = Annotated[
     int | None, typer.Option(min=1, help="jobs to run at the same time  [default: one per core]")
 ]
 DryRunOption = Annotated[
-    bool, typer.Option("--dry-run", help="print what would run and how long it would take")
-]
-MeasureAgainOption = Annotated[
     bool,
     typer.Option(
-        "--measure-again",
-        help="run the tests of finished jobs again, without training: for what an earlier version "
-        "did not measure, or other validation images",
-    ),
-]
-ModelsFromOption = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FOLDER",
-        help="take the models of another benchmark with the same training images and recipe "
-        "instead of training them again: for other test images",
+        "--dry-run", help="print what would run, and how long at the finished jobs' rate"
     ),
 ]
 ReportOnlyOption = Annotated[
@@ -118,8 +105,7 @@ ReportOnlyOption = Annotated[
         "unibct benchmark photos/ --methods unibct,unibct-plus --seeds 0,1,2,3,4",
         "unibct benchmark --only open-class/unibct",
         "unibct benchmark --validation glyphs:val",
-        "unibct benchmark --measure-again",
-        "unibct benchmark --test glyphs:final --models-from runs/benchmark --out runs/final",
+        "unibct benchmark --test glyphs:final --out runs/final",
     ),
 )
 def benchmark_command(
@@ -137,8 +123,6 @@ def benchmark_command(
     skip_bad_images: SkipOption = False,
     out: OutOption = Path("runs/benchmark"),
     workers: WorkersOption = None,
-    measure_again: MeasureAgainOption = False,
-    models_from: ModelsFromOption = None,
     dry_run: DryRunOption = False,
     report_only: ReportOnlyOption = False,
     device: DeviceOption = "auto",
@@ -154,7 +138,8 @@ def benchmark_command(
     from unibct.progress import terminal_progress
     from unibct.report.terminal import print_plan
 
-    _require_effective(report_only, measure_again, only, models_from)
+    if report_only and only:
+        raise UserError("--only says what to run, but --report-only runs nothing: leave one out")
     grid = make_grid(
         data,
         test=test,
@@ -174,25 +159,11 @@ def benchmark_command(
             only=only or (),
             workers=workers,
             device=device,
-            measure_again=measure_again,
-            models_from=models_from,
             read_images=not report_only,
         )
     if dry_run:
         return print_plan(benchmark)
     return _run_and_report(benchmark, out, report_only=report_only)
-
-
-def _require_effective(
-    report_only: bool, measure_again: bool, only: list[str] | None, models_from: Path | None
-) -> None:
-    """Refuse options that have no effect on a report of what is finished."""
-    options = {"--measure-again": measure_again, "--only": only, "--models-from": models_from}
-    for name, value in options.items():
-        if report_only and value:
-            raise UserError(
-                f"{name} says what to run, but --report-only runs nothing: leave one out"
-            )
 
 
 def _load_recipe(name: str | None, overrides: Sequence[str], data: str) -> "Recipe":

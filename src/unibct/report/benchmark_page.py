@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from unibct.benchmark.grid import Grid
 from unibct.benchmark.jobs import cell_folder, free_folder, old_folder
-from unibct.benchmark.results import Results, as_csv, compared_methods
+from unibct.benchmark.results import Results, as_csv
 from unibct.benchmark.run import Benchmark
 from unibct.benchmark.workspace import Workspace
 from unibct.evaluation.criterion import seeds_note
@@ -165,7 +165,7 @@ def _about(results: Results) -> str:
     note = far_note(first_result["far"], None, classes)
     methods, scenarios, seeds = (
         f"{len(names)} {noun}{'s' if len(names) > 1 else ''}"
-        for names, noun in ((compared_methods(results), "method"),
+        for names, noun in ((results.methods, "method"),
                             (results.scenarios, "scenario"), (grid.seeds, "seed"))
     )  # fmt: skip
     left_out = left_out_note(results)
@@ -198,7 +198,7 @@ def _drawn_methods(results: Results, scenario: str) -> list[str]:
 def _curves_note(results: Results) -> str:
     """Return which methods have no curve."""
     drawn = {m for scenario in results.scenarios for m in _drawn_methods(results, scenario)}
-    others = [m for m in compared_methods(results) if m not in drawn]
+    others = [m for m in results.methods if m not in drawn]
     if not others:
         return ""
     noun = "methods" if len(others) > 1 else "method"

@@ -3,27 +3,18 @@
 A number is never shown without its interval: the interval is the ``small`` text of its cell.
 """
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from unibct.benchmark.results import Results
 from unibct.evaluation.criterion import Estimate, Verdict
-from unibct.evaluation.metrics import TOP_1
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell of a table.
-
-    Attributes:
-        text: what the cell says.
-        small: what is shown in small type below the text, in parts separated by ``; ``.
-        kind: a verdict that colours the cell, such as ``within-noise``, or ``head``.
-    """
+    """A cell of a table."""
 
     text: str
-    small: str = ""
-    kind: str = ""
+    small: str = ""  # shown in small type below the text, in parts separated by ``; ``
+    kind: str = ""  # a verdict that colours the cell, such as ``within-noise``, or ``head``
 
 
 NO_VALUE = Cell("—")
@@ -31,19 +22,12 @@ NO_VALUE = Cell("—")
 
 @dataclass(frozen=True)
 class PlainTable:
-    """A table.
-
-    Attributes:
-        title: its heading.
-        note: what a reader should know about it.
-        heads: the heads of the columns.
-        rows: the cells, as many in each row as there are heads.
-    """
+    """A table with its heading, and a note of what a reader should know about it."""
 
     title: str
     note: str
-    heads: tuple[str, ...]
-    rows: tuple[tuple[Cell, ...], ...]
+    heads: tuple[str, ...]  # of the columns
+    rows: tuple[tuple[Cell, ...], ...]  # as many cells in each row as there are heads
 
     @property
     def numeric(self) -> tuple[bool, ...]:
@@ -60,14 +44,9 @@ def verdict_kind(verdict: Verdict) -> str:
 
 
 def percent_cell(share: Estimate, *, paper: str | None = None, kind: str = "") -> Cell:
-    """Return a cell with a share in percent and its interval.
+    """Return a cell with a share in percent, its interval, and the paper's figure if it has one.
 
     The interval of a few seeds may reach beyond 0 or 100 %; it is cut there.
-
-    Args:
-        share: the share and its interval.
-        paper: the paper's figure, if it has one.
-        kind: the kind of the cell.
     """
     low, high = max(share.low, 0.0), min(share.high, 1.0)
     interval = f"{100 * low:.2f} to {100 * high:.2f}"
@@ -94,36 +73,3 @@ def as_markdown(table: PlainTable) -> str:
     lines.append("|" + " --- |" * len(table.heads))
     lines += ["| " + " | ".join(cell_text(cell) for cell in row) + " |" for row in table.rows]
     return "\n".join(lines) + "\n"
-
-
-# A table of a benchmark with a row for each method and a column for each scenario.
-
-
-def methods_by_scenarios(
-    results: Results,
-    title: str,
-    note: str,
-    methods: Sequence[str],
-    cell: Callable[[str, str], Cell],
-) -> PlainTable | None:
-    """Return a table with a row for each method and a column for each scenario.
-
-    Args:
-        results: of the benchmark.
-        title: of the table.
-        note: of the table.
-        methods: its rows.
-        cell: returns the cell of a scenario and a method.
-    """
-    if not results.scenarios:
-        return None
-    rows = tuple(
-        (Cell(method), *(cell(scenario, method) for scenario in results.scenarios))
-        for method in methods
-    )
-    return PlainTable(title, note, ("method", *results.scenarios), rows)
-
-
-def top_1_first(metrics: Sequence[str]) -> list[str]:
-    """Return metrics in their order, but top-1 before the others."""
-    return sorted(metrics, key=lambda metric: metric != TOP_1)

@@ -154,14 +154,14 @@ def print_plan(benchmark: Benchmark, console: Console | None = None) -> None:
     table = _table(console, "job", "images through training", "state")
     for job in benchmark.chosen_jobs:
         state = "to run" if job.folder in unfinished else "finished"
-        work = benchmark.work_of(job)
+        work = job.work if job.folder in unfinished else 0
         table.add_row(job.folder, f"{work:,}" if work else "—", state)
     console.print(table)
-    seconds = benchmark.seconds_left() if unfinished else 0
+    seconds = benchmark.seconds_left()
     console.print(
         f"{len(unfinished)} of {len(benchmark.chosen_jobs)} jobs to run, {benchmark.workers} at a "
-        f"time with {benchmark.threads} thread{'s' if benchmark.threads > 1 else ''} each: about "
-        f"{clock(seconds)}",
+        f"time with {benchmark.threads} thread{'s' if benchmark.threads > 1 else ''} each"
+        + ("" if seconds is None else f": about {clock(seconds)}"),
         highlight=False,
     )
 

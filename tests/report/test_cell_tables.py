@@ -1,7 +1,4 @@
-from dataclasses import replace
-
-from unibct.benchmark.results import at_old_threshold, in_mixed_gallery, with_blended_weights
-from unibct.report.gallery_tables import (
+from unibct.report.cell_tables import (
     blended_table,
     mixed_table,
     old_threshold_table,
@@ -24,7 +21,7 @@ def test_each_cell_has_its_alpha_and_its_gains(finished):
     assert [cell.text for cell in row[1:3]] == ["unibct-plus", "α = 0.5"]
     gains = []
     for metric in metrics:
-        blended = results.blended("open-class", "unibct-plus", metric)
+        blended = results.in_cell("open-class", "unibct-plus", "blend→old", metric)
         gains += [
             (blended - results.old_self("open-class", metric)).estimate,
             (blended - results.cross("open-class", "unibct-plus", metric)).estimate,
@@ -47,8 +44,7 @@ def test_only_models_that_started_from_the_old_one_have_blended_weights(finished
     ]
     cell, column = ("open-class", "unibct-plus"), 3 + 3 * metrics.index("top-1")
     cross, own = (
-        with_blended_weights(results, *cell, test, "top-1")
-        for test in ("between→old", "between→between")
+        results.in_cell(*cell, test, "top-1") for test in ("between→old", "between→between")
     )
     expected = [
         cross - results.old_self("open-class", "top-1"),
@@ -70,13 +66,13 @@ def test_each_method_has_a_row_for_each_merging(finished):
     assert [row[1].text for row in rows] == ["none", "", "unibct-plus", "", "procrustes", ""]
     assert [row[2].text for row in rows] == ["raw", "standardised"] * 3
     means = [
-        in_mixed_gallery(results, "extended-data", "unibct-plus", merging, "top-1 mean")
+        results.in_cell("extended-data", "unibct-plus", f"mixed {merging}", "top-1 mean")
         for merging in ("raw", "standardised")
     ]
     assert [row[3].text for row in rows[2:4]] == [f"{100 * m.values.mean():.2f}" for m in means]
     difference = (means[1] - means[0]).estimate
     assert (rows[2][4].text, rows[3][4].text) == ("—", f"{100 * difference.mean:+.2f}")
-    flips = in_mixed_gallery(results, "extended-data", "unibct-plus", "raw", "nfr at half")
+    flips = results.in_cell("extended-data", "unibct-plus", "mixed raw", "nfr at half")
     assert rows[2][-1].text == f"{100 * flips.values.mean():.2f}"
     assert "raw scores are merged" in table.note
 
@@ -89,7 +85,7 @@ def test_each_method_has_a_row_with_old_new_and_scaled_scores(finished):
     assert [row[0].text for row in rows] == ["extended-data", "", ""]
     assert [row[1].text for row in rows] == ["none", "unibct-plus", "procrustes"]
     old, crossed, scaled = (
-        at_old_threshold(results, "extended-data", "unibct-plus", way, "TAR")
+        results.in_cell("extended-data", "unibct-plus", f"{way} at old threshold", "TAR")
         for way in ("old", "cross", "scaled")
     )
     shown = dict(zip(table.heads, rows[1], strict=True))
@@ -98,18 +94,9 @@ def test_each_method_has_a_row_with_old_new_and_scaled_scores(finished):
     assert shown["scaled: TAR"].text == f"{100 * scaled.values.mean():.2f}"
     gain = (scaled - old).estimate
     assert shown["scaled − old: TAR"].text == f"{100 * gain.mean:+.2f}"
-    far = at_old_threshold(results, "extended-data", "unibct-plus", "scaled", "FAR").estimate
+    far = results.in_cell("extended-data", "unibct-plus", "scaled at old threshold", "FAR").estimate
     assert shown["scaled: FAR"].text == f"{100 * far.mean:.4f}"
-    flips = results.flips("extended-data", "unibct-plus", "nfr")
+    flips = results.cross("extended-data", "unibct-plus", "nfr")
     assert shown["negative flips, %"].text == f"{100 * flips.values.mean():.2f}"
     free = dict(zip(table.heads, rows[0], strict=True))
     assert (free["score scale"].text, free["scaled: TAR"].text) == ("—", "—")
-
-
-def test_results_of_an_earlier_version_have_no_such_table(finished):
-    _, results = finished
-    earlier = {
-        folder: {key: value for key, value in result.items() if key != "at_old_threshold"}
-        for folder, result in results.by_job.items()
-    }
-    assert old_threshold_table(replace(results, by_job=earlier)) is None
