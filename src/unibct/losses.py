@@ -1,4 +1,9 @@
-"""Rows of length 1, in which every loss measures cosines and distances."""
+"""The losses: ArcFace, contrast with old embeddings, and distances from them; tensors in and out.
+
+They measure cosines and distances between rows of length 1. If ranks share a batch and its classes,
+each loss is that of the whole batch: the gradients of the network are averaged over the ranks, and
+each rank keeps those of its own class vectors. ``ranks`` are those that share the batch.
+"""
 
 import math
 from typing import Any, cast
@@ -19,18 +24,11 @@ def unit_rows(vectors: Tensor) -> Tensor:
     return F.normalize(vectors, dim=1)
 
 
-# The sum of a loss whose terms are divided among the ranks.
-
-
 def sum_over_ranks(total: Tensor, ranks: Ranks) -> Tensor:
-    """Return the sum of all ranks' totals, the same on each rank.
+    """Return the sum of all ranks' totals, scalars with gradients; the same on each rank.
 
     The gradient on each rank is that of its own total, so each term counts once. Use it with
     ``Ranks.gathered_rows``, and for class weights, which only one rank holds.
-
-    Args:
-        total: scalar, this rank's part of the loss, with gradients.
-        ranks: the ranks that share the loss.
     """
     return total if ranks.world == 1 else cast(Tensor, _Sum.apply(total, ranks))
 
@@ -46,24 +44,14 @@ class _Sum(torch.autograd.Function):
         return grad_outputs[0], None
 
 
-# The mean of a loss whose number of terms differs between the ranks.
-
-
 def mean_over_ranks(total: Tensor, count: Tensor, ranks: Ranks) -> Tensor:
     """Return this rank's loss, such that its mean over the ranks is the mean of all terms.
 
-    Training averages the gradients over the ranks, so each rank must return
-    total · world / (sum of all counts).
-
-    Args:
-        total: scalar, the sum of this rank's terms, with gradients.
-        count: scalar, the number of this rank's terms. It is changed in place.
-        ranks: the ranks that share the batch.
+    For losses whose number of terms differs between the ranks: ``total`` is the sum of this rank's
+    terms, with gradients, and ``count`` their number, which is changed in place (both scalars).
+    Training averages the gradients, so each rank must return total · world / (sum of all counts).
     """
     return total * ranks.world / ranks.summed(count).clamp_min(1)
-
-
-# ArcFace, the softmax loss with an angular margin.
 
 
 def arcface(
@@ -104,13 +92,9 @@ def arcface(
 
 
 def arcface_of_cosines(cosine: Tensor, labels: Tensor, *, scale: float, margin: float) -> Tensor:
-    """Compute ``arcface`` from the cosines of embeddings and class vectors, without any check.
+    """Compute ``arcface`` from cosines (batch, classes), without any check.
 
-    Args:
-        cosine: (batch, classes).
-        labels: (batch,) int64, columns of ``cosine``.
-        scale: s.
-        margin: m, in radians.
+    The labels, (batch,) int64, are columns of ``cosine``.
     """
     target = cosine.gather(1, labels[:, None])
     logits = scale * cosine.scatter(1, labels[:, None], widened_cosine(target, margin))
@@ -155,12 +139,6 @@ def _check_arcface(embeddings: Tensor, class_vectors: Tensor, labels: Tensor) ->
             )
 
 
-# ArcFace over classes that are divided among the ranks, or over a sample of them.
-#
-# Each rank holds a range of the classes and computes the logits of the whole batch for these only.
-# The softmax's maximum and sum and the target's logit are combined from all ranks.
-
-
 def sharded_arcface(
     embeddings: Tensor,
     rows: Tensor,
@@ -172,6 +150,9 @@ def sharded_arcface(
     unit_length: bool = False,
 ) -> Tensor:
     """Compute ``arcface`` of all ranks' embeddings over the classes in use.
+
+    Each rank holds a range of the classes and computes the logits of the whole batch for these
+    only. The softmax's maximum and sum and the target's logit are combined from all ranks.
 
     Args:
         embeddings: (batch, dim) this rank's part of the batch.
@@ -228,26 +209,15 @@ class _CrossEntropy(torch.autograd.Function):
         return gradient * (grad_outputs[0] / len(probability)), None, None, None
 
 
-# Softmax losses that contrast new embeddings with old ones.
-
-
 def contrast(
     labels: Tensor, *, new: Tensor, old: Tensor, tau: float = 0.05, ranks: Ranks = ALONE
 ) -> Tensor:
     """Contrast each image's own old embedding with the old embeddings of other classes.
 
-    Paper, equation 12: a softmax cross entropy. Other images of the same class are left out of the
-    sum.
-
-    Args:
-        new: (batch, dim) with gradients.
-        old: (batch, dim) of the same images. Those of all ranks are gathered for the contrast.
-        labels: (batch,) integers.
-        tau: temperature.
-        ranks: the ranks that share the batch.
-
-    Returns:
-        The mean over this rank's images, a scalar.
+    Paper, equation 12: a softmax cross entropy at temperature ``tau``. Other images of the same
+    class are left out of the sum. New, with gradients, and old embeddings are (batch, dim) of the
+    same images; the old ones of all ranks are gathered. Labels are (batch,) integers. The result is
+    the mean over this rank's images.
     """
     all_labels = ranks.gathered(labels)
     logits = unit_rows(new) @ ranks.gathered(unit_rows(old)).T / tau
@@ -264,17 +234,9 @@ def mixed_contrast(
     """Contrast each image's own old embedding with old *and new* embeddings of other classes.
 
     For galleries with rows of both models: ``contrast`` does not compare the own old embedding
-    with new embeddings of other classes, which may then be nearer (RACT).
-
-    Args:
-        new: (batch, dim) with gradients, as queries and as negatives.
-        old: (batch, dim) of the same images. All ranks' embeddings are gathered for the contrast.
-        labels: (batch,) integers.
-        tau: temperature.
-        ranks: the ranks that share the batch.
-
-    Returns:
-        The mean over the whole batch, the same on each rank.
+    with new embeddings of other classes, which may then be nearer (RACT). The arguments are those
+    of ``contrast``, but new embeddings get gradients as queries and as negatives, all ranks' are
+    gathered, and the result is the mean over the whole batch, the same on each rank.
     """
     all_labels = ranks.gathered(labels)
     all_new = ranks.gathered_rows(unit_rows(new))
@@ -298,20 +260,12 @@ def neighbour_contrast(
     tau: float = 0.05,
     ranks: Ranks = ALONE,
 ) -> Tensor:
-    """Contrast new embeddings with old ones, with positives weighted by consensus (NCCL).
+    """Contrast new embeddings (batch, dim) with old ones, weighted by consensus (NCCL).
 
     The loss of an image z is the mean of −w·log softmax(⟨z, v⟩/τ) at v⁺, over the old embeddings
     v⁺ of its class. The weight is w = (1 + ⟨own old embedding, v⁺⟩)/2. Images without a positive
-    are left out.
-
-    Args:
-        new: (batch, dim) with gradients.
-        labels: (batch,) integers.
-        own_old: (batch, dim) the old embeddings of the same images.
-        others: (queue, dim) old embeddings of any images.
-        other_labels: (queue,) the classes of ``others``.
-        tau: temperature.
-        ranks: the ranks that share the batch.
+    are left out. ``own_old``, (batch, dim), are the old embeddings of the same images; ``others``,
+    (queue, dim), those of any images, whose classes are ``other_labels``, (queue,).
     """
     others = unit_rows(others)
     positive = (labels[:, None] == other_labels[None, :]).to(others.dtype)
@@ -322,22 +276,13 @@ def neighbour_contrast(
     return mean_over_ranks(per_image.sum(), (counts > 0).sum(), ranks)
 
 
-# The distance between new and old embeddings of the same images.
-
-
 def regress(*, new: Tensor, old: Tensor) -> Tensor:
     """Return the mean squared Euclidean distance of normalised embeddings (AML).
 
-    Paper, equation 11, without its minus sign: the distance is minimised.
-
-    Args:
-        new: (batch, dim) with gradients.
-        old: (batch, dim) of the same images.
+    Paper, equation 11, without its minus sign: the distance is minimised. Both are (batch, dim) of
+    the same images, the new ones with gradients.
     """
     return (unit_rows(new) - unit_rows(old)).square().sum(dim=1).mean()
-
-
-# The angle of new embeddings beyond a cone around their class.
 
 
 def angles(first: Tensor, second: Tensor) -> Tensor:
@@ -356,17 +301,11 @@ def outside_cone(
 ) -> Tensor:
     """Return the mean of max(0, angle(centre of the class, embedding) − the class's largest angle).
 
-    From LCE. Each rank looks at the images of its own classes, whichever rank embedded them.
-
-    Args:
-        new: (batch, dim) this rank's part of the batch, with gradients.
-        labels: (batch,) the classes of this rank's part, numbered over all ranks.
-        part: the classes that ``centres`` and ``largest`` belong to.
-        centres: (rows in use, dim) of length 1, the centres of this rank's classes.
-        largest: (rows in use,) the largest angles of this rank's classes, in radians.
-
-    Returns:
-        The mean over the whole batch, the same on each rank.
+    From LCE; the mean is over the whole batch, the same on each rank. Each rank looks at the images
+    of its own classes, whichever rank embedded them. New embeddings (batch, dim) and labels (batch,)
+    are this rank's part of the batch, the labels numbered over all ranks. ``part`` are the classes
+    that the centres (rows in use, dim), of length 1, and the largest angles (rows in use,), in
+    radians, belong to.
     """
     ranks = part.ranks
     all_new = ranks.gathered_rows(unit_rows(new))
@@ -375,9 +314,6 @@ def outside_cone(
     beyond = F.relu(angles(all_new, centres[own_columns]) - largest[own_columns])
     own_beyond = torch.where(columns >= 0, beyond, 0.0)
     return sum_over_ranks(own_beyond.sum() / len(columns), ranks)
-
-
-# The distance of new embeddings from a ball around their class.
 
 
 def point_to_set(
@@ -390,14 +326,8 @@ def point_to_set(
 ) -> Tensor:
     """Return how far embeddings are outside their class's ball, averaged over those outside.
 
-    From AdvBCT.
-
-    Args:
-        new: (batch, dim) with gradients.
-        centres: (batch, dim) the centre of each image's class.
-        radius: (batch,) the radius of each image's class; infinite for a class without a ball.
-        ranks: the ranks that share the batch.
-        unit_centres: whether to scale the centres to length 1, or take them as they are.
+    From AdvBCT. Each image (batch, dim) has the centre (batch, dim) and the radius (batch,) of its
+    class, infinite for a class without a ball. ``unit_centres`` scales the centres to length 1.
     """
     centres = unit_rows(centres) if unit_centres else centres
     distance = cast(Tensor, torch.linalg.vector_norm(unit_rows(new) - centres, dim=1))
@@ -405,21 +335,11 @@ def point_to_set(
     return mean_over_ranks(outside.sum(), (outside > 0).sum(), ranks)
 
 
-# How far class weights are from fixed centres of their classes.
-
-
 def class_weight_gap(class_weights: Tensor, centres: Tensor, *, ranks: Ranks = ALONE) -> Tensor:
     """Return the mean of 1 − ⟨centre, class weight⟩ over the classes in use of all ranks.
 
-    From LCE.
-
-    Args:
-        class_weights: (classes in use, dim) of this rank's classes, with gradients.
-        centres: (classes in use, dim) of length 1.
-        ranks: the ranks that share the classes.
-
-    Returns:
-        The mean, the same on each rank.
+    From LCE; the same on each rank. This rank's class weights, with gradients, and the centres, of
+    length 1, are (classes in use, dim).
     """
     gaps = 1 - (unit_rows(class_weights) * centres).sum(dim=1)
     count = ranks.summed(gaps.new_full((), len(gaps)))

@@ -28,43 +28,27 @@ FORWARD: Direction = "forward"
 
 @dataclass(frozen=True)
 class KnownPairs:
-    """Images whose embeddings by both models are kept with a map, to try it with.
+    """Images whose embeddings by both models are kept with a map, to try it with."""
 
-    Attributes:
-        ids: one per image.
-        new: (images, new dim).
-        old: (images, old dim).
-    """
-
-    ids: tuple[str, ...]
-    new: NDArray[np.float32]
-    old: NDArray[np.float32]
+    ids: tuple[str, ...]  # one per image
+    new: NDArray[np.float32]  # (images, new dim)
+    old: NDArray[np.float32]  # (images, old dim)
 
 
 @dataclass(frozen=True)
 class SpaceMap:
-    """A fitted map.
+    """A fitted map."""
 
-    Attributes:
-        vector_map: the map itself.
-        direction: ``backward`` or ``forward``.
-        new_model: the fingerprint of the new model.
-        old_model: the fingerprint of the old model.
-        known: pairs that the map was not fitted on.
-        found_share: the share of known queries that found their mates when the map was fitted.
-        score_scale: what puts scores of mapped queries with old rows on the old scale, see
-            ``embeddings/score_scale.py``; None for a forward map, or if it is not known.
-        fitted_on: the classes of the images that it was fitted on.
-    """
-
-    vector_map: VectorMap
-    direction: Direction
-    new_model: str
-    old_model: str
-    known: KnownPairs
-    found_share: float
+    vector_map: VectorMap  # the map itself
+    direction: Direction  # ``backward`` or ``forward``
+    new_model: str  # the fingerprint of the new model
+    old_model: str  # the fingerprint of the old model
+    known: KnownPairs  # pairs that the map was not fitted on
+    found_share: float  # the share of known queries that found their mates when the map was fitted
+    # What puts scores of mapped queries with old rows on the old scale, see
+    # ``embeddings/score_scale.py``; None for a forward map, or if it is not known.
     score_scale: float | None = None
-    fitted_on: TrainingClasses = UNKNOWN_CLASSES
+    fitted_on: TrainingClasses = UNKNOWN_CLASSES  # the classes of the images that it was fitted on
 
     @property
     def source(self) -> str:
@@ -201,17 +185,11 @@ _LEAST_GAIN = 0.1  # of the found share over chance, for a map that is worth kee
 
 @dataclass(frozen=True)
 class FoundMates:
-    """How many known queries find a mate.
+    """How many known queries find a mate."""
 
-    Attributes:
-        share: of the queries whose best mate is among the best rows, see ``BEST_SHARE``.
-        chance: that share if the rows were in any order.
-        queries: how many queries have a mate.
-    """
-
-    share: float
-    chance: float
-    queries: int
+    share: float  # of the queries whose best mate is among the best rows, see ``BEST_SHARE``
+    chance: float  # that share if the rows were in any order
+    queries: int  # how many queries have a mate
 
     @property
     def is_useful(self) -> bool:

@@ -30,19 +30,12 @@ Layers = tuple[tuple[Tensor, Tensor | None], ...]
 
 @dataclass(frozen=True)
 class Pairs:
-    """Embeddings of the same images by both models; the rows need not be normalised.
+    """Embeddings of the same images by both models; the rows need not be normalised."""
 
-    Attributes:
-        new: (images, new dim) what is mapped.
-        old: (images, old dim) where it is mapped to.
-        weights: (images,) they sum to 1, and every class has the same share.
-        labels: (images,) the classes.
-    """
-
-    new: Tensor
-    old: Tensor
-    weights: Tensor
-    labels: Tensor
+    new: Tensor  # (images, new dim) what is mapped
+    old: Tensor  # (images, old dim) where it is mapped to
+    weights: Tensor  # (images,) they sum to 1, and every class has the same share
+    labels: Tensor  # (images,) the classes
 
 
 _SAME = 1e-6  # rounding of single precision
@@ -54,15 +47,10 @@ FitFunction = Callable[[Pairs, int], Layers]
 
 @dataclass(frozen=True)
 class VectorMap:
-    """A map of embeddings: linear layers with a ReLU between them.
+    """A map of embeddings: linear layers with a ReLU between them."""
 
-    Attributes:
-        kind: a name from ``MAPS``.
-        layers: the (weight, bias) of each layer.
-    """
-
-    kind: str
-    layers: Layers
+    kind: str  # a name from ``MAPS``
+    layers: Layers  # the (weight, bias) of each layer
 
     def __call__(self, embeddings: Any) -> Any:
         """Map embeddings into the old space: (n, new dim) -> (n, old dim), L2-normalised."""

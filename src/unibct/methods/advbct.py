@@ -105,9 +105,8 @@ def reversed_gradient(vectors: Tensor, strength: float) -> Tensor:
     return cast(Tensor, _Reversed.apply(vectors, strength))
 
 
-# `advbct@released=true`: AdvBCT with the constants of its authors' program, beside our reading.
-#
-# The constants are facts from that program (github.com/Ashespt/AdvBCT); docs/methods.md lists them.
+# `advbct@released=true` has the constants of its authors' program (github.com/Ashespt/AdvBCT);
+# docs/methods.md lists them. The class above is our reading of the paper.
 
 _WIDTH = 100  # of the discriminator's hidden layer
 _OTHER_END = 1.0  # of each radius, whatever the classes' own radii are
@@ -173,9 +172,7 @@ def advbct(old: OldEmbeddings, settings: Settings, *, released: bool = False) ->
 def _largest_without_outliers(distance: Tensor, labels: Tensor) -> Tensor:
     """Return each class's largest distance (classes,) below Q3 + 1.5·(Q3 − Q1).
 
-    Args:
-        distance: (images,) from the class's centre.
-        labels: (images,) 0…C-1, each of them in use.
+    ``distance`` (images,) is from the class's centre, and each of the labels 0…C-1 is in use.
     """
     sizes = torch.bincount(labels)
     by_distance = torch.argsort(distance, stable=True)

@@ -19,28 +19,22 @@ _MEAN_IMAGES = 65_536  # enough for the mean of any set
 
 @dataclass(frozen=True)
 class OldEmbeddings:
-    """What the old model knows about the new training set.
+    """What the old model knows about the new training set."""
 
-    Attributes:
-        embeddings: (images, dim) the old model's embeddings of the new training set, a tensor on
-            the device or rows on disk; (0, dim) for a method that needs none.
-        labels: (images,) the classes of the new training set, 0…C-1.
-        class_names: the identities of those classes, see ``ImageSet.class_identities``.
-        old_class_names: the identities of the classes that the old model was trained on.
-        old_class_weights: (old classes, dim) the rows of the old classifier, if they are known
-            and the method needs them.
-        flipped: (images, dim) the old model's embeddings of the mirrored images, if training
-            mirrors images.
-        ranks: the ranks that share the classes.
-    """
-
+    # (images, dim) the old model's embeddings of the new training set, a tensor on the device or
+    # rows on disk; (0, dim) for a method that needs none.
     embeddings: Any
-    labels: Tensor
+    labels: Tensor  # (images,) the classes of the new training set, 0…C-1
+    # The identities of those classes, see ``ImageSet.class_identities``.
     class_names: tuple[str, ...]
+    # The identities of the classes that the old model was trained on.
     old_class_names: tuple[str, ...]
+    # (old classes, dim) the rows of the old classifier, if they are known and the method needs
+    # them.
     old_class_weights: Tensor | None
+    # (images, dim) the old model's embeddings of the mirrored images, if training mirrors images.
     flipped: Any = None
-    ranks: Ranks = ALONE
+    ranks: Ranks = ALONE  # the ranks that share the classes
 
     @property
     def own_classes(self) -> range:
@@ -67,14 +61,10 @@ class OldEmbeddings:
     def read_ahead(
         self, rows: NDArray[np.int64], flipped: NDArray[np.bool_] | None
     ) -> NDArray[np.float32] | None:
-        """Return what ``of`` will return for a batch; may be called by any thread.
+        """Return what ``of`` will return for a batch, (batch, dim); may be called by any thread.
 
-        Args:
-            rows: (batch,) the rows of the images in the training set.
-            flipped: (batch,) which images are mirrored; None if none is.
-
-        Returns:
-            (batch, dim), or None if the embeddings are on the device already.
+        It takes the batch's rows and which of its images are mirrored, both (batch,). None: the
+        embeddings are on the device already.
         """
         if is_tensor(self.embeddings):
             return None
@@ -98,9 +88,8 @@ class OldEmbeddings:
 
     def to(self, device: torch.device) -> "OldEmbeddings":
         """Return the same on another device; rows on disk stay there."""
-        names = ("embeddings", "labels", "old_class_weights", "flipped")
-        values = {name: getattr(self, name) for name in names}
-        return replace(self, **{k: v.to(device) for k, v in values.items() if is_tensor(v)})
+        moved = {name: v.to(device) for name, v in vars(self).items() if is_tensor(v)}
+        return replace(self, **moved)
 
     def whole(self) -> Tensor:
         """Return all old embeddings, on the device: (images, dim)."""
@@ -111,15 +100,10 @@ class OldEmbeddings:
     def prototypes(self, kind: str, settings: "Settings", new: Any = None) -> Tensor:
         """(own classes, dim) this rank's prototypes; see ``class_prototypes``."""
         in_memory = is_tensor(self.embeddings) and self.ranks.world == 1
+        classes = None if in_memory else self.own_classes
+        how = {"tau": settings.tau, "lam": settings.lam, "drop": settings.drop}
         prototypes = class_prototypes(
-            self.labels,
-            old=self.embeddings,
-            new=new,
-            kind=kind,
-            tau=settings.tau,
-            lam=settings.lam,
-            drop=settings.drop,
-            classes=None if in_memory else self.own_classes,
+            self.labels, old=self.embeddings, new=new, kind=kind, classes=classes, **how
         )
         return torch.as_tensor(prototypes, device=self.labels.device)
 
@@ -138,34 +122,26 @@ class Settings:
 
 @dataclass(frozen=True)
 class Batch:
-    """This rank's part of the images of one step.
+    """This rank's part of the images of one step."""
 
-    Attributes:
-        embeddings: (batch, dim) of the new model, with gradients.
-        labels: (batch,) the classes of the images.
-        rows: (batch,) the rows of the images in the training set.
-        class_weights: (classes in use, dim) of the new classifier, with gradients.
-        progress: how much of the whole training is done, 0 to 1.
-        rng: the generator for methods that draw; a resumed run draws the same numbers.
-        flipped: (batch,) which images are mirrored; None if none is.
-        part: the classes that this rank uses in this step; None means all classes.
-        old: (batch, dim) the old embeddings of the images, if they were read ahead.
-        whole_batch: (all ranks' batch,) the rows of all ranks' images, on the host; None if they
-            have to be gathered.
-        projected: whether embeddings and class weights come from another dimension, by a
-            projection into the old space.
-    """
-
-    embeddings: Tensor
-    labels: Tensor
-    rows: Tensor
+    embeddings: Tensor  # (batch, dim) of the new model, with gradients
+    labels: Tensor  # (batch,) the classes of the images
+    rows: Tensor  # (batch,) the rows of the images in the training set
+    # (classes in use, dim) of the new classifier, with gradients.
     class_weights: Tensor | None = None
-    progress: float = 0.0
+    progress: float = 0.0  # how much of the whole training is done, 0 to 1
+    # The generator for methods that draw; a resumed run draws the same numbers.
     rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
-    flipped: Tensor | None = None
+    flipped: Tensor | None = None  # (batch,) which images are mirrored; None if none is
+    # The classes that this rank uses in this step; None means all classes.
     part: ClassesInUse | None = None
+    # (batch, dim) the old embeddings of the images, if they were read ahead.
     old: Tensor | None = None
+    # (all ranks' batch,) the rows of all ranks' images, on the host; None if they have to be
+    # gathered.
     whole_batch: Tensor | None = None
+    # Whether embeddings and class weights come from another dimension, by a projection into the old
+    # space.
     projected: bool = False
 
     @property
@@ -187,23 +163,15 @@ class Batch:
         *,
         unit_length: bool = False,
     ) -> Tensor:
-        """Return ArcFace of this batch's labels.
+        """Return ArcFace of new or old embeddings (batch, dim) of this batch's images.
 
-        Args:
-            embeddings: (batch, dim) new or old embeddings of the batch's images.
-            class_vectors: (classes in use, dim), see ``in_use``.
-            settings: scale and margin.
-            unit_length: whether the class vectors have length 1, see ``sharded_arcface``.
+        ``class_vectors`` are (classes in use, dim), see ``in_use``; for ``unit_length`` see
+        ``sharded_arcface``.
         """
         part = self.part or ClassesInUse(len(class_vectors))
+        how = {"scale": settings.scale, "margin": settings.margin}
         return sharded_arcface(
-            embeddings,
-            class_vectors,
-            self.labels,
-            part,
-            scale=settings.scale,
-            margin=settings.margin,
-            unit_length=unit_length,
+            embeddings, class_vectors, self.labels, part, unit_length=unit_length, **how
         )
 
     def in_use(self, class_vectors: Tensor) -> Tensor:
@@ -232,23 +200,21 @@ class Method:
         moved: dict[int, Any] = {}  # by identity: some attributes are the same object
         for name, value in list(vars(self).items()):
             if isinstance(value, Tensor | nn.Module | OldEmbeddings):
-                if id(value) not in moved:
-                    moved[id(value)] = _moved(value, device)
+                if isinstance(value, nn.Parameter) and value.device != device:
+                    moved.setdefault(id(value), nn.Parameter(value.detach().to(device)))
+                elif id(value) not in moved:
+                    moved[id(value)] = value.to(device)
                 setattr(self, name, moved[id(value)])
 
     def refresh(self, new_embeddings: Any) -> None:
         """Update what depends on the new model, at the beginning of a refresh epoch.
 
-        Args:
-            new_embeddings: (images, dim) in evaluation mode, without augmentation, a tensor or
-                rows on disk like the old ones; None unless ``needs_new_embeddings``.
+        ``new_embeddings`` are (images, dim) in evaluation mode, without augmentation, a tensor or
+        rows on disk like the old ones; None unless ``needs_new_embeddings``.
         """
 
     def classified(self, batch: Batch) -> Tensor:
-        """Return what the new classifier is trained on, by default the new embeddings.
-
-        The shape is (batch, dim).
-        """
+        """Return what the new classifier is trained on, (batch, dim): the new embeddings."""
         return batch.embeddings
 
     def loss(self, batch: Batch) -> Tensor:
@@ -265,12 +231,6 @@ class Method:
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         """Restore what ``state`` and ``class_state`` returned."""
-
-
-def _moved(value: Any, device: torch.device) -> Any:
-    if isinstance(value, nn.Parameter) and value.device != device:
-        return nn.Parameter(value.detach().to(device))
-    return value.to(device)
 
 
 def no_compatibility(old: OldEmbeddings, settings: Settings) -> Method:

@@ -1,4 +1,4 @@
-"""The base of methods that classify new embeddings by fixed class vectors of the old space."""
+"""The paper's methods, and what it compares with: AML (`regress`) and `bct`."""
 
 from typing import Any
 
@@ -49,17 +49,11 @@ class FrozenClassVectors(Method):
         self._class_vectors = state.get("class_vectors", self._class_vectors)
 
 
-# `unibct`, `unibct-centroid`, `unibct-drop`, `ndpp`: ArcFace on prototypes in the old space.
-
-
 class Prototypes(FrozenClassVectors):
-    """Prototypes made from the old embeddings of the new training set.
+    """`unibct`, `unibct-centroid`, `unibct-drop`, `ndpp`: prototypes made from old embeddings.
 
-    Args:
-        old: what the old model knows of the new training set.
-        settings: the recipe's numbers.
-        kind: a name from ``PROTOTYPE_KINDS``.
-        apart: move each prototype away from its nearest ones (``ndpp``).
+    ``kind`` is a name from ``PROTOTYPE_KINDS``; ``apart`` moves each prototype away from its
+    nearest ones (``ndpp``).
     """
 
     def __init__(
@@ -87,11 +81,27 @@ class Prototypes(FrozenClassVectors):
         return moved_apart(self._old.ranks.summed(all_prototypes))[own_rows]
 
 
-# `regress` (AML): pull each new embedding to the old embedding of the same image.
+class Bct(FrozenClassVectors):
+    """`bct` (Shen et al., CVPR 2020): ArcFace on the old classifier's class weights.
+
+    They exist only for classes that the old model knows.
+    """
+
+    def __init__(self, old: OldEmbeddings, settings: Settings) -> None:
+        super().__init__(settings)
+        if old.old_class_weights is None:
+            raise UserError(
+                "bct needs the old classifier, but the old model's folder has no "
+                "classifier.safetensors; use unibct"
+            )
+        require_known_classes(old.old_class_names, old.class_names)
+        old_row = {name: row for row, name in enumerate(old.old_class_names)}
+        rows = torch.tensor([old_row[old.class_names[i]] for i in old.own_classes])
+        self._class_vectors = old.old_class_weights[rows].to(old.labels.device)
 
 
 class Regress(Method):
-    """Squared distance between the new and the old embedding of each image."""
+    """`regress` (AML): squared distance between each image's new and old embedding."""
 
     def __init__(self, old: OldEmbeddings, settings: Settings) -> None:
         self._old = self.old_of_images = old
@@ -101,11 +111,8 @@ class Regress(Method):
         return regress(new=batch.embeddings, old=self._old.of(batch))
 
 
-# `contrast`: recognise each image's own old embedding among those of other classes.
-
-
 class Contrast(Method):
-    """Softmax over the image's own old embedding and the batch's old ones of other classes."""
+    """`contrast`: softmax over the image's own old embedding and the batch's of other classes."""
 
     def __init__(self, old: OldEmbeddings, settings: Settings) -> None:
         self._old = self.old_of_images = old
@@ -120,22 +127,3 @@ class Contrast(Method):
             tau=self._tau,
             ranks=batch.ranks,
         )
-
-
-# `bct` (Shen et al., CVPR 2020): ArcFace on the old classifier's class weights.
-
-
-class Bct(FrozenClassVectors):
-    """The old classifier's class weights. They exist only for classes that the old model knows."""
-
-    def __init__(self, old: OldEmbeddings, settings: Settings) -> None:
-        super().__init__(settings)
-        if old.old_class_weights is None:
-            raise UserError(
-                "bct needs the old classifier, but the old model's folder has no "
-                "classifier.safetensors; use unibct"
-            )
-        require_known_classes(old.old_class_names, old.class_names)
-        old_row = {name: row for row, name in enumerate(old.old_class_names)}
-        rows = torch.tensor([old_row[old.class_names[i]] for i in old.own_classes])
-        self._class_vectors = old.old_class_weights[rows].to(old.labels.device)

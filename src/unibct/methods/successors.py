@@ -1,4 +1,4 @@
-"""`mixbct` (Liang et al., 2023): old embeddings mixed into the classifier's batches."""
+"""Methods of other publications, with their constants: `mixbct`, `nccl`, `lce`, `ract`."""
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from unibct.prototypes.weights import drop_weights
 
 
 class MixBct(Method):
-    """Replaces a share of a batch's new embeddings by the old embeddings of the same images.
+    """`mixbct` (Liang et al., 2023): a share of a batch's new embeddings becomes their old ones.
 
     The classifier must then serve both, which moves the new embeddings to the old ones.
     Old embeddings far from their class's mean (the recipe's ``drop`` share) are never used.
@@ -44,19 +44,12 @@ class MixBct(Method):
         return torch.where(replaced[:, None], self._old.of(batch), batch.embeddings)
 
 
-# `nccl` (Wu et al., AAAI 2022): supervised contrast of new embeddings with a queue of old ones.
-
-
 class Nccl(Method):
-    """Contrast with the old embeddings of the images seen last, including this batch's.
+    """`nccl` (Wu et al., AAAI 2022): contrast with the old embeddings of the images seen last.
 
-    Old embeddings of the same class are positives, all others negatives. A positive counts more
-    the closer it is to the image's own old embedding: the neighbours' consensus.
-
-    Args:
-        old: what the old model knows of the new training set.
-        settings: the recipe's numbers.
-        queue: how many old embeddings the queue holds.
+    A ``queue`` of so many images includes this batch's. Old embeddings of the same class are
+    positives, all others negatives. A positive counts more the closer it is to the image's own old
+    embedding: the neighbours' consensus.
     """
 
     def __init__(self, old: OldEmbeddings, settings: Settings, *, queue: int = 4096) -> None:
@@ -96,16 +89,15 @@ class Nccl(Method):
         self._queue = state.get("queue", self._queue).cpu()
 
 
-# `lce` (Meng et al., ICCV 2021): new embeddings within a cone, class weights at its axis.
-
 _ROWS = 65_536  # old embeddings that are read at a time
 
 
 class Lce(Method):
-    """Keeps each new embedding as near to its class's old mean as the farthest old one is.
+    """`lce` (Meng et al., ICCV 2021): new embeddings within a cone, class weights at its axis.
 
-    The class weights of the new classifier are pulled to these means. Each rank holds the means
-    and largest angles of its own classes only.
+    Each new embedding is kept as near to its class's old mean as the farthest old one is, and the
+    class weights of the new classifier are pulled to these means. Each rank holds the means and
+    largest angles of its own classes only.
     """
 
     def __init__(self, old: OldEmbeddings, settings: Settings) -> None:
@@ -142,16 +134,11 @@ def _largest_angles(old: OldEmbeddings, centres: Tensor) -> Tensor:
     return largest
 
 
-# `ract` (Zhang et al., ICLR 2022): contrast for galleries that hold rows of both models.
-
-
 class Ract(Method):
-    """Softmax over the image's own old embedding and the batch's old and new ones of other classes.
+    """`ract` (Zhang et al., ICLR 2022): contrast for galleries that hold rows of both models.
 
-    Args:
-        old: what the old model knows of the new training set.
-        settings: the recipe's numbers; none is used.
-        tau: temperature, as published.
+    Softmax over the image's own old embedding and the batch's old and new ones of other classes,
+    at the published temperature ``tau``; the recipe's numbers are not used.
     """
 
     def __init__(self, old: OldEmbeddings, settings: Settings, *, tau: float = 0.01) -> None:

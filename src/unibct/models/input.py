@@ -21,23 +21,16 @@ PerChannel = float | tuple[float, ...]
 
 @dataclass(frozen=True)
 class InputSpec:
-    """The input of a network: size, channels, and (x/255 − mean)/std of the pixels.
+    """The input of a network: size, channels, and (x/255 − mean)/std of the pixels."""
 
-    Attributes:
-        height: rows.
-        width: columns.
-        channels: 1 for grey, 3 for colour.
-        mean: of the pixels from 0 to 1: one number for all channels, or one for each.
-        std: their standard deviation: one number for all channels, or one for each.
-        fit: a name from ``FITS``: how an image of another shape is fitted. ``VECTORS`` for a
-            network that takes finished vectors: width is then their dimension.
-    """
-
-    height: int
-    width: int
-    channels: int
+    height: int  # rows
+    width: int  # columns
+    channels: int  # 1 for grey, 3 for colour
+    # Of the pixels from 0 to 1: one number for all channels, or one for each.
     mean: PerChannel = 0.5
-    std: PerChannel = 0.5
+    std: PerChannel = 0.5  # their standard deviation: one number for all channels, or one for each
+    # A name from ``FITS``: how an image of another shape is fitted. ``VECTORS`` for a network that
+    # takes finished vectors: width is then their dimension.
     fit: str = DEFAULT_FIT
 
     def __post_init__(self) -> None:

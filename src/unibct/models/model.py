@@ -98,37 +98,27 @@ _FINGERPRINT_FORMAT = 1
 
 @dataclass(frozen=True)
 class Model:
-    """A network that embeds images.
+    """A network that embeds images."""
 
-    Attributes:
-        network: (batch, channels, height, width) -> (batch, dim).
-        architecture: its name in ``ARCHITECTURES``, or FAMILY:NAME of another library's.
-        input: size, channels, fit and normalisation of the images it takes.
-        dim: dimension of its embeddings.
-        class_names: the classes it was trained on.
-        class_weights: (classes, dim) the trained classifier's rows, or None if they are not loaded.
-        training: how it was trained: recipe, data, number of images.
-        old_fingerprint: of the old model that it is compatible with.
-        vector_map: maps the network's output into the old model's space, for a model that was not
-            trained to be compatible.
-        class_source: of the training set, see ``ImageSet``.
-        further_classes: what it has learnt from besides ``class_names``: the classes that its map
-            was fitted on, and those of its first weights, or of the model that made the vectors it
-            was trained on, incomplete if some are not known; and what was chosen for it.
-        architecture_config: what another library needs to build the network, see ``Architecture``.
-    """
-
-    network: nn.Module
-    architecture: str
-    input: InputSpec
-    dim: int
-    class_names: tuple[str, ...] = ()
+    network: nn.Module  # (batch, channels, height, width) -> (batch, dim)
+    architecture: str  # its name in ``ARCHITECTURES``, or FAMILY:NAME of another library's
+    input: InputSpec  # size, channels, fit and normalisation of the images it takes
+    dim: int  # dimension of its embeddings
+    class_names: tuple[str, ...] = ()  # the classes it was trained on
+    # (classes, dim) the trained classifier's rows, or None if they are not loaded.
     class_weights: Tensor | None = None
+    # How it was trained: recipe, data, number of images.
     training: dict[str, Any] = field(default_factory=dict)
-    old_fingerprint: str | None = None
+    old_fingerprint: str | None = None  # of the old model that it is compatible with
+    # Maps the network's output into the old model's space, for a model that was not trained to be
+    # compatible.
     vector_map: VectorMap | None = None
-    class_source: str | None = None
+    class_source: str | None = None  # of the training set, see ``ImageSet``
+    # What it has learnt from besides ``class_names``: the classes that its map was fitted on, and
+    # those of its first weights, or of the model that made the vectors it was trained on,
+    # incomplete if some are not known; and what was chosen for it.
     further_classes: TrainingClasses = NO_CLASSES
+    # What another library needs to build the network, see ``Architecture``.
     architecture_config: Mapping[str, Any] | None = None
 
     @property

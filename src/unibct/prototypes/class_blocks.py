@@ -30,33 +30,26 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class MemoryLimits:
-    """How much memory and disk the reading of stores may use.
+    """How much memory and disk the reading of stores may use."""
 
-    Attributes:
-        buffer_bytes: bytes of embeddings in memory at a time. A single class is always read
-            whole, even if it is larger.
-        scratch_folder: where a temporary file may be written; by default the system's place.
-        spill: whether to write the rows, grouped, to a temporary file first. By default that is
-            done if they are not grouped by class and take more than half of the available memory.
-    """
-
+    # Bytes of embeddings in memory at a time. A single class is always read whole, even if it is
+    # larger.
     buffer_bytes: int = 256 << 20
+    # Where a temporary file may be written; by default the system's place.
     scratch_folder: Path | None = None
+    # Whether to write the rows, grouped, to a temporary file first. By default that is done if they
+    # are not grouped by class and take more than half of the available memory.
     spill: bool | None = None
 
 
 @dataclass(frozen=True)
 class Block:
-    """The rows of consecutive classes, in memory.
+    """The rows of consecutive classes, in memory."""
 
-    Attributes:
-        classes: the classes.
-        parts: the rows (rows, dim) of each source; the thread's next block overwrites them.
-        order: the rows of the first class, then of the second, …; None if they are in that order.
-    """
-
-    classes: range
+    classes: range  # the classes
+    # The rows (rows, dim) of each source; the thread's next block overwrites them.
     parts: list[NDArray[Any]]
+    # The rows of the first class, then of the second, …; None if they are in that order.
     order: NDArray[np.int64] | None
 
 

@@ -211,21 +211,13 @@ def take_rows(
 
 @dataclass(frozen=True)
 class ClassBatch:
-    """A batch of classes, and the embeddings of their images.
+    """A batch of classes, and the embeddings of their images."""
 
-    Attributes:
-        old: (images, dim) of all classes.
-        new: (images, dim′) of all classes.
-        rows: (classes, m) the batch's rows.
-        valid: (classes, m) which of them are not padding.
-        memory: for the rows that are taken.
-    """
-
-    old: Tensor
-    new: Tensor
-    rows: NDArray[np.int64]
-    valid: Tensor
-    memory: ReusedMemory
+    old: Tensor  # (images, dim) of all classes
+    new: Tensor  # (images, dim′) of all classes
+    rows: NDArray[np.int64]  # (classes, m) the batch's rows
+    valid: Tensor  # (classes, m) which of them are not padding
+    memory: ReusedMemory  # for the rows that are taken
 
     def old_rows(self) -> Tensor:
         """Return (classes, m, dim), in memory that the next call overwrites."""

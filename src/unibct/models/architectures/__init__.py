@@ -26,30 +26,22 @@ RANDOM = "random"  # as the place of the weights: none are loaded
 
 @dataclass(frozen=True)
 class Architecture:
-    """How to build a network, with its default input and dimension.
+    """How to build a network, with its default input and dimension."""
 
-    Attributes:
-        build: builds the network for an input and a dimension, with random weights.
-        input: the default input.
-        dim: the default dimension of the embeddings.
-        larger: the architecture that a team would upgrade to.
-        grows_from: smaller architectures whose trained networks it can start from, see ``growth``.
-        name: under which a model folder stores it.
-        config: what another library needs to build the network again, as plain values; None for
-            a network of unibct.
-        start: loads the weights that training starts from; None if they are random.
-        start_digest: a hash of the files that ``start`` reads.
-    """
-
+    # Builds the network for an input and a dimension, with random weights.
     build: "Callable[[InputSpec, int], nn.Module]"
-    input: InputSpec
-    dim: int
-    larger: str | None = None
+    input: InputSpec  # the default input
+    dim: int  # the default dimension of the embeddings
+    larger: str | None = None  # the architecture that a team would upgrade to
+    # Smaller architectures whose trained networks it can start from, see ``growth``.
     grows_from: tuple[str, ...] = ()
-    name: str = ""
+    name: str = ""  # under which a model folder stores it
+    # What another library needs to build the network again, as plain values; None for a network of
+    # unibct.
     config: Mapping[str, Any] | None = None
+    # Loads the weights that training starts from; None if they are random.
     start: "Callable[[nn.Module], None] | None" = None
-    start_digest: str | None = None
+    start_digest: str | None = None  # a hash of the files that ``start`` reads
 
 
 def without_library(config: Mapping[str, Any] | None) -> dict[str, Any] | None:
@@ -61,18 +53,14 @@ def without_library(config: Mapping[str, Any] | None) -> dict[str, Any] | None:
 
 @dataclass(frozen=True)
 class NetworkRequest:
-    """What a user asks of an architecture besides its name.
+    """What a user asks of an architecture besides its name."""
 
-    Attributes:
-        weights: a file or folder with the first weights, or ``random``. None means those that
-            come with the architecture, if there are any.
-        download: whether anything may be fetched from a hub.
-        pooling: how a backbone's outputs become one vector: ``auto`` (the network's own), ``cls``
-            (the first token) or ``mean`` (over all positions).
-    """
-
+    # A file or folder with the first weights, or ``random``. None means those that come with the
+    # architecture, if there are any.
     weights: str | None = None
-    download: bool = False
+    download: bool = False  # whether anything may be fetched from a hub
+    # How a backbone's outputs become one vector: ``auto`` (the network's own), ``cls`` (the first
+    # token) or ``mean`` (over all positions).
     pooling: str = "auto"
 
 
