@@ -302,10 +302,10 @@ def outside_cone(
     """Return the mean of max(0, angle(centre of the class, embedding) − the class's largest angle).
 
     From LCE; the mean is over the whole batch, the same on each rank. Each rank looks at the images
-    of its own classes, whichever rank embedded them. New embeddings (batch, dim) and labels (batch,)
-    are this rank's part of the batch, the labels numbered over all ranks. ``part`` are the classes
-    that the centres (rows in use, dim), of length 1, and the largest angles (rows in use,), in
-    radians, belong to.
+    of its own classes, whichever rank embedded them. New embeddings (batch, dim) and labels
+    (batch,) are this rank's part of the batch, the labels numbered over all ranks. ``part`` are the
+    classes that the centres (rows in use, dim), of length 1, and the largest angles (rows in use,),
+    in radians, belong to.
     """
     ranks = part.ranks
     all_new = ranks.gathered_rows(unit_rows(new))

@@ -96,7 +96,11 @@ def map_classes(
                 _spill(source, plan, len(labels), Path(folder) / f"{number}.rows", thread_bytes)
                 for number, source in enumerate(sources)
             ]
-            plan = _spilled_plan(plan)
+            firsts = np.cumsum([0, *map(len, plan)]).tolist()  # of the same blocks in these files
+            plan = [
+                _PlannedBlock(planned.classes, slice(first, last), planned.order)
+                for planned, (first, last) in zip(plan, pairwise(firsts), strict=True)
+            ]
         yield from _map_in_threads(work, sources, plan, threads)
 
 
@@ -190,17 +194,9 @@ def _read_block(sources: Sequence[Source], planned: _PlannedBlock, local: thread
 def _spill(
     source: Source, plan: list[_PlannedBlock], rows: int, path: Path, buffer_bytes: int
 ) -> NDArray[Any]:
-    """Write a source's rows to a file, block by block, in one sequential pass.
+    """Write a source's ``rows`` rows to a file, block by block, in one sequential pass.
 
-    Args:
-        source: with ``rows`` rows in any order.
-        plan: the blocks.
-        rows: rows of the source.
-        path: the file to write.
-        buffer_bytes: bytes that are read at a time.
-
-    Returns:
-        (rows of all blocks, dim) the mapped file.
+    ``buffer_bytes`` are read at a time. The result is the mapped file, (rows of all blocks, dim).
     """
     block_of_row = np.full(rows, -1, dtype=np.int32)
     for number, planned in enumerate(plan):
@@ -223,15 +219,6 @@ def _spill(
                     next_row[block] += end - begin
     shape = (int(firsts[-1]), dim)
     return np.asarray(np.memmap(path, dtype=dtype, mode="r", shape=shape))
-
-
-def _spilled_plan(plan: list[_PlannedBlock]) -> list[_PlannedBlock]:
-    """Return the plan of the same blocks in spilled files."""
-    firsts = np.cumsum([0, *map(len, plan)]).tolist()
-    return [
-        _PlannedBlock(planned.classes, slice(first, last), planned.order)
-        for planned, (first, last) in zip(plan, pairwise(firsts), strict=True)
-    ]
 
 
 def stored_dtype(source: Source) -> np.dtype[Any]:

@@ -130,11 +130,7 @@ class ReusedMemory:
     ) -> Tensor:
         """Return an uninitialised tensor in the memory that was last used for ``name``.
 
-        Args:
-            name: which memory to use.
-            shape: of the tensor.
-            example: a tensor on the same device, and of the same type unless ``dtype`` is given.
-            dtype: the type.
+        It is on the device of ``example``, and of its type unless ``dtype`` is given.
         """
         count = math.prod(shape)
         block = self._blocks.get(name)
@@ -149,15 +145,10 @@ def batches_of_like_size(
     """Yield classes by ascending size, as many at a time as fit the processor's cache.
 
     All classes of a batch are padded to the same multiple of 8 images: matrices of such sizes are
-    multiplied up to twice as fast as others. (A single image is not padded.)
-
-    Args:
-        sizes: (classes,) images of each class.
-        dim: numbers in a row.
-        order: the rows of the first class, then of the second, …; 0, 1, … by default.
-
-    Yields:
-        The classes, and their rows (classes, m), padded with the first row of the class.
+    multiplied up to twice as fast as others. (A single image is not padded.) ``sizes``, (classes,),
+    are the images of each class, and ``dim`` the numbers in a row; ``order`` has the rows of the
+    first class, then of the second, …: 0, 1, … by default. What is yielded is the classes, and
+    their rows (classes, m), padded with the first row of the class.
     """
     starts = np.cumsum(sizes) - sizes
     padded_sizes = np.where(sizes == 1, 1, -(-sizes // _MULTIPLE) * _MULTIPLE)
@@ -177,10 +168,7 @@ def batches_of_like_size(
 def valid_rows(sizes: NDArray[np.int64], rows: NDArray[np.int64], example: Tensor) -> Tensor:
     """Return a mask (classes, m) of the rows of a batch that are not padding.
 
-    Args:
-        sizes: (classes,) images of each class of the batch.
-        rows: (classes, m) the batch's rows.
-        example: a tensor on the device of the mask.
+    ``sizes``, (classes,), are the images of the batch's classes; ``example`` is on the mask's device.
     """
     column = torch.arange(rows.shape[1], device=example.device)
     return column < torch.from_numpy(sizes).to(example.device)[:, None]
@@ -191,11 +179,7 @@ def take_rows(
 ) -> Tensor:
     """Return rows (classes, m, dim) of a batch, float16 widened to float32.
 
-    Args:
-        vectors: (images, dim).
-        rows: (classes, m) row numbers.
-        memory: for the result, which the next call overwrites.
-        name: which part of the memory to use.
+    They are in the memory's part ``name``, which the next call overwrites.
     """
     shape = (rows.size, vectors.shape[1])
     batch = memory.empty(f"{name} as stored", shape, vectors)

@@ -19,7 +19,6 @@ time. Ẽᵀ does not increase the sum of a vector's absolute values, so the res
 there one image after another is eliminated instead, in double precision.
 """
 
-from collections.abc import Callable
 from typing import Any, cast
 
 import numpy as np
@@ -28,13 +27,13 @@ from torch import Tensor
 
 from unibct.arrays import same_kind
 from unibct.prototypes.inputs import (
+    PROTOTYPE_KINDS,
     ClassBatch,
     PrototypeSettings,
     ReusedMemory,
     batches_of_like_size,
     class_labels,
     float_tensor,
-    take_rows,
     valid_rows,
 )
 
@@ -55,12 +54,7 @@ def structural_weights(new: Any, labels: Any, *, tau: float = 0.05, lam: float =
     Returns:
         (images,) positive weights that sum to 1 in each class; NumPy or torch as ``new`` is.
     """
-    settings = PrototypeSettings("structural", tau=tau, lam=lam)
-    vectors, memory = float_tensor(new, "new"), ReusedMemory()
-    weights = _weigh_classes(
-        vectors, labels, lambda batch, valid: walk_weights(batch, valid, settings, memory)
-    )
-    return same_kind(weights, new)
+    return _image_weights(new, "new", labels, PrototypeSettings("structural", tau=tau, lam=lam))
 
 
 def drop_weights(old: Any, labels: Any, *, drop: float = 0.1) -> Any:
@@ -74,27 +68,25 @@ def drop_weights(old: Any, labels: Any, *, drop: float = 0.1) -> Any:
     Returns:
         (images,) weights that sum to 1 in each class; NumPy or torch as ``old`` is.
     """
-    settings = PrototypeSettings("drop", drop=drop)
-    vectors = float_tensor(old, "old")
-    weights = _weigh_classes(
-        vectors, labels, lambda batch, valid: trimmed_weights(batch, valid, settings)
-    )
-    return same_kind(weights, old)
+    return _image_weights(old, "old", labels, PrototypeSettings("drop", drop=drop))
 
 
-def _weigh_classes(
-    vectors: Tensor, labels: Any, weigh: Callable[[Tensor, Tensor], Tensor]
-) -> Tensor:
-    """Return the weight of each row (rows,), computed by ``weigh`` for a batch of classes."""
+def _image_weights(embeddings: Any, name: str, labels: Any, settings: PrototypeSettings) -> Any:
+    """Return the weight of each row (rows,), from these embeddings alone, as their kind of array.
+
+    Errors call the embeddings ``name``.
+    """
+    vectors = float_tensor(embeddings, name)
     label_array = class_labels(labels, len(vectors))
     order, sizes = np.argsort(label_array, kind="stable"), np.bincount(label_array)
     weights = torch.empty(len(vectors), dtype=vectors.dtype, device=vectors.device)
-    memory = ReusedMemory()
+    memory, weigh = ReusedMemory(), PROTOTYPE_KINDS[settings.kind].load()
     for classes, rows in batches_of_like_size(sizes, vectors.shape[1], order):
         valid = valid_rows(sizes[classes], rows, vectors)
         index = torch.from_numpy(rows).to(vectors.device)
-        weights[index[valid]] = weigh(take_rows(vectors, rows, memory), valid)[valid]
-    return weights
+        batch = ClassBatch(vectors, vectors, rows, valid, memory)
+        weights[index[valid]] = weigh(batch, settings)[valid]
+    return same_kind(weights, embeddings)
 
 
 def weigh_equally(batch: ClassBatch, settings: PrototypeSettings) -> Tensor:
@@ -103,29 +95,14 @@ def weigh_equally(batch: ClassBatch, settings: PrototypeSettings) -> Tensor:
     return uniform_weights(batch.valid, torch.float64 if double else torch.float32)
 
 
-def weigh_by_distance(batch: ClassBatch, settings: PrototypeSettings) -> Tensor:
-    """Return (classes, m) the weights of ``drop``: 0 for the images farthest from the mean."""
-    return trimmed_weights(batch.old_rows(), batch.valid, settings)
-
-
-def weigh_by_walk(batch: ClassBatch, settings: PrototypeSettings) -> Tensor:
-    """Return (classes, m) the weights of ``structural``: those of a walk over new embeddings."""
-    return walk_weights(batch.new_rows(), batch.valid, settings, batch.memory)
-
-
 def uniform_weights(valid: Tensor, dtype: torch.dtype) -> Tensor:
     """Return (classes, m) the same weight for each image of a class, and 0 for padding."""
     return valid.to(dtype) / valid.sum(dim=1, keepdim=True)
 
 
-def trimmed_weights(vectors: Tensor, valid: Tensor, settings: PrototypeSettings) -> Tensor:
-    """Return (classes, m) uniform weights of the images that ``settings.drop`` leaves.
-
-    Args:
-        vectors: (classes, m, dim).
-        valid: (classes, m) which rows are images, not padding.
-        settings: the share to drop.
-    """
+def weigh_by_distance(batch: ClassBatch, settings: PrototypeSettings) -> Tensor:
+    """Return (classes, m) the weights of ``drop``: 0 for the images farthest from the mean."""
+    vectors, valid = batch.old_rows(), batch.valid
     means = weighted_sums(vectors, uniform_weights(valid, vectors.dtype))
     gap = vectors * _inverse_lengths(vectors)[:, :, None] - means[:, None]
     distance = gap.square().sum(dim=2).masked_fill_(~valid, torch.inf)
@@ -136,33 +113,20 @@ def trimmed_weights(vectors: Tensor, valid: Tensor, settings: PrototypeSettings)
     return (rank < remaining).to(vectors.dtype) / remaining
 
 
-def walk_weights(
-    x: Tensor, valid: Tensor, settings: PrototypeSettings, memory: ReusedMemory
-) -> Tensor:
-    """Return the weights w (classes, m) of the walk on each class; 0 for padding.
-
-    Args:
-        x: (classes, m, dim) the rows that make the graph.
-        valid: (classes, m) which rows are images, not padding.
-        settings: τ and λ.
-        memory: for the graph.
-    """
+def weigh_by_walk(batch: ClassBatch, settings: PrototypeSettings) -> Tensor:
+    """Return (classes, m) the weights of ``structural``: w of the walk over new embeddings."""
+    x, valid, memory = batch.new_rows(), batch.valid, batch.memory
     if x.shape[1] == 1:
         return x.new_ones(len(x), 1)
     lam = settings.lam
     if lam > _LARGEST_ITERATED:
-        x, valid, dtype, device = *_in_doubles(x, valid), x.dtype, x.device
-        weights = _eliminated(_walk(x, valid, settings, memory))
+        dtype, device = x.dtype, x.device
+        if device.type == "mps":  # which has no doubles
+            x, valid = x.cpu(), valid.cpu()
+        weights = _eliminated(_walk(x.double(), valid, settings, memory))
         return (weights / weights.sum(dim=1, keepdim=True)).to(device, dtype)
     weights = _chebyshev(_walk(x, valid, settings, memory), uniform_weights(valid, x.dtype), lam)
     return weights / weights.sum(dim=1, keepdim=True)
-
-
-def _in_doubles(x: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
-    """Return rows and mask where double precision exists."""
-    if x.device.type == "mps":
-        x, valid = x.cpu(), valid.cpu()
-    return x.double(), valid
 
 
 def _walk(x: Tensor, valid: Tensor, settings: PrototypeSettings, memory: ReusedMemory) -> Tensor:
@@ -178,11 +142,9 @@ def _walk(x: Tensor, valid: Tensor, settings: PrototypeSettings, memory: ReusedM
 
 
 def class_products(x: Tensor, memory: ReusedMemory) -> Tensor:
-    """Return the scalar products (classes, m, m) between the rows of each class.
+    """Return the scalar products (classes, m, m) between the rows of each class (classes, m, dim).
 
-    Args:
-        x: (classes, m, dim).
-        memory: for the result, which the next call overwrites.
+    They are in memory that the next call overwrites.
     """
     batch, m, _ = x.shape
     products = memory.empty("products", (batch, m, m), x)
@@ -198,12 +160,7 @@ def class_products(x: Tensor, memory: ReusedMemory) -> Tensor:
 
 
 def weighted_sums(vectors: Tensor, weights: Tensor) -> Tensor:
-    """Return Σ w_i · v_i/‖v_i‖ over the images of each class: (classes, dim).
-
-    Args:
-        vectors: (classes, m, dim).
-        weights: (classes, m).
-    """
+    """Return Σ w_i · v_i/‖v_i‖ of each class: (classes, m, dim), (classes, m) -> (classes, dim)."""
     scale = weights * _inverse_lengths(vectors)
     return torch.bmm(scale[:, None], vectors)[:, 0]
 
@@ -249,12 +206,8 @@ def _most_steps(lam: float, eps: float) -> int:
 def _chebyshev(walk: Tensor, start: Tensor, lam: float) -> Tensor:
     """Solve w = walkᵀw by Chebyshev's iteration (Golub and Varga, 1961).
 
-    Besides 1, all eigenvalues of the walk are between −λ and λ.
-
-    Args:
-        walk: (classes, m, m), each row sums to 1.
-        start: (classes, m) the first estimate; the solution has the same sum.
-        lam: bound of the eigenvalues.
+    Besides 1, all eigenvalues of the walk (classes, m, m), whose rows sum to 1, are between −λ and
+    λ. ``start``, (classes, m), is the first estimate; the solution has the same sum.
     """
     eps = torch.finfo(walk.dtype).eps
     steps = _most_steps(lam, eps)
@@ -275,13 +228,8 @@ def _eliminated(walk: Tensor) -> Tensor:
     """Solve w = walkᵀw by elimination (Grassmann, Taksar and Heyman, 1985).
 
     Nothing is subtracted, so each weight is exact to rounding however near 1 λ is. It takes m
-    passes over the walk.
-
-    Args:
-        walk: (classes, m, m), each row sums to 1; overwritten. The first image is no padding.
-
-    Returns:
-        (classes, m) the solution, in which the first image of a class has the weight 1.
+    passes over the walk (classes, m, m), which it overwrites: each row sums to 1, and the first
+    image is no padding. In the solution, (classes, m), the first image of a class has the weight 1.
     """
     images = walk.shape[1]
     for last in range(images - 1, 0, -1):
@@ -295,13 +243,11 @@ def _eliminated(walk: Tensor) -> Tensor:
     return weights
 
 
-# Prototypes moved apart, so that similar classes leave each other more room.
-
 TILE = 1024  # prototypes that are compared with all others at a time
 
 
 def moved_apart(prototypes: Any, *, neighbours: int = 5, step: float = 0.5) -> Any:
-    """Move each prototype away from its nearest ones (neighbour-driven perturbation, NDPP).
+    """Move each prototype away from its nearest ones, so that similar classes have room (NDPP).
 
     p + step · Σ_j w_j (p − p_j) over the nearest ``neighbours``, normalised; the weights w_j are
     the softmax of their cosines.
