@@ -8,17 +8,22 @@ from tests.maps.cases import case, naive_weights, rotation, unit
 from unibct.errors import UserError
 from unibct.maps import MAPS
 from unibct.maps.vector_map import (
+    Pairs,
     VectorMap,
     balanced_weights,
-    centred_least_squares,
+    fit_affine,
+    fit_linear,
+    fit_procrustes,
     fit_vector_map,
-    least_squares,
-    procrustes,
     supervised_contrast,
 )
 
 TRAINED = ("mlp", "supervised")
 BY_DISTANCE = [kind for kind in MAPS if kind != "supervised"]
+
+
+def pairs_of(new, old, weights):
+    return Pairs(*map(torch.from_numpy, (new, old, weights)), torch.empty(0))
 
 
 @pytest.mark.usefixtures("short_maps")
@@ -168,7 +173,7 @@ def test_a_map_is_made_again_from_its_tensors(kind):
 def test_centred_least_squares_equals_scikit_learn_with_an_intercept():
     new, old, labels = case(new_dim=5, old_dim=3)
     weights = naive_weights(labels)
-    matrix, shift = centred_least_squares(*map(torch.from_numpy, (new, old, weights)))
+    ((matrix, shift),) = fit_affine(pairs_of(new, old, weights), 0)
     x, root = unit(new), weights[:, None]
     centred = x - (root * x).sum(axis=0)
     ridge = 1e-3 * np.diag(centred.T @ (root * centred)).mean()
@@ -192,7 +197,7 @@ def test_a_shift_between_the_spaces_is_found():
 def test_least_squares_equals_scikit_learn():
     new, old, labels = case(new_dim=7, old_dim=4)
     weights = naive_weights(labels)
-    ours = least_squares(*map(torch.from_numpy, (new, old, weights))).numpy()
+    ours = fit_linear(pairs_of(new, old, weights), 0)[0][0].numpy()
     # Rows of length 1 whose weights sum to 1: the mean variance of a direction is 1/dim.
     ridge = Ridge(alpha=1e-3 / 7, fit_intercept=False)
     theirs = ridge.fit(unit(new), unit(old), sample_weight=weights).coef_
@@ -248,7 +253,7 @@ def test_same_seed_same_mlp_whatever_the_global_state():
 def test_procrustes_equals_scipy_and_is_orthogonal():
     new, old, labels = case()
     weights = naive_weights(labels)
-    ours = procrustes(*map(torch.from_numpy, (new, old, weights))).numpy()
+    ours = fit_procrustes(pairs_of(new, old, weights), 0)[0][0].numpy()
     root = np.sqrt(weights)[:, None]
     theirs, _ = orthogonal_procrustes(root * unit(new), root * unit(old))
     assert np.allclose(ours, theirs.T, atol=1e-10)

@@ -81,7 +81,7 @@ class SpaceMap:
             other = FORWARD if self.direction == BACKWARD else BACKWARD
             raise UserError(
                 f"{name} is in the space that this map leads to: a {self.direction} map takes "
-                f"{_TAKES[self.direction]}; fit one with --direction {other} for these"
+                f"{_TAKES[self.direction]}; fit one with direction = {other} for these"
             )
         raise UserError(
             f"{name} was made by model {fingerprint}; this {self.direction} map takes embeddings "
@@ -173,10 +173,9 @@ def load_map(folder: str | Path) -> SpaceMap:
     return space_map
 
 
-# Known queries: images whose embeddings by both models are known, so that a map can be tried.
-#
 # A map that is applied the wrong way round gives as many rows, of the right length, and finds
-# nothing. So before mapped rows are written, known queries must find their mates among them.
+# nothing. So before mapped rows are written, known queries must find their mates among them: images
+# whose embeddings by both models are kept with the map.
 
 BEST_SHARE = 0.05  # a mate counts as found among this share of the rows, at least one row
 _MOST_QUERIES = 1000  # a trial needs no more, and each is compared with all rows
@@ -213,13 +212,9 @@ def found_mates(
     rows: Floats,
     row_keys: Sequence[Hashable],
 ) -> FoundMates | None:
-    """Search queries among rows of the same space; None if no query has a mate.
+    """Search queries (queries, dim) among rows (rows, dim) of the same space.
 
-    Args:
-        queries: (queries, dim).
-        query_keys: what a query and its mates have in common, an id or a class.
-        rows: (rows, dim).
-        row_keys: the same of the rows.
+    A key is what a query and its mates have in common, an id or a class. None: no query has a mate.
     """
     number_of = {key: number for number, key in enumerate(dict.fromkeys(row_keys))}
     row_numbers = np.array([number_of[key] for key in row_keys], dtype=np.int64)

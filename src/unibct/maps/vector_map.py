@@ -4,7 +4,7 @@ It is fitted on embeddings of the same images by both models. Every class has th
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
@@ -139,45 +139,42 @@ def _as_tensor(value: Any, name: str) -> Tensor:
     return tensor.float()
 
 
-# `affine`: the linear map of centred embeddings with the least squared distance.
+# The maps. Each is a ``FitFunction``; x and v are the normalised rows of new and old embeddings.
+
+_RIDGE = 1e-3  # the ridge of least squares, as a share of the mean variance of a direction
 
 
-def fit_affine(pairs: Pairs, seed: int) -> Layers:
-    """Fit a linear map and a shift, see ``FitFunction``."""
-    return (centred_least_squares(pairs.new, pairs.old, pairs.weights),)
+def fit_procrustes(pairs: Pairs, seed: int) -> Layers:
+    """Return the orthogonal (dim, dim) matrix R that brings R·x closest to v (Schönemann, 1966).
 
-
-def centred_least_squares(new: Tensor, old: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Return W (old dim, new dim) and b (old dim,) that bring W·x + b closest to v.
-
-    x and v are the normalised rows of ``new`` and ``old``. Both are centred at their weighted means
-    first, so the ridge shrinks only what differs between images: b = mean(v) − W·mean(x).
+    The two dimensions must be equal.
     """
-    x, v = F.normalize(new, dim=1), F.normalize(old, dim=1)
-    x_mean, v_mean = weights @ x, weights @ v
-    matrix = ridge_solution(x - x_mean, v - v_mean, weights)
-    return matrix, v_mean - matrix @ x_mean
-
-
-# `linear`: the linear map with the least squared distance, with a small ridge.
-
-_RIDGE = 1e-3  # the ridge, as a share of the mean variance of a direction
+    require_same_dim(pairs.new, "new", pairs.old, "old")
+    x, v = F.normalize(pairs.new, dim=1), F.normalize(pairs.old, dim=1)
+    product = ((v * pairs.weights[:, None]).T @ x).cpu().double()  # some devices have no doubles
+    left, _, right = cast(tuple[Tensor, Tensor, Tensor], torch.linalg.svd(product))
+    return (((left @ right).to(x), None),)
 
 
 def fit_linear(pairs: Pairs, seed: int) -> Layers:
-    """Fit a linear map, see ``FitFunction``."""
-    return ((least_squares(pairs.new, pairs.old, pairs.weights), None),)
+    """Return the (old dim, new dim) matrix W that brings W·x closest to v, with a small ridge."""
+    x, v = F.normalize(pairs.new, dim=1), F.normalize(pairs.old, dim=1)
+    return ((_ridge_solution(x, v, pairs.weights), None),)
 
 
-def least_squares(new: Tensor, old: Tensor, weights: Tensor) -> Tensor:
-    """Return the (old dim, new dim) matrix W that brings W·x closest to v.
+def fit_affine(pairs: Pairs, seed: int) -> tuple[tuple[Tensor, Tensor]]:
+    """Return W (old dim, new dim) and b (old dim,) that bring W·x + b closest to v.
 
-    x and v are the normalised rows of ``new``, (images, new dim), and ``old``, (images, old dim).
+    Both are centred at their weighted means first, so the ridge shrinks only what differs between
+    images: b = mean(v) − W·mean(x).
     """
-    return ridge_solution(F.normalize(new, dim=1), F.normalize(old, dim=1), weights)
+    x, v = F.normalize(pairs.new, dim=1), F.normalize(pairs.old, dim=1)
+    x_mean, v_mean = pairs.weights @ x, pairs.weights @ v
+    matrix = _ridge_solution(x - x_mean, v - v_mean, pairs.weights)
+    return ((matrix, v_mean - matrix @ x_mean),)
 
 
-def ridge_solution(x: Tensor, v: Tensor, weights: Tensor) -> Tensor:
+def _ridge_solution(x: Tensor, v: Tensor, weights: Tensor) -> Tensor:
     """Return the (v dim, x dim) matrix W with the least weighted squared distance of W·x to v."""
     weighted = x * weights[:, None]
     moments = (weighted.T @ x).cpu().double()  # some devices have no double precision
@@ -187,8 +184,6 @@ def ridge_solution(x: Tensor, v: Tensor, weights: Tensor) -> Tensor:
     return cast(Tensor, torch.linalg.solve(moments, products)).T.to(x)
 
 
-# `mlp`: a network with one hidden layer, trained to the least squared distance.
-
 _HIDDEN = 4  # hidden units per input dimension
 _EPOCHS = 30
 _STEPS = 2000  # the least number of steps, for few images
@@ -197,7 +192,10 @@ _RATE = 1e-3
 
 
 def fit_mlp(pairs: Pairs, seed: int) -> Layers:
-    """Train two layers with Adam, see ``FitFunction``. The global random state stays as it is."""
+    """Train a network with one hidden layer to the least squared distance, with Adam.
+
+    The global random state stays as it is.
+    """
     x, v, weights = F.normalize(pairs.new, dim=1), F.normalize(pairs.old, dim=1), pairs.weights
     hidden = _HIDDEN * x.shape[1]
     with callers_generators_kept():
@@ -222,28 +220,6 @@ def fit_mlp(pairs: Pairs, seed: int) -> Layers:
     return tuple((layer.weight.detach(), layer.bias.detach()) for layer in layers)
 
 
-# `procrustes`: the orthogonal map with the least squared distance (Schönemann, 1966).
-
-
-def fit_procrustes(pairs: Pairs, seed: int) -> Layers:
-    """Fit an orthogonal map, see ``FitFunction``. The two dimensions must be equal."""
-    return ((procrustes(pairs.new, pairs.old, pairs.weights), None),)
-
-
-def procrustes(new: Tensor, old: Tensor, weights: Tensor) -> Tensor:
-    """Return the orthogonal (dim, dim) matrix R that brings R·x closest to v.
-
-    x and v are the normalised rows of ``new`` and ``old``, (images, dim).
-    """
-    require_same_dim(new, "new", old, "old")
-    product = (F.normalize(old, dim=1) * weights[:, None]).T @ F.normalize(new, dim=1)
-    product = product.cpu().double()  # some devices have no double precision
-    left, _, right = cast(tuple[Tensor, Tensor, Tensor], torch.linalg.svd(product))
-    return (left @ right).to(new)
-
-
-# `supervised`: an affine map trained by supervised contrast with the old embeddings.
-
 # The best of nine pairs of rate and temperature on glyphs:val, backward. Forward, a temperature of
 # 0.1 or 0.2 was better there (docs/maps.md).
 _SUPERVISED_STEPS = 800
@@ -253,9 +229,9 @@ _TAU = 0.05
 
 
 def fit_supervised(pairs: Pairs, seed: int) -> Layers:
-    """Train a matrix and a shift with Adam, from those of ``affine``; see ``FitFunction``."""
+    """Train a matrix and a shift by supervised contrast with Adam, from those of ``affine``."""
     x, v = F.normalize(pairs.new, dim=1), F.normalize(pairs.old, dim=1)
-    matrix, shift = (t.clone() for t in centred_least_squares(x, v, pairs.weights))
+    matrix, shift = (tensor.clone() for tensor in fit_affine(replace(pairs, new=x, old=v), 0)[0])
     trained = [matrix.requires_grad_(), shift.requires_grad_()]
     optimizer = torch.optim.Adam(trained, lr=_SUPERVISED_RATE)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, _SUPERVISED_STEPS)
@@ -282,14 +258,8 @@ def supervised_contrast(
     """Return the weighted mean over images of −log softmax(⟨z, v⟩/τ) at its class's v.
 
     Khosla et al., 2020, equation 2, with the old embeddings as the other view: the logarithm is
-    averaged over all old embeddings of the image's class, its own included.
-
-    Args:
-        mapped: (batch, dim) z, of any length.
-        old: (batch, dim) v, of length 1.
-        labels: (batch,) the classes.
-        weights: (batch,) they sum to 1.
-        tau: temperature.
+    averaged over all old embeddings of the image's class, its own included. ``mapped``, z of any
+    length, and ``old``, v of length 1, are (batch, dim); the weights (batch,) sum to 1.
     """
     log_share = F.log_softmax(F.normalize(mapped, dim=1) @ old.T / tau, dim=1)
     same_class = (labels[:, None] == labels[None, :]).to(log_share.dtype)

@@ -168,7 +168,7 @@ def batches_of_like_size(
 def valid_rows(sizes: NDArray[np.int64], rows: NDArray[np.int64], example: Tensor) -> Tensor:
     """Return a mask (classes, m) of the rows of a batch that are not padding.
 
-    ``sizes``, (classes,), are the images of the batch's classes; ``example`` is on the mask's device.
+    ``sizes``, (classes,), are the images of its classes; ``example`` is on the mask's device.
     """
     column = torch.arange(rows.shape[1], device=example.device)
     return column < torch.from_numpy(sizes).to(example.device)[:, None]
