@@ -37,9 +37,11 @@ def blend_weights(old: Model, new: Model, alpha: float) -> Model:
         raise UserError(f"alpha lies in [0, 1], not {alpha}")
     start = _starting_weights(old, new)
     network = copy.deepcopy(new.network)
-    network.load_state_dict(
-        {name: _between(start[name], end, alpha) for name, end in network.state_dict().items()}
-    )
+    between = {  # what is no weight, such as a count of batches, stays the new model's
+        name: torch.lerp(start[name].to(end), end, alpha) if end.is_floating_point() else end
+        for name, end in network.state_dict().items()
+    }
+    network.load_state_dict(between)
     further = new.further_classes | old.training_classes.without(SCORE_SCALE_MEASURED)
     blended = replace(new, network=network, further_classes=further)
     if alpha == 1:
@@ -63,8 +65,8 @@ def _starting_weights(old: Model, new: Model) -> dict[str, Tensor]:
     if not started_from(old, new):
         raise UserError(
             "the new model was not trained from the old weights, so nothing good lies between "
-            "them: train it with --method unibct-plus and the old network or a larger one of its "
-            "family, or blend queries instead (unibct gallery search --encoders blend)"
+            "them: train it with the method unibct-plus and the old network or a larger one of its "
+            "family, or blend queries instead"
         )
     if old.input != new.input:
         raise UserError(
@@ -82,10 +84,3 @@ def started_from(old: Model, new: Model) -> bool:
     recipe = new.training.get("recipe", {})
     is_same = new.old_fingerprint == old.fingerprint
     return is_same and new.vector_map is None and bool(recipe.get("warm_start"))
-
-
-def _between(start: Tensor, end: Tensor, alpha: float) -> Tensor:
-    """Return the number between two weights; that of the new model if it is no weight."""
-    if not end.is_floating_point():  # a count of batches
-        return end
-    return torch.lerp(start.to(end), end, alpha)

@@ -104,13 +104,8 @@ def _plain(values: PerChannel) -> float | list[float]:
 def to_input(pixels: Pixels, spec: InputSpec, device: "torch.device") -> "Tensor":
     """Normalise a batch for the network and move it to the device.
 
-    Args:
-        pixels: (batch, height, width, channels) uint8; finished vectors are float32.
-        spec: the network's input.
-        device: where the network is.
-
-    Returns:
-        (batch, channels, height, width) float32.
+    (batch, height, width, channels) uint8 -> (batch, channels, height, width) float32; finished
+    vectors are float32 from the start.
     """
     import torch  # here, so that the table of architectures is readable without torch
 
@@ -126,15 +121,7 @@ def to_input(pixels: Pixels, spec: InputSpec, device: "torch.device") -> "Tensor
 
 
 def normalised(pixels: "Tensor", spec: InputSpec) -> "Tensor":
-    """Normalise a batch that is on the device already.
-
-    Args:
-        pixels: (batch, height, width, channels) uint8.
-        spec: the network's input.
-
-    Returns:
-        (batch, channels, height, width) float32.
-    """
+    """Normalise a batch that is on the device already, as ``to_input``."""
     if pixels.is_floating_point():
         return pixels.permute(0, 3, 1, 2)  # finished vectors
     values = pixels.permute(0, 3, 1, 2).float().div_(255)

@@ -1,8 +1,4 @@
-"""Single precision in full while a model embeds, whatever a GPU may do by default.
-
-Torch lets convolutions on newer GPUs round their input to ten bits (TF32), and programs often allow
-it for matrix products. Then a model's vectors would depend on the device, by 1e-3 of their length.
-"""
+"""A model: a network that embeds images, with what is known about it."""
 
 import hashlib
 import json
@@ -66,7 +62,9 @@ _before: list[str] = []
 def full_float32() -> Generator[None]:
     """Compute in full float32 in a block; after the last of such blocks the setting is as before.
 
-    The setting is one for all threads of the process.
+    Torch lets convolutions on newer GPUs round their input to ten bits (TF32), and programs often
+    allow it for matrix products. Then a model's vectors would depend on the device, by 1e-3 of
+    their length. The setting is one for all threads of the process.
     """
     global _blocks
     with _lock:
@@ -87,8 +85,6 @@ def _set(precisions: list[str]) -> None:
     for setting, precision in zip(_SETTINGS, precisions, strict=True):
         setting.fp32_precision = precision
 
-
-# A model: a network that embeds images, with what is known about it.
 
 SCORE_SCALE = "score_scale"  # in ``Model.training``
 SCALE_MEASURED_ON = "score_scale_measured_on"  # beside it, if it is known

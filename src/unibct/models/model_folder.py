@@ -1,4 +1,8 @@
-"""The names of the files of a model folder, readable without torch."""
+"""Weights in files: those that others have trained, and a model's folder.
+
+A folder holds a description, the network's weights, the classifier and the map. Nothing but tensors
+is unpickled.
+"""
 
 import hashlib
 from collections.abc import Iterable, Mapping
@@ -25,8 +29,6 @@ WEIGHTS_FILE = "model.safetensors"
 CLASSIFIER_FILE = "classifier.safetensors"
 MAP_FILE = "adapter.safetensors"  # the word for a map in files and fingerprints of models
 
-
-# Weights that others have trained: files of tensors, read without unpickling anything else.
 
 _TORCH_SUFFIXES = (".pt", ".pth", ".bin")
 _WRAPPERS = ("state_dict", "model", "model_state_dict")  # names under which files hide the tensors
@@ -99,17 +101,13 @@ def load_weights(
     prefixes: tuple[str, ...] = (),
     removed: tuple[str, ...] = (),
 ) -> None:
-    """Copy tensors into a network by name.
+    """Copy tensors, which come from ``place``, into a network by name.
 
-    Args:
-        network: changed in place.
-        tensors: may have more parts than the network, such as a classifier, but no more layers
-            inside a part that the network has.
-        place: where they come from, for messages.
-        head: how the names of the last layers begin. These layers keep their random weights if
-            the tensors lack them or have other shapes; all others must be there and fit.
-        prefixes: what may stand before every name of ``tensors``, besides the usual.
-        removed: how the names of layers begin that were taken off the network.
+    They may have more parts than the network, such as a classifier, but no more layers inside a
+    part that the network has. Layers whose names begin as in ``head`` keep their random weights if
+    the tensors lack them or have other shapes; all others must be there and fit. ``prefixes`` may
+    stand before every name, besides the usual; ``removed`` is how the names of layers begin that
+    were taken off the network.
     """
     wanted = {k: v for k, v in network.state_dict().items() if not _is_counter(k)}
     named = _without_prefix(tensors, wanted, (*_PREFIXES, *prefixes))
@@ -138,12 +136,8 @@ def surplus_tensor(
     """Return the first name of a layer that a part of the network would need to have; or None.
 
     Parts that the network lacks as a whole, such as another task's classifier, are no surplus, nor
-    are tensors that a layer computes itself or needs in training only.
-
-    Args:
-        network: the network.
-        names: of tensors that are to be loaded into it.
-        removed: how names begin that do not count.
+    are tensors that a layer computes itself or needs in training only, nor names that begin as in
+    ``removed``.
     """
     known = set(network.state_dict())
     modules = {name for name, _ in cast(Iterable[tuple[str, nn.Module]], network.named_modules())}
@@ -176,8 +170,6 @@ def tensors_under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tenso
 def _is_counter(name: str) -> bool:
     return name.endswith("num_batches_tracked")
 
-
-# A model's folder on disk: a description, the network's weights, the classifier, the map.
 
 FORMAT = 1
 _WITH_FIRST_WEIGHTS = "with_first_weights"  # earlier versions took all weights for random ones

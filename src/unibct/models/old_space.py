@@ -87,9 +87,7 @@ def require_projection(model: Model) -> int:
 def known_score_scale(new: object, old_fingerprint: str) -> float | None:
     """Return the score scale of a new model for an old one; None if it is not known.
 
-    Args:
-        new: any embedder; only models know their scale.
-        old_fingerprint: of the old model. A model knows its scale for one old model only.
+    Of all embedders only models know their scale, and for one old model only.
     """
     model = new.model if isinstance(new, OldSpaceModel) else new
     if not isinstance(model, Model) or model.old_fingerprint != old_fingerprint:
@@ -103,16 +101,11 @@ def old_space_fingerprint(fingerprint: str) -> str:
 
 
 class OldSpaceModel:
-    """A model whose embeddings are projected into the space of its old model.
-
-    Attributes:
-        model: the model with the projection.
-        dim: the old model's dimension.
-    """
+    """A model whose embeddings are projected into the space of its old model."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
-        self.dim = require_projection(model)
+        self.dim = require_projection(model)  # the old model's
 
     @property
     def name(self) -> str:

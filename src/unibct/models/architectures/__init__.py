@@ -1,8 +1,7 @@
-"""The networks: a file for each family, and the table of their names.
+"""The networks: what an architecture is, the table of their names, and how one is built by name.
 
-Networks know nothing about files, classes or training.
-
-What an architecture is: how its network is built, and where its first weights come from.
+Networks know nothing about files, classes or training. The table is readable without torch: an
+entry names the function that makes its builder as text, which is imported when a network is built.
 """
 
 from collections.abc import Callable, Mapping
@@ -64,23 +63,13 @@ class NetworkRequest:
     pooling: str = "auto"
 
 
-# The table of architectures, readable without torch, and how to build a network by name.
-#
-# An entry names the function that makes its builder as text. The function is imported when a
-# network is built, so that the command line can list the names quickly.
-
 _FACE = InputSpec(112, 112, 3)
 _GLYPH = InputSpec(32, 32, 1)
 _VECTOR = InputSpec(1, 128, 1, fit=VECTORS)  # finished vectors; training sets their dimension
 
 
 def _by(home: str, *numbers: int) -> "Callable[[InputSpec, int], nn.Module]":
-    """Return what builds a network.
-
-    Args:
-        home: the function that makes the builder, as ``module:name`` within this package.
-        numbers: its arguments.
-    """
+    """Return what builds a network: ``module:name`` here makes the builder of these numbers."""
     return lambda spec, dim: resolve_name(f"{__package__}.{home}")(*numbers)(spec, dim)
 
 
@@ -125,12 +114,7 @@ class Family(Protocol):
 
 
 def find_architecture(name: str, request: NetworkRequest | None = None) -> Architecture:
-    """Return the architecture called ``name``, or raise an error that lists the names.
-
-    Args:
-        name: from ``ARCHITECTURES``, or FAMILY:REFERENCE.
-        request: where the weights come from, and whether they may be downloaded.
-    """
+    """Return the architecture called ``name``, from ``ARCHITECTURES`` or FAMILY:REFERENCE."""
     request = request or NetworkRequest()
     family, colon, reference = name.partition(":")
     if colon and family in FAMILIES:
@@ -140,10 +124,16 @@ def find_architecture(name: str, request: NetworkRequest | None = None) -> Archi
         raise UserError(f"pooling = {request.pooling}: {name} has its own; leave pooling out")
     if request.weights in (None, RANDOM):
         return architecture
+    return starting_from(request.weights, _load_own_start, architecture)
+
+
+def starting_from(
+    place: str, load: "Callable[..., None]", architecture: Architecture
+) -> Architecture:
+    """Return the architecture whose first weights ``load(network, place=…)`` reads from a place."""
     from unibct.models.model_folder import files_digest, weight_files
 
-    place = request.weights
-    start = partial(_load_own_start, place=place)
+    start = partial(load, place=place)
     return replace(architecture, start=start, start_digest=files_digest(weight_files(place)))
 
 
@@ -197,8 +187,7 @@ def family_references() -> list[str]:
 
 
 def _family(name: str) -> Family:
-    module = import_module(f"{__package__}.{FAMILIES[name][0]}")
-    return cast(Family, module)
+    return cast(Family, import_module(f"{__package__}.{FAMILIES[name][0]}"))
 
 
 def _load_own_start(network: "nn.Module", *, place: str) -> None:

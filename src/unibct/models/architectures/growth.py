@@ -18,11 +18,10 @@ _NORMS = (_BatchNorm, nn.PReLU)  # also those over several processes
 def grown_state(old: Mapping[str, Tensor], new: nn.Module, *, seed: int) -> dict[str, Tensor]:
     """Return weights with which a larger network computes what a smaller one computes.
 
-    Args:
-        old: the weights of the smaller network, a ``ResNet`` or ``IResNet``.
-        new: a network of the same kind with at least as many channels and blocks in each stage. The
-            blocks that the old one does not have keep their weights, except the last norm's.
-        seed: chooses which channels are copied, and the shares.
+    ``old`` are the weights of the smaller one, a ``ResNet`` or ``IResNet``, and ``new`` is
+    a network of the same kind with at least as many channels and blocks in each stage. Blocks that
+    the old one does not have keep their weights, except the last norm's. The seed chooses which
+    channels are copied, and the shares.
     """
     return _Growth(old, new, torch.Generator().manual_seed(seed)).run()
 

@@ -13,14 +13,13 @@ import inspect
 import operator
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any, cast
 
 from torch import Tensor, nn
 
 from unibct.distributed.device import callers_generators_kept
 from unibct.errors import UserError, first_line
-from unibct.models.architectures import RANDOM, Architecture, NetworkRequest
+from unibct.models.architectures import RANDOM, Architecture, NetworkRequest, starting_from
 from unibct.models.architectures.resnet import (
     embedding_network,
     feature_count,
@@ -28,7 +27,6 @@ from unibct.models.architectures.resnet import (
     pooled,
 )
 from unibct.models.input import InputSpec
-from unibct.models.model_folder import files_digest, weight_files
 from unibct.registry import find_attribute
 
 _INPUT, _DIM = "unibct_input", "unibct_dim"
@@ -40,13 +38,10 @@ def open_architecture(reference: str, request: NetworkRequest) -> Architecture:
     config = {"reference": reference, "pooling": request.pooling}
     own_input = _own_input(reference, _attribute(reference))
     architecture = stored_architecture(config, own_input)
-    start, digest = None, None
-    if request.weights not in (None, RANDOM):
-        place = request.weights
-        start, digest = partial(load_backbone, place=place), files_digest(weight_files(place))
-    return replace(
-        architecture, dim=_own_dim(reference, own_input), start=start, start_digest=digest
-    )
+    architecture = replace(architecture, dim=_own_dim(reference, own_input))
+    if request.weights in (None, RANDOM):
+        return architecture
+    return starting_from(request.weights, load_backbone, architecture)
 
 
 def stored_architecture(config: Mapping[str, Any], own_input: InputSpec) -> Architecture:
@@ -132,12 +127,9 @@ def _network(reference: str, spec: InputSpec, dim: int | None) -> nn.Module:
         ) from error
     if not isinstance(network, nn.Module):
         raise UserError(f"python:{reference} returns {type(network).__name__}, not an nn.Module")
-    return network if isinstance(value, type) else _own_copy(network)
-
-
-def _own_copy(network: nn.Module) -> nn.Module:
-    """Copy a network, because a function may return the same one each time."""
-    try:
+    if isinstance(value, type):
+        return network
+    try:  # a function may return the same network each time
         return copy.deepcopy(network)
     except RuntimeError:  # a tensor that was computed from others, as by `weight_norm`
         return network

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from unibct.errors import UserError, first_line
-from unibct.models.architectures import RANDOM, Architecture, NetworkRequest
+from unibct.models.architectures import RANDOM, Architecture, NetworkRequest, starting_from
 from unibct.models.architectures.resnet import (
     EmbeddingNetwork,
     embedding_network,
@@ -23,7 +23,6 @@ from unibct.models.architectures.resnet import (
     pooled,
 )
 from unibct.models.input import InputSpec
-from unibct.models.model_folder import files_digest, weight_files
 
 _FITS = {"squash": "stretch", "border": "letterbox"}  # timm's words; the others cut out the centre
 
@@ -37,18 +36,19 @@ def open_architecture(reference: str, request: NetworkRequest) -> Architecture:
         raise UserError(
             f"timm has no network called {reference!r}; timm.list_models() lists the names{hint}"
         )
-    config = {
-        "library": f"timm {library.__version__}",
-        "pooling": request.pooling,
-        "name": reference,
-    }
+    config = {"library": f"timm {library.__version__}", "pooling": request.pooling}
+    config |= {"name": reference}
     with torch.device("meta"):  # shapes only
         network = _without_weights(reference)
         own_input = _own_input(network)
         dim = _own_dim(network, request.pooling, own_input)
-    start, digest = _start(config, request)
-    architecture = stored_architecture(config, own_input)
-    return replace(architecture, dim=dim, start=start, start_digest=digest)
+    architecture = replace(stored_architecture(config, own_input), dim=dim)
+    if request.weights not in (None, RANDOM):
+        return starting_from(request.weights, load_backbone, architecture)
+    if request.weights is None and request.download:
+        start, digest = partial(_download, config=config), f"downloaded by {config['library']}"
+        return replace(architecture, start=start, start_digest=digest)
+    return architecture
 
 
 def stored_architecture(config: Mapping[str, Any], own_input: InputSpec) -> Architecture:
@@ -123,16 +123,6 @@ def _backbone(config: Mapping[str, Any], spec: InputSpec, **options: Any) -> nn.
             f"timm:{config['name']} cannot be built by timm {library.__version__} for images of "
             f"{spec.height}x{spec.width} (the model was made by {config['library']}): {reason}"
         ) from error
-
-
-def _start(config: Mapping[str, Any], request: NetworkRequest) -> tuple[Any, str | None]:
-    """Return what loads the first weights, and a hash of their files."""
-    if request.weights is not None and request.weights != RANDOM:
-        files = weight_files(request.weights)
-        return partial(load_backbone, place=request.weights), files_digest(files)
-    if request.download and request.weights is None:
-        return partial(_download, config=config), f"downloaded by {config['library']}"
-    return None, None
 
 
 def _download(network: nn.Module, *, config: Mapping[str, Any]) -> None:

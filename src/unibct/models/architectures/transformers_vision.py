@@ -10,7 +10,6 @@ import json
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
@@ -20,7 +19,7 @@ from torch import Tensor, nn
 
 from unibct.errors import UserError, first_line
 from unibct.files import read_json
-from unibct.models.architectures import RANDOM, Architecture, NetworkRequest
+from unibct.models.architectures import RANDOM, Architecture, NetworkRequest, starting_from
 from unibct.models.architectures.resnet import (
     EmbeddingNetwork,
     embedding_network,
@@ -29,7 +28,6 @@ from unibct.models.architectures.resnet import (
 )
 from unibct.models.input import InputSpec
 from unibct.models.model_folder import (
-    files_digest,
     load_weights,
     read_weights,
     surplus_tensor,
@@ -67,8 +65,7 @@ def open_architecture(reference: str, request: NetworkRequest) -> Architecture:
     place = _weights_place(folder, request)
     if place is None:
         return architecture
-    digest = files_digest(weight_files(place))
-    return replace(architecture, start=partial(_load_start, place=place), start_digest=digest)
+    return starting_from(place, _load_start, architecture)
 
 
 def stored_architecture(config: Mapping[str, Any], own_input: InputSpec) -> Architecture:
@@ -111,16 +108,14 @@ def _folder(reference: str, request: NetworkRequest) -> Path:
             raise UserError(f"{reference} cannot be downloaded: {reason}") from error
         raise UserError(
             f"transformers:{reference} is neither a folder with a config.json nor a model that "
-            "was downloaded before; nothing is fetched unless you say --set download=true"
+            "was downloaded before; nothing is fetched unless the recipe says download = true"
         ) from error
     return Path(downloaded)
 
 
 def _weights_place(folder: Path, request: NetworkRequest) -> str | None:
-    if request.weights == RANDOM:
-        return None
     if request.weights is not None:
-        return request.weights
+        return None if request.weights == RANDOM else request.weights
     has_weights = any(any(folder.glob(pattern)) for pattern in _WEIGHT_PATTERNS)
     return str(folder) if has_weights else None
 
@@ -176,18 +171,20 @@ def _backbone(config: Mapping[str, Any], spec: InputSpec) -> nn.Module:
         values["mask_ratio"] = 0.0
     try:
         parsed = library.AutoConfig.for_model(values.pop("model_type"), **values)
-        options: dict[str, Any] = {}
         network_class = library.AutoModel._model_mapping[type(parsed)]
-        # A pooling layer that was trained for something else, or not at all, is left out.
-        if "add_pooling_layer" in inspect.signature(network_class.__init__).parameters:
-            options["add_pooling_layer"] = False
-        return network_class._from_config(parsed, **options)
+        return network_class._from_config(parsed, **_without_pooling_layer(network_class))
     except Exception as error:  # the library raises many kinds of errors
         kind, version = config["config"]["model_type"], library.__version__
         raise UserError(
             f"transformers:{kind} (made by {config['library']}) cannot be built by transformers "
             f"{version}: {_first_reason(error)}"
         ) from error
+
+
+def _without_pooling_layer(network_class: Any) -> dict[str, Any]:
+    """Return what leaves out a pooling layer that was trained for something else, or not at all."""
+    has_one = "add_pooling_layer" in inspect.signature(network_class.__init__).parameters
+    return {"add_pooling_layer": False} if has_one else {}
 
 
 def _pool(backbone: nn.Module, config: Mapping[str, Any], spec: InputSpec) -> Any:
@@ -234,9 +231,7 @@ def _load_start(network: nn.Module, *, place: str) -> None:
 def _pretrained(backbone: Any, folder: str) -> Any:
     """Return the network of a folder; the library finds its weights in those of a larger model."""
     network_class = cast(Any, type(backbone))
-    options: dict[str, Any] = {}
-    if "add_pooling_layer" in inspect.signature(network_class.__init__).parameters:
-        options["add_pooling_layer"] = False
+    options = _without_pooling_layer(network_class)
     try:
         with _silent():
             loaded, report = network_class.from_pretrained(
