@@ -13,7 +13,7 @@ from unibct.training import loop, train
 from unibct.training.recipe import load_recipe
 
 RNG = np.random.default_rng
-ALL = {"shift": 2, "flip": True, "crop": 0.3, "colour": 0.3, "low_resolution": 0.5}
+ALL = {"shift": 2, "flip": True, "crop": 0.3, "colour": 0.3}
 
 
 def some_pixels(channels=3, count=200):
@@ -72,18 +72,6 @@ def test_a_crop_shows_a_part_of_the_image():
     assert spans.min() > 245 * np.sqrt(0.6) - 12
     assert (np.diff(found[:, 0, :, 0].astype(int), axis=1) >= 0).all()
     assert np.array_equal(changed(ramp, drawn_changes(50, RNG(1), crop=1e-9)), ramp)
-
-
-def test_low_resolution_blurs_some_and_leaves_the_others():
-    pixels = some_pixels()
-    found = changed(pixels, drawn_changes(len(pixels), RNG(1), low_resolution=0.4))
-    same = np.array([np.array_equal(a, b) for a, b in zip(pixels, found, strict=True)])
-    assert 0.5 < same.mean() < 0.7
-
-    def roughness(images):
-        return np.abs(np.diff(images.astype(int), axis=2)).mean()
-
-    assert roughness(found[~same]) < 0.8 * roughness(pixels[~same])
 
 
 def test_colour_by_hand():

@@ -17,7 +17,7 @@ from unibct.distributed.ranks import Ranks
 from unibct.embeddings.extraction import embed_images
 from unibct.embeddings.store import open_embeddings
 from unibct.models.model_folder import load_model
-from unibct.training.checkpoints import find_checkpoint, read_checkpoint
+from unibct.training.run_folder import find_checkpoint, read_checkpoint
 from unibct.training.train import train
 from unibct.training.validation import with_score_scale
 

@@ -1,18 +1,17 @@
 """Contexts of small runs, without a run around them."""
 
-from pathlib import Path
-
 import torch
 
 from unibct.data.loader import read_pixels
 from unibct.distributed.ranks import ALONE
-from unibct.training.context import RunContext
 from unibct.training.network import recipe_input
-from unibct.training.plan import plan_run
+from unibct.training.options import TrainOptions
+from unibct.training.plan import RunContext, plan_run
 
 
-def small_context(images, recipe, *, ranks=ALONE, out=Path("nowhere"), **options):
+def small_context(images, recipe, *, ranks=ALONE, out="nowhere", workers=None, **options):
     """A run's context on the CPU; options are those of ``plan_run``."""
     run = plan_run(images, recipe, **options)
     pixels = read_pixels(images, recipe_input(recipe).frame)
-    return RunContext(run, pixels, torch.device("cpu"), ranks, out)
+    asked = TrainOptions(images, recipe, out, workers=workers)
+    return RunContext(run, pixels, torch.device("cpu"), ranks, asked)

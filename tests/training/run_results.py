@@ -5,7 +5,7 @@ import csv
 import torch
 
 from unibct.models.model_folder import load_model
-from unibct.training.checkpoints import find_checkpoint, read_checkpoint
+from unibct.training.run_folder import find_checkpoint, read_checkpoint
 
 
 def metrics(folder):

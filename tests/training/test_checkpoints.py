@@ -5,8 +5,8 @@ from tests.training.recipes import RECIPE, SMALL
 from tests.training.run_results import metrics
 from unibct.distributed.ranks import share_of
 from unibct.errors import UserError
-from unibct.training import checkpoints, state
-from unibct.training.checkpoints import (
+from unibct.training import run_folder, state
+from unibct.training.run_folder import (
     Checkpoint,
     find_checkpoint,
     read_checkpoint,
@@ -31,12 +31,12 @@ def whole_checkpoint(folder, world, classes=10):
         own = share_of(classes, rank, world)
         temporary = folder / "checkpoint-00002-00000003"
         temporary.mkdir(parents=True, exist_ok=True)
-        checkpoints.save_tensors(
+        run_folder.save_tensors(
             temporary / f"classes-{own.start:010}-{own.stop:010}.safetensors",
             {"w": rows[own.start : own.stop]},
             {},
         )
-    checkpoints.save_tensors(temporary / "state.safetensors", {"a": rows}, {"state": '{"x": 1}'})
+    run_folder.save_tensors(temporary / "state.safetensors", {"a": rows}, {"state": '{"x": 1}'})
     return temporary, rows
 
 

@@ -64,10 +64,9 @@ def test_one_line_says_what_why_and_how_to_change_it():
         recipe = recipe_for(image_set(80, 90, colour=False), ["lr=0.01"])
     assert recipe == load_recipe("photographs", ["channels=1", "lr=0.01"])
     [line] = notes.texts
-    assert line.startswith("recipe photographs (")
+    assert line.startswith("recipe photographs with channels=1 (resnet-small on 48×48 grey): ")
     assert "12 grey images, median 80×90, of 3 classes, median 4 each" in line
-    assert "as with --recipe photographs --set channels=1" in line
-    assert "--recipe NAME or --set KEY=VALUE" in line
+    assert line.endswith("; name another recipe, or change settings (KEY=VALUE)")
     assert "\n" not in line
 
 

@@ -63,12 +63,12 @@ def method_on_meta(name, context, vectors, *, on_disk):
 def waits_of_a_step(images, name, vectors, *, on_disk, **changes):
     """What the host waits for in the third step, the loading of its batch included."""
     recipe = AUGMENTED.updated(warmup_epochs=0, batch_size=8, **changes)
-    context = dataclasses.replace(small_context(images, recipe), device=META)
+    context = dataclasses.replace(small_context(images, recipe, workers=0), device=META)
     state = initial_state(context)
     state.use_method(method_on_meta(name, context, vectors, on_disk=on_disk))
     state.network.train()
     draws, step = draw_epoch(context, state), TrainingStep(context, state)
-    batches = remaining_batches(context, draws, 0, 0, state.method.old_of_images)
+    batches = remaining_batches(context, draws, 0, state.method.old_of_images)
     for _ in range(3):
         with HostWaits() as counter:
             step.take(next(batches), draws.method_rng)
@@ -112,7 +112,9 @@ def test_what_waits_is_counted():
 @pytest.mark.parametrize("name", [*METHODS, "advbct@released=true"])
 def test_a_step_on_a_gpu_never_waits(name, eighty_images):
     """torch raises an error wherever the host would wait."""
-    context = small_context(eighty_images, AUGMENTED.updated(warmup_epochs=0, batch_size=8))
+    context = small_context(
+        eighty_images, AUGMENTED.updated(warmup_epochs=0, batch_size=8), workers=0
+    )
     context = dataclasses.replace(context, device=torch.device("cuda", 0))
     state, names = initial_state(context), context.class_names
     vectors = torch.randn(80, 128, device="cuda")
@@ -124,7 +126,7 @@ def test_a_step_on_a_gpu_never_waits(name, eighty_images):
     state.use_method(method)
     state.network.train()
     draws, step = draw_epoch(context, state), TrainingStep(context, state)
-    batches = remaining_batches(context, draws, 0, 0, method.old_of_images)
+    batches = remaining_batches(context, draws, 0, method.old_of_images)
     step.take(next(batches), draws.method_rng)
     torch.cuda.set_sync_debug_mode("error")
     try:

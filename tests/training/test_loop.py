@@ -12,8 +12,8 @@ from tests.training.run_results import metrics, require_same
 from unibct import progress
 from unibct.errors import UserError
 from unibct.training import run_folder
-from unibct.training.checkpoints import find_checkpoint, read_checkpoint
 from unibct.training.loop import TrainingLoop, stop_request
+from unibct.training.run_folder import find_checkpoint, read_checkpoint
 from unibct.training.step import TrainingStep
 from unibct.training.train import train
 

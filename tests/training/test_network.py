@@ -7,13 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from tests.models.cases import small_model
 from tests.training.recipes import AUGMENTED, RECIPE, SMALL
 from tests.training.run_results import require_same
 from unibct.data.training_classes import NO_CLASSES, UNKNOWN_CLASSES
-from unibct.distributed.ranks import ALONE, Ranks
 from unibct.embeddings.extraction import embed_images
 from unibct.embeddings.forms import write_embeddings
 from unibct.embeddings.store import save_embeddings
@@ -26,11 +24,9 @@ from unibct.models.input import InputSpec
 from unibct.models.model_folder import load_model, save_model
 from unibct.training import run_folder
 from unibct.training.network import (
-    HeadDropout,
     autocast,
     first_classes,
     freeze_layers,
-    kept_inputs,
     recipe_architecture,
     recipe_input,
     seed_step,
@@ -85,55 +81,6 @@ def test_a_layer_is_its_whole_name():
         freeze_layers(network, ["layer2"])
 
 
-def head_only():
-    network = nn.Sequential()
-    network.add_module("fc", nn.Identity())
-    return network
-
-
-def test_a_share_of_the_head_s_inputs_is_left_out_in_training_only():
-    network = head_only()
-    HeadDropout(network, 0.25, ALONE).set_place(0, 0, 0)
-    found = network.train()(torch.ones(10_000))
-    assert float((found == 0).float().mean()) == pytest.approx(0.25, abs=0.02)
-    assert torch.allclose(found[found > 0], torch.tensor(4 / 3))
-    assert torch.equal(network.eval()(torch.ones(9)), torch.ones(9))
-    with pytest.raises(UserError, match="no head"):
-        HeadDropout(nn.Sequential(nn.Linear(2, 2)), 0.5, ALONE)
-
-
-def split_mix_64(state):
-    """Steele, Lea and Flood (2014), in Python's whole numbers."""
-    mask = 2**64 - 1
-    state = (state ^ (state >> 30)) * 0xBF58476D1CE4E5B9 & mask
-    state = (state ^ (state >> 27)) * 0x94D049BB133111EB & mask
-    return state ^ (state >> 31)
-
-
-def test_what_is_left_out_is_a_function_of_the_place_in_the_batch():
-    key, share = -(2**40) + 12345, 0.3
-    places = range(1, 6 * 7 + 1)
-    numbers = [split_mix_64((key + n * 0x9E3779B97F4A7C15) % 2**64) / 2**64 for n in places]
-    expected = (torch.tensor(numbers, dtype=torch.float64) >= share).view(6, 7)
-    key = torch.tensor(key)
-    assert torch.equal(kept_inputs(key, torch.Size((6, 7)), 0, share), expected)
-    parts = [kept_inputs(key, torch.Size((2, 7)), rank, share) for rank in range(3)]
-    assert torch.equal(torch.cat(parts), expected)
-
-
-def test_each_step_and_each_input_is_left_out_by_itself():
-    values, found = torch.ones(64, 128), []
-    for place in [(0, 0, 0), (0, 0, 1), (0, 1, 0), (1, 0, 0)]:
-        network = head_only()
-        HeadDropout(network, 0.5, ALONE).set_place(*place)
-        found.append((network.train()(values) > 0).float().flatten())
-    agreement = torch.corrcoef(torch.stack([*found, found[0].roll(1), found[0].roll(128)]))
-    assert float((agreement - torch.eye(6)).abs().max()) < 0.05  # 4.5 deviations
-    network = head_only()
-    HeadDropout(network, 0.5, Ranks(1, 2)).set_place(0, 0, 0)
-    assert torch.equal((network.train()(values[32:]) > 0).flatten(), found[0].view(2, -1)[1] > 0)
-
-
 def test_what_a_step_draws_depends_on_its_place_only():
     def drawn(*place):
         torch.rand(3)
@@ -153,9 +100,6 @@ def test_all_settings_together_resume_to_the_bit(eighty_images, eighty_old, tmp_
         lr=1e-3,
         backbone_lr=0.5,
         clip=1.0,
-        accumulate=2,
-        average=0.9,
-        dropout=0.2,
         freeze="conv1",
         augment="python:tests.training.test_network:salted",
         batch_size=16,

@@ -20,7 +20,7 @@ from unibct.methods.paper import Prototypes
 from unibct.models.architectures import find_architecture
 from unibct.models.model import Model
 from unibct.models.model_folder import save_model
-from unibct.training import plan as module
+from unibct.training import set_aside as module
 from unibct.training import shipped_recipes
 from unibct.training.plan import (
     images_per_epoch,
@@ -28,13 +28,13 @@ from unibct.training.plan import (
     plan_run,
     require_epochs_left,
     require_same_run,
-    set_aside,
     starts_from_old,
     steps_per_epoch,
     upgrade_recipes,
     with_enough_epochs,
 )
 from unibct.training.recipe import Recipe, load_recipe
+from unibct.training.set_aside import set_aside
 from unibct.training.train import train
 
 SIZES = st.integers(min_value=1, max_value=500)
@@ -280,7 +280,7 @@ def test_other_methods_start_so_only_if_the_recipe_says_so():
 def test_a_recipe_that_asks_for_it_gets_it_or_an_error():
     asked = RESNET.updated(warm_start=True)
     for old, dim, message in [
-        (None, 128, "give --old MODEL"),
+        (None, 128, "give old"),
         (old_model("resnet-small-wide"), 128, "needs the same architecture"),
         (old_model(), 64, "needs the same dimension"),
     ]:
@@ -310,7 +310,7 @@ def test_a_larger_network_grows_from_the_old_one(four_classes, four_classes_old,
 
 def test_a_weight_average_begins_with_the_old_weights(four_classes, four_classes_old, tmp_path):
     recipe = RESNET.updated(size=16, epochs=1, lr=1e-9, batch_size=8, warmup_epochs=0)
-    averaged = recipe.updated(average=0.999, warm_start=True)
+    averaged = recipe.updated(warm_start=True)
     options = {"old": four_classes_old, "method": "unibct", "device": "cpu"}
     similarities = []
 
@@ -432,6 +432,12 @@ def test_another_run_is_named_by_the_first_value_that_differs(tmp_path):
     later = planned | {"recipe": planned["recipe"] | {"future_loss": 1.0}}
     with pytest.raises(UserError, match=r"another version of unibct: .* its recipe\.future_loss"):
         require_same_run(later, planned, tmp_path)
+    given_up = {"accumulate": 1, "average": 0.0, "dropout": 0.0, "low_resolution": 0.0}
+    require_same_run(planned | {"recipe": planned["recipe"] | given_up}, planned, tmp_path)
+    for key in given_up:
+        used = planned | {"recipe": planned["recipe"] | given_up | {key: 0.5}}
+        with pytest.raises(UserError, match=rf"another version of unibct: .* its recipe\.{key}"):
+            require_same_run(used, planned, tmp_path)
     for stored, message in [
         (planned | {"method": "bct"}, "its method is 'bct', not 'unibct'"),
         (planned | {"recipe": {"lr": 0.2, "epochs": 4}}, r"its recipe\.lr is 0\.2, not 0\.1"),

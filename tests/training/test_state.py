@@ -13,8 +13,8 @@ from unibct.distributed.ranks import share_of
 from unibct.training import loop
 from unibct.training import state as class_weights
 from unibct.training.batches import draw_epoch, remaining_batches
-from unibct.training.checkpoints import find_checkpoint, read_checkpoint
 from unibct.training.optimizer import LossScale
+from unibct.training.run_folder import find_checkpoint, read_checkpoint
 from unibct.training.state import initial_state, restore_state, save_state, share_buffers
 from unibct.training.step import TrainingStep
 from unibct.training.train import train
@@ -85,7 +85,7 @@ def test_class_momentum_is_kept_once(eighty_images, tmp_path, monkeypatch):
     assert len(state.class_momentum) == 0
 
 
-def test_all_ranks_get_the_first_one_s_running_means_also_of_the_average(four_classes, tmp_path):
+def test_all_ranks_get_the_first_one_s_running_means(four_classes, tmp_path):
     sent = []
 
     class Listening(Twins):
@@ -93,14 +93,13 @@ def test_all_ranks_get_the_first_one_s_running_means_also_of_the_average(four_cl
             sent.append(tensor.data_ptr())
             return tensor
 
-    recipe = SMALL.updated(average=0.9, sync_batch_norm=False)
+    recipe = SMALL.updated(sync_batch_norm=False)
     context = small_context(four_classes, recipe, out=tmp_path)
     state = initial_state(context)
     share_buffers(replace(context, ranks=Listening()), state)
-    for network in (state.network, state.average.network):
-        buffers = {buffer.data_ptr() for buffer in network.buffers()}
-        assert buffers
-        assert buffers <= set(sent)
+    buffers = {buffer.data_ptr() for buffer in state.network.buffers()}
+    assert buffers
+    assert buffers <= set(sent)
 
 
 def test_a_checkpoint_restores_every_part_of_the_state(four_classes, tmp_path):
@@ -109,7 +108,7 @@ def test_a_checkpoint_restores_every_part_of_the_state(four_classes, tmp_path):
     state.network.train()
     draws = draw_epoch(context, state)
     step = TrainingStep(context, state)
-    for batch in list(remaining_batches(context, draws, 0, 0))[:2]:
+    for batch in list(remaining_batches(context, draws, 0))[:2]:
         step.take(batch, draws.method_rng)
         state.step += 1
     state.generators = {"changes": batch.rng_state, "method": draws.method_rng.bit_generator.state}

@@ -44,10 +44,10 @@ def test_other_precisions_train_and_resume_to_the_bit(
 
 def one_step(images, recipe):
     """A state before and after a step."""
-    context = small_context(images, recipe)
+    context = small_context(images, recipe, workers=0)
     before, state = initial_state(context), initial_state(context)
     draws = draw_epoch(context, state)
-    batch = next(remaining_batches(context, draws, 0, 0))
+    batch = next(remaining_batches(context, draws, 0))
     state.network.train()
     result = TrainingStep(context, state).take(batch, draws.method_rng)
     assert state.loss_sums[0] == result.loss_cls

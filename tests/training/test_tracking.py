@@ -7,7 +7,8 @@ from tests.training.interruption import stopped_before_epoch
 from tests.training.recipes import RECIPE, SMALL
 from unibct.errors import UserError
 from unibct.training import loop
-from unibct.training.tracking import METRICS_FILE, EpochMetrics, TensorBoard, write_metrics
+from unibct.training.run_folder import METRICS_FILE, write_metrics
+from unibct.training.tracking import EpochMetrics, TensorBoard
 from unibct.training.train import train
 
 

@@ -36,8 +36,9 @@ from unibct.models.old_space import (
 )
 from unibct.progress import Silent
 from unibct.training import train as run
-from unibct.training.checkpoints import find_checkpoint, read_checkpoint
-from unibct.training.plan import plan_run
+from unibct.training.plan import Run, plan_run
+from unibct.training.recipe import EARLIER_SETTINGS
+from unibct.training.run_folder import find_checkpoint, read_checkpoint
 from unibct.training.train import require_enough_for_all, train
 
 
@@ -102,18 +103,32 @@ def test_a_stopped_run_resumes_to_the_bit(split_images, old_model, tmp_path):
 
 
 def test_a_run_of_another_version_goes_on_with_a_note(four_classes, tmp_path, monkeypatch):
+    def of_an_earlier_version(run):
+        described = description(run)
+        return described | {"recipe": described["recipe"] | EARLIER_SETTINGS}
+
+    description, out = Run.description, tmp_path / "m"
     with stopped_before_epoch(1), monkeypatch.context() as patch:
         patch.setattr("unibct.training.plan.metadata.version", lambda name: "0.0.9")
-        train(four_classes, SMALL, tmp_path / "m", device="cpu")
-    notes = Notes()
-    options = {"resume": True, "device": "cpu"}
+        patch.setattr(Run, "description", of_an_earlier_version)
+        train(four_classes, SMALL, out, device="cpu")
+    notes, options = Notes(), {"resume": True, "device": "cpu"}
     with progress.shown(notes):
-        model = train(four_classes, SMALL, tmp_path / "m", **options)
+        model = train(four_classes, SMALL, out, **options)
     now = metadata.version("unibct")
-    assert f"{tmp_path / 'm'} was begun with unibct 0.0.9 and goes on with {now}" in notes.texts
+    assert f"{out} was begun with unibct 0.0.9 and goes on with {now}" in notes.texts
+    stored = json.loads((out / "model.json").read_text())
+    assert not EARLIER_SETTINGS.keys() & stored["training"]["recipe"].keys()
+    stored["training"]["recipe"] |= EARLIER_SETTINGS | {"average": 0.9}
+    (out / "model.json").write_text(json.dumps(stored))
+    assert load_model(out).fingerprint == model.fingerprint
+    with pytest.raises(UserError, match=r"another version of unibct: .*recipe\.average"):
+        train(four_classes, SMALL, out, **options)
+    stored["training"]["recipe"] |= EARLIER_SETTINGS
+    (out / "model.json").write_text(json.dumps(stored))
     with monkeypatch.context() as patch:
         patch.setattr("unibct.training.plan.metadata.version", lambda name: "99.0")
-        finished = train(four_classes, SMALL, tmp_path / "m", **options)
+        finished = train(four_classes, SMALL, out, **options)
     assert finished.fingerprint == model.fingerprint
 
 
@@ -425,7 +440,7 @@ def test_a_warm_start_that_cannot_work_is_refused(four_classes, four_classes_old
     recipe = SMALL.updated(warm_start=True)
     other = recipe.updated(architecture="resnet18")
     for changed, old, message in [
-        (recipe, None, "old model's weights: give --old MODEL"),
+        (recipe, None, "old model's weights: give old"),
         (
             other,
             four_classes_old,

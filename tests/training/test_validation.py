@@ -29,8 +29,8 @@ from unibct.errors import UserError
 from unibct.models.model_folder import load_model
 from unibct.models.old_space import to_old_space
 from unibct.training import loop
-from unibct.training.checkpoints import find_checkpoint, read_checkpoint
-from unibct.training.plan import set_aside
+from unibct.training.run_folder import find_checkpoint, read_checkpoint
+from unibct.training.set_aside import set_aside
 from unibct.training.train import train
 from unibct.training.validation import best_row, note_result, with_score_scale
 
@@ -117,7 +117,7 @@ def test_a_run_without_validation_goes_on_without_it(four_classes, four_classes_
     with pytest.raises(UserError, match=r"its validation is 0\.0, not 0\.5"):
         train(four_classes, SMALL, tmp_path / "m", resume=True, validation=0.5, device="cpu")
     with pytest.MonkeyPatch.context() as patch:  # enough classes for the default
-        patch.setattr("unibct.training.plan._AUTOMATIC_CLASSES", 0)
+        patch.setattr("unibct.training.set_aside._AUTOMATIC_CLASSES", 0)
         model = train(four_classes, SMALL, tmp_path / "m", resume=True, device="cpu")
     assert model.fingerprint == four_classes_old.fingerprint
     with (tmp_path / "m" / "metrics.csv").open() as file:
@@ -179,7 +179,7 @@ def test_a_run_of_an_earlier_version_keeps_the_classes_that_it_drew_from_all(
     options = OPTIONS | {"old": four_classes_old}
     with monkeypatch.context() as patch:
         patch.setattr(
-            "unibct.training.train.set_aside", lambda *arguments: set_aside(*arguments[:3])
+            "unibct.training.plan.set_aside", lambda *arguments: set_aside(*arguments[:3])
         )
         model = train(glyph_classes, short, tmp_path / "m", **options)
     assert model.class_names == set_aside(glyph_classes, SHARE, seed=1).training.class_names

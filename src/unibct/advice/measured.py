@@ -24,7 +24,7 @@ from unibct.models.embedder import Embedder, ImageEmbedder
 from unibct.models.model import Model
 from unibct.training.plan import unknown_identities
 from unibct.training.recipe import Recipe
-from unibct.training.tracking import METRICS_FILE
+from unibct.training.run_folder import METRICS_FILE
 from unibct.training.train import train
 
 

@@ -37,7 +37,7 @@ from unibct.maps.vector_map import fit_vector_map
 from unibct.models.model import Model
 from unibct.models.model_folder import save_model
 from unibct.training.network import recipe_input
-from unibct.training.tracking import METRICS_FILE
+from unibct.training.run_folder import METRICS_FILE
 from unibct.training.train import train
 
 

@@ -21,8 +21,6 @@ class Changes:
     # (batch, 3) the share of the area to keep, then where that part lies down and to the right,
     # each from 0 to 1.
     crop: NDArray[np.float64] | None = None
-    # (batch,) how far an image is shrunk before it is enlarged again; 1 leaves it as it is.
-    scale: NDArray[np.float64] | None = None
     colour: NDArray[np.float64] | None = None  # (batch, 3) brightness, contrast, saturation
     flipped: NDArray[np.bool_] | None = None  # (batch,) whether an image is mirrored
 
@@ -40,30 +38,24 @@ def drawn_changes(
     flip: bool = False,
     crop: float = 0.0,
     colour: float = 0.0,
-    low_resolution: float = 0.0,
 ) -> Changes:
     """Draw random changes for each of ``count`` images; the options are those of a ``Recipe``.
 
     An image moves by up to ``shift`` pixels in both directions, is mirrored with probability one
-    half, loses up to the share ``crop`` of its area and is stretched to the full size, has its
-    brightness, contrast and saturation multiplied by 1 ± up to ``colour``. The share
-    ``low_resolution`` of the images is shrunk to 20 to 100 % of the size, and enlarged again.
+    half, loses up to the share ``crop`` of its area and is stretched to the full size, and has its
+    brightness, contrast and saturation multiplied by 1 ± up to ``colour``.
     """
-    moves = crops = scales = colours = flipped = None
+    moves = crops = colours = flipped = None
     if shift:
         moves = np.stack([np.full(count, shift), *rng.integers(0, 2 * shift + 1, (2, count))], 1)
     if crop:
         crops = rng.random((count, 3))
         crops[:, 0] = 1 - crop * crops[:, 0]
-    if low_resolution:
-        chosen = rng.random(count) < low_resolution
-        scales = np.ones(count)
-        scales[chosen] = rng.uniform(0.2, 1.0, int(chosen.sum()))
     if colour:
         colours = rng.uniform(1 - colour, 1 + colour, (3, count)).T
     if flip:
         flipped = rng.random(count) < 0.5
-    return Changes(moves, crops, scales, colours, flipped)
+    return Changes(moves, crops, colours, flipped)
 
 
 def changed(pixels: Pixels, changes: Changes) -> Pixels:
@@ -75,8 +67,6 @@ def changed(pixels: Pixels, changes: Changes) -> Pixels:
         pixels = _shifted(pixels, changes.shift)
     if changes.crop is not None:
         pixels = _cropped(pixels, changes.crop)
-    if changes.scale is not None:
-        pixels = _blurred(pixels, changes.scale)
     if changes.colour is not None:
         pixels = _recoloured(pixels, changes.colour)
     if changes.flipped is not None:
@@ -109,17 +99,6 @@ def _cropped(pixels: Pixels, crops: NDArray[np.float64]) -> Pixels:
         top = int(down * (height - rows + 1))
         left = int(right * (width - columns + 1))
         result[number] = fit(image[top : top + rows, left : left + columns], *image.shape)
-    return result
-
-
-def _blurred(pixels: Pixels, scales: NDArray[np.float64]) -> Pixels:
-    """Shrink the images whose scale is below 1, and enlarge them again."""
-    height, width, channels = pixels.shape[1:]
-    result = pixels.copy()
-    for number in np.flatnonzero(scales < 1):
-        scale = float(scales[number])
-        small = (max(round(height * scale), 1), max(round(width * scale), 1), channels)
-        result[number] = fit(fit(pixels[number], *small), height, width, channels)
     return result
 
 

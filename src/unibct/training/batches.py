@@ -1,4 +1,8 @@
-"""A batch that has been loaded, and its way to the device."""
+"""The batches of an epoch: their order, their random changes, and all that a step needs of them.
+
+The loader's threads put a batch together. It is copied to the device while the step before it
+runs, so that the step never waits for the host.
+"""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields, replace
@@ -15,34 +19,24 @@ from unibct.data.decoding import Pixels
 from unibct.distributed.device import pinned, to_device
 from unibct.distributed.ranks import sampled_classes
 from unibct.methods.base import OldEmbeddings
-from unibct.training.context import RunContext
+from unibct.training.plan import RunContext
 from unibct.training.recipe import augmented
 from unibct.training.state import TrainingState
 
 
 @dataclass(frozen=True)
 class LoadedBatch:
-    """One rank's part of a batch.
+    """One rank's part of a batch."""
 
-    Attributes:
-        pixels: (own images, height, width, channels) uint8, changed at random.
-        rows: (own images,) their rows in the training set.
-        labels: (own images,) their classes.
-        flipped: (own images,) which of them are mirrored. None means that flips are off.
-        old: (own images, dim) their old embeddings, if they are on disk and the method uses them.
-        sampled: (rows,) the classes that the step uses, see ``ClassesInUse``. None means all.
-        whole_batch: (batch,) the rows of all ranks' images.
-        rng_state: the state of ``changes_rng`` after this batch.
-    """
-
-    pixels: Tensor
-    rows: Tensor
-    labels: Tensor
-    flipped: Tensor | None
+    pixels: Tensor  # (own images, height, width, channels) uint8, changed at random
+    rows: Tensor  # (own images,) their rows in the training set
+    labels: Tensor  # (own images,) their classes
+    flipped: Tensor | None  # (own images,) which of them are mirrored; None: flips are off
+    # (own images, dim) their old embeddings, if they are on disk and the method uses them.
     old: Tensor | None
-    sampled: Tensor | None
-    whole_batch: NDArray[np.int64]
-    rng_state: dict[str, Any]
+    sampled: Tensor | None  # (rows,) the classes of the step, see ``ClassesInUse``; None: all
+    whole_batch: NDArray[np.int64]  # (batch,) the rows of all ranks' images
+    rng_state: dict[str, Any]  # of ``changes_rng`` after this batch
 
     def map(self, function: Callable[[Tensor], Tensor]) -> "LoadedBatch":
         """Return the batch with a function applied to each tensor."""
@@ -52,6 +46,133 @@ class LoadedBatch:
             if isinstance(value := getattr(self, field.name), Tensor)
         }
         return replace(self, **tensors)
+
+
+@dataclass(frozen=True)
+class EpochDraws:
+    """What an epoch draws at random, the same on each rank."""
+
+    epoch: int
+    order: NDArray[np.int64]  # (images,) rows of the training set, batch after batch
+    changes_rng: np.random.Generator  # draws the random changes of the images
+    method_rng: np.random.Generator  # the one that the method draws from
+
+
+def draw_epoch(context: RunContext, state: TrainingState) -> EpochDraws:
+    """Draw the order of the current epoch, and put its generators where the last step left them."""
+    changes_rng = np.random.default_rng([context.run.seed, state.epoch])
+    method_rng = np.random.default_rng([context.run.seed, state.epoch, 1])
+    order = changes_rng.permutation(len(context.pixels.images))[: context.images_per_epoch]
+    if state.generators:  # in the middle of an epoch
+        changes_rng.bit_generator.state = state.generators["changes"]
+        method_rng.bit_generator.state = state.generators["method"]
+    return EpochDraws(state.epoch, order, changes_rng, method_rng)
+
+
+def remaining_batches(
+    context: RunContext, draws: EpochDraws, first_step: int, old: OldEmbeddings | None = None
+) -> Iterator[LoadedBatch]:
+    """Load this rank's part of each batch from ``first_step`` to the end of the epoch.
+
+    The batches are on the run's device; each is copied there while the step before it runs.
+    ``old`` is where to look up the old embeddings of the images, if the method uses them.
+    """
+    jobs = _loading_jobs(context, draws, first_step, old)
+    yield from copied_ahead(context.pixels.prepared(jobs, context.options.workers), context.device)
+
+
+def _loading_jobs(
+    context: RunContext, draws: EpochDraws, first_step: int, old: OldEmbeddings | None
+) -> Iterator[tuple[NDArray[np.int64], Callable[[Pixels], LoadedBatch]]]:
+    """Draw the changes of each whole batch here, because threads would draw in any order."""
+    recipe, rng = context.recipe, draws.changes_rng
+    for step in range(first_step, context.steps_per_epoch):
+        whole_batch = draws.order[step * recipe.batch_size : (step + 1) * recipe.batch_size]
+        own_part = context.ranks.batch_slice(len(whole_batch))
+        changes = drawn_changes(
+            len(whole_batch),
+            rng,
+            shift=recipe.shift,
+            flip=recipe.flip,
+            crop=recipe.crop,
+            colour=recipe.colour,
+        ).part(own_part)
+        augment_seed = None if recipe.augment is None else int(cast(int, rng.integers(2**63)))
+        load = partial(
+            _load,
+            context=context,
+            old=old,
+            place=(draws.epoch, step),
+            whole_batch=whole_batch,
+            change=partial(_changed, context, changes, own_part, augment_seed),
+            flipped=changes.flipped,
+            rng_state=dict(rng.bit_generator.state),
+        )
+        yield whole_batch[own_part], load
+
+
+def _load(
+    pixels: Pixels,
+    *,
+    context: RunContext,
+    old: OldEmbeddings | None,
+    place: tuple[int, int],
+    whole_batch: NDArray[np.int64],
+    change: Callable[[Pixels], Pixels],
+    flipped: NDArray[np.bool_] | None,
+    rng_state: dict[str, Any],
+) -> LoadedBatch:
+    """Put together everything that a step needs, in a thread of the loader.
+
+    ``pixels`` are (own images, height, width, channels), as they were read; ``place`` is epoch and
+    step, ``change`` changes this rank's images at random, and ``flipped`` says which it mirrors.
+    """
+    rows = whole_batch[context.ranks.batch_slice(len(whole_batch))]
+    old_vectors = None if old is None else old.read_ahead(rows, flipped)
+    batch = LoadedBatch(
+        pixels=torch.from_numpy(np.ascontiguousarray(change(pixels))),
+        rows=torch.from_numpy(rows),
+        labels=torch.from_numpy(context.pixels.images.labels[rows]),
+        flipped=None if flipped is None else torch.from_numpy(flipped),
+        old=None if old_vectors is None else torch.from_numpy(old_vectors),
+        sampled=_sampled(context, place, whole_batch),
+        whole_batch=whole_batch,
+        rng_state=rng_state,
+    )
+    return batch.map(lambda tensor: pinned(tensor, context.device))
+
+
+def _changed(
+    context: RunContext, changes: Changes, part: slice, augment_seed: int | None, pixels: Pixels
+) -> Pixels:
+    """Change a rank's part of a batch, first by our changes, then by the user's function."""
+    pixels = changed(pixels, changes)
+    if augment_seed is None or context.recipe.augment is None:
+        return pixels
+    # One by one, so that an image's numbers do not depend on the number of processes.
+    images = [
+        augmented(context.recipe.augment, image[None], np.random.default_rng([augment_seed, place]))
+        for place, image in enumerate(pixels, start=part.start)
+    ]
+    return np.concatenate(images)
+
+
+def _sampled(
+    context: RunContext, place: tuple[int, int], whole_batch: NDArray[np.int64]
+) -> Tensor | None:
+    """Draw the classes that a step uses; None if it uses all of them."""
+    if not context.samples_classes:
+        return None
+    sampled = sampled_classes(
+        context.pixels.images.labels[whole_batch],
+        context.own_classes,
+        context.recipe.sample_rate,
+        np.random.default_rng([context.run.seed, *place, 2, context.ranks.rank]),
+    )
+    return torch.from_numpy(sampled)
+
+
+# The way to the device.
 
 
 def copied_ahead(batches: Iterable[LoadedBatch], device: torch.device) -> Iterator[LoadedBatch]:
@@ -98,158 +219,3 @@ class _CopiedBatch:
             return tensor
 
         return self._batch.map(used_by_steps)
-
-
-# The batches of an epoch: their order, their random changes, and all that a step needs of them.
-#
-# The loader's threads put a batch together. It is copied to the device while the step before it
-# runs, so that the step never waits for the host.
-
-
-@dataclass(frozen=True)
-class EpochDraws:
-    """What an epoch draws at random, the same on each rank.
-
-    Attributes:
-        epoch: its number.
-        order: (images,) rows of the training set, batch after batch.
-        changes_rng: draws the random changes of the images.
-        method_rng: the generator that the method draws from.
-    """
-
-    epoch: int
-    order: NDArray[np.int64]
-    changes_rng: np.random.Generator
-    method_rng: np.random.Generator
-
-
-def draw_epoch(context: RunContext, state: TrainingState) -> EpochDraws:
-    """Draw the order of the current epoch, and put its generators where the last step left them."""
-    changes_rng = np.random.default_rng([context.run.seed, state.epoch])
-    method_rng = np.random.default_rng([context.run.seed, state.epoch, 1])
-    order = changes_rng.permutation(len(context.pixels.images))[: context.images_per_epoch]
-    if state.generators:  # in the middle of an epoch
-        changes_rng.bit_generator.state = state.generators["changes"]
-        method_rng.bit_generator.state = state.generators["method"]
-    return EpochDraws(state.epoch, order, changes_rng, method_rng)
-
-
-def remaining_batches(
-    context: RunContext,
-    draws: EpochDraws,
-    first_step: int,
-    workers: int | None,
-    old: OldEmbeddings | None = None,
-) -> Iterator[LoadedBatch]:
-    """Load this rank's part of each batch from ``first_step`` to the end of the epoch.
-
-    The batches are on the run's device; each is copied there while the step before it runs.
-
-    Args:
-        context: the run.
-        draws: the epoch's order and generators.
-        first_step: the first batch to load.
-        workers: threads that load ahead; see ``PixelBatches.prepared``.
-        old: where to look up the old embeddings of the images, if the method uses them.
-    """
-    jobs = _loading_jobs(context, draws, first_step, old)
-    yield from copied_ahead(context.pixels.prepared(jobs, workers), context.device)
-
-
-def _loading_jobs(
-    context: RunContext, draws: EpochDraws, first_step: int, old: OldEmbeddings | None
-) -> Iterator[tuple[NDArray[np.int64], Callable[[Pixels], LoadedBatch]]]:
-    """Draw the changes of each whole batch here, because threads would draw in any order."""
-    recipe, rng = context.recipe, draws.changes_rng
-    for step in range(first_step, context.steps_per_epoch):
-        whole_batch = draws.order[step * recipe.batch_size : (step + 1) * recipe.batch_size]
-        own_part = context.ranks.batch_slice(len(whole_batch))
-        changes = drawn_changes(
-            len(whole_batch),
-            rng,
-            shift=recipe.shift,
-            flip=recipe.flip,
-            crop=recipe.crop,
-            colour=recipe.colour,
-            low_resolution=recipe.low_resolution,
-        ).part(own_part)
-        augment_seed = None if recipe.augment is None else int(cast(int, rng.integers(2**63)))
-        load = partial(
-            _load,
-            context=context,
-            old=old,
-            place=(draws.epoch, step),
-            whole_batch=whole_batch,
-            change=partial(_changed, context, changes, own_part, augment_seed),
-            flipped=changes.flipped,
-            rng_state=dict(rng.bit_generator.state),
-        )
-        yield whole_batch[own_part], load
-
-
-def _load(
-    pixels: Pixels,
-    *,
-    context: RunContext,
-    old: OldEmbeddings | None,
-    place: tuple[int, int],
-    whole_batch: NDArray[np.int64],
-    change: Callable[[Pixels], Pixels],
-    flipped: NDArray[np.bool_] | None,
-    rng_state: dict[str, Any],
-) -> LoadedBatch:
-    """Put together everything that a step needs, in a thread of the loader.
-
-    Args:
-        pixels: (own images, height, width, channels), as they were read.
-        context: the run.
-        old: where to look up old embeddings.
-        place: epoch and step.
-        whole_batch: (batch,) the rows of all ranks' images.
-        change: changes this rank's images at random.
-        flipped: which of them it mirrors. None means that flips are off.
-        rng_state: the state of ``changes_rng`` after this batch.
-    """
-    rows = whole_batch[context.ranks.batch_slice(len(whole_batch))]
-    old_vectors = None if old is None else old.read_ahead(rows, flipped)
-    batch = LoadedBatch(
-        pixels=torch.from_numpy(np.ascontiguousarray(change(pixels))),
-        rows=torch.from_numpy(rows),
-        labels=torch.from_numpy(context.pixels.images.labels[rows]),
-        flipped=None if flipped is None else torch.from_numpy(flipped),
-        old=None if old_vectors is None else torch.from_numpy(old_vectors),
-        sampled=_sampled(context, place, whole_batch),
-        whole_batch=whole_batch,
-        rng_state=rng_state,
-    )
-    return batch.map(lambda tensor: pinned(tensor, context.device))
-
-
-def _changed(
-    context: RunContext, changes: Changes, part: slice, augment_seed: int | None, pixels: Pixels
-) -> Pixels:
-    """Change a rank's part of a batch, first by our changes, then by the user's function."""
-    pixels = changed(pixels, changes)
-    if augment_seed is None or context.recipe.augment is None:
-        return pixels
-    # One by one, so that an image's numbers do not depend on the number of processes.
-    images = [
-        augmented(context.recipe.augment, image[None], np.random.default_rng([augment_seed, place]))
-        for place, image in enumerate(pixels, start=part.start)
-    ]
-    return np.concatenate(images)
-
-
-def _sampled(
-    context: RunContext, place: tuple[int, int], whole_batch: NDArray[np.int64]
-) -> Tensor | None:
-    """Draw the classes that a step uses; None if it uses all of them."""
-    if not context.samples_classes:
-        return None
-    sampled = sampled_classes(
-        context.pixels.images.labels[whole_batch],
-        context.own_classes,
-        context.recipe.sample_rate,
-        np.random.default_rng([context.run.seed, *place, 2, context.ranks.rank]),
-    )
-    return torch.from_numpy(sampled)

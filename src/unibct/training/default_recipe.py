@@ -1,4 +1,4 @@
-"""The recipe for someone who names none: the shipped one that fits the images."""
+"""The recipe that fits the images: for someone who names none, and for finished vectors."""
 
 import math
 from collections.abc import Sequence
@@ -19,17 +19,11 @@ _LARGEST_FOR_32 = 48  # above, 32×32 would lose too much of a small coloured im
 
 @dataclass(frozen=True)
 class RecipeChoice:
-    """A recipe that fits an image set.
+    """A recipe that fits an image set."""
 
-    Attributes:
-        name: of a shipped recipe.
-        settings: what is changed in it to fit, each as ``key=value``.
-        survey: what the choice is based on.
-    """
-
-    name: str
-    settings: tuple[str, ...]
-    survey: Survey
+    name: str  # of a shipped recipe
+    settings: tuple[str, ...]  # what is changed in it to fit, each as ``key=value``
+    survey: Survey  # what the choice is based on
 
     @property
     def options(self) -> str:
@@ -56,19 +50,16 @@ class RecipeChoice:
         return recipe.updated(**dict.fromkeys(settings - named))
 
     def line(self, recipe: Recipe) -> str:
-        """Say in one line what was chosen, why, and how to change it.
-
-        Args:
-            recipe: what ``load`` returned.
-        """
+        """Say in one line what was chosen, why, and how to change it; ``load`` gave the recipe."""
         seen, spec = self.survey, recipe_input(recipe, recipe_architecture(recipe))
         kind = "colour" if seen.colour else "grey"
         size = f"{seen.height}×{seen.width}" if seen.looked_at else "unreadable"
         return (
-            f"recipe {self.name} ({recipe.architecture} on {spec.height}×{spec.width} "
+            f"{' with '.join([f'recipe {self.name}', *self.settings])} ("
+            f"{recipe.architecture} on {spec.height}×{spec.width} "
             f"{'grey' if spec.channels == 1 else 'colour'}): {seen.images:,} {kind} images, "
             f"median {size}, of {seen.classes:,} classes, median {seen.per_class:g} each; "
-            f"as with {self.options}; change it with --recipe NAME or --set KEY=VALUE"
+            "name another recipe, or change settings (KEY=VALUE)"
         )
 
 
@@ -100,8 +91,8 @@ def recipe_for(
             progress.note(unused)
         progress.note(
             f"recipe {SMALL_GREY} with architecture {recipe.architecture}: {len(images):,} "
-            f"finished vectors of dimension {images.vector_dim}; change it with --recipe NAME "
-            "or --set KEY=VALUE"
+            f"finished vectors of dimension {images.vector_dim}; name another "
+            "recipe, or change settings (KEY=VALUE)"
         )
         return recipe
     choice = choose_recipe(images)
@@ -135,7 +126,6 @@ def fitted_recipe(recipe: Recipe, images: ImageSet) -> Recipe:
         flip=False,
         crop=0.0,
         colour=0.0,
-        low_resolution=0.0,
         augment=None,
     )
 
@@ -143,16 +133,13 @@ def fitted_recipe(recipe: Recipe, images: ImageSet) -> Recipe:
 def unused_settings(given: Recipe, fitted: Recipe, usual: Recipe | None = None) -> str | None:
     """Say which settings of a recipe have no effect on finished vectors; None if all have.
 
-    Args:
-        given: the recipe as it was asked for.
-        fitted: what ``fitted_recipe`` has made of it.
-        usual: a recipe whose own settings need no mention.
+    ``fitted`` is what ``fitted_recipe`` has made of it. The ``usual`` recipe's own settings need no
+    mention.
     """
-    asked, used = given.model_dump(), fitted.model_dump()
-    defaults = {} if usual is None else usual.model_dump()
+    used, defaults = fitted.model_dump(), {} if usual is None else usual.model_dump()
     unused = [
         f"{name} = {value}"
-        for name, value in asked.items()
+        for name, value in given.model_dump().items()
         if value != used[name] and value is not None and value != defaults.get(name)
     ]
     if not unused:

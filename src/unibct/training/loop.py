@@ -1,4 +1,4 @@
-"""A clean stop: Ctrl-C and SIGTERM are remembered, and acted on between two steps."""
+"""The loop of a training: epochs, refreshes of the method, checkpoints, metrics, a clean stop."""
 
 import shutil
 import signal
@@ -18,15 +18,17 @@ from unibct import progress
 from unibct.errors import UserError
 from unibct.progress import Advance
 from unibct.training.batches import EpochDraws, draw_epoch, remaining_batches
-from unibct.training.checkpoints import find_checkpoint, read_checkpoint
-from unibct.training.context import RunContext
 from unibct.training.network import train_mode
-from unibct.training.plan import TrainOptions
+from unibct.training.plan import RunContext
+from unibct.training.run_folder import find_checkpoint, read_checkpoint
 from unibct.training.state import TrainingState, current_model, restore_state, save_state
-from unibct.training.step import StepResult, TrainingStep
+from unibct.training.step import TrainingStep
 from unibct.training.tracking import EpochMetrics, Tracker
 from unibct.training.training_set_embeddings import refresh_method
 from unibct.training.validation import keep_best, note_epoch, row_strength, validated
+
+_AGREE_EVERY = 8  # steps; on a GPU, asking all ranks whether to stop delays the next step
+_TRACK_EVERY = 20  # steps between two points of a curve
 
 
 @dataclass
@@ -61,7 +63,108 @@ def stop_request() -> Generator[StopRequest]:
             signal.signal(name, handler)
 
 
-# The check, after each epoch, that training has not diverged.
+class TrainingLoop:
+    """The epochs that are left of a run; ``state`` may be in the middle of one."""
+
+    def __init__(
+        self, context: RunContext, state: TrainingState, tracker: Tracker | None = None
+    ) -> None:
+        self.context = context
+        self.state = state
+        self.tracker = tracker  # records curves
+        self._step = TrainingStep(context, state)
+
+    def run(self) -> None:
+        """Train to the end, with a checkpoint after each epoch and where the options ask for one.
+
+        Raises:
+            KeyboardInterrupt: after a checkpoint, if someone asked the run to stop.
+        """
+        context, state = self.context, self.state
+        per_epoch, recipe = context.images_per_epoch, context.recipe
+        done = per_epoch * state.epoch + recipe.batch_size * state.step
+        total = per_epoch * recipe.epochs
+        with progress.task(context.options.label, total, done=done) as advance:
+            if state.metrics:  # of a run that goes on
+                self._show_status(advance)
+            while state.epoch < recipe.epochs:
+                begin = time.perf_counter()
+                if state.step == 0 and context.run.refreshes_at(state.epoch):
+                    refresh_method(context, state)
+                with stop_request() as stop:
+                    self._run_epoch(advance, stop, begin)
+                # Asked for after the block: until its end, a signal is only remembered.
+                if context.ranks.any(stop.wanted, context.device):
+                    raise KeyboardInterrupt
+
+    def _run_epoch(self, advance: Advance, stop: StopRequest, begin: float) -> None:
+        """Train to the end of the current epoch, record its metrics, and move to the next one."""
+        context, state, ranks = self.context, self.state, self.context.ranks
+        images = context.images_per_epoch - state.step * context.recipe.batch_size
+        draws = draw_epoch(context, state)
+        self.take_steps(draws, advance, stop)
+        sums = ranks.summed(state.loss_sums.clone()) / ranks.world
+        loss_cls, loss_comp = (float(loss) / context.steps_per_epoch for loss in sums)
+        first_batch = draws.order[: context.recipe.batch_size]
+        require_finite(context, state, loss_cls + loss_comp, first_batch)
+        seconds = time.perf_counter() - begin
+        validation = validated(context, state)
+        compatible = state.epoch >= context.run.method_start
+        metrics = EpochMetrics(
+            epoch=state.epoch,
+            lr=state.optimizer.param_groups[-1]["lr"],
+            eta=context.recipe.eta if compatible else 0.0,
+            loss_cls=loss_cls,
+            loss_comp=loss_comp,
+            seconds=seconds,
+            images_per_second=images / seconds,
+            **validation,
+        )
+        state.metrics.append(metrics.row())
+        note_epoch(context, state.metrics[-1])
+        self._show_status(advance)
+        if self.tracker is not None:
+            tracked = {"images_per_second": metrics.images_per_second} | validation
+            self.tracker.log(tracked, state.steps_done(context) - 1)
+        state.start_next_epoch()
+        save_state(context, state, context.out)
+        keep_best(context, state)
+        save_shared_warmup(context, state)
+
+    def _show_status(self, advance: Advance) -> None:
+        """Show the last epoch's recall@1 beside the bar, or in the lines, of the next one."""
+        if self.context.validation is not None:
+            advance(0, str(row_strength(self.context, self.state.metrics[-1])))
+
+    def take_steps(self, draws: EpochDraws, advance: Advance, stop: StopRequest) -> None:
+        """Take the steps that are left of the current epoch."""
+        context, state, every = self.context, self.state, self.context.options.checkpoint_every
+        train_mode(state.network, context.recipe.freeze)
+        uses_method = state.epoch >= context.run.method_start
+        old = state.method.old_of_images if uses_method else None
+        for batch in remaining_batches(context, draws, state.step, old):
+            result = self._step.take(batch, draws.method_rng)
+            if self.tracker is not None and state.step % _TRACK_EVERY == 0:
+                values = {"loss": result.loss.item(), "loss_cls": result.loss_cls.item()}
+                self.tracker.log(values | {"lr": result.lr}, state.steps_done(context))
+            state.step += 1
+            method_rng_state = draws.method_rng.bit_generator.state
+            state.generators = {"changes": batch.rng_state, "method": method_rng_state}
+            advance(len(batch.whole_batch))
+            if state.step == context.steps_per_epoch:
+                break  # the checkpoint at the end of the epoch follows
+            if self._should_stop(stop):
+                save_state(context, state, context.out)
+                raise KeyboardInterrupt
+            if every and state.step % every == 0:
+                save_state(context, state, context.out)
+
+    def _should_stop(self, stop: StopRequest) -> bool:
+        ranks, device = self.context.ranks, self.context.device
+        if ranks.world == 1:
+            return stop.wanted
+        asks = device.type == "cpu" or self.state.step % _AGREE_EVERY == 0
+        return asks and ranks.any(stop.wanted, device)
 
 
 def require_finite(
@@ -69,13 +172,8 @@ def require_finite(
 ) -> None:
     """Refuse to continue with a loss, embeddings or class weights that are not finite.
 
-    The losses were computed before the last step, so its result shows only in new embeddings.
-
-    Args:
-        context: the run.
-        state: after the epoch's last step.
-        mean_loss: of the epoch.
-        batch: (batch,) rows of images to embed, of all ranks together.
+    The losses of an epoch were computed before its last step, whose result shows only in new
+    embeddings: those of ``batch``, (batch,) rows of images, of all ranks together.
     """
     ranks = context.ranks
     own_rows = batch[ranks.batch_slice(len(batch))]
@@ -125,147 +223,10 @@ def save_shared_warmup(context: RunContext, state: TrainingState) -> None:
 
 
 def _shared_folder(context: RunContext) -> Path | None:
-    pixels = context.pixels.digest
+    cache, pixels = context.options.cache, context.pixels.digest
     if context.validation is not None:  # the metrics of the warm-up have its recall@1
         if context.run.first_usable_epoch < context.run.method_start:
             return None  # its best state may be one of the warm-up, which a cache does not keep
         pixels = f"{pixels} {context.validation.pixels.digest}"
     digest = context.run.warmup_digest(pixels)
-    if context.cache is None or digest is None:
-        return None
-    return context.cache / f"warmup-{digest[:24]}"
-
-
-# The training loop: epochs, batches, refreshes of the method, checkpoints, metrics, stopping.
-
-_AGREE_EVERY = 8  # steps; on a GPU, asking all ranks whether to stop delays the next step
-_TRACK_EVERY = 20  # steps between two points of a curve
-
-
-class TrainingLoop:
-    """The epochs that are left of a run.
-
-    Attributes:
-        context: the run.
-        state: changed in place; it may be in the middle of an epoch.
-        options: workers, checkpoints and progress.
-        tracker: records curves.
-    """
-
-    def __init__(
-        self,
-        context: RunContext,
-        state: TrainingState,
-        options: TrainOptions,
-        tracker: Tracker | None = None,
-    ) -> None:
-        self.context = context
-        self.state = state
-        self.options = options
-        self.tracker = tracker
-        self._step = TrainingStep(context, state)
-
-    def run(self) -> None:
-        """Train to the end, with a checkpoint after each epoch and where the options ask for one.
-
-        Raises:
-            KeyboardInterrupt: after a checkpoint, if someone asked the run to stop.
-        """
-        context, state = self.context, self.state
-        per_epoch, recipe = context.images_per_epoch, context.recipe
-        done = per_epoch * state.epoch + recipe.batch_size * state.step
-        with progress.task(self.options.label, per_epoch * recipe.epochs, done=done) as advance:
-            if state.metrics:  # of a run that goes on
-                self._show_status(advance)
-            while state.epoch < recipe.epochs:
-                begin = time.perf_counter()
-                if state.step == 0 and context.run.refreshes_at(state.epoch):
-                    refresh_method(context, state)
-                with stop_request() as stop:
-                    self._run_epoch(advance, stop, begin)
-                # Asked for after the block: until its end, a signal is only remembered.
-                if context.ranks.any(stop.wanted, context.device):
-                    raise KeyboardInterrupt
-
-    def _run_epoch(self, advance: Advance, stop: StopRequest, begin: float) -> None:
-        """Train to the end of the current epoch, record its metrics, and move to the next one."""
-        context, state = self.context, self.state
-        images = context.images_per_epoch - state.step * context.recipe.batch_size
-        draws = draw_epoch(context, state)
-        self.take_steps(draws, advance, stop)
-        loss_cls, loss_comp = self._mean_losses()
-        first_batch = draws.order[: context.recipe.batch_size]
-        require_finite(context, state, loss_cls + loss_comp, first_batch)
-        seconds = time.perf_counter() - begin
-        validation = validated(context, state)
-        compatible = state.epoch >= context.run.method_start
-        metrics = EpochMetrics(
-            epoch=state.epoch,
-            lr=state.optimizer.param_groups[-1]["lr"],
-            eta=context.recipe.eta if compatible else 0.0,
-            loss_cls=loss_cls,
-            loss_comp=loss_comp,
-            seconds=seconds,
-            images_per_second=images / seconds,
-            **validation,
-        )
-        state.metrics.append(metrics.row())
-        note_epoch(context, state.metrics[-1])
-        self._show_status(advance)
-        tracked = {"images_per_second": metrics.images_per_second} | validation
-        self._track(tracked, state.steps_done(context) - 1)
-        state.start_next_epoch()
-        save_state(context, state, context.out)
-        keep_best(context, state)
-        save_shared_warmup(context, state)
-
-    def _show_status(self, advance: Advance) -> None:
-        """Show the last epoch's recall@1 beside the bar, or in the lines, of the next one."""
-        if self.context.validation is not None:
-            advance(0, str(row_strength(self.context, self.state.metrics[-1])))
-
-    def take_steps(self, draws: EpochDraws, advance: Advance, stop: StopRequest) -> None:
-        """Take the steps that are left of the current epoch."""
-        context, state, every = self.context, self.state, self.options.checkpoint_every
-        train_mode(state.network, context.recipe.freeze)
-        uses_method = state.epoch >= context.run.method_start
-        old = state.method.old_of_images if uses_method else None
-        workers = self.options.workers
-        for batch in remaining_batches(context, draws, state.step, workers, old):
-            result = self._step.take(batch, draws.method_rng)
-            self._track_step(result)
-            state.step += 1
-            method_rng_state = draws.method_rng.bit_generator.state
-            state.generators = {"changes": batch.rng_state, "method": method_rng_state}
-            advance(len(batch.whole_batch))
-            if state.step == context.steps_per_epoch:
-                break  # the checkpoint at the end of the epoch follows
-            if state.step % context.recipe.accumulate:
-                continue  # half of an update is no state to keep
-            if self._should_stop(stop):
-                save_state(context, state, context.out)
-                raise KeyboardInterrupt
-            if every and state.step % every < context.recipe.accumulate:
-                save_state(context, state, context.out)
-
-    def _should_stop(self, stop: StopRequest) -> bool:
-        ranks, device = self.context.ranks, self.context.device
-        if ranks.world == 1:
-            return stop.wanted
-        asks = device.type == "cpu" or self.state.step % _AGREE_EVERY == 0
-        return asks and ranks.any(stop.wanted, device)
-
-    def _mean_losses(self) -> tuple[float, float]:
-        """Return the epoch's mean classification and compatibility loss over all ranks."""
-        ranks, steps = self.context.ranks, self.context.steps_per_epoch
-        sums = ranks.summed(self.state.loss_sums.clone()) / ranks.world
-        return float(sums[0]) / steps, float(sums[1]) / steps
-
-    def _track_step(self, result: StepResult) -> None:
-        if self.tracker is not None and self.state.step % _TRACK_EVERY == 0:
-            values = {"loss": result.loss.item(), "loss_cls": result.loss_cls.item()}
-            self._track(values | {"lr": result.lr}, self.state.steps_done(self.context))
-
-    def _track(self, values: dict[str, float], step: int) -> None:
-        if self.tracker is not None:
-            self.tracker.log(values, step)
+    return None if cache is None or digest is None else cache / f"warmup-{digest[:24]}"

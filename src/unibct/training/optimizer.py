@@ -1,6 +1,5 @@
-"""Gradient clipping: no update is larger than its gradients' largest norm."""
+"""The optimiser of a run: what it trains at which rates, clipping, and the scale of the loss."""
 
-import copy
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,121 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
-from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from unibct.distributed.ranks import ALONE, Ranks
 from unibct.models.old_space import MODULE
 from unibct.training.recipe import Recipe
-
-
-def gradients_of(tensors: Iterable[Tensor]) -> list[Tensor]:
-    """Return the gradients that the backward pass has computed."""
-    return [tensor.grad for tensor in tensors if tensor.grad is not None]
-
-
-def clip_gradients(
-    shared: Sequence[Tensor], class_weights: Sequence[Tensor], largest: float, ranks: Ranks = ALONE
-) -> None:
-    """Scale gradients down (in place) if their common norm is above ``largest``.
-
-    torch's own norm is that of one process. Here each rank has its own classes, whose gradients
-    belong to the same norm. The host never waits for the device.
-
-    Args:
-        shared: weights whose gradients are the same on every rank.
-        class_weights: the weights of this rank's classes.
-        largest: the largest norm.
-        ranks: the processes that share the run.
-    """
-    squares = ranks.summed(get_total_norm(gradients_of(class_weights)).square())
-    norm = (squares + get_total_norm(gradients_of(shared)).square()).sqrt()
-    clip_grads_with_norm_([*shared, *class_weights], largest, norm)
-
-
-# The scale of the loss in half precision.
-#
-# torch's ``GradScaler`` knows the gradients of one optimiser in one process. Here all ranks must
-# agree on an overflow, and sampled class weights belong to no optimiser; so the rule is ours, and
-# the arithmetic is the function that ``GradScaler`` itself uses.
-
-_aten: Any = torch.ops.aten
-_SMALLEST, _LARGEST = 1.0, 2.0**24
-_GROWTH_INTERVAL = 2000  # steps without an overflow before the scale doubles
-
-
-@dataclass
-class LossScale:
-    """The factor on the loss that keeps half-precision gradients from becoming zero.
-
-    Attributes:
-        value: a power of two, so that scaling and unscaling are exact.
-        good_steps: steps without an overflow since the scale last changed.
-    """
-
-    value: float = 2.0**16
-    good_steps: int = 0
-
-    def unscale(self, gradients: Sequence[Tensor], ranks: Ranks = ALONE) -> bool:
-        """Divide gradients by the scale, in place; return whether those of all ranks are finite.
-
-        This is the one place of a step where the host waits for the device.
-        """
-        device = gradients[0].device
-        overflow = torch.zeros(1, device=device)
-        inverse = torch.full((1,), 1 / self.value, device=device)
-        _aten._amp_foreach_non_finite_check_and_unscale_(list(gradients), overflow, inverse)
-        return not bool(ranks.largest(overflow))
-
-    def update(self, finite: bool) -> None:
-        """Halve the scale after an overflow; double it after 2000 steps without one."""
-        self.good_steps = self.good_steps + 1 if finite else 0
-        if not finite:
-            self.value = max(self.value / 2, _SMALLEST)
-        elif self.good_steps == _GROWTH_INTERVAL:
-            self.value, self.good_steps = min(self.value * 2, _LARGEST), 0
-
-
-# A moving average of the weights, which often embeds better than the last weights do.
-
-
-class WeightAverage:
-    """The exponential moving average of a network's and the classes' weights.
-
-    Attributes:
-        network: a network with the averaged weights and running means, in evaluation mode.
-        class_weights: (own classes, dim) averaged.
-    """
-
-    def __init__(self, network: nn.Module, class_weights: Tensor, decay: float) -> None:
-        self.network = copy.deepcopy(network).eval().requires_grad_(False)
-        self.class_weights = class_weights.detach().clone()
-        self._decay = decay
-
-    def update(self, network: nn.Module, class_weights: Tensor, updates: int) -> None:
-        """Move the averages towards the weights after an update.
-
-        Args:
-            network: the network in training.
-            class_weights: (own classes, dim).
-            updates: how many updates there have been. The first weights are random, so the
-                decay is smaller at first.
-        """
-        decay = min(self._decay, (1 + updates) / (10 + updates))
-        averages, currents = [self.class_weights], [class_weights.detach()]
-        places: set[int] = set()  # a weight that two layers share moves once
-        for average, current in zip(
-            self.network.state_dict().values(), network.state_dict().values(), strict=True
-        ):
-            if not average.is_floating_point():  # a count of batches
-                average.copy_(current)
-            elif average.data_ptr() not in places:
-                places.add(average.data_ptr())
-                averages.append(average)
-                currents.append(current)
-        get_ema_multi_avg_fn(decay)(averages, currents, updates)
-
-
-# The optimiser of a run: what it trains, at which rates, and its own state in checkpoints.
 
 _VECTOR_HEAD = ("layers.weight", "layers.bias", "layers.3.")  # of networks for finished vectors
 # The last layers of every network, by their names, and the projection into the old space.
@@ -137,6 +25,9 @@ _KEPT = {
     "step": "updates",
 }
 _SECOND_BETA = 0.999
+_aten: Any = torch.ops.aten
+_SMALLEST, _LARGEST = 1.0, 2.0**24  # scales of the loss
+_GROWTH_INTERVAL = 2000  # steps without an overflow before the scale doubles
 
 
 def _without_compiler(kind: type[torch.optim.Optimizer]) -> type[Any]:
@@ -157,12 +48,9 @@ SGD, AdamW = _without_compiler(torch.optim.SGD), _without_compiler(torch.optim.A
 def make_optimizer(
     recipe: Recipe, network: nn.Module, class_weights: nn.Parameter | None
 ) -> torch.optim.Optimizer:
-    """Return the optimiser of a network and its class weights.
+    """Return the optimiser of a network, whose layers before the head may have their own rate.
 
-    Args:
-        recipe: names the optimiser and its numbers.
-        network: its layers before the head have a rate of their own.
-        class_weights: None if they are trained in another way.
+    ``class_weights`` is None if they are trained in another way.
     """
     trained = [(name, p) for name, p in network.named_parameters() if p.requires_grad]
     others = [] if class_weights is None else [class_weights]
@@ -217,3 +105,54 @@ def restore_kept(
 def is_count(name: str) -> bool:
     """Return whether a kept tensor is one number, and not as large as its parameter."""
     return name.startswith(f"{_KEPT['step']}.")
+
+
+def gradients_of(tensors: Iterable[Tensor]) -> list[Tensor]:
+    """Return the gradients that the backward pass has computed."""
+    return [tensor.grad for tensor in tensors if tensor.grad is not None]
+
+
+def clip_gradients(
+    shared: Sequence[Tensor], class_weights: Sequence[Tensor], largest: float, ranks: Ranks = ALONE
+) -> None:
+    """Scale gradients down (in place) if their common norm is above ``largest``.
+
+    torch's own norm is that of one process. Here the gradients of ``shared`` are the same on every
+    rank, but each has ``class_weights`` of its own, whose gradients belong to the same norm. The
+    host never waits for the device.
+    """
+    squares = ranks.summed(get_total_norm(gradients_of(class_weights)).square())
+    norm = (squares + get_total_norm(gradients_of(shared)).square()).sqrt()
+    clip_grads_with_norm_([*shared, *class_weights], largest, norm)
+
+
+# torch's ``GradScaler`` knows the gradients of one optimiser in one process. Here all ranks must
+# agree on an overflow, and sampled class weights belong to no optimiser; so the rule is ours, and
+# the arithmetic is the function that ``GradScaler`` itself uses.
+
+
+@dataclass
+class LossScale:
+    """The factor on the loss that keeps half-precision gradients from becoming zero."""
+
+    value: float = 2.0**16  # a power of two, so that scaling and unscaling are exact
+    good_steps: int = 0  # without an overflow, since the scale last changed
+
+    def unscale(self, gradients: Sequence[Tensor], ranks: Ranks = ALONE) -> bool:
+        """Divide gradients by the scale, in place; return whether those of all ranks are finite.
+
+        This is the one place of a step where the host waits for the device.
+        """
+        device = gradients[0].device
+        overflow = torch.zeros(1, device=device)
+        inverse = torch.full((1,), 1 / self.value, device=device)
+        _aten._amp_foreach_non_finite_check_and_unscale_(list(gradients), overflow, inverse)
+        return not bool(ranks.largest(overflow))
+
+    def update(self, finite: bool) -> None:
+        """Halve the scale after an overflow; double it after 2000 steps without one."""
+        self.good_steps = self.good_steps + 1 if finite else 0
+        if not finite:
+            self.value = max(self.value / 2, _SMALLEST)
+        elif self.good_steps == _GROWTH_INTERVAL:
+            self.value, self.good_steps = min(self.value * 2, _LARGEST), 0

@@ -1,46 +1,53 @@
-"""The options of ``train``, packed so that they travel together."""
+"""The plan of a run: everything that determines its result, checked before a file is written.
+
+What is asked for (``TrainOptions``) and the recipe leave some things open: the number of epochs,
+the classes to set aside, whether to start from the old weights, dimension and seed. ``plan_run``
+chooses them. With the pixels and the processes the plan is a ``RunContext``, which stays the same
+from the first step to the last.
+"""
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import torch
+from torch import Tensor
 
-from unibct.arrays import Ints
 from unibct.data.image_set import ImageSet
 from unibct.data.loader import PixelBatches
 from unibct.data.scenarios import SCENARIOS
-from unibct.data.training_classes import TrainingClasses, identity_digests
-from unibct.embeddings.recall import SAMPLE_IMAGES, sample_classes
+from unibct.data.training_classes import (
+    NO_CLASSES,
+    SCORE_SCALE_MEASURED,
+    UNKNOWN_CLASSES,
+    TrainingClasses,
+)
+from unibct.distributed.ranks import Ranks
 from unibct.errors import UserError
 from unibct.methods import DEFAULT_METHOD, NO_METHOD, MethodEntry, find_method
 from unibct.models.architectures import Architecture, find_architecture, without_library
 from unibct.models.embedder import Embedder
+from unibct.models.input import InputSpec
 from unibct.models.model import Model
-from unibct.training.network import network_digest, recipe_architecture, recipe_input
-from unibct.training.recipe import AFTER_WARMUP, Recipe, find_augment, with_flat_recipe
-from unibct.training.tracking import Tracker
-
-
-@dataclass(frozen=True)
-class TrainOptions:
-    """The keyword arguments of ``train``, which describes each of them."""
-
-    old: Embedder | None = None
-    method: str | None = None
-    resume: bool = False
-    cache: Path | None = None
-    device: str = "auto"
-    workers: int | None = None
-    checkpoint_every: int | None = None
-    tensorboard: Path | None = None
-    tracker: Tracker | None = None
-    validation: float | None = None
-    label: str = "training"
-
+from unibct.training.network import (
+    first_classes,
+    network_digest,
+    recipe_architecture,
+    recipe_input,
+)
+from unibct.training.options import TrainOptions
+from unibct.training.recipe import (
+    AFTER_WARMUP,
+    EARLIER_SETTINGS,
+    Recipe,
+    find_augment,
+    with_flat_recipe,
+)
+from unibct.training.set_aside import SetAside, ValidationSet, set_aside
 
 # How long a training is: the steps of an epoch, and epochs enough for the recipe's steps.
 
@@ -60,15 +67,11 @@ def steps_per_epoch(images: int, batch_size: int) -> int:
 
 
 def with_enough_epochs(recipe: Recipe, images: int) -> Recipe:
-    """Return the recipe with enough epochs to train for at least ``recipe.steps`` steps.
+    """Return the recipe with enough epochs to train ``images`` for its least number of steps.
 
     If there are more epochs, everything that is written in epochs is stretched by the same
     factor: it happens at the same share of the training. A recipe that has enough is returned as
     it is, so this may be called again with its own result.
-
-    Args:
-        recipe: as the user gave it.
-        images: number of training images.
     """
     in_an_epoch = steps_per_epoch(images, recipe.batch_size)
     if recipe.steps is None or in_an_epoch * recipe.epochs >= recipe.steps:
@@ -89,146 +92,18 @@ def with_enough_epochs(recipe: Recipe, images: int) -> Recipe:
 
 
 def length_note(given: Recipe, used: Recipe, images: int) -> str | None:
-    """Say in a line why a training has more epochs than its recipe; None if it has not.
-
-    Args:
-        given: the recipe as the user gave it.
-        used: what ``with_enough_epochs`` returned for it.
-        images: number of training images.
-    """
+    """Say in a line why ``images`` are trained for more epochs than given; None if they are not."""
     if given.epochs == used.epochs:
         return None
     return (
         f"{used.epochs} epochs instead of {given.epochs}: {images:,} images are "
         f"{steps_per_epoch(images, given.batch_size):,} steps per epoch, and the recipe asks for "
-        f"at least {given.steps:,} steps (change it with --set steps=N)"
+        f"at least {given.steps:,} steps (change it with the setting steps)"
     )
 
 
-# Which classes a run sets aside: it never trains on them, and measures recall@1 on them.
-
-AUTOMATIC_SHARE = 0.1
-UNLEARNT = "unlearnt"  # in a description: earlier versions drew from all classes
-_AUTOMATIC_CLASSES = 10  # with fewer, recall@1 says little: nothing is set aside by default
-_LEFT_CLASSES = 2  # training needs two at least, and recall@1 as well
-
-
-@dataclass(frozen=True)
-class SetAside:
-    """A data set in two parts without a class in common.
-
-    Attributes:
-        training: the images to train on.
-        validation: the images to measure recall@1 on: whole classes of those that were set aside,
-            ``SAMPLE_IMAGES`` at most. None if no class was set aside.
-        share: the share of the classes that was asked for, 0 if none was set aside.
-        classes: the number of classes that were set aside.
-        images: the number of their images.
-        unlearnt: whether they were drawn from those that the first weights have not learnt; None if
-            the first weights are random.
-    """
-
-    training: ImageSet
-    validation: ImageSet | None = None
-    share: float = 0.0
-    classes: int = 0
-    images: int = 0
-    unlearnt: bool | None = None
-
-
-@dataclass(frozen=True)
-class ValidationSet:
-    """The validation images of a run.
-
-    Attributes:
-        pixels: of the images that recall@1 is measured on.
-        source: how they were chosen.
-    """
-
-    pixels: PixelBatches
-    source: SetAside
-
-    def description(self) -> dict[str, Any]:
-        """Return plain values that tell this validation set from others."""
-        return {
-            "share": self.source.share,
-            "classes": self.source.classes,
-            "images": self.source.images,
-            "measured_images": len(self.pixels.images),
-            "pixels": self.pixels.digest,
-            **({UNLEARNT: True} if self.source.unlearnt else {}),
-        }
-
-
-def set_aside(
-    images: ImageSet, share: float | None, seed: int, learnt: TrainingClasses | None = None
-) -> SetAside:
-    """Divide a data set into classes to train on and classes to measure on.
-
-    A run that starts from trained weights measures on classes that these have not learnt, if there
-    are enough: on half of those at most, because the others are what the new model can learn. Then
-    fewer classes than the share may be set aside.
-
-    Args:
-        images: the data set.
-        share: the share of the classes to set aside, from 0 to less than 1. None means 0.1 if
-            that is enough classes with two images or more, else 0. For finished vectors None means
-            0: they have no pixels to compare with.
-        seed: chooses the classes.
-        learnt: what the run's first weights have learnt from; None if they are random.
-    """
-    if share is None and images.vector_dim is not None:
-        return SetAside(images)
-    wanted = AUTOMATIC_SHARE if share is None else share
-    if not 0 <= wanted < 1:
-        raise UserError(
-            f"validation = {wanted:g}: write the share of the classes to set aside, such as 0.1, "
-            "or 0 for none"
-        )
-    sizes = np.bincount(images.labels, minlength=len(images.class_names))
-    eligible = np.flatnonzero(sizes > 1)
-    count = min(int(wanted * len(sizes) + 1e-9), len(eligible))
-    if wanted == 0 or (share is None and count < _AUTOMATIC_CLASSES):
-        return SetAside(images)
-    if count < _LEFT_CLASSES or len(sizes) - count < _LEFT_CLASSES:
-        raise UserError(
-            f"validation = {wanted:g} sets {count} of the {len(sizes)} classes of {images.name} "
-            f"aside ({len(eligible)} have two images or more): two classes are needed to measure "
-            "on and two to train on; give another share, or 0 for none"
-        )
-    unlearnt = None
-    if learnt is not None:
-        others = classes_not_learnt(images, eligible, learnt)
-        fewer = min(count, len(others) // 2)
-        unlearnt = fewer >= min(count, _AUTOMATIC_CLASSES)
-        if unlearnt:
-            eligible, count = others, fewer
-    chosen = np.random.default_rng([seed, 0, 0, 3]).permutation(eligible)[:count]
-    is_chosen = np.isin(images.labels, chosen)
-    rows = np.flatnonzero(is_chosen)
-    measured = rows[sample_classes(images.labels[rows], SAMPLE_IMAGES, seed=seed)]
-    return SetAside(
-        images.select(np.flatnonzero(~is_chosen)),
-        images.select(measured),
-        wanted,
-        count,
-        len(rows),
-        unlearnt,
-    )
-
-
-def classes_not_learnt(images: ImageSet, classes: Ints, learnt: TrainingClasses) -> Ints:
-    """Return those of the classes that are known to be none of the learnt ones."""
-    if not learnt.complete or not learnt.named_as(images.class_source):
-        return classes[:0]
-    identities = images.class_identities
-    known = [bool(identity_digests([identities[int(c)]]) & learnt.digests) for c in classes]
-    return classes[~np.array(known, dtype=bool)]
-
-
-# Whether a run starts from the old model's weights instead of random ones.
-#
-# A larger network of the same family can start from a smaller one: it grows from it.
+# Whether a run starts from the old model's weights instead of random ones. A larger network of the
+# same family can start from a smaller one: it grows from it.
 
 
 def starts_from_old(
@@ -262,7 +137,7 @@ def starts_from_old(
 def _obstacle(architecture: Architecture, dim: int, old: Embedder | None) -> str | None:
     """Say why training cannot start from the old weights, after "warm_start"; None if it can."""
     if old is None:
-        return "begins from the old model's weights: give --old MODEL"
+        return "begins from the old model's weights: give old"
     if not isinstance(old, Model):
         return (
             f"begins from the old model's weights, which {old.name} does not give; "
@@ -288,44 +163,35 @@ def _obstacle(architecture: Architecture, dim: int, old: Embedder | None) -> str
     return None
 
 
-# What a training run is: everything that determines its result, checked before it starts.
+# The run.
 
 VERSION = "unibct"  # the key of a description whose value is the version
 
 
 @dataclass(frozen=True)
 class Run:
-    """Everything that determines the result of a training run.
+    """Everything that determines the result of a training run."""
 
-    Attributes:
-        images: the training set.
-        recipe: every number of the run, dimension and seed included.
-        method: the compatibility method's name.
-        old_fingerprint: of the old model, if the run uses one.
-        network_digest: of what the recipe's words leave open, see ``network_digest``.
-        projected_dim: the old model's dimension, if it is another one and the new model gets a
-            projection into the old space.
-    """
+    images: ImageSet  # to train on, without the classes that are set aside
+    recipe: Recipe  # every number, dimension and seed included
+    method: str  # its name
+    given: Recipe  # as the user gave it; a small set gets more epochs
+    old: Embedder | None
+    network_digest: str | None  # of what the recipe's words leave open, see ``network_digest``
+    sets: SetAside
+    first_classes: TrainingClasses  # what first weights and finished vectors have learnt from
 
-    images: ImageSet
-    recipe: Recipe
-    method: str
-    old_fingerprint: str | None
-    network_digest: str | None = None
-    projected_dim: int | None = None
+    @cached_property
+    def old_fingerprint(self) -> str | None:
+        """That of the old model, if the run uses one."""
+        is_used = find_method(self.method).needs_old_model or self.recipe.warm_start
+        return self.old.fingerprint if is_used and self.old is not None else None
 
-    def description(self) -> dict[str, Any]:
-        """Return plain values to keep with checkpoints and models, and to compare on resuming."""
-        values = {
-            "method": self.method,
-            "images": len(self.images),
-            "classes": len(self.images.class_names),
-            "old_model": self.old_fingerprint,
-            "recipe": self.recipe.model_dump(mode="json"),
-            VERSION: metadata.version("unibct"),
-        }
-        further = {"network": self.network_digest, "projected_dim": self.projected_dim}
-        return values | {name: value for name, value in further.items() if value is not None}
+    @property
+    def projected_dim(self) -> int | None:
+        """The old dimension, if it is another one: there is a projection into the old space."""
+        old = self.old if find_method(self.method).needs_old_model else None
+        return None if old is None or old.dim == self.dim else old.dim
 
     @property
     def dim(self) -> int:
@@ -354,6 +220,23 @@ class Run:
         start = self.method_start
         return epoch == start or (epoch > start and epoch in self.recipe.refresh_epochs)
 
+    def of(self, images: ImageSet) -> "Run":
+        """Return the same run on fewer images: some turned out to be unreadable."""
+        return replace(self, images=images, recipe=_complete(self.given, images, self.recipe))
+
+    def description(self) -> dict[str, Any]:
+        """Return plain values to keep with checkpoints and models, and to compare on resuming."""
+        values = {
+            "method": self.method,
+            "images": len(self.images),
+            "classes": len(self.images.class_names),
+            "old_model": self.old_fingerprint,
+            "recipe": self.recipe.model_dump(mode="json"),
+            VERSION: metadata.version("unibct"),
+        }
+        further = {"network": self.network_digest, "projected_dim": self.projected_dim}
+        return values | {name: value for name, value in further.items() if value is not None}
+
     def warmup_digest(self, pixels_digest: str) -> str | None:
         """Return a name for the state at the end of the warm-up.
 
@@ -377,8 +260,22 @@ def _digest(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
+def _complete(given: Recipe, images: ImageSet, chosen: Recipe) -> Recipe:
+    """Return the recipe for these images, with what was chosen where the user left it open."""
+    if len(images.class_names) < 2:
+        raise UserError(f"{images.name} has one class only; training needs at least two")
+    open_values = {name: getattr(chosen, name) for name in ("dim", "seed", "warm_start")}
+    return with_enough_epochs(given, len(images)).updated(**open_values)
+
+
 def plan_run(
-    images: ImageSet, recipe: Recipe, *, old: Embedder | None = None, method: str | None = None
+    images: ImageSet,
+    recipe: Recipe,
+    *,
+    old: Embedder | None = None,
+    method: str | None = None,
+    validation: float | None = 0.0,
+    draws_from_all: bool = False,
 ) -> Run:
     """Choose what the recipe leaves open, and refuse what cannot work, before a file is written.
 
@@ -388,20 +285,24 @@ def plan_run(
             epochs if the recipe asks for a number of steps.
         old: the old model.
         method: as for ``find_method``; by default ``unibct-plus`` with ``old``, else ``none``.
+        validation: the share of the classes to set aside, see ``set_aside``.
+        draws_from_all: set classes aside as earlier versions did, whatever the first weights know.
     """
     name = method or (NO_METHOD if old is None else DEFAULT_METHOD)
     entry, recipe = find_method(name), recipe_of_variant(name, recipe)
     if entry.needs_old_model and old is None:
-        raise UserError(f"method {name} needs the old model: give --old MODEL (old=)")
+        raise UserError(f"method {name} needs the old model: give old")
     if recipe.augment is not None:
         find_augment(recipe.augment)
     architecture = recipe_architecture(recipe)
     recipe_input(recipe, architecture)  # refuses an input that no network can have
     dim = recipe.dim or (old.dim if old is not None else architecture.dim)
     if entry.needs_old_model and old is not None:
-        _require_classifier(name, entry, old)
-        if isinstance(old, Model):
-            _check_classes(entry, old, images)
+        if entry.needs_old_classifier and not isinstance(old, Model):
+            raise UserError(
+                f"{name} uses the old model's classifier, which {old.name} does not have; choose a "
+                f"method that needs only its embeddings, such as {DEFAULT_METHOD}"
+            )
         if dim != old.dim and entry.needs_same_dim:
             raise UserError(
                 f"the new model's dimension is {dim} but the old one's is {old.dim}, and {name} "
@@ -409,23 +310,22 @@ def plan_run(
             )
         require_epochs_left(name, recipe)  # more epochs leave as large a share of them
     warm_start = starts_from_old(recipe, entry, architecture, dim, old)
-    if len(images.class_names) < 2:
-        raise UserError(f"{images.name} has one class only; training needs at least two")
-    uses_old = entry.needs_old_model or warm_start
-    old_fingerprint = old.fingerprint if uses_old and old is not None else None
-    length = with_enough_epochs(recipe, len(images))
-    complete = length.updated(dim=dim, seed=run_seed(recipe, old), warm_start=warm_start)
-    projected = old.dim if entry.needs_old_model and old is not None and dim != old.dim else None
-    return Run(images, complete, name, old_fingerprint, network_digest(architecture), projected)
+    chosen = recipe.updated(dim=dim, seed=run_seed(recipe, old), warm_start=warm_start)
+    learnt = first_classes(chosen) if not warm_start else old.training_classes
+    learnt |= images.vectors_by or NO_CLASSES
+    learnt = learnt.without(SCORE_SCALE_MEASURED)  # the new model has its own, if any
+    known = UNKNOWN_CLASSES if draws_from_all else learnt
+    assert chosen.seed is not None
+    sets = set_aside(images, validation, chosen.seed, None if learnt == NO_CLASSES else known)
+    if entry.needs_old_model and isinstance(old, Model):
+        _check_classes(entry, old, sets.training)
+    complete = _complete(recipe, sets.training, chosen)
+    digest = network_digest(architecture)
+    return Run(sets.training, complete, name, recipe, old, digest, sets, learnt)
 
 
 def unknown_identities(old: Model | ImageSet, images: ImageSet) -> str | None:
-    """Say why it is unknown which old classes the training set has; None if it is known.
-
-    Args:
-        old: the old model, or its training set.
-        images: the new training set.
-    """
+    """Say why it is unknown which classes of ``images`` the old model or set has, else None."""
     if old.class_source == images.class_source:
         return None
     numbered = f"{images.name} only numbers its classes"
@@ -437,15 +337,6 @@ def unknown_identities(old: Model | ImageSet, images: ImageSet) -> str | None:
         "(labels, names of folders, or beside .rec and .tar files a classes.txt with a name per "
         "line), and train the old model with them"
     )
-
-
-def _require_classifier(name: str, entry: MethodEntry, old: Embedder) -> None:
-    """Refuse a method that uses the old classifier, if nothing but embeddings are known."""
-    if entry.needs_old_classifier and not isinstance(old, Model):
-        raise UserError(
-            f"{name} uses the old model's classifier, which {old.name} does not have; choose a "
-            f"method that needs only its embeddings, such as {DEFAULT_METHOD}"
-        )
 
 
 def _check_classes(entry: MethodEntry, old: Model, images: ImageSet) -> None:
@@ -513,30 +404,29 @@ def run_seed(recipe: Recipe, old: Embedder | None) -> int:
 
 
 def require_same_run(stored: dict[str, Any], planned: dict[str, Any], out: Path) -> None:
-    """Refuse to continue a different run, and name the first value that differs.
+    """Refuse to continue a different run in ``out``, and name the first value that differs.
 
-    Another version of unibct is no difference: it knows what the earlier one's settings mean.
-
-    Args:
-        stored: the description that was found in ``out``.
-        planned: the description of the run that is to continue there.
-        out: the run's folder.
+    Both are descriptions. Another version of unibct is no difference: it knows what the earlier
+    one's settings mean.
     """
-    # A run of an earlier version knew fewer settings; the others had their defaults.
+    # A run of an earlier version knew fewer settings, or more; those had their defaults.
     defaults = _flat({"recipe": Recipe().model_dump(mode="json")})
     stored_values, planned_values = defaults | _flat(stored), _flat(planned)
-    for key in _flat(stored):
+    given_up = {f"recipe.{key}": value for key, value in EARLIER_SETTINGS.items()}
+    for key, value in _flat(stored).items():
+        if key in given_up and value == given_up[key]:
+            continue
         if key.startswith("recipe.") and key not in defaults | planned_values:
             raise UserError(
                 f"{out} holds a run of another version of unibct: this one does not know its "
-                f"{key}; go on with that version, or choose another --out"
+                f"{key}; go on with that version, or choose another folder (out)"
             )
     for key, planned_value in planned_values.items():
         stored_value = stored_values.get(key)
         if stored_value != planned_value and key != VERSION:
             raise UserError(
                 f"{out} holds another run: its {key} is {stored_value!r}, not {planned_value!r}; "
-                "choose another --out or remove it"
+                "choose another folder (out) or remove it"
             )
 
 
@@ -550,3 +440,83 @@ def _flat(description: dict[str, Any]) -> dict[str, Any]:
     plain |= {key: value for key, value in description.items() if key != "validation"}
     settings = {f"validation.{key}": value for key, value in validation.items()}
     return with_flat_recipe(plain) | settings
+
+
+# A run with its pixels, on its processes.
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """A run's plan, images and place. All of it is fixed before the first step."""
+
+    run: Run
+    pixels: PixelBatches  # the training images, decoded
+    device: torch.device  # where the network is trained
+    ranks: Ranks  # the processes that share the run
+    options: TrainOptions
+    validation: ValidationSet | None = None  # images of classes that are set aside
+
+    @property
+    def recipe(self) -> Recipe:
+        """Every number of the run."""
+        return self.run.recipe
+
+    @cached_property
+    def out(self) -> Path:
+        """The model's folder."""
+        return Path(self.options.out)
+
+    @cached_property
+    def architecture(self) -> Architecture:
+        """How the network is built."""
+        return recipe_architecture(self.recipe)
+
+    @cached_property
+    def input(self) -> InputSpec:
+        """The images that the network takes."""
+        return recipe_input(self.recipe, self.architecture)
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """Plain values that tell this run from others, the pixels included."""
+        validation = self.validation
+        return (
+            self.run.description()
+            | {"pixels": self.pixels.digest}
+            | ({} if validation is None else {"validation": validation.description()})
+        )
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The names of all classes."""
+        return self.pixels.images.class_names
+
+    @property
+    def class_identities(self) -> tuple[str, ...]:
+        """What tells each class from all others, see ``ImageSet``."""
+        return self.pixels.images.class_identities
+
+    @property
+    def own_classes(self) -> range:
+        """The classes whose weights this rank holds."""
+        return self.ranks.share(len(self.class_names))
+
+    @property
+    def samples_classes(self) -> bool:
+        """Whether a step uses only a sample of the classes."""
+        return self.recipe.sample_rate < 1
+
+    @cached_property
+    def labels(self) -> Tensor:
+        """(images,) the class of each training image, on the device."""
+        return torch.from_numpy(self.pixels.images.labels).to(self.device)
+
+    @property
+    def images_per_epoch(self) -> int:
+        """Images that an epoch uses, see ``training/plan.py``."""
+        return images_per_epoch(len(self.pixels.images), self.recipe.batch_size)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Batches in an epoch."""
+        return steps_per_epoch(len(self.pixels.images), self.recipe.batch_size)

@@ -1,6 +1,7 @@
-"""Changes to training images by the user's own function, such as one of albumentations.
+"""A recipe: every number of a training, typed, frozen and checked when it is made.
 
-The built-in changes are in ``data/augmentation.py``.
+A TOML file holds some of them, ``--set`` and ``updated`` change single ones, and the rest have
+their defaults. ``RECIPES`` in the package are such files.
 """
 
 import difflib
@@ -21,60 +22,14 @@ from unibct.errors import UserError, first_line
 from unibct.registry import find_attribute
 from unibct.training import RECIPE_FOLDER, SMALL_GREY, shipped_recipes
 
-_PREFIX = "python:"
-
-
-@cache
-def find_augment(name: str) -> Any:
-    """Import the function that a recipe names, or explain how to name one."""
-    if not name.startswith(_PREFIX):
-        raise UserError(f"augment = {name}: write python:MODULE:ATTRIBUTE")
-    function = find_attribute(name.removeprefix(_PREFIX))
-    if not callable(function) or not _takes_two(function):
-        raise UserError(f"augment = {name} is not a function of (pixels, rng)")
-    return function
-
-
-def _takes_two(function: Any) -> bool:
-    """Return whether a function can be called with two arguments, as far as that is known."""
-    try:
-        inspect.signature(function).bind(None, None)
-    except TypeError:
-        return False
-    except ValueError:  # a function in C
-        return True
-    return True
-
-
-def augmented(name: str, pixels: Pixels, rng: np.random.Generator) -> Pixels:
-    """Return changed pixels of the same shape and kind.
-
-    Args:
-        name: ``python:MODULE:ATTRIBUTE``, a function of (pixels, rng). It must draw from ``rng``
-            only, so that a run can be repeated. The loader's threads call it.
-        pixels: (images, height, width, channels) uint8.
-        rng: a generator for these images.
-    """
-    function = find_augment(name)
-    try:
-        result: Any = np.asarray(function(pixels, rng))
-    except Exception as error:  # whatever the user's own code raises
-        raise UserError(
-            f"augment = {name} failed ({type(error).__name__}: {first_line(error)})"
-        ) from error
-    if result.shape != pixels.shape or result.dtype != np.uint8:
-        raise UserError(
-            f"augment = {name} returned {result.dtype} of shape {result.shape}, not uint8 of shape "
-            f"{pixels.shape}"
-        )
-    return result
-
-
-# A recipe: every number of a training run, typed, frozen and checked when it is made.
-
 DEFAULT_RECIPE = SMALL_GREY
 # Settings that are not used before the end of the warm-up.
 AFTER_WARMUP = ("eta", "refresh_epochs", "tau", "lam", "drop")
+
+# Settings of earlier versions, with their defaults. What was trained so can still be read and used.
+EARLIER_SETTINGS = {"accumulate": 1, "average": 0.0, "dropout": 0.0, "low_resolution": 0.0}
+
+_PREFIX = "python:"  # of an ``augment`` setting
 
 Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
@@ -97,21 +52,16 @@ Size = Annotated[tuple[_Side, _Side], BeforeValidator(_read_size)]
 
 
 def _as_tuple(value: Any) -> Any:
-    return (value,) if isinstance(value, (int, float)) else value
+    """Return a single number or name as a tuple of one."""
+    return (value,) if isinstance(value, (int, float, str)) else value
 
 
 _Mean = Annotated[float, Field(ge=0, le=1)]
 _Deviation = Annotated[float, Field(gt=0, le=1)]
 _Channels = Field(min_length=1, max_length=3)
+LayerNames = Annotated[tuple[str, ...], BeforeValidator(_as_tuple)]
 Means = Annotated[tuple[_Mean, ...], BeforeValidator(_as_tuple), _Channels]
 Deviations = Annotated[tuple[_Deviation, ...], BeforeValidator(_as_tuple), _Channels]
-
-
-def _as_names(value: Any) -> Any:
-    return (value,) if isinstance(value, str) else value
-
-
-Names = Annotated[tuple[str, ...], BeforeValidator(_as_names)]
 
 
 class Recipe(BaseModel):
@@ -149,15 +99,11 @@ class Recipe(BaseModel):
     gamma: Annotated[float, Field(gt=0, le=1)] = 0.1
     lr_warmup_epochs: NotNegative = 0.0  # epochs in which the rate rises linearly from 0
     clip: NotNegative = 0.0  # the largest norm of all gradients together; 0: any
-    accumulate: Annotated[int, Field(ge=1)] = 1  # batches whose gradients make one update
-    average: Share = 0.0  # keep a moving average of the weights, such as 0.999; 0: the last ones
-    freeze: Names = ()  # layers that are not trained: beginnings of their names, such as layer1
-    dropout: Share = 0.0  # share of the head's inputs that a step leaves out
+    freeze: LayerNames = ()  # beginnings of the names of layers that are not trained
     shift: Annotated[int, Field(ge=0)] = 0  # move each image by up to this many pixels
     flip: bool = False  # mirror half of the images, drawn again in each epoch
     crop: Share = 0.0  # cut off up to this share of an image's area and stretch the rest
     colour: Share = 0.0  # change brightness, contrast and saturation by up to this share
-    low_resolution: Share = 0.0  # shrink and enlarge this share of the images
     augment: str | None = None  # python:MODULE:ATTRIBUTE, a function of the user's own
     scale: Positive = 64.0
     margin: Annotated[float, Field(ge=0, lt=1.6)] = 0.5
@@ -182,8 +128,8 @@ class Recipe(BaseModel):
             values = getattr(self, name)
             if list(values) != sorted(set(values)):
                 raise ValueError(f"{name} must rise, not {list(values)}")
-        if self.sample_rate < 1 and (self.optimizer != "sgd" or self.accumulate > 1):
-            raise ValueError("sample_rate below 1 needs optimizer = sgd and accumulate = 1")
+        if self.sample_rate < 1 and self.optimizer != "sgd":
+            raise ValueError("sample_rate below 1 needs optimizer = sgd")
         return self
 
     def learning_rate(self, progress: float) -> float:
@@ -217,7 +163,7 @@ def load_recipe(name: str = DEFAULT_RECIPE, overrides: Sequence[str] = ()) -> Re
     for override in overrides:
         key, equals, value = override.partition("=")
         if not equals:
-            raise UserError(f"--set {override}: write it as key=value, such as epochs=20")
+            raise UserError(f"setting {override!r}: write it as key=value, such as epochs=20")
         try:
             values[key.strip()] = tomllib.loads(f"value = {value}")["value"]
         except tomllib.TOMLDecodeError:
@@ -294,3 +240,50 @@ def _problem(details: Any) -> str:
         return f"unknown setting {key!r}" + (f", did you mean {close[0]!r}?" if close else "")
     message = details["msg"].removeprefix("Value error, ")
     return f"{key} = {details['input']!r}: {message}" if key else message
+
+
+# Changes to training images by the user's own function, such as one of albumentations. The
+# built-in ones are in ``data/augmentation.py``.
+
+
+@cache
+def find_augment(name: str) -> Any:
+    """Import the function that a recipe names, or explain how to name one."""
+    if not name.startswith(_PREFIX):
+        raise UserError(f"augment = {name}: write python:MODULE:ATTRIBUTE")
+    function = find_attribute(name.removeprefix(_PREFIX))
+    if not callable(function) or not _takes_two(function):
+        raise UserError(f"augment = {name} is not a function of (pixels, rng)")
+    return function
+
+
+def _takes_two(function: Any) -> bool:
+    """Return whether a function can be called with two arguments, as far as that is known."""
+    try:
+        inspect.signature(function).bind(None, None)
+    except TypeError:
+        return False
+    except ValueError:  # a function in C
+        return True
+    return True
+
+
+def augmented(name: str, pixels: Pixels, rng: np.random.Generator) -> Pixels:
+    """Return what the function ``python:MODULE:ATTRIBUTE`` of (pixels, rng) makes of pixels.
+
+    They are (images, height, width, channels) uint8 before and after. The function must draw from
+    ``rng`` only, so that a run can be repeated. The loader's threads call it.
+    """
+    function = find_augment(name)
+    try:
+        result: Any = np.asarray(function(pixels, rng))
+    except Exception as error:  # whatever the user's own code raises
+        raise UserError(
+            f"augment = {name} failed ({type(error).__name__}: {first_line(error)})"
+        ) from error
+    if result.shape != pixels.shape or result.dtype != np.uint8:
+        raise UserError(
+            f"augment = {name} returned {result.dtype} of shape {result.shape}, not uint8 of shape "
+            f"{pixels.shape}"
+        )
+    return result

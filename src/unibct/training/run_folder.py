@@ -1,48 +1,72 @@
-"""The lock of a run's folder: two trainings would destroy each other's checkpoints there.
+"""The folder of a run: its lock, its checkpoints, its metrics, and what goes when it is finished.
 
-The operating system holds the lock, so a process that is killed releases it. A file next to it
-says which process it is, for the message to the second one.
+A checkpoint is a folder ``checkpoint-EPOCH-STEP``. In it, ``state.safetensors`` holds network,
+optimiser and method, with the run's description, progress and generators as JSON in its header;
+each rank adds ``classes-BEGIN-END.safetensors`` with the rows of its classes. It is written by all
+ranks under a temporary name, synced and renamed; then older checkpoints are removed. So it is
+complete or not there, and nothing is pickled. ``.best-EPOCH`` is a copy of the checkpoint after
+the epoch with the best recall@1 so far.
 """
 
+import csv
+import io
+import json
 import os
 import platform
+import re
 import shutil
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import safetensors
+import safetensors.torch
+import torch
 from filelock import FileLock, Timeout
+from torch import Tensor
 
-from unibct.distributed.ranks import Ranks
-from unibct.errors import UserError
-from unibct.files import read_json, remove_leftovers, require_absent, write_text
-from unibct.models.model_folder import CLASSIFIER_FILE, MODEL_DESCRIPTION, WEIGHTS_FILE
-from unibct.training.checkpoints import (
-    find_checkpoint,
-    read_checkpoint_values,
-    remove_checkpoints,
+from unibct.distributed.ranks import ALONE, Ranks
+from unibct.errors import UserError, first_line
+from unibct.files import read_json, remove_leftovers, require_absent, sync, write_text
+from unibct.models.model_folder import (
+    CLASSIFIER_FILE,
+    MODEL_DESCRIPTION,
+    WEIGHTS_FILE,
+    save_tensors,
 )
-from unibct.training.tracking import METRICS_FILE
-from unibct.training.training_set_embeddings import NEW_EMBEDDINGS, OLD_EMBEDDINGS
-from unibct.training.validation import remove_best_states
 
-LOCK_FILE = ".training.lock"
-OWNER_FILE = ".training.owner"
+METRICS_FILE = "metrics.csv"
+LOGS = "logs"  # a folder with a log of each process
+BEST_MODEL = "best"  # the folder of the best epoch's finished model
+# Folders with embeddings of the training set, which methods learn from.
+OLD_EMBEDDINGS, NEW_EMBEDDINGS = ".old_embeddings", ".new_embeddings"
+LOCK_FILE, OWNER_FILE = ".training.lock", ".training.owner"
+
+_STATE_FILE = "state.safetensors"
+_CHECKPOINT = re.compile(r"checkpoint-(\d+)-(\d+)")
+_LOG_FILES = "rank-*.log"
+_MODEL_FILES = (METRICS_FILE, WEIGHTS_FILE, CLASSIFIER_FILE, MODEL_DESCRIPTION)
+# What a run that was stopped in its first epoch may leave.
+_LEFTOVERS = (
+    *(OLD_EMBEDDINGS, NEW_EMBEDDINGS, LOGS, LOCK_FILE, OWNER_FILE, ".checkpoint-*"),
+    *(f".{name}.*.tmp" for name in (*_MODEL_FILES, OWNER_FILE)),
+)
+_DAMAGE_ERRORS = (OSError, KeyError, TypeError, ValueError, safetensors.SafetensorError)
+
+# The lock: two trainings in a folder would destroy each other's checkpoints. The operating system
+# holds it, so a process that is killed releases it. A file next to it says which process it is,
+# for the message to the second one.
 
 
 @contextmanager
 def run_lock(out: Path, ranks: Ranks) -> Generator[None]:
     """Hold the folder of a run for the duration of a block; refuse if another run holds it.
 
-    The first rank holds it for all of them. The folder is created if necessary, and removed if
-    it is empty in the end.
-
-    Args:
-        out: the run's folder.
-        ranks: the processes of the run; every rank calls this.
+    Every rank calls this, and the first one holds it for all of them. The folder is created if
+    necessary, and removed if it is empty in the end.
     """
     with ExitStack() as stack:
         ranks.ask_first(lambda: stack.enter_context(_folder_lock(out)))
@@ -69,7 +93,7 @@ def _folder_lock(out: Path) -> Generator[None]:
     except Timeout as error:
         raise UserError(
             f"another training is running in {out} ({_owner(out)}); wait until it has finished, "
-            "or choose another --out"
+            "or choose another folder (out)"
         ) from error
     finally:
         with suppress(OSError):  # it is not empty
@@ -84,29 +108,175 @@ def _owner(out: Path) -> str:
         return "a process that has just started"
 
 
-# The folder of a run: what an earlier run left there, and what goes when the model is finished.
+# Checkpoints, and the metrics beside them.
 
-LOGS = "logs"  # a folder in the run's, with a log of each process
-_LOG_FILES = "rank-*.log"
-_MODEL_FILES = (METRICS_FILE, WEIGHTS_FILE, CLASSIFIER_FILE, MODEL_DESCRIPTION)
-# What a run that was stopped in its first epoch may leave.
-_LEFTOVERS = (
-    *(OLD_EMBEDDINGS, NEW_EMBEDDINGS, LOGS, LOCK_FILE, OWNER_FILE, ".checkpoint-*"),
-    *(f".{name}.*.tmp" for name in (*_MODEL_FILES, OWNER_FILE)),
-)
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The content of a checkpoint, as one rank sees it."""
+
+    state: dict[str, Any]  # plain values, the same on each rank
+    tensors: dict[str, Tensor]  # the same on each rank
+    class_tensors: dict[str, Tensor]  # (own classes, …) the rows of this rank's classes
+
+
+def save_checkpoint(
+    folder: Path,
+    place: tuple[int, int],
+    checkpoint: Checkpoint,
+    *,
+    classes: int,
+    ranks: Ranks = ALONE,
+) -> None:
+    """Write the checkpoint of ``place``, epoch and step; then remove older ones.
+
+    Every rank calls this, with a folder on a file system that all share. The first one writes the
+    state and the tensors, and each the rows of its part of ``classes``, the number of all.
+    """
+    final, own_classes = checkpoint_folder(folder, *place), ranks.share(classes)
+    temporary = folder / f".{final.name}.tmp"
+    # A run with the same warm-up may have written this checkpoint already.
+    if ranks.broadcast_numbers(final.is_dir())[0]:
+        return
+    ranks.barrier()
+    if ranks.first:
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+    ranks.barrier()
+    rows_file = f"classes-{own_classes.start:010}-{own_classes.stop:010}.safetensors"
+    save_tensors(temporary / rows_file, checkpoint.class_tensors, {"format": "pt"})
+    ranks.barrier()
+    if ranks.first:
+        header = {"state": json.dumps(checkpoint.state)}
+        save_tensors(temporary / _STATE_FILE, checkpoint.tensors, header)
+        temporary.rename(final)
+        sync(folder)
+        for path in _all_checkpoints(folder):
+            if path != final:
+                shutil.rmtree(path, ignore_errors=True)
+    ranks.barrier()
+
+
+def find_checkpoint(folder: Path, ranks: Ranks = ALONE) -> Path | None:
+    """Return the latest checkpoint in a run's folder, as the first rank sees it."""
+    matches = [_CHECKPOINT.fullmatch(path.name) for path in _all_checkpoints(folder)]
+    places = [(int(match[1]), int(match[2])) for match in matches if match is not None]
+    epoch, step = ranks.broadcast_numbers(*max(places, default=(-1, -1)))
+    return None if epoch < 0 else checkpoint_folder(folder, epoch, step)
+
+
+def checkpoint_folder(folder: Path, epoch: int, step: int) -> Path:
+    """Return where the checkpoint of an epoch and step is in a run's folder."""
+    return folder / f"checkpoint-{epoch:05}-{step:08}"
+
+
+def read_checkpoint_values(path: Path) -> dict[str, Any]:
+    """Read the plain values of a checkpoint without its tensors."""
+    try:
+        return _read_values(path)
+    except _DAMAGE_ERRORS as error:
+        raise _damaged(path, error) from error
+
+
+def read_checkpoint(path: Path, classes: range | None = None) -> Checkpoint:
+    """Read a checkpoint with the rows of some classes (None: all), whichever ranks wrote them."""
+    try:
+        state = _read_values(path)
+        tensors = safetensors.torch.load_file(path / _STATE_FILE)
+        return Checkpoint(state, tensors, _read_rows(path, classes))
+    except _DAMAGE_ERRORS as error:
+        raise _damaged(path, error) from error
+
+
+def remove_checkpoints(folder: Path) -> None:
+    """Remove all checkpoints of a run, and what a killed process left of one."""
+    for path in [*_all_checkpoints(folder), *folder.glob(".checkpoint-*.tmp")]:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _read_values(path: Path) -> dict[str, Any]:
+    with cast(Any, safetensors.safe_open(path / _STATE_FILE, framework="pt")) as file:
+        return json.loads(file.metadata()["state"])
+
+
+def _damaged(path: Path, error: Exception) -> UserError:
+    reason = first_line(error)
+    return UserError(f"{path} is damaged ({reason}); remove {path.parent} and train again")
+
+
+def _read_rows(path: Path, classes: range | None) -> dict[str, Tensor]:
+    """Read the rows of ``classes`` from the files that hold them, one tensor per name."""
+    parts: dict[str, list[Tensor]] = {}
+    next_class = 0 if classes is None else classes.start
+    for file_path in sorted(path.glob("classes-*.safetensors")):
+        _, begin_text, end_text = file_path.stem.split("-")
+        held = range(int(begin_text), int(end_text))
+        wanted = held if classes is None else classes
+        begin, end = max(held.start, wanted.start), min(held.stop, wanted.stop)
+        if begin >= end:
+            continue
+        if begin != next_class:
+            raise ValueError(f"the rows of class {next_class} are missing")
+        with cast(Any, safetensors.safe_open(file_path, framework="pt")) as file:
+            for name in file.keys():  # noqa: SIM118 (not a dictionary)
+                rows = file.get_slice(name)[begin - held.start : end - held.start]
+                parts.setdefault(name, []).append(rows)
+        next_class = end
+    if classes is not None and next_class != classes.stop:
+        raise ValueError(f"the rows of class {next_class} are missing")
+    return {name: torch.cat(rows) for name, rows in parts.items()}
+
+
+def _all_checkpoints(folder: Path) -> list[Path]:
+    folders = (path for path in folder.glob("checkpoint-*") if path.is_dir())
+    return [path for path in folders if _CHECKPOINT.fullmatch(path.name)]
+
+
+def keep_best_state(out: Path, epoch: int) -> None:
+    """Copy the checkpoint that an epoch ended with to ``.best-EPOCH``, and remove older copies."""
+    final = best_folder(out, epoch)
+    if not final.is_dir():
+        temporary = final.with_name(f"{final.name}.tmp")
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir()
+        for file in checkpoint_folder(out, epoch + 1, 0).iterdir():
+            try:
+                os.link(file, temporary / file.name)
+            except OSError:  # the file system has no second names
+                shutil.copyfile(file, temporary / file.name)
+                sync(temporary / file.name)
+        temporary.rename(final)
+        sync(out)
+    for path in out.glob(".best-*"):
+        if path != final:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def best_folder(out: Path, epoch: int) -> Path:
+    """Return where the state after an epoch is kept as the best one."""
+    return out / f".best-{epoch:05}"
+
+
+def write_metrics(folder: Path, rows: Sequence[dict[str, Any]]) -> None:
+    """Write ``metrics.csv`` with the epochs so far; without any, write nothing."""
+    if not rows:
+        return
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_text(folder / METRICS_FILE, text.getvalue())
+
+
+# What an earlier run has left, and what goes when a run ends.
 
 
 @dataclass(frozen=True)
 class EarlierRun:
-    """What a run that is resumed finds in its folder.
+    """What a run that is resumed finds in its folder."""
 
-    Attributes:
-        finished: whether the model is there already.
-        checkpoint: the checkpoint to continue from, if there is one.
-    """
-
-    finished: bool = False
-    checkpoint: Path | None = None
+    finished: bool = False  # whether the model is there already
+    checkpoint: Path | None = None  # the one to continue from, if there is one
 
 
 def find_earlier_run(out: Path, *, resume: bool, ranks: Ranks) -> EarlierRun:
@@ -143,7 +313,8 @@ def remove_working_files(out: Path, ranks: Ranks) -> None:
     """Remove what a finished run no longer needs: checkpoints and cached embeddings."""
     if ranks.first:
         remove_checkpoints(out)
-        remove_best_states(out)
+        for path in out.glob(".best-*"):
+            shutil.rmtree(path, ignore_errors=True)
         for name in (OLD_EMBEDDINGS, NEW_EMBEDDINGS):
             shutil.rmtree(out / name, ignore_errors=True)
         with suppress(OSError):  # a folder that may only be read
@@ -176,7 +347,7 @@ def _require_only_leftovers(out: Path) -> None:
     if out.is_file() or foreign:
         if find_checkpoint(out) is not None and not (out / MODEL_DESCRIPTION).exists():
             raise UserError(
-                f"{out} exists already: a training that was stopped; go on with --resume "
-                "(resume=True), or choose another place"
+                f"{out} exists already: a training that was stopped; go on with the option resume, "
+                "or choose another place"
             )
         require_absent(out)

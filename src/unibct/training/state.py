@@ -1,8 +1,7 @@
-"""The class weights that a run starts from."""
+"""The state of a run: everything that changes, from the first weights to a checkpoint and back."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -16,122 +15,43 @@ from unibct.models.architectures import build_network
 from unibct.models.model import Model
 from unibct.models.model_folder import tensors_under
 from unibct.models.old_space import add_projection
-from unibct.training.checkpoints import Checkpoint, save_checkpoint
-from unibct.training.context import RunContext
-from unibct.training.network import HeadDropout, freeze_layers
+from unibct.training.network import freeze_layers
 from unibct.training.optimizer import (
     LossScale,
-    WeightAverage,
     is_count,
     kept_tensors,
     make_optimizer,
     restore_kept,
 )
-from unibct.training.tracking import write_metrics
-
-_CHUNK = 1 << 16  # rows that are drawn at a time
-
-
-def initial_class_weights(classes: int, dim: int, seed: int, own_classes: range) -> Tensor:
-    """Draw (own classes, dim) rows of a (classes, dim) matrix that depends only on the seed.
-
-    The matrix is drawn in chunks, so that no rank holds all of it.
-    """
-    generator = torch.Generator().manual_seed(seed)
-    weights = torch.empty(len(own_classes), dim)
-    for begin in range(0, classes, _CHUNK):
-        chunk = torch.randn(min(_CHUNK, classes - begin), dim, generator=generator) * 0.01
-        low = max(begin, own_classes.start)
-        high = min(begin + len(chunk), own_classes.stop)
-        if low < high:
-            own_rows = slice(low - own_classes.start, high - own_classes.start)
-            weights[own_rows] = chunk[low - begin : high - begin]
-    return weights
-
-
-def copy_known_classes(
-    class_weights: Tensor,
-    class_identities: Sequence[str],
-    own_classes: range,
-    old: Model,
-    ranks: Ranks = ALONE,
-) -> None:
-    """Overwrite the rows of classes that the old model knows with its class weights.
-
-    Args:
-        class_weights: (own classes, dim) changed in place.
-        class_identities: those of all new classes, see ``ImageSet.class_identities``.
-        own_classes: the classes whose rows these are.
-        old: the old model; without class weights nothing is copied.
-        ranks: the ranks that share the classes.
-    """
-    old_class_weights = class_weights_on_every_rank(old, class_weights.device, ranks)
-    if old_class_weights is None:
-        return
-    old_rows = {identity: row for row, identity in enumerate(old.class_identities)}
-    known = [i for i in own_classes if class_identities[i] in old_rows]
-    own_rows = [i - own_classes.start for i in known]
-    with torch.no_grad():
-        old_weights = old_class_weights[[old_rows[class_identities[i]] for i in known]]
-        class_weights[own_rows] = old_weights.to(class_weights)
-
-
-def class_weights_on_every_rank(old: Model, device: torch.device, ranks: Ranks) -> Tensor | None:
-    """Return the old class weights. Those of a model just trained are on the first rank only."""
-    if not ranks.any(old.class_weights is None, device):
-        return old.class_weights
-    known = ranks.broadcast_numbers(0 if old.class_weights is None else 1)[0]
-    if not known:
-        return None
-    whole = torch.empty(len(old.class_identities), old.dim, device=device)
-    if old.class_weights is not None:
-        whole.copy_(old.class_weights)
-    return ranks.broadcast_from_first(whole)
-
-
-# The state of a run, and how it is saved to and restored from a checkpoint.
+from unibct.training.plan import RunContext
+from unibct.training.run_folder import Checkpoint, save_checkpoint, write_metrics
 
 _CLASSES = "class_weights"
+_CHUNK = 1 << 16  # rows of class weights that are drawn at a time
 
 
 @dataclass
 class TrainingState:
-    """Everything that changes during a run.
+    """Everything that changes during a run."""
 
-    Attributes:
-        network: (batch, channels, height, width) -> (batch, dim).
-        class_weights: (own classes, dim) the rows of this rank's classes.
-        class_momentum: (own classes, dim) in a run that samples classes; otherwise (0, dim),
-            because the optimiser holds the momentum.
-        optimizer: trains network and method, and the class weights unless they are sampled.
-        loss_sums: (2,) this epoch's sums of classification and compatibility loss.
-        average: the moving average of the weights, if the recipe asks for one.
-        method: the compatibility method.
-        epoch: the current epoch, counted from 0.
-        step: steps of this epoch that are done.
-        generators: states of the random generators after the last step; empty between epochs.
-        loss_scale: the factor on the loss in half precision.
-        metrics: one row for each finished epoch.
-        dropout: leaves out inputs of the head, if the recipe asks for it.
-    """
-
-    network: nn.Module
-    class_weights: nn.Parameter
+    network: nn.Module  # (batch, channels, height, width) -> (batch, dim)
+    class_weights: nn.Parameter  # (own classes, dim) the rows of this rank's classes
+    # (own classes, dim) in a run that samples classes; otherwise (0, dim), because the optimiser
+    # holds the momentum.
     class_momentum: Tensor
-    optimizer: torch.optim.Optimizer
-    loss_sums: Tensor
-    average: WeightAverage | None = None
+    optimizer: torch.optim.Optimizer  # of network, method, and class weights unless sampled
+    loss_sums: Tensor  # (2,) this epoch's sums of classification and compatibility loss
     method: Method = field(default_factory=Method)
-    epoch: int = 0
-    step: int = 0
+    epoch: int = 0  # the current one, counted from 0
+    step: int = 0  # steps of this epoch that are done
+    # States of the random generators after the last step; empty between epochs.
     generators: dict[str, Any] = field(default_factory=dict[str, Any])
-    loss_scale: LossScale = field(default_factory=LossScale)
-    metrics: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
-    dropout: HeadDropout | None = None
+    loss_scale: LossScale = field(default_factory=LossScale)  # in half precision
+    metrics: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])  # a row per epoch
 
     def network_parameters(self) -> list[nn.Parameter]:
         """Return the parameters of the network that are trained."""
-        return trained_parameters(self.network)
+        return [p for p in self.network.parameters() if p.requires_grad]
 
     def use_method(self, method: Method) -> None:
         """Replace the method, and train its parameters."""
@@ -171,7 +91,6 @@ def initial_state(context: RunContext) -> TrainingState:
     class_weights = nn.Parameter(rows.to(context.device))
     sampled_rows = class_weights if context.samples_classes else class_weights[:0]
     freeze_layers(network, recipe.freeze)
-    dropout = HeadDropout(network, recipe.dropout, ranks) if recipe.dropout else None
     optimizer = make_optimizer(recipe, network, None if context.samples_classes else class_weights)
     for tensor in network.state_dict().values():
         ranks.broadcast_from_first(tensor)
@@ -181,29 +100,67 @@ def initial_state(context: RunContext) -> TrainingState:
         class_momentum=torch.zeros_like(sampled_rows, requires_grad=False),
         optimizer=optimizer,
         loss_sums=torch.zeros(2, device=context.device),
-        average=begun_average(context, network, class_weights),
-        dropout=dropout,
     )
 
 
-def begun_average(
-    context: RunContext, network: nn.Module, class_weights: nn.Parameter
-) -> WeightAverage | None:
-    """Return an average that begins with these weights, if the recipe asks for one."""
-    decay = context.recipe.average
-    return WeightAverage(network, class_weights, decay) if decay else None
+def initial_class_weights(classes: int, dim: int, seed: int, own_classes: range) -> Tensor:
+    """Draw (own classes, dim) rows of a (classes, dim) matrix that depends only on the seed.
+
+    The matrix is drawn in chunks, so that no rank holds all of it.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    weights = torch.empty(len(own_classes), dim)
+    for begin in range(0, classes, _CHUNK):
+        chunk = torch.randn(min(_CHUNK, classes - begin), dim, generator=generator) * 0.01
+        low = max(begin, own_classes.start)
+        high = min(begin + len(chunk), own_classes.stop)
+        if low < high:
+            own_rows = slice(low - own_classes.start, high - own_classes.start)
+            weights[own_rows] = chunk[low - begin : high - begin]
+    return weights
 
 
-def trained_parameters(network: nn.Module) -> list[nn.Parameter]:
-    """Return the parameters of a network that are trained."""
-    return [parameter for parameter in network.parameters() if parameter.requires_grad]
+def copy_known_classes(
+    class_weights: Tensor,
+    class_identities: Sequence[str],
+    own_classes: range,
+    old: Model,
+    ranks: Ranks = ALONE,
+) -> None:
+    """Overwrite the rows of classes that the old model knows with its class weights, if any.
+
+    ``class_weights`` are (own classes, dim), changed in place; ``class_identities`` are those of
+    all new classes.
+    """
+    old_class_weights = class_weights_on_every_rank(old, class_weights.device, ranks)
+    if old_class_weights is None:
+        return
+    old_rows = {identity: row for row, identity in enumerate(old.class_identities)}
+    known = [i for i in own_classes if class_identities[i] in old_rows]
+    own_rows = [i - own_classes.start for i in known]
+    with torch.no_grad():
+        old_weights = old_class_weights[[old_rows[class_identities[i]] for i in known]]
+        class_weights[own_rows] = old_weights.to(class_weights)
+
+
+def class_weights_on_every_rank(old: Model, device: torch.device, ranks: Ranks) -> Tensor | None:
+    """Return the old class weights. Those of a model just trained are on the first rank only."""
+    if not ranks.any(old.class_weights is None, device):
+        return old.class_weights
+    known = ranks.broadcast_numbers(0 if old.class_weights is None else 1)[0]
+    if not known:
+        return None
+    whole = torch.empty(len(old.class_identities), old.dim, device=device)
+    if old.class_weights is not None:
+        whole.copy_(old.class_weights)
+    return ranks.broadcast_from_first(whole)
 
 
 def current_model(context: RunContext, state: TrainingState) -> Model:
-    """Return the network as it is now, or the average of its weights, as a model."""
+    """Return the network as it is now, as a model."""
     architecture = context.architecture
     return Model(
-        state.network if state.average is None else state.average.network,
+        state.network,
         architecture.name,
         context.input,
         context.run.dim,
@@ -214,25 +171,47 @@ def current_model(context: RunContext, state: TrainingState) -> Model:
 def share_buffers(context: RunContext, state: TrainingState) -> None:
     """Give all ranks the first rank's running means, which each took over its own images."""
     if not context.recipe.sync_batch_norm:
-        networks = [state.network] + ([] if state.average is None else [state.average.network])
-        for buffer in chain.from_iterable(network.buffers() for network in networks):
+        for buffer in state.network.buffers():
             context.ranks.broadcast_from_first(buffer)
 
 
 def save_state(context: RunContext, state: TrainingState, folder: Path) -> None:
     """Write a checkpoint and the metrics of the epochs so far. Every rank calls this."""
     share_buffers(context, state)
-    save_checkpoint(
-        folder,
-        (state.epoch, state.step),
-        Checkpoint(
-            _plain_values(context, state), _tensors(context, state), _class_tensors(context, state)
-        ),
-        classes=len(context.class_names),
-        ranks=context.ranks,
-    )
+    values = {
+        "described": context.description,
+        "epoch": state.epoch,
+        "step": state.step,
+        "generators": state.generators,
+        "loss_scale": [state.loss_scale.value, state.loss_scale.good_steps],
+        "metrics": state.metrics,
+    }
+    checkpoint = Checkpoint(values, *_checkpoint_tensors(context, state))
+    place, classes = (state.epoch, state.step), len(context.class_names)
+    save_checkpoint(folder, place, checkpoint, classes=classes, ranks=context.ranks)
     if context.ranks.first:
         write_metrics(folder, state.metrics)
+
+
+def _checkpoint_tensors(
+    context: RunContext, state: TrainingState
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Return the tensors that are the same on each rank, and the rows of this rank's classes."""
+    of_classes = kept_tensors(state.optimizer, {_CLASSES: state.class_weights})
+    tensors = {f"network.{name}": value for name, value in state.network.state_dict().items()}
+    tensors["sums"] = context.ranks.gathered(state.loss_sums[None])
+    tensors |= kept_tensors(state.optimizer, state.optimized_parameters())
+    tensors |= {name: value for name, value in of_classes.items() if is_count(name)}
+    tensors |= {f"method.{name}": value for name, value in state.method.state().items()}
+    rows = {_CLASSES: state.class_weights.detach()}
+    if context.samples_classes:
+        rows["class_momentum"] = state.class_momentum
+    rows |= {
+        f"class_{name.removesuffix(f'.{_CLASSES}')}": value
+        for name, value in of_classes.items()
+        if not is_count(name)
+    }
+    return tensors, rows | {f"method.{k}": v for k, v in state.method.class_state().items()}
 
 
 def restore_state(
@@ -240,12 +219,8 @@ def restore_state(
 ) -> None:
     """Continue from a checkpoint; to the bit if the number of ranks is the same.
 
-    Args:
-        context: the run.
-        state: changed in place.
-        checkpoint: with the rows of this rank's classes.
-        with_method: also restore the method. False for a checkpoint of another run's warm-up,
-            whose method may be another one.
+    The checkpoint has the rows of this rank's classes. ``with_method`` is False for one of another
+    run's warm-up, whose method may be another one.
     """
     tensors, class_tensors = checkpoint.tensors, checkpoint.class_tensors
     state.network.load_state_dict(tensors_under("network.", tensors))
@@ -254,10 +229,15 @@ def restore_state(
         sums = tensors["sums"]  # (ranks, 2)
         same_ranks = len(sums) == context.ranks.world
         state.loss_sums.copy_(sums[context.ranks.rank] if same_ranks else sums.mean(dim=0))
-    _restore_optimizer(context, state, checkpoint)
-    if state.average is not None:
-        state.average.network.load_state_dict(tensors_under("average.", tensors))
-        state.average.class_weights.copy_(class_tensors["class_average"])
+    restore_kept(state.optimizer, state.optimized_parameters(), tensors)
+    if context.samples_classes:
+        state.class_momentum.copy_(class_tensors["class_momentum"])
+    else:
+        kept = {name: tensor for name, tensor in tensors.items() if is_count(name)} | {
+            f"{name.removeprefix('class_')}.{_CLASSES}": tensor
+            for name, tensor in class_tensors.items()
+        }
+        restore_kept(state.optimizer, {_CLASSES: state.class_weights}, kept)
     if with_method:
         method_state = tensors_under("method.", tensors) | tensors_under("method.", class_tensors)
         state.method.load_state({k: v.to(context.device) for k, v in method_state.items()})
@@ -265,55 +245,3 @@ def restore_state(
     state.epoch, state.step = values["epoch"], values["step"]
     state.generators, state.metrics = values["generators"], values["metrics"]
     state.loss_scale = LossScale(*values["loss_scale"])
-
-
-def _restore_optimizer(context: RunContext, state: TrainingState, checkpoint: Checkpoint) -> None:
-    optimizer, class_tensors = state.optimizer, checkpoint.class_tensors
-    restore_kept(optimizer, state.optimized_parameters(), checkpoint.tensors)
-    if context.samples_classes:
-        state.class_momentum.copy_(class_tensors["class_momentum"])
-        return
-    tensors = {k: v for k, v in checkpoint.tensors.items() if is_count(k)}
-    tensors |= {
-        f"{name.removeprefix('class_')}.{_CLASSES}": tensor
-        for name, tensor in class_tensors.items()
-        if name.startswith("class_")
-    }
-    restore_kept(optimizer, {_CLASSES: state.class_weights}, tensors)
-
-
-def _plain_values(context: RunContext, state: TrainingState) -> dict[str, Any]:
-    return {
-        "described": context.description,
-        "epoch": state.epoch,
-        "step": state.step,
-        "generators": state.generators,
-        "loss_scale": [state.loss_scale.value, state.loss_scale.good_steps],
-        "metrics": state.metrics,
-    }
-
-
-def _tensors(context: RunContext, state: TrainingState) -> dict[str, Tensor]:
-    tensors = {f"network.{k}": v for k, v in state.network.state_dict().items()}
-    tensors["sums"] = context.ranks.gathered(state.loss_sums[None])
-    tensors |= kept_tensors(state.optimizer, state.optimized_parameters())
-    tensors |= {k: v for k, v in _kept_of_classes(state).items() if is_count(k)}
-    if state.average is not None:
-        tensors |= {f"average.{k}": v for k, v in state.average.network.state_dict().items()}
-    return tensors | {f"method.{k}": v for k, v in state.method.state().items()}
-
-
-def _class_tensors(context: RunContext, state: TrainingState) -> dict[str, Tensor]:
-    tensors = {"class_weights": state.class_weights.detach()}
-    if context.samples_classes:
-        tensors["class_momentum"] = state.class_momentum
-    for name, tensor in _kept_of_classes(state).items():
-        if not is_count(name):
-            tensors[f"class_{name.removesuffix(f'.{_CLASSES}')}"] = tensor
-    if state.average is not None:
-        tensors["class_average"] = state.average.class_weights
-    return tensors | {f"method.{k}": v for k, v in state.method.class_state().items()}
-
-
-def _kept_of_classes(state: TrainingState) -> dict[str, Tensor]:
-    return kept_tensors(state.optimizer, {_CLASSES: state.class_weights})

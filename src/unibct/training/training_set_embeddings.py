@@ -8,7 +8,6 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from unibct import progress
 from unibct.embeddings.extraction import cached_embeddings, embed_pixel_batches, embeddings_folder
@@ -17,16 +16,14 @@ from unibct.methods import find_method
 from unibct.methods.base import Method, OldEmbeddings, Settings
 from unibct.models.embedder import Embedder, ImageEmbedder
 from unibct.models.model import Model
-from unibct.training.context import RunContext
+from unibct.training.plan import RunContext
+from unibct.training.run_folder import NEW_EMBEDDINGS, OLD_EMBEDDINGS
 from unibct.training.state import (
     TrainingState,
     class_weights_on_every_rank,
     current_model,
     share_buffers,
 )
-
-OLD_EMBEDDINGS = ".old_embeddings"  # folders in the run's; removed when the model is finished
-NEW_EMBEDDINGS = ".new_embeddings"
 
 _IN_MEMORY = 2 << 30  # bytes of embeddings that a single process keeps on its device
 
@@ -47,24 +44,21 @@ def make_method(context: RunContext, old: Embedder) -> Method:
             )
         elif recipe.flip:
             flipped = _old_embeddings(context, old, flip=True)
+    class_weights = None
+    if entry.needs_old_classifier and isinstance(old, Model):
+        class_weights = class_weights_on_every_rank(old, context.device, context.ranks)
     knowledge = OldEmbeddings(
         embeddings=embeddings,
         labels=context.labels,
         class_names=context.class_identities,
         old_class_names=old.class_identities if isinstance(old, Model) else (),
-        old_class_weights=_old_class_weights(context, old) if entry.needs_old_classifier else None,
+        old_class_weights=class_weights,
         flipped=flipped,
         ranks=context.ranks,
     )
     numbers = (recipe.scale, recipe.margin, recipe.tau, recipe.lam, recipe.drop)
     settings = Settings(*numbers, warm_start=bool(recipe.warm_start))
     return entry.make(knowledge, settings)
-
-
-def _old_class_weights(context: RunContext, old: Embedder) -> Tensor | None:
-    if not isinstance(old, Model):
-        return None
-    return class_weights_on_every_rank(old, context.device, context.ranks)
 
 
 def refresh_method(context: RunContext, state: TrainingState) -> None:
@@ -76,9 +70,10 @@ def refresh_method(context: RunContext, state: TrainingState) -> None:
 
 
 def _old_embeddings(context: RunContext, old: Embedder, *, flip: bool = False) -> Any:
+    """Return (images, dim) of the old model, from the cache if they are there."""
     folder = context.out / OLD_EMBEDDINGS / ("flipped" if flip else "plain")
-    if context.cache is not None:
-        folder = embeddings_folder(context.cache, old, context.pixels, flip=flip)
+    if context.options.cache is not None:
+        folder = embeddings_folder(context.options.cache, old, context.pixels, flip=flip)
     embeddings = cached_embeddings(
         old,
         context.pixels,
