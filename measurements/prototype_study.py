@@ -44,10 +44,10 @@ from unibct.files import write_json
 from unibct.models.architectures import build_network
 from unibct.models.model import Model
 from unibct.prototypes.class_prototypes import class_prototypes
-from unibct.training.run_folder import read_checkpoint
 from unibct.training.network import recipe_input
 from unibct.training.plan import plan_run, upgrade_recipes
 from unibct.training.recipe import load_recipe
+from unibct.training.run_folder import read_checkpoint
 from unibct.training.train import train
 
 SCENARIO = "open-class"

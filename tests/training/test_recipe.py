@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from tests.training.recipes import SMALL
+from unibct.data.scenarios import SCENARIOS
 from unibct.errors import UserError
-from unibct.training import shipped_recipes
+from unibct.training import FITTED_RECIPES, RECIPE_FOLDER, describe_recipes, shipped_recipes
 from unibct.training.recipe import Recipe, augmented, find_augment, load_recipe, nearest_recipe
 from unibct.training.train import train
 
@@ -158,3 +159,17 @@ def test_a_recipe_is_written_as_the_nearest_one_that_ships(name):
     changed = load_recipe(name, ["lr=0.003", "schedule=milestones", "mean=[0.1, 0.2, 0.3]"])
     nearest, changes = nearest_recipe(changed)
     assert load_recipe(nearest, changes) == changed
+
+
+def test_every_file_is_a_recipe_that_loads():
+    assert shipped_recipes() == sorted(f.name.partition(".")[0] for f in RECIPE_FOLDER.iterdir())
+    assert set(FITTED_RECIPES) <= set(shipped_recipes())
+    for name in shipped_recipes():
+        assert load_recipe(name).epochs > 0
+
+
+def test_the_help_names_every_recipe():
+    described = describe_recipes().split(", ")
+    named = {name.replace("SCENARIO", rule) for name in described for rule in SCENARIOS}
+    assert set(shipped_recipes()) <= named
+    assert "ms1mv3-SCENARIO" in described

@@ -41,16 +41,16 @@ def recipe_input(recipe: Recipe, architecture: Architecture | None = None) -> In
 
     Who has the architecture of the recipe already gives it.
     """
-    own = (architecture or recipe_architecture(recipe)).input
+    native = (architecture or recipe_architecture(recipe)).input
     changes: dict[str, Any] = {"fit": recipe.fit, "mean": recipe.mean, "std": recipe.deviation}
     if recipe.size is not None:
         changes |= dict(zip(("height", "width"), recipe.size, strict=True))
-    if recipe.channels is not None and recipe.channels != own.channels:
+    if recipe.channels is not None and recipe.channels != native.channels:
         # One number for images with another number of channels.
-        means = {"mean": float(np.mean(own.mean)), "std": float(np.mean(own.std))}
+        means = {"mean": float(np.mean(native.mean)), "std": float(np.mean(native.std))}
         changes["channels"] = recipe.channels
         changes |= {name: value for name, value in means.items() if changes[name] is None}
-    return replace(own, **{name: value for name, value in changes.items() if value is not None})
+    return replace(native, **{name: value for name, value in changes.items() if value is not None})
 
 
 def network_digest(architecture: Architecture) -> str | None:

@@ -233,11 +233,11 @@ def restore_state(
     if context.samples_classes:
         state.class_momentum.copy_(class_tensors["class_momentum"])
     else:
-        kept = {name: tensor for name, tensor in tensors.items() if is_count(name)} | {
+        moments = {name: tensor for name, tensor in tensors.items() if is_count(name)} | {
             f"{name.removeprefix('class_')}.{_CLASSES}": tensor
             for name, tensor in class_tensors.items()
         }
-        restore_kept(state.optimizer, {_CLASSES: state.class_weights}, kept)
+        restore_kept(state.optimizer, {_CLASSES: state.class_weights}, moments)
     if with_method:
         method_state = tensors_under("method.", tensors) | tensors_under("method.", class_tensors)
         state.method.load_state({k: v.to(context.device) for k, v in method_state.items()})
