@@ -13,7 +13,7 @@ from tests.training.interruption import stopped_before_epoch
 from tests.training.recipes import RECIPE, SMALL
 from tests.training.run_results import metrics
 from unibct.data.readers import open_images
-from unibct.distributed.ranks import ALONE, share_of
+from unibct.distributed.ranks import ALONE, Ranks
 from unibct.errors import UserError
 from unibct.training import run_folder, state
 from unibct.training.loop import TrainingLoop
@@ -29,7 +29,7 @@ from unibct.training.train import train
 HOLD = """
 import sys, time
 from pathlib import Path
-from unibct.distributed.ranks import ALONE, share_of
+from unibct.distributed.ranks import ALONE
 from unibct.training.run_folder import run_lock
 with run_lock(Path(sys.argv[1]), ALONE):
     print("locked", flush=True)
@@ -184,7 +184,7 @@ def whole_checkpoint(folder, world, classes=10):
     """A checkpoint as ``world`` ranks write it."""
     rows = torch.arange(classes * 2.0).reshape(classes, 2)
     for rank in range(world):
-        own = share_of(classes, rank, world)
+        own = Ranks(rank, world).share(classes)
         temporary = folder / "checkpoint-00002-00000003"
         temporary.mkdir(parents=True, exist_ok=True)
         run_folder.save_tensors(
@@ -201,7 +201,7 @@ def whole_checkpoint(folder, world, classes=10):
 def test_other_ranks_read_the_rows_of_their_classes(wrote, reads, tmp_path):
     path, rows = whole_checkpoint(tmp_path, wrote)
     for rank in range(reads):
-        own = share_of(10, rank, reads)
+        own = Ranks(rank, reads).share(10)
         checkpoint = read_checkpoint(path, own)
         assert torch.equal(checkpoint.class_tensors["w"], rows[own.start : own.stop])
     assert torch.equal(read_checkpoint(path).class_tensors["w"], rows)

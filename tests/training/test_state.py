@@ -9,7 +9,7 @@ from tests.training.interruption import stopped_before_epoch
 from tests.training.recipes import AUGMENTED, SMALL
 from tests.training.run_contexts import small_context
 from tests.training.run_results import metrics
-from unibct.distributed.ranks import share_of
+from unibct.distributed.ranks import Ranks
 from unibct.training import loop
 from unibct.training import state as class_weights
 from unibct.training.batches import draw_epoch, remaining_batches
@@ -25,7 +25,7 @@ def test_class_weights_are_drawn_alike_for_any_ranks(monkeypatch):
     whole = torch.randn(50, 8, generator=torch.Generator().manual_seed(3)) * 0.01
     for world in (1, 3):
         parts = [
-            class_weights.initial_class_weights(50, 8, 3, share_of(50, rank, world))
+            class_weights.initial_class_weights(50, 8, 3, Ranks(rank, world).share(50))
             for rank in range(world)
         ]
         assert torch.equal(torch.cat(parts), whole)
@@ -40,7 +40,7 @@ def test_known_classes_get_the_old_weights_on_each_rank():
     for world in (1, 2):
         parts = []
         for rank in range(world):
-            own_classes = share_of(4, rank, world)
+            own_classes = Ranks(rank, world).share(4)
             weights = torch.full((len(own_classes), 2), -1.0)
             class_weights.copy_known_classes(weights, names, own_classes, old)
             parts.append(weights)

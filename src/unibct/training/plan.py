@@ -311,8 +311,8 @@ def plan_run(
         require_epochs_left(name, recipe)  # more epochs leave as large a share of them
     warm_start = starts_from_old(recipe, entry, architecture, dim, old)
     chosen = recipe.updated(dim=dim, seed=run_seed(recipe, old), warm_start=warm_start)
-    learnt = first_classes(chosen) if not warm_start else old.training_classes
-    learnt |= images.vectors_by or NO_CLASSES
+    first = old.training_classes if warm_start and old is not None else first_classes(chosen)
+    learnt = first | (images.vectors_by or NO_CLASSES)
     learnt = learnt.without(SCORE_SCALE_MEASURED)  # the new model has its own, if any
     known = UNKNOWN_CLASSES if draws_from_all else learnt
     assert chosen.seed is not None
