@@ -23,7 +23,7 @@ def test_changed_and_unreadable_images_are_found_before_any_training(finished, g
         plan_benchmark(moved, out, device="cpu")
     plan_benchmark(moved, out, device="cpu", read_images=False)  # for a report
     first.write_bytes(b"")
-    with pytest.raises(UserError, match=f"1 unreadable image: .*{first.name}.*--skip-bad-images"):
+    with pytest.raises(UserError, match=f"1 unreadable image: .*{first.name}.*skip_bad"):
         plan_benchmark(moved, tmp_path / "new", device="cpu")
     skipping = plan_benchmark(replace(moved, skip_bad=True), tmp_path / "new", device="cpu")
     assert (

@@ -141,7 +141,7 @@ def test_what_cannot_be_converted_is_named_and_nothing_is_left(photo_folder, tmp
     bad = min(root.rglob("*.png"))
     bad.write_bytes(b"no image")
     images = open_images(root)
-    with pytest.raises(UserError, match=f"{bad.name}.*--skip-bad-images"):
+    with pytest.raises(UserError, match=f"{bad.name}.*skip_bad"):
         convert(images, tmp_path / "rec", to="recordio")
     assert not (tmp_path / "rec").exists()
     images = replace(images, skip_bad=True)
@@ -235,7 +235,7 @@ def test_a_conversion_with_bad_images_goes_on_without_them(
     images = open_images(damaged_photos, skip_bad=True)
     convert(images, tmp_path / "whole", to=to)
     out, notes = tmp_path / "out", Notes()
-    with pytest.raises(UserError, match=r"has 5 unreadable images.*--skip-bad-images"):
+    with pytest.raises(UserError, match=r"has 5 unreadable images.*skip_bad"):
         convert(replace(images, skip_bad=False), out, to=to)
     assert not out.exists()
     with monkeypatch.context() as patch:

@@ -286,7 +286,7 @@ def test_the_error_names_ten_unreadable_images():
     assert one.startswith("set has 1 unreadable image: a (empty). Repair")
     many = str(unreadable_images_error("set", [f"image {i}" for i in range(12)]))
     assert "set has 12 unreadable images: image 0; " in many
-    assert "; image 9; and 2 more. Repair or remove them, or leave them out: with --skip" in many
+    assert "; image 9; and 2 more. Repair or remove them, or leave them out with skip_bad" in many
     assert "more" not in str(unreadable_images_error("set", ["x"] * 10))
 
 

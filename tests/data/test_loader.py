@@ -30,7 +30,7 @@ def test_unreadable_images_are_listed_or_left_out(photo_folder, tmp_path, monkey
         target.parent.mkdir(exist_ok=True)
         target.write_bytes(source.read_bytes()[:20] if i in (3, 7) else source.read_bytes())
     images = open_images(str(tmp_path))
-    with pytest.raises(UserError, match=r"2 unreadable images: .*--skip-bad-images") as error:
+    with pytest.raises(UserError, match=r"2 unreadable images: .*skip_bad") as error:
         read_pixels(images, FRAME)
     assert images.ids[3] in str(error.value)
     assert images.ids[7] in str(error.value)

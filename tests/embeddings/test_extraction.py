@@ -267,7 +267,7 @@ def test_unreadable_images_are_named_and_leaving_them_out_costs_no_second_pass(
     rows = np.flatnonzero(images.labels == 1) if whole_class else [0, 25, len(images) - 1]
     for row in rows:
         (folder / images.ids[row]).write_bytes(b"no image")
-    with pytest.raises(UserError, match=f"{len(rows)} unreadable images: .*--skip-bad-images"):
+    with pytest.raises(UserError, match=f"{len(rows)} unreadable images: .*skip_bad"):
         embed(model, folder, tmp_path / "e")
     counter = DecodeCounter(monkeypatch)
     store = embed(model, folder, tmp_path / "e", skip_bad=True)

@@ -1,6 +1,7 @@
 """The start and the end of the command line: arguments, errors and exit codes."""
 
 import io
+import re
 import sys
 import time
 import warnings
@@ -16,6 +17,8 @@ from unibct.progress import is_first_process
 
 UsageError: Any = typer.BadParameter.__bases__[0]  # of click, which typer keeps within itself
 _OTHERS_WAIT = 3.0  # seconds, see _fail
+# Arguments of Python that the library's messages name, and whose flags are called otherwise.
+_FLAGS = {"skip_bad": "--skip-bad-images", "a list of images": "--images"}
 _INTERRUPTED = 130  # exit code after Ctrl-C
 
 
@@ -40,7 +43,10 @@ def main(arguments: list[str] | None = None) -> None:
     except UserError as error:
         if debug:
             raise
-        _fail(str(error), 2)
+        text = str(error)
+        for argument, flag in _FLAGS.items():
+            text = re.sub(rf"\b{argument}\b", flag, text)
+        _fail(text, 2)
     except OSError as error:
         if debug:
             raise

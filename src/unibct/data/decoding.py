@@ -1,4 +1,4 @@
-"""Decoding a single image, and resizing it to the input of a model."""
+"""Decoding a single image, resizing it to the input of a model, and the threads that do so."""
 
 import io
 import os
@@ -18,6 +18,7 @@ from unibct.errors import UserError
 SUFFIXES = (".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".webp")
 OTHER_SUFFIXES = (".bmp", ".gif", ".tif", ".tiff", ".heic", ".heif", ".avif", ".jp2", ".ppm")
 FORMATS = ("PNG", "JPEG", "WEBP")  # Pillow's other decoders are never used on user files
+_JPEG = b"\xff\xd8\xff"  # how its data begins
 _MAX_PIXELS = 178_956_970  # Pillow's limit: a small file must not fill the memory
 _ORIENTATION_TAG = 0x0112  # of EXIF
 _ORIENTATION_MARKS = (b"Exif\0", b"tiff:Orientation")  # the second one is in XMP
@@ -42,22 +43,16 @@ FITS = {  # what happens to an image whose sides have another ratio than the inp
 
 VECTORS = "vectors"  # instead of a name from ``FITS``: no images, but finished vectors
 Pixels = NDArray[np.uint8]
+T = TypeVar("T")
 
 
 class Frame(NamedTuple):
-    """The form that images are brought into before a network sees them.
-
-    Attributes:
-        height: rows.
-        width: columns.
-        channels: 1 for grey, 3 for colour.
-        fit: a name from ``FITS``.
-    """
+    """The form that images are brought into before a network sees them."""
 
     height: int
     width: int
-    channels: int
-    fit: str = DEFAULT_FIT
+    channels: int  # 1 for grey, 3 for colour
+    fit: str = DEFAULT_FIT  # a name from ``FITS``
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -76,8 +71,7 @@ def unreadable_images_error(set_name: str, problems: Sequence[str]) -> UserError
     return UserError(
         f"{set_name} has {len(problems)} unreadable image{'s' if len(problems) > 1 else ''}: "
         f"{named}{f'; and {more} more' if more > 0 else ''}. "
-        "Repair or remove them, or leave them out: with --skip-bad-images, or with --images for a "
-        "command that does not have it"
+        "Repair or remove them, or leave them out with skip_bad, or by a list of images"
     )
 
 
@@ -89,9 +83,10 @@ def decode(data: bytes) -> Pixels:
     if not data:
         raise UnreadableImageError("the file is empty")
     try:
-        if data[:3] == b"\xff\xd8\xff":
+        if data[:3] == _JPEG:
             return _decode_jpeg(data)
-        return _decode_with_pillow(data)
+        with Image.open(io.BytesIO(data), formats=FORMATS) as image:
+            return pillow_pixels(image)
     except (UnreadableImageError, MemoryError):
         raise
     except UnidentifiedImageError as error:
@@ -103,7 +98,7 @@ def decode(data: bytes) -> Pixels:
 
 def image_suffix(data: bytes) -> str:
     """Return ``.jpg``, ``.png`` or ``.webp``, judged by the first bytes. Nothing is decoded."""
-    if data[:3] == b"\xff\xd8\xff":
+    if data[:3] == _JPEG:
         return ".jpg"
     if data[:8] == b"\x89PNG\r\n\x1a\n":
         return ".png"
@@ -138,7 +133,8 @@ def _decode_jpeg(data: bytes) -> Pixels:
     except ValueError as error:
         if any(words in str(error).lower() for words in _LOST_PIXELS):
             raise
-    return _decode_with_pillow(data)  # also CMYK
+    with Image.open(io.BytesIO(data), formats=FORMATS) as image:
+        return pillow_pixels(image)  # also CMYK
 
 
 def _upright(pixels: Pixels, data: bytes) -> Pixels:
@@ -148,11 +144,6 @@ def _upright(pixels: Pixels, data: bytes) -> Pixels:
     with Image.open(io.BytesIO(data), formats=["JPEG"]) as header:  # decodes no pixels
         turn = _TURN_UPRIGHT.get(_orientation(header))
     return pixels if turn is None else np.asarray(Image.fromarray(pixels).transpose(turn))
-
-
-def _decode_with_pillow(data: bytes) -> Pixels:
-    with Image.open(io.BytesIO(data), formats=FORMATS) as image:
-        return pillow_pixels(image)
 
 
 def pillow_pixels(image: Image.Image) -> Pixels:
@@ -191,16 +182,18 @@ def fit(
 ) -> Pixels:
     """Return an image as (height, width, channels): resized, and converted to grey or colour.
 
-    Args:
-        pixels: uint8, (h, w), (h, w, 1) or (h, w, 3).
-        height: rows of the result.
-        width: columns of the result.
-        channels: 1 for grey, 3 for colour.
-        how: a name from ``FITS``: what happens if the sides have another ratio. ``VECTORS``: the
-            input is a finished vector, (1, width, 1) float32, and is returned as it is.
+    The pixels are uint8, (h, w), (h, w, 1) or (h, w, 3). ``how`` is a name from ``FITS``: what
+    happens if the sides have another ratio. With ``VECTORS`` the input is a finished vector,
+    (1, width, 1) float32, and is returned as it is.
     """
     if how == VECTORS or pixels.dtype == np.float32:
-        return _unchanged_vector(pixels, (height, width, channels), how)
+        if pixels.dtype != np.float32:
+            raise UserError("the model takes finished vectors, not images: give embeddings:PATH")
+        if how != VECTORS:
+            raise UserError("the model takes images, not finished vectors")
+        if pixels.shape != (height, width, channels):
+            raise UserError(f"the vectors have dimension {pixels.size}; the model takes {width}")
+        return pixels
     if pixels.ndim == 3 and pixels.shape[2] == 1:
         pixels = pixels[:, :, 0]
     is_image = pixels.dtype == np.uint8 and pixels.ndim in (2, 3) and pixels.size > 0
@@ -217,16 +210,6 @@ def fit(
     if pixels.ndim == 2:
         pixels = np.broadcast_to(pixels[:, :, None], (height, width, channels))
     return pixels
-
-
-def _unchanged_vector(vector: NDArray[Any], shape: tuple[int, int, int], how: str) -> NDArray[Any]:
-    if vector.dtype != np.float32:
-        raise UserError("the model takes finished vectors, not images: give embeddings:PATH")
-    if how != VECTORS:
-        raise UserError("the model takes images, not finished vectors")
-    if vector.shape != shape:
-        raise UserError(f"the vectors have dimension {vector.size}; the model takes {shape[1]}")
-    return vector
 
 
 def _stretched(image: Image.Image, width: int, height: int) -> Image.Image:
@@ -262,18 +245,8 @@ _RESIZERS: dict[str, Callable[[Image.Image, int, int], Image.Image]] = {
 }
 
 
-# Threads that work on the next images while the caller uses the last ones.
-
-T = TypeVar("T")
-
-
 def results_ahead(jobs: Iterable[Callable[[], T]], workers: int) -> Iterator[T]:
-    """Yield the result of each job, in the order of the jobs.
-
-    Args:
-        jobs: functions without arguments. The iterable is read a few jobs ahead.
-        workers: threads that call them ahead; 0 means that nothing is done ahead.
-    """
+    """Yield the results of functions in their order; so many threads call a few of them ahead."""
     if workers == 0:
         for job in jobs:
             yield job()

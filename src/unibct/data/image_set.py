@@ -1,6 +1,8 @@
-"""A warning about entries of a data set that a reader passes over, such as images of other types.
+"""The image set: ids, classes, and a function that reads the pixels of an image.
 
-They are no error, but whoever wonders where their images are should not have to count.
+Sets are made by readers, mostly of encoded images: the bytes of a PNG, JPEG or WebP file, which are
+decoded when they are read. The end of this file is what readers share: files as sources, ids and
+class names that are checked, and a warning about entries that are passed over.
 """
 
 import hashlib
@@ -26,21 +28,8 @@ if TYPE_CHECKING:
     from unibct.data.training_classes import TrainingClasses
 
 
-class PassedOverWarning(UserWarning):
-    """Some entries of a data set are not read."""
-
-
-def warn_of_passed_over(set_name: str, entries: Sequence[str], reason: str) -> None:
-    """Warn once, in the first process, that entries are not read; nothing if there are none."""
-    if not entries or not is_first_process() or multiprocessing.parent_process() is not None:
-        return
-    count = f"{len(entries)} entries are" if len(entries) > 1 else "1 entry is"
-    text = f"{set_name}: {count} passed over, first {min(entries)}: {reason}"
-    warnings.warn(text, PassedOverWarning, stacklevel=2)
-
-
-# The image set: ids, labels, and a function that reads the pixels of an image.
-
+CLASSES_FILE = "classes.txt"  # beside numbered images: a line for the name of class 0, 1, …
+_MAX_DIGITS = 1000  # a label with more digits is a word: Python would refuse to convert it
 # A number in place of a name, perhaps with what numbered the classes: see ``class_identities``.
 _NUMBER = re.compile(r"([+-]?\d+(?:\.0*)?)(?: of (\w+-[0-9a-f]{12}))?")
 _SAMPLE_IMAGES = 32  # whose bytes tell a set from others with the same ids
@@ -50,11 +39,7 @@ class PixelSource(Protocol):
     """Reads the pixels of one image by its id."""
 
     def __call__(self, image_id: str) -> Pixels:
-        """Return (height, width) or (height, width, 3) uint8.
-
-        Raises:
-            UnreadableImageError: if the image is damaged.
-        """
+        """Return (height, width) or (height, width, 3) uint8, or raise an UnreadableImageError."""
         ...
 
 
@@ -62,11 +47,7 @@ class EncodedSource(Protocol):
     """Reads the encoded bytes of one image by its id."""
 
     def __call__(self, image_id: str) -> bytes:
-        """Return the bytes of a PNG, JPEG or WebP file.
-
-        Raises:
-            UnreadableImageError: if they cannot be read.
-        """
+        """Return the bytes of a PNG, JPEG or WebP file, or raise an UnreadableImageError."""
         ...
 
 
@@ -81,34 +62,23 @@ class Stamped(Protocol):
 
 @dataclass(frozen=True)
 class ImageSet:
-    """Images in a fixed order, each with an id and a class.
+    """Images in a fixed order, each with an id and a class."""
 
-    Attributes:
-        name: what the user called the set, for messages.
-        ids: one unique name per image, such as ``class/image.jpg``.
-        labels: (images,) int64, indices into ``class_names``. Each class has an image.
-        class_names: one name per class.
-        read: returns the pixels of an image by its id.
-        encoded: returns the encoded bytes of an image by its id; None if there are only pixels.
-        class_source: what numbered the classes, if their names are mere numbers: the same number
-            from another source need not be the same class. None if the names are real names; for
-            numbers it is never None, but a name for this set, see ``numbering``.
-        vector_dim: None for images. Else each "image" is a finished vector of this dimension:
-            ``read`` returns (1, vector_dim, 1) float32.
-        vectors_by: of finished vectors, what the model that made them has learnt from.
-        skip_bad: whoever reads the set leaves unreadable images out, instead of refusing.
-    """
-
-    name: str
-    ids: tuple[str, ...]
-    labels: NDArray[np.int64]
+    name: str  # what the user called the set, for messages
+    ids: tuple[str, ...]  # unique, such as ``class/image.jpg``
+    labels: NDArray[np.int64]  # (images,) indices into ``class_names``; each class has an image
     class_names: tuple[str, ...]
     read: PixelSource
-    encoded: EncodedSource | None = None
+    encoded: EncodedSource | None = None  # None if there are only pixels
+    # What numbered the classes, if their names are mere numbers: the same number from another
+    # source need not be the same class. None if the names are real names; for numbers it is never
+    # None, but a name for this set, see ``numbering``.
     class_source: str | None = None
+    # None for images. Else each "image" is a finished vector of this dimension: ``read`` returns
+    # (1, vector_dim, 1) float32.
     vector_dim: int | None = None
-    vectors_by: "TrainingClasses | None" = None
-    skip_bad: bool = False
+    vectors_by: "TrainingClasses | None" = None  # what the model of such vectors has learnt from
+    skip_bad: bool = False  # whoever reads the set leaves unreadable images out, or is refused
 
     def __post_init__(self) -> None:
         if self.class_source is None and are_numbers(self.class_names):
@@ -158,9 +128,7 @@ class ImageSet:
 def class_identities(class_names: Sequence[str], class_source: str | None) -> tuple[str, ...]:
     """Return a text for each class; two sets have a class in common if they have the same text.
 
-    Args:
-        class_names: one name per class.
-        class_source: what numbered the classes; None if the names are real names.
+    ``class_source`` is what numbered the classes; None if the names are real names.
     """
     if class_source is None:
         return tuple(class_names)
@@ -182,9 +150,8 @@ def numbering(images: ImageSet) -> str:
     sample = images.ids[:: -(-len(images) // _SAMPLE_IMAGES) or 1]
     for image_id in sample if images.encoded is not None or images.vector_dim is not None else ():
         try:
-            content = (
-                images.encoded(image_id) if images.encoded else images.read(image_id).tobytes()
-            )
+            read = images.encoded
+            content = read(image_id) if read else images.read(image_id).tobytes()
             state.update(hashlib.sha256(content).digest())
         except UnreadableImageError:
             state.update(b"unreadable")
@@ -240,14 +207,6 @@ def read_id_list(list_file: Path) -> dict[str, int]:
     return line_of
 
 
-# What readers build image sets from: encoded images in files, checked ids, class names.
-#
-# An encoded image is the bytes of a PNG, JPEG or WebP file; it is decoded when it is read.
-
-CLASSES_FILE = "classes.txt"
-_MAX_DIGITS = 1000  # a label with more digits is a word: Python would refuse to convert it
-
-
 @dataclass(frozen=True)
 class _DecodingSource:
     """A pixel source that decodes the images of an encoded source. It can be pickled."""
@@ -292,11 +251,9 @@ class FileSource:
 
 
 def require_outside(images: ImageSet, out: Path) -> None:
-    """Refuse a folder among class folders, which would be read as a class the next time.
+    """Refuse to write ``out`` among class folders: it would be read as a class the next time.
 
-    Args:
-        images: the set.
-        out: what will be written; a name that begins with a dot does no harm.
+    A name that begins with a dot does no harm.
     """
     root = Path(images.name)
     if not root.is_dir() or not (root / images.ids[0]).exists():
@@ -319,14 +276,9 @@ def file_stamp(path: str | Path) -> str:
 
 
 def classes_of(words: Sequence[str]) -> tuple[tuple[str, ...], NDArray[np.int64]]:
-    """Return the class names and the labels of images whose classes are given as words.
+    """Return the class names and (images,) the labels of images whose classes are given as words.
 
-    Args:
-        words: the class of each image.
-
-    Returns:
-        The class names, first numbers by value and then other words by alphabet, and
-        (images,) int64, the index of each image's class.
+    Numbers come first, by value, and then other words by alphabet.
     """
 
     def sort_key(word: str) -> tuple[int, int, str]:
@@ -339,12 +291,7 @@ def classes_of(words: Sequence[str]) -> tuple[tuple[str, ...], NDArray[np.int64]
 
 
 def names_of_numbers(path: Path, numbers: Sequence[int]) -> tuple[str, ...]:
-    """Return the names of classes that rise in number, or the numbers if there is no such file.
-
-    Args:
-        path: ``classes.txt`` beside the images, with the name of class 0, 1, … a line.
-        numbers: of the classes.
-    """
+    """Return the names that ``CLASSES_FILE`` has for rising numbers; without it, the numbers."""
     if not path.is_file():
         return tuple(str(number) for number in numbers)
     try:
@@ -373,3 +320,16 @@ def checked_id(image_id: str) -> str:
     except UnicodeEncodeError as error:
         raise UserError(f"{image_id!r} is not valid UTF-8; rename it") from error
     return image_id
+
+
+class PassedOverWarning(UserWarning):
+    """Some entries of a data set are not read."""
+
+
+def warn_of_passed_over(set_name: str, entries: Sequence[str], reason: str) -> None:
+    """Warn once, in the first process, that entries are not read; nothing if there are none."""
+    if not entries or not is_first_process() or multiprocessing.parent_process() is not None:
+        return
+    count = f"{len(entries)} entries are" if len(entries) > 1 else "1 entry is"
+    text = f"{set_name}: {count} passed over, first {min(entries)}: {reason}"
+    warnings.warn(text, PassedOverWarning, stacklevel=2)

@@ -110,8 +110,8 @@ def read_pixels(
     Each image is decoded once for this, unless an earlier call with the same set has done it and
     the files have not changed since.
 
-    The pixels are kept if they need at most ``memory`` bytes; by default 2 GiB, or the number in the
-    environment variable UNIBCT_PIXEL_MEMORY. ``ranks`` read the same set and share the work.
+    The pixels are kept if they need at most ``memory`` bytes; by default 2 GiB, or the number in
+    the environment variable UNIBCT_PIXEL_MEMORY. ``ranks`` read the same set and share the work.
     """
     keep = fits_in_memory(len(images), frame, memory)
     stamp = source_stamp(images) if ranks is None or ranks.first else None

@@ -150,24 +150,19 @@ def _listed(images: "ImageSet", list_file: str | Path | None, *, skip_bad: bool)
 
 
 def _open(name: str) -> "ImageSet":
+    from unibct.data.readers.image_folder import has_images
+
     kind, colon, path = name.partition(":")
     if colon and kind in READERS and not Path(name).exists():
         return READERS[kind].load().read(path)
     for kind, reader in READERS.items():
         module = reader.load()
         if module.recognises(name):
-            _require_one_kind(name, kind)
+            if kind != "folder" and has_images(name):
+                raise UserError(
+                    f"{name} has class folders with images, and a {reader.short} file too: write "
+                    f"folder:{name} or {kind}:{name}"
+                )
             return module.read(name)
     problem = "is not recognised" if Path(name).exists() else "is not there"
     raise UserError(f"{name} {problem}; DATA is one of: {describe_data()}")
-
-
-def _require_one_kind(name: str, kind: str) -> None:
-    """Refuse a folder that holds a file of another kind beside class folders with images."""
-    from unibct.data.readers.image_folder import has_images
-
-    if kind != "folder" and has_images(name):
-        raise UserError(
-            f"{name} has class folders with images, and a {READERS[kind].short} file too: write "
-            f"folder:{name} or {kind}:{name}"
-        )

@@ -238,8 +238,8 @@ def _is_label(text: str) -> bool:
 # The index of a tar file is in the folder ``tar-index`` of the user's cache (``~/.cache/unibct`` on
 # Linux, or the folder in the environment variable ``UNIBCT_CACHE``). Its name is a hash of the tar
 # file's absolute path. It is used as long as the tar file has the same size and modification
-# time. An index that is out of date or damaged is replaced, one that no run has used for months is removed, and any
-# index may be deleted.
+# time. An index that is out of date or damaged is replaced, one that no run has used for months is
+# removed, and any index may be deleted.
 #
 # The file has two lines of JSON: a header, which describes the tar file and contains the SHA-256
 # of the second line, and a list of samples ``[key, offset, size, label]``.
