@@ -21,10 +21,11 @@ from numpy.typing import NDArray
 from process_memory import memory
 
 from unibct.arrays import normalized
+from unibct.evaluation.evaluation import UpgradeEvaluation
 from unibct.evaluation.mixed_gallery import CUTS
 from unibct.evaluation.score_table import NormalizedRows
 from unibct.evaluation.templates import GallerySplit, split_gallery
-from unibct.evaluation.upgrade import UpgradeEvaluation, evaluate_upgrade
+from unibct.evaluation.upgrade import evaluate_embeddings
 
 IMAGES_PER_CLASS = 13  # three are in the gallery, ten are queries
 TESTS = 4
@@ -51,7 +52,9 @@ def main() -> None:
         tests = TESTS + (2 * CUTS if options.curves else 0)
         before = memory("VmRSS")
         begin = time.process_time()
-        evaluation = evaluate_upgrade(old, new, labels, split=split, backfill_curves=options.curves)
+        evaluation = evaluate_embeddings(
+            labels, old=old, new=new, split=split, backfill_curve=options.curves
+        )
         evaluated = time.process_time() - begin
         evaluation.as_json()
         seconds = time.process_time() - begin

@@ -22,9 +22,8 @@ def parted(images: unibct.ImageSet, share: float) -> tuple[unibct.ImageSet, unib
 def main(old: str, new: str, folder: Path) -> Counts:
     """Name people by the old model, upgrade, add photographs, backfill half, and roll back."""
     paper = folder / "certificate.json"  # measured on other classes than those that are named
-    request = unibct.EvaluationRequest("glyphs:val", query=new, gallery=old)
-    unibct.evaluate_and_certify(request, paper)
-    hard_wired = unibct.read_certificate(paper).threshold("old→old", FAR)  # in an old client
+    unibct.evaluate("glyphs:val", old=old, new=new, certify=paper)
+    hard_wired = unibct.Certificate.read(paper).threshold("old→old", FAR)  # in an old client
     named, others = parted(unibct.open_images("glyphs:test"), 0.2)
     photographs, others = parted(others, 0.1)
     queries, _ = parted(others, 0.3)

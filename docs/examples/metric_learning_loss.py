@@ -37,5 +37,5 @@ for step in range(200):
 with torch.no_grad():
     new = normalize(new_model(features))
 test = labels >= 100
-result = unibct.evaluate_upgrade(old[test], new[test], labels[test] - 100)
+result = unibct.evaluate(labels[test] - 100, old=old[test], new=new[test])
 print({c.metric: round(c.difference, 3) for c in result.criteria}, result.verdict)

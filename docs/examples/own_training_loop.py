@@ -36,7 +36,7 @@ for _ in range(300):
 with torch.no_grad():
     new = normalize(model(x))
 test = y >= 100
-result = unibct.evaluate_upgrade(old[test], new[test], y[test] - 100)
+result = unibct.evaluate(y[test] - 100, old=old[test], new=new[test])
 for criterion in result.criteria:
     print(f"{criterion.metric}: {100 * criterion.difference:+.1f} points over the old model")
 print(result.verdict)

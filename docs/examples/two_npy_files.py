@@ -12,7 +12,7 @@ def main(folder: Path) -> None:
     """Compare the models as they are, and with a map that brings new vectors into the old space."""
     old, new = np.load(folder / "old.npy"), np.load(folder / "new.npy")  # same images, same order
     labels = np.load(folder / "labels.npy")  # the class of each image
-    result = unibct.evaluate_upgrade(old, new, labels)
+    result = unibct.evaluate(labels, old=old, new=new)
     print("as it is:", result.verdict)
     for metric in result.criteria:
         points = [f"{100 * value:+.1f}" for value in (metric.difference, metric.low, metric.high)]
@@ -24,7 +24,7 @@ def main(folder: Path) -> None:
         "linear", new=new[fitted_on], old=old[fitted_on], labels=labels[fitted_on]
     )
     others, (_, test_labels) = ~fitted_on, np.unique(labels[~fitted_on], return_inverse=True)
-    mapped = unibct.evaluate_upgrade(old[others], to_old(new[others]), test_labels)
+    mapped = unibct.evaluate(test_labels, old=old[others], new=to_old(new[others]))
     print("mapped:", mapped.verdict)
 
 

@@ -22,15 +22,9 @@ if TYPE_CHECKING:
     from unibct.embeddings.store import append_embeddings, open_embeddings, save_embeddings
     from unibct.errors import UserError
     from unibct.evaluation.blending import blended, choose_alpha
-    from unibct.evaluation.certificate import (
-        UncertifiedError,
-        certify,
-        evaluate_and_certify,
-        read_certificate,
-    )
+    from unibct.evaluation.certificate import Certificate
+    from unibct.evaluation.evaluate import evaluate
     from unibct.evaluation.identification import identification
-    from unibct.evaluation.protocols import EvaluationRequest, evaluate_data
-    from unibct.evaluation.upgrade import evaluate_upgrade
     from unibct.evaluation.verification import verification
     from unibct.evaluation.weight_choice import choose_weights
     from unibct.export.export_model import export_model
@@ -88,19 +82,14 @@ _HOMES = {
     "train_model": "training.train:train",
     "verification": "evaluation.verification",
     "identification": "evaluation.identification",
-    "evaluate_upgrade": "evaluation.upgrade",
-    "EvaluationRequest": "evaluation.protocols",
-    "evaluate_data": "evaluation.protocols",
-    "certify": "evaluation.certificate",
+    "evaluate": "evaluation.evaluate",
+    "Certificate": "evaluation.certificate",
     "Gallery": "gallery.gallery",
     "Queries": "gallery.queries",
     "serve_gallery": "gallery.page",
     "SearchRequest": "gallery.search",
     "Names": "gallery.gallery",
     "count_names": "gallery.gallery",
-    "UncertifiedError": "evaluation.certificate",
-    "evaluate_and_certify": "evaluation.certificate",
-    "read_certificate": "evaluation.certificate",
     "blended": "evaluation.blending",
     "choose_alpha": "evaluation.blending",
     "AdviceRequest": "advice.advise",
@@ -115,15 +104,14 @@ _HOMES = {
 
 __all__ = [
     "AdviceRequest",
+    "Certificate",
     "CompatibilityLoss",
-    "EvaluationRequest",
     "Gallery",
     "ImageSet",
     "Names",
     "Queries",
     "Recipe",
     "SearchRequest",
-    "UncertifiedError",
     "UserError",
     "adapt_model",
     "advise",
@@ -132,16 +120,13 @@ __all__ = [
     "arcface",
     "blend_weights",
     "blended",
-    "certify",
     "choose_alpha",
     "choose_weights",
     "class_prototypes",
     "count_names",
     "embed_images",
     "embed_images_to_store",
-    "evaluate_and_certify",
-    "evaluate_data",
-    "evaluate_upgrade",
+    "evaluate",
     "export_model",
     "fit_map",
     "fit_vector_map",
@@ -155,7 +140,6 @@ __all__ = [
     "open_embeddings",
     "open_images",
     "plan_benchmark",
-    "read_certificate",
     "read_embeddings",
     "recipe_for",
     "run_benchmark",

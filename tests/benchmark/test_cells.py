@@ -43,7 +43,7 @@ from unibct.evaluation.mixed_gallery import HALF, POINTS, MixedScores, fitted_ki
 from unibct.evaluation.old_threshold import at_old_thresholds
 from unibct.evaluation.search_test import search_test
 from unibct.evaluation.templates import split_gallery
-from unibct.evaluation.upgrade import evaluate_upgrade
+from unibct.evaluation.upgrade import evaluate_embeddings
 from unibct.evaluation.weight_choice import choose_weights
 from unibct.models.blended_weights import blend_weights
 from unibct.models.model_folder import load_model
@@ -344,9 +344,9 @@ def test_blended_queries_are_what_an_evaluation_by_hand_would_give(finished, met
     cell = f"cells/open-class/{method}/seed1"
     old = workspace.vectors("models/old-classes-seed1")
     new = workspace.vectors(cell)
-    by_hand = evaluate_upgrade(old, new, workspace.test_images.labels)
+    by_hand = evaluate_embeddings(workspace.test_images.labels, old=old, new=new)
     stored = json.loads((workspace.out / cell / RESULT_FILE).read_text())["tests"]["blend→old"]
-    assert stored["metrics"] == pytest.approx(by_hand.metrics("blend→old"))
+    assert stored["metrics"] == pytest.approx(by_hand.values["blend→old"])
     assert (stored["alpha"], stored["chosen_on"]) == (0.5, None)
     assert stored["query"] == cell
     for gains, other in (

@@ -9,7 +9,7 @@ from unibct.embeddings.extraction import embed_images
 from unibct.embeddings.recall import recall_at_1
 from unibct.embeddings.store import open_embeddings
 from unibct.evaluation.criterion import estimate
-from unibct.evaluation.upgrade import evaluate_upgrade
+from unibct.evaluation.upgrade import evaluate_embeddings
 from unibct.maps.vector_map import fit_vector_map
 from unibct.models.model_folder import load_model
 
@@ -23,11 +23,12 @@ def test_every_cell_is_what_the_commands_would_give_by_hand(finished):
         new = load_model(cell / "model")
         old = load_model(workspace.out / f"models/old-classes-seed{seed}" / "model")
         assert new.old_fingerprint == old.fingerprint
-        vectors = [embed_images(model, test).vectors for model in (old, new)]
-        by_hand = evaluate_upgrade(*vectors, test.labels)
+        sides = {"old": old, "new": new}
+        vectors = {side: embed_images(model, test).vectors for side, model in sides.items()}
+        by_hand = evaluate_embeddings(test.labels, **vectors)
         stored = json.loads((cell / "result.json").read_text())["tests"]
-        assert stored["new→old"]["metrics"] == pytest.approx(by_hand.metrics("new→old"))
-        assert stored["new→new"]["metrics"] == pytest.approx(by_hand.metrics("new→new"))
+        assert stored["new→old"]["metrics"] == pytest.approx(by_hand.values["new→old"])
+        assert stored["new→new"]["metrics"] == pytest.approx(by_hand.values["new→new"])
         flips = by_hand.flips.as_json()
         for rate, value in stored["new→old"]["flips"].items():
             assert value == pytest.approx(flips[rate])

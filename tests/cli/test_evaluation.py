@@ -7,7 +7,7 @@ import pytest
 
 from tests.conftest import run_command
 from unibct.embeddings.store import open_embeddings
-from unibct.evaluation.certificate import read_certificate
+from unibct.evaluation.certificate import Certificate
 
 
 def test_evaluate_prints_a_table_and_json(trained_folder, photo_folder, capsys):
@@ -187,7 +187,7 @@ def test_certify_writes_a_certificate_and_says_what_it_allows(
     arguments += ["--query", trained_folder / "emb/new", "--gallery", trained_folder / "emb/old"]
     file = tmp_path / "upgrade.json"
     assert run_command(*arguments, "--certify", file) == 0
-    certificate = read_certificate(file)
+    certificate = Certificate.read(file)
     last = capsys.readouterr().out.splitlines()[-1]
     assert last == f"{file}: {certificate.summary()}"
     assert certificate.old == open_embeddings(trained_folder / "emb/old").fingerprint
@@ -195,9 +195,9 @@ def test_certify_writes_a_certificate_and_says_what_it_allows(
     assert certificate.content["data"]["images"] == 144
     assert run_command(*arguments, "--certify", file, "--json", "--gallery-mode", "images") == 0
     shown = capsys.readouterr()
-    assert json.loads(shown.out)["verdict"] == read_certificate(file).verdict
-    assert f"{file}: {read_certificate(file).summary()}" in shown.err
-    again = read_certificate(file).content
+    assert json.loads(shown.out)["verdict"] == Certificate.read(file).verdict
+    assert f"{file}: {Certificate.read(file).summary()}" in shown.err
+    again = Certificate.read(file).content
     assert again["thresholds"] == certificate.content["thresholds"], "single images in both modes"
     (tmp_path / "pairs.bin").write_bytes(b"")
     arguments[1] = tmp_path / "pairs.bin"

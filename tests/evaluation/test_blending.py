@@ -13,7 +13,7 @@ from unibct.evaluation.blending import blended, blended_test, choose_alpha
 from unibct.evaluation.criterion import compare_tests
 from unibct.evaluation.search_test import search_test
 from unibct.evaluation.templates import split_gallery
-from unibct.evaluation.upgrade import evaluate_upgrade
+from unibct.evaluation.upgrade import evaluate_embeddings
 
 
 def test_a_blend_by_hand():
@@ -123,7 +123,7 @@ def vectors():
 
 def test_the_gains_are_paired_differences_to_both_other_queries(vectors):
     old, new, labels = vectors
-    found = evaluate_upgrade(old, new, labels, repeats=200, alpha=0.4)
+    found = evaluate_embeddings(labels, old=old, new=new, repeats=200, alpha=0.4)
     blend = found.blended_queries
     assert (blend.alpha, blend.choice) == (0.4, None)
     by_hand = search_test(blended(old, new, 0.4), old, found.split)
@@ -148,7 +148,7 @@ def test_the_gains_are_paired_differences_to_both_other_queries(vectors):
 def test_the_ends_are_the_old_and_the_cross_test(vectors):
     old, new, labels = vectors
     for alpha, test in ((0, "old→old"), (1, "new→old")):
-        found = evaluate_upgrade(old, new, labels, repeats=5, alpha=alpha)
+        found = evaluate_embeddings(labels, old=old, new=new, repeats=5, alpha=alpha)
         assert found.values["blend→old"] == pytest.approx(found.values[test])
 
 
@@ -156,16 +156,16 @@ def test_a_choice_on_other_classes_is_reported(vectors):
     old, new, labels = vectors
     others = -old, -new, labels
     choice = choose_alpha(*others, chosen_on="elsewhere")
-    found = evaluate_upgrade(old, new, labels, repeats=5, alpha=choice).blended_queries
+    found = evaluate_embeddings(labels, old=old, new=new, repeats=5, alpha=choice).blended_queries
     assert found.alpha == choice.alpha
     assert found.as_json()["chosen_on"] == choice.as_json()
     with pytest.raises(UserError, match=r"alpha lies in \[0, 1\]"):
-        evaluate_upgrade(old, new, labels, repeats=5, alpha=2)
+        evaluate_embeddings(labels, old=old, new=new, repeats=5, alpha=2)
 
 
 def test_a_projection_into_the_old_space_is_what_is_blended(vectors):
     old, new, labels = vectors
     wide = np.hstack([new, new[:, :3]])
-    found = evaluate_upgrade(old, wide, labels, projected=new, repeats=5)
-    plain = evaluate_upgrade(old, new, labels, repeats=5)
+    found = evaluate_embeddings(labels, old=old, new=wide, projected=new, repeats=5)
+    plain = evaluate_embeddings(labels, old=old, new=new, repeats=5)
     assert found.values["blend→old"] == plain.values["blend→old"]

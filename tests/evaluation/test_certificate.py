@@ -5,37 +5,30 @@ import numpy as np
 import pytest
 
 from tests.evaluation.noisy_classes import near_duplicates, noisy_classes
-from tests.gallery.two_models import DATE, SUBJECTS, evaluation_of
+from tests.gallery.two_models import DATE, EVALUATED, evaluation_of
 from unibct.data.training_classes import UNKNOWN_CLASSES, training_classes
 from unibct.embeddings.store import Embeddings
 from unibct.errors import UserError
 from unibct.evaluation import single_images
-from unibct.evaluation.certificate import (
-    Certificate,
-    certify,
-    content_digest,
-    evaluate_and_certify,
-    read_certificate,
-    sealed,
-)
+from unibct.evaluation.certificate import Certificate, content_digest
+from unibct.evaluation.evaluate import evaluate
 from unibct.evaluation.mixed_gallery import TwoKinds, choose_calibration
-from unibct.evaluation.protocols import EvaluationRequest
 from unibct.evaluation.score_map import fit_score_map
 from unibct.evaluation.search_test import BLEND, CROSS, NEW_SELF, OLD_SELF, search_test
-from unibct.evaluation.upgrade import evaluate_upgrade
+from unibct.evaluation.upgrade import evaluate_embeddings
 
 
 @pytest.fixture(scope="module")
 def certificate() -> Certificate:
-    return certify(evaluation_of(), subjects=SUBJECTS, date=DATE)
+    return Certificate.of(evaluation_of(), date=DATE)
 
 
 def test_a_file_gives_the_certificate_back(certificate, tmp_path):
-    again = read_certificate(certificate.write(tmp_path / "new folder" / "upgrade.json"))
+    again = Certificate.read(certificate.write(tmp_path / "new folder" / "upgrade.json"))
     assert again.content == certificate.content
     assert again.digest == certificate.digest == content_digest(certificate.content)
-    assert again.old == SUBJECTS.old.fingerprint
-    assert again.new == SUBJECTS.new.fingerprint
+    assert again.old == EVALUATED.old.fingerprint
+    assert again.new == EVALUATED.new.fingerprint
     assert again.verdict == "compatible"
     assert again.is_compatible
     scores = np.linspace(-1, 1, 99)
@@ -51,14 +44,14 @@ def test_the_summary_is_one_line_that_says_what_is_allowed(certificate):
         "trained on them; thresholds for FAR 1e-1, 1e-2, 1e-3 (rough, for lack of test classes: "
         "1e-2, 1e-3); "
     )
-    many = sealed(certificate.content | {"carried_fars": ["0.1", "0.01", "0.001"]})
+    many = Certificate.sealed(certificate.content | {"carried_fars": ["0.1", "0.01", "0.001"]})
     assert "; thresholds for FAR 1e-1, 1e-2, 1e-3; " in many.summary()
     assert "\n" not in certificate.summary()
     unchecked = "; whether the old model is too weak was not checked"
     assert certificate.summary().endswith(unchecked)
     metrics = certificate.content["metrics"] | {"old_model": {"recall_at_1": 0.9}}
-    assert unchecked not in sealed(certificate.content | {"metrics": metrics}).summary()
-    refused = sealed(certificate.content | {"verdict": "not compatible"})
+    assert unchecked not in Certificate.sealed(certificate.content | {"metrics": metrics}).summary()
+    refused = Certificate.sealed(certificate.content | {"verdict": "not compatible"})
     assert not refused.is_compatible
     assert refused.summary().startswith(
         "not compatible (templates: compatible): model fedcba987654 may not (but by --force) "
@@ -92,7 +85,7 @@ def test_the_summary_is_one_line_that_says_what_is_allowed(certificate):
 )
 def test_the_summary_says_what_is_known_of_the_test_classes(certificate, classes, may, words):
     known = dict(zip(("basis", "seen", "tested"), classes, strict=True))
-    summary = sealed(certificate.content | {"classes": known}).summary()
+    summary = Certificate.sealed(certificate.content | {"classes": known}).summary()
     assert words in summary
     assert f" {may} rows" in summary
 
@@ -112,7 +105,7 @@ def test_certificates_of_the_first_format_are_read(certificate, verdicts, seen, 
     }
     content |= {"format": 1, "verdict": verdicts[0], "metrics": {"seen_classes": seen}}
     content["image_metrics"] = {"verdict": verdicts[1]}
-    first = sealed(content)
+    first = Certificate.sealed(content)
     assert (first.verdict, first.basis) == (verdict, basis)
     assert first.template_verdict == verdicts[0]
     assert first.is_compatible == ((verdict, basis) == ("compatible", "unknown"))
@@ -139,7 +132,7 @@ def test_any_change_is_refused(certificate, tmp_path):
         changed[place] ^= 1 << int(rng.integers(7))
         path.write_bytes(bytes(changed))
         try:
-            again = read_certificate(path)
+            again = Certificate.read(path)
         except UserError as error:
             refusals.append(str(error))
         else:  # white space between values
@@ -159,31 +152,31 @@ def test_a_changed_or_missing_entry_is_refused(certificate, tmp_path, name):
             content |= change
         path.write_text(json.dumps(content))
         with pytest.raises(UserError, match=r"c.json: the certificate was changed after it was"):
-            read_certificate(path)
+            Certificate.read(path)
 
 
 def test_what_is_no_certificate_is_refused(certificate, tmp_path):
     path = tmp_path / "c.json"
     path.write_text("[1]")
     with pytest.raises(UserError, match=r"c.json is no certificate; make it again with `unibct"):
-        read_certificate(path)
+        Certificate.read(path)
     path.write_text(json.dumps(certificate.content | {"format": 3}))
     with pytest.raises(UserError, match=r"c.json: this is no certificate of a format that this"):
-        read_certificate(path)
+        Certificate.read(path)
     for other in ({}, {"format": 1, "top_1": 0.5}, {"format": 1, "digest": "0", "state": {}}):
         path.write_text(json.dumps(other))
         with pytest.raises(UserError, match=r"c.json: this is no certificate; `unibct evaluate"):
-            read_certificate(path)
+            Certificate.read(path)
     path.write_text("{")
     with pytest.raises(UserError, match=r"c.json cannot be read"):
-        read_certificate(path)
+        Certificate.read(path)
     with pytest.raises(UserError, match=r"none.json cannot be read"):
-        read_certificate(tmp_path / "none.json")
+        Certificate.read(tmp_path / "none.json")
     with pytest.raises(UserError, match=r"is a folder; a certificate is a file"):
         certificate.write(tmp_path)
     content = {name: value for name, value in certificate.content.items() if name != "calibration"}
     with pytest.raises(UserError, match=r"the certificate is incomplete \('calibration'\)"):
-        sealed(content)
+        Certificate.sealed(content)
 
 
 ROWS = {OLD_SELF: ("old", "old"), CROSS: ("new", "old"), NEW_SELF: ("new", "new")}
@@ -207,7 +200,7 @@ def test_thresholds_accept_as_many_impostors_of_single_images_as_the_rate_allows
         "new": noisy_classes(40, 12, noise=0.6, seed=2)[0],
     }
     evaluation = evaluation_of()
-    certificate = certify(evaluation, subjects=SUBJECTS, date=DATE)
+    certificate = Certificate.of(evaluation, date=DATE)
     assert certificate.content["gallery"] == "images"
     for direction, (query, gallery) in ROWS.items():
         impostors = naive_scores(models[query], models[gallery], evaluation.split, same=False)
@@ -228,7 +221,7 @@ def test_thresholds_accept_as_many_impostors_of_single_images_as_the_rate_allows
 @pytest.mark.slow
 def test_score_maps_are_fitted_on_single_images():
     evaluation = evaluation_of()
-    certificate = certify(evaluation, subjects=SUBJECTS, date=DATE)
+    certificate = Certificate.of(evaluation, date=DATE)
     old, new = (noisy_classes(40, 12, noise=n, seed=s)[0] for n, s in ((1.5, 1), (0.6, 2)))
     impostors = [
         naive_scores(q.astype(np.float64), g.astype(np.float64), evaluation.split, same=False)
@@ -248,7 +241,7 @@ def test_score_maps_are_fitted_on_single_images():
 @pytest.mark.parametrize("alpha", [0.5, 0.75])
 def test_other_queries_for_old_rows_have_their_own_scales(alpha):
     evaluation = evaluation_of(alpha=alpha)
-    certificate = certify(evaluation, subjects=SUBJECTS, date=DATE)
+    certificate = Certificate.of(evaluation, date=DATE)
     assert certificate.blend_alpha == alpha
     old, new = (noisy_classes(40, 12, noise=n, seed=s)[0] for n, s in ((1.5, 1), (0.6, 2)))
     blend = (1 - alpha) * unit(old) + alpha * unit(new)
@@ -274,7 +267,7 @@ def test_other_queries_for_old_rows_have_their_own_scales(alpha):
 def test_metrics_and_verdict_are_those_of_the_evaluation():
     for noises in ((1.5, 0.6), (0.6, 1.5)):
         evaluation = evaluation_of(*noises)
-        content = certify(evaluation, subjects=SUBJECTS, date=DATE).content
+        content = Certificate.of(evaluation, date=DATE).content
         full = evaluation.as_json()
         assert content["template_verdict"] == full["verdict"]
         assert content["classes"] == full["classes"]
@@ -287,14 +280,14 @@ def test_metrics_and_verdict_are_those_of_the_evaluation():
         found = content["image_metrics"]["criteria"]
         assert [c["difference"] for c in found] == [c.difference for c in single.criteria]
         assert content["date"] == "2026-01-02T03:04:05+00:00"
-        assert content["data"]["digest"] == SUBJECTS.data.digest
+        assert content["data"]["digest"] == EVALUATED.data.digest
     assert content["verdict"] == "not compatible"
 
 
 def test_single_images_decide_and_templates_stand_beside_them():
     old, new, labels = near_duplicates()
-    evaluation = evaluate_upgrade(old, new, labels, repeats=200)
-    certificate = certify(evaluation, subjects=SUBJECTS, date=DATE)
+    evaluation = evaluate_embeddings(labels, old=old, new=new, repeats=200, evaluated=EVALUATED)
+    certificate = Certificate.of(evaluation, date=DATE)
     assert (certificate.verdict, certificate.template_verdict) == ("not compatible", "compatible")
     assert not certificate.is_compatible
     assert certificate.summary().startswith("not compatible (templates: compatible): model fed")
@@ -322,8 +315,8 @@ def test_what_is_known_of_the_test_classes_is_in_the_certificate(learnt, options
         )
         for vectors, labels in models
     )  # fmt: skip
-    evaluation = evaluate_upgrade(old, new, repeats=100, **options)
-    certificate = certify(evaluation, subjects=SUBJECTS, date=DATE)
+    evaluation = evaluate_embeddings(old=old, new=new, repeats=100, **options, evaluated=EVALUATED)
+    certificate = Certificate.of(evaluation, date=DATE)
     assert (certificate.verdict, certificate.basis) == ("compatible", basis)
     assert certificate.is_compatible == opens
     tested = 40 if learnt is None or len(learnt) in (0, 40) else 40 - len(learnt)
@@ -339,9 +332,9 @@ def test_what_is_known_of_the_test_classes_is_in_the_certificate(learnt, options
 
 @pytest.mark.slow
 def test_a_certificate_is_the_same_every_time_but_for_its_date():
-    first = certify(evaluation_of(), subjects=SUBJECTS, date=DATE)
-    assert first == certify(evaluation_of(), subjects=SUBJECTS, date=DATE)
-    today = certify(evaluation_of(), subjects=SUBJECTS)
+    first = Certificate.of(evaluation_of(), date=DATE)
+    assert first == Certificate.of(evaluation_of(), date=DATE)
+    today = Certificate.of(evaluation_of())
     assert today.content["date"] > first.content["date"]
     assert today.digest != first.digest
     both = (today.content | {"date": "", "digest": ""}, first.content | {"date": "", "digest": ""})
@@ -353,8 +346,8 @@ def test_large_tests_use_some_of_the_queries_and_say_so(monkeypatch):
     monkeypatch.setattr(single_images, "MOST_PAIRS", 120_000)
     old, labels = noisy_classes(60, 30, noise=1.5, seed=1)
     new, _ = noisy_classes(60, 30, noise=0.6, seed=2)
-    evaluation = evaluate_upgrade(old, new, labels, repeats=50)
-    drawn = certify(evaluation, subjects=SUBJECTS, date=DATE)
+    evaluation = evaluate_embeddings(labels, old=old, new=new, repeats=50, evaluated=EVALUATED)
+    drawn = Certificate.of(evaluation, date=DATE)
     pairs = drawn.content["pairs"]
     assert pairs["of_queries"] == 60 * 23
     assert pairs["rows"] == 60 * 7
@@ -367,9 +360,11 @@ def test_a_new_model_of_another_dimension_searches_old_rows_by_its_projection():
     old, labels = noisy_classes(40, 12, noise=1.5, seed=1)
     projected, _ = noisy_classes(40, 12, noise=0.6, seed=2)
     new, _ = noisy_classes(40, 12, noise=0.6, dim=24, seed=3)
-    evaluation = evaluate_upgrade(old, new, labels, projected=projected, repeats=50)
-    certificate = certify(evaluation, subjects=SUBJECTS, date=DATE)
-    by_projection = certify(evaluation_of(), subjects=SUBJECTS, date=DATE)
+    evaluation = evaluate_embeddings(
+        labels, old=old, new=new, projected=projected, repeats=50, evaluated=EVALUATED
+    )
+    certificate = Certificate.of(evaluation, date=DATE)
+    by_projection = Certificate.of(evaluation_of(), date=DATE)
     thresholds = [c.content["thresholds"] for c in (certificate, by_projection)]
     assert thresholds[0][CROSS] == thresholds[1][CROSS]
     assert thresholds[0][NEW_SELF] != thresholds[1][NEW_SELF]
@@ -379,11 +374,11 @@ def test_a_new_model_of_another_dimension_searches_old_rows_by_its_projection():
 
 
 def test_what_cannot_be_certified_is_refused(tmp_path):
-    with pytest.raises(UserError, match=r"arrays do not say which models made them: .*subjects="):
-        certify(evaluation_of())
-    request = EvaluationRequest("pairs.bin", query="new", gallery="old")
-    with pytest.raises(UserError, match=r"--certify has no effect on --protocol pairs: .*images"):
-        evaluate_and_certify(request, tmp_path / "c.json")
-    request = EvaluationRequest("glyphs:val", query="new", gallery="old")
+    with pytest.raises(UserError, match=r"arrays do not say which models made them: .*evaluated="):
+        Certificate.of(evaluation_of(evaluated=None))
+    with pytest.raises(UserError, match=r"arrays do not say which models made them: .* certify"):
+        evaluate([0, 1], old=np.ones((2, 2)), new=np.ones((2, 2)), certify=tmp_path / "c.json")
+    with pytest.raises(UserError, match=r"certify has no effect on the protocol pairs: .*images"):
+        evaluate("pairs.bin", old="old", new="new", certify=tmp_path / "c.json")
     with pytest.raises(UserError, match="is a folder"):
-        evaluate_and_certify(request, tmp_path)
+        evaluate("glyphs:val", old="old", new="new", certify=tmp_path)

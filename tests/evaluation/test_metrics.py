@@ -11,7 +11,7 @@ from unibct.evaluation import metrics as table
 from unibct.evaluation.metrics import METRICS, Metric, find_metric, measured_metrics
 from unibct.evaluation.search_test import CROSS, search_test
 from unibct.evaluation.templates import split_gallery
-from unibct.evaluation.upgrade import evaluate_upgrade
+from unibct.evaluation.upgrade import evaluate_embeddings
 from unibct.registry import Registry
 from unibct.report.terminal import print_evaluation
 
@@ -39,7 +39,7 @@ def test_a_new_metric_is_one_function_and_one_line(monkeypatch):
     monkeypatch.setattr(table, "METRICS", Registry("metric", {**METRICS, "MRR": line}))
     old, labels = noisy_classes(noise=1.3)
     new, _ = noisy_classes(noise=0.3, seed=1)
-    found = evaluate_upgrade(old, new, labels, repeats=50)
+    found = evaluate_embeddings(labels, old=old, new=new, repeats=50)
     assert found.values[CROSS]["MRR"] > found.values[CROSS]["top-1"]
     described = json.loads(json.dumps(found.as_json()))
     assert described["tests"][CROSS]["MRR"] == found.values[CROSS]["MRR"]
@@ -75,7 +75,7 @@ def test_an_unknown_metric_is_named_with_those_that_there_are(title):
 def test_a_metric_that_does_not_decide_leaves_the_verdict_alone():
     old, labels = noisy_classes(noise=1.3)
     better, _ = noisy_classes(noise=0.3, seed=1)
-    found = evaluate_upgrade(old, better, labels, far=0.01, repeats=300)
+    found = evaluate_embeddings(labels, old=old, new=better, far=0.01, repeats=300)
     assert [c.metric for c in found.compared if not c.decides] == ["TPIR@0.01", "TPIR@0.1", "mAP"]
     assert [c.metric for c in found.criteria] == ["TAR@1e-2", "top-1", "top-5"]
     assert found.verdict == "compatible"

@@ -11,7 +11,7 @@ from unibct.embeddings.forms import write_embeddings
 from unibct.embeddings.recall import pixel_vectors, recall_at_1
 from unibct.errors import UserError
 from unibct.evaluation.pixel_baseline import embedder_frame, old_model_strength
-from unibct.evaluation.upgrade import evaluate_upgrade
+from unibct.evaluation.upgrade import evaluate_embeddings
 from unibct.models.architectures import build_network
 from unibct.models.model import Model
 from unibct.models.model_folder import save_model
@@ -54,12 +54,12 @@ def test_an_upgrade_of_a_weak_old_model_gets_no_verdict(photo_folder):
     images = open_images(photo_folder)
     good = random_vectors(images, 9.0)
     options = {"images": images, "far": 0.1, "repeats": 50}
-    weak = evaluate_upgrade(random_vectors(images, 0.5), good, images.labels, **options)
+    weak = evaluate_embeddings(images.labels, old=random_vectors(images, 0.5), new=good, **options)
     assert weak.verdict == "old model too weak"
     assert {criterion.verdict for criterion in weak.criteria} == {"compatible"}
     assert weak.as_json()["verdict"] == "old model too weak"
     assert weak.as_json()["old_model"]["too_weak"] is True
-    strong = evaluate_upgrade(good, good, images.labels, **options)
+    strong = evaluate_embeddings(images.labels, old=good, new=good, **options)
     assert strong.verdict == "within noise"
     assert strong.as_json()["old_model"]["too_weak"] is False
     assert "not checked" not in (strong.as_json()["note"] or "")
@@ -68,7 +68,7 @@ def test_an_upgrade_of_a_weak_old_model_gets_no_verdict(photo_folder):
 def test_without_pixels_the_note_says_that_the_old_model_was_not_checked(photo_folder, tmp_path):
     images = open_images(photo_folder)
     weak, good = random_vectors(images, 0.5), random_vectors(images, 9.0)
-    unknown = evaluate_upgrade(weak, good, images.labels, far=0.1, repeats=50)
+    unknown = evaluate_embeddings(images.labels, old=weak, new=good, far=0.1, repeats=50)
     assert unknown.verdict == "compatible"
     assert unknown.as_json()["old_model"] is None
     said = "whether the old model is too weak to judge an upgrade by was not checked: it was not"

@@ -1,6 +1,5 @@
-import dataclasses
 import sys
-from dataclasses import fields, replace
+from dataclasses import FrozenInstanceError, fields
 from pathlib import Path
 from types import ModuleType
 
@@ -8,26 +7,25 @@ import pytest
 
 from unibct.errors import UserError
 from unibct.evaluation import protocols as table
-from unibct.evaluation.protocols import (
-    OPTIONS,
-    PROTOCOLS,
-    EvaluationRequest,
-    PoolingRules,
-    Protocol,
-    SearchRules,
-    changed_options,
-    evaluate_data,
-    recognised_protocol,
-)
+from unibct.evaluation.evaluate import evaluate
+from unibct.evaluation.options import EvaluationOptions, chosen_options
+from unibct.evaluation.protocols import PROTOCOLS, Protocol, recognised_protocol
+
+CHANGED = {
+    "images": Path("x"), "far": 0.5, "seed": 5, "threshold_rule": "nearest", "flip_test": False,
+    "detector_scores": False, "media_mean": False, "normalize_images": True, "cache": Path("x"),
+    "queries": Path("x"), "gallery_images": Path("x"), "gallery_mode": "images",
+    "backfill_curve": True, "old_thresholds": True, "save_score_map": True, "alpha": 0.1,
+    "alpha_from": "x", "seen_classes": True, "skip_bad_images": True,
+}  # fmt: skip
 
 
 def test_templates_are_pooled_by_the_fields_rules_unless_asked_otherwise():
-    request = EvaluationRequest("ijbc/", query=Path("new"), gallery=Path("old"))
-    assert request.pooling == PoolingRules(
-        flip_test=True, detector_scores=True, media_mean=True, normalize_images=False
-    )
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        request.far = 0.1
+    options = EvaluationOptions()
+    pooling = ("flip_test", "detector_scores", "media_mean", "normalize_images")
+    assert [getattr(options, name) for name in pooling] == [True, True, True, False]
+    with pytest.raises(FrozenInstanceError):
+        options.far = 0.1
 
 
 def test_data_is_recognised(tmp_path):
@@ -45,93 +43,76 @@ def test_data_is_recognised(tmp_path):
 def test_a_new_protocol_is_one_file_and_one_line(monkeypatch):
     """The table recognises its data, imports its file and runs it; nothing else changes."""
     module = ModuleType("unibct.evaluation.protocols.odd")
-    module.evaluate_odd = lambda request: f"evaluated {request.data}"
+    module.evaluate_odd = lambda data, **_: f"evaluated {data}"
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    line = {"odd": Protocol("odd:evaluate_odd", lambda data: data.endswith(".odd"), "odd files")}
-    monkeypatch.setattr(table, "PROTOCOLS", line | PROTOCOLS)
-    request = EvaluationRequest("x.odd", Path("new"), Path("old"))
-    assert evaluate_data(request) == "evaluated x.odd"
+    odd = Protocol("odd:evaluate_odd", lambda data: data.endswith(".odd"), "odd files")
+    entries = {"odd": odd, **PROTOCOLS}
+    monkeypatch.setattr(table, "PROTOCOLS", entries)
+    monkeypatch.setattr("unibct.evaluation.evaluate.PROTOCOLS", entries)
+    assert evaluate("x.odd", old="old", new="new") == "evaluated x.odd"
 
 
 @pytest.mark.parametrize(
-    ("data", "option", "message"),
+    ("data", "option", "others"),
     [
-        ("lfw.bin", {"skip_bad": True}, "--skip-bad-images .*pairs; .* images only"),
-        ("lfw.bin", {"images": Path("list.txt")}, "--images .*pairs; .* images only"),
-        ("lfw.bin", {"far": 1e-3}, "--far .*pairs; .* ijbc, ijbb, images only"),
-        ("lfw.bin", {"threshold_rule": "nearest"}, "--threshold-rule .* pairs"),
-        ("lfw.bin", {"pooling": PoolingRules(flip_test=False)}, "--no-flip-test .*pairs"),
-        ("glyphs:test", {"pooling": PoolingRules(detector_scores=False)}, "--no-detector-scores"),
-        ("glyphs:test", {"pooling": PoolingRules(media_mean=False)}, "--no-media-mean .* images"),
-        ("glyphs:test", {"pooling": PoolingRules(normalize_images=True)}, "--normalize-images"),
-        ("lfw.bin", {"seen_classes": True}, "--seen-classes .*pairs; .* images only"),
-        ("lfw.bin", {"alpha": 0.5}, "--alpha .*pairs; .* ijbc, ijbb, images only"),
-        ("lfw.bin", {"search": SearchRules(alpha_from="x")}, "--alpha-from .* images only"),
-        ("glyphs:test", {"cache": Path("elsewhere")}, "--cache .* ijbc, ijbb only"),
+        ("lfw.bin", "skip_bad_images", "images"),
+        ("lfw.bin", "images", "images"),
+        ("lfw.bin", "far", "ijbc, ijbb, images"),
+        ("lfw.bin", "threshold_rule", "ijbc, ijbb, images"),
+        ("lfw.bin", "flip_test", "ijbc, ijbb"),
+        ("lfw.bin", "seen_classes", "images"),
+        ("lfw.bin", "alpha", "ijbc, ijbb, images"),
+        ("lfw.bin", "alpha_from", "images"),
+        ("glyphs:test", "detector_scores", "ijbc, ijbb"),
+        ("glyphs:test", "media_mean", "ijbc, ijbb"),
+        ("glyphs:test", "normalize_images", "ijbc, ijbb"),
+        ("glyphs:test", "cache", "ijbc, ijbb"),
+        ([0, 0, 1, 1], "alpha_from", "images"),
+        ([0, 0, 1, 1], "cache", "ijbc, ijbb"),
     ],
 )
-def test_an_option_that_a_protocol_does_not_take_is_refused_by_name(data, option, message):
-    request = EvaluationRequest(data, Path("new"), Path("old"), **option)
-    with pytest.raises(UserError, match=message):
-        evaluate_data(request)
+def test_an_option_that_a_protocol_does_not_take_is_refused_by_name(data, option, others):
+    what = {"lfw.bin": "the protocol pairs", "glyphs:test": "the protocol images"}
+    on = what[data] if isinstance(data, str) else "two models' vectors"
+    message = f"^{option} has no effect on {on}; it is for {others} only. Leave it out$"
+    changes = {option: CHANGED[option]}
+    for given in (changes, {"options": EvaluationOptions(**changes)}):
+        with pytest.raises(UserError, match=message):
+            evaluate(data, old="old", new="new", **given)
 
 
 def test_every_option_is_taken_by_a_protocol_and_every_protocol_knows_its_options():
-    taken = {flag for protocol in PROTOCOLS.values() for flag in protocol.takes}
-    assert taken == set(OPTIONS)
-    default = EvaluationRequest("x", Path("new"), Path("old"))
-    assert changed_options(default) == []
-    assert changed_options(replace(default, seed=1, far=0.1)) == ["--far", "--seed"]
+    names = {one.name for one in fields(EvaluationOptions)}
+    assert {name for entry in PROTOCOLS.values() for name in entry.takes} == names == set(CHANGED)
+    assert EvaluationOptions().changed() == []
+    assert EvaluationOptions(far=0.1, seed=1).changed() == ["far", "seed"]
+    for name, value in CHANGED.items():
+        with_lists = {"queries": Path("x"), "gallery_images": Path("x")}
+        changes = with_lists if name in with_lists else {name: value}
+        assert chosen_options(None, changes).changed() == list(changes)
+    with pytest.raises(UserError, match="unknown option 'fra'; choose one of images, far, seed,"):
+        evaluate("glyphs:test", old="old", new="new", fra=0.1)
 
 
-def test_every_field_of_a_request_is_an_option_or_said_to_be_none():
-    """A new field needs a line in ``OPTIONS``, or protocols would ignore it silently."""
-    always = {"data", "query", "gallery", "device"}
-    changed = {
-        "images": Path("x"), "far": 0.5, "seed": 5, "threshold_rule": "nearest",
-        "cache": Path("x"), "seen_classes": True, "skip_bad": True, "alpha": 0.1,
-    }  # fmt: skip
-    rules = {"flip_test": False, "detector_scores": False, "media_mean": False}
-    rules["normalize_images"] = True
-    names = {field.name for field in fields(EvaluationRequest)}
-    search = {
-        "queries": Path("x"), "gallery_images": Path("x"), "mode": "images",
-        "backfill_curve": True, "old_thresholds": True, "save_score_map": True,
-        "alpha_from": "x",
-    }  # fmt: skip
-    assert names == always | set(changed) | {"pooling", "search"}
-    assert {field.name for field in fields(PoolingRules)} == set(rules)
-    assert {field.name for field in fields(SearchRules)} == set(search)
-    grouped = {"pooling": PoolingRules(**rules), "search": SearchRules(**search)}
-    request = EvaluationRequest("x", Path(), Path(), **grouped, **changed)
-    assert changed_options(request) == list(OPTIONS)
-
-
-def test_an_unknown_threshold_rule_is_refused_at_once():
-    request = EvaluationRequest("glyphs:test", Path("new"), Path("old"), threshold_rule="loose")
-    with pytest.raises(UserError, match="unknown threshold rule 'loose'; choose strict or nearest"):
-        evaluate_data(request)
-
-
-def test_an_unknown_mode_and_a_negative_seed_are_refused_at_once():
-    request = EvaluationRequest("photos", "new", "old", search=SearchRules(mode="image"))
-    with pytest.raises(UserError, match="unknown mode of the gallery 'image'"):
-        evaluate_data(request)
-    with pytest.raises(UserError, match="--seed must not be negative, not -1"):
-        evaluate_data(EvaluationRequest("photos", "new", "old", seed=-1))
-
-
-@pytest.mark.parametrize("far", [0, -1, 1.5])
-def test_a_rate_outside_its_range_is_refused(far):
-    request = EvaluationRequest("glyphs:test", Path("new"), Path("old"), far=far)
-    with pytest.raises(UserError, match=r"--far must lie in \(0, 1\]"):
-        evaluate_data(request)
-
-
-def test_alpha_is_given_or_chosen_and_a_share():
-    request = EvaluationRequest("glyphs:test", Path("new"), Path("old"), alpha=1.5)
-    with pytest.raises(UserError, match=r"alpha lies in \[0, 1\], not 1.5"):
-        evaluate_data(request)
-    both = replace(request, alpha=0.5, search=SearchRules(alpha_from="glyphs:val"))
-    with pytest.raises(UserError, match="--alpha and --alpha-from exclude each other"):
-        evaluate_data(both)
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"threshold_rule": "loose"}, "unknown threshold rule 'loose'; choose strict or nearest"),
+        ({"gallery_mode": "image"}, "unknown mode of the gallery 'image'"),
+        ({"seed": -1}, "^seed must not be negative, not -1"),
+        ({"far": 0}, r"^far must lie in \(0, 1\], not 0"),
+        ({"far": -1}, r"^far must lie in \(0, 1\]"),
+        ({"far": 1.5}, r"^far must lie in \(0, 1\]"),
+        ({"alpha": 1.5}, r"alpha lies in \[0, 1\], not 1.5"),
+        ({"alpha": 0.5, "alpha_from": "glyphs:val"}, "alpha and alpha_from exclude each other"),
+        ({"queries": Path("q")}, "queries and gallery_images go together: give both lists"),
+        ({"gallery_images": Path("g")}, "go together: give both lists"),
+        (
+            {"old_thresholds": True, "save_score_map": True},
+            "each on other classes",
+        ),
+    ],
+)
+def test_values_that_no_evaluation_could_use_are_refused_at_once(changes, message):
+    with pytest.raises(UserError, match=message):
+        evaluate("photos", old="old", new="new", **changes)

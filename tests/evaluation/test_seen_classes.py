@@ -30,9 +30,8 @@ from unibct.embeddings.store import NO_CLASS, Embeddings, save_embeddings
 from unibct.embeddings.stored import open_data
 from unibct.errors import UserError
 from unibct.evaluation.blending import choose_alpha
-from unibct.evaluation.certificate import certify
-from unibct.evaluation.protocols import EvaluationRequest, SearchRules
-from unibct.evaluation.protocols.images import evaluate_images
+from unibct.evaluation.certificate import Certificate
+from unibct.evaluation.evaluate import evaluate
 from unibct.evaluation.score_map import ScoreMap
 from unibct.evaluation.seen_classes import (
     SeenClasses,
@@ -41,7 +40,7 @@ from unibct.evaluation.seen_classes import (
     count_seen_classes,
     models_under_test,
 )
-from unibct.evaluation.upgrade import evaluate_upgrade
+from unibct.evaluation.upgrade import evaluate_embeddings
 from unibct.evaluation.weight_choice import choose_weights
 from unibct.models.blended_weights import blend_weights
 from unibct.models.model_folder import load_model, save_model
@@ -242,8 +241,7 @@ ITSELF = "on the test images themselves.*--seen-classes"
 
 
 def evaluated(data, query, gallery, **options):
-    search = SearchRules(backfill_curve=False, **options.pop("rules", {}))
-    return evaluate_images(EvaluationRequest(str(data), query, gallery, search=search, **options))
+    return evaluate(data, old=gallery, new=query, backfill_curve=False, **options)
 
 
 @pytest.fixture
@@ -285,7 +283,7 @@ def test_weights_that_were_chosen_on_the_test_images_are_refused(chosen, photo_f
     (told,) = [one for one in result.as_json()["choices"] if one["what"].startswith("α of")]
     assert (told["seen_classes"], told["same_images"]) == (12, True)
     assert (result.seen.count, result.seen.basis) == (0, "overridden")
-    assert certify(result).content["metrics"]["choices"] == result.as_json()["choices"]
+    assert Certificate.of(result).content["metrics"]["choices"] == result.as_json()["choices"]
 
 
 @pytest.mark.slow
@@ -338,14 +336,14 @@ def test_alpha_of_queries_that_was_chosen_on_the_test_is_refused_for_plain_array
     old, new, labels = pair()
     alpha = choose_alpha(old, new, labels)
     with pytest.raises(UserError, match=f"α of the blended queries was chosen {ITSELF}"):
-        evaluate_upgrade(old, new, labels, alpha=alpha)
+        evaluate_embeddings(labels, old=old, new=new, alpha=alpha)
     shuffled = np.random.default_rng(0).permutation(len(labels))
     with pytest.raises(UserError, match=ITSELF):
-        evaluate_upgrade(old[shuffled], new[shuffled], labels[shuffled], alpha=alpha)
+        evaluate_embeddings(labels[shuffled], old=old[shuffled], new=new[shuffled], alpha=alpha)
     other_old, other_new, _ = pair(seed=1)
-    note = evaluate_upgrade(other_old, other_new, labels, alpha=alpha).note
+    note = evaluate_embeddings(labels, old=other_old, new=other_new, alpha=alpha).note
     assert "whether α of the blended queries was chosen on test classes is unknown" in note
-    assert "α" not in evaluate_upgrade(old, new, labels, alpha=alpha.alpha).note
+    assert "α" not in evaluate_embeddings(labels, old=old, new=new, alpha=alpha.alpha).note
 
 
 def test_alpha_of_queries_that_was_chosen_on_named_classes_counts_them():
@@ -356,14 +354,16 @@ def test_alpha_of_queries_that_was_chosen_on_named_classes_counts_them():
         vectors = pair(seed=1)
         tested = [named(side, labels, classes, tuple(map(str, range(200, 296)))) for side in
                   vectors[:2]]  # fmt: skip
-        return evaluate_upgrade(*tested, alpha=choose_alpha(*sides, chosen_on="VAL")).note
+        return evaluate_embeddings(
+            old=tested[0], new=tested[1], alpha=choose_alpha(*sides, chosen_on="VAL")
+        ).note
 
     assert "α of the blended queries was chosen on none of the 12 test" in note("mnopqrstuvwx")
     assert "chosen on 3 of the 12 test classes" in note("abcpqrstuvwx")
     with pytest.raises(UserError, match="chosen on 7 of the 12 test classes"):
         note("abcdefguvwxy")
     with pytest.raises(UserError, match=ITSELF):
-        evaluate_upgrade(*sides, alpha=choose_alpha(*sides))
+        evaluate_embeddings(old=sides[0], new=sides[1], alpha=choose_alpha(*sides))
 
 
 @pytest.mark.slow
@@ -371,9 +371,9 @@ def test_a_score_map_of_the_test_images_is_refused(photo_folder, tmp_path):
     for seed, name in enumerate(("old", "new")):
         save_model(small_model(seed, class_names=("somebody else",)), tmp_path / name)
     sides = tmp_path / "new", tmp_path / "old"
-    evaluated(photo_folder, *sides, rules={"save_score_map": True})
+    evaluated(photo_folder, *sides, save_score_map=True)
     with pytest.raises(UserError, match=f"the score map was fitted {ITSELF}"):
-        evaluated(photo_folder, *sides, rules={"old_thresholds": True})
+        evaluated(photo_folder, *sides, old_thresholds=True)
 
 
 @pytest.mark.slow
@@ -384,14 +384,16 @@ def test_the_best_epoch_was_chosen_on_the_classes_that_were_set_aside(glyph_clas
     rows = [glyph_classes.class_names.index(name) for name in aside]
     validation = glyph_classes.select(np.flatnonzero(np.isin(glyph_classes.labels, rows)))
     sides = {name: embed_images(model, validation) for name, model in (("l", last), ("b", best))}
-    assert "epoch" not in evaluate_upgrade(sides["l"], sides["l"], images=validation).note
+    assert (
+        "epoch" not in evaluate_embeddings(old=sides["l"], new=sides["l"], images=validation).note
+    )
     with pytest.raises(UserError, match=f"the best epoch of the new model was chosen {ITSELF}"):
-        evaluate_upgrade(sides["l"], sides["b"])
+        evaluate_embeddings(old=sides["l"], new=sides["b"])
     with pytest.raises(UserError, match=f"the best epoch of the old model was chosen {ITSELF}"):
-        evaluate_upgrade(sides["b"], sides["l"])
+        evaluate_embeddings(old=sides["b"], new=sides["l"])
     # Of twelve classes nine were trained on; the verdict is over the three that chose the epoch.
     whole = embed_images(best, glyph_classes)
-    found = evaluate_upgrade(whole, whole, seen_classes=True)
+    found = evaluate_embeddings(old=whole, new=whole, seen_classes=True)
     assert "the best epoch of the new model was chosen on 3 of the 3 test classes" in found.note
     assert found.seen.basis == "overridden"
 

@@ -3,15 +3,15 @@ import numpy as np
 from tests.evaluation.noisy_classes import near_duplicates, noisy_classes
 from unibct.evaluation import single_images
 from unibct.evaluation.search_test import CROSS, OLD_SELF
-from unibct.evaluation.upgrade import evaluate_upgrade
+from unibct.evaluation.upgrade import evaluate_embeddings
 
 
 def test_templates_hide_what_happens_to_single_images():
     old, new, labels = near_duplicates()
-    found = evaluate_upgrade(old, new, labels, repeats=200)
+    found = evaluate_embeddings(labels, old=old, new=new, repeats=200)
     assert found.verdict == "compatible"
     assert found.single_images_verdict == "not compatible"
-    as_rows = evaluate_upgrade(old, new, labels, repeats=200, mode="images")
+    as_rows = evaluate_embeddings(labels, old=old, new=new, repeats=200, gallery_mode="images")
     assert as_rows.verdict == as_rows.single_images_verdict == "not compatible"
     described = found.as_json()["single_images"]
     assert described["verdict"] == "not compatible"
@@ -22,7 +22,7 @@ def test_templates_hide_what_happens_to_single_images():
 def test_a_naive_loop_finds_the_same_images():
     old, labels = noisy_classes(12, 8, noise=1.3)
     new, _ = noisy_classes(12, 8, noise=0.6, seed=1)
-    found = evaluate_upgrade(old, new, labels, repeats=9)
+    found = evaluate_embeddings(labels, old=old, new=new, repeats=9)
     split = found.split
     for direction, queries in ((OLD_SELF, old), (CROSS, new)):
         hits = 0
@@ -39,5 +39,5 @@ def test_of_too_many_queries_some_are_drawn_and_all_rows_stay(monkeypatch):
     monkeypatch.setattr(single_images, "MOST_PAIRS", 100)
     monkeypatch.setattr(single_images, "_FEWEST_QUERIES", 50)
     old, labels = noisy_classes(30, 12)
-    search = evaluate_upgrade(old, old, labels, repeats=9).single_images.searches[CROSS]
+    search = evaluate_embeddings(labels, old=old, new=old, repeats=9).single_images.searches[CROSS]
     assert (len(search.query), len(search.gallery)) == (50, 90)

@@ -133,7 +133,7 @@ def test_no_search_and_no_pair_of_ijb_counts_a_tie():
     vectors = centres[subjects % 30]
     vectors[is_probe] += rng.normal(size=(is_probe.sum(), DIM))
     vectors = vectors.astype(np.float32)
-    found = evaluate_templates(read, (templates, vectors), (templates, vectors), far=0.1)
+    found = evaluate_templates(read, old=(templates, vectors), new=(templates, vectors), far=0.1)
     enrolled = np.flatnonzero(~is_probe)
     exact = exact_scores(vectors[is_probe], vectors[enrolled])
     want = naive_metrics(exact, subjects[is_probe], subjects[enrolled])

@@ -12,29 +12,31 @@ from unibct.evaluation import bootstrap, impostors, score_table
 from unibct.evaluation import identification as ranking
 from unibct.evaluation import impostors as score_ranks
 from unibct.evaluation.search_test import BLEND, CROSS, NEW_SELF, OLD_SELF, REVERSED_CROSS
-from unibct.evaluation.upgrade import evaluate_upgrade
+from unibct.evaluation.upgrade import evaluate_embeddings
 
 
 def test_a_better_query_model_is_compatible_and_a_foreign_one_is_not():
     old, labels = noisy_classes(noise=1.3)
     better, _ = noisy_classes(noise=0.3, seed=1)
-    good = evaluate_upgrade(old, better, labels, far=0.01, repeats=300)
+    good = evaluate_embeddings(labels, old=old, new=better, far=0.01, repeats=300)
     assert good.verdict == "compatible"
     assert all(c.low > 0 for c in good.criteria)
     rotation = np.linalg.qr(np.random.default_rng(2).normal(size=(16, 16)))[0].astype(np.float32)
-    foreign = evaluate_upgrade(old, better @ rotation, labels, free=better, far=0.01, repeats=300)
+    foreign = evaluate_embeddings(
+        labels, old=old, new=better @ rotation, free=better, far=0.01, repeats=300
+    )
     assert foreign.verdict == "not compatible"
     assert foreign.tests["new→new"].top(1) == pytest.approx(good.tests["new→new"].top(1))
     assert foreign.tests["free→old"].top(1) == pytest.approx(good.tests["new→old"].top(1))
     unknown = "whether a model was trained on test classes is unknown: arrays do not say"
     only_if = "the verdict holds for new classes only if no model was trained on those of the test"
-    note = evaluate_upgrade(old, old, labels, far=0.1, repeats=9).note
+    note = evaluate_embeddings(labels, old=old, new=old, far=0.1, repeats=9).note
     assert note == f"{unknown}; {only_if}"
     assert (
         "TAR@1e-1 instead of TAR@1e-4: 30 classes"
-        in evaluate_upgrade(old, old, labels, repeats=9).note
+        in evaluate_embeddings(labels, old=old, new=old, repeats=9).note
     )
-    itself = evaluate_upgrade(old, old, labels, repeats=50)
+    itself = evaluate_embeddings(labels, old=old, new=old, repeats=50)
     assert itself.verdict == "within noise"
     assert good.as_json()["verdict"] == "compatible"
     tests = {"old→old", "new→old", "old→new", "new→new", "blend→old"}
@@ -45,17 +47,18 @@ def test_the_threshold_rule_changes_the_reported_tars_alone():
     old, labels = noisy_classes(noise=1.3)
     new, _ = noisy_classes(noise=0.9, seed=1)
     strict, nearest = (
-        evaluate_upgrade(old, new, labels, rule=rule, repeats=20) for rule in ("strict", "nearest")
+        evaluate_embeddings(labels, old=old, new=new, threshold_rule=rule, repeats=20)
+        for rule in ("strict", "nearest")
     )
     test = nearest.tests["new→old"]
     tar = test.tar(nearest.far, rule="nearest")
     assert tar != test.tar(nearest.far)
-    assert nearest.metrics("new→old")["TAR@1e-1"] == tar
+    assert nearest.values["new→old"]["TAR@1e-1"] == tar
     assert nearest.as_json()["tests"]["new→old"]["tar_at_far"]["0.1"] == tar
     assert nearest.criteria == strict.criteria
     assert "the ROC corner nearest to the rate" in nearest.note
     assert "nearest" not in strict.note
-    assert strict.metrics("new→old")["top-1"] == nearest.metrics("new→old")["top-1"]
+    assert strict.values["new→old"]["top-1"] == nearest.values["new→old"]["top-1"]
 
 
 @pytest.mark.parametrize(
@@ -67,25 +70,25 @@ def test_the_threshold_rule_changes_the_reported_tars_alone():
 )
 def test_bad_input_is_named(old, new, message):
     with pytest.raises(ValueError, match=message):
-        evaluate_upgrade(old, new, [0, 0, 1, 1])
+        evaluate_embeddings([0, 0, 1, 1], old=old, new=new)
 
 
 def test_classes_that_never_query_do_not_make_a_rate_measurable():
     old, labels = noisy_classes(noise=1.3)
     with pytest.raises(ValueError, match="repeats must be at least 1, not 0"):
-        evaluate_upgrade(old, old, labels, repeats=0)
+        evaluate_embeddings(labels, old=old, new=old, repeats=0)
     rows = np.r_[np.flatnonzero(labels < 3), [np.argmax(labels == c) for c in range(3, 30)]]
-    result = evaluate_upgrade(old[rows], old[rows], labels[rows], repeats=9)
+    result = evaluate_embeddings(labels[rows], old=old[rows], new=old[rows], repeats=9)
     assert "13 classes' worth of pairs (3 of 30 have queries) are too few" in result.note
     assert "only 3 classes have queries" in result.note
-    assert "worth of pairs" not in evaluate_upgrade(old, old, labels, repeats=9).note
+    assert "worth of pairs" not in evaluate_embeddings(labels, old=old, new=old, repeats=9).note
 
 
 @pytest.mark.parametrize(("classes", "verdict"), [(9, "within noise"), (10, "compatible")])
 def test_a_verdict_needs_ten_classes(classes, verdict):
     old, labels = noisy_classes(classes, images=40, noise=1.8)
     new, _ = noisy_classes(classes, images=40, noise=0.3, seed=1)
-    result = evaluate_upgrade(old, new, labels, repeats=100)
+    result = evaluate_embeddings(labels, old=old, new=new, repeats=100)
     assert all(criterion.low > 0 for criterion in result.criteria)
     assert result.verdict == verdict
     assert {criterion.verdict for criterion in result.criteria} == {verdict}
@@ -100,16 +103,18 @@ def test_another_dimension_is_compared_in_the_old_space():
     labels = np.repeat(np.arange(12), 6)
     old, noise = (rng.normal(size=(12, 8))[labels] + s * rng.normal(size=(72, 8)) for s in (1, 0.2))
     new = rng.normal(size=(12, 5))[labels] + 0.1 * rng.normal(size=(72, 5))
-    plain = evaluate_upgrade(old, noise, labels, repeats=50)
-    result = evaluate_upgrade(old, new, labels, projected=noise, repeats=50, backfill_curves=True)
+    plain = evaluate_embeddings(labels, old=old, new=noise, repeats=50)
+    result = evaluate_embeddings(
+        labels, old=old, new=new, projected=noise, repeats=50, backfill_curve=True
+    )
     for direction in (OLD_SELF, CROSS, REVERSED_CROSS, BLEND):
         assert result.values[direction] == plain.values[direction]
-    own = evaluate_upgrade(new, new, labels, repeats=50)
+    own = evaluate_embeddings(labels, old=new, new=new, repeats=50)
     assert result.values[NEW_SELF] == own.values[NEW_SELF]
     assert "has dimension 5 and the old one 8: tests between the two use" in result.note
     assert "dimension" not in (plain.note or "")
     with pytest.raises(UserError, match="dimension"):
-        evaluate_upgrade(old, new, labels, repeats=50)
+        evaluate_embeddings(labels, old=old, new=new, repeats=50)
 
 
 def test_what_a_team_decides_on():
@@ -117,7 +122,7 @@ def test_what_a_team_decides_on():
     old, labels = noisy_classes(noise=1.3)
     new, _ = noisy_classes(noise=0.3, seed=1)
     scale = {"score_scale": 1.25}
-    found = evaluate_upgrade(old, new, labels, repeats=100, backfill_curves=True, **scale)
+    found = evaluate_embeddings(labels, old=old, new=new, repeats=100, backfill_curve=True, **scale)
     described = json.loads(json.dumps(found.as_json()))
     assert described["score_scale"] == 1.25
     assert described["old_clients"]["verdict"] == found.old_clients_verdict
@@ -133,7 +138,7 @@ def test_what_a_team_decides_on():
     assert flips["pfr"] - flips["nfr"] == pytest.approx(change)
     assert set(described["backfill_curve"]) == {"random", "farthest"}
     assert len(described["backfill_curve"]["random"]["top-1"]) == 22
-    plain = evaluate_upgrade(old, new, labels, repeats=10)
+    plain = evaluate_embeddings(labels, old=old, new=new, repeats=10)
     assert plain.backfill_curves == {}
     assert plain.score_scale is None
 
@@ -142,7 +147,9 @@ def test_what_a_team_decides_on():
 def test_backfill_curves_lead_from_the_cross_test_to_the_self_test(mode):
     old, labels = noisy_classes(noise=1.3, images=8)
     new, _ = noisy_classes(noise=0.6, images=8, seed=1)
-    result = evaluate_upgrade(old, new, labels, repeats=10, mode=mode, backfill_curves=True)
+    result = evaluate_embeddings(
+        labels, old=old, new=new, repeats=10, gallery_mode=mode, backfill_curve=True
+    )
     for curve in result.backfill_curves.values():
         for place, test in ((0, CROSS), (-1, NEW_SELF)):
             assert {m: v[place] for m, v in curve.values.items()} == result.values[test]
@@ -166,19 +173,24 @@ def test_the_verdict_is_over_classes_that_no_model_was_trained_on():
     seen_names = [f"class {label}" for label in range(29)]
     nobody, trained = (embeddings_of(old, labels, names) for names in (["x"], seen_names))
     free, learnt = (embeddings_of(new, labels, names) for names in (["x"], seen_names))
-    of_all = evaluate_upgrade(nobody, free, repeats=200)
+    of_all = evaluate_embeddings(old=nobody, new=free, repeats=200)
     assert of_all.verdict == "compatible"
     assert (of_all.seen.basis, of_all.seen_values) == ("unseen", {})
     rows = {"unseen": np.flatnonzero(~is_seen), "seen": np.flatnonzero(is_seen)}
     alone = {
-        name: evaluate_upgrade(
-            old[part], new[part], labels[part] - labels[part][0], repeats=200, far=0.1,
-            split=of_all.split.of_images(part), backfill_curves=True,
+        name: evaluate_embeddings(
+            labels[part] - labels[part][0],
+            old=old[part],
+            new=new[part],
+            repeats=200,
+            far=0.1,
+            split=of_all.split.of_images(part),
+            backfill_curve=True,
         )
         for name, part in rows.items()
     }  # fmt: skip
     for sides in ((trained, learnt), (nobody, learnt), (trained, free)):
-        found = evaluate_upgrade(*sides, repeats=200, backfill_curves=True)
+        found = evaluate_embeddings(old=sides[0], new=sides[1], repeats=200, backfill_curve=True)
         assert found.verdict == "within noise"
         assert found.criteria == alone["unseen"].criteria
         assert found.tested_images.tolist() == rows["unseen"].tolist()
@@ -204,14 +216,14 @@ def test_seen_classes_without_queries_do_not_count_and_others_do():
     old, new, labels = old[rows], new[rows], labels[rows]
     trained = embeddings_of(new, labels, [f"class {label}" for label in range(100)])
     with pytest.raises(UserError, match=r"^100 of the 100 test classes were in a model's train"):
-        evaluate_upgrade(old, trained, repeats=9)
+        evaluate_embeddings(old=old, new=trained, repeats=9)
     mates = embeddings_of(new, labels, [f"class {label}" for label in range(100, 201)])
-    found = evaluate_upgrade(old, mates, repeats=9)
+    found = evaluate_embeddings(old=old, new=mates, repeats=9)
     assert (found.seen.count, found.seen.classes) == (None, 100), "arrays do not say"
     assert found.split.classes == 100
     left_out = "classes without queries that a model was trained on are left out of the gallery"
     assert f"{left_out} (101)" in found.note
-    assert left_out not in evaluate_upgrade(old, new, labels, repeats=9).note
+    assert left_out not in evaluate_embeddings(labels, old=old, new=new, repeats=9).note
 
 
 def test_a_verdict_over_seen_classes_is_marked():
@@ -219,8 +231,8 @@ def test_a_verdict_over_seen_classes_is_marked():
     new, _ = noisy_classes(noise=0.3, seed=1)
     trained = embeddings_of(new, labels, [f"class {label}" for label in range(30)])
     with pytest.raises(UserError, match=r"30 of the 30 test classes .*seen_classes=True"):
-        evaluate_upgrade(old, trained, repeats=9)
-    found = evaluate_upgrade(old, trained, repeats=99, seen_classes=True)
+        evaluate_embeddings(old=old, new=trained, repeats=9)
+    found = evaluate_embeddings(old=old, new=trained, repeats=99, seen_classes=True)
     assert (found.verdict, found.seen.basis) == ("compatible", "overridden")
     assert "the verdict is over them, and says nothing about other classes" in found.note
 
@@ -230,14 +242,17 @@ def test_embeddings_say_which_test_classes_were_trained_on():
     names = [f"class {label}" for label in range(labels.max() + 1)]
     some = embeddings_of(vectors, labels, [*names[:4], "another"])
     most = embeddings_of(vectors, labels, names[3:20])
-    found = evaluate_upgrade(some, some, repeats=9)
+    found = evaluate_embeddings(old=some, new=some, repeats=9)
     assert found.as_json()["seen_classes"] == 4
     assert "4 of the 30 test classes were in a model's training set" in found.note
-    assert evaluate_upgrade(vectors, vectors, labels, repeats=9).as_json()["seen_classes"] is None
+    assert (
+        evaluate_embeddings(labels, old=vectors, new=vectors, repeats=9).as_json()["seen_classes"]
+        is None
+    )
     for old, new, free in ((some, most, None), (most, some, None), (some, some, most)):
         with pytest.raises(UserError, match=r"20 of the 30 test classes .*seen_classes=True"):
-            evaluate_upgrade(old, new, labels, free=free, repeats=9)
-    allowed = evaluate_upgrade(some, most, seen_classes=True, repeats=9)
+            evaluate_embeddings(labels, old=old, new=new, free=free, repeats=9)
+    allowed = evaluate_embeddings(old=some, new=most, seen_classes=True, repeats=9)
     assert allowed.as_json()["classes"]["basis"] == "overridden"
     assert allowed.as_json()["seen_classes"] == 20
     assert "20 of the 30 test classes were in a model's training set" in allowed.note
@@ -259,7 +274,7 @@ def test_memory_does_not_grow_with_the_number_of_scores(monkeypatch):
         old, labels = noisy_classes(classes=classes, images=8, dim=8)
         new, _ = noisy_classes(classes=classes, images=8, dim=8, seed=1)
         tracemalloc.start()
-        found = evaluate_upgrade(old, new, labels, repeats=20, far=0.2)
+        found = evaluate_embeddings(labels, old=old, new=new, repeats=20, far=0.2)
         found.as_json()
         found.tests[CROSS].pairs.roc()
         peaks.append(tracemalloc.get_traced_memory()[1])

@@ -7,7 +7,7 @@ from tests.gallery.toys import NEW, OLD, STRANGER, toy_certificate, toy_images
 from unibct.embedders import Opening
 from unibct.embeddings.extraction import embed_images
 from unibct.errors import UserError
-from unibct.evaluation.certificate import read_certificate
+from unibct.evaluation.certificate import Certificate
 from unibct.examples.demo import STAGES, carry_upgrade_out, plan_demo, run_demo, split_images
 from unibct.gallery.gallery import Gallery
 
@@ -130,7 +130,7 @@ def test_the_gallery_of_the_demo_is_upgraded_or_says_why_not(small_demo):
     assert story.forced == result.evaluation.verdict != "compatible"
     assert story.stages[0].old_rows == 4 * 15
     assert "known queries" in story.stopped, "after three epochs the new model finds nothing"
-    certificate = read_certificate(out / "certificate.json")
+    certificate = Certificate.read(out / "certificate.json")
     assert (certificate.old, certificate.new) == tuple(
         result.models[role].fingerprint for role in ("old", "new")
     )

@@ -4,7 +4,7 @@ from tests.gallery.toys import NEW, NEWEST, OLD, toy_certificate, toy_images, wr
 from tests.notes import Notes, show
 from unibct.embedders import Opening
 from unibct.errors import UserError
-from unibct.evaluation.certificate import read_certificate
+from unibct.evaluation.certificate import Certificate
 from unibct.gallery.gallery import Gallery
 
 
@@ -130,7 +130,7 @@ def test_a_damaged_certificate_stops_no_upgrade_that_it_does_not_concern(fingerp
     show(notes)
     gallery = Gallery.create(tmp_path / "H", OLD, certificates=[other, paper])
     gallery.add(toy_images())
-    held = tmp_path / "H" / "certificates" / f"{read_certificate(other).digest}.json"
+    held = tmp_path / "H" / "certificates" / f"{Certificate.read(other).digest}.json"
     damage(held)
     assert gallery.upgrade(NEW).forced == ()
     assert [str(held) in text for text in notes.texts] == [True], "named once"

@@ -10,7 +10,7 @@ import numpy as np
 
 from unibct.data.decoding import UnreadableImageError
 from unibct.data.image_set import ImageSet
-from unibct.evaluation.certificate import Certificate, sealed
+from unibct.evaluation.certificate import Certificate
 from unibct.gallery.backfill import pause_backfill
 from unibct.gallery.gallery_folder import GalleryFolder
 from unibct.progress import Advance, Silent
@@ -127,7 +127,7 @@ def toy_certificate(old: str, new: str, **changes: Any) -> Certificate:
         "blend_alpha": 0.6,
         "flips": {},
     }
-    return sealed(content | changes)
+    return Certificate.sealed(content | changes)
 
 
 def written(certificate: Certificate, folder: Path) -> Path:

@@ -3,17 +3,17 @@
 from datetime import UTC, datetime
 
 from tests.evaluation.noisy_classes import noisy_classes
+from unibct.evaluation.evaluation import Evaluated, EvaluatedData, EvaluatedModel, UpgradeEvaluation
 from unibct.evaluation.mixed_gallery import TwoKinds
 from unibct.evaluation.search_test import search_test
-from unibct.evaluation.subjects import SubjectData, SubjectModel, Subjects
 from unibct.evaluation.templates import GalleryMode, split_gallery
-from unibct.evaluation.upgrade import UpgradeEvaluation, evaluate_upgrade
+from unibct.evaluation.upgrade import evaluate_embeddings
 
 DATE = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
-SUBJECTS = Subjects(
-    SubjectModel("0123456789abcdef" * 2, 16, "models/old", "d1"),
-    SubjectModel("fedcba9876543210" * 2, 16, "models/new", "d2"),
-    SubjectData("noise", "d3", 480, 40),
+EVALUATED = Evaluated(
+    EvaluatedModel("0123456789abcdef" * 2, 16, "models/old", "d1"),
+    EvaluatedModel("fedcba9876543210" * 2, 16, "models/new", "d2"),
+    EvaluatedData("noise", "d3", 480, 40),
 )
 
 
@@ -33,8 +33,11 @@ def evaluation_of(
     new_noise: float = 0.6,
     mode: GalleryMode = "templates",
     alpha: float = 0.5,
+    evaluated: Evaluated | None = EVALUATED,
 ) -> UpgradeEvaluation:
     """An evaluation of two models on forty classes of twelve images."""
     old, labels = noisy_classes(40, 12, noise=old_noise, seed=1)
     new, _ = noisy_classes(40, 12, noise=new_noise, seed=2)
-    return evaluate_upgrade(old, new, labels, repeats=200, mode=mode, alpha=alpha)
+    return evaluate_embeddings(
+        labels, old=old, new=new, repeats=200, gallery_mode=mode, alpha=alpha, evaluated=evaluated
+    )

@@ -6,7 +6,7 @@ import pytest
 from tests.evaluation.noisy_classes import noisy_classes
 from unibct.embeddings.recall import Strength
 from unibct.evaluation.protocols.pairs import evaluate_pairs
-from unibct.evaluation.upgrade import evaluate_upgrade
+from unibct.evaluation.upgrade import evaluate_embeddings
 from unibct.report.decision_tables import decision_tables, old_model_text, threshold_table
 from unibct.report.plain_table import NO_VALUE, Cell
 
@@ -15,7 +15,9 @@ from unibct.report.plain_table import NO_VALUE, Cell
 def evaluation():
     old, labels = noisy_classes(noise=1.2, images=16)
     new, _ = noisy_classes(noise=0.4, images=16, seed=1)
-    return evaluate_upgrade(old, new, labels, repeats=100, backfill_curves=True, score_scale=1.25)
+    return evaluate_embeddings(
+        labels, old=old, new=new, repeats=100, backfill_curve=True, score_scale=1.25
+    )
 
 
 def test_every_table_shows_its_numbers(evaluation):
@@ -80,7 +82,7 @@ def test_every_table_shows_its_numbers(evaluation):
 
 def test_the_note_says_whether_thresholds_must_be_set_again():
     old, labels = noisy_classes(classes=90, images=4, noise=1.2)  # enough for FAR 1e-2
-    same = evaluate_upgrade(old, old, labels, repeats=20)
+    same = evaluate_embeddings(labels, old=old, new=old, repeats=20)
     few = " There are too few test classes to judge FAR 1e-3, 1e-4."
     rule = "twice as many impostors pass, and at most 5 % of the matches at new thresholds"
     assert threshold_table(same).note.startswith("The old thresholds for FAR 1e-2 can stay: at ")
@@ -89,12 +91,12 @@ def test_the_note_says_whether_thresholds_must_be_set_again():
     assert threshold_table(enough).note.startswith("The old thresholds can stay: ")
     lower = np.hstack([old, 3 * np.random.default_rng(0).normal(size=old.shape)])
     padded = np.hstack([old, 0 * old])
-    changed = threshold_table(evaluate_upgrade(padded, lower, labels, repeats=20))
+    changed = threshold_table(evaluate_embeddings(labels, old=padded, new=lower, repeats=20))
     assert changed.note.startswith("At the old thresholds for FAR 1e-2 new queries lose")
     assert "set the thresholds again, or use" in changed.note
     assert changed.note.endswith(few)
     assert changed.rows[3] == (Cell("FAR 1e-2, new, times the score scale"), NO_VALUE, NO_VALUE)
-    scaled = evaluate_upgrade(padded, lower, labels, repeats=20, score_scale=1.5)
+    scaled = evaluate_embeddings(labels, old=padded, new=lower, repeats=20, score_scale=1.5)
     note = threshold_table(scaled).note
     assert "set the thresholds again, multiply new scores by 1.5000, or use" in note
 
@@ -103,7 +105,7 @@ def test_the_note_says_nothing_that_the_classes_cannot_carry():
     """The same system with other noise: FAR 1e-3 of 12 classes depends on one or two pairs."""
     old, labels = noisy_classes(classes=12, images=8, noise=0.6, seed=2)
     new, _ = noisy_classes(classes=12, images=8, noise=0.6, seed=3)
-    evaluation = evaluate_upgrade(old, new, labels, repeats=20)
+    evaluation = evaluate_embeddings(labels, old=old, new=new, repeats=20)
     assert any(row.needs_new_threshold for row in evaluation.at_old_threshold)
     note = threshold_table(evaluation).note
     assert note == "There are too few test classes to say anything at FAR 1e-2, 1e-3, 1e-4."
@@ -133,7 +135,7 @@ def test_few_classes_colour_no_cell_as_a_verdict():
     old, labels = noisy_classes(noise=1.2, images=16)
     new, _ = noisy_classes(noise=0.4, images=16, seed=1)
     few = labels < 6
-    evaluation = evaluate_upgrade(old[few], new[few], labels[few], repeats=100)
+    evaluation = evaluate_embeddings(labels[few], old=old[few], new=new[few], repeats=100)
     kinds = {cell.kind for t in decision_tables(evaluation) for row in t.rows for cell in row}
     assert evaluation.verdict == "within noise"
     assert not kinds & {"compatible", "not-compatible"}

@@ -31,7 +31,7 @@ def test_a_metric_outside_the_verdict_is_shown_as_such(small_demo):
     page = render_report(result)
     assert 'mAP <span class="soft">not in the verdict</span>' in page
     assert page.count('<span class="soft">not in the verdict</span>') == 3  # two of the open set
-    assert f"{100 * result.evaluation.metrics(CROSS)['mAP']:.2f}" in page
+    assert f"{100 * result.evaluation.values[CROSS]['mAP']:.2f}" in page
 
 
 def test_every_test_has_a_row_and_the_cross_test_is_highlighted(small_demo):

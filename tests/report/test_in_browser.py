@@ -12,7 +12,7 @@ from tests.report.told_story import told_story
 from unibct.benchmark.grid import make_grid
 from unibct.benchmark.jobs import cell_folder, free_folder, old_folder
 from unibct.benchmark.run import plan_benchmark, run_benchmark
-from unibct.evaluation.upgrade import evaluate_upgrade
+from unibct.evaluation.upgrade import evaluate_embeddings
 from unibct.examples.demo import DemoPlan, DemoResult
 from unibct.report.benchmark_page import write_benchmark_report
 from unibct.report.demo_page import write_report
@@ -50,7 +50,7 @@ def pages(tmp_path_factory, photo_folder) -> list[Path]:
     result = DemoResult(
         DemoPlan(scenario, method, *sets, test, recipe, recipe, test),
         {role: workspace.model(job) for role, job in jobs.items()},
-        evaluate_upgrade(old, new, test.labels, free=free),
+        evaluate_embeddings(test.labels, old=old, new=new, free=free),
         told_story(),
     )
     write_report(result, out / DEMO)

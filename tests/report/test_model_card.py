@@ -40,7 +40,7 @@ def evaluation(tmp_path):
     labels = np.repeat(np.arange(20), 6)
     centres = rng.normal(size=(20, 8))[labels]
     old, new = (centres + noise * rng.normal(size=centres.shape) for noise in (1.2, 0.6))
-    result = unibct.evaluate_upgrade(old, new, labels, repeats=50)
+    result = unibct.evaluate(labels, old=old, new=new, repeats=50)
     path = tmp_path / "evaluation.json"
     path.write_text(json.dumps(result.as_json()))
     return path

@@ -16,7 +16,7 @@ from unibct.embeddings.extraction import embed_images
 from unibct.evaluation import metrics as table
 from unibct.evaluation.metrics import METRICS, Metric
 from unibct.evaluation.search_test import CROSS
-from unibct.evaluation.upgrade import evaluate_upgrade
+from unibct.evaluation.upgrade import evaluate_embeddings
 from unibct.registry import Registry
 from unibct.report.benchmark_page import write_benchmark_report
 from unibct.report.demo_page import render_report
@@ -76,8 +76,8 @@ def test_a_new_metric_is_on_the_page_of_the_demo(small_demo):
     result, _ = small_demo
     images = result.plan.test_images
     vectors = {role: embed_images(model, images).vectors for role, model in result.models.items()}
-    evaluation = evaluate_upgrade(
-        vectors["old"], vectors["new"], images.labels, free=vectors["free"], repeats=50
+    evaluation = evaluate_embeddings(
+        images.labels, old=vectors["old"], new=vectors["new"], free=vectors["free"], repeats=50
     )
     page = render_report(replace(result, evaluation=evaluation))
     assert "<th>MRR, %</th>" in page

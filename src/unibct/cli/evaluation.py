@@ -2,27 +2,24 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from unibct.cli.options import (
     DataArgument,
     DeviceOption,
-    ImagesOption,
     JsonOption,
-    SkipOption,
     app,
     examples,
+    takes_options,
 )
 from unibct.embedders import describe_embedders
+from unibct.evaluation.options import EvaluationOptions
 from unibct.evaluation.protocols import AUTO, PROTOCOLS
-from unibct.evaluation.templates import GalleryMode
 
 if TYPE_CHECKING:
-    from unibct.evaluation.certificate import Certificate
-    from unibct.evaluation.protocols import EvaluationRequest
-    from unibct.evaluation.upgrade import Evaluation
+    from unibct.evaluation.evaluation import Evaluation
 
 _PROTOCOL_HELP = f"how to test: {AUTO} recognises the data; or " + ", ".join(
     f"{name} ({protocol.says})" for name, protocol in PROTOCOLS.items()
@@ -35,76 +32,6 @@ GalleryOption = Annotated[
     str, typer.Option(metavar="OLD", help="the old model, given in the same ways")
 ]
 ProtocolOption = Annotated[str, typer.Option(help=_PROTOCOL_HELP)]
-FarOption = Annotated[
-    float | None,
-    typer.Option(help="false accept rate of the headline TAR  [default: the smallest measurable]"),
-]
-SeedOption = Annotated[
-    int, typer.Option(min=0, help="chooses the gallery images and the bootstrap samples")
-]
-ThresholdRuleOption = Annotated[
-    Literal["strict", "nearest"],
-    typer.Option(
-        help="threshold of a TAR: FAR never above the rate, or the field's nearest ROC corner"
-    ),
-]
-FlipTestOption = Annotated[bool, typer.Option(help="IJB: add the embedding of the mirrored image")]
-DetectorScoresOption = Annotated[
-    bool, typer.Option(help="IJB: weight images by the score of the face detector")
-]
-MediaMeanOption = Annotated[
-    bool, typer.Option(help="IJB: average the images of each media before summing")
-]
-NormalizeImagesOption = Annotated[
-    bool,
-    typer.Option("--normalize-images", help="IJB: normalise each image's embedding before pooling"),
-]
-CacheOption = Annotated[
-    Path, typer.Option(help="IJB: folder that keeps embeddings for the next time")
-]
-QueriesOption = Annotated[
-    Path | None,
-    typer.Option(metavar="LIST", help="ids of the queries; with --gallery-images"),
-]
-GalleryImagesOption = Annotated[
-    Path | None, typer.Option(metavar="LIST", help="ids of the gallery's images; with --queries")
-]
-GalleryModeOption = Annotated[
-    GalleryMode, typer.Option(help="what the gallery holds: one template per class, or images")
-]
-BackfillCurveOption = Annotated[
-    bool | None,
-    typer.Option(
-        help="measure partly backfilled galleries  [default: if it takes a minute at most]"
-    ),
-]
-OldThresholdsOption = Annotated[
-    bool, typer.Option("--old-thresholds", help="use the score map that is kept with NEW")
-]
-SaveScoreMapOption = Annotated[
-    bool,
-    typer.Option("--save-score-map", help="fit a score map on this data and keep it with NEW"),
-]
-AlphaOption = Annotated[
-    float | None,
-    typer.Option(
-        min=0,
-        max=1,
-        help="share of the new query in blended queries, which search the old gallery  "
-        "[default: 0.5, or as --alpha-from says]",
-    ),
-]
-AlphaFromOption = Annotated[
-    str | None,
-    typer.Option(metavar="DATA", help="images of other classes, on which alpha is chosen"),
-]
-SeenClassesOption = Annotated[
-    bool,
-    typer.Option(
-        "--seen-classes",
-        help="go on even if most test classes were trained on; a gallery then wants --force",
-    ),
-]
 CertifyOption = Annotated[
     Path | None,
     typer.Option(
@@ -125,32 +52,15 @@ CertifyOption = Annotated[
         "unibct evaluate ijbc/ --protocol ijbc --query models/new --gallery models/old",
     ),
 )
+@takes_options
 def evaluate_command(
     data: DataArgument,
     query: QueryOption,
     gallery: GalleryOption,
-    images: ImagesOption = None,
+    options: EvaluationOptions,
     protocol: ProtocolOption = AUTO,
-    far: FarOption = None,
-    seed: SeedOption = 0,
-    threshold_rule: ThresholdRuleOption = "strict",
-    flip_test: FlipTestOption = True,
-    detector_scores: DetectorScoresOption = True,
-    media_mean: MediaMeanOption = True,
-    normalize_images: NormalizeImagesOption = False,
-    cache: CacheOption = Path("runs/cache"),
-    queries: QueriesOption = None,
-    gallery_images: GalleryImagesOption = None,
-    gallery_mode: GalleryModeOption = "templates",
-    backfill_curve: BackfillCurveOption = None,
-    old_thresholds: OldThresholdsOption = False,
-    save_score_map: SaveScoreMapOption = False,
-    alpha: AlphaOption = None,
-    alpha_from: AlphaFromOption = None,
-    seen_classes: SeenClassesOption = False,
     certify: CertifyOption = None,
     as_json: JsonOption = False,
-    skip_bad_images: SkipOption = False,
     device: DeviceOption = "auto",
 ) -> None:
     """Test whether the new model can search the old model's gallery.
@@ -168,35 +78,26 @@ def evaluate_command(
     --protocol ijbc` wrote, or .npy files with a row for each row of the meta files: the sum of the
     embeddings of the aligned face and of its mirror image, not normalised.
     """
-    from unibct.evaluation.protocols import EvaluationRequest, PoolingRules, SearchRules
+    from unibct.evaluation.certificate import Certificate
+    from unibct.evaluation.evaluate import UncertifiedError, evaluate
     from unibct.progress import terminal_progress
 
-    pooling = PoolingRules(flip_test, detector_scores, media_mean, normalize_images)
-    search = SearchRules(
-        queries=queries, gallery_images=gallery_images, mode=gallery_mode, alpha_from=alpha_from,
-        backfill_curve=backfill_curve, old_thresholds=old_thresholds, save_score_map=save_score_map,
-    )  # fmt: skip
     with terminal_progress():
-        request = EvaluationRequest(
-            data=data, query=query, gallery=gallery, images=images, far=far, seed=seed, alpha=alpha,
-            threshold_rule=threshold_rule, pooling=pooling, search=search, cache=cache,
-            seen_classes=seen_classes, skip_bad=skip_bad_images, device=device)  # fmt: skip
-        evaluation, certificate = _evaluated(request, certify, protocol, as_json=as_json)
-    certified = None if certificate is None else f"{certify}: {certificate.summary()}"
+        try:
+            evaluation = evaluate(
+                data,
+                old=gallery,
+                new=query,
+                protocol=protocol,
+                certify=certify,
+                device=device,
+                options=options,
+            )
+        except UncertifiedError as error:  # the evaluation is finished: it is shown
+            _print(error.evaluation, None, as_json=as_json)
+            raise
+    certified = None if certify is None else f"{certify}: {Certificate.read(certify).summary()}"
     _print(evaluation, certified, as_json=as_json)
-
-
-def _evaluated(
-    request: "EvaluationRequest", certify: Path | None, protocol: str, *, as_json: bool
-) -> "tuple[Evaluation, Certificate | None]":
-    """Evaluate and certify; an evaluation that cannot be certified is printed before the error."""
-    from unibct.evaluation.certificate import UncertifiedError, evaluate_and_certify
-
-    try:
-        return evaluate_and_certify(request, certify, protocol=protocol)
-    except UncertifiedError as error:
-        _print(error.evaluation, None, as_json=as_json)
-        raise
 
 
 def _print(evaluation: "Evaluation", certified: str | None, *, as_json: bool) -> None:

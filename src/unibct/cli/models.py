@@ -210,19 +210,19 @@ def embed_command(
     For a folder with the meta files of IJB-B or IJB-C, a row is the sum of both views of an
     aligned face, not normalised: what `unibct evaluate` takes in place of the model.
     """
-    from unibct.evaluation.protocols import EmbeddingRequest, embed_data
+    from unibct.evaluation.protocols import embed_data
     from unibct.progress import terminal_progress
 
     with terminal_progress():
-        request = EmbeddingRequest(
+        result = embed_data(
             data,
-            model,
-            out,
+            model=model,
+            out=out,
+            protocol=protocol,
             images=images,
             form=to,
             dtype=dtype,
             skip_bad=skip_bad_images,
             device=device,
         )
-        result = embed_data(request, protocol)
     print_once(f"{out}: {len(result):,} embeddings of dimension {result.vectors.shape[1]}")

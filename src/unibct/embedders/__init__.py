@@ -107,8 +107,10 @@ class Opening:
     with_classifier: bool = False
     probes: Path | None = None
 
-    def open(self, reference: str | Path) -> "Embedder":
-        """Open an embedder, see ``open_embedder``."""
+    def open(self, reference: "str | Path | Embedder") -> "Embedder":
+        """Open an embedder, see ``open_embedder``; one that is open already is returned."""
+        if not isinstance(reference, (str, Path)):
+            return reference
         parsed = parse_reference(str(reference), EMBEDDERS)
         kind = parsed.kind
         if not kind:
@@ -205,7 +207,7 @@ def describe_embedders() -> str:
 
 
 def open_embedder(
-    reference: str | Path, *, device: Any = "cpu", with_classifier: bool = False
+    reference: "str | Path | Embedder", *, device: Any = "cpu", with_classifier: bool = False
 ) -> "Embedder":
     """Open anything that can stand in place of a model.
 
@@ -219,11 +221,15 @@ def open_embedder(
     return Opening(device, with_classifier).open(reference)
 
 
-def open_image_embedder(reference: str | Path, *, device: Any = "cpu", why: str) -> "ImageEmbedder":
+def open_image_embedder(
+    reference: "str | Path | Embedder", *, device: Any = "cpu", why: str
+) -> "ImageEmbedder":
     """Open an embedder that takes pixels; ``why`` says what they are needed for."""
     from unibct.embeddings.stored import StoredEmbeddings
 
     embedder = open_embedder(reference, device=device)
     if isinstance(embedder, StoredEmbeddings):
-        raise UserError(f"{reference} holds stored embeddings, but {why}: give the model itself")
+        raise UserError(
+            f"{embedder.name} holds stored embeddings, but {why}: give the model itself"
+        )
     return cast("ImageEmbedder", embedder)

@@ -19,13 +19,11 @@ from typing import Any, cast
 
 from unibct.errors import UserError
 from unibct.evaluation.criterion import OLD_MODEL_TOO_WEAK
+from unibct.evaluation.evaluation import UpgradeEvaluation
 from unibct.evaluation.mixed_gallery import TwoKinds, choose_calibration
-from unibct.evaluation.protocols import AUTO, EvaluationRequest, evaluate_data, recognised_protocol
 from unibct.evaluation.score_map import FEWEST_ACCEPTED, ScoreMap, fit_score_map
 from unibct.evaluation.search_test import BLEND, CROSS, NEW_SELF, OLD_SELF, SearchTest
 from unibct.evaluation.seen_classes import Basis
-from unibct.evaluation.subjects import Subjects
-from unibct.evaluation.upgrade import Evaluation, UpgradeEvaluation
 from unibct.evaluation.verification import REPORTED_FARS, carried_fars, rate_name, strict_thresholds
 from unibct.files import read_json, write_json
 
@@ -45,13 +43,9 @@ _MAKE_AGAIN = "make it again with `unibct evaluate … --certify FILE`"
 
 @dataclass(frozen=True)
 class Certificate:
-    """What a test found out about a pair of models.
+    """What a test found out about a pair of models."""
 
-    Attributes:
-        content: the whole document as plain values, with its digest.
-    """
-
-    content: dict[str, Any]
+    content: dict[str, Any]  # the whole document as plain values, with its digest
 
     def __post_init__(self) -> None:
         """Refuse another document, one that lacks something, or does not have its digest."""
@@ -73,6 +67,40 @@ class Certificate:
             _ = [self.calibration_of(direction) for direction in (CROSS, OLD_SELF, BLEND)]
         except (KeyError, TypeError, ValueError) as error:
             raise UserError(f"the certificate is incomplete ({error}); {_MAKE_AGAIN}") from error
+
+    @classmethod
+    def of(cls, evaluation: UpgradeEvaluation, *, date: datetime | None = None) -> "Certificate":
+        """Return the certificate of a finished evaluation, whatever its verdict is.
+
+        Args:
+            evaluation: of models, on images; its tests keep the embeddings of both sides.
+            date: by default now. Nothing else in the document changes from one time to the next.
+        """
+        return cls.sealed(_content(evaluation, date or datetime.now(UTC)))
+
+    @classmethod
+    def sealed(cls, content: dict[str, Any]) -> "Certificate":
+        """Return the certificate with this content; its digest is added."""
+        return cls(content | {"digest": content_digest(content)})
+
+    @classmethod
+    def read(cls, path: str | Path) -> "Certificate":
+        """Read a certificate; one that was changed is refused."""
+        path = Path(path)
+        content: Any = read_json(path)
+        if not isinstance(content, dict):
+            raise UserError(f"{path} is no certificate; {_MAKE_AGAIN}")
+        try:
+            return cls(cast(dict[str, Any], content))
+        except UserError as error:
+            raise UserError(f"{path}: {error}") from error
+
+    def write(self, path: str | Path) -> Path:
+        """Write the document, whole or not at all."""
+        path = Path(path)
+        require_file(path)
+        write_json(path, self.content)
+        return path
 
     @property
     def old(self) -> str:
@@ -211,35 +239,11 @@ class Certificate:
             + ("" if self.content["metrics"].get("old_model") else f"; {_NOT_CHECKED}")
         )
 
-    def write(self, path: str | Path) -> Path:
-        """Write the document, whole or not at all."""
-        path = Path(path)
-        require_file(path)
-        write_json(path, self.content)
-        return path
-
 
 def require_file(path: Path) -> None:
     """Refuse a folder in place of a certificate's file."""
     if path.is_dir():
         raise UserError(f"{path} is a folder; a certificate is a file: name one in it")
-
-
-def sealed(content: dict[str, Any]) -> Certificate:
-    """Return the certificate with this content; its digest is added."""
-    return Certificate(content | {"digest": content_digest(content)})
-
-
-def read_certificate(path: str | Path) -> Certificate:
-    """Read a certificate; one that was changed is refused."""
-    path = Path(path)
-    content: Any = read_json(path)
-    if not isinstance(content, dict):
-        raise UserError(f"{path} is no certificate; {_MAKE_AGAIN}")
-    try:
-        return Certificate(cast(dict[str, Any], content))
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from error
 
 
 def content_digest(content: dict[str, Any]) -> str:
@@ -253,141 +257,66 @@ def _listed(names: Any) -> str:
     return ", ".join(names)
 
 
-# Make a certificate from a finished evaluation; ``certificate.py`` is the document itself.
-
-PROTOCOL = "images"
+# What a finished evaluation puts into the document.
 
 
-class UncertifiedError(UserError):
-    """Raised if an evaluation is finished, but no certificate can be made of it or written.
-
-    Attributes:
-        evaluation: the finished evaluation.
-    """
-
-    def __init__(self, message: str, evaluation: UpgradeEvaluation) -> None:
-        super().__init__(message)
-        self.evaluation = evaluation
-
-
-def evaluate_and_certify(
-    request: EvaluationRequest, path: str | Path | None, *, protocol: str = AUTO
-) -> tuple[Evaluation, Certificate | None]:
-    """Evaluate a new model against an old one, and write the certificate of the upgrade.
-
-    Args:
-        request: the data, the two models, and the options.
-        path: where to write the certificate; None to evaluate only.
-        protocol: a name from ``PROTOCOLS``, or ``auto``. A certificate needs ``images``: a
-            gallery's rows are single images.
-
-    Raises:
-        UncertifiedError: no certificate is written; the error has the finished evaluation.
-    """
-    if path is None:
-        return evaluate_data(request, protocol), None
-    name = recognised_protocol(request.data, protocol)
-    if name != PROTOCOL:
+def _content(evaluation: UpgradeEvaluation, date: datetime) -> dict[str, Any]:
+    if evaluation.evaluated is None:
         raise UserError(
-            f"--certify has no effect on --protocol {name}: a gallery's rows are single images; "
-            f"certify on images with classes, --protocol {PROTOCOL}"
+            "arrays do not say which models made them: evaluate models on images, or give evaluated="
         )
-    require_file(Path(path))
-    evaluation = evaluate_data(request, protocol)
-    assert isinstance(evaluation, UpgradeEvaluation)
-    try:
-        certificate = certify(evaluation, seed=request.seed)
-        certificate.write(path)
-    except (UserError, OSError) as error:
-        raise UncertifiedError(f"{path}: no certificate is written: {error}", evaluation) from error
-    return evaluation, certificate
-
-
-def certify(
-    evaluation: UpgradeEvaluation,
-    *,
-    subjects: Subjects | None = None,
-    seed: int = 0,
-    date: datetime | None = None,
-) -> Certificate:
-    """Return the certificate of a finished evaluation, whatever its verdict is.
-
-    Args:
-        evaluation: of image sets; its tests keep the embeddings of queries and gallery.
-        subjects: the models and the data; by default what the evaluation says about them.
-        seed: draws the halves of the classes that choose and check the calibration.
-        date: by default now. Nothing else in the document changes from one time to the next.
-    """
-    subjects = subjects or evaluation.subjects
-    if subjects is None:
-        raise UserError(
-            "arrays do not say which models made them: evaluate models or their embeddings "
-            "(unibct.evaluate_data), or give subjects="
-        )
-    single = evaluation.single_images
+    full, single = evaluation.as_json(), evaluation.single_images
     images, tests = single.searches, single.tests
+    # The seed draws the halves of the classes that choose and check a calibration.
     choices = {
-        direction: choose_calibration(TwoKinds(images[direction], images[NEW_SELF]), seed=seed)
+        direction: choose_calibration(
+            TwoKinds(images[direction], images[NEW_SELF]), seed=evaluation.seed
+        ).as_json()
         for direction in (CROSS, OLD_SELF, BLEND)
     }
     old_impostor = tests[OLD_SELF].impostor
     fars = [f"{far:g}" for far in carried_fars(evaluation.split.compared_classes)[::-1]]
-    return sealed(
-        {
-            "format": FORMAT,
-            "unibct": metadata.version("unibct"),
-            "date": (date or datetime.now(UTC)).isoformat(timespec="seconds"),
-            **subjects.as_json(),
-            "verdict": evaluation.single_images_verdict,
-            "template_verdict": evaluation.verdict,
-            "classes": evaluation.seen.as_json(),
-            "metrics": _metrics(evaluation),
-            "gallery": "images",
-            "pairs": _pairs(tests, evaluation),
-            "image_metrics": single.as_json() | {"verdict": evaluation.single_images_verdict},
-            "thresholds": _thresholds(tests),
-            "carried_fars": fars,
-            "score_map": {
-                direction: fit_score_map(tests[direction].impostor, old_impostor).knots_as_json()
-                for direction in (CROSS, NEW_SELF, BLEND)
-            },
-            "calibration": choices.pop(CROSS).as_json(),
-            "further_calibrations": {name: choice.as_json() for name, choice in choices.items()},
-            "blend_alpha": evaluation.blended_queries.alpha,
-            "flips": evaluation.flips.as_json(),
-            "backfill_curve": {
-                order: curve.as_json() for order, curve in evaluation.backfill_curves.items()
-            },
-        }
-    )
+    measured = ("tests", "criteria", "further_metrics", "old_clients", "old_model", "note")
+    return {
+        "format": FORMAT,
+        "unibct": metadata.version("unibct"),
+        "date": date.isoformat(timespec="seconds"),
+        **evaluation.evaluated.as_json(),
+        "verdict": evaluation.single_images_verdict,
+        "template_verdict": evaluation.verdict,
+        "classes": full["classes"],
+        "metrics": {name: full[name] for name in (*measured, "seen_classes", "choices")},
+        "gallery": "images",
+        "pairs": _pairs(tests[CROSS], len(evaluation.split.query)),
+        "image_metrics": full["single_images"],
+        "thresholds": {direction: _thresholds(test) for direction, test in tests.items()},
+        "carried_fars": fars,
+        "score_map": {
+            direction: fit_score_map(tests[direction].impostor, old_impostor).knots_as_json()
+            for direction in (CROSS, NEW_SELF, BLEND)
+        },
+        "calibration": choices[CROSS],
+        "further_calibrations": {direction: choices[direction] for direction in (OLD_SELF, BLEND)},
+        "blend_alpha": evaluation.blended_queries.alpha,
+        "flips": full["flips"],
+        "backfill_curve": full["backfill_curve"],
+    }
 
 
-def _metrics(evaluation: UpgradeEvaluation) -> dict[str, Any]:
-    """Return what the evaluation measured, with intervals."""
-    full = evaluation.as_json()
-    names = ("tests", "criteria", "further_metrics", "old_clients", "old_model", "note")
-    names += ("seen_classes", "choices")
-    return {name: full[name] for name in names}
-
-
-def _pairs(tests: dict[str, SearchTest], evaluation: UpgradeEvaluation) -> dict[str, int]:
+def _pairs(test: SearchTest, all_queries: int) -> dict[str, int]:
     """Say how many pairs of a query and a row were compared in each direction."""
-    test = tests[CROSS]
     return {
         "queries": len(test.query_classes),
-        "of_queries": len(evaluation.split.query),
+        "of_queries": all_queries,
         "rows": test.templates,
         "genuine": len(test.genuine),
         "impostor": len(test.impostor),
     }
 
 
-def _thresholds(tests: dict[str, SearchTest]) -> dict[str, dict[str, float]]:
-    """Return direction -> false accept rate -> threshold, for the rates that the pairs resolve."""
-    thresholds: dict[str, dict[str, float]] = {}
-    for direction, test in tests.items():
-        pairs = len(test.impostor)
-        fars = [far for far in REPORTED_FARS[::-1] if far * pairs >= FEWEST_ACCEPTED]
-        values = strict_thresholds(test.impostor, fars)
-        thresholds[direction] = {f"{far:g}": values[far] for far in fars}
-    return thresholds
+def _thresholds(test: SearchTest) -> dict[str, float]:
+    """Return false accept rate -> threshold, for the rates that the pairs resolve."""
+    pairs = len(test.impostor)
+    fars = [far for far in REPORTED_FARS[::-1] if far * pairs >= FEWEST_ACCEPTED]
+    values = strict_thresholds(test.impostor, fars)
+    return {f"{far:g}": values[far] for far in fars}

@@ -4,8 +4,10 @@
 protocol uses which option is said in ``PROTOCOLS``.
 """
 
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
+from typing import Any
 
 from unibct.errors import UserError
 from unibct.evaluation.templates import GalleryMode, require_mode
@@ -127,3 +129,16 @@ class EvaluationOptions:
     def changed(self) -> list[str]:
         """Return the names of the options whose value is not the default."""
         return [one.name for one in fields(self) if getattr(self, one.name) != one.default]
+
+
+OPTION_NAMES = tuple(one.name for one in fields(EvaluationOptions))
+
+
+def chosen_options(
+    options: EvaluationOptions | None, changes: Mapping[str, Any]
+) -> EvaluationOptions:
+    """Return options with changes by name; a name that is no option is refused."""
+    for name in changes:
+        if name not in OPTION_NAMES:
+            raise UserError(f"unknown option {name!r}; choose one of {', '.join(OPTION_NAMES)}")
+    return replace(options or EvaluationOptions(), **changes)

@@ -2,7 +2,7 @@
 
 import shutil
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,9 @@ from unibct.data.readers import open_images
 from unibct.data.scenarios import DEFAULT_SEED, SCENARIOS, split
 from unibct.embeddings.extraction import embed_images
 from unibct.errors import UserError
-from unibct.evaluation.certificate import Certificate, certify
-from unibct.evaluation.subjects import Subjects, subject_data, subject_model
-from unibct.evaluation.upgrade import UpgradeEvaluation, evaluate_upgrade
+from unibct.evaluation.certificate import Certificate
+from unibct.evaluation.evaluation import Evaluated, EvaluatedData, EvaluatedModel, UpgradeEvaluation
+from unibct.evaluation.upgrade import evaluate_embeddings
 from unibct.gallery.gallery import Answer, Gallery, Names, count_names
 from unibct.gallery.queries import Queries, make_queries
 from unibct.gallery.search_request import SearchRequest
@@ -357,7 +357,7 @@ def run_demo(plan: DemoPlan, out: Path, *, fresh: bool = False, device: str = "a
     gallery = carry_upgrade_out(
         out / f"gallery-{new.fingerprint[:12]}",
         (str(folders["old"]), str(folders["new"])),
-        certify(evaluation),
+        Certificate.of(evaluation),
         plan.gallery_images,
         device=new.device,
     )
@@ -367,13 +367,17 @@ def run_demo(plan: DemoPlan, out: Path, *, fresh: bool = False, device: str = "a
 def _evaluated(plan: DemoPlan, models: dict[str, Model]) -> UpgradeEvaluation:
     """Return the tests and the verdict, with all that a certificate needs."""
     embeddings = {role: embed_images(model, plan.test_images) for role, model in models.items()}
-    evaluation = evaluate_upgrade(
-        embeddings["old"],
-        embeddings["new"],
+    old, new = embeddings["old"], embeddings["new"]
+    return evaluate_embeddings(
+        old=old,
+        new=new,
         free=embeddings["free"],
         images=plan.test_images,
         score_scale=models["new"].score_scale,
-        backfill_curves=True,
+        evaluated=Evaluated(
+            EvaluatedModel.of(models["old"], old.vectors),
+            EvaluatedModel.of(models["new"], new.vectors),
+            EvaluatedData.of(plan.test_images),
+        ),
+        backfill_curve=True,
     )
-    old, new = (subject_model(models[r], embeddings[r].vectors) for r in ("old", "new"))
-    return replace(evaluation, subjects=Subjects(old, new, subject_data(plan.test_images)))

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from unibct.data.readers import open_images
 from unibct.data.scenarios import SCENARIOS, write_split
-from unibct.evaluation.protocols import EvaluationRequest, evaluate_data
-from unibct.evaluation.upgrade import Evaluation
+from unibct.evaluation.evaluate import evaluate
+from unibct.evaluation.evaluation import Evaluation
 from unibct.examples.miniatures import make_ijbc, make_ms1mv3
 from unibct.models.model import Model
 from unibct.training.plan import require_epochs_left
@@ -90,10 +90,14 @@ class _Rehearsal:
         old = self._train(lists / "old.txt", "extended-data", old_folder, "old", scenario)
         new_folder = self.out / scenario / "new"
         self._train(lists / "new.txt", scenario, new_folder, "new", scenario, old)
-        request = EvaluationRequest(
-            str(self.ijbc), new_folder, old_folder, cache=self.out / "cache", device=self.device
+        return evaluate(
+            self.ijbc,
+            old=old_folder,
+            new=new_folder,
+            protocol="ijbc",
+            device=self.device,
+            cache=self.out / "cache",
         )
-        return evaluate_data(request, "ijbc")
 
     def _train(
         self,

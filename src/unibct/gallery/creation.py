@@ -11,7 +11,7 @@ from pathlib import Path
 from unibct import progress
 from unibct.data.checked_set import NoReadableImageError
 from unibct.errors import UserError
-from unibct.evaluation.certificate import read_certificate
+from unibct.evaluation.certificate import Certificate
 from unibct.files import require_absent
 from unibct.gallery.engines import Engine, Place, open_engine
 from unibct.gallery.gallery_folder import (
@@ -47,7 +47,7 @@ def create_gallery(
     require_absent(path)
     if not isinstance(known, int) and known.skip_bad:
         known = _readable(folder, known)
-    papers = [read_certificate(file) for file in certificates]
+    papers = [Certificate.read(file) for file in certificates]
     maker, embedder = describe_model(model, folder.opening)
     name = gallery_name(path)
     rows = open_engine(engine[0], Place(path, name, engine[1]))

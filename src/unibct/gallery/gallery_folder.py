@@ -16,7 +16,7 @@ from unibct.embedders import EMBEDDERS, Opening, parse_reference
 from unibct.embedders.python_callable import PythonEmbedder
 from unibct.embeddings.stored import StoredEmbeddings
 from unibct.errors import UserError
-from unibct.evaluation.certificate import Certificate, read_certificate
+from unibct.evaluation.certificate import Certificate
 from unibct.files import sweep, sync
 from unibct.gallery.engines import Engine, Place, open_engine
 from unibct.gallery.state import (
@@ -236,7 +236,7 @@ class GalleryFolder:
         if digest not in self._certificates:
             path = self.path / CERTIFICATES_FOLDER / f"{digest}.json"
             try:
-                certificate = read_certificate(path)
+                certificate = Certificate.read(path)
             except UserError as error:
                 raise DamagedCertificateError(str(error)) from error
             if certificate.digest != digest:

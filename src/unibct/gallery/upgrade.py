@@ -13,7 +13,6 @@ from unibct.evaluation.certificate import (
     COMPATIBLE,
     NOT_COMPATIBLE,
     Certificate,
-    read_certificate,
 )
 from unibct.gallery.gallery_folder import (
     BY_MAP,
@@ -99,7 +98,7 @@ def upgrade_gallery(
         maker, embedder = describe_model(model, folder.opening)
         state = folder.state
         searches = maker.fingerprint == state.standing.searching
-        papers = [read_certificate(path) for path in certificates]
+        papers = [Certificate.read(path) for path in certificates]
         if not searches:
             _require_no_replaced_rows(folder, maker)
         find_access = _certified_access if searches else _access

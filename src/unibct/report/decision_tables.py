@@ -1,10 +1,10 @@
 """Tables of what a team decides on besides the verdict: thresholds, flips, clients, and so on."""
 
 from unibct.evaluation.blending import BlendedQueries
+from unibct.evaluation.evaluation import Evaluation, SearchEvaluation, UpgradeEvaluation
 from unibct.evaluation.mixed_gallery import BackfillCurve
 from unibct.evaluation.old_threshold import MOST_LOST, Accepted
 from unibct.evaluation.search_test import BLEND, CROSS, OLD_SELF, REVERSED_CROSS
-from unibct.evaluation.upgrade import Evaluation, SearchEvaluation, UpgradeEvaluation
 from unibct.evaluation.verification import rate_name
 from unibct.gallery.orders import ORDERS
 from unibct.report.plain_table import (

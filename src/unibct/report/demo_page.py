@@ -35,7 +35,7 @@ def render_report(result: DemoResult) -> str:
         "demo.html.jinja",
         plan=plan,
         evaluation=evaluation,
-        rows={name: evaluation.metrics(name) for name in DIRECTIONS if name in evaluation.tests},
+        rows={name: evaluation.values[name] for name in DIRECTIONS if name in evaluation.tests},
         old_self=OLD_SELF,
         cross=CROSS,
         search_titles=SEARCH_TITLES,

@@ -12,8 +12,8 @@ from rich.text import Text
 from unibct.benchmark.results import Results
 from unibct.benchmark.run import Benchmark
 from unibct.evaluation.criterion import CONFIDENCE, NOT_COMPATIBLE_RULE, seeds_note
+from unibct.evaluation.evaluation import Evaluation, UpgradeEvaluation
 from unibct.evaluation.search_test import CROSS, DIRECTIONS
-from unibct.evaluation.upgrade import Evaluation, UpgradeEvaluation
 from unibct.examples.demo import GalleryStory
 from unibct.progress import clock
 from unibct.report.benchmark_tables import (

@@ -8,7 +8,7 @@ from tests.conftest import run_command
 from tests.evaluation.impostor_scores import all_scores
 from unibct.embeddings.store import Embeddings, open_embeddings, save_embeddings
 from unibct.errors import UserError
-from unibct.evaluation.protocols import EvaluationRequest, PoolingRules, evaluate_data
+from unibct.evaluation.evaluate import evaluate
 from unibct.evaluation.protocols.ijb_faces import image_embeddings
 from unibct.evaluation.protocols.ijb_files import read_meta
 from unibct.models.model_folder import load_model
@@ -16,9 +16,8 @@ from unibct.models.model_folder import load_model
 
 def evaluated(root, query=None, gallery=None, **options):
     """The evaluation of two models, or of embeddings, on the miniature IJB-C."""
-    query, gallery = query or root / "new", gallery or root / "old"
-    request = EvaluationRequest(str(root / "ijbc"), query, gallery, device="cpu", **options)
-    return evaluate_data(request, "ijbc")
+    sides = {"old": gallery or root / "old", "new": query or root / "new"}
+    return evaluate(root / "ijbc", **sides, protocol="ijbc", device="cpu", **options)
 
 
 @pytest.mark.slow
@@ -54,14 +53,14 @@ def test_evaluation_on_ijbc_is_cached_and_takes_precomputed_embeddings(
             faces_root / f"{name}.npy", image_embeddings(model, faces_root / "ijbc", meta, cache)
         )
     given = evaluated(faces_root, faces_root / "new.npy", faces_root / "old.npy")
-    assert given.metrics("new→old") == pytest.approx(found["tests"]["new→old"])
+    assert given.values["new→old"] == pytest.approx(found["tests"]["new→old"])
     assert f"{faces_root / 'new.npy'}: taken as a row for each row of the meta files" in given.note
     assert "12 subjects are too few to measure TAR@1e-1" in given.note
     assert "classes" not in given.note
     assert given.fingerprints == {}
-    rules = PoolingRules(flip_test=False, detector_scores=False, media_mean=False)
-    plain = evaluated(faces_root, cache=cache, pooling=rules)
-    assert plain.metrics("new→old") != given.metrics("new→old")
+    rules = {"flip_test": False, "detector_scores": False, "media_mean": False}
+    plain = evaluated(faces_root, cache=cache, **rules)
+    assert plain.values["new→old"] != given.values["new→old"]
 
 
 @pytest.mark.slow
@@ -76,7 +75,7 @@ def test_evaluation_on_ijbc_is_cached_and_takes_precomputed_embeddings(
 )
 def test_each_rule_of_pooling_makes_a_difference(faces_root, option):
     def scores(**options):
-        found = evaluated(faces_root, cache=faces_root / "cache", pooling=PoolingRules(**options))
+        found = evaluated(faces_root, cache=faces_root / "cache", **options)
         return all_scores(found.tests["new→old"].impostor)
 
     assert np.abs(scores() - scores(**option)).max() > 1e-4
@@ -90,7 +89,7 @@ def test_what_does_not_fit_is_named(faces_root, tmp_path):
         evaluated(faces_root, tmp_path / "short.npy")
     rows = np.full((len(meta.images), 128), 1 / np.sqrt(128), dtype=np.float32)
     np.save(tmp_path / "unit.npy", rows)
-    with pytest.raises(UserError, match=r"unit\.npy has normalised rows .* --normalize-images"):
+    with pytest.raises(UserError, match=r"unit\.npy has normalised rows .* normalize_images"):
         evaluated(faces_root, tmp_path / "unit.npy")
     labels = np.zeros(len(rows), dtype=np.int64)
     plain = Embeddings(rows, tuple(map(str, range(len(rows)))), labels, ("a",), "f")
@@ -98,7 +97,7 @@ def test_what_does_not_fit_is_named(faces_root, tmp_path):
     with pytest.raises(UserError, match=r"plain has one view .* normalised; ijbc needs both views"):
         evaluated(faces_root, tmp_path / "plain")
     save_embeddings(plain, tmp_path / "ijbb", protocol="ijbb")
-    with pytest.raises(UserError, match=r"ijbb was made for --protocol ijbb, not ijbc: make it"):
+    with pytest.raises(UserError, match=r"ijbb was made for the protocol ijbb, not ijbc: make it"):
         evaluated(faces_root, tmp_path / "ijbb")
     save_embeddings(plain, tmp_path / "other", protocol="ijbc", source="another digest")
     with pytest.raises(UserError, match=r"other was made with other meta files"):
@@ -131,13 +130,11 @@ def test_embeddings_made_for_the_protocol_stand_for_the_model(faces_root, tmp_pa
     assert want.fingerprints == {side: model.fingerprint for side, model in models.items()}
     assert found.as_json()["fingerprints"] == want.fingerprints
     evaluated(faces_root, stored[0], cache=cache)  # one model, one folder
-    with pytest.raises(UserError, match=r"--no-flip-test has no effect on .*old, which holds"):
-        evaluated(faces_root, *stored, pooling=PoolingRules(flip_test=False))
+    with pytest.raises(UserError, match=r"flip_test has no effect on .*old, which holds"):
+        evaluated(faces_root, *stored, flip_test=False)
     np.save(tmp_path / "new.npy", np.asarray(open_embeddings(stored[0]).vectors))
-    with pytest.raises(UserError, match=r"--no-flip-test has no effect on .*new\.npy"):
-        evaluated(
-            faces_root, tmp_path / "new.npy", cache=cache, pooling=PoolingRules(flip_test=False)
-        )
+    with pytest.raises(UserError, match=r"flip_test has no effect on .*new\.npy"):
+        evaluated(faces_root, tmp_path / "new.npy", cache=cache, flip_test=False)
     description = json.loads((stored[0] / "embeddings.json").read_text())
     assert (description["protocol"], description["normalised"]) == ("ijbc", False)
 
@@ -164,7 +161,7 @@ def test_nothing_is_embedded_before_both_sides_are_seen(faces_root, tmp_path, mo
     }.items():
         with pytest.raises(UserError, match=message):
             evaluated(faces_root, tmp_path / name)
-    with pytest.raises(UserError, match=r"--far must lie in \(0, 1\], not 0"):
+    with pytest.raises(UserError, match=r"far must lie in \(0, 1\], not 0"):
         evaluated(faces_root, far=0)
 
 

@@ -1,4 +1,5 @@
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -6,13 +7,12 @@ import pytest
 from unibct.data.readers import open_images
 from unibct.embeddings.store import append_embeddings, open_embeddings
 from unibct.errors import UserError
-from unibct.evaluation.protocols import EmbeddingRequest, embed_data
+from unibct.evaluation.protocols import embed_data
 from unibct.evaluation.protocols import ijb_faces as stored_faces
 from unibct.evaluation.protocols.ijb_faces import (
     TEMPLATE,
     align,
     aligned_images,
-    embed_ijbc,
     image_embeddings,
     read_face_array,
     read_face_folder,
@@ -200,18 +200,21 @@ def test_landmarks_that_fix_no_position_are_named(faces_root, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def request_of(faces_root):
-    def make(out, **options):
-        data, model = str(faces_root / "ijbc"), faces_root / "old"
-        return EmbeddingRequest(data, model, out, device="cpu", **options)
-
-    return make
+def embed(faces_root):
+    """Embeds the miniature's faces with the old model."""
+    return partial(
+        embed_data,
+        str(faces_root / "ijbc"),
+        model=faces_root / "old",
+        protocol="ijbc",
+        device="cpu",
+    )
 
 
 @pytest.mark.slow
-def test_the_folder_holds_raw_sums_of_both_views(faces_root, request_of, tmp_path):
+def test_the_folder_holds_raw_sums_of_both_views(faces_root, embed, tmp_path):
     meta = read_meta(faces_root / "ijbc")
-    stored = embed_ijbc(request_of(tmp_path / "out"))
+    stored = embed(out=tmp_path / "out")
     model = load_model(faces_root / "old")
     want = image_embeddings(model, faces_root / "ijbc", meta, faces_root / "cache")
     assert np.array_equal(stored.vectors, want)
@@ -225,35 +228,35 @@ def test_the_folder_holds_raw_sums_of_both_views(faces_root, request_of, tmp_pat
     with pytest.raises(UserError, match="made for --protocol ijbc, whose images are fixed"):
         append_embeddings(tmp_path / "out", stored)
     with pytest.raises(UserError, match="exists already"):
-        embed_ijbc(request_of(tmp_path / "out"))
+        embed(out=tmp_path / "out")
 
 
-def test_a_stopped_run_goes_on(request_of, tmp_path, monkeypatch):
+def test_a_stopped_run_goes_on(embed, tmp_path, monkeypatch):
     def full_disk(*_, **__):
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
         patch.setattr(stored_faces, "save_embeddings", full_disk)
         with pytest.raises(OSError, match="No space"):
-            embed_ijbc(request_of(tmp_path / "out"))
+            embed(out=tmp_path / "out")
     assert [path.name for path in tmp_path.iterdir()] == [".out.partial"]
     monkeypatch.setattr("unibct.evaluation.protocols.ijb_faces.raw_embeddings", None)
-    assert len(embed_ijbc(request_of(tmp_path / "out", dtype="float16"))) == 144
+    assert len(embed(out=tmp_path / "out", dtype="float16")) == 144
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
     assert open_embeddings(tmp_path / "out").vectors[:3].dtype == np.float32
 
 
-def test_what_it_does_not_take_is_refused_at_once(request_of, tmp_path):
+def test_what_it_does_not_take_is_refused_at_once(embed, tmp_path):
     out = tmp_path / "out"
     for options, message in (
         ({"dtype": "int8"}, "unknown dtype 'int8'"),
-        ({"images": tmp_path / "list.txt"}, "--images has no effect on --protocol ijbc"),
-        ({"skip_bad": True}, "--skip-bad-images has no effect on --protocol ijbc"),
+        ({"images": tmp_path / "list.txt"}, "images has no effect on the protocol ijbc"),
+        ({"skip_bad": True}, "skip_bad_images has no effect on the protocol ijbc"),
     ):
         with pytest.raises(UserError, match=message):
-            embed_data(request_of(out, **options))
+            embed(out=out, **options)
     with pytest.raises(UserError, match=r"lfw\.bin is a \.bin pair set, whose embeddings are not"):
-        embed_data(replace(request_of(out), data="lfw.bin"))
+        embed_data("lfw.bin", model="old", out=out)
     assert not out.exists()
 
 

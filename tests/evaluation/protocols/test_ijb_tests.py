@@ -9,8 +9,9 @@ from tests.evaluation.impostor_scores import all_scores
 from tests.evaluation.protocols.ijb_meta_files import write_meta
 from unibct.errors import UserError
 from unibct.evaluation.identification import mate_ranks
+from unibct.evaluation.metrics import measured_metrics
 from unibct.evaluation.protocols import ijb_tests as pair_scores_module
-from unibct.evaluation.protocols.ijb_files import Meta, Subjects, read_meta
+from unibct.evaluation.protocols.ijb_files import Meta, TemplateSubjects, read_meta
 from unibct.evaluation.protocols.ijb_tests import evaluate_templates, pair_scores, search_galleries
 from unibct.evaluation.templates import pool_templates
 
@@ -183,10 +184,10 @@ def benchmark_of(subjects=60, probes=4, seed=9):
         second=second,
         same=same,
         galleries={
-            "G1": Subjects(1000 + half[:30], half[:30]),
-            "G2": Subjects(1000 + half[30:], half[30:]),
+            "G1": TemplateSubjects(1000 + half[:30], half[:30]),
+            "G2": TemplateSubjects(1000 + half[30:], half[30:]),
         },
-        probes=Subjects(probe_templates, probe_subjects),
+        probes=TemplateSubjects(probe_templates, probe_subjects),
     )
     return read, templates, np.concatenate([enrolled, probe_subjects])
 
@@ -202,7 +203,7 @@ def model_of(templates, subjects, noise, seed):
 def test_evaluation_equals_naive_scores():
     read, templates, subjects = benchmark_of()
     old, new = (model_of(templates, subjects, n, s) for n, s in ((1.2, 1), (0.5, 2)))
-    found = evaluate_templates(read, old, new, far=0.05, repeats=300, alpha=0.3)
+    found = evaluate_templates(read, old=old, new=new, far=0.05, repeats=300, alpha=0.3)
     vector = {
         name: {t: v / np.linalg.norm(v) for t, v in zip(*model, strict=True)}
         for name, model in (("old", old), ("new", new))
@@ -230,20 +231,22 @@ def test_evaluation_equals_naive_scores():
     assert found.as_json()["blended_queries"]["alpha"] == 0.3
     assert [c.metric for c in found.criteria] == ["TAR@5e-2", "top-1", "top-5"]
     for criterion in found.criteria:
-        assert criterion.cross == found.metrics("new→old")[criterion.metric]
-        assert criterion.old_self == found.metrics("old→old")[criterion.metric]
+        assert criterion.cross == found.values["new→old"][criterion.metric]
+        assert criterion.old_self == found.values["old→old"][criterion.metric]
         assert criterion.low < criterion.difference < criterion.high
     assert found.verdict == "compatible"
-    assert {"top-10", "TPIR@0.01", "TPIR@0.1", "TAR@1e-1"} <= set(found.metrics("new→new"))
-    assert found.metrics("old→new", rule="nearest").keys() == found.metrics("new→old").keys()
-    by_corner = evaluate_templates(read, old, new, far=0.05, rule="nearest", repeats=300)
-    assert by_corner.values["old→new"] == found.metrics("old→new", rule="nearest")
-    assert by_corner.values["old→new"] != found.metrics("old→new", rule="strict")
-    assert found.values["old→new"] == by_corner.metrics("old→new", rule="strict")
+    assert {"top-10", "TPIR@0.01", "TPIR@0.1", "TAR@1e-1"} <= set(found.values["new→new"])
+    by_corner = evaluate_templates(read, old=old, new=new, far=0.05, rule="nearest", repeats=300)
+    fars = [float(name.removeprefix("TAR@")) for name in found.values["new→old"] if "TAR" in name]
+    for evaluation, rule in ((found, "strict"), (by_corner, "nearest")):
+        expected = measured_metrics(evaluation.tests["old→new"], fars, rule=rule)
+        assert evaluation.values["old→new"] == expected
+        assert expected.keys() == found.values["new→old"].keys()
+    assert by_corner.values["old→new"] != found.values["old→new"]
     assert by_corner.criteria == found.criteria
     assert by_corner.note.endswith("everything else, the verdict too, uses the strict threshold")
     assert found.note.startswith("old→new has the enrolled side from the new model")
-    tars = [found.metrics("new→old")[f"TAR@{far}"] for far in ("5e-2", "1e-1")]
+    tars = [found.values["new→old"][f"TAR@{far}"] for far in ("5e-2", "1e-1")]
     assert all(low <= high for low, high in pairwise(tars))
     roc = found.tests["new→old"].pairs.roc()
     assert roc.tar[-1] == roc.far[-1] == 1
@@ -253,22 +256,22 @@ def test_the_sides_are_told_by_the_galleries_and_verdicts_follow():
     read, templates, subjects = benchmark_of()
     old, new = (model_of(templates, subjects, n, s) for n, s in ((1.2, 1), (0.5, 2)))
     swapped = replace(read, first=read.second, second=read.first)
-    a, b = (evaluate_templates(r, old, new, repeats=20) for r in (read, swapped))
+    a, b = (evaluate_templates(r, old=old, new=new, repeats=20) for r in (read, swapped))
     assert a.criteria == b.criteria
     assert a.criteria[0].metric == "TAR@1e-1"  # 60 subjects carry no smaller rate
     assert a.as_json()["note"].startswith("TAR@1e-1 instead of TAR@1e-4: 60 subjects cannot")
-    assert evaluate_templates(read, old, old, repeats=20).verdict == "within noise"
+    assert evaluate_templates(read, old=old, new=old, repeats=20).verdict == "within noise"
     rotation = np.linalg.qr(np.random.default_rng(2).normal(size=(12, 12)))[0]
-    foreign = evaluate_templates(read, old, (new[0], new[1] @ rotation), repeats=20)
+    foreign = evaluate_templates(read, old=old, new=(new[0], new[1] @ rotation), repeats=20)
     assert foreign.verdict == "not compatible"
-    assert foreign.metrics("new→new") == pytest.approx(a.metrics("new→new"), abs=1e-3)
+    assert foreign.values["new→new"] == pytest.approx(a.values["new→new"], abs=1e-3)
 
 
 def test_the_interval_draws_the_same_subjects_for_both_tests():
     """A model against itself differs in no draw, so its interval is zero."""
     read, templates, subjects = benchmark_of()
     old = model_of(templates, subjects, 1.2, 1)
-    found = evaluate_templates(read, old, old, far=0.05, repeats=50)
+    found = evaluate_templates(read, old=old, new=old, far=0.05, repeats=50)
     assert [(c.low, c.high) for c in found.compared] == [(0, 0)] * len(found.compared)
     assert {c.metric for c in found.criteria} == {"TAR@5e-2", "top-1", "top-5"}
 
@@ -279,22 +282,22 @@ def test_evaluation_errors():
     order = np.argsort(old[0])
     ids, vectors = old[0][order], old[1][order]
     with pytest.raises(UserError, match="the new model has no vector of template 5717"):
-        evaluate_templates(read, old, (ids[:-1], vectors[:-1]))
+        evaluate_templates(read, old=old, new=(ids[:-1], vectors[:-1]))
     with pytest.raises(UserError, match="the old model has no vector of template 1000"):
-        evaluate_templates(read, (ids[1:], vectors[1:]), old)
+        evaluate_templates(read, old=(ids[1:], vectors[1:]), new=old)
     with pytest.raises(UserError, match="new has the template 1001 twice"):
-        evaluate_templates(read, old, (np.where(ids == 1000, 1001, ids), vectors))
+        evaluate_templates(read, old=old, new=(np.where(ids == 1000, 1001, ids), vectors))
     with pytest.raises(UserError, match="new has dimension 11 but old has dimension 12"):
-        evaluate_templates(read, old, (ids, vectors[:, 1:]))
+        evaluate_templates(read, old=old, new=(ids, vectors[:, 1:]))
     with pytest.raises(UserError, match="old has NaN or infinite values, first in row 0"):
-        evaluate_templates(read, (ids, np.full_like(vectors, np.nan)), old)
+        evaluate_templates(read, old=(ids, np.full_like(vectors, np.nan)), new=old)
     with pytest.raises(UserError, match="template ids of new has 299 entries"):
-        evaluate_templates(read, old, (ids[1:], vectors))
-    lost = replace(read, probes=Subjects(*(part[1:] for part in read.probes)))
+        evaluate_templates(read, old=old, new=(ids[1:], vectors))
+    lost = replace(read, probes=TemplateSubjects(*(part[1:] for part in read.probes)))
     with pytest.raises(UserError, match="template 5000 of the pairs is in no file of probes"):
-        evaluate_templates(lost, old, old)
+        evaluate_templates(lost, old=old, new=old)
     with pytest.raises(UserError, match="seed must be at least 0 and repeats at least 1"):
-        evaluate_templates(read, old, old, repeats=0)
+        evaluate_templates(read, old=old, new=old, repeats=0)
 
 
 def test_from_files_to_a_verdict(tmp_path):
@@ -303,7 +306,7 @@ def test_from_files_to_a_verdict(tmp_path):
     vectors = np.array([[1.0, 0], [3, 0], [1, 0.2], [0.1, 1], [0, 2]])
     pooled = pool_templates(vectors, read.templates, read.media, scores=read.scores)
     assert pooled.ids.tolist() == [1, 4, 7, 90]
-    found = evaluate_templates(read, pooled, pooled, repeats=5)
-    assert found.metrics("new→old")["top-1"] == 1
+    found = evaluate_templates(read, old=pooled, new=pooled, repeats=5)
+    assert found.values["new→old"]["top-1"] == 1
     assert found.verdict == "within noise"
     assert "only 2 subjects have queries" in found.note

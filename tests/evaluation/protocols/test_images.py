@@ -16,9 +16,8 @@ from unibct.embeddings.forms import write_embeddings
 from unibct.embeddings.store import Embeddings, open_embeddings, save_embeddings
 from unibct.errors import UserError
 from unibct.evaluation.blending import choose_alpha
-from unibct.evaluation.protocols import EvaluationRequest, SearchRules
-from unibct.evaluation.protocols.images import evaluate_images
-from unibct.evaluation.upgrade import evaluate_upgrade
+from unibct.evaluation.evaluate import evaluate
+from unibct.evaluation.upgrade import evaluate_embeddings
 from unibct.models.model_folder import save_model
 
 
@@ -43,16 +42,15 @@ def save(folder: Path, images: ImageSet, vectors: np.ndarray) -> Path:
 def test_embeddings_are_matched_to_the_images_by_id(photo_folder, tmp_path):
     images = open_images(photo_folder)
     old, new = noisy_vectors(images, 1.3), noisy_vectors(images, 0.4)
-    request = EvaluationRequest(
-        str(photo_folder),
-        query=save(tmp_path / "new", images, new),
-        gallery=save(tmp_path / "old", images, old),
+    result = evaluate(
+        photo_folder,
+        old=save(tmp_path / "old", images, old),
+        new=save(tmp_path / "new", images, new),
         far=0.1,
         seed=3,
-        search=SearchRules(backfill_curve=False),
+        backfill_curve=False,
     )
-    result = evaluate_images(request)
-    expected = evaluate_upgrade(old, new, images.labels, images=images, far=0.1, seed=3)
+    expected = evaluate_embeddings(images.labels, old=old, new=new, images=images, far=0.1, seed=3)
     known = {"note": "", "fingerprints": {"query": "x", "gallery": "x"}}  # of stored embeddings
     known["classes"] = result.seen.as_json()
     assert known["classes"]["tested"] == 12
@@ -62,13 +60,10 @@ def test_embeddings_are_matched_to_the_images_by_id(photo_folder, tmp_path):
 
 def test_models_of_different_dimensions_are_refused(photo_folder, tmp_path):
     images = open_images(photo_folder)
-    request = EvaluationRequest(
-        str(photo_folder),
-        query=save(tmp_path / "new", images, noisy_vectors(images, 0.4, dim=8)),
-        gallery=save(tmp_path / "old", images, noisy_vectors(images, 1.3)),
-    )
+    new = save(tmp_path / "new", images, noisy_vectors(images, 0.4, dim=8))
+    old = save(tmp_path / "old", images, noisy_vectors(images, 1.3))
     with pytest.raises(UserError, match=r"dimension 8 but .* dimension 16: one cannot search"):
-        evaluate_images(request)
+        evaluate(photo_folder, old=old, new=new)
 
 
 def test_images_without_embedding_are_an_error_unless_they_may_be_skipped(photo_folder, tmp_path):
@@ -78,12 +73,10 @@ def test_images_without_embedding_are_an_error_unless_they_may_be_skipped(photo_
     partial = save(tmp_path / "partial", images.select(some), vectors[some])
     whole = save(tmp_path / "whole", images, vectors)
     with pytest.raises(UserError, match="no embedding"):
-        evaluate_images(EvaluationRequest(str(photo_folder), query=partial, gallery=whole))
+        evaluate(photo_folder, old=whole, new=partial)
     notes = Notes()
     with progress.shown(notes):
-        result = evaluate_images(
-            EvaluationRequest(str(photo_folder), query=partial, gallery=whole, skip_bad=True)
-        )
+        result = evaluate(photo_folder, old=whole, new=partial, skip_bad_images=True)
     assert "are the same model" in notes.texts[0]
     assert notes.texts[1:] == [f"left out 5 images without embedding in {partial}"]
     assert len(result.split.labels) == len(images) - 5
@@ -92,9 +85,8 @@ def test_images_without_embedding_are_an_error_unless_they_may_be_skipped(photo_
 def test_a_folder_with_embeddings_of_other_images_is_refused(photo_folder, tmp_path):
     glyphs = open_images("glyphs:val")
     foreign = save(tmp_path / "foreign", glyphs, noisy_vectors(glyphs, 1.0))
-    request = EvaluationRequest(str(photo_folder), query=foreign, gallery=foreign, skip_bad=True)
     with pytest.raises(UserError, match="foreign has no embedding of any image of"):
-        evaluate_images(request)
+        evaluate(photo_folder, old=foreign, new=foreign, skip_bad_images=True)
 
 
 @pytest.mark.slow
@@ -102,8 +94,8 @@ def test_lists_choose_the_queries_and_the_gallery(photo_folder, tmp_path):
     images = open_images(photo_folder)
     old, new = noisy_vectors(images, 1.3), noisy_vectors(images, 0.4)
     folders = {
-        "query": save(tmp_path / "new", images, new),
-        "gallery": save(tmp_path / "old", images, old),
+        "new": save(tmp_path / "new", images, new),
+        "old": save(tmp_path / "old", images, old),
     }
     gallery = np.concatenate([np.flatnonzero(images.labels == c)[:3] for c in range(12)])
     query = np.setdiff1d(np.arange(0, len(images), 2), gallery)
@@ -111,20 +103,18 @@ def test_lists_choose_the_queries_and_the_gallery(photo_folder, tmp_path):
         text = "".join(f"{images.ids[row]}\n" for row in rows)
         (tmp_path / f"{name}.txt").write_text(text, encoding="utf-8")
 
-    def evaluated(**rules):
-        search = SearchRules(tmp_path / "queries.txt", tmp_path / "gallery.txt", **rules)
-        return evaluate_images(EvaluationRequest(str(photo_folder), **folders, search=search))
+    lists = {"queries": tmp_path / "queries.txt", "gallery_images": tmp_path / "gallery.txt"}
+
+    def evaluated(**options):
+        return evaluate(photo_folder, **folders, **lists, **options)
 
     result = evaluated()
     chosen = images.select(np.sort(np.concatenate([query, gallery])))
     assert len(result.split.query) == len(query)
     assert {chosen.ids[row] for row in result.split.gallery} == {images.ids[r] for r in gallery}
-    as_images = evaluated(mode="images")
+    as_images = evaluated(gallery_mode="images")
     assert as_images.tests["new→old"].templates == 36
     assert as_images.values["new→old"]["mAP"] == result.values["new→old"]["mAP"]
-    with pytest.raises(UserError, match="go together: give both lists"):
-        search = SearchRules(queries=tmp_path / "queries.txt")
-        evaluate_images(EvaluationRequest(str(photo_folder), **folders, search=search))
     (tmp_path / "gallery.txt").write_text(f"{images.ids[0]}\n", encoding="utf-8")
     with pytest.raises(UserError, match="has queries but no image in"):
         evaluated()
@@ -143,11 +133,8 @@ def test_only_listed_images_are_embedded_and_judged_and_a_bad_one_may_be_left_ou
     for name, rows in (("queries", ~in_gallery), ("gallery", in_gallery)):
         text = "".join(f"{listed.ids[row]}\n" for row in np.flatnonzero(rows))
         (tmp_path / f"{name}.txt").write_text(text, encoding="utf-8")
-    request = EvaluationRequest(
-        str(photo_folder), query=folder, gallery=folder, skip_bad=True,
-        search=SearchRules(tmp_path / "queries.txt", tmp_path / "gallery.txt"),
-    )  # fmt: skip
-    result = evaluate_images(request)
+    lists = {"queries": tmp_path / "queries.txt", "gallery_images": tmp_path / "gallery.txt"}
+    result = evaluate(photo_folder, old=folder, new=folder, skip_bad_images=True, **lists)
     assert len(result.split.query) == len(listed) - 5 - 1
     assert result.split.classes == 5
     assert "only 5 classes have queries" in result.note
@@ -169,20 +156,19 @@ def test_what_cannot_work_is_refused_before_anything_is_embedded(
     for name in ("a", "b", "c"):
         (alone / name).mkdir(parents=True)
         shutil.copy(next(photo_folder.rglob("*.png")), alone / name)
-    for query, rules, message in (
-        (damaged, SearchRules(save_score_map=True), "holds no score maps; remove it"),
-        (stored, SearchRules(alpha_from=str(alone)), "alone: fewer than two classes have two"),
-        (stored, SearchRules(queries=tmp_path / "q.txt"), "give both lists"),
-        (stored, SearchRules(tmp_path / "q.txt", tmp_path / "g.txt"), "q.txt"),
-        (stored, SearchRules(old_thresholds=True), "score map"),
-        (file, SearchRules(save_score_map=True), "a score map is kept in a folder"),
+    lists = {"queries": tmp_path / "q.txt", "gallery_images": tmp_path / "g.txt"}
+    for new, options, message in (
+        (damaged, {"save_score_map": True}, "holds no score maps; remove it"),
+        (stored, {"alpha_from": str(alone)}, "alone: fewer than two classes have two"),
+        (stored, {"queries": tmp_path / "q.txt"}, "give both lists"),
+        (stored, lists, "q.txt"),
+        (stored, {"old_thresholds": True}, "score map"),
+        (file, {"save_score_map": True}, "a score map is kept in a folder"),
     ):
         with pytest.raises(UserError, match=message):
-            evaluate_images(
-                EvaluationRequest(str(photo_folder), query=query, gallery=stored, search=rules)
-            )
+            evaluate(photo_folder, old=stored, new=new, **options)
     with pytest.raises(UserError, match="alone: fewer than two classes have two images"):
-        evaluate_images(EvaluationRequest(str(alone), query=stored, gallery=stored))
+        evaluate(alone, old=stored, new=stored)
 
 
 @pytest.mark.slow
@@ -200,10 +186,9 @@ def test_a_score_map_that_cannot_be_kept_does_not_cost_the_evaluation(
 
     monkeypatch.setattr("unibct.evaluation.protocols.images.save_score_map", full)
     notes = Notes()
-    rules = SearchRules(save_score_map=True, backfill_curve=False)
+    options = {"save_score_map": True, "backfill_curve": False}
     with progress.shown(notes):
-        request = EvaluationRequest(str(photo_folder), query=new, gallery=old, search=rules)
-    assert evaluate_images(request).compared
+        assert evaluate(photo_folder, old=old, new=new, **options).compared
     assert any("no score map is kept: [Errno 28]" in text for text in notes.texts)
 
 
@@ -211,21 +196,13 @@ def test_a_score_map_that_cannot_be_kept_does_not_cost_the_evaluation(
 def test_a_score_map_is_kept_with_the_new_model_and_used(photo_folder, tmp_path):
     images = open_images(photo_folder)
     folders = {
-        "query": save(tmp_path / "new", images, noisy_vectors(images, 0.4)),
-        "gallery": save(tmp_path / "old", images, noisy_vectors(images, 1.3)),
+        "new": save(tmp_path / "new", images, noisy_vectors(images, 0.4)),
+        "old": save(tmp_path / "old", images, noisy_vectors(images, 1.3)),
     }
 
-    def evaluated(listed=None, seen_classes=False, **rules):
-        search = SearchRules(backfill_curve=False, **rules)
+    def evaluated(**options):
         with progress.shown(notes):
-            request = EvaluationRequest(
-                str(photo_folder),
-                **folders,
-                images=listed,
-                search=search,
-                seen_classes=seen_classes,
-            )
-        return evaluate_images(request)
+            return evaluate(photo_folder, **folders, backfill_curve=False, **options)
 
     notes = Notes()
     with pytest.raises(UserError, match="has no score map for the old model"):
@@ -234,7 +211,7 @@ def test_a_score_map_is_kept_with_the_new_model_and_used(photo_folder, tmp_path)
         evaluated(old_thresholds=True, save_score_map=True)
     evaluated(save_score_map=True)
     assert "in place of" not in notes.texts[-1]
-    folders["query"] = f"embeddings:{folders['query']}"
+    folders["new"] = f"embeddings:{folders['new']}"
     with pytest.raises(UserError, match="the score map was fitted on the test images themselves"):
         evaluated(old_thresholds=True)
     few = evaluated(old_thresholds=True, seen_classes=True)
@@ -257,7 +234,7 @@ def test_a_score_map_is_kept_with_the_new_model_and_used(photo_folder, tmp_path)
     listed = tmp_path / "some.txt"
     some = [i for i, label in zip(images.ids, images.labels, strict=True) if label >= 8]
     listed.write_text("".join(f"{i}\n" for i in some), encoding="utf-8")
-    evaluated(listed, save_score_map=True)
+    evaluated(images=listed, save_score_map=True)
     assert "in place of the one that was fitted before; the score map was" in notes.texts[-1]
     assert " impostor pairs: thresholds for false accept rates below " in notes.texts[-1]
     assert f" {classes - 8} of the {classes} test" in evaluated(old_thresholds=True).note
@@ -279,14 +256,8 @@ def test_a_model_s_score_scale_is_used_for_its_own_old_model(photo_folder, tmp_p
 
     def evaluated(gallery, query="new"):
         with progress.shown(notes):
-            return evaluate_images(
-                EvaluationRequest(
-                    str(photo_folder),
-                    query=tmp_path / query,
-                    gallery=tmp_path / gallery,
-                    search=SearchRules(backfill_curve=False),
-                )
-            )
+            sides = {"old": tmp_path / gallery, "new": tmp_path / query}
+            return evaluate(photo_folder, **sides, backfill_curve=False)
 
     notes = Notes()
     found = evaluated("old")
@@ -297,7 +268,7 @@ def test_a_model_s_score_scale_is_used_for_its_own_old_model(photo_folder, tmp_p
     assert evaluated("other").score_scale is None
     assert f"gallery of model {old.fingerprint}, not that of" in notes.texts[-1]
     evaluated("new", query="old")
-    assert "exchange --query and --gallery; this one is about old clients" in notes.texts[-1]
+    assert "exchange the new and the old model; this one is about old clients" in notes.texts[-1]
     evaluated("old", query="old")
     assert "are the same model: there is no upgrade to test" in notes.texts[-1]
 
@@ -313,7 +284,7 @@ def test_alpha_is_chosen_on_other_classes(photo_folder, tmp_path):
         Image.fromarray(others.read(image_id)).save(path)
     tested, validation = open_images(photo_folder), open_images(folder)
     sides = {}
-    for side, noise in (("gallery", 1.5), ("query", 1.2)):
+    for side, noise in (("old", 1.5), ("new", 1.2)):
         parts = [noisy_vectors(images, noise) for images in (tested, validation)]
         names = (*tested.class_names, *validation.class_names)
         labels = np.concatenate([tested.labels, validation.labels + len(tested.class_names)])
@@ -322,12 +293,11 @@ def test_alpha_is_chosen_on_other_classes(photo_folder, tmp_path):
         sides[side] = tmp_path / side, parts
     models = {side: path for side, (path, _) in sides.items()}
 
-    def evaluated(**rules):
-        search = SearchRules(backfill_curve=False, **rules)
-        return evaluate_images(EvaluationRequest(str(photo_folder), **models, search=search))
+    def evaluated(**options):
+        return evaluate(photo_folder, **models, backfill_curve=False, **options)
 
     result = evaluated(alpha_from=str(folder)).blended_queries
-    old, new = (sides[side][1][1] for side in ("gallery", "query"))
+    old, new = (sides[side][1][1] for side in ("old", "new"))
     expected = choose_alpha(old, new, validation.labels, chosen_on=str(folder))
     assert result.choice.mean_reciprocal_ranks == expected.mean_reciprocal_ranks
     assert result.choice.chosen_on.classes == identity_digests(validation.class_names)

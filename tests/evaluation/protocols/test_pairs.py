@@ -8,9 +8,9 @@ from tests.conftest import run_command
 from unibct.data.decoding import encode_png
 from unibct.data.readers import open_images
 from unibct.errors import UserError
-from unibct.evaluation.protocols import EvaluationRequest
+from unibct.evaluation.evaluate import evaluate
 from unibct.evaluation.protocols import pairs as pair_protocol
-from unibct.evaluation.protocols.pairs import evaluate_pair_set, evaluate_pairs
+from unibct.evaluation.protocols.pairs import evaluate_pairs
 from unibct.models.model_folder import load_model
 
 
@@ -27,7 +27,7 @@ def test_pair_sets(faces_root, tmp_path, capsys):
         same.append(wanted)
     path = tmp_path / "lfw.bin"
     path.write_bytes(pickle.dumps((pairs, same), 2))
-    found = evaluate_pair_set(EvaluationRequest(str(path), faces_root / "new", faces_root / "old"))
+    found = evaluate(path, old=faces_root / "old", new=faces_root / "new")
     assert set(found.tests) == {"old→old", "new→old", "old→new", "new→new"}
     assert (
         run_command(
@@ -54,7 +54,7 @@ def test_pair_sets(faces_root, tmp_path, capsys):
     assert other_seed["tests"] == found.as_json()["tests"]
     assert other_seed["criteria"][0]["interval"] != found.as_json()["criteria"][0]["interval"]
     assert run_command("evaluate", path, *models, "--far", "1e-3") == 2
-    assert "--far has no effect on --protocol pairs" in capsys.readouterr().err
+    assert "far has no effect on the protocol pairs" in capsys.readouterr().err
 
 
 def test_pair_evaluation_by_hand():
@@ -64,18 +64,18 @@ def test_pair_evaluation_by_hand():
     second = np.where(same[:, None], first, rng.normal(size=(40, 16)))
     new = np.stack([first, second], axis=1).reshape(80, 16)
     noise = np.repeat(rng.normal(size=(40, 2, 16)) * 2, 1, axis=0).reshape(80, 16)
-    found = evaluate_pairs(new + noise, new, same)
+    found = evaluate_pairs(same, old=new + noise, new=new)
     assert found.tests["new→new"].mean == 1
     cross = (found.tests["new→old"].mean + found.tests["old→new"].mean) / 2
     assert found.criteria[0].cross == pytest.approx(cross)
     assert found.criteria[0].old_self == pytest.approx(found.tests["old→old"].mean)
     assert found.criteria[0].low <= found.criteria[0].difference <= found.criteria[0].high
     with pytest.raises(UserError, match="new has 78 embeddings for 40 pairs"):
-        evaluate_pairs(new, new[:78], same)
+        evaluate_pairs(same, old=new, new=new[:78])
     with pytest.raises(UserError, match="same must be True or False"):
-        evaluate_pairs(new, new, np.where(same, "1", "0"))
+        evaluate_pairs(np.where(same, "1", "0"), old=new, new=new)
     with pytest.raises(UserError, match="seed must not be negative, not -1"):
-        evaluate_pairs(new, new, same, seed=-1)
+        evaluate_pairs(same, old=new, new=new, seed=-1)
 
 
 def random_pairs(seed=0, pairs=60, noise=1.0):
@@ -90,7 +90,7 @@ def random_pairs(seed=0, pairs=60, noise=1.0):
 
 
 def interval(old, new, same, **options):
-    criterion = evaluate_pairs(old, new, same, **options).criteria[0]
+    criterion = evaluate_pairs(same, old=old, new=new, **options).criteria[0]
     return criterion.low, criterion.high
 
 
@@ -108,7 +108,9 @@ def test_both_ways_of_the_cross_test_are_in_the_interval():
     """First and second image of a pair have no roles: exchanging them changes nothing."""
     old, new, same = random_pairs()
     exchanged = np.arange(120).reshape(-1, 2)[:, ::-1].ravel()
-    found, back = (evaluate_pairs(old[rows], new[rows], same) for rows in (slice(None), exchanged))
+    found, back = (
+        evaluate_pairs(same, old=old[rows], new=new[rows]) for rows in (slice(None), exchanged)
+    )
     assert found.tests["new→old"].mean == back.tests["old→new"].mean != back.tests["new→old"].mean
     assert found.criteria[0] == back.criteria[0]
 
@@ -137,6 +139,6 @@ def test_the_interval_holds_the_truth_as_often_as_it_says(monkeypatch):
         old, new = (
             subjects[images] + hard[images, None] * rng.normal(size=(480, 12)) for hard in hardness
         )
-        criteria.append(evaluate_pairs(old, new, same).criteria[0])
+        criteria.append(evaluate_pairs(same, old=old, new=new).criteria[0])
     truth = np.mean([criterion.difference for criterion in criteria])
     assert 0.91 <= np.mean([c.low <= truth <= c.high for c in criteria]) <= 0.99

@@ -1,10 +1,9 @@
 """Two models on IJB-B or IJB-C: embed the faces, pool the templates, run the tests."""
 
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple
 
-import numpy as np
 from numpy.typing import NDArray
 
 from unibct.embedders import open_image_embedder
@@ -12,7 +11,9 @@ from unibct.embeddings.forms import PREFIX
 from unibct.embeddings.store import STORE_DESCRIPTION, Description, read_description
 from unibct.errors import UserError
 from unibct.evaluation.blending import MIDPOINT
-from unibct.evaluation.protocols import EvaluationRequest
+from unibct.evaluation.evaluation import known_fingerprints
+from unibct.evaluation.options import EvaluationOptions
+from unibct.evaluation.protocols import is_same
 from unibct.evaluation.protocols.ijb_faces import (
     NPY_CONTENT,
     image_embeddings,
@@ -21,127 +22,125 @@ from unibct.evaluation.protocols.ijb_faces import (
 )
 from unibct.evaluation.protocols.ijb_files import Meta, read_meta
 from unibct.evaluation.protocols.ijb_tests import IjbEvaluation, evaluate_templates
-from unibct.evaluation.subjects import known_fingerprints
 from unibct.evaluation.templates import Pooled, pool_templates
 from unibct.models.embedder import ImageEmbedder
 from unibct.models.old_space import known_score_scale
 
-Source: TypeAlias = ImageEmbedder | NDArray[Any]
-
 _ARRAY_SUFFIX = ".npy"
 
 
-def evaluate_on_ijbc(request: EvaluationRequest) -> IjbEvaluation:
-    """Evaluate a new model against an old one on IJB-C."""
-    return _evaluate(request, "ijbc")
+class _Side(NamedTuple):
+    """A model, or the embeddings of all image rows that stand for it."""
+
+    name: str  # what the user called it
+    model: ImageEmbedder | None
+    rows: NDArray[Any] | None  # (image rows, dim), if there is no model
+    made_by: ImageEmbedder | Description | None  # knows the model's fingerprint
+
+    @property
+    def dim(self) -> int:
+        """The dimension of its embeddings."""
+        if self.model is not None:
+            return self.model.dim
+        assert self.rows is not None
+        return self.rows.shape[1]
 
 
-def evaluate_on_ijbb(request: EvaluationRequest) -> IjbEvaluation:
-    """Evaluate a new model against an old one on IJB-B."""
-    return _evaluate(request, "ijbb")
-
-
-def _evaluate(request: EvaluationRequest, benchmark: str) -> IjbEvaluation:
+def evaluate_on_ijb(
+    benchmark: str,
+    data: str,
+    *,
+    old: str | Path | ImageEmbedder,
+    new: str | Path | ImageEmbedder,
+    options: EvaluationOptions,
+    device: str = "auto",
+) -> IjbEvaluation:
     """Embed the images, pool the templates and run the tests.
 
-    The request's ``data`` is the folder with ``meta/`` and ``loose_crop/``. Its ``query`` and
-    ``gallery`` are model folders, folders that ``unibct embed`` wrote for this protocol, or
-    ``.npy`` files that hold the same.
+    ``data`` is the folder with ``meta/`` and ``loose_crop/``. The models are model folders, folders
+    that ``unibct embed`` wrote for this protocol, or ``.npy`` files that hold the same.
     """
-    meta = read_meta(Path(request.data), benchmark)
+    root = Path(data)
+    meta = read_meta(root, benchmark)
     # Embedding takes hours, so both are opened and compared before it begins.
-    old_place, new_place = (_place(side) for side in (request.gallery, request.query))
-    sources = {
-        place: _opened(place, meta, benchmark, request)
-        for place in dict.fromkeys((old_place, new_place))
-    }
-    old_dim, new_dim = (_dim(sources[place]) for place in (old_place, new_place))
-    if old_dim != new_dim:
+    old_side = _opened(old, meta, benchmark, options, device)
+    new_side = old_side if is_same(old, new) else _opened(new, meta, benchmark, options, device)
+    if old_side.dim != new_side.dim:
         raise UserError(
-            f"{request.query} has dimension {new_dim} but {request.gallery} has dimension "
-            f"{old_dim}: one cannot search the other"
+            f"{new_side.name} has dimension {new_side.dim} but {old_side.name} has dimension "
+            f"{old_side.dim}: one cannot search the other"
         )
-    pooled = {place: _pooled(place, source, meta, request) for place, source in sources.items()}
-    evaluation = evaluate_templates(
+    old_templates = _pooled(old_side, root, meta, options)
+    same = new_side is old_side
+    new_templates = old_templates if same else _pooled(new_side, root, meta, options)
+    files = [side.name for side in (old_side, new_side) if side.made_by is None]
+    scale = None
+    if old_side.model is not None:
+        scale = known_score_scale(new_side.model, old_side.model.fingerprint)
+    return evaluate_templates(
         meta,
-        pooled[old_place],
-        pooled[new_place],
-        far=request.far,
-        rule=request.threshold_rule,
-        seed=request.seed,
-        alpha=MIDPOINT if request.alpha is None else request.alpha,
-        score_scale=_score_scale(sources[new_place], sources[old_place]),
-    )
-    new, old = (_known_model(place, sources[place]) for place in (new_place, old_place))
-    evaluation = replace(evaluation, fingerprints=known_fingerprints(query=new, gallery=old))
-    files = [place for place in sources if place.endswith(_ARRAY_SUFFIX)]
-    if not files:
-        return evaluation
-    return replace(
-        evaluation, note=f"{evaluation.note}; {', '.join(files)}: taken as {NPY_CONTENT}"
+        old=old_templates,
+        new=new_templates,
+        far=options.far,
+        rule=options.threshold_rule,
+        seed=options.seed,
+        alpha=MIDPOINT if options.alpha is None else options.alpha,
+        score_scale=scale,
+        fingerprints=known_fingerprints(old=old_side.made_by, new=new_side.made_by),
+        note=f"{', '.join(dict.fromkeys(files))}: taken as {NPY_CONTENT}" if files else None,
     )
 
 
-def _place(reference: str | Path) -> str:
-    """Return a side's reference; the path alone if it holds embeddings."""
-    return str(reference).removeprefix(PREFIX)
+evaluate_on_ijbc = partial(evaluate_on_ijb, "ijbc")
+evaluate_on_ijbb = partial(evaluate_on_ijb, "ijbb")
 
 
-def _pooled(place: str, source: Source, meta: Meta, request: EvaluationRequest) -> Pooled:
+def _opened(
+    given: str | Path | ImageEmbedder,
+    meta: Meta,
+    benchmark: str,
+    options: EvaluationOptions,
+    device: str,
+) -> _Side:
+    """Open a model, or the given embeddings of all image rows."""
+    name = str(given).removeprefix(PREFIX) if isinstance(given, (str, Path)) else given.name
+    path = Path(name)
+    is_array = path.suffix == _ARRAY_SUFFIX
+    is_model = not isinstance(given, (str, Path)) or not (
+        is_array or (path / STORE_DESCRIPTION).is_file()
+    )
+    if is_model:
+        why = f"the protocol {benchmark} takes a folder that `unibct embed --protocol` wrote"
+        model = open_image_embedder(
+            name if isinstance(given, (str, Path)) else given, device=device, why=why
+        )
+        return _Side(name, model, None, model)
+    if not options.flip_test:
+        raise UserError(
+            f"flip_test has no effect on {path}, which holds the sum of both views; give the "
+            "model's folder"
+        )
+    if is_array:
+        rows = read_face_array(path, meta, lengths_count=not options.normalize_images)
+        return _Side(name, None, rows, None)
+    return _Side(name, None, read_face_folder(path, meta, benchmark), read_description(path))
+
+
+def _pooled(side: _Side, root: Path, meta: Meta, options: EvaluationOptions) -> Pooled:
     """Return the pooled templates of a model or of given embeddings."""
-    rules = request.pooling
-    embeddings: Any = source
-    if not isinstance(source, np.ndarray):
+    embeddings: Any = side.rows
+    if side.model is not None:
         embeddings = image_embeddings(
-            source, Path(request.data), meta, request.cache, flip_test=rules.flip_test
+            side.model, root, meta, options.cache, flip_test=options.flip_test
         )
     try:
         return pool_templates(
             embeddings,
             meta.templates,
             meta.media,
-            scores=meta.scores if rules.detector_scores else None,
-            media_mean=rules.media_mean,
-            normalize_images=rules.normalize_images,
+            scores=meta.scores if options.detector_scores else None,
+            media_mean=options.media_mean,
+            normalize_images=options.normalize_images,
         )
     except UserError as error:
-        raise UserError(f"{place}: {error}") from error
-
-
-def _score_scale(new: Source, old: Source) -> float | None:
-    """Return the new model's score scale for the old one, if both are models."""
-    if isinstance(old, np.ndarray):
-        return None
-    return known_score_scale(new, old.fingerprint)
-
-
-def _known_model(place: str, source: Source) -> ImageEmbedder | Description | None:
-    """Return what tells the model of a side: the model, or the description of its embeddings."""
-    if not isinstance(source, np.ndarray):
-        return source
-    return None if place.endswith(_ARRAY_SUFFIX) else read_description(Path(place))
-
-
-def _dim(source: Source) -> int:
-    return source.shape[1] if isinstance(source, np.ndarray) else source.dim
-
-
-def _opened(place: str, meta: Meta, benchmark: str, request: EvaluationRequest) -> Source:
-    """Return the model, or the given embeddings of all image rows."""
-    path = Path(place)
-    is_array = path.suffix == _ARRAY_SUFFIX
-    if not is_array and not (path / STORE_DESCRIPTION).is_file():
-        return open_image_embedder(
-            place,
-            device=request.device,
-            why=f"--protocol {benchmark} takes a folder that `unibct embed --protocol` wrote",
-        )
-    rules = request.pooling
-    if not rules.flip_test:
-        raise UserError(
-            f"--no-flip-test has no effect on {path}, which holds the sum of both views; "
-            "give the model's folder"
-        )
-    if is_array:
-        return read_face_array(path, meta, lengths_count=not rules.normalize_images)
-    return read_face_folder(path, meta, benchmark)
+        raise UserError(f"{side.name}: {error}") from error

@@ -4,6 +4,7 @@ import hashlib
 import shutil
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -27,7 +28,6 @@ from unibct.embeddings.store import (
     save_embeddings,
 )
 from unibct.errors import UserError
-from unibct.evaluation.protocols import EmbeddingRequest
 from unibct.evaluation.protocols.ijb_files import Meta, read_meta
 from unibct.files import atomic_file, mapped_array, require_absent
 from unibct.models.embedder import ImageEmbedder
@@ -284,49 +284,47 @@ _ROWS_LOOKED_AT = 256  # to tell normalised rows
 _LENGTH_TOLERANCE = 2e-3  # of a normalised row in half precision
 
 
-def embed_ijbc(request: EmbeddingRequest) -> Embeddings:
-    """Write a model's embeddings of IJB-C's faces."""
-    return _embed(request, "ijbc")
-
-
-def embed_ijbb(request: EmbeddingRequest) -> Embeddings:
-    """Write a model's embeddings of IJB-B's faces."""
-    return _embed(request, "ijbb")
-
-
-def _embed(request: EmbeddingRequest, benchmark: str) -> Embeddings:
+def embed_ijb(
+    benchmark: str,
+    data: str,
+    *,
+    model: str | Path,
+    out: Path,
+    form: str = FOLDER_FORM,
+    dtype: str = "float32",
+    device: str = "auto",
+) -> Embeddings:
     """Embed all faces; what a killed run has done is beside the folder until it is complete."""
     if current_ranks().world > 1:
         raise UserError(f"embed --protocol {benchmark} uses one process; start without torchrun")
-    require_absent(request.out)
-    if request.form != FOLDER_FORM:
-        raise UserError(f"embed --protocol {benchmark} writes a folder; leave --to out")
-    require_dtype(request.dtype)
-    root = Path(request.data)
+    require_absent(out)
+    if form != FOLDER_FORM:
+        raise UserError(f"the protocol {benchmark} writes a folder, not the form {form}")
+    require_dtype(dtype)
+    root = Path(data)
     meta = read_meta(root, benchmark)
-    model = open_image_embedder(
-        request.model, device=request.device, why=f"--protocol {benchmark} embeds aligned faces"
+    embedder = open_image_embedder(
+        model, device=device, why=f"the protocol {benchmark} embeds aligned faces"
     )
-    partial = request.out.with_name(f".{request.out.name}.partial")
-    vectors = image_embeddings(model, root, meta, partial)
+    partial_rows = out.with_name(f".{out.name}.partial")
+    vectors = image_embeddings(embedder, root, meta, partial_rows)
     faces = aligned_images(root, meta)
     embeddings = Embeddings(
         vectors,
         faces.ids,
         faces.labels,
         faces.class_names,
-        model.fingerprint,
-        training_classes=model.training_classes,
+        embedder.fingerprint,
+        training_classes=embedder.training_classes,
     )
-    save_embeddings(
-        embeddings,
-        request.out,
-        dtype=request.dtype,
-        source=_meta_digest(meta),
-        protocol=benchmark,
-    )
-    shutil.rmtree(partial, ignore_errors=True)
-    return open_embeddings(request.out)
+    digest = _meta_digest(meta)
+    save_embeddings(embeddings, out, dtype=dtype, source=digest, protocol=benchmark)
+    shutil.rmtree(partial_rows, ignore_errors=True)
+    return open_embeddings(out)
+
+
+embed_ijbc = partial(embed_ijb, "ijbc")
+embed_ijbb = partial(embed_ijb, "ijbb")
 
 
 def read_face_folder(folder: Path, meta: Meta, benchmark: str) -> NDArray[Any]:
@@ -340,7 +338,7 @@ def read_face_folder(folder: Path, meta: Meta, benchmark: str) -> NDArray[Any]:
         )
     if description.protocol != benchmark:
         raise UserError(
-            f"{folder} was made for --protocol {description.protocol}, not {benchmark}: {again}"
+            f"{folder} was made for the protocol {description.protocol}, not {benchmark}: {again}"
         )
     if description.source != _meta_digest(meta):
         raise UserError(
@@ -370,7 +368,7 @@ def read_face_array(path: Path, meta: Meta, *, lengths_count: bool) -> NDArray[A
     if lengths_count and (np.abs(lengths - 1) < _LENGTH_TOLERANCE).all():
         raise UserError(
             f"{path} has normalised rows (length 1); it needs {NPY_CONTENT}. With "
-            "--normalize-images the lengths do not count"
+            "normalize_images the lengths do not count"
         )
     return vectors
 

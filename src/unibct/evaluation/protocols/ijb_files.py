@@ -30,7 +30,7 @@ _TAB_TO_SPACE = bytes.maketrans(b"\t", b" ")
 _PAIR_SEPARATORS = np.frombuffer(b"  \n", dtype=np.uint8)
 
 
-class Subjects(NamedTuple):
+class TemplateSubjects(NamedTuple):
     """Templates and the subject of each, one entry per template, in the order of the file."""
 
     templates: Ints
@@ -62,8 +62,8 @@ class Meta:
     first: Ints
     second: Ints
     same: Bools
-    galleries: dict[str, Subjects]
-    probes: Subjects
+    galleries: dict[str, TemplateSubjects]
+    probes: TemplateSubjects
 
 
 def read_meta(root: Path, name: str = "ijbc") -> Meta:
@@ -195,7 +195,7 @@ def _read_landmarks(
     return table[:, :10].reshape(-1, 5, 2).copy(), table[:, 10].copy()
 
 
-def _read_subjects(path: Path, known_ids: Ints, subject_of: dict[int, int]) -> Subjects:
+def _read_subjects(path: Path, known_ids: Ints, subject_of: dict[int, int]) -> TemplateSubjects:
     """Read a file whose first two columns are template and subject.
 
     Args:
@@ -234,10 +234,12 @@ def _read_subjects(path: Path, known_ids: Ints, subject_of: dict[int, int]) -> S
     templates = np.array(list(line_of), dtype=np.int64)
     _require_known(templates, known_ids, np.array(list(line_of.values())), path)
     subjects = np.array([subject_of[template] for template in line_of], dtype=np.int64)
-    return Subjects(templates, subjects)
+    return TemplateSubjects(templates, subjects)
 
 
-def _require_mates(probes: Subjects, galleries: dict[str, Subjects], path: Path) -> None:
+def _require_mates(
+    probes: TemplateSubjects, galleries: dict[str, TemplateSubjects], path: Path
+) -> None:
     enrolled = np.concatenate([gallery.subjects for gallery in galleries.values()])
     without_mate = ~np.isin(probes.subjects, enrolled)
     if without_mate.any():

@@ -23,9 +23,10 @@ from unibct.errors import UserError
 from unibct.evaluation.blending import MIDPOINT, blended
 from unibct.evaluation.bootstrap import REPEATS
 from unibct.evaluation.criterion import few_classes_note
+from unibct.evaluation.evaluation import SampledTests, SearchEvaluation, joined_notes
 from unibct.evaluation.identification import OpenSearch, mate_ranks
 from unibct.evaluation.metrics import measured_metrics
-from unibct.evaluation.protocols.ijb_files import Meta, Subjects, rows_of
+from unibct.evaluation.protocols.ijb_files import Meta, TemplateSubjects, rows_of
 from unibct.evaluation.score_table import mate_places
 from unibct.evaluation.search_test import (
     BLEND,
@@ -37,7 +38,6 @@ from unibct.evaluation.search_test import (
     listed_pairs,
 )
 from unibct.evaluation.seen_classes import SeenClasses
-from unibct.evaluation.upgrade import SearchEvaluation, compared_answers, joined_notes
 from unibct.evaluation.verification import ThresholdRule, carried_fars, far_note, headline_far
 
 Rows: TypeAlias = NDArray[np.integer[Any]]
@@ -298,23 +298,7 @@ class IjbEvaluation(SearchEvaluation):
     The tests are old→old, new→old (as in deployment, the probes from the new model), new→new and
     old→new (the enrolled side from the new model, which is the paper's cross test of 1:1), and
     blend→old (the probes are blends of both models' templates).
-
-    Attributes:
-        fars: false accept rates of the reported TARs.
     """
-
-    fars: tuple[float, ...]
-
-    def metrics(self, test: str, *, rule: ThresholdRule | None = None) -> dict[str, float]:
-        """Return all metrics of one test: TAR at each FAR, top-k, TPIR.
-
-        Args:
-            test: its direction.
-            rule: how the thresholds are set; by default as in the reported values.
-        """
-        if rule is None:
-            return self.values[test]
-        return measured_metrics(self.tests[test], self.fars, rule=rule)
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values for machines."""
@@ -326,15 +310,17 @@ class IjbEvaluation(SearchEvaluation):
 
 def evaluate_templates(
     meta: Meta,
+    *,
     old: tuple[Any, Any],
     new: tuple[Any, Any],
-    *,
     far: float | None = None,
     rule: ThresholdRule = "strict",
     seed: int = 0,
     repeats: int = REPEATS,
     alpha: float = MIDPOINT,
     score_scale: float | None = None,
+    fingerprints: dict[str, str] | None = None,
+    note: str | None = None,
 ) -> IjbEvaluation:
     """Run the self tests and the cross test in both directions, and give a verdict.
 
@@ -348,7 +334,9 @@ def evaluate_templates(
         seed: chooses the bootstrap samples.
         repeats: number of bootstrap samples.
         alpha: the share of the new template in blended probes.
-        score_scale: the new model's, see ``evaluate_upgrade``.
+        score_scale: the new model's, see ``evaluate_embeddings``.
+        fingerprints: see ``Evaluation``.
+        note: what else a reader must know.
     """
     if seed < 0 or repeats < 1:
         raise UserError(f"seed must be at least 0 and repeats at least 1, not {seed}, {repeats}")
@@ -363,7 +351,8 @@ def evaluate_templates(
     tests[BLEND] = _template_test(meta, lists, blend, models["old"])
     used_far = headline_far(lists.subjects, far)
     carried = tuple(carried_fars(lists.subjects))
-    fars = tuple(sorted({used_far, *carried}))
+    fars = sorted({used_far, *carried})  # of the reported TARs
+    samples = SampledTests.of(tests, far=used_far, seed=seed, repeats=repeats)
     return IjbEvaluation(
         values={name: measured_metrics(test, fars, rule=rule) for name, test in tests.items()},
         note=joined_notes(
@@ -371,14 +360,22 @@ def evaluate_templates(
             few_classes_note(lists.subjects, "subjects"),
             _REVERSED_NOTE,
             _SEEN.note,
+            note,
             rule=rule,
         ),
+        compared=samples.difference(CROSS, OLD_SELF),
         seen=_SEEN,
+        fingerprints=fingerprints or {},
         tests=tests,
+        samples=samples,
         far=used_far,
-        fars=fars,
         carried_fars=carried,
-        **compared_answers(tests, used_far, seed, repeats, alpha=alpha, score_scale=score_scale),
+        rule=rule,
+        alpha=alpha,
+        score_map=None,
+        score_scale=score_scale,
+        seed=seed,
+        repeats=repeats,
     )
 
 
@@ -526,7 +523,7 @@ def _sides(meta: Meta) -> tuple[Ints, Ints]:
 
 def _subjects_of(templates: Ints, meta: Meta) -> Ints:
     """Return the subject of each template, from the files of probes and galleries."""
-    files: list[Subjects] = [meta.probes, *meta.galleries.values()]
+    files: list[TemplateSubjects] = [meta.probes, *meta.galleries.values()]
     ids, first = np.unique(np.concatenate([file.templates for file in files]), return_index=True)
     subjects = np.concatenate([file.subjects for file in files])[first]
     rows = rows_of(ids, templates)

@@ -1,27 +1,27 @@
 """Images with classes: a quarter of each class forms the gallery, the rest are queries."""
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from unibct import progress
-from unibct.arrays import Floats
 from unibct.data.image_set import ImageSet, require_outside, select_listed
 from unibct.data.training_classes import SCORE_MAP_FITTED, Choice, choice_on
 from unibct.distributed.ranks import current_ranks
 from unibct.embedders import EMBEDDERS, Opening, open_embedder, parse_reference
 from unibct.embeddings.extraction import embed_images, embed_images_to_store
 from unibct.embeddings.forms import FOLDER_FORM, find_form
-from unibct.embeddings.recall import Strength
 from unibct.embeddings.store import Embeddings
 from unibct.embeddings.stored import open_data, require_stored
 from unibct.errors import UserError
-from unibct.evaluation.blending import MIDPOINT, AlphaChoice, choose_alpha
-from unibct.evaluation.pixel_baseline import embedder_frame, old_model_strength
-from unibct.evaluation.protocols import EmbeddingRequest, EvaluationRequest, SearchRules
+from unibct.evaluation.blending import AlphaChoice, choose_alpha
+from unibct.evaluation.evaluation import Evaluated, EvaluatedData, EvaluatedModel, UpgradeEvaluation
+from unibct.evaluation.options import EvaluationOptions
+from unibct.evaluation.pixel_baseline import embedder_frame
+from unibct.evaluation.protocols import is_same
 from unibct.evaluation.score_map import (
     ScoreMap,
     fit_score_map,
@@ -36,14 +36,13 @@ from unibct.evaluation.seen_classes import (
     compared_choices,
     count_seen_classes,
 )
-from unibct.evaluation.subjects import Subjects, subject_data, subject_model
 from unibct.evaluation.templates import (
     GALLERY_SHARE,
     GallerySplit,
     chosen_gallery,
     require_searchable,
 )
-from unibct.evaluation.upgrade import UpgradeEvaluation, evaluate_upgrade
+from unibct.evaluation.upgrade import evaluate_embeddings
 from unibct.files import partial_folder
 from unibct.models.embedder import Embedder
 from unibct.models.model import Model
@@ -52,106 +51,280 @@ from unibct.models.old_space import known_score_scale, old_space_dim, to_old_spa
 _SCORES_FOR_CURVES = 20_000_000  # of one search: all curves then take a minute at most
 
 
-def evaluate_images(request: EvaluationRequest) -> UpgradeEvaluation:
-    """Evaluate a new model against an old one on an image set.
+class _Models(NamedTuple):
+    """The two models, and what the user called them."""
 
-    The request's ``query`` and ``gallery`` are whatever ``open_embedder`` opens.
-    """
-    rules = request.search
-    opened = open_data(request.data, request.images, skip_bad=request.skip_bad)
-    images, lists = _listed_images(opened, rules)
+    old: Embedder
+    new: Embedder
+    old_name: str
+    new_name: str
+
+
+def evaluate_images(
+    data: str | Path | ImageSet,
+    *,
+    old: str | Path | Embedder,
+    new: str | Path | Embedder,
+    options: EvaluationOptions,
+    device: str = "auto",
+) -> UpgradeEvaluation:
+    """Evaluate a new model against an old one on an image set."""
+    images = data
+    if not isinstance(images, ImageSet):
+        images = open_data(images, options.images, skip_bad=options.skip_bad_images)
+    images, lists = _listed_images(images, options)
     # Embedding may take hours: whatever can be refused is refused before it begins.
-    opening = Opening(request.device)
-    embedders = {
-        reference: opening.open(reference)
-        for reference in dict.fromkeys((request.gallery, request.query))
-    }
-    project = _projection(embedders[request.query], embedders[request.gallery], request)
-    _note_roles(embedders[request.query], embedders[request.gallery], request)
-    _require_unseen(images, embedders, request, lists)
+    models = _opened(old, new, device)
+    project = _projection(models)
+    _note_roles(models)
+    asking = classes_with_queries(images) if lists is None else lists[0].class_names
+    _require_unseen(asking, images.class_source, models, options)
     if lists is None:
         require_searchable(images.labels, images.name)
-    validation = _validation_images(images, embedders, request)
-    score_map = _kept_score_map(embedders[request.gallery].fingerprint, request)
-    score_scale = known_score_scale(
-        embedders[request.query], embedders[request.gallery].fingerprint
-    )
-    _require_not_chosen_on(images, embedders, score_map, score_scale, request)
-    sides, images = _embedded(images, embedders, request)
-    old, new = sides[request.gallery], sides[request.query]
-    split = None if lists is None else _listed_split(images, lists, rules)
-    new_side = new.of_images(images)
-    evaluation = evaluate_upgrade(
-        old.of_images(images),
-        new_side,
+    validation = _validation_images(images, models, options)
+    score_map = _kept_score_map(models, options)
+    score_scale = known_score_scale(models.new, models.old.fingerprint)
+    _require_not_chosen_on(images, models, score_map, score_scale, options)
+    old_side, new_side, images = _embedded(images, models)
+    split = None if lists is None else _listed_split(images, lists, options)
+    old_rows, new_rows = old_side.of_images(images), new_side.of_images(images)
+    if options.backfill_curve is None:
+        options = replace(options, backfill_curve=_curves_are_quick(images, split))
+    evaluation = evaluate_embeddings(
         images.labels,
-        projected=None if project is None else project(new_side.vectors),
-        seen_classes=request.seen_classes,
-        far=request.far,
-        rule=request.threshold_rule,
-        seed=request.seed,
+        old=old_rows,
+        new=new_rows,
+        projected=None if project is None else project(new_rows.vectors),
+        images=images,
+        frame=embedder_frame(models.old),
         split=split,
-        mode=rules.mode,
         score_map=score_map,
         score_scale=score_scale,
-        alpha=_alpha(validation, embedders, project, request),
-        backfill_curves=_wants_curves(rules, images, split),
-    )
-    tested = images.select(evaluation.tested_images)
-    evaluation = replace(
-        evaluation,
-        old_model=_old_model(embedders[request.gallery], old.rows_of(tested), tested, request),
-        subjects=Subjects(
-            subject_model(embedders[request.gallery], old.rows_of(images)),
-            subject_model(embedders[request.query], new_side.vectors),
-            subject_data(images),
+        alpha=_chosen_alpha(validation, models, project, options),
+        evaluated=Evaluated(
+            EvaluatedModel.of(models.old, old_rows.vectors),
+            EvaluatedModel.of(models.new, new_rows.vectors),
+            EvaluatedData.of(images),
         ),
+        options=options,
     )
-    if rules.save_score_map:
-        choice = choice_on(SCORE_MAP_FITTED, tested).with_vectors(old.rows_of(tested))
-        _save_score_map(evaluation, choice, old.fingerprint, request)
+    if options.save_score_map:
+        tested = images.select(evaluation.tested_images)
+        choice = choice_on(SCORE_MAP_FITTED, tested).with_vectors(old_side.rows_of(tested))
+        _save_score_map(evaluation, choice, models)
     return evaluation
 
 
-def _embedded(
-    images: ImageSet, embedders: Mapping[str | Path, Embedder], request: EvaluationRequest
-) -> tuple[dict[str | Path, Embeddings], ImageSet]:
-    """Return each model's embeddings, and the images of which all models have one."""
-    if not images.skip_bad:
-        require_stored(embedders.values(), images)
-    sides = {reference: embed_images(embedder, images) for reference, embedder in embedders.items()}
-    if images.skip_bad:
-        for side in sides.values():
-            images = _embedded_images(images, side)
-    return sides, images
+# The models: opened, compared with each other, and asked for embeddings.
 
 
-def _kept_score_map(old_fingerprint: str, request: EvaluationRequest) -> ScoreMap | None:
-    """Return the new model's map if it is asked for; refuse what would stop ``_save_score_map``."""
-    rules = request.search
-    if rules.old_thresholds and rules.save_score_map:
-        raise UserError(
-            "--old-thresholds tests the score map that is kept with the new model, and "
-            "--save-score-map fits it on the tested classes: use one of them, each on other classes"
-        )
-    if rules.old_thresholds or rules.save_score_map:
-        kept_score_maps(_folder_of(request.query))  # refuses a damaged file
-    if not rules.old_thresholds:
+def _opened(old: str | Path | Embedder, new: str | Path | Embedder, device: str) -> _Models:
+    """Open both models; one that is on both sides is opened once."""
+    opening = Opening(device)
+    old_model = opening.open(old)
+    new_model = old_model if is_same(old, new) else opening.open(new)
+    names = (
+        str(given) if isinstance(given, (str, Path)) else model.name
+        for given, model in ((old, old_model), (new, new_model))
+    )
+    return _Models(old_model, new_model, *names)
+
+
+def _projection(models: _Models) -> Callable[[Any], Any] | None:
+    """Return what projects the new embeddings into the old space; None for equal dimensions."""
+    new, old = models.new, models.old
+    if new.dim == old.dim:
         return None
-    return load_score_map(_folder_of(request.query), old_fingerprint)
+    differ = f"{models.new_name} has dimension {new.dim} but {models.old_name} has dimension "
+    differ += str(old.dim)
+    if not isinstance(new, Model) or old_space_dim(new) != old.dim:
+        raise UserError(
+            f"{differ}: one cannot search the other; give the folder of a model that was trained "
+            "with the old model, or map one into the other's space with `unibct adapt`"
+        )
+    if new.old_fingerprint != old.fingerprint:
+        raise UserError(
+            f"{differ}, and the new model's projection leads into the space of model "
+            f"{new.old_fingerprint}, not of {old.fingerprint}"
+        )
+    return partial(to_old_space, new)
 
 
-def _save_score_map(
-    evaluation: UpgradeEvaluation,
-    fitted_on: Choice,
-    old_fingerprint: str,
-    request: EvaluationRequest,
+def _note_roles(models: _Models) -> None:
+    """Note if the two models seem to be in each other's place, or are the same."""
+    new, old = models.new, models.old
+    if new.fingerprint and new.fingerprint == old.fingerprint:
+        progress.note(
+            f"{models.new_name} and {models.old_name} are the same model: there is no upgrade to "
+            "test"
+        )
+    elif isinstance(old, Model) and old.old_fingerprint == new.fingerprint:
+        progress.note(
+            f"{models.old_name} was trained to search the gallery of {models.new_name}: for that "
+            "test, exchange the new and the old model; this one is about old clients"
+        )
+    elif isinstance(new, Model) and new.old_fingerprint not in (None, old.fingerprint):
+        progress.note(
+            f"{models.new_name} was trained to search the gallery of model {new.old_fingerprint}, "
+            f"not that of {models.old_name}"
+        )
+
+
+def _embedded(
+    images: ImageSet, models: _Models
+) -> tuple[Embeddings, Embeddings, ImageSet]:
+    """Return the old and the new embeddings, and the images of which both models have one."""
+    if not images.skip_bad:
+        require_stored((models.old, models.new), images)
+    old = embed_images(models.old, images)
+    new = old
+    if models.new is not models.old:
+        new = embed_images(models.new, images)
+    if images.skip_bad:
+        for side in (old, new):
+            known_ids = set(side.ids)
+            rows = [row for row, image_id in enumerate(images.ids) if image_id in known_ids]
+            images = images if len(rows) == len(images) else images.select(rows)
+    return old, new, images
+
+
+def _require_unseen(
+    asking: Sequence[str],
+    source: str | None,
+    models: _Models,
+    options: EvaluationOptions,
+    which: str = "test classes",
 ) -> None:
+    """Refuse classes that a model was mostly trained on.
+
+    Args:
+        asking: the names of the classes that have queries.
+        source: what numbered them, see ``ImageSet``.
+        models: the models.
+        options: whether that is allowed.
+        which: what to call the classes.
+    """
+    trained = {"old": models.old.training_classes, "new": models.new.training_classes}
+    seen = count_seen_classes(asking, source, trained)
+    seen.require_minority(allowed=options.seen_classes, which=which)
+
+
+def _require_not_chosen_on(
+    images: ImageSet,
+    models: _Models,
+    score_map: ScoreMap | None,
+    score_scale: float | None,
+    options: EvaluationOptions,
+) -> None:
+    """Refuse images on which a model's weights, its scale or the score map were chosen."""
+    choices = choices_of(
+        {"old": models.old.training_classes, "new": models.new.training_classes},
+        score_map=score_map,
+        uses_scale=score_scale is not None,
+    )
+    if choices:
+        compared_choices(choices, choice_on("the test", images), allowed=options.seen_classes)
+
+
+# What the options ask for: listed queries, curves, a share of blended queries, a score map.
+
+
+def _listed_images(
+    images: ImageSet, options: EvaluationOptions
+) -> tuple[ImageSet, tuple[ImageSet, ImageSet] | None]:
+    """Return the images that are tested; and the queries and the gallery's images, if listed."""
+    if options.queries is None or options.gallery_images is None:
+        return images, None
+    lists = (select_listed(images, options.queries), select_listed(images, options.gallery_images))
+    both = set(lists[0].ids) & set(lists[1].ids)
+    if both:
+        raise UserError(f"{min(both)!r} is in {options.queries} and in {options.gallery_images}")
+    rows = [images.position[image_id] for part in lists for image_id in part.ids]
+    chosen = images.select(sorted(rows))
+    _listed_split(chosen, lists, options)
+    return chosen, lists
+
+
+def _listed_split(
+    images: ImageSet, lists: tuple[ImageSet, ImageSet], options: EvaluationOptions
+) -> GallerySplit:
+    """Return which images are queries and which are in the gallery; some may be left out."""
+    query, gallery = (
+        [images.position[image_id] for image_id in part.ids if image_id in images.position]
+        for part in lists
+    )
+    enrolled = set(images.labels[gallery].tolist())
+    missing = [name for label, name in enumerate(images.class_names) if label not in enrolled]
+    if missing:
+        raise UserError(
+            f"the class {min(missing)!r} has queries but no image in {options.gallery_images}"
+        )
+    return chosen_gallery(images.labels, query=query, gallery=gallery)
+
+
+def _curves_are_quick(images: ImageSet, split: GallerySplit | None) -> bool:
+    rows = round(len(images) * GALLERY_SHARE) if split is None else len(split.gallery)
+    queries = len(images) - rows
+    return queries * (rows + len(images.class_names)) <= _SCORES_FOR_CURVES  # mAP ranks all images
+
+
+def _validation_images(
+    images: ImageSet, models: _Models, options: EvaluationOptions
+) -> ImageSet | None:
+    """Return the images on which the share of the new query is chosen, if any were given."""
+    name = options.alpha_from
+    if name is None:
+        return None
+    validation = open_data(name, skip_bad=options.skip_bad_images)
+    common = set(images.class_identities) & set(validation.class_identities)
+    if common:
+        raise UserError(
+            f"{name} and {images.name} have {len(common)} classes in common, first "
+            f"{min(common)!r}: choose alpha on classes that are not tested"
+        )
+    asking, which = classes_with_queries(validation), f"classes of {name} (alpha_from)"
+    _require_unseen(asking, validation.class_source, models, options, which)
+    require_searchable(validation.labels, validation.name)
+    return validation
+
+
+def _chosen_alpha(
+    validation: ImageSet | None,
+    models: _Models,
+    project: Callable[[Any], Any] | None,
+    options: EvaluationOptions,
+) -> AlphaChoice | None:
+    """Choose the share of the new query in blended queries, if there are images for it."""
+    if validation is None:
+        return None
+    old, new, validation = _embedded(validation, models)
+    new_rows = new.of_images(validation)
+    return choose_alpha(
+        old.of_images(validation),
+        new_rows if project is None else project(new_rows.vectors),
+        validation.labels,
+        seed=options.seed,
+        mode=options.gallery_mode,
+        chosen_on=options.alpha_from,
+    )
+
+
+def _kept_score_map(models: _Models, options: EvaluationOptions) -> ScoreMap | None:
+    """Return the new model's map if it is asked for; refuse what would stop ``_save_score_map``."""
+    if options.old_thresholds or options.save_score_map:
+        kept_score_maps(_folder_of(models.new_name))  # refuses a damaged file
+    if not options.old_thresholds:
+        return None
+    return load_score_map(_folder_of(models.new_name), models.old.fingerprint)
+
+
+def _save_score_map(evaluation: UpgradeEvaluation, fitted_on: Choice, models: _Models) -> None:
     """Fit a score map on the whole test, and keep it with the new model."""
     cross, old_self = evaluation.tests[CROSS], evaluation.tests[OLD_SELF]
+    old_fingerprint = models.old.fingerprint
     try:
         fitted = replace(fit_score_map(cross.impostor, old_self.impostor), fitted_on=fitted_on)
-        folder = _folder_of(request.query)
+        folder = _folder_of(models.new_name)
         replaces = old_fingerprint in kept_score_maps(folder)
         path = save_score_map(folder, old_fingerprint, fitted)
     except (UserError, OSError) as error:  # the evaluation is finished: it is not thrown away
@@ -164,211 +337,47 @@ def _save_score_map(
     )
 
 
-def _old_model(
-    embedder: Embedder, vectors: Floats, images: ImageSet, request: EvaluationRequest
-) -> Strength | None:
-    """Compare the old model with raw pixels; stored embeddings may be all that is left."""
-    frame = embedder_frame(embedder)
-    try:
-        return old_model_strength(vectors, images.labels, images, frame=frame, seed=request.seed)
-    except UserError as error:
-        progress.note(f"the old model is not compared with raw pixels: {error}")
-        return None
-
-
-def _validation_images(
-    images: ImageSet, embedders: Mapping[str | Path, Embedder], request: EvaluationRequest
-) -> ImageSet | None:
-    """Return the images on which the share of the new query is chosen, if any were given."""
-    name = request.search.alpha_from
-    if name is None:
-        return None
-    validation = open_data(name, skip_bad=request.skip_bad)
-    common = set(images.class_identities) & set(validation.class_identities)
-    if common:
-        raise UserError(
-            f"{name} and {request.data} have {len(common)} classes in common, first "
-            f"{min(common)!r}: choose alpha on classes that are not tested"
-        )
-    _require_unseen(validation, embedders, request, which=f"classes of {name} (--alpha-from)")
-    require_searchable(validation.labels, validation.name)
-    return validation
-
-
-def _alpha(
-    validation: ImageSet | None,
-    embedders: Mapping[str | Path, Embedder],
-    project: Callable[[Any], Any] | None,
-    request: EvaluationRequest,
-) -> float | AlphaChoice:
-    """Return the share of the new query in blended queries, given, chosen or by default."""
-    if validation is None:
-        return MIDPOINT if request.alpha is None else request.alpha
-    sides, validation = _embedded(validation, embedders, request)
-    old, new = (sides[side].of_images(validation) for side in (request.gallery, request.query))
-    return choose_alpha(
-        old,
-        new if project is None else project(new.vectors),
-        validation.labels,
-        seed=request.seed,
-        mode=request.search.mode,
-        chosen_on=request.search.alpha_from,
-    )
-
-
-def _wants_curves(rules: SearchRules, images: ImageSet, split: GallerySplit | None) -> bool:
-    if rules.backfill_curve is not None:
-        return rules.backfill_curve
-    rows = round(len(images) * GALLERY_SHARE) if split is None else len(split.gallery)
-    queries = len(images) - rows
-    return queries * (rows + len(images.class_names)) <= _SCORES_FOR_CURVES  # mAP ranks all images
-
-
-def _listed_images(
-    images: ImageSet, rules: SearchRules
-) -> tuple[ImageSet, tuple[ImageSet, ImageSet] | None]:
-    """Return the images that are tested; and the queries and the gallery's images, if listed."""
-    if rules.queries is None and rules.gallery_images is None:
-        return images, None
-    if rules.queries is None or rules.gallery_images is None:
-        raise UserError("--queries and --gallery-images go together: give both lists")
-    lists = (select_listed(images, rules.queries), select_listed(images, rules.gallery_images))
-    both = set(lists[0].ids) & set(lists[1].ids)
-    if both:
-        raise UserError(f"{min(both)!r} is in {rules.queries} and in {rules.gallery_images}")
-    rows = [images.position[image_id] for part in lists for image_id in part.ids]
-    chosen = images.select(sorted(rows))
-    _listed_split(chosen, lists, rules)
-    return chosen, lists
-
-
-def _listed_split(
-    images: ImageSet, lists: tuple[ImageSet, ImageSet], rules: SearchRules
-) -> GallerySplit:
-    """Return which images are queries and which are in the gallery; some may be left out."""
-    places = [
-        [images.position[image_id] for image_id in part.ids if image_id in images.position]
-        for part in lists
-    ]
-    enrolled = set(images.labels[places[1]].tolist())
-    missing = [name for label, name in enumerate(images.class_names) if label not in enrolled]
-    if missing:
-        raise UserError(
-            f"the class {min(missing)!r} has queries but no image in {rules.gallery_images}"
-        )
-    return chosen_gallery(images.labels, query=places[0], gallery=places[1])
-
-
-def embed_image_set(request: EmbeddingRequest) -> Embeddings:
-    """Write a model's normalised embeddings of an image set; under torchrun by all processes.
-
-    A form other than the folder is written from a hidden folder beside it, which a killed run
-    leaves for the next one.
-    """
-    form, ranks = find_form(request.form), current_ranks()
-    if request.form != FOLDER_FORM:
-        form.load().require_writable(request.out)
-        if request.dtype != "float32":
-            raise UserError(f"--dtype {request.dtype} is for --to {FOLDER_FORM} only")
-    model = open_embedder(request.model, device=request.device)
-    images = open_data(request.data, request.images, skip_bad=request.skip_bad)
-    if request.form == FOLDER_FORM:
-        require_outside(images, request.out)
-    folder = request.out if request.form == FOLDER_FORM else partial_folder(request.out)
-    stored = embed_images_to_store(model, images, folder, dtype=request.dtype, ranks=ranks)
-    if request.form == FOLDER_FORM:
-        return stored
-    if ranks.first:
-        form.load().write(stored, request.out)
-    ranks.barrier()
-    written = form.load().read(request.out)
-    if ranks.first:
-        shutil.rmtree(folder, ignore_errors=True)
-    return written
-
-
-def _embedded_images(images: ImageSet, side: Embeddings) -> ImageSet:
-    """Return the images that have an embedding."""
-    known_ids = set(side.ids)
-    rows = [row for row, image_id in enumerate(images.ids) if image_id in known_ids]
-    return images if len(rows) == len(images) else images.select(rows)
-
-
-def _projection(
-    new: Embedder, old: Embedder, request: EvaluationRequest
-) -> Callable[[Any], Any] | None:
-    """Return what projects the new embeddings into the old space; None for equal dimensions."""
-    if new.dim == old.dim:
-        return None
-    differ = (
-        f"{request.query} has dimension {new.dim} but {request.gallery} has dimension {old.dim}"
-    )
-    if not isinstance(new, Model) or old_space_dim(new) != old.dim:
-        raise UserError(
-            f"{differ}: one cannot search the other; give the folder of a model that was trained "
-            "with --old OLD, or map one into the other's space with `unibct adapt`"
-        )
-    if new.old_fingerprint != old.fingerprint:
-        raise UserError(
-            f"{differ}, and the new model's projection leads into the space of model "
-            f"{new.old_fingerprint}, not of {old.fingerprint}"
-        )
-    return partial(to_old_space, new)
-
-
-def _folder_of(reference: str | Path) -> Path:
+def _folder_of(reference: str) -> Path:
     """Return the folder in which a score map is kept."""
-    folder = parse_reference(str(reference), EMBEDDERS).path
+    folder = parse_reference(reference, EMBEDDERS).path
     if not folder.is_dir():
         raise UserError(f"a score map is kept in a folder of the new model; {reference} is not one")
     return folder
 
 
-def _note_roles(query: Embedder, gallery: Embedder, request: EvaluationRequest) -> None:
-    """Note if the two models seem to be in each other's place, or are the same."""
-    if query.fingerprint and query.fingerprint == gallery.fingerprint:
-        progress.note(
-            f"{request.query} and {request.gallery} are the same model: there is no upgrade to test"
-        )
-    elif isinstance(gallery, Model) and gallery.old_fingerprint == query.fingerprint:
-        progress.note(
-            f"{request.gallery} was trained to search the gallery of {request.query}: for that "
-            "test, exchange --query and --gallery; this one is about old clients"
-        )
-    elif isinstance(query, Model) and query.old_fingerprint not in (None, gallery.fingerprint):
-        progress.note(
-            f"{request.query} was trained to search the gallery of model {query.old_fingerprint}, "
-            f"not that of {request.gallery}"
-        )
+def embed_image_set(
+    data: str,
+    *,
+    model: str | Path,
+    out: Path,
+    images: Path | None = None,
+    form: str = FOLDER_FORM,
+    dtype: str = "float32",
+    skip_bad: bool = False,
+    device: str = "auto",
+) -> Embeddings:
+    """Write a model's normalised embeddings of an image set; under torchrun by all processes.
 
-
-def _require_unseen(
-    images: ImageSet,
-    embedders: Mapping[str | Path, Embedder],
-    request: EvaluationRequest,
-    lists: tuple[ImageSet, ImageSet] | None = None,
-    which: str = "test classes",
-) -> None:
-    """Refuse images of classes that a model was mostly trained on."""
-    models = {str(name): embedder.training_classes for name, embedder in embedders.items()}
-    asking = classes_with_queries(images) if lists is None else lists[0].class_names
-    seen = count_seen_classes(asking, images.class_source, models)
-    seen.require_minority(allowed=request.seen_classes, which=which)
-
-
-def _require_not_chosen_on(
-    images: ImageSet,
-    embedders: Mapping[str | Path, Embedder],
-    score_map: ScoreMap | None,
-    score_scale: float | None,
-    request: EvaluationRequest,
-) -> None:
-    """Refuse images on which a model's weights, its scale or the score map were chosen."""
-    roles = {"old": embedders[request.gallery], "new": embedders[request.query]}
-    choices = choices_of(
-        {role: embedder.training_classes for role, embedder in roles.items()},
-        score_map=score_map,
-        uses_scale=score_scale is not None,
-    )
-    if choices:
-        compared_choices(choices, choice_on("the test", images), allowed=request.seen_classes)
+    A form other than the folder is written from a hidden folder beside it, which a killed run
+    leaves for the next one.
+    """
+    writer, ranks = find_form(form), current_ranks()
+    if form != FOLDER_FORM:
+        writer.load().require_writable(out)
+        if dtype != "float32":
+            raise UserError(f"dtype {dtype} is for the form {FOLDER_FORM} only")
+    embedder = open_embedder(model, device=device)
+    given = open_data(data, images, skip_bad=skip_bad)
+    if form == FOLDER_FORM:
+        require_outside(given, out)
+    folder = out if form == FOLDER_FORM else partial_folder(out)
+    stored = embed_images_to_store(embedder, given, folder, dtype=dtype, ranks=ranks)
+    if form == FOLDER_FORM:
+        return stored
+    if ranks.first:
+        writer.load().write(stored, out)
+    ranks.barrier()
+    written = writer.load().read(out)
+    if ranks.first:
+        shutil.rmtree(folder, ignore_errors=True)
+    return written

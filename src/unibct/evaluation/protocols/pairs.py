@@ -4,7 +4,7 @@ A pair has no query side and no gallery side, so the cross test runs in both dir
 image from the new model and the second from the old one, and the reverse.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,11 @@ from unibct.embeddings.extraction import raw_embeddings
 from unibct.errors import UserError
 from unibct.evaluation.bootstrap import REPEATS
 from unibct.evaluation.criterion import sampled_criterion
-from unibct.evaluation.protocols import EvaluationRequest
+from unibct.evaluation.evaluation import Evaluation, known_fingerprints
+from unibct.evaluation.options import EvaluationOptions
+from unibct.evaluation.protocols import is_same
 from unibct.evaluation.search_test import CROSS, NEW_SELF, OLD_SELF, REVERSED_CROSS
 from unibct.evaluation.seen_classes import SeenClasses
-from unibct.evaluation.subjects import known_fingerprints
-from unibct.evaluation.upgrade import Evaluation
 from unibct.evaluation.verification import FoldAccuracy, checked_same, fold_accuracy
 from unibct.models.embedder import ImageEmbedder
 
@@ -54,37 +54,53 @@ class PairEvaluation(Evaluation):
         }
 
 
-def evaluate_pair_set(request: EvaluationRequest) -> PairEvaluation:
+def evaluate_pair_set(
+    data: str,
+    *,
+    old: str | Path | ImageEmbedder,
+    new: str | Path | ImageEmbedder,
+    options: EvaluationOptions,
+    device: str = "auto",
+) -> PairEvaluation:
     """Embed every image of a pair set and its mirror image with two models, and evaluate them."""
-    pairs = read_pair_file(Path(request.data))
-    embeddings: dict[str | Path, Floats] = {}
-    models: dict[str | Path, ImageEmbedder] = {}
-    for reference in dict.fromkeys((request.gallery, request.query)):
-        models[reference] = model = open_image_embedder(
-            reference, device=request.device, why="a pair set is embedded in two views"
-        )
+    pairs = read_pair_file(Path(data))
+
+    def embedded(given: str | Path | ImageEmbedder) -> tuple[ImageEmbedder, Floats]:
+        model = open_image_embedder(given, device=device, why="a pair set is embedded in two views")
         pixels = read_pixels(pairs.images, model.input.frame)
         with progress.task("embedding", len(pairs.images)) as advance:
-            embeddings[reference] = raw_embeddings(model, pixels, advance=advance)
-    old, new = embeddings[request.gallery], embeddings[request.query]
-    fingerprints = known_fingerprints(query=models[request.query], gallery=models[request.gallery])
-    return replace(
-        evaluate_pairs(old, new, pairs.same, seed=request.seed), fingerprints=fingerprints
+            return model, raw_embeddings(model, pixels, advance=advance)
+
+    old_model, old_vectors = embedded(old)
+    new_model, new_vectors = (old_model, old_vectors) if is_same(old, new) else embedded(new)
+    return evaluate_pairs(
+        pairs.same,
+        old=old_vectors,
+        new=new_vectors,
+        seed=options.seed,
+        fingerprints=known_fingerprints(old=old_model, new=new_model),
     )
 
 
 def evaluate_pairs(
-    old: Any, new: Any, same: Any, *, folds: int = 10, seed: int = 0
+    same: Any,
+    *,
+    old: Any,
+    new: Any,
+    folds: int = 10,
+    seed: int = 0,
+    fingerprints: dict[str, str] | None = None,
 ) -> PairEvaluation:
     """Run the self tests and the cross test in both directions, with a bootstrap over folds.
 
     Args:
+        same: (pairs,) whether the two images show the same class.
         old: (2 · pairs, dim) the old model's embeddings; the two of a pair follow each other.
         new: (2 · pairs, dim) the new model's embeddings.
-        same: (pairs,) whether the two images show the same class.
         folds: number of consecutive parts, each with the threshold that is best on the others;
             fewer than ten carry no verdict.
         seed: chooses the bootstrap samples.
+        fingerprints: see ``Evaluation``.
     """
     models = {
         name: normalized(checked_embeddings(vectors, name))
@@ -119,6 +135,7 @@ def evaluate_pairs(
         compared=(interval,),
         seen=_SEEN,
         note=_SEEN.note,
+        fingerprints=fingerprints or {},
         tests=tests,
     )
 

@@ -82,7 +82,7 @@ function shownCertificate(paper) {
   if (paper.template_verdict !== paper.verdict) title.append(` (templates: ${paper.template_verdict})`);
   return element("div", { class: "certificate" }, title,
     element("p", { class: paper.basis === "unseen" ? "soft" : "notice" },
-      `Tested on ${paper.tested_on}, ${day}.`),
+      `Evaluated on ${paper.tested_on}, ${day}.`),
     element("p", { class: "soft" }, `In a gallery with rows of both models, scores of older rows are ${CALIBRATIONS[paper.calibration] ?? paper.calibration}.`),
     element("div", { class: "tables" }, metricsTable(paper), thresholdsTable(paper)),
     element("p", { class: "soft digest" }, "Digest ", element("code", {}, paper.digest)));
