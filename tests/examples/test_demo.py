@@ -142,7 +142,7 @@ def test_a_second_run_takes_up_what_is_there(small_demo):
     times = {p: p.stat().st_mtime_ns for p in (out / "models").rglob("model.json")}
     again = run_demo(result.plan, out, device="cpu")
     assert {p: p.stat().st_mtime_ns for p in (out / "models").rglob("model.json")} == times
-    assert again.evaluation.metrics("new→old") == result.evaluation.metrics("new→old")
+    assert again.evaluation.values["new→old"] == result.evaluation.values["new→old"]
     assert again.gallery == result.gallery
     run_demo(result.plan, out, fresh=True, device="cpu")
     assert {p: p.stat().st_mtime_ns for p in (out / "models").rglob("model.json")} != times

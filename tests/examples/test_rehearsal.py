@@ -59,13 +59,13 @@ def test_every_recipe_runs_from_recordio_to_tables_and_is_taken_up_again(tmp_pat
     evaluations = rehearsal.rehearse(tmp_path, overrides=overrides, **options)
     assert list(evaluations) == list(SCENARIOS)
     for scenario, evaluation in evaluations.items():
-        assert set(evaluation.metrics("new→old")) >= {"top-1", "top-5", "top-10", "TPIR@0.01"}
+        assert set(evaluation.values["new→old"]) >= {"top-1", "top-5", "top-10", "TPIR@0.01"}
         model = load_model(tmp_path / scenario / "new")
         assert model.training["method"] == "unibct"
         assert (model.architecture == "resnet50") == (scenario == "identical-data")
         assert model.input.frame.shape == (112, 112, 3)
     monkeypatch.setattr("unibct.training.train.TrainingLoop", None)  # training again would need it
     again = rehearsal.rehearse(tmp_path, overrides=overrides, **options)
-    assert {k: e.metrics("new→old") for k, e in again.items()} == {
-        k: e.metrics("new→old") for k, e in evaluations.items()
+    assert {k: e.values["new→old"] for k, e in again.items()} == {
+        k: e.values["new→old"] for k, e in evaluations.items()
     }

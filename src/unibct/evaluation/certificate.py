@@ -263,7 +263,7 @@ def _listed(names: Any) -> str:
 def _content(evaluation: UpgradeEvaluation, date: datetime) -> dict[str, Any]:
     if evaluation.evaluated is None:
         raise UserError(
-            "arrays do not say which models made them: evaluate models on images, or give evaluated="
+            "arrays do not say which models made them: evaluate models, or give evaluated="
         )
     full, single = evaluation.as_json(), evaluation.single_images
     images, tests = single.searches, single.tests

@@ -22,8 +22,8 @@ from unibct.evaluation.blending import MIDPOINT, AlphaChoice, blended_test
 from unibct.evaluation.bootstrap import REPEATS
 from unibct.evaluation.criterion import few_classes_note
 from unibct.evaluation.evaluation import (
-    SampledTests,
     Evaluated,
+    SampledTests,
     UpgradeEvaluation,
     Values,
     joined_notes,
@@ -96,9 +96,8 @@ def evaluate_embeddings(
         alpha: the share of the new query in blended queries, or what ``choose_alpha`` returned.
         repeats: bootstrap samples.
         evaluated: the models and the data, for a certificate.
-        options: those of ``unibct evaluate`` that are about searches; curves of partly backfilled
-            galleries are measured only if ``backfill_curve`` is true.
-        changes: the same by their names, such as ``far=0.01``.
+        options: see ``evaluate``; here curves are measured only if ``backfill_curve`` is true.
+        changes: options by their names.
     """
     options = chosen_options(options, changes)
     if alpha is None:
@@ -139,11 +138,7 @@ def evaluate_embeddings(
         repeats=repeats,
         split=part.split,
         tested_images=part.places,
-        backfill_curves=(
-            dict(_curves(models, part.split, mode, far, tests[OLD_SELF], seed))
-            if options.backfill_curve
-            else {}
-        ),
+        backfill_curves=_curves(models, part.split, far, tests[OLD_SELF], options),
         evaluated=evaluated,
     )
 
@@ -259,16 +254,19 @@ def _seen_values(part: _Part | None, mode: GalleryMode, far: float, rule: Thresh
 def _curves(
     models: dict[str, Floats],
     split: GallerySplit,
-    mode: GalleryMode,
     far: float,
     old_self: SearchTest,
-    seed: int,
-) -> Iterator[tuple[str, BackfillCurve]]:
-    """Yield the backfill curve of each order of rows."""
+    options: EvaluationOptions,
+) -> dict[str, BackfillCurve]:
+    """Return the backfill curve of each order of rows, if they are asked for."""
+    if not options.backfill_curve:
+        return {}
     old, new = models["old"], models.get(PROJECTED, models["new"])
-    before = measured_metrics(old_self, [far])
-    for name, order in row_orders(old, split, seed=seed).items():
-        yield name, backfill_curve(old, new, split, order, far=far, old_self=before, mode=mode)
+    before, mode = measured_metrics(old_self, [far]), options.gallery_mode
+    return {
+        name: backfill_curve(old, new, split, order, far=far, old_self=before, mode=mode)
+        for name, order in row_orders(old, split, seed=options.seed).items()
+    }
 
 
 def _strength(

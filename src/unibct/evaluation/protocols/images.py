@@ -170,9 +170,7 @@ def _note_roles(models: _Models) -> None:
         )
 
 
-def _embedded(
-    images: ImageSet, models: _Models
-) -> tuple[Embeddings, Embeddings, ImageSet]:
+def _embedded(images: ImageSet, models: _Models) -> tuple[Embeddings, Embeddings, ImageSet]:
     """Return the old and the new embeddings, and the images of which both models have one."""
     if not images.skip_bad:
         require_stored((models.old, models.new), images)
