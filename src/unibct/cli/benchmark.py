@@ -87,9 +87,7 @@ WorkersOption = Annotated[
 ]
 DryRunOption = Annotated[
     bool,
-    typer.Option(
-        "--dry-run", help="print what would run, and how long at the finished jobs' rate"
-    ),
+    typer.Option("--dry-run", help="print what would run, and how long at the finished jobs' rate"),
 ]
 ReportOnlyOption = Annotated[
     bool,

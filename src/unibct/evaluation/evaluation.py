@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from unibct.arrays import Floats, Ints
+from unibct.arrays import Ints
 from unibct.data.image_set import ImageSet
 from unibct.embeddings.recall import Strength
+from unibct.embeddings.store import Vectors
 from unibct.evaluation.blending import AlphaChoice, BlendedQueries, require_alpha
 from unibct.evaluation.bootstrap import ClassDraws, class_draws
 from unibct.evaluation.criterion import (
@@ -221,7 +222,7 @@ class EvaluatedModel:
     vectors: str  # a digest of its embeddings of the test images
 
     @classmethod
-    def of(cls, embedder: Embedder, vectors: Floats) -> "EvaluatedModel":
+    def of(cls, embedder: Embedder, vectors: Vectors) -> "EvaluatedModel":
         """Return what to say about a model and its (images, dim) embeddings of the test images."""
         digest = hashlib.sha256()
         for start in range(0, len(vectors), _ROWS_AT_ONCE):

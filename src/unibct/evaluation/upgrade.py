@@ -225,7 +225,7 @@ def _direction_tests(
     if "free" in models:
         same_dim = models["free"].shape[1] == models["old"].shape[1]
         directions += [FREE_SELF, FREE_CROSS] if same_dim else [FREE_SELF]
-    tests = {name: _test(name, models, split, mode) for name in directions}
+    tests: dict[str, SearchTest] = {name: _test(name, models, split, mode) for name in directions}
     return tests | {BLEND: blended_test(tests[OLD_SELF], tests[CROSS], alpha)}
 
 

@@ -343,7 +343,7 @@ def evaluate_templates(
     models = {"old": _ModelTemplates.of("old", *old), "new": _ModelTemplates.of("new", *new)}
     require_same_dim(models["new"].vectors, "new", models["old"].vectors, "old")
     lists = _SubjectLists.of(meta)
-    tests = {
+    tests: dict[str, SearchTest] = {
         direction: _template_test(meta, lists, models[direction.query], models[direction.gallery])
         for direction in TESTS
     }
