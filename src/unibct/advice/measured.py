@@ -313,7 +313,8 @@ def trial_run(
     with tempfile.TemporaryDirectory(prefix="unibct-advise-") as folder:
         out = Path(folder) / "trial"
         plain = method.partition("@")[0]  # settings of a variant hardly change the speed
-        model = train(images, short, out, old=old, method=plain, validation=0, device=device)
+        with progress.silenced():
+            model = train(images, short, out, old=old, method=plain, validation=0, device=device)
         with (out / METRICS_FILE).open(encoding="utf-8") as file:
             rates = [float(row["images_per_second"]) for row in csv.DictReader(file)]
     return float(np.median(rates[1:])), model

@@ -58,12 +58,15 @@ def make_method(context: RunContext, old: Embedder) -> Method:
     )
     numbers = (recipe.scale, recipe.margin, recipe.tau, recipe.lam, recipe.drop)
     settings = Settings(*numbers, warm_start=bool(recipe.warm_start))
-    return entry.make(knowledge, settings)
+    with progress.silenced():
+        return entry.make(knowledge, settings)
 
 
 def refresh_method(context: RunContext, state: TrainingState) -> None:
     """Let the method look at the new model again, with its embeddings if it asks for them."""
-    state.method.refresh(_new_embeddings(context, state))
+    new_embeddings = _new_embeddings(context, state)
+    with progress.silenced():  # the bar of the training stands for it
+        state.method.refresh(new_embeddings)
     context.ranks.barrier()
     if context.ranks.first:
         shutil.rmtree(context.out / NEW_EMBEDDINGS, ignore_errors=True)
@@ -91,7 +94,8 @@ def _new_embeddings(context: RunContext, state: TrainingState) -> Any:
         return None
     model = current_model(context, state)
     if _fits_in_memory(context, len(context.pixels.images)):
-        vectors = embed_pixel_batches(model, context.pixels).vectors
+        with progress.silenced():
+            vectors = embed_pixel_batches(model, context.pixels).vectors
         return _on_device_if_small(context, vectors)
     share_buffers(context, state)
     embeddings = cached_embeddings(
