@@ -28,6 +28,13 @@ from unibct.losses import (
 )
 
 
+def numeric_slope(function, x, place):
+    """How a naive function changes with one of its inputs."""
+    step = torch.zeros_like(x)
+    step[place] = 1e-6
+    return (function(x.detach() + step) - function(x.detach() - step)) / 2e-6
+
+
 def test_rows_have_length_1():
     assert torch.allclose(unit_rows(torch.tensor([[3.0, 4.0]])), torch.tensor([[0.6, 0.8]]))
 
@@ -55,14 +62,12 @@ def test_each_rank_gets_the_sum_of_all_and_the_gradient_of_its_own():
     assert run_ranks(3, of_rank) == [(14.0, 4.0, 1.0), (14.0, 8.0, 4.0), (14.0, 12.0, 9.0)]
 
 
-def test_one_process_takes_the_plain_mean():
-    assert float(mean_over_ranks(torch.tensor(6.0), torch.tensor(4), ALONE)) == 1.5
-    assert float(mean_over_ranks(torch.tensor(0.0), torch.tensor(0), ALONE)) == 0
-
-
-def test_two_equal_ranks_each_return_the_mean_of_all_terms():
-    # Both have 4 terms with the sum 6: each returns 6 · 2 / 8.
-    assert float(mean_over_ranks(torch.tensor(6.0), torch.tensor(4), Twins())) == 1.5
+@pytest.mark.parametrize(
+    ("total", "count", "ranks", "wanted"),
+    [(6.0, 4, ALONE, 1.5), (0.0, 0, ALONE, 0), (6.0, 4, Twins(), 1.5)],  # twins: 6 · 2 / 8
+)
+def test_each_rank_returns_the_mean_of_all_terms(total, count, ranks, wanted):
+    assert float(mean_over_ranks(torch.tensor(total), torch.tensor(count), ranks)) == wanted
 
 
 @pytest.mark.parametrize(("scale", "margin"), [(64.0, 0.5), (16.0, 0.3), (8.0, 0.0)])
@@ -144,11 +149,13 @@ def test_arcface_names_bad_input(x, w, y, message):
         unibct.arcface(x, w, y)
 
 
-def test_arcface_on_a_sample_by_hand():
+def test_arcface_of_classes_in_use_and_of_all_of_them():
     generator = torch.Generator().manual_seed(0)
     embeddings = torch.randn(6, 4, generator=generator, requires_grad=True)
     weights = torch.randn(9, 4, generator=generator, requires_grad=True)
     labels, rows = torch.tensor([0, 4, 4, 7, 8, 0]), torch.tensor([0, 2, 4, 7, 8])
+    loss = sharded_arcface(embeddings, weights, labels, ClassesInUse(9), scale=16.0, margin=0.3)
+    assert torch.equal(loss, arcface(embeddings, weights, labels, scale=16.0, margin=0.3))
     part = ClassesInUse(9, ALONE, rows)
     found = sharded_arcface(embeddings, part.rows(weights), labels, part)
     places = torch.tensor([0, 2, 2, 3, 4, 0])
@@ -159,15 +166,6 @@ def test_arcface_on_a_sample_by_hand():
     for one, other in zip(ours, theirs, strict=True):
         assert torch.allclose(one, other, atol=1e-5)
     assert (ours[1][[1, 3, 5, 6]] == 0).all()
-
-
-def test_all_classes_in_one_process_are_plain_arcface():
-    generator = torch.Generator().manual_seed(0)
-    embeddings = torch.randn(6, 4, generator=generator)
-    weights = torch.randn(9, 4, generator=generator)
-    labels = torch.tensor([0, 4, 4, 7, 8, 0])
-    loss = sharded_arcface(embeddings, weights, labels, ClassesInUse(9), scale=16.0, margin=0.3)
-    assert torch.equal(loss, arcface(embeddings, weights, labels, scale=16.0, margin=0.3))
 
 
 def test_contrast_equals_a_naive_loop():
@@ -182,11 +180,6 @@ def test_contrast_equals_a_naive_loop():
         )
         total -= math.log(positive / (positive + negatives))
     assert math.isclose(float(contrast(y, new=x, old=old)), total / 12, rel_tol=1e-9)
-
-
-def test_contrast_without_negatives_is_zero():
-    x, _, _ = case(batch=3)
-    assert float(contrast(torch.zeros(3).long(), new=x, old=x)) == 0
 
 
 @pytest.mark.parametrize("tau", [0.05, 0.5])
@@ -224,17 +217,6 @@ def test_neighbour_contrast_draws_to_the_consensus():
     loss.backward()
     assert math.isclose(loss.item(), math.log(2) / 2, rel_tol=1e-6)
     assert torch.allclose(new.grad, torch.tensor([[-0.5, 0.0]]))
-
-
-def test_neighbour_contrast_without_a_positive_is_zero():
-    x, others, labels = case(batch=4, classes=5)
-    x.requires_grad_()
-    for queue in (others, others[:0]):
-        beyond = torch.full((len(queue),), 9)
-        loss = neighbour_contrast(x, labels, own_old=x.detach(), others=queue, other_labels=beyond)
-        (gradient,) = torch.autograd.grad(loss, x)
-        assert loss.item() == 0
-        assert (gradient == 0).all()
 
 
 def test_neighbour_contrast_has_finite_gradients_at_the_positive_itself():
@@ -279,28 +261,6 @@ def test_mixed_contrast_by_hand():
     assert math.isclose(
         contrast(torch.tensor([0, 1]), new=rows, old=rows, tau=0.5), math.log1p(math.exp(-2))
     )
-
-
-def test_mixed_contrast_without_negatives_is_zero():
-    x, _, _ = case(batch=3)
-    x.requires_grad_()
-    loss = mixed_contrast(torch.zeros(3).long(), new=x, old=case(batch=3, seed=1)[0])
-    loss.backward()
-    assert loss.item() == 0
-    assert (x.grad == 0).all()
-
-
-@pytest.mark.parametrize("world", [2, 3])
-def test_mixed_contrast_of_several_ranks_is_that_of_one(world):
-    x, weights, y = case(batch=12, classes=4)
-    old = case(batch=12, seed=1)[0]
-
-    def loss(new, rows, labels, part, own):
-        return mixed_contrast(labels, new=new, old=old[own], tau=0.1, ranks=part.ranks)
-
-    one, many = (over_ranks(n, loss, x, weights, y) for n in (1, world))
-    for found, expected in zip(many, one, strict=True):
-        assert torch.allclose(found, expected, rtol=1e-9)
 
 
 def test_regress_by_hand():
@@ -351,13 +311,9 @@ def test_outside_cone_equals_a_naive_loop_and_so_does_its_gradient():
     inside = gradient.abs().sum(dim=1) == 0
     assert inside.any()
     assert not inside.all()
-    for row, column in ((0, 0), (3, 5), (7, 2), (11, 7)):
-        step = torch.zeros_like(x)
-        step[row, column] = 1e-6
-        moved = [
-            naive_outside_cone(x.detach() + sign * step, y, centres, largest) for sign in (1, -1)
-        ]
-        assert math.isclose(gradient[row, column], (moved[0] - moved[1]) / 2e-6, abs_tol=1e-8)
+    for place in ((0, 0), (3, 5), (7, 2), (11, 7)):
+        slope = numeric_slope(lambda z: naive_outside_cone(z, y, centres, largest), x, place)
+        assert math.isclose(gradient[place], slope, abs_tol=1e-8)
 
 
 def test_outside_cone_by_hand():
@@ -380,23 +336,6 @@ def test_an_embedding_at_its_centre_or_opposite_has_finite_gradients():
     assert torch.isfinite(new.grad).all()
 
 
-@pytest.mark.parametrize("world", [2, 3])
-@pytest.mark.parametrize("sampled", [False, True])
-def test_outside_cone_of_several_ranks_is_that_of_one(world, sampled):
-    x, centres, y, largest = lce_case()
-    chosen = torch.unique(torch.cat([y, torch.tensor([3])])) if sampled else None
-
-    def loss(new, rows, labels, part, own):
-        own_largest = part.rows(largest[part.range.start : part.range.stop])
-        return outside_cone(new, labels, part, centres=rows.detach(), largest=own_largest)
-
-    one = over_ranks(1, loss, x, centres, y)
-    many = over_ranks(world, loss, x, centres, y, chosen)
-    assert one[0] > 0
-    for found, expected in zip(many, one, strict=True):
-        assert torch.allclose(found, expected, rtol=1e-9)
-
-
 def test_point_to_set_equals_a_naive_loop():
     x, centres = case(batch=10)[0], case(batch=10, seed=1)[0]
     radius = torch.linspace(0.5, 2, 10, dtype=torch.float64).requires_grad_()
@@ -413,16 +352,6 @@ def test_point_to_set_equals_a_naive_loop():
     loss.backward()
     slopes = [-1 / len(outside) if b > 0 else 0 for b in beyond]
     assert torch.allclose(radius.grad, torch.tensor(slopes, dtype=torch.float64))
-
-
-@pytest.mark.parametrize("radius", [0.0, 2.0])
-def test_point_to_set_with_nobody_outside_is_zero(radius):
-    x, _, _ = case(batch=4)
-    x.requires_grad_()
-    loss = point_to_set(x, x.detach(), torch.full((4,), radius))
-    loss.backward()
-    assert loss.item() == 0
-    assert (x.grad == 0).all()
 
 
 def test_raw_centres_and_a_class_without_a_ball():
@@ -449,10 +378,8 @@ def test_it_equals_a_naive_loop_and_so_does_its_gradient():
     ours = class_weight_gap(weights, centres)
     assert math.isclose(ours.item(), naive_gap(weights, centres), rel_tol=1e-12)
     (gradient,) = torch.autograd.grad(ours, weights)
-    step = torch.zeros_like(weights)
-    step[4, 2] = 1e-6
-    moved = [naive_gap(weights.detach() + sign * step, centres) for sign in (1, -1)]
-    assert math.isclose(gradient[4, 2], (moved[0] - moved[1]) / 2e-6, abs_tol=1e-8)
+    slope = numeric_slope(lambda w: naive_gap(w, centres), weights, (4, 2))
+    assert math.isclose(gradient[4, 2], slope, abs_tol=1e-8)
 
 
 def test_by_hand():
@@ -461,18 +388,71 @@ def test_by_hand():
     assert class_weight_gap(weights, torch.tensor([[1.0, 0.0]] * 3)).item() == 1
 
 
-@pytest.mark.parametrize("sampled", [None, [0, 2, 3, 7, 8]])
+def without_positives(x, others):
+    beyond = torch.full((len(others),), 9)
+    labels = torch.arange(len(x))
+    return neighbour_contrast(x, labels, own_old=x.detach(), others=others, other_labels=beyond)
+
+
+ONE_CLASS = torch.zeros(4).long()
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        pytest.param(lambda x, o: contrast(ONE_CLASS, new=x, old=o), id="contrast, no negatives"),
+        pytest.param(lambda x, o: mixed_contrast(ONE_CLASS, new=x, old=o), id="mixed, the same"),
+        pytest.param(without_positives, id="neighbours, no positives"),
+        pytest.param(lambda x, o: without_positives(x, o[:0]), id="neighbours, empty queue"),
+        pytest.param(lambda x, o: point_to_set(x, x.detach(), torch.zeros(4)), id="at the centre"),
+        pytest.param(lambda x, o: point_to_set(x, o, torch.full((4,), 2.0)), id="inside a ball"),
+    ],
+)
+def test_a_loss_of_nothing_is_zero_and_pulls_nowhere(loss):
+    x, old = case(batch=4)[0].requires_grad_(), case(batch=4, seed=1)[0]
+    found = loss(x, old)
+    found.backward()
+    assert found.item() == 0
+    assert (x.grad == 0).all()
+
+
+OLD_ROWS, CENTRES = case(batch=12, seed=1)[0], unit_rows(case(classes=10, seed=1)[1])
+LARGEST = torch.linspace(0.2, 1.8, 10, dtype=torch.float64)
+
+
+def mixed_loss(new, rows, labels, part, own):
+    return mixed_contrast(labels, new=new, old=OLD_ROWS[own], tau=0.1, ranks=part.ranks)
+
+
+def cone_loss(new, rows, labels, part, own):
+    largest = part.rows(LARGEST[part.range.start : part.range.stop])
+    return outside_cone(new, labels, part, centres=unit_rows(rows.detach()), largest=largest)
+
+
+def gap_loss(new, rows, labels, part, own):
+    own_centres = part.rows(CENTRES[part.range.start : part.range.stop])
+    return class_weight_gap(rows, own_centres, ranks=part.ranks) + 0 * new.sum()
+
+
+@pytest.mark.parametrize(
+    ("loss", "sampled"),
+    [
+        (mixed_loss, None),
+        (cone_loss, None),
+        (cone_loss, "classes of the batch"),
+        (gap_loss, None),
+        (gap_loss, [0, 2, 3, 7, 8]),
+    ],
+)
 @pytest.mark.parametrize("world", [2, 3])
-def test_several_ranks_find_what_one_finds(world, sampled):
-    x, weights, y = case(batch=12, classes=10)
-    centres = unit_rows(case(classes=10, seed=1)[1])
-    chosen = None if sampled is None else torch.tensor(sampled)
-
-    def loss(new, rows, labels, part, own):
-        own_centres = centres[part.range.start : part.range.stop]
-        return class_weight_gap(rows, part.rows(own_centres), ranks=part.ranks) + 0 * new.sum()
-
-    one, many = (over_ranks(n, loss, x, weights, y, chosen) for n in (1, world))
-    assert (one[2] != 0).any(dim=1).sum() == (10 if sampled is None else 5)
+def test_several_ranks_find_what_one_finds(world, loss, sampled):
+    x, weights, y = case(batch=12, classes=4 if loss is mixed_loss else 10)
+    chosen = None if sampled is None else torch.tensor(sampled) if loss is gap_loss else y.unique()
+    # A cone has no class weights, so that one rank may use all classes.
+    one = over_ranks(1, loss, x, weights, y, chosen if loss is gap_loss else None)
+    many = over_ranks(world, loss, x, weights, y, chosen)
+    assert one[0] > 0
+    if loss is gap_loss:
+        assert (one[2] != 0).any(dim=1).sum() == (10 if sampled is None else 5)
     for found, expected in zip(many, one, strict=True):
         assert torch.allclose(found, expected, rtol=1e-9)

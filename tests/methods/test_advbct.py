@@ -10,7 +10,7 @@ from tests.methods.cases import SETTINGS, batch, knowledge
 from unibct.distributed.ranks import ClassesInUse
 from unibct.errors import UserError
 from unibct.methods import find_method
-from unibct.methods.advbct import ReleasedAdvBct, reversed_gradient
+from unibct.methods.advbct import AdvBct, ReleasedAdvBct, reversed_gradient
 
 
 def naive_advbct(parameters, step):
@@ -44,44 +44,12 @@ def test_advbct_is_its_formula_with_radii_between_the_class_s_own_and_the_mean(p
     assert torch.allclose(method.loss(step), adversarial + outside, rtol=1e-5)
 
 
-@pytest.mark.parametrize("progress", [0.0, 0.1, 1.0])
-def test_advbct_reverses_the_gradient_of_the_network_but_not_of_the_discriminator(progress):
-    method, step = advbct((0.3, -0.3, 1.0, 0.0)), batch(progress=progress)
-    parameters = method.parameters()
-    adversarial, outside = naive_advbct(parameters, step)
-    (to_deceive,) = torch.autograd.grad(adversarial, step.embeddings, retain_graph=True)
-    (to_centre,) = torch.autograd.grad(outside, step.embeddings, retain_graph=True)
-    learnt = torch.autograd.grad(adversarial + outside, parameters)
-    assert float(to_deceive.abs().max()) > 1e-3
-    method.loss(step).backward()
-    strength = math.tanh(5 * progress)  # = 2/(1 + exp(−10·progress)) − 1
-    want = to_centre - strength * to_deceive
-    assert torch.allclose(step.embeddings.grad, want, atol=1e-6)
-    for parameter, gradient in zip(parameters, learnt, strict=True):
-        assert float(parameter.grad.abs().sum()) > 0
-        assert torch.allclose(parameter.grad, gradient, atol=1e-6)
-
-
 def test_a_reversed_gradient():
     x = torch.tensor([[1.0, -2.0]], requires_grad=True)
     y = reversed_gradient(x, 0.25)
     assert torch.equal(y, x)
     (y * torch.tensor([[3.0, 8.0]])).sum().backward()
     assert torch.equal(x.grad, torch.tensor([[-0.75, -2.0]]))
-
-
-def test_what_advbct_has_learnt_survives_a_checkpoint():
-    learnt, fresh, step = advbct(), advbct(), batch(progress=0.5)
-    learnt.loss(step).backward()
-    for parameter in learnt.parameters():
-        parameter.data -= parameter.grad
-    with torch.no_grad():
-        wanted, before = learnt.loss(step), fresh.loss(step)
-        assert not torch.allclose(wanted, before)
-        fresh.load_state({})
-        assert torch.equal(fresh.loss(step), before)
-        fresh.load_state({k: v.clone() for k, v in learnt.state().items()})
-        assert torch.equal(fresh.loss(step), wanted)
 
 
 LABELS = torch.tensor([0] * 9 + [1] * 4 + [2] + [3] * 10)  # class 2 has a single image
@@ -141,33 +109,46 @@ def naive_losses(parameters, old, step):
     return -is_new.log().mean() - is_old.log().mean(), torch.stack(outside).mean()
 
 
-def test_it_is_its_formula():
+@pytest.mark.parametrize("progress", [0.3, 1.0])  # at the end only the balls are left
+def test_released_advbct_is_its_formula(progress):
     old = old_knowledge()
     assert naive_balls(old)[1][0] < 0.5  # without the outlier
-    method, step = (
-        find_method("advbct@released=true").make(old, SETTINGS),
-        step_of(old, progress=0.3),
-    )
+    method = find_method("advbct@released=true").make(old, SETTINGS)
+    step = step_of(old, progress=progress)
     adversarial, outside = naive_losses(method.parameters(), old, step)
-    assert torch.allclose(method.loss(step), 0.7 * adversarial + outside, rtol=1e-5)
+    wanted = (1 - progress) * adversarial + outside
+    assert torch.allclose(method.loss(step), wanted, rtol=1e-5)
 
 
-def test_its_gradients_are_reversed_and_weighted():
-    old = old_knowledge()
-    method, step = ReleasedAdvBct(old, SETTINGS), step_of(old, progress=0.3)
+@pytest.mark.parametrize(
+    ("released", "progress", "weight"),
+    [(False, 0.0, 1.0), (False, 0.1, 1.0), (False, 1.0, 1.0), (True, 0.3, 0.7)],
+)
+def test_the_gradient_of_the_network_is_reversed_but_not_that_of_what_is_learnt(
+    released, progress, weight
+):
+    if released:
+        old = old_knowledge()
+        method, step = ReleasedAdvBct(old, SETTINGS), step_of(old, progress=progress)
+        adversarial, outside = naive_losses(method.parameters(), old, step)
+    else:
+        method, step = advbct((0.3, -0.3, 1.0, 0.0)), batch(progress=progress)
+        adversarial, outside = naive_advbct(method.parameters(), step)
     parameters = method.parameters()
-    adversarial, outside = naive_losses(parameters, old, step)
     (to_deceive,) = torch.autograd.grad(adversarial, step.embeddings, retain_graph=True)
     (to_centre,) = torch.autograd.grad(outside, step.embeddings, retain_graph=True)
-    learnt = torch.autograd.grad(0.7 * adversarial + outside, parameters)
+    learnt = torch.autograd.grad(weight * adversarial + outside, parameters)
     assert float(to_deceive.abs().max()) > 1e-3
     method.loss(step).backward()
-    want = to_centre - 0.7 * math.tanh(5 * 0.3) * to_deceive
+    strength = weight * math.tanh(5 * progress)  # = 2/(1 + exp(−10·progress)) − 1
+    want = to_centre - strength * to_deceive
     assert torch.allclose(step.embeddings.grad, want, atol=1e-6)
     for parameter, gradient in zip(parameters, learnt, strict=True):
+        assert released or float(parameter.grad.abs().sum()) > 0
         assert torch.allclose(parameter.grad, gradient, atol=1e-6)
-    assert parameters[-1].grad[2] == 0  # the class of one image has no ball
-    assert torch.count_nonzero(parameters[-1].grad) >= 2
+    if released:
+        assert parameters[-1].grad[2] == 0  # the class of one image has no ball
+        assert torch.count_nonzero(parameters[-1].grad) >= 2
 
 
 def test_the_released_constants():
@@ -182,13 +163,6 @@ def test_the_released_constants():
     assert torch.equal(again.parameters()[-1], place)
 
 
-def test_at_the_end_of_training_only_the_balls_are_left():
-    old = old_knowledge()
-    method, step = ReleasedAdvBct(old, SETTINGS), step_of(old, progress=1.0)
-    _, outside = naive_losses(method.parameters(), old, step)
-    assert torch.allclose(method.loss(step), outside, rtol=1e-5)
-
-
 def test_a_batch_of_one_image_cannot_be_normalised():
     old = old_knowledge()
     step = dataclasses.replace(batch((3,)), labels=old.labels[[3]])
@@ -196,17 +170,20 @@ def test_a_batch_of_one_image_cannot_be_normalised():
         ReleasedAdvBct(old, SETTINGS).loss(step)
 
 
-def test_what_it_has_learnt_survives_a_checkpoint():
+@pytest.mark.parametrize("kind", [AdvBct, ReleasedAdvBct])
+def test_what_is_learnt_survives_a_checkpoint(kind):
     old = old_knowledge()
-    learnt, fresh = ReleasedAdvBct(old, SETTINGS), ReleasedAdvBct(old, SETTINGS)
-    step = step_of(old, progress=0.5)
+    learnt, fresh, step = kind(old, SETTINGS), kind(old, SETTINGS), step_of(old, progress=0.5)
     learnt.loss(step).backward()
     for parameter in learnt.parameters():
         parameter.data -= parameter.grad
-    fresh.load_state({k: v.clone() for k, v in learnt.state().items()})
     with torch.no_grad():
-        assert torch.equal(fresh.loss(step), learnt.loss(step))
-        assert not torch.allclose(ReleasedAdvBct(old, SETTINGS).loss(step), learnt.loss(step))
+        wanted, before = learnt.loss(step), fresh.loss(step)
+        assert not torch.allclose(wanted, before)
+        fresh.load_state({})
+        assert torch.equal(fresh.loss(step), before)
+        fresh.load_state({k: v.clone() for k, v in learnt.state().items()})
+        assert torch.equal(fresh.loss(step), wanted)
 
 
 @pytest.mark.parametrize("world", [2, 4])

@@ -16,6 +16,19 @@ ROWS = torch.tensor([0, 5, 7, 13, 22])
 NEW = torch.randn(5, 6, generator=torch.Generator().manual_seed(1))
 WEIGHTS = torch.randn(4, 6, generator=torch.Generator().manual_seed(2))
 USABLE = [name for name in METHODS if name not in ("bct", "mixbct", "none")]
+STEP = (NEW, LABELS[ROWS], ROWS, WEIGHTS, 0.5)
+
+
+def refreshed(name, old=OLD):
+    loss = CompatibilityLoss(name, old=old, labels=LABELS)
+    loss.refresh(OLD)
+    return loss
+
+
+def own_method(name, scale):
+    names = tuple("0123")
+    old = OldEmbeddings(normalize(OLD), LABELS, names, names, None)
+    return find_method(name).make(old, Settings(scale, 0.5, 0.05, 0.9, 0.1))
 
 
 @pytest.mark.parametrize("name", USABLE)
@@ -24,12 +37,9 @@ def test_it_is_the_method_s_own_loss(name):
     loss = CompatibilityLoss(name, old=OLD.numpy(), labels=LABELS.numpy(), scale=16.0)
     loss.refresh(OLD)
     torch.manual_seed(0)
-    names = tuple("0123")
-    old = OldEmbeddings(normalize(OLD), LABELS, names, names, None)
-    method = find_method(name).make(old, Settings(16.0, 0.5, 0.05, 0.9, 0.1))
+    method = own_method(name, 16.0)
     method.refresh(OLD if method.needs_new_embeddings else None)
-    found = loss(NEW, LABELS[ROWS], ROWS, WEIGHTS, 0.5)
-    assert torch.equal(found, method.loss(Batch(NEW, LABELS[ROWS], ROWS, WEIGHTS, 0.5)))
+    assert torch.equal(loss(*STEP), method.loss(Batch(*STEP)))
     assert len(list(loss.parameters())) == len(method.parameters())
 
 
@@ -40,13 +50,17 @@ def test_centroids_by_hand():
     assert float(loss(NEW, LABELS[ROWS], ROWS)) == pytest.approx(float(expected), rel=1e-5)
 
 
-def test_what_needs_more_than_embeddings_is_refused():
-    with pytest.raises(UserError, match="bct needs the old model's class weights"):
-        CompatibilityLoss("bct", old=OLD, labels=LABELS)
-    with pytest.raises(UserError, match="mixbct changes the classification loss"):
-        CompatibilityLoss("mixbct", old=OLD, labels=LABELS)
-    with pytest.raises(UserError, match=r"warmup_epochs, eta is a setting of unibct.train"):
-        CompatibilityLoss("unibct@warmup_epochs=0,eta=2", old=OLD, labels=LABELS)
+@pytest.mark.parametrize(
+    ("method", "words"),
+    [
+        ("bct", "bct needs the old model's class weights"),
+        ("mixbct", "mixbct changes the classification loss"),
+        ("unibct@warmup_epochs=0,eta=2", r"warmup_epochs, eta is a setting of unibct\.train"),
+    ],
+)
+def test_what_needs_more_than_embeddings_is_refused(method, words):
+    with pytest.raises(UserError, match=words):
+        CompatibilityLoss(method, old=OLD, labels=LABELS)
 
 
 @pytest.mark.parametrize(
@@ -102,20 +116,14 @@ def test_the_new_embeddings_come_first_where_they_are_needed():
 @pytest.mark.parametrize("name", USABLE)
 def test_what_the_classifier_takes(name):
     found = CompatibilityLoss(name, old=OLD, labels=LABELS).classified(NEW)
-    names = tuple("0123")
-    method = find_method(name).make(
-        OldEmbeddings(normalize(OLD), LABELS, names, names, None),
-        Settings(64.0, 0.5, 0.05, 0.9, 0.1),
-    )
-    assert torch.equal(found, method.classified(Batch(NEW, LABELS[ROWS], ROWS)))
+    assert torch.equal(found, own_method(name, 64.0).classified(Batch(*STEP[:3])))
     assert torch.equal(found, NEW) == (name != "unibct-plus")
 
 
 @pytest.mark.parametrize("name", USABLE)
 def test_it_moves_to_another_device(name):
     """The meta device has shapes only, and refuses to compute with tensors of other devices."""
-    loss = CompatibilityLoss(name, old=OLD, labels=LABELS)
-    loss.refresh(OLD)
+    loss = refreshed(name)
     learnt = len(list(loss.parameters()))
     assert loss.to(torch.float64) is loss
     loss = loss.float().to("meta")
@@ -152,10 +160,8 @@ def test_class_weights_that_are_missing_are_asked_for(name):
 @pytest.mark.parametrize("name", USABLE)
 def test_embeddings_of_another_type_are_taken_in_single_precision(name, dtype):
     """Double ones in a search for an error, short ones under autocast."""
-    plain, changed = (CompatibilityLoss(name, old=OLD, labels=LABELS) for _ in range(2))
-    changed = changed.to(dtype)
-    for loss in (plain, changed):
-        loss.refresh(OLD)
+    plain, changed = refreshed(name), CompatibilityLoss(name, old=OLD, labels=LABELS).to(dtype)
+    changed.refresh(OLD)
     assert {parameter.dtype for parameter in changed.parameters()} <= {torch.float32}
     new, weights = NEW.to(dtype).requires_grad_(), WEIGHTS.to(dtype)
     found = changed(new, LABELS[ROWS], ROWS, weights, 0.5)
@@ -167,17 +173,11 @@ def test_embeddings_of_another_type_are_taken_in_single_precision(name, dtype):
 
 @pytest.mark.parametrize("name", USABLE)
 def test_autocast_labels_of_any_width_and_the_length_of_old_embeddings_change_nothing(name):
-    losses = [CompatibilityLoss(name, old=old, labels=LABELS) for old in (OLD, 20 * OLD)]
-    for loss in losses:
-        loss.refresh(OLD)
-    arguments = (NEW, LABELS[ROWS], ROWS, WEIGHTS, 0.5)
-    expected = losses[0](*arguments)
+    expected = refreshed(name)(*STEP)
     with torch.autocast("cpu", torch.bfloat16):
-        inside = CompatibilityLoss(name, old=OLD, labels=LABELS)
-        inside.refresh(OLD)
-        found = inside(NEW, LABELS[ROWS].int(), ROWS.to(torch.uint8), WEIGHTS, 0.5)
+        found = refreshed(name)(NEW, LABELS[ROWS].int(), ROWS.to(torch.uint8), WEIGHTS, 0.5)
     assert torch.equal(found, expected)
-    assert torch.allclose(losses[1](*arguments), expected, atol=1e-6)
+    assert torch.allclose(refreshed(name, 20 * OLD)(*STEP), expected, atol=1e-6)
 
 
 def test_a_classifier_may_have_classes_that_no_image_has():

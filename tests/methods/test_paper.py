@@ -1,3 +1,5 @@
+from functools import partial
+
 import pytest
 import torch
 
@@ -26,26 +28,29 @@ def test_class_vectors_come_from_a_checkpoint_and_get_no_gradient():
     assert torch.equal(method.class_state()["class_vectors"], vectors)
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [("unibct-centroid", "centroid"), ("unibct-drop", "drop"), ("unibct", "structural")],
-)
-def test_each_kind_is_arcface_on_its_prototypes(name, kind):
-    old = knowledge()
-    new = torch.randn(24, 8, generator=torch.Generator().manual_seed(2))
-    loss, step = refreshed_loss(name, new)
+def prototypes_of(old, new, kind):
     options = {"tau": 0.05, "lam": 0.9, "drop": 0.2}
-    prototypes = class_prototypes(old.labels, old=old.embeddings, new=new, kind=kind, **options)
-    assert torch.equal(loss, small_arcface(step.embeddings, prototypes, step.labels))
+    return class_prototypes(old.labels, old=old.embeddings, new=new, kind=kind, **options)
 
 
-def test_ndpp_is_arcface_on_centroids_moved_apart():
-    old = knowledge()
-    loss, step = refreshed_loss("ndpp")
-    centroids = class_prototypes(old.labels, old=old.embeddings, kind="centroid")
-    moved = moved_apart(centroids)
-    assert torch.equal(loss, small_arcface(step.embeddings, moved, step.labels))
-    assert not torch.allclose(loss, small_arcface(step.embeddings, centroids, step.labels))
+# The class vectors of each method, from the old model's knowledge and the new embeddings.
+CLASS_VECTORS = {
+    "unibct-centroid": lambda old, new: prototypes_of(old, new, "centroid"),
+    "unibct-drop": lambda old, new: prototypes_of(old, new, "drop"),
+    "unibct": lambda old, new: prototypes_of(old, new, "structural"),
+    "ndpp": lambda old, new: moved_apart(prototypes_of(old, new, "centroid")),
+    "bct": lambda old, new: old.old_class_weights[[4, 3, 1, 0]],  # of the same names
+}
+
+
+def test_each_is_arcface_on_its_own_class_vectors():
+    new = torch.randn(24, 8, generator=torch.Generator().manual_seed(2))
+    losses = {}
+    for name, class_vectors in CLASS_VECTORS.items():
+        losses[name], step = refreshed_loss(name, new)
+        vectors = class_vectors(knowledge(), new)
+        assert torch.equal(losses[name], small_arcface(step.embeddings, vectors, step.labels)), name
+    assert not torch.allclose(losses["ndpp"], losses["unibct-centroid"])
 
 
 @pytest.mark.parametrize("name", ["unibct-centroid", "unibct-drop", "ndpp"])
@@ -69,21 +74,11 @@ def test_structural_prototypes_follow_the_new_model_and_survive_a_checkpoint():
     assert torch.equal(other.class_state()["class_vectors"], first["class_vectors"])
 
 
-def test_regress_is_its_formula():
-    loss, step = refreshed_loss("regress")
-    assert torch.equal(loss, regress(new=step.embeddings, old=knowledge().embeddings[step.rows]))
-
-
-def test_contrast_is_its_formula():
-    loss, step = refreshed_loss("contrast")
-    old_rows = knowledge().embeddings[step.rows]
-    assert torch.equal(loss, contrast(step.labels, new=step.embeddings, old=old_rows))
-
-
-def test_bct_is_arcface_on_the_old_class_weights_of_the_same_names():
-    loss, step = refreshed_loss("bct")
-    vectors = knowledge().old_class_weights[[4, 3, 1, 0]]
-    assert torch.equal(loss, small_arcface(step.embeddings, vectors, step.labels))
+def test_regress_and_contrast_are_their_formulas():
+    for name, formula in (("regress", regress), ("contrast", partial(contrast, batch().labels))):
+        loss, step = refreshed_loss(name)
+        old_rows = knowledge().embeddings[step.rows]
+        assert torch.equal(loss, formula(new=step.embeddings, old=old_rows)), name
 
 
 def test_bct_refuses_new_classes_and_a_missing_classifier():

@@ -7,15 +7,24 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-import unibct
 from tests.notes import show
-from tests.prototypes.class_data import ROW, SIZES, classes_in, classes_of, naive_refined, unit
+from tests.prototypes.class_data import (
+    ROW,
+    SIZES,
+    classes_in,
+    classes_of,
+    gap_to_naive,
+    naive_refined,
+    unit,
+)
 from unibct.embeddings.store import Embeddings, open_embeddings, save_embeddings
 from unibct.errors import UserError
+from unibct.losses import arcface
 from unibct.prototypes import class_prototypes as module
 from unibct.prototypes.class_blocks import MemoryLimits
 from unibct.prototypes.class_prototypes import class_prototypes, grouped_prototypes
 from unibct.prototypes.inputs import PROTOTYPE_KINDS, PrototypeSettings
+from unibct.prototypes.weights import structural_weights
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
@@ -32,10 +41,7 @@ def test_grouped_and_ordered_rows_give_the_naive_prototypes(dtype):
     assert torch.equal(ours, grouped)
     assert ours.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
     assert sum(counts) == 12
-    for c in range(3):
-        rows = labels == c
-        naive = naive_refined(old[rows].numpy(), new[rows].numpy(), tau=0.1, lam=0.8)
-        assert np.abs(ours[c].numpy() - naive / np.linalg.norm(naive)).max() < 1e-5
+    assert gap_to_naive(ours, old.numpy(), new.numpy(), labels, 0.1, 0.8) < 1e-5
 
 
 def test_a_centroid_is_the_mean_of_the_normalised_rows():
@@ -80,9 +86,7 @@ def test_equals_the_naive_inverse(tmp_path, order):
     old, new = stored(tmp_path, "old", v, labels), stored(tmp_path, "new", x, labels)
     limits = MemoryLimits(50 * ROW)
     ours = class_prototypes(labels, old=old, new=new, tau=0.1, lam=0.8, memory=limits)
-    for c in range(len(SIZES)):
-        naive = naive_refined(v[labels == c], x[labels == c], tau=0.1, lam=0.8)
-        assert np.abs(ours[c] - naive / np.linalg.norm(naive)).max() < 1e-5
+    assert gap_to_naive(ours, v, x, labels, 0.1, 0.8) < 1e-5
 
 
 @pytest.mark.parametrize("order", ["class", "shuffled"])
@@ -96,12 +100,8 @@ def test_ranges_of_classes_make_the_whole(order, ranks, spill):
         class_prototypes(labels, old=v, classes=range(first, last), **options)
         for first, last in pairwise(cuts)
     ]
-    assert (
-        np.abs(
-            np.concatenate(parts) - class_prototypes(labels, old=v, new=x, memory=MemoryLimits())
-        ).max()
-        < 1e-6
-    )
+    whole = class_prototypes(labels, old=v, new=x, memory=MemoryLimits())
+    assert np.abs(np.concatenate(parts) - whole).max() < 1e-6
     assert class_prototypes(labels, old=v, classes=range(3, 3), **options).shape == (0, 16)
 
 
@@ -137,47 +137,50 @@ def test_the_smallest_tau_gives_prototypes():
         assert np.isfinite(found).all()
 
 
-def test_one_class_may_exceed_the_buffer():
-    v, x, labels = classes_in("shuffled", [5, 3000, 4])
-    ours = class_prototypes(labels, old=v, new=x, memory=MemoryLimits(100 * ROW))
-    assert np.abs(ours - class_prototypes(labels, old=v, new=x)).max() < 1e-6
+@pytest.mark.parametrize(
+    ("sizes", "has_new", "rows"),
+    [
+        pytest.param([5, 3000, 4], True, 100, id="one class exceeds the buffer"),
+        pytest.param(SIZES, False, 30, id="the graph is that of the old embeddings"),
+    ],
+)
+def test_blocks_give_what_the_whole_gives(sizes, has_new, rows):
+    v, x, labels = classes_in("shuffled", sizes)
+    arrays = {"old": v, "new": x if has_new else None}
+    ours = class_prototypes(labels, **arrays, memory=MemoryLimits(rows * ROW))
+    assert np.abs(ours - class_prototypes(labels, **arrays)).max() < 1e-6
 
 
-def test_without_new_embeddings_the_graph_is_the_old_ones():
-    v, _, labels = classes_in("shuffled", SIZES)
-    ours = class_prototypes(labels, old=v, memory=MemoryLimits(30 * ROW))
-    assert np.abs(ours - class_prototypes(labels, old=v)).max() < 1e-6
-
-
-def test_progress_counts_the_images(counting_progress):
-    v, x, labels = classes_in("class", SIZES)
-    counted = counting_progress(total=sum(SIZES))
-    show(counted)
-    class_prototypes(labels, old=v, new=x, memory=MemoryLimits(30 * ROW))
-    assert counted.done == sum(SIZES)
+BAD_EVERYWHERE = [
+    ({"lam": 1.0}, "lam must be at least 0 and below 1"),
+    ({"tau": 0.0}, "tau must be positive"),
+    ({"kind": "median"}, "unknown prototype kind 'median'"),
+    ({"drop": 1.0}, "drop must be"),
+    ({"new": np.ones((3, 2))}, "new has 3 rows but old has 4"),
+    ({"old": np.ones(4)}, r"\(rows, dim\)"),
+    ({"labels": np.array([0, 0, 2, 2])}, "gap: no image has label 1"),
+    ({"labels": [0, 0, 1]}, "3 entries, but there are 4 rows"),
+    ({"labels": [-1, 0, 0, 0]}, "negative"),
+]
+BAD_IN_MEMORY = [({"old": np.full((4, 2), np.nan)}, "NaN or infinite values, first in row 0")]
+BAD_IN_BLOCKS = [
+    ({"old": np.ones((4, 2), dtype=int)}, "old must be floating point"),
+    ({"classes": range(1, 3)}, r"range within 0…2, not range\(1, 3\)"),
+    ({"classes": range(0, 2, 2)}, "range within 0…2"),
+    ({"old": np.array([[1.0], [1.0], [np.nan], [1.0]])}, "class 1 has NaN .* first row 2"),
+    ({"new": np.array([[1.0], [1.0], [1.0], [np.inf]])}, "class 1 has NaN"),
+]
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"lam": 1.0}, "lam must be at least 0 and below 1"),
-        ({"tau": 0.0}, "tau must be positive"),
-        ({"kind": "median"}, "unknown prototype kind 'median'"),
-        ({"drop": 1.0}, "drop must be"),
-        ({"new": np.ones((3, 2))}, "new has 3 rows but old has 4"),
-        ({"old": np.ones(4)}, r"\(rows, dim\)"),
-        ({"old": np.ones((4, 2), dtype=int)}, "old must be floating point"),
-        ({"labels": np.array([0, 0, 2, 2])}, "gap: no image has label 1"),
-        ({"classes": range(1, 3)}, r"range within 0…2, not range\(1, 3\)"),
-        ({"classes": range(0, 2, 2)}, "range within 0…2"),
-        ({"old": np.array([[1.0], [1.0], [np.nan], [1.0]])}, "class 1 has NaN .* first row 2"),
-        ({"new": np.array([[1.0], [1.0], [1.0], [np.inf]])}, "class 1 has NaN"),
-    ],
+    ("memory", "change", "message"),
+    [(None, *case) for case in BAD_EVERYWHERE + BAD_IN_MEMORY]
+    + [(MemoryLimits(), *case) for case in BAD_EVERYWHERE + BAD_IN_BLOCKS],
 )
-def test_bad_input_is_named(change, message):
-    arguments = {"old": np.ones((4, 2)), "labels": np.array([0, 0, 1, 1]), "new": np.ones((4, 2))}
+def test_bad_input_is_named(memory, change, message):
+    arguments = {"old": np.ones((4, 2)), "labels": [0, 0, 1, 1], "new": np.ones((4, 2))}
     with pytest.raises(UserError, match=message):
-        class_prototypes(**arguments | change, memory=MemoryLimits())
+        class_prototypes(**arguments | change, memory=memory)
     assert torch.get_num_threads() >= 1
 
 
@@ -186,11 +189,9 @@ def test_bad_input_is_named(change, message):
 def test_structural_equals_the_naive_inverse(dtype, tau, lam):
     v, x, labels = classes_of([1, 2, 3, 7, 8, 8, 9, 40, 41, 130])
     v, x = v.astype(dtype), x.astype(dtype)
-    ours = unibct.class_prototypes(labels, old=v, new=x, tau=tau, lam=lam)
+    ours = class_prototypes(labels, old=v, new=x, tau=tau, lam=lam)
     assert ours.dtype == dtype
-    for c in range(10):
-        naive = naive_refined(v[labels == c], x[labels == c], tau, lam)
-        assert np.abs(ours[c] - naive / np.linalg.norm(naive)).max() < 1e-5
+    assert gap_to_naive(ours, v, x, labels, tau, lam) < 1e-5
 
 
 @given(
@@ -201,24 +202,22 @@ def test_structural_equals_the_naive_inverse(dtype, tau, lam):
 )
 def test_structural_equals_the_naive_inverse_everywhere(sizes, tau, lam, seed):
     v, x, labels = classes_of(sizes, dim=5, seed=seed)
-    ours = unibct.class_prototypes(labels, old=v, new=x, tau=tau, lam=lam)
-    for c in range(len(sizes)):
-        naive = naive_refined(v[labels == c], x[labels == c], tau, lam)
-        assert np.abs(ours[c] - naive / np.linalg.norm(naive)).max() < 1e-5
+    ours = class_prototypes(labels, old=v, new=x, tau=tau, lam=lam)
+    assert gap_to_naive(ours, v, x, labels, tau, lam) < 1e-5
 
 
 def test_the_wrong_axis_gives_the_centroid_and_ours_does_not():
     v, x, labels = classes_of([20])
-    centroid = unibct.class_prototypes(labels, old=v, kind="centroid")[0]
+    centroid = class_prototypes(labels, old=v, kind="centroid")[0]
     wrong = naive_refined(v, x, axis=0)
     assert np.abs(wrong / np.linalg.norm(wrong) - centroid).max() < 1e-12
-    refined = unibct.class_prototypes(labels, old=v, new=x)[0]
+    refined = class_prototypes(labels, old=v, new=x)[0]
     assert np.abs(refined - centroid).max() > 1e-3
 
 
 def test_one_and_two_images():
     v, x, labels = classes_of([1, 2])
-    ours = unibct.class_prototypes(labels, old=v, new=x)
+    ours = class_prototypes(labels, old=v, new=x)
     mean = unit(v[labels == 1]).mean(axis=0)
     assert np.allclose(ours[0], unit(v[labels == 0])[0], atol=1e-12)
     assert np.allclose(ours[1], mean / np.linalg.norm(mean), atol=1e-12)
@@ -229,10 +228,8 @@ def test_a_very_small_tau_does_not_underflow(tau):
     v, x, labels = classes_of([6, 9], noise=1.5)
     v, x = v.astype(np.float32), x.astype(np.float32)
     x = unit(x.astype(np.float64)).astype(np.float32)
-    ours = unibct.class_prototypes(labels, old=v, new=x, tau=tau)
-    for c in range(2):
-        naive = naive_refined(v[labels == c], x[labels == c], tau)
-        assert np.abs(ours[c] - naive / np.linalg.norm(naive)).max() < 2e-3
+    ours = class_prototypes(labels, old=v, new=x, tau=tau)
+    assert gap_to_naive(ours, v, x, labels, tau) < 2e-3
 
 
 @pytest.mark.parametrize("tau", [0.02, 0.03, 0.05, 0.5])
@@ -244,42 +241,36 @@ def test_copies_clusters_and_outliers_converge(tau, lam):
     x = np.repeat(centres, [30, 12, 2, 1], axis=0)
     x[5:35] += 0.2 * rng.normal(size=(30, 16))
     x[40] = -x[0]
-    v = rng.normal(size=x.shape)
+    v, labels = rng.normal(size=x.shape), np.zeros(45, int)
     for dtype, bound in ((np.float32, 3e-4), (np.float64, 1e-9)):
-        ours = unibct.class_prototypes(
-            np.zeros(45, int), old=v.astype(dtype), new=x.astype(dtype), tau=tau, lam=lam
-        )[0]
-        naive = naive_refined(v, x, tau, lam)
-        assert np.abs(ours - naive / np.linalg.norm(naive)).max() < bound
+        arrays = {"old": v.astype(dtype), "new": x.astype(dtype)}
+        ours = class_prototypes(labels, **arrays, tau=tau, lam=lam)
+        assert gap_to_naive(ours, v, x, labels, tau, lam) < bound
 
 
 @pytest.mark.parametrize("lam", [0.9995, 0.99999, 1 - 1e-7, 1 - 1e-9])
 @pytest.mark.parametrize("tau", [0.02, 0.05, 1.0])
 def test_a_lambda_next_to_one_is_solved_too(tau, lam):
-    sizes = [1, 2, 3, 7, 8, 60]
-    v, x, labels = classes_of(sizes, noise=1.0)
+    v, x, labels = classes_of([1, 2, 3, 7, 8, 60], noise=1.0)
     v, x = v.astype(np.float32), x.astype(np.float32)
     for dtype, bound in ((np.float32, 1e-5), (np.float64, 2e-6)):
-        ours = unibct.class_prototypes(
-            labels, old=v.astype(dtype), new=x.astype(dtype), tau=tau, lam=lam
-        )
+        arrays = {"old": v.astype(dtype), "new": x.astype(dtype)}
+        ours = class_prototypes(labels, **arrays, tau=tau, lam=lam)
         assert ours.dtype == dtype
-        for c in range(len(sizes)):
-            naive = naive_refined(v[labels == c], x[labels == c], tau, lam)
-            assert np.abs(ours[c] - naive / np.linalg.norm(naive)).max() < bound
+        assert gap_to_naive(ours, v, x, labels, tau, lam) < bound
 
 
 def test_drop_leaves_out_the_farthest():
     # Nine copies of one direction and an outlier: the outlier goes, the rest average.
     v = np.r_[np.tile([[1.0, 0.0]], (9, 1)), [[0.0, 1.0]]]
     labels = np.zeros(10, dtype=int)
-    assert np.allclose(unibct.class_prototypes(labels, old=v, kind="drop"), [[1.0, 0.0]])
+    assert np.allclose(class_prototypes(labels, old=v, kind="drop"), [[1.0, 0.0]])
 
 
 @given(st.lists(st.integers(1, 25), min_size=1, max_size=5), st.floats(0, 0.45))
 def test_drop_equals_a_naive_loop(sizes, drop):
     v, _, labels = classes_of(sizes, dim=4)
-    ours = unibct.class_prototypes(labels, old=v, kind="drop", drop=drop)
+    ours = class_prototypes(labels, old=v, kind="drop", drop=drop)
     for c, m in enumerate(sizes):
         rows = unit(v[labels == c])
         distance = np.linalg.norm(rows - rows.mean(axis=0), axis=1)
@@ -291,44 +282,19 @@ def test_drop_equals_a_naive_loop(sizes, drop):
 def test_kinds_of_arrays_and_order():
     v, x, labels = classes_of([4, 6, 5])
     v, x = v.astype(np.float32), x.astype(np.float32)
-    ours = unibct.class_prototypes(labels, old=v, new=x)
-    theirs = unibct.class_prototypes(
+    ours = class_prototypes(labels, old=v, new=x)
+    theirs = class_prototypes(
         torch.from_numpy(labels), old=torch.from_numpy(v), new=torch.from_numpy(x)
     )
     assert isinstance(ours, np.ndarray)
     assert isinstance(theirs, torch.Tensor)
     assert np.allclose(ours, theirs.numpy(), atol=1e-6)
     shuffle = np.random.default_rng(1).permutation(len(labels))
-    again = unibct.class_prototypes(labels[shuffle], old=v[shuffle], new=x[shuffle])
+    again = class_prototypes(labels[shuffle], old=v[shuffle], new=x[shuffle])
     assert np.allclose(ours, again, atol=1e-5)
-    assert np.allclose(
-        unibct.class_prototypes(labels, old=v), unibct.class_prototypes(labels, old=v, new=v)
-    )
-    halves = unibct.class_prototypes(labels, old=v.astype(np.float16), new=x.astype(np.float16))
+    assert np.allclose(class_prototypes(labels, old=v), class_prototypes(labels, old=v, new=v))
+    halves = class_prototypes(labels, old=v.astype(np.float16), new=x.astype(np.float16))
     assert np.allclose(ours, halves, atol=2e-2)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"lam": 1.0}, "lam must be at least 0 and below 1"),
-        ({"lam": -0.1}, "lam must be"),
-        ({"tau": 0.0}, "tau must be positive"),
-        ({"kind": "median"}, "unknown prototype kind 'median'"),
-        ({"kind": "drop", "drop": 1.0}, "drop must be"),
-        ({"labels": [0, 0, 2, 2]}, "gap: no image has label 1"),
-        ({"labels": [0, 0, 1]}, "3 entries, but there are 4 rows"),
-        ({"labels": [-1, 0, 0, 0]}, "negative"),
-        ({"new": np.ones((3, 2))}, "new has 3 rows but old has 4"),
-        ({"old": np.full((4, 2), np.nan)}, "NaN or infinite values, first in row 0"),
-        ({"old": np.ones(4)}, r"\(rows, dim\)"),
-    ],
-)
-def test_bad_input_is_named_of_class_prototypes(change, message):
-    arguments = {"old": np.ones((4, 2)), "labels": [0, 0, 1, 1], "new": np.ones((4, 2))} | change
-    old, labels = arguments.pop("old"), arguments.pop("labels")
-    with pytest.raises(ValueError, match=message):
-        unibct.class_prototypes(np.array(labels), old=old, **arguments)
 
 
 @pytest.mark.filterwarnings("error")
@@ -336,19 +302,19 @@ def test_read_only_arrays_and_extreme_lambda():
     v, x, labels = classes_of([5, 6])
     for array in (v, x):
         array.flags.writeable = False
-    prototypes_ = unibct.class_prototypes(labels, old=v, new=x, lam=0.999)
-    unibct.arcface(v, prototypes_, labels)
-    assert np.isfinite(unibct.structural_weights(x, labels, lam=1 - 1e-15)).all()
+    prototypes_ = class_prototypes(labels, old=v, new=x, lam=0.999)
+    arcface(v, prototypes_, labels)
+    assert np.isfinite(structural_weights(x, labels, lam=1 - 1e-15)).all()
 
 
 @pytest.mark.parametrize("length", [1e-30, 1e-12, 1e12, 1e30])
 def test_lengths_do_not_matter(length):
     v, x, labels = (a.astype(np.float32) for a in classes_of([1, 3, 20]))
     labels = labels.astype(int)
-    ours = unibct.class_prototypes(labels, old=v, new=x)
+    ours = class_prototypes(labels, old=v, new=x)
     scaled = np.float32(length) * x
     scaled[::2] *= 7
-    again = unibct.class_prototypes(labels, old=np.float32(length) * v, new=scaled)
+    again = class_prototypes(labels, old=np.float32(length) * v, new=scaled)
     assert np.abs(ours - again).max() < 1e-6
 
 
@@ -356,7 +322,7 @@ def test_a_row_of_zeros_is_far_from_all_and_harms_none():
     v, x, labels = classes_of([6, 1])
     zero = np.flatnonzero(labels == 0)[2]
     v[zero], x[zero] = 0, 0
-    ours = unibct.class_prototypes(labels, old=v, new=x)
+    ours = class_prototypes(labels, old=v, new=x)
     assert np.isfinite(ours).all()
     assert np.allclose(np.linalg.norm(ours, axis=1), 1)
 
@@ -364,7 +330,7 @@ def test_a_row_of_zeros_is_far_from_all_and_harms_none():
 def test_memory_does_not_grow_with_the_dimension_of_the_data():
     v, x, labels = classes_of([200] * 20, dim=64)
     tracemalloc.start()
-    unibct.class_prototypes(labels, old=v, new=x)
+    class_prototypes(labels, old=v, new=x)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < v.nbytes  # NumPy's side: indices and labels only
@@ -372,7 +338,7 @@ def test_memory_does_not_grow_with_the_dimension_of_the_data():
 
 def test_stores_ranges_and_limits_are_streamed_and_arrays_are_not(tmp_path, monkeypatch):
     v, x, labels = classes_in("shuffled", [3, 9, 2])
-    whole = unibct.class_prototypes(labels, old=v, new=x)
+    whole = class_prototypes(labels, old=v, new=x)
     streamed = []
     real = module.streamed_prototypes
 
@@ -393,19 +359,20 @@ def test_stores_ranges_and_limits_are_streamed_and_arrays_are_not(tmp_path, monk
         (v, {"new": x, "classes": range(3)}, 3),
         (torch.from_numpy(v), {"new": x, "memory": limits}, 4),
     ]:
-        ours = unibct.class_prototypes(labels, old=old, **options)
+        ours = class_prototypes(labels, old=old, **options)
         assert type(ours) is type(old)
         assert np.abs(np.asarray(ours) - whole).max() < 1e-6
         assert len(streamed) == calls
     assert streamed[-1] is limits
-    ours = unibct.class_prototypes(torch.from_numpy(labels), old=rows, kind="centroid")
+    ours = class_prototypes(torch.from_numpy(labels), old=rows, kind="centroid")
     assert isinstance(ours, np.ndarray)
-    assert np.abs(ours - unibct.class_prototypes(labels, old=x, kind="centroid")).max() < 1e-6
+    assert np.abs(ours - class_prototypes(labels, old=x, kind="centroid")).max() < 1e-6
 
 
-def test_progress_counts_the_images_in_memory(counting_progress):
-    v, x, labels = classes_of([1, 30, 8])
-    counted = counting_progress(total=39)
+@pytest.mark.parametrize("memory", [None, MemoryLimits(30 * ROW)])
+def test_progress_counts_the_images(memory, counting_progress):
+    v, x, labels = classes_in("class", SIZES)
+    counted = counting_progress(total=sum(SIZES))
     show(counted)
-    unibct.class_prototypes(labels, old=v, new=x)
-    assert counted.done == 39
+    class_prototypes(labels, old=v, new=x, memory=memory)
+    assert counted.done == sum(SIZES)

@@ -101,9 +101,15 @@ class OldEmbeddings:
         """(own classes, dim) this rank's prototypes; see ``class_prototypes``."""
         in_memory = is_tensor(self.embeddings) and self.ranks.world == 1
         classes = None if in_memory else self.own_classes
-        how = {"tau": settings.tau, "lam": settings.lam, "drop": settings.drop}
         prototypes = class_prototypes(
-            self.labels, old=self.embeddings, new=new, kind=kind, classes=classes, **how
+            self.labels,
+            old=self.embeddings,
+            new=new,
+            kind=kind,
+            tau=settings.tau,
+            lam=settings.lam,
+            drop=settings.drop,
+            classes=classes,
         )
         return torch.as_tensor(prototypes, device=self.labels.device)
 
