@@ -124,7 +124,7 @@ def test_what_cannot_work_is_refused_before_anything_is_written(tmp_path):
     model = small_model()
     for path, options, message in [
         ("m.onnx", {"int8": True}, "int8 needs images with classes"),
-        ("m.onnx", {"old": replace(model)}, "give --int8, or leave --old out"),
+        ("m.onnx", {"old": replace(model)}, "ask for int8, or leave old out"),
         ("m.bin", {}, "must end with .onnx"),
     ]:
         with pytest.raises(UserError, match=message):

@@ -1,4 +1,4 @@
-"""Whether an exported file gives the same embeddings as the model in torch."""
+"""A model to an ONNX file, which is checked against the model in torch before it gets its name."""
 
 import json
 import shutil
@@ -31,23 +31,17 @@ from unibct.models.old_space import OldSpaceModel
 IMAGES = 1000
 LOWEST_COSINE = 0.99999
 _BATCH = 64
+_CALIBRATION_IMAGES = 512
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """The cosines between the embeddings of the file and of the model.
-
-    Attributes:
-        images: number of images.
-        lowest: the smallest cosine.
-        mean: their mean.
-        worst: the image with the smallest cosine.
-    """
+    """The cosines between the embeddings of the file and of the model."""
 
     images: int
     lowest: float
     mean: float
-    worst: str
+    worst: str  # the image with the smallest cosine
 
     @property
     def is_enough(self) -> bool:
@@ -60,11 +54,8 @@ def sample_pixels(
 ) -> tuple[Pixels, tuple[str, ...]]:
     """Return ``count`` images in the form that a model takes, and their names.
 
-    Args:
-        model: the model.
-        images: taken from evenly. What is missing is made up half by embedded images (characters)
-            and half by noise.
-        count: number of images.
+    They are taken evenly from ``images``. What is missing is made up half by embedded images
+    (characters) and half by noise.
     """
     parts: list[Pixels] = []
     names: list[str] = []
@@ -100,30 +91,15 @@ def agreement(
     return Agreement(len(cosines), float(cosines[worst]), float(cosines.mean()), names[worst])
 
 
-# A model folder to an ONNX file, checked before it gets its name.
-
-FILE, INT8_FILE = "model.onnx", "model.int8.onnx"
-OLD_SPACE_FILE, OLD_SPACE_INT8_FILE = "model.old-space.onnx", "model.old-space.int8.onnx"
-_CALIBRATION_IMAGES = 512
-
-
 @dataclass(frozen=True)
 class Export:
-    """What was written, and how it was checked.
-
-    Attributes:
-        path: the file.
-        agreement: of the exact file with the model in torch.
-        int8: ``static`` or ``dynamic`` for an int8 file; None for the exact one.
-        loss: what the int8 file loses; None for the exact one.
-        space: ``own``, or ``old`` if the embeddings are projected into the old model's space.
-    """
+    """What was written, and how it was checked."""
 
     path: Path
-    agreement: Agreement
-    int8: str | None = None
-    loss: Int8Loss | None = None
-    space: str = "own"
+    agreement: Agreement  # of the exact file with the model in torch
+    int8: str | None = None  # ``static`` or ``dynamic`` for an int8 file
+    loss: Int8Loss | None = None  # what the int8 file loses
+    space: str = "own"  # ``old`` if the embeddings are projected into the old model's space
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values for machines."""
@@ -146,7 +122,7 @@ def export_model(
     int8: bool = False,
     old: Embedder | None = None,
 ) -> Export:
-    """Write a model as an ONNX file; see ``graph`` for what the file takes and gives.
+    """Write a model as an ONNX file; see ``export.graph`` for what the file takes and gives.
 
     The exact file must give the same embeddings as torch on 1,000 images, cosine ≥ 0.99999, or
     nothing is written. Beside the file, ``FILE.json`` keeps what was measured.
@@ -162,7 +138,7 @@ def export_model(
     require_onnx()
     _require_exportable(model, path, has_images=images is not None, int8=int8, old=old)
     with tempfile.TemporaryDirectory() as scratch:
-        result = Path(scratch) / FILE
+        result = Path(scratch) / "exact.onnx"
         write_graph(model, result)
         agreed = agreement(model, ExportedModel(result), *sample_pixels(model, images))
         if not agreed.is_enough:
@@ -172,7 +148,7 @@ def export_model(
             )
         kind, loss = None, None
         if int8 and images is not None:
-            exact, result = result, Path(scratch) / INT8_FILE
+            exact, result = result, Path(scratch) / "int8.onnx"
             kind = write_int8(exact, result, _calibration_pixels(model, images))
             files = (ExportedModel(exact), ExportedModel(result))
             loss = measure_int8_loss(files, model, images, old=old)
@@ -200,20 +176,18 @@ def _require_exportable(
         )
     if int8 and not has_images:
         raise UserError(
-            "int8 needs images with classes, to calibrate it and to measure what it loses: "
-            "give --data DATA"
+            "int8 needs images with classes, to calibrate it and to measure what it loses"
         )
     if old is not None and not int8:
-        raise UserError("the old model is for measuring int8: give --int8, or leave --old out")
+        raise UserError("the old model is for measuring int8: ask for int8, or leave old out")
     if path.is_dir() or path.suffix != ".onnx":
         raise UserError(f"{path}: the name of the file must end with .onnx")
 
 
 def default_file(model: Exportable, *, int8: bool = False) -> str:
     """Return the name of the exported file in the model's folder."""
-    if isinstance(model, OldSpaceModel):
-        return OLD_SPACE_INT8_FILE if int8 else OLD_SPACE_FILE
-    return INT8_FILE if int8 else FILE
+    space = ".old-space" if isinstance(model, OldSpaceModel) else ""
+    return f"model{space}{'.int8' if int8 else ''}.onnx"
 
 
 def _calibration_pixels(model: Exportable, images: ImageSet) -> Pixels:

@@ -1,4 +1,11 @@
-"""An exported file, run by ONNX Runtime."""
+"""A model as an ONNX graph that takes pixels and gives embeddings, and such a file when it is run.
+
+The graph takes ``images``, uint8 of shape (batch, height, width, channels) in RGB or grey,
+already fitted to the input's size, and gives ``embeddings``, float32 of shape (batch, dim),
+L2-normalised. Normalisation of the pixels, the network and the map of an adapted model are
+inside. A model with another dimension than its old one's is exported as it is, or with its
+projection into that space.
+"""
 
 import json
 import logging
@@ -21,46 +28,11 @@ from unibct.models.input import channel_number
 from unibct.models.model import Model, evaluating
 from unibct.models.old_space import OldSpaceModel, projection_weight
 
-_BATCH = 64
-
-
-class ExportedModel:
-    """An exported file that embeds images."""
-
-    def __init__(self, path: Path) -> None:
-        runtime = import_module("onnxruntime")
-        options = runtime.SessionOptions()
-        options.intra_op_num_threads = torch.get_num_threads()
-        options.log_severity_level = 3
-        providers = ["CPUExecutionProvider"]
-        self._session: Any = runtime.InferenceSession(str(path), options, providers=providers)
-
-    @property
-    def metadata(self) -> dict[str, str]:
-        """What the file says about the model."""
-        return dict(self._session.get_modelmeta().custom_metadata_map)
-
-    def embed_pixels(self, pixels: Pixels) -> NDArray[np.float32]:
-        """Map (images, height, width, channels) -> (images, dim), a batch at a time."""
-        parts: list[NDArray[np.float32]] = []
-        for start in range(0, len(pixels), _BATCH):
-            images = np.ascontiguousarray(pixels[start : start + _BATCH])
-            parts.append(self._session.run([OUTPUT_NAME], {INPUT_NAME: images})[0])
-        return np.concatenate(parts)
-
-
-# A model as an ONNX graph that takes pixels and gives embeddings.
-#
-# The graph takes ``images``, uint8 of shape (batch, height, width, channels) in RGB or grey,
-# already fitted to the input's size, and gives ``embeddings``, float32 of shape (batch, dim),
-# L2-normalised. Normalisation of the pixels, the network and the map of an adapted model are
-# inside. A model with another dimension than its old one's is exported as it is, or with its
-# projection into that space.
-
 Exportable: TypeAlias = Model | OldSpaceModel
 INPUT_NAME, OUTPUT_NAME = "images", "embeddings"
 INPUT_KEY, DIM_KEY, FINGERPRINT_KEY = "unibct.input", "unibct.dim", "unibct.fingerprint"
 _NEEDED = ("onnx", "onnxscript", "onnxruntime")
+_BATCH = 64
 
 
 class PixelsToEmbeddings(nn.Module):
@@ -130,7 +102,7 @@ def write_graph(model: Exportable, path: Path) -> None:
     require_onnx()
     example = torch.zeros((2, *model.input.frame.shape), dtype=torch.uint8)
     try:
-        with evaluating(own_model(model).network), torch.no_grad(), _silent():
+        with evaluating(own_model(model).network), torch.no_grad(), silenced_libraries():
             program = torch.onnx.export(
                 PixelsToEmbeddings(model).eval(),
                 (example,),
@@ -160,8 +132,8 @@ def add_metadata(path: Path, values: dict[str, str]) -> None:
 
 
 @contextmanager
-def _silent() -> Generator[None]:
-    """Keep the exporter's own notes off the terminal."""
+def silenced_libraries() -> Generator[None]:
+    """Keep the notes and the advice of the exporters off the terminal."""
     previous = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
@@ -170,3 +142,28 @@ def _silent() -> Generator[None]:
             yield
     finally:
         logging.disable(previous)
+
+
+class ExportedModel:
+    """An exported file that embeds images."""
+
+    def __init__(self, path: Path) -> None:
+        runtime = import_module("onnxruntime")
+        options = runtime.SessionOptions()
+        options.intra_op_num_threads = torch.get_num_threads()
+        options.log_severity_level = 3
+        providers = ["CPUExecutionProvider"]
+        self._session: Any = runtime.InferenceSession(str(path), options, providers=providers)
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """What the file says about the model."""
+        return dict(self._session.get_modelmeta().custom_metadata_map)
+
+    def embed_pixels(self, pixels: Pixels) -> NDArray[np.float32]:
+        """Map (images, height, width, channels) -> (images, dim), a batch at a time."""
+        parts: list[NDArray[np.float32]] = []
+        for start in range(0, len(pixels), _BATCH):
+            images = np.ascontiguousarray(pixels[start : start + _BATCH])
+            parts.append(self._session.run([OUTPUT_NAME], {INPUT_NAME: images})[0])
+        return np.concatenate(parts)

@@ -5,10 +5,7 @@ network of matrix products (a transformer) finds them for each batch, because a 
 activations would spoil a fixed range.
 """
 
-import logging
 import time
-from collections.abc import Generator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -26,7 +23,7 @@ from unibct.evaluation.criterion import Criterion, compare_tests
 from unibct.evaluation.search_test import search_test
 from unibct.evaluation.templates import GallerySplit, split_gallery
 from unibct.evaluation.verification import headline_far
-from unibct.export.graph import INPUT_NAME, Exportable, ExportedModel
+from unibct.export.graph import INPUT_NAME, Exportable, ExportedModel, silenced_libraries
 from unibct.models.embedder import Embedder
 
 _PRODUCTS = ("Gemm", "MatMul")
@@ -49,13 +46,8 @@ class _Batches:
 def write_int8(source: Path, path: Path, calibration: Pixels) -> str:
     """Write the int8 variant of an exported file.
 
-    Args:
-        source: the exported file.
-        path: the file to write.
-        calibration: (images, height, width, channels) to measure the ranges of activations on.
-
-    Returns:
-        ``static`` if the ranges are fixed, ``dynamic`` if they are found for each batch.
+    The ranges of activations are measured on (images, height, width, channels). Returns ``static``
+    if they are fixed, ``dynamic`` if they are found for each batch.
     """
     onnx, quantization = import_module("onnx"), import_module("onnxruntime.quantization")
     graph = onnx.load(str(source))
@@ -69,7 +61,7 @@ def write_int8(source: Path, path: Path, calibration: Pixels) -> str:
     }
     prepared = path.with_name(f"{path.name}.prepared")
     try:
-        with _silent():
+        with silenced_libraries():
             _prepare(graph, prepared)
             if is_static:
                 quantization.quantize_static(
@@ -104,38 +96,15 @@ def _prepare(graph: Any, path: Path) -> None:
     pre_process(str(path), str(path), skip_symbolic_shape=True)
 
 
-@contextmanager
-def _silent() -> Generator[None]:
-    """Keep the library's advice off the terminal."""
-    previous = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        yield
-    finally:
-        logging.disable(previous)
-
-
-# What the int8 variant loses in a search, measured beside the exact file.
-
-
 @dataclass(frozen=True)
 class Int8Loss:
-    """A search with int8 queries, against the same search with exact queries.
+    """A search with int8 queries, against the same search with exact queries."""
 
-    Attributes:
-        gallery: whose rows were searched: ``old``, or ``exact``, the exported file's own.
-        differences: of each metric, int8 minus exact, with its interval.
-        lowest_cosine: the smallest cosine between an int8 and an exact embedding.
-        mean_cosine: their mean.
-        speed: images per second, int8 over exact, measured one after the other.
-        queries: number of queries.
-    """
-
-    gallery: str
-    differences: tuple[Criterion, ...]
-    lowest_cosine: float
+    gallery: str  # whose rows were searched: ``old``, or ``exact``, the exported file's own
+    differences: tuple[Criterion, ...]  # of each metric, int8 minus exact, with its interval
+    lowest_cosine: float  # between an int8 and an exact embedding
     mean_cosine: float
-    speed: float
+    speed: float  # images per second, int8 over exact, measured one after the other
     queries: int
 
     def as_json(self) -> dict[str, Any]:
@@ -174,29 +143,23 @@ def measure_int8_loss(
     old: Embedder | None = None,
     seed: int = 0,
 ) -> Int8Loss:
-    """Search a gallery with the exact and the int8 queries of the same images.
+    """Search a gallery with the queries of the exact file and of the int8 one, of the same images.
 
-    Args:
-        files: the exact file and the int8 one.
-        model: the model that they were made from.
-        images: images with classes.
-        old: whose gallery is searched: the cross test. By default the exact file's own.
-        seed: chooses the gallery's images and the bootstrap samples.
+    The gallery is the ``old`` model's: the cross test. By default it is the exact file's own. The
+    seed chooses the gallery's images and the bootstrap samples.
     """
     split = calibration_split(images, seed)
     pixels = read_pixels(images, model.input.frame)
     order = np.arange(len(images))
     vectors: list[NDArray[np.float32]] = []
-    seconds: list[float] = []
-    for file in files:
+    seconds = [0.0, 0.0]
+    for number, file in enumerate(files):
         parts: list[NDArray[np.float32]] = []
-        spent = 0.0
         for batch in pixels.batches(order, 64):
             begin = time.perf_counter()
             parts.append(file.embed_pixels(batch))
-            spent += time.perf_counter() - begin
+            seconds[number] += time.perf_counter() - begin
         vectors.append(np.concatenate(parts))
-        seconds.append(spent)
     exact, int8 = vectors
     gallery = exact if old is None else embed_images(old, images).vectors
     if gallery.shape[1] != exact.shape[1]:
