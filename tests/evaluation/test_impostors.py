@@ -9,10 +9,10 @@ from unibct.evaluation import impostors as score_ranks
 from unibct.evaluation import score_table
 from unibct.evaluation.impostors import (
     ClassParts,
-    Highest,
+    HighestScores,
     Impostors,
     ScoreRanks,
-    listed_impostors,
+    as_impostors,
     quantiles,
 )
 from unibct.evaluation.score_table import ScoreTable
@@ -119,7 +119,7 @@ def arrays(request):
 def pairs(request, arrays, _kept):
     """(scores, classes, Impostors of the same pairs)."""
     scores, classes, table = arrays
-    found = Impostors(table) if request.param == "table" else listed_impostors(scores, classes)
+    found = Impostors(table) if request.param == "table" else as_impostors(scores, classes)
     return scores, classes, found
 
 
@@ -176,7 +176,7 @@ def test_only_the_highest_are_kept_whatever_the_order():
     rng = np.random.default_rng(4)
     scores = rng.normal(size=(300, 10)).round(1)  # ties at the floor
     for order in (np.arange(300), np.argsort(scores.max(1)), np.argsort(-scores.max(1))):
-        highest = Highest(70)
+        highest = HighestScores(70)
         for part in np.split(scores[order], 60):
             highest.add(part, np.zeros(len(part), dtype=int))
             assert sum(len(kept) for kept, _ in highest._waiting) <= 140

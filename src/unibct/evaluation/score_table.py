@@ -21,15 +21,10 @@ _SCORES_AT_ONCE = 4_000_000
 
 @dataclass(frozen=True)
 class NormalizedRows:
-    """Chosen rows of embeddings, scaled to length 1 in single precision when they are read.
+    """Chosen rows of embeddings, scaled to length 1 in single precision when they are read."""
 
-    Attributes:
-        embeddings: (images, dim); may be a memory map.
-        rows: which of them.
-    """
-
-    embeddings: Floats
-    rows: Ints
+    embeddings: Floats  # (images, dim); may be a memory map
+    rows: Ints  # which of them
 
     def __len__(self) -> int:
         """How many rows there are."""
@@ -42,15 +37,10 @@ class NormalizedRows:
 
 @dataclass(frozen=True)
 class ProductScores:
-    """(queries, entries) scores: the matrix product is taken where they are read.
+    """(queries, entries) scores: the matrix product is taken where they are read."""
 
-    Attributes:
-        query: (queries, dim) normalised.
-        gallery: (entries, dim) normalised.
-    """
-
-    query: NormalizedRows
-    gallery: Floats
+    query: NormalizedRows  # (queries, dim)
+    gallery: Floats  # (entries, dim) normalised
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -76,38 +66,24 @@ Scores: TypeAlias = Floats | ProductScores
 
 
 class ScoreBlock(NamedTuple):
-    """Some queries' scores, taken apart into mates and others.
+    """Some queries' scores, taken apart into mates and others."""
 
-    Attributes:
-        queries: (queries,) their rows in the table.
-        classes: (queries,) the class of each query.
-        others: (queries, entries) with -inf in the place of mates.
-        mates: (mates,) scores, query by query; those of a product are lowered, see ``lowered``.
-        mate_rows: (mates,) the query of each, counted within the block.
-        mate_entries: (mates,) the entry of each.
-    """
-
-    queries: Ints
-    classes: Groups
-    others: Floats
-    mates: Floats
-    mate_rows: Ints
-    mate_entries: Ints
+    queries: Ints  # (queries,) their rows in the table
+    classes: Groups  # (queries,) the class of each query
+    others: Floats  # (queries, entries) with -inf in the place of mates
+    mates: Floats  # (mates,) query by query; those of a product are lowered, see ``lowered``
+    mate_rows: Ints  # (mates,) the query of each, counted within the block
+    mate_entries: Ints  # (mates,) the entry of each
 
 
 @dataclass(frozen=True)
 class ScoreTable:
-    """Scores with the classes of both sides. The caller must not change them.
+    """Scores with the classes of both sides. The caller must not change them."""
 
-    Attributes:
-        scores: (queries, entries).
-        query_classes: (queries,) the class of each query.
-        entry_classes: (entries,) the class of each entry; None if no entry is a mate, as for a
-            list of impostor pairs, which is a table with one entry.
-    """
-
-    scores: Scores
-    query_classes: Groups
+    scores: Scores  # (queries, entries)
+    query_classes: Groups  # (queries,) the class of each query
+    # (entries,) the class of each entry; None if no entry is a mate, as for a list of impostor
+    # pairs, which is a table with one entry
     entry_classes: Groups | None = None
 
     def blocks(self) -> Iterator[ScoreBlock]:

@@ -1,4 +1,4 @@
-"""The tests by name: which model's queries search which model's gallery."""
+"""One query model against one gallery model: the scores from which every metric is computed."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -9,7 +9,7 @@ import numpy as np
 from unibct.arrays import Floats, Ints, checked_embeddings, normalized, require_same_dim
 from unibct.errors import UserError
 from unibct.evaluation.identification import OpenSearch
-from unibct.evaluation.impostors import Impostors, listed_impostors
+from unibct.evaluation.impostors import Impostors, as_impostors
 from unibct.evaluation.score_table import (
     Groups,
     NormalizedRows,
@@ -64,25 +64,17 @@ FREE_CROSS = Direction("free", "old", "free, old gallery", "the same without a b
 DIRECTIONS = (OLD_SELF, CROSS, BLEND, REVERSED_CROSS, NEW_SELF, FREE_SELF, FREE_CROSS)
 
 
-# One query model against one gallery model: the scores from which every metric is computed.
-
 TOP_KS = (1, 5)
 _CLASSES_FOR_OPEN_SET = 8  # half of them must be enough to refuse a stranger
 
 
 @dataclass(frozen=True)
 class ScoredPairs:
-    """1:1: the scores of all pairs, and the class of each pair's query.
+    """1:1: the scores of all pairs, and the class of each pair's query."""
 
-    Attributes:
-        genuine: scores of pairs of the same class.
-        impostor: the pairs of different classes; not all of their scores are in memory.
-        genuine_classes: (genuine,) the query's class, 0…C-1.
-    """
-
-    genuine: Floats
-    impostor: Impostors
-    genuine_classes: Groups
+    genuine: Floats  # scores of pairs of the same class
+    impostor: Impostors  # the pairs of different classes; not all of their scores are in memory
+    genuine_classes: Groups  # (genuine,) the query's class, 0…C-1
 
     def tars(self, fars: Iterable[float], *, rule: ThresholdRule = "strict") -> dict[float, float]:
         """Return the TAR at each FAR."""
@@ -97,23 +89,16 @@ def listed_pairs(
     genuine: Floats, impostor: Floats, genuine_classes: Groups, impostor_classes: Groups
 ) -> ScoredPairs:
     """Return the pairs of a list, whose scores are all in memory."""
-    return ScoredPairs(genuine, listed_impostors(impostor, impostor_classes), genuine_classes)
+    return ScoredPairs(genuine, as_impostors(impostor, impostor_classes), genuine_classes)
 
 
 class ImageSearch(NamedTuple):
-    """An image-level gallery: its rows are images, not pooled templates.
+    """An image-level gallery: its rows are images, not pooled templates."""
 
-    Attributes:
-        query: (queries, dim) normalised where they are read.
-        query_labels: (queries,) the class of each query.
-        gallery: (images, dim) normalised; no query is among them.
-        gallery_labels: (images,) with at least one mate for each query.
-    """
-
-    query: NormalizedRows
-    query_labels: Ints
-    gallery: Floats
-    gallery_labels: Ints
+    query: NormalizedRows  # (queries, dim)
+    query_labels: Ints  # (queries,) the class of each query
+    gallery: Floats  # (images, dim) normalised; no query is among them
+    gallery_labels: Ints  # (images,) with at least one mate for each query
 
     def part(self, queries: Ints, rows: Ints) -> "ImageSearch":
         """Return the search of some queries among some images, given by their places."""
@@ -131,30 +116,20 @@ class SearchTest:
 
     A metric uses the parts that it needs and does not apply to tests that lack them. The classes
     (subjects, for faces) are what the bootstrap draws.
-
-    Attributes:
-        pairs: for 1:1, every query against every template, or the pairs of a list.
-        ranks: (queries,) entries of other classes that score at least as high as the mate.
-        query_classes: (queries,) the class of each query, 0…C-1.
-        classes: C, how many classes there are.
-        templates: how many entries the gallery has.
-        ks: the k of top-k that are worth reporting.
-        open_searches: the open-set search in each gallery, by the gallery's name.
-        images: the search among single images, if there is one.
-        scores: (queries, templates) made where they are read; None if the gallery's entries are
-            no templates.
-        per_query: values that metrics have computed for each query, for the intervals.
     """
 
-    pairs: ScoredPairs
-    ranks: Ints
-    query_classes: Ints
-    classes: int
-    templates: int
-    ks: tuple[int, ...] = TOP_KS
+    pairs: ScoredPairs  # for 1:1, every query against every template, or the pairs of a list
+    ranks: Ints  # (queries,) entries of other classes that score at least as high as the mate
+    query_classes: Ints  # (queries,) the class of each query, 0…C-1
+    classes: int  # C, how many classes there are
+    templates: int  # how many entries the gallery has
+    ks: tuple[int, ...] = TOP_KS  # the k of top-k that are worth reporting
+    # the open-set search in each gallery, by the gallery's name
     open_searches: Mapping[str, OpenSearch] = field(default_factory=dict[str, OpenSearch])
-    images: ImageSearch | None = None
+    images: ImageSearch | None = None  # the search among single images, if there is one
+    # (queries, templates) made where they are read; None if the gallery's entries are no templates
     scores: Scores | None = None
+    # values that metrics have computed for each query, for the intervals
     per_query: dict[str, Floats] = field(default_factory=dict[str, Floats], repr=False)
 
     @property
@@ -226,13 +201,10 @@ def image_test(images: ImageSearch) -> SearchTest:
 def scored_test(
     scores: Scores, query_labels: Ints, gallery_labels: Ints | None = None
 ) -> SearchTest:
-    """Go once through the scores of all queries against all entries of the gallery.
+    """Go once through the (queries, entries) scores of all queries and the gallery's entries.
 
-    Args:
-        scores: (queries, entries).
-        query_labels: (queries,) the class of each query, 0…C-1.
-        gallery_labels: (entries,) the class of each entry. By default entry c is the template of
-            class c.
+    ``query_labels`` are (queries,) classes 0…C-1, ``gallery_labels`` (entries,). By default entry c
+    is the template of class c.
     """
     entry_labels: Ints = np.arange(int(scores.shape[1]))
     if gallery_labels is not None:
@@ -261,21 +233,13 @@ def scored_test(
 
 
 class _BlockSummary(NamedTuple):
-    """What is taken from a block of scores.
+    """What is taken from a block of scores."""
 
-    Attributes:
-        mates: the scores of all mates.
-        mate_classes: the query's class of each.
-        best_mate: (queries,).
-        ranks: (queries,).
-        best_others: (2, queries) the best score of another class, among the classes with even and
-            with odd numbers.
-    """
-
-    mates: Floats
-    mate_classes: Groups
-    best_mate: Floats
-    ranks: Ints
+    mates: Floats  # the scores of all mates
+    mate_classes: Groups  # the query's class of each
+    best_mate: Floats  # (queries,)
+    ranks: Ints  # (queries,)
+    # (2, queries) the best score of another class, among classes with even and with odd numbers
     best_others: Floats
 
 

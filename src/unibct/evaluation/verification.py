@@ -1,9 +1,8 @@
-"""Which false accept rates a number of classes can measure."""
+"""1:1 verification: thresholds, TAR at FAR, the ROC curve, and 10-fold accuracy of pairs."""
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, get_args
+from collections.abc import Iterable
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,80 +17,7 @@ from unibct.arrays import (
     to_numpy,
 )
 from unibct.errors import UserError
-from unibct.evaluation.impostors import Impostors, listed_impostors
-
-HEADLINE_FAR = 1e-4
-REPORTED_FARS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
-_CLASS_PAIRS_NEEDED = 30  # Doddington's rule of 30 errors, see carried_fars
-
-
-def carried_fars(classes: int) -> list[float]:
-    """Return those of the reported false accept rates that this number of classes can measure.
-
-    Thirty independent errors measure a rate to about ±30 % (Doddington's rule). If two classes
-    look alike, all their impostor pairs score high together, so class pairs are counted.
-    """
-    return [far for far in REPORTED_FARS if _is_carried(far, classes)]
-
-
-def headline_far(classes: int, wanted: float | None = None) -> float:
-    """Return the rate that a user wants, or the smallest of 1e-4, … that the classes can measure.
-
-    Args:
-        classes: how many there are.
-        wanted: taken as it is, even if the classes cannot measure it well; ``far_note`` warns.
-    """
-    if wanted is not None:
-        if not 0 < wanted <= 1:
-            raise UserError(f"a false accept rate lies in (0, 1], not {wanted}")
-        return wanted
-    carried = (far for far in carried_fars(classes) if far >= HEADLINE_FAR)
-    return next(carried, REPORTED_FARS[-1])
-
-
-def far_note(far: float, wanted: float | None, classes: int, what: str = "classes") -> str | None:
-    """Say what a reader must know about the headline's rate, if anything.
-
-    Args:
-        far: the rate in use.
-        wanted: the rate that the user asked for.
-        classes: how many there are.
-        what: what they are called.
-    """
-    if not _is_carried(far, classes):
-        return (
-            f"{classes} {what} are too few to measure {tar_name(far)} well (look at its interval): "
-            f"{_needed(far)} are needed"
-        )
-    if wanted is not None or far == HEADLINE_FAR:
-        return None
-    return (
-        f"{tar_name(far)} instead of {tar_name(HEADLINE_FAR)}: "
-        f"{classes} {what} cannot measure a smaller false accept rate"
-    )
-
-
-def tar_name(far: float) -> str:
-    """Return what a table calls the TAR at ``far``, such as TAR@1e-3."""
-    return f"TAR@{rate_name(far)}"
-
-
-def rate_name(far: float) -> str:
-    """Return how a rate is written, such as 1e-3."""
-    power = f"{far:.0e}".replace("e-0", "e-")
-    return power if float(power) == far and far < 1 else f"{far:g}"
-
-
-def _needed(far: float) -> int:
-    """Return how many classes measure a rate."""
-    return math.ceil((1 + math.sqrt(1 + 8 * _CLASS_PAIRS_NEEDED / far)) / 2 - 1e-9)
-
-
-def _is_carried(far: float, classes: int) -> bool:
-    return far * classes * (classes - 1) / 2 + 1e-9 >= _CLASS_PAIRS_NEEDED
-
-
-# 1:1 verification: thresholds, TAR at FAR, and the ROC curve.
+from unibct.evaluation.impostors import Impostors, as_impostors
 
 ThresholdRule: TypeAlias = Literal["strict", "nearest"]
 
@@ -104,7 +30,7 @@ def verification(
     fars: Iterable[float] = (1e-4,),
     rule: ThresholdRule = "strict",
 ) -> dict[float, float]:
-    """Return the TAR at each FAR over row-wise pairs, scored by cosine.
+    """Return far -> TAR over row-wise pairs, scored by cosine.
 
     Args:
         query: (pairs, dim), one side of each pair.
@@ -112,9 +38,6 @@ def verification(
         same: (pairs,) whether the two sides show the same class.
         fars: false accept rates, each in (0, 1].
         rule: how the threshold is set, see ``tar_at_far``.
-
-    Returns:
-        far -> TAR.
     """
     query = normalized(checked_embeddings(query, "query"))
     gallery = normalized(checked_embeddings(gallery, "gallery"))
@@ -159,23 +82,24 @@ def tar_at_far(
             ``nearest`` does what the field's scripts do: it takes the corner of the ROC curve
             whose FAR is nearest to the target, on either side.
     """
-    fars = list(fars)
-    for far in fars:
-        require_rate(far)
+    fars = [_checked_rate(far) for far in fars]
     if not len(genuine) or not len(impostor):
         missing = "genuine" if not len(genuine) else "impostor"
         raise UserError(f"there is no {missing} pair: a TAR at FAR needs both kinds")
     require_rule(rule)
     if rule == "nearest":
-        return _tar_at_nearest_far(genuine, impostor, fars)
+        roc = roc_curve(genuine, impostor)
+        # Of equally near corners the field's scripts take the one that accepts the most.
+        far_down, tar_down = roc.far[::-1], roc.tar[::-1]
+        return {far: float(tar_down[np.abs(far_down - far).argmin()]) for far in fars}
     thresholds = strict_thresholds(impostor, fars)
     return {far: float(np.mean(genuine > thresholds[far])) for far in fars}
 
 
-def require_rate(far: float) -> None:
-    """Refuse a false accept rate outside (0, 1]."""
+def _checked_rate(far: float) -> float:
     if not 0 < far <= 1:
         raise UserError(f"a false accept rate lies in (0, 1], not {far}")
+    return far
 
 
 def require_rule(rule: str) -> None:
@@ -185,21 +109,21 @@ def require_rule(rule: str) -> None:
         raise UserError(f"unknown threshold rule {rule!r}; choose {rules}")
 
 
-def strict_threshold(impostor: Floats | Impostors, far: float) -> float:
-    """Return the score above which at most floor(far · n) of the n impostor scores are."""
-    return strict_thresholds(impostor, [far])[far]
-
-
 def strict_thresholds(impostor: Floats | Impostors, fars: Iterable[float]) -> dict[float, float]:
-    """Return the strict threshold at each FAR, see ``strict_threshold``."""
+    """Return far -> the score above which at most floor(far · n) of the n impostor scores are."""
     allowed = {far: int(far * len(impostor) + 1e-9) for far in fars}
     ranks = np.array([rank for rank in allowed.values() if rank < len(impostor)], dtype=np.int64)
-    scores = dict(zip(ranks.tolist(), _listed(impostor).at_ranks(ranks).tolist(), strict=True))
+    found = as_impostors(impostor).at_ranks(ranks).tolist()
+    scores = dict(zip(ranks.tolist(), found, strict=True))
     return {far: scores.get(rank, -np.inf) for far, rank in allowed.items()}
 
 
-@dataclass(frozen=True)
-class Roc:
+def strict_threshold(impostor: Floats | Impostors, far: float) -> float:
+    """Return the strict threshold at one FAR."""
+    return strict_thresholds(impostor, [far])[far]
+
+
+class Roc(NamedTuple):
     """FAR and TAR at each distinct score, from the strictest threshold to the loosest."""
 
     far: Floats
@@ -212,7 +136,7 @@ def roc_curve(genuine: Floats, impostor: Floats | Impostors) -> Roc:
     Between two genuine scores only impostors are accepted, so there is no corner. It is enough to
     know how many impostors score above each genuine score, and how many exactly as high.
     """
-    impostors = _listed(impostor)
+    impostors = as_impostors(impostor)
     highest = impostors.at_ranks(np.zeros(1, dtype=np.int64))
     scores = np.unique(np.concatenate([genuine, highest]))[::-1]
     above, equal = impostors.counts_from(scores)
@@ -230,43 +154,81 @@ def roc_curve(genuine: Floats, impostor: Floats | Impostors) -> Roc:
     # A corner is where the direction changes. Scores that tie make a longer step, but no corner.
     genuine_steps, impostor_steps = np.diff(accepted_genuine), np.diff(accepted_impostor)
     turns = genuine_steps[1:] * impostor_steps[:-1] != genuine_steps[:-1] * impostor_steps[1:]
-    ends = [0, len(accepted_genuine) - 1]
-    corners = np.union1d(np.flatnonzero(turns) + 1, ends)
+    corners = np.union1d(np.flatnonzero(turns) + 1, [0, len(accepted_genuine) - 1])
     accepted_genuine = np.append(0, accepted_genuine[corners])
     accepted_impostor = np.append(0, accepted_impostor[corners])
     return Roc(far=accepted_impostor / len(impostors), tar=accepted_genuine / len(genuine))
 
 
-def _listed(impostor: Floats | Impostors) -> Impostors:
-    return impostor if isinstance(impostor, Impostors) else listed_impostors(impostor)
+# Which false accept rates a number of classes can measure, and what to call them.
+
+HEADLINE_FAR = 1e-4
+REPORTED_FARS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
+# Thirty independent errors measure a rate to about ±30 % (Doddington's rule). If two classes look
+# alike, all their impostor pairs score high together, so class pairs are counted.
+_CLASS_PAIRS_NEEDED = 30
 
 
-def _tar_at_nearest_far(
-    genuine: Floats, impostor: Floats | Impostors, fars: Sequence[float]
-) -> dict[float, float]:
-    roc = roc_curve(genuine, impostor)
-    # Of equally near corners the field's scripts take the one that accepts the most.
-    return {far: float(roc.tar[::-1][np.abs(roc.far[::-1] - far).argmin()]) for far in fars}
+def carried_fars(classes: int) -> list[float]:
+    """Return those of the reported false accept rates that this number of classes can measure."""
+    return [far for far in REPORTED_FARS if _is_carried(far, classes)]
+
+
+def _is_carried(far: float, classes: int) -> bool:
+    return far * classes * (classes - 1) / 2 + 1e-9 >= _CLASS_PAIRS_NEEDED
+
+
+def headline_far(classes: int, wanted: float | None = None) -> float:
+    """Return the rate that a user wants, or the smallest of 1e-4, … that the classes can measure.
+
+    What is wanted is taken as it is, even if it cannot be measured well; ``far_note`` warns.
+    """
+    if wanted is not None:
+        return _checked_rate(wanted)
+    carried = (far for far in carried_fars(classes) if far >= HEADLINE_FAR)
+    return next(carried, REPORTED_FARS[-1])
+
+
+def far_note(far: float, wanted: float | None, classes: int, what: str = "classes") -> str | None:
+    """Say what a reader must know about the headline's rate, if anything.
+
+    ``wanted`` is the rate that the user asked for, ``what`` the word for the classes.
+    """
+    if not _is_carried(far, classes):
+        needed = math.ceil((1 + math.sqrt(1 + 8 * _CLASS_PAIRS_NEEDED / far)) / 2 - 1e-9)
+        return (
+            f"{classes} {what} are too few to measure {tar_name(far)} well (look at its interval): "
+            f"{needed} are needed"
+        )
+    if wanted is not None or far == HEADLINE_FAR:
+        return None
+    return (
+        f"{tar_name(far)} instead of {tar_name(HEADLINE_FAR)}: "
+        f"{classes} {what} cannot measure a smaller false accept rate"
+    )
+
+
+def tar_name(far: float) -> str:
+    """Return what a table calls the TAR at ``far``, such as TAR@1e-3."""
+    return f"TAR@{rate_name(far)}"
+
+
+def rate_name(far: float) -> str:
+    """Return how a rate is written, such as 1e-3."""
+    power = f"{far:.0e}".replace("e-0", "e-")
+    return power if float(power) == far and far < 1 else f"{far:g}"
 
 
 # 10-fold accuracy of pairs, as LFW, CFP-FP and AgeDB-30 report it.
 
 
-@dataclass(frozen=True)
-class FoldAccuracy:
-    """The accuracy of each fold, and which pairs are right.
+class FoldAccuracy(NamedTuple):
+    """The accuracy of each fold, and which pairs are right."""
 
-    Attributes:
-        folds: (folds,) the accuracy of each.
-        correct: (pairs,) whether a pair is right at its fold's threshold.
-        counts: (folds, thresholds) the right pairs of each fold at each possible threshold.
-        sizes: (folds,) how many pairs each has.
-    """
-
-    folds: Floats
-    correct: NDArray[np.bool_]
-    counts: Ints
-    sizes: Ints
+    folds: Floats  # (folds,) the accuracy of each
+    correct: NDArray[np.bool_]  # (pairs,) whether a pair is right at its fold's threshold
+    counts: Ints  # (folds, thresholds) the right pairs of each fold at each possible threshold
+    sizes: Ints  # (folds,) how many pairs each has
 
     @property
     def mean(self) -> float:
@@ -276,11 +238,9 @@ class FoldAccuracy:
     def sampled(self, draws: Ints) -> Floats:
         """Return (repeats,): the mean accuracy of drawn folds.
 
-        Each fold gets the threshold that is best on the other drawn folds, so that the chance in
-        the thresholds counts too.
-
-        Args:
-            draws: (repeats, folds) how often each fold is drawn; at least two of them.
+        ``draws`` are (repeats, folds): how often each is drawn; at least two are. Each fold gets
+        the threshold that is best on the other drawn folds, so that the chance in the thresholds
+        counts too.
         """
         counts = self.counts.astype(np.float64)  # a product of integers would be slow
         drawn_counts = draws.astype(np.float64) @ counts
@@ -296,11 +256,7 @@ def fold_accuracy(scores: Floats, same: NDArray[np.bool_], *, folds: int = 10) -
 
     This is the field's procedure: folds are consecutive pairs, and the threshold is the best of
     400 squared distances 2 − 2·score from 0 to 3.99 (the smallest if several are equally good).
-
-    Args:
-        scores: (pairs,) cosines.
-        same: (pairs,) whether the two images show the same class.
-        folds: number of folds.
+    ``scores`` are (pairs,) cosines, ``same`` (pairs,) whether the two images show the same class.
     """
     if len(scores) != len(same) or len(scores) < folds or folds < 2:
         raise UserError(f"{len(scores)} pairs cannot be divided into {folds} folds")
