@@ -1,4 +1,9 @@
-"""Student's t: how much wider an interval is if its variance is itself estimated from few."""
+"""The bootstrap: metrics for classes of the queries that are drawn with replacement.
+
+Classes are drawn because the images of a class resemble each other. Drawing images or pairs would
+give intervals that are too narrow. The gallery does not change. Tests that are sampled with the
+same draws can be compared pairwise (docs/decisions/0004-evaluation.md).
+"""
 
 import copy
 from collections.abc import Iterable, Iterator
@@ -14,39 +19,13 @@ from unibct.evaluation.impostors import Window
 from unibct.evaluation.score_table import Groups
 from unibct.evaluation.search_test import ScoredPairs, SearchTest
 
-_MOST_FREEDOM = 100_000  # beyond, it is the normal distribution in every digit that is shown
-
-
-@lru_cache
-def t_quantile(probability: float, freedom: int) -> float:
-    """Return the quantile of Student's t distribution.
-
-    With t = √ν·tan θ the density is proportional to cos(θ)^(ν−1), which is summed up to the
-    probability.
-
-    Args:
-        probability: between 0 and 1.
-        freedom: degrees of freedom ν, at least 1.
-    """
-    freedom = min(freedom, _MOST_FREEDOM)
-    theta = np.linspace(-np.pi / 2, np.pi / 2, 200_001)
-    density = np.cos(theta).clip(0) ** (freedom - 1)
-    below = np.concatenate([[0.0], np.cumsum((density[1:] + density[:-1]) / 2)])
-    return float(np.sqrt(freedom) * np.tan(np.interp(probability, below / below[-1], theta)))
-
-
-# The bootstrap: metrics for classes of the queries that are drawn with replacement.
-#
-# Classes are drawn because the images of a class resemble each other. Drawing images or pairs would
-# give intervals that are too narrow. The gallery does not change. Tests that are sampled with the
-# same draws can be compared pairwise (docs/decisions/0004-evaluation.md).
-
 REPEATS = 2000
 
 _BLOCK = 1024  # smallest number of sorted impostors in a block of cumulated counts
 _WEIGHTS_AT_ONCE = 300_000  # more do not fit into a processor's cache
 _MOST_KEPT = 1 << 27  # bytes of draws: all of them up to 67,000 classes
 _WIDEST_WINDOW = 20_000_000  # impostors among which thresholds are searched at once
+_MOST_FREEDOM = 100_000  # beyond, Student's t is the normal distribution in every shown digit
 
 
 class ClassDraws:
@@ -64,13 +43,10 @@ class ClassDraws:
         repeats: int | None = None,
         generator: np.random.Generator | None = None,
     ) -> None:
-        """Take the draws of the first repeats, and what draws the others.
+        """Take the (n, drawn classes) draws of the first repeats, and what draws the others.
 
-        Args:
-            first: (n, drawn classes) for the first n repeats.
-            present: (classes,) which classes are drawn; by default all.
-            repeats: how many there are; by default n.
-            generator: its next numbers draw the repeats from n on.
+        ``present`` is (classes,): which are drawn; by default all. There are n repeats by default;
+        of more, the next numbers of ``generator`` draw those from n on.
         """
         # One class of thousands is not drawn 256 times.
         self._first = first.astype(np.uint8, copy=False)
@@ -83,9 +59,8 @@ class ClassDraws:
     def parts(self, columns: int, chosen: Ints | None = None) -> Iterator[tuple[slice, Floats]]:
         """Yield places in ``chosen``, and (places, classes) how often each class counts there.
 
-        Args:
-            columns: the caller makes (places, columns) arrays, which are to stay small.
-            chosen: repeats in ascending order; by default all.
+        ``chosen`` are repeats in ascending order, by default all. The caller makes (places,
+        columns) arrays of them, which are to stay small.
         """
         repeats, classes = self.shape
         chosen = np.arange(repeats) if chosen is None else chosen
@@ -99,14 +74,7 @@ class ClassDraws:
                 yield places, weights
 
     def sums(self, values: Floats) -> Floats:
-        """Return the sum of the values in each repeat.
-
-        Args:
-            values: (classes,) or (classes, n).
-
-        Returns:
-            (repeats,) or (repeats, n).
-        """
+        """Return (repeats,) or (repeats, n): the sums of (classes,) or (classes, n) values."""
         sums = np.empty((self.shape[0], *values.shape[1:]))
         for repeats, weights in self.parts(1):
             sums[repeats] = weights @ values
@@ -136,10 +104,9 @@ def class_draws(test: SearchTest, *, seed: int = 0, repeats: int = REPEATS) -> C
         raise UserError(f"repeats must be at least 1, not {repeats}")
     if seed < 0:
         raise UserError(f"seed must not be negative, not {seed}")
-    present = np.zeros(test.classes, dtype=bool)
-    for classes in (test.query_classes, test.pairs.genuine_classes):
-        present |= np.bincount(classes, minlength=test.classes) > 0
-    present |= test.pairs.impostor.class_counts(test.classes) > 0
+    present = test.pairs.impostor.class_counts(test.classes) > 0
+    present[test.query_classes] = True
+    present[test.pairs.genuine_classes] = True
     drawn = int(present.sum())
     generator = np.random.default_rng([seed, 1])
     first = np.empty((max(1, min(repeats, _MOST_KEPT // drawn)), drawn), dtype=np.uint8)
@@ -151,36 +118,18 @@ def class_draws(test: SearchTest, *, seed: int = 0, repeats: int = REPEATS) -> C
 
 
 def sampled_mean(values: Floats, classes: Groups, draws: ClassDraws) -> Floats:
-    """Return (repeats,): the mean of ``values`` where classes count as they are drawn.
-
-    Args:
-        values: (queries,) one number for each query.
-        classes: (queries,) the class of each.
-        draws: of the classes.
-    """
+    """Return (repeats,): the mean of (queries,) values, where (queries,) classes count as drawn."""
     sums = np.bincount(classes, weights=values, minlength=draws.shape[1])
     return sampled_share(sums, np.bincount(classes, minlength=draws.shape[1]), draws)
 
 
 def sampled_share(part: Floats | Ints, whole: Floats | Ints, draws: ClassDraws) -> Floats:
-    """Return (repeats,): part / whole where classes count as they are drawn.
-
-    Args:
-        part: (classes,) sums over each class.
-        whole: (classes,) counts of each class.
-        draws: of the classes.
-    """
+    """Return (repeats,): part / whole, which are (classes,) sums, where classes count as drawn."""
     return _share(*draws.sums(np.stack([part, whole], axis=1).astype(np.float64)).T)
 
 
 def sampled_tar(pairs: ScoredPairs, draws: ClassDraws, far: float) -> Floats:
-    """Return (repeats,): the TAR at FAR where the pairs of a class count as it is drawn.
-
-    Args:
-        pairs: the scores.
-        draws: of the classes.
-        far: false accept rate.
-    """
+    """Return (repeats,): the TAR at FAR where the pairs of a class count as it is drawn."""
     thresholds = sampled_thresholds(pairs, draws, far)
     order = np.argsort(pairs.genuine, kind="stable")
     ascending, classes = pairs.genuine[order], pairs.genuine_classes[order]
@@ -281,3 +230,17 @@ def _first_refused(window: Window, draws: ClassDraws, chosen: Ints, allowed: Flo
 def _share(part: Floats, whole: Floats) -> Floats:
     """Divide; return zero for a repeat in which there is nothing to count."""
     return np.divide(part, whole, out=np.zeros(len(whole)), where=whole > 0)
+
+
+@lru_cache
+def t_quantile(probability: float, freedom: int) -> float:
+    """Return a quantile of Student's t distribution with ν ≥ 1 degrees of freedom.
+
+    It says how much wider an interval is if its variance is itself estimated from few. With
+    t = √ν·tan θ the density is proportional to cos(θ)^(ν−1), which is summed up to the probability.
+    """
+    freedom = min(freedom, _MOST_FREEDOM)
+    theta = np.linspace(-np.pi / 2, np.pi / 2, 200_001)
+    density = np.cos(theta).clip(0) ** (freedom - 1)
+    below = np.concatenate([[0.0], np.cumsum((density[1:] + density[:-1]) / 2)])
+    return float(np.sqrt(freedom) * np.tan(np.interp(probability, below / below[-1], theta)))

@@ -1,4 +1,4 @@
-"""1:N identification in a closed set: every query has a mate in the gallery."""
+"""1:N identification: top-k in a closed set, TPIR in an open set, and average precision."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,14 +12,15 @@ from unibct.arrays import (
     Ints,
     checked_embeddings,
     checked_labels,
-    lowered,
     normalized,
     require_same_dim,
 )
 from unibct.errors import UserError
-from unibct.evaluation.score_table import NormalizedRows, mate_places
+from unibct.evaluation.score_table import NormalizedRows, lowered_scores
 
 _SCORES_AT_ONCE = 16_000_000
+_RANKING_SCORES_AT_ONCE = 1_000_000
+_FEW_MATES = 20
 
 
 def identification(
@@ -30,7 +31,7 @@ def identification(
     *,
     ks: Iterable[int] = (1, 5),
 ) -> dict[int, float]:
-    """Return the share of queries that find an entry of their own class among the k best.
+    """Return k -> the share of queries that find an entry of their own class among the k best.
 
     Closed set: the gallery must contain each query's class. An entry of another class that scores
     exactly as high as the mate counts as better, so the order of the gallery does not matter.
@@ -41,9 +42,6 @@ def identification(
         gallery: (entries, dim).
         gallery_labels: (entries,) integers.
         ks: how many of the best entries count, such as 1 and 5.
-
-    Returns:
-        k -> accuracy.
     """
     query = normalized(checked_embeddings(query, "query"))
     gallery = normalized(checked_embeddings(gallery, "gallery"))
@@ -67,9 +65,7 @@ def identification(
     ranks = np.empty(len(query), dtype=np.int64)
     for start in range(0, len(query), block):
         part = slice(start, start + block)
-        scores = query[part] @ gallery.T
-        mates = mate_places(query_labels[part], gallery_labels)
-        scores[mates] = lowered(scores[mates])
+        scores, _ = lowered_scores(query[part], query_labels[part], gallery, gallery_labels)
         ranks[part] = mate_ranks(scores, query_labels[part], gallery_labels)
     return {k: float(np.mean(ranks < k)) for k in ks}
 
@@ -77,39 +73,26 @@ def identification(
 def mate_ranks(scores: Floats, query_labels: Ints, gallery_labels: Ints) -> Ints:
     """Count the entries of other classes that score at least as high as each query's best mate.
 
-    Args:
-        scores: (queries, entries).
-        query_labels: (queries,).
-        gallery_labels: (entries,), with at least one mate for each query.
-
-    Returns:
-        (queries,): 0 means that the mate is found first.
+    From (queries, entries) scores, in which each query has a mate, it makes (queries,) ranks:
+    0 means that the mate is found first.
     """
     mates = query_labels[:, None] == gallery_labels[None, :]
     best_mate = np.where(mates, scores, -np.inf).max(axis=1)
     return ((scores >= best_mate[:, None]) & ~mates).sum(axis=1)
 
 
-# 1:N identification in an open set: some queries have no mate and must be refused.
-
-
 @dataclass(frozen=True)
 class OpenSearch:
-    """The scores of each query in one gallery that an open-set search depends on.
+    """The scores in one gallery that an open-set search depends on: some queries have no mate.
 
-    Attributes:
-        mate: (queries with a mate,) the score of the best mate.
-        other: (queries with a mate,) the best score of another subject.
-        unmated: (queries without a mate,) the best score.
-        mate_classes: (queries with a mate,) the class of each, for intervals.
-        unmated_classes: (queries without a mate,) the class of each.
+    The first two are of the queries with a mate.
     """
 
-    mate: Floats
-    other: Floats
-    unmated: Floats
-    mate_classes: Ints | None = None
-    unmated_classes: Ints | None = None
+    mate: Floats  # (with a mate,) the score of the best mate
+    other: Floats  # (with a mate,) the best score of another subject
+    unmated: Floats  # (without a mate,) the best score
+    mate_classes: Ints | None = None  # (with a mate,) the class of each, for intervals
+    unmated_classes: Ints | None = None  # (without a mate,) the class of each
 
     def tpir(self, fpir: float) -> float:
         """Return the share of mates that score above all others and above the threshold.
@@ -129,47 +112,29 @@ class OpenSearch:
         return float(np.mean((self.mate > threshold) & (self.mate > self.other)))
 
 
-# How well a whole ranking is ordered: average precision over an image-level gallery.
-
-_RANKING_SCORES_AT_ONCE = 1_000_000
-_FEW_MATES = 20
-
-
 def average_precisions(
     query: Floats | NormalizedRows, query_labels: Ints, gallery: Floats, gallery_labels: Ints
 ) -> Floats:
-    """Return each query's average precision over the ranking of all gallery images.
+    """Return each query's average precision, in (0, 1], over the ranking of all gallery images.
 
     The average precision is the mean, over the query's mates, of the share of mates among the
     images down to that mate. An image of another class that scores exactly as high as a mate
-    counts as better, so the order of the gallery does not matter.
-
-    Args:
-        query: (queries, dim) normalised.
-        query_labels: (queries,).
-        gallery: (images, dim) normalised; no query is among them.
-        gallery_labels: (images,), with at least one mate for each query.
-
-    Returns:
-        (queries,) in (0, 1].
+    counts as better, so the order of the gallery does not matter. ``query`` is (queries, dim) and
+    ``gallery`` (images, dim), both normalised; each query has a mate, and none is in the gallery.
     """
     precisions = np.empty(len(query))
     block = max(1, _RANKING_SCORES_AT_ONCE // len(gallery))
     for start in range(0, len(query), block):
-        scores = query[start : start + block] @ gallery.T
-        mates = mate_places(query_labels[start : start + block], gallery_labels)
-        scores[mates] = lowered(scores[mates])
-        precisions[start : start + block] = block_precisions(scores, *mates)
+        part = slice(start, start + block)
+        scores, mates = lowered_scores(query[part], query_labels[part], gallery, gallery_labels)
+        precisions[part] = block_precisions(scores, *mates)
     return precisions
 
 
 def block_precisions(scores: Floats, rows: Ints, columns: Ints) -> Floats:
-    """Return the average precision of each row of scores, which are overwritten.
+    """Return the average precision of each row of (queries, images) scores, which are overwritten.
 
-    Args:
-        scores: (queries, images).
-        rows: (mates,) the row of each mate, ascending.
-        columns: (mates,) its column.
+    ``rows`` and ``columns`` are (mates,): the place of each mate, its row ascending.
     """
     counts = np.bincount(rows, minlength=len(scores))
     most = int(counts.max())

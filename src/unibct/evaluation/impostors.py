@@ -248,7 +248,7 @@ class ScoreRanks:
         return scores_by_part
 
     def edges(self, highest_rank: int, lowest_rank: int) -> tuple[float, float]:
-        """Return (low, high) such that the first part's scores of these ranks are in [low, high)."""
+        """Return (low, high): the first part's scores of these ranks are in [low, high)."""
         top, bottom = _bins_of_ranks(self.counts[0], np.array([highest_rank, lowest_rank]))
         return _edges(int(bottom), int(top))
 

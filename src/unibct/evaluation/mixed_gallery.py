@@ -18,7 +18,7 @@ from unibct.errors import UserError
 from unibct.evaluation.identification import block_precisions, mate_ranks
 from unibct.evaluation.metrics import TOP_1, measured_metrics
 from unibct.evaluation.score_map import KINDS, ScoreMap, fit_score_map
-from unibct.evaluation.score_table import ProductScores, mate_places
+from unibct.evaluation.score_table import ProductScores, lowered_scores, mate_places
 from unibct.evaluation.search_test import (
     ImageSearch,
     ScoredPairs,
@@ -96,10 +96,10 @@ def mixed_quality(
     step = max(1, _SCORES_AT_ONCE // kinds.rows)
     for start in range(0, kinds.queries, step):
         part = slice(start, start + step)
-        mates = mate_places(labels[part], row_labels)
-        old_scores, new_scores = (side.query[part] @ side.gallery.T for side in kinds)
-        for products in (old_scores, new_scores):
-            products[mates] = lowered(products[mates])
+        old_scores, new_scores = (
+            lowered_scores(side.query[part], labels[part], side.gallery, row_labels)[0]
+            for side in kinds
+        )
         for name, calibration in calibrations.items():
             calibrated = calibration(old_scores)
             for mask in masks:

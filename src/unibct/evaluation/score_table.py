@@ -132,5 +132,15 @@ def mate_places(query_classes: Groups, entry_classes: Groups) -> tuple[Ints, Int
     return queries, order[np.repeat(first, count) + place]
 
 
+def lowered_scores(
+    query: Floats, query_classes: Groups, gallery: Floats, entry_classes: Groups
+) -> tuple[Floats, tuple[Ints, Ints]]:
+    """Return (queries, entries) scores in which mates are lowered, and the places of the mates."""
+    scores = query @ gallery.T
+    mates = mate_places(query_classes, entry_classes)
+    scores[mates] = lowered(scores[mates])
+    return scores, mates
+
+
 def _rows_at_once(entries: int) -> int:
     return max(1, _SCORES_AT_ONCE // entries)
