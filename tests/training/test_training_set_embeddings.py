@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 import torch
 
+from tests.notes import Notes
 from tests.training.interruption import stopped_before_epoch
 from tests.training.recipes import RECIPE, SMALL
 from tests.training.run_contexts import small_context
+from unibct import progress
 from unibct.data.loader import read_pixels
 from unibct.embedders import open_embedder
 from unibct.embeddings import extraction as cache
@@ -78,6 +80,24 @@ def test_two_runs_may_fill_the_same_cache_at_once(
     assert embedded == [len(four_classes)]
     assert np.array_equal(results[0], results[1])
     assert np.array_equal(results[0], results[2])
+
+
+def test_a_refresh_and_the_score_scale_are_no_tasks_of_their_own(
+    four_classes, four_classes_old, tmp_path
+):
+    class Tasks(Notes):
+        def task(self, label, total, unit="images", *, done=0, weight=1.0):
+            labels.append(label)
+            return super().task(label, total, unit, done=done, weight=weight)
+
+    labels: list[str] = []
+    recipe = SMALL.updated(size=24, epochs=3, warmup_epochs=1, refresh_epochs=(2,))
+    with progress.shown(Tasks()):
+        train(four_classes, recipe, tmp_path / "m", old=four_classes_old, method="unibct")
+    assert [label for label in labels if label != "reading images"] == [
+        "old embeddings",
+        "training",
+    ]
 
 
 @pytest.mark.parametrize("name", ["contrast", "unibct", "bct", "none"])

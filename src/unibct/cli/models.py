@@ -1,7 +1,7 @@
 """The commands that make or use a model: train and embed."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -18,14 +18,16 @@ from unibct.cli.options import (
     listing,
     method_listing,
     print_once,
+    takes_options,
 )
 from unibct.data.decoding import FITS
 from unibct.data.readers import describe_data_briefly
 from unibct.embedders import Opening, describe_embedders
 from unibct.embeddings.forms import FOLDER_FORM, FORMS
 from unibct.evaluation.protocols import AUTO, PROTOCOLS
-from unibct.methods import DEFAULT_METHOD, METHODS, NO_METHOD, find_method
+from unibct.methods import DEFAULT_METHOD, METHODS, find_method
 from unibct.models.architectures import ARCHITECTURES, family_references
+from unibct.training.options import TrainFlags
 
 _EMBEDDED_PROTOCOLS = ", ".join([AUTO, *(n for n, entry in PROTOCOLS.items() if entry.embeds)])
 _WARM_STARTERS = ", ".join(name for name, entry in METHODS.items() if entry.warm_starts)
@@ -50,13 +52,6 @@ FromEmbeddingsOption = Annotated[
         help="instead of DATA: finished vectors with classes, on which a projection is trained",
     ),
 ]
-MethodOption = Annotated[
-    str | None,
-    typer.Option(
-        help="how the model is made compatible; see the list below  "
-        f"[default: {DEFAULT_METHOD} with --old, else {NO_METHOD}]"
-    ),
-]
 SeedOption = Annotated[
     int | None,
     typer.Option(help="the recipe's seed; chooses the initial weights and the batches"),
@@ -69,33 +64,6 @@ WarmStartOption = Annotated[
         "network is the same or can grow from the old one",
     ),
 ]
-ResumeOption = Annotated[
-    bool, typer.Option("--resume", help="continue from the checkpoint in the folder")
-]
-CheckpointEveryOption = Annotated[
-    int | None,
-    typer.Option(
-        metavar="STEPS", min=1, help="write a checkpoint every so many steps, not only per epoch"
-    ),
-]
-WorkersOption = Annotated[
-    int | None,
-    typer.Option(min=0, help="threads that load images in advance  [default: one per core]"),
-]
-TensorboardOption = Annotated[
-    Path | None,
-    typer.Option(metavar="FOLDER", help="write event files for TensorBoard to this folder"),
-]
-
-ValidationOption = Annotated[
-    float | None,
-    typer.Option(
-        metavar="SHARE",
-        help="share of the classes to set aside and measure recall@1 on after each epoch, 0 for "
-        "none  [default: 0.1 if that is 10 classes or more]",
-    ),
-]
-
 _TRAIN_EXAMPLES = examples(
     "unibct train DATA --images split/old.txt --out models/old",
     "unibct train DATA --images split/new.txt --old models/old --out models/new",
@@ -121,24 +89,20 @@ _NETWORK_SETTINGS = listing(
 
 
 @app.command("train", epilog=f"{_TRAIN_EXAMPLES}\n\n{_NETWORK_SETTINGS}\n\n{method_listing()}")
+@takes_options
 def train_command(
     out: Annotated[Path, typer.Option(help="folder for the trained model")],
     data: TrainingDataArgument = None,
     from_embeddings: FromEmbeddingsOption = None,
     images: ImagesOption = None,
     old: OldOption = None,
-    method: MethodOption = None,
     recipe: RecipeOption = None,
     set_: SetOption = None,
     seed: SeedOption = None,
     warm_start: WarmStartOption = None,
-    resume: ResumeOption = False,
-    checkpoint_every: CheckpointEveryOption = None,
-    workers: WorkersOption = None,
-    tensorboard: TensorboardOption = None,
-    validation: ValidationOption = None,
     skip_bad_images: SkipOption = False,
-    device: DeviceOption = "auto",
+    *,
+    flags: TrainFlags,
 ) -> None:
     """Train a model, on its own or compatible with an old one.
 
@@ -159,18 +123,14 @@ def train_command(
     overrides += [] if warm_start is None else [f"warm_start={str(warm_start).lower()}"]
     named_recipe = None if recipe is None else load_recipe(recipe, overrides)
     image_set = training_data(data, from_embeddings, images, skip_bad=skip_bad_images)
-    how: dict[str, Any] = {"workers": workers, "device": device, "validation": validation}
-    how |= {"checkpoint_every": checkpoint_every, "tensorboard": tensorboard, "resume": resume}
-    nothing_to_resume = resume and not out.exists()
     with terminal_progress(logs=out / LOGS):
-        if nothing_to_resume:
+        if flags.resume and not out.exists():
             progress.note(f"nothing to resume: there is no {out} yet, so the training begins")
         loaded_recipe = named_recipe or recipe_for(image_set, overrides)
-        entry = find_method(method or DEFAULT_METHOD)
-        uses_classifier = entry.uses_old_classifier(loaded_recipe.warm_start)
-        opening = Opening(device, uses_classifier)
+        entry = find_method(flags.method or DEFAULT_METHOD)
+        opening = Opening(flags.device, entry.uses_old_classifier(loaded_recipe.warm_start))
         old_model = None if old is None else opening.open(old)
-        model = train(image_set, loaded_recipe, out, old=old_model, method=method, **how)
+        model = train(image_set, loaded_recipe, out, old=old_model, **vars(flags))
     print_once(
         f"{out}: {model.architecture}, dimension {model.dim}, fingerprint {model.fingerprint}"
     )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from unibct.data.image_set import ImageSet
 from unibct.errors import UserError
+from unibct.methods import DEFAULT_METHOD, NO_METHOD
 
 if TYPE_CHECKING:  # help texts need no torch
     from unibct.models.embedder import Embedder
@@ -26,32 +27,50 @@ class TrainFlags:
 
     method: str | None = field(
         default=None,
-        metadata={"help": "how it becomes compatible  [default: unibct-plus with old, else none]"},
+        metadata={
+            "help": "how the model is made compatible; see the list of methods  "
+            f"[default: {DEFAULT_METHOD} with an old model, else {NO_METHOD}]"
+        },
     )
     # To the bit with the same number of processes, otherwise to rounding.
     resume: bool = field(
-        default=False, metadata={"help": "continue the same run from its checkpoint in out, if any"}
+        default=False, metadata={"help": "continue from the checkpoint in the folder"}
     )
     checkpoint_every: int | None = field(
         default=None,
-        metadata={"help": "steps between checkpoints within an epoch; each epoch ends with one"},
+        metadata={
+            "help": "write a checkpoint every so many steps, not only per epoch",
+            "metavar": "STEPS",
+            "min": 1,
+        },
     )
     workers: int | None = field(
         default=None,
-        metadata={"help": "threads that load images ahead; 0: none  [default: one per core]"},
+        metadata={
+            "help": "threads that load images in advance  [default: one per core]",
+            "min": 0,
+        },
     )
     tensorboard: Path | None = field(
-        default=None, metadata={"help": "folder for TensorBoard's event files"}
+        default=None,
+        metadata={
+            "help": "write event files for TensorBoard to this folder",
+            "metavar": "FOLDER",
+        },
     )
-    # The model does not learn these classes, recall@1 on them is measured after each epoch, and
-    # the best epoch's model is kept in ``out/best``. A run that is resumed keeps its share.
+    # The model does not learn these classes. The best epoch's model is kept in ``out/best``. A run
+    # that is resumed keeps its share.
     validation: float | None = field(
         default=None,
         metadata={
-            "help": "share of the classes to set aside; 0: none  [default: 0.1 if that is ten]"
+            "help": "share of the classes to set aside and measure recall@1 on after each epoch, "
+            "0 for none  [default: 0.1 if that is 10 classes or more]",
+            "metavar": "SHARE",
         },
     )
-    device: str = field(default="auto", metadata={"help": "auto, cpu, cuda, cuda:1, …"})
+    device: str = field(
+        default="auto", metadata={"help": "where to compute: auto, cpu, cuda, cuda:1, mps"}
+    )
 
 
 @dataclass(frozen=True)

@@ -98,7 +98,7 @@ def length_note(given: Recipe, used: Recipe, images: int) -> str | None:
     return (
         f"{used.epochs} epochs instead of {given.epochs}: {images:,} images are "
         f"{steps_per_epoch(images, given.batch_size):,} steps per epoch, and the recipe asks for "
-        f"at least {given.steps:,} steps (change it with the setting steps)"
+        f"at least {given.steps:,} steps (change it with the setting steps=N)"
     )
 
 

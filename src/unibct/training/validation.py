@@ -243,7 +243,8 @@ def _vectors(embedder: Embedder, pixels: PixelBatches, rows: Ints) -> Floats:
         return embedder.vectors_of(ids)
     embedder = cast(ImageEmbedder, embedder)
     if embedder.input.frame != pixels.frame:
-        return np.asarray(embed_images(embedder, images.select(rows)).vectors)
+        with progress.silenced():
+            return np.asarray(embed_images(embedder, images.select(rows)).vectors)
     vectors = np.empty((len(rows), embedder.dim), dtype=np.float32)
     done = 0
     for batch in pixels.batches(rows, NETWORK_BATCH):
