@@ -19,12 +19,12 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+from miniatures import make_ms1mv3
 
 from unibct.data.augmentation import changed, drawn_changes
 from unibct.data.decoding import Frame, Pixels
 from unibct.data.loader import PixelBatches, unread_pixels
 from unibct.data.readers import open_images
-from unibct.examples.miniatures import make_ms1mv3
 
 SIZE, BATCH, STEPS, ROUNDS = Frame(112, 112, 3), 64, 40, 3
 

@@ -14,12 +14,12 @@ import time
 from pathlib import Path
 
 import numpy as np
+from miniatures import make_ms1mv3
 
 from unibct.data.decoding import decode
 from unibct.data.readers import open_images
 from unibct.data.readers.recordio import pack_record, write_record
 from unibct.data.scenarios import split
-from unibct.examples.miniatures import make_ms1mv3
 
 CLASSES = 93_431
 TURNS = 9

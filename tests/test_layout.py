@@ -14,6 +14,7 @@ OF_THE_WHOLE = {
     "test_layout",
     "test_lowest_versions",
     "test_readme",
+    "test_rehearsal",
     "test_wheel",
 }
 # Tests of a room rather than of one of its modules.

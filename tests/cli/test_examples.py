@@ -22,20 +22,3 @@ def test_demo_writes_a_report_and_prints_the_verdict(
     assert lines[-2].startswith(f"gallery: {result.gallery.folder}")
     assert lines[-1] == f"report: {tmp_path / 'report.html'}"
     assert (tmp_path / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
-
-
-def test_rehearse_prints_an_evaluation_per_scenario(small_demo, tmp_path, monkeypatch, capsys):
-    result, _ = small_demo
-    asked = []
-
-    def rehearse(out, scenarios, **options):
-        asked.append((out, scenarios, options["overrides"], options["device"]))
-        return dict.fromkeys(scenarios, result.evaluation)
-
-    monkeypatch.setattr("unibct.examples.rehearsal.rehearse", rehearse)
-    options = ["--scenarios", "open-class, open-data", "--set", "epochs=2", "--device", "cpu"]
-    assert run_command("rehearse", *options, "--out", tmp_path) == 0
-    assert asked == [(tmp_path, ["open-class", "open-data"], ["epochs=2"], "cpu")]
-    text = capsys.readouterr().out
-    assert text.index("\nopen-class\n") < text.index("\nopen-data\n")
-    assert text.count("verdict: ") == 2

@@ -33,7 +33,6 @@ def test_help_shows_every_name(capsys):
         "gallery search": [ENCODERS],
         "adapt": [MAPS],
         "demo": [SCENARIOS, METHODS],
-        "rehearse": [SCENARIOS],
         "benchmark": [SCENARIOS, METHODS, MAPS, DEFAULT_METHODS],
     }
     for command, shown in tables.items():
@@ -94,7 +93,6 @@ def test_the_main_help_lists_every_kind_of_data_and_every_command(capsys):
     commands = re.findall(r"^  (\w+) +[A-Z].*$", text.partition("Commands:")[2], re.MULTILINE)
     assert commands == [
         "demo",
-        "rehearse",
         "split",
         "convert",
         "advise",

@@ -155,7 +155,7 @@ def test_bad_names_are_refused_before_any_work():
         plan_demo(method="magic")
     with pytest.raises(UserError, match="bct cannot be used here"):
         plan_demo("open-class", "bct")
-    with pytest.raises(UserError, match="give the seed of the demo with --seed"):
+    with pytest.raises(UserError, match="give the seed of the demo as seed"):
         plan_demo(overrides=["seed=7"])
     with pytest.raises(UserError, match="leaves none of 1 epochs"):
         plan_demo(method="unibct", overrides=["epochs=1"])

@@ -1,4 +1,4 @@
-"""The commands that run on images that come with the package: demo and rehearse."""
+"""The command that runs on images that come with the package: demo."""
 
 from pathlib import Path
 from typing import Annotated
@@ -12,7 +12,6 @@ from unibct.cli.options import (
     examples,
     method_listing,
     scenario_listing,
-    split_names,
 )
 from unibct.methods import DEFAULT_METHOD
 
@@ -59,39 +58,3 @@ def demo_command(
         print_story(result.gallery)
         print(f"gallery: {result.gallery.folder}  (unibct gallery status shows its steps)")
     print(f"report: {out / 'report.html'}")
-
-
-@app.command(
-    "rehearse",
-    epilog=examples("unibct rehearse --scenarios open-class") + f"\n\n{scenario_listing()}",
-)
-def rehearse_command(
-    scenarios: Annotated[
-        str | None,
-        typer.Option(
-            metavar="A,B", help="run only these scenarios; see the list below  [default: all]"
-        ),
-    ] = None,
-    out: Annotated[Path, typer.Option(help="folder for the sets and the models")] = Path(
-        "runs/rehearsal"
-    ),
-    set_: SetOption = None,
-    device: DeviceOption = "auto",
-) -> None:
-    """Rehearse the paper's runs on miniatures of MS1Mv3 and IJB-C.
-
-    Draws both sets in their real file layouts, then splits, trains and evaluates each scenario
-    with its recipe ms1mv3-SCENARIO and fewer epochs. Takes minutes. It shows that every step
-    works; the numbers say nothing about faces.
-    """
-    from unibct.data.scenarios import SCENARIOS
-    from unibct.examples.rehearsal import rehearse
-    from unibct.progress import terminal_progress
-    from unibct.report.terminal import print_evaluation
-
-    chosen = split_names(scenarios) or list(SCENARIOS)
-    with terminal_progress():
-        results = rehearse(out, chosen, overrides=set_ or (), device=device)
-    for scenario, evaluation in results.items():
-        print(f"\n{scenario}")
-        print_evaluation(evaluation)

@@ -1,4 +1,7 @@
-"""The end of the demo: the upgrade is carried out on a small gallery, and back again."""
+"""The demo: train an old, a new and a free model on the embedded images, evaluate, and upgrade.
+
+At the end the upgrade is carried out on a small gallery, and back again.
+"""
 
 import shutil
 from collections.abc import Generator, Sequence
@@ -35,23 +38,14 @@ STAGES = 2 + len(SHARES) + 2
 
 @dataclass(frozen=True)
 class Stage:
-    """How the gallery searches at a moment of the upgrade.
+    """How the gallery searches at a moment of the upgrade."""
 
-    Attributes:
-        title: what has just been done.
-        searching: ``old`` or ``new``, the model of the queries.
-        old_rows: rows that the old model made.
-        new_rows: rows that the new model made.
-        first: the names of the first rows, however low their scores.
-        named: the names of rows above the threshold for ``FAR``.
-    """
-
-    title: str
-    searching: str
-    old_rows: int
-    new_rows: int
-    first: Names
-    named: Names
+    title: str  # what has just been done
+    searching: str  # ``old`` or ``new``, the model of the queries
+    old_rows: int  # rows that the old model made
+    new_rows: int  # rows that the new model made
+    first: Names  # the names of the first rows, however low their scores
+    named: Names  # the names of rows above the threshold for ``FAR``
 
     @property
     def share(self) -> float:
@@ -71,66 +65,22 @@ class Stage:
 
 @dataclass(frozen=True)
 class GalleryStory:
-    """What became of the demo's gallery.
+    """What became of the demo's gallery."""
 
-    Attributes:
-        folder: the gallery.
-        classes: how many identities it knows.
-        far: the false accept rate of the names; None if the test was too small for a threshold.
-        stages: in their order.
-        restored: after the rollback every query found the same first row with the same score as
-            at first; None if it was not reached.
-        forced: the verdict, if it was not *compatible* and the upgrade was forced.
-        stopped: why the story ends early; empty if it does not.
-    """
-
-    folder: Path
-    classes: int
-    far: float | None
-    stages: tuple[Stage, ...]
+    folder: Path  # of the gallery
+    classes: int  # how many identities it knows
+    far: float | None  # of the names; None if the test was too small for a threshold
+    stages: tuple[Stage, ...]  # in their order
+    # After the rollback every query found the same first row with the same score as at first; None
+    # if it was not reached.
     restored: bool | None = None
-    forced: str = ""
-    stopped: str = ""
+    forced: str = ""  # the verdict, if it was not *compatible* and the upgrade was forced
+    stopped: str = ""  # why the story ends early; empty if it does not
 
     @property
     def curve(self) -> tuple[Stage, ...]:
         """The stages from the upgrade to the full backfill."""
         return self.stages[1 : 2 + len(SHARES)]
-
-
-class _Narrator:
-    """Searches the gallery after each step with the same queries."""
-
-    def __init__(self, gallery: Gallery, certificate: Certificate, queries: ImageSet) -> None:
-        self.far = min((far for far in certificate.fars if far >= FAR), default=None)
-        self.stages: list[Stage] = []
-        self.answers: list[list[Answer]] = []
-        self._gallery = gallery
-        self._certificate = certificate
-        self._source = open_source(queries)
-        self._queries: dict[str, Queries] = {}
-
-    def look(self, title: str) -> None:
-        """Add a stage."""
-        gallery, papers = self._gallery, self._certificate
-        status = gallery.status()
-        model = status.state.standing.searching
-        if model not in self._queries:
-            request = SearchRequest()
-            self._queries[model] = make_queries(gallery.folder, self._source, request)
-        first = gallery.search(self._queries[model], k=1)
-        named = gallery.search(self._queries[model], k=1, far=self.far)
-        self.answers.append(first)
-        self.stages.append(
-            Stage(
-                title,
-                "old" if model == papers.old else "new",
-                status.live.get(papers.old, 0),
-                status.live.get(papers.new, 0),
-                count_names(first),
-                count_names(named),
-            )
-        )
 
 
 def carry_upgrade_out(
@@ -139,7 +89,7 @@ def carry_upgrade_out(
     certificate: Certificate,
     images: ImageSet,
     *,
-    device: Any = "cpu",
+    device: Any = "auto",
 ) -> GalleryStory:
     """Make a gallery by the old model, upgrade it, backfill it, roll it back, and finish.
 
@@ -152,29 +102,48 @@ def carry_upgrade_out(
         device: where models compute.
     """
     shutil.rmtree(folder, ignore_errors=True)
-    rows, queries = split_images(images)
-    paper = certificate.write(folder.parent / "certificate.json")
-    gallery = Gallery.create(folder, models[0], certificates=[paper], device=device)
-    narrator = _Narrator(gallery, certificate, queries)
-    stopped = ""
+    rows, searched = split_images(images)
+    file = certificate.write(folder.parent / "certificate.json")
+    gallery = Gallery.create(folder, models[0], certificates=[file], device=device)
+    source, queries = open_source(searched), dict[str, Queries]()  # by the model that made them
+    far = min((far for far in certificate.fars if far >= FAR), default=None)
+    stages: list[Stage] = []
+    answers: list[list[Answer]] = []
+
+    def look(title: str) -> None:
+        """Search with the same queries after each step, and add a stage."""
+        status = gallery.status()
+        model = status.state.standing.searching
+        if model not in queries:
+            queries[model] = make_queries(gallery.folder, source, SearchRequest())
+        answers.append(gallery.search(queries[model], k=1))
+        stages.append(
+            Stage(
+                title,
+                "old" if model == certificate.old else "new",
+                status.live.get(certificate.old, 0),
+                status.live.get(certificate.new, 0),
+                first=count_names(answers[-1]),
+                named=count_names(gallery.search(queries[model], k=1, far=far)),
+            )
+        )
+
+    stopped, restored = "", None
     with progress.task("the gallery", STAGES, "stages", weight=0.0) as advance:
         try:
-            for title in _steps(gallery, rows, models[1], paper, not certificate.is_compatible):
-                narrator.look(title)
+            for title in _steps(gallery, rows, models[1], file, not certificate.is_compatible):
+                look(title)
                 advance(1)
+                if title == "rollback":
+                    before, after = ([a.hits for a in answers[place]] for place in (0, -1))
+                    restored = before == after
         except UserError as error:
             stopped = str(error)
         finally:
             gallery.close()
-    return GalleryStory(
-        folder,
-        len(images.class_names),
-        narrator.far,
-        tuple(narrator.stages),
-        _restored(narrator),
-        "" if certificate.is_compatible else certificate.verdict,
-        stopped,
-    )
+    forced = "" if certificate.is_compatible else certificate.verdict
+    classes = len(images.class_names)
+    return GalleryStory(folder, classes, far, tuple(stages), restored, forced, stopped)
 
 
 def _steps(
@@ -196,14 +165,6 @@ def _steps(
     yield "upgrade again, finish"
 
 
-def _restored(narrator: _Narrator) -> bool | None:
-    """Return whether the rollback brought every hit and score back."""
-    if len(narrator.stages) < STAGES - 1:
-        return None
-    before, after = (narrator.answers[place] for place in (0, STAGES - 2))
-    return [answer.hits for answer in before] == [answer.hits for answer in after]
-
-
 def split_images(images: ImageSet, seed: int = 0) -> tuple[ImageSet, ImageSet]:
     """Return some images of each class as rows, and the others as queries."""
     generator = np.random.default_rng(seed)
@@ -219,32 +180,22 @@ def split_images(images: ImageSet, seed: int = 0) -> tuple[ImageSet, ImageSet]:
     return images.select(rows), images.select(np.setdiff1d(np.arange(len(images)), rows))
 
 
-# The demo: train an old, a new and a free model on the embedded images, evaluate and upgrade.
+# The runs before it.
 
 
 @dataclass(frozen=True)
 class DemoPlan:
-    """What the demo will do.
+    """What the demo will do."""
 
-    Attributes:
-        scenario: how the new training set relates to the old one.
-        method: how the new model is made compatible.
-        old_images: what the old model is trained on.
-        new_images: what the new and the free model are trained on.
-        test_images: what all models are tested on; no model has seen their classes.
-        old_recipe: every number of the old model's run.
-        new_recipe: every number of the new and the free model's run.
-        gallery_images: what the gallery is made of at the end: other classes that no model has
-            seen, and that the certificate's thresholds do not come from.
-    """
-
-    scenario: str
-    method: str
-    old_images: ImageSet
-    new_images: ImageSet
-    test_images: ImageSet
-    old_recipe: Recipe
-    new_recipe: Recipe
+    scenario: str  # how the new training set relates to the old one
+    method: str  # how the new model is made compatible
+    old_images: ImageSet  # what the old model is trained on
+    new_images: ImageSet  # what the new and the free model are trained on
+    test_images: ImageSet  # what all models are tested on; no model has seen their classes
+    old_recipe: Recipe  # of the old model's run
+    new_recipe: Recipe  # of the new and the free model's run
+    # What the gallery is made of at the end: other classes that no model has seen, and that the
+    # certificate's thresholds do not come from.
     gallery_images: ImageSet
 
     @property
@@ -259,19 +210,12 @@ class DemoPlan:
 
 @dataclass(frozen=True)
 class DemoResult:
-    """What the demo made.
+    """What the demo made."""
 
-    Attributes:
-        plan: what was done.
-        models: the models ``old``, ``new`` and ``free``.
-        evaluation: the tests and the verdict.
-        gallery: the upgrade of a small gallery, step by step; None if it was not carried out.
-    """
-
-    plan: DemoPlan
-    models: dict[str, Model]
-    evaluation: UpgradeEvaluation
-    gallery: GalleryStory | None = None
+    plan: DemoPlan  # what was done
+    models: dict[str, Model]  # the models ``old``, ``new`` and ``free``
+    evaluation: UpgradeEvaluation  # the tests and the verdict
+    gallery: GalleryStory | None = None  # the upgrade, step by step; None if it was not carried out
 
 
 def plan_demo(
@@ -299,7 +243,7 @@ def plan_demo(
     entry.check_classes(old_images.class_names, new_images.class_names)
     recipe = load_recipe("glyphs", overrides)
     if recipe.seed is not None:
-        raise UserError(f"seed = {recipe.seed}: give the seed of the demo with --seed")
+        raise UserError(f"seed = {recipe.seed}: give the seed of the demo as seed")
     require_epochs_left(method, recipe)
     old_recipe, new_recipe = upgrade_recipes(recipe, scenario, seed)
     return DemoPlan(

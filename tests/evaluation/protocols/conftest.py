@@ -1,9 +1,9 @@
 """Miniature sets and two models trained on them, for the tests of all protocols."""
 
 import pytest
+from measurements.miniatures import make_ijbc, make_ms1mv3
 
 from tests.conftest import TINY_OPTIONS, run_command
-from unibct.examples.miniatures import make_ijbc, make_ms1mv3
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from measurements.miniatures import coloured
 
 from unibct.data.readers import open_images
 from unibct.embeddings.store import append_embeddings, open_embeddings
@@ -20,7 +21,6 @@ from unibct.evaluation.protocols.ijb_faces import (
     warp,
 )
 from unibct.evaluation.protocols.ijb_files import read_meta
-from unibct.examples.miniatures import coloured
 from unibct.models.model_folder import load_model
 
 

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from tests.evaluation.protocols.ijb_meta_files import FILES, POINTS, write_meta
+from unibct.data.readers import open_images
 from unibct.errors import UserError
 from unibct.evaluation.protocols import ijb_files as meta
 from unibct.evaluation.protocols.ijb_faces import TEMPLATE
@@ -116,3 +117,15 @@ def test_rows_of(monkeypatch):
     monkeypatch.setattr(meta, "_LARGEST_TABLED_ID", 3)
     assert rows_of(known, wanted).tolist() == expected
     assert rows_of(known[:0], wanted[:2]).tolist() == [-1, -1]
+
+
+def test_the_miniatures_have_the_true_layout(faces_root):
+    images = open_images(faces_root / "ms1mv3")
+    assert (len(images), len(images.class_names)) == (120, 20)
+    assert images.read(images.ids[0]).shape == (112, 112, 3)
+    assert (faces_root / "ms1mv3/property").read_text() == "20,112,112"
+    meta = read_meta(faces_root / "ijbc")
+    assert len(meta.images) == 12 * 12
+    assert len(meta.first) == 12 * 24
+    assert meta.same.sum() == 24
+    assert [len(g.templates) for g in meta.galleries.values()] == [6, 6]

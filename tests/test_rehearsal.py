@@ -1,14 +1,20 @@
+"""The paper's recipes, and a rehearsal of its runs: measurements/rehearsal.py."""
+
 import csv
 import re
-from importlib import resources
+import sys
+from importlib import import_module, resources
+from pathlib import Path
 
 import pytest
 
 from unibct.data.scenarios import SCENARIOS
 from unibct.errors import UserError
-from unibct.examples import rehearsal
 from unibct.models.model_folder import load_model
 from unibct.training.recipe import Recipe, load_recipe
+
+sys.path.append(str(Path(__file__).parent.parent / "measurements"))
+rehearsal = import_module("rehearsal")
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
