@@ -95,7 +95,9 @@ def rehearse(
 
 def main() -> None:
     """Rehearse the chosen scenarios, and print an evaluation of each."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        description="A rehearsal of the paper's runs on miniature sets"
+    )
     parser.add_argument("--scenarios", default=",".join(SCENARIOS), help="with commas between them")
     parser.add_argument("--out", type=Path, default=Path("runs/rehearsal"))
     parser.add_argument("--set", action="append", default=[], help="KEY=VALUE of the recipes")

@@ -262,7 +262,7 @@ def weight_tests(workspace: Workspace, job: Job) -> WeightTests | None:
         alpha, model = choice.alpha, choice.model
     images, split = workspace.test_images, workspace.split
     rows = embed_images(model, images).rows_of(images)
-    tests = {
+    tests: dict[str, SearchTest] = {
         BETWEEN_CROSS: search_test(rows, workspace.vectors(job.training.old), split),
         BETWEEN_SELF: search_test(rows, rows, split),
     }

@@ -226,7 +226,7 @@ def _tests(results: Results, workspace: Workspace, scenario: str) -> dict[str, S
     """
     seed = results.grid.seeds[0]
     old = workspace.vectors(old_folder(scenario, seed))
-    tests = {OLD_SELF: search_test(old, old, workspace.split)}
+    tests: dict[str, SearchTest] = {OLD_SELF: search_test(old, old, workspace.split)}
     for method in _drawn_methods(results, scenario):
         query = workspace.vectors(cell_folder(scenario, method, seed))
         tests[method] = search_test(query, old, workspace.split)

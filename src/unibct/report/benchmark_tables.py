@@ -22,6 +22,7 @@ from unibct.evaluation.criterion import (
     FEWEST_SEEDS,
     NOT_COMPATIBLE_RULE,
     Estimate,
+    Verdict,
     few_classes_note,
     joint_verdict,
     seeds_note,
@@ -118,7 +119,7 @@ def verdict_table(results: Results) -> PlainTable | None:
     about = "" if seeds >= FEWEST_SEEDS else f" for {these_seeds(seeds)}"
 
     def cell(scenario: str, method: str) -> Cell:
-        verdicts = [
+        verdicts: list[Verdict] = [
             results.gain(scenario, method, metric).estimate.verdict
             for metric in results.deciding_metrics
         ]

@@ -31,7 +31,7 @@ from unibct.evaluation.search_test import (
 from unibct.evaluation.templates import GallerySplit
 from unibct.examples.demo import GalleryStory
 
-COLOURS = {
+COLOURS: dict[str, str] = {
     OLD_SELF: "#8a8f98",
     CROSS: "#2a9d4a",
     NEW_SELF: "#2f7de1",

@@ -8,7 +8,7 @@ import torch
 from markupsafe import Markup
 
 from unibct.evaluation.criterion import CONFIDENCE
-from unibct.evaluation.search_test import CROSS, DIRECTIONS, FREE_CROSS, OLD_SELF
+from unibct.evaluation.search_test import CROSS, DIRECTIONS, FREE_CROSS, OLD_SELF, SearchTest
 from unibct.examples.demo import DemoResult
 from unibct.files import write_text
 from unibct.report.benchmark_page import render_template
@@ -30,7 +30,7 @@ def write_report(result: DemoResult, path: Path) -> None:
 def render_report(result: DemoResult) -> str:
     """Return the HTML of the page."""
     evaluation, plan, story = result.evaluation, result.plan, result.gallery
-    searches = {name: evaluation.tests[name] for name in SEARCH_TITLES}
+    searches: dict[str, SearchTest] = {name: evaluation.tests[name] for name in SEARCH_TITLES}
     return render_template(
         "demo.html.jinja",
         plan=plan,
