@@ -1,10 +1,10 @@
 """The lowest versions that pyproject.toml allows are enough: the main commands run with them."""
 
 import json
+import runpy
 import subprocess
 import sys
 import sysconfig
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -13,20 +13,14 @@ from packaging.requirements import Requirement
 from tests.conftest import TINY_OPTIONS
 
 ROOT = Path(__file__).parent.parent
-# Another torch is several gigabytes to download. Its floor is a security fix, not a function.
+# Another torch is several gigabytes to download: `scripts/try_versions.py` tries its ends.
 TOO_LARGE = {"torch"}
 
 
 def lowest_versions() -> dict[str, str]:
     """The floor of each dependency."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    lowest = {}
-    for line in project["dependencies"]:
-        requirement = Requirement(line)
-        floors = [part.version for part in requirement.specifier if part.operator == ">="]
-        assert len(floors) == 1, f"{line} needs exactly one floor"
-        lowest[requirement.name] = floors[0]
-    return {name: floor for name, floor in lowest.items() if name not in TOO_LARGE}
+    floors = runpy.run_path(str(ROOT / "scripts/try_versions.py"))["floors"]()
+    return {name: floor for name, floor in floors.items() if name not in TOO_LARGE}
 
 
 def called(*command: object, cwd: Path) -> str:

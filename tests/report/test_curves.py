@@ -1,6 +1,8 @@
 import base64
+import importlib
 import io
 import re
+import sys
 
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ from PIL import Image
 
 from tests.evaluation.noisy_classes import noisy_classes
 from tests.report.told_story import told_story
+from unibct.errors import UserError
 from unibct.evaluation.search_test import CROSS, FREE_CROSS, OLD_SELF, search_test
 from unibct.evaluation.templates import split_gallery
 from unibct.report import curves
@@ -141,3 +144,10 @@ def test_queries_come_with_the_best_templates_of_each_test(glyph_classes):
         assert not wrong[0].correct
     many = searched_queries(glyph_classes, split, tests, count=10_000)
     assert len(many) == len(split.query)
+
+
+def test_without_matplotlib_it_is_said_what_to_install(monkeypatch):
+    monkeypatch.delitem(sys.modules, curves.__name__)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(UserError, match=r"reports need matplotlib: pip install 'unibct\[report\]'"):
+        importlib.import_module(curves.__name__)

@@ -9,15 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import matplotlib as mpl
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 from PIL import Image
 
 from unibct.data.decoding import Pixels
 from unibct.data.image_set import ImageSet
+from unibct.errors import UserError
 from unibct.evaluation.search_test import (
     BLEND,
     CROSS,
@@ -30,6 +27,14 @@ from unibct.evaluation.search_test import (
 )
 from unibct.evaluation.templates import GallerySplit
 from unibct.examples.demo import GalleryStory
+
+try:
+    import matplotlib as mpl
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+except ImportError as error:
+    raise UserError("reports need matplotlib: pip install 'unibct[report]'") from error
 
 COLOURS: dict[str, str] = {
     OLD_SELF: "#8a8f98",
