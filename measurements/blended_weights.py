@@ -24,7 +24,7 @@ from unibct.benchmark.workspace import MODEL
 from unibct.data.image_set import ImageSet
 from unibct.data.readers import open_images
 from unibct.data.scenarios import SCENARIOS
-from unibct.embeddings.extraction import embed_images
+from unibct.embeddings.extraction import embed
 from unibct.evaluation.blending import MIDPOINT, blended_test
 from unibct.evaluation.bootstrap import class_draws
 from unibct.evaluation.metrics import measured_metrics, sampled_metrics
@@ -90,7 +90,7 @@ def _tests(old: Model, new: Model, alpha: float, images: ImageSet) -> Tests:
     split = split_gallery(images.labels)
 
     def rows(model: Model) -> Floats:
-        return np.asarray(embed_images(model, images).vectors)
+        return np.asarray(embed(model, images).vectors)
 
     old_rows, new_rows, between = rows(old), rows(new), rows(blend_weights(old, new, alpha))
     old_self = search_test(old_rows, old_rows, split)

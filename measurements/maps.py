@@ -19,7 +19,7 @@ from typing import Any
 
 from unibct.data.readers import open_images
 from unibct.data.scenarios import split
-from unibct.embeddings.extraction import embed_images
+from unibct.embeddings.extraction import embed
 from unibct.embeddings.mapping import fit_map
 from unibct.embeddings.store import Embeddings
 from unibct.evaluation.criterion import compare_tests
@@ -49,7 +49,7 @@ def embedded_sides(options: argparse.Namespace) -> dict[str, dict[str, Embedding
     )
     models = {"old": old, "free": free, "compatible": compatible}
     return {
-        name: {"fit": embed_images(model, new_images), "test": embed_images(model, test)}
+        name: {"fit": embed(model, new_images), "test": embed(model, test)}
         for name, model in models.items()
     }
 

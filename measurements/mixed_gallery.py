@@ -26,7 +26,7 @@ from unibct.arrays import Floats, Ints
 from unibct.data.image_set import ImageSet
 from unibct.data.readers import open_images
 from unibct.data.scenarios import split
-from unibct.embeddings.extraction import embed_images
+from unibct.embeddings.extraction import embed
 from unibct.evaluation.blending import blended
 from unibct.evaluation.bootstrap import REPEATS, ClassDraws, sampled_mean
 from unibct.evaluation.criterion import estimate
@@ -116,7 +116,7 @@ def sides_of(images: ImageSet, old: Model, new: Model, seed: int, most: int) -> 
     if len(queries) > most:
         drawn = np.random.default_rng([seed, 31]).choice(queries, most, replace=False)
         queries = np.sort(drawn)
-    before, after = (np.asarray(embed_images(model, images).vectors) for model in (old, new))
+    before, after = (np.asarray(embed(model, images).vectors) for model in (old, new))
     return Sides(before, after, GallerySplit(chosen.labels, chosen.gallery, queries))
 
 

@@ -26,7 +26,7 @@ from unibct.benchmark.workspace import MODEL, Workspace
 from unibct.data.image_set import ImageSet
 from unibct.data.loader import read_pixels
 from unibct.data.scenarios import SCENARIOS
-from unibct.embeddings.extraction import NETWORK_BATCH, embed_images
+from unibct.embeddings.extraction import NETWORK_BATCH, embed
 from unibct.evaluation.blending import blended
 from unibct.evaluation.metrics import measured_metrics
 from unibct.evaluation.search_test import search_test
@@ -78,7 +78,7 @@ def _line(workspace: Workspace, scenario: str, cell: str, seed: int) -> str:
 def _predicted_old(workspace: Workspace, scenario: str, cell: str, seed: int) -> Floats:
     """Return (test images, dim) old embeddings as the new network's features predict them."""
     images = workspace.training_images(f"new:{scenario}", seed)
-    targets = np.asarray(embed_images(workspace.model(old_folder(scenario, seed)), images).vectors)
+    targets = np.asarray(embed(workspace.model(old_folder(scenario, seed)), images).vectors)
     model = workspace.model(cell)
     features, test_features = (_features(model, i) for i in (images, workspace.test_images))
     classes = np.random.default_rng(0).permutation(np.unique(images.labels))

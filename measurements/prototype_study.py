@@ -36,7 +36,7 @@ from unibct.data.image_set import ImageSet
 from unibct.data.readers import open_images
 from unibct.data.scenarios import DEFAULT_SEED, sample_images, split
 from unibct.distributed.cpus import usable_cpus
-from unibct.embeddings.extraction import embed_images
+from unibct.embeddings.extraction import embed
 from unibct.evaluation.search_test import search_test
 from unibct.evaluation.templates import split_gallery
 from unibct.evaluation.verification import headline_far
@@ -146,17 +146,17 @@ def run(out: Path, seed: int, noise: str, rate: float) -> None:
     clean = images.select(parts.new)
     folder = path.with_suffix("")
     old = train_old(out, seed)
-    old_vectors = np.asarray(embed_images(old, clean).vectors)
+    old_vectors = np.asarray(embed(old, clean).vectors)
     noisy = replace(clean, labels=with_wrong_labels(clean.labels, old_vectors, noise, rate, seed))
     cache = folder / "cache"
     free = train(noisy, recipe, folder / "free", resume=True, validation=0, cache=cache)
     graphs = {
-        "late": np.asarray(embed_images(free, clean).vectors),
-        "early": np.asarray(embed_images(after_warmup(noisy, recipe, cache), clean).vectors),
+        "late": np.asarray(embed(free, clean).vectors),
+        "early": np.asarray(embed(after_warmup(noisy, recipe, cache), clean).vectors),
         "old": old_vectors,
     }
     quality = list(qualities(old_vectors, clean.labels, noisy.labels, graphs, seed))
-    old_test = embed_images(old, test).vectors
+    old_test = embed(old, test).vectors
     cross = {"old": metrics(old_test, old_test, test)}
     for number, (name, (method, changes)) in enumerate(METHODS.items()):
         model = train(
@@ -169,7 +169,7 @@ def run(out: Path, seed: int, noise: str, rate: float) -> None:
             validation=0,
             cache=cache,
         )
-        vectors = embed_images(model, test).vectors
+        vectors = embed(model, test).vectors
         cross[name] = metrics(vectors, old_test, test)
         cross[f"{name} self"] = metrics(vectors, vectors, test)
     result = {"seed": seed, "noise": noise, "rate": rate, "quality": quality, "cross": cross}

@@ -37,7 +37,7 @@ from unibct.arrays import Floats
 from unibct.benchmark.jobs import cell_folder, old_folder
 from unibct.benchmark.workspace import MODEL
 from unibct.data.readers import open_images
-from unibct.embeddings.extraction import embed_images
+from unibct.embeddings.extraction import embed
 from unibct.evaluation.criterion import FEWEST_SEEDS, Estimate, estimate, joint_verdict
 from unibct.evaluation.search_test import SearchTest, search_test
 from unibct.evaluation.templates import split_gallery
@@ -193,7 +193,7 @@ def _population(options: Any, path: Path) -> tuple[Floats, Floats]:
                 cell_folder(options.scenario, options.method, seed),
             )
             old, new = (
-                np.asarray(embed_images(load_model(options.folder / one / MODEL), images).vectors)
+                np.asarray(embed(load_model(options.folder / one / MODEL), images).vectors)
                 for one in folders
             )
             before, after = search_test(old, old, split), search_test(new, old, split)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from unibct.data.readers import open_images
     from unibct.data.scenarios import hold_out, split
     from unibct.embedders import open_embedder
-    from unibct.embeddings.extraction import embed_images, embed_images_to_store
+    from unibct.embeddings.extraction import embed
     from unibct.embeddings.forms import read_embeddings, write_embeddings
     from unibct.embeddings.mapping import apply_map, fit_map
     from unibct.embeddings.score_scale import score_scale
@@ -55,8 +55,7 @@ _HOMES = {
     "hold_out": "data.scenarios",
     "load_model": "models.model_folder",
     "save_model": "models.model_folder",
-    "embed_images": "embeddings.extraction",
-    "embed_images_to_store": "embeddings.extraction",
+    "embed": "embeddings.extraction",
     "open_embedder": "embedders",
     "open_embeddings": "embeddings.store",
     "read_embeddings": "embeddings.forms",
@@ -124,8 +123,7 @@ __all__ = [
     "choose_weights",
     "class_prototypes",
     "count_names",
-    "embed_images",
-    "embed_images_to_store",
+    "embed",
     "evaluate",
     "export_model",
     "fit_map",

@@ -20,7 +20,7 @@ from unibct.advice.advise import (
 )
 from unibct.advice.measured import Rates
 from unibct.data.loader import MEMORY_VARIABLE
-from unibct.embeddings.extraction import embed_images
+from unibct.embeddings.extraction import embed
 from unibct.embeddings.forms import write_embeddings
 from unibct.embeddings.recall import Strength
 from unibct.errors import UserError
@@ -207,7 +207,7 @@ def test_everything_is_named_measured_and_written_as_plain_values(upgrade):
 def test_stored_vectors_of_some_images_and_another_dimension(upgrade, tmp_path):
     """The old model is a file, which lacks some images; the new model has more dimensions."""
     lacking = upgrade.new_images.select(range(10, len(upgrade.new_images)))
-    embeddings = embed_images(upgrade.old_model, lacking)
+    embeddings = embed(upgrade.old_model, lacking)
     write_embeddings(embeddings, tmp_path / "old.npy", "npy")
     old = f"embeddings:{tmp_path / 'old.npy'}"
     settings = (*TINY, "dim=160")
@@ -285,6 +285,6 @@ def test_the_same_images_ask_for_a_larger_network_unless_one_is_named(upgrade):
 def test_stored_vectors_of_one_class_are_too_few(upgrade, tmp_path):
     images = upgrade.new_images
     first = images.select([row for row in range(len(images)) if images.labels[row] == 0])
-    write_embeddings(embed_images(upgrade.old_model, first), tmp_path / "one.npy", "npy")
+    write_embeddings(embed(upgrade.old_model, first), tmp_path / "one.npy", "npy")
     with pytest.raises(UserError, match="has embeddings of 1 class of"):
         advise(request_of(upgrade, old=f"embeddings:{tmp_path / 'one.npy'}"))

@@ -26,7 +26,7 @@ from unibct.data.readers import open_images
 from unibct.data.scenarios import SCENARIOS, split
 from unibct.data.training_classes import UNKNOWN_CLASSES
 from unibct.embedders import open_embedder
-from unibct.embeddings.extraction import embed_images
+from unibct.embeddings.extraction import embed
 from unibct.embeddings.recall import recall_at_1
 from unibct.embeddings.stored import StoredEmbeddings
 from unibct.errors import UserError
@@ -84,7 +84,7 @@ BLACK_BOX = "python:tests.embedders.networks:Flattening"
 @pytest.fixture(scope="module")
 def stored(upgrade):
     """The old model's embeddings of the old images and of the new ones, as a folder keeps them."""
-    embeddings = embed_images(upgrade.old_model, upgrade.new_images)
+    embeddings = embed(upgrade.old_model, upgrade.new_images)
     return StoredEmbeddings("embeddings:old", embeddings)
 
 

@@ -32,7 +32,7 @@ from unibct.benchmark.results import read_results
 from unibct.benchmark.run import plan_benchmark, run_benchmark
 from unibct.benchmark.workspace import RESULT_FILE
 from unibct.data.readers import open_images
-from unibct.embeddings.extraction import embed_images
+from unibct.embeddings.extraction import embed
 from unibct.embeddings.score_scale import score_scale
 from unibct.errors import UserError
 from unibct.evaluation.blending import choose_alpha
@@ -135,7 +135,7 @@ def test_cells_choose_on_other_classes_without_training_again(
     assert {path: path.stat().st_mtime_ns for path in models} == models, "nothing is trained"
     images = open_images(validation_folder)
     old, new = (
-        embed_images(load_model(out / folder / "model"), images).vectors
+        embed(load_model(out / folder / "model"), images).vectors
         for folder in ("models/old-classes-seed1", "cells/open-class/unibct-plus/seed1")
     )
     cell = results.by_job["cells/open-class/unibct-plus/seed1"]
@@ -300,7 +300,7 @@ def test_blended_weights_are_what_a_measurement_by_hand_gives(finished):
     workspace = benchmark.workspace
     images = workspace.test_images
     model = blend_weights(workspace.model(WEIGHT_TESTS_OLD), workspace.model(CELL), 0.5)
-    rows = embed_images(model, images).rows_of(images)
+    rows = embed(model, images).rows_of(images)
     for name, gallery in (
         ("between→old", workspace.vectors(WEIGHT_TESTS_OLD)),
         ("between→between", rows),

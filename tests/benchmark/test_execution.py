@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from unibct.embeddings.extraction import embed_images
+from unibct.embeddings.extraction import embed
 from unibct.embeddings.recall import recall_at_1
 from unibct.embeddings.store import open_embeddings
 from unibct.evaluation.criterion import estimate
@@ -24,7 +24,7 @@ def test_every_cell_is_what_the_commands_would_give_by_hand(finished):
         old = load_model(workspace.out / f"models/old-classes-seed{seed}" / "model")
         assert new.old_fingerprint == old.fingerprint
         sides = {"old": old, "new": new}
-        vectors = {side: embed_images(model, test).vectors for side, model in sides.items()}
+        vectors = {side: embed(model, test).vectors for side, model in sides.items()}
         by_hand = evaluate_embeddings(test.labels, **vectors)
         stored = json.loads((cell / "result.json").read_text())["tests"]
         assert stored["new→old"]["metrics"] == pytest.approx(by_hand.values["new→old"])
@@ -63,11 +63,11 @@ def test_a_map_is_fitted_to_the_free_model_and_leaves_its_self_test(finished):
                  ("free-open-class", "old-classes"))  # fmt: skip
     fitted = fit_vector_map(
         "procrustes",
-        new=embed_images(free, images).vectors,
-        old=embed_images(old, images).vectors,
+        new=embed(free, images).vectors,
+        old=embed(old, images).vectors,
         labels=images.labels,
     )
-    mapped = fitted(embed_images(free, workspace.test_images).vectors)
+    mapped = fitted(embed(free, workspace.test_images).vectors)
     cell = workspace.out / "cells/open-class/procrustes/seed0"
     stored = open_embeddings(cell / "embeddings")
     assert np.allclose(stored.vectors, mapped, atol=1e-5)

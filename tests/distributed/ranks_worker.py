@@ -213,4 +213,4 @@ if __name__ == "__main__":
     trained(out, ranks)
     model = load_model(out / "none")
     images = open_images("glyphs:val").select(range(160))
-    extraction.embed_images_to_store(model, images, out / "store", ranks=ranks)
+    extraction.embed(model, images, out=out / "store", ranks=ranks)

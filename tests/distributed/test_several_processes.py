@@ -14,7 +14,7 @@ from tests.training.run_results import require_same
 from unibct.data.loader import read_pixels
 from unibct.data.readers import open_images
 from unibct.distributed.ranks import Ranks
-from unibct.embeddings.extraction import embed_images
+from unibct.embeddings.extraction import embed
 from unibct.embeddings.store import open_embeddings
 from unibct.models.model_folder import load_model
 from unibct.training.run_folder import find_checkpoint, read_checkpoint
@@ -117,7 +117,7 @@ def test_extraction_is_divided_and_lands_in_one_store(runs, photo_folder, tmp_pa
     for world in (2, 3):
         found = open_embeddings(runs[world] / "store", verify=True)
         assert len(list((runs[world] / "store").glob("vectors-*"))) == 10
-        expected = embed_images(load_model(runs[world] / "none"), images)
+        expected = embed(load_model(runs[world] / "none"), images)
         assert found.ids == images.ids
         assert np.array_equal(found.labels, images.labels)
         assert np.allclose(np.asarray(found.vectors), expected.vectors, atol=1e-6)

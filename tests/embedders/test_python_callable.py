@@ -9,7 +9,7 @@ from tests.embedders.networks import INPUT_SIZE, flatten
 from unibct.arrays import normalized
 from unibct.embedders import Opening, open_embedder
 from unibct.embedders.python_callable import BlackBox, distance_share
-from unibct.embeddings.extraction import embed_images
+from unibct.embeddings.extraction import embed
 from unibct.errors import UserError
 from unibct.files import CACHE_VARIABLE
 from unibct.losses import arcface
@@ -42,7 +42,7 @@ def test_a_vector_of_zeros_is_named_by_its_image(glyph_classes):
     box = Sides()
     box.outputs = lambda pixels: np.zeros((len(pixels), 2), dtype=np.float32)
     with pytest.raises(UserError, match=re.escape(f"zeros for {images.ids[0]}")):
-        embed_images(box, images)
+        embed(box, images)
 
 
 # A callable without a fingerprint is known again on another device, and no other one is.

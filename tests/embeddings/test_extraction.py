@@ -1,7 +1,7 @@
 import re
 import shutil
 import threading
-from dataclasses import replace
+from dataclasses import asdict, replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -20,25 +20,18 @@ from unibct.data.readers import open_images
 from unibct.data.training_classes import UNKNOWN_CLASSES
 from unibct.distributed.ranks import ALONE
 from unibct.embeddings import extraction
-from unibct.embeddings import extraction as cache
-from unibct.embeddings import extraction as single_pass
-from unibct.embeddings import extraction as store_plan
 from unibct.embeddings.extraction import (
+    Note,
     StorePlan,
+    StoreRun,
     cached_embeddings,
-    embed_images,
-    embed_images_to_store,
+    embed,
     embed_pixel_batches,
-    embed_to_store,
+    embed_with_models,
     embeddings_folder,
     finite_embeddings,
     is_finished,
-    noted_shards,
     plan_store,
-    remove_shard_notes,
-    require_new_or_unfinished,
-    shard_is_done,
-    write_shard_note,
 )
 from unibct.embeddings.store import (
     StoredClasses,
@@ -49,7 +42,7 @@ from unibct.embeddings.store import (
 )
 from unibct.embeddings.stored import StoredEmbeddings
 from unibct.errors import UserError
-from unibct.files import read_json
+from unibct.files import read_json, write_json
 from unibct.models.model import Model
 
 
@@ -83,6 +76,8 @@ def test_shards_divide_the_rows():
     assert replace(PLAN, images=0).shard_ranges == []
     with pytest.raises(UserError, match="shard_rows must be at least 1, not -1"):
         replace(PLAN, shard_rows=-1)
+    with pytest.raises(UserError, match="unknown dtype 'int8'"):
+        replace(PLAN, dtype="int8")
 
 
 def test_the_key_changes_with_all_that_decides_the_files():
@@ -112,47 +107,50 @@ def test_there_are_enough_shards_for_many_processes(images, shard_rows):
     assert plan_store(model, pixels, shard_rows=7).shard_rows == 7
 
 
+def planned(folder, plan=PLAN, **options):
+    return StoreRun(None, None, "pixels", folder, plan, **options)
+
+
 def test_notes_tell_which_shards_are_done(tmp_path):
-    require_new_or_unfinished(tmp_path / "new", PLAN)
-    other = replace(PLAN, flip=True)
+    run, other = planned(tmp_path), planned(tmp_path, replace(PLAN, flip=True))
+    planned(tmp_path / "new").require_own_folder()
     shards = []
     for number, rows in enumerate(PLAN.shard_ranges):
-        assert not shard_is_done(tmp_path, number, PLAN)
+        assert not run.is_done(number)
         shards.append(write(tmp_path, number, rows))
-        assert not shard_is_done(tmp_path, number, PLAN)
-        write_shard_note(tmp_path, number, PLAN, shards[-1])
-        assert shard_is_done(tmp_path, number, PLAN)
-        assert not shard_is_done(tmp_path, number, other)
-    assert noted_shards(tmp_path, PLAN) == shards
-    require_new_or_unfinished(tmp_path, PLAN)
+        assert not run.is_done(number)
+        write_json(run.note_path(number), {"key": PLAN.key, "shard": asdict(shards[-1])})
+        assert run.is_done(number), "a note of an earlier version"
+        Note(PLAN.key, shards[-1]).write(run.note_path(number))
+        assert run.is_done(number)
+        assert not other.is_done(number)
+        assert not run.is_done(number, "the stamp of other files")
+    assert [Note.read(run.note_path(number)).shard for number in range(3)] == shards
+    run.require_own_folder()
     with pytest.raises(UserError, match="unfinished embeddings by another model"):
-        require_new_or_unfinished(tmp_path, other)
+        other.require_own_folder()
     (tmp_path / "ids-000001.txt").write_text("changed")
-    assert not shard_is_done(tmp_path, 1, PLAN)
+    assert not run.is_done(1)
     (tmp_path / "shard-000002.json").write_text("[]")
     with pytest.raises(UserError, match=r"shard-000002.json cannot be understood; remove"):
-        noted_shards(tmp_path, PLAN)
+        Note.read(run.note_path(2))
 
 
 def test_a_store_is_finished_when_its_description_has_the_key(tmp_path):
-    shard = write(tmp_path, 0, range(2))
-    write_shard_note(tmp_path, 0, PLAN, shard)
     assert not is_finished(tmp_path, PLAN)
     write_description(
         tmp_path,
-        [shard],
+        [write(tmp_path, 0, range(2))],
         dim=3,
         dtype="float32",
         fingerprint="model",
         classes=StoredClasses(["a"], None, UNKNOWN_CLASSES),
         source=PLAN.key,
     )
-    remove_shard_notes(tmp_path)
-    assert not list(tmp_path.glob("shard-*"))
     assert is_finished(tmp_path, PLAN)
     assert not is_finished(tmp_path, replace(PLAN, dtype="float16"))
     with pytest.raises(UserError, match="exists already"):
-        require_new_or_unfinished(tmp_path, PLAN)
+        planned(tmp_path).require_own_folder()
 
 
 @pytest.fixture(scope="module")
@@ -168,9 +166,9 @@ def folder(photo_folder, tmp_path, monkeypatch):
     return shutil.copytree(photo_folder, tmp_path / "photos")
 
 
-def embed(model, folder, out, *, skip_bad=False, **options):
+def photo_store(model, folder, out, *, skip_bad=False, **options):
     images = open_images(folder, skip_bad=skip_bad)
-    return embed_images_to_store(model, images, out, shard_rows=20, **options)
+    return embed(model, images, out=out, shard_rows=20, **options)
 
 
 def files_of(folder):
@@ -180,27 +178,27 @@ def files_of(folder):
 @pytest.mark.slow
 def test_each_image_is_decoded_once_and_the_store_is_the_same(model, folder, tmp_path, monkeypatch):
     counter, images = DecodeCounter(monkeypatch), open_images(folder)
-    store = embed(model, folder, tmp_path / "e")
+    store = photo_store(model, folder, tmp_path / "e")
     assert counter.taken() == len(images)
-    embed(model, folder, tmp_path / "e")
+    photo_store(model, folder, tmp_path / "e")
     assert counter.taken() == 0, "it was finished"
-    embed(model, folder, tmp_path / "again")
+    photo_store(model, folder, tmp_path / "again")
     assert counter.taken() == len(images), "it was checked"
     monkeypatch.delenv("UNIBCT_PIXEL_MEMORY")
     monkeypatch.setenv("UNIBCT_CACHE", str(tmp_path / "other"))
-    embed(model, folder, tmp_path / "kept")
+    photo_store(model, folder, tmp_path / "kept")
     assert counter.taken() == len(images)
-    embed(model, folder, tmp_path / "kept")
+    photo_store(model, folder, tmp_path / "kept")
     assert counter.taken() == 0, "it was finished"
     assert files_of(tmp_path / "e") == files_of(tmp_path / "kept") == files_of(tmp_path / "again")
     assert_equal(store, open_embeddings(tmp_path / "kept", verify=True))
 
 
 def test_a_changed_image_is_found_in_a_finished_store(model, folder, tmp_path):
-    store = embed(model, folder, tmp_path / "e")
+    store = photo_store(model, folder, tmp_path / "e")
     (folder / store.ids[3]).write_bytes((folder / store.ids[11]).read_bytes())
     with pytest.raises(UserError, match="exists already"):
-        embed(model, folder, tmp_path / "e")
+        photo_store(model, folder, tmp_path / "e")
 
 
 @pytest.mark.slow
@@ -209,7 +207,7 @@ def test_a_changed_image_is_found_in_a_finished_store(model, folder, tmp_path):
 def test_a_stopped_pass_goes_on_and_embeds_changed_files_again(
     model, folder, tmp_path, monkeypatch, stop_at, change
 ):
-    write, calls = single_pass.write_shard, iter(range(stop_at))
+    write, calls = extraction.write_shard, iter(range(stop_at))
 
     def stopping(*arguments):
         if next(calls) == stop_at - 1:
@@ -218,28 +216,28 @@ def test_a_stopped_pass_goes_on_and_embeds_changed_files_again(
 
     images, counter = open_images(folder), DecodeCounter(monkeypatch)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(single_pass, "write_shard", stopping)
-        embed(model, folder, tmp_path / "e")
+        patch.setattr(extraction, "write_shard", stopping)
+        photo_store(model, folder, tmp_path / "e")
     counter.taken()
     done = 20 * (stop_at - 1)
     if change and done:
         (folder / images.ids[3]).write_bytes((folder / images.ids[11]).read_bytes())
         done -= 20
-    embed(model, folder, tmp_path / "e")
+    photo_store(model, folder, tmp_path / "e")
     assert counter.taken() == len(images) - done
-    assert_close(open_embeddings(tmp_path / "e", verify=True), embed_images(model, images))
+    assert_close(open_embeddings(tmp_path / "e", verify=True), embed(model, images))
     assert not list((tmp_path / "e").glob("checked-*"))
 
 
 def test_another_model_is_refused(model, folder, tmp_path, monkeypatch):
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(single_pass.SinglePass, "_complete", stop)
-        embed(model, folder, tmp_path / "e")
+        patch.setattr(StoreRun, "_complete", stop)
+        photo_store(model, folder, tmp_path / "e")
     with pytest.raises(UserError, match="unfinished embeddings by another model"):
-        embed(small_model(seed=5), folder, tmp_path / "e")
+        photo_store(small_model(seed=5), folder, tmp_path / "e")
     (tmp_path / "e" / "thesis.txt").write_text("years of work")
     with pytest.raises(UserError, match="exists already"):
-        embed(model, folder, tmp_path / "e")
+        photo_store(model, folder, tmp_path / "e")
 
 
 def stop(*_, **__):
@@ -249,12 +247,12 @@ def stop(*_, **__):
 @pytest.mark.slow
 def test_a_run_killed_at_the_very_end_goes_on(model, folder, tmp_path, monkeypatch):
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(single_pass, "sweep", stop)
-        embed(model, folder, tmp_path / "e")
+        patch.setattr(extraction, "sweep", stop)
+        photo_store(model, folder, tmp_path / "e")
     counter = DecodeCounter(monkeypatch)
-    store = embed(model, folder, tmp_path / "e")
+    store = photo_store(model, folder, tmp_path / "e")
     assert counter.taken() == 0
-    assert_close(store, embed_images(model, open_images(folder)))
+    assert_close(store, embed(model, open_images(folder)))
     assert not list((tmp_path / "e").glob("checked-*"))
 
 
@@ -268,18 +266,18 @@ def test_unreadable_images_are_named_and_leaving_them_out_costs_no_second_pass(
     for row in rows:
         (folder / images.ids[row]).write_bytes(b"no image")
     with pytest.raises(UserError, match=f"{len(rows)} unreadable images: .*skip_bad"):
-        embed(model, folder, tmp_path / "e")
+        photo_store(model, folder, tmp_path / "e")
     counter = DecodeCounter(monkeypatch)
-    store = embed(model, folder, tmp_path / "e", skip_bad=True)
+    store = photo_store(model, folder, tmp_path / "e", skip_bad=True)
     assert counter.taken() <= len(rows)
-    expected = embed_images(model, replace(images, skip_bad=True))
+    expected = embed(model, replace(images, skip_bad=True))
     stored = open_embeddings(tmp_path / "e", verify=True)
     assert (stored.ids, stored.class_names) == (expected.ids, expected.class_names)
     assert np.array_equal(stored.labels, expected.labels)
     assert np.allclose(np.asarray(stored.vectors), expected.vectors, atol=1e-6)
     assert len(store) == len(images) - len(rows)
     counter.taken()
-    embed(model, folder, tmp_path / "e", skip_bad=True)
+    photo_store(model, folder, tmp_path / "e", skip_bad=True)
     assert counter.taken() <= len(rows), "it was finished"
 
 
@@ -287,23 +285,23 @@ def test_a_shard_without_readable_images(model, folder, tmp_path):
     images = open_images(folder)
     for row in range(20, 40):
         (folder / images.ids[row]).write_bytes(b"no image")
-    store = embed(model, folder, tmp_path / "e", skip_bad=True)
+    store = photo_store(model, folder, tmp_path / "e", skip_bad=True)
     assert store.ids == (*images.ids[:20], *images.ids[40:])
     assert np.asarray(store.vectors).shape[0] == len(images) - 20
     assert store.vectors[[19, 20]].shape[0] == 2
     for row in range(len(images)):
         (folder / images.ids[row]).write_bytes(b"no image")
     with pytest.raises(UserError, match="not one of its"):
-        embed(model, folder, tmp_path / "none", skip_bad=True)
+        photo_store(model, folder, tmp_path / "none", skip_bad=True)
 
 
 def test_several_processes_make_one_pass(model, folder, tmp_path, monkeypatch):
     images, counter = open_images(folder), DecodeCounter(monkeypatch)
     (folder / images.ids[30]).write_bytes(b"no image")
-    results = run_ranks(3, lambda ranks: embed(model, folder, tmp_path / "e", ranks=ranks))
+    results = run_ranks(3, lambda ranks: photo_store(model, folder, tmp_path / "e", ranks=ranks))
     assert all("1 unreadable image: " in str(error) for error in results)
     stores = run_ranks(
-        3, lambda ranks: embed(model, folder, tmp_path / "e", ranks=ranks, skip_bad=True)
+        3, lambda ranks: photo_store(model, folder, tmp_path / "e", ranks=ranks, skip_bad=True)
     )
     assert counter.taken() <= len(images) + 3
     assert {len(store) for store in stores} == {len(images) - 1}
@@ -316,11 +314,12 @@ def pixels(glyph_classes, model):
 
 
 def stored(model, pixels, folder, *, ranks=ALONE, **plan):
-    return embed_to_store(model, pixels, folder, plan_store(model, pixels, **plan), ranks=ranks)
+    plan = plan_store(model, pixels, **plan)
+    return StoreRun(model, pixels.images, pixels, folder, plan, ranks).run()
 
 
 def test_round_trip(model, glyph_classes, tmp_path):
-    fresh = embed_images(model, glyph_classes)
+    fresh = embed(model, glyph_classes)
     save_embeddings(fresh, tmp_path / "emb")
     opened = open_embeddings(tmp_path / "emb")
     assert_equal(opened, fresh)
@@ -363,18 +362,16 @@ def test_all_processes_see_the_disk_as_the_first_does(
     if first_sees:
         stored(model, pixels, tmp_path / "e", shard_rows=20)
     seen = threading.local()
-    for module in (extraction, cache):
-        real = module.is_finished
-
-        def is_finished(*arguments, real=real):
-            return real(*arguments) if seen.rank == 0 else not first_sees
-
-        monkeypatch.setattr(module, "is_finished", is_finished)
+    monkeypatch.setattr(
+        extraction,
+        "is_finished",
+        lambda *arguments: is_finished(*arguments) if seen.rank == 0 else not first_sees,
+    )
 
     def run(ranks):
         seen.rank = ranks.rank
         if through == "cache":
-            return cache.cached_embeddings(model, pixels, tmp_path / "e", ranks=ranks)
+            return cached_embeddings(model, pixels, tmp_path / "e", ranks=ranks)
         return stored(model, pixels, tmp_path / "e", shard_rows=20, ranks=ranks)
 
     for store in run_ranks(2, run):
@@ -398,13 +395,13 @@ def test_a_stopped_run_goes_on_after_its_last_shard(
     with monkeypatch.context() as patch:
         EmbeddingCounter(patch, stop_at)
         with pytest.raises(KeyboardInterrupt):
-            embed_images_to_store(model, glyph_classes, tmp_path / "e", **options)
+            embed(model, glyph_classes, out=tmp_path / "e", **options)
     assert not (tmp_path / "e" / "embeddings.json").exists()
     with monkeypatch.context() as patch:
         counter = EmbeddingCounter(patch)
-        store = embed_images_to_store(model, glyph_classes, tmp_path / "e", **options)
+        store = embed(model, glyph_classes, out=tmp_path / "e", **options)
         assert counter.images == len(glyph_classes) - 20 * (stop_at - 1)
-        embed_images_to_store(model, glyph_classes, tmp_path / "e", **options)
+        embed(model, glyph_classes, out=tmp_path / "e", **options)
         assert counter.images == len(glyph_classes) - 20 * (stop_at - 1), "it was finished"
     assert_close(store, embed_pixel_batches(model, pixels))
 
@@ -480,7 +477,7 @@ def test_two_runs_may_want_the_same_cache_at_once(model, pixels, tmp_path, monke
 def test_a_full_disk_is_said_and_costs_only_what_was_not_written(
     model, pixels, tmp_path, monkeypatch, flip
 ):
-    monkeypatch.setattr(store_plan, "_FEWEST_SHARD_ROWS", 16)
+    monkeypatch.setattr(extraction, "_FEWEST_SHARD_ROWS", 16)
     expected, images = embed_pixel_batches(model, pixels, flip=flip), len(pixels.images)
     counter, notes, write = EmbeddingCounter(monkeypatch), Notes(), extraction.write_shard
 
@@ -527,3 +524,38 @@ def test_stored_embeddings_of_other_images_are_counted(model, pixels, glyph_clas
     surplus, first = len(glyph_classes) - 100, glyph_classes.ids[100]
     assert notes.texts[0].startswith(f"old.npy has {surplus} embeddings of none of the 100 images")
     assert repr(first) in notes.texts[0]
+
+
+def test_images_are_decoded_once_for_all_models_that_take_them_alike(
+    model, folder, monkeypatch, tmp_path
+):
+    """In memory, and too large for it: then once to check them, and once for all models."""
+    other = small_model(seed=5)
+    cropping = replace(model, input=replace(model.input, fit="crop"))
+    images, counter = open_images(folder), DecodeCounter(monkeypatch)
+    stored = StoredEmbeddings("old.npy", embed(other, images))
+    counter.taken()
+    embed_with_models([model, other], images)
+    assert counter.taken() == len(images), "they were checked before"
+    monkeypatch.setenv("UNIBCT_CACHE", str(tmp_path / "empty"))
+    monkeypatch.delenv("UNIBCT_PIXEL_MEMORY")
+    models = [model, cropping, stored, other]
+    found = embed_with_models(models, images)
+    assert counter.taken() == 2 * len(images), "in two forms"
+    assert [one.fingerprint for one in found] == [one.fingerprint for one in models]
+    for one, embeddings in zip(models, found, strict=True):
+        assert_equal(embeddings, embed(one, images))
+
+
+def test_arrays_of_pixels_are_embedded_too(model, tmp_path):
+    images = np.random.default_rng(0).integers(0, 256, (5, 8, 9, 3), dtype=np.uint8)
+    found = embed(model, images)
+    assert found.ids == ("0", "1", "2", "3", "4")
+    assert (found.labels.tolist(), found.class_names) == ([-1] * 5, ())
+    assert np.array_equal(found.vectors, model.embed(images))
+    assert_equal(embed(model, images, out=tmp_path / "e", shard_rows=2), found)
+    assert (tmp_path / "e" / "vectors-000002.npy").is_file()
+    with pytest.raises(UserError, match="the text 'photos': open it first with open_images"):
+        embed(model, "photos")
+    with pytest.raises(UserError, match="mine knows images by their ids"):
+        embed(StoredEmbeddings("mine", found), images)

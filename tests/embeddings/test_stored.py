@@ -8,7 +8,7 @@ from tests.embeddings.random_embeddings import random_embeddings
 from tests.models.cases import small_model
 from tests.notes import Notes
 from unibct import progress
-from unibct.embeddings.extraction import embed_images, embed_images_to_store
+from unibct.embeddings.extraction import embed
 from unibct.embeddings.forms import write_embeddings
 from unibct.embeddings.store import NO_CLASS, Embeddings
 from unibct.embeddings.stored import (
@@ -71,12 +71,12 @@ def stored(ids, seed=0):
 def test_rows_are_found_by_id(glyph_classes, tmp_path):
     images = glyph_classes.select(range(10))
     old = stored(["surplus", *reversed(images.ids)])
-    found = embed_images(old, images)
+    found = embed(old, images)
     assert np.array_equal(found.vectors, old.embeddings.vectors[:0:-1])
     assert found.ids == images.ids
     assert found.class_names == images.class_names
     assert (found.fingerprint, old.dim) == ("model", 4)
-    kept = embed_images_to_store(old, images, tmp_path / "emb")
+    kept = embed(old, images, out=tmp_path / "emb")
     assert np.array_equal(np.asarray(kept.vectors), found.vectors)
 
 
@@ -87,16 +87,16 @@ def test_missing_and_surplus_ids_are_counted_and_the_first_is_named(glyph_classe
         f"old.npy has no embedding of 3 of 10 images of .*, first {re.escape(repr(images.ids[7]))}"
     )
     with pytest.raises(UserError, match=message):
-        embed_images(old, images)
+        embed(old, images)
     notes = Notes()
     with progress.shown(notes):
         skipping = replace(images, skip_bad=True)
-        assert len(embed_images(old, skipping)) == 7
+        assert len(embed(old, skipping)) == 7
     assert "old.npy has 2 embeddings of none of the" in notes.texts[0]
     assert "first 'one more'" in notes.texts[0]
     assert "left out 3 images" in notes.texts[1]
     with pytest.raises(UserError, match="no embedding of any image"):
-        embed_images(stored(["a"]), skipping)
+        embed(stored(["a"]), skipping)
 
 
 def test_rows_are_images_of_one_row(tmp_path):
@@ -129,7 +129,7 @@ def test_what_cannot_be_data_is_refused():
         with pytest.raises(UserError, match="give DATA, the images, or --from-embeddings"):
             training_data(*given, None)
     with pytest.raises(UserError, match="takes images, not finished vectors"):
-        embed_images(small_model(), vector_set(full, "x"))
+        embed(small_model(), vector_set(full, "x"))
 
 
 def test_numbers_of_classes_keep_their_source():

@@ -24,7 +24,7 @@ from unibct.data.training_classes import (
     choice_on_rows,
     training_classes,
 )
-from unibct.embeddings.extraction import embed_images
+from unibct.embeddings.extraction import embed
 from unibct.embeddings.forms import write_embeddings
 from unibct.embeddings.store import NO_CLASS, Embeddings, save_embeddings
 from unibct.embeddings.stored import open_data
@@ -271,7 +271,7 @@ def test_weights_that_were_chosen_on_the_test_images_are_refused(chosen, photo_f
         evaluated(copied, *models)
     # Through stored embeddings, and with one image left out: then the classes tell.
     images = open_images(photo_folder)
-    save_embeddings(embed_images(load_model(models[0]), images), tmp_path / "stored")
+    save_embeddings(embed(load_model(models[0]), images), tmp_path / "stored")
     some = tmp_path / "some.txt"
     some.write_text("".join(f"{i}\n" for i in images.ids[1:]), encoding="utf-8")
     for query in (models[0], f"embeddings:{tmp_path / 'stored'}"):
@@ -383,7 +383,7 @@ def test_the_best_epoch_was_chosen_on_the_classes_that_were_set_aside(glyph_clas
     aside = [c for c in glyph_classes.class_names if c not in best.class_names]
     rows = [glyph_classes.class_names.index(name) for name in aside]
     validation = glyph_classes.select(np.flatnonzero(np.isin(glyph_classes.labels, rows)))
-    sides = {name: embed_images(model, validation) for name, model in (("l", last), ("b", best))}
+    sides = {name: embed(model, validation) for name, model in (("l", last), ("b", best))}
     assert (
         "epoch" not in evaluate_embeddings(old=sides["l"], new=sides["l"], images=validation).note
     )
@@ -392,7 +392,7 @@ def test_the_best_epoch_was_chosen_on_the_classes_that_were_set_aside(glyph_clas
     with pytest.raises(UserError, match=f"the best epoch of the old model was chosen {ITSELF}"):
         evaluate_embeddings(old=sides["b"], new=sides["l"])
     # Of twelve classes nine were trained on; the verdict is over the three that chose the epoch.
-    whole = embed_images(best, glyph_classes)
+    whole = embed(best, glyph_classes)
     found = evaluate_embeddings(old=whole, new=whole, seen_classes=True)
     assert "the best epoch of the new model was chosen on 3 of the 3 test classes" in found.note
     assert found.seen.basis == "overridden"

@@ -7,7 +7,7 @@ from tests.models.cases import small_model, trained_from
 from tests.notes import Notes
 from unibct import progress
 from unibct.data.training_classes import UNKNOWN_CLASSES
-from unibct.embeddings.extraction import embed_images
+from unibct.embeddings.extraction import embed
 from unibct.embeddings.score_scale import score_scale
 from unibct.errors import UserError
 from unibct.evaluation.search_test import search_test
@@ -27,11 +27,11 @@ def test_the_share_with_the_best_cross_test_is_chosen(glyph_classes, models):
     shares = (0.2, 0.6, 1.0)
     choice = choose_weights(old, new, glyph_classes, alphas=shares)
     split = split_gallery(glyph_classes.labels)
-    old_rows = embed_images(old, glyph_classes).vectors
+    old_rows = embed(old, glyph_classes).vectors
     assert choice.old_self == search_test(old_rows, old_rows, split).top(1)
     ranks = {}
     for alpha, tried in zip(shares, choice.tried, strict=True):
-        rows = embed_images(blend_weights(old, new, alpha), glyph_classes).vectors
+        rows = embed(blend_weights(old, new, alpha), glyph_classes).vectors
         cross = search_test(rows, old_rows, split)
         ranks[alpha] = np.mean([1 / (1 + rank) for rank in cross.ranks])
         assert tried.alpha == alpha
@@ -41,7 +41,7 @@ def test_the_share_with_the_best_cross_test_is_chosen(glyph_classes, models):
     assert choice.alpha == max(ranks, key=lambda alpha: ranks[alpha])
     best = blend_weights(old, new, choice.alpha)
     assert choice.model.fingerprint == best.fingerprint
-    chosen_rows = embed_images(best, glyph_classes).vectors
+    chosen_rows = embed(best, glyph_classes).vectors
     scale = score_scale(chosen_rows, old_rows, glyph_classes.labels)
     assert choice.model.score_scale == pytest.approx(scale)
     assert choice.as_json()["tried"][0]["alpha"] == 0.2

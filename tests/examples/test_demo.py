@@ -5,7 +5,7 @@ import pytest
 
 from tests.gallery.toys import NEW, OLD, STRANGER, toy_certificate, toy_images
 from unibct.embedders import Opening
-from unibct.embeddings.extraction import embed_images
+from unibct.embeddings.extraction import embed
 from unibct.errors import UserError
 from unibct.evaluation.certificate import Certificate
 from unibct.examples.demo import STAGES, carry_upgrade_out, plan_demo, run_demo, split_images
@@ -29,7 +29,7 @@ def top_1(query_model, row_model):
     """The same search without a gallery."""
     rows, queries = split_images(IMAGES)
     vectors = [
-        np.asarray(embed_images(Opening().open(model), images).vectors)
+        np.asarray(embed(Opening().open(model), images).vectors)
         for model, images in ((query_model, queries), (row_model, rows))
     ]
     first = (vectors[0] @ vectors[1].T).argmax(axis=1)

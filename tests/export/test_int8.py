@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from tests.models.cases import small_model
-from unibct.embeddings.extraction import embed_images
+from unibct.embeddings.extraction import embed
 from unibct.errors import UserError
 from unibct.evaluation.identification import identification
 from unibct.evaluation.templates import class_templates
@@ -60,10 +60,10 @@ def test_the_loss_is_that_of_the_same_search(with_old, glyph_classes):
     files = (Rounded(model), Rounded(model, 0.25))
     loss = measure_int8_loss(files, model, glyph_classes, old=old if with_old else None)
     assert loss.gallery == ("old" if with_old else "exact")
-    exact = embed_images(model, glyph_classes).vectors
+    exact = embed(model, glyph_classes).vectors
     int8 = np.round(exact / 0.25) * 0.25
     int8 /= np.linalg.norm(int8, axis=1, keepdims=True)
-    gallery = embed_images(old, glyph_classes).vectors if with_old else exact
+    gallery = embed(old, glyph_classes).vectors if with_old else exact
     split = calibration_split(glyph_classes)
     labels = glyph_classes.labels
     templates = class_templates(gallery[split.gallery], labels[split.gallery])

@@ -9,7 +9,7 @@ import pytest
 from tests.gallery.toys import NEW, OLD, skipping, toy_images, with_bad
 from unibct.data.decoding import UnreadableImageError
 from unibct.embedders import Opening
-from unibct.embeddings.extraction import embed_images
+from unibct.embeddings.extraction import embed
 from unibct.embeddings.store import Embeddings
 from unibct.errors import UserError
 from unibct.gallery import adding
@@ -22,7 +22,7 @@ def renamed(images, **changes):
 
 
 def vectors_of(images, model=OLD):
-    return embed_images(Opening().open(model), images)
+    return embed(Opening().open(model), images)
 
 
 def test_an_id_with_another_image_label_or_metadata_is_refused(toy_gallery, tmp_path):

@@ -15,7 +15,7 @@ from tests.gallery.toys import (
 from tests.notes import Notes, show
 from unibct import progress
 from unibct.embedders import Opening
-from unibct.embeddings.extraction import embed_images
+from unibct.embeddings.extraction import embed
 from unibct.errors import UserError
 from unibct.gallery.backfill import remake_hits, vectors_again
 from unibct.gallery.gallery import Gallery
@@ -47,7 +47,7 @@ def test_readable_rows_come_with_the_vectors_of_their_images():
     source = open_source(skipping(with_bad(images, "c0/0", "c0/2")))
     made, vectors = vectors_again(source, stored, model)
     assert made.ids == ("c0/1", "c0/3")
-    whole = embed_images(model, images).vectors
+    whole = embed(model, images).vectors
     assert vectors == pytest.approx(whole[[1, 3]], abs=1e-6)
     nothing = open_source(skipping(with_bad(images, *images.ids)))
     made, vectors = vectors_again(nothing, stored, model)
@@ -250,14 +250,14 @@ def test_other_images_under_the_same_ids_are_refused(upgraded):
 def test_embeddings_by_the_searching_model_serve_as_well(upgraded):
     opening = Opening()
     with pytest.raises(UserError, match=r"need embeddings by .*new_model"):
-        upgraded.backfill(embed_images(opening.open(OLD), toy_images()))
-    upgraded.backfill(embed_images(opening.open(NEW), toy_images()))
+        upgraded.backfill(embed(opening.open(OLD), toy_images()))
+    upgraded.backfill(embed(opening.open(NEW), toy_images()))
     assert live(upgraded) == [0, 48]
 
 
 @pytest.mark.parametrize("factor", [3, np.nan])
 def test_vectors_that_no_search_finds_are_refused(upgraded, factor):
-    rows = embed_images(Opening().open(NEW), toy_images())
+    rows = embed(Opening().open(NEW), toy_images())
     bad = rows.changed(vectors=np.asarray(rows.vectors) * factor, fingerprint=rows.fingerprint)
     with pytest.raises(UserError, match=r"the vector of .* nothing of this batch was written"):
         upgraded.backfill(bad)
@@ -273,7 +273,7 @@ def test_the_curve_of_known_queries_is_noted(upgraded, monkeypatch):
 
 
 def test_a_backfill_after_which_nothing_is_found_is_undone(upgraded):
-    rows = embed_images(Opening().open(NEW), toy_images())
+    rows = embed(Opening().open(NEW), toy_images())
     backwards = rows.changed(vectors=-np.asarray(rows.vectors), fingerprint=rows.fingerprint)
     with pytest.raises(UserError, match="the backfill was undone"):
         upgraded.backfill(backwards)

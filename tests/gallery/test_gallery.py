@@ -5,7 +5,7 @@ import pytest
 
 from tests.gallery.toys import NEW, NEWEST, OLD, STRANGER, toy_certificate, toy_images, written
 from tests.notes import Notes, show
-from unibct.embeddings.extraction import embed_images
+from unibct.embeddings.extraction import embed
 from unibct.errors import UserError
 from unibct.gallery.gallery import Answer, Gallery, Names, count_names
 from unibct.gallery.search import Hit, note_useless_filter, search_source
@@ -43,8 +43,8 @@ def results(gallery, **settings):
 def naive(gallery, model, rows, k=5):
     """The same for rows of one model, one by one."""
     embedder = gallery.folder.opening.open(model)
-    queries = embed_images(embedder, toy_images(per_class=2, first=50)).vectors
-    vectors = np.asarray(embed_images(gallery.folder.opening.open(rows), toy_images()).vectors)
+    queries = embed(embedder, toy_images(per_class=2, first=50)).vectors
+    vectors = np.asarray(embed(gallery.folder.opening.open(rows), toy_images()).vectors)
     ids = toy_images().ids
     found = []
     for query in np.asarray(queries):
@@ -278,7 +278,7 @@ def test_a_stranger_of_the_same_dimension_is_kept_out(gallery, certificate):
         gallery.upgrade(STRANGER, force=True)
     stranger = gallery.folder.opening.open(STRANGER)
     with pytest.raises(UserError, match="which this gallery does not know"):
-        gallery.add(embed_images(stranger, toy_images(per_class=1, first=90)))
+        gallery.add(embed(stranger, toy_images(per_class=1, first=90)))
     assert results(gallery) == before
     assert len(gallery.folder.state.makers) == 1
     assert open_source(toy_images()).ids == toy_images().ids

@@ -6,7 +6,7 @@ import pytest
 from tests.gallery.toys import NEW, OLD, STRANGER, toy_certificate, toy_images, written
 from tests.notes import Notes, show
 from unibct.embedders import Opening
-from unibct.embeddings.extraction import embed_images
+from unibct.embeddings.extraction import embed
 from unibct.embeddings.store import Embeddings
 from unibct.errors import UserError
 from unibct.gallery.engines import Search
@@ -167,7 +167,7 @@ def apart(images):
 
 
 def embeddings(images, model=OLD):
-    return embed_images(Opening().open(model), images)
+    return embed(Opening().open(model), images)
 
 
 def copies_of_known_rows(gallery, count, model=OLD):

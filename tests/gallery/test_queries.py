@@ -3,7 +3,7 @@ import pytest
 
 from tests.gallery.toys import NEW, NEWEST, OLD, toy_images
 from unibct.embedders import Opening
-from unibct.embeddings.extraction import embed_images
+from unibct.embeddings.extraction import embed
 from unibct.errors import UserError
 from unibct.evaluation.blending import blended
 from unibct.gallery.queries import Queries, make_queries
@@ -14,19 +14,19 @@ QUERIES = toy_images(per_class=1, first=50)
 
 
 def vectors(model, images):
-    return np.asarray(embed_images(Opening().open(model), images).vectors)
+    return np.asarray(embed(Opening().open(model), images).vectors)
 
 
 def test_queries_by_another_model_are_refused(upgraded):
     with pytest.raises(UserError, match="embed the queries with that one"):
-        upgraded.search(embed_images(Opening().open(OLD), QUERIES))
-    by_new = embed_images(Opening().open(NEW), QUERIES)
+        upgraded.search(embed(Opening().open(OLD), QUERIES))
+    by_new = embed(Opening().open(NEW), QUERIES)
     assert [a.hits for a in upgraded.search(by_new)] == [a.hits for a in upgraded.search(QUERIES)]
 
 
 @pytest.mark.parametrize("factor", [0, 2, np.nan])
 def test_queries_that_are_not_of_length_1_are_refused(upgraded, factor):
-    queries = embed_images(Opening().open(NEW), QUERIES)
+    queries = embed(Opening().open(NEW), QUERIES)
     bad = np.array(queries.vectors)
     bad[2] *= factor
     with pytest.raises(UserError, match="the vector of 'c2/50' is"):

@@ -3,7 +3,7 @@ import pytest
 
 from tests.gallery.toys import OLD, toy_images
 from unibct.embedders import Opening
-from unibct.embeddings.extraction import embed_images
+from unibct.embeddings.extraction import embed
 from unibct.embeddings.forms import write_embeddings
 from unibct.embeddings.store import Embeddings
 from unibct.errors import UserError
@@ -12,7 +12,7 @@ from unibct.gallery.sources import open_source, parse_scalar, parse_where, with_
 
 @pytest.fixture
 def embeddings():
-    return embed_images(Opening().open(OLD), toy_images())
+    return embed(Opening().open(OLD), toy_images())
 
 
 def test_images_have_labels_and_vectors(embeddings):

@@ -12,7 +12,7 @@ import safetensors.numpy
 from unibct.benchmark.execution import run_job
 from unibct.benchmark.grid import Grid
 from unibct.benchmark.run import plan_benchmark
-from unibct.embeddings.extraction import embed_images
+from unibct.embeddings.extraction import embed
 from unibct.evaluation import metrics as table
 from unibct.evaluation.metrics import METRICS, Metric
 from unibct.evaluation.search_test import CROSS
@@ -75,7 +75,7 @@ def test_a_new_metric_is_in_every_file_of_a_benchmark(finished, grid, tmp_path):
 def test_a_new_metric_is_on_the_page_of_the_demo(small_demo):
     result, _ = small_demo
     images = result.plan.test_images
-    vectors = {role: embed_images(model, images).vectors for role, model in result.models.items()}
+    vectors = {role: embed(model, images).vectors for role, model in result.models.items()}
     evaluation = evaluate_embeddings(
         images.labels, old=vectors["old"], new=vectors["new"], free=vectors["free"], repeats=50
     )

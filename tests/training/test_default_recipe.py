@@ -9,7 +9,7 @@ from tests.training.recipes import AUGMENTED, RECIPE, SMALL
 from unibct import progress
 from unibct.data.image_set import ImageSet
 from unibct.data.readers import open_images
-from unibct.embeddings.extraction import embed_images
+from unibct.embeddings.extraction import embed
 from unibct.embeddings.store import Embeddings
 from unibct.embeddings.stored import StoredEmbeddings, vector_set
 from unibct.errors import UserError
@@ -154,7 +154,7 @@ def test_vectors_train_with_the_same_methods_and_resume_to_the_bit(method, four_
     options = {"old": old, "method": method, "device": "cpu"}
     model = train(data, recipe, tmp_path / "whole", **options)
     assert (model.architecture, model.dim, model.old_fingerprint) == ("projection", 7, "old")
-    mapped = embed_images(model, data).vectors
+    mapped = embed(model, data).vectors
     centres = np.stack([old.embeddings.vectors[5 * c : 5 * c + 5].mean(axis=0) for c in range(8)])
     assert np.mean((mapped @ centres.T).argmax(axis=1) == data.labels) > 0.9
     with stopped_before_epoch(2):
@@ -162,4 +162,4 @@ def test_vectors_train_with_the_same_methods_and_resume_to_the_bit(method, four_
     resumed = train(data, recipe, tmp_path / "part", resume=True, **options)
     assert resumed.fingerprint == model.fingerprint
     with pytest.raises(UserError, match="takes finished vectors, not images"):
-        embed_images(model, four_classes)
+        embed(model, four_classes)

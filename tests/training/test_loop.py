@@ -56,7 +56,7 @@ def test_runs_that_share_a_cache_share_the_warm_up_and_the_old_embeddings(
         take_steps(self, *arguments)
 
     monkeypatch.setattr(TrainingLoop, "take_steps", watched)
-    monkeypatch.setattr("unibct.embeddings.extraction.embed_rest_in_memory", None)
+    monkeypatch.setattr("unibct.embeddings.extraction.StoreRun.rest_in_memory", None)
     second = trained("second", MIXBCT, cache=cache)
     assert epochs == [1]
     assert second.fingerprint == alone[MIXBCT].fingerprint

@@ -6,7 +6,7 @@ import pytest
 from tests.training.recipes import SMALL
 from unibct.data.decoding import UnreadableImageError
 from unibct.data.training_classes import training_classes
-from unibct.embeddings.extraction import embed_images
+from unibct.embeddings.extraction import embed
 from unibct.embeddings.score_scale import score_scale
 from unibct.embeddings.stored import StoredEmbeddings
 from unibct.errors import UserError
@@ -67,7 +67,7 @@ def test_images_that_one_of_the_models_cannot_take_may_be_left_out(
 def test_stored_embeddings_that_lack_images(four_classes, four_classes_old, tmp_path):
     """They are refused before the model embeds anything, or the images are left out."""
     some = four_classes.select(range(2, len(four_classes)))
-    stored = StoredEmbeddings("old.npy", embed_images(four_classes_old, some))
+    stored = StoredEmbeddings("old.npy", embed(four_classes_old, some))
 
     def read(image_id):
         raise AssertionError(image_id)

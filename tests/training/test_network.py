@@ -12,7 +12,7 @@ from tests.models.cases import small_model
 from tests.training.recipes import AUGMENTED, RECIPE, SMALL
 from tests.training.run_results import require_same
 from unibct.data.training_classes import NO_CLASSES, UNKNOWN_CLASSES
-from unibct.embeddings.extraction import embed_images
+from unibct.embeddings.extraction import embed
 from unibct.embeddings.forms import write_embeddings
 from unibct.embeddings.store import save_embeddings
 from unibct.embeddings.stored import open_data
@@ -224,7 +224,7 @@ def test_weights_that_do_not_belong_to_their_folder_are_unknown(tmp_path):
 
 def test_vectors_have_a_past_too(four_classes, four_classes_old, tmp_path):
     """A projection that was trained on a model's vectors has learnt what this model has learnt."""
-    vectors = embed_images(four_classes_old, four_classes)
+    vectors = embed(four_classes_old, four_classes)
     save_embeddings(vectors, tmp_path / "folder")
     write_embeddings(vectors, tmp_path / "x.npy", "npy")
     seen = {}

@@ -12,7 +12,7 @@ from tests.models.architectures.other_libraries import saved_network
 from tests.training.interruption import stopped_before_epoch
 from tests.training.recipes import SMALL
 from unibct.data.readers import open_images
-from unibct.embeddings.extraction import embed_images
+from unibct.embeddings.extraction import embed
 from unibct.errors import UserError
 from unibct.models.model_folder import load_model
 from unibct.training.train import train
@@ -43,7 +43,7 @@ def check_training(images, old, architecture, tmp_path):
     assert (whole.input.height, whole.input.channels) == (32, 3)
     loaded = load_model(tmp_path / "whole")
     assert loaded.fingerprint == whole.fingerprint
-    vectors = embed_images(loaded, images).vectors
+    vectors = embed(loaded, images).vectors
     pictures = [images.read(image_id) for image_id in images.ids]
     assert np.allclose(vectors, loaded.embed(pictures), atol=1e-5)
     # Both the network and its head have moved.

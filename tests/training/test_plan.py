@@ -12,7 +12,7 @@ from tests.training.recipes import RECIPE, SMALL
 from tests.training.run_contexts import small_context
 from unibct.arrays import normalized
 from unibct.distributed.ranks import Ranks
-from unibct.embeddings.extraction import embed_images
+from unibct.embeddings.extraction import embed
 from unibct.errors import UserError
 from unibct.methods import find_method
 from unibct.methods.paper import Prototypes
@@ -204,7 +204,7 @@ def test_a_larger_network_grows_from_the_old_one(four_classes, four_classes_old,
     assert model.training["recipe"]["warm_start"] is True
     assert model.architecture == "resnet-small-wide"
     # The running means have seen a few batches; everything else is as it was.
-    new, old = (embed_images(m, four_classes).vectors for m in (model, four_classes_old))
+    new, old = (embed(m, four_classes).vectors for m in (model, four_classes_old))
     cosines = (normalized(new) * normalized(old)).sum(axis=1)
     assert cosines.min() > 0.9
 
@@ -216,7 +216,7 @@ def test_a_weight_average_begins_with_the_old_weights(four_classes, four_classes
     similarities = []
 
     def refreshed(self, new_embeddings):
-        old = torch.from_numpy(embed_images(four_classes_old, four_classes).vectors)
+        old = torch.from_numpy(embed(four_classes_old, four_classes).vectors)
         similarities.append(
             float((torch.nn.functional.normalize(new_embeddings) * old).sum(1).min())
         )

@@ -22,7 +22,7 @@ from tests.training.run_results import metrics, require_same
 from unibct import progress
 from unibct.data.readers import open_images
 from unibct.distributed.ranks import Ranks
-from unibct.embeddings.extraction import embed_images
+from unibct.embeddings.extraction import embed
 from unibct.errors import UserError
 from unibct.methods import DEFAULT_METHOD, METHODS, find_method
 from unibct.models.architectures import build_network, find_architecture
@@ -291,7 +291,7 @@ def test_the_models_input_is_that_of_the_recipe(split_images, old_model, tmp_pat
     # What is embedded from the set is what `embed` makes of the images as they are.
     rows = split_images[1].select(range(8))
     want = model.embed([rows.read(image_id) for image_id in rows.ids])
-    assert np.allclose(embed_images(model, rows).vectors, want, atol=1e-5)
+    assert np.allclose(embed(model, rows).vectors, want, atol=1e-5)
     # The old model has seen the images in its own form, not in the new one's.
     other = train(
         split_images[1], recipe.updated(fit="crop"), tmp_path / "n", old=old_model, device="cpu"

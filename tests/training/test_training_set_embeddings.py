@@ -12,7 +12,7 @@ from unibct import progress
 from unibct.data.loader import read_pixels
 from unibct.embedders import open_embedder
 from unibct.embeddings import extraction as cache
-from unibct.embeddings.extraction import embed_images
+from unibct.embeddings.extraction import embed
 from unibct.embeddings.forms import write_embeddings
 from unibct.embeddings.store import Embeddings
 from unibct.methods import MethodEntry
@@ -116,7 +116,7 @@ def test_only_bct_holds_the_old_classifier(name, four_classes, four_classes_old,
 def test_stored_old_embeddings_train_the_same_model_as_their_model(
     four_classes, four_classes_old, tmp_path
 ):
-    embeddings = embed_images(four_classes_old, four_classes)
+    embeddings = embed(four_classes_old, four_classes)
     shuffled = np.random.default_rng(0).permutation(len(four_classes))
     write_embeddings(
         Embeddings(

@@ -21,7 +21,7 @@ from unibct.data.training_classes import (
     identity_digests,
     training_classes,
 )
-from unibct.embeddings.extraction import embed_images
+from unibct.embeddings.extraction import embed
 from unibct.embeddings.recall import Strength, pixel_vectors, recall_at_1
 from unibct.embeddings.score_scale import score_scale
 from unibct.embeddings.stored import StoredEmbeddings
@@ -64,7 +64,7 @@ def test_metrics_have_the_recall_of_classes_that_were_not_trained_on(validated_r
     }
     best = max(rows, key=lambda row: float(row["recall_at_1"]))
     for folder, row in ((out, rows[-1]), (out / "best", best)):
-        embedded = embed_images(load_model(folder), sets.validation)
+        embedded = embed(load_model(folder), sets.validation)
         assert float(row["recall_at_1"]) == recall_at_1(embedded.vectors, labels)
         described = json.loads((folder / "model.json").read_text())["training"]
         assert described["validation"]["classes"] == 3
@@ -237,13 +237,13 @@ def test_the_best_state_outlives_a_stop(
 
 
 def by_hand(new_vectors, old, images):
-    return score_scale(new_vectors, embed_images(old, images).vectors, images.labels)
+    return score_scale(new_vectors, embed(old, images).vectors, images.labels)
 
 
 @pytest.mark.slow
 def test_a_compatible_model_knows_the_scale_of_its_scores(four_classes, four_classes_old, tmp_path):
     model = train(four_classes, SMALL, tmp_path / "m", old=four_classes_old, device="cpu")
-    vectors = embed_images(model, four_classes).vectors
+    vectors = embed(model, four_classes).vectors
     expected = by_hand(vectors, four_classes_old, four_classes)
     assert model.score_scale == pytest.approx(expected, rel=1e-6)
     stored = json.loads((tmp_path / "m" / "model.json").read_text())["training"]
@@ -269,7 +269,7 @@ def test_the_scale_of_a_projecting_model_is_that_of_its_projected_vectors(
     model = train(
         four_classes, recipe, tmp_path / "m", old=four_classes_old, method="unibct", device="cpu"
     )
-    projected = to_old_space(model, np.asarray(embed_images(model, four_classes).vectors))
+    projected = to_old_space(model, np.asarray(embed(model, four_classes).vectors))
     expected = by_hand(projected, four_classes_old, four_classes)
     assert model.score_scale == pytest.approx(expected, rel=1e-6)
 
@@ -290,7 +290,7 @@ def test_a_sample_gives_the_scale_of_many_images(four_classes, four_classes_old,
     """The old model may be stored embeddings, or take images of another size."""
     rows = np.arange(0, 24, 2)
     monkeypatch.setattr("unibct.training.validation.sample_rows", lambda _: rows)
-    embeddings = embed_images(four_classes_old, four_classes)
+    embeddings = embed(four_classes_old, four_classes)
     vectors = np.asarray(embeddings.vectors)
     turned = np.ascontiguousarray(vectors[:, ::-1])
     expected = score_scale(vectors[rows], turned[rows], four_classes.labels[rows])
@@ -320,7 +320,7 @@ def test_a_scale_that_cannot_be_measured_is_no_reason_to_lose_the_model(
 def test_classes_that_were_set_aside_are_measured_if_they_are_enough(
     glyph_classes, four_classes, four_classes_old, monkeypatch
 ):
-    other = embed_images(four_classes_old, glyph_classes)
+    other = embed(four_classes_old, glyph_classes)
     turned = np.ascontiguousarray(np.asarray(other.vectors)[:, ::-1])
     stored = StoredEmbeddings("turned", other.changed(vectors=turned, fingerprint="turned"))
     training, aside = (
@@ -331,7 +331,7 @@ def test_classes_that_were_set_aside_are_measured_if_they_are_enough(
     found = with_score_scale(four_classes_old, stored, training, set_aside=aside)
     assert found.score_scale == pytest.approx(expected, rel=1e-5)
     # An old model that does not know them, and too few of them: the training images are measured.
-    known = embed_images(four_classes_old, four_classes)
+    known = embed(four_classes_old, four_classes)
     only_training = StoredEmbeddings("known", known)
     same = with_score_scale(four_classes_old, only_training, training, set_aside=aside)
     assert same.score_scale == pytest.approx(1, rel=1e-6)
@@ -348,7 +348,7 @@ def test_training_images_give_no_scale_where_the_classes_set_aside_have_none(
         read_pixels(images, four_classes_old.input.frame)
         for images in (four_classes, glyph_classes)
     )
-    embeddings = embed_images(four_classes_old, glyph_classes)
+    embeddings = embed(four_classes_old, glyph_classes)
     vectors = np.array(embeddings.vectors)
     vectors[~np.isin(embeddings.ids, four_classes.ids), ::2] *= -1
     stored = StoredEmbeddings("o", embeddings.changed(vectors=vectors, fingerprint="other"))
@@ -377,7 +377,7 @@ def test_a_run_measures_on_what_it_sets_aside(
              if four_classes.class_names[label] not in trained]  # fmt: skip
     images = four_classes.select(np.array(aside))
     assert 2 == len(images.class_names) == len(trained)
-    vectors = embed_images(model, images).vectors
+    vectors = embed(model, images).vectors
     expected = by_hand(vectors, four_classes_old, images)
     assert model.score_scale == pytest.approx(expected, rel=1e-6)
 
@@ -387,7 +387,7 @@ def test_classes_that_the_old_model_learnt_are_left_out_if_enough_others_are_lef
 ):
     """Of the twelve classes set aside, the old model has learnt some; there its scores differ."""
     monkeypatch.setattr("unibct.training.validation._CLASSES_NEEDED", 4)
-    embeddings = embed_images(four_classes_old, glyph_classes)
+    embeddings = embed(four_classes_old, glyph_classes)
     names = glyph_classes.class_names
     new = replace(four_classes_old, class_names=("another",), class_weights=None)
     training, aside = (

@@ -17,7 +17,7 @@ from unibct.arrays import Floats, Ints
 from unibct.benchmark.jobs import Job
 from unibct.benchmark.workspace import Workspace
 from unibct.data.training_classes import TrainingClasses
-from unibct.embeddings.extraction import embed_images
+from unibct.embeddings.extraction import embed
 from unibct.embeddings.score_scale import NoScoreScaleError, score_scale
 from unibct.evaluation.blending import MIDPOINT, AlphaChoice, blended_test, choose_alpha
 from unibct.evaluation.bootstrap import ClassDraws, class_draws, sampled_mean
@@ -261,7 +261,7 @@ def weight_tests(workspace: Workspace, job: Job) -> WeightTests | None:
         choice = choose_weights(old, new, validation, alphas=_ALPHAS)
         alpha, model = choice.alpha, choice.model
     images, split = workspace.test_images, workspace.split
-    rows = embed_images(model, images).rows_of(images)
+    rows = embed(model, images).rows_of(images)
     tests: dict[str, SearchTest] = {
         BETWEEN_CROSS: search_test(rows, workspace.vectors(job.training.old), split),
         BETWEEN_SELF: search_test(rows, rows, split),

@@ -27,7 +27,7 @@ from unibct.benchmark.workspace import (
 from unibct.data.image_set import ImageSet
 from unibct.data.loader import read_pixels
 from unibct.distributed.cpus import usable_cpus
-from unibct.embeddings.extraction import cached_embeddings, embed_images, embeddings_folder
+from unibct.embeddings.extraction import cached_embeddings, embed, embeddings_folder
 from unibct.embeddings.score_scale import mapped_score_scale
 from unibct.embeddings.store import save_embeddings
 from unibct.evaluation.pixel_baseline import old_model_strength
@@ -129,7 +129,7 @@ def _embed(workspace: Workspace, job: Job, model: Model) -> None:
         folder = workspace.out / job.folder / name
         shutil.rmtree(folder, ignore_errors=True)
         if images is not None:
-            save_embeddings(embed_images(model, images), folder)
+            save_embeddings(embed(model, images), folder)
 
 
 def _described(method: str, images: ImageSet, model: Model) -> dict[str, Any]:

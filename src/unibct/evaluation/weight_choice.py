@@ -10,7 +10,7 @@ from unibct import progress
 from unibct.arrays import Floats, Ints
 from unibct.data.image_set import ImageSet
 from unibct.data.training_classes import ALPHA_OF_WEIGHTS, SCORE_SCALE_MEASURED, choice_on
-from unibct.embeddings.extraction import embed_images
+from unibct.embeddings.extraction import embed
 from unibct.embeddings.score_scale import score_scale
 from unibct.errors import UserError
 from unibct.evaluation.search_test import search_test
@@ -92,7 +92,7 @@ def choose_weights(
     split = split_gallery(images.labels, seed=seed)
 
     def embedded(model: Model) -> Floats:
-        return np.asarray(embed_images(model, images).vectors)
+        return np.asarray(embed(model, images).vectors)
 
     old_rows = embedded(old)
     rows: dict[float, Floats] = {}

@@ -15,7 +15,7 @@ from unibct import progress
 from unibct.data.image_set import ImageSet
 from unibct.data.readers import open_images
 from unibct.data.scenarios import DEFAULT_SEED, SCENARIOS, split
-from unibct.embeddings.extraction import embed_images
+from unibct.embeddings.extraction import embed_with_models
 from unibct.errors import UserError
 from unibct.evaluation.certificate import Certificate
 from unibct.evaluation.evaluation import Evaluated, EvaluatedData, EvaluatedModel, UpgradeEvaluation
@@ -310,7 +310,8 @@ def run_demo(plan: DemoPlan, out: Path, *, fresh: bool = False, device: str = "a
 
 def _evaluated(plan: DemoPlan, models: dict[str, Model]) -> UpgradeEvaluation:
     """Return the tests and the verdict, with all that a certificate needs."""
-    embeddings = {role: embed_images(model, plan.test_images) for role, model in models.items()}
+    found = embed_with_models(list(models.values()), plan.test_images)
+    embeddings = dict(zip(models, found, strict=True))
     old, new = embeddings["old"], embeddings["new"]
     return evaluate_embeddings(
         old=old,

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from unibct.data.decoding import Pixels
 from unibct.data.image_set import ImageSet
 from unibct.data.loader import read_pixels
-from unibct.embeddings.extraction import embed_images
+from unibct.embeddings.extraction import embed
 from unibct.errors import UserError, first_line
 from unibct.evaluation.criterion import Criterion, compare_tests
 from unibct.evaluation.search_test import search_test
@@ -161,7 +161,7 @@ def measure_int8_loss(
             seconds[number] += time.perf_counter() - begin
         vectors.append(np.concatenate(parts))
     exact, int8 = vectors
-    gallery = exact if old is None else embed_images(old, images).vectors
+    gallery = exact if old is None else embed(old, images).vectors
     if gallery.shape[1] != exact.shape[1]:
         raise UserError(
             f"the old model has dimension {gallery.shape[1]}, the exported one {exact.shape[1]}: "

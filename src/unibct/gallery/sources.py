@@ -19,7 +19,7 @@ from unibct.data.image_set import ImageSet, select_listed
 from unibct.data.readers import open_images, open_unclassed
 from unibct.embedders import EMBEDDERS, parse_reference
 from unibct.embedders.embeddings_file import open_stored
-from unibct.embeddings.extraction import embed_images
+from unibct.embeddings.extraction import embed
 from unibct.embeddings.forms import PREFIX, read_embeddings, recognised_form
 from unibct.embeddings.store import Embeddings
 from unibct.embeddings.stored import require_distinct_ids
@@ -70,7 +70,7 @@ class Source:
             return np.asarray(self.embeddings.vectors, dtype=np.float32)
         assert self.images is not None
         assert model is not None
-        embedded = embed_images(model, replace(self.images, skip_bad=False))
+        embedded = embed(model, replace(self.images, skip_bad=False))
         return np.asarray(embedded.vectors, dtype=np.float32)
 
     def readable(self) -> "Source":
@@ -88,7 +88,7 @@ class Source:
         assert self.images is not None
         images = replace(self.images, skip_bad=True)
         try:
-            embedded = embed_images(model, images)
+            embedded = embed(model, images)
         except NoReadableImageError:
             return self._settled([]), np.empty((0, model.dim), dtype=np.float32)
         here = set(embedded.ids)

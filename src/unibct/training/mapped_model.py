@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from unibct.data.image_set import ImageSet
-from unibct.embeddings.extraction import embed_images
+from unibct.embeddings.extraction import embed_with_models
 from unibct.embeddings.mapping import fit_map
 from unibct.embeddings.score_scale import mapped_score_scale
 from unibct.embeddings.store import Embeddings
@@ -116,7 +116,7 @@ def _both_embeddings(
 ) -> tuple[Embeddings, Embeddings]:
     if not images.skip_bad:
         require_stored((new, old), images)
-    new_embeddings, old_embeddings = (embed_images(model, images) for model in (new, old))
+    new_embeddings, old_embeddings = embed_with_models([new, old], images)
     if new_embeddings.ids == old_embeddings.ids:
         return new_embeddings, old_embeddings
     in_both = {*new_embeddings.ids} & {*old_embeddings.ids}

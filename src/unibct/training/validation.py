@@ -11,7 +11,7 @@ from unibct import progress
 from unibct.arrays import Floats, Ints
 from unibct.data.loader import PixelBatches
 from unibct.data.training_classes import SCORE_SCALE_MEASURED, Choice, choice_on
-from unibct.embeddings.extraction import NETWORK_BATCH, embed_images, finite_embeddings
+from unibct.embeddings.extraction import NETWORK_BATCH, embed, finite_embeddings
 from unibct.embeddings.recall import Strength, pixel_vectors, recall_at_1
 from unibct.embeddings.score_scale import NoScoreScaleError, sample_rows, score_scale
 from unibct.embeddings.stored import StoredEmbeddings
@@ -244,7 +244,7 @@ def _vectors(embedder: Embedder, pixels: PixelBatches, rows: Ints) -> Floats:
     embedder = cast(ImageEmbedder, embedder)
     if embedder.input.frame != pixels.frame:
         with progress.silenced():
-            return np.asarray(embed_images(embedder, images.select(rows)).vectors)
+            return np.asarray(embed(embedder, images.select(rows)).vectors)
     vectors = np.empty((len(rows), embedder.dim), dtype=np.float32)
     done = 0
     for batch in pixels.batches(rows, NETWORK_BATCH):

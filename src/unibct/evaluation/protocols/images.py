@@ -12,7 +12,7 @@ from unibct.data.image_set import ImageSet, require_outside, select_listed
 from unibct.data.training_classes import SCORE_MAP_FITTED, Choice, choice_on
 from unibct.distributed.ranks import current_ranks
 from unibct.embedders import EMBEDDERS, Opening, open_embedder, parse_reference
-from unibct.embeddings.extraction import embed_images, embed_images_to_store
+from unibct.embeddings.extraction import embed, embed_with_models
 from unibct.embeddings.forms import FOLDER_FORM, find_form
 from unibct.embeddings.store import Embeddings
 from unibct.embeddings.stored import open_data, require_stored
@@ -174,10 +174,9 @@ def _embedded(images: ImageSet, models: _Models) -> tuple[Embeddings, Embeddings
     """Return the old and the new embeddings, and the images of which both models have one."""
     if not images.skip_bad:
         require_stored((models.old, models.new), images)
-    old = embed_images(models.old, images)
-    new = old
-    if models.new is not models.old:
-        new = embed_images(models.new, images)
+    one = models.new is models.old
+    found = embed_with_models([models.old] if one else [models.old, models.new], images)
+    old, new = found[0], found[-1]
     if images.skip_bad:
         for side in (old, new):
             known_ids = set(side.ids)
@@ -369,7 +368,7 @@ def embed_image_set(
     if form == FOLDER_FORM:
         require_outside(given, out)
     folder = out if form == FOLDER_FORM else partial_folder(out)
-    stored = embed_images_to_store(embedder, given, folder, dtype=dtype, ranks=ranks)
+    stored = embed(embedder, given, out=folder, dtype=dtype, ranks=ranks)
     if form == FOLDER_FORM:
         return stored
     if ranks.first:
