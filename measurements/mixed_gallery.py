@@ -74,7 +74,7 @@ class Sides:
 
     def kinds(self, on_old_rows: str) -> TwoKinds:
         """Return both kinds of rows, with a kind of query for old rows."""
-        queries = blended(self.old, self.new, QUERIES[on_old_rows])
+        queries = blended(old=self.old, new=self.new, alpha=QUERIES[on_old_rows])
         return TwoKinds(self.search(queries, self.old), self.search(self.new, self.new))
 
 

@@ -69,7 +69,7 @@ def _line(workspace: Workspace, scenario: str, cell: str, seed: int) -> str:
 
     parts = [f"new {cross(new)}, {own_gallery(new)}"]
     for alpha in ALPHAS:
-        both, head = (blended(queries, new, alpha) for queries in (old, predicted))
+        both, head = (blended(old=queries, new=new, alpha=alpha) for queries in (old, predicted))
         both_text, head_text = f"both encoders {cross(both)}", f"head {cross(head)}"
         parts.append(f"α {alpha}: {both_text}, {head_text}, {own_gallery(head)}")
     return " | ".join(parts)

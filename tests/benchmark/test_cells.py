@@ -139,7 +139,7 @@ def test_cells_choose_on_other_classes_without_training_again(
         for folder in ("models/old-classes-seed1", "cells/open-class/unibct-plus/seed1")
     )
     cell = results.by_job["cells/open-class/unibct-plus/seed1"]
-    expected = choose_alpha(old, new, images.labels, chosen_on=str(validation_folder))
+    expected = choose_alpha(images.labels, old=old, new=new, chosen_on=str(validation_folder))
     assert cell["tests"]["blend→old"]["alpha"] == expected.alpha
     assert cell["tests"]["blend→old"]["chosen_on"] == json.loads(json.dumps(expected.as_json()))
     scale = score_scale(new, old, images.labels)

@@ -18,16 +18,16 @@ from unibct.evaluation.upgrade import evaluate_embeddings
 
 def test_a_blend_by_hand():
     # Lengths do not count: (0, 2) becomes (0, 1), and the mean of (0, 1) and (1, 0) is diagonal.
-    assert blended([[0.0, 2.0]], [[5.0, 0.0]]) == pytest.approx(np.full((1, 2), 0.5**0.5))
+    assert blended(old=[[0.0, 2.0]], new=[[5.0, 0.0]]) == pytest.approx(np.full((1, 2), 0.5**0.5))
     # (0.25·(0, 1) + 0.75·(1, 0)) / |…| with |…| = √(1 + 9) / 4
-    quarter = blended([[0.0, 1.0]], [[1.0, 0.0]], 0.75)
+    quarter = blended(old=[[0.0, 1.0]], new=[[1.0, 0.0]], alpha=0.75)
     assert quarter == pytest.approx(np.array([[3, 1]]) / 10**0.5)
 
 
 @given(st.integers(0, 1000), st.floats(0, 1))
 def test_a_blend_is_the_naive_formula_and_of_the_kind_that_was_given(seed, alpha):
     old, new = np.random.default_rng(seed).normal(size=(2, 5, 7)).astype(np.float32)
-    result = blended(old, new, alpha)
+    result = blended(old=old, new=new, alpha=alpha)
     for row, (first, second) in enumerate(zip(old.tolist(), new.tolist(), strict=True)):
         lengths = [sum(x * x for x in vector) ** 0.5 for vector in (first, second)]
         mixed = [
@@ -37,27 +37,34 @@ def test_a_blend_is_the_naive_formula_and_of_the_kind_that_was_given(seed, alpha
         length = sum(x * x for x in mixed) ** 0.5
         assert result[row] == pytest.approx([x / length for x in mixed], abs=1e-5)
     assert result.dtype == np.float32
-    tensor = blended(torch.tensor(old), torch.tensor(new), alpha)
+    tensor = blended(old=torch.tensor(old), new=torch.tensor(new), alpha=alpha)
     assert torch.is_tensor(tensor)
     assert np.array_equal(tensor.numpy(), result)
 
 
 def test_the_ends_are_the_two_queries():
     old, new = np.random.default_rng(0).normal(size=(2, 4, 3))
-    assert np.allclose(blended(old, new, 0), old / np.linalg.norm(old, axis=1, keepdims=True))
-    assert np.allclose(blended(old, new, 1), new / np.linalg.norm(new, axis=1, keepdims=True))
+    assert np.allclose(
+        blended(old=old, new=new, alpha=0), old / np.linalg.norm(old, axis=1, keepdims=True)
+    )
+    assert np.allclose(
+        blended(old=old, new=new, alpha=1), new / np.linalg.norm(new, axis=1, keepdims=True)
+    )
 
 
-def test_bad_inputs_are_refused():
-    vectors = np.ones((2, 3))
-    with pytest.raises(UserError, match=r"alpha lies in \[0, 1\], not 1.5"):
-        blended(vectors, vectors, 1.5)
-    with pytest.raises(UserError, match="old_queries has dimension 3 but new_queries has"):
-        blended(vectors, np.ones((2, 4)))
-    with pytest.raises(UserError, match="2 old queries and 1 new queries do not match"):
-        blended(vectors, vectors[:1])
+@pytest.mark.parametrize(
+    ("new", "alpha", "message"),
+    [
+        (np.ones((2, 3)), 1.5, r"alpha lies in \[0, 1\], not 1.5"),
+        (np.ones((2, 4)), 0.5, "old has dimension 3 but new has"),
+        (np.ones((1, 3)), 0.5, "2 old queries and 1 new queries do not match"),
+    ],
+)
+def test_bad_inputs_are_refused(new, alpha, message):
+    with pytest.raises(UserError, match=message):
+        blended(old=np.ones((2, 3)), new=new, alpha=alpha)
     with pytest.raises(UserError, match="alphas is empty"):
-        choose_alpha(np.eye(4), np.eye(4), [0, 0, 1, 1], alphas=[])
+        choose_alpha([0, 0, 1, 1], old=np.eye(4), new=np.eye(4), alphas=[])
 
 
 def noisy_pair(seed=0):
@@ -72,7 +79,7 @@ def test_a_blended_test_is_the_search_of_blended_queries(seed, alpha, mode):
     split = split_gallery(labels)
     old_self, cross = (search_test(query, old, split, mode=mode) for query in (old, new))
     found = blended_test(old_self, cross, alpha)
-    expected = search_test(blended(old, new, alpha), old, split, mode=mode)
+    expected = search_test(blended(old=old, new=new, alpha=alpha), old, split, mode=mode)
     assert found.genuine == pytest.approx(expected.genuine, abs=1e-6)
     assert all_scores(found.impostor) == pytest.approx(all_scores(expected.impostor), abs=1e-6)
     assert (found.templates, found.classes) == (expected.templates, expected.classes)
@@ -99,16 +106,16 @@ def test_the_chosen_alpha_has_the_best_mean_reciprocal_rank_of_a_naive_search(se
             others = [s for c, s in enumerate(scores) if c != labels[image]]
             ranks.append(1 + sum(other >= mate for other in others))
         means[alpha] = sum(1 / rank for rank in ranks) / len(ranks)
-    choice = choose_alpha(old, new, labels, alphas=tuple(means), seed=3)
+    choice = choose_alpha(labels, old=old, new=new, alphas=tuple(means), seed=3)
     assert choice.mean_reciprocal_ranks == pytest.approx(means)
     assert means[choice.alpha] == pytest.approx(max(means.values()))
 
 
 def test_of_equals_the_midpoint_is_chosen_and_a_foreign_model_gets_no_share():
     old, _, labels = noisy_pair()
-    assert choose_alpha(old, old, labels).alpha == 0.5
+    assert choose_alpha(labels, old=old, new=old).alpha == 0.5
     foreign = np.random.default_rng(1).normal(size=old.shape)
-    chosen = choose_alpha(old, foreign, labels, chosen_on="these")
+    chosen = choose_alpha(labels, old=old, new=foreign, chosen_on="these")
     assert chosen.alpha <= 0.2
     assert chosen.as_json()["data"] == "these"
     assert set(chosen.as_json()["mean_reciprocal_ranks"]) >= {"0", "0.1", "0.5", "1"}
@@ -126,7 +133,7 @@ def test_the_gains_are_paired_differences_to_both_other_queries(vectors):
     found = evaluate_embeddings(labels, old=old, new=new, repeats=200, alpha=0.4)
     blend = found.blended_queries
     assert (blend.alpha, blend.choice) == (0.4, None)
-    by_hand = search_test(blended(old, new, 0.4), old, found.split)
+    by_hand = search_test(blended(old=old, new=new, alpha=0.4), old, found.split)
     for criteria, query in ((blend.minus_old_self, old), (blend.minus_cross, new)):
         before = search_test(query, old, found.split)
         expected = compare_tests(before, by_hand, far=found.far, repeats=200)
@@ -154,8 +161,7 @@ def test_the_ends_are_the_old_and_the_cross_test(vectors):
 
 def test_a_choice_on_other_classes_is_reported(vectors):
     old, new, labels = vectors
-    others = -old, -new, labels
-    choice = choose_alpha(*others, chosen_on="elsewhere")
+    choice = choose_alpha(labels, old=-old, new=-new, chosen_on="elsewhere")
     found = evaluate_embeddings(labels, old=old, new=new, repeats=5, alpha=choice).blended_queries
     assert found.alpha == choice.alpha
     assert found.as_json()["chosen_on"] == choice.as_json()

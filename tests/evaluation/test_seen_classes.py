@@ -334,7 +334,7 @@ def named(vectors, labels, classes="abcdefghijkl", ids=None):
 
 def test_alpha_of_queries_that_was_chosen_on_the_test_is_refused_for_plain_arrays():
     old, new, labels = pair()
-    alpha = choose_alpha(old, new, labels)
+    alpha = choose_alpha(labels, old=old, new=new)
     with pytest.raises(UserError, match=f"α of the blended queries was chosen {ITSELF}"):
         evaluate_embeddings(labels, old=old, new=new, alpha=alpha)
     shuffled = np.random.default_rng(0).permutation(len(labels))
@@ -355,7 +355,9 @@ def test_alpha_of_queries_that_was_chosen_on_named_classes_counts_them():
         tested = [named(side, labels, classes, tuple(map(str, range(200, 296)))) for side in
                   vectors[:2]]  # fmt: skip
         return evaluate_embeddings(
-            old=tested[0], new=tested[1], alpha=choose_alpha(*sides, chosen_on="VAL")
+            old=tested[0],
+            new=tested[1],
+            alpha=choose_alpha(old=sides[0], new=sides[1], chosen_on="VAL"),
         ).note
 
     assert "α of the blended queries was chosen on none of the 12 test" in note("mnopqrstuvwx")
@@ -363,7 +365,9 @@ def test_alpha_of_queries_that_was_chosen_on_named_classes_counts_them():
     with pytest.raises(UserError, match="chosen on 7 of the 12 test classes"):
         note("abcdefguvwxy")
     with pytest.raises(UserError, match=ITSELF):
-        evaluate_embeddings(old=sides[0], new=sides[1], alpha=choose_alpha(*sides))
+        evaluate_embeddings(
+            old=sides[0], new=sides[1], alpha=choose_alpha(old=sides[0], new=sides[1])
+        )
 
 
 @pytest.mark.slow

@@ -199,7 +199,9 @@ def choose_for_cell(workspace: Workspace, job: Job) -> CellChoices | None:
     old_rows, new_queries, new_rows = map(
         workspace.validation_vectors, (cross.gallery, cross.query, new_self.gallery)
     )
-    alpha = choose_alpha(old_rows, new_queries, images.labels, chosen_on=workspace.grid.validation)
+    alpha = choose_alpha(
+        images.labels, old=old_rows, new=new_queries, chosen_on=workspace.grid.validation
+    )
     split = split_gallery(images.labels)
     searches = (
         search_test(new_queries, old_rows, split),

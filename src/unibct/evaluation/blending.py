@@ -11,13 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from unibct.arrays import (
-    Floats,
-    checked_embeddings,
-    normalized,
-    require_same_dim,
-    same_kind,
-)
+from unibct.arrays import checked_embeddings, normalized, require_same_dim, same_kind
 from unibct.data.training_classes import ALPHA_OF_QUERIES, Choice
 from unibct.errors import UserError
 from unibct.evaluation.criterion import CONFIDENCE, Criterion, Verdict, joint_verdict
@@ -38,25 +32,25 @@ ALPHAS = tuple(number / 10 for number in range(11))  # among which ``choose_alph
 _QUERIES_AT_ONCE = 65_536
 
 
-def blended(old_queries: Any, new_queries: Any, alpha: float = MIDPOINT) -> Any:
+def blended(*, old: Any, new: Any, alpha: float = MIDPOINT) -> Any:
     """Return normalise((1 − α)·old + α·new), to be searched among old rows.
 
     Args:
-        old_queries: (queries, dim) the old model's, NumPy or torch, of any length.
-        new_queries: (queries, dim) the new model's of the same images, in the old space.
+        old: (queries, dim) the old model's, NumPy or torch, of any length.
+        new: (queries, dim) the new model's of the same images, in the old space.
         alpha: α, the share of the new query, from 0 (old) to 1 (new).
 
     Returns:
-        (queries, dim) of length 1, of the kind of ``new_queries``.
+        (queries, dim) of length 1, of the kind of ``new``.
     """
     require_alpha(alpha)
-    old = normalized(checked_embeddings(old_queries, "old_queries"))
-    new = normalized(checked_embeddings(new_queries, "new_queries"))
-    require_same_dim(old, "old_queries", new, "new_queries")
-    if len(old) != len(new):
-        raise UserError(f"{len(old)} old queries and {len(new)} new queries do not match")
-    mixed = (1 - alpha) * old + alpha * new
-    return same_kind(normalized(mixed.astype(new.dtype, copy=False)), new_queries)
+    old_rows = normalized(checked_embeddings(old, "old"))
+    new_rows = normalized(checked_embeddings(new, "new"))
+    require_same_dim(old_rows, "old", new_rows, "new")
+    if len(old_rows) != len(new_rows):
+        raise UserError(f"{len(old_rows)} old queries and {len(new_rows)} new queries do not match")
+    mixed = (1 - alpha) * old_rows + alpha * new_rows
+    return same_kind(normalized(mixed.astype(new_rows.dtype, copy=False)), new)
 
 
 def require_alpha(alpha: float) -> None:
@@ -68,27 +62,16 @@ def require_alpha(alpha: float) -> None:
 def blended_search(old_self: ImageSearch, cross: ImageSearch, alpha: float) -> ImageSearch:
     """Return the search of blended queries among old rows that are single images.
 
-    Args:
-        old_self: old queries and old rows.
-        cross: new queries, in the old space, and the same rows.
-        alpha: the share of the new query.
+    Both searches are of the same rows; the queries of ``cross`` are in the old space.
     """
     queries = len(cross.query)
-    blends: list[Floats] = []
-    for start in range(0, queries, _QUERIES_AT_ONCE):
-        part = slice(start, start + _QUERIES_AT_ONCE)
-        blends.append(blended(old_self.query[part], cross.query[part], alpha))
+    parts = [slice(n, n + _QUERIES_AT_ONCE) for n in range(0, queries, _QUERIES_AT_ONCE)]
+    blends = [blended(old=old_self.query[p], new=cross.query[p], alpha=alpha) for p in parts]
     return cross._replace(query=NormalizedRows(np.concatenate(blends), np.arange(queries)))
 
 
 def blended_test(old_self: SearchTest, cross: SearchTest, alpha: float = MIDPOINT) -> SearchTest:
-    """Search blended queries in the old gallery.
-
-    Args:
-        old_self: old queries in the old gallery.
-        cross: new queries, in the old space, in the same gallery, of templates or of images.
-        alpha: the share of the new query.
-    """
+    """Search blended queries in the old gallery, of templates or of images, of both tests."""
     assert old_self.images is not None, "a test by search_test keeps its queries"
     assert cross.images is not None
     images = blended_search(old_self.images, cross.images, alpha)
@@ -101,17 +84,12 @@ def blended_test(old_self: SearchTest, cross: SearchTest, alpha: float = MIDPOIN
 
 @dataclass(frozen=True)
 class AlphaChoice:
-    """The share of the new query that is best on some classes.
+    """The share of the new query that is best on some classes."""
 
-    Attributes:
-        alpha: the share.
-        mean_reciprocal_ranks: what decided: α -> the mean of 1 / (1 + rank) over the queries.
-        chosen_on: the images, as far as they are known.
-    """
-
-    alpha: float
+    alpha: float  # the share
+    # what decided: α -> the mean of 1 / (1 + rank) over the queries
     mean_reciprocal_ranks: dict[float, float]
-    chosen_on: Choice
+    chosen_on: Choice  # the images, as far as they are known
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values for a file."""
@@ -120,10 +98,10 @@ class AlphaChoice:
 
 
 def choose_alpha(
-    old: Any,
-    new: Any,
     labels: Any = None,
     *,
+    old: Any,
+    new: Any,
     alphas: Sequence[float] = ALPHAS,
     seed: int = 0,
     mode: GalleryMode = "templates",
@@ -134,10 +112,10 @@ def choose_alpha(
     The mean reciprocal rank decides; of equals the one nearest to the midpoint is chosen.
 
     Args:
+        labels: (images,) integers 0…C-1; by default those of ``old`` or ``new``.
         old: (images, dim) the old model's embeddings of images of classes that are not tested: an
             array, or ``Embeddings``, whose classes are kept to be compared with those of a test.
         new: (images, dim) the new model's, in the old space, likewise.
-        labels: (images,) integers 0…C-1; by default those of ``old`` or ``new``.
         alphas: the shares to try.
         seed: chooses the gallery's images.
         mode: the gallery's entries are ``templates``, one for each class, or ``images``.
@@ -151,34 +129,23 @@ def choose_alpha(
         search_test(tried.vectors[query], tried.vectors["old"], split, mode=mode)
         for query in ("old", "new")
     )
-    means: dict[float, float] = {}
-    for alpha in alphas:
-        ranks = blended_test(old_self, cross, alpha).ranks
-        means[alpha] = float(np.mean(1 / (1 + ranks)))
+    means = {
+        alpha: float(np.mean(1 / (1 + blended_test(old_self, cross, alpha).ranks)))
+        for alpha in alphas
+    }
     best = max(means, key=lambda alpha: (round(means[alpha], 12), -abs(alpha - MIDPOINT)))
     return AlphaChoice(best, means, tried.choice(ALPHA_OF_QUERIES, chosen_on))
 
 
-# What blended queries gain in the old gallery: over old queries, and over new ones.
-#
-# How queries are blended, and how the share is chosen, is in ``blending.py``.
-
-
 @dataclass(frozen=True)
 class BlendedQueries:
-    """The gain of blended queries in each metric that has an interval.
+    """The gain of blended queries in the old gallery, in each metric that has an interval."""
 
-    Attributes:
-        alpha: the share of the new query.
-        minus_old_self: M(blend→old) − M(old→old): above zero, the upgrade gains by blending.
-        minus_cross: M(blend→old) − M(new→old): what the second encoder is worth.
-        choice: how alpha was chosen; None if it was given.
-    """
-
-    alpha: float
+    alpha: float  # the share of the new query
+    # M(blend→old) − M(old→old): above zero, the upgrade gains by blending
     minus_old_self: tuple[Criterion, ...]
-    minus_cross: tuple[Criterion, ...]
-    choice: AlphaChoice | None = None
+    minus_cross: tuple[Criterion, ...]  # M(blend→old) − M(new→old): the second encoder's worth
+    choice: AlphaChoice | None = None  # how alpha was chosen; None if it was given
 
     @property
     def verdict(self) -> Verdict:

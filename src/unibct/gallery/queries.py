@@ -119,7 +119,7 @@ def query_vectors(
     if is_older and request.encoders == BLENDED_QUERY:
         old = queries.older[maker.fingerprint]
         share = blend_share(certificate_for(folder, standing, maker), request)
-        return np.asarray(blended(old, view, share), dtype=np.float32)
+        return np.asarray(blended(old=old, new=view, alpha=share), dtype=np.float32)
     return view
 
 

@@ -298,7 +298,7 @@ def test_alpha_is_chosen_on_other_classes(photo_folder, tmp_path):
 
     result = evaluated(alpha_from=str(folder)).blended_queries
     old, new = (sides[side][1][1] for side in ("old", "new"))
-    expected = choose_alpha(old, new, validation.labels, chosen_on=str(folder))
+    expected = choose_alpha(validation.labels, old=old, new=new, chosen_on=str(folder))
     assert result.choice.mean_reciprocal_ranks == expected.mean_reciprocal_ranks
     assert result.choice.chosen_on.classes == identity_digests(validation.class_names)
     assert 0 < result.alpha < 1

@@ -497,7 +497,9 @@ class _ModelTemplates:
     def blended_with(self, old: "_ModelTemplates", alpha: float) -> "_ModelTemplates":
         """Return blends of the old model's templates and these, for templates of both."""
         ids = np.intersect1d(self.ids, old.ids)
-        vectors = blended(old.vectors[old.rows(ids)], self.vectors[self.rows(ids)], alpha)
+        vectors = blended(
+            old=old.vectors[old.rows(ids)], new=self.vectors[self.rows(ids)], alpha=alpha
+        )
         return _ModelTemplates("blended", ids, vectors)
 
     def rows(self, templates: Ints) -> NDArray[np.int32]:

@@ -297,9 +297,9 @@ def _chosen_alpha(
     old, new, validation = _embedded(validation, models)
     new_rows = new.of_images(validation)
     return choose_alpha(
-        old.of_images(validation),
-        new_rows if project is None else project(new_rows.vectors),
         validation.labels,
+        old=old.of_images(validation),
+        new=new_rows if project is None else project(new_rows.vectors),
         seed=options.seed,
         mode=options.gallery_mode,
         chosen_on=options.alpha_from,
