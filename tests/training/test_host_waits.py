@@ -42,7 +42,7 @@ def on_meta(value):
 
 def method_on_meta(name, context, vectors, *, on_disk):
     """A method that was made on the host, and then moved."""
-    names, recipe = context.class_names, context.recipe
+    names, recipe = context.images.class_names, context.recipe
     labels = torch.from_numpy(context.pixels.images.labels)
     plain = torch.from_numpy(np.array(vectors))
     old = OldEmbeddings(plain, labels, names, names, torch.randn(len(names), 128), plain)
@@ -116,7 +116,7 @@ def test_a_step_on_a_gpu_never_waits(name, eighty_images):
         eighty_images, AUGMENTED.updated(warmup_epochs=0, batch_size=8), workers=0
     )
     context = dataclasses.replace(context, device=torch.device("cuda", 0))
-    state, names = initial_state(context), context.class_names
+    state, names = initial_state(context), context.images.class_names
     vectors = torch.randn(80, 128, device="cuda")
     old = OldEmbeddings(
         vectors, context.labels, names, names, torch.randn(len(names), 128), vectors

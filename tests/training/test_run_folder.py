@@ -18,11 +18,13 @@ from unibct.errors import UserError
 from unibct.training import run_folder, state
 from unibct.training.loop import TrainingLoop
 from unibct.training.run_folder import (
+    METRICS_FILE,
     Checkpoint,
     find_checkpoint,
     read_checkpoint,
     run_lock,
     save_checkpoint,
+    write_metrics,
 )
 from unibct.training.train import train
 
@@ -242,3 +244,10 @@ def test_a_kill_after_the_last_checkpoint_loses_no_line_of_the_metrics(
             train(four_classes, SMALL, tmp_path / "m", device="cpu")
     train(four_classes, SMALL, tmp_path / "m", resume=True, device="cpu")
     assert len(metrics(tmp_path / "m")) == SMALL.epochs
+
+
+def test_metrics_have_a_row_for_each_epoch(tmp_path):
+    write_metrics(tmp_path, [])
+    assert list(tmp_path.iterdir()) == []
+    write_metrics(tmp_path, [{"epoch": epoch, "lr": 0.1, "loss_cls": 2.5} for epoch in range(2)])
+    assert (tmp_path / METRICS_FILE).read_text() == "epoch,lr,loss_cls\n0,0.1,2.5\n1,0.1,2.5\n"

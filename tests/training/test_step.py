@@ -67,7 +67,7 @@ def test_a_step_leaves_classes_alone_that_are_not_sampled(split_images):
     changed = (before.class_weights != after.class_weights).any(dim=1)
     present = set(context.pixels.images.labels[batch.rows].tolist())
     assert present <= set(torch.nonzero(changed)[:, 0].tolist())
-    assert changed.sum() == max(len(present), round(0.1 * len(context.class_names)))
+    assert changed.sum() == max(len(present), round(0.1 * len(context.images.class_names)))
     assert not after.class_momentum[~changed].any()
 
 

@@ -131,7 +131,7 @@ def test_the_best_epoch_is_the_first_of_the_best_after_the_warm_up():
     ]
     images = SimpleNamespace(class_names=("a", "b"), vector_dim=None)
     context = SimpleNamespace(
-        validation=SimpleNamespace(pixels=SimpleNamespace(images=images)),
+        validation=SimpleNamespace(images=images),
         run=SimpleNamespace(first_usable_epoch=1),
     )
     assert best_row(context, rows)["epoch"] == 2

@@ -62,7 +62,7 @@ def draw_epoch(context: RunContext, state: TrainingState) -> EpochDraws:
     """Draw the order of the current epoch, and put its generators where the last step left them."""
     changes_rng = np.random.default_rng([context.run.seed, state.epoch])
     method_rng = np.random.default_rng([context.run.seed, state.epoch, 1])
-    order = changes_rng.permutation(len(context.pixels.images))[: context.images_per_epoch]
+    order = changes_rng.permutation(len(context.images))[: context.images_per_epoch]
     if state.generators:  # in the middle of an epoch
         changes_rng.bit_generator.state = state.generators["changes"]
         method_rng.bit_generator.state = state.generators["method"]
@@ -132,7 +132,7 @@ def _load(
     batch = LoadedBatch(
         pixels=torch.from_numpy(np.ascontiguousarray(change(pixels))),
         rows=torch.from_numpy(rows),
-        labels=torch.from_numpy(context.pixels.images.labels[rows]),
+        labels=torch.from_numpy(context.images.labels[rows]),
         flipped=None if flipped is None else torch.from_numpy(flipped),
         old=None if old_vectors is None else torch.from_numpy(old_vectors),
         sampled=_sampled(context, place, whole_batch),
@@ -164,7 +164,7 @@ def _sampled(
     if not context.samples_classes:
         return None
     sampled = sampled_classes(
-        context.pixels.images.labels[whole_batch],
+        context.images.labels[whole_batch],
         context.own_classes,
         context.recipe.sample_rate,
         np.random.default_rng([context.run.seed, *place, 2, context.ranks.rank]),

@@ -4,7 +4,7 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +23,7 @@ from unibct.training.plan import RunContext
 from unibct.training.run_folder import find_checkpoint, read_checkpoint
 from unibct.training.state import TrainingState, current_model, restore_state, save_state
 from unibct.training.step import TrainingStep
-from unibct.training.tracking import EpochMetrics, Tracker
+from unibct.training.tracking import Tracker
 from unibct.training.training_set_embeddings import refresh_method
 from unibct.training.validation import keep_best, note_epoch, row_strength, validated
 
@@ -67,11 +67,11 @@ class TrainingLoop:
     """The epochs that are left of a run; ``state`` may be in the middle of one."""
 
     def __init__(
-        self, context: RunContext, state: TrainingState, tracker: Tracker | None = None
+        self, context: RunContext, state: TrainingState, trackers: Sequence[Tracker] = ()
     ) -> None:
         self.context = context
         self.state = state
-        self.tracker = tracker  # records curves
+        self.trackers = trackers  # record curves
         self._step = TrainingStep(context, state)
 
     def run(self) -> None:
@@ -110,22 +110,20 @@ class TrainingLoop:
         seconds = time.perf_counter() - begin
         validation = validated(context, state)
         compatible = state.epoch >= context.run.method_start
-        metrics = EpochMetrics(
-            epoch=state.epoch,
-            lr=state.optimizer.param_groups[-1]["lr"],
-            eta=context.recipe.eta if compatible else 0.0,
-            loss_cls=loss_cls,
-            loss_comp=loss_comp,
-            seconds=seconds,
-            images_per_second=images / seconds,
-            **validation,
-        )
-        state.metrics.append(metrics.row())
+        row = {
+            "epoch": state.epoch,  # counted from 0
+            "lr": state.optimizer.param_groups[-1]["lr"],  # of the last step
+            "eta": context.recipe.eta if compatible else 0.0,
+            "loss_cls": loss_cls,
+            "loss_comp": loss_comp,
+            "seconds": seconds,  # with a refresh of the method, without the validation
+            "images_per_second": images / seconds,
+        }
+        state.metrics.append(row | validation)
         note_epoch(context, state.metrics[-1])
         self._show_status(advance)
-        if self.tracker is not None:
-            tracked = {"images_per_second": metrics.images_per_second} | validation
-            self.tracker.log(tracked, state.steps_done(context) - 1)
+        curves = {"images_per_second": images / seconds} | validation
+        self._track(curves, state.steps_done(context) - 1)
         state.start_next_epoch()
         save_state(context, state, context.out)
         keep_best(context, state)
@@ -144,9 +142,9 @@ class TrainingLoop:
         old = state.method.old_of_images if uses_method else None
         for batch in remaining_batches(context, draws, state.step, old):
             result = self._step.take(batch, draws.method_rng)
-            if self.tracker is not None and state.step % _TRACK_EVERY == 0:
-                values = {"loss": result.loss.item(), "loss_cls": result.loss_cls.item()}
-                self.tracker.log(values | {"lr": result.lr}, state.steps_done(context))
+            if self.trackers and state.step % _TRACK_EVERY == 0:
+                losses = {"loss": result.loss.item(), "loss_cls": result.loss_cls.item()}
+                self._track(losses | {"lr": result.lr}, state.steps_done(context))
             state.step += 1
             method_rng_state = draws.method_rng.bit_generator.state
             state.generators = {"changes": batch.rng_state, "method": method_rng_state}
@@ -158,6 +156,10 @@ class TrainingLoop:
                 raise KeyboardInterrupt
             if every and state.step % every == 0:
                 save_state(context, state, context.out)
+
+    def _track(self, values: dict[str, float], step: int) -> None:
+        for tracker in self.trackers:
+            tracker.log(values, step)
 
     def _should_stop(self, stop: StopRequest) -> bool:
         ranks, device = self.context.ranks, self.context.device
@@ -227,6 +229,6 @@ def _shared_folder(context: RunContext) -> Path | None:
     if context.validation is not None:  # the metrics of the warm-up have its recall@1
         if context.run.first_usable_epoch < context.run.method_start:
             return None  # its best state may be one of the warm-up, which a cache does not keep
-        pixels = f"{pixels} {context.validation.pixels.digest}"
+        pixels = f"{pixels} {context.validation.digest}"
     digest = context.run.warmup_digest(pixels)
     return None if cache is None or digest is None else cache / f"warmup-{digest[:24]}"

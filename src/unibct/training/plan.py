@@ -47,7 +47,7 @@ from unibct.training.recipe import (
     find_augment,
     with_flat_recipe,
 )
-from unibct.training.set_aside import SetAside, ValidationSet, set_aside
+from unibct.training.set_aside import SetAside, set_aside
 
 # How long a training is: the steps of an epoch, and epochs enough for the recipe's steps.
 
@@ -177,8 +177,8 @@ class Run:
     method: str  # its name
     given: Recipe  # as the user gave it; a small set gets more epochs
     old: Embedder | None
-    network_digest: str | None  # of what the recipe's words leave open, see ``network_digest``
-    sets: SetAside
+    architecture: Architecture
+    sets: SetAside  # the classes that are set aside
     first_classes: TrainingClasses  # what first weights and finished vectors have learnt from
 
     @cached_property
@@ -186,6 +186,11 @@ class Run:
         """That of the old model, if the run uses one."""
         is_used = find_method(self.method).needs_old_model or self.recipe.warm_start
         return self.old.fingerprint if is_used and self.old is not None else None
+
+    @cached_property
+    def input(self) -> InputSpec:
+        """The images that the network takes."""
+        return recipe_input(self.recipe, self.architecture)
 
     @property
     def projected_dim(self) -> int | None:
@@ -234,7 +239,8 @@ class Run:
             "recipe": self.recipe.model_dump(mode="json"),
             VERSION: metadata.version("unibct"),
         }
-        further = {"network": self.network_digest, "projected_dim": self.projected_dim}
+        network = network_digest(self.architecture)
+        further = {"network": network, "projected_dim": self.projected_dim}
         return values | {name: value for name, value in further.items() if value is not None}
 
     def warmup_digest(self, pixels_digest: str) -> str | None:
@@ -247,8 +253,9 @@ class Run:
         if self.method_start == 0 or recipe.warm_start:
             return None
         common = recipe.model_dump(mode="json", exclude={*AFTER_WARMUP, "warm_start"})
-        network = [part for part in (self.network_digest, self.projected_dim) if part is not None]
-        return _digest([pixels_digest, common, metadata.version("unibct"), *network])
+        network = (network_digest(self.architecture), self.projected_dim)
+        parts = [pixels_digest, common, metadata.version("unibct")]
+        return _digest(parts + [part for part in network if part is not None])
 
     @property
     def digest(self) -> str:
@@ -320,8 +327,7 @@ def plan_run(
     if entry.needs_old_model and isinstance(old, Model):
         _check_classes(entry, old, sets.training)
     complete = _complete(recipe, sets.training, chosen)
-    digest = network_digest(architecture)
-    return Run(sets.training, complete, name, recipe, old, digest, sets, learnt)
+    return Run(sets.training, complete, name, recipe, old, architecture, sets, learnt)
 
 
 def unknown_identities(old: Model | ImageSet, images: ImageSet) -> str | None:
@@ -454,7 +460,7 @@ class RunContext:
     device: torch.device  # where the network is trained
     ranks: Ranks  # the processes that share the run
     options: TrainOptions
-    validation: ValidationSet | None = None  # images of classes that are set aside
+    validation: PixelBatches | None = None  # of images whose classes are set aside
 
     @property
     def recipe(self) -> Recipe:
@@ -466,40 +472,23 @@ class RunContext:
         """The model's folder."""
         return Path(self.options.out)
 
-    @cached_property
-    def architecture(self) -> Architecture:
-        """How the network is built."""
-        return recipe_architecture(self.recipe)
-
-    @cached_property
-    def input(self) -> InputSpec:
-        """The images that the network takes."""
-        return recipe_input(self.recipe, self.architecture)
+    @property
+    def images(self) -> ImageSet:
+        """The training images, without those that cannot be read."""
+        return self.pixels.images
 
     @property
     def description(self) -> dict[str, Any]:
         """Plain values that tell this run from others, the pixels included."""
-        validation = self.validation
-        return (
-            self.run.description()
-            | {"pixels": self.pixels.digest}
-            | ({} if validation is None else {"validation": validation.description()})
-        )
-
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        """The names of all classes."""
-        return self.pixels.images.class_names
-
-    @property
-    def class_identities(self) -> tuple[str, ...]:
-        """What tells each class from all others, see ``ImageSet``."""
-        return self.pixels.images.class_identities
+        described = self.run.description() | {"pixels": self.pixels.digest}
+        if self.validation is not None:
+            described["validation"] = self.run.sets.description(self.validation)
+        return described
 
     @property
     def own_classes(self) -> range:
         """The classes whose weights this rank holds."""
-        return self.ranks.share(len(self.class_names))
+        return self.ranks.share(len(self.images.class_names))
 
     @property
     def samples_classes(self) -> bool:
@@ -509,14 +498,14 @@ class RunContext:
     @cached_property
     def labels(self) -> Tensor:
         """(images,) the class of each training image, on the device."""
-        return torch.from_numpy(self.pixels.images.labels).to(self.device)
+        return torch.from_numpy(self.images.labels).to(self.device)
 
     @property
     def images_per_epoch(self) -> int:
-        """Images that an epoch uses, see ``training/plan.py``."""
-        return images_per_epoch(len(self.pixels.images), self.recipe.batch_size)
+        """Images that an epoch uses."""
+        return images_per_epoch(len(self.images), self.recipe.batch_size)
 
     @property
     def steps_per_epoch(self) -> int:
         """Batches in an epoch."""
-        return steps_per_epoch(len(self.pixels.images), self.recipe.batch_size)
+        return steps_per_epoch(len(self.images), self.recipe.batch_size)

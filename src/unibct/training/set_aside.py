@@ -33,23 +33,15 @@ class SetAside:
     # random.
     unlearnt: bool | None = None
 
-
-@dataclass(frozen=True)
-class ValidationSet:
-    """The validation images of a run."""
-
-    pixels: PixelBatches  # of the images that recall@1 is measured on
-    source: SetAside  # how they were chosen
-
-    def description(self) -> dict[str, Any]:
-        """Return plain values that tell this validation set from others."""
+    def description(self, pixels: PixelBatches) -> dict[str, Any]:
+        """Return plain values that tell the validation images, read as ``pixels``, from others."""
         return {
-            "share": self.source.share,
-            "classes": self.source.classes,
-            "images": self.source.images,
-            "measured_images": len(self.pixels.images),
-            "pixels": self.pixels.digest,
-            **({UNLEARNT: True} if self.source.unlearnt else {}),
+            "share": self.share,
+            "classes": self.classes,
+            "images": self.images,
+            "measured_images": len(pixels.images),
+            "pixels": pixels.digest,
+            **({UNLEARNT: True} if self.unlearnt else {}),
         }
 
 

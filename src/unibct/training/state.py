@@ -77,8 +77,8 @@ class TrainingState:
 def initial_state(context: RunContext) -> TrainingState:
     """Build network and class weights from the seed, the same on each rank."""
     run, recipe, ranks = context.run, context.recipe, context.ranks
-    architecture = context.architecture
-    network: Any = build_network(architecture, context.input, run.dim, seed=run.seed)
+    architecture = context.run.architecture
+    network: Any = build_network(architecture, context.run.input, run.dim, seed=run.seed)
     if architecture.start is not None:
         architecture.start(network)
     if run.projected_dim is not None:
@@ -86,7 +86,7 @@ def initial_state(context: RunContext) -> TrainingState:
     network = network.to(context.device, memory_format=torch.channels_last)
     network = synced(network, ranks) if recipe.sync_batch_norm else network
     rows = initial_class_weights(
-        len(context.class_names), run.dim, run.seed + 1, context.own_classes
+        len(context.images.class_names), run.dim, run.seed + 1, context.own_classes
     )
     class_weights = nn.Parameter(rows.to(context.device))
     sampled_rows = class_weights if context.samples_classes else class_weights[:0]
@@ -158,11 +158,11 @@ def class_weights_on_every_rank(old: Model, device: torch.device, ranks: Ranks) 
 
 def current_model(context: RunContext, state: TrainingState) -> Model:
     """Return the network as it is now, as a model."""
-    architecture = context.architecture
+    architecture = context.run.architecture
     return Model(
         state.network,
         architecture.name,
-        context.input,
+        context.run.input,
         context.run.dim,
         architecture_config=architecture.config,
     )
@@ -187,7 +187,7 @@ def save_state(context: RunContext, state: TrainingState, folder: Path) -> None:
         "metrics": state.metrics,
     }
     checkpoint = Checkpoint(values, *_checkpoint_tensors(context, state))
-    place, classes = (state.epoch, state.step), len(context.class_names)
+    place, classes = (state.epoch, state.step), len(context.images.class_names)
     save_checkpoint(folder, place, checkpoint, classes=classes, ranks=context.ranks)
     if context.ranks.first:
         write_metrics(folder, state.metrics)

@@ -41,7 +41,7 @@ class TrainingStep:
         averaged = [*state.method.parameters(), *state.network_parameters()]
         self._averaged_gradients = AveragedGradients(averaged, context.ranks)
         # Networks of others may draw random numbers, in layers that we do not know.
-        self._draws_numbers = context.architecture.config is not None
+        self._draws_numbers = context.run.architecture.config is not None
 
     def take(self, loaded: LoadedBatch, method_rng: np.random.Generator) -> StepResult:
         """Train on one batch, and add its losses to the sums of the epoch."""
@@ -52,8 +52,8 @@ class TrainingStep:
         if self._draws_numbers:
             seed_step(context.run.seed, state.epoch, state.step, context.ranks.rank)
         with autocast(recipe.precision, context.device):
-            embeddings = self._forward(normalised(loaded.pixels, context.input))
-        part = ClassesInUse(len(context.class_names), context.ranks, loaded.sampled)
+            embeddings = self._forward(normalised(loaded.pixels, context.run.input))
+        part = ClassesInUse(len(context.images.class_names), context.ranks, loaded.sampled)
         class_weights: Tensor = state.class_weights
         if loaded.sampled is not None:  # a leaf for the gradients of the classes in use
             class_weights = part.rows(class_weights.detach()).requires_grad_()

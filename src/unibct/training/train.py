@@ -22,7 +22,7 @@ from unibct.models.model_folder import load_model, save_model, tensors_under
 from unibct.models.old_space import add_projection, without_projection
 from unibct.training.default_recipe import fitted_recipe, recipe_for, unused_settings
 from unibct.training.loop import TrainingLoop, restore_shared_warmup
-from unibct.training.network import recipe_input, slow_precision_note
+from unibct.training.network import slow_precision_note
 from unibct.training.options import TrainOptions, takes_fields_of
 from unibct.training.plan import (
     VERSION,
@@ -48,9 +48,9 @@ from unibct.training.run_folder import (
     stored_description,
     write_metrics,
 )
-from unibct.training.set_aside import UNLEARNT, ValidationSet
+from unibct.training.set_aside import UNLEARNT
 from unibct.training.state import TrainingState, copy_known_classes, initial_state, restore_state
-from unibct.training.tracking import TensorBoard, Tracker, Trackers, require_tensorboard
+from unibct.training.tracking import TensorBoard, Tracker, require_tensorboard
 from unibct.training.training_set_embeddings import make_method
 from unibct.training.validation import (
     best_checkpoint,
@@ -169,11 +169,10 @@ def require_started_alike(ranks: Ranks, options: str, device: torch.device) -> N
 
 def _read_images(run: Run, device: torch.device, ranks: Ranks, options: TrainOptions) -> RunContext:
     """Read the images; some may be left out, so check again."""
-    frame = recipe_input(run.recipe).frame
+    frame = run.input.frame
     pixels, validation = read_pixels(run.images, frame, ranks=ranks), None
     if run.sets.validation is not None:
-        measured = read_pixels(run.sets.validation, frame, ranks=ranks)
-        validation = ValidationSet(measured, run.sets)
+        validation = read_pixels(run.sets.validation, frame, ranks=ranks)
     run = run.of(pixels.images)
     require_enough_for_all(run, ranks)
     for note in (
@@ -219,14 +218,15 @@ def _train_epochs(context: RunContext, checkpoint: Checkpoint | None) -> None:
     else:
         restore_shared_warmup(context, state)
     with ExitStack() as stack:
-        trackers: list[Tracker] = [] if options.tracker is None else [options.tracker]
+        trackers: list[Tracker] = []
+        if options.tracker is not None and context.ranks.first:
+            trackers.append(options.tracker)
         if options.tensorboard is not None and context.ranks.first:
             board = TensorBoard(options.tensorboard, state.steps_done(context))
             stack.callback(board.close)
             trackers.append(board)
         stack.enter_context(callers_generators_kept())  # networks may draw random numbers
-        tracker = Trackers(trackers) if trackers and context.ranks.first else None
-        TrainingLoop(context, state, tracker).run()
+        TrainingLoop(context, state, trackers).run()
 
 
 def _first_state(context: RunContext) -> TrainingState:
@@ -237,12 +237,12 @@ def _first_state(context: RunContext) -> TrainingState:
     if context.recipe.warm_start:
         assert isinstance(old, Model)  # plan_run has checked it
         _load_old_weights(context, state, old)
-        identities, own_classes = context.class_identities, context.own_classes
+        identities, own_classes = context.images.class_identities, context.own_classes
         copy_known_classes(state.class_weights, identities, own_classes, old, context.ranks)
         weights = context.recipe.weights
         if weights not in (None, RANDOM):
             progress.note(f"warm_start: from the old model's weights, not from {weights}")
-        unknown = unknown_identities(old, context.pixels.images)
+        unknown = unknown_identities(old, context.images)
         if unknown is not None:
             progress.note(f"no class weights are taken from the old model: {unknown}")
     state.use_method(make_method(context, old))
@@ -252,12 +252,12 @@ def _first_state(context: RunContext) -> TrainingState:
 def _load_old_weights(context: RunContext, state: TrainingState, old: Model) -> None:
     """Take the old model's weights; a larger network grows from them."""
     weights = without_projection(old.network.state_dict())
-    if context.architecture.name != old.architecture:
+    if context.run.architecture.name != old.architecture:
         weights = grown_state(weights, state.network, seed=context.run.seed)
     try:
         state.network.load_state_dict(weights)
     except RuntimeError as error:  # some networks are built for one size
-        new_input, old_input = context.input, old.input
+        new_input, old_input = context.run.input, old.input
         raise UserError(
             f"warm_start: the old model's weights are for images of {old_input.height}x"
             f"{old_input.width} with {old_input.channels} channels and do not fit a "
@@ -275,7 +275,7 @@ def _save_models(context: RunContext) -> None:
     best = best_checkpoint(context, rows)
     if best is not None:
         assert context.validation is not None
-        choice = choice_on(BEST_EPOCH, context.validation.pixels.images)
+        choice = choice_on(BEST_EPOCH, context.validation.images)
         save_model(_measured_model(context, best).with_choice(choice), context.out / BEST_MODEL)
     save_model(_measured_model(context, path), context.out)
     note_result(context, rows)
@@ -286,33 +286,30 @@ def _measured_model(context: RunContext, path: Path) -> Model:
     model, old = finished_model(context, path), context.run.old
     if old is None or not find_method(context.run.method).needs_old_model:
         return model
-    set_aside = None if context.validation is None else context.validation.pixels
-    return with_score_scale(model, old, context.pixels, set_aside=set_aside)
+    return with_score_scale(model, old, context.pixels, set_aside=context.validation)
 
 
 def finished_model(context: RunContext, path: Path) -> Model:
     """Return the model of a checkpoint, with everything that is known of its training."""
-    run, images = context.run, context.pixels.images
+    run, images = context.run, context.images
     checkpoint = read_checkpoint(path)
-    unreadable = context.pixels.unreadable
-    if context.validation is not None:
-        unreadable += context.validation.pixels.unreadable
-    architecture = context.architecture
-    network = build_without_weights(architecture, context.input, run.dim)
+    read = [part for part in (context.pixels, context.validation) if part is not None]
+    architecture = context.run.architecture
+    network = build_without_weights(architecture, context.run.input, run.dim)
     if run.projected_dim is not None:
         add_projection(network, run.dim, run.projected_dim)
     network.load_state_dict(tensors_under("network.", checkpoint.tensors))
     return Model(
         network=network.to(context.device).eval(),
         architecture=architecture.name,
-        input=context.input,
+        input=context.run.input,
         dim=run.dim,
         class_names=images.class_names,
         class_weights=checkpoint.class_tensors["class_weights"],
         training=context.description
         | {
             "data": images.name,
-            "unreadable_images": list(unreadable),
+            "unreadable_images": [image_id for part in read for image_id in part.unreadable],
             "torch": torch.__version__,
         }
         | validation_record(context, checkpoint.state["metrics"]),

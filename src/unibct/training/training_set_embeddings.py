@@ -50,7 +50,7 @@ def make_method(context: RunContext, old: Embedder) -> Method:
     knowledge = OldEmbeddings(
         embeddings=embeddings,
         labels=context.labels,
-        class_names=context.class_identities,
+        class_names=context.images.class_identities,
         old_class_names=old.class_identities if isinstance(old, Model) else (),
         old_class_weights=class_weights,
         flipped=flipped,
@@ -93,7 +93,7 @@ def _new_embeddings(context: RunContext, state: TrainingState) -> Any:
     if not state.method.needs_new_embeddings:
         return None
     model = current_model(context, state)
-    if _fits_in_memory(context, len(context.pixels.images)):
+    if _fits_in_memory(context, len(context.images)):
         with progress.silenced():
             vectors = embed_pixel_batches(model, context.pixels).vectors
         return _on_device_if_small(context, vectors)

@@ -36,7 +36,7 @@ def validated(context: RunContext, state: TrainingState) -> dict[str, float]:
     """
     if context.validation is None:
         return {}
-    pixels, ranks = context.validation.pixels, context.ranks
+    pixels, ranks = context.validation, context.ranks
     labels = pixels.images.labels
     share_buffers(context, state)  # as in the checkpoint that follows
     model, own_rows = current_model(context, state), ranks.share(len(labels))
@@ -67,7 +67,7 @@ def _flat(rows: NDArray[Any]) -> NDArray[np.float32]:
 def row_strength(context: RunContext, row: dict[str, Any]) -> Strength:
     """Return what a row of ``metrics.csv`` says about its epoch."""
     assert context.validation is not None
-    has_vectors = context.validation.pixels.images.vector_dim is not None
+    has_vectors = context.validation.images.vector_dim is not None
     pixels = "the given vectors" if has_vectors else "raw pixels"
     return Strength(row[RECALL], row[PIXEL_RECALL], pixels)
 
@@ -76,13 +76,13 @@ def note_start(context: RunContext) -> None:
     """Say how many classes were set aside, how to train on all, and whether they are new."""
     if context.validation is None:
         return
-    source = context.validation.source
+    source = context.run.sets
     doubt = (
         "; the weights or vectors from which the run starts may have learnt them: recall@1 on "
         "new classes is lower"
     )
     progress.note(
-        f"{source.classes:,} of {source.classes + len(context.class_names):,} classes "
+        f"{source.classes:,} of {source.classes + len(context.images.class_names):,} classes "
         f"({source.images:,} images) are set aside to measure recall@1; validation=0 trains "
         f"on all{doubt if source.unlearnt is False else ''}"
     )
@@ -142,7 +142,7 @@ def note_result(context: RunContext, rows: Sequence[dict[str, Any]]) -> None:
     best = best_row(context, rows)
     if best is None or context.validation is None:
         return
-    classes = len(context.validation.pixels.images.class_names)
+    classes = len(context.validation.images.class_names)
     strength, is_last = row_strength(context, best), best["epoch"] == rows[-1]["epoch"]
     last = "the last one" if is_last else f"the last one has {100 * rows[-1][RECALL]:.1f} %"
     progress.note(
