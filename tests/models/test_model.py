@@ -12,6 +12,7 @@ from torch import nn
 from tests.models.cases import small_model
 from unibct.data.decoding import fit
 from unibct.errors import UserError
+from unibct.maps.vector_map import VectorMap
 from unibct.models.input import InputSpec
 from unibct.models.model import Model, evaluating, full_float32
 
@@ -211,6 +212,33 @@ def test_evaluation_mode_ends_with_the_block():
         assert not network.training
         raise KeyError
     assert network.training
+
+
+@pytest.mark.parametrize("change", ["fused", "copied", "inference", "moved", "map"])
+def test_weights_are_hashed_once_and_again_when_they_have_changed(monkeypatch, change):
+    layers = [(torch.eye(16), None)]
+    model = replace(small_model(), vector_map=VectorMap("linear", layers))
+    hashed, digest = [], Model._digest
+    monkeypatch.setattr(Model, "_digest", lambda self: hashed.append(1) or digest(self))
+    first = model.fingerprint
+    assert (model.fingerprint, model.name[-8:], len(hashed)) == (first, first[:8], 1)
+    model.embed(np.zeros((2, 32, 32), dtype=np.uint8))
+    assert (model.fingerprint, len(hashed)) == (first, 1), "embedding changes nothing"
+    weight = model.network.fc.weight
+    if change == "fused":  # it does not count versions
+        weight.grad = torch.ones_like(weight)
+        torch.optim.AdamW([weight], fused=True).step()
+    elif change == "copied":
+        model.network.load_state_dict(small_model(seed=1).network.state_dict())
+    elif change == "inference":
+        with torch.inference_mode():
+            weight.mul_(2)
+    elif change == "moved":
+        weight.data = weight.data * 2
+    else:
+        layers[0][0].mul_(2)
+    assert model.fingerprint == digest(model)[:32] != first
+    assert len(hashed) == 2
 
 
 def test_the_fingerprint_stays_what_it_was():

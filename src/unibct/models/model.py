@@ -90,6 +90,7 @@ SCORE_SCALE = "score_scale"  # in ``Model.training``
 SCALE_MEASURED_ON = "score_scale_measured_on"  # beside it, if it is known
 
 _FINGERPRINT_FORMAT = 1
+_KNOWN_FINGERPRINT = "_known_fingerprint"  # in ``Model.__dict__``: the mark of its weights, and it
 
 
 @dataclass(frozen=True)
@@ -149,7 +150,35 @@ class Model:
 
     @property
     def fingerprint(self) -> str:
-        """A digest of what determines the output: architecture, input and weights."""
+        """A digest of what determines the output: architecture, input and weights.
+
+        It is computed once, and again if the weights were changed in place since.
+        """
+        known, mark = self.__dict__.get(_KNOWN_FINGERPRINT), self._weights_mark()
+        if known is None or known[0] != mark:
+            known = mark, self._digest()
+            self.__dict__[_KNOWN_FINGERPRINT] = known
+        return known[1]
+
+    def _weights_mark(self) -> list[Any]:
+        """Return what changes when a weight does: each tensor's place, version and last number.
+
+        Fused optimizers do not count versions, but move every number.
+        """
+        tensors = [*self.network.state_dict().values()]
+        if self.vector_map is not None:
+            tensors += self.vector_map.tensors().values()
+        return [
+            (
+                tensor.data_ptr(),
+                None if tensor.is_inference() else tensor._version,  # pyright: ignore[reportPrivateUsage]
+                tensor[(-1,) * tensor.ndim].item() if tensor.numel() else None,
+            )
+            for tensor in tensors
+            if isinstance(tensor, Tensor)
+        ]
+
+    def _digest(self) -> str:
         digest = hashlib.sha256()
         spec = self.input
         header = [_FINGERPRINT_FORMAT, self.architecture, spec.normalisation, self.dim, spec.resize]
