@@ -39,31 +39,20 @@ from unibct.training.recipe import Recipe, load_recipe
 
 @dataclass(frozen=True)
 class AdviceRequest:
-    """An upgrade that someone thinks about.
+    """An upgrade that someone thinks about."""
 
-    Attributes:
-        old: the old model: a model folder, or anything else that ``open_embedder`` opens.
-        data: the new training set, as a name for ``open_images``.
-        images: a list of ids: only these images of ``data``.
-        old_data: the old model's training set. None means that only its classes are known.
-        old_images: a list of ids: only these images of ``old_data``.
-        gallery: the gallery's images, as a name for ``open_images``, or their number.
-        method: the compatibility method.
-        recipe: of the new model. None means the shipped recipe that fits ``data``.
-        settings: what is changed in the recipe, each as ``key=value``.
-        device: where to compute.
-    """
-
-    old: str | Path
-    data: str
-    images: Path | None = None
+    old: str | Path  # the old model: a model folder, or anything else that ``open_embedder`` opens
+    data: str  # the new training set, as a name for ``open_images``
+    images: Path | None = None  # a list of ids: only these images of ``data``
+    # The old model's training set. None means that only its classes are known.
     old_data: str | None = None
-    old_images: Path | None = None
+    old_images: Path | None = None  # a list of ids: only these images of ``old_data``
+    # The gallery's images, as a name for ``open_images``, or their number.
     gallery: str | None = None
-    method: str = DEFAULT_METHOD
-    recipe: str | None = None
-    settings: tuple[str, ...] = ()
-    device: str = "auto"
+    method: str = DEFAULT_METHOD  # the compatibility method
+    recipe: str | None = None  # of the new model. None means the shipped recipe that fits ``data``.
+    settings: tuple[str, ...] = ()  # what is changed in the recipe, each as ``key=value``
+    device: str = "auto"  # where to compute
 
     def open_old_set(self) -> ImageSet | None:
         """Open the old model's training set, if it is given."""
@@ -97,14 +86,10 @@ class Cost:
     """The estimated time of one way to upgrade.
 
     The parts are added: where a GPU computes while the processor reads, it takes less.
-
-    Attributes:
-        what: in a few words.
-        parts: seconds of each part.
     """
 
-    what: str
-    parts: Mapping[str, float]
+    what: str  # in a few words
+    parts: Mapping[str, float]  # seconds of each part
 
     @property
     def seconds(self) -> float:
@@ -160,17 +145,11 @@ def backfill_cost(rows: int, rates: Rates) -> Cost:
 
 @dataclass(frozen=True)
 class MethodAdvice:
-    """Whether a method can be used.
+    """Whether a method can be used."""
 
-    Attributes:
-        name: from ``METHODS``.
-        description: what it does, in a line.
-        obstacle: why it cannot be used; None if it can.
-    """
-
-    name: str
-    description: str
-    obstacle: str | None
+    name: str  # from ``METHODS``
+    description: str  # what it does, in a line
+    obstacle: str | None  # why it cannot be used; None if it can
 
     @property
     def applies(self) -> bool:
@@ -296,31 +275,20 @@ ROWS_IF_UNKNOWN = 1_000_000  # of the gallery
 
 @dataclass(frozen=True)
 class Advice:
-    """What is known of an upgrade before anything is trained. All times are estimates.
+    """What is known of an upgrade before anything is trained. All times are estimates."""
 
-    Attributes:
-        scenario: how the new training set relates to the old one.
-        methods: each compatibility method, and whether it can be used.
-        strength: of the old model on a sample of the new set; None if no class has two images.
-        strength_on: which images that was measured on.
-        recipe: what was chosen for the new model, in a line.
-        device: where everything was measured.
-        rates: images per second of each kind of work.
-        costs: of training, mapping and a backfill, by name.
-        commands: the command lines of each way to upgrade, by the same names.
-        notes: what else is worth knowing.
-    """
-
-    scenario: FoundScenario
-    methods: tuple[MethodAdvice, ...]
+    scenario: FoundScenario  # how the new training set relates to the old one
+    methods: tuple[MethodAdvice, ...]  # each compatibility method, and whether it can be used
+    # Of the old model on a sample of the new set; None if no class has two images.
     strength: Strength | None
-    strength_on: str
-    recipe: str
-    device: str
-    rates: Rates
-    costs: Mapping[str, Cost]
+    strength_on: str  # which images that was measured on
+    recipe: str  # what was chosen for the new model, in a line
+    device: str  # where everything was measured
+    rates: Rates  # images per second of each kind of work
+    costs: Mapping[str, Cost]  # of training, mapping and a backfill, by name
+    # The command lines of each way to upgrade, by the same names.
     commands: Mapping[str, tuple[str, ...]]
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # what else is worth knowing
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values for machines."""

@@ -30,22 +30,15 @@ from unibct.training.train import train
 
 @dataclass(frozen=True)
 class FoundScenario:
-    """How a new training set relates to the old one.
+    """How a new training set relates to the old one."""
 
-    Attributes:
-        names: the scenarios that fit, from ``SCENARIOS``; several if the ids of the old images
-            are needed to tell them apart, none if it is not known which classes are the same.
-        why: the reason in words.
-        old_classes: number of classes of the old set; None if that is not known.
-        new_classes: number of classes of the new set.
-        shared_classes: number of classes that both have; None if that is not known.
-    """
-
+    # The scenarios that fit, from ``SCENARIOS``; several if the ids of the old images are needed to
+    # tell them apart, none if it is not known which classes are the same.
     names: tuple[str, ...]
-    why: str
-    old_classes: int | None
-    new_classes: int
-    shared_classes: int | None
+    why: str  # the reason in words
+    old_classes: int | None  # number of classes of the old set; None if that is not known
+    new_classes: int  # number of classes of the new set
+    shared_classes: int | None  # number of classes that both have; None if that is not known
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values for machines."""
@@ -216,23 +209,14 @@ _SLOW_RATE = 1e-4  # a learning rate at which no trial diverges
 
 @dataclass(frozen=True)
 class Rates:
-    """Images per second on this device, each measured on a sample.
+    """Images per second on this device, each measured on a sample."""
 
-    Attributes:
-        reading: of reading and decoding the new training set, by all reading threads.
-        gallery_reading: of reading and decoding the gallery.
-        old_forward: of embedding with the old model; None if its embeddings are stored.
-        new_forward: of embedding with the new network.
-        training: of training steps with the method and the old model.
-        map_rows: of fitting a linear map to their embeddings.
-    """
-
-    reading: float
-    gallery_reading: float
-    old_forward: float | None
-    new_forward: float
-    training: float
-    map_rows: float
+    reading: float  # of reading and decoding the new training set, by all reading threads
+    gallery_reading: float  # of reading and decoding the gallery
+    old_forward: float | None  # of embedding with the old model; None if its embeddings are stored
+    new_forward: float  # of embedding with the new network
+    training: float  # of training steps with the method and the old model
+    map_rows: float  # of fitting a linear map to their embeddings
 
     def as_json(self) -> dict[str, float | None]:
         """Return plain values for machines."""
@@ -241,17 +225,11 @@ class Rates:
 
 @dataclass(frozen=True)
 class ReadSample:
-    """The readable images of a sample.
+    """The readable images of a sample."""
 
-    Attributes:
-        images: those that could be read.
-        pixels: (images, height, width, channels).
-        rate: images per second of reading, decoding and fitting them.
-    """
-
-    images: ImageSet
-    pixels: Pixels
-    rate: float
+    images: ImageSet  # those that could be read
+    pixels: Pixels  # (images, height, width, channels)
+    rate: float  # images per second of reading, decoding and fitting them
 
 
 def sample_of(images: ImageSet, count: int = SAMPLE) -> ImageSet:

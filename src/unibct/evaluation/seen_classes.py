@@ -1,8 +1,9 @@
-"""How many of the test classes a model was trained on.
+"""Which test classes a model was trained on, and what was chosen on them.
 
-On classes that a model was trained on, every number promises more than the model holds on new
-ones. So each evaluation counts them, draws its verdict over the others, and refuses if the seen
-ones are the majority.
+There every number promises more than the model holds on new classes. So each evaluation counts the
+classes that a model has seen, draws its verdict over the others, and refuses if the seen ones are
+the majority. Every choice is compared with the test set in the same way: that of a model's weights,
+its best epoch and its score scale, that of blended queries, and a kept score map.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -37,21 +38,13 @@ Basis: TypeAlias = Literal["unseen", "unknown", "overridden"]
 
 @dataclass(frozen=True)
 class SeenClasses:
-    """How many of the test classes that have queries a model was trained on.
+    """How many of the test classes that have queries a model was trained on."""
 
-    Attributes:
-        count: of those that are known; None if nothing is known.
-        classes: how many test classes have queries; None if they have no names.
-        unknown: why more of them may have been trained on; None if that is excluded.
-        kind: what the classes are called.
-        overridden: they are too many for a verdict, and the user went on all the same.
-    """
-
-    count: int | None
-    classes: int | None
-    unknown: str | None = None
-    kind: str = "classes"
-    overridden: bool = False
+    count: int | None  # of those that are known; None if nothing is known
+    classes: int | None  # how many test classes have queries; None if they have no names
+    unknown: str | None = None  # why more may have been trained on; None if that is excluded
+    kind: str = "classes"  # what the classes are called
+    overridden: bool = False  # too many for a verdict, and the user went on all the same
 
     @property
     def basis(self) -> Basis:
@@ -73,22 +66,19 @@ class SeenClasses:
         return self.classes is not None and self.classes - (self.count or 0) >= FEWEST_TESTED
 
     @property
-    def note(self) -> str:
-        """The count in words, and what it means for the verdict."""
-        return "; ".join(filter(None, (self.counted, self._verdict_note)))
-
-    @property
     def counted(self) -> str:
         """The count in words, alone."""
+        counted = f"{self.count or 'none'} of the {self.classes} test {self.kind}"
         if self.count is None:
             return f"whether a model was trained on test {self.kind} is unknown: {self.unknown}"
         if self.unknown is not None:
-            return f"at least {self._counted} were in a model's training set ({self.unknown})"
-        return f"{self._counted} {'was' if self.count < 2 else 'were'} in a model's training set"
+            return f"at least {counted} were in a model's training set ({self.unknown})"
+        return f"{counted} {'was' if self.count < 2 else 'were'} in a model's training set"
 
     @property
-    def _verdict_note(self) -> str:
-        notes: list[str] = []
+    def note(self) -> str:
+        """The count in words, and what it means for the verdict."""
+        notes = [self.counted]
         if self.count and self.tested == self.classes:
             notes.append(f"the verdict is over them, and says nothing about other {self.kind}")
         elif self.count:
@@ -101,19 +91,10 @@ class SeenClasses:
             )
         return "; ".join(notes)
 
-    @property
-    def _counted(self) -> str:
-        return f"{self.count or 'none'} of the {self.classes} test {self.kind}"
-
     def require_minority(
         self, *, allowed: bool = False, which: str = "test classes"
     ) -> "SeenClasses":
-        """Refuse classes that are mostly training classes, or mark them if that is allowed.
-
-        Args:
-            allowed: by the user.
-            which: what to call them.
-        """
+        """Refuse classes that are mostly training classes, or mark them if the user allows that."""
         if not self.count or self.classes is None:
             return self
         if 2 * self.count <= self.classes and self.leaves_enough:
@@ -123,7 +104,7 @@ class SeenClasses:
         raise UserError(
             f"{self.count} of the {self.classes} {which} were in a model's training set: "
             "the numbers would say little about new classes. Set classes aside with "
-            "`unibct split --hold-out`, or go on with --seen-classes (seen_classes=True)"
+            "`unibct split --hold-out`, or go on with seen_classes=True"
         )
 
     def as_json(self) -> dict[str, Any]:
@@ -139,12 +120,10 @@ class SeenClasses:
 def count_seen_classes(
     class_names: Sequence[str], class_source: str | None, models: Mapping[str, TrainingClasses]
 ) -> SeenClasses:
-    """Count the classes that any of the models was trained on.
+    """Count those of the test classes with queries that any of the models was trained on.
 
-    Args:
-        class_names: of the test classes that have queries.
-        class_source: what numbered them, see ``ImageSet``.
-        models: the training classes of each model, by its name in notes.
+    ``class_source`` is what numbered them, see ``ImageSet``; ``models`` has the training classes of
+    each model, by its name in notes.
     """
     is_seen, unknown = _seen_of(class_names, class_source, models)
     return _counted(is_seen, unknown)
@@ -192,22 +171,15 @@ def _doubt(name: str, training: TrainingClasses, class_source: str | None) -> st
 
 @dataclass(frozen=True)
 class ModelsUnderTest:
-    """What is tested: vectors of the same images by several models.
+    """What is tested: vectors of the same images by several models."""
 
-    Attributes:
-        vectors: (images, dim) of each model, by its name.
-        labels: (images,) the classes 0…C-1.
-        is_seen: (images,) whether a model is known to have been trained on the image's class;
-            None if the classes have no names.
-        unknown: why a model may have been trained on more of them; None if that is excluded.
-        known: the models that are more than an array.
-    """
-
-    vectors: dict[str, Floats]
-    labels: Ints
+    vectors: dict[str, Floats]  # (images, dim) of each model, by its name
+    labels: Ints  # (images,) the classes 0…C-1
+    # (images,) whether a model is known to have been trained on the image's class; None if the
+    # classes have no names.
     is_seen: NDArray[np.bool_] | None
-    unknown: str | None
-    known: Mapping[str, Embeddings]
+    unknown: str | None  # why a model may have been trained on more; None if that is excluded
+    known: Mapping[str, Embeddings]  # the models that are more than an array
 
     def seen_among(self, classes: Ints) -> SeenClasses:
         """Count the seen ones among some classes, those with queries."""
@@ -217,12 +189,10 @@ class ModelsUnderTest:
         return _counted(is_seen.tolist(), self.unknown)
 
     def choice(self, what: str, data: str | None = None, among: Ints | None = None) -> Choice:
-        """Return a choice that is made on these images, see ``Choice``.
+        """Return the choice of something, in words, that is made on these images.
 
-        Args:
-            what: in words.
-            data: the name of the images.
-            among: the places of the images whose classes count; by default all.
+        ``data`` is their name; ``among`` are the places of those whose classes count, by default
+        all.
         """
         named_by, choice = _naming(self.known), Choice(what, data)
         if named_by is not None:
@@ -241,9 +211,8 @@ class ModelsUnderTest:
 def models_under_test(models: Mapping[str, Any], labels: Any) -> ModelsUnderTest:
     """Return the vectors of all models, and which test classes they were trained on.
 
-    Args:
-        models: for each model an ``Embeddings``, or an array, whose classes have no identity.
-        labels: (images,) integers 0…C-1; None to take those of the first embeddings with classes.
+    A model is an ``Embeddings``, or an array, whose classes have no identity. ``labels``, (images,)
+    integers 0…C-1, are by default those of the first embeddings with classes.
     """
     known = {name: model for name, model in models.items() if isinstance(model, Embeddings)}
     first = next(iter(known.values()), None)
@@ -298,27 +267,17 @@ def _naming(known: Mapping[str, Embeddings]) -> Embeddings | None:
     return max(named, key=lambda model: model.training_classes != UNKNOWN_CLASSES, default=None)
 
 
-# What was chosen on test classes: such a test says little about others.
-#
-# Every choice is compared with the test set in the same way: that of a model's weights, its best
-# epoch and its score scale, that of blended queries, and a kept score map.
+# What was chosen on test classes.
 
 
 @dataclass(frozen=True)
 class SeenChoice:
-    """A choice, and on how many of the test classes it was made.
-
-    Attributes:
-        choice: what was chosen.
-        count: how many test classes it was made on; None if that is not known.
-        classes: how many test classes there are; None if that is not known.
-        same_images: whether it was made on the test images themselves.
-    """
+    """A choice, and on how many of the test classes it was made."""
 
     choice: Choice
-    count: int | None
-    classes: int | None
-    same_images: bool
+    count: int | None  # how many test classes it was made on; None if that is not known
+    classes: int | None  # how many test classes there are; None if that is not known
+    same_images: bool  # whether it was made on the test images themselves
 
     @property
     def is_of_the_test(self) -> bool:
@@ -359,11 +318,9 @@ def choices_of(
 ) -> list[Choice]:
     """Return every choice that a test relies on.
 
-    Args:
-        models: what each model has learnt from, by its role: ``old``, ``new``, …
-        alpha: how the share of blended queries was chosen; None if it was given.
-        score_map: the map that was given.
-        uses_scale: whether the new model's score scale is used; that of others never is.
+    ``models`` says what each model has learnt from, by its role: ``old``, ``new``, …; ``alpha`` is
+    how the share of blended queries was chosen, if it was, ``score_map`` the map that was given.
+    The score scale counts only if it is used, and only that of the new model.
     """
     choices: list[Choice] = []
     for role, learnt in models.items():
@@ -379,19 +336,13 @@ def choices_of(
 def compared_choices(
     choices: Iterable[Choice], test: Choice, *, allowed: bool
 ) -> tuple[SeenChoice, ...]:
-    """Compare choices with a test set, and refuse what was made on it.
-
-    Args:
-        choices: what the test relies on.
-        test: the test set, in the form of a choice on it.
-        allowed: by the user, to go on.
-    """
+    """Compare choices with a test set, itself a choice on it; refuse what was made on the test."""
     compared = tuple(_compared(choice, test) for choice in choices)
     refused = [one.note for one in compared if one.is_of_the_test]
     if refused and not allowed:
         raise UserError(
             f"{'; '.join(refused)}: the numbers would say little about others. Choose on classes "
-            "that are not tested, test on others, or go on with --seen-classes (seen_classes=True)"
+            "that are not tested, test on others, or go on with seen_classes=True"
         )
     return compared
 

@@ -31,19 +31,12 @@ _FEWEST_QUERIES = 1000
 
 @dataclass(frozen=True)
 class SingleImages:
-    """What the tests find in a gallery of single images.
+    """What the tests find in a gallery of single images."""
 
-    Attributes:
-        searches: by direction, all of the same queries and rows.
-        tests: the same, searched.
-        values: test -> metric -> value.
-        compared: M(cross) − M(old self) of each metric that has an interval.
-    """
-
-    searches: dict[str, ImageSearch]
-    tests: dict[str, SearchTest]
-    values: dict[str, dict[str, float]]
-    compared: tuple[Criterion, ...]
+    searches: dict[str, ImageSearch]  # by direction, all of the same queries and rows
+    tests: dict[str, SearchTest]  # the same, searched
+    values: dict[str, dict[str, float]]  # test -> metric -> value
+    compared: tuple[Criterion, ...]  # M(cross) − M(old self) of each metric that has an interval
 
     @property
     def verdict(self) -> Verdict:

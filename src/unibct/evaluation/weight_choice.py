@@ -24,36 +24,22 @@ WEIGHT_ALPHAS = tuple(number / 10 for number in range(1, 11))
 
 @dataclass(frozen=True)
 class TriedWeights:
-    """What one α is worth on the images of the choice.
+    """What one α is worth on the images of the choice."""
 
-    Attributes:
-        alpha: the share of the new weights.
-        mean_reciprocal_rank: of the cross test; it decides.
-        cross: top-1 of the cross test.
-        new_self: top-1 of the self test.
-    """
-
-    alpha: float
-    mean_reciprocal_rank: float
-    cross: float
-    new_self: float
+    alpha: float  # the share of the new weights
+    mean_reciprocal_rank: float  # of the cross test; it decides
+    cross: float  # top-1 of the cross test
+    new_self: float  # top-1 of the self test
 
 
 @dataclass(frozen=True)
 class WeightChoice:
-    """The blended weights that were chosen.
+    """The blended weights that were chosen."""
 
-    Attributes:
-        alpha: the share of the new weights.
-        model: with these weights, and a score scale measured on the same images.
-        old_self: top-1 of the old self test.
-        tried: all shares.
-    """
-
-    alpha: float
-    model: Model
-    old_self: float
-    tried: tuple[TriedWeights, ...]
+    alpha: float  # the share of the new weights
+    model: Model  # with these weights, and a score scale measured on the same images
+    old_self: float  # top-1 of the old self test
+    tried: tuple[TriedWeights, ...]  # all shares
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values for machines."""

@@ -39,31 +39,21 @@ class TemplateSubjects(NamedTuple):
 
 @dataclass(frozen=True)
 class Meta:
-    """What the meta files of one benchmark contain: its images, its pairs and its searches.
+    """What the meta files of one benchmark contain: its images, its pairs and its searches."""
 
-    Attributes:
-        images: (images,) names in ``loose_crop/``, one per row; a name may occur more than once.
-        templates: (images,) the template id of each row.
-        media: (images,) the media id of each row; it counts only within the template.
-        landmarks: (images, 5, 2) float32, x and y of the eyes, the nose and the mouth's corners.
-        scores: (images,) float32, the scores of the face detector.
-        first: (pairs,) template ids of the first column, normally the enrolled side.
-        second: (pairs,) template ids of the second column.
-        same: (pairs,) whether the two templates show the same subject.
-        galleries: the templates and subjects of each gallery, by its name.
-        probes: the query templates and their subjects.
-    """
-
+    # (images,) names in ``loose_crop/``, one per row; a name may occur more than once.
     images: tuple[str, ...]
-    templates: Ints
-    media: Ints
+    templates: Ints  # (images,) the template id of each row
+    media: Ints  # (images,) the media id of each row; it counts only within the template
+    # (images, 5, 2) float32, x and y of the eyes, the nose and the mouth's corners.
     landmarks: NDArray[np.float32]
-    scores: NDArray[np.float32]
-    first: Ints
-    second: Ints
-    same: Bools
+    scores: NDArray[np.float32]  # (images,) float32, the scores of the face detector
+    first: Ints  # (pairs,) template ids of the first column, normally the enrolled side
+    second: Ints  # (pairs,) template ids of the second column
+    same: Bools  # (pairs,) whether the two templates show the same subject
+    # The templates and subjects of each gallery, by its name.
     galleries: dict[str, TemplateSubjects]
-    probes: TemplateSubjects
+    probes: TemplateSubjects  # the query templates and their subjects
 
 
 def read_meta(root: Path, name: str = "ijbc") -> Meta:

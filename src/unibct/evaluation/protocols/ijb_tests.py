@@ -177,16 +177,12 @@ _SCORES_AT_ONCE = 1 << 21
 
 
 class GallerySearch(NamedTuple):
-    """The outcome of a search in several galleries.
+    """The outcome of a search in several galleries."""
 
-    Attributes:
-        ranks: (probes,) entries of other subjects that score at least as high as the mate, in the
-            merged galleries.
-        open_searches: the open-set search in each gallery, by its name.
-    """
-
+    # (probes,) entries of other subjects that score at least as high as the mate, in the merged
+    # galleries.
     ranks: Ints
-    open_searches: dict[str, OpenSearch]
+    open_searches: dict[str, OpenSearch]  # the open-set search in each gallery, by its name
 
 
 def search_galleries(
@@ -381,23 +377,14 @@ def evaluate_templates(
 
 @dataclass(frozen=True)
 class _SubjectLists:
-    """The two templates of each pair, and the subjects of the queries as numbers 0…S-1.
+    """The two templates of each pair, and the subjects of the queries as numbers 0…S-1."""
 
-    Attributes:
-        gallery_side: (pairs,) template ids of the enrolled side.
-        query_side: (pairs,) template ids of the query's side.
-        genuine_subjects: (genuine pairs,) the query's subject.
-        impostor_subjects: (impostor pairs,) the query's subject.
-        probe_subjects: (probes,).
-        subject_ids: (S,) the id of each subject, ascending.
-    """
-
-    gallery_side: Ints
-    query_side: Ints
-    genuine_subjects: NDArray[np.int32]
-    impostor_subjects: NDArray[np.int32]
-    probe_subjects: Ints
-    subject_ids: Ints
+    gallery_side: Ints  # (pairs,) template ids of the enrolled side
+    query_side: Ints  # (pairs,) template ids of the query's side
+    genuine_subjects: NDArray[np.int32]  # (genuine pairs,) the query's subject
+    impostor_subjects: NDArray[np.int32]  # (impostor pairs,) the query's subject
+    probe_subjects: Ints  # (probes,)
+    subject_ids: Ints  # (S,) the id of each subject, ascending
 
     @property
     def subjects(self) -> int:
@@ -470,17 +457,11 @@ def _template_test(
 
 @dataclass(frozen=True)
 class _ModelTemplates:
-    """The template vectors of one model.
+    """The template vectors of one model."""
 
-    Attributes:
-        name: ``old`` or ``new``, for messages.
-        ids: (templates,) in ascending order.
-        vectors: (templates, dim) normalised.
-    """
-
-    name: str
-    ids: Ints
-    vectors: Floats
+    name: str  # ``old`` or ``new``, for messages
+    ids: Ints  # (templates,) in ascending order
+    vectors: Floats  # (templates, dim) normalised
 
     @classmethod
     def of(cls, name: str, ids: Any, vectors: Any) -> "_ModelTemplates":
