@@ -69,7 +69,7 @@ def main() -> None:
                 for name in (old_folder(scenario, seed), cell_folder(scenario, "unibct-plus", seed))
             )
             alphas.append(
-                options.alpha if choice is None else choose_weights(old, new, choice).alpha
+                options.alpha if choice is None else choose_weights(choice, old=old, new=new).alpha
             )
             tests.append(_tests(old, new, alphas[-1], images))
         print(f"{scenario}: α {', '.join(f'{alpha:g}' for alpha in alphas)}", flush=True)

@@ -8,6 +8,7 @@ from tests.embedders.networks import matrix, write_onnx
 from tests.training.recipes import SMALL
 from unibct.advice import measured as rates
 from unibct.advice.measured import (
+    FoundScenario,
     Rates,
     find_scenario_of,
     forward_rate,
@@ -18,7 +19,6 @@ from unibct.advice.measured import (
     scenario_of,
     trial_run,
     unknown_classes,
-    unknown_scenario,
     usable_images,
 )
 from unibct.data.decoding import Frame
@@ -73,7 +73,7 @@ def test_a_part_of_the_old_images_is_no_new_image():
 
 
 def test_numbered_classes_may_be_unknown():
-    found = unknown_scenario(3, 4, "only numbers")
+    found = FoundScenario((), "only numbers", 3, 4, None)
     assert (found.names, found.shared_classes, found.why) == ((), None, "only numbers")
 
 

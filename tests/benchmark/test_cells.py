@@ -320,9 +320,9 @@ def test_the_share_is_chosen_on_validation_images(finished):
     measured = weight_tests(workspace, job)
     images = workspace.validation_images
     choice = choose_weights(
-        workspace.model(WEIGHT_TESTS_OLD),
-        workspace.model(CELL),
         images,
+        old=workspace.model(WEIGHT_TESTS_OLD),
+        new=workspace.model(CELL),
         alphas=np.arange(5, 11) / 10,
     )
     assert measured.alpha == pytest.approx(choice.alpha)

@@ -249,7 +249,7 @@ def chosen(tmp_path, photo_folder):
     """Weights between two models, chosen on photographs."""
     old = replace(small_model(), class_names=("somebody else",), class_weights=None)
     new = trained_from(old)
-    choice = choose_weights(old, new, open_images(photo_folder), alphas=(0.5, 0.8))
+    choice = choose_weights(open_images(photo_folder), old=old, new=new, alphas=(0.5, 0.8))
     for name, model in (("old", old), ("new", new), ("chosen", choice.model)):
         save_model(model, tmp_path / name)
     return tmp_path
@@ -291,7 +291,7 @@ def test_some_of_the_test_classes_are_counted(chosen, photo_folder):
     images = open_images(photo_folder)
     rows = np.flatnonzero(images.labels < 5)
     old, new = (load_model(chosen / name) for name in ("old", "new"))
-    model = choose_weights(old, new, images.select(rows), alphas=(0.5,)).model
+    model = choose_weights(images.select(rows), old=old, new=new, alphas=(0.5,)).model
     save_model(model, chosen / "five")
     note = evaluated(photo_folder, chosen / "five", chosen / "old").note
     assert "blended weights was chosen on 5 of the 12 test classes" in note

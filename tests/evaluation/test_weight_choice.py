@@ -25,7 +25,7 @@ def models():
 def test_the_share_with_the_best_cross_test_is_chosen(glyph_classes, models):
     old, new = models
     shares = (0.2, 0.6, 1.0)
-    choice = choose_weights(old, new, glyph_classes, alphas=shares)
+    choice = choose_weights(glyph_classes, old=old, new=new, alphas=shares)
     split = split_gallery(glyph_classes.labels)
     old_rows = embed(old, glyph_classes).vectors
     assert choice.old_self == search_test(old_rows, old_rows, split).top(1)
@@ -50,23 +50,23 @@ def test_the_share_with_the_best_cross_test_is_chosen(glyph_classes, models):
 def test_of_equals_the_larger_share_is_chosen(glyph_classes, models):
     old, _ = models
     same = replace(trained_from(old), network=old.network)
-    assert choose_weights(old, same, glyph_classes, alphas=(0.1, 0.9, 0.5)).alpha == 0.9
+    assert choose_weights(glyph_classes, old=old, new=same, alphas=(0.1, 0.9, 0.5)).alpha == 0.9
 
 
 def test_training_classes_and_an_empty_choice_are_refused(glyph_classes, models):
     old, _ = models
     knows = replace(old, class_names=glyph_classes.class_names)
     with pytest.raises(UserError, match="were in a model's training set"):
-        choose_weights(knows, trained_from(knows), glyph_classes)
+        choose_weights(glyph_classes, old=knows, new=trained_from(knows))
     notes = Notes()
     knows_two = replace(old, class_names=glyph_classes.class_names[:2])
     new = trained_from(knows_two)
     with progress.shown(notes):
-        choose_weights(knows_two, new, glyph_classes, alphas=(1.0,))
+        choose_weights(glyph_classes, old=knows_two, new=new, alphas=(1.0,))
     assert f"2 of the {len(glyph_classes.class_names)} classes of" in notes.texts[0]
     unknown = replace(old, further_classes=UNKNOWN_CLASSES)
     with progress.shown(notes):
-        choose_weights(unknown, trained_from(unknown), glyph_classes, alphas=(1.0,))
+        choose_weights(glyph_classes, old=unknown, new=trained_from(unknown), alphas=(1.0,))
     assert "than are counted is unknown: what the first weights" in notes.texts[-1]
     with pytest.raises(UserError, match="alphas is empty"):
-        choose_weights(old, trained_from(old), glyph_classes, alphas=())
+        choose_weights(glyph_classes, old=old, new=trained_from(old), alphas=())

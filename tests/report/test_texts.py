@@ -3,7 +3,7 @@ from dataclasses import replace
 from tests.models.cases import small_model
 from tests.report.told_story import told_story
 from unibct.advice.advise import Advice, backfill_cost, mapping_cost, method_advice
-from unibct.advice.measured import Rates, find_scenario_of, unknown_scenario
+from unibct.advice.measured import FoundScenario, Rates, find_scenario_of
 from unibct.embeddings.recall import Strength
 from unibct.evaluation.weight_choice import TriedWeights, WeightChoice
 from unibct.report.texts import advice_lines, export_text, outcome, story_table, weight_choice_text
@@ -68,7 +68,7 @@ def test_every_part_has_its_line():
 
 def test_what_is_not_known_is_called_so():
     text = text_of(
-        unknown_scenario(None, 2, "only numbers"), None, replace(RATES, old_forward=None)
+        FoundScenario((), "only numbers", None, 2, None), None, replace(RATES, old_forward=None)
     )
     assert "scenario    not known: only numbers" in text
     assert "? old, 2 new, ? in both" in text

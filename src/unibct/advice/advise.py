@@ -1,4 +1,8 @@
-"""What advice is asked about, by the names that the command line takes."""
+"""Look at an upgrade before it is paid for: scenario, methods, the old model, and what it costs.
+
+``advise`` at the end does it; above it stand its parts: what is asked, the costs, the methods that
+can be used, and the commands that carry the advice out.
+"""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -102,13 +106,9 @@ class Cost:
 
 
 def training_cost(recipe: Recipe, images: int, method: str, rates: Rates) -> Cost:
-    """Estimate the training of the new model, compatible by ``method``.
+    """Estimate the training on so many images with a recipe and a method, as the user gives them.
 
-    Args:
-        recipe: as the user gives it.
-        images: number of training images.
-        method: a name from ``METHODS``.
-        rates: measured with the recipe and the method.
+    The rates were measured with both.
     """
     used = with_enough_epochs(recipe, images)
     passed = used.epochs * images_per_epoch(images, used.batch_size)
@@ -175,35 +175,27 @@ def method_advice(
 ) -> tuple[MethodAdvice, ...]:
     """Return each compatibility method, and why those that cannot be used cannot.
 
-    Args:
-        old_classes: what tells each class of the old model from all others.
-        new_classes: the same of the new training set.
-        has_classifier: whether the old model has its class weights.
-        dims: the dimensions of the new and the old model; by default they are equal.
+    The classes are what tells each class of a model or set from all others. ``has_classifier`` says
+    whether the old model has its class weights; ``dims`` are those of the new and the old model, by
+    default equal.
     """
 
     def obstacle(entry: MethodEntry) -> str | None:
         if entry.needs_same_dim and dims is not None and dims[0] != dims[1]:
             return f"it mixes new and old embeddings, of {dims[0]} and {dims[1]} dimensions"
-        return _obstacle(entry, old_classes, new_classes, has_classifier)
+        if entry.needs_old_classifier and not has_classifier:
+            return "it needs the old classifier, and the old model has none"
+        try:
+            entry.check_classes(old_classes, new_classes)
+        except UserError as error:
+            return str(error)
+        return None
 
     return tuple(
         MethodAdvice(name, entry.description, obstacle(entry))
         for name, entry in METHODS.items()
         if name != NO_METHOD
     )
-
-
-def _obstacle(
-    entry: MethodEntry, old: Sequence[str], new: Sequence[str], has_classifier: bool
-) -> str | None:
-    if entry.needs_old_classifier and not has_classifier:
-        return "it needs the old classifier, and the old model has none"
-    try:
-        entry.check_classes(old, new)
-    except UserError as error:
-        return str(error)
-    return None
 
 
 # The commands that carry out what was advised.
@@ -220,12 +212,10 @@ def upgrade_commands(
 ) -> dict[str, tuple[str, ...]]:
     """Return the command lines of each way to upgrade, by the name of the way.
 
-    Args:
-        request: what was asked.
-        recipe_options: the words that name the recipe, such as ``--recipe`` and ``photographs``;
-            none if ``train`` is to choose the one that fits.
-        larger: an architecture for the new model, if the training set is the old one.
-        warm_start: whether the recipe asks for the old weights.
+    ``recipe_options`` are the words that name the recipe, such as ``--recipe`` and ``photographs``;
+    none if ``train`` is to choose the one that fits. ``larger`` is an architecture for the new
+    model, if the training set is the old one; ``warm_start`` says whether the recipe asks for the
+    old weights.
     """
     old, data = shlex.quote(str(request.old)), _data(request.data, request.images)
     chosen = [*map(shlex.quote, recipe_options), *_settings(request.settings)]
@@ -366,16 +356,10 @@ def advise(request: AdviceRequest) -> Advice:
 def _recipe(
     request: AdviceRequest, images: ImageSet, *, want_larger: bool
 ) -> tuple[Recipe, str, list[str], str | None]:
-    """Return the recipe of the new model, a line about it, and what to say to choose it.
+    """Return the recipe of the new model, a line about it, and the words that name it.
 
-    Args:
-        request: what was asked.
-        images: the new training set.
-        want_larger: take the next larger network, unless the user has named one.
-
-    Returns:
-        the recipe, the line, the words that name the recipe, if the user named one, and the
-        larger network, if it was taken.
+    The words are empty unless the user named a recipe. Last comes the next larger network, if it is
+    wanted and was taken because the user has named none.
     """
     choice = None if request.recipe is not None else choose_recipe(images)
     if choice is None:

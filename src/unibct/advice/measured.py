@@ -1,4 +1,4 @@
-"""Which scenario two training sets are in, judged by their classes and the ids of their images."""
+"""What advice rests on: the scenario, the old model's strength, and how fast this machine works."""
 
 import csv
 import tempfile
@@ -57,13 +57,9 @@ def find_scenario_of(
     old_ids: Collection[str] | None,
     new_ids: Collection[str],
 ) -> FoundScenario:
-    """Return the scenario of two training sets.
+    """Return the scenario of two training sets, by what tells each class from all others.
 
-    Args:
-        old_classes: what tells each class of the old set from all others.
-        new_classes: the same of the new set.
-        old_ids: the ids of the old images; None if only the old model is given.
-        new_ids: the ids of the new images.
+    ``old_ids``, of the old images, is None if only the old model is given.
     """
     old, new = set(old_classes), set(new_classes)
     shared, added = old & new, new - old
@@ -78,11 +74,6 @@ def find_scenario_of(
         names, why = _same_classes(old_ids, new_ids)
     assert set(names) <= set(SCENARIOS)
     return FoundScenario(names, why, len(old), len(new), len(shared))
-
-
-def unknown_scenario(old_classes: int | None, new_classes: int, why: str) -> FoundScenario:
-    """Return the answer for sets of which it is not known which classes are the same."""
-    return FoundScenario((), why, old_classes, new_classes, None)
 
 
 def _same_classes(
@@ -137,7 +128,9 @@ def scenario_of(old: Embedder, images: ImageSet, old_set: ImageSet | None) -> Fo
     else:
         unknown = unknown_identities(old_set, images)
     if unknown is not None:
-        return unknown_scenario(_class_count(old_set or old), len(images.class_names), unknown)
+        return FoundScenario(
+            (), unknown, _class_count(old_set or old), len(images.class_names), None
+        )
     if old_set is not None:
         old_classes, old_ids = old_set.class_identities, old_set.ids
         return find_scenario_of(old_classes, images.class_identities, old_ids, images.ids)
@@ -150,13 +143,9 @@ def scenario_of(old: Embedder, images: ImageSet, old_set: ImageSet | None) -> Fo
 def old_strength(old: Embedder, images: ImageSet, frame: Frame) -> tuple[Strength | None, str]:
     """Measure the old model on classes that it has not seen, if there are enough of them.
 
-    Args:
-        old: the old model.
-        images: with an old embedding each, see ``usable_images``.
-        frame: in which raw pixels are compared if the old model takes none.
-
-    Returns:
-        The strength, None if no class has two images; and on which images it was measured.
+    Each image has an old embedding, see ``usable_images``. In ``frame`` raw pixels are compared if
+    the old model takes none. The strength is None if no class has two images; with it comes on
+    which images it was measured.
     """
     sizes = np.bincount(images.labels, minlength=len(images.class_names))
     is_unseen = ~_learnt(old, images)
@@ -263,18 +252,10 @@ def forward_rate(model: ImageEmbedder, pixels: Pixels) -> float:
 def trial_run(
     images: ImageSet, recipe: Recipe, *, old: Embedder, method: str, device: str
 ) -> tuple[float, Model]:
-    """Train for a few steps with all that the real training has: method, changes, network.
+    """Train for a few steps on a sample with all that the real training has.
 
-    Args:
-        images: a sample of the training set.
-        recipe: of the real training.
-        old: the old model.
-        method: a name from ``METHODS``.
-        device: where to train.
-
-    Returns:
-        Images per second without the first epoch, and a model of no use but to measure the speed
-        of its network.
+    Return images per second without the first epoch, and a model of no use but to measure the speed
+    of its network.
     """
     batch_size = max(min(recipe.batch_size, len(images)), 2)
     short = recipe.updated(

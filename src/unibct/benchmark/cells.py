@@ -260,7 +260,7 @@ def weight_tests(workspace: Workspace, job: Job) -> WeightTests | None:
     if validation is None:
         alpha, model = MIDPOINT, blend_weights(old, new, MIDPOINT)
     else:
-        choice = choose_weights(old, new, validation, alphas=_ALPHAS)
+        choice = choose_weights(validation, old=old, new=new, alphas=_ALPHAS)
         alpha, model = choice.alpha, choice.model
     images, split = workspace.test_images, workspace.split
     rows = embed(model, images).rows_of(images)

@@ -212,7 +212,7 @@ def _chosen_weights(
     from unibct.report.texts import weight_choice_text
 
     with terminal_progress():
-        choice = choose_weights(old, new, open_images(alpha_from, images))
+        choice = choose_weights(open_images(alpha_from, images), old=old, new=new)
     if not quiet:
         print(weight_choice_text(choice))
     return choice

@@ -62,15 +62,10 @@ def single_images(
     seed: int = 0,
     repeats: int = REPEATS,
 ) -> SingleImages:
-    """Search the queries of finished tests among single images.
+    """Search the queries of finished tests, which keep their embeddings, among single images.
 
-    Args:
-        tests: by direction; they keep the embeddings of queries and gallery.
-        split: which images are in the gallery.
-        far: false accept rate of the TAR.
-        alpha: the share of the new query in blended queries.
-        seed: draws queries of large tests, and the bootstrap samples.
-        repeats: bootstrap samples.
+    ``alpha`` is the share of the new query in blended queries; ``seed`` draws queries of large
+    tests, and the bootstrap samples.
     """
     searches = _drawn_queries(tests, split, alpha, seed)
     image_tests = {direction: image_test(search) for direction, search in searches.items()}

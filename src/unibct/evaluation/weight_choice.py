@@ -51,10 +51,10 @@ class WeightChoice:
 
 
 def choose_weights(
-    old: Model,
-    new: Model,
     images: ImageSet,
     *,
+    old: Model,
+    new: Model,
     alphas: Sequence[float] = WEIGHT_ALPHAS,
     seed: int = 0,
 ) -> WeightChoice:
@@ -64,9 +64,9 @@ def choose_weights(
     has the better self test.
 
     Args:
+        images: like the queries that are to come, of classes that no model was trained on.
         old: the old model.
         new: trained from its weights.
-        images: like the queries that are to come, of classes that no model was trained on.
         alphas: the shares of the new weights to try.
         seed: chooses the gallery's images.
     """

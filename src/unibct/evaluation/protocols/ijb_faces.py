@@ -1,4 +1,8 @@
-"""Alignment: a similarity transform brings a face's five landmarks to their published places."""
+"""The faces of IJB: aligned by their landmarks, embedded in both views, kept and read again.
+
+A similarity transform brings a face's five landmarks to their published places. A row of embeddings
+is what the protocol pools: the sum of those of the aligned face and of its mirror image.
+"""
 
 import hashlib
 import shutil
@@ -51,14 +55,8 @@ def similarity(points: Any, target: Any) -> Reals:
     """Return the rotation, scale and shift that bring ``points`` nearest to ``target``.
 
     This is Umeyama's least-squares solution, without reflection. In the plane it is a regression
-    of complex numbers: target ≈ factor · point + shift.
-
-    Args:
-        points: (n, 2) x and y.
-        target: (n, 2) x and y.
-
-    Returns:
-        (2, 3) the matrix that is multiplied by a column (x, y, 1).
+    of complex numbers: target ≈ factor · point + shift. From twice (n, 2) x and y comes the (2, 3)
+    matrix that is multiplied by a column (x, y, 1).
     """
     sources, targets = (_complex(value) for value in (points, target))
     if len(sources) != len(targets):
@@ -96,15 +94,9 @@ def align(pixels: Any, points: Any, size: int = SIZE) -> Pixels:
 
     Values are interpolated bilinearly, with pixel centres at whole coordinates as in OpenCV's
     ``warpAffine`` (which in addition rounds positions to 1/32), and rounded to the nearest
-    integer. Outside the image they are zero.
-
-    Args:
-        pixels: (height, width, 3) or (height, width), uint8.
-        points: (5, 2) x and y.
-        size: height and width of the result; the published places are scaled with it.
-
-    Returns:
-        (size, size, 3).
+    integer. Outside the image they are zero. The pixels are uint8, (height, width, 3) or (height,
+    width), the points (5, 2) x and y, the result (size, size, 3); the published places are scaled
+    with it.
     """
     image = to_numpy(pixels)
     if image.dtype != np.uint8 or image.ndim not in (2, 3) or (image.shape[2:] or (3,)) != (3,):
@@ -121,13 +113,8 @@ def align(pixels: Any, points: Any, size: int = SIZE) -> Pixels:
 def warp(image: Pixels, matrix: Reals, size: int) -> Pixels:
     """Transform an image: the result at (x, y) is the image at ``matrix``⁻¹ (x, y).
 
-    Args:
-        image: (height, width, channels); one channel becomes three.
-        matrix: (2, 3), from the image to the result.
-        size: height and width of the result.
-
-    Returns:
-        (size, size, 3).
+    The image is (height, width, channels), where one channel becomes three; the matrix is (2, 3);
+    the result is (size, size, 3).
     """
     height, width, channels = image.shape
     inverse = np.linalg.inv(matrix[:, :2])
@@ -210,17 +197,8 @@ def image_embeddings(
     """Return a model's raw embeddings of all images; those in the cache are not computed again.
 
     The cache has a folder for each model and state of the images, with files of a few thousand
-    rows. A run that was killed continues with the first missing file.
-
-    Args:
-        model: the model.
-        root: the folder of the benchmark.
-        meta: its meta files.
-        cache: where the embeddings are kept.
-        flip_test: add the embedding of the mirrored image.
-
-    Returns:
-        (images, dim), not normalised.
+    rows. A run that was killed continues with the first missing file. With ``flip_test`` that of
+    the mirrored image is added. The result is (images, dim), not normalised.
     """
     images = aligned_images(root, meta)
     # Stated fingerprints may differ in their last letter only.
@@ -271,10 +249,8 @@ def _digest(root: Path, meta: Meta) -> str:
     return state.hexdigest()
 
 
-# A model's embeddings of a benchmark's faces as a folder or a file, in place of the model.
-#
-# `unibct embed --protocol ijbc` writes the folder. A row is what the protocol pools: the sum of the
-# embeddings of the aligned face and of its mirror image, not normalised.
+# A model's embeddings of a benchmark's faces as a folder, which `unibct embed --protocol ijbc`
+# writes, or as a file, in place of the model.
 
 NPY_CONTENT = (
     "a row for each row of the meta files: the sum of the embeddings of the aligned face and of "
@@ -350,11 +326,8 @@ def read_face_folder(folder: Path, meta: Meta, benchmark: str) -> NDArray[Any]:
 def read_face_array(path: Path, meta: Meta, *, lengths_count: bool) -> NDArray[Any]:
     """Return (rows, dim) from a ``.npy`` file, which must hold ``NPY_CONTENT``.
 
-    Args:
-        path: the file.
-        meta: the benchmark's.
-        lengths_count: whether the rows' lengths are weights when they are pooled. If so, a file
-            with normalised rows is refused.
+    If ``lengths_count``, the rows' lengths are weights when they are pooled, and a file with
+    normalised rows is refused.
     """
     vectors = mapped_array(path)
     if vectors.ndim != 2 or len(vectors) != len(meta.images):

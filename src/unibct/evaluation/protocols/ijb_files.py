@@ -57,12 +57,7 @@ class Meta:
 
 
 def read_meta(root: Path, name: str = "ijbc") -> Meta:
-    """Read the meta files in ``root/meta`` and check them against each other.
-
-    Args:
-        root: the folder of the benchmark.
-        name: ``ijbc`` or ``ijbb``.
-    """
+    """Read the meta files in ``root/meta``, of ``ijbc`` or ``ijbb``, and check them."""
     if name not in GALLERIES:
         raise UserError(f"unknown benchmark {name!r}; choose {' or '.join(sorted(GALLERIES))}")
     folder = Path(root) / "meta"
@@ -84,12 +79,7 @@ def read_meta(root: Path, name: str = "ijbc") -> Meta:
 
 
 def rows_of(known_ids: Ints, wanted_ids: Ints) -> Ints:
-    """Return the row of each wanted id among the known ids, or -1 if it is not there.
-
-    Args:
-        known_ids: ascending, each once.
-        wanted_ids: in any order.
-    """
+    """Return the row of each wanted id among the known ids, ascending, each once; -1 if absent."""
     if not len(known_ids) or not len(wanted_ids):
         return np.full(len(wanted_ids), -1, dtype=np.int64)
     if known_ids[0] < 0 or known_ids[-1] > _LARGEST_TABLED_ID:
@@ -188,10 +178,8 @@ def _read_landmarks(
 def _read_subjects(path: Path, known_ids: Ints, subject_of: dict[int, int]) -> TemplateSubjects:
     """Read a file whose first two columns are template and subject.
 
-    Args:
-        path: the file.
-        known_ids: the templates that have an image.
-        subject_of: the subject of each template in the files read so far; this file's are added.
+    Only the templates in ``known_ids`` have an image. To ``subject_of``, from the files that were
+    read before, this file's subjects are added.
     """
     layout = "template,subject,…"
     line_of: dict[int, int] = {}
@@ -312,14 +300,9 @@ def _plain_triples(text: bytes) -> Ints | None:
 
 
 def _triples_by_line(text: bytes, path: Path, lines_done: int) -> tuple[Ints, Ints]:
-    """Return (lines, 3) numbers and their line numbers, for text with unusual lines.
+    """Return (lines, 3) numbers and their line numbers, for whole lines that are unusual.
 
     This is slower than ``_plain_triples`` but finds the line that is wrong.
-
-    Args:
-        text: whole lines.
-        path: the file, for messages.
-        lines_done: how many lines of the file come before the text.
     """
     layout = "template template 0/1"
     values, line_numbers = array("q"), array("q")

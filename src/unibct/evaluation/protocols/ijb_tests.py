@@ -1,4 +1,12 @@
-"""The scores of a list of template pairs."""
+"""The tests of IJB-B and IJB-C on pooled templates, and the compatibility criterion.
+
+- 1:1: every pair of the list is scored, for TAR at FAR.
+- 1:N, closed set: each probe searches the merged galleries, for top-1, top-5 and top-10.
+- 1:N, open set: each probe searches each gallery on its own, for TPIR at FPIR; the galleries are
+  averaged.
+
+In a cross test the queries come from the new model and the gallery from the old one.
+"""
 
 from collections.abc import Generator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -54,16 +62,8 @@ def pair_scores(first: Any, second: Any, first_rows: Any, second_rows: Any) -> F
 
     The pair lists of the protocols contain a large share of all combinations of templates. So we
     multiply the two matrices, a block of rows at a time, and look the scores up: that is far
-    cheaper than to gather the rows of each pair. Only blocks with few pairs are gathered.
-
-    Args:
-        first: (templates, dim).
-        second: (templates′, dim).
-        first_rows: (pairs,) rows of ``first``.
-        second_rows: (pairs,) rows of ``second``.
-
-    Returns:
-        (pairs,).
+    cheaper than to gather the rows of each pair. Only blocks with few pairs are gathered. The
+    shapes are (templates, dim), (templates′, dim), (pairs,) and (pairs,) -> (pairs,).
     """
     first = checked_embeddings(first, "first").astype(np.float32, copy=False)
     second = checked_embeddings(second, "second").astype(np.float32, copy=False)
@@ -143,15 +143,10 @@ def _used_rows(rows: Rows, limit: int, threads: Executor) -> tuple[Ints, Ints]:
 def _blocks(
     rows: Rows, limit: int, height: int, threads: Executor
 ) -> Generator[tuple[Rows, range | Ints]]:
-    """Yield blocks of ``height`` different rows, each with the indices of its pairs.
+    """Yield blocks of ``height`` of the ``limit`` rows, each with the indices of its pairs.
 
-    The indices are a range if equal rows are next to each other in the list of pairs.
-
-    Args:
-        rows: (pairs,) the row of each pair.
-        limit: how many rows there are.
-        height: rows per block; the last block may have fewer.
-        threads: count the rows that occur.
+    ``rows`` are (pairs,) the row of each pair. The last block may have fewer. The indices are a
+    range if equal rows are next to each other in the list of pairs.
     """
     if not len(rows):
         return
@@ -188,12 +183,10 @@ class GallerySearch(NamedTuple):
 def search_galleries(
     query: Any, query_subjects: Any, galleries: dict[str, tuple[Any, Any]]
 ) -> GallerySearch:
-    """Search each probe's vector in every gallery.
+    """Search each probe's vector, (probes, dim), in every gallery.
 
-    Args:
-        query: (probes, dim).
-        query_subjects: (probes,); each has a mate in one of the galleries.
-        galleries: name -> (templates, dim) vectors and (templates,) subjects.
+    Each of the (probes,) subjects has a mate in one of the galleries: name -> (templates, dim)
+    vectors and (templates,) subjects.
     """
     query = normalized(checked_embeddings(query, "query")).astype(np.float32)
     query_subjects = checked_labels(query_subjects, len(query), "query_subjects")
@@ -207,7 +200,13 @@ def search_galleries(
             for (name, (_, labels)), array in zip(galleries.items(), parts, strict=True)
         ]
     )
-    _require_mates(query_subjects, subjects)
+    without_mate = ~np.isin(query_subjects, subjects)
+    if without_mate.any():
+        row = int(without_mate.argmax())
+        raise UserError(
+            f"probe row {row} has the subject {int(query_subjects[row])}, which no gallery has; "
+            "the closed set needs a mate for each probe"
+        )
     ends = np.cumsum([len(array) for array in parts])
     slices = [slice(end - len(array), end) for array, end in zip(parts, ends, strict=True)]
     ranks: list[Ints] = []
@@ -235,26 +234,11 @@ def search_galleries(
     return GallerySearch(np.concatenate(ranks), open_searches)
 
 
-def _require_mates(query_subjects: Ints, gallery_subjects: Ints) -> None:
-    without_mate = ~np.isin(query_subjects, gallery_subjects)
-    if without_mate.any():
-        row = int(without_mate.argmax())
-        raise UserError(
-            f"probe row {row} has the subject {int(query_subjects[row])}, which no gallery has; "
-            "the closed set needs a mate for each probe"
-        )
-
-
 def _best_scores(scores: Floats, mates: tuple[Ints, Ints], slices: Sequence[slice]) -> Floats:
-    """Return the scores of the best mate and of the best other, in each gallery.
+    """Return (2, galleries, probes): the best mate's score and the best other's, -inf if none.
 
-    Args:
-        scores: (probes, entries) in the merged galleries.
-        mates: the probe and the entry of each pair of the same subject.
-        slices: the entries of each gallery.
-
-    Returns:
-        (2, galleries, probes), -inf if there is none.
+    ``scores`` are (probes, entries) in the merged galleries, of which ``slices`` are the entries of
+    each; ``mates`` are the probe and the entry of each pair of the same subject.
     """
     best = np.full((2, len(slices), len(scores)), -np.inf, dtype=np.float32)
     probes, entries = mates
@@ -268,14 +252,7 @@ def _best_scores(scores: Floats, mates: tuple[Ints, Ints], slices: Sequence[slic
     return best
 
 
-# The tests of IJB-B and IJB-C on pooled templates, and the compatibility criterion.
-#
-# - 1:1: every pair of the list is scored, for TAR at FAR.
-# - 1:N, closed set: each probe searches the merged galleries, for top-1, top-5 and top-10.
-# - 1:N, open set: each probe searches each gallery on its own, for TPIR at FPIR; the galleries are
-#   averaged.
-#
-# In a cross test the queries come from the new model and the gallery from the old one.
+# All tests of two models, and the verdict.
 
 TOP_KS = (1, 5, 10)
 TESTS = (OLD_SELF, CROSS, NEW_SELF, REVERSED_CROSS)
