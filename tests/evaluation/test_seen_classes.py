@@ -82,7 +82,7 @@ def test_a_majority_is_refused_or_marked():
     assert not SeenClasses(4, 8).require_minority(allowed=True).overridden
     assert not SeenClasses(None, None, "no names").require_minority(allowed=True).overridden
     assert SeenClasses(8, 8).require_minority(allowed=True).basis == "overridden"
-    with pytest.raises(UserError, match=r"^5 of the 8 test classes .*--hold-out.*--seen-classes"):
+    with pytest.raises(UserError, match=r"^5 of the 8 test classes .*--hold-out.*seen_classes=True"):
         SeenClasses(5, 8).require_minority()
     with pytest.raises(UserError, match=r"^5 of the 8 classes of others were"):
         SeenClasses(5, 8).require_minority(which="classes of others")
@@ -237,7 +237,7 @@ def test_class_numbers_are_no_names(tmp_path, kind):
 
 # What was chosen on the test classes says so, or is refused, on every way to a test.
 
-ITSELF = "on the test images themselves.*--seen-classes"
+ITSELF = "on the test images themselves.*seen_classes=True"
 
 
 def evaluated(data, query, gallery, **options):
