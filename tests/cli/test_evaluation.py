@@ -59,7 +59,7 @@ def test_evaluate_prints_a_table_and_json(trained_folder, photo_folder, capsys):
     assert run_command(*arguments, "--threshold-rule", "loose") == 2
     assert "'loose' is not one of 'strict', 'nearest'" in capsys.readouterr().err
     assert run_command(*arguments, "--no-flip-test") == 2
-    assert "--no-flip-test has no effect on --protocol images" in capsys.readouterr().err
+    assert "flip_test has no effect on the protocol images" in capsys.readouterr().err
 
 
 def test_stored_embeddings_must_cover_the_images(trained_folder, photo_folder, tmp_path, capsys):
@@ -202,7 +202,7 @@ def test_certify_writes_a_certificate_and_says_what_it_allows(
     (tmp_path / "pairs.bin").write_bytes(b"")
     arguments[1] = tmp_path / "pairs.bin"
     assert run_command(*arguments, "--certify", file) == 2
-    assert "certify on images with classes, --protocol images" in capsys.readouterr().err
+    assert "certify on images with classes, the protocol images" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -175,8 +175,8 @@ def _embedded(images: ImageSet, models: _Models) -> tuple[Embeddings, Embeddings
     if not images.skip_bad:
         require_stored((models.old, models.new), images)
     one = models.new is models.old
-    found = embed_with_models([models.old] if one else [models.old, models.new], images)
-    old, new = found[0], found[-1]
+    sides = embed_with_models([models.old] if one else [models.old, models.new], images)
+    old, new = sides[0], sides[-1]
     if images.skip_bad:
         for side in (old, new):
             known_ids = set(side.ids)
