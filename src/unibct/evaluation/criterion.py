@@ -11,18 +11,13 @@ is no such part: the interval is over classes, of these seeds (docs/decisions/00
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
 from unibct.arrays import Floats
 from unibct.evaluation.bootstrap import REPEATS, ClassDraws, class_draws, t_quantile
-from unibct.evaluation.metrics import (
-    METRICS,
-    find_metric,
-    measured_metrics,
-    sampled_metrics,
-)
+from unibct.evaluation.metrics import METRICS, find_metric, measured_metrics, sampled_metrics
 from unibct.evaluation.search_test import SearchTest
 from unibct.evaluation.verification import HEADLINE_FAR
 
@@ -49,23 +44,14 @@ NOT_COMPATIBLE_RULE = (
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over seeds (or a single value) with its interval.
+    """A mean over seeds (or a single value) with its interval."""
 
-    Attributes:
-        mean: over the seeds.
-        low: lower end of the interval.
-        high: upper end.
-        ceiling: upper end at the level that *not compatible* needs, which is above ``high``.
-        seeds: how many.
-        classes: over how many classes (or folds) it is.
-    """
-
-    mean: float
-    low: float
-    high: float
-    ceiling: float
-    seeds: int = 1
-    classes: int = FEWEST_CLASSES
+    mean: float  # over the seeds
+    low: float  # lower end of the interval
+    high: float  # upper end
+    ceiling: float  # upper end at the level that *not compatible* needs, which is above ``high``
+    seeds: int = 1  # how many
+    classes: int = FEWEST_CLASSES  # over how many classes (or folds) it is
 
     @property
     def few_classes(self) -> bool:
@@ -88,10 +74,8 @@ class Estimate:
 def estimate(values: Floats, samples: Floats, *, classes: int) -> Estimate:
     """Return the mean over seeds, with an interval over classes, and seeds if there are enough.
 
-    Args:
-        values: (seeds,) the metric (or a difference) of each seed.
-        samples: (seeds, repeats) the same for drawn classes, with the same draws for each seed.
-        classes: how many were drawn.
+    ``values`` are (seeds,): the metric (or a difference) of each. ``samples`` are (seeds, repeats):
+    the same for drawn classes, with the same draws for each seed; ``classes`` of them were drawn.
     """
     mean, drawn = float(np.mean(values)), samples.mean(axis=0)
     low = mean - half_width(mean - drawn, values, classes, _TAIL)
@@ -103,11 +87,8 @@ def estimate(values: Floats, samples: Floats, *, classes: int) -> Estimate:
 def half_width(deviations: Floats, values: Floats, classes: int, tail: float) -> float:
     """Return how far an interval reaches to one side.
 
-    Args:
-        deviations: (repeats,) of drawn classes towards that side.
-        values: (seeds,) of each seed.
-        classes: how many were drawn.
-        tail: the probability that the truth is farther away.
+    ``deviations`` are (repeats,): of drawn classes towards that side; ``values`` are (seeds,), and
+    ``tail`` is the probability that the truth is farther away.
     """
     freedom = max(classes - 1, 1)
     stretch = np.sqrt(classes / freedom) * t_quantile(1 - tail, freedom)
@@ -121,21 +102,13 @@ def half_width(deviations: Floats, values: Floats, classes: int, tail: float) ->
 
 @dataclass(frozen=True)
 class Criterion:
-    """M(cross) − M(old self) for one metric, with its interval.
+    """M(cross) − M(old self) for one metric, with its interval."""
 
-    Attributes:
-        metric: its name.
-        old_self: M(old→old).
-        cross: M(new→old).
-        estimate: the difference with its interval.
-        decides: whether the verdict on the upgrade depends on it.
-    """
-
-    metric: str
-    old_self: float
-    cross: float
-    estimate: Estimate
-    decides: bool = True
+    metric: str  # its name
+    old_self: float  # M(old→old)
+    cross: float  # M(new→old)
+    estimate: Estimate  # the difference with its interval
+    decides: bool = True  # whether the verdict on the upgrade depends on it
 
     @property
     def difference(self) -> float:
@@ -204,12 +177,7 @@ def these_seeds(seeds: int) -> str:
 
 
 def few_classes_note(classes: int, what: str = "classes") -> str | None:
-    """Say that the classes of the queries are too few for a verdict, if they are.
-
-    Args:
-        classes: how many have queries.
-        what: what they are called.
-    """
+    """Say that the classes of the queries, called ``what``, are too few for a verdict, if so."""
     if classes >= FEWEST_CLASSES:
         return None
     return (
@@ -218,25 +186,17 @@ def few_classes_note(classes: int, what: str = "classes") -> str | None:
     )
 
 
-@dataclass(frozen=True)
-class SampledTest:
-    """The metrics of a test, and their values for drawn classes.
+class SampledTest(NamedTuple):
+    """The metrics of a test, and their values for drawn classes."""
 
-    Attributes:
-        values: metric -> its value.
-        samples: metric -> (repeats,); only the metrics that have an interval.
-        classes: how many were drawn.
-    """
-
-    values: dict[str, float]
-    samples: dict[str, Floats]
-    classes: int
+    values: dict[str, float]  # metric -> its value
+    samples: dict[str, Floats]  # metric -> (repeats,); only the metrics that have an interval
+    classes: int  # how many were drawn
 
     def minus(self, before: "SampledTest") -> tuple[Criterion, ...]:
         """Return how much better this test is, by a paired bootstrap.
 
-        Args:
-            before: another test of the same queries, sampled with the same draws.
+        The other test is of the same queries, sampled with the same draws.
         """
         return tuple(
             sampled_criterion(
@@ -252,16 +212,9 @@ class SampledTest:
 
 
 def sampled_test(test: SearchTest, draws: ClassDraws, far: float) -> SampledTest:
-    """Measure a test, and sample it.
-
-    Args:
-        test: the test.
-        draws: how often each class of the queries counts in each repeat.
-        far: false accept rate of the TAR.
-    """
-    return SampledTest(
-        measured_metrics(test, [far]), sampled_metrics(test, draws, far), draws.drawn
-    )
+    """Measure a test, and sample it, with the TAR at a false accept rate."""
+    samples = sampled_metrics(test, draws, far)
+    return SampledTest(measured_metrics(test, [far]), samples, draws.drawn)
 
 
 def compare_tests(
@@ -274,16 +227,9 @@ def compare_tests(
 ) -> tuple[Criterion, ...]:
     """Return the criterion of each metric that has an interval, by a paired bootstrap.
 
-    The classes of the queries are drawn with replacement, the same for both tests; the gallery
-    does not change. (Drawing the templates too would count the variance between pairs of classes
-    three times; a test checks the interval's calibration.)
-
-    Args:
-        old_self: the old model's self test.
-        cross: new queries in the old gallery; the same queries.
-        far: false accept rate of the TAR.
-        seed: chooses the bootstrap samples.
-        repeats: number of bootstrap samples.
+    The classes of the queries, which are the same in both tests, are drawn with replacement; the
+    gallery does not change. (Drawing the templates too would count the variance between pairs of
+    classes three times; a test checks the interval's calibration.)
     """
     draws = class_draws(cross, seed=seed, repeats=repeats)
     before, after = (sampled_test(test, draws, far) for test in (old_self, cross))

@@ -1,4 +1,4 @@
-"""Which images of a test set are in the gallery, and which are queries."""
+"""Which images of a test set are in the gallery, which are queries, and how images are pooled."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -33,17 +33,11 @@ def require_mode(mode: str) -> None:
 
 @dataclass(frozen=True)
 class GallerySplit:
-    """The images that are pooled into the gallery's templates, and those that are queries.
+    """The images that are pooled into the gallery's templates, and those that are queries."""
 
-    Attributes:
-        labels: (images,) the class of each image of the test set, 0…C-1.
-        gallery: indices of the gallery's images.
-        query: indices of the queries.
-    """
-
-    labels: Ints
-    gallery: Ints
-    query: Ints
+    labels: Ints  # (images,) the class of each image of the test set, 0…C-1
+    gallery: Ints  # indices of the gallery's images
+    query: Ints  # indices of the queries
 
     @property
     def query_labels(self) -> Ints:
@@ -79,9 +73,7 @@ class GallerySplit:
     def of_images(self, chosen: Ints) -> "GallerySplit":
         """Return the same split of some images: all those of some classes.
 
-        Args:
-            chosen: their places, ascending. They get the places 0, 1, …, and their classes the
-                numbers 0, 1, …, in the same order.
+        Their ascending places become 0, 1, …, and the numbers of their classes too.
         """
         labels = np.unique(self.labels[chosen], return_inverse=True)[1]
         gallery, query = (
@@ -93,10 +85,7 @@ class GallerySplit:
 def split_gallery(labels: Any, *, seed: int = 0, share: float = GALLERY_SHARE) -> GallerySplit:
     """Choose max(1, floor(share · size)) images of each class for the gallery; the rest query it.
 
-    Args:
-        labels: (images,) integers 0…C-1.
-        seed: chooses the images.
-        share: the share of each class's images that goes into the gallery.
+    ``labels`` are (images,) integers 0…C-1; ``seed`` chooses the images.
     """
     if seed < 0:
         raise UserError(f"seed must not be negative, not {seed}")
@@ -135,12 +124,9 @@ def split_for(labels: Any, split: GallerySplit | None, *, seed: int = 0) -> Gall
 
 
 def chosen_gallery(labels: Any, query: Any, gallery: Any) -> GallerySplit:
-    """Use these images as queries and those as the gallery.
+    """Use some images as queries and others, at least one of each class, as the gallery.
 
-    Args:
-        labels: (images,) integers 0…C-1 of all test images.
-        query: indices of the queries.
-        gallery: indices of the gallery's images; each class has one, and no query is among them.
+    ``labels`` are (images,) integers 0…C-1 of all test images, of which the others are indices.
     """
     labels = checked_labels(labels)
     classes = require_contiguous_labels(labels)
@@ -193,9 +179,7 @@ class Pooled(NamedTuple):
 def class_templates(embeddings: Floats, labels: Ints) -> NDArray[np.float32]:
     """Return (classes, dim): the normalised mean of each class's normalised embeddings.
 
-    Args:
-        embeddings: (images, dim).
-        labels: (images,) 0…C-1, each of them in use.
+    ``labels`` are (images,) 0…C-1, each of them in use.
     """
     rows = normalized(embeddings)
     ids, template = np.unique(labels, return_inverse=True)
@@ -257,14 +241,11 @@ def _pooled_sums(
     *,
     normalize_images: bool = False,
 ) -> Doubles:
-    """Sum the rows of each template, some rows at a time.
+    """Return (templates, dim): the sums of the rows of each template, some rows at a time.
 
-    Args:
-        readers: each returns the rows of some images in double precision; the results are added.
-        template: (images,) the template of each image, 0…templates-1.
-        templates: how many there are.
-        weights: (images,) a factor for each image.
-        normalize_images: scale each image's row to length 1 before it is weighted.
+    Each reader returns the rows of some images in double precision; the results are added, scaled
+    to length 1 if ``normalize_images``, and multiplied by the (images,) weights. ``template`` is
+    (images,) the template of each image, 0…templates-1.
     """
     order = np.argsort(template, kind="stable")
     sums: Doubles | None = None
@@ -311,6 +292,7 @@ def _row_reader(array: Floats, name: str) -> RowReader:
 
 
 def _image_weights(scores: Any, images: int) -> Doubles:
+    """Return (images,): the detector's scores, or ones."""
     if scores is None:
         return np.ones(images)
     weights = to_numpy(scores).astype(np.float64)
