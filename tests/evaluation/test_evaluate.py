@@ -9,15 +9,17 @@ from unibct.evaluation import protocols as table
 from unibct.evaluation.evaluate import evaluate
 from unibct.evaluation.options import EvaluationOptions
 from unibct.evaluation.protocols import PROTOCOLS, Protocol
+from unibct.registry import Registry
 
 
 def test_a_new_protocol_is_one_file_and_one_line(monkeypatch):
     """The table recognises its data, imports its file and runs it; nothing else changes."""
-    module = ModuleType("unibct.evaluation.protocols.odd")
+    module = ModuleType("another_package.odd")
     module.evaluate_odd = lambda data, **_: f"evaluated {data}"
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    odd = Protocol("odd:evaluate_odd", lambda data: data.endswith(".odd"), "odd files")
-    entries = {"odd": odd, **PROTOCOLS}
+    home = "another_package.odd:evaluate_odd"
+    odd = Protocol(home, lambda data: data.endswith(".odd"), "odd files")
+    entries = Registry("protocol", {"odd": odd, **PROTOCOLS})
     monkeypatch.setattr(table, "PROTOCOLS", entries)
     monkeypatch.setattr("unibct.evaluation.evaluate.PROTOCOLS", entries)
     assert evaluate("x.odd", old="old", new="new") == "evaluated x.odd"

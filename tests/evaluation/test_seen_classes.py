@@ -83,8 +83,6 @@ def test_a_majority_is_refused_or_marked():
     assert not SeenClasses(None, None, "no names").require_minority(allowed=True).overridden
     assert SeenClasses(8, 8).require_minority(allowed=True).basis == "overridden"
     with pytest.raises(UserError, match=r"^5 of the 8 test classes .*--hold-out.*seen_classes"):
-        UserError, match=r"^5 of the 8 test classes .*--hold-out.*seen_classes=True"
-    ):
         SeenClasses(5, 8).require_minority()
     with pytest.raises(UserError, match=r"^5 of the 8 classes of others were"):
         SeenClasses(5, 8).require_minority(which="classes of others")

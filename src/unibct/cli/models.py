@@ -182,7 +182,7 @@ def embed_command(
             images=images,
             form=to,
             dtype=dtype,
-            skip_bad=skip_bad_images,
+            skip_bad_images=skip_bad_images,
             device=device,
         )
     print_once(f"{out}: {len(result):,} embeddings of dimension {result.vectors.shape[1]}")

@@ -251,7 +251,7 @@ def test_what_it_does_not_take_is_refused_at_once(embed, tmp_path):
     for options, message in (
         ({"dtype": "int8"}, "unknown dtype 'int8'"),
         ({"images": tmp_path / "list.txt"}, "images has no effect on the protocol ijbc"),
-        ({"skip_bad": True}, "skip_bad_images has no effect on the protocol ijbc"),
+        ({"skip_bad_images": True}, "skip_bad_images has no effect on the protocol ijbc"),
     ):
         with pytest.raises(UserError, match=message):
             embed(out=out, **options)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unibct.errors import UserError
+from unibct.registry import Registry
 
 if TYPE_CHECKING:
     from unibct.embeddings.store import Embeddings
@@ -36,7 +37,7 @@ class Protocol:
     def load(self, home: str) -> Callable[..., Any]:
         """Import the function that the entry names."""
         module, _, function = home.partition(":")
-        return getattr(import_module(f"unibct.evaluation.protocols.{module}"), function)
+        return getattr(import_module(module), function)
 
 
 def _has_meta_files(benchmark: str) -> Callable[[str], bool]:
@@ -63,35 +64,38 @@ _IJB_OPTIONS = _SEARCH_OPTIONS | {
 }
 
 # To add a protocol, write a module and add an entry here.
-PROTOCOLS: dict[str, Protocol] = {
-    "pairs": Protocol(
-        "pairs:evaluate_pair_set",
-        lambda data: data.endswith(".bin"),
-        "a .bin pair set",
-        frozenset({"seed"}),
-    ),
-    "ijbc": Protocol(
-        "ijb:evaluate_on_ijbc",
-        _has_meta_files("ijbc"),
-        "a folder with IJB-C's meta files",
-        _IJB_OPTIONS,
-        "ijb_faces:embed_ijbc",
-    ),
-    "ijbb": Protocol(
-        "ijb:evaluate_on_ijbb",
-        _has_meta_files("ijbb"),
-        "a folder with IJB-B's meta files",
-        _IJB_OPTIONS,
-        "ijb_faces:embed_ijbb",
-    ),
-    "images": Protocol(
-        "images:evaluate_images",
-        lambda data: True,
-        "all other data",
-        _IMAGE_OPTIONS,
-        "images:embed_image_set",
-    ),
-}
+PROTOCOLS: Registry[Protocol] = Registry(
+    "protocol",
+    {
+        "pairs": Protocol(
+            f"{__name__}.pairs:evaluate_pair_set",
+            lambda data: data.endswith(".bin"),
+            "a .bin pair set",
+            frozenset({"seed"}),
+        ),
+        "ijbc": Protocol(
+            f"{__name__}.ijb:evaluate_on_ijbc",
+            _has_meta_files("ijbc"),
+            "a folder with IJB-C's meta files",
+            _IJB_OPTIONS,
+            f"{__name__}.ijb_faces:embed_ijbc",
+        ),
+        "ijbb": Protocol(
+            f"{__name__}.ijb:evaluate_on_ijbb",
+            _has_meta_files("ijbb"),
+            "a folder with IJB-B's meta files",
+            _IJB_OPTIONS,
+            f"{__name__}.ijb_faces:embed_ijbb",
+        ),
+        "images": Protocol(
+            f"{__name__}.images:evaluate_images",
+            lambda data: True,
+            "all other data",
+            _IMAGE_OPTIONS,
+            f"{__name__}.images:embed_image_set",
+        ),
+    },
+)
 
 
 def is_same(old: Any, new: Any) -> bool:
@@ -100,11 +104,10 @@ def is_same(old: Any, new: Any) -> bool:
 
 
 def recognised_protocol(data: str, protocol: str = AUTO) -> str:
-    """Return the name of the protocol for some data; ``auto`` recognises it from the data."""
+    """Return the name of the protocol for some data; ``auto``: the first that recognises it."""
     if protocol == AUTO:
         return next(name for name, entry in PROTOCOLS.items() if entry.recognises(data))
-    if protocol not in PROTOCOLS:
-        raise UserError(f"unknown protocol {protocol!r}; choose {AUTO}, {', '.join(PROTOCOLS)}")
+    PROTOCOLS.find(protocol)
     return protocol
 
 
@@ -117,7 +120,7 @@ def embed_data(
     images: Path | None = None,
     form: str = "folder",
     dtype: str = "float32",
-    skip_bad: bool = False,
+    skip_bad_images: bool = False,
     device: str = "auto",
 ) -> "Embeddings":
     """Write a model's embeddings as the protocol that fits the data needs them.
@@ -130,7 +133,7 @@ def embed_data(
         images: a list of image ids; only these are embedded.
         form: a name from ``FORMS``: ``folder``, ``parquet``, ``npy`` or ``safetensors``.
         dtype: ``float32`` or ``float16``, on disk; a folder only.
-        skip_bad: leave unreadable images out instead of refusing.
+        skip_bad_images: leave unreadable images out instead of refusing.
         device: ``auto``, ``cpu``, ``cuda``, …
     """
     name = recognised_protocol(data, protocol)
@@ -140,12 +143,11 @@ def embed_data(
             f"{data} is {entry.says}, whose embeddings are not stored: give the models "
             "themselves to `unibct evaluate`"
         )
-    given: dict[str, Any] = {"images": images, "skip_bad_images": skip_bad}
-    for option, value in given.items():
-        if value and option not in entry.takes:
-            raise UserError(f"{option} has no effect on the protocol {name}. Leave it out")
     chosen: dict[str, Any] = {} if images is None else {"images": images}
-    if skip_bad:
-        chosen["skip_bad"] = True
+    if skip_bad_images:
+        chosen["skip_bad_images"] = True
+    for option in chosen:
+        if option not in entry.takes:
+            raise UserError(f"{option} has no effect on the protocol {name}. Leave it out")
     run = entry.load(entry.embeds)
     return run(data, model=model, out=out, form=form, dtype=dtype, device=device, **chosen)

@@ -350,7 +350,7 @@ def embed_image_set(
     images: Path | None = None,
     form: str = FOLDER_FORM,
     dtype: str = "float32",
-    skip_bad: bool = False,
+    skip_bad_images: bool = False,
     device: str = "auto",
 ) -> Embeddings:
     """Write a model's normalised embeddings of an image set; under torchrun by all processes.
@@ -364,7 +364,7 @@ def embed_image_set(
         if dtype != "float32":
             raise UserError(f"dtype {dtype} is for the form {FOLDER_FORM} only")
     embedder = open_embedder(model, device=device)
-    given = open_data(data, images, skip_bad=skip_bad)
+    given = open_data(data, images, skip_bad=skip_bad_images)
     if form == FOLDER_FORM:
         require_outside(given, out)
     folder = out if form == FOLDER_FORM else partial_folder(out)
