@@ -137,9 +137,9 @@ class World:
         """Read everything, and compare it with what was acknowledged."""
         gallery = Gallery(self.root / "G")
         with gallery.folder.writing():
-            from unibct.gallery.settling import settle
+            from unibct.gallery.steps import end_interrupted_steps
 
-            settle(gallery.folder)
+            end_interrupted_steps(gallery.folder)
         problems = gallery.verify()
         assert not problems, problems
         state = gallery.folder.state

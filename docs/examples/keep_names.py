@@ -10,7 +10,7 @@ import unibct
 
 FAR = 1e-3
 LINE = "{:<16}{:>7}{:>7}  {:>7}{:>7}{:>7}  {:>7}{:>7}{:>7}"
-Counts = list[tuple[unibct.Names, unibct.Names]]
+Counts = list[tuple[unibct.NameCounts, unibct.NameCounts]]
 
 
 def parted(images: unibct.ImageSet, share: float) -> tuple[unibct.ImageSet, unibct.ImageSet]:

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from unibct.evaluation.verification import verification
     from unibct.evaluation.weight_choice import choose_weights
     from unibct.export.export_model import export_model
-    from unibct.gallery.gallery import Gallery, Names, count_names
+    from unibct.gallery.gallery import Gallery, NameCounts, count_names
     from unibct.gallery.page import serve_gallery
-    from unibct.gallery.queries import Queries
+    from unibct.gallery.search import Queries
     from unibct.gallery.search_request import SearchRequest
     from unibct.losses import arcface
     from unibct.maps.space_map import load_map, save_map
@@ -84,10 +84,10 @@ _HOMES = {
     "evaluate": "evaluation.evaluate",
     "Certificate": "evaluation.certificate",
     "Gallery": "gallery.gallery",
-    "Queries": "gallery.queries",
+    "Queries": "gallery.search",
     "serve_gallery": "gallery.page",
     "SearchRequest": "gallery.search",
-    "Names": "gallery.gallery",
+    "NameCounts": "gallery.gallery",
     "count_names": "gallery.gallery",
     "blended": "evaluation.blending",
     "choose_alpha": "evaluation.blending",
@@ -107,7 +107,7 @@ __all__ = [
     "CompatibilityLoss",
     "Gallery",
     "ImageSet",
-    "Names",
+    "NameCounts",
     "Queries",
     "Recipe",
     "SearchRequest",

@@ -144,10 +144,10 @@ def upgraded_twice(upgraded: Gallery, tmp_path: Path) -> Gallery:
     """Rows of two old models, searched by a third one."""
     upgraded.add(toy_images(per_class=1, first=20))
     newest = Opening().open(NEWEST).fingerprint
-    papers = [
-        written(toy_certificate(kind, newest), tmp_path) for kind in upgraded.folder.state.makers
+    certificates = [
+        written(toy_certificate(kind, newest), tmp_path) for kind in upgraded.folder.state.kinds
     ]
-    upgraded.upgrade(NEWEST, papers)
+    upgraded.upgrade(NEWEST, certificates)
     return upgraded
 
 

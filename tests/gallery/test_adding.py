@@ -14,7 +14,7 @@ from unibct.embeddings.store import Embeddings
 from unibct.errors import UserError
 from unibct.gallery import adding
 from unibct.gallery.gallery import Gallery
-from unibct.gallery.gate import Passage, ask, known_queries
+from unibct.gallery.known_queries import FoundMates, found_mates, read_known_queries
 
 
 def renamed(images, **changes):
@@ -139,7 +139,7 @@ def test_unreadable_images_are_left_out(toy_gallery, encoded, monkeypatch):
     images = toy_images(per_class=1, first=30)
     bad = images.ids[1:4]  # a whole batch, and one more
     more = with_bad(images, *bad, encoded=encoded)
-    with pytest.raises(UserError, match="--skip-bad-images"):
+    with pytest.raises(UserError, match="skip_bad"):
         toy_gallery.add(more)
     result = toy_gallery.add(skipping(more))
     assert (result.added + result.present, result.skipped) == (3, 3)
@@ -194,9 +194,9 @@ def test_an_image_that_cannot_be_read_is_named(toy_gallery):
 
 
 def test_removing_forgets_known_queries_of_the_rows(toy_gallery):
-    known = [query.id for query in known_queries(toy_gallery.folder.path)]
+    known = [query.id for query in read_known_queries(toy_gallery.folder.path)]
     toy_gallery.remove(known[:2])
-    left = {query.id for query in known_queries(toy_gallery.folder.path)}
+    left = {query.id for query in read_known_queries(toy_gallery.folder.path)}
     assert left == set(known[2:])
     assert toy_gallery.add(toy_images()).added == 2
 
@@ -225,24 +225,26 @@ def test_an_unknown_id_removes_nothing(toy_gallery):
 
 
 def test_a_refused_removal_keeps_rows_and_known_queries(toy_gallery, monkeypatch):
-    known = known_queries(toy_gallery.folder.path)
-    passages = iter([ask(toy_gallery.folder), Passage(frozenset({known[5].id}), frozenset())])
-    monkeypatch.setattr("unibct.gallery.gate.ask", lambda _: next(passages))
+    known = read_known_queries(toy_gallery.folder.path)
+    passages = iter(
+        [found_mates(toy_gallery.folder), FoundMates(frozenset({known[5].id}), frozenset())]
+    )
+    monkeypatch.setattr("unibct.gallery.known_queries.found_mates", lambda _: next(passages))
     with pytest.raises(UserError, match="the removal was undone"):
         toy_gallery.remove([known[0].id])
-    assert known_queries(toy_gallery.folder.path) == known
+    assert read_known_queries(toy_gallery.folder.path) == known
     assert toy_gallery.status().as_json()["rows"] == 48
 
 
 def test_a_removal_that_was_killed_after_the_gate_forgets_known_queries_too(
     toy_gallery, monkeypatch
 ):
-    known = known_queries(toy_gallery.folder.path)
+    known = read_known_queries(toy_gallery.folder.path)
     monkeypatch.setattr("unibct.gallery.adding.complete_removal", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         toy_gallery.remove([known[0].id])
     toy_gallery.add(toy_images(per_class=1, first=30, classes=1))
-    assert known[0].id not in {query.id for query in known_queries(toy_gallery.folder.path)}
+    assert known[0].id not in {query.id for query in read_known_queries(toy_gallery.folder.path)}
     assert toy_gallery.verify() == []
 
 

@@ -57,7 +57,7 @@ def test_readable_rows_come_with_the_vectors_of_their_images():
 @ENCODED
 def test_a_backfill_leaves_rows_with_unreadable_images_as_they_are(upgraded, encoded):
     images = with_bad(toy_images(), *BAD, encoded=encoded)
-    with pytest.raises(UserError, match="--skip-bad-images"):
+    with pytest.raises(UserError, match="skip_bad"):
         upgraded.backfill(images)
     gallery, notes = noting(upgraded)
     result = gallery.backfill(skipping(images))
@@ -76,7 +76,7 @@ def test_a_file_that_was_damaged_later_is_unreadable_and_not_another_image(tmp_p
     gallery.upgrade(NEW, force=True)
     damaged = with_bad(toy_images(), *BAD, encoded=True)
     for step in (gallery.add, gallery.backfill):
-        with pytest.raises(UserError, match=r"cannot be read \(broken\).*--skip-bad-images"):
+        with pytest.raises(UserError, match=r"cannot be read \(broken\).*skip_bad"):
             step(damaged)
     added = gallery.add(skipping(damaged))
     assert (added.added, added.present, added.skipped) == (0, 46, 2)
@@ -122,16 +122,16 @@ def test_a_lazy_search_leaves_hits_with_unreadable_images_as_they_are(upgraded, 
     found = {hit.id for answer in upgraded.search(queries, k=2) for hit in answer.hits}
     bad = sorted(found)[:2]
     images = with_bad(toy_images(), *bad, encoded=encoded)
-    with pytest.raises(UserError, match="--skip-bad-images"):
-        upgraded.search(queries, k=2, lazy_images=images)
+    with pytest.raises(UserError, match="skip_bad"):
+        upgraded.search(queries, k=2, row_images=images)
     gallery, notes = noting(upgraded)
-    answers = gallery.search(queries, k=2, lazy_images=skipping(images))
+    answers = gallery.search(queries, k=2, row_images=skipping(images))
     assert live(gallery) == [48 - len(found) + 2, len(found) - 2]
     assert len(answers) == 6
     assert all(row_id in notes.texts[-1] for row_id in bad)
     steps = gallery.folder.state.steps
     nothing = skipping(with_bad(toy_images(), *toy_images().ids))
-    gallery.search(queries, k=2, lazy_images=nothing)
+    gallery.search(queries, k=2, row_images=nothing)
     assert gallery.folder.state.steps == steps
 
 
@@ -141,7 +141,7 @@ def test_a_rollback_keeps_rows_that_it_cannot_make_from_unreadable_images(upgrad
     upgraded.add(whole)
     images = with_bad(LATER, "c0/30", "c4/30", encoded=encoded)
     steps = upgraded.folder.state.steps
-    with pytest.raises(UserError, match="--skip-bad-images"):
+    with pytest.raises(UserError, match="skip_bad"):
         upgraded.rollback(data=images)
     with pytest.raises(UserError, match="not one of its 6 images can be read"):
         upgraded.rollback(data=skipping(with_bad(LATER, *LATER.ids, encoded=encoded)))
@@ -166,7 +166,7 @@ def test_images_of_other_rows_are_not_taken_in_silence(upgraded):
     with pytest.raises(UserError, match=rf"has none of the {len(LATER)} rows .*first 'c0/30'"):
         gallery.rollback(data=others)
     assert gallery.status() == before
-    gallery.search(toy_images(per_class=1), k=3, lazy_images=others)
+    gallery.search(toy_images(per_class=1), k=3, row_images=others)
     assert notes.texts[-1].startswith(f"no hit was embedded again: {others.name} has none of the")
     assert gallery.status().live == before.live
 
@@ -207,7 +207,7 @@ def test_after_finish_a_rollback_with_unreadable_images_loses_no_row(upgraded):
 
 def test_known_queries_of_your_own_with_unreadable_images_are_left_out(tmp_path):
     known = with_bad(toy_images(per_class=1, first=60), "c2/60", "c5/60")
-    with pytest.raises(UserError, match=r"c2/60 cannot be read .*--skip-bad-images"):
+    with pytest.raises(UserError, match=r"c2/60 cannot be read .*skip_bad"):
         Gallery.create(tmp_path / "G", OLD, known=known)
     notes = Notes()
     show(notes)
@@ -360,7 +360,7 @@ def test_only_found_rows_with_images_are_embedded_again(upgraded):
 
 
 def lazily(gallery):
-    gallery.search(toy_images(per_class=1, first=50), k=2, lazy_images=toy_images())
+    gallery.search(toy_images(per_class=1, first=50), k=2, row_images=toy_images())
     return list(gallery.status().live.values())
 
 
@@ -402,6 +402,6 @@ def test_while_another_process_writes_the_search_goes_on(upgraded):
 def test_after_a_killed_rollback_no_row_is_embedded_by_the_model_that_no_longer_searches(upgraded):
     upgraded.folder.save(upgraded.folder.state.begun(ROLLBACK, to=3))
     queries = toy_images(per_class=1, first=50)
-    upgraded.search(queries, k=2, lazy_images=toy_images())
+    upgraded.search(queries, k=2, row_images=toy_images())
     assert upgraded.folder.state.searching.name.endswith("old_model")
     assert len(upgraded.search(queries, k=100)[0].hits) == 48

@@ -10,7 +10,7 @@ from unibct.errors import UserError
 from unibct.gallery.creation import gallery_name
 from unibct.gallery.gallery import Gallery
 from unibct.gallery.gallery_folder import GalleryBusyError
-from unibct.gallery.orders import asked_counts
+from unibct.gallery.orders import found_counts
 
 
 def test_names_are_readable_and_never_the_same():
@@ -22,8 +22,8 @@ def test_names_are_readable_and_never_the_same():
 
 def test_a_certificate_gives_the_first_model_its_thresholds(tmp_path):
     old = open_embedder(OLD).fingerprint
-    paper = written(toy_certificate(old, "f" * 32), tmp_path)
-    gallery = Gallery.create(tmp_path / "G", OLD, certificates=[paper])
+    certificate = written(toy_certificate(old, "f" * 32), tmp_path)
+    gallery = Gallery.create(tmp_path / "G", OLD, certificates=[certificate])
     gallery.add(toy_images())
     hits = gallery.search(toy_images(per_class=1, first=50), k=48, far=0.01)[0].hits
     assert hits
@@ -80,9 +80,9 @@ def test_a_copy_that_fails_leaves_nothing_and_can_be_repeated(toy_gallery, tmp_p
 def test_a_copy_knows_which_rows_were_asked_for(upgraded, tmp_path):
     upgraded.search(toy_images(per_class=1, first=50), k=2, remember=True)
     upgraded.copy(tmp_path / "copy")
-    counts = asked_counts(tmp_path / "copy")
+    counts = found_counts(tmp_path / "copy")
     assert counts
-    assert counts == asked_counts(upgraded.folder.path)
+    assert counts == found_counts(upgraded.folder.path)
 
 
 def test_a_deleted_gallery_leaves_nothing_and_its_copy_stays(upgraded, tmp_path):

@@ -7,7 +7,7 @@ from tests.gallery.toys import NEW, NEWEST, OLD, STRANGER, toy_certificate, toy_
 from tests.notes import Notes, show
 from unibct.embeddings.extraction import embed
 from unibct.errors import UserError
-from unibct.gallery.gallery import Answer, Gallery, Names, count_names
+from unibct.gallery.gallery import Answer, Gallery, NameCounts, count_names
 from unibct.gallery.search import Hit, note_useless_filter, search_source
 from unibct.gallery.search_request import SearchRequest
 from unibct.gallery.sources import open_source
@@ -72,7 +72,7 @@ def test_adding_again_changes_nothing(gallery):
 
 
 def test_an_upgrade_changes_no_row_and_the_new_model_searches(gallery, certificate):
-    kinds = gallery.folder.state.makers
+    kinds = gallery.folder.state.kinds
     gallery.upgrade(NEW, [certificate])
     status = gallery.status().as_json()
     assert list(status["models"].values()) == [48, 0]
@@ -155,7 +155,7 @@ def test_after_finish_a_rollback_needs_the_images(gallery, certificate, monkeypa
         gallery.rollback()
     after = results(gallery)
     with monkeypatch.context() as patch:
-        patch.setattr("unibct.gallery.rollback.ask", lambda *_, **__: 1 / 0)
+        patch.setattr("unibct.gallery.rollback.found_mates", lambda *_, **__: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             gallery.rollback(data=toy_images())
     assert results(gallery) == after
@@ -203,7 +203,7 @@ def test_a_copy_has_rows_marks_and_history(gallery, certificate, tmp_path):
 def test_a_lazy_backfill_stores_what_queries_find(gallery, certificate):
     gallery.upgrade(NEW, [certificate])
     queries = toy_images(per_class=2, first=50)
-    answers = gallery.search(queries, k=2, lazy_images=toy_images())
+    answers = gallery.search(queries, k=2, row_images=toy_images())
     own = gallery.folder.state.standing.searching
     count = gallery.status().live[own]
     assert 0 < count < 48
@@ -280,7 +280,7 @@ def test_a_stranger_of_the_same_dimension_is_kept_out(gallery, certificate):
     with pytest.raises(UserError, match="which this gallery does not know"):
         gallery.add(embed(stranger, toy_images(per_class=1, first=90)))
     assert results(gallery) == before
-    assert len(gallery.folder.state.makers) == 1
+    assert len(gallery.folder.state.kinds) == 1
     assert open_source(toy_images()).ids == toy_images().ids
 
 
@@ -303,7 +303,7 @@ def test_right_wrong_and_lost_names_are_counted():
         Answer("5", "b", [hit("b")], False),
     ]
     names = count_names(answers)
-    assert names == Names(right=2, wrong=2, lost=1)
+    assert names == NameCounts(right=2, wrong=2, lost=1)
     assert names.queries == 5
     assert names.as_json() == {"right": 2, "wrong": 2, "lost": 1}
 
@@ -316,4 +316,4 @@ def test_a_query_without_a_label_is_refused():
 def test_a_threshold_that_nothing_passes_loses_every_name(toy_gallery):
     queries = toy_images(per_class=2, first=50)
     assert count_names(toy_gallery.search(queries, k=1)).lost == 0
-    assert count_names(toy_gallery.search(queries, k=1, threshold=1.01)) == Names(0, 0, 12)
+    assert count_names(toy_gallery.search(queries, k=1, threshold=1.01)) == NameCounts(0, 0, 12)

@@ -20,7 +20,7 @@ from unibct.gallery.gallery_folder import (
     GalleryFolder,
     describe_model,
     keep_model,
-    open_maker,
+    open_model,
     query_view,
 )
 from unibct.gallery.page.shown_gallery import Query, ShownGallery
@@ -28,17 +28,17 @@ from unibct.gallery.search_request import SearchRequest
 
 
 def test_a_callable_is_opened_where_it_is(tmp_path):
-    maker, embedder = describe_model(OLD, Opening())
+    row_kind, embedder = describe_model(OLD, Opening())
     keep_model(tmp_path, embedder)
     assert not (tmp_path / "models").exists()
-    assert open_maker(tmp_path, maker, Opening()).fingerprint == maker.fingerprint
+    assert open_model(tmp_path, row_kind, Opening()).fingerprint == row_kind.fingerprint
 
 
 def test_a_model_that_has_changed_is_refused(tmp_path):
-    maker, _ = describe_model(OLD, Opening())
-    changed = type(maker)(**(vars(maker) | {"fingerprint": "f" * 32}))
+    row_kind, _ = describe_model(OLD, Opening())
+    changed = type(row_kind)(**(vars(row_kind) | {"fingerprint": "f" * 32}))
     with pytest.raises(UserError, match="has changed"):
-        open_maker(tmp_path, changed, Opening())
+        open_model(tmp_path, changed, Opening())
 
 
 def test_a_gallery_knows_a_callable_again_on_another_machine(tmp_path, monkeypatch):
@@ -53,14 +53,14 @@ def test_a_gallery_knows_a_callable_again_on_another_machine(tmp_path, monkeypat
     alone = Opening().open(OLD)
     assert alone.fingerprint != known, "without the gallery it is another one"
     folder = GalleryFolder(tmp_path / "g")
-    assert folder.model(known).embedder.fingerprint == known
+    assert folder.model(known).fingerprint == known
     assert describe_model(OLD, folder.opening)[0].fingerprint == known
     shutil.rmtree(tmp_path / "g" / "probes")  # as in galleries of earlier versions
     with pytest.raises(UserError, match=f"if it is the same, .* fingerprint = '{known}'"):
         GalleryFolder(tmp_path / "g").model(known)
     monkeypatch.setattr(model, "weights", weights)
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "third"))
-    assert GalleryFolder(tmp_path / "g").model(known).embedder.fingerprint == known
+    assert GalleryFolder(tmp_path / "g").model(known).fingerprint == known
 
 
 def test_vectors_of_another_dimension_need_a_projection():
@@ -92,7 +92,7 @@ def test_the_state_is_read_again_when_another_object_replaced_it(toy_gallery):
 
 def test_whether_a_kind_has_rows_is_asked_as_rarely_as_is_safe(upgraded, monkeypatch):
     folder = upgraded.folder
-    old, new = folder.state.makers
+    old, new = folder.state.kinds
     asked = []
     has_live = folder.engine.has_live
     monkeypatch.setattr(

@@ -5,7 +5,7 @@ import pytest
 
 from tests.gallery.toys import toy_images
 from unibct.errors import UserError
-from unibct.gallery.orders import ORDERS, asked_counts, ordered_rows, remember_asked
+from unibct.gallery.orders import ORDERS, count_found, found_counts, ordered_rows
 from unibct.gallery.page.answers import BackfillBody
 
 
@@ -14,7 +14,7 @@ def test_the_page_takes_every_order():
 
 
 def kinds(gallery):
-    return list(gallery.folder.state.makers)
+    return list(gallery.folder.state.kinds)
 
 
 def test_random_orders_depend_on_the_seed_only(toy_gallery):
@@ -38,7 +38,7 @@ def test_rows_farthest_from_the_mean_of_their_label_come_first(toy_gallery):
 
 
 def test_rows_that_were_asked_for_come_first(toy_gallery):
-    remember_asked(toy_gallery.folder.path, ["c3/3", "c1/1", "c3/3"])
+    count_found(toy_gallery.folder.path, ["c3/3", "c1/1", "c3/3"])
     order = ordered_rows(toy_gallery.folder, kinds(toy_gallery), "asked", 0)
     assert order[:2] == ["c3/3", "c1/1"]
 
@@ -49,9 +49,9 @@ def test_an_unknown_order_lists_the_names(toy_gallery):
 
 
 def test_counts_add_up(tmp_path):
-    assert asked_counts(tmp_path) == {}
-    remember_asked(tmp_path, [])
-    assert asked_counts(tmp_path) == {}
-    remember_asked(tmp_path, ["a", "b", "a"])
-    remember_asked(tmp_path, ["b", "c"])
-    assert asked_counts(tmp_path) == {"a": 2, "b": 2, "c": 1}
+    assert found_counts(tmp_path) == {}
+    count_found(tmp_path, [])
+    assert found_counts(tmp_path) == {}
+    count_found(tmp_path, ["a", "b", "a"])
+    count_found(tmp_path, ["b", "c"])
+    assert found_counts(tmp_path) == {"a": 2, "b": 2, "c": 1}

@@ -29,7 +29,7 @@ def test_a_port_that_is_taken_is_named():
     with opened_socket("127.0.0.1", 0) as first:
         port = first.getsockname()[1]
         with pytest.raises(
-            UserError, match=rf"cannot listen at 127\.0\.0\.1, port {port} .*--port"
+            UserError, match=rf"cannot listen at 127\.0\.0\.1, port {port} .*port 0"
         ):
             opened_socket("127.0.0.1", port)
 
@@ -57,8 +57,8 @@ def test_the_command_serves_until_it_is_interrupted(tmp_path):
     gallery = Gallery.create(tmp_path / "G", OLD)
     gallery.add(str(rows))
     new = gallery.folder.opening.open(NEW).fingerprint
-    paper = toy_certificate(gallery.folder.state.standing.searching, new)
-    gallery.upgrade(NEW, [written(paper, tmp_path)])
+    certificate = toy_certificate(gallery.folder.state.standing.searching, new)
+    gallery.upgrade(NEW, [written(certificate, tmp_path)])
     gallery.close()
     command = [sys.executable, "-m", "unibct", "gallery", "serve", str(tmp_path / "G")]
     options = ["--host", "0.0.0.0", "--port", "0", "--images", str(rows), "--device", "cpu"]

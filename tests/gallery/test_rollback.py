@@ -8,7 +8,7 @@ from tests.notes import Notes, show
 from unibct.embedders import Opening
 from unibct.embeddings.extraction import embed
 from unibct.errors import UserError
-from unibct.gallery import settling
+from unibct.gallery import steps
 from unibct.gallery.gallery import Gallery
 from unibct.gallery.rollback import rollback_target, stopped_target, unsearchable_rows
 
@@ -209,13 +209,13 @@ def test_after_finish_searches_are_as_before_until_all_rows_are_made_again(upgra
         seen.append(hits(reader) == before)
 
     monkeypatch.setattr(engine, "write", watched)
-    put_aside = settling._put_newer_aside
+    put_aside = steps._put_newer_aside
 
     def watched_change(*arguments):
         seen.append(len(hits(reader)[1][0]["hits"]))
         put_aside(*arguments)
 
-    monkeypatch.setattr(settling, "_put_newer_aside", watched_change)
+    monkeypatch.setattr(steps, "_put_newer_aside", watched_change)
     result = upgraded.rollback(data=toy_images())
     assert seen == [True] * 7 + [48]
     assert result.searching != before[0]
@@ -226,7 +226,7 @@ def test_another_step_takes_back_a_rollback_that_was_making_rows(upgraded, monke
     upgraded.finish()
     before = hits(upgraded)
     with monkeypatch.context() as patch:
-        patch.setattr("unibct.gallery.rollback.ask", lambda *_, **__: 1 / 0)
+        patch.setattr("unibct.gallery.rollback.found_mates", lambda *_, **__: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             upgraded.rollback(data=toy_images())
     notes = Notes()
@@ -238,7 +238,7 @@ def test_another_step_takes_back_a_rollback_that_was_making_rows(upgraded, monke
         "step 6, rollback, had been interrupted: it is taken back, and the rows are as before it"
     ]
     assert hits(again) == before
-    assert [count.rows for count in map(again.folder.engine.count, again.folder.state.makers)] == [
+    assert [count.rows for count in map(again.folder.engine.count, again.folder.state.kinds)] == [
         0,
         48,
     ]

@@ -18,7 +18,7 @@ from unibct.gallery.rows import (
 
 def row_types(gallery):
     state = gallery.folder.state
-    return [row_type(state.makers[kind], state.standing) for kind in state.makers]
+    return [row_type(state.kinds[kind], state.standing) for kind in state.kinds]
 
 
 def test_rows_are_older_mapped_or_own(upgraded, forward_map):
@@ -29,12 +29,12 @@ def test_rows_are_older_mapped_or_own(upgraded, forward_map):
 
 def test_a_model_searches_its_own_rows_and_those_it_may(upgraded):
     state = upgraded.folder.state
-    old, new = state.makers
+    old, new = state.kinds
     assert searchable_kinds(state, state.standing) == [old, new]
     upgraded.add(toy_images(per_class=1, first=20))
     upgraded.rollback()
     state = upgraded.folder.state
-    assert list(state.makers) == [old, new]
+    assert list(state.kinds) == [old, new]
     assert searchable_kinds(state, state.standing) == [old]
 
 

@@ -115,5 +115,5 @@ def test_a_filter_as_texts():
     where = parse_where(["colour=red", "colour=blue", "price=3", "note=a=b"])
     assert where == {"colour": ["red", "blue"], "price": [3, "3"], "note": ["a=b"]}
     for text in ("colour", "=red"):
-        with pytest.raises(UserError, match=f"--where {text}: write KEY=VALUE"):
+        with pytest.raises(UserError, match=f"the filter {text!r}: write KEY=VALUE"):
             parse_where([text])

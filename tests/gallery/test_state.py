@@ -13,20 +13,20 @@ from unibct.gallery.state import (
     UPGRADE,
     Access,
     GalleryState,
-    RowMaker,
+    RowKind,
     Standing,
     read_state,
     write_state,
 )
 
-OLD = RowMaker("a" * 32, "old", 8, "folder", "", "a" * 32)
-NEW = RowMaker("b" * 32, "new", 8, "folder", "", "b" * 32)
-MAPPED = RowMaker("c" * 32, "map", 8, "map", "maps/f", "b" * 32)
+OLD = RowKind("a" * 32, "old", 8, "folder", "", "a" * 32)
+NEW = RowKind("b" * 32, "new", 8, "folder", "", "b" * 32)
+MAPPED = RowKind("c" * 32, "map", 8, "map", "maps/f", "b" * 32)
 
 
 @pytest.fixture
 def state():
-    makers = {maker.fingerprint: maker for maker in (OLD, NEW, MAPPED)}
+    makers = {row_kind.fingerprint: row_kind for row_kind in (OLD, NEW, MAPPED)}
     standing = Standing(NEW.fingerprint, {OLD.fingerprint: Access("d1")})
     return GalleryState("g", "embedded", "", makers, standing)
 
@@ -53,7 +53,7 @@ def test_a_folder_without_a_state_is_no_gallery(tmp_path):
 
 def test_own_mapped_and_certified_rows_may_be_searched(state):
     assert [state.searchable(kind) for kind in (OLD, NEW, MAPPED)] == [False] * 3  # no fingerprints
-    assert all(state.searchable(kind) for kind in state.makers)
+    assert all(state.searchable(kind) for kind in state.kinds)
     assert not state.searchable("d" * 32)
 
 
@@ -71,7 +71,7 @@ def test_steps_are_numbered_and_the_unfinished_one_is_found(state):
 def test_force_shows(state):
     assert not state.is_forced
     standing = Standing(NEW.fingerprint, {OLD.fingerprint: Access("", forced=True)})
-    assert GalleryState("g", "embedded", "", state.makers, standing).is_forced
+    assert GalleryState("g", "embedded", "", state.kinds, standing).is_forced
 
 
 def done(state, action, **details):

@@ -11,7 +11,7 @@ from unibct import progress
 from unibct.embedders import Opening
 from unibct.errors import UserError
 from unibct.gallery.gallery import Gallery
-from unibct.gallery.gate import ask, known_queries
+from unibct.gallery.known_queries import found_mates, read_known_queries
 from unibct.gallery.status import Savings, duration, embedding_rate
 
 
@@ -139,10 +139,10 @@ def test_a_changed_byte_of_the_database_file_is_found(toy_gallery):
 
 
 def test_a_changed_certificate_is_found(upgraded):
-    paper = next((upgraded.folder.path / "certificates").iterdir())
-    paper.write_text(paper.read_text().replace('"toys"', '"tays"'))
+    certificate = next((upgraded.folder.path / "certificates").iterdir())
+    certificate.write_text(certificate.read_text().replace('"toys"', '"tays"'))
     assert "was changed" in Gallery(upgraded.folder.path).verify()[0]
-    paper.unlink()
+    certificate.unlink()
     assert "is missing" in Gallery(upgraded.folder.path).verify()[0]
 
 
@@ -194,7 +194,7 @@ def test_damaged_vectors_of_known_queries_are_named_and_made_again_from_their_ro
     assert [str(vectors.with_suffix("")) in text for text in notes.texts] == [True]
     assert gallery.verify() == []
     np.testing.assert_allclose(sorted(np.load(vectors).tolist()), sorted(whole.tolist()))
-    assert len(ask(gallery.folder).successful_ids) == 5
+    assert len(found_mates(gallery.folder).successful_ids) == 5
 
 
 @DAMAGE
@@ -219,7 +219,7 @@ def test_damaged_vectors_of_your_own_queries_are_refused_with_what_to_do(tmp_pat
 def test_a_removal_deletes_damaged_vectors_of_a_model_that_does_not_search(without_images):
     without_images.upgrade(NEW, force=True)
     path = next((without_images.folder.path / "known").glob("*.npy"))
-    first = known_queries(without_images.folder.path)[0].id
+    first = read_known_queries(without_images.folder.path)[0].id
     overwritten(path)
     assert without_images.remove([first]) == 1
     assert first not in json.loads(path.with_suffix(".json").read_text())
@@ -236,7 +236,7 @@ def test_a_damaged_list_of_known_queries_is_named_with_what_to_do(toy_gallery, d
     path.unlink()
     toy_gallery.add(toy_images(per_class=1, first=20))
     assert toy_gallery.verify() == []
-    assert len(ask(toy_gallery.folder).successful_ids) == 6
+    assert len(found_mates(toy_gallery.folder).successful_ids) == 6
 
 
 @DAMAGE
@@ -263,19 +263,24 @@ def test_everything_that_is_damaged_is_named_at_once(upgraded):
     upgraded.search(toy_images(per_class=1), k=3, remember=True)
     upgraded.upgrade(NEWEST, force=True)
     folder = upgraded.folder.path
-    (paper,) = (folder / "certificates").iterdir()
-    paper.unlink()
+    (certificate,) = (folder / "certificates").iterdir()
+    certificate.unlink()
     overwritten(folder / "asked.sqlite")
     known = next((folder / "known").glob("*.png"))
     overwritten(known)
     with upgraded.folder.writing():
         state = upgraded.folder.state
         searching = replace(state.searching, reference="python:tests.gallery.toys:nobody")
-        makers = state.makers | {searching.fingerprint: searching}
-        upgraded.folder.save(replace(state, makers=makers))
+        makers = state.kinds | {searching.fingerprint: searching}
+        upgraded.folder.save(replace(state, kinds=makers))
     upgraded.close()
     problems = "\n".join(Gallery(folder).verify())
-    for name in ("nobody", f"certificate {paper.stem} is missing", "asked.sqlite", known.name):
+    for name in (
+        "nobody",
+        f"certificate {certificate.stem} is missing",
+        "asked.sqlite",
+        known.name,
+    ):
         assert name in problems
     (folder / "rows.sqlite").unlink()
     problems = "\n".join(Gallery(folder).verify())

@@ -17,7 +17,7 @@ def fingerprints(toy_gallery):
 @pytest.mark.parametrize(
     ("verdict", "advice"),
     [
-        ("not compatible", "Train it with --old"),
+        ("not compatible", r"Train it with the old model \(--old\)"),
         ("within noise", "Test it on more classes"),
         ("old model too weak", "Embed the rows again, or in a trial train a better old model"),
     ],
@@ -25,29 +25,29 @@ def fingerprints(toy_gallery):
 def test_a_certificate_that_does_not_say_compatible_is_no_reason(
     toy_gallery, fingerprints, tmp_path, verdict, advice
 ):
-    paper = written(toy_certificate(*fingerprints, verdict=verdict), tmp_path)
-    with pytest.raises(UserError, match=rf"says: {verdict}; .* {advice}, or insist with --force"):
-        toy_gallery.upgrade(NEW, [paper])
+    certificate = written(toy_certificate(*fingerprints, verdict=verdict), tmp_path)
+    with pytest.raises(UserError, match=rf"says: {verdict}; .* {advice}, or insist \(force\)"):
+        toy_gallery.upgrade(NEW, [certificate])
     assert len(toy_gallery.folder.state.steps) == 2
 
 
 def test_a_certificate_on_seen_classes_is_no_reason(toy_gallery, fingerprints, tmp_path):
     classes = {"basis": "overridden", "seen": 3, "tested": 3, "unknown": None}
-    paper = written(toy_certificate(*fingerprints, classes=classes), tmp_path)
+    certificate = written(toy_certificate(*fingerprints, classes=classes), tmp_path)
     with pytest.raises(
         UserError, match=r"compatible of 9 .*some or all of them classes .*other classes"
     ):
-        toy_gallery.upgrade(NEW, [paper])
-    result = toy_gallery.upgrade(NEW, [paper], force=True)
+        toy_gallery.upgrade(NEW, [certificate])
+    result = toy_gallery.upgrade(NEW, [certificate], force=True)
     assert result.forced == result.doubtful == (fingerprints[0],)
     assert toy_gallery.status().as_json()["doubtful"] == [fingerprints[0]]
 
 
 def test_a_certificate_that_does_not_know_its_classes_is_shown(toy_gallery, fingerprints, tmp_path):
     classes = {"basis": "unknown", "seen": None, "tested": 3, "unknown": "arrays do not say"}
-    paper = written(toy_certificate(*fingerprints, classes=classes), tmp_path)
+    certificate = written(toy_certificate(*fingerprints, classes=classes), tmp_path)
     for dry_run in (True, False):
-        result = toy_gallery.upgrade(NEW, [paper], dry_run=dry_run)
+        result = toy_gallery.upgrade(NEW, [certificate], dry_run=dry_run)
         assert (result.forced, result.doubtful) == ((), (fingerprints[0],))
     assert toy_gallery.status().doubtful == (fingerprints[0],)
     toy_gallery.rollback()
@@ -66,8 +66,8 @@ def test_force_is_recorded_and_shown_until_it_is_rolled_back(toy_gallery, finger
 
 def test_a_certificate_that_the_gallery_holds_counts(tmp_path):
     old, new = (Opening().open(model).fingerprint for model in (OLD, NEW))
-    paper = written(toy_certificate(old, new), tmp_path)
-    gallery = Gallery.create(tmp_path / "H", OLD, certificates=[paper])
+    certificate = written(toy_certificate(old, new), tmp_path)
+    gallery = Gallery.create(tmp_path / "H", OLD, certificates=[certificate])
     gallery.add(toy_images())
     assert gallery.upgrade(NEW).forced == ()
     assert gallery.search(toy_images(per_class=1), k=1, far=0.1)[0].hits
@@ -109,8 +109,8 @@ def test_of_two_certificates_that_contradict_each_other_the_no_counts(tmp_path):
 
 
 def test_a_held_certificate_that_was_changed_is_refused(toy_gallery, fingerprints, tmp_path):
-    paper = written(toy_certificate(*fingerprints), tmp_path)
-    gallery = Gallery.create(tmp_path / "H", OLD, certificates=[paper])
+    certificate = written(toy_certificate(*fingerprints), tmp_path)
+    gallery = Gallery.create(tmp_path / "H", OLD, certificates=[certificate])
     gallery.add(toy_images())
     held = next((tmp_path / "H" / "certificates").iterdir())
     held.write_text(held.read_text().replace('"toys"', '"tays"'))
@@ -125,10 +125,10 @@ def damage(path):
 def test_a_damaged_certificate_stops_no_upgrade_that_it_does_not_concern(fingerprints, tmp_path):
     old, new = fingerprints
     other = written(toy_certificate("0" * 32, "1" * 32), tmp_path)
-    paper = written(toy_certificate(old, new), tmp_path)
+    certificate = written(toy_certificate(old, new), tmp_path)
     notes = Notes()
     show(notes)
-    gallery = Gallery.create(tmp_path / "H", OLD, certificates=[other, paper])
+    gallery = Gallery.create(tmp_path / "H", OLD, certificates=[other, certificate])
     gallery.add(toy_images())
     held = tmp_path / "H" / "certificates" / f"{Certificate.read(other).digest}.json"
     damage(held)
@@ -139,14 +139,14 @@ def test_a_damaged_certificate_stops_no_upgrade_that_it_does_not_concern(fingerp
 
 
 def test_an_upgrade_that_needs_a_damaged_certificate_names_it(fingerprints, tmp_path):
-    paper = written(toy_certificate(*fingerprints), tmp_path)
-    gallery = Gallery.create(tmp_path / "H", OLD, certificates=[paper])
+    certificate = written(toy_certificate(*fingerprints), tmp_path)
+    gallery = Gallery.create(tmp_path / "H", OLD, certificates=[certificate])
     gallery.add(toy_images())
     (held,) = (tmp_path / "H" / "certificates").iterdir()
     damage(held)
     with pytest.raises(UserError, match=rf"no certificate says .*1 that .*{held.name} cannot"):
         gallery.upgrade(NEW)
-    assert gallery.upgrade(NEW, [paper]).forced == (), "given again, it is kept again"
+    assert gallery.upgrade(NEW, [certificate]).forced == (), "given again, it is kept again"
     assert gallery.verify() == []
 
 
@@ -155,15 +155,15 @@ def test_a_damaged_certificate_of_the_searching_model_is_recorded_again(upgraded
     upgraded.add(toy_images(per_class=1, first=30))
     query = toy_images(per_class=1)
     hits = [answer.hits for answer in upgraded.search(query)]
-    paper = toy_certificate(*upgraded.folder.state.makers)
+    certificate = toy_certificate(*upgraded.folder.state.kinds)
     if again == "another":
-        paper = toy_certificate(*upgraded.folder.state.makers, date="2027-01-02T03:04:05Z")
+        certificate = toy_certificate(*upgraded.folder.state.kinds, date="2027-01-02T03:04:05Z")
     (held,) = (upgraded.folder.path / "certificates").iterdir()
     damage(held)
     gallery = Gallery(upgraded.folder.path)
     with pytest.raises(UserError, match=r"record the certificate again: .*--model .*new_model"):
         gallery.search(query)
-    assert gallery.upgrade(NEW, [written(paper, tmp_path)]).certified
+    assert gallery.upgrade(NEW, [written(certificate, tmp_path)]).certified
     assert [answer.hits for answer in gallery.search(query)] == hits
 
 
@@ -188,18 +188,18 @@ def test_a_damaged_certificate_stops_no_search_that_has_one_kind_of_rows(upgrade
 
 
 def test_a_certificate_whose_file_has_gone_is_kept_again(upgraded, tmp_path):
-    paper = written(toy_certificate(*upgraded.folder.state.makers), tmp_path)
+    certificate = written(toy_certificate(*upgraded.folder.state.kinds), tmp_path)
     upgraded.search(toy_images(per_class=1), far=0.01)  # it has been read
     (held,) = (upgraded.folder.path / "certificates").iterdir()
     held.unlink()
-    upgraded.upgrade(NEW, [paper])
+    upgraded.upgrade(NEW, [certificate])
     assert upgraded.verify() == []
 
 
 def test_a_dry_run_changes_nothing(toy_gallery, fingerprints, tmp_path):
-    paper = written(toy_certificate(*fingerprints), tmp_path)
+    certificate = written(toy_certificate(*fingerprints), tmp_path)
     files = sorted(toy_gallery.folder.path.rglob("*"))
-    result = toy_gallery.upgrade(NEW, [paper], dry_run=True)
+    result = toy_gallery.upgrade(NEW, [certificate], dry_run=True)
     assert (result.old_rows, result.dry_run) == (48, True)
     assert result.savings.rows == 48
     assert result.savings.rate > 0
@@ -208,10 +208,10 @@ def test_a_dry_run_changes_nothing(toy_gallery, fingerprints, tmp_path):
 
 
 def test_a_changed_certificate_is_refused(toy_gallery, fingerprints, tmp_path):
-    paper = written(toy_certificate(*fingerprints), tmp_path)
-    paper.write_text(paper.read_text().replace('"toys"', '"tays"'))
+    certificate = written(toy_certificate(*fingerprints), tmp_path)
+    certificate.write_text(certificate.read_text().replace('"toys"', '"tays"'))
     with pytest.raises(UserError, match="was changed"):
-        toy_gallery.upgrade(NEW, [paper])
+        toy_gallery.upgrade(NEW, [certificate])
 
 
 def test_the_searching_model_cannot_be_upgraded_to_itself(toy_gallery):
@@ -227,7 +227,7 @@ def test_a_forced_model_is_certified_later(toy_gallery, fingerprints, tmp_path):
     )
     toy_gallery.upgrade(NEW, force=True)
     queries = toy_images(per_class=1)
-    with pytest.raises(UserError, match=r"--far needs one; .*upgrade .*G --model .*new_model --c"):
+    with pytest.raises(UserError, match=r"far\) needs one; .*upgrade .*G --model .*new_model --c"):
         toy_gallery.search(queries, far=0.1)
     with pytest.raises(UserError, match="the certificate says: within noise"):
         toy_gallery.upgrade(NEW, [weak])
@@ -272,15 +272,15 @@ def test_a_certificate_about_a_model_says_nothing_about_rows_of_a_map(
     upgraded, forward_map, tmp_path
 ):
     upgraded.backfill(map_folder=forward_map, share=0.5)
-    old, new, mapped = upgraded.folder.state.makers
+    old, new, mapped = upgraded.folder.state.kinds
     newest = upgraded.folder.opening.open(NEWEST).fingerprint
-    papers = [written(toy_certificate(kind, newest), tmp_path) for kind in (old, new)]
+    certificates = [written(toy_certificate(kind, newest), tmp_path) for kind in (old, new)]
     with pytest.raises(UserError, match=r"24 rows were made by the map .*: embed them from"):
-        upgraded.upgrade(NEWEST, papers)
-    assert upgraded.upgrade(NEWEST, papers, force=True).forced == (mapped,)
+        upgraded.upgrade(NEWEST, certificates)
+    assert upgraded.upgrade(NEWEST, certificates, force=True).forced == (mapped,)
     upgraded.rollback()
     upgraded.backfill(toy_images())
-    assert upgraded.upgrade(NEWEST, papers).forced == ()
+    assert upgraded.upgrade(NEWEST, certificates).forced == ()
 
 
 def test_an_upgrade_back_to_a_model_whose_rows_a_backfill_has_replaced_is_refused(upgraded):
@@ -304,9 +304,11 @@ def test_an_empty_gallery_needs_no_certificate(tmp_path):
 
 def test_another_dimension_without_a_projection_is_refused(toy_gallery, fingerprints, tmp_path):
     wide = "python:tests.gallery.test_upgrade:wide_model"
-    paper = toy_certificate(fingerprints[0], toy_gallery.folder.opening.open(wide).fingerprint)
+    certificate = toy_certificate(
+        fingerprints[0], toy_gallery.folder.opening.open(wide).fingerprint
+    )
     with pytest.raises(UserError, match="no projection into dimension 12"):
-        toy_gallery.upgrade(wide, [written(paper, tmp_path)])
+        toy_gallery.upgrade(wide, [written(certificate, tmp_path)])
 
 
 def wide_model(pixels):

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from unibct.examples.demo import GalleryStory, Stage
-from unibct.gallery.gallery import Names
+from unibct.gallery.gallery import NameCounts
 
 _ROWS = [(1200, 0), (1200, 0), (900, 300), (600, 600), (300, 900), (0, 1200), (1200, 0), (0, 1200)]
 _TITLES = (
@@ -22,8 +22,8 @@ def told_story() -> GalleryStory:
             title,
             "old" if title in ("before", "rollback") else "new",
             *rows,
-            Names(60 + number, 40 - number, 0),
-            Names(50 + number, 10, 40 - number),
+            NameCounts(60 + number, 40 - number, 0),
+            NameCounts(50 + number, 10, 40 - number),
         )
         for number, (title, rows) in enumerate(zip(_TITLES, _ROWS, strict=True))
     ]

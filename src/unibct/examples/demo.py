@@ -20,8 +20,8 @@ from unibct.errors import UserError
 from unibct.evaluation.certificate import Certificate
 from unibct.evaluation.evaluation import Evaluated, EvaluatedData, EvaluatedModel, UpgradeEvaluation
 from unibct.evaluation.upgrade import evaluate_embeddings
-from unibct.gallery.gallery import Answer, Gallery, Names, count_names
-from unibct.gallery.queries import Queries, make_queries
+from unibct.gallery.gallery import Answer, Gallery, NameCounts, count_names
+from unibct.gallery.search import Queries, make_queries
 from unibct.gallery.search_request import SearchRequest
 from unibct.gallery.sources import open_source
 from unibct.methods import DEFAULT_METHOD, NO_METHOD, find_method
@@ -44,8 +44,8 @@ class Stage:
     searching: str  # ``old`` or ``new``, the model of the queries
     old_rows: int  # rows that the old model made
     new_rows: int  # rows that the new model made
-    first: Names  # the names of the first rows, however low their scores
-    named: Names  # the names of rows above the threshold for ``FAR``
+    first: NameCounts  # the names of the first rows, however low their scores
+    named: NameCounts  # the names of rows above the threshold for ``FAR``
 
     @property
     def share(self) -> float:

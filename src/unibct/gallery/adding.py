@@ -14,7 +14,7 @@ from unibct.data.decoding import UnreadableImageError
 from unibct.data.image_set import ImageSet
 from unibct.errors import UserError
 from unibct.gallery.gallery_folder import GalleryFolder
-from unibct.gallery.gate import RowGate, keep_queries
+from unibct.gallery.known_queries import RowChangeCheck, keep_queries
 from unibct.gallery.rows import (
     IMAGE_KEY,
     GalleryRows,
@@ -23,9 +23,9 @@ from unibct.gallery.rows import (
     sealed_rows,
     user_metadata,
 )
-from unibct.gallery.settling import complete_removal, end_step, settle, take_back
 from unibct.gallery.sources import Source, note_left_out, vector_fault
-from unibct.gallery.state import ADD, PASSED, REMOVE, RowMaker
+from unibct.gallery.state import ADD, PASSED, REMOVE, RowKind
+from unibct.gallery.steps import complete_removal, end_interrupted_steps, end_step, take_back
 
 BATCH = 1024  # rows of a batch; each is durable when the next begins
 _SAME_VECTOR = 1e-3  # largest difference of two embeddings of the same image
@@ -57,9 +57,9 @@ def add_rows(
         keep_images: keep the images of known queries.
     """
     with folder.writing():
-        settle(folder)
+        end_interrupted_steps(folder)
         kind = _kind(folder, source)
-        gate = RowGate(folder)
+        gate = RowChangeCheck(folder)
         state = folder.save(folder.state.begun(ADD, source=source.name))
         step = state.next_number - 1
         adder = _RowAdder(folder, kind, step, gate)
@@ -76,7 +76,7 @@ def add_rows(
             raise refusal
         skipped = set(adder.skipped)
         places = [place for place, row_id in enumerate(source.ids) if row_id not in skipped]
-        model = None if source.images is None else folder.model(kind).embedder
+        model = None if source.images is None else folder.model(kind)
         keep_queries(folder, source.select(places), known, images=keep_images, model=model)
         end_step(folder, step, added=adder.added, present=adder.present)
     return Added(adder.added, adder.present, len(skipped))
@@ -89,17 +89,17 @@ def _kind(folder: GalleryFolder, source: Source) -> str:
         folder.model(state.standing.searching)  # says so if there is no model
         return state.standing.searching
     kind = source.embeddings.fingerprint
-    maker = state.makers.get(kind)
-    if maker is None:
-        known = ", ".join(f"{m.name} ({f})" for f, m in state.makers.items())
+    row_kind = state.kinds.get(kind)
+    if row_kind is None:
+        known = ", ".join(f"{m.name} ({f})" for f, m in state.kinds.items())
         raise UserError(
             f"{source.name} was made by model {kind}, which this gallery does not know; it knows "
-            f"{known}. If one of them made these vectors, say so with --made-by"
+            f"{known}. If one of them made these vectors, say so (made_by)"
         )
-    require_made_by(source, maker)
+    require_made_by(source, row_kind)
     if not state.searchable(kind):
         raise UserError(
-            f"{source.name} was made by {maker.name}, whose rows {state.searching.name} may not "
+            f"{source.name} was made by {row_kind.name}, whose rows {state.searching.name} may not "
             f"search: nobody would find them. Add their images, or embeddings by "
             f"{state.searching.name} ({state.standing.searching})"
         )
@@ -109,7 +109,7 @@ def _kind(folder: GalleryFolder, source: Source) -> str:
 class _RowAdder:
     """Adds rows batch by batch, for one step."""
 
-    def __init__(self, folder: GalleryFolder, kind: str, step: int, gate: RowGate) -> None:
+    def __init__(self, folder: GalleryFolder, kind: str, step: int, gate: RowChangeCheck) -> None:
         self.added = self.present = 0  # rows that were there already
         self.skipped: list[str] = []  # ids of unreadable images that were left out
         self.has_written = False  # rows of this step may be in the engine
@@ -142,13 +142,13 @@ class _RowAdder:
             with progress.silenced():
                 vectors = absent.vectors(None)
         elif absent.skip_bad:
-            embedder = folder.model(kind).embedder
+            embedder = folder.model(kind)
             with progress.silenced():
                 readable, vectors = absent.readable_vectors(embedder)
             absent = self._without_bad(absent, readable.ids)
         else:
             with progress.silenced():
-                vectors = absent.vectors(folder.model(kind).embedder)
+                vectors = absent.vectors(folder.model(kind))
         if not len(absent):
             return
         require_usable(vectors, absent)
@@ -166,7 +166,7 @@ class _RowAdder:
         folder, kind = self._folder, self._kind
         present: set[str] = set()
         unsearchable: list[str] = []  # after a rollback
-        for other in folder.state.makers:
+        for other in folder.state.kinds:
             there = folder.engine.read(other, part.ids, vectors=other == kind)
             if part.skip_bad:
                 damaged = _damaged(part, there, digests)
@@ -216,7 +216,7 @@ def _require_readable(source: Source, row_id: str) -> None:
 def _unreadable(images: ImageSet, image_id: str, error: UnreadableImageError) -> UserError:
     return UserError(
         f"{images.name}: {image_id} cannot be read ({error}); repair it, or leave it out "
-        "with --skip-bad-images"
+        "with skip_bad"
     )
 
 
@@ -273,18 +273,19 @@ def _require_same(
             )
 
 
-def require_made_by(source: Source, maker: RowMaker) -> None:
+def require_made_by(source: Source, row_kind: RowKind) -> None:
     """Refuse embeddings that another model made."""
     assert source.embeddings is not None
     made_by, dim = source.embeddings.fingerprint, source.embeddings.vectors.shape[1]
-    if made_by != maker.fingerprint:
+    if made_by != row_kind.fingerprint:
         raise UserError(
             f"{source.name} was made by model {made_by}; these rows need embeddings by "
-            f"{maker.name} ({maker.fingerprint})"
+            f"{row_kind.name} ({row_kind.fingerprint})"
         )
-    if dim != maker.dim:
+    if dim != row_kind.dim:
         raise UserError(
-            f"{source.name} has vectors of dimension {dim}; those of {maker.name} have {maker.dim}"
+            f"{source.name} has vectors of dimension {dim}; those of {row_kind.name} have "
+            f"{row_kind.dim}"
         )
 
 
@@ -331,13 +332,13 @@ def remove_rows(folder: GalleryFolder, ids: Sequence[str]) -> int:
     digest = hashlib.sha256(json.dumps(sorted(ids)).encode()).hexdigest()
     with folder.writing():
         interrupted = folder.state.interrupted(REMOVE)
-        settle(folder)
+        end_interrupted_steps(folder)
         passed = {} if interrupted is None else interrupted.details
         if passed.get(PASSED) and passed.get("ids") == digest:
             return len(ids)
         kinds = list(folder.engine.kinds())
         _require_known(folder, kinds, ids)
-        gate = RowGate(folder)
+        gate = RowChangeCheck(folder)
         for kind in kinds:
             for start in range(0, len(ids), _BATCH):
                 gate.expect(kind, folder.engine.read(kind, ids[start : start + _BATCH]))

@@ -18,9 +18,9 @@ from unibct.gallery.adding import (
     require_usable,
 )
 from unibct.gallery.gallery_folder import BY_MAP, GalleryBusyError, GalleryFolder
-from unibct.gallery.gate import Passage, ask, note_untested
 from unibct.gallery.indexing import measure_recall, rebuild_spoilt
-from unibct.gallery.orders import ASKED, RANDOM, ordered_rows
+from unibct.gallery.known_queries import FoundMates, found_mates, note_untested
+from unibct.gallery.orders import MOST_FOUND, RANDOM, ordered_rows
 from unibct.gallery.rows import (
     OLDER_ROW,
     GalleryRows,
@@ -30,9 +30,9 @@ from unibct.gallery.rows import (
     searchable_kinds,
 )
 from unibct.gallery.search import Hit
-from unibct.gallery.settling import complete_finish, complete_rollback, end_step, settle
 from unibct.gallery.sources import Source, note_left_out
-from unibct.gallery.state import BACKFILL, FINISH, LAZY, ROLLBACK, RowMaker, Step
+from unibct.gallery.state import BACKFILL, BY_SEARCHES, FINISH, ROLLBACK, RowKind, Step
+from unibct.gallery.steps import complete_finish, complete_rollback, end_interrupted_steps, end_step
 from unibct.maps.space_map import FORWARD, SpaceMap, load_map
 from unibct.models.embedder import Embedder
 
@@ -112,7 +112,7 @@ class Backfilled:
         return values | {"share": self.rows_in_space / self.total if self.total else 1.0}
 
 
-class RowRemaker:
+class BackfillSource:
     """Makes the searching model's vectors of older rows."""
 
     def __init__(self, folder: GalleryFolder, given: Source | SpaceMap, name: str = "") -> None:
@@ -126,24 +126,24 @@ class RowRemaker:
                     f"{name} does not lead into the space of {state.searching.name}; fit a map "
                     "with unibct adapt --direction forward"
                 )
-            if given.source not in state.makers:
-                names = ", ".join(f"{m.name} ({f})" for f, m in state.makers.items())
+            if given.source not in state.kinds:
+                names = ", ".join(f"{m.name} ({f})" for f, m in state.kinds.items())
                 raise UserError(
                     f"{name} maps rows of model {given.source}, and this gallery has none; it has "
                     f"rows of {names}"
                 )
             dim = state.searching.dim
-            self.maker = RowMaker(given.fingerprint, name, dim, BY_MAP, name, given.target)
+            self.row_kind = RowKind(given.fingerprint, name, dim, BY_MAP, name, given.target)
             self.ids = None
             self.kinds = [given.source]
             return
-        self.maker = state.searching  # of the rows to come
+        self.row_kind = state.searching  # of the rows to come
         if given.embeddings is not None:
-            require_made_by(given, self.maker)
+            require_made_by(given, self.row_kind)
         # the rows that it can make; None for all
         self.ids = {row_id: place for place, row_id in enumerate(given.ids)}
         kinds = searchable_kinds(state, state.standing)
-        self.kinds = [kind for kind in kinds if kind != self.maker.fingerprint]
+        self.kinds = [kind for kind in kinds if kind != self.row_kind.fingerprint]
 
     def remade(self, rows: GalleryRows) -> tuple[GalleryRows, NDArray[np.float32]]:
         """Return those older rows that can be made again, and their new vectors."""
@@ -154,7 +154,7 @@ class RowRemaker:
         part = given.select([self.ids[row_id] for row_id in rows.ids])
         embedder = None
         if part.images is not None:
-            embedder = self._folder.model(self.maker.fingerprint).embedder
+            embedder = self._folder.model(self.row_kind.fingerprint)
         stored = dict(zip(rows.ids, rows.metadata, strict=True))
         part, vectors = vectors_again(part, stored, embedder)
         made = set(part.ids)
@@ -176,11 +176,11 @@ def backfill_gallery(
     forward map.
     """
     with folder.writing():
-        settle(folder)
+        end_interrupted_steps(folder)
         (folder.path / PAUSE_FILE).unlink(missing_ok=True)
         source = load_map(given) if isinstance(given, Path) else given
         name = str(given) if isinstance(given, Path) else ""
-        remaker = RowRemaker(folder, source, name)
+        remaker = BackfillSource(folder, source, name)
         wanted = _wanted(folder, remaker, request)
         usable = [i for i in wanted if remaker.ids is None or i in remaker.ids]
         missing = [] if len(usable) == len(wanted) else sorted(set(wanted) - set(usable))
@@ -206,13 +206,13 @@ def backfill_gallery(
     )
 
 
-def continued_backfill(folder: GalleryFolder, remaker: RowRemaker, ids: Sequence[str]) -> int:
+def continued_backfill(folder: GalleryFolder, remaker: BackfillSource, ids: Sequence[str]) -> int:
     """Embed some rows again in a backfill that stays open, and return how many.
 
     The gallery is settled.
     """
     made = 0
-    with _Run(folder, remaker, BackfillRequest(order=ASKED, lazy=True)) as run:
+    with _Run(folder, remaker, BackfillRequest(order=MOST_FOUND, lazy=True)) as run:
         for start in range(0, len(ids), _BATCH):
             made += run.remake(ids[start : start + _BATCH])
     remaker.note_skipped()
@@ -223,7 +223,7 @@ class _Run:
     """One stretch of a backfill; if it writes no row, no step is left of it."""
 
     def __init__(
-        self, folder: GalleryFolder, remaker: RowRemaker, request: BackfillRequest
+        self, folder: GalleryFolder, remaker: BackfillSource, request: BackfillRequest
     ) -> None:
         self._folder = folder
         self._remaker = remaker
@@ -246,7 +246,7 @@ class _Run:
         comes.
         """
         folder, number = self._folder, self._step.number
-        before = ask(folder)
+        before = found_mates(folder)
         note_untested(folder, before, before, "the backfill")
         self._note(before)
         seen, done, last_check = 0, 0, 0
@@ -274,8 +274,8 @@ class _Run:
 
     def remake(self, ids: Sequence[str]) -> int:
         """Write the new vectors of some rows, mark the old ones, and return how many they are."""
-        folder, maker = self._folder, self._remaker.maker
-        is_map = maker.source == BY_MAP
+        folder, row_kind = self._folder, self._remaker.row_kind
+        is_map = row_kind.source == BY_MAP
         left, written = set(ids), 0
         for kind in reversed(self._remaker.kinds):
             rows = folder.engine.read(kind, [i for i in ids if i in left], vectors=is_map)
@@ -288,7 +288,7 @@ class _Run:
             if not len(rows):
                 continue
             sealed = sealed_rows(
-                maker.fingerprint,
+                row_kind.fingerprint,
                 rows.ids,
                 rows.labels,
                 rows.metadata,
@@ -296,13 +296,13 @@ class _Run:
                 self._step.number,
             )
             self._is_empty = False
-            folder.engine.write(maker.fingerprint, sealed, supersedes=[kind])
+            folder.engine.write(row_kind.fingerprint, sealed, supersedes=[kind])
             written += len(rows)
         return written
 
-    def _require(self, before: Passage) -> None:
+    def _require(self, before: FoundMates) -> None:
         """Undo the whole backfill if too many known queries no longer find their mates."""
-        after = ask(self._folder)
+        after = found_mates(self._folder)
         self._note(after)
         if not before.allows(after):
             # As a rollback, so that searches meanwhile know that older rows come back.
@@ -310,7 +310,7 @@ class _Run:
             complete_rollback(self._folder, state.steps[-1])
             raise before.refusal(after, "the backfill")
 
-    def _note(self, passage: Passage) -> None:
+    def _note(self, passage: FoundMates) -> None:
         in_space, total = _shares(self._folder)
         if passage.asked_ids and total:
             self._curve.append(
@@ -333,7 +333,7 @@ def finish_backfill(folder: GalleryFolder) -> int:
     """
     with folder.writing():
         step = folder.state.interrupted(FINISH)
-        settle(folder)
+        end_interrupted_steps(folder)
         if step is None:
             unfinished = folder.state.unfinished
             if unfinished is not None:
@@ -345,31 +345,31 @@ def finish_backfill(folder: GalleryFolder) -> int:
         return int(folder.state.step(step.number).details["deleted"])
 
 
-def _begun(folder: GalleryFolder, request: BackfillRequest, remaker: RowRemaker) -> Step:
+def _begun(folder: GalleryFolder, request: BackfillRequest, remaker: BackfillSource) -> Step:
     """Return the step of this backfill: one that was stopped is continued.
 
     Rows that searches find belong to a backfill that is paused, or else to a step of their own,
     which can be undone by itself.
     """
     step = folder.state.unfinished
-    maker = remaker.maker.fingerprint
+    row_kind = remaker.row_kind.fingerprint
     if step is not None:
-        can_join = request.lazy or not step.details.get(LAZY)
-        if can_join and step.details.get("model") == maker:
+        can_join = request.lazy or not step.details.get(BY_SEARCHES)
+        if can_join and step.details.get("model") == row_kind:
             return step
         _end_open(folder, step)
-    folder.add_maker(remaker.maker)
-    details = {"model": maker, "order": request.order, "share": request.share}
-    details |= {LAZY: True} if request.lazy else {}
+    folder.add_kind(remaker.row_kind)
+    details = {"model": row_kind, "order": request.order, "share": request.share}
+    details |= {BY_SEARCHES: True} if request.lazy else {}
     return folder.save(folder.state.begun(BACKFILL, **details)).steps[-1]
 
 
 def _end_open(folder: GalleryFolder, step: Step) -> None:
     """End a backfill that is open; one by searches was never meant to have an end."""
-    end_step(folder, step.number, stopped=not step.details.get(LAZY))
+    end_step(folder, step.number, stopped=not step.details.get(BY_SEARCHES))
 
 
-def _wanted(folder: GalleryFolder, remaker: RowRemaker, request: BackfillRequest) -> list[str]:
+def _wanted(folder: GalleryFolder, remaker: BackfillSource, request: BackfillRequest) -> list[str]:
     """Return the older rows that are to be embedded again, in their order."""
     kinds = [kind for kind in remaker.kinds if kind in folder.engine.kinds()]
     order = ordered_rows(folder, kinds, request.order, request.seed)
@@ -387,7 +387,9 @@ def _wanted(folder: GalleryFolder, remaker: RowRemaker, request: BackfillRequest
     return [row_id for row_id in order if row_id in chosen]
 
 
-def _goal(folder: GalleryFolder, request: BackfillRequest, remaker: RowRemaker, usable: int) -> int:
+def _goal(
+    folder: GalleryFolder, request: BackfillRequest, remaker: BackfillSource, usable: int
+) -> int:
     """Return how many rows to embed again, so that the share is reached."""
     if request.ids is not None:
         return usable
@@ -397,7 +399,7 @@ def _goal(folder: GalleryFolder, request: BackfillRequest, remaker: RowRemaker, 
     reached = sum(
         rows
         for kind, rows in live.items()
-        if kind not in remaker.kinds and state.makers[kind].space == state.standing.searching
+        if kind not in remaker.kinds and state.kinds[kind].space == state.standing.searching
     )
     return min(usable, max(0, math.ceil(request.share * sum(live.values())) - reached))
 
@@ -409,7 +411,7 @@ def _shares(folder: GalleryFolder) -> tuple[int, int]:
     for kind in searchable_kinds(state, state.standing):
         live = folder.engine.count(kind).live
         total += live
-        in_space += live if state.makers[kind].space == state.standing.searching else 0
+        in_space += live if state.kinds[kind].space == state.standing.searching else 0
     return in_space, total
 
 
@@ -438,10 +440,10 @@ def remake_hits(
         return 0
     try:
         with folder.writing():
-            settle(folder)
+            end_interrupted_steps(folder)
             if folder.state.standing.searching != searching:
                 return 0
-            remaker = RowRemaker(folder, images)
+            remaker = BackfillSource(folder, images)
             return continued_backfill(folder, remaker, ids)
     except GalleryBusyError as error:
         progress.note(f"the hits were not embedded again: {error}")

@@ -22,11 +22,11 @@ from unibct.gallery.gallery_folder import (
     describe_model,
     keep_model,
 )
-from unibct.gallery.gate import KNOWN_FOLDER, keep_queries
-from unibct.gallery.orders import copy_asked
-from unibct.gallery.settling import settle
+from unibct.gallery.known_queries import KNOWN_FOLDER, keep_queries
+from unibct.gallery.orders import copy_found_counts
 from unibct.gallery.sources import Source, note_left_out
 from unibct.gallery.state import CREATE, STATE_FILE, GalleryState, Standing, now, write_state
+from unibct.gallery.steps import end_interrupted_steps
 
 
 def create_gallery(
@@ -48,17 +48,17 @@ def create_gallery(
     if not isinstance(known, int) and known.skip_bad:
         known = _readable(folder, known)
     papers = [Certificate.read(file) for file in certificates]
-    maker, embedder = describe_model(model, folder.opening)
+    row_kind, embedder = describe_model(model, folder.opening)
     name = gallery_name(path)
     rows = open_engine(engine[0], Place(path, name, engine[1]))
-    standing = Standing(maker.fingerprint)
-    state = GalleryState(name, *engine, {maker.fingerprint: maker}, standing)
+    standing = Standing(row_kind.fingerprint)
+    state = GalleryState(name, *engine, {row_kind.fingerprint: row_kind}, standing)
     count = known if isinstance(known, int) else len(known)
     details = {"known": count, "keep_images": keep_images, "ended": now()}
     state = state.begun(CREATE, **details).changed_step(1, done=True)
     rows.create()
     with nothing_left_behind(rows, path):
-        rows.add_kind(maker.fingerprint, maker.dim)
+        rows.add_kind(row_kind.fingerprint, row_kind.dim)
         keep_model(path, embedder)
         for paper in papers:
             folder.keep_certificate(paper)
@@ -112,7 +112,7 @@ def copy_gallery(folder: GalleryFolder, target: Path, *, engine: str, address: s
     """
     require_absent(target)
     with folder.writing():
-        settle(folder)
+        end_interrupted_steps(folder)
         state, name = folder.state, gallery_name(target)
         copied = replace(state, name=name, engine=engine, address=address)
         other = open_engine(engine, Place(target, name, address))
@@ -144,7 +144,7 @@ def _copy_files(source: Path, target: Path, state: GalleryState) -> None:
     for name in (MODELS_FOLDER, CERTIFICATES_FOLDER, KNOWN_FOLDER):
         if (source / name).is_dir():
             shutil.copytree(source / name, target / name, dirs_exist_ok=True)
-    copy_asked(source, target)
+    copy_found_counts(source, target)
     write_state(target, state)  # last: it makes the folder a gallery
 
 

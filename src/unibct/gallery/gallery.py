@@ -21,14 +21,15 @@ from unibct.gallery.backfill import (
 from unibct.gallery.creation import copy_gallery, create_gallery, delete_gallery
 from unibct.gallery.engines import EMBEDDED
 from unibct.gallery.gallery_folder import GalleryFolder
-from unibct.gallery.gate import USUAL_COUNT
 from unibct.gallery.indexing import IndexRecall, build_indexes
-from unibct.gallery.orders import remember_asked
-from unibct.gallery.queries import Queries, checked_queries
+from unibct.gallery.known_queries import USUAL_COUNT
+from unibct.gallery.orders import count_found
 from unibct.gallery.rollback import RolledBack, abort_backfill, rollback_gallery
 from unibct.gallery.rows import OLDER_ROW
 from unibct.gallery.search import (
     Hit,
+    Queries,
+    checked_queries,
     note_guessed_threshold,
     note_useless_filter,
     search_source,
@@ -124,7 +125,7 @@ class Gallery:
         request: SearchRequest | None = None,
         *,
         list_file: Path | None = None,
-        lazy_images: Data | None = None,
+        row_images: Data | None = None,
         remember: bool = False,
         **settings: Any,
     ) -> list["Answer"]:
@@ -134,7 +135,7 @@ class Gallery:
             data: the queries; images need no class: an image file, or a folder of them.
             request: what is searched for; or give its attributes, such as ``k=5``, by name.
             list_file: a file with one id per line; only these are searched for.
-            lazy_images: of the rows; older hits are embedded again, ranked again and stored.
+            row_images: of the rows; older hits are embedded again, ranked again and stored.
             remember: count the hits, for a backfill in the order ``asked``.
             settings: attributes of the request.
         """
@@ -143,12 +144,12 @@ class Gallery:
         searching = partial(search_source, self.folder, source, request)
         queries, all_hits = searching(embedded)
         remake = partial(remake_hits, self.folder, queries.made_by, all_hits)
-        if lazy_images is not None and remake(open_source(lazy_images)):
+        if row_images is not None and remake(open_source(row_images)):
             queries, all_hits = searching(queries)
         note_useless_filter(self.folder, queries, request, all_hits)
         note_guessed_threshold(self.folder, request)
         if remember:
-            remember_asked(self.folder.path, _older_ids(all_hits))
+            count_found(self.folder.path, _older_ids(all_hits))
         return _answers(queries, all_hits, forced=self.folder.state.is_forced)
 
     def upgrade(
@@ -280,7 +281,7 @@ def _opened(data: Data | None) -> Source | None:
 def _images_or_map(data: Data | None, map_folder: str | Path | None) -> Source | Path:
     """Return what a backfill makes rows from."""
     if (data is None) == (map_folder is None):
-        raise UserError("a backfill needs the images of the rows, or a map (--map)")
+        raise UserError("a backfill needs the images of the rows, or a map")
     return Path(str(map_folder)) if data is None else open_source(data)
 
 
@@ -288,7 +289,7 @@ def _images_or_map(data: Data | None, map_folder: str | Path | None) -> Source |
 
 
 @dataclass(frozen=True)
-class Names:
+class NameCounts:
     """What queries with known labels were called."""
 
     right: int  # queries that got their own label
@@ -305,7 +306,7 @@ class Names:
         return dict(vars(self))
 
 
-def count_names(answers: Iterable[Answer]) -> Names:
+def count_names(answers: Iterable[Answer]) -> NameCounts:
     """Count right, wrong and lost names.
 
     Args:
@@ -320,4 +321,4 @@ def count_names(answers: Iterable[Answer]) -> Names:
             counts["lost"] += 1
         else:
             counts["right" if answer.hits[0].label == answer.label else "wrong"] += 1
-    return Names(**counts)
+    return NameCounts(**counts)

@@ -2,7 +2,7 @@
 
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,7 +22,7 @@ from unibct.gallery.engines import Engine, Place, open_engine
 from unibct.gallery.state import (
     STATE_FILE,
     GalleryState,
-    RowMaker,
+    RowKind,
     Standing,
     read_state,
     write_state,
@@ -36,7 +36,7 @@ MODELS_FOLDER = "models"
 IN_FOLDER, BY_REFERENCE, ONLY_STORED, BY_MAP = "folder", "reference", "stored", "map"
 
 
-def describe_model(reference: str, opening: Opening) -> tuple[RowMaker, Embedder]:
+def describe_model(reference: str, opening: Opening) -> tuple[RowKind, Embedder]:
     """Open a model by a reference, and return what the state of a gallery says about it."""
     embedder = opening.open(reference)
     if isinstance(embedder, OldSpaceModel):
@@ -48,8 +48,8 @@ def describe_model(reference: str, opening: Opening) -> tuple[RowMaker, Embedder
         source, kept_reference = BY_REFERENCE, _absolute(reference)
     fingerprint = embedder.fingerprint
     name = str(reference)
-    maker = RowMaker(fingerprint, name, embedder.dim, source, kept_reference, fingerprint)
-    return maker, embedder
+    row_kind = RowKind(fingerprint, name, embedder.dim, source, kept_reference, fingerprint)
+    return row_kind, embedder
 
 
 def keep_model(folder: Path, embedder: Embedder) -> None:
@@ -65,25 +65,13 @@ def keep_model(folder: Path, embedder: Embedder) -> None:
         sync(place.parent)
 
 
-@dataclass(frozen=True)
-class QueryModel:
-    """A model that makes queries, and rows."""
-
-    maker: RowMaker  # what the state says about it
-    embedder: ImageEmbedder  # the model
-
-    def view(self, vectors: NDArray[np.float32], row_dim: int) -> NDArray[np.float32]:
-        """Return this model's vectors as queries for rows of a dimension.
-
-        If a model was trained with another dimension than its old model, its projection is used.
-        """
-        return query_view(self.embedder, vectors, row_dim, self.maker.name)
-
-
 def query_view(
     embedder: Any, vectors: NDArray[np.float32], row_dim: int, name: str
 ) -> NDArray[np.float32]:
-    """Return a model's vectors in the space of rows of a dimension, see ``QueryModel.view``."""
+    """Return a model's vectors as queries for rows of a dimension.
+
+    If a model was trained with another dimension than its old model, its projection is used.
+    """
     if vectors.shape[1] == row_dim:
         return vectors
     if isinstance(embedder, Model) and old_space_dim(embedder) == row_dim:
@@ -94,34 +82,34 @@ def query_view(
     )
 
 
-def open_maker(folder: Path, maker: RowMaker, opening: Opening) -> ImageEmbedder:
+def open_model(folder: Path, row_kind: RowKind, opening: Opening) -> ImageEmbedder:
     """Open a model of the gallery, and check that it is still the same."""
-    if maker.source == ONLY_STORED:
+    if row_kind.source == ONLY_STORED:
         raise UserError(
-            f"only embeddings of {maker.name} are known to this gallery, not the model: "
+            f"only embeddings of {row_kind.name} are known to this gallery, not the model: "
             "give embeddings instead of images"
         )
-    if maker.source == BY_MAP:
-        raise UserError(f"{maker.name} is a map: it makes rows from rows, not from images")
-    if maker.source == IN_FOLDER:
+    if row_kind.source == BY_MAP:
+        raise UserError(f"{row_kind.name} is a map: it makes rows from rows, not from images")
+    if row_kind.source == IN_FOLDER:
         embedder: Any = load_model(
-            folder / MODELS_FOLDER / maker.fingerprint, device=pick_device(str(opening.device))
+            folder / MODELS_FOLDER / row_kind.fingerprint, device=pick_device(str(opening.device))
         )
     else:
-        embedder = opening.open(maker.reference)
-    if embedder.fingerprint != maker.fingerprint:
+        embedder = opening.open(row_kind.reference)
+    if embedder.fingerprint != row_kind.fingerprint:
         raise UserError(
-            f"{maker.name} has changed: its fingerprint is {embedder.fingerprint}, and this "
-            f"gallery knows it as {maker.fingerprint}" + _hint(maker)
+            f"{row_kind.name} has changed: its fingerprint is {embedder.fingerprint}, and this "
+            f"gallery knows it as {row_kind.fingerprint}" + _hint(row_kind)
         )
     return embedder
 
 
-def _hint(maker: RowMaker) -> str:
+def _hint(row_kind: RowKind) -> str:
     """Say what to do about a callable that only seems to have changed."""
-    if not maker.reference.startswith("python:"):
+    if not row_kind.reference.startswith("python:"):
         return ""
-    return f"; if it is the same, let it say so: fingerprint = {maker.fingerprint!r}"
+    return f"; if it is the same, let it say so: fingerprint = {row_kind.fingerprint!r}"
 
 
 def _absolute(reference: str) -> str:
@@ -158,7 +146,7 @@ class GalleryFolder:
         self._name = ""  # of the gallery, once it is known
         self._stamp: tuple[int, int] | None = None
         self._engine: Engine | None = None
-        self._models: dict[str, QueryModel] = {}
+        self._models: dict[str, ImageEmbedder] = {}
         self._certificates: dict[str, Certificate] = {}
         # what is wrong with certificates that are kept in the gallery, one line each, as
         # `certificates` has found it
@@ -223,12 +211,11 @@ class GalleryFolder:
         """How models are opened."""
         return Opening(self._device, probes=self.path)
 
-    def model(self, fingerprint: str) -> QueryModel:
+    def model(self, fingerprint: str) -> ImageEmbedder:
         """Return a model of the gallery, loaded once."""
         if fingerprint not in self._models:
-            maker = self.state.makers[fingerprint]
-            embedder = open_maker(self.path, maker, self.opening)
-            self._models[fingerprint] = QueryModel(maker, embedder)
+            row_kind = self.state.kinds[fingerprint]
+            self._models[fingerprint] = open_model(self.path, row_kind, self.opening)
         return self._models[fingerprint]
 
     def certificate(self, digest: str) -> Certificate:
@@ -277,12 +264,14 @@ class GalleryFolder:
             if reason.certificate in held and held[reason.certificate].basis != "unseen"
         )
 
-    def add_maker(self, maker: RowMaker) -> None:
-        """Make a model or map known to the gallery."""
+    def add_kind(self, row_kind: RowKind, embedder: Embedder | None = None) -> None:
+        """Make a model or map known to the gallery; one that is open is not opened again."""
+        if embedder is not None and row_kind.source != ONLY_STORED:
+            self._models[row_kind.fingerprint] = cast(ImageEmbedder, embedder)
         state = self.state
-        if maker.fingerprint not in state.makers:
-            self.engine.add_kind(maker.fingerprint, maker.dim)
-            self.save(replace(state, makers=state.makers | {maker.fingerprint: maker}))
+        if row_kind.fingerprint not in state.kinds:
+            self.engine.add_kind(row_kind.fingerprint, row_kind.dim)
+            self.save(replace(state, kinds=state.kinds | {row_kind.fingerprint: row_kind}))
 
     @contextmanager
     def writing(self) -> Generator[None]:

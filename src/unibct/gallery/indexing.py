@@ -12,7 +12,7 @@ import numpy as np
 from unibct import progress
 from unibct.gallery.engines import Search
 from unibct.gallery.gallery_folder import GalleryFolder
-from unibct.gallery.settling import settle
+from unibct.gallery.steps import end_interrupted_steps
 
 _QUERIES = 100
 _K = 10
@@ -34,7 +34,7 @@ class IndexRecall:
 def build_indexes(folder: GalleryFolder) -> list[IndexRecall]:
     """Build the index of every kind that has live rows, and measure it."""
     with folder.writing():
-        settle(folder)
+        end_interrupted_steps(folder)
         kinds = [kind for kind in folder.engine.kinds() if folder.engine.has_live(kind)]
         with progress.task("indexing", len(kinds), "kinds") as advance:
             for kind in kinds:
@@ -64,7 +64,7 @@ def rebuild_spoilt(folder: GalleryFolder, before: list[IndexRecall]) -> list[Ind
             folder.engine.build_index(kind)
             again = _recall(folder, kind)
             had = "had none" if recall is None else f"had lost: recall@10 {recall:.3f}"
-            name = folder.state.makers[kind].name
+            name = folder.state.kinds[kind].name
             progress.note(
                 f"the index of rows by {name} was built, as they {had}; recall@10 is {again:.3f}"
             )

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from unibct.gallery.gallery_folder import GalleryFolder
 
 
-RANDOM, FARTHEST, ASKED = "random", "farthest", "asked"
+RANDOM, FARTHEST, MOST_FOUND = "random", "farthest", "asked"
 
 
 def ordered_rows(folder: "GalleryFolder", kinds: list[str], order: str, seed: int) -> list[str]:
@@ -39,7 +39,7 @@ def _random(folder: "GalleryFolder", kinds: list[str]) -> Mapping[str, float]:
 
 def _asked(folder: "GalleryFolder", kinds: list[str]) -> Mapping[str, float]:
     """Rows that real queries have found most often come first."""
-    counts = asked_counts(folder.path)
+    counts = found_counts(folder.path)
     return {row_id: -float(counts.get(row_id, 0)) for row_id in _live_ids(folder, kinds)}
 
 
@@ -89,29 +89,29 @@ class Order:
 ORDERS: dict[str, Order] = {
     RANDOM: Order(_random, "in random order"),
     FARTHEST: Order(_farthest, "farthest from the class mean first"),
-    ASKED: Order(_asked, "most often found first"),
+    MOST_FOUND: Order(_asked, "most often found first"),
 }
 
 
 # How often queries have found each row: the rows that a backfill should take first.
 
-ASKED_FILE = "asked.sqlite"
+FOUND_FILE = "asked.sqlite"
 
 
-def remember_asked(folder: Path, ids: Iterable[str]) -> None:
+def count_found(folder: Path, ids: Iterable[str]) -> None:
     """Count rows that a search has found. Losing a count does no harm, so nothing is synced."""
     _add_counts(folder, Counter(ids))
 
 
-def copy_asked(source: Path, target: Path) -> None:
+def copy_found_counts(source: Path, target: Path) -> None:
     """Copy the counts of a gallery's folder to another one."""
-    _add_counts(target, asked_counts(source))
+    _add_counts(target, found_counts(source))
 
 
 def _add_counts(folder: Path, counts: Mapping[str, int]) -> None:
     if not counts:
         return
-    file = SqliteFile(folder / ASKED_FILE)
+    file = SqliteFile(folder / FOUND_FILE)
     try:
         with file.session(create=True) as database:
             database.execute("PRAGMA synchronous = OFF")
@@ -129,11 +129,11 @@ def _add_counts(folder: Path, counts: Mapping[str, int]) -> None:
         file.close()
 
 
-def asked_counts(folder: Path) -> dict[str, int]:
+def found_counts(folder: Path) -> dict[str, int]:
     """Return id -> how often it was found."""
-    if not (folder / ASKED_FILE).is_file():
+    if not (folder / FOUND_FILE).is_file():
         return {}
-    file = SqliteFile(folder / ASKED_FILE)
+    file = SqliteFile(folder / FOUND_FILE)
     try:
         with file.session() as database:
             return dict(database.execute("SELECT id, count FROM asked"))

@@ -17,15 +17,8 @@ from unibct.gallery.adding import (
     with_digest,
 )
 from unibct.gallery.gallery_folder import ONLY_STORED, GalleryFolder
-from unibct.gallery.gate import ask, ask_before, note_untested
+from unibct.gallery.known_queries import found_mates, found_mates_before, note_untested
 from unibct.gallery.rows import NO_STEP, Metadata, sealed_rows, searchable_kinds
-from unibct.gallery.settling import (
-    complete_rollback,
-    is_making_rows,
-    settle,
-    take_back,
-    undone_backfills,
-)
 from unibct.gallery.sources import Source, note_left_out
 from unibct.gallery.state import (
     ADD,
@@ -36,9 +29,16 @@ from unibct.gallery.state import (
     ROLLBACK,
     UPGRADE,
     GalleryState,
-    RowMaker,
+    RowKind,
     Standing,
     Step,
+)
+from unibct.gallery.steps import (
+    complete_rollback,
+    end_interrupted_steps,
+    is_making_rows,
+    take_back,
+    undone_backfills,
 )
 
 _BATCH = 512
@@ -86,7 +86,7 @@ def rollback_gallery(
         if goes_on:
             progress.note("a rollback had been interrupted: it makes the rows that are left")
         else:
-            settle(folder)
+            end_interrupted_steps(folder)
         if step is None or is_making_rows(step):
             begun = step if goes_on else None
             step, skipped = _go_back(folder, to, source, begun)
@@ -147,11 +147,11 @@ def _go_back(
             f"{source.name} has none of the {len(lost)} rows that cannot be searched afterwards, "
             f"first {lost[0]!r}; give images with the ids of the rows, or no DATA to go without"
         )
-    before = ask_before(folder, "the rollback")
+    before = found_mates_before(folder, "the rollback")
     if given.digests:
         step = step or _begun_with_rows(folder, target)
         _make_rows(folder, kind, step, given)
-    after = ask(folder, target.before, with_superseded=True)
+    after = found_mates(folder, target.before, with_superseded=True)
     if not before.allows(after):
         if step is not None:
             take_back(folder, step)
@@ -204,7 +204,7 @@ def unsearchable_rows(
     state = folder.state
     kinds = searchable_kinds(state, standing or state.standing)
     lost: set[str] = set()
-    for kind in state.makers:
+    for kind in state.kinds:
         if kind in kinds:
             continue
         for rows in folder.engine.scan(kind, vectors=False):
@@ -266,10 +266,10 @@ def rollback_target(state: GalleryState, to: int | None, *, images: bool = False
     return matches[0]
 
 
-def earlier_model(state: GalleryState, target: Step) -> RowMaker:
+def earlier_model(state: GalleryState, target: Step) -> RowKind:
     """Return the model that searches after a rollback to before a step."""
     assert target.before is not None
-    return state.makers[target.before.searching]
+    return state.kinds[target.before.searching]
 
 
 def _require_deleted_rows(
@@ -319,9 +319,9 @@ def _given_again(
     """
     if source is None:
         return _GivenAgain(None, {})
-    maker = folder.state.makers[kind]
+    row_kind = folder.state.kinds[kind]
     if source.embeddings is not None:
-        require_made_by(source, maker)
+        require_made_by(source, row_kind)
     places = {row_id: place for place, row_id in enumerate(source.ids)}
     wanted = given = source.select([places[row_id] for row_id in lost if row_id in places])
     if source.skip_bad:
@@ -350,7 +350,7 @@ def _make_rows(folder: GalleryFolder, kind: str, step: Step, given: _GivenAgain)
     """Write rows by the earlier model, hidden: they carry the mark of the rollback."""
     assert given.source is not None
     for part in _batches(given.source):
-        embedder = None if part.images is None else folder.model(kind).embedder
+        embedder = None if part.images is None else folder.model(kind)
         rows = _newest(folder, part.ids)
         metadata = [
             with_digest(rows[row_id].metadata, given.digests[row_id]) for row_id in part.ids
@@ -375,7 +375,7 @@ class _NewestRow:
 def _newest(folder: GalleryFolder, ids: Sequence[str]) -> dict[str, _NewestRow]:
     """Return id -> label, metadata and step, from the newest kind that has the row."""
     newest: dict[str, _NewestRow] = {}
-    for kind in folder.state.makers:
+    for kind in folder.state.kinds:
         rows = folder.engine.read(kind, ids, vectors=False)
         entries = zip(rows.labels, rows.metadata, rows.steps.tolist(), strict=True)
         newest |= {i: _NewestRow(*entry) for i, entry in zip(rows.ids, entries, strict=True)}

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unibct.errors import UserError
-from unibct.gallery.state import GalleryState, RowMaker, Standing
+from unibct.gallery.state import GalleryState, RowKind, Standing
 
 OWN_ROW, OLDER_ROW, MAPPED_ROW = "own", "older", "mapped"
 
@@ -20,16 +20,16 @@ def searchable_kinds(state: GalleryState, standing: Standing) -> list[str]:
     """Return the kinds of rows that may be searched, the oldest first."""
     return [
         kind
-        for kind, maker in state.makers.items()
-        if maker.space == standing.searching or kind in standing.access
+        for kind, row_kind in state.kinds.items()
+        if row_kind.space == standing.searching or kind in standing.access
     ]
 
 
-def row_type(maker: RowMaker, standing: Standing) -> str:
-    """Return whether rows of a maker are own, older or mapped ones."""
-    if maker.fingerprint == standing.searching:
+def row_type(row_kind: RowKind, standing: Standing) -> str:
+    """Return whether rows of a row_kind are own, older or mapped ones."""
+    if row_kind.fingerprint == standing.searching:
         return OWN_ROW
-    return MAPPED_ROW if maker.space == standing.searching else OLDER_ROW
+    return MAPPED_ROW if row_kind.space == standing.searching else OLDER_ROW
 
 
 # Rows of a gallery: ids, labels, metadata and vectors, each row with a digest of its content.

@@ -56,7 +56,7 @@ class SearchRequest:
         if self.threshold is not None and math.isnan(self.threshold):
             raise UserError("the threshold is not a number")
         if self.threshold is not None and self.far is not None:
-            raise UserError("give a threshold or a false accept rate (--far), not both")
+            raise UserError("give a threshold or a false accept rate (far), not both")
         checked_filter(self.where)
 
 

@@ -201,7 +201,7 @@ def with_fingerprint(source: Source, fingerprint: str) -> Source:
     """
     if source.embeddings is None:
         raise UserError(f"{source.name} are images: the gallery's model embeds them")
-    recorded = _recorded_maker(source.name)
+    recorded = _recorded_fingerprint(source.name)
     if recorded not in ("", fingerprint):
         progress.note(
             f"{source.name} says that model {recorded} made it; its rows are kept as made by "
@@ -218,7 +218,7 @@ def _is_readable(images: ImageSet, image_id: str) -> bool:
     return True
 
 
-def _recorded_maker(name: str) -> str:
+def _recorded_fingerprint(name: str) -> str:
     """Return the fingerprint that a file of embeddings records; empty without one, or a file."""
     if not is_embeddings(name):
         return ""
@@ -352,6 +352,6 @@ def parse_where(texts: Sequence[str]) -> dict[str, list[Any]]:
     for text in texts:
         key, equals, value = text.partition("=")
         if not equals or not key:
-            raise UserError(f"--where {text}: write KEY=VALUE")
+            raise UserError(f"the filter {text!r}: write KEY=VALUE")
         where.setdefault(key, []).extend(dict.fromkeys([parse_scalar(value), value]))
     return where

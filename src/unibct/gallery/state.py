@@ -24,7 +24,7 @@ CERTIFY = "certify"  # a certificate for the model that searches already
 # Details of a step, for ``verify``: rows of each kind after it, and which of these counts is last.
 ROWS_AFTER, COUNT_ORDER = "rows_after", "count_order"
 
-LAZY = "lazy"  # a detail of a backfill: searches embed the rows again that they find
+BY_SEARCHES = "lazy"  # a detail of a backfill: searches embed the rows again that they find
 # A detail of a rollback: the number of the add whose rows it makes again before it changes over.
 MAKES = "makes"
 PASSED = "passed"  # a detail of a removal or rollback: what it has begun is brought to an end
@@ -37,7 +37,7 @@ _REMARKABLE = {"interrupted", "restored"}  # details of adds that stay as they a
 
 
 @dataclass(frozen=True)
-class RowMaker:
+class RowKind:
     """A model or a map that makes rows, or queries."""
 
     fingerprint: str  # the kind of its rows
@@ -88,16 +88,16 @@ class GalleryState:
     name: str  # tells this gallery from others in the same database
     engine: str  # a name from the table of engines
     address: str  # of the engine's server
-    makers: dict[str, RowMaker]  # fingerprint -> model or map
+    kinds: dict[str, RowKind]  # fingerprint -> model or map; `makers` in the file
     standing: Standing  # who searches what now
     # everything that was done, by rising number. Adds and removals that are long past are put
     # together, so that some numbers are left out
     steps: tuple[Step, ...] = ()
 
     @property
-    def searching(self) -> RowMaker:
+    def searching(self) -> RowKind:
         """The model whose queries search."""
-        return self.makers[self.standing.searching]
+        return self.kinds[self.standing.searching]
 
     @property
     def is_forced(self) -> bool:
@@ -118,16 +118,16 @@ class GalleryState:
     def open_backfill(self) -> Step | None:
         """The backfill that is under way or paused, if there is one; not the one by searches."""
         step = self.unfinished
-        if step is None or step.action != BACKFILL or step.details.get(LAZY):
+        if step is None or step.action != BACKFILL or step.details.get(BY_SEARCHES):
             return None
         return step
 
     def searchable(self, kind: str) -> bool:
         """Return whether the searching model may search the rows of a kind."""
-        maker = self.makers.get(kind)
-        if maker is None:
+        row_kind = self.kinds.get(kind)
+        if row_kind is None:
             return False
-        return maker.space == self.standing.searching or kind in self.standing.access
+        return row_kind.space == self.standing.searching or kind in self.standing.access
 
     def begun(self, action: str, **details: Any) -> "GalleryState":
         """Return the state with a new step that is not complete."""
@@ -205,7 +205,7 @@ def now() -> str:
 
 def write_state(folder: Path, state: GalleryState) -> None:
     """Replace the state file."""
-    content = asdict(state)
+    content = {"makers" if name == "kinds" else name: v for name, v in asdict(state).items()}
     write_json(folder / STATE_FILE, {"format": FORMAT, "digest": _digest(content)} | content)
 
 
@@ -226,13 +226,13 @@ def read_state(folder: Path) -> GalleryState:
 
 
 def _state(content: dict[str, Any]) -> GalleryState:
-    makers = {kind: RowMaker(**maker) for kind, maker in content.pop("makers").items()}
+    kinds = {kind: RowKind(**about) for kind, about in content.pop("makers").items()}
     standing = _standing(content.pop("standing"))
     steps = tuple(
         Step(**(step | {"before": None if step["before"] is None else _standing(step["before"])}))
         for step in content.pop("steps")
     )
-    return GalleryState(**content, makers=makers, standing=standing, steps=steps)
+    return GalleryState(**content, kinds=kinds, standing=standing, steps=steps)
 
 
 def _standing(content: dict[str, Any]) -> Standing:

@@ -15,10 +15,10 @@ from unibct.gallery.gallery_folder import (
     CERTIFICATES_FOLDER,
     ONLY_STORED,
     GalleryFolder,
-    open_maker,
+    open_model,
 )
-from unibct.gallery.gate import damaged_queries, known_queries
-from unibct.gallery.orders import asked_counts
+from unibct.gallery.known_queries import damaged_queries, read_known_queries
+from unibct.gallery.orders import found_counts
 from unibct.gallery.rollback import rollback_targets
 from unibct.gallery.rows import changed_rows, row_type, searchable_kinds
 from unibct.gallery.state import BACKFILL, COUNT_ORDER, ROWS_AFTER, UPGRADE, GalleryState
@@ -132,10 +132,10 @@ class GalleryStatus:
             "forced": self.forced,
             "doubtful": list(self.doubtful),
             "certificates": {k: a.certificate for k, a in state.standing.access.items()},
-            "names": {kind: maker.name for kind, maker in state.makers.items()},
+            "names": {kind: row_kind.name for kind, row_kind in state.kinds.items()},
             "row_types": {
-                kind: row_type(maker, state.standing) if state.searchable(kind) else NOT_SEARCHED
-                for kind, maker in state.makers.items()
+                kind: row_type(row_kind, state.standing) if state.searchable(kind) else NOT_SEARCHED
+                for kind, row_kind in state.kinds.items()
             },
             "backfill": None if backfill is None else {"step": backfill.number} | backfill.details,
             "known_queries": self.known,
@@ -158,20 +158,20 @@ class GalleryStatus:
 def gallery_status(folder: GalleryFolder) -> GalleryStatus:
     """Count rows and look up what is known."""
     state = folder.state
-    counts = {kind: folder.engine.count(kind) for kind in state.makers}
+    counts = {kind: folder.engine.count(kind) for kind in state.kinds}
     older = [
         kind
         for kind in searchable_kinds(state, state.standing)
-        if state.makers[kind].space != state.standing.searching
+        if state.kinds[kind].space != state.standing.searching
     ]
     rate = _last_rate(state)
     return GalleryStatus(
         state,
         {kind: count.live for kind, count in counts.items()},
         {k: c.rows - c.live for k, c in counts.items() if c.rows > c.live},
-        len(known_queries(folder.path)),
+        len(read_known_queries(folder.path)),
         Savings(sum(counts[kind].live for kind in older), rate),
-        tuple(kind for kind in state.makers if folder.engine.has_index(kind)),
+        tuple(kind for kind in state.kinds if folder.engine.has_index(kind)),
         folder.doubtful(state.standing),
     )
 
@@ -209,8 +209,8 @@ def verify_gallery(folder: GalleryFolder) -> list[str]:
 def _rows(folder: GalleryFolder, state: GalleryState) -> list[str]:
     """Read all rows, and compare them with their digests and counts."""
     kinds = folder.engine.kinds()
-    missing = [kind for kind in state.makers if kind not in kinds]
-    problems = [f"the rows of {state.makers[kind].name} ({kind}) are missing" for kind in missing]
+    missing = [kind for kind in state.kinds if kind not in kinds]
+    problems = [f"the rows of {state.kinds[kind].name} ({kind}) are missing" for kind in missing]
     total = sum(folder.engine.count(kind).rows for kind in kinds)
     with progress.task("verifying", total, "rows") as advance:
         for kind in kinds:
@@ -233,7 +233,7 @@ def _rows(folder: GalleryFolder, state: GalleryState) -> list[str]:
 
 def _asked(folder: GalleryFolder) -> list[str]:
     """Read how often rows were found, which a backfill may want."""
-    asked_counts(folder.path)
+    found_counts(folder.path)
     return []
 
 
@@ -266,11 +266,11 @@ def _counted(state: GalleryState, kind: str, rows: int, live: int) -> list[str]:
 
 def _models(folder: GalleryFolder) -> list[str]:
     problems: list[str] = []
-    for maker in folder.state.makers.values():
-        if maker.source in (ONLY_STORED, BY_MAP):
+    for row_kind in folder.state.kinds.values():
+        if row_kind.source in (ONLY_STORED, BY_MAP):
             continue
         try:
-            open_maker(folder.path, maker, folder.opening)
+            open_model(folder.path, row_kind, folder.opening)
         except UserError as error:
             problems.append(str(error))
     return problems

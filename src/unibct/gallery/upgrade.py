@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unibct.errors import UserError
 from unibct.evaluation.certificate import (
@@ -21,36 +20,38 @@ from unibct.gallery.gallery_folder import (
     keep_model,
     query_view,
 )
-from unibct.gallery.gate import ask, ask_before
-from unibct.gallery.settling import settle, undone_backfills
+from unibct.gallery.known_queries import found_mates, found_mates_before
 from unibct.gallery.state import (
     CERTIFY,
     UPGRADE,
     Access,
     GalleryState,
-    RowMaker,
+    RowKind,
     Standing,
     now,
 )
 from unibct.gallery.status import Savings, measure_savings
+from unibct.gallery.steps import end_interrupted_steps, undone_backfills
 
+_TRAIN_WITH_OLD = "Train it with the old model (--old)"
 # What to do about a verdict that is not *compatible*.
 _ADVICE = {
-    NOT_COMPATIBLE: "Train it with --old",
+    NOT_COMPATIBLE: _TRAIN_WITH_OLD,
     "within noise": "Test it on more classes",
     "old model too weak": "Embed the rows again, or in a trial train a better old model",
 }
+_INSIST = "or insist (force), which is recorded"
 
 
 @dataclass(frozen=True)
 class Upgraded:
     """What an upgrade does, or would do."""
 
-    model: RowMaker  # that searches from now on
+    model: RowKind  # that searches from now on
     old_rows: int  # rows of other models that it searches as they are
     # kinds of rows that it searches without a certificate that says *compatible*
     forced: tuple[str, ...]
-    known_queries: int  # how many of them have tested it, see `Passage.testing`
+    known_queries: int  # how many of them have tested it, see `FoundMates.testing`
     savings: Savings  # what a backfill would cost, and what has been saved
     dry_run: bool  # nothing was changed
     certified: bool = False  # the model searched already; what is new is a certificate
@@ -94,57 +95,64 @@ def upgrade_gallery(
             known queries are not asked.
     """
     with folder.writing():
-        settle(folder)
-        maker, embedder = describe_model(model, folder.opening)
+        end_interrupted_steps(folder)
+        row_kind, embedder = describe_model(model, folder.opening)
         state = folder.state
-        searches = maker.fingerprint == state.standing.searching
-        papers = [Certificate.read(path) for path in certificates]
-        if not searches:
-            _require_no_replaced_rows(folder, maker)
-        find_access = _certified_access if searches else _access
-        access = find_access(folder, maker, papers, force=force)
-        for kind in access:
-            # Refuses a dimension that does not fit.
-            query_view(embedder, _probe(maker.dim), state.makers[kind].dim, maker.name)
-        standing = Standing(maker.fingerprint, access)
+        candidate = _Candidate(folder, row_kind, [Certificate.read(path) for path in certificates])
+        searches = row_kind.fingerprint == state.standing.searching
+        if searches:
+            access = candidate.certified_access(force=force)
+        else:
+            _require_no_replaced_rows(folder, row_kind)
+            access = candidate.access(force=force)
+        probe = np.full((1, row_kind.dim), row_kind.dim**-0.5, dtype=np.float32)
+        for kind in access:  # refuses a dimension that does not fit
+            query_view(embedder, probe, state.kinds[kind].dim, row_kind.name)
+        standing = Standing(row_kind.fingerprint, access)
         rows = sum(folder.engine.count(kind).live for kind in access)
-        savings = measure_savings(embedder, rows)
-        forced = tuple(kind for kind, reason in access.items() if reason.forced)
+        result = Upgraded(
+            model=row_kind,
+            old_rows=rows,
+            forced=tuple(kind for kind, reason in access.items() if reason.forced),
+            known_queries=0,
+            savings=measure_savings(embedder, rows),
+            dry_run=dry_run,
+            certified=searches,
+            doubtful=folder.doubtful(standing, candidate.given),
+        )
         if dry_run:
-            doubtful = folder.doubtful(standing, papers)
-            return Upgraded(maker, rows, forced, 0, savings, True, searches, doubtful)
-        before = ask_before(folder, "the upgrade")
+            return result
+        before = found_mates_before(folder, "the upgrade")
         keep_model(folder.path, embedder)
-        for paper in papers:
-            folder.keep_certificate(paper)
-        folder.add_maker(maker)
+        for certificate in candidate.given:
+            folder.keep_certificate(certificate)
+        folder.add_kind(row_kind, embedder)
         try:
-            after = ask(folder, standing)
+            after = found_mates(folder, standing)
             if not before.allows(after):
                 raise before.refusal(after, f"the upgrade to {model}")
         except UserError:
-            folder.save(replace(folder.state, makers=state.makers))
+            folder.save(replace(folder.state, kinds=state.kinds))
             raise
-        folder.save(_upgraded(folder.state, standing, savings))
-    doubtful = folder.doubtful(standing)
+        folder.save(_upgraded(folder.state, standing, result.savings))
     tested = len(before.testing(after))
-    return Upgraded(maker, rows, forced, tested, savings, False, searches, doubtful)
+    return replace(result, known_queries=tested, doubtful=folder.doubtful(standing))
 
 
-def _require_no_replaced_rows(folder: GalleryFolder, maker: RowMaker) -> None:
+def _require_no_replaced_rows(folder: GalleryFolder, row_kind: RowKind) -> None:
     """Refuse a model whose replaced rows a rollback may need.
 
     A backfill by it would write over these rows, and to undo that would delete them.
     """
     state = folder.state
     backfills = undone_backfills(state, 1)
-    if maker.fingerprint not in state.makers or not backfills:
+    if row_kind.fingerprint not in state.kinds or not backfills:
         return
-    for rows in folder.engine.scan(maker.fingerprint, vectors=False):
+    for rows in folder.engine.scan(row_kind.fingerprint, vectors=False):
         replaced = rows.take(np.flatnonzero(np.isin(rows.superseded, backfills)))
         if len(replaced):
             raise UserError(
-                f"a backfill (step {replaced.superseded[0]}) has replaced rows of {maker.name}, "
+                f"a backfill (step {replaced.superseded[0]}) has replaced rows of {row_kind.name}, "
                 f"such as {replaced.ids[0]!r}; go back to it with unibct gallery rollback, or "
                 "delete its old vectors first with unibct gallery backfill --finish"
             )
@@ -159,76 +167,119 @@ def _upgraded(state: GalleryState, standing: Standing, savings: Savings) -> Gall
     return changed.changed_step(changed.next_number - 1, done=True, details={"ended": now()})
 
 
-def _access(
-    folder: GalleryFolder, maker: RowMaker, papers: Sequence[Certificate], *, force: bool
-) -> dict[str, Access]:
-    """Return why each kind of rows may be searched; refuse if there is no reason."""
-    state = folder.state
-    access: dict[str, Access] = {}
-    for kind, made_by in state.makers.items():
-        if made_by.space == maker.fingerprint:
-            continue
-        rows = folder.engine.count(kind).live
-        fitting = _about(folder, papers, maker.fingerprint, kind)
-        passed = _passing(fitting)
-        if passed is not None:
-            access[kind] = Access(passed.digest)
-        elif rows == 0:
-            continue
-        elif force:
-            # For rows of a map there is nothing better than the test of the model behind it.
-            nearest = fitting or _about(folder, papers, maker.fingerprint, made_by.space)
-            access[kind] = Access(nearest[0].digest if nearest else "", forced=True)
-        else:
-            damaged = folder.damaged_certificates
-            raise UserError(_refusal(made_by, rows, maker, papers, fitting, damaged))
-    return access
+@dataclass(frozen=True)
+class _Candidate:
+    """The model that is to search, and the certificates that were given for it."""
 
+    folder: GalleryFolder
+    model: RowKind
+    given: Sequence[Certificate]
 
-def _certified_access(
-    folder: GalleryFolder, maker: RowMaker, papers: Sequence[Certificate], *, force: bool
-) -> dict[str, Access]:
-    """Return why the searching model may search each kind of rows, now that there are papers.
+    def access(self, *, force: bool) -> dict[str, Access]:
+        """Return why each kind of rows may be searched; refuse if there is no reason."""
+        access: dict[str, Access] = {}
+        for kind, made_by in self._others():
+            rows = self.folder.engine.count(kind).live
+            fitting = self._about(kind)
+            passed = _passing(fitting)
+            if passed is not None:
+                access[kind] = Access(passed.digest)
+            elif rows == 0:
+                continue
+            elif force:
+                # For rows of a map there is nothing better than the test of the model behind it.
+                nearest = fitting or self._about(made_by.space)
+                access[kind] = Access(nearest[0].digest if nearest else "", forced=True)
+            else:
+                damaged = self.folder.damaged_certificates
+                raise UserError(self._refusal(made_by, rows, fitting, damaged))
+        return access
 
-    Refuse papers from which nothing is learnt, neither about rows nor about the model's scores.
-    """
-    state = folder.state
-    access = dict(state.standing.access)
-    by_it = [paper for paper in papers if paper.new == maker.fingerprint]
-    for kind, made_by in state.makers.items():
-        if made_by.space == maker.fingerprint:
-            continue
-        fitting = _worst_first(paper for paper in by_it if paper.old == kind)
-        passed = _passing(fitting)
-        nearest = fitting or [paper for paper in by_it if paper.old == made_by.space]
-        if passed is not None:
-            access[kind] = Access(passed.digest)
-        elif kind in access and fitting and not force:
-            rows = folder.engine.count(kind).live
-            raise UserError(_refusal(made_by, rows, maker, papers, fitting))
-        elif kind in access and nearest and access[kind].forced:
-            access[kind] = Access(nearest[0].digest, forced=True)
-    held = {paper.digest for paper in folder.certificates()} if papers else set[str]()
-    about = [paper for paper in papers if maker.fingerprint in (paper.new, paper.old)]
-    if access == state.standing.access and all(paper.digest in held for paper in about):
-        nothing = ", and the certificates say nothing new about it" if papers else ""
-        raise UserError(f"{maker.name} searches this gallery already{nothing}")
-    return access
+    def certified_access(self, *, force: bool) -> dict[str, Access]:
+        """Return why this model, which searches, may search each kind of rows from now on.
 
+        Refuse certificates from which nothing is learnt, neither about rows nor about the model's
+        scores.
+        """
+        standing = self.folder.state.standing
+        access = dict(standing.access)
+        for kind, made_by in self._others():
+            fitting = self._given_about(kind)
+            passed = _passing(fitting)
+            nearest = fitting or self._given_about(made_by.space)
+            if passed is not None:
+                access[kind] = Access(passed.digest)
+            elif kind in access and fitting and not force:
+                rows = self.folder.engine.count(kind).live
+                raise UserError(self._refusal(made_by, rows, fitting))
+            elif kind in access and nearest and access[kind].forced:
+                access[kind] = Access(nearest[0].digest, forced=True)
+        held = {one.digest for one in self.folder.certificates()} if self.given else set[str]()
+        about = [one for one in self.given if self.model.fingerprint in (one.new, one.old)]
+        if access == standing.access and all(one.digest in held for one in about):
+            nothing = ", and the certificates say nothing new about it" if self.given else ""
+            raise UserError(f"{self.model.name} searches this gallery already{nothing}")
+        return access
 
-def _about(
-    folder: GalleryFolder, given: Sequence[Certificate], new: str, old: str
-) -> list[Certificate]:
-    """Return the given certificates for two models, else those that the gallery holds."""
+    def _others(self) -> list[tuple[str, RowKind]]:
+        """Return the kinds of rows that are not in this model's own space."""
+        kinds = self.folder.state.kinds.items()
+        return [pair for pair in kinds if pair[1].space != self.model.fingerprint]
 
-    def fitting(papers: Sequence[Certificate]) -> list[Certificate]:
-        return _worst_first(paper for paper in papers if (paper.new, paper.old) == (new, old))
+    def _about(self, old: str) -> list[Certificate]:
+        """Return the given certificates for this model and an old one, else those held."""
+        return self._given_about(old) or self._fitting(self.folder.certificates(), old)
 
-    return fitting(given) or fitting(folder.certificates())
+    def _given_about(self, old: str) -> list[Certificate]:
+        return self._fitting(self.given, old)
 
+    def _fitting(self, certificates: Iterable[Certificate], old: str) -> list[Certificate]:
+        """Return those about this model and an old one, the worst first."""
+        pair = (self.model.fingerprint, old)
+        fitting = [one for one in certificates if (one.new, one.old) == pair]
+        return sorted(fitting, key=lambda one: one.verdict != NOT_COMPATIBLE)
 
-def _worst_first(papers: Iterable[Certificate]) -> list[Certificate]:
-    return sorted(papers, key=lambda paper: paper.verdict != NOT_COMPATIBLE)
+    def _refusal(
+        self,
+        made_by: RowKind,
+        rows: int,
+        fitting: Sequence[Certificate],
+        damaged: Sequence[str] = (),
+    ) -> str:
+        """Return why an upgrade is refused, and what to do."""
+        name = self.model.name
+        whom = f"{rows:,} rows were made by {made_by.name} ({made_by.fingerprint})"
+        if fitting and fitting[0].verdict == COMPATIBLE:  # overridden
+            return (
+                f"{whom}, and the certificate says {COMPATIBLE} of {fitting[0].tested_on}; "
+                f"{name} may not search them. Test it on other classes, {_INSIST}"
+            )
+        if fitting:
+            verdict = fitting[0].verdict
+            return (
+                f"{whom}, and the certificate says: {verdict}; {name} may not search them. "
+                f"{_ADVICE.get(verdict, _TRAIN_WITH_OLD)}, {_INSIST}"
+            )
+        if made_by.source == BY_MAP:
+            return (
+                f"{rows:,} rows were made by the map {made_by.name}, which no certificate has "
+                f"tested with {name}: embed them from their images first (unibct gallery backfill "
+                f"G DATA), {_INSIST}"
+            )
+        about = ""
+        if self.given:
+            pairs = ", ".join(f"{one.new[:12]} with {one.old[:12]}" for one in self.given)
+            about = f" (the given ones are about {pairs}; this is {self.model.fingerprint[:12]})"
+        untested = f"{whom}, and no certificate says that {name} may search them{about}"
+        if damaged:
+            return (
+                f"{untested}, but {len(damaged)} that the gallery holds cannot be used: "
+                f"{damaged[0]}; give it again (certificates), {_INSIST}"
+            )
+        return (
+            f"{untested}: write one with unibct evaluate TEST --query NEW --gallery OLD --certify "
+            f"FILE, {_INSIST}"
+        )
 
 
 def _passing(fitting: Sequence[Certificate]) -> Certificate | None:
@@ -238,53 +289,4 @@ def _passing(fitting: Sequence[Certificate]) -> Certificate | None:
     """
     if fitting and fitting[0].verdict == NOT_COMPATIBLE:
         return None
-    return next((paper for paper in fitting if paper.is_compatible), None)
-
-
-def _refusal(
-    made_by: RowMaker,
-    rows: int,
-    maker: RowMaker,
-    papers: Sequence[Certificate],
-    fitting: Sequence[Certificate],
-    damaged: Sequence[str] = (),
-) -> str:
-    """Return why an upgrade is refused, and what to do."""
-    whom = f"{rows:,} rows were made by {made_by.name} ({made_by.fingerprint})"
-    if fitting and fitting[0].verdict == COMPATIBLE:  # overridden
-        return (
-            f"{whom}, and the certificate says {COMPATIBLE} of {fitting[0].tested_on}; "
-            f"{maker.name} may not search them. Test it on other classes, or insist with --force, "
-            "which is recorded"
-        )
-    if fitting:
-        return (
-            f"{whom}, and the certificate says: {fitting[0].verdict}; {maker.name} may not search "
-            f"them. {_ADVICE.get(fitting[0].verdict, 'Train it with --old')}, or insist with "
-            "--force, which is recorded"
-        )
-    if made_by.source == BY_MAP:
-        return (
-            f"{rows:,} rows were made by the map {made_by.name}, which no certificate has tested "
-            f"with {maker.name}: embed them from their images first (unibct gallery backfill G "
-            "DATA), or insist with --force, which is recorded"
-        )
-    about = ""
-    if papers:
-        pairs = ", ".join(f"{paper.new[:12]} with {paper.old[:12]}" for paper in papers)
-        about = f" (the given ones are about {pairs}; this is {maker.fingerprint[:12]})"
-    if damaged:
-        return (
-            f"{whom}, and no certificate says that {maker.name} may search them{about}, but "
-            f"{len(damaged)} that the gallery holds cannot be used: {damaged[0]}; give it again "
-            "with --certificate, or insist with --force, which is recorded"
-        )
-    return (
-        f"{whom}, and no certificate says that {maker.name} may search them{about}: write one with "
-        f"unibct evaluate TEST --query NEW --gallery OLD --certify FILE, or insist with --force, "
-        "which is recorded"
-    )
-
-
-def _probe(dim: int) -> NDArray[np.float32]:
-    return np.full((1, dim), dim**-0.5, dtype=np.float32)
+    return next((one for one in fitting if one.is_compatible), None)

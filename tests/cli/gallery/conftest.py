@@ -24,7 +24,7 @@ def world(tmp_path, capsys):
     rows = save_images(toy_images(), tmp_path / "rows")
     queries = save_images(toy_images(per_class=1, first=50), tmp_path / "queries")
     fingerprints = [open_embedder(model).fingerprint for model in (OLD, NEW)]
-    paper = written(toy_certificate(*fingerprints), tmp_path)
+    certificate = written(toy_certificate(*fingerprints), tmp_path)
 
     def run(command, *words, code=0):
         assert run_command("gallery", command, tmp_path / "G", *words) == code
@@ -33,7 +33,7 @@ def world(tmp_path, capsys):
 
     run("create", "--model", OLD)
     run("add", rows)
-    return run, rows, queries, paper, fingerprints
+    return run, rows, queries, certificate, fingerprints
 
 
 def parsed(text):

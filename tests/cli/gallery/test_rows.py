@@ -11,7 +11,7 @@ from tests.gallery.toys import NEW, OLD, toy_images
     [
         (("search", "nowhere"), "nowhere is not there"),
         (("search", "QUERIES", "--where", "colour"), "write KEY=VALUE"),
-        (("search", "QUERIES", "--far", "0.01"), "--far needs one"),
+        (("search", "QUERIES", "--far", "0.01"), "(far) needs one"),
         (("remove", "nobody"), "'nobody'"),
         (("remove",), "name the rows to remove"),
         (("remove", "--ids", "nowhere.txt"), "nowhere.txt cannot be read"),
@@ -35,7 +35,7 @@ def test_what_is_wrong_is_said_in_one_line(world, words, message):
 
 
 def test_rows_need_no_class(world, tmp_path, capsys):
-    run, _, _, paper, _ = world
+    run, _, _, certificate, _ = world
     flat = tmp_path / "flat"
     flat.mkdir()
     for image in save_images(toy_images(per_class=2, first=70), tmp_path / "more").rglob("*.png"):
@@ -45,7 +45,7 @@ def test_rows_need_no_class(world, tmp_path, capsys):
     assert f"{flat} has no classes: its rows get no label" in captured.err
     assert "12 rows added" in captured.out
     assert "0 rows added, 12 were there already" in run("add", flat)
-    run("upgrade", "--model", NEW, "--certificate", paper)
+    run("upgrade", "--model", NEW, "--certificate", certificate)
     one = flat / "c3-71.png"
 
     def itself():
@@ -88,7 +88,7 @@ def test_unreadable_images_are_left_out_of_rows_and_queries(world, tmp_path):
 
 
 def test_unreadable_images_are_left_out_of_every_step_that_embeds(world, tmp_path, capsys):
-    run, rows, queries, paper, _ = world
+    run, rows, queries, certificate, _ = world
     known = save_images(toy_images(per_class=1, first=60), tmp_path / "known")
     for folder in (rows, known):
         (folder / "c0" / f"{0 if folder == rows else 60}.png").write_bytes(b"")
@@ -97,7 +97,7 @@ def test_unreadable_images_are_left_out_of_every_step_that_embeds(world, tmp_pat
     assert "--skip-bad-images" in capsys.readouterr().err
     assert run_command(*create, "--skip-bad-images") == 0
     assert "left out 1 unreadable images" in capsys.readouterr().err
-    run("upgrade", "--model", NEW, "--certificate", paper)
+    run("upgrade", "--model", NEW, "--certificate", certificate)
     lazily = ("search", queries, "--k", "48", "--lazy", rows)
     assert "--skip-bad-images" in run(*lazily, code=2)
     assert "--skip-bad-images" in run("backfill", rows, code=2)
@@ -121,7 +121,7 @@ def test_vectors_whose_model_is_not_recorded(world, tmp_path):
     extra = save_images(toy_images(per_class=1, first=70), tmp_path / "extra")
     assert run_command("embed", OLD, extra, "--to", "npy", "--out", tmp_path / "e.npy") == 0
     (tmp_path / "e.model.txt").unlink(missing_ok=True)
-    assert "--made-by" in run("add", tmp_path / "e.npy", code=2)
+    assert "(made_by)" in run("add", tmp_path / "e.npy", code=2)
     assert "6 rows added" in run("add", tmp_path / "e.npy", "--made-by", OLD)
     assert parsed(run("status", "--json"))["models"] == {old: 54}
 

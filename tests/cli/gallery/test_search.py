@@ -9,8 +9,8 @@ def hits(text):
 
 
 def test_options_change_what_is_found(world):
-    run, rows, queries, paper, _ = world
-    run("upgrade", "--model", NEW, "--certificate", paper)
+    run, rows, queries, certificate, _ = world
+    run("upgrade", "--model", NEW, "--certificate", certificate)
     plain = hits(run("search", queries, "--k", "48", "--json"))
     assert [len(row) for row in plain] == [48] * 6
     for options in (["--far", "0.01"], ["--threshold", "0.5"], ["--k", "3"]):

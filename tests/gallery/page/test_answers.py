@@ -111,13 +111,13 @@ def test_what_a_certificate_measured():
             "tests": {"new→old": {"top-1": 0.7, "mAP": 0.1}, "old→old": {"mAP": 0.2}},
         },
     }
-    paper = toy_certificate("old", "new", **measured)
-    assert [(c.metric, c.low, c.high, c.decides) for c in criteria(paper)] == [
+    certificate = toy_certificate("old", "new", **measured)
+    assert [(c.metric, c.low, c.high, c.decides) for c in criteria(certificate)] == [
         ("top-1", 0.05, 0.15, True),
         ("mAP", 0.05, 0.15, False),
     ]
-    assert top_1(paper) == {"new→old": 0.7}
-    assert certified_curves(paper) == {}
+    assert top_1(certificate) == {"new→old": 0.7}
+    assert certified_curves(certificate) == {}
     curves = {"random": {"shares": [0, 1], "top-1": [0.7, 0.9]}, "x": {"shares": [0]}}
     whole = toy_certificate("old", "new", **measured, backfill_curve=curves)
     assert certified_curves(whole) == {"random": [(0, 0.7), (1, 0.9)]}
@@ -182,15 +182,15 @@ def test_hits_say_whether_there_is_a_picture():
 
 
 def test_why_rows_may_be_searched():
-    paper = toy_certificate("old", "new")
-    answer = described_certificate(MODEL, Access(paper.digest), paper)
+    certificate = toy_certificate("old", "new")
+    answer = described_certificate(MODEL, Access(certificate.digest), certificate)
     assert (answer.verdict, answer.calibration, answer.forced) == (
         "compatible",
         "standardised",
         False,
     )
     assert answer.thresholds["new→new"] == {"0.1": 0.6, "0.01": 0.9}
-    assert answer.document == paper.content
+    assert answer.document == certificate.content
     forced = described_certificate(MODEL, Access(forced=True), None)
     assert (forced.verdict, forced.forced) == (None, True)
-    assert "--force" in forced.summary
+    assert "(force)" in forced.summary

@@ -163,10 +163,10 @@ def test_without_images(upgraded, make_client):
 
 
 def test_the_certificate_in_force(client, upgraded):
-    (paper,) = client.get("/api/certificate").json()["certificates"]
-    assert paper["verdict"] == "compatible"
-    assert paper["digest"] == upgraded.folder.certificates()[0].digest
-    assert paper["rows_of"]["short_name"] == "old_model"
+    (certificate,) = client.get("/api/certificate").json()["certificates"]
+    assert certificate["verdict"] == "compatible"
+    assert certificate["digest"] == upgraded.folder.certificates()[0].digest
+    assert certificate["rows_of"]["short_name"] == "old_model"
 
 
 def test_the_interface_is_described(client):

@@ -47,11 +47,11 @@ def test_a_failure_is_told_in_one_line(caplog):
         raise UserError("no images")
 
     def break_down(job):
-        raise RuntimeError("out of paper")
+        raise RuntimeError("out of certificate")
 
     assert ended(Job("backfill", refuse)) == ("failed", "no images")
     assert not caplog.records
-    assert ended(Job("rollback", break_down)) == ("failed", "RuntimeError: out of paper")
+    assert ended(Job("rollback", break_down)) == ("failed", "RuntimeError: out of certificate")
     assert "the rollback failed" in caplog.text
 
 
@@ -157,7 +157,7 @@ def test_a_backfill_of_another_process_is_paused(upgraded):
 
 
 def test_what_cannot_be_done_is_refused(upgraded, changes):
-    with pytest.raises(BusyError, match="serve with --images DATA"):
+    with pytest.raises(BusyError, match="serve the gallery with images"):
         GalleryChanges(upgraded.folder.path).backfill(BackfillBody())
     with pytest.raises(BusyError, match=r"cannot go back to step 1; choose one of: 3 \(upgrade\)"):
         changes.rollback(1)
@@ -166,10 +166,10 @@ def test_what_cannot_be_done_is_refused(upgraded, changes):
 def test_a_model_of_which_only_embeddings_are_known_is_given_no_images(upgraded):
     later = toy_images(per_class=1, first=30)
     upgraded.add(later)
-    makers = dict(upgraded.folder.state.makers)
+    makers = dict(upgraded.folder.state.kinds)
     old = next(iter(makers))
     makers[old] = replace(makers[old], source=ONLY_STORED)
-    upgraded.folder.save(replace(upgraded.folder.state, makers=makers))
+    upgraded.folder.save(replace(upgraded.folder.state, kinds=makers))
     changes = GalleryChanges(upgraded.folder.path, later)
     changes.rollback()
     assert waited(changes).message.endswith(

@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, Page, expect
 from tests.browser import CONTRAST, ask
 from tests.gallery.page.conftest import png
 from tests.gallery.toys import NEW, toy_certificate, toy_images, written
-from unibct.gallery.backfill import RowRemaker
+from unibct.gallery.backfill import BackfillSource
 from unibct.gallery.gallery import Gallery
 from unibct.gallery.page import configured_server, opened_socket
 from unibct.gallery.page.app import make_app
@@ -51,13 +51,13 @@ def address(upgraded: Gallery) -> Iterator[str]:
 @pytest.fixture
 def slowly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a backfill take its time, so that it can be watched and paused."""
-    remade = RowRemaker.remade
+    remade = BackfillSource.remade
 
     def slow(remaker, rows):
         time.sleep(0.15)
         return remade(remaker, rows)
 
-    monkeypatch.setattr(RowRemaker, "remade", slow)
+    monkeypatch.setattr(BackfillSource, "remade", slow)
     monkeypatch.setattr("unibct.gallery.backfill._BATCH", 2)
 
 
@@ -131,15 +131,15 @@ def test_search_backfill_pause_and_rollback(browser, address, slowly):
 
 
 def test_the_page_says_what_a_certificate_does_not_promise(browser, upgraded, address, tmp_path):
-    fingerprints = list(upgraded.folder.state.makers)
+    fingerprints = list(upgraded.folder.state.kinds)
     upgraded.rollback()
     changes = {
         "classes": {"basis": "overridden", "seen": 3, "tested": 3, "unknown": None},
         "template_verdict": "within noise",
         "carried_fars": ["0.1"],
     }
-    paper = written(toy_certificate(*fingerprints, **changes), tmp_path)
-    upgraded.upgrade(NEW, [paper], force=True)
+    certificate = written(toy_certificate(*fingerprints, **changes), tmp_path)
+    upgraded.upgrade(NEW, [certificate], force=True)
     watched = Watched(browser, address)
     page = watched.page
     expect(page.locator("#forced")).to_contain_text("without a certificate that allows it")

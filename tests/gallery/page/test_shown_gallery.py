@@ -31,8 +31,10 @@ def shown_by(gallery, image_id: str, request: SearchRequest = REQUEST):
 
 def upgrade(gallery, model: str, folder) -> None:
     new = gallery.folder.opening.open(model).fingerprint
-    papers = [written(toy_certificate(kind, new), folder) for kind in gallery.folder.state.makers]
-    gallery.upgrade(model, papers)
+    certificates = [
+        written(toy_certificate(kind, new), folder) for kind in gallery.folder.state.kinds
+    ]
+    gallery.upgrade(model, certificates)
 
 
 def test_one_column_before_an_upgrade(toy_gallery):
@@ -106,8 +108,8 @@ def test_forced_rows_have_no_rates(toy_gallery):
     assert shown.status().fars == []
     assert shown.status().forced == ["old_model"]
     assert shown.search(Query(QUERIES.read("c1/60")), REQUEST).forced
-    (paper,) = shown.certificates().certificates
-    assert paper.verdict is None
+    (certificate,) = shown.certificates().certificates
+    assert certificate.verdict is None
 
 
 def test_only_images_of_the_set_are_read(toy_gallery):
@@ -128,7 +130,7 @@ def test_only_images_of_the_set_are_read(toy_gallery):
     flat = ShownGallery(toy_gallery.folder.path, loose)
     assert {sample.label for sample in flat.samples(3, 0)} == {None}
     flat.close()
-    with pytest.raises(KeyError, match="--images DATA"):
+    with pytest.raises(KeyError, match="serve it with the images"):
         blind.pixels("c4/1")
 
 

@@ -179,7 +179,7 @@ def index_command(path: GalleryArgument, as_json: JsonOption = False) -> None:
     """
     with OpenedGallery(path, "cpu") as gallery:
         result = gallery.index()
-        names = {kind: maker.name for kind, maker in gallery.folder.state.makers.items()}
+        names = {kind: row_kind.name for kind, row_kind in gallery.folder.state.kinds.items()}
     lines = [
         f"rows of {names[entry.kind]}: recall@10 {entry.recall:.3f}"
         for entry in result
@@ -244,6 +244,6 @@ def delete_command(
 
 def _fingerprint(gallery: "Gallery", made_by: str) -> str:
     """Return the fingerprint that --made-by stands for."""
-    if not made_by or made_by in gallery.folder.state.makers:
+    if not made_by or made_by in gallery.folder.state.kinds:
         return made_by
     return gallery.folder.opening.open(made_by).fingerprint

@@ -110,7 +110,7 @@ def search_command(
     with OpenedGallery(path, device) as gallery:
         queries = open_source(data, list_file=images, skip_bad=skip_bad_images)
         rows = None if lazy is None else open_source(lazy, skip_bad=skip_bad_images)
-        answers = gallery.search(queries, request, lazy_images=rows, remember=remember)
+        answers = gallery.search(queries, request, row_images=rows, remember=remember)
         state = gallery.folder.state
         is_empty = not any(answer.hits for answer in answers) and not any(
             gallery.status().live.values()
@@ -121,7 +121,7 @@ def search_command(
         for answer in answers:
             print(json.dumps(answer.as_json()))
         return
-    names = {kind: maker.name for kind, maker in state.makers.items()}
+    names = {kind: row_kind.name for kind, row_kind in state.kinds.items()}
     for answer in answers:
         print(_answer(answer, names))
     if state.is_forced:

@@ -67,7 +67,7 @@ def _status(path: Path, status: "GalleryStatus") -> str:
     for kind, rows in status.live.items():
         share = rows / max(1, values["rows"])
         about = _about_rows(rows, values["row_types"][kind], status.replaced.get(kind, 0))
-        made_by = state.makers[kind].name
+        made_by = state.kinds[kind].name
         lines.append(f"  {rows:>10,} rows ({share:4.0%}) by {made_by}{about}")
     if status.forced:
         lines.append(f"! forced, without a certificate that allows it: {', '.join(status.forced)}")
@@ -109,7 +109,7 @@ def _about_rows(rows: int, row_type: str, replaced: int) -> str:
 def _about(step: "Step", state: "GalleryState") -> str:
     """Return what a step was about, in a few words."""
     details = step.details
-    model = state.makers.get(str(details.get("model")))
+    model = state.kinds.get(str(details.get("model")))
     counted = {"added": "rows", "rows": "rows", "deleted": "old vectors deleted"}
     words = [f"{details[name]:,} {what}" for name, what in counted.items() if name in details]
     if "steps" in details:

@@ -70,7 +70,7 @@ def upgrade_command(
     model. `rollback` goes back. If the model searches already, --certificate is recorded, such as
     after --force.
     """
-    from unibct.gallery.gate import WHY_UNTESTED
+    from unibct.gallery.known_queries import WHY_UNTESTED
 
     with OpenedGallery(path, device) as gallery:
         result = gallery.upgrade(model, certificate or [], force=force, dry_run=dry_run)

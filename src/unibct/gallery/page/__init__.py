@@ -94,7 +94,7 @@ def opened_socket(host: str, port: int) -> socket.socket:
     except OSError as error:
         raise UserError(
             f"cannot listen at {host}, port {port} ({error.strerror or error}); choose another "
-            "with --host or --port, 0 for any port that is free"
+            "host or port; port 0 is any that is free"
         ) from error
 
 

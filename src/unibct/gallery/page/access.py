@@ -99,7 +99,7 @@ class GuardedAccess:
         path: str = scope["path"]
         host = headers.get("host", "")
         if self._token is None and not is_loopback(_parts(f"//{host}").hostname or ""):
-            detail = "this server answers to localhost only; others need --host and a token"
+            detail = "this server answers to localhost only; others need another host and a token"
             return JSONResponse({"detail": detail}, 403)
         if "\0" in path:  # no file has such a name, and older libraries stumble over it
             return JSONResponse({"detail": "not found"}, 404)

@@ -17,8 +17,8 @@ from unibct.gallery import state as actions
 from unibct.gallery.rollback import rollback_targets, stopped_target
 from unibct.gallery.search import Hit
 from unibct.gallery.state import (
+    BY_SEARCHES,
     FINISH,
-    LAZY,
     STEPS,
     UNTIL,
     UPGRADE,
@@ -48,7 +48,7 @@ class ModelAnswer(BaseModel):
 
 def described_models(state: GalleryState) -> dict[str, ModelAnswer]:
     """Return fingerprint -> model, for each model and map of a gallery."""
-    names = {kind: maker.name for kind, maker in state.makers.items()}
+    names = {kind: row_kind.name for kind, row_kind in state.kinds.items()}
     short = short_names(names)
     return {
         kind: ModelAnswer(fingerprint=kind, name=name, short_name=short[kind])
@@ -130,7 +130,7 @@ def _upgraded(details: Mapping[str, Any], name: str) -> str:
 
 def _backfilled(step: Step, name: str) -> str:
     details = step.details
-    if details.get(LAZY):
+    if details.get(BY_SEARCHES):
         return f"Rows that searches found embedded again by {name}"
     curve: list[tuple[float, float]] = details.get("curve") or []
     goal = f"up to {_percent(details.get('share', 1))} of all rows"
@@ -226,7 +226,7 @@ class StatusAnswer(BaseModel):
     previous: ModelAnswer | None = Field(description="the model before the last upgrade")
     kinds: list[KindAnswer]
     unsearchable: int
-    forced: list[str] = Field(description="names of models whose rows are searched by --force")
+    forced: list[str] = Field(description="names of models whose rows are searched by force")
     doubtful: list[str] = Field(
         description="names of models whose rows are searched by a certificate whose test classes "
         "are not known to be unseen"
@@ -421,7 +421,7 @@ def described_certificate(
 ) -> CertificateAnswer:
     """Return why the rows of a model may be searched; ``problem``: why there is no certificate."""
     if certificate is None:
-        why = problem or "searched by --force, without a certificate"
+        why = problem or "searched because somebody insisted (force), without a certificate"
         return CertificateAnswer(rows_of=rows_of, forced=access.forced, summary=why)
     return CertificateAnswer(
         rows_of=rows_of,

@@ -129,7 +129,9 @@ class GalleryChanges:
     def backfill(self, body: BackfillBody) -> JobAnswer:
         """Begin to embed older rows again, or continue."""
         if self._images is None:
-            raise BusyError("a backfill needs the images of the rows: serve with --images DATA")
+            raise BusyError(
+                "a backfill needs the images of the rows: serve the gallery with images"
+            )
         images = self._images
 
         def work(job: Job) -> Outcome:

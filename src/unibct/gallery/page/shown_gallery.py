@@ -34,8 +34,7 @@ from unibct.gallery.page.answers import (
     last_upgrade,
     standing_before,
 )
-from unibct.gallery.queries import Queries
-from unibct.gallery.search import Hit, search_gallery
+from unibct.gallery.search import Hit, Queries, older_spaces, search_gallery
 from unibct.gallery.search_request import NEW_QUERY, SearchRequest
 from unibct.gallery.state import GalleryState, Standing, Step
 
@@ -121,7 +120,9 @@ class ShownGallery:
     def pixels(self, image_id: str) -> Pixels:
         """Return the pixels of an image of the image set. An id that is not there is no path."""
         if self.images is None:
-            raise KeyError("this gallery is shown without images; start it with --images DATA")
+            raise KeyError(
+                "this gallery is shown without images; serve it with the images of its rows"
+            )
         if image_id not in self.images.position:
             raise KeyError(f"{image_id!r} is not an image of {self.images.name}")
         return self.images.read(image_id)
@@ -209,18 +210,15 @@ class ShownGallery:
         return {} if self.images is None else self.images.position
 
     def _hits(self, standing: Standing, query: Query, request: SearchRequest) -> list[Hit]:
+        folder = self._gallery.folder
         vectors = self._vectors(standing.searching, query)
-        older: dict[str, NDArray[np.float32]] = {}
-        if request.encoders != NEW_QUERY:
-            folder = self._gallery.folder
-            older = {
-                kind: self._vectors(folder.state.makers[kind].space, query)
-                for kind in standing.access
-                if request.with_superseded or folder.has_live(kind)
-            }
+        older = {
+            kind: self._vectors(space, query)
+            for kind, space in older_spaces(folder, standing, request).items()
+        }
         queries = Queries(("query",), vectors, standing.searching, older)
-        return search_gallery(self._gallery.folder, queries, request, standing)[0]
+        return search_gallery(folder, queries, request, standing)[0]
 
     def _vectors(self, fingerprint: str, query: Query) -> NDArray[np.float32]:
-        embedder = self._gallery.folder.model(fingerprint).embedder
+        embedder = self._gallery.folder.model(fingerprint)
         return np.asarray(embedder.embed([query.pixels]), dtype=np.float32)

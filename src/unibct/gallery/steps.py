@@ -8,7 +8,7 @@ import numpy as np
 
 from unibct import progress
 from unibct.gallery.gallery_folder import GalleryFolder
-from unibct.gallery.gate import drop_queries
+from unibct.gallery.known_queries import drop_queries
 from unibct.gallery.state import (
     ADD,
     BACKFILL,
@@ -38,7 +38,7 @@ def end_step(folder: GalleryFolder, number: int, **details: Any) -> None:
     folder.save(folder.state.changed_step(number, done=True, details=noted))
 
 
-def settle(folder: GalleryFolder) -> None:
+def end_interrupted_steps(folder: GalleryFolder) -> None:
     """Bring a step that was killed to an end, before another one begins, and say so.
 
     Needs the lock. An interrupted add keeps the rows that were acknowledged; a removal is taken
@@ -46,7 +46,7 @@ def settle(folder: GalleryFolder) -> None:
     was still making rows again is taken back. A backfill stays: it is continued when asked for.
     """
     while (step := _unfinished_but_backfill(folder.state)) is not None:
-        outcome = _SETTLE.get(step.action, _mark_done)(folder, step)
+        outcome = _ENDINGS.get(step.action, _mark_done)(folder, step)
         progress.note(f"step {step.number}, {step.action}, had been interrupted: {outcome}")
 
 
@@ -54,12 +54,12 @@ _COMPLETE = "it is complete now"
 _TAKEN_BACK = "it is taken back, and the rows are as before it"
 
 
-def _settle_add(folder: GalleryFolder, step: Step) -> str:
+def _end_add(folder: GalleryFolder, step: Step) -> str:
     end_step(folder, step.number, interrupted=True)
     return "the rows that it had added stay"
 
 
-def _settle_removal(folder: GalleryFolder, step: Step) -> str:
+def _end_removal(folder: GalleryFolder, step: Step) -> str:
     if step.details.get(PASSED):
         complete_removal(folder, step.number)
         return _COMPLETE
@@ -67,7 +67,7 @@ def _settle_removal(folder: GalleryFolder, step: Step) -> str:
     return _TAKEN_BACK
 
 
-def _settle_rollback(folder: GalleryFolder, step: Step) -> str:
+def _end_rollback(folder: GalleryFolder, step: Step) -> str:
     if is_making_rows(step):
         take_back(folder, step)
         return _TAKEN_BACK
@@ -75,7 +75,7 @@ def _settle_rollback(folder: GalleryFolder, step: Step) -> str:
     return _COMPLETE
 
 
-def _settle_finish(folder: GalleryFolder, step: Step) -> str:
+def _end_finish(folder: GalleryFolder, step: Step) -> str:
     complete_finish(folder, step)
     return _COMPLETE
 
@@ -213,9 +213,9 @@ def _unfinished_but_backfill(state: GalleryState) -> Step | None:
     return next(steps, None)
 
 
-_SETTLE: dict[str, Callable[[GalleryFolder, Step], str]] = {
-    ADD: _settle_add,
-    REMOVE: _settle_removal,
-    ROLLBACK: _settle_rollback,
-    FINISH: _settle_finish,
+_ENDINGS: dict[str, Callable[[GalleryFolder, Step], str]] = {
+    ADD: _end_add,
+    REMOVE: _end_removal,
+    ROLLBACK: _end_rollback,
+    FINISH: _end_finish,
 }

@@ -8,8 +8,8 @@ import pytest
 from tests.gallery.toys import toy_images
 from tests.notes import Notes, show
 from unibct.gallery.gallery import Gallery
-from unibct.gallery.settling import settle, undone_backfills
 from unibct.gallery.state import FINISH, REMOVE, ROLLBACK
+from unibct.gallery.steps import end_interrupted_steps, undone_backfills
 
 
 def reopened(gallery):
@@ -22,7 +22,7 @@ def test_a_killed_removal_is_taken_back(toy_gallery):
     folder.engine.supersede(folder.state.standing.searching, ["c0/0"], step)
     again = reopened(toy_gallery)
     with again.folder.writing():
-        settle(again.folder)
+        end_interrupted_steps(again.folder)
     assert again.status().as_json()["rows"] == 48
     assert again.folder.state.unfinished is None
 
@@ -30,7 +30,7 @@ def test_a_killed_removal_is_taken_back(toy_gallery):
 def test_a_removal_that_passed_the_gate_goes_on_in_every_kind(upgraded):
     upgraded.backfill(toy_images(), share=0.5)
     folder = upgraded.folder
-    old, new = folder.state.makers
+    old, new = folder.state.kinds
     gone = next(folder.engine.scan(new)).ids[0]
     step = folder.save(folder.state.begun(REMOVE, passed=True)).steps[-1].number
     folder.engine.supersede(new, [gone], step)
@@ -44,7 +44,7 @@ def test_a_removal_that_passed_the_gate_goes_on_in_every_kind(upgraded):
 def test_a_killed_rollback_goes_on(upgraded):
     upgraded.backfill(toy_images(), share=0.5)
     folder = upgraded.folder
-    old = next(iter(folder.state.makers))
+    old = next(iter(folder.state.kinds))
     folder.save(folder.state.begun(ROLLBACK, to=3))
     again = reopened(upgraded)
     again.add(toy_images(per_class=1, first=90))
@@ -60,7 +60,7 @@ def test_a_killed_finish_goes_on(upgraded):
     again = reopened(upgraded)
     again.add(toy_images(per_class=1, first=90))
     assert again.status().replaced == {}
-    assert again.folder.engine.count(next(iter(folder.state.makers))).rows == 0
+    assert again.folder.engine.count(next(iter(folder.state.kinds))).rows == 0
 
 
 def test_finished_backfills_are_not_undone(upgraded):

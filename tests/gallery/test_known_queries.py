@@ -11,12 +11,18 @@ from unibct.embeddings.store import Embeddings
 from unibct.errors import UserError
 from unibct.gallery.engines import Search
 from unibct.gallery.gallery import Gallery
-from unibct.gallery.gate import Passage, RowGate, ask, drop_queries, known_queries
+from unibct.gallery.known_queries import (
+    FoundMates,
+    RowChangeCheck,
+    drop_queries,
+    found_mates,
+    read_known_queries,
+)
 from unibct.gallery.rows import sealed_rows
 
 
-def passage(asked: str, found: str) -> Passage:
-    return Passage(frozenset(asked), frozenset(found))
+def passage(asked: str, found: str) -> FoundMates:
+    return FoundMates(frozenset(asked), frozenset(found))
 
 
 @pytest.mark.parametrize(
@@ -35,24 +41,26 @@ def test_a_tenth_of_what_was_found_may_be_lost(before, after, allowed):
 
 
 def test_known_queries_are_kept_with_images_and_find_themselves(toy_gallery):
-    known = known_queries(toy_gallery.folder.path)
+    known = read_known_queries(toy_gallery.folder.path)
     assert len(known) == 32
     assert len({query.label for query in known}) == 6
     assert all((toy_gallery.folder.path / "known" / query.image).is_file() for query in known)
-    result = ask(toy_gallery.folder)
+    result = found_mates(toy_gallery.folder)
     assert len(result.asked_ids) == len(result.successful_ids) == 32
 
 
 def test_without_images_a_new_model_cannot_be_asked(tmp_path):
     gallery = Gallery.create(tmp_path / "G", OLD, known=5, keep_images=False)
     gallery.add(toy_images())
-    assert len(known_queries(gallery.folder.path)) == 5
+    assert len(read_known_queries(gallery.folder.path)) == 5
     assert not list((tmp_path / "G" / "known").glob("*.png"))
-    assert len(ask(gallery.folder).successful_ids) == 5, "but the one that embedded them can"
+    assert len(found_mates(gallery.folder).successful_ids) == 5, (
+        "but the one that embedded them can"
+    )
     gallery.upgrade(NEW, force=True)
-    assert not ask(gallery.folder).asked_ids
+    assert not found_mates(gallery.folder).asked_ids
     gallery.rollback()
-    assert len(ask(gallery.folder).asked_ids) == 5
+    assert len(found_mates(gallery.folder).asked_ids) == 5
 
 
 def test_without_images_a_removal_that_takes_all_mates_is_undone(tmp_path):
@@ -67,18 +75,18 @@ def test_without_images_a_removal_that_takes_all_mates_is_undone(tmp_path):
 def test_queries_of_the_users_own_find_rows_with_their_labels(tmp_path):
     own = toy_images(per_class=1, first=70)
     gallery = Gallery.create(tmp_path / "G", OLD, known=own)
-    assert ask(gallery.folder) == Passage(frozenset(own.ids), frozenset())
+    assert found_mates(gallery.folder) == FoundMates(frozenset(own.ids), frozenset())
     gallery.add(toy_images())
-    assert len(known_queries(gallery.folder.path)) == 6
-    assert ask(gallery.folder).successful_ids == frozenset(own.ids)
+    assert len(read_known_queries(gallery.folder.path)) == 6
+    assert found_mates(gallery.folder).successful_ids == frozenset(own.ids)
     with pytest.raises(UserError, match="known queries no longer find"):
         gallery.upgrade(STRANGER, force=True)
 
 
 def test_dropped_queries_leave_nothing(toy_gallery):
-    ids = [query.id for query in known_queries(toy_gallery.folder.path)]
+    ids = [query.id for query in read_known_queries(toy_gallery.folder.path)]
     drop_queries(toy_gallery.folder, ids[:30])
-    assert len(ask(toy_gallery.folder).asked_ids) == 2
+    assert len(found_mates(toy_gallery.folder).asked_ids) == 2
     assert len(list((toy_gallery.folder.path / "known").glob("*.png"))) == 2
 
 
@@ -88,27 +96,27 @@ def test_a_wrong_model_is_stopped(toy_gallery):
 
 
 def test_images_of_new_known_queries_replace_no_others(toy_gallery):
-    first = known_queries(toy_gallery.folder.path)[0].id
+    first = read_known_queries(toy_gallery.folder.path)[0].id
     toy_gallery.remove([first])
     toy_gallery.add(toy_images(per_class=1, first=30))
-    known = known_queries(toy_gallery.folder.path)
+    known = read_known_queries(toy_gallery.folder.path)
     assert len({query.image for query in known}) == len(known) == 32
     toy_gallery.remove([known[-1].id])
-    assert len(ask(toy_gallery.folder).successful_ids) == 31
+    assert len(found_mates(toy_gallery.folder).successful_ids) == 31
 
 
 def test_a_kill_while_queries_are_dropped_leaves_a_gallery_that_can_be_written(
     toy_gallery, monkeypatch
 ):
     folder = toy_gallery.folder
-    known = known_queries(folder.path)
-    monkeypatch.setattr("unibct.gallery.gate._write", lambda *_: 1 / 0)
+    known = read_known_queries(folder.path)
+    monkeypatch.setattr("unibct.gallery.known_queries._write", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         drop_queries(folder, [known[0].id])
-    assert len(ask(folder).asked_ids) == 32, "the list is written first"
+    assert len(found_mates(folder).asked_ids) == 32, "the list is written first"
     monkeypatch.undo()
     (folder.path / "known" / known[0].image).unlink()
-    assert len(ask(folder).asked_ids) == 31, "a missing image is no query"
+    assert len(found_mates(folder).asked_ids) == 31, "a missing image is no query"
     (folder.path / "known" / "9999.png").touch()
     drop_queries(folder, [known[0].id])
     assert len(list((folder.path / "known").glob("*.png"))) == 31, "what no query uses goes too"
@@ -124,7 +132,7 @@ def test_known_queries_are_asked_exactly(upgraded, monkeypatch):
         return search(kind, queries, request)
 
     monkeypatch.setattr(engine, "search", watched)
-    ask(upgraded.folder)
+    found_mates(upgraded.folder)
     assert asked
     assert not any(asked)
 
@@ -142,7 +150,7 @@ def test_a_step_that_no_known_query_has_tested_says_so(tmp_path, why):
     show(notes)
     gallery = Gallery.create(tmp_path / "G", OLD, **settings)
     gallery.add(toy_images())
-    assert bool(ask(gallery.folder).asked_ids) is (why != "no query")
+    assert bool(found_mates(gallery.folder).asked_ids) is (why != "no query")
     assert gallery.upgrade(STRANGER, force=True).known_queries == 0
     gallery.backfill(toy_images())
     gallery.rollback()
@@ -173,7 +181,7 @@ def embeddings(images, model=OLD):
 def copies_of_known_rows(gallery, count, model=OLD):
     """Rows of the images of known queries, with other ids and no label."""
     rows = embeddings(toy_images(), model)
-    ids = [query.id for query in known_queries(gallery.folder.path)]
+    ids = [query.id for query in read_known_queries(gallery.folder.path)]
     places = [rows.ids.index(row_id) for row_id in ids for _ in range(count)]
     copies = tuple(f"copy {number}" for number in range(len(places)))
     return unlabelled(np.asarray(rows.vectors)[places], copies, rows.fingerprint)
@@ -191,7 +199,7 @@ def nobody_searches(toy_gallery, monkeypatch):
 
 @pytest.mark.usefixtures("nobody_searches")
 def test_a_row_below_those_of_known_queries_needs_no_search(toy_gallery):
-    known = {query.id for query in known_queries(toy_gallery.folder.path)}
+    known = {query.id for query in read_known_queries(toy_gallery.folder.path)}
     stranger = next(row_id for row_id in toy_images().ids if row_id not in known)
     assert toy_gallery.remove([stranger]) == 1
     assert toy_gallery.add(toy_images(per_class=1, first=30)).added == 6
@@ -203,7 +211,7 @@ def test_a_row_as_near_as_that_of_a_known_query_needs_one(toy_gallery):
     with pytest.raises(ZeroDivisionError):
         toy_gallery.add(copies_of_known_rows(toy_gallery, 1))
     with pytest.raises(ZeroDivisionError):
-        toy_gallery.remove([known_queries(toy_gallery.folder.path)[0].id])
+        toy_gallery.remove([read_known_queries(toy_gallery.folder.path)[0].id])
 
 
 def test_queries_of_the_users_own_are_always_asked(tmp_path, monkeypatch):
@@ -228,12 +236,12 @@ def mixed(tmp_path):
 
 
 def test_rows_that_hide_the_mates_of_known_queries_are_taken_back(mixed):
-    before = ask(mixed.folder)
+    before = found_mates(mixed.folder)
     with pytest.raises(UserError, match=r"adding .* was undone: \d+ of \d+ known queries"):
         mixed.add(copies_of_known_rows(mixed, 11, NEW))
     assert mixed.status().as_json()["rows"] == 48
     assert mixed.folder.state.steps[-1].undone
-    assert ask(mixed.folder) == before
+    assert found_mates(mixed.folder) == before
 
 
 def test_the_answer_before_the_step_is_taken_before_the_first_row_that_matters(mixed, monkeypatch):
@@ -248,9 +256,9 @@ def test_the_answer_before_the_step_is_taken_before_the_first_row_that_matters(m
 
     def asking(folder):
         rows_then.append(folder.engine.count(new).rows)
-        return ask(folder)
+        return found_mates(folder)
 
-    monkeypatch.setattr("unibct.gallery.gate.ask", asking)
+    monkeypatch.setattr("unibct.gallery.known_queries.found_mates", asking)
     with pytest.raises(UserError, match="was undone"):
         mixed.add(both)
     assert rows_then == [6, len(ids)]
@@ -261,25 +269,25 @@ def test_the_answer_before_the_step_is_taken_before_the_first_row_that_matters(m
 @pytest.mark.parametrize("seed", range(2))
 def test_a_silent_gate_means_that_no_answer_has_changed(mixed, seed, monkeypatch):
     """In a gallery with rows of two models, whose scores are on different scales."""
-    monkeypatch.setattr("unibct.gallery.gate._FIRST_ROWS", 1)
+    monkeypatch.setattr("unibct.gallery.known_queries._FIRST_ROWS", 1)
     folder, generator = mixed.folder, np.random.default_rng(seed)
-    old, new = folder.state.makers
+    old, new = folder.state.kinds
     more = {
         old: embeddings(toy_images(per_class=10, first=100 * seed + 50), OLD),
         new: embeddings(toy_images(per_class=10, first=100 * seed + 50, seed=seed), NEW),
     }
     silent = changed = 0
-    before = ask(folder)
+    before = found_mates(folder)
     for turn in range(30):
         kind = str(generator.choice([old, new]))
         place = int(generator.integers(len(more[kind].ids)))
         vectors = np.asarray(more[kind].vectors)[[place]]
         row = sealed_rows(kind, [f"row {turn}"], [None], [{}], vectors, 9)
-        gate = RowGate(folder)
+        gate = RowChangeCheck(folder)
         gate.expect(kind, row)
         folder.engine.write(kind, row)
         folder._live = {}  # as the end of a step does
-        after = ask(folder)
+        after = found_mates(folder)
         silent += gate._before is None
         changed += before != after
         assert gate._before in (None, before)
@@ -287,11 +295,11 @@ def test_a_silent_gate_means_that_no_answer_has_changed(mixed, seed, monkeypatch
         before = after
     for turn in generator.permutation(30):
         for kind in (old, new):
-            gate = RowGate(folder)
+            gate = RowChangeCheck(folder)
             gate.expect(kind, folder.engine.read(kind, [f"row {turn}"]))
             folder.engine.delete(kind, [f"row {turn}"])
             folder._live = {}
-            after = ask(folder)
+            after = found_mates(folder)
             changed += before != after
             assert gate._before is not None or before == after
             before = after
@@ -302,9 +310,9 @@ def test_a_silent_gate_means_that_no_answer_has_changed(mixed, seed, monkeypatch
 def test_rows_that_nobody_searches_do_not_matter(upgraded):
     upgraded.add(toy_images(per_class=1, first=30))
     upgraded.rollback()
-    old, new = upgraded.folder.state.makers
+    old, new = upgraded.folder.state.kinds
     rows = upgraded.folder.engine.read(new, ["c0/30"])
-    gate = RowGate(upgraded.folder)
+    gate = RowChangeCheck(upgraded.folder)
     gate.expect(new, rows)
     assert gate._before is None
     assert gate.refusal("a step") is None

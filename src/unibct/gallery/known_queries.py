@@ -27,10 +27,8 @@ from unibct.embeddings.stored import StoredEmbeddings
 from unibct.errors import UserError
 from unibct.files import atomic_file, mapped_array, read_json, write_json
 from unibct.gallery.gallery_folder import ONLY_STORED, DamagedCertificateError, GalleryFolder
-from unibct.gallery.queries import Queries, query_vectors
 from unibct.gallery.rows import NO_STEP, GalleryRows, searchable_kinds
-from unibct.gallery.score_scales import scale_for
-from unibct.gallery.search import Hit, search_gallery
+from unibct.gallery.search import Hit, Queries, SearchPlan, search_gallery
 from unibct.gallery.search_request import SearchRequest
 from unibct.gallery.sources import Source, vector_fault
 from unibct.gallery.state import Standing
@@ -56,24 +54,24 @@ class KnownQuery:
 
 
 @dataclass(frozen=True)
-class Passage:
+class FoundMates:
     """Which known queries find their mates."""
 
     asked_ids: frozenset[str]  # of those whose own rows can be searched
     successful_ids: frozenset[str]  # of those that find a mate
 
-    def allows(self, after: "Passage") -> bool:
+    def allows(self, after: "FoundMates") -> bool:
         """Return whether almost all queries that test a step find their mates after it.
 
         So it does if none tests it: see ``note_untested``.
         """
         return len(self._lost(after)) <= _MAY_BE_LOST * len(self.testing(after))
 
-    def testing(self, after: "Passage") -> frozenset[str]:
+    def testing(self, after: "FoundMates") -> frozenset[str]:
         """Return the queries that test a step: they found mates before, and are asked after it."""
         return self.successful_ids & after.asked_ids
 
-    def refusal(self, after: "Passage", step: str) -> UserError:
+    def refusal(self, after: "FoundMates", step: str) -> UserError:
         """Return the error for a step after which known queries find nothing any more."""
         lost = sorted(self._lost(after))
         return UserError(
@@ -82,17 +80,17 @@ class Passage:
             f"tenth may be lost); check what was given: the model, the images, the ids"
         )
 
-    def _lost(self, after: "Passage") -> frozenset[str]:
+    def _lost(self, after: "FoundMates") -> frozenset[str]:
         return self.testing(after) - after.successful_ids
 
 
-def note_untested(folder: GalleryFolder, before: Passage, after: Passage, step: str) -> None:
+def note_untested(folder: GalleryFolder, before: FoundMates, after: FoundMates, step: str) -> None:
     """Say so if no known query tests a step: that it passed the gate means nothing then."""
     if not before.testing(after):
         progress.note(f"no known query has tested {step}: {WHY_UNTESTED}")
 
 
-def known_queries(folder: Path) -> list[KnownQuery]:
+def read_known_queries(folder: Path) -> list[KnownQuery]:
     """Return the known queries of a gallery."""
     path = folder / KNOWN_FOLDER / LIST_FILE
     if not path.is_file():
@@ -121,7 +119,7 @@ def keep_queries(
     images any model can be asked; where they are not kept, vectors by the model that searches now
     are.
     """
-    known = known_queries(folder.path)
+    known = read_known_queries(folder.path)
     ids = {query.id for query in known}
     places = [place for place in range(len(source)) if source.ids[place] not in ids]
     wanted = min(count - len(known), len(places))
@@ -152,7 +150,7 @@ def _read(source: Source, row_id: str) -> Any:
     except UnreadableImageError as error:
         raise UserError(
             f"{source.name}: {row_id} cannot be read ({error}); repair it, or leave it out with "
-            "--skip-bad-images"
+            "skip_bad"
         ) from error
 
 
@@ -161,7 +159,7 @@ def damaged_queries(folder: GalleryFolder) -> list[str]:
     place = folder.path / KNOWN_FOLDER
     problems: list[str] = []
     try:
-        known = known_queries(folder.path)
+        known = read_known_queries(folder.path)
     except UserError as error:
         known = []
         problems.append(str(error))
@@ -192,7 +190,7 @@ def _kept_image(path: Path) -> Any:
 def drop_queries(folder: GalleryFolder, ids: Sequence[str]) -> None:
     """Forget known queries, with their images and vectors; may be repeated after a kill."""
     gone = set(ids)
-    known = known_queries(folder.path)
+    known = read_known_queries(folder.path)
     stays = [query for query in known if query.id not in gone]
     if len(stays) < len(known):
         _write(folder.path, stays)  # first: a query of the list has its image
@@ -218,17 +216,17 @@ def _drop_vectors(
         _write_vectors(path, stays)
 
 
-def ask(
+def found_mates(
     folder: GalleryFolder, standing: Standing | None = None, *, with_superseded: bool = False
-) -> Passage:
+) -> FoundMates:
     """Search with the known queries, and return which of them find their mates.
 
     By default as things stand now; with replaced rows too, it is as after a rollback.
     """
     standing = standing or folder.state.standing
-    asked, queries = asked_queries(folder, standing, with_superseded=with_superseded)
+    asked, queries = queries_to_ask(folder, standing, with_superseded=with_superseded)
     if queries is None:
-        return Passage(frozenset(), frozenset())
+        return FoundMates(frozenset(), frozenset())
     request = SearchRequest(k=_FIRST_ROWS, with_superseded=with_superseded)  # exact
     hits = search_gallery(folder, queries, request, standing)
     successful = {
@@ -236,30 +234,30 @@ def ask(
         for query, row in zip(asked, hits, strict=True)
         if any(_is_mate(query, hit) for hit in row)
     }
-    return Passage(frozenset(queries.ids), frozenset(successful))
+    return FoundMates(frozenset(queries.ids), frozenset(successful))
 
 
-def ask_before(folder: GalleryFolder, step: str) -> Passage:
+def found_mates_before(folder: GalleryFolder, step: str) -> FoundMates:
     """Ask the known queries before a step that lets others search.
 
     If a certificate is damaged without which nothing can be searched now, none of them is asked:
     the step may be the way out.
     """
     try:
-        return ask(folder)
+        return found_mates(folder)
     except DamagedCertificateError as error:
         progress.note(f"known queries cannot be asked before {step}: {error}")
-        return Passage(frozenset(), frozenset())
+        return FoundMates(frozenset(), frozenset())
 
 
-def asked_queries(
+def queries_to_ask(
     folder: GalleryFolder, standing: Standing | None = None, *, with_superseded: bool = False
 ) -> tuple[list[KnownQuery], Queries | None]:
     """Return the known queries that can be asked, and their vectors; None if there are none.
 
     The arguments are those of ``ask``.
     """
-    known = known_queries(folder.path)
+    known = read_known_queries(folder.path)
     standing = standing or folder.state.standing
     vectors = _vectors(folder, known, standing.searching)
     here = _searchable_ids(folder, standing, sorted(vectors), with_superseded=with_superseded)
@@ -292,12 +290,12 @@ def _vectors(
 ) -> dict[str, NDArray[np.float32]]:
     """Return id -> vector by a model; made from the kept images if they are not known yet."""
     vectors = _known_vectors(folder, known, fingerprint)
-    maker = folder.state.makers.get(fingerprint)
+    row_kind = folder.state.kinds.get(fingerprint)
     files = {q.id: folder.path / KNOWN_FOLDER / q.image for q in known if q.image}
     missing = [i for i, file in files.items() if i not in vectors and file.is_file()]
-    if missing and maker is not None and maker.source != ONLY_STORED:
+    if missing and row_kind is not None and row_kind.source != ONLY_STORED:
         images: list[Any] = [_kept_image(files[row_id]) for row_id in missing]
-        embedded = np.asarray(folder.model(fingerprint).embedder.embed(images), dtype=np.float32)
+        embedded = np.asarray(folder.model(fingerprint).embed(images), dtype=np.float32)
         vectors |= dict(zip(missing, embedded, strict=True))
     return vectors
 
@@ -329,8 +327,8 @@ def _read_vectors(folder: GalleryFolder, path: Path) -> dict[str, NDArray[np.flo
         return {}
     try:
         ids, vectors = read_json(path.with_suffix(".json")), np.array(mapped_array(path))
-        maker = folder.state.makers.get(path.stem)
-        dim = vectors.shape[-1] if maker is None else maker.dim
+        row_kind = folder.state.kinds.get(path.stem)
+        dim = vectors.shape[-1] if row_kind is None else row_kind.dim
         if vectors.shape != (len(ids), dim) or vectors.dtype != np.float32:
             raise UserError(f"it has not one vector of dimension {dim} for each id beside it")
         fault = vector_fault(vectors, ids)
@@ -350,7 +348,7 @@ def _remember_vectors(
     path = folder.path / KNOWN_FOLDER / f"{fingerprint}.npy"
     earlier: dict[str, NDArray[np.float32]] = {}
     if path.is_file():
-        earlier = _known_vectors(folder, known_queries(folder.path), fingerprint)
+        earlier = _known_vectors(folder, read_known_queries(folder.path), fingerprint)
     _write_vectors(path, earlier | dict(zip(ids, vectors, strict=True)))
 
 
@@ -395,22 +393,22 @@ class _QueryRows:
     similarities: NDArray[np.float32]  # of each query and its row
 
 
-class RowGate:
+class RowChangeCheck:
     """Asks the known queries before and after a step that adds or removes rows, if need be."""
 
     def __init__(self, folder: GalleryFolder) -> None:
         """Look up what is known before the step; needs the lock."""
         self._folder = folder
-        self._before: Passage | None = None
-        self._ids = {query.id for query in known_queries(folder.path)}
-        asked, self._queries = asked_queries(folder)
+        self._before: FoundMates | None = None
+        self._ids = {query.id for query in read_known_queries(folder.path)}
+        asked, self._queries = queries_to_ask(folder)
         self._is_certain = all(query.has_row for query in asked)
         self._query_rows = [] if self._queries is None else self._read(self._queries)
 
     def expect(self, kind: str, rows: GalleryRows) -> None:
         """Ask the known queries now, if rows that are about to come or go can matter to them."""
         if self._before is None and self._can_matter(kind, rows):
-            self._before = ask(self._folder)
+            self._before = found_mates(self._folder)
 
     def refusal(self, step: str) -> UserError | None:
         """Return why the step must be undone; None if almost all queries still find their mates.
@@ -419,7 +417,7 @@ class RowGate:
         """
         if self._before is None:
             return None
-        after = ask(self._folder)
+        after = found_mates(self._folder)
         return None if self._before.allows(after) else self._before.refusal(after, step)
 
     def _can_matter(self, kind: str, rows: GalleryRows) -> bool:
@@ -434,7 +432,7 @@ class RowGate:
         state = self._folder.state
         filled = filter(self._folder.has_live, searchable_kinds(state, state.standing))
         kinds = [*dict.fromkeys((*filled, kind))]
-        similarities = self._vectors(self._queries, kind) @ live.vectors.T
+        similarities = self._plan().query_vectors(kind, self._queries) @ live.vectors.T
         highest = self._ranks(kind, kinds, similarities.max(axis=1) + _ROUNDING)
         return any(
             (
@@ -454,20 +452,17 @@ class RowGate:
             rows = rows.take(np.flatnonzero(rows.superseded == NO_STEP))
             if len(rows):
                 places = np.array([position[row_id] for row_id in rows.ids], dtype=np.int64)
-                vectors = self._vectors(queries, kind)[places]
+                vectors = self._plan().query_vectors(kind, queries)[places]
                 similarities = np.einsum("ij,ij->i", vectors, rows.vectors)
                 result.append(_QueryRows(kind, places, similarities))
         return result
 
-    def _vectors(self, queries: Queries, kind: str) -> NDArray[np.float32]:
-        state = self._folder.state
-        maker, request = state.makers[kind], SearchRequest()
-        return query_vectors(self._folder, state.standing, maker, queries, request)
+    def _plan(self, kinds: Sequence[str] = ()) -> SearchPlan:
+        """Return an exact search over these kinds."""
+        return SearchPlan(self._folder, self._folder.state, SearchRequest(), kinds)
 
     def _ranks(
         self, kind: str, kinds: Sequence[str], similarities: NDArray[np.float32]
     ) -> NDArray[np.float64]:
         """Return similarities on the scale of a ranking of these kinds."""
-        state = self._folder.state
-        scale = scale_for(self._folder, state.standing, state.makers[kind], SearchRequest(), kinds)
-        return scale.rank(similarities)
+        return self._plan(kinds).scale(kind).rank(similarities)
