@@ -47,7 +47,7 @@ def create_gallery(
     require_absent(path)
     if not isinstance(known, int) and known.skip_bad:
         known = _readable(folder, known)
-    papers = [Certificate.read(file) for file in certificates]
+    given = [Certificate.read(file) for file in certificates]
     row_kind, embedder = describe_model(model, folder.opening)
     name = gallery_name(path)
     rows = open_engine(engine[0], Place(path, name, engine[1]))
@@ -60,8 +60,8 @@ def create_gallery(
     with nothing_left_behind(rows, path):
         rows.add_kind(row_kind.fingerprint, row_kind.dim)
         keep_model(path, embedder)
-        for paper in papers:
-            folder.keep_certificate(paper)
+        for certificate in given:
+            folder.keep_certificate(certificate)
         if not isinstance(known, int):
             keep_queries(folder, known, count, images=keep_images, rows=False, model=embedder)
         write_state(path, state)  # last: it makes the folder a gallery

@@ -414,7 +414,7 @@ def _search_once(plan: SearchPlan, queries: Queries) -> list[list[Hit]]:
 
 def _hits(rows: list[Found], scale: Scale, kind: str, row: str) -> list[tuple[float, Hit]]:
     """Return each row's place on the scale of the ranking, and the hit."""
-    similarities = [found.similarity for found in rows]
+    similarities = [f.similarity for f in rows]
     ranks = similarities if scale.rank == RAW else scale.rank(similarities).tolist()
     scores = ranks if scale.report is None else scale.report(similarities).tolist()
     return [
