@@ -61,7 +61,7 @@ def test_two_encoders_search_old_rows_with_the_old_query(upgraded):
 
 def test_a_blend_searches_old_rows_with_both_queries(upgraded):
     rows, ids = vectors(OLD, toy_images()), toy_images().ids
-    queries = blended(vectors(OLD, QUERIES), vectors(NEW, QUERIES), 0.3)
+    queries = blended(old=vectors(OLD, QUERIES), new=vectors(NEW, QUERIES), alpha=0.3)
     found = upgraded.search(QUERIES, k=4, encoders="blend", alpha=0.3)
     for answer, query in zip(found, queries, strict=True):
         best = np.argsort(-(rows @ query))[:4]

@@ -200,7 +200,8 @@ class SearchPlan:
         view = query_view(embedder, queries.vectors, row_kind.dim, searching.name)
         if is_older and request.encoders == BLENDED_QUERY:
             share = self._new_share(self._certificate(row_kind))
-            return np.asarray(blended(queries.older[kind], view, share), dtype=np.float32)
+            mixed = blended(old=queries.older[kind], new=view, alpha=share)
+            return np.asarray(mixed, dtype=np.float32)
         return view
 
     def require_fitting(self, queries: Queries) -> None:
