@@ -9,7 +9,7 @@ In a cross test the queries come from the new model and the gallery from the old
 """
 
 from collections.abc import Generator, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias
 
@@ -74,14 +74,7 @@ def pair_scores(first: Any, second: Any, first_rows: Any, second_rows: Any) -> F
         raise UserError(
             f"first_rows has {len(first_rows)} entries but second_rows has {len(second_rows)}"
         )
-    with ThreadPoolExecutor(usable_cpus()) as threads:
-        return _scores(first, second, first_rows, second_rows, threads)
-
-
-def _scores(
-    first: Floats32, second: Floats32, first_rows: Rows, second_rows: Rows, threads: Executor
-) -> Floats32:
-    used_seconds, column_of = _used_rows(second_rows, len(second), threads)
+    used_seconds, column_of = _used_rows(second_rows, len(second))
     columns = second[used_seconds]
     height = max(1, _PRODUCT_ENTRIES // max(1, len(columns)))
     # Where the scores of each row of ``first`` begin in the flattened product of its block.
@@ -97,13 +90,14 @@ def _scores(
         rows = first[first_rows[pairs]], second[second_rows[pairs]]
         scores[pairs] = np.einsum("ij,ij->i", *rows)
 
-    for rows, pairs in _blocks(first_rows, len(first), height, threads):
-        if len(pairs) * _PRODUCT_GAIN >= len(rows) * len(columns):
-            np.matmul(first[rows], columns.T, out=product[: len(rows)])
-            row_start[rows] = np.arange(len(rows)) * len(columns)
-            list(threads.map(look_up, _parts(pairs, _PAIRS_AT_ONCE)))
-        else:
-            list(threads.map(gather, _parts(pairs, _GATHERED_AT_ONCE)))
+    with ThreadPoolExecutor(usable_cpus()) as threads:
+        for rows, pairs in _blocks(first_rows, len(first), height):
+            if len(pairs) * _PRODUCT_GAIN >= len(rows) * len(columns):
+                np.matmul(first[rows], columns.T, out=product[: len(rows)])
+                row_start[rows] = np.arange(len(rows)) * len(columns)
+                list(threads.map(look_up, _parts(pairs, _PAIRS_AT_ONCE)))
+            else:
+                list(threads.map(gather, _parts(pairs, _GATHERED_AT_ONCE)))
     return scores
 
 
@@ -128,21 +122,14 @@ def _parts(pairs: range | Ints, size: int) -> Generator[slice | Ints]:
         yield slice(part.start, part.stop) if isinstance(part, range) else part
 
 
-def _used_rows(rows: Rows, limit: int, threads: Executor) -> tuple[Ints, Ints]:
+def _used_rows(rows: Rows, limit: int) -> tuple[Ints, Ints]:
     """Return the rows that occur, and (limit,) the place of each row among them."""
-
-    def counts(part: slice | Ints) -> Ints:
-        return np.bincount(rows[part], minlength=limit)
-
     occurs = np.zeros(limit, dtype=bool)
-    for count in threads.map(counts, _parts(range(len(rows)), _PAIRS_AT_ONCE)):
-        occurs |= count > 0
+    occurs[rows] = True
     return np.flatnonzero(occurs), np.cumsum(occurs) - 1
 
 
-def _blocks(
-    rows: Rows, limit: int, height: int, threads: Executor
-) -> Generator[tuple[Rows, range | Ints]]:
+def _blocks(rows: Rows, limit: int, height: int) -> Generator[tuple[Rows, range | Ints]]:
     """Yield blocks of ``height`` of the ``limit`` rows, each with the indices of its pairs.
 
     ``rows`` are (pairs,) the row of each pair. The last block may have fewer. The indices are a
@@ -155,7 +142,7 @@ def _blocks(
         ends = [*starts[height::height].tolist(), len(rows)]
         pairs = range(len(rows))
     else:
-        used, place = _used_rows(rows, limit, threads)
+        used, place = _used_rows(rows, limit)
         dtype = np.int32 if len(used) > height << 16 else np.uint16  # 16 bits are sorted faster
         block = (place // height).astype(dtype)[rows]
         pairs = np.argsort(block, kind="stable")
