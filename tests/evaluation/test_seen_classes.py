@@ -275,7 +275,7 @@ def test_weights_that_were_chosen_on_the_test_images_are_refused(chosen, photo_f
     some = tmp_path / "some.txt"
     some.write_text("".join(f"{i}\n" for i in images.ids[1:]), encoding="utf-8")
     for query in (models[0], f"embeddings:{tmp_path / 'stored'}"):
-        with pytest.raises(UserError, match=r"on 12 of the 12 test classes.*--seen-"):
+        with pytest.raises(UserError, match=r"on 12 of the 12 test classes.*seen_classes"):
             evaluated(photo_folder, query, models[1], images=some)
     # Whoever insists is told, and so is every reader of the result.
     result = evaluated(photo_folder, *models, seen_classes=True)
