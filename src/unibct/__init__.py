@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from unibct.models.model_folder import load_model, save_model
     from unibct.prototypes.class_prototypes import class_prototypes
     from unibct.prototypes.weights import structural_weights
-    from unibct.report.benchmark_page import write_benchmark_report
     from unibct.report.model_card import write_model_card
+    from unibct.report.pages import write_benchmark_report
     from unibct.training.default_recipe import recipe_for
     from unibct.training.mapped_model import adapt as adapt_model
     from unibct.training.recipe import Recipe, load_recipe
@@ -98,7 +98,7 @@ _HOMES = {
     "make_grid": "benchmark.grid",
     "plan_benchmark": "benchmark.run",
     "run_benchmark": "benchmark.run",
-    "write_benchmark_report": "report.benchmark_page",
+    "write_benchmark_report": "report.pages",
 }
 
 __all__ = [

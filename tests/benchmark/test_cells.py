@@ -47,7 +47,7 @@ from unibct.evaluation.upgrade import evaluate_embeddings
 from unibct.evaluation.weight_choice import choose_weights
 from unibct.models.blended_weights import blend_weights
 from unibct.models.model_folder import load_model
-from unibct.report.benchmark_page import command, render_markdown, write_benchmark_report
+from unibct.report.pages import command, render_markdown, write_benchmark_report
 
 OLD, FREE = "models/old-classes-seed0", "models/free-open-class-seed0"
 TRAINED, MAPPED = (f"cells/open-class/{method}/seed0" for method in ("unibct-plus", "procrustes"))

@@ -19,8 +19,8 @@ from unibct.benchmark.run import plan_benchmark
 from unibct.benchmark.workspace import Workspace
 from unibct.errors import UserError
 from unibct.evaluation.criterion import estimate
-from unibct.report.benchmark_page import render_markdown
 from unibct.report.benchmark_tables import verdict_table
+from unibct.report.pages import render_markdown
 from unibct.report.terminal import print_benchmark
 
 

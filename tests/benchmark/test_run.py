@@ -18,7 +18,7 @@ from unibct.benchmark.workers import Board
 from unibct.data.readers import open_images
 from unibct.errors import UserError
 from unibct.models.model_folder import save_model
-from unibct.report.benchmark_page import render_markdown
+from unibct.report.pages import render_markdown
 
 
 def test_the_time_left_is_that_of_the_work_at_the_finished_jobs_rate(finished, grid, tmp_path):

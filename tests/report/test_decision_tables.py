@@ -112,8 +112,8 @@ def test_the_note_says_nothing_that_the_classes_cannot_carry():
 
 
 def test_a_pair_set_has_no_such_table():
-    vectors = np.random.default_rng(0).normal(size=(40, 8))
-    assert decision_tables(evaluate_pairs(vectors, vectors, np.arange(20) % 2 == 0)) == []
+    vectors, same = np.random.default_rng(0).normal(size=(40, 8)), np.arange(20) % 2 == 0
+    assert decision_tables(evaluate_pairs(same, old=vectors, new=vectors)) == []
 
 
 def test_the_text_on_the_old_model_says_if_it_is_too_weak(evaluation):

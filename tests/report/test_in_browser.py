@@ -14,8 +14,7 @@ from unibct.benchmark.jobs import cell_folder, free_folder, old_folder
 from unibct.benchmark.run import plan_benchmark, run_benchmark
 from unibct.evaluation.upgrade import evaluate_embeddings
 from unibct.examples.demo import DemoPlan, DemoResult
-from unibct.report.benchmark_page import write_benchmark_report
-from unibct.report.demo_page import write_report
+from unibct.report.pages import write_benchmark_report, write_report
 from unibct.training.recipe import load_recipe
 
 VIEWS = [(width, scheme) for width in (390, 1280) for scheme in ("light", "dark")]

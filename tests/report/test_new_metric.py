@@ -18,8 +18,7 @@ from unibct.evaluation.metrics import METRICS, Metric
 from unibct.evaluation.search_test import CROSS
 from unibct.evaluation.upgrade import evaluate_embeddings
 from unibct.registry import Registry
-from unibct.report.benchmark_page import write_benchmark_report
-from unibct.report.demo_page import render_report
+from unibct.report.pages import render_report, write_benchmark_report
 
 
 @pytest.fixture

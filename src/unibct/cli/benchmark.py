@@ -180,8 +180,8 @@ def _load_recipe(name: str | None, overrides: Sequence[str], data: str) -> "Reci
 def _run_and_report(benchmark: "Benchmark", out: Path, *, report_only: bool) -> None:
     """Run the unfinished jobs, unless only the report is wanted, and write the report."""
     from unibct.benchmark.run import JobsFailedError, run_benchmark
-    from unibct.report.benchmark_page import write_benchmark_report
     from unibct.report.live import live_progress
+    from unibct.report.pages import write_benchmark_report
     from unibct.report.terminal import print_benchmark
 
     if report_only:

@@ -46,7 +46,7 @@ def demo_command(
     """
     from unibct.examples.demo import plan_demo, run_demo
     from unibct.progress import terminal_progress
-    from unibct.report.demo_page import write_report
+    from unibct.report.pages import write_report
     from unibct.report.terminal import print_evaluation, print_story
 
     plan = plan_demo(scenario, method, seed, overrides=set_ or ())

@@ -47,15 +47,8 @@ COLOURS: dict[str, str] = {
 }
 # For the methods of a benchmark; readable on white and on black.
 METHOD_COLOURS = (
-    "#2a9d4a",
-    "#2f7de1",
-    "#cc7722",
-    "#a872dc",
-    "#159a9a",
-    "#d9534f",
-    "#9c7a1d",
-    "#dc5f95",
-)
+    "#2a9d4a", "#2f7de1", "#cc7722", "#a872dc", "#159a9a", "#d9534f", "#9c7a1d", "#dc5f95",
+)  # fmt: skip
 _TEXT = "#010203"  # replaced by the colour of the page's text, light or dark
 _POINTS = 400  # enough for a curve to look smooth
 _LONG_LABEL = 20  # letters; three of them side by side would be cut off
@@ -106,24 +99,13 @@ def story_svg(story: GalleryStory) -> str:
 
     def draw(axes: Axes) -> None:
         shares = [100 * stage.share for stage in story.curve]
-        before = story.stages[0]
-        for label, colour, values, old in (
-            ("top-1", COLOURS[CROSS], [s.top_1 for s in story.curve], before.top_1),
-            (
-                "right names",
-                COLOURS[NEW_SELF],
-                [s.right_names for s in story.curve],
-                before.right_names,
-            ),
+        before, after = story.stages[0], story.curve
+        for label, test, old, values in (
+            ("top-1", CROSS, before.top_1, [stage.top_1 for stage in after]),
+            ("right names", NEW_SELF, before.right_names, [stage.right_names for stage in after]),
         ):
-            axes.plot(
-                shares,
-                [100 * value for value in values],
-                label=label,
-                color=colour,
-                lw=2,
-                marker="o",
-            )
+            colour, percent = COLOURS[test], [100 * value for value in values]
+            axes.plot(shares, percent, label=label, color=colour, lw=2, marker="o")
             axes.axhline(100 * old, label=f"{label}, old model", color=colour, lw=1.5, ls="--")
         axes.set_xlabel("rows of the new model, %")
         axes.set_ylabel("queries, %")
@@ -139,10 +121,7 @@ def standalone(svg: str) -> str:
 def matrix_svg(values: Sequence[Sequence[float]], names: Sequence[str], title: str) -> str:
     """Return a compatibility matrix in percent.
 
-    Args:
-        values: (versions, versions) shares; rows are query models, columns are galleries.
-        names: of the versions.
-        title: of the picture.
+    ``values`` (versions, versions) are shares; rows are query models, columns are galleries.
     """
 
     def draw(axes: Axes) -> None:
@@ -197,32 +176,20 @@ def _svg(draw: Callable[[Axes], None], title: str, *, curve: bool = True) -> str
 
 @dataclass(frozen=True)
 class Hit:
-    """A template that a search returned.
+    """A template that a search returned."""
 
-    Attributes:
-        picture: an image of its class, as a data URI.
-        class_name: its class.
-        correct: whether that is the query's class.
-    """
-
-    picture: str
+    picture: str  # an image of its class, as a data URI
     class_name: str
-    correct: bool
+    correct: bool  # whether its class is the query's
 
 
 @dataclass(frozen=True)
 class SearchedQuery:
-    """A query and what the searches returned for it.
+    """A query and what the searches returned for it."""
 
-    Attributes:
-        picture: the query image, as a data URI.
-        class_name: its class.
-        returned: the best templates of each test, best first.
-    """
-
-    picture: str
+    picture: str  # the query image, as a data URI
     class_name: str
-    returned: dict[str, list[Hit]]
+    returned: dict[str, list[Hit]]  # the best templates of each test, best first
 
 
 def searched_queries(
@@ -234,15 +201,10 @@ def searched_queries(
     k: int = 5,
     seed: int = 0,
 ) -> list[SearchedQuery]:
-    """Return a random sample of queries, each with its best templates in every test.
+    """Return a random sample of queries, each with its ``k`` best templates in every test.
 
-    Args:
-        images: the test images.
-        split: which of them are queries, and which are pooled into templates.
-        tests: by name; their scores must be kept.
-        count: number of queries.
-        k: number of templates for each query.
-        seed: chooses the queries.
+    ``split`` says which images are queries, and which are pooled into templates. The scores of the
+    tests must be kept.
     """
     rng = np.random.default_rng([seed, 2])
     count = min(count, len(split.query))

@@ -1,6 +1,7 @@
 """Tables of what a team decides on besides the verdict: thresholds, flips, clients, and so on."""
 
 from unibct.evaluation.blending import BlendedQueries
+from unibct.evaluation.criterion import Criterion
 from unibct.evaluation.evaluation import Evaluation, SearchEvaluation, UpgradeEvaluation
 from unibct.evaluation.mixed_gallery import BackfillCurve
 from unibct.evaluation.old_threshold import MOST_LOST, Accepted
@@ -43,7 +44,7 @@ def single_image_table(evaluation: UpgradeEvaluation) -> PlainTable:
     single = evaluation.single_images
     rows = tuple(
         (
-            Cell(c.metric if c.decides else f"{c.metric} (not in the verdict)"),
+            _metric_cell(c),
             Cell(f"{100 * c.old_self:.2f}"),
             Cell(f"{100 * c.cross:.2f}"),
             difference_cell(c.estimate),
@@ -180,7 +181,7 @@ def old_client_table(evaluation: SearchEvaluation) -> PlainTable:
     verdict = evaluation.old_clients_verdict
     rows = tuple(
         (
-            Cell(c.metric if c.decides else f"{c.metric} (not in the verdict)"),
+            _metric_cell(c),
             difference_cell(c.estimate),
             Cell(c.verdict, kind=verdict_kind(c.verdict)),
         )
@@ -198,7 +199,7 @@ def blended_table(blend: BlendedQueries) -> PlainTable:
     """Return what blends of old and new queries gain in the old gallery."""
     rows = tuple(
         (
-            Cell(gain.metric if gain.decides else f"{gain.metric} (not in the verdict)"),
+            _metric_cell(gain),
             Cell(f"{100 * gain.cross:.2f}"),
             difference_cell(gain.estimate),
             difference_cell(more.estimate),
@@ -240,6 +241,11 @@ def backfill_table(curves: dict[str, BackfillCurve]) -> PlainTable:
     cuts = (f"{100 * shares[cut]:.0f} %" for cut in (0, middle, -1))
     heads = ("metric, order of the rows", *cuts, "mean", "deepest dip")
     return PlainTable("Partly backfilled galleries, %", note, heads, tuple(rows))
+
+
+def _metric_cell(criterion: Criterion) -> Cell:
+    name = criterion.metric
+    return Cell(name if criterion.decides else f"{name} (not in the verdict)")
 
 
 def _threshold_cell(threshold: float, interval: tuple[float, float]) -> Cell:

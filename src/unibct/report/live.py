@@ -16,19 +16,17 @@ from unibct.benchmark.grid import Grid
 from unibct.benchmark.jobs import Job, cell_folder, old_folder
 from unibct.benchmark.run import Benchmark
 from unibct.benchmark.workers import Board, OnChange, last_line
-from unibct.benchmark.workspace import RESULT_FILE
+from unibct.benchmark.workspace import read_result
 from unibct.errors import UserError
 from unibct.evaluation.metrics import TOP_1
 from unibct.evaluation.search_test import CROSS, OLD_SELF
-from unibct.files import read_json
 from unibct.progress import clock
 
 
 class Gains:
-    """Cross − old self of finished cells, in points of top-1. Each result file is read once.
+    """Cross − old self of the finished cells of a folder, in points of top-1.
 
-    Args:
-        out: the benchmark's folder.
+    Each result file is read once.
     """
 
     def __init__(self, out: Path) -> None:
@@ -37,15 +35,14 @@ class Gains:
 
     def of(self, scenario: str, method: str, seed: int) -> float:
         """Return the gain of one cell, or NaN while the old model is being trained again."""
-        return self._read(cell_folder(scenario, method, seed), CROSS) - self._read(
-            old_folder(scenario, seed), OLD_SELF
-        )
+        cross = self._read(cell_folder(scenario, method, seed), CROSS)
+        return cross - self._read(old_folder(scenario, seed), OLD_SELF)
 
     def _read(self, folder: str, test: str) -> float:
         key = (folder, test)
         if key not in self._top1:
             try:
-                result = read_json(self._out / folder / RESULT_FILE)
+                result = read_result(self._out, folder)
             except UserError:
                 return math.nan
             self._top1[key] = 100 * result["tests"][test]["metrics"][TOP_1]

@@ -84,11 +84,8 @@ def model_card(
 ) -> str:
     """Return the text of a card.
 
-    Args:
-        name: the model's name.
-        model: the content of model.json.
-        evaluation: what ``unibct evaluate --json`` printed, if anything.
-        exports: what ``unibct export`` kept of each file.
+    ``model`` is model.json, ``evaluation`` what ``unibct evaluate --json`` printed, if anything,
+    and ``exports`` what ``unibct export`` kept of each file.
     """
     sections = {
         "Input": _input_lines(model),

@@ -1,34 +1,60 @@
-"""Fill in the HTML templates of ``report/templates``."""
+"""The reports of a benchmark and of the demo, each as one HTML file that loads nothing else.
 
+The HTML is in ``report/templates``; here its values are made. A benchmark also has report.md and
+results.csv.
+"""
+
+import platform
 import shlex
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import jinja2
+import torch
 from markupsafe import Markup
 
 from unibct.benchmark.grid import Grid
-from unibct.benchmark.jobs import cell_folder, free_folder, old_folder
+from unibct.benchmark.jobs import cell_folder, free_folder, old_folder, safe_name
 from unibct.benchmark.results import Results, as_csv
 from unibct.benchmark.run import Benchmark
 from unibct.benchmark.workspace import Workspace
-from unibct.evaluation.criterion import seeds_note
+from unibct.evaluation.criterion import CONFIDENCE, seeds_note
 from unibct.evaluation.metrics import TOP_1
-from unibct.evaluation.search_test import FREE_SELF, OLD_SELF, SearchTest, search_test
+from unibct.evaluation.search_test import (
+    CROSS,
+    DIRECTIONS,
+    FREE_CROSS,
+    FREE_SELF,
+    OLD_SELF,
+    SearchTest,
+    search_test,
+)
 from unibct.evaluation.verification import far_note
+from unibct.examples.demo import DemoResult
 from unibct.files import write_text
 from unibct.methods import DEFAULT_METHOD, NO_METHOD
 from unibct.report.benchmark_tables import BASELINE, all_tables, left_out_note, seen_note
 from unibct.report.curves import (
+    COLOURS,
     METHOD_COLOURS,
     SearchedQuery,
     cmc_svg,
     matrix_svg,
     roc_svg,
     searched_queries,
+    standalone,
+    story_svg,
 )
+from unibct.report.decision_tables import decision_tables, old_model_text
 from unibct.report.plain_table import as_markdown
+from unibct.report.texts import story_table
 from unibct.training.recipe import nearest_recipe
+
+_GREY = "#7d8590"  # visible on white and on black, for files that are shown on either
+_CURVE_METHODS = 6  # more curves cannot be told apart
+CURVE_FILE = "gallery.svg"
+SEARCH_TITLES = {OLD_SELF: "old", FREE_CROSS: "free", CROSS: "compatible"}
 
 
 def render_template(name: str, **values: Any) -> str:
@@ -43,22 +69,10 @@ def render_template(name: str, **values: Any) -> str:
     return environment.get_template(name).render(**values)
 
 
-# The report of a benchmark: report.html, report.md and results.csv.
-#
-# report.html loads no other file.
-
-_GREY = "#7d8590"  # visible on white and on black, for files that are shown on either
-# What a result of an earlier version stands for, which has not counted seen classes.
-_CURVE_METHODS = 6  # more curves cannot be told apart
-
-
 def write_benchmark_report(results: Results, benchmark: Benchmark, out: Path) -> None:
-    """Write report.html, report.md and results.csv.
+    """Write report.html, report.md and results.csv to a folder.
 
-    Args:
-        results: of the finished jobs.
-        benchmark: from which they are; its images and embeddings give curves and pictures.
-        out: the folder to write to.
+    The images and embeddings of the benchmark give curves and pictures.
     """
     write_text(out / "results.csv", as_csv(results))
     for method, picture in _matrices(results).items():
@@ -69,7 +83,6 @@ def write_benchmark_report(results: Results, benchmark: Benchmark, out: Path) ->
 
 def render_markdown(results: Results) -> str:
     """Return report.md: the tables, and what was run."""
-    grid = results.grid
     lines = [
         "# Can the new model search the old gallery?",
         "",
@@ -84,7 +97,7 @@ def render_markdown(results: Results) -> str:
         "",
         *(f"- {key}: {value}" for key, value in what_was_run(results).items()),
         "",
-        "Recipe: " + ", ".join(f"{key} = {value}" for key, value in _recipe(grid).items()),
+        "Recipe: " + ", ".join(f"{key} = {value}" for key, value in _recipe(results).items()),
         "",
     ]
     return "\n".join(lines)
@@ -94,6 +107,13 @@ def render_page(results: Results, workspace: Workspace) -> str:
     """Return report.html."""
     scenarios = [s for s in results.scenarios if _drawn_methods(results, s)]
     curves = {scenario: _curves(results, workspace, scenario) for scenario in scenarios}
+    queries: list[SearchedQuery] = []  # what the old model and the last two drawn methods find
+    if scenarios:
+        tests = _tests(results, workspace, scenarios[0])
+        pictured = [OLD_SELF, *_drawn_methods(results, scenarios[0])[-2:]]
+        queries = searched_queries(
+            workspace.test_images, workspace.split, {name: tests[name] for name in pictured}
+        )
     return render_template(
         "benchmark.html.jinja",
         about=_about(results),
@@ -101,10 +121,10 @@ def render_page(results: Results, workspace: Workspace) -> str:
         curves=curves,
         curves_note=_curves_note(results),
         matrices=_matrices(results),
-        queries=_pictures(results, workspace, scenarios[0]) if scenarios else [],
+        queries=queries,
         pictured_scenario=scenarios[0] if scenarios else "",
         run=what_was_run(results),
-        recipe=_recipe(results.grid),
+        recipe=_recipe(results),
     )
 
 
@@ -112,6 +132,10 @@ def what_was_run(results: Results) -> dict[str, str]:
     """Return the command, the data, the seeds, the versions and the machine."""
     grid = results.grid
     first_result = next(iter(results.by_job.values()))
+    made_by: dict[str, list[str]] = {}  # several, if several have made the results
+    for result in results.by_job.values():
+        for key, value in result["made_by"].items():
+            made_by.setdefault(key, []).append(value)
     return {
         "command": command(grid),
         "training images": grid.data,
@@ -120,22 +144,13 @@ def what_was_run(results: Results) -> dict[str, str]:
         "queries and templates": f"{first_result['queries']:,} and {first_result['templates']:,}",
         "seeds": ", ".join(str(seed) for seed in grid.seeds),
         "finished jobs": f"{len(results.by_job):,}",
-        **_made_by(results),
+        **{key: "; ".join(dict.fromkeys(values)) for key, values in made_by.items()},
     }
 
 
-def _made_by(results: Results) -> dict[str, str]:
-    """Return the versions and the machine; several, if several have made the results."""
-    made_by: dict[str, list[str]] = {}
-    for result in results.by_job.values():
-        for key, value in result.get("made_by", {}).items():
-            made_by.setdefault(key, []).append(value)
-    return {key: "; ".join(dict.fromkeys(values)) for key, values in made_by.items()}
-
-
-def _recipe(grid: Grid) -> dict[str, Any]:
+def _recipe(results: Results) -> dict[str, Any]:
     """Return the numbers of the recipe, without those that each job chooses itself."""
-    return grid.recipe.model_dump(mode="json", exclude_none=True)
+    return results.grid.recipe.model_dump(mode="json", exclude_none=True)
 
 
 def command(grid: Grid) -> str:
@@ -161,8 +176,7 @@ def _about(results: Results) -> str:
     """Return the introduction of the report."""
     grid = results.grid
     first_result = next(iter(results.by_job.values()))
-    classes = first_result.get("compared_classes", first_result["templates"])
-    note = far_note(first_result["far"], None, classes)
+    note = far_note(first_result["far"], None, first_result["compared_classes"])
     methods, scenarios, seeds = (
         f"{len(names)} {noun}{'s' if len(names) > 1 else ''}"
         for names, noun in ((results.methods, "method"),
@@ -189,7 +203,7 @@ def _drawn_methods(results: Results, scenario: str) -> list[str]:
 
     These are the baseline and the default method, then the last ones of the grid.
     """
-    finished = [m for m in results.grid.methods if m != NO_METHOD and results.has_cell(scenario, m)]
+    finished = [m for m in results.finished_methods(scenario) if m != NO_METHOD]
     preferred = [m for m in finished if m in (BASELINE, DEFAULT_METHOD)]
     chosen = (preferred + [m for m in reversed(finished) if m not in preferred])[:_CURVE_METHODS]
     return [m for m in finished if m in chosen]
@@ -263,13 +277,46 @@ def _matrices(results: Results) -> dict[str, Markup]:
 
 
 def _matrix_file(method: str) -> str:
-    return f"matrix-{method}.svg"
+    return f"matrix-{safe_name(method)}.svg"
 
 
-def _pictures(results: Results, workspace: Workspace, scenario: str) -> list[SearchedQuery]:
-    """Return queries with what the old model and the last two drawn methods find for them."""
-    tests = _tests(results, workspace, scenario)
-    pictured = [OLD_SELF, *_drawn_methods(results, scenario)[-2:]]
-    return searched_queries(
-        workspace.test_images, workspace.split, {name: tests[name] for name in pictured}
+# The report of the demo.
+
+
+def write_report(result: DemoResult, path: Path) -> None:
+    """Write the page to a file, and the gallery's curve as a picture beside it."""
+    write_text(path, render_report(result))
+    if result.gallery is not None and result.gallery.curve:
+        write_text(path.with_name(CURVE_FILE), standalone(story_svg(result.gallery)))
+
+
+def render_report(result: DemoResult) -> str:
+    """Return the HTML of the page."""
+    evaluation, plan, story = result.evaluation, result.plan, result.gallery
+    searches: dict[str, SearchTest] = {name: evaluation.tests[name] for name in SEARCH_TITLES}
+    return render_template(
+        "demo.html.jinja",
+        plan=plan,
+        evaluation=evaluation,
+        rows={name: evaluation.values[name] for name in DIRECTIONS if name in evaluation.tests},
+        old_self=OLD_SELF,
+        cross=CROSS,
+        search_titles=SEARCH_TITLES,
+        colours=COLOURS,
+        confidence=CONFIDENCE,
+        roc=Markup(roc_svg(evaluation.tests)),
+        cmc=Markup(cmc_svg(evaluation.tests)),
+        decisions=decision_tables(evaluation),
+        old_model=old_model_text(evaluation),
+        story=None if story is None else story_table(story),
+        story_curve=None if story is None or not story.curve else Markup(story_svg(story)),
+        queries=searched_queries(plan.test_images, evaluation.split, searches),
+        models=result.models,
+        recipe=plan.new_recipe.model_dump(mode="json"),
+        versions={
+            "unibct": metadata.version("unibct"),
+            "torch": torch.__version__,
+            "Python": platform.python_version(),
+            "machine": platform.machine(),
+        },
     )
