@@ -310,8 +310,8 @@ def run_demo(plan: DemoPlan, out: Path, *, fresh: bool = False, device: str = "a
 
 def _evaluated(plan: DemoPlan, models: dict[str, Model]) -> UpgradeEvaluation:
     """Return the tests and the verdict, with all that a certificate needs."""
-    found = embed_with_models(list(models.values()), plan.test_images)
-    embeddings = dict(zip(models, found, strict=True))
+    embedded = embed_with_models(list(models.values()), plan.test_images)
+    embeddings = dict(zip(models, embedded, strict=True))
     old, new = embeddings["old"], embeddings["new"]
     return evaluate_embeddings(
         old=old,
