@@ -5,6 +5,7 @@ import pytest
 from scipy import stats
 
 from tests.evaluation.noisy_classes import noisy_classes
+from tests.evaluation.test_identification import TIED
 from unibct.errors import UserError
 from unibct.evaluation import bootstrap, impostors
 from unibct.evaluation.bootstrap import (
@@ -135,7 +136,8 @@ def test_the_draws_are_those_of_one_call_however_many_are_kept(monkeypatch, kept
     want = np.zeros((40, 9))
     generator = np.random.default_rng([3, 1])
     want[:, [0, 1, 2, 5, 8]] = generator.multinomial(5, np.full(5, 1 / 5), size=40)
-    draws = class_draws(test, seed=3, repeats=40)
+    draws = class_draws(test, seed=3, repeats=40)  # a class without a query is never drawn
+    assert (draws.shape, draws.drawn) == ((40, 9), 5)
     values = np.random.default_rng(0).normal(size=(9, 2))
     for _ in range(2):
         assert np.array_equal(all_draws(draws), want)
@@ -146,6 +148,15 @@ def test_the_draws_are_those_of_one_call_however_many_are_kept(monkeypatch, kept
         assert np.array_equal(np.concatenate([weights for _, weights in parts]), want[chosen])
         places = [place for part, _ in parts for place in range(part.start, part.stop)]
         assert places == list(range(6))
+
+
+@pytest.mark.parametrize(("named", "message"), [
+    ({"seed": -1}, "seed must not be negative, not -1"),
+    ({"repeats": 0}, "repeats must be at least 1, not 0"),
+])  # fmt: skip
+def test_no_draws_are_refused(named, message):
+    with pytest.raises(UserError, match=message):
+        class_draws(scored_test(np.eye(2), np.arange(2)), **named)
 
 
 @pytest.mark.parametrize("kept", [0, 3])
@@ -171,21 +182,6 @@ def test_memory_does_not_grow_with_classes_times_repeats(monkeypatch, kept):
     assert peak < (kept + 6) << 20
 
 
-def test_draws():
-    """A class without a query is never drawn."""
-    scores = np.zeros((4, 6))
-    test = scored_test(scores, np.array([0, 1, 2, 5]))
-    draws = class_draws(test, seed=3, repeats=40)
-    assert draws.shape == (40, 6)
-    assert draws.drawn == 4
-    counts = all_draws(draws)
-    assert (counts.sum(axis=1) == 4).all()
-    assert (counts[:, [3, 4]] == 0).all()
-    assert np.array_equal(counts, all_draws(class_draws(test, seed=3, repeats=40)))
-    with pytest.raises(UserError, match="seed must not be negative, not -1"):
-        class_draws(test, seed=-1)
-
-
 def test_sampled_tpir_equals_a_naive_resample():
     rng = np.random.default_rng(4)
     search = OpenSearch(
@@ -208,14 +204,6 @@ def test_sampled_tpir_equals_a_naive_resample():
 
 
 def test_sampled_tpir_refuses_ties():
-    """A mate that scores exactly as high as the threshold, or as another subject, is no hit."""
-    search = OpenSearch(
-        mate=np.array([0.5, 0.7, 0.7]),
-        other=np.array([0.1, 0.7, 0.6]),
-        unmated=np.array([0.5, 0.2]),
-        mate_classes=np.array([0, 1, 2]),
-        unmated_classes=np.array([0, 1]),
-    )
     draws = ClassDraws(np.array([[1, 1, 1], [2, 1, 1]]))
-    assert sampled_tpir([search], draws, 0.5).tolist() == pytest.approx([1 / 3, 1 / 4])
-    assert sampled_tpir([search], draws, 1.0).tolist() == pytest.approx([2 / 3, 3 / 4])
+    assert sampled_tpir([TIED], draws, 0.5).tolist() == pytest.approx([1 / 3, 1 / 4])
+    assert sampled_tpir([TIED], draws, 1.0).tolist() == pytest.approx([2 / 3, 3 / 4])

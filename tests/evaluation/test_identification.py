@@ -47,9 +47,13 @@ def test_identification_equals_a_naive_loop_and_ignores_the_gallery_order(seed):
 
 
 def test_a_tie_never_flatters():
+    """Mate and non-mate score the same: the non-mate stands first, in whatever order."""
     scores = np.array([[0.5, 0.5, 0.1]])
-    assert mate_ranks(scores, np.array([0]), np.arange(3)).tolist() == [1]
-    assert mate_ranks(scores, np.array([1]), np.arange(3)).tolist() == [1]
+    same = np.array([[1.0, 0.0], [1.0, 0.0]])
+    for label in (0, 1):
+        assert mate_ranks(scores, np.array([label]), np.arange(3)).tolist() == [1]
+        labels = np.array([label, 1 - label])
+        assert average_precisions(same[:1], np.array([0]), same, labels).tolist() == [0.5]
     constant = np.ones((4, 2))
     found = unibct.identification(constant, [0, 1, 2, 3], constant, [0, 1, 2, 3], ks=(1,))
     assert found == {1: 0.0}
@@ -82,6 +86,16 @@ def test_bad_input_is_named(labels, options, message):
         unibct.identification(np.ones((2, 3)), labels, np.ones((1, 3)), [0], **options)
 
 
+# A mate that scores exactly as high as the threshold, or as another subject, is not found.
+TIED = OpenSearch(
+    mate=np.array([0.5, 0.7, 0.7]),
+    other=np.array([0.1, 0.7, 0.6]),
+    unmated=np.array([0.5, 0.2]),
+    mate_classes=np.array([0, 1, 2]),
+    unmated_classes=np.array([0, 1]),
+)
+
+
 def test_open_search_by_hand():
     search = OpenSearch(
         mate=np.array([0.9, 0.7, 0.6, 0.3]),
@@ -93,20 +107,15 @@ def test_open_search_by_hand():
     assert search.tpir(0.2) == 0.5  # at 0.5
     assert search.tpir(0.5) == 0.5  # at 0.3: a score equal to the threshold is no hit
     assert search.tpir(1.0) == 0.75  # at 0.0
-    # A mate that scores exactly as high as the threshold, or as another subject, is not found.
-    tied = OpenSearch(
-        mate=np.array([0.5, 0.7, 0.7]),
-        other=np.array([0.1, 0.7, 0.6]),
-        unmated=np.array([0.5, 0.2]),
-    )
-    assert tied.tpir(0.5) == pytest.approx(1 / 3)
-    assert tied.tpir(1.0) == pytest.approx(2 / 3)
-    with pytest.raises(UserError, match=r"lies in \(0, 1\], not 0"):
-        search.tpir(0)
-    with pytest.raises(UserError, match="no probe is without a mate"):
-        replace(search, unmated=np.zeros(0)).tpir(0.1)
-    with pytest.raises(UserError, match="no probe is with a mate"):
-        replace(search, mate=np.zeros(0), other=np.zeros(0)).tpir(0.1)
+    assert [TIED.tpir(fpir) for fpir in (0.5, 1.0)] == pytest.approx([1 / 3, 2 / 3])
+    none = np.zeros(0)
+    for wrong, fpir, message in (
+        (search, 0, r"lies in \(0, 1\], not 0"),
+        (replace(search, unmated=none), 0.1, "no probe is without a mate"),
+        (replace(search, mate=none, other=none), 0.1, "no probe is with a mate"),
+    ):
+        with pytest.raises(UserError, match=message):
+            wrong.tpir(fpir)
 
 
 def unit(vectors):
@@ -136,21 +145,16 @@ def test_average_precision_equals_scikit_learn_and_ignores_the_gallery_order(see
     assert np.allclose(again, found)
 
 
-def test_a_tie_never_flatters_of_ranking():
-    """Mate and non-mate score the same: the non-mate stands first, in whatever order."""
-    same = np.array([[1.0, 0.0], [1.0, 0.0]])
-    for labels in ([0, 1], [1, 0]):
-        found = average_precisions(same[:1], np.array([0]), same, np.array(labels))
-        assert found.tolist() == [0.5]
-
-
 def test_blocks_change_nothing(monkeypatch):
     rng = np.random.default_rng(1)
     gallery, query = unit(rng.normal(size=(20, 4))), unit(rng.normal(size=(15, 4)))
     labels, gallery_labels = rng.integers(0, 4, 15), np.arange(20) % 4
-    whole = average_precisions(query, labels, gallery, gallery_labels)
-    monkeypatch.setattr(ranking, "_SCORES_AT_ONCE", 50)
-    assert np.array_equal(average_precisions(query, labels, gallery, gallery_labels), whole)
+    data = query, labels, gallery, gallery_labels
+    whole, found = average_precisions(*data), unibct.identification(*data)
+    for limit in ("_RANKING_SCORES_AT_ONCE", "_SCORES_AT_ONCE"):
+        monkeypatch.setattr(ranking, limit, 50)
+    assert np.array_equal(average_precisions(*data), whole)
+    assert unibct.identification(*data) == found
 
 
 def test_few_and_many_mates_are_counted_alike(monkeypatch):

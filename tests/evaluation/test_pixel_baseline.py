@@ -34,7 +34,8 @@ def test_the_old_model_is_compared_with_the_pixels_that_it_gets(glyph_classes):
     assert of_array.recall_at_1 == recall_at_1(vectors, images.labels)
     assert of_array.pixel_recall_at_1 == recall_at_1(pixel_vectors(pixels), images.labels)
     assert old_model_strength(vectors, images.labels, images) == of_array
-    assert old_model_strength(vectors, images.labels, None) is None
+    for without in (None, replace(images, vector_dim=16)):  # finished vectors have no pixels
+        assert old_model_strength(vectors, images.labels, without) is None
 
 
 def test_wrong_images_are_refused(glyph_classes):
@@ -52,27 +53,22 @@ def test_wrong_images_are_refused(glyph_classes):
 
 def test_an_upgrade_of_a_weak_old_model_gets_no_verdict(photo_folder):
     images = open_images(photo_folder)
-    good = random_vectors(images, 9.0)
-    options = {"images": images, "far": 0.1, "repeats": 50}
-    weak = evaluate_embeddings(images.labels, old=random_vectors(images, 0.5), new=good, **options)
-    assert weak.verdict == "old model too weak"
-    assert {criterion.verdict for criterion in weak.criteria} == {"compatible"}
-    assert weak.as_json()["verdict"] == "old model too weak"
-    assert weak.as_json()["old_model"]["too_weak"] is True
-    strong = evaluate_embeddings(images.labels, old=good, new=good, **options)
-    assert strong.verdict == "within noise"
-    assert strong.as_json()["old_model"]["too_weak"] is False
-    assert "not checked" not in (strong.as_json()["note"] or "")
-
-
-def test_without_pixels_the_note_says_that_the_old_model_was_not_checked(photo_folder, tmp_path):
-    images = open_images(photo_folder)
     weak, good = random_vectors(images, 0.5), random_vectors(images, 9.0)
-    unknown = evaluate_embeddings(images.labels, old=weak, new=good, far=0.1, repeats=50)
-    assert unknown.verdict == "compatible"
-    assert unknown.as_json()["old_model"] is None
     said = "whether the old model is too weak to judge an upgrade by was not checked: it was not"
-    assert said in unknown.as_json()["note"]
+    for old, pixels, verdict, too_weak in (
+        (weak, images, "old model too weak", True),
+        (good, images, "within noise", False),
+        (weak, None, "compatible", None),  # without pixels it is not known
+    ):
+        found = evaluate_embeddings(
+            images.labels, old=old, new=good, images=pixels, far=0.1, repeats=50
+        )
+        described = found.as_json()
+        assert found.verdict == described["verdict"] == verdict
+        assert (described["old_model"] and described["old_model"]["too_weak"]) == too_weak
+        assert (said in (described["note"] or "")) == (too_weak is None)
+        if old is weak:
+            assert {criterion.verdict for criterion in found.criteria} == {"compatible"}
 
 
 def first_pixels(images):
@@ -91,9 +87,3 @@ def test_every_kind_of_model_says_in_which_form_it_takes_images(tmp_path):
     assert embedder_frame(open_embedder(callable_)) == (24, 40, 1, "stretch")
     write_embeddings(random_embeddings(3), tmp_path / "e")
     assert embedder_frame(open_embedder(tmp_path / "e")) is None
-
-
-def test_finished_vectors_have_no_pixels(glyph_classes):
-    vectors = random_vectors(glyph_classes, 1.0)
-    stored = replace(glyph_classes, vector_dim=16)
-    assert old_model_strength(vectors, glyph_classes.labels, stored) is None

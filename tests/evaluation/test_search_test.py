@@ -36,24 +36,33 @@ def test_a_direction_is_told_apart_in_a_table_and_copied_whole(direction):
     assert copied == direction
 
 
-def test_search_test_equals_naive_loops():
-    old, labels = noisy_classes(classes=8)
-    new, _ = noisy_classes(classes=8, seed=1)
+@pytest.mark.parametrize("mode", ["templates", "images"])
+def test_search_test_equals_naive_loops(mode):
+    """The entries are templates of the classes, or images, of which a query has several mates."""
+    old, labels = noisy_classes(classes=8, images=16)
+    new, _ = noisy_classes(classes=8, images=16, seed=1)
     split = split_gallery(labels)
-    test = search_test(new, old, split)
-    genuine, impostor, hits = [], [], 0
+    test = search_test(new, old, split, mode=mode)
     unit = lambda v: v / np.linalg.norm(v)  # noqa: E731
-    templates = [unit(sum(unit(old[i]) for i in split.gallery if labels[i] == c)) for c in range(8)]
+    rows = [unit(old[i]) for i in split.gallery]
+    entries, entry_labels = rows, labels[split.gallery]
+    if mode == "templates":
+        entry_labels = np.arange(8)
+        own = [[row for row, i in zip(rows, split.gallery, strict=True) if labels[i] == c]
+               for c in range(8)]  # fmt: skip
+        entries = [unit(sum(mates)) for mates in own]
+    genuine, impostor, hits = [], [], 0
     for i in split.query:
-        scores = [float(unit(new[i]) @ t) for t in templates]
-        hits += int(np.argmax(scores)) == labels[i]
-        genuine.append(scores[labels[i]])
-        impostor += [s for c, s in enumerate(scores) if c != labels[i]]
-    assert np.allclose(test.genuine, genuine, atol=5e-6)
+        scores = np.array([unit(new[i]) @ entry for entry in entries])
+        hits += entry_labels[int(np.argmax(scores))] == labels[i]
+        genuine += scores[entry_labels == labels[i]].tolist()
+        impostor += scores[entry_labels != labels[i]].tolist()
+    assert np.allclose(np.sort(test.genuine), np.sort(genuine), atol=5e-6)
     assert np.allclose(np.sort(all_scores(test.impostor)), np.sort(impostor), atol=1e-6)
     assert test.top(1) == pytest.approx(hits / len(split.query))
     threshold = sorted(impostor, reverse=True)[int(0.05 * len(impostor))]
     assert test.tar(0.05) == pytest.approx(np.mean(np.array(genuine) > threshold + 1e-7), abs=1e-3)
+    assert (test.classes, test.templates) == (8, len(entries))
 
 
 def test_scores_are_taken_apart_once():
@@ -79,25 +88,6 @@ def test_the_gallery_holds_templates_or_images():
 def test_the_k_that_find_everything_are_not_reported():
     assert scored_test(np.eye(3), np.arange(3)).ks == (1,)
     assert scored_test(np.eye(6), np.arange(6)).ks == (1, 5)
-
-
-def test_an_image_level_gallery_equals_naive_loops():
-    """Every gallery image is an entry; a query has several mates."""
-    old, labels = noisy_classes(classes=8, images=16)
-    new, _ = noisy_classes(classes=8, images=16, seed=1)
-    split = split_gallery(labels)
-    test = search_test(new, old, split, mode="images")
-    unit = lambda v: v / np.linalg.norm(v)  # noqa: E731
-    genuine, hits = [], 0
-    for i in split.query:
-        scores = np.array([unit(new[i]) @ unit(old[g]) for g in split.gallery])
-        genuine += scores[labels[split.gallery] == labels[i]].tolist()
-        hits += labels[split.gallery[scores.argmax()]] == labels[i]
-    assert np.allclose(np.sort(test.genuine), np.sort(genuine), atol=5e-6)
-    assert len(test.genuine) + len(test.impostor) == len(split.query) * len(split.gallery)
-    assert test.top(1) == pytest.approx(hits / len(split.query))
-    assert test.classes == 8
-    assert test.templates == len(split.gallery)
 
 
 def test_the_open_set_has_two_galleries_with_half_of_the_classes():

@@ -123,24 +123,24 @@ def test_pooling_by_hand():
     assert np.allclose(scored[1], [2**-0.5, 2**-0.5])
 
 
-def test_pooling_errors():
-    good = np.ones((3, 2))
-    bad = good * [[1], [np.inf], [1]]
-    with pytest.raises(UserError, match="embeddings has NaN or infinite values in row 1"):
-        pool_templates(bad, [1, 1, 2], [1, 1, 1])
-    with pytest.raises(UserError, match="flipped has NaN or infinite values in row 1"):
-        pool_templates(good, [1, 1, 2], [1, 1, 1], flipped=bad)
-    with pytest.raises(UserError, match="pooled vector of template 7 is zero"):
-        pool_templates(good, [1, 1, 7], [1, 1, 1], flipped=good * [[1], [1], [-1]])
-    with pytest.raises(UserError, match="scores has a NaN or infinite value in row 2"):
-        pool_templates(good, [1, 1, 2], [1, 1, 1], scores=[1, 1, np.nan])
-    with pytest.raises(UserError, match=r"scores must have the shape \(3,\)"):
-        pool_templates(good, [1, 1, 2], [1, 1, 1], scores=[1, 1])
-    with pytest.raises(UserError, match=r"flipped has the shape \(2, 2\), but embeddings"):
-        pool_templates(good, [1, 1, 2], [1, 1, 1], flipped=good[:2])
-    with pytest.raises(UserError, match="media has 2 entries, but there are 3 rows"):
-        pool_templates(good, [1, 1, 2], [1, 1])
-    with pytest.raises(UserError, match=r"embeddings must have the shape \(images, dim\)"):
-        pool_templates(good[0], [1], [1])
-    with pytest.raises(UserError, match="embeddings must be floating point"):
-        pool_templates(good.astype(int), [1, 1, 2], [1, 1, 1])
+GOOD = np.ones((3, 2))
+BAD = GOOD * [[1], [np.inf], [1]]
+
+
+@pytest.mark.parametrize(
+    ("embeddings", "templates", "media", "options", "message"),
+    [
+        (BAD, [1, 1, 2], [1] * 3, {}, "embeddings has NaN or infinite values in row 1"),
+        (GOOD, [1, 1, 2], [1] * 3, {"flipped": BAD}, "flipped has NaN or infinite values in row 1"),
+        (GOOD, [1, 1, 7], [1] * 3, {"flipped": GOOD * [[1], [1], [-1]]}, "template 7 is zero"),
+        (GOOD, [1, 1, 2], [1] * 3, {"scores": [1, 1, np.nan]}, "a NaN or infinite value in row 2"),
+        (GOOD, [1, 1, 2], [1] * 3, {"scores": [1, 1]}, r"scores must have the shape \(3,\)"),
+        (GOOD, [1, 1, 2], [1] * 3, {"flipped": GOOD[:2]}, r"the shape \(2, 2\), but embeddings"),
+        (GOOD, [1, 1, 2], [1] * 2, {}, "media has 2 entries, but there are 3 rows"),
+        (GOOD[0], [1], [1], {}, r"embeddings must have the shape \(images, dim\)"),
+        (GOOD.astype(int), [1, 1, 2], [1] * 3, {}, "embeddings must be floating point"),
+    ],
+)
+def test_pooling_errors(embeddings, templates, media, options, message):
+    with pytest.raises(UserError, match=message):
+        pool_templates(embeddings, templates, media, **options)
