@@ -112,7 +112,10 @@ def test_a_variant_is_its_method_with_settings():
     early, late = find_method("unibct@warmup_epochs=0"), find_method("lce@warmup_epochs=2,eta=3.5")
     assert (early.recipe, early.has_warmup) == ({"warmup_epochs": 0}, False)
     assert (late.recipe, late.has_warmup) == ({"warmup_epochs": 2, "eta": 3.5}, True)
-    assert find_method("ract@tau=0.1").options == {"tau": 0.1}  # its own, not the recipe's
+    assert find_method("ract@tau=0.1").options == {
+        "among_new": True,
+        "tau": 0.1,
+    }  # its own, not the recipe's
     assert find_method("contrast@tau=0.1").recipe == {"tau": 0.1}
     assert find_method("unibct@warm_start=true").uses_old_classifier(False)
     assert not find_method("unibct-plus@warm_start=false").uses_old_classifier(None)

@@ -22,6 +22,10 @@ TRAINED = ("mlp", "supervised")
 BY_DISTANCE = [kind for kind in MAPS if kind != "supervised"]
 
 
+def fitted(kind, new, old, labels, seed=0):
+    return fit_vector_map(kind, new=new, old=old, labels=labels, seed=seed)
+
+
 def pairs_of(new, old, weights):
     return Pairs(*map(torch.from_numpy, (new, old, weights)), torch.empty(0))
 
@@ -39,7 +43,7 @@ def test_every_class_counts_the_same():
 def test_every_map_beats_the_identity(kind):
     new, noise, labels = case(rows=2000, new_dim=16, old_dim=16)
     old = unit(unit(new) @ rotation(16).T + 0.05 * noise)
-    adapted = fit_vector_map(kind, new=new[:1500], old=old[:1500], labels=labels[:1500])(new[1500:])
+    adapted = fitted(kind, new[:1500], old[:1500], labels[:1500])(new[1500:])
     cosine = (adapted * old[1500:]).sum(axis=1)
     identity = (unit(new[1500:]) * old[1500:]).sum(axis=1)
     assert identity.mean() < 0.5
@@ -55,11 +59,9 @@ def test_a_huge_class_does_not_dominate(kind):
     labels = (np.arange(2000) >= 1900).astype(int)
     new = np.eye(16)[np.zeros_like(labels)] + 0.01 * rng.normal(size=(2000, 16))
     old = np.eye(16)[labels] + 0.01 * rng.normal(size=(2000, 16))
-    large, small, *_ = fit_vector_map(kind, new=new, old=old, labels=labels)(new).mean(axis=0)
+    large, small, *_ = fitted(kind, new, old, labels)(new).mean(axis=0)
     assert abs(large - small) < 0.15
-    large, small, *_ = fit_vector_map(kind, new=new, old=old, labels=np.arange(2000))(new).mean(
-        axis=0
-    )
+    large, small, *_ = fitted(kind, new, old, np.arange(2000))(new).mean(axis=0)
     assert large - small > 0.5, "without the classes it does"
 
 
@@ -68,18 +70,16 @@ def test_a_huge_class_does_not_dominate(kind):
 @pytest.mark.parametrize("kind", MAPS)
 def test_kinds_of_arrays_and_lengths(kind):
     new, old, labels = case()
-    vector_map = fit_vector_map(kind, new=new, old=old, labels=labels)
+    vector_map = fitted(kind, new, old, labels)
     ours, tensors = vector_map(new), [torch.from_numpy(a) for a in (new, old, labels)]
     assert isinstance(ours, np.ndarray)
     assert ours.dtype == np.float32
     assert np.allclose(np.linalg.norm(ours, axis=1), 1, atol=1e-6)
-    theirs = fit_vector_map(kind, new=tensors[0], old=tensors[1], labels=tensors[2])(
-        tensors[0].requires_grad_()
-    )
+    theirs = fitted(kind, tensors[0], tensors[1], tensors[2])(tensors[0].requires_grad_())
     assert isinstance(theirs, torch.Tensor)
     assert not theirs.requires_grad
     assert np.allclose(theirs.numpy(), ours, atol=1e-6)
-    longer = fit_vector_map(kind, new=3 * new, old=0.2 * old, labels=labels)(5 * new)
+    longer = fitted(kind, 3 * new, 0.2 * old, labels)(5 * new)
     # Rounding differs, and two thousand steps of the MLP's training make much of it.
     assert (longer * ours).sum(axis=1).mean() > (0.97 if kind in TRAINED else 1 - 1e-6)
 
@@ -88,7 +88,7 @@ def test_kinds_of_arrays_and_lengths(kind):
 @pytest.mark.parametrize("kind", [kind for kind in MAPS if kind != "procrustes"])
 def test_the_dimensions_may_differ(kind):
     new, old, labels = case(new_dim=7, old_dim=3)
-    assert fit_vector_map(kind, new=new, old=old, labels=labels)(new[:2]).shape == (2, 3)
+    assert fitted(kind, new, old, labels)(new[:2]).shape == (2, 3)
 
 
 @pytest.mark.usefixtures("short_maps")
@@ -129,15 +129,15 @@ def test_bad_input_is_named(change, message):
 def test_a_map_needs_several_different_images(kind):
     new, old, labels = case()
     with pytest.raises(UserError, match="new is empty: a map is fitted on"):
-        fit_vector_map(kind, new=new[:0], old=old[:0], labels=labels[:0])
+        fitted(kind, new[:0], old[:0], labels[:0])
     lengths = np.linspace(0.5, 2, len(new))[:, None]
     for same in (new[:1] * lengths, torch.zeros(new.shape)):
         with pytest.raises(UserError, match="all rows of new have the same direction"):
-            fit_vector_map(kind, new=same, old=old, labels=labels)
+            fitted(kind, same, old, labels)
     with pytest.raises(UserError, match="all rows of old have the same direction"):
-        fit_vector_map(kind, new=new, old=old[:1] * lengths, labels=labels)
+        fitted(kind, new, old[:1] * lengths, labels)
     with pytest.raises(UserError, match="all rows of new have the same direction"):
-        fit_vector_map(kind, new=new[:1], old=old[:1], labels=labels[:1])
+        fitted(kind, new[:1], old[:1], labels[:1])
 
 
 @pytest.mark.usefixtures("short_maps")
@@ -145,16 +145,14 @@ def test_rows_that_differ_late_are_different_rows(monkeypatch):
     monkeypatch.setattr("unibct.maps.vector_map._BLOCK", 2)
     new = np.ones((5, 2))
     new[4, 1] = 2
-    assert np.isfinite(
-        fit_vector_map("affine", new=new, old=np.eye(5, 2), labels=np.arange(5))(new)
-    ).all()
+    assert np.isfinite(fitted("affine", new, np.eye(5, 2), np.arange(5))(new)).all()
 
 
 @pytest.mark.usefixtures("short_maps")
 def test_a_single_vector_is_refused_in_one_line():
     new, old, labels = case()
     with pytest.raises(UserError, match=r"embeddings must have the shape \(rows, dim\)"):
-        fit_vector_map("linear", new=new, old=old, labels=labels)(torch.zeros(6))
+        fitted("linear", new, old, labels)(torch.zeros(6))
 
 
 @pytest.mark.usefixtures("short_maps")
@@ -162,7 +160,7 @@ def test_a_single_vector_is_refused_in_one_line():
 @pytest.mark.parametrize("kind", MAPS)
 def test_a_map_is_made_again_from_its_tensors(kind):
     new, old, labels = case()
-    vector_map = fit_vector_map(kind, new=new, old=old, labels=labels)
+    vector_map = fitted(kind, new, old, labels)
     again = VectorMap.of_tensors(kind, vector_map.tensors())
     assert np.array_equal(again(new), vector_map(new))
     assert again.new_dim == 6
@@ -188,7 +186,7 @@ def test_a_shift_between_the_spaces_is_found():
     old = new @ rotation(4).T + 3 * np.eye(4)[0]  # far from the origin
     labels = np.arange(400) % 10
     errors = {
-        kind: np.abs(fit_vector_map(kind, new=new, old=old, labels=labels)(new) - unit(old)).mean()
+        kind: np.abs(fitted(kind, new, old, labels)(new) - unit(old)).mean()
         for kind in ("linear", "affine")
     }
     assert errors["affine"] < errors["linear"] / 10
@@ -210,9 +208,7 @@ def test_least_squares_equals_scikit_learn():
 
 def test_least_squares_stands_fewer_images_than_dimensions():
     new, old, labels = case(rows=5, new_dim=8, old_dim=8)
-    assert np.allclose(
-        fit_vector_map("linear", new=new, old=old, labels=labels)(new), unit(old), atol=0.05
-    )
+    assert np.allclose(fitted("linear", new, old, labels)(new), unit(old), atol=0.05)
 
 
 @pytest.mark.slow
@@ -226,9 +222,7 @@ def test_a_nonlinear_map_is_better_learnt_by_the_mlp():
     )
     mean = {}
     for kind in ("linear", "mlp"):
-        adapted = fit_vector_map(kind, new=new[:1000], old=old[:1000], labels=labels[:1000])(
-            new[1000:]
-        )
+        adapted = fitted(kind, new[:1000], old[:1000], labels[:1000])(new[1000:])
         mean[kind] = (adapted * old[1000:]).sum(axis=1).mean()
     assert mean["mlp"] > 0.9
     assert mean["linear"] < 0.3
@@ -239,15 +233,15 @@ def test_a_nonlinear_map_is_better_learnt_by_the_mlp():
 def test_same_seed_same_mlp_whatever_the_global_state():
     new, old, labels = case()
 
-    def fitted(seed):
-        return fit_vector_map("mlp", new=new, old=old, labels=labels, seed=seed)(new)
+    def mlp(seed):
+        return fitted("mlp", new, old, labels, seed)(new)
 
     torch.manual_seed(1)
-    first, state = fitted(3), torch.get_rng_state()
+    first, state = mlp(3), torch.get_rng_state()
     assert torch.equal(state, torch.manual_seed(1).get_state()), "and leaves it as it was"
     torch.manual_seed(2)
-    assert np.array_equal(fitted(3), first)
-    assert not np.allclose(fitted(4), first, atol=1e-3)
+    assert np.array_equal(mlp(3), first)
+    assert not np.allclose(mlp(4), first, atol=1e-3)
 
 
 def test_procrustes_equals_scipy_and_is_orthogonal():
@@ -265,7 +259,7 @@ def test_procrustes_equals_scipy_and_is_orthogonal():
 def test_procrustes_recovers_a_rotation():
     new, _, labels = case()
     turn = rotation(6)
-    vector_map = fit_vector_map("procrustes", new=new, old=new @ turn.T, labels=labels)
+    vector_map = fitted("procrustes", new, new @ turn.T, labels)
     assert np.allclose(vector_map.layers[0][0].numpy(), turn, atol=1e-5)
     assert np.allclose(vector_map(new), unit(new @ turn.T), atol=1e-5)
 
@@ -294,9 +288,7 @@ def test_classes_that_least_squares_mixes_are_told_apart():
     train, test = slice(0, 400), slice(400, 600)
     right = {}
     for kind in ("affine", "supervised"):
-        mapped = fit_vector_map(kind, new=new[train], old=old[train], labels=labels[train])(
-            new[test]
-        )
+        mapped = fitted(kind, new[train], old[train], labels[train])(new[test])
         nearest = (mapped @ unit(old[train]).T).argmax(axis=1)
         right[kind] = (labels[train][nearest] == labels[test]).mean()
     assert right["supervised"] > right["affine"] + 0.1
@@ -307,9 +299,6 @@ def test_the_random_state_outside_stays_as_it_is():
     state = torch.random.get_rng_state()
     rng = np.random.default_rng(0)
     new, labels = rng.normal(size=(20, 3)), np.arange(20) % 2
-    results = [
-        fit_vector_map("supervised", new=new, old=new, labels=labels, seed=s)(new)
-        for s in (0, 0, 1)
-    ]
+    results = [fitted("supervised", new, new, labels, s)(new) for s in (0, 0, 1)]
     assert torch.equal(state, torch.random.get_rng_state())
     assert np.array_equal(results[0], results[1])

@@ -78,24 +78,17 @@ def test_models_without_a_way_between_them_are_refused(changes, message):
         blend_weights(old, replace(trained_from(old), **changes), 0.5)
 
 
-def test_models_in_the_wrong_order_are_named():
-    old = small_model()
-    with pytest.raises(UserError, match="the other way round: the old one comes first"):
-        blend_weights(trained_from(old), old, 0.5)
-
-
-def test_models_that_take_other_images_are_refused():
-    old = small_model()
-    new = replace(trained_from(old), input=InputSpec(32, 32, 1, mean=0.1))
-    with pytest.raises(UserError, match="take other images"):
-        blend_weights(old, new, 0.5)
-
-
-def test_a_share_outside_and_a_second_blend_are_refused():
+def test_models_that_cannot_be_blended_are_named():
     old = small_model()
     new = trained_from(old)
-    for alpha in (-0.1, 1.1, float("nan")):
-        with pytest.raises(UserError, match=r"alpha lies in \[0, 1\]"):
-            blend_weights(old, new, alpha)
-    with pytest.raises(UserError, match="blended weights already"):
-        blend_weights(old, blend_weights(old, new, 0.5), 0.5)
+    greyer = replace(new, input=InputSpec(32, 32, 1, mean=0.1))
+    for models, alpha, message in [
+        ((new, old), 0.5, "the other way round: the old one comes first"),
+        ((old, greyer), 0.5, "take other images"),
+        ((old, new), -0.1, r"alpha lies in \[0, 1\]"),
+        ((old, new), 1.1, r"alpha lies in \[0, 1\]"),
+        ((old, new), float("nan"), r"alpha lies in \[0, 1\]"),
+        ((old, blend_weights(old, new, 0.5)), 0.5, "blended weights already"),
+    ]:
+        with pytest.raises(UserError, match=message):
+            blend_weights(*models, alpha)

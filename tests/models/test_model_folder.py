@@ -32,18 +32,11 @@ from unibct.models.model_folder import (
 
 def test_the_names_stay_those_of_the_folders_that_users_have(tmp_path):
     names = (MODEL_DESCRIPTION, WEIGHTS_FILE, CLASSIFIER_FILE, MAP_FILE)
-    assert names == (
-        "model.json",
-        "model.safetensors",
-        "classifier.safetensors",
-        "adapter.safetensors",
-    )
-
-
-def test_the_weights_of_a_model_folder_are_those_of_its_network(tmp_path):
-    for name in (MODEL_DESCRIPTION, WEIGHTS_FILE, CLASSIFIER_FILE):
+    stored = ["model.json", "model.safetensors", "classifier.safetensors", "adapter.safetensors"]
+    assert list(names) == stored
+    for name in names[:3]:
         (tmp_path / name).touch()
-    assert weight_files(tmp_path) == [tmp_path / WEIGHTS_FILE]
+    assert weight_files(tmp_path) == [tmp_path / WEIGHTS_FILE], "those of the network"
 
 
 def network():
@@ -145,14 +138,23 @@ def test_the_digest_is_that_of_the_contents(tmp_path):
     assert digests["a"] == digests["b"] != digests["c"]
 
 
+def describe_without(folder, key, **more):
+    """Write the description of a model folder as an earlier version did, without an entry."""
+    described = json.loads((folder / "model.json").read_text())
+    del described[key]
+    (folder / "model.json").write_text(json.dumps(described | more))
+
+
 CHOICE = Choice("α was chosen", "DATA", frozenset({"1"}), frozenset({"2", "3"}), "file")
 
 
 def test_round_trip(tmp_path):
-    model = small_model(training={"method": "none"}, old_fingerprint="abc")
+    spec = InputSpec(32, 32, 1, mean=0.25, std=0.125, fit="letterbox")
+    model = replace(small_model(training={"method": "none"}, old_fingerprint="abc"), input=spec)
     save_model(model, tmp_path / "m")
     loaded = unibct.load_model(tmp_path / "m")
     assert loaded.fingerprint == model.fingerprint
+    assert loaded.input == spec
     assert (loaded.class_names, loaded.old_fingerprint) == (("a", "b"), "abc")
     assert loaded.training == {"method": "none"}
     assert torch.equal(loaded.class_weights, model.class_weights)
@@ -199,9 +201,7 @@ def test_what_a_model_has_learnt_from_is_kept(tmp_path):
     assert loaded.further_classes == further
     assert loaded.training_classes == own | further
     assert load_model(tmp_path / "m").fingerprint == loaded.fingerprint
-    description = json.loads((tmp_path / "m/model.json").read_text())
-    del description["further_classes"]  # of an earlier version
-    (tmp_path / "m/model.json").write_text(json.dumps(description))
+    describe_without(tmp_path / "m", "further_classes")
     earlier = load_model(tmp_path / "m").training_classes
     assert earlier == replace(own, choices=frozenset({UNRECORDED}))
 
@@ -223,10 +223,8 @@ def test_earlier_versions_took_all_first_weights_for_random_ones(
     recipe, further, complete, tmp_path
 ):
     save_model(small_model(training={"recipe": recipe}), tmp_path)
-    described = json.loads((tmp_path / "model.json").read_text())
-    del described["further_classes"]
-    described |= {} if further is None else {"further_classes": further.as_json()}
-    (tmp_path / "model.json").write_text(json.dumps(described))
+    stated = {} if further is None else {"further_classes": further.as_json()}
+    describe_without(tmp_path, "further_classes", **stated)
     loaded = load_model(tmp_path)
     assert loaded.training_classes.complete == complete
     save_model(loaded, tmp_path / "again")
@@ -235,30 +233,22 @@ def test_earlier_versions_took_all_first_weights_for_random_ones(
 
 def test_earlier_versions_took_numbers_for_names(tmp_path):
     save_model(small_model(class_names=("0", "1"), class_source="set-1"), tmp_path)
-    described = json.loads((tmp_path / "model.json").read_text())
-    del described["class_source"]
-    (tmp_path / "model.json").write_text(json.dumps(described))
+    describe_without(tmp_path, "class_source")
     for class_source in (None, "set-1"):
         assert not load_model(tmp_path).training_classes.named_as(class_source)
 
 
-def test_the_input_is_kept(tmp_path):
-    spec = InputSpec(32, 32, 1, mean=0.25, std=0.125, fit="letterbox")
-    model = replace(small_model(), input=spec)
-    save_model(model, tmp_path / "m")
-    loaded = load_model(tmp_path / "m")
-    assert loaded.input == spec
-    assert loaded.fingerprint == model.fingerprint
-
-
 def test_loading_names_what_is_wrong(tmp_path):
-    with pytest.raises(UserError, match=r"is not a model folder: there is no model.json in it"):
-        load_model(tmp_path)
-    with pytest.raises(UserError, match="olds is not a model folder: it does not exist"):
-        load_model(tmp_path / "olds")
     (tmp_path / "old.onx").touch()
-    with pytest.raises(UserError, match="is not a model folder: it is a file"):
-        load_model(tmp_path / "old.onx")
+    (tmp_path / "trained" / "checkpoint-00001-000000").mkdir(parents=True)
+    for place, message in [
+        (".", r"is not a model folder: there is no model.json in it"),
+        ("olds", "olds is not a model folder: it does not exist"),
+        ("old.onx", "is not a model folder: it is a file"),
+        ("trained", "its training has not finished; go on with"),
+    ]:
+        with pytest.raises(UserError, match=message):
+            load_model(tmp_path / place)
     save_model(small_model(), tmp_path / "m")
     save_model(small_model(1), tmp_path / "n")
     weights = tmp_path / "m" / "model.safetensors"
@@ -271,22 +261,18 @@ def test_loading_names_what_is_wrong(tmp_path):
         load_model(tmp_path / "m")
     description = tmp_path / "n" / "model.json"
     described = json.loads(description.read_text())
-    for change, message in [
-        ({"architecture": "vgg"}, "unknown architecture 'vgg'"),
-        ({"format": 99}, "has format 99"),
-        ({"dim": None}, "cannot be loaded"),
-        ({"input": 3}, "cannot be loaded"),
+    without_classes = {key: value for key, value in described.items() if key != "classes"}
+    for content, message in [
+        (json.dumps(described | {"architecture": "vgg"}), "unknown architecture 'vgg'"),
+        (json.dumps(described | {"format": 99}), "has format 99"),
+        (json.dumps(described | {"dim": None}), "cannot be loaded"),
+        (json.dumps(described | {"input": 3}), "cannot be loaded"),
+        (json.dumps(without_classes), "lacks the entry 'classes'"),
+        ("{", r"model.json cannot be read"),
     ]:
-        description.write_text(json.dumps(described | change))
+        description.write_text(content)
         with pytest.raises(UserError, match=message):
             load_model(tmp_path / "n")
-    del described["classes"]
-    description.write_text(json.dumps(described))
-    with pytest.raises(UserError, match="lacks the entry 'classes'"):
-        load_model(tmp_path / "n")
-    description.write_text("{")
-    with pytest.raises(UserError, match=r"model.json cannot be read"):
-        load_model(tmp_path / "n")
 
 
 def test_a_folder_never_mixes_two_models(tmp_path):
@@ -316,12 +302,9 @@ def test_an_adapted_model_keeps_its_map(tmp_path):
     assert not (tmp_path / "m" / "adapter.safetensors").exists()
 
 
-def test_the_class_weights_may_be_left_out(tmp_path):
+def test_the_class_weights_may_be_left_out_and_the_device_is_checked(tmp_path):
     save_model(small_model(), tmp_path / "m")
     assert load_model(tmp_path / "m", with_classifier=False).class_weights is None
-
-
-def test_an_unfinished_training_is_named(tmp_path):
-    (tmp_path / "m" / "checkpoint-00001-000000").mkdir(parents=True)
-    with pytest.raises(UserError, match="its training has not finished; go on with"):
-        load_model(tmp_path / "m")
+    assert load_model(tmp_path / "m").device == load_model(tmp_path / "m", device="auto").device
+    with pytest.raises(UserError, match="device 'gpu' cannot be used: choose auto, cpu, cuda"):
+        load_model(tmp_path / "m", device="gpu")

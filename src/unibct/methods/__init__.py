@@ -157,8 +157,9 @@ _METHODS = {
         has_warmup=False,
     ),
     "ract": MethodEntry(
-        "unibct.methods.successors:Ract",
+        "unibct.methods.paper:Contrast",
         "contrast with the old and new embeddings of other classes",
+        {"among_new": True, "tau": 0.01},  # the published temperature
         settings={"tau": float},
         has_warmup=False,
     ),

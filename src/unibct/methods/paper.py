@@ -1,4 +1,4 @@
-"""The paper's methods, and what it compares with: AML (`regress`) and `bct`."""
+"""The paper's methods, what it compares with, and others that have the same form."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from unibct.errors import UserError
-from unibct.losses import contrast, regress, unit_rows
+from unibct.losses import contrast, mixed_contrast, regress, unit_rows
 from unibct.methods import require_known_classes
 from unibct.methods.base import Batch, Method, OldEmbeddings, Settings
 from unibct.prototypes.inputs import PROTOTYPE_KINDS
@@ -112,18 +112,28 @@ class Regress(Method):
 
 
 class Contrast(Method):
-    """`contrast`: softmax over the image's own old embedding and the batch's of other classes."""
+    """`contrast`, and `ract` (Zhang et al., ICLR 2022): find the image's own old embedding.
 
-    def __init__(self, old: OldEmbeddings, settings: Settings) -> None:
+    A softmax over it and the batch's old embeddings of other classes; with ``among_new``, for
+    galleries that hold rows of both models, also over the batch's new ones. ``tau`` is the
+    temperature, by default the recipe's.
+    """
+
+    def __init__(
+        self,
+        old: OldEmbeddings,
+        settings: Settings,
+        *,
+        among_new: bool = False,
+        tau: float | None = None,
+    ) -> None:
         self._old = self.old_of_images = old
-        self._tau = settings.tau
+        self._formula = mixed_contrast if among_new else contrast
+        self._tau = settings.tau if tau is None else tau
 
     def loss(self, batch: Batch) -> Tensor:
         """Return the softmax cross entropy."""
-        return contrast(
-            batch.labels,
-            new=batch.embeddings,
-            old=self._old.of(batch),
-            tau=self._tau,
-            ranks=batch.ranks,
+        old, ranks = self._old.of(batch), batch.ranks
+        return self._formula(
+            batch.labels, new=batch.embeddings, old=old, tau=self._tau, ranks=ranks
         )

@@ -1,4 +1,4 @@
-"""Methods of other publications, with their constants: `mixbct`, `nccl`, `lce`, `ract`."""
+"""Methods of other publications, with their constants: `mixbct`, `nccl`, `lce`."""
 
 import torch
 from torch import Tensor
@@ -9,7 +9,6 @@ from unibct.errors import UserError
 from unibct.losses import (
     angles,
     class_weight_gap,
-    mixed_contrast,
     neighbour_contrast,
     outside_cone,
     unit_rows,
@@ -132,25 +131,3 @@ def _largest_angles(old: OldEmbeddings, centres: Tensor) -> Tensor:
         vectors = unit_rows(old.rows(some)).to(centres.dtype)
         largest.scatter_reduce_(0, classes, angles(vectors, centres[classes]), "amax")
     return largest
-
-
-class Ract(Method):
-    """`ract` (Zhang et al., ICLR 2022): contrast for galleries that hold rows of both models.
-
-    Softmax over the image's own old embedding and the batch's old and new ones of other classes,
-    at the published temperature ``tau``; the recipe's numbers are not used.
-    """
-
-    def __init__(self, old: OldEmbeddings, settings: Settings, *, tau: float = 0.01) -> None:
-        self._old = self.old_of_images = old
-        self._tau = tau
-
-    def loss(self, batch: Batch) -> Tensor:
-        """Return the softmax cross entropy."""
-        return mixed_contrast(
-            batch.labels,
-            new=batch.embeddings,
-            old=self._old.of(batch),
-            tau=self._tau,
-            ranks=batch.ranks,
-        )

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from unibct.arrays import to_numpy
 from unibct.data.training_classes import UNKNOWN_CLASSES, TrainingClasses, known_source
+from unibct.distributed.device import pick_device
 from unibct.errors import UserError, first_line
 from unibct.files import atomic_file, read_json, write_json
 from unibct.maps.vector_map import VectorMap
@@ -239,13 +240,13 @@ def save_model(model: Model, folder: str | Path) -> None:
 
 
 def load_model(
-    path: str | Path, *, device: str | torch.device = "cpu", with_classifier: bool = True
+    path: str | Path, *, device: str | torch.device = "auto", with_classifier: bool = True
 ) -> Model:
     """Load a model from its folder, and check its weights against the stored fingerprint.
 
     Args:
         path: the folder.
-        device: where to put the network.
+        device: where to put the network: ``auto`` (a GPU if there is one), ``cpu``, ``cuda``, …
         with_classifier: load the class weights too. They may be larger than the network.
     """
     folder = Path(path)
@@ -261,7 +262,7 @@ def load_model(
         reason = first_line(error)
         raise UserError(f"{folder} cannot be loaded as a model: {reason}") from error
     _require_matching_files(folder, model, fingerprint, classifier_digest)
-    return model.to(device)
+    return model.to(pick_device(device) if isinstance(device, str) else device)
 
 
 def _read_description(folder: Path) -> Any:

@@ -76,7 +76,7 @@ def first_classes(recipe: Recipe) -> TrainingClasses:
         folder = Path(recipe.weights)
         with suppress(UserError):  # not a model folder, or its files do not belong together
             folder = folder.parent if folder.name == WEIGHTS_FILE else folder
-            return load_model(folder, with_classifier=False).training_classes
+            return load_model(folder, device="cpu", with_classifier=False).training_classes
         return UNKNOWN_CLASSES
     is_random = architecture.start is None and _draws_all_weights(recipe, architecture)
     return NO_CLASSES if is_random else UNKNOWN_CLASSES

@@ -232,7 +232,7 @@ def test_grey_images_need_a_network_for_them(folders):
 
 
 def test_what_is_missing_is_said_in_one_line(folders, tmp_path, monkeypatch):
-    with pytest.raises(UserError, match=r"neither a folder .* --set download=true"):
+    with pytest.raises(UserError, match=r"neither a folder .* download = true"):
         find_architecture("transformers:nobody/nothing")
     with pytest.raises(UserError, match=r"has no config.json"):
         find_architecture(f"transformers:{tmp_path}")
