@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.training.recipes import SMALL
+from tests.training.runs import SMALL
 from unibct.data.readers import open_images
 from unibct.training.train import train
 

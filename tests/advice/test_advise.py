@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import TINY
-from tests.training.recipes import SMALL
+from tests.training.runs import SMALL
 from unibct.advice import advise as advise_module
 from unibct.advice.advise import (
     AdviceRequest,

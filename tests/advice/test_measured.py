@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from tests.embedders.networks import matrix, write_onnx
-from tests.training.recipes import SMALL
+from tests.training.runs import SMALL
 from unibct.advice import measured as rates
 from unibct.advice.measured import (
     FoundScenario,

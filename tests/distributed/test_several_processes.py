@@ -10,7 +10,7 @@ import torch
 
 from tests.distributed.ranks_worker import WITH_TWO_ONLY, look, moved_run, runs_of
 from tests.distributed.torchrun import forked_ranks
-from tests.training.run_results import require_same
+from tests.training.runs import require_same
 from unibct.data.loader import read_pixels
 from unibct.data.readers import open_images
 from unibct.distributed.ranks import Ranks

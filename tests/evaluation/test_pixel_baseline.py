@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.embeddings.random_embeddings import random_embeddings
-from tests.training.recipes import SMALL
+from tests.training.runs import SMALL
 from unibct.data.readers import open_images
 from unibct.embedders import open_embedder
 from unibct.embeddings.forms import write_embeddings

@@ -10,7 +10,7 @@ from tests.data.example_images import png
 from tests.data.readers.example_tars import write_tar
 from tests.evaluation.noisy_classes import noisy_classes
 from tests.models.cases import small_model, trained_from
-from tests.training.recipes import RECIPE
+from tests.training.runs import RECIPE
 from unibct.data.readers import open_images
 from unibct.data.scenarios import hold_out
 from unibct.data.training_classes import (

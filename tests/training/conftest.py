@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
-from tests.training.recipes import AUGMENTED, RECIPE, SMALL
+from tests.training.runs import AUGMENTED, RECIPE, SMALL, train
 from unibct.data.readers import open_images
 from unibct.data.scenarios import split
-from unibct.training.train import train
 
 
 @pytest.fixture(scope="session")
@@ -18,7 +17,7 @@ def split_images(glyph_classes):
 
 @pytest.fixture(scope="session")
 def old_model(split_images, tmp_path_factory):
-    return train(split_images[0], RECIPE, tmp_path_factory.mktemp("old") / "m", device="cpu")
+    return train(split_images[0], RECIPE, tmp_path_factory.mktemp("old") / "m")
 
 
 @pytest.fixture(scope="session")
@@ -31,7 +30,7 @@ def four_classes(split_images):
 
 @pytest.fixture(scope="session")
 def four_classes_old(four_classes, tmp_path_factory):
-    return train(four_classes, SMALL, tmp_path_factory.mktemp("four") / "m", device="cpu")
+    return train(four_classes, SMALL, tmp_path_factory.mktemp("four") / "m")
 
 
 @pytest.fixture(scope="session")
@@ -46,4 +45,4 @@ def eighty_images():
 def eighty_old(eighty_images, tmp_path_factory):
     """An old model that knows half of the eighty images."""
     folder = tmp_path_factory.mktemp("eighty") / "m"
-    return train(eighty_images.select(range(40)), AUGMENTED.updated(epochs=1), folder, device="cpu")
+    return train(eighty_images.select(range(40)), AUGMENTED.updated(epochs=1), folder)

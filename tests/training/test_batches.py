@@ -3,8 +3,7 @@ import pytest
 import torch
 
 from tests.training.host_waits import META
-from tests.training.recipes import AUGMENTED
-from tests.training.run_contexts import small_context
+from tests.training.runs import AUGMENTED, small_context
 from unibct.distributed.ranks import Ranks
 from unibct.training.batches import LoadedBatch, copied_ahead, draw_epoch, remaining_batches
 from unibct.training.state import initial_state

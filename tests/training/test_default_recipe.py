@@ -4,8 +4,7 @@ import pytest
 from tests.conftest import TINY
 from tests.export.exported_files import OWN
 from tests.notes import Notes
-from tests.training.interruption import stopped_before_epoch
-from tests.training.recipes import AUGMENTED, RECIPE, SMALL
+from tests.training.runs import AUGMENTED, RECIPE, SMALL, stopped_before_epoch, train
 from unibct import progress
 from unibct.data.image_set import ImageSet
 from unibct.data.readers import open_images
@@ -16,7 +15,6 @@ from unibct.errors import UserError
 from unibct.training.default_recipe import choose_recipe, fitted_recipe, recipe_for, unused_settings
 from unibct.training.network import recipe_input
 from unibct.training.recipe import load_recipe
-from unibct.training.train import train
 
 
 def image_set(height, width, *, colour):
@@ -151,7 +149,7 @@ def test_vectors_train_with_the_same_methods_and_resume_to_the_bit(method, four_
     data = vector_set(vectors(12, "new"), "x")
     old = StoredEmbeddings("old", vectors(7, "old", seed=1))
     recipe = SMALL.updated(epochs=30, lr=0.05, warmup_epochs=1, eta=4.0, seed=1)
-    options = {"old": old, "method": method, "device": "cpu"}
+    options = {"old": old, "method": method}
     model = train(data, recipe, tmp_path / "whole", **options)
     assert (model.architecture, model.dim, model.old_fingerprint) == ("projection", 7, "old")
     mapped = embed(model, data).vectors

@@ -9,8 +9,7 @@ import torch
 from torch import nn
 
 from tests.training.host_waits import META, HostWaits
-from tests.training.recipes import AUGMENTED
-from tests.training.run_contexts import small_context
+from tests.training.runs import AUGMENTED, small_context
 from unibct.embeddings.store import Embeddings, open_embeddings, save_embeddings
 from unibct.methods import METHODS, find_method
 from unibct.methods.base import OldEmbeddings, Settings

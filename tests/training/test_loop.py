@@ -7,15 +7,13 @@ import pytest
 import torch
 
 from tests.notes import Notes
-from tests.training.recipes import AUGMENTED, RECIPE, SMALL
-from tests.training.run_results import metrics, require_same
+from tests.training.runs import AUGMENTED, RECIPE, SMALL, metrics, require_same, train
 from unibct import progress
 from unibct.errors import UserError
 from unibct.training import run_folder
 from unibct.training.loop import TrainingLoop, stop_request
 from unibct.training.run_folder import find_checkpoint, read_checkpoint
 from unibct.training.step import TrainingStep
-from unibct.training.train import train
 
 MIXBCT = "mixbct@warmup_epochs=1"  # with the warm-up of the recipe, as the paper's methods
 
@@ -33,7 +31,7 @@ def test_only_a_second_ctrl_c_stops_at_once():
 def test_a_last_step_that_ruins_the_model_is_noticed(glyph_classes, tmp_path):
     one_step = RECIPE.updated(epochs=1, batch_size=512, lr=1e30, warmup_epochs=0)
     with pytest.raises(UserError, match="diverged in epoch 0"):
-        train(glyph_classes, one_step, tmp_path / "m", device="cpu")
+        train(glyph_classes, one_step, tmp_path / "m")
     assert not (tmp_path / "m").exists()
 
 
@@ -42,7 +40,7 @@ def test_runs_that_share_a_cache_share_the_warm_up_and_the_old_embeddings(
     four_classes, four_classes_old, tmp_path, monkeypatch
 ):
     def trained(name, method, **options):
-        options |= {"old": four_classes_old, "device": "cpu", "method": method}
+        options |= {"old": four_classes_old, "method": method}
         return train(four_classes, SMALL, tmp_path / name, **options)
 
     alone = {method: trained(f"{method} alone", method) for method in ("contrast", MIXBCT)}
@@ -82,7 +80,7 @@ def test_runs_that_share_a_cache_share_the_warm_up_and_the_old_embeddings(
 def test_a_method_takes_nothing_but_the_warm_up_of_another(
     first, second, four_classes, four_classes_old, tmp_path
 ):
-    options = {"old": four_classes_old, "device": "cpu"}
+    options = {"old": four_classes_old}
     alone = train(four_classes, SMALL, tmp_path / "alone", method=second, **options)
     options["cache"] = tmp_path / "cache"
     train(four_classes, SMALL, tmp_path / "first", method=first, **options)
@@ -95,8 +93,8 @@ def test_the_old_model_may_be_another_after_the_same_warm_up(
     four_classes, four_classes_old, tmp_path
 ):
     recipe = SMALL.updated(seed=7)
-    other = train(four_classes, recipe.updated(seed=8), tmp_path / "other", device="cpu")
-    options = {"method": "bct", "device": "cpu"}
+    other = train(four_classes, recipe.updated(seed=8), tmp_path / "other")
+    options = {"method": "bct"}
     alone = train(four_classes, recipe, tmp_path / "alone", old=other, **options)
     options["cache"] = tmp_path / "cache"
     train(four_classes, recipe, tmp_path / "first", old=four_classes_old, **options)
@@ -105,7 +103,7 @@ def test_the_old_model_may_be_another_after_the_same_warm_up(
 
 
 def test_a_run_that_is_all_warm_up_keeps_its_metrics(four_classes, tmp_path):
-    recipe, options = SMALL.updated(warmup_epochs=2), {"cache": tmp_path / "cache", "device": "cpu"}
+    recipe, options = SMALL.updated(warmup_epochs=2), {"cache": tmp_path / "cache"}
     first, again = (train(four_classes, recipe, tmp_path / name, **options) for name in "ab")
     assert again.fingerprint == first.fingerprint
     assert metrics(tmp_path / "b") == metrics(tmp_path / "a")
@@ -113,12 +111,7 @@ def test_a_run_that_is_all_warm_up_keeps_its_metrics(four_classes, tmp_path):
 
 @pytest.mark.slow
 def test_a_damaged_shared_warm_up_is_made_again(eighty_images, eighty_old, tmp_path):
-    options = {
-        "old": eighty_old,
-        "method": "contrast",
-        "device": "cpu",
-        "cache": tmp_path / "cache",
-    }
+    options = {"old": eighty_old, "method": "contrast", "cache": tmp_path / "cache"}
     first = train(eighty_images, AUGMENTED, tmp_path / "first", **options)
     shared = next((tmp_path / "cache").glob("warmup-*/checkpoint-*"))
     next(shared.glob("classes-*")).unlink()
@@ -129,7 +122,7 @@ def test_a_damaged_shared_warm_up_is_made_again(eighty_images, eighty_old, tmp_p
 
 @pytest.mark.slow
 def test_the_recall_of_a_shared_warm_up_is_shared_too(four_classes, four_classes_old, tmp_path):
-    options = {"old": four_classes_old, "device": "cpu", "validation": 0.5}
+    options = {"old": four_classes_old, "validation": 0.5}
     alone = train(four_classes, SMALL, tmp_path / "alone", method=MIXBCT, **options)
     options["cache"] = tmp_path / "cache"
     train(four_classes, SMALL, tmp_path / "first", method="contrast", **options)
@@ -148,7 +141,7 @@ def test_the_recall_of_a_shared_warm_up_is_shared_too(four_classes, four_classes
 def test_a_warm_up_that_cannot_be_shared_is_said(four_classes, four_classes_old, tmp_path):
     (tmp_path / "file").write_text("no folder")
     notes = Notes()
-    options = {"old": four_classes_old, "device": "cpu", "method": "contrast"}
+    options = {"old": four_classes_old, "method": "contrast"}
     with progress.shown(notes):
         model = train(four_classes, SMALL, tmp_path / "m", cache=tmp_path / "file", **options)
     alone = train(four_classes, SMALL, tmp_path / "alone", **options)
@@ -174,7 +167,7 @@ def test_a_run_stopped_within_an_epoch_goes_on_to_the_bit(
     monkeypatch.setattr(run_folder, "remove_checkpoints", lambda folder: None)
     monkeypatch.setenv("UNIBCT_PIXEL_MEMORY", "0")  # decoded by the workers
     recipe = AUGMENTED.updated(**changes)
-    options = {"old": eighty_old, "method": method, "device": "cpu", "resume": True}
+    options = {"old": eighty_old, "method": method, "resume": True}
     train(eighty_images, recipe, tmp_path / "whole", **options)
     take, rng = TrainingStep.take, random.Random(workers)
     stops = 0
@@ -208,7 +201,7 @@ def test_a_signal_at_the_very_end_of_an_epoch_is_not_forgotten(
 
     monkeypatch.setattr("unibct.training.loop.stop_request", late_signal)
     with pytest.raises(KeyboardInterrupt):
-        train(eighty_images, AUGMENTED, tmp_path / "part", device="cpu")
+        train(eighty_images, AUGMENTED, tmp_path / "part")
     assert find_checkpoint(tmp_path / "part").name == "checkpoint-00001-00000000"
 
 
@@ -223,5 +216,5 @@ def test_the_number_of_workers_and_checkpoints_changes_nothing(
         "workers": {"workers": 3},
         "often": {"checkpoint_every": 1},
     }.items():
-        train(eighty_images, AUGMENTED, tmp_path / name, old=eighty_old, device="cpu", **options)
+        train(eighty_images, AUGMENTED, tmp_path / name, old=eighty_old, **options)
         require_same(tmp_path / name, tmp_path / "plain")

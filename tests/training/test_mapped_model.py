@@ -3,7 +3,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from tests.training.recipes import SMALL
+from tests.training.runs import SMALL, train
 from unibct.data.decoding import UnreadableImageError
 from unibct.data.training_classes import training_classes
 from unibct.embeddings.extraction import embed
@@ -11,11 +11,10 @@ from unibct.embeddings.score_scale import score_scale
 from unibct.embeddings.stored import StoredEmbeddings
 from unibct.errors import UserError
 from unibct.training.mapped_model import adapt, adapt_embedders
-from unibct.training.train import train
 
 
 def test_a_mapped_model_is_closer_to_the_old_one(four_classes, four_classes_old, tmp_path):
-    new = train(four_classes, SMALL.updated(seed=9), tmp_path / "new", device="cpu")
+    new = train(four_classes, SMALL.updated(seed=9), tmp_path / "new")
     adapted = adapt(new, four_classes_old, four_classes)
     images = np.stack([four_classes.read(i) for i in four_classes.ids])
     old_vectors = four_classes_old.embed(images)
@@ -58,7 +57,7 @@ def test_images_that_one_of_the_models_cannot_take_may_be_left_out(
         return four_classes.read(image_id)
 
     flaky = dataclasses.replace(four_classes, read=read, skip_bad=True)
-    new = train(four_classes, SMALL.updated(seed=9), tmp_path / "new", device="cpu")
+    new = train(four_classes, SMALL.updated(seed=9), tmp_path / "new")
     adapted = adapt(new, four_classes_old, flaky)
     without_the_first = four_classes.select(range(1, len(four_classes)))
     assert adapted.fingerprint == adapt(new, four_classes_old, without_the_first).fingerprint
@@ -75,6 +74,6 @@ def test_stored_embeddings_that_lack_images(four_classes, four_classes_old, tmp_
     unread = dataclasses.replace(four_classes, read=read)
     with pytest.raises(UserError, match=r"old\.npy has no embedding of 2 of"):
         adapt(four_classes_old, stored, unread)
-    new = train(four_classes, SMALL.updated(seed=9), tmp_path / "new", device="cpu")
+    new = train(four_classes, SMALL.updated(seed=9), tmp_path / "new")
     adapted = adapt(new, stored, dataclasses.replace(four_classes, skip_bad=True))
     assert adapted.fingerprint == adapt(new, stored, some).fingerprint

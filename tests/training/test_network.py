@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from tests.models.cases import small_model
-from tests.training.recipes import AUGMENTED, RECIPE, SMALL
-from tests.training.run_results import require_same
+from tests.training.runs import AUGMENTED, RECIPE, SMALL, require_same, train
 from unibct.data.training_classes import NO_CLASSES, UNKNOWN_CLASSES
 from unibct.embeddings.extraction import embed
 from unibct.embeddings.forms import write_embeddings
@@ -35,7 +34,6 @@ from unibct.training.network import (
 )
 from unibct.training.recipe import Recipe, load_recipe
 from unibct.training.step import TrainingStep
-from unibct.training.train import train
 
 
 def test_the_forward_pass_has_the_recipe_s_precision():
@@ -62,7 +60,7 @@ def test_a_processor_that_only_imitates_a_format_is_named(monkeypatch, capabilit
 def test_frozen_layers_stay_as_they_were(four_classes, tmp_path):
     frozen = ("conv1", "bn1", "layer1")
     recipe = RECIPE.updated(freeze=frozen, seed=5, size=None)
-    model = train(four_classes, recipe, tmp_path / "m", device="cpu")
+    model = train(four_classes, recipe, tmp_path / "m")
     first = build_network("resnet-small", ARCHITECTURES["resnet-small"].input, model.dim, seed=5)
     for name, value in first.state_dict().items():
         kept = name.split(".")[0] in frozen
@@ -104,7 +102,7 @@ def test_all_settings_together_resume_to_the_bit(eighty_images, eighty_old, tmp_
         augment="python:tests.training.test_network:salted",
         batch_size=16,
     )
-    options = {"old": eighty_old, "method": "unibct", "device": "cpu", "resume": True}
+    options = {"old": eighty_old, "method": "unibct", "resume": True}
     before = torch.random.get_rng_state()
     train(eighty_images, recipe, tmp_path / "whole", **options)
     assert torch.equal(torch.random.get_rng_state(), before), "the caller's numbers stay"
@@ -161,7 +159,7 @@ def test_first_weights_have_learnt_classes(four_classes, four_classes_old, split
     save_model(four_classes_old, tmp_path / "past")
     shutil.copy(tmp_path / "past/model.safetensors", tmp_path / "bare.safetensors")
     recipe = SMALL.updated(epochs=1, warmup_epochs=0)
-    options = {"method": "none", "device": "cpu"}
+    options = {"method": "none"}
 
     def seen(model):
         models = {"new": model.training_classes}
@@ -234,7 +232,7 @@ def test_vectors_have_a_past_too(four_classes, four_classes_old, tmp_path):
             rows.select(np.isin(rows.labels, c).nonzero()[0]) for c in ((0, 1), (2, 3))
         )
         recipe = Recipe(architecture="projection", epochs=1, batch_size=8, warmup_epochs=0)
-        head = train(training, recipe, tmp_path / f"head {name}", device="cpu")
+        head = train(training, recipe, tmp_path / f"head {name}")
         models = {"new": load_model(tmp_path / f"head {name}").training_classes}
         assert head.training_classes == models["new"]
         seen[name] = count_seen_classes(test.class_names, test.class_source, models).note

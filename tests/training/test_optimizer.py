@@ -4,9 +4,7 @@ import sys
 import pytest
 import torch
 
-from tests.training.interruption import stopped_before_epoch
-from tests.training.recipes import RECIPE
-from tests.training.run_results import metrics, require_same
+from tests.training.runs import RECIPE, metrics, require_same, stopped_before_epoch, train
 from unibct.models.architectures import ARCHITECTURES, build_network
 from unibct.models.input import InputSpec
 from unibct.models.old_space import add_projection
@@ -23,7 +21,6 @@ from unibct.training.optimizer import (
     restore_kept,
     set_rate,
 )
-from unibct.training.train import train
 
 
 def weights_with_gradients(seed):
@@ -144,7 +141,7 @@ def test_what_it_keeps_is_put_back(recipe):
 @pytest.mark.slow
 def test_adamw_trains_and_resumes_to_the_bit(eighty_images, eighty_old, tmp_path, monkeypatch):
     monkeypatch.setattr(run_folder, "remove_checkpoints", lambda folder: None)
-    options = {"old": eighty_old, "method": "unibct", "device": "cpu"}
+    options = {"old": eighty_old, "method": "unibct"}
     train(eighty_images, ADAM, tmp_path / "whole", **options)
     for stop in (1, 2):
         out = tmp_path / f"part {stop}"

@@ -9,13 +9,11 @@ import torch
 from tests.conftest import TINY_OPTIONS, run_command
 from tests.distributed.torchrun import forked_ranks
 from tests.models.architectures.other_libraries import saved_network
-from tests.training.interruption import stopped_before_epoch
-from tests.training.recipes import SMALL
+from tests.training.runs import SMALL, stopped_before_epoch, train
 from unibct.data.readers import open_images
 from unibct.embeddings.extraction import embed
 from unibct.errors import UserError
 from unibct.models.model_folder import load_model
-from unibct.training.train import train
 
 OWN = "python:tests.models.architectures.own_networks:convolutions"
 
@@ -33,7 +31,7 @@ def architectures(tmp_path_factory):
 def check_training(images, old, architecture, tmp_path):
     """Train for two epochs, stop and resume another run, and compare all of them."""
     recipe = SMALL.updated(architecture=architecture, size=32, lr=0.01, warmup_epochs=1)
-    options = {"old": old, "method": "unibct", "device": "cpu"}
+    options = {"old": old, "method": "unibct"}
     whole = train(images, recipe, tmp_path / "whole", **options)
     with stopped_before_epoch(1):
         train(images, recipe, tmp_path / "stopped", **options)
@@ -52,7 +50,7 @@ def check_training(images, old, architecture, tmp_path):
         if name in ("head.weight", "backbone.conv_stem.weight", "backbone.0.weight"):
             assert not torch.equal(tensor, whole.network.state_dict()[name]), name
     warm = recipe.updated(warm_start=True, seed=8)
-    again = train(images, warm, tmp_path / "warm", old=whole, device="cpu")
+    again = train(images, warm, tmp_path / "warm", old=whole)
     assert again.old_fingerprint == whole.fingerprint
     return whole
 
@@ -95,16 +93,16 @@ def test_other_first_weights_are_another_run(four_classes, tmp_path):
     network = load_own(four_classes, tmp_path)
     torch.save(network, tmp_path / "w.pt")
     with stopped_before_epoch(1):
-        train(four_classes, recipe, tmp_path / "m", device="cpu")
+        train(four_classes, recipe, tmp_path / "m")
     torch.save({k: v + 0.1 for k, v in network.items()}, tmp_path / "w.pt")
     with pytest.raises(UserError, match="holds another run: its network is"):
-        train(four_classes, recipe, tmp_path / "m", resume=True, device="cpu")
+        train(four_classes, recipe, tmp_path / "m", resume=True)
 
 
 def load_own(images, folder):
     """The weights of a trained network of the user's, without its head."""
     recipe = SMALL.updated(architecture=OWN, size=32, epochs=1)
-    model = train(images, recipe, folder / "first", device="cpu")
+    model = train(images, recipe, folder / "first")
     return {k.removeprefix("backbone."): v for k, v in model.network.state_dict().items()}
 
 
@@ -112,7 +110,7 @@ def train_each(photos, out, *architectures):
     """Train each architecture on some photographs; the number of processes must not matter."""
     for number, name in enumerate(architectures):
         recipe = SMALL.updated(architecture=name, size=32, dim=16, lr=0.01, batch_size=24, epochs=1)
-        train(open_images(photos), recipe, Path(out) / str(number), device="cpu")
+        train(open_images(photos), recipe, Path(out) / str(number))
 
 
 @pytest.mark.xdist_group("other libraries")

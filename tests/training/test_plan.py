@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from tests.models.cases import small_model
 from tests.notes import Notes, show
-from tests.training.recipes import RECIPE, SMALL
-from tests.training.run_contexts import small_context
+from tests.training.runs import RECIPE, SMALL, small_context, train
 from unibct.arrays import normalized
 from unibct.distributed.ranks import Ranks
 from unibct.embeddings.extraction import embed
@@ -32,7 +31,6 @@ from unibct.training.plan import (
     with_enough_epochs,
 )
 from unibct.training.recipe import Recipe, load_recipe
-from unibct.training.train import train
 
 SIZES = st.integers(min_value=1, max_value=500)
 
@@ -191,7 +189,7 @@ def test_a_recipe_that_asks_for_it_gets_it_or_an_error():
 
 def test_a_model_records_from_where_it_started(four_classes, four_classes_old, tmp_path):
     recipe = RESNET.updated(size=16, epochs=1, lr=1e-9, batch_size=8, warmup_epochs=0)
-    model = train(four_classes, recipe, tmp_path / "new", old=four_classes_old, device="cpu")
+    model = train(four_classes, recipe, tmp_path / "new", old=four_classes_old)
     assert model.training["recipe"]["warm_start"] is True
     pairs = zip(model.network.parameters(), four_classes_old.network.parameters(), strict=True)
     assert all(torch.allclose(new, old, atol=1e-6) for new, old in pairs)
@@ -200,7 +198,7 @@ def test_a_model_records_from_where_it_started(four_classes, four_classes_old, t
 def test_a_larger_network_grows_from_the_old_one(four_classes, four_classes_old, tmp_path):
     recipe = RESNET.updated(size=16, epochs=1, lr=1e-9, batch_size=8, warmup_epochs=0)
     wide = recipe.updated(architecture="resnet-small-wide")
-    model = train(four_classes, wide, tmp_path / "new", old=four_classes_old, device="cpu")
+    model = train(four_classes, wide, tmp_path / "new", old=four_classes_old)
     assert model.training["recipe"]["warm_start"] is True
     assert model.architecture == "resnet-small-wide"
     # The running means have seen a few batches; everything else is as it was.
@@ -212,7 +210,7 @@ def test_a_larger_network_grows_from_the_old_one(four_classes, four_classes_old,
 def test_a_weight_average_begins_with_the_old_weights(four_classes, four_classes_old, tmp_path):
     recipe = RESNET.updated(size=16, epochs=1, lr=1e-9, batch_size=8, warmup_epochs=0)
     averaged = recipe.updated(warm_start=True)
-    options = {"old": four_classes_old, "method": "unibct", "device": "cpu"}
+    options = {"old": four_classes_old, "method": "unibct"}
     similarities = []
 
     def refreshed(self, new_embeddings):
@@ -246,7 +244,7 @@ def test_old_weights_that_replace_chosen_ones_are_mentioned(
     show(notes)
     save_model(four_classes_old, weights)
     asked = recipe.updated(warm_start=True, weights=weights)
-    options = {"old": four_classes_old, "device": "cpu"}
+    options = {"old": four_classes_old}
     train(four_classes, asked, tmp_path / "new", **options)
     assert f"warm_start: from the old model's weights, not from {weights}" in notes.texts
 

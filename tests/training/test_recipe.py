@@ -3,12 +3,11 @@ import math
 import numpy as np
 import pytest
 
-from tests.training.recipes import SMALL
+from tests.training.runs import SMALL, train
 from unibct.data.scenarios import SCENARIOS
 from unibct.errors import UserError
 from unibct.training import FITTED_RECIPES, RECIPE_FOLDER, describe_recipes, shipped_recipes
 from unibct.training.recipe import Recipe, augmented, find_augment, load_recipe, nearest_recipe
-from unibct.training.train import train
 
 HERE = "python:tests.training.test_recipe"
 seen = []
@@ -37,10 +36,8 @@ NOT_A_FUNCTION = 3
 @pytest.mark.slow
 def test_the_function_gets_every_image_and_its_own_numbers(four_classes, tmp_path):
     seen.clear()
-    model = train(
-        four_classes, SMALL.updated(augment=f"{HERE}:brighter"), tmp_path / "m", device="cpu"
-    )
-    plain = train(four_classes, SMALL, tmp_path / "n", device="cpu")
+    model = train(four_classes, SMALL.updated(augment=f"{HERE}:brighter"), tmp_path / "m")
+    plain = train(four_classes, SMALL, tmp_path / "n")
     assert model.fingerprint != plain.fingerprint
     assert len(seen) == 2 * 24  # epochs, images
     assert {shape for shape, _ in seen} == {(1, 16, 16, 1)}
@@ -55,7 +52,7 @@ def test_what_is_no_augmentation_is_refused_in_one_line(four_classes, tmp_path):
         (f"{HERE}:of_one", r"is not a function of \(pixels, rng\)"),
     ):
         with pytest.raises(UserError, match=message):
-            train(four_classes, SMALL.updated(augment=name), tmp_path / "m", device="cpu")
+            train(four_classes, SMALL.updated(augment=name), tmp_path / "m")
     assert list(tmp_path.iterdir()) == []
     pixels, rng = np.zeros((2, 4, 4, 1), np.uint8), np.random.default_rng(0)
     with pytest.raises(UserError, match=r"returned uint8 of shape \(2, 3, 4, 1\), not uint8 of"):

@@ -9,9 +9,7 @@ import pytest
 import torch
 
 from tests.embeddings.embedding_checks import EmbeddingCounter
-from tests.training.interruption import stopped_before_epoch
-from tests.training.recipes import RECIPE, SMALL
-from tests.training.run_results import metrics
+from tests.training.runs import RECIPE, SMALL, metrics, stopped_before_epoch, train
 from unibct.data.readers import open_images
 from unibct.distributed.ranks import ALONE, Ranks
 from unibct.errors import UserError
@@ -26,7 +24,6 @@ from unibct.training.run_folder import (
     save_checkpoint,
     write_metrics,
 )
-from unibct.training.train import train
 
 HOLD = """
 import sys, time
@@ -43,12 +40,12 @@ with run_lock(Path(sys.argv[1]), ALONE):
 def test_a_second_training_in_a_folder_is_refused_and_harms_nothing(
     four_classes, tmp_path, monkeypatch
 ):
-    whole = train(four_classes, SMALL, tmp_path / "whole", device="cpu")
+    whole = train(four_classes, SMALL, tmp_path / "whole")
     refused, take_steps = [], TrainingLoop.take_steps
 
     def second():
         try:
-            train(four_classes, SMALL, tmp_path / "m", resume=True, device="cpu")
+            train(four_classes, SMALL, tmp_path / "m", resume=True)
         except UserError as error:
             refused.append(str(error))
 
@@ -59,7 +56,7 @@ def test_a_second_training_in_a_folder_is_refused_and_harms_nothing(
         take_steps(self, *arguments)
 
     monkeypatch.setattr(TrainingLoop, "take_steps", interrupted)
-    model = train(four_classes, SMALL, tmp_path / "m", device="cpu")
+    model = train(four_classes, SMALL, tmp_path / "m")
     assert model.fingerprint == whole.fingerprint
     assert len(refused) == SMALL.epochs
     assert f"process {os.getpid()} on " in refused[0]
@@ -101,7 +98,7 @@ def test_a_foreign_folder_is_never_touched(split_images, tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     (tmp_path / "metrics.csv").write_text("mine too")
     with pytest.raises(UserError, match="exists already"):
-        train(split_images[0], RECIPE, tmp_path, resume=True, device="cpu")
+        train(split_images[0], RECIPE, tmp_path, resume=True)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["metrics.csv", "notes.txt"]
     assert (tmp_path / "metrics.csv").read_text() == "mine too"
 
@@ -112,7 +109,7 @@ def test_leftovers_of_a_killed_process_neither_block_nor_stay(split_images, old_
     (out / ".old_embeddings").mkdir(parents=True)
     (out / ".checkpoint-00001-00000000.tmp").mkdir()
     (out / ".metrics.csv.y2.tmp").write_text("half")
-    options = {"old": old_model, "resume": True, "device": "cpu"}
+    options = {"old": old_model, "resume": True}
     first = train(split_images[1], RECIPE, out, **options)
     finished = ["classifier.safetensors", "metrics.csv", "model.json", "model.safetensors"]
     assert sorted(p.name for p in out.iterdir()) == finished
@@ -130,7 +127,7 @@ def test_a_read_error_in_the_first_epoch_keeps_the_old_embeddings(
     shutil.copytree(photo_folder, root)
     images = open_images(root)
     monkeypatch.setenv("UNIBCT_PIXEL_MEMORY", "0")
-    options = {"old": old_model, "method": "contrast", "device": "cpu"}
+    options = {"old": old_model, "method": "contrast"}
     take_steps = TrainingLoop.take_steps
 
     def unreadable(self, *arguments):
@@ -155,7 +152,7 @@ def test_a_read_error_in_the_first_epoch_keeps_the_old_embeddings(
 def test_a_failed_run_removes_nothing_that_is_not_its_own(four_classes, tmp_path):
     out = tmp_path / "m"
     with pytest.raises(UserError, match="diverged"):
-        train(four_classes, RECIPE.updated(lr=1e30, batch_size=8), out, device="cpu")
+        train(four_classes, RECIPE.updated(lr=1e30, batch_size=8), out)
     assert not out.exists()
 
 
@@ -164,12 +161,12 @@ def test_a_failed_run_removes_its_own_logs_only(four_classes, tmp_path):
     (out / "logs").mkdir(parents=True)
     (out / "logs/rank-00000.log").write_text("of an earlier run")
     with pytest.raises(UserError, match="diverged"):
-        train(four_classes, diverging, out, device="cpu")
+        train(four_classes, diverging, out)
     assert not (out / "logs").exists()
     (out / "logs").mkdir(parents=True)
     (out / "logs/slurm-123.out").write_text("mine")
     with pytest.raises(UserError, match="diverged"):
-        train(four_classes, diverging, out, device="cpu")
+        train(four_classes, diverging, out)
     assert (out / "logs/slurm-123.out").read_text() == "mine"
 
 
@@ -241,8 +238,8 @@ def test_a_kill_after_the_last_checkpoint_loses_no_line_of_the_metrics(
     with monkeypatch.context() as patch:
         patch.setattr(state, "write_metrics", killed_in_the_last_epoch)
         with pytest.raises(KeyboardInterrupt):
-            train(four_classes, SMALL, tmp_path / "m", device="cpu")
-    train(four_classes, SMALL, tmp_path / "m", resume=True, device="cpu")
+            train(four_classes, SMALL, tmp_path / "m")
+    train(four_classes, SMALL, tmp_path / "m", resume=True)
     assert len(metrics(tmp_path / "m")) == SMALL.epochs
 
 

@@ -5,10 +5,14 @@ import pytest
 import torch
 
 from tests.distributed.twins import Twins
-from tests.training.interruption import stopped_before_epoch
-from tests.training.recipes import AUGMENTED, SMALL
-from tests.training.run_contexts import small_context
-from tests.training.run_results import metrics
+from tests.training.runs import (
+    AUGMENTED,
+    SMALL,
+    metrics,
+    small_context,
+    stopped_before_epoch,
+    train,
+)
 from unibct.distributed.ranks import Ranks
 from unibct.training import loop
 from unibct.training import state as class_weights
@@ -17,7 +21,6 @@ from unibct.training.optimizer import LossScale
 from unibct.training.run_folder import find_checkpoint, read_checkpoint
 from unibct.training.state import initial_state, restore_state, save_state, share_buffers
 from unibct.training.step import TrainingStep
-from unibct.training.train import train
 
 
 def test_class_weights_are_drawn_alike_for_any_ranks(monkeypatch):
@@ -56,7 +59,7 @@ def test_a_stopped_run_goes_on_with_what_its_method_has_learnt(
     method, four_classes, four_classes_old, tmp_path
 ):
     recipe = SMALL.updated(epochs=3)
-    options = {"old": four_classes_old, "method": method, "device": "cpu"}
+    options = {"old": four_classes_old, "method": method}
     whole = train(four_classes, recipe, tmp_path / "whole", **options)
     with stopped_before_epoch(2):
         train(four_classes, recipe, tmp_path / "stopped", **options)
@@ -78,7 +81,7 @@ def test_class_momentum_is_kept_once(eighty_images, tmp_path, monkeypatch):
         save(context, state, folder)
 
     monkeypatch.setattr(loop, "save_state", watched)
-    train(eighty_images, AUGMENTED.updated(epochs=1), tmp_path / "m", device="cpu")
+    train(eighty_images, AUGMENTED.updated(epochs=1), tmp_path / "m")
     state = states[0]
     buffer = state.optimizer.state[state.class_weights]["momentum_buffer"]
     assert buffer.shape == state.class_weights.shape

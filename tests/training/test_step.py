@@ -4,17 +4,21 @@ import numpy as np
 import pytest
 import torch
 
-from tests.training.interruption import stopped_before_epoch
-from tests.training.recipes import AUGMENTED, SMALL
-from tests.training.run_contexts import small_context
-from tests.training.run_results import last_checkpoint, require_same
+from tests.training.runs import (
+    AUGMENTED,
+    SMALL,
+    last_checkpoint,
+    require_same,
+    small_context,
+    stopped_before_epoch,
+    train,
+)
 from unibct.models.model_folder import load_model
 from unibct.training import run_folder
 from unibct.training.batches import draw_epoch, remaining_batches
 from unibct.training.optimizer import LossScale
 from unibct.training.state import initial_state
 from unibct.training.step import TrainingStep
-from unibct.training.train import train
 
 
 @pytest.mark.slow
@@ -24,7 +28,7 @@ def test_other_precisions_train_and_resume_to_the_bit(
 ):
     monkeypatch.setattr(run_folder, "remove_checkpoints", lambda folder: None)
     recipe = AUGMENTED.updated(precision=precision)
-    options = {"old": eighty_old, "device": "cpu"}
+    options = {"old": eighty_old}
     train(eighty_images, recipe, tmp_path / "whole", **options)
     with stopped_before_epoch(1):
         train(eighty_images, recipe, tmp_path / "part", **options)

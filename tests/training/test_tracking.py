@@ -3,12 +3,10 @@ import sys
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from tests.training.interruption import stopped_before_epoch
-from tests.training.recipes import RECIPE, SMALL
+from tests.training.runs import RECIPE, SMALL, stopped_before_epoch, train
 from unibct.errors import UserError
 from unibct.training import loop
 from unibct.training.tracking import TensorBoard
-from unibct.training.train import train
 
 
 def curve(folder, name):
@@ -21,7 +19,7 @@ def curve(folder, name):
 def test_a_run_writes_its_curves_and_goes_on_with_them(glyph_classes, tmp_path, monkeypatch):
     monkeypatch.setattr(loop, "_TRACK_EVERY", 1)
     few = glyph_classes.select(range(80))
-    options = {"tensorboard": tmp_path / "tb", "device": "cpu"}
+    options = {"tensorboard": tmp_path / "tb"}
     with stopped_before_epoch(2):
         train(few, RECIPE, tmp_path / "m", **options)
     train(few, RECIPE, tmp_path / "m", resume=True, **options)
@@ -53,7 +51,7 @@ def test_any_tracker_that_is_passed_gets_the_same_points(four_classes, tmp_path,
 
     mine = Mine()
     board = {"tensorboard": tmp_path / "tb", "tracker": mine}
-    train(four_classes, SMALL, tmp_path / "m", device="cpu", **board)
+    train(four_classes, SMALL, tmp_path / "m", **board)
     losses = [(step, values["loss"]) for step, values in mine.points if "loss" in values]
     assert losses == pytest.approx(curve(tmp_path / "tb", "loss"))
     assert len(losses) == 2 * 3

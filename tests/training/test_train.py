@@ -16,9 +16,7 @@ import torch
 from tests.data.decode_counter import DecodeCounter
 from tests.forked_commands import ForkedCommand, run_forked
 from tests.notes import Notes
-from tests.training.interruption import stopped_before_epoch
-from tests.training.recipes import RECIPE, SMALL
-from tests.training.run_results import metrics, require_same
+from tests.training.runs import RECIPE, SMALL, metrics, require_same, stopped_before_epoch, train
 from unibct import progress
 from unibct.data.readers import open_images
 from unibct.distributed.ranks import Ranks
@@ -28,18 +26,13 @@ from unibct.methods import DEFAULT_METHOD, METHODS, find_method
 from unibct.models.architectures import build_network, find_architecture
 from unibct.models.input import InputSpec
 from unibct.models.model_folder import load_model
-from unibct.models.old_space import (
-    add_projection,
-    old_space_dim,
-    projection_weight,
-    to_old_space,
-)
+from unibct.models.old_space import add_projection, old_space_dim, projection_weight, to_old_space
 from unibct.progress import Silent
 from unibct.training import train as run
 from unibct.training.plan import Run, plan_run
 from unibct.training.recipe import EARLIER_SETTINGS
 from unibct.training.run_folder import find_checkpoint, read_checkpoint
-from unibct.training.train import require_enough_for_all, train
+from unibct.training.train import require_enough_for_all
 
 
 @pytest.mark.parametrize(
@@ -75,22 +68,22 @@ def test_one_image_for_each_process_needs_a_common_batch_normalisation(four_clas
 def test_a_stopped_run_resumes_to_the_bit(split_images, old_model, tmp_path):
     old, method = old_model, "unibct"
     recipe = RECIPE.updated(epochs=4)
-    whole = train(split_images[1], recipe, tmp_path / "whole", old=old, method=method, device="cpu")
+    whole = train(split_images[1], recipe, tmp_path / "whole", old=old, method=method)
     for stop_at in (0, 2):
         out = tmp_path / f"stopped at {stop_at}"
         with stopped_before_epoch(stop_at):
-            train(split_images[1], recipe, out, old=old, method=method, device="cpu")
+            train(split_images[1], recipe, out, old=old, method=method)
         if stop_at > 0:
             with pytest.raises(UserError, match="training has not finished"):
                 load_model(out)
             with pytest.raises(
                 UserError, match="exists already: a training that was stopped; go on"
             ):
-                train(split_images[1], recipe, out, old=old, method=method, device="cpu")
+                train(split_images[1], recipe, out, old=old, method=method)
             changed = recipe.updated(lr=0.01)
             with pytest.raises(UserError, match=r"another run: its recipe\.lr is"):
                 train(split_images[1], changed, out, old=old, method=method, resume=True)
-        options = {"old": old, "method": method, "resume": True, "device": "cpu"}
+        options = {"old": old, "method": method, "resume": True}
         resumed = train(split_images[1], recipe, out, **options)
         assert resumed.fingerprint == whole.fingerprint
         assert torch.equal(resumed.class_weights, whole.class_weights)
@@ -111,8 +104,8 @@ def test_a_run_of_another_version_goes_on_with_a_note(four_classes, tmp_path, mo
     with stopped_before_epoch(1), monkeypatch.context() as patch:
         patch.setattr("unibct.training.plan.metadata.version", lambda name: "0.0.9")
         patch.setattr(Run, "description", of_an_earlier_version)
-        train(four_classes, SMALL, out, device="cpu")
-    notes, options = Notes(), {"resume": True, "device": "cpu"}
+        train(four_classes, SMALL, out)
+    notes, options = Notes(), {"resume": True}
     with progress.shown(notes):
         model = train(four_classes, SMALL, out, **options)
     now = metadata.version("unibct")
@@ -156,7 +149,7 @@ def test_changed_pixels_are_another_run(split_images, old_model, tmp_path, monke
     def stop(*_):
         raise KeyboardInterrupt
 
-    options = {"old": old_model, "device": "cpu"}
+    options = {"old": old_model}
     for target, name in ((run.TrainingLoop, "take_steps"), (run, "finished_model")):
         out = tmp_path / name
         with monkeypatch.context() as patch:
@@ -178,9 +171,9 @@ def test_changed_pixels_are_another_run(split_images, old_model, tmp_path, monke
 @pytest.mark.slow
 def test_the_folder_s_name_does_not_matter_on_resuming(photo_folder, tmp_path):
     images = open_images(photo_folder)
-    first = train(images, RECIPE, str(tmp_path / "m"), device="cpu")
+    first = train(images, RECIPE, str(tmp_path / "m"))
     renamed = dataclasses.replace(images, name=f"{photo_folder}/")
-    again = train(renamed, RECIPE, tmp_path / "m", resume=True, device="cpu")
+    again = train(renamed, RECIPE, tmp_path / "m", resume=True)
     assert again.fingerprint == first.fingerprint
 
 
@@ -196,17 +189,17 @@ def test_a_run_decodes_its_images_to_train_and_not_to_compare(
     per_epoch = len(images) // RECIPE.batch_size * RECIPE.batch_size
     looked_at = RECIPE.batch_size  # after each epoch, whether it has diverged
     with stopped_before_epoch(1):
-        train(images, RECIPE, tmp_path / "m", device="cpu")
+        train(images, RECIPE, tmp_path / "m")
     first = len(images) if memory else len(images) + per_epoch + looked_at
     assert counter.taken() == first
     for epochs_left in (2, 0):  # resumed, and finished
-        train(images, RECIPE, tmp_path / "m", resume=True, device="cpu")
+        train(images, RECIPE, tmp_path / "m", resume=True)
         used = len(images) if memory else 2 * (per_epoch + looked_at)
         assert counter.taken() == (used if epochs_left else 0)
-    train(images, RECIPE, tmp_path / "n", device="cpu")
+    train(images, RECIPE, tmp_path / "n")
     (root / images.ids[5]).write_bytes((root / images.ids[9]).read_bytes())
     with pytest.raises(UserError, match="another run: its pixels is"):
-        train(images, RECIPE, tmp_path / "n", resume=True, device="cpu")
+        train(images, RECIPE, tmp_path / "n", resume=True)
 
 
 @pytest.mark.slow
@@ -248,7 +241,7 @@ def test_ctrl_c_keeps_a_checkpoint_and_says_how_to_go_on(photo_folder, tmp_path)
 )
 def test_every_method_trains(method, split_images, old_model, tmp_path):
     out = tmp_path / "new"
-    model = train(split_images[1], RECIPE, out, old=old_model, method=method, device="cpu")
+    model = train(split_images[1], RECIPE, out, old=old_model, method=method)
     loaded = load_model(out)
     assert loaded.fingerprint == model.fingerprint
     assert loaded.training["method"] == method
@@ -272,7 +265,7 @@ def test_same_seed_same_result_and_the_first_epochs_are_the_free_model_s(
     split_images, old_model, tmp_path
 ):
     def trained(name, recipe=RECIPE, **options):
-        return train(split_images[1], recipe, tmp_path / name, device="cpu", **options)
+        return train(split_images[1], recipe, tmp_path / name, **options)
 
     first, again = trained("a", old=old_model), trained("b", old=old_model)
     assert first.fingerprint == again.fingerprint
@@ -285,7 +278,7 @@ def test_same_seed_same_result_and_the_first_epochs_are_the_free_model_s(
 def test_the_models_input_is_that_of_the_recipe(split_images, old_model, tmp_path):
     settings = {"size": "24x40", "channels": 3, "fit": "letterbox", "mean": (0.1, 0.2, 0.3)}
     recipe = RECIPE.updated(**settings)
-    model = train(split_images[1], recipe, tmp_path / "m", old=old_model, device="cpu")
+    model = train(split_images[1], recipe, tmp_path / "m", old=old_model)
     spec = InputSpec(24, 40, 3, (0.1, 0.2, 0.3), 0.5, "letterbox")
     assert model.input == load_model(tmp_path / "m").input == spec
     # What is embedded from the set is what `embed` makes of the images as they are.
@@ -293,25 +286,17 @@ def test_the_models_input_is_that_of_the_recipe(split_images, old_model, tmp_pat
     want = model.embed([rows.read(image_id) for image_id in rows.ids])
     assert np.allclose(embed(model, rows).vectors, want, atol=1e-5)
     # The old model has seen the images in its own form, not in the new one's.
-    other = train(
-        split_images[1], recipe.updated(fit="crop"), tmp_path / "n", old=old_model, device="cpu"
-    )
+    other = train(split_images[1], recipe.updated(fit="crop"), tmp_path / "n", old=old_model)
     assert other.fingerprint != model.fingerprint
     with pytest.raises(UserError, match="warm_start: the old model's weights are for images of 16"):
-        train(
-            split_images[1],
-            recipe.updated(warm_start=True),
-            tmp_path / "w",
-            old=old_model,
-            device="cpu",
-        )
+        train(split_images[1], recipe.updated(warm_start=True), tmp_path / "w", old=old_model)
     assert not (tmp_path / "w" / "model.json").exists()
 
 
 @pytest.mark.slow
 def test_training_learns(glyph_classes, tmp_path):
     recipe = RECIPE.updated(epochs=10, warmup_epochs=0, refresh_epochs=())
-    model = train(glyph_classes, recipe, tmp_path / "m", device="cpu")
+    model = train(glyph_classes, recipe, tmp_path / "m")
     rows = list(csv.DictReader((tmp_path / "m" / "metrics.csv").open()))
     assert float(rows[-1]["loss_cls"]) < 0.5 * float(rows[0]["loss_cls"])
     images = np.stack([glyph_classes.read(i) for i in glyph_classes.ids])
@@ -352,7 +337,7 @@ def test_names_are_opened_first(four_classes, tmp_path):
     ]:
         given = {"images": four_classes, "recipe": SMALL, "out": tmp_path / "m"} | arguments
         with pytest.raises(UserError, match=message):
-            train(**given, device="cpu")
+            train(**given)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -364,7 +349,7 @@ def test_another_dimension_trains_with_a_projection(
     method, dim, four_classes, four_classes_old, tmp_path
 ):
     recipe = SMALL.updated(dim=dim, warmup_epochs=1, seed=5, epochs=3)
-    options = {"old": four_classes_old, "method": method, "device": "cpu"}
+    options = {"old": four_classes_old, "method": method}
     model = train(four_classes, recipe, tmp_path / "whole", **options)
     assert (model.dim, old_space_dim(model)) == (dim, 128)
     start = build_network(find_architecture("resnet-small"), model.input, dim, seed=5)
@@ -379,28 +364,24 @@ def test_another_dimension_trains_with_a_projection(
 @pytest.mark.slow
 def test_a_projected_model_comes_close_to_the_old_one(four_classes, four_classes_old, tmp_path):
     recipe = SMALL.updated(dim=160, epochs=8, eta=4.0, warmup_epochs=1, seed=5)
-    options = {"old": four_classes_old, "method": "regress", "device": "cpu"}
+    options = {"old": four_classes_old, "method": "regress"}
     model = train(four_classes, recipe, tmp_path / "new", **options)
     images = np.stack([four_classes.read(i) for i in four_classes.ids])
     cosine = (to_old_space(model, model.embed(images)) * four_classes_old.embed(images)).sum(axis=1)
     assert cosine.mean() > 0.6
     again = train(
-        four_classes,
-        SMALL.updated(dim=160, warm_start=True, seed=6),
-        tmp_path / "next",
-        old=model,
-        device="cpu",
+        four_classes, SMALL.updated(dim=160, warm_start=True, seed=6), tmp_path / "next", old=model
     )
     assert old_space_dim(again) is None  # the same dimension as its old model
 
 
 def test_without_momentum(split_images, tmp_path):
-    model = train(split_images[0], RECIPE.updated(momentum=0.0), tmp_path / "m", device="cpu")
+    model = train(split_images[0], RECIPE.updated(momentum=0.0), tmp_path / "m")
     assert load_model(tmp_path / "m").fingerprint == model.fingerprint
 
 
 def test_unibct_plus_works_from_the_first_epoch_on(four_classes, four_classes_old, tmp_path):
-    options = {"method": "unibct-plus", "old": four_classes_old, "device": "cpu"}
+    options = {"method": "unibct-plus", "old": four_classes_old}
     recipe = SMALL.updated(warmup_epochs=2)  # no error: it has no warm-up
     train(four_classes, recipe, tmp_path / "m", cache=tmp_path / "cache", **options)
     rows = metrics(tmp_path / "m")
@@ -417,7 +398,7 @@ def test_a_warm_start_begins_from_the_old_weights(
         [i for c in (2, 3, 4, 5) for i in np.flatnonzero(split_images[1].labels == c)]
     )
     recipe = SMALL.updated(warm_start=True, epochs=1, lr=1e-9)
-    options = {"old": four_classes_old, "method": "none", "device": "cpu"}
+    options = {"old": four_classes_old, "method": "none"}
     warm = train(others, recipe, tmp_path / "warm", **options)
     cold = train(others, recipe.updated(warm_start=False), tmp_path / "cold", **options)
     weights = {
@@ -441,23 +422,17 @@ def test_a_warm_start_that_cannot_work_is_refused(four_classes, four_classes_old
     other = recipe.updated(architecture="resnet18")
     for changed, old, message in [
         (recipe, None, "old model's weights: give old"),
-        (
-            other,
-            four_classes_old,
-            "the old model is a resnet-small and the new one a resnet18",
-        ),
+        (other, four_classes_old, "the old model is a resnet-small and the new one a resnet18"),
     ]:
         with pytest.raises(UserError, match=message):
-            train(four_classes, changed, tmp_path / "m", old=old, device="cpu")
+            train(four_classes, changed, tmp_path / "m", old=old)
         assert list(tmp_path.iterdir()) == []
 
 
 def test_a_warm_start_in_another_dimension_is_refused(four_classes, four_classes_old, tmp_path):
     recipe = SMALL.updated(warm_start=True, dim=64)
     with pytest.raises(UserError, match="dim"):
-        train(
-            four_classes, recipe, tmp_path / "m", old=four_classes_old, method="none", device="cpu"
-        )
+        train(four_classes, recipe, tmp_path / "m", old=four_classes_old, method="none")
 
 
 def numbered(images, source):
@@ -469,16 +444,16 @@ def numbered(images, source):
 @pytest.mark.slow
 def test_numbers_of_another_file_are_other_classes(four_classes, tmp_path):
     """Two files without names both have a class 0: it is not the same one."""
-    options = {"device": "cpu", "method": "none"}
+    options = {"method": "none"}
     old = train(numbered(four_classes, "file-1"), SMALL, tmp_path / "old", **options)
     assert load_model(tmp_path / "old").class_source == "file-1"
     other, same = (numbered(four_classes, source) for source in ("file-2", "file-1"))
     recipe = SMALL.updated(epochs=1, warmup_epochs=0, lr=1e-9)
     for images in (other, replace(other, class_source=None)):
         with pytest.raises(UserError, match=r"bct cannot be used.*only number.*a classes\.txt"):
-            train(images, recipe, tmp_path / "bct", old=old, method="bct", device="cpu")
+            train(images, recipe, tmp_path / "bct", old=old, method="bct")
     assert not (tmp_path / "bct").exists()
-    train(same, recipe, tmp_path / "bct", old=old, method="bct", device="cpu")
+    train(same, recipe, tmp_path / "bct", old=old, method="bct")
 
     warm = recipe.updated(warm_start=True)
     said = {source: Notes() for source in ("same", "other")}
@@ -502,17 +477,17 @@ def test_steps_give_a_small_set_more_epochs_and_the_model_says_so(four_classes, 
     recipe = SMALL.updated(steps=10, warmup_epochs=1)  # two epochs of three steps
     stretched = {"epochs": 4, "warmup_epochs": 2}
     with progress.shown(Notes()):
-        by_steps = train(four_classes, recipe, tmp_path / "a", device="cpu")
-    by_epochs = train(four_classes, SMALL.updated(**stretched), tmp_path / "b", device="cpu")
+        by_steps = train(four_classes, recipe, tmp_path / "a")
+    by_epochs = train(four_classes, SMALL.updated(**stretched), tmp_path / "b")
     assert by_steps.fingerprint == by_epochs.fingerprint
     stored = by_steps.training["recipe"]
     assert {key: stored[key] for key in stretched} == stretched
     assert any(line.startswith("4 epochs instead of 2: 24 images are 3 steps") for line in notes)
-    again = train(four_classes, recipe, tmp_path / "a", device="cpu", resume=True)
+    again = train(four_classes, recipe, tmp_path / "a", resume=True)
     assert again.fingerprint == by_steps.fingerprint
 
 
 def test_without_a_recipe_the_one_that_fits_is_trained(four_classes, tmp_path, monkeypatch):
     monkeypatch.setattr("unibct.training.train.recipe_for", lambda images: SMALL)
-    chosen = train(four_classes, None, tmp_path / "chosen", device="cpu")
+    chosen = train(four_classes, None, tmp_path / "chosen")
     assert chosen.training["recipe"]["batch_size"] == SMALL.batch_size

@@ -5,9 +5,7 @@ import pytest
 import torch
 
 from tests.notes import Notes
-from tests.training.interruption import stopped_before_epoch
-from tests.training.recipes import RECIPE, SMALL
-from tests.training.run_contexts import small_context
+from tests.training.runs import RECIPE, SMALL, small_context, stopped_before_epoch, train
 from unibct import progress
 from unibct.data.loader import read_pixels
 from unibct.embedders import open_embedder
@@ -18,7 +16,6 @@ from unibct.embeddings.store import Embeddings
 from unibct.methods import MethodEntry
 from unibct.models.model import Model
 from unibct.training import training_set_embeddings
-from unibct.training.train import train
 
 
 @pytest.mark.slow
@@ -31,7 +28,7 @@ def test_old_embeddings_are_computed_once(split_images, old_model, tmp_path, mon
         return real(self, pixels)
 
     monkeypatch.setattr(Model, "embed_pixels", counted)
-    train(split_images[1], RECIPE, tmp_path / "m", old=old_model, method="contrast", device="cpu")
+    train(split_images[1], RECIPE, tmp_path / "m", old=old_model, method="contrast")
     scored = 1  # a sample of the images, for the score scale of the finished model
     assert sum(calls) == -(-len(split_images[1]) // 256) + scored
 
@@ -39,16 +36,14 @@ def test_old_embeddings_are_computed_once(split_images, old_model, tmp_path, mon
 @pytest.mark.slow
 def test_bct_needs_no_old_embeddings(split_images, old_model, tmp_path, monkeypatch):
     monkeypatch.setattr(training_set_embeddings, "cached_embeddings", None)
-    train(split_images[1], RECIPE, tmp_path / "m", old=old_model, method="bct", device="cpu")
+    train(split_images[1], RECIPE, tmp_path / "m", old=old_model, method="bct")
     with pytest.raises(TypeError):
-        train(
-            split_images[1], RECIPE, tmp_path / "n", old=old_model, method="regress", device="cpu"
-        )
+        train(split_images[1], RECIPE, tmp_path / "n", old=old_model, method="regress")
 
 
 @pytest.mark.slow
 def test_a_damaged_cache_is_made_again(split_images, old_model, tmp_path):
-    out, options = tmp_path / "m", {"old": old_model, "device": "cpu"}
+    out, options = tmp_path / "m", {"old": old_model}
     with stopped_before_epoch(0):
         train(split_images[1], RECIPE, out, **options)
     vectors = out / ".old_embeddings" / "plain" / "vectors-000000.npy"
@@ -132,7 +127,7 @@ def test_stored_old_embeddings_train_the_same_model_as_their_model(
     stored = open_embedder(tmp_path / "old.npy")
     recipe = SMALL.updated(seed=3, warm_start=False)
     prints = [
-        train(four_classes, recipe, tmp_path / name, old=old, device="cpu").fingerprint
+        train(four_classes, recipe, tmp_path / name, old=old).fingerprint
         for name, old in (("a", four_classes_old), ("b", stored))
     ]
     assert prints[0] == prints[1]

@@ -9,9 +9,7 @@ import torch
 
 from tests.notes import Notes, show
 from tests.tiny_models import LARGEST_SHIFT
-from tests.training.interruption import stopped_before_epoch
-from tests.training.recipes import RECIPE, SMALL
-from tests.training.run_results import metrics
+from tests.training.runs import RECIPE, SMALL, metrics, stopped_before_epoch, train
 from unibct import progress
 from unibct.data.decoding import Frame
 from unibct.data.loader import read_pixels
@@ -31,11 +29,10 @@ from unibct.models.old_space import to_old_space
 from unibct.training import loop
 from unibct.training.run_folder import find_checkpoint, read_checkpoint
 from unibct.training.set_aside import set_aside
-from unibct.training.train import train
 from unibct.training.validation import best_row, note_result, with_score_scale
 
 SHARE = 0.25
-OPTIONS = {"validation": SHARE, "device": "cpu"}
+OPTIONS = {"validation": SHARE}
 
 
 @pytest.fixture(scope="module")
@@ -97,15 +94,15 @@ def test_a_stopped_run_keeps_its_classes_and_its_metrics(validated_run, glyph_cl
         train(glyph_classes, RECIPE, out, **OPTIONS)
     for other in (0, 0.2):
         with pytest.raises(UserError, match=rf"its validation is 0.25, not {other}"):
-            train(glyph_classes, RECIPE, out, resume=True, validation=other, device="cpu")
+            train(glyph_classes, RECIPE, out, resume=True, validation=other)
     notes = Notes()
     with progress.shown(notes):
-        train(glyph_classes, RECIPE, out, resume=True, device="cpu")  # keeps its share
+        train(glyph_classes, RECIPE, out, resume=True)  # keeps its share
     assert notes.statuses == validated_run[1].statuses  # begins with that of the stored epoch
     assert same_but_times(metrics(out)) == same_but_times(metrics(whole))
     for folder in ("", "best"):
         assert load_model(out / folder).fingerprint == load_model(whole / folder).fingerprint
-    again = train(glyph_classes, RECIPE, out, resume=True, device="cpu")
+    again = train(glyph_classes, RECIPE, out, resume=True)
     assert again.fingerprint == load_model(whole).fingerprint
 
 
@@ -113,12 +110,12 @@ def test_a_run_without_validation_goes_on_without_it(four_classes, four_classes_
     many = four_classes_old.training
     assert "validation" not in many
     with stopped_before_epoch(1):
-        train(four_classes, SMALL, tmp_path / "m", validation=0, device="cpu")
+        train(four_classes, SMALL, tmp_path / "m", validation=0)
     with pytest.raises(UserError, match=r"its validation is 0\.0, not 0\.5"):
-        train(four_classes, SMALL, tmp_path / "m", resume=True, validation=0.5, device="cpu")
+        train(four_classes, SMALL, tmp_path / "m", resume=True, validation=0.5)
     with pytest.MonkeyPatch.context() as patch:  # enough classes for the default
         patch.setattr("unibct.training.set_aside._AUTOMATIC_CLASSES", 0)
-        model = train(four_classes, SMALL, tmp_path / "m", resume=True, device="cpu")
+        model = train(four_classes, SMALL, tmp_path / "m", resume=True)
     assert model.fingerprint == four_classes_old.fingerprint
     with (tmp_path / "m" / "metrics.csv").open() as file:
         assert "recall_at_1" not in (csv.DictReader(file).fieldnames or ())
@@ -131,8 +128,7 @@ def test_the_best_epoch_is_the_first_of_the_best_after_the_warm_up():
     ]
     images = SimpleNamespace(class_names=("a", "b"), vector_dim=None)
     context = SimpleNamespace(
-        validation=SimpleNamespace(images=images),
-        run=SimpleNamespace(first_usable_epoch=1),
+        validation=SimpleNamespace(images=images), run=SimpleNamespace(first_usable_epoch=1)
     )
     assert best_row(context, rows)["epoch"] == 2
     assert best_row(context, rows[:1]) is None
@@ -193,12 +189,12 @@ def test_a_run_from_old_weights_says_if_the_old_model_may_know_the_classes(
 ):
     notes = Notes()
     show(notes)
-    options = {"old": four_classes_old, "validation": 0.5, "device": "cpu"}
+    options = {"old": four_classes_old, "validation": 0.5}
     train(four_classes, SMALL.updated(epochs=1, warmup_epochs=0), tmp_path / "m", **options)
     assert "may have learnt them: recall@1 on new classes is lower" in notes.texts[0]
 
 
-BEST_STATE_OPTIONS = {"validation": 0.25, "device": "cpu"}
+BEST_STATE_OPTIONS = {"validation": 0.25}
 
 
 @pytest.fixture
@@ -225,7 +221,7 @@ def test_the_best_state_outlives_a_stop(
     kept = [path.name for path in out.glob(".best-*")]
     assert kept == ([] if killed_before_the_copy else [".best-00001"])
     second = read_checkpoint(find_checkpoint(out))
-    model = train(glyph_classes, RECIPE, out, resume=True, device="cpu")
+    model = train(glyph_classes, RECIPE, out, resume=True)
     best = load_model(out / "best")
     weights = {f"network.{name}": tensor for name, tensor in best.network.state_dict().items()}
     for name, tensor in weights.items():
@@ -242,22 +238,18 @@ def by_hand(new_vectors, old, images):
 
 @pytest.mark.slow
 def test_a_compatible_model_knows_the_scale_of_its_scores(four_classes, four_classes_old, tmp_path):
-    model = train(four_classes, SMALL, tmp_path / "m", old=four_classes_old, device="cpu")
+    model = train(four_classes, SMALL, tmp_path / "m", old=four_classes_old)
     vectors = embed(model, four_classes).vectors
     expected = by_hand(vectors, four_classes_old, four_classes)
     assert model.score_scale == pytest.approx(expected, rel=1e-6)
     stored = json.loads((tmp_path / "m" / "model.json").read_text())["training"]
     assert stored["score_scale"] == model.score_scale == load_model(tmp_path / "m").score_scale
-    again = train(
-        four_classes, SMALL, tmp_path / "m", old=four_classes_old, resume=True, device="cpu"
-    )
+    again = train(four_classes, SMALL, tmp_path / "m", old=four_classes_old, resume=True)
     assert again.score_scale == model.score_scale
     unknown = model.with_score_scale(None)
     assert unknown.score_scale is None
     assert unknown.fingerprint == model.fingerprint
-    free = train(
-        four_classes, SMALL, tmp_path / "f", old=four_classes_old, method="none", device="cpu"
-    )
+    free = train(four_classes, SMALL, tmp_path / "f", old=four_classes_old, method="none")
     assert free.score_scale is None
 
 
@@ -266,9 +258,7 @@ def test_the_scale_of_a_projecting_model_is_that_of_its_projected_vectors(
     four_classes, four_classes_old, tmp_path
 ):
     recipe = SMALL.updated(dim=24, epochs=1, warmup_epochs=0)
-    model = train(
-        four_classes, recipe, tmp_path / "m", old=four_classes_old, method="unibct", device="cpu"
-    )
+    model = train(four_classes, recipe, tmp_path / "m", old=four_classes_old, method="unibct")
     projected = to_old_space(model, np.asarray(embed(model, four_classes).vectors))
     expected = by_hand(projected, four_classes_old, four_classes)
     assert model.score_scale == pytest.approx(expected, rel=1e-6)
@@ -280,7 +270,7 @@ def test_models_whose_scores_a_factor_would_lift_have_no_scale(
     monkeypatch.setattr("unibct.embeddings.score_scale._LARGEST_SHIFT", LARGEST_SHIFT)
     notes = Notes()
     show(notes)
-    options = {"old": four_classes_old, "method": "unibct", "device": "cpu"}
+    options = {"old": four_classes_old, "method": "unibct"}
     model = train(four_classes, SMALL, tmp_path / "m", **options)
     assert model.score_scale is None
     assert any("no factor sets right" in line for line in notes.texts)
@@ -370,7 +360,6 @@ def test_a_run_measures_on_what_it_sets_aside(
         tmp_path / "m",
         old=four_classes_old,
         validation=0.5,
-        device="cpu",
     )
     trained = set(model.class_names)
     aside = [row for row, label in enumerate(four_classes.labels)
