@@ -4,11 +4,10 @@ import sys
 import pytest
 import torch
 
-from tests.training.runs import RECIPE, metrics, require_same, stopped_before_epoch, train
+from tests.training.runs import RECIPE
 from unibct.models.architectures import ARCHITECTURES, build_network
 from unibct.models.input import InputSpec
 from unibct.models.old_space import add_projection
-from unibct.training import run_folder
 from unibct.training.optimizer import (
     SGD,
     AdamW,
@@ -136,21 +135,6 @@ def test_what_it_keeps_is_put_back(recipe):
     counts = [name for name in half if is_count(name)]
     assert counts == (["updates.w"] if recipe is ADAM else [])
     assert torch.equal(trained(2, half)["weight"], trained(4)["weight"])
-
-
-@pytest.mark.slow
-def test_adamw_trains_and_resumes_to_the_bit(eighty_images, eighty_old, tmp_path, monkeypatch):
-    monkeypatch.setattr(run_folder, "remove_checkpoints", lambda folder: None)
-    options = {"old": eighty_old, "method": "unibct"}
-    train(eighty_images, ADAM, tmp_path / "whole", **options)
-    for stop in (1, 2):
-        out = tmp_path / f"part {stop}"
-        with stopped_before_epoch(stop):
-            train(eighty_images, ADAM, out, **options)
-        train(eighty_images, ADAM, out, resume=True, **options)
-        require_same(out, tmp_path / "whole")
-    losses = [float(row["loss_cls"]) for row in metrics(tmp_path / "whole")]
-    assert losses[-1] < losses[0]
 
 
 @pytest.mark.parametrize("name", ["SGD", "AdamW"])

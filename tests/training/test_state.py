@@ -1,16 +1,13 @@
 from dataclasses import replace
 from types import SimpleNamespace
 
-import pytest
 import torch
 
 from tests.distributed.twins import Twins
 from tests.training.runs import (
     AUGMENTED,
     SMALL,
-    metrics,
     small_context,
-    stopped_before_epoch,
     train,
 )
 from unibct.distributed.ranks import Ranks
@@ -51,26 +48,6 @@ def test_known_classes_get_the_old_weights_on_each_rank():
     old.class_weights = None
     class_weights.copy_known_classes(weights, names, own_classes, old)
     assert torch.equal(weights, expected[2:])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("method", ["advbct", "advbct@released=true", "nccl", "mixbct"])
-def test_a_stopped_run_goes_on_with_what_its_method_has_learnt(
-    method, four_classes, four_classes_old, tmp_path
-):
-    recipe = SMALL.updated(epochs=3)
-    options = {"old": four_classes_old, "method": method}
-    whole = train(four_classes, recipe, tmp_path / "whole", **options)
-    with stopped_before_epoch(2):
-        train(four_classes, recipe, tmp_path / "stopped", **options)
-    resumed = train(four_classes, recipe, tmp_path / "stopped", resume=True, **options)
-    assert resumed.fingerprint == whole.fingerprint
-    assert torch.equal(resumed.class_weights, whole.class_weights)
-    losses = [
-        [(row["loss_cls"], row["loss_comp"]) for row in metrics(tmp_path / name)]
-        for name in ("stopped", "whole")
-    ]
-    assert losses[0] == losses[1]
 
 
 def test_class_momentum_is_kept_once(eighty_images, tmp_path, monkeypatch):

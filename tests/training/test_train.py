@@ -1,4 +1,3 @@
-import csv
 import dataclasses
 import json
 import shutil
@@ -16,7 +15,15 @@ import torch
 from tests.data.decode_counter import DecodeCounter
 from tests.forked_commands import ForkedCommand, run_forked
 from tests.notes import Notes
-from tests.training.runs import RECIPE, SMALL, metrics, require_same, stopped_before_epoch, train
+from tests.training.runs import (
+    RECIPE,
+    SMALL,
+    losses,
+    metrics,
+    require_same,
+    stopped_before_epoch,
+    train,
+)
 from unibct import progress
 from unibct.data.readers import open_images
 from unibct.distributed.ranks import Ranks
@@ -27,7 +34,7 @@ from unibct.models.architectures import build_network, find_architecture
 from unibct.models.input import InputSpec
 from unibct.models.model_folder import load_model
 from unibct.models.old_space import add_projection, old_space_dim, projection_weight, to_old_space
-from unibct.progress import Silent
+from unibct.training import run_folder
 from unibct.training import train as run
 from unibct.training.plan import Run, plan_run
 from unibct.training.recipe import EARLIER_SETTINGS
@@ -65,34 +72,51 @@ def test_one_image_for_each_process_needs_a_common_batch_normalisation(four_clas
 
 
 @pytest.mark.slow
-def test_a_stopped_run_resumes_to_the_bit(split_images, old_model, tmp_path):
-    old, method = old_model, "unibct"
-    recipe = RECIPE.updated(epochs=4)
-    whole = train(split_images[1], recipe, tmp_path / "whole", old=old, method=method)
-    for stop_at in (0, 2):
-        out = tmp_path / f"stopped at {stop_at}"
-        with stopped_before_epoch(stop_at):
-            train(split_images[1], recipe, out, old=old, method=method)
-        if stop_at > 0:
-            with pytest.raises(UserError, match="training has not finished"):
-                load_model(out)
-            with pytest.raises(
-                UserError, match="exists already: a training that was stopped; go on"
-            ):
-                train(split_images[1], recipe, out, old=old, method=method)
-            changed = recipe.updated(lr=0.01)
-            with pytest.raises(UserError, match=r"another run: its recipe\.lr is"):
-                train(split_images[1], changed, out, old=old, method=method, resume=True)
-        options = {"old": old, "method": method, "resume": True}
-        resumed = train(split_images[1], recipe, out, **options)
-        assert resumed.fingerprint == whole.fingerprint
-        assert torch.equal(resumed.class_weights, whole.class_weights)
-        assert train(split_images[1], recipe, out, **options).fingerprint == whole.fingerprint
-        losses = [
-            [row["loss_cls"] for row in csv.DictReader((folder / "metrics.csv").open())]
-            for folder in (out, tmp_path / "whole")
-        ]
-        assert losses[0] == losses[1]
+@pytest.mark.parametrize(
+    ("method", "changes"),
+    [
+        ("unibct", {}),
+        ("unibct", {"dim": 24}),
+        ("unibct", {"optimizer": "adamw", "lr": 1e-3, "weight_decay": 0.01}),
+        ("unibct-plus", {"dim": 160}),
+        ("unibct-plus", {"precision": "bfloat16"}),
+        ("unibct-plus", {"precision": "float16"}),
+        *((method, {}) for method in ("advbct", "advbct@released=true", "nccl", "mixbct")),
+        *((method, {"dim": 160}) for method in ("advbct", "nccl")),
+    ],
+)
+def test_a_run_stopped_between_epochs_goes_on_to_the_bit(
+    method, changes, four_classes, four_classes_old, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(run_folder, "remove_checkpoints", lambda folder: None)
+    options = {"old": four_classes_old, "method": method}
+    recipe = SMALL.updated(epochs=3, warmup_epochs=1, refresh_epochs=(2,), seed=5, **changes)
+    whole = train(four_classes, recipe, tmp_path / "whole", **options)
+    resume = False
+    for stop in (0, 1, 2):
+        with stopped_before_epoch(stop):
+            train(four_classes, recipe, tmp_path / "part", resume=resume, **options)
+        resume = stop > 0  # before the first epoch there is nothing to go on with
+    train(four_classes, recipe, tmp_path / "part", resume=True, **options)
+    require_same(tmp_path / "part", tmp_path / "whole")
+    first, *_, last = losses(tmp_path / "part")
+    assert losses(tmp_path / "whole")[-1] == last
+    assert float(last[0]) < float(first[0])
+    again = train(four_classes, recipe, tmp_path / "part", resume=True, **options)
+    assert again.fingerprint == whole.fingerprint
+    assert torch.equal(again.class_weights, whole.class_weights)
+
+
+def test_a_stopped_run_is_no_model_and_no_place_for_another(four_classes, tmp_path):
+    out = tmp_path / "m"
+    with stopped_before_epoch(1):
+        train(four_classes, SMALL, out)
+    with pytest.raises(UserError, match="training has not finished"):
+        load_model(out)
+    with pytest.raises(UserError, match="exists already: a training that was stopped; go on"):
+        train(four_classes, SMALL, out)
+    with pytest.raises(UserError, match=r"another run: its recipe\.lr is"):
+        train(four_classes, SMALL.updated(lr=0.01), out, resume=True)
 
 
 def test_a_run_of_another_version_goes_on_with_a_note(four_classes, tmp_path, monkeypatch):
@@ -252,7 +276,16 @@ def test_every_method_trains(method, split_images, old_model, tmp_path):
         "model.json",
         "model.safetensors",
     ]
-    rows = list(csv.DictReader((out / "metrics.csv").open()))
+    rows = metrics(out)
+    assert list(rows[0]) == [
+        "epoch",
+        "lr",
+        "eta",
+        "loss_cls",
+        "loss_comp",
+        "seconds",
+        "images_per_second",
+    ]
     assert [row["epoch"] for row in rows] == ["0", "1", "2"]
     waits, has_loss = find_method(method).has_warmup, method not in ("none", "mixbct")
     assert [float(row["eta"]) for row in rows] == [0 if waits else 1, 1, 1]
@@ -297,7 +330,7 @@ def test_the_models_input_is_that_of_the_recipe(split_images, old_model, tmp_pat
 def test_training_learns(glyph_classes, tmp_path):
     recipe = RECIPE.updated(epochs=10, warmup_epochs=0, refresh_epochs=())
     model = train(glyph_classes, recipe, tmp_path / "m")
-    rows = list(csv.DictReader((tmp_path / "m" / "metrics.csv").open()))
+    rows = metrics(tmp_path / "m")
     assert float(rows[-1]["loss_cls"]) < 0.5 * float(rows[0]["loss_cls"])
     images = np.stack([glyph_classes.read(i) for i in glyph_classes.ids])
     logits = model.embed(images) @ torch.nn.functional.normalize(model.class_weights).numpy().T
@@ -348,17 +381,13 @@ def test_names_are_opened_first(four_classes, tmp_path):
 def test_another_dimension_trains_with_a_projection(
     method, dim, four_classes, four_classes_old, tmp_path
 ):
-    recipe = SMALL.updated(dim=dim, warmup_epochs=1, seed=5, epochs=3)
+    recipe = SMALL.updated(dim=dim, seed=5)
     options = {"old": four_classes_old, "method": method}
     model = train(four_classes, recipe, tmp_path / "whole", **options)
     assert (model.dim, old_space_dim(model)) == (dim, 128)
     start = build_network(find_architecture("resnet-small"), model.input, dim, seed=5)
     add_projection(start, dim, 128, seed=5)
     assert not torch.equal(projection_weight(start), projection_weight(model.network))
-    with stopped_before_epoch(2):
-        train(four_classes, recipe, tmp_path / "part", **options)
-    resumed = train(four_classes, recipe, tmp_path / "part", resume=True, **options)
-    assert resumed.fingerprint == model.fingerprint
 
 
 @pytest.mark.slow
@@ -419,20 +448,18 @@ def test_a_warm_start_begins_from_the_old_weights(
 
 def test_a_warm_start_that_cannot_work_is_refused(four_classes, four_classes_old, tmp_path):
     recipe = SMALL.updated(warm_start=True)
-    other = recipe.updated(architecture="resnet18")
-    for changed, old, message in [
-        (recipe, None, "old model's weights: give old"),
-        (other, four_classes_old, "the old model is a resnet-small and the new one a resnet18"),
+    for changes, old, message in [
+        ({}, None, "old model's weights: give old"),
+        (
+            {"architecture": "resnet18"},
+            four_classes_old,
+            "the old model is a resnet-small and the new one a resnet18",
+        ),
+        ({"dim": 64}, four_classes_old, "the old model has 128 and the recipe says dim = 64"),
     ]:
         with pytest.raises(UserError, match=message):
-            train(four_classes, changed, tmp_path / "m", old=old)
+            train(four_classes, recipe.updated(**changes), tmp_path / "m", old=old, method="none")
         assert list(tmp_path.iterdir()) == []
-
-
-def test_a_warm_start_in_another_dimension_is_refused(four_classes, four_classes_old, tmp_path):
-    recipe = SMALL.updated(warm_start=True, dim=64)
-    with pytest.raises(UserError, match="dim"):
-        train(four_classes, recipe, tmp_path / "m", old=four_classes_old, method="none")
 
 
 def numbered(images, source):
@@ -469,20 +496,18 @@ def test_numbers_of_another_file_are_other_classes(four_classes, tmp_path):
 
 @pytest.mark.slow
 def test_steps_give_a_small_set_more_epochs_and_the_model_says_so(four_classes, tmp_path):
-    class Notes(Silent):
-        def note(self, text):
-            notes.append(text)
-
-    notes = []
+    notes = Notes()
     recipe = SMALL.updated(steps=10, warmup_epochs=1)  # two epochs of three steps
     stretched = {"epochs": 4, "warmup_epochs": 2}
-    with progress.shown(Notes()):
+    with progress.shown(notes):
         by_steps = train(four_classes, recipe, tmp_path / "a")
     by_epochs = train(four_classes, SMALL.updated(**stretched), tmp_path / "b")
     assert by_steps.fingerprint == by_epochs.fingerprint
     stored = by_steps.training["recipe"]
     assert {key: stored[key] for key in stretched} == stretched
-    assert any(line.startswith("4 epochs instead of 2: 24 images are 3 steps") for line in notes)
+    assert any(
+        line.startswith("4 epochs instead of 2: 24 images are 3 steps") for line in notes.texts
+    )
     again = train(four_classes, recipe, tmp_path / "a", resume=True)
     assert again.fingerprint == by_steps.fingerprint
 

@@ -69,6 +69,7 @@ def test_metrics_have_the_recall_of_classes_that_were_not_trained_on(validated_r
         assert described["validated"]["epoch"] == int(row["epoch"])
         assert described["validated"]["recall_at_1"] == float(row["recall_at_1"])
         assert described["validated"]["best_epoch"] == int(best["epoch"])
+    assert list(rows[0])[-2:] == ["recall_at_1", "pixel_recall_at_1"]
     files = {"best", "classifier.safetensors", "metrics.csv", "model.json", "model.safetensors"}
     assert {path.name for path in out.iterdir()} == files
 
