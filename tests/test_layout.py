@@ -33,7 +33,7 @@ OF_A_ROOM = {
 WITHOUT_TESTS = {"__main__", "__init__", "cli", "training/options"}
 # Names that do not say what they hold.
 EMPTY_NAMES = {"at_hand", "first_s", "found", "kept", "looks", "own"}
-# A part of unibct-plus that its ablation "plus-no-own" switches off.
+# A part of unibct-plus that `unibct-plus@own=false` switches off.
 MAY_BE_EMPTY = {("src/unibct/methods/plus.py", "own"), ("src/unibct/methods/plus.py", "_own")}
 
 

@@ -226,15 +226,10 @@ class Model:
     def raw_embeddings(self, pixels: Pixels, *, flip_test: bool = True) -> NDArray[np.float32]:
         """Return embeddings of one batch that are not normalised, for pooling.
 
-        The length of an output shows how sure the network is, and acts as its weight when several
-        are pooled. (The outputs of a map have length 1.)
-
-        Args:
-            pixels: (batch, height, width, channels).
-            flip_test: add the outputs of the mirrored images. Finished vectors have none.
-
-        Returns:
-            (batch, dim).
+        (batch, height, width, channels) -> (batch, dim). The length of an output shows how sure the
+        network is, and acts as its weight when several are pooled. (The outputs of a map have
+        length 1.) ``flip_test`` adds the outputs of the mirrored images, which finished vectors
+        do not have.
         """
         has_mirror = flip_test and self.input.fit != VECTORS
         views = (pixels, mirrored(pixels)) if has_mirror else (pixels,)
@@ -261,10 +256,8 @@ class Model:
     ) -> "Model":
         """Return the same model with another score scale, or with none.
 
-        Args:
-            scale: see ``score_scale``.
-            measured_on: which images it comes from, in words.
-            choice: these images; None for classes that it was trained on.
+        ``measured_on`` says in words which images it comes from; ``choice`` are these images, None
+        for classes that it was trained on.
         """
         ours = {SCORE_SCALE: scale, SCALE_MEASURED_ON: None if scale is None else measured_on}
         training = {key: value for key, value in self.training.items() if key not in ours}
@@ -283,10 +276,7 @@ class Model:
     ) -> "Model":
         """Return a model with the same network and a map into the old model's space.
 
-        Args:
-            vector_map: the map.
-            old: the old model.
-            fitted_on: the images that the map was fitted on; None if they are not known.
+        ``fitted_on`` are the images that the map was fitted on; None if they are not known.
         """
         bare = self.with_score_scale(None)  # its scale is that of another space
         names, source = (
