@@ -12,6 +12,13 @@ def noisy_classes(classes=30, images=12, noise=0.8, dim=16, seed=0):
     return vectors.astype(np.float32), labels
 
 
+def noisy_pair(old_noise=1.3, new_noise=0.3, classes=30, images=12, new_seed=1):
+    """Return what ``evaluate_embeddings`` takes: labels, and vectors of two models."""
+    old, labels = noisy_classes(classes, images, old_noise)
+    new, _ = noisy_classes(classes, images, new_noise, seed=new_seed)
+    return {"labels": labels, "old": old, "new": new}
+
+
 def near_duplicates(classes=30, dim=16):
     """Return old and new vectors of four groups of near-duplicates a class, and labels.
 

@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.evaluation.noisy_classes import near_duplicates, noisy_classes
+from tests.evaluation.noisy_classes import near_duplicates, noisy_classes, noisy_pair
 from tests.gallery.two_models import DATE, EVALUATED, evaluation_of
 from unibct.data.training_classes import UNKNOWN_CLASSES, training_classes
 from unibct.embeddings.store import Embeddings
@@ -344,9 +344,8 @@ def test_a_certificate_is_the_same_every_time_but_for_its_date():
 @pytest.mark.slow
 def test_large_tests_use_some_of_the_queries_and_say_so(monkeypatch):
     monkeypatch.setattr(single_images, "MOST_PAIRS", 120_000)
-    old, labels = noisy_classes(60, 30, noise=1.5, seed=1)
-    new, _ = noisy_classes(60, 30, noise=0.6, seed=2)
-    evaluation = evaluate_embeddings(labels, old=old, new=new, repeats=50, evaluated=EVALUATED)
+    pair = noisy_pair(1.5, 0.6, classes=60, images=30)
+    evaluation = evaluate_embeddings(**pair, repeats=50, evaluated=EVALUATED)
     drawn = Certificate.of(evaluation, date=DATE)
     pairs = drawn.content["pairs"]
     assert pairs["of_queries"] == 60 * 23

@@ -4,50 +4,40 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from tests.evaluation.noisy_classes import noisy_classes
+from tests.evaluation.noisy_classes import noisy_classes, noisy_pair
 from unibct.data.training_classes import training_classes
 from unibct.embeddings.store import Embeddings
 from unibct.errors import UserError
 from unibct.evaluation import bootstrap, impostors, score_table
 from unibct.evaluation import identification as ranking
-from unibct.evaluation import impostors as score_ranks
 from unibct.evaluation.search_test import BLEND, CROSS, NEW_SELF, OLD_SELF, REVERSED_CROSS
 from unibct.evaluation.upgrade import evaluate_embeddings
 
 
 def test_a_better_query_model_is_compatible_and_a_foreign_one_is_not():
-    old, labels = noisy_classes(noise=1.3)
-    better, _ = noisy_classes(noise=0.3, seed=1)
-    good = evaluate_embeddings(labels, old=old, new=better, far=0.01, repeats=300)
-    assert good.verdict == "compatible"
+    pair = noisy_pair()
+    good = evaluate_embeddings(**pair, far=0.01, repeats=300)
+    assert good.verdict == good.as_json()["verdict"] == "compatible"
     assert all(c.low > 0 for c in good.criteria)
+    assert {*good.as_json()["tests"]} == {OLD_SELF, CROSS, REVERSED_CROSS, NEW_SELF, BLEND}
     rotation = np.linalg.qr(np.random.default_rng(2).normal(size=(16, 16)))[0].astype(np.float32)
-    foreign = evaluate_embeddings(
-        labels, old=old, new=better @ rotation, free=better, far=0.01, repeats=300
-    )
+    rotated = {"new": pair["new"] @ rotation, "free": pair["new"]}
+    foreign = evaluate_embeddings(**pair | rotated, far=0.01, repeats=300)
     assert foreign.verdict == "not compatible"
     assert foreign.tests["new→new"].top(1) == pytest.approx(good.tests["new→new"].top(1))
     assert foreign.tests["free→old"].top(1) == pytest.approx(good.tests["new→old"].top(1))
+    same = pair | {"new": pair["old"]}
     unknown = "whether a model was trained on test classes is unknown: arrays do not say"
     only_if = "the verdict holds for new classes only if no model was trained on those of the test"
-    note = evaluate_embeddings(labels, old=old, new=old, far=0.1, repeats=9).note
-    assert note == f"{unknown}; {only_if}"
-    assert (
-        "TAR@1e-1 instead of TAR@1e-4: 30 classes"
-        in evaluate_embeddings(labels, old=old, new=old, repeats=9).note
-    )
-    itself = evaluate_embeddings(labels, old=old, new=old, repeats=50)
+    assert evaluate_embeddings(**same, far=0.1, repeats=9).note == f"{unknown}; {only_if}"
+    itself = evaluate_embeddings(**same, repeats=50)
+    assert "TAR@1e-1 instead of TAR@1e-4: 30 classes" in itself.note
     assert itself.verdict == "within noise"
-    assert good.as_json()["verdict"] == "compatible"
-    tests = {"old→old", "new→old", "old→new", "new→new", "blend→old"}
-    assert set(good.as_json()["tests"]) == tests
 
 
 def test_the_threshold_rule_changes_the_reported_tars_alone():
-    old, labels = noisy_classes(noise=1.3)
-    new, _ = noisy_classes(noise=0.9, seed=1)
     strict, nearest = (
-        evaluate_embeddings(labels, old=old, new=new, threshold_rule=rule, repeats=20)
+        evaluate_embeddings(**noisy_pair(new_noise=0.9), threshold_rule=rule, repeats=20)
         for rule in ("strict", "nearest")
     )
     test = nearest.tests["new→old"]
@@ -86,9 +76,7 @@ def test_classes_that_never_query_do_not_make_a_rate_measurable():
 
 @pytest.mark.parametrize(("classes", "verdict"), [(9, "within noise"), (10, "compatible")])
 def test_a_verdict_needs_ten_classes(classes, verdict):
-    old, labels = noisy_classes(classes, images=40, noise=1.8)
-    new, _ = noisy_classes(classes, images=40, noise=0.3, seed=1)
-    result = evaluate_embeddings(labels, old=old, new=new, repeats=100)
+    result = evaluate_embeddings(**noisy_pair(1.8, classes=classes, images=40), repeats=100)
     assert all(criterion.low > 0 for criterion in result.criteria)
     assert result.verdict == verdict
     assert {criterion.verdict for criterion in result.criteria} == {verdict}
@@ -119,10 +107,8 @@ def test_another_dimension_is_compared_in_the_old_space():
 
 def test_what_a_team_decides_on():
     """Old clients, thresholds, flips and the curve are in the result and in its JSON."""
-    old, labels = noisy_classes(noise=1.3)
-    new, _ = noisy_classes(noise=0.3, seed=1)
-    scale = {"score_scale": 1.25}
-    found = evaluate_embeddings(labels, old=old, new=new, repeats=100, backfill_curve=True, **scale)
+    pair = noisy_pair()
+    found = evaluate_embeddings(**pair, repeats=100, backfill_curve=True, score_scale=1.25)
     described = json.loads(json.dumps(found.as_json()))
     assert described["score_scale"] == 1.25
     assert described["old_clients"]["verdict"] == found.old_clients_verdict
@@ -138,18 +124,15 @@ def test_what_a_team_decides_on():
     assert flips["pfr"] - flips["nfr"] == pytest.approx(change)
     assert set(described["backfill_curve"]) == {"random", "farthest"}
     assert len(described["backfill_curve"]["random"]["top-1"]) == 22
-    plain = evaluate_embeddings(labels, old=old, new=new, repeats=10)
+    plain = evaluate_embeddings(**pair, repeats=10)
     assert plain.backfill_curves == {}
     assert plain.score_scale is None
 
 
 @pytest.mark.parametrize("mode", ["templates", "images"])
 def test_backfill_curves_lead_from_the_cross_test_to_the_self_test(mode):
-    old, labels = noisy_classes(noise=1.3, images=8)
-    new, _ = noisy_classes(noise=0.6, images=8, seed=1)
-    result = evaluate_embeddings(
-        labels, old=old, new=new, repeats=10, gallery_mode=mode, backfill_curve=True
-    )
+    pair = noisy_pair(new_noise=0.6, images=8)
+    result = evaluate_embeddings(**pair, repeats=10, gallery_mode=mode, backfill_curve=True)
     for curve in result.backfill_curves.values():
         for place, test in ((0, CROSS), (-1, NEW_SELF)):
             assert {m: v[place] for m, v in curve.values.items()} == result.values[test]
@@ -179,13 +162,8 @@ def test_the_verdict_is_over_classes_that_no_model_was_trained_on():
     rows = {"unseen": np.flatnonzero(~is_seen), "seen": np.flatnonzero(is_seen)}
     alone = {
         name: evaluate_embeddings(
-            labels[part] - labels[part][0],
-            old=old[part],
-            new=new[part],
-            repeats=200,
-            far=0.1,
-            split=of_all.split.of_images(part),
-            backfill_curve=True,
+            labels[part] - labels[part][0], old=old[part], new=new[part], repeats=200, far=0.1,
+            split=of_all.split.of_images(part), backfill_curve=True,
         )
         for name, part in rows.items()
     }  # fmt: skip
@@ -266,9 +244,9 @@ def test_memory_does_not_grow_with_the_number_of_scores(monkeypatch):
     monkeypatch.setattr(impostors, "_MOST_KEPT", 10_000)
     monkeypatch.setattr(bootstrap, "_WIDEST_WINDOW", 10_000)
     monkeypatch.setattr(score_table, "_SCORES_AT_ONCE", 20_000)
-    monkeypatch.setattr(ranking, "_SCORES_AT_ONCE", 20_000)
-    monkeypatch.setattr(score_ranks, "_HALF", 1 << 12)
-    monkeypatch.setattr(score_ranks, "_BINS", 1 << 13)
+    monkeypatch.setattr(ranking, "_RANKING_SCORES_AT_ONCE", 20_000)
+    monkeypatch.setattr(impostors, "_HALF", 1 << 12)
+    monkeypatch.setattr(impostors, "_BINS", 1 << 13)
     peaks, scores = [], []
     for classes in (100, 400):
         old, labels = noisy_classes(classes=classes, images=8, dim=8)

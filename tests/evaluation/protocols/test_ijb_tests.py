@@ -1,4 +1,3 @@
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import pairwise
 
@@ -80,11 +79,10 @@ def test_blocks_of_very_many_rows(limit, height):
     rng = np.random.default_rng(0)
     rows = np.concatenate([rng.permutation(limit), rng.integers(0, limit, 100)])
     times = np.zeros(len(rows), dtype=int)
-    with ThreadPoolExecutor(2) as threads:
-        for block, members in pair_scores_module._blocks(rows, limit, height, threads):
-            assert len(block) <= height
-            assert set(rows[members]) == set(block)
-            times[members] += 1
+    for block, members in pair_scores_module._blocks(rows, limit, height):
+        assert len(block) <= height
+        assert set(rows[members]) == set(block)
+        times[members] += 1
     assert (times == 1).all()
 
 
