@@ -29,7 +29,7 @@ def test_a_direction_names_the_query_model_first():
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_a_direction_is_told_apart_in_a_table_and_copied_whole(direction):
-    assert [other.title for other in DIRECTIONS].count(direction.title) == 1
+    assert [other.label for other in DIRECTIONS].count(direction.label) == 1
     assert direction.meaning
     copied = copy.deepcopy(direction)  # as a worker process gets it
     assert vars(copied) == vars(direction)

@@ -59,9 +59,9 @@ class TwoKinds(NamedTuple):
         queries = np.flatnonzero(chosen[self.cross.query_labels])
         return self.part(queries, np.flatnonzero(chosen[self.cross.gallery_labels]))
 
-    def pairs(self) -> list[ScoredPairs]:
+    def pairs(self) -> tuple[ScoredPairs, ScoredPairs]:
         """Return the scores of both kinds."""
-        return [image_test(side).pairs for side in self]
+        return image_test(self.cross).pairs, image_test(self.new_self).pairs
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,12 @@ def choose_calibration(kinds: TwoKinds, *, seed: int = 0) -> CalibrationChoice:
     ranked = sorted(measured[0], key=worth, reverse=True)
     best = next(filter(None, (fitted_kinds([kind], *whole) for kind in ranked)))
     classes = [len(np.unique(half.cross.gallery_labels)) for half in halves]
-    return CalibrationChoice(*best.values(), *measured, classes=(classes[0], classes[1]))
+    return CalibrationChoice(
+        next(iter(best.values())),
+        chosen_on=measured[0],
+        reported_on=measured[1],
+        classes=(classes[0], classes[1]),
+    )
 
 
 def fitted_kinds(

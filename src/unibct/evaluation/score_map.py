@@ -251,14 +251,14 @@ def fit_score_maps(before: ScoreRanks, after: ScoreRanks) -> list[ScoreMap]:
     """Fit a map through knots for each part of the classes."""
     rates: list[Floats] = []
     sizes: Ints = np.minimum(before.sizes, after.sizes)
-    for fewest in sizes.tolist():
+    for fewest in (int(size) for size in sizes):
         if fewest < _FEWEST_SCORES:
             raise UserError(
                 f"{fewest} impostor scores are too few for a score map; "
                 f"give at least {_FEWEST_SCORES}"
             )
         # Rates are spaced evenly on a logarithmic scale: thresholds are set at small ones.
-        rates.append(1 - np.append(1.0, np.geomspace(0.75, _RAREST_COUNT / fewest, _KNOTS)))
+        rates.append(1 - np.append(1.0, np.geomspace(0.75, float(_RAREST_COUNT / fewest), _KNOTS)))
     knots = (quantiles(ranks, rates) for ranks in (before, after))
     return [_through(*sides) for sides in zip(*knots, sizes.tolist(), strict=True)]
 

@@ -30,19 +30,19 @@ class Direction(str):
 
     query: str
     gallery: str
-    title: str  # a few words, for a table's row
+    label: str  # a few words, for a table's row
     meaning: str  # one line, for a report
 
-    def __new__(cls, query: str, gallery: str, title: str = "", meaning: str = "") -> Self:
+    def __new__(cls, query: str, gallery: str, label: str = "", meaning: str = "") -> Self:
         """Make the text of the two roles."""
         direction = super().__new__(cls, f"{query}→{gallery}")
         direction.query, direction.gallery = query, gallery
-        direction.title, direction.meaning = title, meaning
+        direction.label, direction.meaning = label, meaning
         return direction
 
-    def __getnewargs__(self) -> tuple[str, str, str, str]:
+    def __reduce__(self) -> tuple[Any, ...]:
         """Return what a copy, also in another process, is made of."""
-        return self.query, self.gallery, self.title, self.meaning
+        return Direction, (self.query, self.gallery, self.label, self.meaning)
 
 
 OLD_SELF = Direction("old", "old", "old self test", "before the upgrade")

@@ -50,7 +50,7 @@ def print_evaluation(evaluation: Evaluation, console: Console | None = None) -> 
             values = [tests[direction].get(metric) for metric in metrics]
             row = ["—" if value is None else f"{100 * value:.2f}" for value in values]
             table.add_row(
-                f"{direction}  {direction.title}",
+                f"{direction}  {direction.label}",
                 *row,
                 style="bold" if direction == CROSS else None,
             )
