@@ -61,11 +61,7 @@ def same_kind(result: Any, example: object) -> Any:
 
 
 def checked_embeddings(value: object, name: str) -> NDArray[np.floating[Any]]:
-    """Return ``value`` as a finite (rows, dim) float array.
-
-    Raises:
-        UserError: if it is not. The message contains ``name`` and the first bad row.
-    """
+    """Return ``value`` as a finite (rows, dim) float array; errors say ``name`` and the row."""
     array = to_numpy(value)
     if array.ndim != 2 or array.shape[1] == 0:
         raise UserError(f"{name} must have the shape (rows, dim), not {array.shape}")
@@ -81,11 +77,7 @@ def checked_embeddings(value: object, name: str) -> NDArray[np.floating[Any]]:
 
 
 def checked_labels(value: object, rows: int | None = None, name: str = "labels") -> NDArray[Any]:
-    """Return ``value`` as a (rows,) int64 array.
-
-    Raises:
-        UserError: if it is not one. The message contains ``name``.
-    """
+    """Return ``value`` as a (rows,) int64 array; an error says ``name``."""
     array = to_numpy(value)
     if array.ndim != 1:
         raise UserError(f"{name} must have the shape (rows,), not {array.shape}")
@@ -99,11 +91,7 @@ def checked_labels(value: object, rows: int | None = None, name: str = "labels")
 
 
 def require_contiguous_labels(labels: NDArray[np.int64], name: str = "labels") -> int:
-    """Return the number of classes C, if the labels use each of 0…C-1.
-
-    Raises:
-        UserError: if they do not. The message contains ``name`` and the first missing label.
-    """
+    """Return the number of classes C; refuse labels that do not use each of 0…C-1."""
     if labels.size == 0:
         raise UserError(f"{name} is empty: at least one image is needed")
     if labels.min() < 0:

@@ -1,4 +1,3 @@
-import io
 import os
 import shutil
 import signal
@@ -9,9 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from filelock import FileLock
-from PIL import Image
 
-from tests.data.example_images import jpeg
+from tests.data.example_images import jpeg, png
 from tests.notes import Notes
 from unibct import progress
 from unibct.data.convert import convert, resumable_folder
@@ -36,37 +34,31 @@ def write(path, numbers, *, fingerprint="a", stop=None, saves=()):
     return notes.texts
 
 
-@pytest.mark.parametrize("saves", [(), (2,), (2, 5)])
-def test_a_run_continues_where_the_last_one_saved(saves, tmp_path):
-    path = tmp_path / "out"
-    numbers = list(range(9))
+AGAIN = "what an earlier run has read may have changed since: starting again"
+
+
+@pytest.mark.parametrize(
+    ("saves", "change", "expected"),
+    [
+        ((), {}, []),
+        ((2,), {}, ["going on after 3 images of an earlier run"]),
+        ((2, 5), {}, ["going on after 6 images of an earlier run"]),
+        ((2,), {"fingerprint": "b"}, [AGAIN]),
+        ((2,), {"fingerprint": None}, [AGAIN]),
+        ((2,), {"truncated": True}, [AGAIN]),
+    ],
+)
+def test_a_run_continues_where_the_last_one_saved(saves, change, expected, tmp_path):
+    path, before = tmp_path / "out", list(range(9))
+    after = [n + 20 for n in before] if expected == [AGAIN] else before
     with pytest.raises(KeyboardInterrupt):
-        write(path, numbers, stop=7, saves=saves)
+        write(path, before, stop=7, saves=saves)
     assert not path.exists()
-    notes = write(path, numbers)
-    expected = [f"going on after {saves[-1] + 1} images of an earlier run"] if saves else []
-    assert notes == expected
-    assert (path / "numbers.txt").read_text() == "".join(f"{n}\n" for n in numbers)
+    if change.pop("truncated", False):
+        (tmp_path / ".out.partial" / "data" / "numbers.txt").write_bytes(b"0\n")
+    assert write(path, after, **change) == expected
+    assert (path / "numbers.txt").read_text() == "".join(f"{n}\n" for n in after)
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
-
-
-@pytest.mark.parametrize("fingerprint", ["b", None])
-def test_another_fingerprint_starts_from_the_beginning(fingerprint, tmp_path):
-    path = tmp_path / "out"
-    with pytest.raises(KeyboardInterrupt):
-        write(path, list(range(9)), stop=7, saves=(2,))
-    notes = write(path, list(range(20, 25)), fingerprint=fingerprint)
-    assert notes == ["what an earlier run has read may have changed since: starting again"]
-    assert (path / "numbers.txt").read_text() == "20\n21\n22\n23\n24\n"
-
-
-def test_a_truncated_file_starts_from_the_beginning(tmp_path):
-    path = tmp_path / "out"
-    with pytest.raises(KeyboardInterrupt):
-        write(path, list(range(9)), stop=7, saves=(2,))
-    (tmp_path / ".out.partial" / "data" / "numbers.txt").write_bytes(b"0\n")
-    assert "starting again" in write(path, list(range(9)))[0]
-    assert (path / "numbers.txt").read_text() == "".join(f"{n}\n" for n in range(9))
 
 
 def test_a_user_error_leaves_nothing(tmp_path):
@@ -80,20 +72,19 @@ def test_a_user_error_leaves_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_refused_folders(tmp_path, monkeypatch):
-    (tmp_path / "full" / "deep").mkdir(parents=True)
-    with pytest.raises(UserError, match="exists already"):
-        write(tmp_path / "full", [1])
-    (tmp_path / ".out.partial").mkdir()
-    with (
-        FileLock(tmp_path / ".out.partial" / "lock"),
-        pytest.raises(UserError, match="another process is writing"),
-    ):
-        write(tmp_path / "out", [1])
-    (tmp_path / "here").mkdir()
+def test_refused_folders(photo_folder, tmp_path, monkeypatch):
+    images = open_images(photo_folder)
+    for folder in ("full/deep", ".out.partial", "here"):
+        (tmp_path / folder).mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "here")
-    with pytest.raises(UserError, match="current folder"):
-        write(tmp_path / "here", [1])
+    with FileLock(tmp_path / ".out.partial" / "lock"):
+        for name, match in (
+            ("full", "exists already"),
+            ("out", "another process is writing"),
+            ("here", "current folder"),
+        ):
+            with pytest.raises(UserError, match=match):
+                convert(images, tmp_path / name, to="recordio")
 
 
 def test_packing_and_unpacking_keeps_every_byte(photo_folder, tmp_path):
@@ -148,8 +139,6 @@ def test_what_cannot_be_converted_is_named_and_nothing_is_left(photo_folder, tmp
     assert convert(images, tmp_path / "rec", to="recordio") == len(images) - 1
     with pytest.raises(UserError, match="unknown layout 'zip'; choose one of recordio, folder"):
         convert(images, tmp_path / "x", to="zip")
-    with pytest.raises(UserError, match="exists already"):
-        convert(images, tmp_path / "rec", to="recordio")
 
 
 def test_a_first_image_that_cannot_be_decoded_stops_nothing(tmp_path):
@@ -295,36 +284,15 @@ def test_a_conversion_of_something_else_starts_again(change, photo_folder, tmp_p
     to = "folder" if change == "layout" else "recordio"
     if change == "source":
         first = min(root.rglob("*.png"))
-        first.write_bytes(png_of(first))  # the same name, other bytes
+        first.write_bytes(png(7))  # the same name, other bytes
     if change == "partial":
         (tmp_path / ".out.partial" / "data" / "train.rec").write_bytes(b"short")
     notes = Notes()
     with progress.shown(notes):
         convert(open_images(root), out, to=to)
-    assert notes.texts == ["what an earlier run has read may have changed since: starting again"]
+    assert notes.texts == [AGAIN]
     convert(open_images(root), tmp_path / "whole", to=to)
     assert files_of(out) == files_of(tmp_path / "whole")
-
-
-def png_of(path):
-    file = io.BytesIO()
-    Image.open(path).rotate(90).save(file, "PNG")
-    return file.getvalue()
-
-
-def test_two_conversions_at_once_are_refused(photo_folder, tmp_path, monkeypatch):
-    images = open_images(photo_folder)
-    interrupted(images, tmp_path / "out", monkeypatch)
-    with (
-        FileLock(tmp_path / ".out.partial" / "lock"),
-        pytest.raises(UserError, match="another process is writing"),
-    ):
-        convert(images, tmp_path / "out", to="recordio")
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
-    with pytest.raises(UserError, match="current folder"):
-        convert(images, tmp_path / "here", to="recordio")
 
 
 KILLED_AT = """

@@ -214,18 +214,8 @@ def write_split(
 
     With a scenario, the folder contains ``old.txt`` and ``new.txt``. With ``hold_out``, it
     contains ``train.txt`` and ``test.txt``, and the scenario divides the training images only.
-    ``split.json`` records the options.
-
-    Args:
-        images: the set.
-        scenario: a name from ``SCENARIOS``; None for a hold-out alone.
-        out: the new folder.
-        fraction: the share of the images or classes in the old set.
-        hold_out: the share of the classes that are test classes.
-        seed: chooses the images and classes.
-
-    Returns:
-        For each list, the number of images and the number of classes.
+    ``split.json`` records the options, which are those of ``split`` and ``hold_out``. Returns the
+    number of images and of classes for each list.
     """
     from unibct.data.image_set import require_outside
 
