@@ -17,7 +17,7 @@ from unibct import progress
 from unibct.embedders import Opening
 from unibct.embeddings.extraction import embed
 from unibct.errors import UserError
-from unibct.gallery.backfill import remake_hits, vectors_again
+from unibct.gallery.backfill import backfill_hits, vectors_again
 from unibct.gallery.gallery import Gallery
 from unibct.gallery.rollback import stopped_target, unsearchable_rows
 from unibct.gallery.sources import open_source
@@ -352,11 +352,11 @@ def test_only_found_rows_with_images_are_embedded_again(upgraded):
     found = hits(upgraded)
     ids = {hit.id for row in found for hit in row}
     some = toy_images(classes=3)
-    made = remake_hits(upgraded.folder, own, found, open_source(some))
+    made = backfill_hits(upgraded.folder, own, found, open_source(some))
     assert made == len(ids & set(some.ids))
     assert set(next(upgraded.folder.engine.scan(own)).ids) == ids & set(some.ids)
     others = open_source(toy_images(per_class=1, first=90))
-    assert remake_hits(upgraded.folder, own, hits(upgraded), others) == 0
+    assert backfill_hits(upgraded.folder, own, hits(upgraded), others) == 0
 
 
 def lazily(gallery):
@@ -396,7 +396,7 @@ def test_while_another_process_writes_the_search_goes_on(upgraded):
     other = Gallery(upgraded.folder.path)
     with upgraded.folder.writing():
         searching = other.folder.state.standing.searching
-        assert remake_hits(other.folder, searching, hits(other), open_source(toy_images())) == 0
+        assert backfill_hits(other.folder, searching, hits(other), open_source(toy_images())) == 0
 
 
 def test_after_a_killed_rollback_no_row_is_embedded_by_the_model_that_no_longer_searches(upgraded):

@@ -276,17 +276,17 @@ def test_rows_that_a_backfill_moves_meanwhile_are_found(
         upgraded.backfill(map_folder=forward_map)
         upgraded.backfill(images, ids=["c0/0"])
     writer = Gallery(upgraded.folder.path).folder
-    remaker = BackfillSource(writer, open_source(images))
-    continued_backfill(writer, remaker, [])
+    origin = BackfillSource(writer, open_source(images))
+    continued_backfill(writer, origin, [])
     engine = upgraded.folder.engine
     searched = engine.search
 
     def searching(*arguments):
         monkeypatch.setattr(engine, "search", searched)
         if moment == "before":
-            continued_backfill(writer, remaker, images.ids[10:20])
+            continued_backfill(writer, origin, images.ids[10:20])
         hits = searched(*arguments)
-        continued_backfill(writer, remaker, images.ids[10:20])
+        continued_backfill(writer, origin, images.ids[10:20])
         return hits
 
     monkeypatch.setattr(engine, "search", searching)

@@ -316,3 +316,14 @@ def wide_model(pixels):
 
 
 wide_model.unibct_input = {"size": 6, "channels": 1}
+
+
+def test_an_upgrade_opens_the_new_model_once(toy_gallery, fingerprints, tmp_path, monkeypatch):
+    opened = []
+    open_reference = Opening.open
+    monkeypatch.setattr(
+        Opening, "open", lambda self, given: opened.append(given) or open_reference(self, given)
+    )
+    toy_gallery.upgrade(NEW, [written(toy_certificate(*fingerprints), tmp_path)])
+    toy_gallery.search(toy_images(per_class=1))
+    assert opened.count(NEW) == 1

@@ -77,7 +77,7 @@ class BackfillRequest:
     ids: Sequence[str] | None = None  # only these rows; None for all
     order: str = RANDOM  # which rows come first, a name from `ORDERS`
     seed: int = 0  # of the random order
-    lazy: bool = False  # these rows were found by searches
+    by_searches: bool = False  # these rows were found by searches
 
     def __post_init__(self) -> None:
         """Refuse what is no share, a text that is no list, and a share that has no effect."""
@@ -113,7 +113,7 @@ class Backfilled:
 
 
 class BackfillSource:
-    """Makes the searching model's vectors of older rows."""
+    """Where the searching model's vectors of older rows come from: images, vectors, or a map."""
 
     def __init__(self, folder: GalleryFolder, given: Source | SpaceMap, name: str = "") -> None:
         self._folder = folder
@@ -145,7 +145,7 @@ class BackfillSource:
         kinds = searchable_kinds(state, state.standing)
         self.kinds = [kind for kind in kinds if kind != self.row_kind.fingerprint]
 
-    def remade(self, rows: GalleryRows) -> tuple[GalleryRows, NDArray[np.float32]]:
+    def vectors_of(self, rows: GalleryRows) -> tuple[GalleryRows, NDArray[np.float32]]:
         """Return those older rows that can be made again, and their new vectors."""
         given = self._given
         if isinstance(given, SpaceMap):
@@ -180,25 +180,25 @@ def backfill_gallery(
         (folder.path / PAUSE_FILE).unlink(missing_ok=True)
         source = load_map(given) if isinstance(given, Path) else given
         name = str(given) if isinstance(given, Path) else ""
-        remaker = BackfillSource(folder, source, name)
-        wanted = _wanted(folder, remaker, request)
-        usable = [i for i in wanted if remaker.ids is None or i in remaker.ids]
+        origin = BackfillSource(folder, source, name)
+        wanted = _wanted(folder, origin, request)
+        usable = [i for i in wanted if origin.ids is None or i in origin.ids]
         missing = [] if len(usable) == len(wanted) else sorted(set(wanted) - set(usable))
         if wanted and not usable:
             raise UserError(
                 f"none of the {len(wanted):,} rows of older models is in the given data, such as "
                 f"{wanted[0]!r}; ids must be the same as when the rows were added"
             )
-        goal = _goal(folder, request, remaker, len(usable))
+        goal = _goal(folder, request, origin, len(usable))
         if goal == 0:
             return Backfilled(0, 0, *_shares(folder))
         recall = measure_recall(folder)
-        with _Run(folder, remaker, request) as run:
+        with _Run(folder, origin, request) as run:
             done = run.through(usable, goal)
         rebuild_spoilt(folder, recall)
         in_space, total = _shares(folder)
-    remaker.note_skipped()
-    if goal < len(usable) - len(remaker.skipped):
+    origin.note_skipped()
+    if goal < len(usable) - len(origin.skipped):
         missing = []  # the share was reached without them
     first = missing[0] if missing else ""
     return replace(
@@ -206,16 +206,16 @@ def backfill_gallery(
     )
 
 
-def continued_backfill(folder: GalleryFolder, remaker: BackfillSource, ids: Sequence[str]) -> int:
+def continued_backfill(folder: GalleryFolder, origin: BackfillSource, ids: Sequence[str]) -> int:
     """Embed some rows again in a backfill that stays open, and return how many.
 
-    The gallery is settled.
+    No interrupted step is left.
     """
     made = 0
-    with _Run(folder, remaker, BackfillRequest(order=MOST_FOUND, lazy=True)) as run:
+    with _Run(folder, origin, BackfillRequest(order=MOST_FOUND, by_searches=True)) as run:
         for start in range(0, len(ids), _BATCH):
-            made += run.remake(ids[start : start + _BATCH])
-    remaker.note_skipped()
+            made += run.write_again(ids[start : start + _BATCH])
+    origin.note_skipped()
     return made
 
 
@@ -223,12 +223,12 @@ class _Run:
     """One stretch of a backfill; if it writes no row, no step is left of it."""
 
     def __init__(
-        self, folder: GalleryFolder, remaker: BackfillSource, request: BackfillRequest
+        self, folder: GalleryFolder, origin: BackfillSource, request: BackfillRequest
     ) -> None:
         self._folder = folder
-        self._remaker = remaker
+        self._origin = origin
         first_new = folder.state.next_number
-        self._step = step = _begun(folder, request, remaker)
+        self._step = step = _begun(folder, request, origin)
         self._is_empty = step.number >= first_new
         self._curve: list[tuple[float, float]] = [tuple(p) for p in step.details.get("curve", [])]
 
@@ -254,7 +254,7 @@ class _Run:
         with progress.task("backfill", goal, "rows") as advance:
             while done < goal and seen < len(ids) and not pause.exists():
                 batch = ids[seen : seen + min(_BATCH, goal - done)]
-                made = self.remake(batch)
+                made = self.write_again(batch)
                 seen, done = seen + len(batch), done + made
                 advance(made)
                 is_last = done == goal or seen == len(ids)
@@ -268,23 +268,23 @@ class _Run:
             folder.save(folder.state.changed_step(number, details=details))
         else:
             end_step(folder, number, curve=self._curve)
-        skipped, curve = len(self._remaker.skipped), tuple(self._curve)
+        skipped, curve = len(self._origin.skipped), tuple(self._curve)
         number = 0 if self._is_empty else number
         return Backfilled(number, done, 0, 0, skipped=skipped, paused=paused, curve=curve)
 
-    def remake(self, ids: Sequence[str]) -> int:
+    def write_again(self, ids: Sequence[str]) -> int:
         """Write the new vectors of some rows, mark the old ones, and return how many they are."""
-        folder, row_kind = self._folder, self._remaker.row_kind
+        folder, row_kind = self._folder, self._origin.row_kind
         is_map = row_kind.source == BY_MAP
         left, written = set(ids), 0
-        for kind in reversed(self._remaker.kinds):
+        for kind in reversed(self._origin.kinds):
             rows = folder.engine.read(kind, [i for i in ids if i in left], vectors=is_map)
             live = np.flatnonzero(rows.superseded == 0)
             rows = rows.take(live)
             if not len(rows):
                 continue
             left -= set(rows.ids)
-            rows, vectors = self._remaker.remade(rows)
+            rows, vectors = self._origin.vectors_of(rows)
             if not len(rows):
                 continue
             sealed = sealed_rows(
@@ -345,22 +345,22 @@ def finish_backfill(folder: GalleryFolder) -> int:
         return int(folder.state.step(step.number).details["deleted"])
 
 
-def _begun(folder: GalleryFolder, request: BackfillRequest, remaker: BackfillSource) -> Step:
+def _begun(folder: GalleryFolder, request: BackfillRequest, origin: BackfillSource) -> Step:
     """Return the step of this backfill: one that was stopped is continued.
 
     Rows that searches find belong to a backfill that is paused, or else to a step of their own,
     which can be undone by itself.
     """
     step = folder.state.unfinished
-    row_kind = remaker.row_kind.fingerprint
+    row_kind = origin.row_kind.fingerprint
     if step is not None:
-        can_join = request.lazy or not step.details.get(BY_SEARCHES)
+        can_join = request.by_searches or not step.details.get(BY_SEARCHES)
         if can_join and step.details.get("model") == row_kind:
             return step
         _end_open(folder, step)
-    folder.add_kind(remaker.row_kind)
+    folder.add_kind(origin.row_kind)
     details = {"model": row_kind, "order": request.order, "share": request.share}
-    details |= {BY_SEARCHES: True} if request.lazy else {}
+    details |= {BY_SEARCHES: True} if request.by_searches else {}
     return folder.save(folder.state.begun(BACKFILL, **details)).steps[-1]
 
 
@@ -369,9 +369,9 @@ def _end_open(folder: GalleryFolder, step: Step) -> None:
     end_step(folder, step.number, stopped=not step.details.get(BY_SEARCHES))
 
 
-def _wanted(folder: GalleryFolder, remaker: BackfillSource, request: BackfillRequest) -> list[str]:
+def _wanted(folder: GalleryFolder, origin: BackfillSource, request: BackfillRequest) -> list[str]:
     """Return the older rows that are to be embedded again, in their order."""
-    kinds = [kind for kind in remaker.kinds if kind in folder.engine.kinds()]
+    kinds = [kind for kind in origin.kinds if kind in folder.engine.kinds()]
     order = ordered_rows(folder, kinds, request.order, request.seed)
     if request.ids is None:
         return order
@@ -388,18 +388,18 @@ def _wanted(folder: GalleryFolder, remaker: BackfillSource, request: BackfillReq
 
 
 def _goal(
-    folder: GalleryFolder, request: BackfillRequest, remaker: BackfillSource, usable: int
+    folder: GalleryFolder, request: BackfillRequest, origin: BackfillSource, usable: int
 ) -> int:
     """Return how many rows to embed again, so that the share is reached."""
     if request.ids is not None:
         return usable
     state = folder.state
-    kinds = {*searchable_kinds(state, state.standing), *remaker.kinds}
+    kinds = {*searchable_kinds(state, state.standing), *origin.kinds}
     live = {kind: folder.engine.count(kind).live for kind in kinds}
     reached = sum(
         rows
         for kind, rows in live.items()
-        if kind not in remaker.kinds and state.kinds[kind].space == state.standing.searching
+        if kind not in origin.kinds and state.kinds[kind].space == state.standing.searching
     )
     return min(usable, max(0, math.ceil(request.share * sum(live.values())) - reached))
 
@@ -415,10 +415,10 @@ def _shares(folder: GalleryFolder) -> tuple[int, int]:
     return in_space, total
 
 
-# A lazy backfill: the rows that real queries find are embedded again, and stored.
+# A backfill by searches: the rows that real queries find are embedded again, and stored.
 
 
-def remake_hits(
+def backfill_hits(
     folder: GalleryFolder,
     searching: str,
     hit_lists: list[list[Hit]],
@@ -443,8 +443,8 @@ def remake_hits(
             end_interrupted_steps(folder)
             if folder.state.standing.searching != searching:
                 return 0
-            remaker = BackfillSource(folder, images)
-            return continued_backfill(folder, remaker, ids)
+            origin = BackfillSource(folder, images)
+            return continued_backfill(folder, origin, ids)
     except GalleryBusyError as error:
         progress.note(f"the hits were not embedded again: {error}")
         return 0

@@ -14,9 +14,9 @@ from unibct.gallery.backfill import (
     Backfilled,
     BackfillRequest,
     backfill_gallery,
+    backfill_hits,
     finish_backfill,
     pause_backfill,
-    remake_hits,
 )
 from unibct.gallery.creation import copy_gallery, create_gallery, delete_gallery
 from unibct.gallery.engines import EMBEDDED
@@ -52,7 +52,7 @@ class Gallery:
         >>> gallery.upgrade("models/new", certificates=["certificate.json"])
     """
 
-    def __init__(self, path: str | Path, *, device: Any = "cpu") -> None:
+    def __init__(self, path: str | Path, *, device: Any = "auto") -> None:
         """Open a gallery.
 
         Args:
@@ -72,7 +72,7 @@ class Gallery:
         certificates: Sequence[str | Path] = (),
         known: int | Data = USUAL_COUNT,
         keep_images: bool = True,
-        device: Any = "cpu",
+        device: Any = "auto",
     ) -> "Gallery":
         """Make an empty gallery.
 
@@ -143,8 +143,8 @@ class Gallery:
         source, embedded = _opened_queries(data, list_file)
         searching = partial(search_source, self.folder, source, request)
         queries, all_hits = searching(embedded)
-        remake = partial(remake_hits, self.folder, queries.made_by, all_hits)
-        if row_images is not None and remake(open_source(row_images)):
+        backfill_found = partial(backfill_hits, self.folder, queries.made_by, all_hits)
+        if row_images is not None and backfill_found(open_source(row_images)):
             queries, all_hits = searching(queries)
         note_useless_filter(self.folder, queries, request, all_hits)
         note_guessed_threshold(self.folder, request)

@@ -139,7 +139,7 @@ class DamagedCertificateError(UserError):
 class GalleryFolder:
     """An open gallery: what every command works with."""
 
-    def __init__(self, path: Path, *, device: Any = "cpu") -> None:
+    def __init__(self, path: Path, *, device: Any = "auto") -> None:
         self.path = path  # of the folder
         self._device = device
         self._state: GalleryState | None = None

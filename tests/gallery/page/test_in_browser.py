@@ -51,13 +51,13 @@ def address(upgraded: Gallery) -> Iterator[str]:
 @pytest.fixture
 def slowly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a backfill take its time, so that it can be watched and paused."""
-    remade = BackfillSource.remade
+    remade = BackfillSource.vectors_of
 
-    def slow(remaker, rows):
+    def slow(origin, rows):
         time.sleep(0.15)
-        return remade(remaker, rows)
+        return remade(origin, rows)
 
-    monkeypatch.setattr(BackfillSource, "remade", slow)
+    monkeypatch.setattr(BackfillSource, "vectors_of", slow)
     monkeypatch.setattr("unibct.gallery.backfill._BATCH", 2)
 
 

@@ -26,7 +26,7 @@ def serve_gallery(
     port: int = DEFAULT_PORT,
     images: str | None = None,
     token: str | None = None,
-    device: Any = "cpu",
+    device: Any = "auto",
 ) -> None:
     """Serve the page of a gallery until Ctrl-C.
 

@@ -350,7 +350,16 @@ def described_hits(
 ) -> list[HitAnswer]:
     """Return rows that were found; ``with_image``: the ids whose images are given."""
     return [
-        HitAnswer(**hit.as_json() | {"model": models[hit.model], "has_image": hit.id in with_image})
+        HitAnswer(
+            id=hit.id,
+            label=hit.label,
+            score=hit.score,
+            similarity=hit.similarity,
+            model=models[hit.model],
+            row=hit.row,
+            metadata=hit.metadata,
+            has_image=hit.id in with_image,
+        )
         for hit in hits
     ]
 
@@ -394,20 +403,25 @@ class CertificateAnswer(BaseModel):
     rows_of: ModelAnswer
     forced: bool
     summary: str
-    verdict: str | None = Field(None, description="on single images; None without a certificate")
-    template_verdict: str | None = Field(None, description="on templates, one for each class")
-    basis: Basis | None = Field(None, description="what is known of the test classes")
-    tested_on: str = Field("", description="the same in words")
+    verdict: str | None = Field(
+        default=None, description="on single images; None without a certificate"
+    )
+    template_verdict: str | None = Field(
+        default=None, description="on templates, one for each class"
+    )
+    basis: Basis | None = Field(default=None, description="what is known of the test classes")
+    tested_on: str = Field(default="", description="the same in words")
     digest: str = ""
     date: str = ""
     criteria: list[CriterionAnswer] = []
     thresholds: dict[str, dict[str, float]] = {}
     calibration: str = "raw"
-    top_1: dict[str, float] = Field({}, description="among single images, by direction")
+    top_1: dict[str, float] = Field(default={}, description="among single images, by direction")
     curves: dict[str, list[tuple[float, float]]] = Field(
-        {}, description="order of rows -> share of new rows, top-1; empty if it was not measured"
+        default={},
+        description="order of rows -> share of new rows, top-1; empty if it was not measured",
     )
-    document: dict[str, Any] = Field({}, description="the whole certificate")
+    document: dict[str, Any] = Field(default={}, description="the whole certificate")
 
 
 class CertificatesAnswer(BaseModel):

@@ -107,7 +107,7 @@ class Job:
 class GalleryChanges:
     """One change at a time, each with a gallery that is opened for it."""
 
-    def __init__(self, path: Path, images: ImageSet | None = None, *, device: Any = "cpu") -> None:
+    def __init__(self, path: Path, images: ImageSet | None = None, *, device: Any = "auto") -> None:
         """Take note of what is changed.
 
         Args:

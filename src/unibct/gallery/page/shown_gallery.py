@@ -51,7 +51,7 @@ class Query:
 class ShownGallery:
     """Answers everything that changes nothing."""
 
-    def __init__(self, path: Path, images: ImageSet | None = None, *, device: Any = "cpu") -> None:
+    def __init__(self, path: Path, images: ImageSet | None = None, *, device: Any = "auto") -> None:
         """Open a gallery.
 
         Args:
