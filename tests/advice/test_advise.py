@@ -22,7 +22,7 @@ from unibct.advice.measured import Rates
 from unibct.data.loader import MEMORY_VARIABLE
 from unibct.embeddings.extraction import embed
 from unibct.embeddings.forms import write_embeddings
-from unibct.embeddings.recall import Strength
+from unibct.embeddings.recall import ModelRecall
 from unibct.errors import UserError
 from unibct.methods import METHODS
 from unibct.models.old_space import add_projection
@@ -258,8 +258,8 @@ def test_the_notes_say_what_the_numbers_mean():
         costs = {"training": FixedCost(100.0), "backfill": FixedCost(backfill)}
         return "\n".join(advise_module._notes(strength, costs, gallery_known=known))  # pyright: ignore
 
-    assert "hardly better than raw pixels" in notes(Strength(0.2, 0.2), 200.0)
-    strong = notes(Strength(0.9, 0.2), 200.0)
+    assert "hardly better than raw pixels" in notes(ModelRecall(0.2, 0.2), 200.0)
+    strong = notes(ModelRecall(0.9, 0.2), 200.0)
     assert "raw pixels" not in strong
     assert "takes less time than the training" not in strong
     assert "takes less time than the training" in notes(None, 50.0)

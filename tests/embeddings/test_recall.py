@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 
 from unibct.embeddings import recall
 from unibct.embeddings.recall import (
-    Strength,
-    model_strength,
+    ModelRecall,
+    model_recall,
     pixel_vectors,
     recall_at_1,
     sample_classes,
@@ -78,16 +78,16 @@ def test_all_classes_are_taken_if_they_fit_but_not_those_of_one_image():
 
 
 def test_a_model_must_go_a_tenth_of_the_way_from_raw_pixels_to_perfect():
-    assert Strength(0.279, 0.2).too_weak
-    assert not Strength(0.281, 0.2).too_weak
-    assert Strength(0.1, 0.2).too_weak
-    assert not Strength(1.0, 1.0).too_weak
-    assert Strength(0.3, 0.25).as_json() == {
+    assert ModelRecall(0.279, 0.2).too_weak
+    assert not ModelRecall(0.281, 0.2).too_weak
+    assert ModelRecall(0.1, 0.2).too_weak
+    assert not ModelRecall(1.0, 1.0).too_weak
+    assert ModelRecall(0.3, 0.25).as_json() == {
         "recall_at_1": 0.3,
         "pixel_recall_at_1": 0.25,
         "too_weak": True,
     }
-    assert str(Strength(0.3, 0.25)) == "recall@1 30.0 % (raw pixels 25.0 %)"
+    assert str(ModelRecall(0.3, 0.25)) == "recall@1 30.0 % (raw pixels 25.0 %)"
 
 
 def test_pixel_vectors_shrink_by_averaging_and_have_no_mean():
@@ -111,8 +111,8 @@ def test_a_model_is_measured_on_the_images_whose_pixels_are_read():
     rng = np.random.default_rng(0)
     labels = np.repeat(np.arange(20), 5)
     pixels = rng.integers(256, size=(100, 6, 6), dtype=np.uint8)
-    strength = model_strength(np.eye(20)[labels], labels, pixels.__getitem__)
+    strength = model_recall(np.eye(20)[labels], labels, pixels.__getitem__)
     assert strength is not None
     assert strength.recall_at_1 == 1.0
     assert strength.pixel_recall_at_1 == pytest.approx(0.05, abs=0.06)
-    assert model_strength(np.eye(3), np.arange(3), pixels.__getitem__) is None
+    assert model_recall(np.eye(3), np.arange(3), pixels.__getitem__) is None

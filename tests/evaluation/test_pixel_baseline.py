@@ -10,7 +10,7 @@ from unibct.embedders import open_embedder
 from unibct.embeddings.forms import write_embeddings
 from unibct.embeddings.recall import pixel_vectors, recall_at_1
 from unibct.errors import UserError
-from unibct.evaluation.pixel_baseline import embedder_frame, old_model_strength
+from unibct.evaluation.pixel_baseline import embedder_frame, old_model_recall
 from unibct.evaluation.upgrade import evaluate_embeddings
 from unibct.models.architectures import build_network
 from unibct.models.model import Model
@@ -29,13 +29,13 @@ def test_the_old_model_is_compared_with_the_pixels_that_it_gets(glyph_classes):
     images = glyph_classes
     vectors = random_vectors(images, 5.0)
     pixels = np.stack([images.read(image_id) for image_id in images.ids])
-    of_array = old_model_strength(vectors, images.labels, pixels)
+    of_array = old_model_recall(vectors, images.labels, pixels)
     assert of_array is not None
     assert of_array.recall_at_1 == recall_at_1(vectors, images.labels)
     assert of_array.pixel_recall_at_1 == recall_at_1(pixel_vectors(pixels), images.labels)
-    assert old_model_strength(vectors, images.labels, images) == of_array
+    assert old_model_recall(vectors, images.labels, images) == of_array
     for without in (None, replace(images, vector_dim=16)):  # finished vectors have no pixels
-        assert old_model_strength(vectors, images.labels, without) is None
+        assert old_model_recall(vectors, images.labels, without) is None
 
 
 def test_wrong_images_are_refused(glyph_classes):
@@ -48,7 +48,7 @@ def test_wrong_images_are_refused(glyph_classes):
         ("glyphs:train", "images must be an image set or an array"),
     ):
         with pytest.raises(UserError, match=message):
-            old_model_strength(vectors, labels, images)
+            old_model_recall(vectors, labels, images)
 
 
 def test_an_upgrade_of_a_weak_old_model_gets_no_verdict(photo_folder):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.evaluation.noisy_classes import noisy_classes
-from unibct.embeddings.recall import Strength
+from unibct.embeddings.recall import ModelRecall
 from unibct.evaluation.protocols.pairs import evaluate_pairs
 from unibct.evaluation.upgrade import evaluate_embeddings
 from unibct.report.decision_tables import decision_tables, old_model_text, threshold_table
@@ -117,15 +117,15 @@ def test_a_pair_set_has_no_such_table():
 
 
 def test_the_text_on_the_old_model_says_if_it_is_too_weak(evaluation):
-    strong = replace(evaluation, old_model=Strength(0.5, 0.1))
+    strong = replace(evaluation, old_model=ModelRecall(0.5, 0.1))
     assert old_model_text(strong) == "old model: recall@1 50.0 % (raw pixels 10.0 %)"
-    weak = replace(evaluation, old_model=Strength(0.12, 0.1))
+    weak = replace(evaluation, old_model=ModelRecall(0.12, 0.1))
     assert weak.verdict == "old model too weak"
     assert old_model_text(weak).startswith(
         "The old model is too weak to judge an upgrade by: recall@1 12.0 % (raw pixels 10.0 %)."
     )
     assert old_model_text(weak).endswith("embed the gallery again.")
-    easy = old_model_text(replace(evaluation, old_model=Strength(0.988, 1.0)))
+    easy = old_model_text(replace(evaluation, old_model=ModelRecall(0.988, 1.0)))
     assert "embed the gallery again" not in easy
     assert easy.endswith("These test images are too easy: test on images that differ more.")
     assert old_model_text(replace(evaluation, old_model=None)) == ""

@@ -13,7 +13,7 @@ from unibct.benchmark import DEFAULT_METHODS
 from unibct.benchmark.grid import make_grid
 from unibct.benchmark.results import as_csv
 from unibct.data.scenarios import SCENARIOS
-from unibct.embeddings.recall import Strength
+from unibct.embeddings.recall import ModelRecall
 from unibct.evaluation.search_test import CROSS, DIRECTIONS
 from unibct.maps import MAPS
 from unibct.methods import METHODS, split_methods
@@ -251,7 +251,7 @@ def test_every_test_has_a_row_and_the_cross_test_is_highlighted(small_demo):
 
 def test_a_weak_old_model_is_named_at_the_top(small_demo):
     result, _ = small_demo
-    weak = replace(result, evaluation=replace(result.evaluation, old_model=Strength(0.12, 0.1)))
+    weak = replace(result, evaluation=replace(result.evaluation, old_model=ModelRecall(0.12, 0.1)))
     page = render_report(weak)
     assert '<span class="badge old-model-too-weak">old model too weak</span></h1>' in page
     assert "too weak to judge an upgrade by: recall@1 12.0 % (raw pixels 10.0 %)" in page

@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from tests.report.told_story import told_story
-from unibct.embeddings.recall import Strength
+from unibct.embeddings.recall import ModelRecall
 from unibct.evaluation.criterion import NOT_COMPATIBLE_RULE
 from unibct.evaluation.search_test import CROSS
 from unibct.report.decision_tables import decision_tables
@@ -128,7 +128,7 @@ def test_a_plan_names_every_job_and_its_state(finished, width):
 
 
 def test_a_weak_old_model_is_named_before_the_verdict(small_demo):
-    evaluation = replace(small_demo[0].evaluation, old_model=Strength(0.12, 0.1))
+    evaluation = replace(small_demo[0].evaluation, old_model=ModelRecall(0.12, 0.1))
     lines = printed(lambda console: print_evaluation(evaluation, console)).splitlines()
     assert any(
         line.startswith("The old model is too weak to judge an upgrade by") for line in lines

@@ -4,7 +4,7 @@ from tests.models.cases import small_model
 from tests.report.told_story import told_story
 from unibct.advice.advise import Advice, backfill_cost, mapping_cost, method_advice
 from unibct.advice.measured import FoundScenario, Rates, find_scenario_of
-from unibct.embeddings.recall import Strength
+from unibct.embeddings.recall import ModelRecall
 from unibct.evaluation.weight_choice import TriedWeights, WeightChoice
 from unibct.report.texts import advice_lines, export_text, outcome, story_table, weight_choice_text
 
@@ -54,7 +54,7 @@ def text_of(scenario, strength, rates=RATES):
 
 
 def test_every_part_has_its_line():
-    text = text_of(find_scenario_of("ab", "bc", None, "1"), Strength(0.5, 0.25))
+    text = text_of(find_scenario_of("ab", "bc", None, "1"), ModelRecall(0.5, 0.25))
     assert "scenario    open-class: 1 classes are new" in text
     assert "recall@1 50.0 % (raw pixels 25.0 %), on 9 images" in text
     assert "bct              no: bct cannot be used here" in text

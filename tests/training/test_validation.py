@@ -20,7 +20,7 @@ from unibct.data.training_classes import (
     training_classes,
 )
 from unibct.embeddings.extraction import embed
-from unibct.embeddings.recall import Strength, pixel_vectors, recall_at_1
+from unibct.embeddings.recall import ModelRecall, pixel_vectors, recall_at_1
 from unibct.embeddings.score_scale import score_scale
 from unibct.embeddings.stored import StoredEmbeddings
 from unibct.errors import UserError
@@ -79,7 +79,7 @@ def test_each_epoch_and_the_best_one_are_reported(validated_run):
     rows, texts = metrics(out), notes.texts
     assert texts[0].startswith("3 of 12 classes (36 images) are set aside to measure recall@1")
     for row, text in zip(rows, texts[1:], strict=False):
-        strength = Strength(float(row["recall_at_1"]), float(row["pixel_recall_at_1"]))
+        strength = ModelRecall(float(row["recall_at_1"]), float(row["pixel_recall_at_1"]))
         assert text.startswith(f"epoch {int(row['epoch']) + 1} of 3: loss ")
         assert text.endswith(str(strength))
         assert notes.statuses[int(row["epoch"])] == str(strength)

@@ -28,7 +28,7 @@ from unibct.data.loader import fits_in_memory
 from unibct.data.readers import open_images
 from unibct.distributed.device import pick_device
 from unibct.embedders import open_embedder
-from unibct.embeddings.recall import Strength
+from unibct.embeddings.recall import ModelRecall
 from unibct.embeddings.stored import StoredEmbeddings
 from unibct.errors import UserError
 from unibct.methods import DEFAULT_METHOD, METHODS, NO_METHOD, MethodEntry, find_method
@@ -270,7 +270,7 @@ class Advice:
     scenario: FoundScenario  # how the new training set relates to the old one
     methods: tuple[MethodAdvice, ...]  # each compatibility method, and whether it can be used
     # Of the old model on a sample of the new set; None if no class has two images.
-    strength: Strength | None
+    strength: ModelRecall | None
     strength_on: str  # which images that was measured on
     recipe: str  # what was chosen for the new model, in a line
     device: str  # where everything was measured
@@ -439,7 +439,7 @@ def _old_model_notes(old: Embedder, images: ImageSet, usable: int, run: Run) -> 
 
 
 def _notes(
-    strength: Strength | None, costs: Mapping[str, Cost], *, gallery_known: bool
+    strength: ModelRecall | None, costs: Mapping[str, Cost], *, gallery_known: bool
 ) -> tuple[str, ...]:
     """Return what the numbers mean for the decision."""
     notes = [

@@ -17,7 +17,7 @@ from unibct.data.decoding import Frame, Pixels
 from unibct.data.image_set import ImageSet
 from unibct.data.scenarios import SCENARIOS
 from unibct.data.training_classes import identity_digests
-from unibct.embeddings.recall import Strength, model_strength, sample_classes
+from unibct.embeddings.recall import ModelRecall, model_recall, sample_classes
 from unibct.embeddings.stored import StoredEmbeddings
 from unibct.maps.vector_map import fit_vector_map
 from unibct.models.embedder import Embedder, ImageEmbedder
@@ -140,7 +140,7 @@ def scenario_of(old: Embedder, images: ImageSet, old_set: ImageSet | None) -> Fo
     return find_scenario_of(old.training_classes.digests, digests, None, images.ids)
 
 
-def old_strength(old: Embedder, images: ImageSet, frame: Frame) -> tuple[Strength | None, str]:
+def old_strength(old: Embedder, images: ImageSet, frame: Frame) -> tuple[ModelRecall | None, str]:
     """Measure the old model on classes that it has not seen, if there are enough of them.
 
     Each image has an old embedding, see ``usable_images``. In ``frame`` raw pixels are compared if
@@ -172,7 +172,7 @@ def old_strength(old: Embedder, images: ImageSet, frame: Frame) -> tuple[Strengt
         starts = range(0, len(sample.pixels), _BATCH)
         batches = (sample.pixels[i : i + _BATCH] for i in starts)
         vectors = np.concatenate([cast(ImageEmbedder, old).embed_pixels(b) for b in batches])
-    strength = model_strength(vectors, sample.images.labels, sample.pixels.__getitem__)
+    strength = model_recall(vectors, sample.images.labels, sample.pixels.__getitem__)
     return strength, f"{len(sample.images):,} images of {on}"
 
 

@@ -30,7 +30,7 @@ from unibct.distributed.cpus import usable_cpus
 from unibct.embeddings.extraction import cached_embeddings, embed, embeddings_folder
 from unibct.embeddings.score_scale import mapped_score_scale
 from unibct.embeddings.store import save_embeddings
-from unibct.evaluation.pixel_baseline import old_model_strength
+from unibct.evaluation.pixel_baseline import old_model_recall
 from unibct.evaluation.search_test import OLD_SELF
 from unibct.files import atomic_file, write_json
 from unibct.maps.vector_map import fit_vector_map
@@ -71,7 +71,7 @@ def _old_model(workspace: Workspace, job: Job) -> dict[str, Any]:
         return {}
     images, frame = workspace.test_images, recipe_input(job.training.recipe).frame
     vectors = workspace.vectors(job.folder)
-    strength = old_model_strength(vectors, images.labels, images, frame=frame)
+    strength = old_model_recall(vectors, images.labels, images, frame=frame)
     return {"old_model": None if strength is None else strength.as_json()}
 
 

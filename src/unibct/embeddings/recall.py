@@ -86,7 +86,7 @@ _NEEDED_GAIN = 0.1  # of the way from raw pixels to a recall of 1
 
 
 @dataclass(frozen=True)
-class Strength:
+class ModelRecall:
     """Recall@1 of a model, beside that of raw pixels on the same images.
 
     Attributes:
@@ -139,9 +139,9 @@ def pixel_vectors(pixels: Pixels) -> NDArray[np.float32]:
     return vectors - vectors.mean(axis=1, keepdims=True)
 
 
-def model_strength(
+def model_recall(
     vectors: Floats, labels: Ints, read: Callable[[Ints], Pixels], *, seed: int = 0
-) -> Strength | None:
+) -> ModelRecall | None:
     """Measure a model on a sample of images; None if no class has two images.
 
     Args:
@@ -153,7 +153,7 @@ def model_strength(
     rows = sample_classes(labels, SAMPLE_IMAGES, seed=seed)
     if not len(rows):
         return None
-    return Strength(
+    return ModelRecall(
         recall_at_1(vectors[rows], labels[rows]),
         recall_at_1(pixel_vectors(read(rows)), labels[rows]),
     )

@@ -9,7 +9,7 @@ import numpy as np
 
 from unibct.arrays import Ints
 from unibct.data.image_set import ImageSet
-from unibct.embeddings.recall import Strength
+from unibct.embeddings.recall import ModelRecall
 from unibct.embeddings.store import Vectors
 from unibct.evaluation.blending import AlphaChoice, BlendedQueries, require_alpha
 from unibct.evaluation.bootstrap import ClassDraws, class_draws
@@ -52,7 +52,7 @@ class Evaluation:
     choices: tuple[SeenChoice, ...] | None = None
     seen_values: Values = field(default_factory=dict[str, dict[str, float]])  # over seen classes
     note: str | None = None  # what a reader must know about the numbers
-    old_model: Strength | None = None  # recall@1 of it and of raw pixels; None if not known
+    old_model: ModelRecall | None = None  # recall@1 of it and of raw pixels; None if not known
     # Of the models that made ``query`` and ``gallery``, where they are known.
     fingerprints: dict[str, str] = field(default_factory=dict[str, str])
 

@@ -9,7 +9,7 @@ from unibct.arrays import Floats, Ints, checked_labels, is_array, to_numpy
 from unibct.data.decoding import DEFAULT_FIT, Frame, Pixels
 from unibct.data.image_set import ImageSet
 from unibct.data.loader import unread_pixels
-from unibct.embeddings.recall import Strength, model_strength
+from unibct.embeddings.recall import ModelRecall, model_recall
 from unibct.errors import UserError
 from unibct.models.embedder import Embedder
 from unibct.models.input import InputSpec
@@ -22,9 +22,9 @@ NOT_CHECKED = (
 )
 
 
-def old_model_strength(
+def old_model_recall(
     vectors: Floats, labels: Any, images: Any, *, frame: Frame | None = None, seed: int = 0
-) -> Strength | None:
+) -> ModelRecall | None:
     """Compare the old model with raw pixels on a sample of the test images.
 
     Args:
@@ -46,7 +46,7 @@ def old_model_strength(
         read = _reader(images, frame or _ANY_MODEL, len(vectors))
     else:
         raise UserError("images must be an image set or an array of uint8 pixels")
-    return model_strength(vectors, classes, read, seed=seed)
+    return model_recall(vectors, classes, read, seed=seed)
 
 
 def embedder_frame(embedder: Embedder) -> Frame | None:

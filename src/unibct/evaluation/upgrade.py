@@ -16,7 +16,7 @@ from unibct import progress
 from unibct.arrays import Floats, Ints, checked_embeddings, to_numpy
 from unibct.data.decoding import Frame
 from unibct.data.image_set import ImageSet
-from unibct.embeddings.recall import Strength
+from unibct.embeddings.recall import ModelRecall
 from unibct.errors import UserError
 from unibct.evaluation.blending import MIDPOINT, AlphaChoice, blended_test
 from unibct.evaluation.bootstrap import REPEATS
@@ -33,7 +33,7 @@ from unibct.evaluation.evaluation import (
 from unibct.evaluation.metrics import measured_metrics
 from unibct.evaluation.mixed_gallery import BackfillCurve, backfill_curve, row_orders
 from unibct.evaluation.options import EvaluationOptions, chosen_options
-from unibct.evaluation.pixel_baseline import old_model_strength
+from unibct.evaluation.pixel_baseline import old_model_recall
 from unibct.evaluation.score_map import ScoreMap
 from unibct.evaluation.search_test import (
     BLEND,
@@ -271,13 +271,13 @@ def _curves(
 
 def _strength(
     part: _Part, images: Any, frame: Frame | None, given: int, seed: int
-) -> Strength | None:
+) -> ModelRecall | None:
     """Compare the old model with raw pixels on the tested ones of all images that were given."""
     if images is not None and len(part.places) < given == len(images):
         is_set = isinstance(images, ImageSet)
         images = images.select(part.places) if is_set else to_numpy(images)[part.places]
     try:
-        return old_model_strength(
+        return old_model_recall(
             part.models["old"], part.split.labels, images, frame=frame, seed=seed
         )
     except UserError as error:

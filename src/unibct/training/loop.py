@@ -25,7 +25,7 @@ from unibct.training.state import TrainingState, current_model, restore_state, s
 from unibct.training.step import TrainingStep
 from unibct.training.tracking import Tracker
 from unibct.training.training_set_embeddings import refresh_method
-from unibct.training.validation import keep_best, note_epoch, row_strength, validated
+from unibct.training.validation import keep_best, note_epoch, row_recall, validated
 
 _AGREE_EVERY = 8  # steps; on a GPU, asking all ranks whether to stop delays the next step
 _TRACK_EVERY = 20  # steps between two points of a curve
@@ -132,7 +132,7 @@ class TrainingLoop:
     def _show_status(self, advance: Advance) -> None:
         """Show the last epoch's recall@1 beside the bar, or in the lines, of the next one."""
         if self.context.validation is not None:
-            advance(0, str(row_strength(self.context, self.state.metrics[-1])))
+            advance(0, str(row_recall(self.context, self.state.metrics[-1])))
 
     def take_steps(self, draws: EpochDraws, advance: Advance, stop: StopRequest) -> None:
         """Take the steps that are left of the current epoch."""

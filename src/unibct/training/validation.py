@@ -12,7 +12,7 @@ from unibct.arrays import Floats, Ints
 from unibct.data.loader import PixelBatches
 from unibct.data.training_classes import SCORE_SCALE_MEASURED, Choice, choice_on
 from unibct.embeddings.extraction import NETWORK_BATCH, embed, finite_embeddings
-from unibct.embeddings.recall import Strength, pixel_vectors, recall_at_1
+from unibct.embeddings.recall import ModelRecall, pixel_vectors, recall_at_1
 from unibct.embeddings.score_scale import NoScoreScaleError, sample_rows, score_scale
 from unibct.embeddings.stored import StoredEmbeddings
 from unibct.errors import UserError
@@ -64,12 +64,12 @@ def _flat(rows: NDArray[Any]) -> NDArray[np.float32]:
     return rows.reshape(len(rows), -1).astype(np.float32)
 
 
-def row_strength(context: RunContext, row: dict[str, Any]) -> Strength:
+def row_recall(context: RunContext, row: dict[str, Any]) -> ModelRecall:
     """Return what a row of ``metrics.csv`` says about its epoch."""
     assert context.validation is not None
     has_vectors = context.validation.images.vector_dim is not None
     pixels = "the given vectors" if has_vectors else "raw pixels"
-    return Strength(row[RECALL], row[PIXEL_RECALL], pixels)
+    return ModelRecall(row[RECALL], row[PIXEL_RECALL], pixels)
 
 
 def note_start(context: RunContext) -> None:
@@ -93,7 +93,7 @@ def note_epoch(context: RunContext, row: dict[str, Any]) -> None:
     if context.validation is not None:
         loss = row["loss_cls"] + row["eta"] * row["loss_comp"]
         place = f"epoch {row['epoch'] + 1} of {context.recipe.epochs}"
-        progress.note(f"{place}: loss {loss:.3f}, {row_strength(context, row)}")
+        progress.note(f"{place}: loss {loss:.3f}, {row_recall(context, row)}")
 
 
 # The best epoch. Its checkpoint is kept after the checkpoint that the epoch ended with, whose
@@ -132,7 +132,7 @@ def validation_record(context: RunContext, rows: Sequence[dict[str, Any]]) -> di
         return {}
     last = rows[-1]
     return {
-        "validated": {"epoch": last["epoch"], **row_strength(context, last).as_json()}
+        "validated": {"epoch": last["epoch"], **row_recall(context, last).as_json()}
         | {"best_epoch": best["epoch"], "best_recall_at_1": best[RECALL]}
     }
 
@@ -143,7 +143,7 @@ def note_result(context: RunContext, rows: Sequence[dict[str, Any]]) -> None:
     if best is None or context.validation is None:
         return
     classes = len(context.validation.images.class_names)
-    strength, is_last = row_strength(context, best), best["epoch"] == rows[-1]["epoch"]
+    strength, is_last = row_recall(context, best), best["epoch"] == rows[-1]["epoch"]
     last = "the last one" if is_last else f"the last one has {100 * rows[-1][RECALL]:.1f} %"
     progress.note(
         f"best epoch: {best['epoch'] + 1} ({last}), {strength} on {classes} classes that were set "
