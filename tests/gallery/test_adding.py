@@ -6,8 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.data.decode_counter import DecodeCounter
 from tests.gallery.toys import NEW, OLD, skipping, toy_images, with_bad
+from tests.models.cases import small_model
 from unibct.data.decoding import UnreadableImageError
+from unibct.data.image_set import FileSource
+from unibct.data.readers import open_images
 from unibct.embedders import Opening
 from unibct.embeddings.extraction import embed
 from unibct.embeddings.store import Embeddings
@@ -15,6 +19,7 @@ from unibct.errors import UserError
 from unibct.gallery import adding
 from unibct.gallery.gallery import Gallery
 from unibct.gallery.known_queries import FoundMates, found_mates, read_known_queries
+from unibct.models.model_folder import save_model
 
 
 def renamed(images, **changes):
@@ -270,3 +275,33 @@ def test_a_removal_that_is_killed_while_it_deletes_leaves_no_vector(upgraded, mo
     upgraded.index()  # any later step that writes
     assert [len(engine.read(kind, ["c0/20"])) for kind in engine.kinds()] == [0, 0]
     assert upgraded.verify() == []
+
+
+def test_each_file_is_read_once_and_the_users_cache_gets_no_record(
+    photo_folder, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("UNIBCT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(adding, "BATCH", 40)
+    reads, real = [], FileSource.__call__
+    monkeypatch.setattr(FileSource, "__call__", lambda self, i: reads.append(i) or real(self, i))
+    decoded, images = DecodeCounter(monkeypatch, adding), open_images(photo_folder)
+    save_model(small_model(), tmp_path / "old")
+    gallery = Gallery.create(tmp_path / "G", tmp_path / "old", known=0)
+    reads.clear()
+    assert gallery.add(images).added == len(images)
+    assert (sorted(reads), decoded.taken()) == (sorted(images.ids), len(images))
+    reads.clear()
+    assert gallery.add(images).present == len(images)
+    assert (sorted(reads), decoded.taken()) == (sorted(images.ids), 0), "they are compared"
+    assert not list((tmp_path / "cache").rglob("*.json"))
+    rows = gallery.folder.engine.read(gallery.folder.state.standing.searching, images.ids)
+    order = [rows.ids.index(image_id) for image_id in images.ids]
+    assert np.allclose(rows.vectors[order], embed(small_model(), images).vectors, atol=1e-6)
+    save_model(small_model(seed=5), tmp_path / "new")
+    gallery.upgrade(tmp_path / "new", force=True)
+    reads.clear()
+    decoded.taken()
+    monkeypatch.setenv("UNIBCT_CACHE", str(tmp_path / "another"))
+    assert gallery.backfill(images).rows == len(images)
+    assert (sorted(reads), decoded.taken()) == (sorted(images.ids), len(images))
+    assert not list((tmp_path / "another").rglob("*.json"))

@@ -2,15 +2,16 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unibct import progress
 from unibct.data.checked_set import NoReadableImageError
-from unibct.data.decoding import UnreadableImageError
+from unibct.data.decoding import Pixels, UnreadableImageError, decode, fit, reading_threads
 from unibct.data.image_set import ImageSet
 from unibct.errors import UserError
 from unibct.gallery.gallery_folder import GalleryFolder
@@ -26,6 +27,7 @@ from unibct.gallery.rows import (
 from unibct.gallery.sources import Source, note_left_out, vector_fault
 from unibct.gallery.state import ADD, PASSED, REMOVE, RowKind
 from unibct.gallery.steps import complete_removal, end_interrupted_steps, end_step, take_back
+from unibct.models.embedder import ImageEmbedder
 
 BATCH = 1024  # rows of a batch; each is durable when the next begins
 _SAME_VECTOR = 1e-3  # largest difference of two embeddings of the same image
@@ -132,10 +134,17 @@ class _RowAdder:
     def _add_batch(self, part: Source) -> None:
         """Add those rows of a batch that are not there."""
         folder, kind = self._folder, self._kind
-        digests = image_digests(part.images)
+        wants_vectors = part.embeddings is not None
+        stored = {
+            other: folder.engine.read(other, part.ids, vectors=wants_vectors and other == kind)
+            for other in folder.state.kinds
+        }
+        digests: dict[str, str] = {}
         if part.images is not None:
-            part = self._without_bad(part, [i for i in part.ids if i in digests])
-        absent, unsearchable = self._absent(part, digests)
+            known = {row_id for rows in stored.values() for row_id in rows.ids}
+            read, digests = read_once(part, folder.model(kind), known)
+            part = self._without_bad(replace(part, images=read), list(digests))
+        absent, unsearchable = self._absent(part, stored, digests)
         if not len(absent):
             return
         if absent.images is None:
@@ -161,17 +170,22 @@ class _RowAdder:
         folder.engine.write(kind, sealed, supersedes=unsearchable)
         self.added += len(absent)
 
-    def _absent(self, part: Source, digests: dict[str, str]) -> tuple[Source, list[str]]:
-        """Return the rows that are not there, and kinds that have some and cannot be searched."""
+    def _absent(
+        self, part: Source, stored: Mapping[str, GalleryRows], digests: dict[str, str]
+    ) -> tuple[Source, list[str]]:
+        """Return the rows that are not there, and kinds that have some and cannot be searched.
+
+        ``stored`` is what each kind has of the rows.
+        """
         folder, kind = self._folder, self._kind
         present: set[str] = set()
         unsearchable: list[str] = []  # after a rollback
-        for other in folder.state.kinds:
-            there = folder.engine.read(other, part.ids, vectors=other == kind)
+        for other, there in stored.items():
             if part.skip_bad:
+                there = _rows_of(part, there)
                 damaged = _damaged(part, there, digests)
                 part = self._without_bad(part, [i for i in part.ids if i not in damaged])
-                there = there.take([p for p, i in enumerate(there.ids) if i not in damaged])
+                there = _rows_of(part, there)
             _require_same(part, there, digests, by_vector=other == kind)
             if other == kind or folder.state.searchable(other):
                 present.update(there.ids)
@@ -190,18 +204,64 @@ class _RowAdder:
         return part.select([place for place, row_id in enumerate(part.ids) if row_id in good])
 
 
-def image_digests(images: ImageSet | None) -> dict[str, str]:
-    """Return id -> digest of the image, which tells it from any other."""
-    digests: dict[str, str] = {}
-    if images is None:
-        return digests
-    for image_id in images.ids:
+def _rows_of(part: Source, there: GalleryRows) -> GalleryRows:
+    """Return those rows that are in a part."""
+    ids = set(part.ids)
+    return there.take([place for place, row_id in enumerate(there.ids) if row_id in ids])
+
+
+class _ReadOnce:
+    """Reads the file of each image of a batch once: for its digest, and the pixels of new rows."""
+
+    def __init__(self, images: ImageSet, model: ImageEmbedder, known: Collection[str]) -> None:
+        self._images, self._frame, self._known = images, model.input.frame, known
+        self._decodes_its_files = getattr(images.read, "encoded", None) is images.encoded
+        self._pixels: dict[str, Pixels | UnreadableImageError] = {}
+
+    def __call__(self, image_id: str) -> Pixels:
+        """Return the pixels of an image, those of a new row in the form that the model takes."""
+        found = self._pixels.get(image_id)
+        if isinstance(found, UnreadableImageError):
+            raise found
+        return self._images.read(image_id) if found is None else found
+
+    def digest(self, image_id: str) -> str | UnreadableImageError:
+        """Read the file, and keep the pixels of a new row; return what tells it from any other."""
+        images, pixels = self._images, None
         try:
-            digests[image_id] = _digest(images, image_id)
+            if images.encoded is None:
+                pixels = images.read(image_id)
+                data = np.ascontiguousarray(pixels).tobytes()
+            else:
+                data = images.encoded(image_id)
         except UnreadableImageError as error:
-            if not images.skip_bad:
-                raise _unreadable(images, image_id, error) from error
-    return digests
+            return error
+        if image_id not in self._known:
+            try:
+                if pixels is None:
+                    pixels = decode(data) if self._decodes_its_files else images.read(image_id)
+                self._pixels[image_id] = fit(pixels, *self._frame)
+            except UnreadableImageError as error:
+                self._pixels[image_id] = error
+        return hashlib.blake2b(data, digest_size=8).hexdigest()
+
+
+def read_once(
+    source: Source, model: ImageEmbedder, known: Collection[str] = ()
+) -> tuple[ImageSet, dict[str, str]]:
+    """Return images that are read already, and id -> digest of those whose file can be read.
+
+    The pixels of rows that are known by their id are not kept: they are read again if need be.
+    """
+    assert source.images is not None
+    reader, digests = _ReadOnce(source.images, model, known), dict[str, str]()
+    with ThreadPoolExecutor(reading_threads()) as pool:
+        for image_id, found in zip(source.ids, pool.map(reader.digest, source.ids), strict=True):
+            if isinstance(found, str):
+                digests[image_id] = found
+            elif not source.skip_bad:
+                raise _unreadable(source.images, image_id, found) from found
+    return replace(source.images, read=reader, encoded=None), digests
 
 
 def _require_readable(source: Source, row_id: str) -> None:
@@ -218,15 +278,6 @@ def _unreadable(images: ImageSet, image_id: str, error: UnreadableImageError) ->
         f"{images.name}: {image_id} cannot be read ({error}); repair it, or leave it out "
         "with skip_bad"
     )
-
-
-def _digest(images: ImageSet, image_id: str) -> str:
-    data = (
-        images.encoded(image_id)
-        if images.encoded is not None
-        else np.ascontiguousarray(images.read(image_id)).tobytes()
-    )
-    return hashlib.blake2b(data, digest_size=8).hexdigest()
 
 
 def with_digest(metadata: Metadata, digest: str | None) -> Metadata:

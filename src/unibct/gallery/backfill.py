@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from unibct import progress
 from unibct.errors import UserError
 from unibct.gallery.adding import (
-    image_digests,
+    read_once,
     require_made_by,
     require_same_images,
     require_usable,
@@ -34,7 +34,7 @@ from unibct.gallery.sources import Source, note_left_out
 from unibct.gallery.state import BACKFILL, BY_SEARCHES, FINISH, ROLLBACK, RowKind, Step
 from unibct.gallery.steps import complete_finish, complete_rollback, end_interrupted_steps, end_step
 from unibct.maps.space_map import FORWARD, SpaceMap, load_map
-from unibct.models.embedder import Embedder
+from unibct.models.embedder import Embedder, ImageEmbedder
 
 
 def vectors_again(
@@ -45,13 +45,18 @@ def vectors_again(
     Images that are not those that were added are refused: ``stored`` is id -> metadata of the row.
     The model is None if there are embeddings.
     """
-    vectors = None
+    vectors, digests = None, dict[str, str]()
+    if source.images is not None:
+        assert model is not None
+        images, digests = read_once(source, cast(ImageEmbedder, model))
+        places = [place for place, row_id in enumerate(source.ids) if row_id in digests]
+        source = replace(source, images=images).select(places)
     if source.skip_bad:
         assert model is not None
         with progress.silenced():
             source, vectors = source.readable_vectors(model)
     metadata = [stored[row_id] for row_id in source.ids]
-    require_same_images(source, image_digests(source.images), metadata)
+    require_same_images(source, digests, metadata)
     if vectors is None:
         with progress.silenced():
             vectors = source.vectors(model)

@@ -10,7 +10,7 @@ from unibct import progress
 from unibct.data.checked_set import NoReadableImageError
 from unibct.errors import UserError
 from unibct.gallery.adding import (
-    image_digests,
+    read_once,
     require_made_by,
     require_same_images,
     require_usable,
@@ -333,7 +333,9 @@ def _given_again(
         folder.model(kind)  # says so if there is no model
     digests: dict[str, str | None] = dict.fromkeys(given.ids)
     for part in _batches(given):
-        part_digests = image_digests(part.images)
+        part_digests: dict[str, str] = {}
+        if part.images is not None:  # all are compared before any is embedded
+            _, part_digests = read_once(part, folder.model(kind), known=part.ids)
         rows = _newest(folder, part.ids)
         require_same_images(part, part_digests, [rows[row_id].metadata for row_id in part.ids])
         digests |= part_digests

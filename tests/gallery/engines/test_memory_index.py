@@ -90,3 +90,23 @@ def test_a_graph_search_after_many_removals_returns_the_rows_it_compared(tmp_pat
         np.testing.assert_allclose(values, [rows[n] @ query for n in numbers], atol=1e-6)
     right = [len({*got} & {*naive(rows, q, 5)}) for got, q in zip(found, queries, strict=True)]
     assert np.mean(right) > 4.9
+
+
+def test_an_added_row_does_not_copy_the_others(tmp_path):
+    index, rows = MemoryIndex(6, tmp_path / "g", False), random_vectors(1200, 6)
+    index.follow(changes(1, [(n, 0, rows[n]) for n in range(1000)]))
+    places = set()
+    for n in range(1000, 1200):
+        index.follow(changes(n, [(n, 0, rows[n])]))
+        found, _ = index.search(rows[n : n + 1], 1, None, approximate=False)
+        assert found == [[n]]
+        index.follow(changes(n))
+        places |= {column.ctypes.data for column in (index._vectors, index._numbers, index._gone)}
+    assert len(places) == 3, "each grew once, by half"
+    index.follow(changes(1200, deleted=range(900)))
+    assert (index.search(rows[:1], 1, None, approximate=False)[0][0][0] >= 900, len(index)) == (
+        True,
+        300,
+    )
+    index.follow(changes(1201, [(1200, 0, rows[0])]))
+    assert index.search(rows[:1], 1, None, approximate=False)[0] == [[1200]]

@@ -54,6 +54,7 @@ class MemoryIndex:
         self._numbers = np.empty(0, dtype=np.int64)
         self._changed = np.empty(0, dtype=np.int64)  # the change that brought each row
         self._gone = np.empty(0, dtype=bool)
+        self._room: dict[str, NDArray[Any]] = {}  # what these are the first rows of
 
     def __len__(self) -> int:
         return len(self._numbers) - int(self._gone.sum())
@@ -79,13 +80,10 @@ class MemoryIndex:
             vectors[count:end], numbers[count:end] = new, part_numbers[stays]
             changed[count:end] = np.array([row[3] for row in part], dtype=np.int64)[stays]
             count = end
-        if start == 0:
-            self._numbers, self._vectors = numbers[:count], vectors[:count]
-        elif count:
-            self._numbers = np.concatenate([self._numbers, numbers[:count]])
-            self._vectors = np.concatenate([self._vectors, vectors[:count]])
-        self._changed = np.append(self._changed, changed[:count])
-        self._gone = np.append(self._gone, np.zeros(count, dtype=bool))
+        self._vectors = self._appended("vectors", self._vectors, vectors[:count])
+        self._numbers = self._appended("numbers", self._numbers, numbers[:count])
+        self._changed = self._appended("changed", self._changed, changed[:count])
+        self._gone = self._appended("gone", self._gone, np.zeros(count, dtype=bool))
         self._put_in_order(start)
         self.change = changes.clock
 
@@ -176,6 +174,21 @@ class MemoryIndex:
             order = np.argsort(self._numbers, kind="stable")
             self._take(order)
 
+    def _appended(self, name: str, rows: NDArray[Any], added: NDArray[Any]) -> NDArray[Any]:
+        """Return rows with others after them; the room grows by half, so copies are rare."""
+        if not len(added):
+            return rows
+        if not len(rows):
+            self._room[name] = added
+            return added
+        end, room = len(rows) + len(added), self._room.get(name, rows)
+        if end > len(room):
+            room = np.empty((max(end, len(room) * 3 // 2), *rows.shape[1:]), dtype=rows.dtype)
+            room[: len(rows)] = rows
+            self._room[name] = room
+        room[len(rows) : end] = added
+        return room[:end]
+
     def _clear_away(self) -> None:
         if self._gone.any():
             self._take(np.flatnonzero(~self._gone))
@@ -183,6 +196,7 @@ class MemoryIndex:
     def _take(self, places: NDArray[np.int64]) -> None:
         self._numbers, self._vectors = self._numbers[places], self._vectors[places]
         self._changed, self._gone = self._changed[places], self._gone[places]
+        self._room.clear()
 
     def _nearest(
         self, queries: NDArray[np.float32], places: NDArray[np.int64] | None, k: int
