@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from unibct.training.default_recipe import recipe_for
     from unibct.training.mapped_model import adapt as adapt_model
     from unibct.training.recipe import Recipe, load_recipe
-    from unibct.training.train import train as train_model
+    from unibct.training.train import train
 
 _HOMES = {
     "UserError": "errors",
@@ -78,7 +78,7 @@ _HOMES = {
     "Recipe": "training.recipe",
     "load_recipe": "training.recipe",
     "recipe_for": "training.default_recipe",
-    "train_model": "training.train:train",
+    "train": "training.train",
     "verification": "evaluation.verification",
     "identification": "evaluation.identification",
     "evaluate": "evaluation.evaluate",
@@ -148,7 +148,7 @@ __all__ = [
     "serve_gallery",
     "split",
     "structural_weights",
-    "train_model",
+    "train",
     "verification",
     "write_benchmark_report",
     "write_embeddings",

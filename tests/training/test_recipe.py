@@ -90,6 +90,7 @@ def test_files_and_overrides(tmp_path):
     ("override", "message"),
     [
         ("epoch=3", "unknown setting 'epoch', did you mean 'epochs'"),
+        ("dropout=0.1", "dropout was a setting of earlier versions"),
         ("epochs=0", "epochs = 0: .*greater than or equal to 1"),
         ("lr=fast", "lr = 'fast'"),
         ("lam=1.0", "lam = 1.0: .*less than 1"),

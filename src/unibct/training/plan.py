@@ -182,9 +182,14 @@ class Run:
     first_classes: TrainingClasses  # what first weights and finished vectors have learnt from
 
     @cached_property
+    def entry(self) -> MethodEntry:
+        """What is known of the method."""
+        return find_method(self.method)
+
+    @cached_property
     def old_fingerprint(self) -> str | None:
         """That of the old model, if the run uses one."""
-        is_used = find_method(self.method).needs_old_model or self.recipe.warm_start
+        is_used = self.entry.needs_old_model or self.recipe.warm_start
         return self.old.fingerprint if is_used and self.old is not None else None
 
     @cached_property
@@ -195,7 +200,7 @@ class Run:
     @property
     def projected_dim(self) -> int | None:
         """The old dimension, if it is another one: there is a projection into the old space."""
-        old = self.old if find_method(self.method).needs_old_model else None
+        old = self.old if self.entry.needs_old_model else None
         return None if old is None or old.dim == self.dim else old.dim
 
     @property
@@ -213,12 +218,12 @@ class Run:
     @property
     def method_start(self) -> int:
         """The first epoch in which the method is used."""
-        return self.recipe.warmup_epochs if find_method(self.method).has_warmup else 0
+        return self.recipe.warmup_epochs if self.entry.has_warmup else 0
 
     @property
     def first_usable_epoch(self) -> int:
         """The first epoch whose model is what was asked for: compatible, if there is an old one."""
-        return self.method_start if find_method(self.method).needs_old_model else 0
+        return self.method_start if self.entry.needs_old_model else 0
 
     def refreshes_at(self, epoch: int) -> bool:
         """Return whether the method looks at the new model again at the start of ``epoch``."""

@@ -236,6 +236,8 @@ def _checked(values: dict[str, Any], source: str) -> Recipe:
 def _problem(details: Any) -> str:
     key = ".".join(str(part) for part in details["loc"])
     if details["type"] == "extra_forbidden":
+        if key in EARLIER_SETTINGS:
+            return f"{key} was a setting of earlier versions"
         close = difflib.get_close_matches(key, Recipe.model_fields, n=1)
         return f"unknown setting {key!r}" + (f", did you mean {close[0]!r}?" if close else "")
     message = details["msg"].removeprefix("Value error, ")

@@ -14,7 +14,6 @@ from unibct.data.training_classes import BEST_EPOCH, choice_on
 from unibct.distributed.device import callers_generators_kept, pick_device
 from unibct.distributed.ranks import Ranks, current_ranks
 from unibct.errors import UserError
-from unibct.methods import find_method
 from unibct.models.architectures import RANDOM, build_without_weights
 from unibct.models.architectures.growth import grown_state
 from unibct.models.model import Model
@@ -284,7 +283,7 @@ def _save_models(context: RunContext) -> None:
 def _measured_model(context: RunContext, path: Path) -> Model:
     """Return the model of a checkpoint, with its score scale if it is made compatible."""
     model, old = finished_model(context, path), context.run.old
-    if old is None or not find_method(context.run.method).needs_old_model:
+    if old is None or not context.run.entry.needs_old_model:
         return model
     return with_score_scale(model, old, context.pixels, set_aside=context.validation)
 

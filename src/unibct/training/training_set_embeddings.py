@@ -12,7 +12,6 @@ import torch
 from unibct import progress
 from unibct.embeddings.extraction import cached_embeddings, embed_pixel_batches, embeddings_folder
 from unibct.embeddings.stored import StoredEmbeddings
-from unibct.methods import find_method
 from unibct.methods.base import Method, OldEmbeddings, Settings
 from unibct.models.embedder import Embedder, ImageEmbedder
 from unibct.models.model import Model
@@ -30,7 +29,7 @@ _IN_MEMORY = 2 << 30  # bytes of embeddings that a single process keeps on its d
 
 def make_method(context: RunContext, old: Embedder) -> Method:
     """Build the run's method from what the old model knows of the training set."""
-    entry, recipe = find_method(context.run.method), context.recipe
+    entry, recipe = context.run.entry, context.recipe
     embeddings, flipped = torch.empty(0, old.dim, device=context.device), None
     if entry.needs_old_embeddings:
         has_pixels = not isinstance(old, StoredEmbeddings)
