@@ -40,9 +40,7 @@ def test_every_cell_is_what_the_commands_would_give_by_hand(finished):
             assert ends == pytest.approx(flips["intervals"][rate], abs=1e-5)
         for criterion in by_hand.compared:
             metric = criterion.metric
-            gain = results.cross("open-class", "unibct-plus", metric) - results.old_self(
-                "open-class", metric
-            )
+            gain = results.gain("open-class", "unibct-plus", metric)
             one = estimate(gain.values[[seed]], gain.samples[[seed]], classes=gain.classes)
             assert one.mean == pytest.approx(criterion.difference)
             assert (one.low, one.high) == pytest.approx((criterion.low, criterion.high), abs=1e-5)

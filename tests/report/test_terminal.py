@@ -85,7 +85,7 @@ def test_a_narrow_terminal_wraps_the_heads_and_loses_nothing(finished):
     assert "extended-data" in wide
     assert "extended-data" not in narrow
     assert "extended-" in narrow
-    gain = results.cross("open-class", "none", "top-1") - results.old_self("open-class", "top-1")
+    gain = results.gain("open-class", "none", "top-1")
     for text in (narrow, wide):
         assert f"{100 * gain.estimate.mean:+.2f}" in text
         assert "…" not in text
